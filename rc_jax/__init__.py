@@ -1,0 +1,21 @@
+"""The theory of attention in JAX: how depth collapses tokens, which softmax scale maximises its gradient, how sparse it is.
+
+Import the room you need: `from rc_jax import attention, network, collapse, scale, sparsity, ensemble, pretrained`.
+Importing this package imports none of them, touches no JAX setting and starts no backend.
+"""
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+__all__ = ["attention", "collapse", "ensemble", "network", "pretrained", "scale", "sparsity", "special"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return importlib.import_module(f"rc_jax.{name}")
+    raise AttributeError(f"module 'rc_jax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,31 @@
+"""Eight virtual devices, strict promotion, and double precision on request. Runs before jax is imported."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+@pytest.fixture
+def x64():
+    """Double precision for one test."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(params=["float32", "float64"])
+def dtype(request):
+    """Both working precisions, with double precision switched on for the second."""
+    with jax.enable_x64(request.param == "float64"):
+        yield request.param
+
+
+@pytest.fixture
+def key():
+    return jax.random.key(0)
