@@ -1,0 +1,113 @@
+"""What a figure is: a module of `experiments.figures` with `ABOUT`, `Spec`, `PRESETS`, `compute`, `plot` and `claims`.
+
+A new figure is a new file and nothing else: it is found, run, tested and put into the report because it is there.
+Compute, store and draw are separate: `compute` returns every number that `plot` and `claims` need, those numbers are
+stored, and drawing again costs nothing.
+"""
+
+import importlib
+import math
+import pkgutil
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from experiments.ledger import Claim
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.figure import Figure as Drawing
+
+PRESET_NAMES = ("smoke", "quick", "full")
+PARTS = ("ABOUT", "Spec", "PRESETS", "compute", "plot", "claims")
+
+
+class Unavailable(Exception):
+    """Raised by `compute` when what it needs is absent; the report says why and the run still succeeds."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a reader is told: title, honest caption, formula in plain text, and minutes on two cores for each preset."""
+
+    title: str
+    caption: str
+    formula: str
+    minutes: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Base of every figure's own frozen `Spec`: seed and working precision, both part of a result's identity."""
+
+    seed: int = 0
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise ValueError(f"`seed` must be an integer >= 0, got {self.seed!r}")
+        if self.dtype not in ("float32", "float64"):
+            raise ValueError(f"`dtype` must be 'float32' or 'float64', got {self.dtype!r}")
+
+
+class Figure(Protocol):
+    """The six things a figure module holds."""
+
+    ABOUT: About
+    Spec: type[Spec]
+    PRESETS: Mapping[str, Any]
+
+    def compute(self, spec: Any) -> "Mapping[str, np.ndarray]":
+        """Every number that `plot` and `claims` need; runs with 64-bit types on when `spec.dtype` is "float64"."""
+        ...
+
+    def plot(self, data: "Mapping[str, np.ndarray]") -> "Drawing":
+        """The drawing, made with `experiments.style`; called once in light and once in dark."""
+        ...
+
+    def claims(self, data: "Mapping[str, np.ndarray]") -> Sequence[Claim]:
+        """One claim for each published number, its verdict computed by `experiments.ledger`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A figure file that cannot be imported or lacks a part; it fails alone, with its own error."""
+
+    error: str
+
+
+Registry = Mapping[str, Figure | Broken]
+
+
+def names(package: str = "experiments.figures") -> list[str]:
+    """Names of the figure files in a package, in alphabetical order, without importing any of them."""
+    path = importlib.import_module(package).__path__
+    return sorted(module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
+
+
+def load(name: str, package: str = "experiments.figures") -> Figure | Broken:
+    """Import one figure and look that all its parts are there."""
+    try:
+        module = importlib.import_module(f"{package}.{name}")
+        absent = [part for part in PARTS if not hasattr(module, part)]
+        if absent:
+            raise AttributeError(f"figure {name} lacks {', '.join(absent)}")
+        unready = [preset for preset in PRESET_NAMES if preset not in module.PRESETS]
+        if unready:
+            raise AttributeError(f"PRESETS of figure {name} lacks {', '.join(unready)}")
+    except Exception:
+        return Broken(traceback.format_exc())
+    return cast(Figure, module)
+
+
+def discover(package: str = "experiments.figures", preset: str = "quick") -> dict[str, Figure | Broken]:
+    """Every figure of a package, cheapest first by its `ABOUT.minutes` for the preset; broken ones come last."""
+    found = {name: load(name, package) for name in names(package)}
+    return dict(sorted(found.items(), key=lambda item: (cost(item[1], preset), item[0])))
+
+
+def cost(figure: Figure | Broken, preset: str) -> float:
+    """Stated minutes of a figure at a preset; infinite where nothing is stated."""
+    return math.inf if isinstance(figure, Broken) else float(figure.ABOUT.minutes.get(preset, math.inf))

@@ -1,0 +1,1 @@
+"""The figures: one module each, found by name, needing no registration."""

@@ -1,0 +1,211 @@
+"""The ledger: a published number, what this package measures for it, and a verdict computed from the two.
+
+Pure functions of data. The intervals that decide are fixed in advance from the source; a measured value stands for itself
+plus or minus two standard errors. A number that is not finite was not measured, and never passes.
+"""
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+class Verdict(enum.StrEnum):
+    """What became of a claim."""
+
+    REPRODUCED = "reproduced"
+    ON_RANGE = "reproduced only on a range"
+    CORRECTED = "corrected"
+    REFUTED = "refuted"
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row of the ledger; build it with `within`, `on_range` or `corrected`, which compute the verdict."""
+
+    key: str
+    statement: str
+    source: str
+    published: str | float
+    measured: str | float
+    verdict: Verdict
+    standard_error: float | None = None
+    note: str = ""
+
+
+def within(
+    key: str,
+    statement: str,
+    source: str,
+    published: str | float,
+    measured: ArrayLike,
+    low: float,
+    high: float,
+    standard_error: ArrayLike = 0.0,
+    note: str = "",
+) -> Claim:
+    """Reproduced when [low, high], fixed in advance from the source, meets measured ± 2 standard errors; refuted otherwise.
+
+    `low` may be `-inf` and `high` may be `inf`, for a claim that bounds one side only.
+
+    Raises:
+        ValueError: an interval that is empty or not a number, or a negative standard error.
+
+    Example:
+        >>> within("cube", "log residual triples each layer", "DCL21", 3, 3.02, 2.9, 3.1).verdict.value
+        'reproduced'
+        >>> within("cube", "log residual triples each layer", "DCL21", 3, float("nan"), 2.9, 3.1).verdict.value
+        'not measured'
+    """
+    value, error = scalar("measured", measured), scalar("standard_error", standard_error)
+    verdict = _meets(value, error, low, high, ("low", "high"))
+    return Claim(key, statement, source, published, value, _decide(verdict, Verdict.REFUTED), error, note)
+
+
+def corrected(
+    key: str,
+    statement: str,
+    source: str,
+    published: str | float,
+    measured: ArrayLike,
+    published_low: float,
+    published_high: float,
+    corrected_low: float,
+    corrected_high: float,
+    standard_error: ArrayLike = 0.0,
+    note: str = "",
+) -> Claim:
+    """Reproduced when the published interval meets measured ± 2 standard errors, corrected when only ours does, else refuted.
+
+    Example:
+        >>> corrected("law", "c log n", "Su9812", 3.5, 2.30, 3.4, 3.6, 2.25, 2.35).verdict.value
+        'corrected'
+    """
+    value, error = scalar("measured", measured), scalar("standard_error", standard_error)
+    theirs = _meets(value, error, published_low, published_high, ("published_low", "published_high"))
+    ours = _meets(value, error, corrected_low, corrected_high, ("corrected_low", "corrected_high"))
+    verdict = _decide(theirs, Verdict.CORRECTED if ours else Verdict.REFUTED)
+    return Claim(key, statement, source, published, value, verdict, error, note)
+
+
+def on_range(
+    key: str,
+    statement: str,
+    source: str,
+    published: str | float,
+    measured: ArrayLike,
+    holds: ArrayLike,
+    where: Sequence[Any] | np.ndarray,
+    standard_error: float | None = None,
+    note: str = "",
+) -> Claim:
+    """Reproduced when the claim holds at every point, only on a range when at some, refuted when at none.
+
+    `holds` is a boolean for each point and `where` its label (a depth, a size). `measured` is text, one number, or one
+    number for each point; points whose number is not finite were not measured and count neither way. The note says where it holds.
+
+    Raises:
+        TypeError: `holds` is not boolean.
+        ValueError: `where` or a `measured` array has another length than `holds`.
+
+    Example:
+        >>> claim = on_range("ratio", "ratio is constant", "Su9812", 0.84, [.84, .84, .7], [True, True, False], [40, 80, 120])
+        >>> print(claim.verdict.value, "|", claim.measured, "|", claim.note)
+        reproduced only on a range | 0.7 … 0.84 | holds at 2 of 3 points: 40 … 80
+    """
+    flags, labels = np.asarray(holds), list(where)
+    if flags.dtype != bool or flags.ndim != 1:
+        raise TypeError(f"`holds` must be a boolean array of one axis, got {flags.dtype} with {flags.ndim} axes")
+    if len(labels) != flags.size:
+        raise ValueError(f"`where` must have one label for each of {flags.size} points, got {len(labels)}")
+    text, known = _summary(measured, flags.size)
+    seen, true = int(known.sum()), int((flags & known).sum())
+    if not seen:
+        verdict = Verdict.NOT_MEASURED
+    elif true == seen == flags.size:
+        verdict = Verdict.REPRODUCED
+    else:
+        verdict = Verdict.ON_RANGE if true else Verdict.REFUTED
+    place = f"holds at {true} of {seen} points" + (
+        f": {_stretches(flags & known, labels)}" if 0 < true < flags.size else ""
+    )
+    place += f"; {flags.size - seen} not measured" if seen < flags.size else ""
+    note = "; ".join(part for part in (note, place if seen else "no finite number") if part)
+    return Claim(key, statement, source, published, text, verdict, standard_error, note)
+
+
+def scalar(name: str, value: ArrayLike) -> float:
+    """A Python float from a number or a zero-axis array."""
+    numbers = np.asarray(value)
+    if numbers.size != 1:
+        raise ValueError(f"`{name}` must be one number, got an array of shape {numbers.shape}")
+    return float(numbers.reshape(()))
+
+
+def show(value: str | float, standard_error: float | None = None) -> str:
+    """A number as text, with as many digits as its standard error warrants.
+
+    Example:
+        >>> show(0.841352, 0.00021), show(26.0212), show(3.0)
+        ('0.8414 ± 0.0002', '26.02', '3')
+    """
+    if isinstance(value, str):
+        return value
+    if not math.isfinite(value):
+        return "not finite"
+    if not standard_error or not math.isfinite(standard_error):
+        return f"{value:.4g}"
+    if abs(value) >= 1e6 or standard_error < 1e-9:
+        return f"{value:.6g} ± {standard_error:.1g}"
+    places = max(0, -math.floor(math.log10(standard_error)))
+    return f"{value:.{places}f} ± {standard_error:.{places}f}"
+
+
+def _meets(value: float, error: float, low: float, high: float, names: tuple[str, str]) -> bool | None:
+    """Whether [low, high] meets value ± 2 error; `None` where value or error is not finite."""
+    if math.isnan(low) or math.isnan(high) or low > high:
+        raise ValueError(f"`{names[0]}` and `{names[1]}` must be an interval, got [{low}, {high}]")
+    if error < 0:
+        raise ValueError(f"`standard_error` must be >= 0, got {error}")
+    if not (math.isfinite(value) and math.isfinite(error)):
+        return None
+    return value - 2 * error <= high and value + 2 * error >= low
+
+
+def _decide(meets: bool | None, otherwise: Verdict) -> Verdict:
+    if meets is None:
+        return Verdict.NOT_MEASURED
+    return Verdict.REPRODUCED if meets else otherwise
+
+
+def _summary(measured: ArrayLike, points: int) -> tuple[str | float, np.ndarray]:
+    """What to print for the measured value, and at which points it is a finite number."""
+    if isinstance(measured, str):
+        return measured, np.ones(points, bool)
+    numbers = np.asarray(measured, float)
+    if numbers.ndim == 0:
+        return float(numbers), np.full(points, bool(np.isfinite(numbers)))
+    if numbers.shape != (points,):
+        raise ValueError(f"`measured` must be one number or {points} numbers, got shape {numbers.shape}")
+    known = np.isfinite(numbers)
+    if not known.any():
+        return math.nan, known
+    low, high = numbers[known].min(), numbers[known].max()
+    return (float(low) if low == high else f"{low:.4g} … {high:.4g}"), known
+
+
+def _stretches(flags: np.ndarray, labels: Sequence[Any]) -> str:
+    """Runs of true points named by their ends: `40 … 80, 200`; at most four, then how many more."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
+    runs = list(zip(edges[::2], edges[1::2] - 1, strict=True))
+    text = [f"{_name(labels[a])}" if a == b else f"{_name(labels[a])} … {_name(labels[b])}" for a, b in runs[:4]]
+    return ", ".join(text) + (f" and {len(runs) - 4} more stretches" if len(runs) > 4 else "")
+
+
+def _name(label: Any) -> str:
+    return f"{label:g}" if isinstance(label, float | np.floating) else str(label)
