@@ -76,7 +76,9 @@ def real(name: str, value: Any) -> None:
     """A finite real number or an array of them."""
     kind = getattr(value, "dtype", None)
     number = isinstance(value, int | float | list | tuple) and not isinstance(value, bool)
-    if not number and (kind is None or not jnp.issubdtype(kind, jnp.number) or jnp.issubdtype(kind, jnp.complexfloating)):
+    if not number and (
+        kind is None or not jnp.issubdtype(kind, jnp.number) or jnp.issubdtype(kind, jnp.complexfloating)
+    ):
         raise TypeError(f"`{name}` must be a real number or an array of them, got {describe(value)}")
     numbers = concrete(value)
     if numbers is None:
@@ -88,7 +90,7 @@ def real(name: str, value: Any) -> None:
 
 
 def bounded(
-    low: float = -np.inf, high: float = np.inf, *, open_low: bool = False, open_high: bool = False
+    low: int | float = -np.inf, high: int | float = np.inf, *, open_low: bool = False, open_high: bool = False
 ) -> Check:
     """A check for real numbers in an interval; `open_low` and `open_high` leave the end points out."""
     above, below = (">" if open_low else ">="), ("<" if open_high else "<=")

@@ -1,1 +1,17 @@
-"""TODO."""
+"""What attention is: scores → weights → layer, as pure functions of parameters and tokens."""
+
+from rc_jax.attention import masks
+from rc_jax.attention.cost import multiplications
+from rc_jax.attention.layer import attend, attention_weights, scores
+from rc_jax.attention.spec import AttentionParams, AttentionSpec, init
+
+__all__ = [
+    "AttentionParams",
+    "AttentionSpec",
+    "attend",
+    "attention_weights",
+    "init",
+    "masks",
+    "multiplications",
+    "scores",
+]

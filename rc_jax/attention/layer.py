@@ -1,0 +1,179 @@
+"""The attention layer as pure functions: scores → weights → output."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from rc_jax import _checks
+from rc_jax.attention import masks
+from rc_jax.attention import weights as kernels
+from rc_jax.attention.spec import AttentionParams, AttentionSpec, check_layer
+
+_TOKENS = _checks.float_array("token", "feature")
+
+
+@_checks.guard(x=_TOKENS, scale=_checks.positive)
+def scores(
+    params: AttentionParams, x: Float[Array, "token feature"], spec: AttentionSpec, *, scale: ArrayLike | None = None
+) -> Float[Array, "head token token"]:
+    """The scaled scores (logits) of every query against every key.
+
+    dot: α q_i·k_j; cosine: α q_i·k_j / (|q_i||k_j|); additive: α vᵀtanh(q_i + k_j); with q = x W_Q + b_Q and
+    k = x W_K + b_K. With `weights="linear"` the queries and keys pass through φ = elu + 1 first.
+
+    Args:
+        params: of one layer.
+        x: tokens.
+        spec: the layer.
+        scale: α, a number or one per head. By default 1/√d_head for dot products (Vaswani et al. 2017, eq. 1), √d_head
+            for cosines (as nGPT uses; `rc_jax.scale.optimal_scale` derives a better one) and 1 for additive scores.
+
+    Raises:
+        ValueError: shapes that do not fit `spec`, or a `scale` that is not positive.
+        TypeError: `x` is not floating-point, or its dtype differs from that of `params`.
+
+    Example:
+        >>> import jax
+        >>> from rc_jax import attention
+        >>> spec = attention.AttentionSpec(d_model=8, heads=2)
+        >>> params = attention.init(jax.random.key(0), spec)
+        >>> scores(params, jax.random.normal(jax.random.key(1), (5, 8)), spec).shape
+        (2, 5, 5)
+    """
+    check_layer(params, x, spec)
+    return _scores(params, x, spec, scale)
+
+
+@_checks.guard(x=_TOKENS, scale=_checks.positive, mask=masks.check_mask)
+def attention_weights(
+    params: AttentionParams,
+    x: Float[Array, "token feature"],
+    spec: AttentionSpec,
+    *,
+    scale: ArrayLike | None = None,
+    mask: Bool[Array, "token token"] | None = None,
+) -> Float[Array, "head token token"]:
+    """The attention matrix P_h of every head; row i holds how much token i takes from each token.
+
+    Softmax ignores a constant per row, so x_i W_Q·b_K and b_Q·b_K never matter to it: P_h = softmax((X W_QK Xᵀ +
+    1 b_Qᵀ W_Kᵀ Xᵀ)·α), W_QK = W_Q W_Kᵀ (DCL21, section 2). The other kernels are listed in `rc_jax.attention.weights`.
+
+    Args:
+        params: of one layer.
+        x: tokens.
+        spec: the layer; its `causal` and `window` masks apply.
+        scale: as in `scores`.
+        mask: True where row i may see column j; joined with the masks of `spec`.
+
+    Raises:
+        ValueError: shapes that do not fit `spec`, a `scale` that is not positive, a row of `mask` that sees nobody.
+        TypeError: `x` not floating-point or `mask` not boolean, or `x` and `params` of different dtypes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from rc_jax import attention
+        >>> spec = attention.AttentionSpec(d_model=8, heads=2, causal=True)
+        >>> params = attention.init(jax.random.key(0), spec)
+        >>> p = attention_weights(params, jax.random.normal(jax.random.key(1), (5, 8)), spec)
+        >>> bool(jnp.allclose(p.sum(axis=-1), 1, atol=1e-6)), float(p[0, 0, 1])
+        (True, 0.0)
+    """
+    check_layer(params, x, spec)
+    check_mask_size(mask, x)
+    return _weights(params, x, spec, scale, mask)
+
+
+@_checks.guard(x=_TOKENS, scale=_checks.positive, mask=masks.check_mask)
+def attend(
+    params: AttentionParams,
+    x: Float[Array, "token feature"],
+    spec: AttentionSpec,
+    *,
+    scale: ArrayLike | None = None,
+    mask: Bool[Array, "token token"] | None = None,
+) -> Float[Array, "token feature"]:
+    """One layer of self-attention: SA(X) = Σ_h P_h (X W_V,h + 1b_V,hᵀ) W_O,h + 1b_Oᵀ.
+
+    Summing the heads' projections is the same as concatenating the heads and projecting once (DCL21, eq. 1). There is
+    no skip connection in it.
+
+    Args:
+        params: of one layer.
+        x: tokens.
+        spec: the layer.
+        scale: as in `scores`.
+        mask: as in `attention_weights`.
+
+    Raises:
+        ValueError: shapes that do not fit `spec`, a `scale` that is not positive, a row of `mask` that sees nobody.
+        TypeError: `x` not floating-point or `mask` not boolean, or `x` and `params` of different dtypes.
+
+    Example:
+        >>> import jax
+        >>> from rc_jax import attention
+        >>> spec = attention.AttentionSpec(d_model=8, heads=2)
+        >>> params = attention.init(jax.random.key(0), spec)
+        >>> batch = jax.random.normal(jax.random.key(1), (3, 5, 8))
+        >>> jax.vmap(lambda x: attend(params, x, spec))(batch).shape
+        (3, 5, 8)
+    """
+    check_layer(params, x, spec)
+    check_mask_size(mask, x)
+    weights = _weights(params, x, spec, scale, mask)
+    value = project(x, params.value, params.value_bias if spec.bias else None, spec)
+    mixed = jnp.einsum("hij,hjk->hik", weights, value, precision=spec.precision)
+    out = jnp.einsum("hik,hkd->id", mixed, params.output, precision=spec.precision)
+    return out + params.output_bias[None] if spec.bias and params.output_bias is not None else out
+
+
+def project(
+    x: Float[Array, "token feature"],
+    weight: Float[Array, "head feature width"],
+    bias: Float[Array, "head width"] | None,
+    spec: AttentionSpec,
+) -> Float[Array, "head token width"]:
+    """Every head's linear map of every token: x W_h + b_h."""
+    out = jnp.einsum("nd,hdk->hnk", x, weight, precision=spec.precision)
+    return out if bias is None else out + bias[:, None]
+
+
+def check_mask_size(mask: Array | None, x: Array) -> None:
+    """Raise unless the mask has one row and one column per token."""
+    if mask is not None and mask.shape[0] != x.shape[0]:
+        raise ValueError(f"`mask` must have one row and column for each of {x.shape[0]} tokens, got {mask.shape}")
+
+
+def default_scale(spec: AttentionSpec) -> float:
+    """The logit multiplier of a layer that is given none."""
+    return {"dot": spec.head_width**-0.5, "cosine": spec.head_width**0.5, "additive": 1.0}[spec.scores]
+
+
+def _scores(params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None) -> Array:
+    query = project(x, params.query, params.query_bias if spec.bias else None, spec)
+    key = project(x, params.key, params.key_bias if spec.bias else None, spec)
+    factor = jnp.asarray(default_scale(spec) if scale is None else scale, x.dtype)
+    if factor.ndim:
+        factor = factor[:, None, None]
+    if spec.scores == "additive":
+        assert params.score_vector is not None
+        hidden = jnp.tanh(query[:, :, None] + key[:, None])
+        return factor * jnp.einsum("hijk,hk->hij", hidden, params.score_vector, precision=spec.precision)
+    if spec.scores == "cosine":
+        query, key = _unit(query), _unit(key)
+    if spec.weights == "linear":
+        query, key = kernels.features(query), kernels.features(key)
+    return factor * jnp.einsum("hik,hjk->hij", query, key, precision=spec.precision)
+
+
+def _weights(params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None, mask: Array | None):
+    seen = masks.combine(x.shape[0], causal_mask=spec.causal, radius=spec.window, extra=mask)
+    if spec.weights == "decay":
+        assert params.decay is not None
+        return kernels.decay(params.decay, x.shape[0], seen)
+    return kernels.FROM_SCORES[spec.weights](_scores(params, x, spec, scale), seen)
+
+
+def _unit(x: Array) -> Array:
+    """Vectors of length 1; a zero vector stays zero."""
+    square = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.where(square > 0, square, 1))

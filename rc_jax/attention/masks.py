@@ -1,0 +1,90 @@
+"""Which tokens see which: boolean (n, n) masks, row i holding True where token i attends to token j."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool
+
+from rc_jax import _checks
+
+
+@_checks.guard(n=_checks.integer(1))
+def causal(n: int) -> Bool[Array, "token token"]:
+    """Token i sees tokens j ≤ i.
+
+    Raises:
+        TypeError, ValueError: `n` is not an integer of at least 1.
+
+    Example:
+        >>> causal(3).astype(int).tolist()
+        [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    """
+    return jnp.tri(n, dtype=bool)
+
+
+@_checks.guard(n=_checks.integer(1), radius=_checks.integer(0))
+def window(n: int, radius: int) -> Bool[Array, "token token"]:
+    """Token i sees tokens with |i − j| ≤ radius.
+
+    Raises:
+        TypeError, ValueError: `n` is not an integer of at least 1, or `radius` not one of at least 0.
+
+    Example:
+        >>> window(3, 1).astype(int).tolist()
+        [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
+    """
+    index = jnp.arange(n)
+    return jnp.abs(index[:, None] - index[None, :]) <= radius
+
+
+def graph(adjacency: ArrayLike, *, self_loops: bool = True) -> Bool[Array, "token token"]:
+    """Token i sees its neighbours: the non-zero entries of row i of an adjacency matrix, and itself.
+
+    Args:
+        adjacency: (n, n); any non-zero entry is an edge from i (row, the token that looks) to j (column, what it sees).
+        self_loops: whether every token sees itself as well.
+
+    Raises:
+        ValueError: the matrix is not square, or a token sees nobody.
+
+    Example:
+        >>> graph(jnp.array([[0, 1], [0, 0]])).astype(int).tolist()
+        [[1, 1], [0, 1]]
+    """
+    edges = jnp.asarray(adjacency) != 0
+    if edges.ndim != 2 or edges.shape[0] != edges.shape[1]:
+        raise ValueError(f"`adjacency` must be a square matrix, got {_checks.describe(edges)}")
+    mask = edges | jnp.eye(edges.shape[0], dtype=bool) if self_loops else edges
+    check_mask("adjacency", mask)
+    return mask
+
+
+def check_mask(name: str, mask: object) -> None:
+    """Raise unless `mask` is a boolean (n, n) matrix in which every token sees at least one token."""
+    if not hasattr(mask, "dtype") or jnp.asarray(mask).dtype != jnp.bool_:
+        raise TypeError(f"`{name}` must be a boolean array of shape (token, token), got {_checks.describe(mask)}")
+    array = jnp.asarray(mask)
+    if array.ndim != 2 or array.shape[0] != array.shape[1]:
+        raise ValueError(f"`{name}` must be a boolean array of shape (token, token), got {_checks.describe(mask)}")
+    seen = _checks.concrete(array)
+    if seen is not None and not seen.any(axis=1).all():
+        row = int(np.flatnonzero(~seen.any(axis=1))[0])
+        raise ValueError(f"`{name}` must let every token see at least one token, got an empty row {row}")
+
+
+def combine(
+    n: int, *, causal_mask: bool, radius: int | None, extra: Bool[Array, "token token"] | None
+) -> Bool[Array, "token token"] | None:
+    """The conjunction of the masks that are switched on; `None` when every token sees every token."""
+    parts = []
+    if causal_mask:
+        parts.append(causal(n))
+    if radius is not None and radius < n - 1:
+        parts.append(window(n, radius))
+    if extra is not None:
+        parts.append(extra)
+    if not parts:
+        return None
+    mask = parts[0]
+    for part in parts[1:]:
+        mask = mask & part
+    return mask

@@ -1,0 +1,165 @@
+"""What an attention layer is made of: the static specification and the parameters that go with it."""
+
+import dataclasses
+from typing import Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, ArrayLike, Float
+
+from rc_jax import _checks
+
+Scores = Literal["dot", "cosine", "additive"]
+Weights = Literal["softmax", "relu_squared", "power6", "identity", "linear", "decay"]
+Precision = Literal["default", "high", "highest"]
+
+_ROLES = ("query", "key", "value", "output", "query_bias", "key_bias", "value_bias", "output_bias", "score_vector")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionSpec:
+    """The static shape of one attention layer; hashable, so it can be a static argument of `jit`.
+
+    Attributes:
+        d_model: width of a token.
+        heads: number of heads H.
+        d_head: width of one head's queries, keys and values; `d_model / heads` where it is not given.
+        scores: how a query meets a key. `dot`: q·k; `cosine`: q·k / (|q||k|); `additive`: vᵀtanh(q + k).
+        weights: how a row of scores becomes a row of weights; see `rc_jax.attention.weights`.
+        causal: token i sees tokens j ≤ i only.
+        window: token i sees tokens with |i − j| ≤ window only.
+        bias: whether the queries, keys, values and the output carry a bias.
+        precision: of the matrix products, as `jax.lax.Precision` names it.
+
+    Raises:
+        ValueError: `heads` does not divide `d_model` (and no `d_head` is given), an unknown name, a size below 1, or a
+            pair of `scores` and `weights` that has no meaning.
+        TypeError: a size that is not an integer.
+
+    Example:
+        >>> AttentionSpec(d_model=64, heads=4).head_width
+        16
+    """
+
+    d_model: int
+    heads: int = 1
+    d_head: int | None = None
+    scores: Scores = "dot"
+    weights: Weights = "softmax"
+    causal: bool = False
+    window: int | None = None
+    bias: bool = False
+    precision: Precision = "highest"
+
+    def __post_init__(self) -> None:
+        _checks.integer(1)("d_model", self.d_model)
+        _checks.integer(1)("heads", self.heads)
+        _checks.one_of(get_args(Scores))("scores", self.scores)
+        _checks.one_of(get_args(Weights))("weights", self.weights)
+        _checks.one_of(get_args(Precision))("precision", self.precision)
+        if self.d_head is not None:
+            _checks.integer(1)("d_head", self.d_head)
+        elif self.d_model % self.heads:
+            raise ValueError(f"`heads` must divide d_model={self.d_model}, got heads={self.heads}")
+        if self.window is not None:
+            _checks.integer(0)("window", self.window)
+        if self.weights in ("linear", "decay") and self.scores != "dot":
+            raise ValueError(f"`scores` must be 'dot' when weights={self.weights!r}, got {self.scores!r}")
+
+    @property
+    def head_width(self) -> int:
+        """Width of one head: `d_head`, or `d_model / heads` where that is not given."""
+        return self.d_head if self.d_head is not None else self.d_model // self.heads
+
+
+class AttentionParams(NamedTuple):
+    """The weights of one attention layer; H heads of width k on tokens of width d. Absent parts are `None`."""
+
+    query: Float[Array, "*layers head feature width"]
+    key: Float[Array, "*layers head feature width"]
+    value: Float[Array, "*layers head feature width"]
+    output: Float[Array, "*layers head width feature"]
+    query_bias: Float[Array, "*layers head width"] | None = None
+    key_bias: Float[Array, "*layers head width"] | None = None
+    value_bias: Float[Array, "*layers head width"] | None = None
+    output_bias: Float[Array, "*layers feature"] | None = None
+    score_vector: Float[Array, "*layers head width"] | None = None
+    decay: Float[Array, "*layers head"] | None = None
+
+
+def shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter that a layer of this specification has, by name."""
+    d, heads, width = spec.d_model, spec.heads, spec.head_width
+    found: dict[str, tuple[int, ...]] = dict.fromkeys(("query", "key", "value"), (heads, d, width))
+    found["output"] = (heads, width, d)
+    if spec.bias:
+        found |= dict.fromkeys(("query_bias", "key_bias", "value_bias"), (heads, width))
+        found["output_bias"] = (d,)
+    if spec.scores == "additive":
+        found["score_vector"] = (heads, width)
+    if spec.weights == "decay":
+        found["decay"] = (heads,)
+    return found
+
+
+@_checks.guard(key=_checks.random_key, gain=_checks.positive, bias_std=_checks.bounded(0))
+def init(
+    key: Array, spec: AttentionSpec, *, gain: ArrayLike = 1.0, bias_std: ArrayLike = 0.0, dtype: DTypeLike | None = None
+) -> AttentionParams:
+    """Draw the parameters of one layer: Gaussian weights that keep the variance of a token.
+
+    Every matrix has entries N(0, gain²/fan_in): fan_in is d_model for queries, keys and values, heads·d_head for the
+    output and d_head for the additive score vector. Biases are N(0, bias_std²). The decays of `weights="decay"` start
+    at 1 − 2^(−5−h) for head h = 0, 1, … (Sun et al. 2023, "Retentive network", eq. 8).
+
+    Args:
+        key: a typed key. The same key gives the same numbers; each parameter has a stream of its own.
+        spec: the layer.
+        gain: factor on the standard deviation of every matrix; may be traced.
+        bias_std: standard deviation of the biases; may be traced.
+        dtype: of the parameters; JAX's default floating type where it is not given.
+
+    Returns:
+        The parameters; shapes as in `AttentionParams`.
+
+    Raises:
+        TypeError: `key` is not a typed key.
+        ValueError: `gain` not positive or `bias_std` negative.
+
+    Example:
+        >>> import jax
+        >>> spec = AttentionSpec(d_model=8, heads=2)
+        >>> init(jax.random.key(0), spec).query.shape
+        (2, 8, 4)
+    """
+    kind = jnp.dtype(dtype if dtype is not None else float)
+    kind = jax.dtypes.canonicalize_dtype(kind)
+    drawn: dict[str, Array] = {}
+    for name, shape in shapes(spec).items():
+        if name == "decay":
+            drawn[name] = 1 - jnp.exp2(-5 - jnp.arange(spec.heads).astype(kind))
+            continue
+        normal = jax.random.normal(jax.random.fold_in(key, _ROLES.index(name)), shape, kind)
+        if name.endswith("bias"):
+            std = jnp.asarray(bias_std, kind)
+        else:
+            fan_in = {"output": spec.heads * spec.head_width, "score_vector": spec.head_width}.get(name, spec.d_model)
+            std = jnp.asarray(gain, kind) * jnp.asarray(fan_in**-0.5, kind)
+        drawn[name] = std * normal
+    return AttentionParams(**drawn)
+
+
+def check_layer(params: AttentionParams, x: Array, spec: AttentionSpec, layers: tuple[int, ...] = ()) -> None:
+    """Raise one clear error unless `params` and the tokens `x` fit the specification; `layers` is a leading axis."""
+    if not isinstance(params, AttentionParams):
+        raise TypeError(f"`params` must be AttentionParams, got {type(params).__name__}")
+    if x.shape[-1] != spec.d_model:
+        raise ValueError(f"`x` must have d_model={spec.d_model} features, got {_checks.describe(x)}")
+    for name, shape in shapes(spec).items():
+        value = getattr(params, name)
+        if value is None or value.shape != layers + shape:
+            came = "None" if value is None else _checks.describe(value)
+            raise ValueError(f"`params.{name}` must have shape {layers + shape}, got {came}")
+        if value.dtype != x.dtype:
+            raise TypeError(f"`x` must have the dtype of `params.{name}`, {value.dtype}, got {x.dtype}")
