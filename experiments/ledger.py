@@ -1,7 +1,7 @@
 """The ledger: a published number, what this package measures for it, and a verdict computed from the two.
 
-Pure functions of data. The intervals that decide are fixed in advance from the source; a measured value stands for itself
-plus or minus two standard errors. A number that is not finite was not measured, and never passes.
+Pure functions of data. The intervals that decide are fixed in advance from the source; a measured value stands for
+itself plus or minus two standard errors. A number that is not finite was not measured, and never passes.
 """
 
 import enum
@@ -49,7 +49,7 @@ def within(
     standard_error: ArrayLike = 0.0,
     note: str = "",
 ) -> Claim:
-    """Reproduced when [low, high], fixed in advance from the source, meets measured ± 2 standard errors; refuted otherwise.
+    """Reproduced when [low, high], fixed in advance from the source, meets measured ± 2 standard errors; else refuted.
 
     `low` may be `-inf` and `high` may be `inf`, for a claim that bounds one side only.
 
@@ -80,7 +80,9 @@ def corrected(
     standard_error: ArrayLike = 0.0,
     note: str = "",
 ) -> Claim:
-    """Reproduced when the published interval meets measured ± 2 standard errors, corrected when only ours does, else refuted.
+    """Reproduced when the published interval meets measured ± 2 standard errors, corrected when only ours does.
+
+    Refuted when neither does.
 
     Example:
         >>> corrected("law", "c log n", "Su9812", 3.5, 2.30, 3.4, 3.6, 2.25, 2.35).verdict.value
@@ -107,14 +109,16 @@ def on_range(
     """Reproduced when the claim holds at every point, only on a range when at some, refuted when at none.
 
     `holds` is a boolean for each point and `where` its label (a depth, a size). `measured` is text, one number, or one
-    number for each point; points whose number is not finite were not measured and count neither way. The note says where it holds.
+    number for each point; points whose number is not finite were not measured and count neither way. The note says
+    where it holds.
 
     Raises:
         TypeError: `holds` is not boolean.
         ValueError: `where` or a `measured` array has another length than `holds`.
 
     Example:
-        >>> claim = on_range("ratio", "ratio is constant", "Su9812", 0.84, [.84, .84, .7], [True, True, False], [40, 80, 120])
+        >>> holds = [True, True, False]
+        >>> claim = on_range("ratio", "constant", "Su9812", 0.84, [0.84, 0.84, 0.7], holds, [40, 80, 120])
         >>> print(claim.verdict.value, "|", claim.measured, "|", claim.note)
         reproduced only on a range | 0.7 … 0.84 | holds at 2 of 3 points: 40 … 80
     """

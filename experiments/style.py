@@ -1,7 +1,7 @@
 """One look for every figure, light and dark, without pyplot: nothing global is left behind.
 
-Colours go by meaning, so that the same thing has the same colour in every figure. They are Okabe and Ito's, which colour-blind
-readers tell apart, lightened a little on the dark page; lines also differ by dash and points by shape.
+Colours go by meaning, so that the same thing has the same colour in every figure. They follow the set of Okabe and Ito,
+which colour-blind readers tell apart, lightened on the dark page; lines also differ by dash and points by shape.
 Theory is a line, simulation is points or a band.
 """
 
@@ -12,8 +12,10 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
@@ -72,11 +74,12 @@ def theme(name: str) -> Iterator[None]:
         _THEME.reset(token)
 
 
-def settings(name: str) -> dict[str, Any]:
+def settings(name: str) -> dict[Any, Any]:
     """Matplotlib's settings for a theme."""
     ink, quiet, paper = INK[name], QUIET[name], PAPER[name]
     return {
-        "figure.facecolor": paper, "savefig.facecolor": paper, "axes.facecolor": paper, "figure.dpi": 110, "savefig.dpi": 150,
+        "figure.facecolor": paper, "savefig.facecolor": paper, "axes.facecolor": paper,
+        "figure.dpi": 110, "savefig.dpi": 150,
         "text.color": ink, "axes.labelcolor": ink, "axes.titlecolor": ink, "axes.edgecolor": quiet,
         "xtick.color": quiet, "ytick.color": quiet, "xtick.labelcolor": ink, "ytick.labelcolor": ink,
         "axes.grid": True, "grid.color": GRID[name], "grid.linewidth": 0.7, "axes.axisbelow": True,
@@ -84,14 +87,14 @@ def settings(name: str) -> dict[str, Any]:
         "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 10, "axes.titlesize": 11,
         "axes.titlelocation": "left", "axes.titleweight": "bold", "axes.labelsize": 10, "legend.fontsize": 9,
         "legend.frameon": True, "legend.framealpha": 0.85, "legend.facecolor": paper, "legend.edgecolor": "none",
-        "lines.linewidth": 1.8, "lines.markersize": 5, "pdf.fonttype": 42, "axes.prop_cycle": mpl.cycler(
+        "lines.linewidth": 1.8, "lines.markersize": 5, "pdf.fonttype": 42, "axes.prop_cycle": cycler(
             color=[each[name] for each in ORDER]
         ),
     }  # fmt: skip
 
 
 def figure(columns: int = 1, rows: int = 1, *, width: float = 5.6, height: float = 4.0) -> tuple[Figure, list[Axes]]:
-    """A figure and its panels, row by row: `drawing, (left, right) = style.figure(columns=2)`; sizes are inches a panel."""
+    """A figure and its panels, row by row: `drawing, (left, right) = style.figure(columns=2)`; inches are per panel."""
     with mpl.rc_context(settings(_THEME.get())):
         drawing = Figure(figsize=(width * columns, height * rows), layout="constrained")
         FigureCanvasAgg(drawing)
@@ -115,10 +118,10 @@ def cycle(index: int) -> dict[str, Any]:
 
 
 def sequence(count: int) -> list[str]:
-    """Colours for `count` ordered series (several depths, several β), evenly apart in lightness and away from the paper's."""
+    """Colours for `count` ordered series (several depths, several β), evenly apart, none as light as the paper."""
     low, high = (0.0, 0.82) if _THEME.get() == "light" else (0.25, 1.0)
     scale = mpl.colormaps["viridis"]
-    return [mpl.colors.to_hex(scale(at)) for at in np.linspace(low, high, count)]
+    return [to_hex(scale(at)) for at in np.linspace(low, high, count)]
 
 
 def bands(
@@ -148,7 +151,7 @@ def labels(ax: Axes, x: str, y: str, title: str = "") -> None:
         ax.set_title(title)
 
 
-def legend(ax: Axes, place: str = "best", *, columns: int = 1, **options: Any) -> None:
+def legend(ax: Axes, place: Any = "best", *, columns: int = 1, **options: Any) -> None:
     """A legend inside at `place`, or, so that it covers no data, `"below"` or `"right"` of the panel."""
     if place == "below":
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns, borderaxespad=0.0, **options)
