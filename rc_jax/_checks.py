@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,7 +49,7 @@ def describe(value: Any) -> str:
 
 def concrete(value: Any) -> np.ndarray | None:
     """The numbers of `value`, or `None` while it is being traced."""
-    return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
+    return None if isinstance(value, Tracer) else np.asarray(value)
 
 
 def is_float(value: Any) -> bool:
@@ -70,6 +71,27 @@ def float_array(*shape: str, minimum: dict[str, int] | None = None) -> Check:
                 raise ValueError(f"`{name}` must be {wanted} with {axis} >= {least}, got {describe(value)}")
 
     return check
+
+
+def integer_array(*shape: str) -> Check:
+    """A check for an array of integers with one axis per name."""
+
+    def check(name: str, value: Any) -> None:
+        wanted = f"an array of integers of shape ({', '.join(shape)})"
+        if not isinstance(value, jax.Array | np.ndarray) or not jnp.issubdtype(value.dtype, jnp.integer):
+            raise TypeError(f"`{name}` must be {wanted}, got {describe(value)}")
+        if value.ndim != len(shape):
+            raise ValueError(f"`{name}` must be {wanted}, got {describe(value)}")
+
+    return check
+
+
+def text(name: str, value: Any) -> None:
+    """A string with something in it besides white space."""
+    if not isinstance(value, str):
+        raise TypeError(f"`{name}` must be a string, got {describe(value)}")
+    if not value.strip():
+        raise ValueError(f"`{name}` must be a string that is not empty, got {value!r}")
 
 
 def real(name: str, value: Any) -> None:
