@@ -1,0 +1,237 @@
+"""What a stack of layers is made of: its static specification, its parameters, and how they are drawn."""
+
+import dataclasses
+from typing import Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, ArrayLike, Float
+
+from rc_jax import _checks, attention
+from rc_jax.attention import AttentionParams, AttentionSpec
+from rc_jax.attention.spec import check_layer
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "tanh"]
+Norm = Literal["pre", "post"]
+
+_ATTENTION, _MLP_IN, _MLP_OUT, _MLP_BIAS_IN, _MLP_BIAS_OUT = range(5)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MLPSpec:
+    """The static shape of the token-wise map x → σ(x W₁ + b₁) W₂ + b₂.
+
+    Attributes:
+        width: of the hidden layer.
+        activation: σ; `gelu` is the exact one, `gelu_tanh` its approximation by a tanh.
+
+    Raises:
+        ValueError, TypeError: a width that is not an integer of at least 1, or an unknown activation.
+    """
+
+    width: int
+    activation: Activation = "relu"
+
+    def __post_init__(self) -> None:
+        _checks.integer(1)("width", self.width)
+        _checks.one_of(get_args(Activation))("activation", self.activation)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StackSpec:
+    """The static shape of a network of equal layers; `skip`, `mlp` and `norm` are independent switches.
+
+    Attributes:
+        attention: every layer's attention.
+        depth: number of layers.
+        skip: whether each sublayer's input is added to its output. Off means that nothing is added anywhere.
+        mlp: the token-wise sublayer after the attention; `None` leaves it out.
+        norm: LayerNorm before each sublayer (`pre`), after each (`post`), or nowhere (`None`).
+        norm_epsilon: added to the variance in LayerNorm.
+
+    Raises:
+        ValueError, TypeError: a depth that is not an integer of at least 1, an unknown `norm`, or a wrong part.
+
+    Example:
+        >>> StackSpec(attention=AttentionSpec(d_model=8), depth=3, mlp=MLPSpec(width=32)).depth
+        3
+    """
+
+    attention: AttentionSpec
+    depth: int
+    skip: bool = False
+    mlp: MLPSpec | None = None
+    norm: Norm | None = None
+    norm_epsilon: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.attention, AttentionSpec):
+            raise TypeError(f"`attention` must be an AttentionSpec, got {self.attention!r}")
+        _checks.integer(1)("depth", self.depth)
+        if self.mlp is not None and not isinstance(self.mlp, MLPSpec):
+            raise TypeError(f"`mlp` must be an MLPSpec or None, got {self.mlp!r}")
+        _checks.one_of((None, *get_args(Norm)))("norm", self.norm)
+        _checks.positive("norm_epsilon", self.norm_epsilon)
+
+
+class MLPParams(NamedTuple):
+    """The weights of the token-wise sublayer."""
+
+    weight_in: Float[Array, "*layers feature hidden"]
+    bias_in: Float[Array, "*layers hidden"]
+    weight_out: Float[Array, "*layers hidden feature"]
+    bias_out: Float[Array, "*layers feature"]
+
+
+class NormParams(NamedTuple):
+    """The scale and shift of one LayerNorm."""
+
+    scale: Float[Array, "*layers feature"]
+    shift: Float[Array, "*layers feature"]
+
+
+class LayerParams(NamedTuple):
+    """The weights of one layer, or of all of them stacked along a leading axis. Absent parts are `None`."""
+
+    attention: AttentionParams
+    mlp: MLPParams | None = None
+    attention_norm: NormParams | None = None
+    mlp_norm: NormParams | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class RandomLayers:
+    """A recipe for the parameters of a stack, accepted wherever they are: each layer is drawn when its turn comes.
+
+    The numbers are those of `init` with the same key, and no more than one layer's weights exist at a time.
+    """
+
+    keys: Array
+    gain: Array
+    bias_std: Array
+    dtype: str = dataclasses.field(metadata={"static": True})
+
+
+Layers = LayerParams | RandomLayers
+
+
+@_checks.guard(key=_checks.random_key, gain=_checks.positive, bias_std=_checks.bounded(0))
+def random_layers(
+    key: Array,
+    spec: StackSpec,
+    *,
+    gain: ArrayLike = 1.0,
+    bias_std: ArrayLike = 0.0,
+    dtype: DTypeLike | None = None,
+) -> RandomLayers:
+    """A recipe for the parameters that `init` draws, without the memory they take.
+
+    Args:
+        key: a typed key.
+        spec: the network.
+        gain: factor on the standard deviation of every matrix; may be traced.
+        bias_std: standard deviation of the biases; may be traced.
+        dtype: of the parameters; JAX's default floating type where it is not given.
+
+    Raises:
+        TypeError: `key` is not a typed key.
+        ValueError: `gain` not positive or `bias_std` negative.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from rc_jax import network
+        >>> spec = network.StackSpec(attention=AttentionSpec(d_model=8, heads=2), depth=3)
+        >>> key, x = jax.random.key(0), jnp.eye(5, 8)
+        >>> stored, drawn = network.init(key, spec), network.random_layers(key, spec)
+        >>> bool(jnp.allclose(network.apply(stored, x, spec), network.apply(drawn, x, spec), atol=1e-6))
+        True
+    """
+    kind = jax.dtypes.canonicalize_dtype(jnp.dtype(dtype if dtype is not None else float))
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(spec.depth))
+    return RandomLayers(keys, jnp.asarray(gain, kind), jnp.asarray(bias_std, kind), kind.name)
+
+
+@_checks.guard(key=_checks.random_key, gain=_checks.positive, bias_std=_checks.bounded(0))
+def init(
+    key: Array,
+    spec: StackSpec,
+    *,
+    gain: ArrayLike = 1.0,
+    bias_std: ArrayLike = 0.0,
+    dtype: DTypeLike | None = None,
+) -> LayerParams:
+    """Draw the parameters of a stack; every leaf has a leading layer axis.
+
+    Attention as in `rc_jax.attention.init`; the MLP's matrices are N(0, gain²/fan_in), its biases N(0, bias_std²);
+    LayerNorm starts as scale 1 and shift 0. Layer l has the key `fold_in(key, l)`.
+
+    Args:
+        key: a typed key.
+        spec: the network.
+        gain: factor on the standard deviation of every matrix; may be traced.
+        bias_std: standard deviation of the biases; may be traced.
+        dtype: of the parameters; JAX's default floating type where it is not given.
+
+    Raises:
+        TypeError: `key` is not a typed key.
+        ValueError: `gain` not positive or `bias_std` negative.
+
+    Example:
+        >>> import jax
+        >>> spec = StackSpec(attention=AttentionSpec(d_model=8, heads=2), depth=3)
+        >>> init(jax.random.key(0), spec).attention.query.shape
+        (3, 2, 8, 4)
+    """
+    recipe = random_layers(key, spec, gain=gain, bias_std=bias_std, dtype=dtype)
+    return jax.vmap(lambda layer_key: draw_layer(recipe, layer_key, spec))(recipe.keys)
+
+
+def draw_layer(recipe: RandomLayers, key: Array, spec: StackSpec) -> LayerParams:
+    """The parameters of the one layer that has this key."""
+    gain, bias_std, dtype = recipe.gain, recipe.bias_std, recipe.dtype
+    drawn = attention.init(
+        jax.random.fold_in(key, _ATTENTION), spec.attention, gain=gain, bias_std=bias_std, dtype=dtype
+    )
+    d = spec.attention.d_model
+
+    def norm() -> NormParams | None:
+        return NormParams(jnp.ones(d, dtype), jnp.zeros(d, dtype)) if spec.norm else None
+
+    mlp = _draw_mlp(recipe, key, spec.mlp, d) if spec.mlp else None
+    return LayerParams(drawn, mlp, norm(), norm() if spec.mlp else None)
+
+
+def _draw_mlp(recipe: RandomLayers, key: Array, spec: MLPSpec, d: int) -> MLPParams:
+    def normal(role: int, shape: tuple[int, ...], std: Array) -> Array:
+        return std * jax.random.normal(jax.random.fold_in(key, role), shape, recipe.dtype)
+
+    def fan_in(size: int) -> Array:
+        return recipe.gain * jnp.asarray(size**-0.5, recipe.dtype)
+
+    return MLPParams(
+        normal(_MLP_IN, (d, spec.width), fan_in(d)),
+        normal(_MLP_BIAS_IN, (spec.width,), recipe.bias_std),
+        normal(_MLP_OUT, (spec.width, d), fan_in(spec.width)),
+        normal(_MLP_BIAS_OUT, (d,), recipe.bias_std),
+    )
+
+
+def check_stack(params: Layers, x: Array, spec: StackSpec) -> None:
+    """Raise one clear error unless the parameters (or their recipe) and the tokens fit the specification."""
+    if isinstance(params, RandomLayers):
+        if params.keys.shape != (spec.depth,):
+            raise ValueError(f"`params` must be drawn for depth={spec.depth}, got {params.keys.shape[0]} layers")
+        if params.dtype != x.dtype.name:
+            raise TypeError(f"`x` must have the dtype of `params`, {params.dtype}, got {x.dtype}")
+        if x.shape[-1] != spec.attention.d_model:
+            raise ValueError(f"`x` must have d_model={spec.attention.d_model} features, got {_checks.describe(x)}")
+        return
+    if not isinstance(params, LayerParams):
+        raise TypeError(f"`params` must be LayerParams or RandomLayers, got {type(params).__name__}")
+    check_layer(params.attention, x, spec.attention, (spec.depth,))
+    needed = {"mlp": spec.mlp, "attention_norm": spec.norm, "mlp_norm": spec.norm and spec.mlp}
+    for name, wanted in needed.items():
+        if wanted and getattr(params, name) is None:
+            raise ValueError(f"`params.{name}` must be given, for the specification asks for it, got None")

@@ -1,0 +1,168 @@
+"""Depth: a network of equal layers as one `lax.scan`, so that compile time does not grow with depth."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from rc_jax import _checks, attention
+from rc_jax.attention import masks
+from rc_jax.attention.layer import check_mask_size
+from rc_jax.network.spec import (
+    LayerParams,
+    Layers,
+    MLPParams,
+    NormParams,
+    RandomLayers,
+    StackSpec,
+    check_stack,
+    draw_layer,
+)
+
+Carry = TypeVar("Carry")
+Out = TypeVar("Out")
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_tanh": jax.nn.gelu,
+    "tanh": jnp.tanh,
+}
+
+_TOKENS = _checks.float_array("token", "feature")
+
+
+def scan_layers(
+    step: Callable[[Carry, LayerParams], tuple[Carry, Out]], carry: Carry, layers: Layers, spec: StackSpec
+) -> tuple[Carry, Out]:
+    """Run `step` over the layers in order, drawing each one first where `layers` is a recipe."""
+    if isinstance(layers, RandomLayers):
+        recipe = layers
+        return jax.lax.scan(lambda c, key: step(c, draw_layer(recipe, key, spec)), carry, recipe.keys)
+    return jax.lax.scan(step, carry, layers)
+
+
+def layer_norm(x: Float[Array, "token feature"], params: NormParams, epsilon: float) -> Float[Array, "token feature"]:
+    """(x − mean)/√(variance + ε) · scale + shift, per token (Ba et al. 2016, eq. 4)."""
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+    return centred * jax.lax.rsqrt(variance + epsilon) * params.scale[None] + params.shift[None]
+
+
+def mlp(x: Float[Array, "token feature"], params: MLPParams, spec: StackSpec) -> Float[Array, "token feature"]:
+    """σ(x W₁ + b₁) W₂ + b₂, token by token."""
+    assert spec.mlp is not None
+    precision = spec.attention.precision
+    hidden = jnp.matmul(x, params.weight_in, precision=precision) + params.bias_in[None]
+    hidden = ACTIVATIONS[spec.mlp.activation](hidden)
+    return jnp.matmul(hidden, params.weight_out, precision=precision) + params.bias_out[None]
+
+
+def block(
+    params: LayerParams,
+    x: Float[Array, "token feature"],
+    spec: StackSpec,
+    *,
+    scale: ArrayLike | None = None,
+    mask: Bool[Array, "token token"] | None = None,
+) -> Float[Array, "token feature"]:
+    """One layer: attention, then the MLP where there is one, each with skip and LayerNorm as the switches say."""
+
+    def sublayer(branch: Callable[[Array], Array], x: Array, norm: NormParams | None) -> Array:
+        if spec.norm is None:
+            out = branch(x)
+            return x + out if spec.skip else out
+        assert norm is not None
+        if spec.norm == "pre":
+            out = branch(layer_norm(x, norm, spec.norm_epsilon))
+            return x + out if spec.skip else out
+        out = branch(x)
+        return layer_norm(x + out if spec.skip else out, norm, spec.norm_epsilon)
+
+    def attend(x: Array) -> Array:
+        return attention.attend(params.attention, x, spec.attention, scale=scale, mask=mask)
+
+    x = sublayer(attend, x, params.attention_norm)
+    if spec.mlp is None:
+        return x
+    weights = params.mlp
+    assert weights is not None
+    return sublayer(lambda y: mlp(y, weights, spec), x, params.mlp_norm)
+
+
+@_checks.guard(x=_TOKENS, scale=_checks.positive, mask=masks.check_mask)
+def apply(
+    params: Layers,
+    x: Float[Array, "token feature"],
+    spec: StackSpec,
+    *,
+    scale: ArrayLike | None = None,
+    mask: Bool[Array, "token token"] | None = None,
+) -> Float[Array, "token feature"]:
+    """The output of the whole network.
+
+    Pure attention (no skip, MLP or norm) unrolls to X^L = Σ over head choices (P^L_{h_L}···P^1_{h_1}) X
+    (W^1_{h_1}···W^L_{h_L}) + 1bᵀ, later layers on the left (DCL21, eq. 3).
+
+    Args:
+        params: from `init`, or a recipe from `random_layers`.
+        x: tokens.
+        spec: the network.
+        scale: α of every layer, as in `rc_jax.attention.scores`; may be traced.
+        mask: of every layer, as in `rc_jax.attention.attention_weights`.
+
+    Raises:
+        ValueError: shapes that do not fit `spec`, a `scale` that is not positive, a row of `mask` that sees nobody.
+        TypeError: `x` not floating-point, or of another dtype than `params`.
+
+    Example:
+        >>> import jax
+        >>> from rc_jax import network
+        >>> from rc_jax.attention import AttentionSpec
+        >>> spec = network.StackSpec(attention=AttentionSpec(d_model=8, heads=2), depth=3, skip=True)
+        >>> params = network.init(jax.random.key(0), spec)
+        >>> apply(params, jax.random.normal(jax.random.key(1), (5, 8)), spec).shape
+        (5, 8)
+    """
+    check_stack(params, x, spec)
+    check_mask_size(mask, x)
+
+    def step(x: Array, layer: LayerParams) -> tuple[Array, None]:
+        return block(layer, x, spec, scale=scale, mask=mask), None
+
+    return scan_layers(step, x, params, spec)[0]
+
+
+@_checks.guard(x=_TOKENS, scale=_checks.positive, mask=masks.check_mask)
+def hidden_states(
+    params: Layers,
+    x: Float[Array, "token feature"],
+    spec: StackSpec,
+    *,
+    scale: ArrayLike | None = None,
+    mask: Bool[Array, "token token"] | None = None,
+) -> Float[Array, "layer token feature"]:
+    """The tokens before the first layer and after each one: depth + 1 of them, the last being `apply`'s.
+
+    Args and errors as in `apply`.
+
+    Example:
+        >>> import jax
+        >>> from rc_jax import network
+        >>> from rc_jax.attention import AttentionSpec
+        >>> spec = network.StackSpec(attention=AttentionSpec(d_model=8, heads=2), depth=3)
+        >>> params = network.init(jax.random.key(0), spec)
+        >>> hidden_states(params, jax.random.normal(jax.random.key(1), (5, 8)), spec).shape
+        (4, 5, 8)
+    """
+    check_stack(params, x, spec)
+    check_mask_size(mask, x)
+
+    def step(x: Array, layer: LayerParams) -> tuple[Array, Array]:
+        out = block(layer, x, spec, scale=scale, mask=mask)
+        return out, out
+
+    states = scan_layers(step, x, params, spec)[1]
+    return jnp.concatenate([x[None], states])
