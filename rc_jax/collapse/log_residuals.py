@@ -1,0 +1,136 @@
+"""How far apart the tokens are after every layer, as a logarithm that is right at any depth."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from rc_jax import _checks
+from rc_jax.attention import masks
+from rc_jax.attention.layer import check_mask_size
+from rc_jax.collapse import mean_residual
+from rc_jax.collapse.mean_residual import MeanResidual
+from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
+from rc_jax.network.spec import check_stack
+
+_TOKENS = _checks.float_array("token", "feature", minimum={"token": 2})
+
+
+@_checks.guard(x=_TOKENS, scale=_checks.positive, mask=masks.check_mask)
+def log_residuals(
+    params: Layers,
+    x: Float[Array, "token feature"],
+    spec: StackSpec,
+    *,
+    scale: ArrayLike | None = None,
+    mask: Bool[Array, "token token"] | None = None,
+) -> Float[Array, " layer"]:
+    """The logarithms log ‖res(X^l)‖_F (nats) before the first layer and after each one, exact at any depth.
+
+    Plain arithmetic subtracts the mean from tokens that agree in all their digits: float32 is blind after 2 or 3 layers
+    and float64 after 4. Here the tokens are carried as a mean and a scaled difference, and a layer of full attention
+    maps the difference to its cube without a cancellation (`rc_jax.collapse.mean_residual`; this package's own result).
+    The relative error is a few roundings however small the residual, and the result is differentiable.
+
+    Covers softmax attention on dot products with any heads and biases, with or without skip connections. Under a mask
+    (`causal`, `window`, `mask`) the difference is carried at first order, which is exact too, provided that the rows'
+    supports differ; a `mask` that hides nothing should be left out.
+
+    Args:
+        params: from `network.init`, or a recipe from `network.random_layers`.
+        x: at least two tokens.
+        spec: the network, without MLP and LayerNorm.
+        scale: α of every layer, a number or one per head; 1/√d_head by default; may be traced.
+        mask: of every layer, True where row i may see column j.
+
+    Returns:
+        depth + 1 numbers; −inf where all tokens are equal.
+
+    Raises:
+        ValueError: shapes that do not fit `spec`; fewer than two tokens; a network with an MLP, LayerNorm, or another
+            score or weight than dot-product softmax, for which this form is not exact; a `scale` that is not positive.
+        TypeError: `x` not floating-point, or of another dtype than `params`.
+
+    Example:
+        >>> import jax
+        >>> from rc_jax import attention, network
+        >>> spec = network.StackSpec(attention=attention.AttentionSpec(d_model=16, heads=2), depth=6)
+        >>> params = network.init(jax.random.key(0), spec)
+        >>> log_norm = log_residuals(params, 0.3 * jax.random.normal(jax.random.key(1), (8, 16)), spec)
+        >>> bool(log_norm[-1] < -500)
+        True
+    """
+    _check_covered(spec)
+    check_stack(params, x, spec)
+    check_mask_size(mask, x)
+    layer = spec.attention
+    seen = masks.combine(x.shape[0], causal_mask=layer.causal, radius=layer.window, extra=mask)
+
+    def step(state: MeanResidual, weights: LayerParams) -> tuple[MeanResidual, Array]:
+        out = mean_residual.attend(weights.attention, state, layer, scale, seen)
+        if spec.skip:
+            out = mean_residual.add(state, out)
+        return out, out.log_size
+
+    start = mean_residual.decompose(x)
+    return jnp.concatenate([start.log_size[None], scan_layers(step, start, params, spec)[1]])
+
+
+@_checks.guard(matrices=_checks.float_array("depth", "token", "token_seen"), x=_TOKENS)
+def product_log_residuals(
+    matrices: Float[Array, "depth token token_seen"], x: Float[Array, "token feature"]
+) -> Float[Array, "depth+1"]:
+    """The logarithms log ‖res(P^l···P¹ X)‖_F (nats) for given row-stochastic matrices, exact at any depth.
+
+    P(1x̄ᵀ + R) = 1x̄ᵀ + PR because rows sum to 1, so the difference is multiplied and its size carried as a logarithm.
+    With matrices that do not depend on X the logarithm falls by a constant per layer (their spectral gap): the
+    exponential decay against which pure attention's doubly exponential one is measured.
+
+    Args:
+        matrices: P¹ first; rows sum to 1.
+        x: at least two tokens.
+
+    Raises:
+        ValueError: sizes that do not fit, or rows that do not sum to 1.
+        TypeError: an argument is not floating-point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> half = jnp.array([[[0.75, 0.25], [0.25, 0.75]]])
+        >>> steps = product_log_residuals(jnp.repeat(half, 3, axis=0), jnp.array([[1.0], [0.0]]))
+        >>> [round(float(step), 4) for step in jnp.diff(steps)]
+        [-0.6931, -0.6931, -0.6931]
+    """
+    n = x.shape[0]
+    if matrices.shape[1:] != (n, n):
+        raise ValueError(f"`matrices` must have shape (depth, {n}, {n}), got {_checks.describe(matrices)}")
+    rows = _checks.concrete(matrices)
+    if rows is not None:
+        error = float(abs(rows.astype(float).sum(axis=-1) - 1).max())
+        if not error <= 4 * n * float(jnp.finfo(matrices.dtype).eps):
+            raise ValueError(f"`matrices` must have rows that sum to 1, got one that is off by {error:.3g}")
+
+    def step(state: tuple[Array, Array], matrix: Array) -> tuple[tuple[Array, Array], Array]:
+        direction, log_size = state
+        moved, _ = mean_residual.recenter(jnp.matmul(matrix, direction, precision="highest"))
+        direction, log_norm = mean_residual.normalise(moved)
+        return (direction, log_size + log_norm), log_size + log_norm
+
+    start = mean_residual.decompose(x)
+    logs = jax.lax.scan(step, (start.direction, start.log_size), matrices)[1]
+    return jnp.concatenate([start.log_size[None], logs])
+
+
+def _check_covered(spec: StackSpec) -> None:
+    """Raise unless the arithmetic is exact for this network, and say why it is not."""
+    layer = spec.attention
+    reason = None
+    if spec.norm is not None:
+        reason = f"no LayerNorm (norm=None), for its rescaling depends on the tokens' mean, got norm={spec.norm!r}"
+    elif spec.mlp is not None:
+        reason = f"no MLP (mlp=None), for its differences are not carried yet, got mlp={spec.mlp!r}"
+    elif layer.weights != "softmax":
+        reason = f"weights='softmax', whose rows share a factor that this form takes out, got {layer.weights!r}"
+    elif layer.scores != "dot":
+        reason = f"scores='dot', which are bilinear in the tokens, got {layer.scores!r}"
+    if reason:
+        raise ValueError(f"`spec` must have {reason}")

@@ -1,0 +1,166 @@
+"""Tokens as a common part and a scaled difference, and attention on them without cancellation.
+
+Write X = 1x̄ᵀ + e^ℓ R̂ with columns of R̂ summing to 0 and ‖R̂‖_F = 1. Softmax over all tokens sees
+
+    logits_ij = (row constant) + r_j + c Ê_ij,   r = e^ℓ R̂ W_K (W_Qᵀx̄ + b_Q) α,   Ê = R̂ W_Q W_Kᵀ R̂ᵀ α,   c = e^{2ℓ}
+
+so that with p̃ = softmax(r), the row every token would share, and f(t) = expm1(t)/t, g(t) = log1p(t)/t
+
+    ẑ_i = log Σ_k p̃_k e^{cÊ_ik} / c,    P_ij = p̃_j + c Δ̂_ij,    Δ̂_ij = p̃_j (Ê_ij − ẑ_i) f(c(Ê_ij − ẑ_i))
+
+exactly, and the new difference is e^{3ℓ} Σ_h Δ̂_h R̂ W_h: the cube of the old one by construction, however small it is.
+Rows under a mask have different supports and share no p̃; there P(1x̄ᵀ + e^ℓR̂) = 1x̄ᵀ + e^ℓ PR̂ is exact, at first order.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from rc_jax.attention import AttentionParams, AttentionSpec
+from rc_jax.attention.layer import default_scale, project
+from rc_jax.collapse.norms import frobenius
+
+# Below this exponent the small-difference forms are used, above it the plain ones, which then lose no digits.
+_SWITCH = 1.0
+
+
+class MeanResidual(NamedTuple):
+    """X = 1·meanᵀ + e^log_size · direction, with ‖direction‖_F = 1; log_size = −inf where all tokens are equal."""
+
+    mean: Float[Array, " feature"]
+    direction: Float[Array, "token feature"]
+    log_size: Float[Array, ""]
+
+
+def decompose(x: Float[Array, "token feature"]) -> MeanResidual:
+    """Split tokens into their mean and the scaled difference from it."""
+    mean = jnp.mean(x, axis=0)
+    difference = x - mean[None]
+    missed = jnp.mean(difference, axis=0)
+    direction, log_norm = normalise(difference - missed[None])
+    return MeanResidual(mean + missed, direction, log_norm)
+
+
+def normalise(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feature"], Float[Array, ""]]:
+    """x/‖x‖_F and log ‖x‖_F; zeros stay zeros, with log-norm −inf."""
+    norm = frobenius(x)
+    safe = jnp.where(norm > 0, norm, 1)
+    return x / safe, jnp.where(norm > 0, jnp.log(safe), -jnp.inf)
+
+
+def recenter(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feature"], Float[Array, " feature"]]:
+    """Split a difference into one whose columns sum to zero, and the column means."""
+    mean = jnp.mean(x, axis=0)
+    return x - mean[None], mean
+
+
+def attend(
+    params: AttentionParams,
+    state: MeanResidual,
+    spec: AttentionSpec,
+    scale: ArrayLike | None,
+    mask: Bool[Array, "token token"] | None,
+) -> MeanResidual:
+    """One layer of softmax dot-product attention on the split tokens, its output split the same way."""
+    alpha = jnp.asarray(default_scale(spec) if scale is None else scale, state.mean.dtype)
+    alpha = jnp.broadcast_to(alpha, (spec.heads,))
+    size = jnp.exp(state.log_size)
+    query_mean = jnp.einsum("d,hdk->hk", state.mean, params.query, precision=spec.precision)
+    if spec.bias:
+        assert params.query_bias is not None
+        query_mean = query_mean + params.query_bias
+    query = alpha[:, None, None] * project(state.direction, params.query, None, spec)
+    key = project(state.direction, params.key, None, spec)
+    common = size * jnp.einsum("hjk,hk->hj", key, alpha[:, None] * query_mean, precision=spec.precision)
+    pair = jnp.einsum("hik,hjk->hij", query, key, precision=spec.precision)
+    value = project(state.direction, params.value, None, spec)
+
+    log_shared = jax.nn.log_softmax(common, axis=-1)
+    if mask is None:
+        weights = weight_differences(log_shared, pair, size)
+        order = 3
+    else:
+        logits = common[:, None] + jnp.square(size) * pair
+        weights = jax.nn.softmax(jnp.where(mask[None], logits, -jnp.inf), axis=-1)
+        order = 1
+    mixed = jnp.einsum("hij,hjk->hik", weights, value, precision=spec.precision)
+    difference = jnp.einsum("hik,hkd->id", mixed, params.output, precision=spec.precision)
+    difference, missed = recenter(difference)
+    direction, log_norm = normalise(difference)
+
+    value_mean = jnp.einsum("d,hdk->hk", state.mean, params.value, precision=spec.precision)
+    if mask is None:
+        value_mean = value_mean + size * jnp.einsum("hj,hjk->hk", jnp.exp(log_shared), value, precision=spec.precision)
+    if spec.bias:
+        assert params.value_bias is not None
+        value_mean = value_mean + params.value_bias
+    mean = jnp.einsum("hk,hkd->d", value_mean, params.output, precision=spec.precision)
+    if spec.bias:
+        assert params.output_bias is not None
+        mean = mean + params.output_bias
+    return MeanResidual(mean + size**order * missed, direction, order * state.log_size + log_norm)
+
+
+def weight_differences(
+    log_shared: Float[Array, "head token"], pair: Float[Array, "head token token"], size: Float[Array, ""]
+) -> Float[Array, "head token token"]:
+    """Δ̂ with P = 1p̃ᵀ + e^{2ℓ}Δ̂, given log p̃, Ê and e^ℓ; relative precision is kept for every e^ℓ, zero included.
+
+    Each entry takes the plain difference e^{log p̃ + t} − p̃ where its exponent t = c(Ê − ẑ) is large, and expm1 where it
+    is small; both are exact, so where they change over is a matter of rounding only.
+    """
+    tiny = jnp.finfo(pair.dtype).tiny
+    square = jnp.square(jnp.minimum(size, jnp.sqrt(jnp.finfo(pair.dtype).max)))
+    shared = jnp.exp(log_shared)[:, None]
+    exponent = square * pair
+
+    largest = jnp.max(jnp.abs(exponent), axis=-1, keepdims=True)
+    near = largest <= _SWITCH
+    near_exponent = jnp.where(near, exponent, 0)
+    # Σ p̃ Ê f(cÊ) is Σ p̃ (e^{cÊ} − 1) over c, so g of c times it gives the log of the normaliser over c.
+    growth = jnp.sum(shared * pair * expm1_ratio(near_exponent), axis=-1, keepdims=True)
+    near_shift = growth * log1p_ratio(jnp.where(near, square * growth, 0))
+    far_log = jax.scipy.special.logsumexp(log_shared[:, None] + exponent, axis=-1, keepdims=True)
+    safe_square = jnp.maximum(square, tiny)
+    shift = jnp.where(near, near_shift, jnp.where(near, 0, far_log) / safe_square)
+
+    gap = pair - shift
+    exponent = jnp.where(near, square * gap, square * pair - far_log)
+    small = exponent <= _SWITCH
+    small_exponent = jnp.where(small, exponent, 0)
+    large_exponent = jnp.where(small, 0, exponent)
+    by_expm1 = shared * gap * expm1_ratio(small_exponent)
+    by_difference = (jnp.exp(log_shared[:, None] + large_exponent) - shared) / safe_square
+    return jnp.where(small, by_expm1, by_difference)
+
+
+def expm1_ratio(t: Float[Array, "..."]) -> Float[Array, "..."]:
+    """(e^t − 1)/t, with its series where t is small (so that its derivative is right there as well)."""
+    small = jnp.abs(t) < 1e-2
+    safe = jnp.where(small, 1, t)
+    near = jnp.where(small, t, 0)
+    series = 1 + near / 2 * (1 + near / 3 * (1 + near / 4 * (1 + near / 5 * (1 + near / 6 * (1 + near / 7)))))
+    return jnp.where(small, series, jnp.expm1(safe) / safe)
+
+
+def log1p_ratio(t: Float[Array, "..."]) -> Float[Array, "..."]:
+    """log(1 + t)/t, with its series where t is small."""
+    small = jnp.abs(t) < 1e-2
+    safe = jnp.where(small, 1, t)
+    near = jnp.where(small, t, 0)
+    series = jnp.full_like(near, 1 / 9)
+    for k in range(8, 0, -1):
+        series = 1 / k - near * series
+    return jnp.where(small, series, jnp.log1p(safe) / safe)
+
+
+def add(a: MeanResidual, b: MeanResidual) -> MeanResidual:
+    """The sum of two token matrices, formed at the larger one's size."""
+    larger = jnp.maximum(a.log_size, b.log_size)
+    reference = jnp.where(jnp.isfinite(larger), larger, 0)
+    difference = jnp.exp(a.log_size - reference) * a.direction + jnp.exp(b.log_size - reference) * b.direction
+    difference, missed = recenter(difference)
+    direction, log_norm = normalise(difference)
+    return MeanResidual(a.mean + b.mean + jnp.exp(reference) * missed, direction, reference + log_norm)

@@ -1,0 +1,113 @@
+"""Sizes and ranks of a token matrix, none of which underflows before its own value does."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rc_jax import _checks
+
+_TOKENS = _checks.float_array("token", "feature")
+
+
+def _unit(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feature"], Float[Array, ""]]:
+    """`x` over its largest magnitude, and that magnitude (1 for a matrix of zeros)."""
+    size = jax.lax.stop_gradient(jnp.max(jnp.abs(x)))
+    size = jnp.where(size > 0, size, 1)
+    return x / size, size
+
+
+@_checks.guard(x=_TOKENS)
+def norm_1inf(x: Float[Array, "token feature"]) -> Float[Array, ""]:
+    """‖X‖_{1,∞} = √‖X‖₁·√‖X‖_∞, with ‖·‖₁ the largest column sum and ‖·‖_∞ the largest row sum of |X|.
+
+    The size that DCL21 (section 2) measures residuals by. It is not a norm: the triangle inequality fails. The roots
+    are taken before the product, which would underflow first.
+
+    Raises:
+        TypeError, ValueError: `x` is not a floating-point matrix.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> round(float(norm_1inf(jnp.array([[1.0, -2.0], [0.0, 2.0]]))), 5)  # √4 · √3
+        3.4641
+    """
+    magnitude = jnp.abs(x)
+    return jnp.sqrt(jnp.max(jnp.sum(magnitude, axis=0))) * jnp.sqrt(jnp.max(jnp.sum(magnitude, axis=1)))
+
+
+@_checks.guard(x=_TOKENS)
+def frobenius(x: Float[Array, "token feature"]) -> Float[Array, ""]:
+    """‖X‖_F = √Σ x², without overflow or underflow of the squares; its gradient at X = 0 is 0.
+
+    Raises:
+        TypeError, ValueError: `x` is not a floating-point matrix.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> bool(frobenius(jnp.array([[3e-30, 4e-30]])) > 4.9e-30)
+        True
+    """
+    unit, size = _unit(x)
+    square = jnp.sum(jnp.square(unit))
+    return jnp.where(square > 0, size * jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
+
+
+@_checks.guard(x=_TOKENS)
+def diameter(x: Float[Array, "token feature"]) -> Float[Array, ""]:
+    """diam(X) = max over pairs of tokens of ‖x_i − x_j‖₂, from the differences themselves.
+
+    Raises:
+        TypeError, ValueError: `x` is not a floating-point matrix.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> float(diameter(jnp.array([[0.0, 0.0], [3.0, 4.0], [1.0, 1.0]])))
+        5.0
+    """
+    unit, size = _unit(x)
+
+    def farthest(token: Array) -> Array:
+        return jnp.max(jnp.sum(jnp.square(unit - token[None]), axis=1))
+
+    largest = jnp.max(jax.lax.map(farthest, unit, batch_size=32))
+    return jnp.where(largest > 0, size * jnp.sqrt(jnp.where(largest > 0, largest, 1)), 0)
+
+
+@_checks.guard(x=_TOKENS)
+def stable_rank(x: Float[Array, "token feature"]) -> Float[Array, ""]:
+    """‖X‖_F²/‖X‖₂² = Σ s²/max s² over the singular values s: between 1 and the rank; 0 for X = 0.
+
+    Raises:
+        TypeError, ValueError: `x` is not a floating-point matrix.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> float(stable_rank(jnp.diag(jnp.array([2.0, 1.0]))))
+        1.25
+    """
+    return jnp.sum(jnp.square(_relative_spectrum(x)))
+
+
+@_checks.guard(x=_TOKENS)
+def effective_rank(x: Float[Array, "token feature"]) -> Float[Array, ""]:
+    """exp(−Σ p log p), p = s/Σs over the singular values s: between 1 and the rank (Roy & Vetterli 2007); 0 for X = 0.
+
+    Raises:
+        TypeError, ValueError: `x` is not a floating-point matrix.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> round(float(effective_rank(jnp.eye(3))), 5)
+        3.0
+    """
+    spectrum = _relative_spectrum(x)
+    total = jnp.sum(spectrum)
+    share = spectrum / jnp.where(total > 0, total, 1)
+    entropy = -jnp.sum(share * jnp.log(jnp.where(share > 0, share, 1)))
+    return jnp.where(total > 0, jnp.exp(entropy), 0)
+
+
+def _relative_spectrum(x: Float[Array, "token feature"]) -> Float[Array, " rank"]:
+    """The singular values over the largest one; all 0 for a matrix of zeros."""
+    spectrum = jnp.linalg.svd(_unit(x)[0], compute_uv=False)
+    return spectrum / jnp.where(spectrum[0] > 0, spectrum[0], 1)
