@@ -1,0 +1,231 @@
+"""Statistics of a stream of pytrees: mergeable, and writable as plain arrays."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float, PyTree, Shaped
+
+from rc_jax import _checks
+from rc_jax.ensemble import moments as moment
+from rc_jax.ensemble import sketch as histogram
+from rc_jax.ensemble.moments import Moments
+from rc_jax.ensemble.sketch import Sketch
+
+BLOCK_BYTES = 2**25
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The structure of one sample: a tree, and the shape of each of its leaves."""
+
+    tree: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, sample: PyTree) -> "Layout":
+        """The layout of a pytree of arrays (or of anything with a shape)."""
+        leaves, tree = jax.tree.flatten(sample)
+        return cls(tree, tuple(np.shape(leaf) for leaf in leaves))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers in each leaf."""
+        return [int(np.prod(shape)) for shape in self.shapes]
+
+    def flat(self, samples: PyTree) -> Float[np.ndarray, "sample component"]:
+        """Samples stacked along the leading axis of every leaf, as one double-precision matrix."""
+        leaves = [np.asarray(leaf).astype(np.float64) for leaf in jax.tree.leaves(samples)]
+        return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+
+    def unflat(self, values: Shaped[np.ndarray, "*lead component"]) -> PyTree:
+        """The last axis cut up again into the leaves of the tree, each with the leading axes of `values`."""
+        pieces = np.split(values, np.cumsum(self.sizes)[:-1], axis=-1)
+        lead = values.shape[:-1]
+        return self.tree.unflatten(
+            [piece.reshape(lead + shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What `run` keeps of `count` samples; each field has the structure of one sample, with NumPy leaves in float64.
+
+    A component is one number of a sample. Samples where it is not finite are counted in `nonfinite` and left out of
+    every other statistic of that component; look there before you trust a mean.
+
+    Example:
+        >>> import jax
+        >>> from rc_jax import ensemble
+        >>> stats = ensemble.run(lambda key: {"x": jax.random.uniform(key)}, jax.random.key(0), 1000)
+        >>> stats.count, bool(abs(stats.mean["x"] - 0.5) < 5 * stats.standard_error["x"])
+        (1000, True)
+        >>> stats.quantile([0.1, 0.5, 0.9])["x"].shape
+        (3,)
+    """
+
+    count: int
+    layout: Layout
+    moments: Moments
+    sketches: tuple[Sketch, ...]
+
+    @classmethod
+    def empty(cls, layout: Layout) -> "Statistics":
+        """Statistics of no sample."""
+        size = sum(layout.sizes)
+        return cls(0, layout, moment.empty(size), (histogram.EMPTY,) * size)
+
+    @property
+    def mean(self) -> PyTree:
+        """Arithmetic mean of the finite samples; nan where there is none."""
+        return self._tree(np.where(self.moments.finite > 0, self.moments.mean, np.nan))
+
+    @property
+    def variance(self) -> PyTree:
+        """Unbiased variance, Σ(x − mean)²/(n − 1) over the n finite samples; nan for n < 2."""
+        return self._tree(self._variance())
+
+    @property
+    def standard_error(self) -> PyTree:
+        """Standard error of `mean`, √(variance/n); nan for n < 2."""
+        return self._tree(np.sqrt(self._variance() / np.maximum(self.moments.finite, 1)))
+
+    @property
+    def minimum(self) -> PyTree:
+        """Smallest finite sample; nan where there is none."""
+        return self._tree(np.where(self.moments.finite > 0, self.moments.minimum, np.nan))
+
+    @property
+    def maximum(self) -> PyTree:
+        """Largest finite sample; nan where there is none."""
+        return self._tree(np.where(self.moments.finite > 0, self.moments.maximum, np.nan))
+
+    @property
+    def nonfinite(self) -> PyTree:
+        """How many samples were infinite or not a number (integers)."""
+        return self._tree(self.moments.nonfinite)
+
+    @_checks.guard(q=_checks.bounded(0, 1))
+    def quantile(self, q: Any) -> PyTree:
+        """Quantiles of the finite samples, interpolated linearly between order statistics.
+
+        Exact (those of `numpy.quantile`) until a component has taken more distinct values than a sketch has bins, at
+        least 4 096 and up to 16 384; after that each order statistic is known to the relative error that
+        `quantile_error` reports. Does not depend on chunks, devices or the order of merging.
+
+        Args:
+            q: Probabilities in [0, 1], any shape; its axes lead in the result.
+
+        Raises:
+            ValueError: `q` leaves [0, 1].
+        """
+        q = np.asarray(q, np.float64)
+        columns = [
+            histogram.quantile(sketch, q, low, high)
+            for sketch, low, high in zip(self.sketches, self.moments.minimum, self.moments.maximum, strict=True)
+        ]
+        return self._tree(np.stack(columns, axis=-1))
+
+    @property
+    def quantile_error(self) -> PyTree:
+        """Bound on the relative error of the order statistics behind `quantile`: 0 where they are exact."""
+        return self._tree(np.array([histogram.relative_error(sketch) for sketch in self.sketches]))
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Everything but the layout as plain arrays, ready for `numpy.savez`; `from_arrays` reads them back."""
+        return {
+            "count": np.array(self.count),
+            **self.moments._asdict(),
+            "bins": np.concatenate([sketch.bins for sketch in self.sketches]),
+            "counts": np.concatenate([sketch.counts for sketch in self.sketches]),
+            "lengths": np.array([len(sketch.bins) for sketch in self.sketches]),
+            "levels": np.array([sketch.level for sketch in self.sketches]),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], like: PyTree) -> "Statistics":
+        """The statistics that `to_arrays` wrote; `like` is one sample (or its `jax.eval_shape`).
+
+        Raises:
+            ValueError: the arrays do not have as many components as `like`.
+        """
+        layout = Layout.of(like)
+        levels, cuts = arrays["levels"], np.cumsum(arrays["lengths"])[:-1]
+        if len(levels) != sum(layout.sizes):
+            raise ValueError(f"`like` must have {len(levels)} components, as the arrays have, got {sum(layout.sizes)}")
+        pieces = zip(np.split(arrays["bins"], cuts), np.split(arrays["counts"], cuts), levels, strict=True)
+        return cls(
+            int(arrays["count"]),
+            layout,
+            Moments(*(np.asarray(arrays[name]) for name in Moments._fields)),
+            tuple(Sketch(bins, counts, int(level)) for bins, counts, level in pieces),
+        )
+
+    def _variance(self) -> np.ndarray:
+        finite = self.moments.finite
+        return np.where(finite > 1, self.moments.squares / np.maximum(finite - 1, 1), np.nan)
+
+    def _tree(self, values: np.ndarray) -> PyTree:
+        return self.layout.unflat(values)
+
+
+def merge(a: Statistics, b: Statistics) -> Statistics:
+    """The statistics of two disjoint ensembles of the same observables, as if they had been run as one.
+
+    Counts, range and quantiles are those of the union exactly, mean and variance to rounding.
+
+    Raises:
+        ValueError: the two have different observables.
+
+    Example:
+        >>> import jax
+        >>> from rc_jax import ensemble
+        >>> halves = [ensemble.run(jax.random.normal, jax.random.key(seed), 500) for seed in (1, 2)]
+        >>> ensemble.merge(*halves).count
+        1000
+    """
+    if a.layout != b.layout:
+        raise ValueError(f"`b` must have the observables of `a`, {_words(a.layout)}, got {_words(b.layout)}")
+    limit = histogram.capacity(len(a.sketches))
+    sketches = (histogram.merge(one, other, limit) for one, other in zip(a.sketches, b.sketches, strict=True))
+    return Statistics(a.count + b.count, a.layout, moment.merge(a.moments, b.moments), tuple(sketches))
+
+
+class Accumulator:
+    """Feeds chunks of any length to `merge` in blocks of one fixed length, so that chunks leave no trace, not a bit."""
+
+    def __init__(self, layout: Layout) -> None:
+        components = sum(layout.sizes)
+        self.limit = histogram.capacity(components)
+        self.block = int(np.clip(BLOCK_BYTES // (8 * components), 1, 1024))
+        self.statistics = Statistics.empty(layout)
+        self._waiting: list[np.ndarray] = []
+
+    def add(self, samples: PyTree) -> None:
+        """Take in the next samples, stacked along the leading axis of every leaf."""
+        self._waiting.append(self.statistics.layout.flat(samples))
+        if sum(map(len, self._waiting)) >= self.block:
+            rows = np.concatenate(self._waiting)
+            whole = len(rows) - len(rows) % self.block
+            for start in range(0, whole, self.block):
+                self._absorb(rows[start : start + self.block])
+            self._waiting = [rows[whole:].copy()]
+
+    def finish(self) -> Statistics:
+        """The statistics of all that came."""
+        if self._waiting and sum(map(len, self._waiting)):
+            self._absorb(np.concatenate(self._waiting))
+        self._waiting = []
+        return self.statistics
+
+    def _absorb(self, rows: Float[np.ndarray, "sample component"]) -> None:
+        sketches = tuple(histogram.observe(column, self.limit) for column in np.ascontiguousarray(rows.T))
+        block = Statistics(len(rows), self.statistics.layout, moment.observe(rows), sketches)
+        self.statistics = merge(self.statistics, block)
+
+
+def _words(layout: Layout) -> str:
+    """The tree with shapes for leaves."""
+    return str(layout.tree.unflatten(layout.shapes))
