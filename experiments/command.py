@@ -1,0 +1,151 @@
+"""The command line: `python -m experiments [NAME …]`. Bad input is one clear line and exit status 2."""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+if TYPE_CHECKING:
+    from experiments.figure import Registry
+    from experiments.record import Entry
+    from experiments.runner import Run
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Make the figures, judge every claim against them, and write one report."""
+
+    name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAME …]")] = ()
+    """Figures to make; every one, cheapest first, when none is named."""
+    preset: Annotated[str, tyro.conf.arg(metavar="{smoke,quick,full}")] = "quick"
+    """How much to compute: smoke (seconds), quick (minutes), full (the sources' own sizes)."""
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("results")
+    """Folder for results; the report is DIR/PRESET/report.html."""
+    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Seed of every random number; a seed other than 0 has a folder of its own, DIR/PRESET-seedN."""
+    replot: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Draw and judge again from stored results; compute nothing."""
+    list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """List the figures with the minutes each preset takes on two cores, and stop."""
+
+
+class Usage(Exception):
+    """Bad input, in one line for the user."""
+
+
+class Stopped(BaseException):
+    """A signal asked the run to end."""
+
+    def __init__(self, number: int):
+        self.number = number
+
+
+def main(argv: Sequence[str] | None = None, package: str = "experiments.figures") -> int:
+    """Parse, run, and return the exit status: 0 all made, 1 some failed, 2 bad input, 128 + n stopped by signal n."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
+    arguments = tyro.cli(Arguments, prog="python -m experiments", args=argv)
+    try:
+        return _list(package) if arguments.list else _run(arguments, package)
+    except Usage as error:
+        print(f"experiments: error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+
+
+def _list(package: str) -> int:
+    from experiments import figure, terminal
+
+    print(terminal.listing(figure.discover(package)))
+    return 0
+
+
+def _run(arguments: Arguments, package: str) -> int:
+    check(arguments, package)
+    from experiments import figure, terminal
+    from experiments.runner import Run, make_all
+
+    registry = figure.discover(package, arguments.preset)
+    run = Run(arguments.out, arguments.preset, arguments.seed, arguments.replot)
+    names = [name for name in registry if name in arguments.name or not arguments.name]
+    if run.replot:
+        names = replottable(run, names, registry, strict=bool(arguments.name))
+    made: list[Entry] = []
+    stopped = 0
+    previous = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for entry in make_all(run, names, registry):
+            made.append(entry)
+    except Stopped as stop:
+        stopped = stop.number
+    except OSError as error:
+        print(f"experiments: error: cannot write to {run.folder}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    print(terminal.summary(run, made, total=len(names), stopped=bool(stopped)))
+    if stopped:
+        return 128 + stopped
+    return 1 if any(entry.status == "failed" for entry in made) else 0
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    raise Stopped(number)
+
+
+def check(arguments: Arguments, package: str) -> None:
+    """Look at every argument before anything is imported or computed.
+
+    Raises:
+        Usage: a figure, preset, seed or folder that cannot be used.
+    """
+    from experiments.figure import PRESET_NAMES, names
+
+    if arguments.preset not in PRESET_NAMES:
+        raise Usage(f"unknown preset {arguments.preset!r}; presets are {', '.join(PRESET_NAMES)}")
+    if not 0 <= arguments.seed < 2**32:
+        raise Usage(f"`--seed` must be an integer from 0 to 2**32 - 1, got {arguments.seed}")
+    known = names(package)
+    for name in arguments.name:
+        if name not in known:
+            raise Usage(f"unknown figure {name!r}; figures are {', '.join(known) or 'none'}")
+    if not known:
+        raise Usage(f"there is no figure in {package}")
+    probe = arguments.out / f".{os.getpid()}.partial"
+    try:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise Usage(f"`--out` must be a folder that can be written to, got {arguments.out}: {error.strerror}") from None
+
+
+def replottable(run: "Run", names: list[str], registry: "Registry", *, strict: bool) -> list[str]:
+    """The figures that have a stored result; every one must, when they were named.
+
+    Raises:
+        Usage: nothing is stored for a named figure, or nothing at all.
+    """
+    from experiments.figure import Broken
+    from experiments.runner import stored_result
+
+    present = []
+    for name in names:
+        figure = registry[name]
+        if isinstance(figure, Broken) or stored_result(run, name, figure) is not None:
+            present.append(name)
+        elif strict:
+            raise Usage(f"no stored result of {name} to draw again: run `{run.command(name)}` first")
+    if not present:
+        raise Usage(f"nothing is stored in {run.folder} to draw again: run without `--replot` first")
+    return present

@@ -1,0 +1,84 @@
+"""What is known about each figure of a folder: kept in `claims.json`, read again by later runs, shown by the report."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments import store
+from experiments.ledger import Claim, Verdict, show
+
+FILE = "claims.json"
+DONE, FAILED, UNAVAILABLE = "done", "failed", "unavailable"
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """The outcome of one figure: its claims when it is done, or why it is not."""
+
+    name: str
+    title: str
+    status: str
+    command: str
+    caption: str = ""
+    formula: str = ""
+    reason: str = ""
+    claims: tuple[Claim, ...] = ()
+    warnings: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    code: str = ""
+    reused: bool = False  # in this run, loaded rather than computed
+
+
+def read(folder: Path) -> dict[str, Entry]:
+    """The entries of earlier runs into the folder; a file that cannot be read counts as none."""
+    try:
+        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return {name: _entry(name, each) for name, each in content["figures"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def write(folder: Path, entries: Iterable[Entry], **about: Any) -> None:
+    """Write every entry with its claims, whole or not at all."""
+    figures = {entry.name: _plain(entry) for entry in entries}
+    store.write(folder / FILE, json.dumps({**about, "figures": figures}, indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    fields = dataclasses.asdict(entry)
+    del fields["name"], fields["reused"]
+    fields["claims"] = [
+        {**{key: _json(value) for key, value in dataclasses.asdict(claim).items()}, "shown": measured(claim)}
+        for claim in entry.claims
+    ]
+    return fields
+
+
+def _json(value: Any) -> Any:
+    """JSON has no word for a number that is not finite: `null`."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _entry(name: str, fields: dict[str, Any]) -> Entry:
+    claims = []
+    for each in fields.pop("claims"):
+        each = {key: value for key, value in each.items() if key != "shown"}
+        each["verdict"] = Verdict(each["verdict"])
+        for key in ("published", "measured"):
+            each[key] = math.nan if each[key] is None else each[key]
+        claims.append(Claim(**each))
+    return Entry(name=name, **{**fields, "claims": tuple(claims), "warnings": tuple(fields["warnings"])})
+
+
+def measured(claim: Claim) -> str:
+    """The measured value ± its standard error as text."""
+    return show(claim.measured, claim.standard_error)
+
+
+def duplicates(entries: Iterable[Entry]) -> list[str]:
+    """Keys that more than one claim uses."""
+    keys = [claim.key for entry in entries for claim in entry.claims]
+    return sorted({key for key in keys if keys.count(key) > 1})

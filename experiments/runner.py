@@ -1,0 +1,182 @@
+"""Makes figures, one after another: load or compute, draw, judge, record, refresh the report.
+
+A figure that fails, fails alone: its traceback goes to `logs/<name>.log`, its error into the report, the next starts.
+An interrupt stops the run between two of these steps with everything finished so far on disk.
+"""
+
+import dataclasses
+import shlex
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from experiments import record, report, store, style
+from experiments.figure import Broken, Figure, Registry, Unavailable, cost
+from experiments.record import DONE, FAILED, UNAVAILABLE, Entry
+
+THEMES = {"light": "", "dark": ".dark"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run's choices. Each preset has a folder of its own, and so has each seed but 0: a page never mixes them."""
+
+    out: Path = Path("results")
+    preset: str = "quick"
+    seed: int = 0
+    replot: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Where this run's report, figures and data go."""
+        return self.out / (self.preset if self.seed == 0 else f"{self.preset}-seed{self.seed}")
+
+    def spec(self, figure: Figure) -> Any:
+        """The figure's preset with this run's seed."""
+        return dataclasses.replace(figure.PRESETS[self.preset], seed=self.seed)
+
+    def stem(self, name: str, figure: Figure) -> str:
+        """The name of the figure's stored result."""
+        return f"{name}-{store.fingerprint(name, self.spec(figure))}"
+
+    def command(self, name: str) -> str:
+        """The command that makes this one figure again."""
+        words = ["python", "-m", "experiments", name, "--preset", self.preset]
+        words += ["--seed", str(self.seed)] if self.seed else []
+        words += ["--out", str(self.out)] if self.out != Path("results") else []
+        return shlex.join(words)
+
+
+def make_all(run: Run, names: list[str], registry: Registry) -> Iterator[Entry]:
+    """Make the named figures in order, yielding each entry once it is recorded and the report shows it."""
+    store.tidy(run.folder)
+    minutes = {name: min(cost(registry[name], run.preset), 1e3) for name in names}
+    with tqdm(total=sum(minutes.values()), desc="figures", disable=None, bar_format=BAR, file=sys.stderr) as bar:
+        for done, name in enumerate(names):
+            bar.set_postfix_str(f"{done} of {len(names)} done, now {name}")
+            entry = make(run, name, registry[name])
+            refresh(run, registry, entry)
+            if entry.reused:  # took no time, so it says nothing about the time left
+                bar.total = max(bar.total - minutes[name], 1e-9)
+            else:
+                bar.update(minutes[name])
+            tqdm.write(_line(entry), file=sys.stderr)
+            yield entry
+
+
+BAR = "{desc} |{bar:24}| {elapsed} gone, {remaining} left · {postfix}"
+
+
+def make(run: Run, name: str, figure: Figure | Broken) -> Entry:
+    """One figure, from its spec to its entry in the ledger; never raises but for an interrupt."""
+    common: dict[str, Any] = {"name": name, "title": name, "command": run.command(name)}
+    try:
+        if isinstance(figure, Broken):
+            raise ImportError(figure.error)
+        about, code = figure.ABOUT, store.code_state(figure)
+        common |= {"title": about.title, "caption": about.caption, "formula": about.formula, "code": code}
+        stored, reused = obtain(run, name, figure, code)
+        draw(run, name, figure, stored.data)
+        claims = tuple(figure.claims(stored.data))
+        return Entry(
+            **{**common, "code": stored.provenance["code"]},
+            status=DONE,
+            claims=claims,
+            warnings=tuple(store.nonfinite(stored.data)),
+            provenance=stored.provenance,
+            reused=reused,
+        )
+    except Unavailable as reason:
+        forget(run, name)
+        return Entry(**common, status=UNAVAILABLE, reason=str(reason))
+    except Exception as error:
+        forget(run, name)
+        trace = error.msg if isinstance(figure, Broken) and isinstance(error, ImportError) else traceback.format_exc()
+        store.write(run.folder / "logs" / f"{name}.log", trace)
+        return Entry(**common, status=FAILED, reason=_last_line(trace))
+
+
+def obtain(run: Run, name: str, figure: Figure, code: str) -> tuple[store.Stored, bool]:
+    """The result and whether it was loaded: stored by this state of the code (to replot, by any), else computed."""
+    stored = stored_result(run, name, figure)
+    if stored and (run.replot or stored.provenance.get("code") == code):
+        return stored, True
+    if run.replot:
+        raise FileNotFoundError(f"no stored result to draw again: run `{run.command(name)}` first")
+    if stored:
+        tqdm.write(f"  {name}: the code has changed since its result was stored; computing it again", file=sys.stderr)
+    spec = run.spec(figure)
+    data, seconds = compute(figure, spec)
+    from experiments.provenance import provenance
+
+    store.save(run.folder / "data", run.stem(name, figure), data, provenance(name, spec, seconds, code))
+    stored = store.load(run.folder / "data", run.stem(name, figure))
+    assert stored is not None
+    return stored, False
+
+
+def stored_result(run: Run, name: str, figure: Figure) -> store.Stored | None:
+    """A stored result that can be trusted; a damaged one is reported and counts as none."""
+    try:
+        return store.load(run.folder / "data", run.stem(name, figure))
+    except store.Damaged as reason:
+        tqdm.write(f"  {name}: the stored result is damaged ({reason})", file=sys.stderr)
+        return None
+
+
+def compute(figure: Figure, spec: Any) -> tuple[dict[str, np.ndarray], float]:
+    """Run `compute` in the spec's precision; its arrays and the seconds it took."""
+    import jax
+
+    start = time.perf_counter()
+    with jax.enable_x64(spec.dtype == "float64"):
+        data = store.numbers(figure.compute(spec))
+    return data, time.perf_counter() - start
+
+
+def draw(run: Run, name: str, figure: Figure, data: Mapping[str, np.ndarray]) -> None:
+    """Draw a figure: PNG in light and dark, and a PDF in light."""
+    import io
+
+    for theme, suffix in THEMES.items():
+        with style.theme(theme):
+            drawing = figure.plot(data)
+            for kind, metadata in (("png", {}), ("pdf", {"CreationDate": None})):
+                if kind == "pdf" and theme != "light":
+                    continue
+                buffer = io.BytesIO()
+                drawing.savefig(buffer, format=kind, metadata=metadata)
+                store.write(run.folder / f"{name}{suffix}.{kind}", buffer.getvalue())
+
+
+def forget(run: Run, name: str) -> None:
+    """Remove pictures of a figure that an earlier run drew and this one could not."""
+    for suffix in (".png", ".dark.png", ".pdf"):
+        (run.folder / f"{name}{suffix}").unlink(missing_ok=True)
+
+
+def refresh(run: Run, registry: Registry, entry: Entry) -> None:
+    """Put a new entry beside those of earlier runs, in `claims.json` and in the report."""
+    known = {**record.read(run.folder), entry.name: entry}
+    entries = [known[name] for name in registry if name in known]
+    record.write(run.folder, entries, preset=run.preset, seed=run.seed, version=store.package_version())
+    page = report.render(run, registry, entries)
+    store.write(run.folder / report.FILE, page)
+
+
+def _line(entry: Entry) -> str:
+    if entry.status == DONE:
+        how = "loaded" if entry.reused else f"computed in {entry.provenance['seconds']:.1f} s"
+        return "\n".join([f"✓ {entry.name}: {how}", *(f"  ! {warning}" for warning in entry.warnings)])
+    return f"{'✗' if entry.status == FAILED else '–'} {entry.name}: {entry.status}: {entry.reason}"
+
+
+def _last_line(trace: str) -> str:
+    lines = [line for line in trace.strip().splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "unknown error"

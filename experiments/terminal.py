@@ -1,0 +1,92 @@
+"""What the command prints: the list of figures, and at the end the ledger in short with the way to the report."""
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from experiments.figure import PRESET_NAMES, Broken, Registry
+from experiments.ledger import Claim, Verdict
+from experiments.record import DONE, FAILED, UNAVAILABLE, Entry, measured
+
+if TYPE_CHECKING:
+    from experiments.runner import Run
+
+SYMBOL = {
+    Verdict.REPRODUCED: "✓",
+    Verdict.ON_RANGE: "◐",
+    Verdict.CORRECTED: "→",
+    Verdict.REFUTED: "✗",
+    Verdict.NOT_MEASURED: "?",
+}
+_CODE = {
+    Verdict.REPRODUCED: "32",
+    Verdict.ON_RANGE: "33",
+    Verdict.CORRECTED: "36",
+    Verdict.REFUTED: "31",
+    Verdict.NOT_MEASURED: "35",
+}
+
+
+def paint(text: str, code: str) -> str:
+    """Colour for a terminal; plain where output is no terminal or NO_COLOR is set."""
+    plain = os.environ.get("NO_COLOR") or not sys.stdout.isatty()
+    return text if plain else f"\033[{code}m{text}\033[0m"
+
+
+def listing(registry: Registry) -> str:
+    """Name, title and minutes at each preset."""
+    width = max((len(name) for name in registry), default=4)
+    lines = [f"{'name':{width}}  {'  '.join(f'{preset:>6}' for preset in PRESET_NAMES)}  title (minutes on two cores)"]
+    for name, figure in registry.items():
+        if isinstance(figure, Broken):
+            lines.append(f"{name:{width}}  cannot be used: {figure.error.strip().splitlines()[-1]}")
+            continue
+        minutes = "  ".join(f"{figure.ABOUT.minutes.get(preset, float('nan')):6g}" for preset in PRESET_NAMES)
+        lines.append(f"{name:{width}}  {minutes}  {figure.ABOUT.title}")
+    return "\n".join(lines)
+
+
+def summary(run: "Run", made: Sequence[Entry], *, total: int, stopped: bool) -> str:
+    """The claims of this run in short, what failed and why, and where the report is."""
+    claims = [claim for entry in made for claim in entry.claims]
+    lines = ["", *table(claims)] if claims else [""]
+    done = sum(entry.status == DONE for entry in made)
+    lines.append(f"{done} of {total} figures, {tally(claims)}" + ("; stopped before the end" if stopped else ""))
+    for entry in made:
+        if entry.status == FAILED:
+            log = run.folder / "logs" / f"{entry.name}.log"
+            lines.append(paint(f"failed: {entry.name}: {entry.reason} (see {log})", "31"))
+        if entry.status == UNAVAILABLE:
+            lines.append(paint(f"unavailable: {entry.name}: {entry.reason}", "33"))
+        lines += [paint(f"not finite: {entry.name}: {warning}", "33") for warning in entry.warnings]
+    if stopped:
+        lines.append("run the same command again to go on from here")
+    if made:
+        lines.append(f"report: {run.folder / 'report.html'}")
+    return "\n".join(lines)
+
+
+def table(claims: Sequence[Claim]) -> list[str]:
+    """One line a claim: verdict, key, published and measured value."""
+    rows = [(claim, claim.key, str(claim.published), measured(claim)) for claim in claims]
+    verdicts, keys = max(len(claim.verdict) for claim in claims) + 2, max(len(row[1]) for row in rows)
+    published = min(max(len(row[2]) for row in rows), 34)
+    room = max(shutil.get_terminal_size((120, 24)).columns - verdicts - keys - published - 18, 16)
+    return [
+        paint(f"{f'{SYMBOL[claim.verdict]} {claim.verdict}':{verdicts}}", _CODE[claim.verdict])
+        + f"  {key:{keys}}  published {_cut(theirs, published):{published}}  measured {_cut(ours, room)}"
+        for claim, key, theirs, ours in rows
+    ]
+
+
+def tally(claims: Sequence[Claim]) -> str:
+    """How many claims of each verdict: `3 claims: 2 reproduced, 1 refuted`."""
+    counts = [(verdict, sum(claim.verdict == verdict for claim in claims)) for verdict in Verdict]
+    parts = ", ".join(f"{count} {verdict}" for verdict, count in counts if count)
+    return f"{len(claims)} claim{'' if len(claims) == 1 else 's'}" + (f": {parts}" if parts else "")
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
