@@ -1,0 +1,182 @@
+"""One clear error for each way in which a checkpoint or an argument can be wrong."""
+
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rc_jax import pretrained
+from rc_jax.attention import AttentionSpec
+from rc_jax.network import StackSpec
+from tests.pretrained import made_up
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return made_up.write(tmp_path / "checkpoint", tokenizer=True)
+
+
+def test_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"`folder` must be an existing folder .* got '.*nowhere'"):
+        pretrained.load(tmp_path / "nowhere")
+    with pytest.raises(TypeError, match=r"`folder` must be a path .* got 3"):
+        pretrained.load(3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(FileNotFoundError, match=r"`folder` must hold a file config.json"):
+        pretrained.load(tmp_path)
+
+
+def test_weights_missing(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"`folder` must hold a file model.safetensors, got '.*' without one"):
+        pretrained.load(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")
+    with pytest.raises(
+        FileNotFoundError, match=r"pytorch_model.bin: that is a pickle, .* runs whatever code .* refused"
+    ):
+        pretrained.load(folder)
+    (folder / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match=r"must hold the weights in one file .* in shards"):
+        pretrained.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "match"), [("{", "cannot be parsed"), ("[]", "must hold a JSON object, got a list")]
+)
+def test_config_that_is_none(folder, content, match):
+    (folder / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=rf"config.json'.* {match}"):
+        pretrained.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "match"),
+    [
+        ("model_type", "gpt2", "`model_type` must be one of 'bert' in '.*config.json', got 'gpt2'"),
+        ("model_type", None, "`model_type` must be one of 'bert'"),
+        ("hidden_size", "8", "`hidden_size` must be an integer >= 1 in '.*config.json', got '8'"),
+        ("num_hidden_layers", 0, "`num_hidden_layers` must be an integer >= 1"),
+        ("vocab_size", None, "`vocab_size` must be an integer >= 1"),
+        ("num_attention_heads", 3, "`num_attention_heads` must divide hidden_size=8 in '.*config.json', got 3"),
+        ("hidden_act", "swish", "`hidden_act` must be one of 'gelu', .* got 'swish'"),
+        ("layer_norm_eps", -1, "`layer_norm_eps` must be a positive number .* got -1"),
+        ("position_embedding_type", "relative_key", "`position_embedding_type` must be one of 'absolute'"),
+        ("is_decoder", True, "`is_decoder` must be one of False .* got True"),
+    ],
+)
+def test_settings(folder, name, value, match):
+    config = {key: item for key, item in (made_up.CONFIG | {name: value}).items() if item is not None}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=match):
+        pretrained.load(folder)
+
+
+QUERY = "encoder.layer.1.attention.self.query.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({QUERY: None}, f"tensor '{QUERY}' is missing in '.*model.safetensors'"),
+        ({QUERY: np.zeros((8, 7), np.float32)}, rf"tensor '{QUERY}' must have shape \(8, 8\) in '.*', got \(8, 7\)"),
+        ({QUERY: np.zeros((8, 8), np.int32)}, f"tensor '{QUERY}' must hold floating-point numbers .* got int32"),
+        ({QUERY: np.full((8, 8), np.nan, np.float32)}, f"tensor '{QUERY}' must be finite in '.*', got NaN or infinity"),
+        ({"encoder.layer.3.extra": np.zeros(2)}, "unexpected tensor 'encoder.layer.3.extra' in '.*model.safetensors'"),
+        ({f"x{i}": np.zeros(1) for i in range(5)}, "unexpected tensor 'x0', 'x1', 'x2' and 2 more in"),
+    ],
+)
+def test_tensors(folder, change, match):
+    values = {name: value for name, value in (made_up.tensors() | change).items() if value is not None}
+    made_up.write(folder, values=values)
+    with pytest.raises(ValueError, match=match):
+        pretrained.load(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 40, -1])
+def test_truncated_weights(folder, keep):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(ValueError, match=r"model.safetensors' is truncated, corrupted or not a safetensors file"):
+        pretrained.load(folder)
+
+
+def test_corrupted_weights(folder):
+    file = folder / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[:60] = b"\xff" * 60
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="truncated, corrupted or not a safetensors file"):
+        pretrained.load(folder)
+
+
+def test_dtype(folder):
+    with pytest.raises(TypeError, match="`dtype` must be float32, float64 or bfloat16, got int32"):
+        pretrained.load(folder, dtype="int32")
+    with pytest.raises(TypeError, match="`dtype` must be float32, float64 or bfloat16, got 'wide'"):
+        pretrained.load(folder, dtype="wide")
+
+
+def test_text(folder):
+    checkpoint = pretrained.load(folder)
+    with pytest.raises(ValueError, match="`text` must have at most 10 tokens, one per position of the model, got 11"):
+        checkpoint.encode("rank " * 9)
+    with pytest.raises(TypeError, match="`text` must be a string, got 3"):
+        checkpoint.encode(3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="`text` must be a string that is not empty"):
+        checkpoint.encode("  ")
+
+
+def test_tokenizer_file(tmp_path):
+    checkpoint = pretrained.load(made_up.write(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"encoding text needs '.*tokenizer.json', which does not exist"):
+        checkpoint.encode("rank")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"tokenizer.json' must be a tokenizer in the format of tokenizers"):
+        checkpoint.encode("rank")
+
+
+@pytest.mark.parametrize(
+    ("ids", "kinds", "error", "match"),
+    [
+        (np.arange(11), None, ValueError, "`token_ids` must hold 1 to 10 tokens, one per position, got 11"),
+        (np.zeros(0, int), None, ValueError, "`token_ids` must hold 1 to 10 tokens, .* got 0"),
+        (np.array([0, 20]), None, ValueError, r"`token_ids` must lie in 0 … 19, .* got 20"),
+        (np.array([-1]), None, ValueError, r"`token_ids` must lie in 0 … 19, .* got -1"),
+        (
+            np.zeros(3),
+            None,
+            TypeError,
+            r"`token_ids` must be an array of integers of shape \(token\), got float64\[3\]",
+        ),
+        (np.zeros((2, 3), int), None, ValueError, r"`token_ids` must be an array of integers of shape \(token\)"),
+        ([1, 2], None, TypeError, r"`token_ids` must be an array of integers"),
+        (np.arange(3), np.zeros(2, int), ValueError, "`token_types` must have one number for each of 3 tokens, got 2"),
+        (np.arange(3), np.full(3, 2), ValueError, r"`token_types` must lie in 0 … 1"),
+    ],
+)
+def test_token_ids(folder, ids, kinds, error, match):
+    with pytest.raises(error, match=match):
+        pretrained.load(folder).embed(ids, kinds)
+
+
+@pytest.mark.parametrize("package", ["safetensors", "tokenizers"])
+def test_packages_that_are_not_installed(folder, monkeypatch, package):
+    checkpoint = pretrained.load(folder)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"needs {package}: pip install 'rc_jax\[pretrained\]'"):
+        checkpoint.encode("rank") if package == "tokenizers" else pretrained.load(folder)
+
+
+def test_random_like(key):
+    spec = StackSpec(attention=AttentionSpec(d_model=8), depth=2)
+    with pytest.raises(TypeError, match="`key` must be one typed key"):
+        pretrained.random_like(jnp.zeros(2, jnp.uint32), spec)
+    with pytest.raises(TypeError, match="`like` must be a Checkpoint or a StackSpec, got int"):
+        pretrained.random_like(key, 3)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    with pytest.raises(ValueError, match="`std` must be > 0, got 0"):
+        pretrained.random_like(key, spec, std=0)
+    with pytest.raises(ValueError, match="`like` must be a stack that BERT's recipe covers"):
+        pretrained.random_like(key, StackSpec(attention=AttentionSpec(d_model=8, weights="decay"), depth=2))
+    assert jax.tree.leaves(pretrained.random_like(key, spec))

@@ -1,0 +1,81 @@
+"""The random twin: BERT's own initial distribution, in the checkpoint's shapes."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rc_jax import network, pretrained
+from tests.pretrained import made_up
+
+
+def test_twin_has_the_checkpoints_shapes_and_other_numbers(tmp_path, key):
+    like = pretrained.load(made_up.write(tmp_path, tokenizer=True))
+    twin = pretrained.random_like(key, like)
+    assert twin._replace(params=like.params, embeddings=like.embeddings) == like
+    same = jax.tree.map(lambda a, b: a.shape == b.shape and a.dtype == b.dtype, like.params, twin.params)
+    assert all(jax.tree.leaves(same))
+    x = twin.embed(twin.encode("rank collapse"))
+    assert bool(jnp.isfinite(network.apply(twin.params, x, twin.spec)).all())
+
+
+def test_entries_follow_the_recipe(dtype, key, trained):
+    params = pretrained.random_like(key, dataclasses.replace(trained.spec, depth=2), dtype=dtype)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {dtype}
+    for name, leaf in [*params.attention._asdict().items(), *params.mlp._asdict().items()]:
+        if leaf is None:
+            continue
+        if "bias" in name:
+            assert not leaf.any()
+            continue
+        values = np.asarray(leaf, float)
+        count = values.size
+        assert abs(values.mean()) < 5 * 0.02 / count**0.5, name
+        assert abs((values**2).mean() / 0.02**2 - 1) < 5 * (2 / count) ** 0.5, name
+        assert abs((values**4).mean() / 0.02**4 - 3) < 5 * (96 / count) ** 0.5, name
+    for norm in (params.attention_norm, params.mlp_norm):
+        assert (norm.scale == 1).all() and not norm.shift.any()
+
+
+def test_no_two_parts_share_numbers(key, trained):
+    drawn = pretrained.random_like(key, trained)
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves((drawn.params, drawn.embeddings))]
+    first = [leaf.flat[:3].tobytes() for leaf in leaves if leaf.std() > 0.01]
+    assert len(set(first)) == len(first)
+    query = np.asarray(drawn.params.attention.query)
+    assert not np.array_equal(query[0], query[1])
+
+
+def test_std_is_traced_once(key, trained):
+    spec = dataclasses.replace(trained.spec, depth=1, mlp=None)
+    traces = 0
+
+    @jax.jit
+    def draw(key, std):
+        nonlocal traces
+        traces += 1
+        return pretrained.random_like(key, spec, std=std).attention.query
+
+    spread = [float(draw(key, std).std()) for std in (0.01, 0.02, 0.04)]
+    assert traces == 1
+    np.testing.assert_allclose(np.array(spread) / spread[0], [1, 2, 4], rtol=1e-5)
+
+
+def test_same_key_same_numbers(key, trained):
+    spec = dataclasses.replace(trained.spec, depth=1)
+    jax.tree.map(np.testing.assert_array_equal, pretrained.random_like(key, spec), pretrained.random_like(key, spec))
+    other = pretrained.random_like(jax.random.key(1), spec)
+    assert not np.array_equal(other.mlp.weight_in, pretrained.random_like(key, spec).mlp.weight_in)
+
+
+@pytest.mark.parametrize("place", [None, "empty"])
+def test_packaged_checkpoint_absent(monkeypatch, tmp_path, place):
+    from rc_jax.pretrained import packaged
+
+    monkeypatch.setattr(packaged, "PACKAGE", "no_such_package")
+    if place:
+        (tmp_path / "no_such_package").mkdir()
+        monkeypatch.syspath_prepend(tmp_path)
+    assert pretrained.packaged_checkpoint() is None

@@ -1,0 +1,97 @@
+"""The same hidden states as the transformers library, layer by layer, on random small models and on the trained one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rc_jax import attention, network, pretrained
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+TEXTS = (
+    "Attention is not all you need: pure attention loses rank doubly exponentially with depth.",
+    "Return a list of the words in the string. " * 40,
+    "x",
+)
+SMALL = {
+    "hidden_size": 24,
+    "num_attention_heads": 3,
+    "num_hidden_layers": 4,
+    "intermediate_size": 40,
+    "vocab_size": 50,
+    "max_position_embeddings": 16,
+    "attn_implementation": "eager",
+}
+
+
+def reference(model, ids, kinds=None):
+    """Hidden states and attention rows of every layer by the other library."""
+    with torch.no_grad():
+        out = model.eval()(
+            input_ids=torch.tensor(np.asarray(ids), dtype=torch.long)[None],
+            token_type_ids=None if kinds is None else torch.tensor(np.asarray(kinds), dtype=torch.long)[None],
+            output_hidden_states=True,
+            output_attentions=True,
+        )
+    return (np.stack([h[0].numpy() for h in out.hidden_states]), np.stack([a[0].numpy() for a in out.attentions]))
+
+
+@pytest.fixture(scope="module")
+def trained_reference(trained):
+    return transformers.BertModel.from_pretrained(str(trained.folder), attn_implementation="eager")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_trained_model_agrees_layer_by_layer(trained, trained_reference, text):
+    ids = trained.encode(text)
+    x = trained.embed(ids)
+    expected, rows = reference(trained_reference, ids)
+    states = network.hidden_states(trained.params, x, trained.spec)
+    np.testing.assert_allclose(states, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(network.apply(trained.params, x, trained.spec), expected[-1], rtol=0, atol=1e-5)
+    weights = jax.vmap(lambda p, y: attention.attention_weights(p, y, trained.spec.attention))(
+        trained.params.attention, states[:-1]
+    )
+    np.testing.assert_allclose(weights, rows, rtol=0, atol=1e-5)
+
+
+def test_trained_model_agrees_in_double_precision(x64, trained, trained_reference):
+    wide = pretrained.load(trained.folder, dtype="float64")
+    ids = wide.encode(TEXTS[0])
+    expected, _ = reference(trained_reference.double(), ids)
+    trained_reference.float()
+    states = network.hidden_states(wide.params, wide.embed(ids), wide.spec)
+    assert states.dtype == jnp.float64
+    np.testing.assert_allclose(states, expected, rtol=0, atol=1e-12)
+
+
+def test_trained_tokenizer_agrees(trained):
+    other = transformers.BertTokenizerFast(tokenizer_file=str(trained.folder / "tokenizer.json"))
+    for text in (*TEXTS, "Naïve café — 東京, O(n²)?"):
+        assert trained.encode(text).tolist() == other(text, truncation=False, padding=False)["input_ids"]
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu", "gelu_new"])
+def test_random_small_model_agrees(tmp_path, activation):
+    torch.manual_seed(0)
+    model = transformers.BertModel(transformers.BertConfig(**SMALL, hidden_act=activation, initializer_range=0.3))
+    for value in model.parameters():  # biases and norms away from their initial 0 and 1
+        value.data += 0.1 * torch.randn_like(value)
+    model.save_pretrained(tmp_path)
+    found = pretrained.load(tmp_path)
+    ids, kinds = np.arange(16) * 3, np.arange(16) % 2
+    states = network.hidden_states(found.params, found.embed(ids, kinds), found.spec)
+    np.testing.assert_allclose(states, reference(model, ids, kinds)[0], rtol=0, atol=1e-5)
+
+
+def test_model_under_a_prefix_with_a_task_head_agrees(tmp_path):
+    torch.manual_seed(1)
+    model = transformers.BertForMaskedLM(transformers.BertConfig(**SMALL))
+    model.save_pretrained(tmp_path)
+    found = pretrained.load(tmp_path)
+    assert found.ignored and all(name.startswith("cls.") for name in found.ignored)
+    ids = np.arange(7)
+    states = network.hidden_states(found.params, found.embed(ids), found.spec)
+    np.testing.assert_allclose(states, reference(model.bert, ids)[0], rtol=0, atol=1e-5)
