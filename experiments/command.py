@@ -57,6 +57,8 @@ def main(argv: Sequence[str] | None = None, package: str = "experiments.figures"
     except Usage as error:
         print(f"experiments: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # before the first figure began
+        return 130
     except BrokenPipeError:  # the reader of our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141

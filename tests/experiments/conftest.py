@@ -1,0 +1,82 @@
+"""Made-up figures, written to a package of their own, so that no real one has to run."""
+
+import itertools
+import sys
+
+import pytest
+
+TEMPLATE = """
+from dataclasses import dataclass
+import numpy as np
+from experiments import figure, ledger, style
+
+ABOUT = figure.About("Title of {name}", "Caption of {name} with <b>&</b>.", "y = x² for {name}",
+                     {{"smoke": {minutes}, "quick": {minutes}, "full": 1.0}})
+
+@dataclass(frozen=True)
+class Spec(figure.Spec):
+    points: int = 5
+
+PRESETS = {{"smoke": Spec(points=3), "quick": Spec(), "full": Spec(points=9)}}
+
+def compute(spec):
+    with open({count!r}, "a") as file:
+        file.write("{name}\\n")
+{compute}
+    x = np.arange(1.0, spec.points + 1.0)
+    return {{"x": x, "y": x**2 + 0.1 * spec.seed}}
+
+def plot(data):
+    drawing, (ax,) = style.figure()
+    ax.plot(data["x"], data["y"], color=style.colour("measured"))
+    style.labels(ax, "x (points)", "y (units)")
+    return drawing
+
+def claims(data):
+{claims}
+    slope = np.polyfit(np.log(data["x"]), np.log(data["y"]), 1)[0]
+    return [ledger.within("{name}-exponent", "Exponent of {name}", "Euclid, II.4", 2, slope, 1.9, 2.1, 1e-3)]
+"""
+_serial = itertools.count()
+
+
+class Figures:
+    """A package of made-up figures; `package` is its name and `computed` lists which were computed, in order."""
+
+    def __init__(self, folder, package):
+        self.folder, self.package = folder, package
+        self.path = folder / package
+        self.path.mkdir()
+        (self.path / "__init__.py").write_text("")
+        self.count = folder / "computed.txt"
+
+    def add(self, name, compute="", claims="", minutes=0.01):
+        text = TEMPLATE.format(
+            name=name,
+            minutes=minutes,
+            count=str(self.count),
+            compute=_indent(compute),
+            claims=_indent(claims),
+        )
+        (self.path / f"{name}.py").write_text(text)
+        for module in [each for each in sys.modules if each.startswith(self.package)]:
+            del sys.modules[module]
+        return self
+
+    @property
+    def computed(self):
+        return self.count.read_text().split() if self.count.exists() else []
+
+
+def _indent(text):
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+@pytest.fixture
+def figures(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files are rewritten within a second
+    made = Figures(tmp_path, f"made_up_{next(_serial)}")
+    yield made
+    for module in [each for each in sys.modules if each.startswith(made.package)]:
+        del sys.modules[module]

@@ -1,0 +1,259 @@
+"""The command line: what it makes, what it says when the input is bad, and how it goes on after being stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from experiments import record
+from experiments.command import main
+
+
+def entries(folder):
+    return record.read(folder)
+
+
+def test_cheap_figures_first_and_a_report_after_each(figures, tmp_path, capsys):
+    look = f"import os; assert os.path.exists({str(tmp_path / 'out/smoke/report.html')!r})"
+    figures.add("a_dear", compute=look, minutes=2.0).add("b_cheap", minutes=0.1)
+    assert main(["--preset", "smoke", "--out", str(tmp_path / "out")], figures.package) == 0
+    assert figures.computed == ["b_cheap", "a_dear"]
+    folder = tmp_path / "out" / "smoke"
+    for name in figures.computed:
+        assert {f"{name}{end}" for end in (".png", ".dark.png", ".pdf")} <= {path.name for path in folder.iterdir()}
+    out = capsys.readouterr().out
+    assert "2 of 2 figures, 2 claims: 2 reproduced" in out
+    assert out.strip().endswith(f"report: {folder / 'report.html'}")
+    assert "\033[" not in out
+
+
+def test_second_run_loads_and_third_with_another_seed_computes(figures, tmp_path):
+    figures.add("one")
+    out = ["--out", str(tmp_path / "out")]
+    for seed in ("0", "0", "1", "0"):
+        assert main([*out, "--seed", seed], figures.package) == 0
+    assert figures.computed == ["one", "one"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["quick", "quick-seed1"]
+    assert entries(tmp_path / "out" / "quick-seed1")["one"].provenance["spec"]["seed"] == 1
+    assert "--seed 1" in entries(tmp_path / "out" / "quick-seed1")["one"].command
+
+
+def test_provenance_says_how(figures, tmp_path):
+    figures.add("one")
+    main(["--out", str(tmp_path / "out")], figures.package)
+    (path,) = (tmp_path / "out" / "quick" / "data").glob("*.json")
+    about = json.loads(path.read_text())
+    wanted = "figure spec version code commit date seconds device precision platform python jax jaxlib numpy sha256"
+    assert set(wanted.split()) == set(about)
+    assert about["spec"] == {"seed": 0, "dtype": "float32", "points": 5}
+    assert about["date"].endswith("+00:00")
+
+
+def test_a_failed_figure_fails_alone(figures, tmp_path, capsys):
+    figures.add("bad", compute="raise ValueError('`heads` must divide d_model=64, got heads=5')", minutes=0.001)
+    figures.add("unjudged", claims="raise KeyError('y')", minutes=0.002).add("good")
+    (figures.path / "absent.py").write_text("import no_such_module")
+    (figures.path / "partial.py").write_text("ABOUT = 1")
+    assert main(["--out", str(tmp_path / "out")], figures.package) == 1
+    folder = tmp_path / "out" / "quick"
+    assert {name: entry.status for name, entry in entries(folder).items()} == {
+        "bad": "failed", "unjudged": "failed", "good": "done", "absent": "failed", "partial": "failed",
+    }  # fmt: skip
+    out = capsys.readouterr().out
+    assert "failed: bad: ValueError: `heads` must divide d_model=64, got heads=5" in out
+    assert "failed: absent: ModuleNotFoundError: No module named 'no_such_module'" in out
+    assert "failed: partial: AttributeError: figure partial lacks Spec, PRESETS, compute, plot, claims" in out
+    assert "Traceback" in (folder / "logs" / "bad.log").read_text()
+    assert "Traceback" not in out
+    page = (folder / "report.html").read_text()
+    assert "`heads` must divide d_model=64" in page
+    assert "Title of good" in page
+    assert not (folder / "unjudged.png").exists()
+
+
+def test_unavailable_is_explained_and_succeeds(figures, tmp_path, capsys):
+    figures.add("real", compute="raise figure.Unavailable('no checkpoint: install it')")
+    assert main(["--out", str(tmp_path / "out")], figures.package) == 0
+    assert "unavailable: real: no checkpoint: install it" in capsys.readouterr().out
+    assert "no checkpoint: install it" in (tmp_path / "out" / "quick" / "report.html").read_text()
+
+
+def test_numbers_that_are_not_finite_are_reported(figures, tmp_path, capsys):
+    figures.add("one", compute="return {'x': np.arange(1.0, 4.0), 'y': np.array([1.0, np.nan, 9.0])}")
+    assert main(["--out", str(tmp_path / "out")], figures.package) == 0
+    captured = capsys.readouterr()
+    assert "not finite: one: y: 1 of 3 numbers are not finite" in captured.out
+    assert "? not measured" in captured.out
+    assert "y: 1 of 3 numbers are not finite" in (tmp_path / "out" / "quick" / "report.html").read_text()
+    (claim,) = entries(tmp_path / "out" / "quick")["one"].claims
+    assert np.isnan(claim.measured)
+    strict = {"parse_constant": lambda word: pytest.fail(f"{word} is not JSON")}
+    json.loads((tmp_path / "out" / "quick" / "claims.json").read_text(), **strict)
+
+
+def test_one_figure_keeps_the_rows_of_the_others(figures, tmp_path):
+    figures.add("a").add("b").add("c")
+    out = ["--out", str(tmp_path / "out")]
+    assert main(["a", *out], figures.package) == 0
+    page = (tmp_path / "out" / "quick" / "report.html").read_text()
+    assert "Not made yet" in page
+    assert main(["b", "c", *out], figures.package) == 0
+    page = (tmp_path / "out" / "quick" / "report.html").read_text()
+    assert all(f"Exponent of {name}" in page for name in "abc")
+    assert "Not made yet" not in page
+    assert list(entries(tmp_path / "out" / "quick")) == ["a", "b", "c"]
+
+
+def test_damaged_state_is_made_again(figures, tmp_path, capsys):
+    figures.add("one")
+    out = ["--out", str(tmp_path / "out")]
+    main(out, figures.package)
+    (arrays,) = (tmp_path / "out" / "quick" / "data").glob("*.npz")
+    content = arrays.read_bytes()
+    arrays.write_bytes(content[:-20])
+    (tmp_path / "out" / "quick" / "claims.json").write_text("{")
+    assert main(out, figures.package) == 0
+    assert figures.computed == ["one", "one"]
+    assert "damaged" in capsys.readouterr().err
+    assert np.load(arrays)["x"].shape == (5,)
+
+
+def test_changed_code_computes_again_and_replot_says_so(figures, tmp_path, capsys):
+    figures.add("one")
+    out = ["--out", str(tmp_path / "out")]
+    main(out, figures.package)
+    figures.add("one", claims="data = dict(data)")  # only judges otherwise: nothing to compute
+    assert main(out, figures.package) == 0
+    assert figures.computed == ["one"]
+    figures.add("one", compute="spec = spec")
+    assert main([*out, "--replot"], figures.package) == 0
+    assert figures.computed == ["one"]
+    page = tmp_path / "out" / "quick" / "report.html"
+    assert "The code has changed since" in page.read_text()
+    assert main(out, figures.package) == 0
+    assert figures.computed == ["one", "one"]
+    assert "the code has changed" in capsys.readouterr().err
+    assert "The code has changed since" not in page.read_text()
+
+
+def test_replot_needs_something_stored(figures, tmp_path, capsys):
+    figures.add("one").add("two")
+    out = ["--out", str(tmp_path / "out")]
+    assert main([*out, "--replot"], figures.package) == 2
+    assert "nothing is stored" in capsys.readouterr().err
+    main(["one", *out], figures.package)
+    capsys.readouterr()
+    assert main(["one", "two", *out, "--replot"], figures.package) == 2
+    assert "no stored result of two to draw again: run `python -m experiments two" in capsys.readouterr().err
+    (tmp_path / "out" / "quick" / "one.png").unlink()
+    assert main([*out, "--replot"], figures.package) == 0
+    assert (tmp_path / "out" / "quick" / "one.png").exists()
+    assert figures.computed == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["nine"], "unknown figure 'nine'; figures are one, two"),
+        (["--preset", "huge"], "unknown preset 'huge'; presets are smoke, quick, full"),
+        (["--seed", "-1"], "`--seed` must be an integer from 0 to 2**32 - 1, got -1"),
+        (["--seed", str(2**32)], "`--seed` must be an integer from 0 to 2**32 - 1"),
+        (["--out", "{file}/out"], "`--out` must be a folder that can be written to, got"),
+        (["--out", "{file}"], "`--out` must be a folder that can be written to, got"),
+    ],
+)
+def test_bad_input_is_one_line(figures, tmp_path, capsys, argv, message):
+    figures.add("one").add("two")
+    (tmp_path / "file").write_text("")
+    assert main([word.format(file=tmp_path / "file") for word in argv], figures.package) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert figures.computed == []
+
+
+@pytest.mark.parametrize("argv", [["--seed", "many"], ["--presett", "full"]])
+def test_words_that_do_not_parse(figures, capsys, argv):
+    with pytest.raises(SystemExit) as stop:
+        main(argv, figures.package)
+    assert stop.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_list(figures, capsys):
+    figures.add("one", minutes=0.25)
+    (figures.path / "absent.py").write_text("import no_such_module")
+    assert main(["--list"], figures.package) == 0
+    out = capsys.readouterr().out
+    assert "Title of one" in out
+    assert "0.25" in out
+    assert "cannot be used: ModuleNotFoundError" in out
+    assert figures.computed == []
+
+
+def test_colour_only_on_a_terminal_and_never_with_no_color(monkeypatch):
+    from experiments import terminal
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert terminal.paint("x", "31") == "\033[31mx\033[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert terminal.paint("x", "31") == "x"
+
+
+def test_help_loads_no_jax_and_listing_starts_no_backend():
+    code = """
+import contextlib, io, sys
+from experiments.command import main
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    main(["--help"])
+assert "jax" not in sys.modules and "matplotlib" not in sys.modules
+main(["--list"])
+assert main(["--preset", "huge"]) == 2
+import jax
+assert not jax._src.xla_bridge.backends_are_initialized()
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+
+
+def start(figures, tmp_path):
+    """`python -m experiments` on made-up figures in a real process, caught in the middle of its second figure."""
+    marker = tmp_path / "second.started"
+    code = f"import sys; from experiments.command import main; sys.exit(main(package={figures.package!r}))"
+    paths = os.pathsep.join([str(tmp_path), os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    words = [sys.executable, "-c", code, "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True)
+    for _ in range(600):
+        if marker.exists() or process.poll() is not None:
+            break
+        time.sleep(0.1)
+    assert marker.exists()
+    return process, marker
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_stopped_in_the_middle_it_goes_on_from_there(figures, tmp_path, number):
+    marker = str(tmp_path / "second.started")
+    wait = f"import os, time\nif not os.path.exists({marker!r}):\n    open({marker!r}, 'w').close()\n    time.sleep(60)"
+    figures.add("first", minutes=0.001).add("second", compute=wait, minutes=0.1).add("third", minutes=0.2)
+    process, _ = start(figures, tmp_path)
+    process.send_signal(number)
+    out = process.communicate(timeout=30)[0]
+    folder = tmp_path / "out" / "quick"
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    if number != signal.SIGKILL:
+        assert "1 of 3 figures, 1 claim: 1 reproduced; stopped before the end" in out
+    assert not list(folder.rglob("*.partial"))
+    assert list(entries(folder)) == ["first"]
+    assert [path.name.split("-")[0] for path in folder.glob("data/*.npz")] == ["first"]
+    assert "Exponent of first" in (folder / "report.html").read_text()
+    assert main(["--out", str(tmp_path / "out")], figures.package) == 0
+    assert figures.computed == ["first", "second", "second", "third"]
+    assert list(entries(folder)) == ["first", "second", "third"]

@@ -1,0 +1,47 @@
+"""Every real figure, found by itself, runs its smoke preset to the end in both themes."""
+
+import dataclasses
+
+import pytest
+
+from experiments import figure, record, runner
+from experiments.figure import PRESET_NAMES, Broken
+from experiments.ledger import Verdict
+
+NAMES = figure.names()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_smoke(name, tmp_path):
+    module = figure.load(name)
+    assert not isinstance(module, Broken), module.error
+    run = runner.Run(tmp_path, "smoke")
+    entry = runner.make(run, name, module)
+    assert entry.status == record.DONE, entry.reason
+    assert entry.claims
+    assert record.duplicates([entry]) == []
+    for claim in entry.claims:
+        assert claim.verdict in set(Verdict)
+        assert claim.statement
+        assert claim.source
+    record.write(run.folder, [entry])
+    assert repr(record.read(run.folder)[name]) == repr(entry)
+    assert runner.make(dataclasses.replace(run, replot=True), name, module).reused
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parts(name):
+    module = figure.load(name)
+    assert not isinstance(module, Broken), module.error
+    for preset in PRESET_NAMES:
+        spec = module.PRESETS[preset]
+        assert isinstance(spec, module.Spec)
+        assert isinstance(spec, figure.Spec)
+        assert spec.seed == 0
+        assert module.ABOUT.minutes[preset] > 0
+        assert len(runner.Run(preset=preset).stem(name, module)) == len(name) + 13
+    costs = [module.ABOUT.minutes[preset] for preset in PRESET_NAMES]
+    assert costs == sorted(costs)
+    assert module.ABOUT.title
+    assert module.ABOUT.caption
+    assert module.ABOUT.formula
