@@ -1,0 +1,54 @@
+"""Ten thousand initialisations in a process of their own: what they add to its peak memory."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+
+SCRIPT = """
+import json, sys
+import jax, jax.numpy as jnp
+
+def peak():  # MiB; not ru_maxrss where it can be helped, which remembers the parent process
+    try:
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 2**10
+    except FileNotFoundError:
+        import resource
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+jax.jit(jnp.sin)(1.0).block_until_ready()
+before = peak()
+from rc_jax import attention, collapse, ensemble, network
+
+spec = network.StackSpec(attention=attention.AttentionSpec(d_model=64, heads=4), depth=12)
+
+def logs(key):
+    init, data = jax.random.split(key)
+    x = jax.random.normal(data, (32, 64))
+    return collapse.log_residuals(network.random_layers(init, spec), x, spec)
+
+stats = ensemble.run(logs, jax.random.key(0), 10_000)
+print(json.dumps({
+    "added": peak() - before,
+    "count": stats.count,
+    "nonfinite": int(stats.nonfinite.sum()),
+    "median": stats.quantile(0.5).tolist(),
+    "error": float(stats.quantile_error.max()),
+}))
+"""
+
+
+def test_ten_thousand_initialisations_within_a_gibibyte():
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["count"] == 10_000 and result["nonfinite"] == 0 and result["error"] == 0
+    assert result["added"] < 1024, f"{result['added']:.0f} MiB added"
+    medians = np.array(result["median"])
+    assert np.all(np.diff(medians) < 0)
+    # deep in, each layer of pure attention multiplies the logarithm by three
+    assert abs(medians[-1] / medians[-2] - 3) < 0.05
