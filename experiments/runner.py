@@ -5,6 +5,8 @@ An interrupt stops the run between two of these steps with everything finished s
 """
 
 import dataclasses
+import io
+import math
 import shlex
 import sys
 import time
@@ -56,21 +58,39 @@ class Run:
 def make_all(run: Run, names: list[str], registry: Registry) -> Iterator[Entry]:
     """Make the named figures in order, yielding each entry once it is recorded and the report shows it."""
     store.tidy(run.folder)
-    minutes = {name: min(cost(registry[name], run.preset), 1e3) for name in names}
-    with tqdm(total=sum(minutes.values()), desc="figures", disable=None, bar_format=BAR, file=sys.stderr) as bar:
+    clock = Clock({name: cost(registry[name], run.preset) for name in names})
+    with tqdm(total=len(names), disable=None, bar_format=BAR, file=sys.stderr) as bar:
         for done, name in enumerate(names):
-            bar.set_postfix_str(f"{done} of {len(names)} done, now {name}")
+            bar.set_description_str(f"{done} of {len(names)} figures, {clock.left()} left, now {name}")
+            start = time.perf_counter()
             entry = make(run, name, registry[name])
             refresh(run, registry, entry)
-            if entry.reused:  # took no time, so it says nothing about the time left
-                bar.total = max(bar.total - minutes[name], 1e-9)
-            else:
-                bar.update(minutes[name])
+            clock.finish(name, time.perf_counter() - start, worked=entry.status == DONE and not entry.reused)
+            bar.update()
             tqdm.write(_line(entry), file=sys.stderr)
             yield entry
 
 
-BAR = "{desc} |{bar:24}| {elapsed} gone, {remaining} left · {postfix}"
+BAR = "{desc} |{bar:20}| {elapsed} gone"
+
+
+class Clock:
+    """Time left: the minutes that figures state, times how long the ones computed so far took against theirs."""
+
+    def __init__(self, minutes: Mapping[str, float]):
+        self.minutes = {name: value if math.isfinite(value) else 0.0 for name, value in minutes.items()}
+        self.stated = self.taken = 0.0
+
+    def finish(self, name: str, seconds: float, *, worked: bool) -> None:
+        """Count a figure as finished; one that was loaded or failed says nothing about the others."""
+        stated = self.minutes.pop(name)
+        if worked:
+            self.stated, self.taken = self.stated + stated, self.taken + seconds / 60
+
+    def left(self) -> str:
+        """About how long the figures not finished will take."""
+        seconds = 60 * sum(self.minutes.values()) * (self.taken / self.stated if self.stated else 1.0)
+        return f"about {seconds / 60:.0f} min" if seconds >= 90 else f"about {seconds:.0f} s"
 
 
 def make(run: Run, name: str, figure: Figure | Broken) -> Entry:
@@ -142,8 +162,6 @@ def compute(figure: Figure, spec: Any) -> tuple[dict[str, np.ndarray], float]:
 
 def draw(run: Run, name: str, figure: Figure, data: Mapping[str, np.ndarray]) -> None:
     """Draw a figure: PNG in light and dark, and a PDF in light."""
-    import io
-
     for theme, suffix in THEMES.items():
         with style.theme(theme):
             drawing = figure.plot(data)

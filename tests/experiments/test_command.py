@@ -257,3 +257,17 @@ def test_stopped_in_the_middle_it_goes_on_from_there(figures, tmp_path, number):
     assert main(["--out", str(tmp_path / "out")], figures.package) == 0
     assert figures.computed == ["first", "second", "second", "third"]
     assert list(entries(folder)) == ["first", "second", "third"]
+
+
+def test_time_left_follows_what_figures_took():
+    from experiments.runner import Clock
+
+    clock = Clock({"a": 1.0, "b": 2.0, "loaded": 3.0, "broken": float("inf")})
+    assert clock.left() == "about 6 min"
+    clock.finish("loaded", 0.1, worked=False)
+    assert clock.left() == "about 3 min"
+    clock.finish("a", 30.0, worked=True)
+    assert clock.left() == "about 60 s"
+    clock.finish("broken", 0.1, worked=False)
+    clock.finish("b", 60.0, worked=True)
+    assert clock.left() == "about 0 s"
