@@ -1,0 +1,122 @@
+"""Linear attention with non-negative features: weights a_j ∝ q̃·k̃_j, both vectors without negative entries."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from rc_jax import _checks
+from rc_jax.sparsity import _inputs
+from rc_jax.sparsity.measure import norm_ratio
+
+
+def _features(name: str, value: Any) -> None:
+    wanted = "a floating-point array whose last axis holds the features"
+    if not hasattr(value, "dtype") or not _checks.is_float(value):
+        raise TypeError(f"`{name}` must be {wanted}, got {_checks.describe(value)}")
+    if value.ndim == 0 or value.size == 0:
+        raise ValueError(f"`{name}` must be {wanted}, got {_checks.describe(value)}")
+    _checks.bounded(0)(name, value)
+    numbers = _checks.concrete(value)
+    if numbers is not None and not np.all(np.any(numbers.astype(float) > 0, axis=-1)):
+        raise ValueError(f"`{name}` must have a positive entry in every row, got a row of zeros")
+
+
+def _covariance(name: str, value: Any) -> None:
+    _checks.float_array("feature", "feature'")(name, value)
+    if value.shape[0] != value.shape[1]:
+        raise ValueError(f"`{name}` must be square, got {_checks.describe(value)}")
+    _checks.real(name, value)
+    numbers = _checks.concrete(value)
+    if numbers is None:
+        return
+    matrix = numbers.astype(float)
+    slack = 100 * len(matrix) * float(jnp.finfo(value.dtype).eps) * float(np.max(np.abs(matrix), initial=0))
+    if not np.allclose(matrix, matrix.T, rtol=0, atol=slack):
+        raise ValueError(
+            f"`{name}` must be symmetric, got entries that differ by {np.max(np.abs(matrix - matrix.T)):g}"
+        )
+    least = float(np.linalg.eigvalsh(matrix)[0])
+    if least < -slack:
+        raise ValueError(f"`{name}` must be positive semi-definite, got smallest eigenvalue {least:g}")
+
+
+@_checks.guard(q=_features, mean=_features, cov=_covariance)
+def nonnegative_linear(
+    q: Float[Array, "*batch feature"], mean: Float[Array, "..."], cov: Float[Array, "..."]
+) -> Float[Array, "*batch"]:
+    r"""Sparsity of linear attention with non-negative features: S = 1/√(1 + q̃ᵀΣ̃q̃/(q̃ᵀμ̃)²).
+
+    The weights a_j ∝ q̃·k̃_j are non-negative, so E|a| is the mean and only the two first moments of the keys' features
+    matter, whatever their distribution. The formula does not see a change of scale of q̃ or of the features.
+
+    Args:
+        q: Query features q̃ ≥ 0; leading axes are a batch.
+        mean: Mean μ̃ ≥ 0 of the keys' features, shape (feature,).
+        cov: Covariance Σ̃ of the keys' features, shape (feature, feature), symmetric and positive semi-definite.
+
+    Returns:
+        S for every query; a pure number.
+
+    Raises:
+        TypeError: an argument is not a floating-point array.
+        ValueError: the shapes do not fit; `q` or `mean` has a negative entry or a row of zeros; they are orthogonal;
+            `cov` is not square, symmetric and positive semi-definite.
+
+    Source: Su Jianlin, kexue.fm/archives/9889, linear attention.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rc_jax import sparsity
+        >>> q, mean, cov = jnp.array([1.0, 2.0]), jnp.array([1.0, 1.0]), jnp.eye(2)
+        >>> print(f"{sparsity.nonnegative_linear(q, mean, cov):.6f}")
+        0.801784
+    """
+    if mean.ndim != 1 or mean.shape != q.shape[-1:] or cov.shape != mean.shape * 2:
+        shapes = ", ".join(_checks.describe(value) for value in (q, mean, cov))
+        raise ValueError(f"`q`, `mean` and `cov` must have shapes (..., d), (d,) and (d, d), got {shapes}")
+    dtype = jnp.result_type(q, mean, cov)
+    q, mean, cov = (value.astype(_inputs.working(dtype)) for value in (q, mean, cov))
+    size = jnp.max(mean)
+    unit = q / jnp.max(q, axis=-1, keepdims=True)
+    first = jnp.matmul(unit, mean / size, precision="highest")
+    spread = jnp.sum(jnp.matmul(unit, cov / size / size, precision="highest") * unit, axis=-1)
+    overlap = _checks.concrete(first)
+    if overlap is not None and not np.all(overlap > 0):
+        raise ValueError("`q` must overlap `mean`, got q·mean = 0: such weights are all zero")
+    return (1 / jnp.sqrt(1 + jnp.maximum(spread, 0) / jnp.square(first))).astype(dtype)
+
+
+@_checks.guard(q=_features, mean=_checks.positive, deviation=_checks.bounded(0))
+def nonnegative_linear_iid(
+    q: Float[Array, "*batch feature"], mean: ArrayLike, deviation: ArrayLike
+) -> Float[Array, "*batch"]:
+    r"""`nonnegative_linear` for independent features of equal mean and deviation: S = 1/√(1 + (σ̃/μ̃·‖q̃‖₂/‖q̃‖₁)²).
+
+    The last ratio lies in [1/√d, 1] (`norm_ratio`), so S lies between 1/√(1 + (σ̃/μ̃)²), for a query with a single
+    feature, and 1/√(1 + (σ̃/μ̃)²/d): a wide query with even features cannot focus.
+
+    Args:
+        q: Query features q̃ ≥ 0; leading axes are a batch.
+        mean: Mean μ̃ > 0 of each feature of a key; a number, or the shape of the batch.
+        deviation: Standard deviation σ̃ ≥ 0 of each feature; a number, or the shape of the batch.
+
+    Returns:
+        S for every query; a pure number.
+
+    Raises:
+        TypeError: `q` is not a floating-point array, or the others are not real numbers.
+        ValueError: `q` has a negative entry or a row of zeros, `mean` is not positive or `deviation` is negative.
+
+    Source: Su Jianlin, kexue.fm/archives/9889, linear attention with identically distributed features.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rc_jax import sparsity
+        >>> print(f"{sparsity.nonnegative_linear_iid(jnp.array([1.0, 2.0]), 1.0, 1.0):.6f}")
+        0.801784
+    """
+    (ratio, mean, deviation), dtype = _inputs.broadcast(norm_ratio(q), mean, deviation)
+    return (1 / jnp.hypot(jnp.ones_like(ratio), deviation / mean * ratio)).astype(dtype)

@@ -1,0 +1,103 @@
+"""How sparse given weights are."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from rc_jax import _checks
+from rc_jax.sparsity import _inputs
+
+
+def _weights(name: str, value: Any) -> None:
+    if not isinstance(value, jax.Array | np.ndarray) or not jnp.issubdtype(value.dtype, jnp.floating):
+        raise TypeError(f"`{name}` must be a floating-point array, got {_checks.describe(value)}")
+    if value.ndim == 0 or value.size == 0:
+        raise ValueError(
+            f"`{name}` must be an array with at least one entry and one axis, got {_checks.describe(value)}"
+        )
+    _checks.real(name, value)
+
+
+def _axis(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"`{name}` must be an integer, got {_checks.describe(value)}")
+
+
+@_checks.guard(a=_weights, axis=_axis)
+def sparsity(a: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
+    r"""Sparsity of weights: mean magnitude over root mean square, smaller is sparser.
+
+    S(a) = E|a| / √E a² lies between 1/√n (one entry holds everything) and 1 (all magnitudes equal). It does not change
+    when `a` is multiplied by a number, so the weights need no normalisation and may be negative. Rows are divided by
+    their largest magnitude first: nothing overflows or underflows.
+
+    A row of zeros gets S = 1. Every constant row (c, …, c) has S = 1 and this is its limit c → 0; a row that looks at
+    nothing is not counted as focused. The gradient there is 0.
+
+    Args:
+        a: Weights of any shape.
+        axis: The axis of the n weights.
+
+    Returns:
+        S, with `axis` removed; a pure number.
+
+    Raises:
+        TypeError: `a` is not a floating-point array.
+        ValueError: `a` is empty or a scalar, holds a non-finite number, or lacks `axis`.
+
+    Source: Su Jianlin, kexue.fm/archives/9889, the definition of sparsity.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rc_jax import sparsity
+        >>> sparsity.sparsity(jnp.array([[0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]]))
+        Array([1. , 0.5], dtype=float32)
+    """
+    if not -a.ndim <= axis < a.ndim:
+        raise ValueError(f"`axis` must name an axis of `a`, which has {a.ndim}, got axis={axis}")
+    return _sparsity(a.astype(_inputs.working(a.dtype)), axis).astype(a.dtype)
+
+
+@functools.partial(jax.jit, static_argnames="axis")
+def _sparsity(a: Array, axis: int) -> Array:
+    magnitude = jnp.abs(a)
+    largest = lax.stop_gradient(jnp.max(magnitude, axis=axis, keepdims=True))  # S is scale-free: no gradient is lost
+    empty = largest == 0
+    inverse_root = lax.rsqrt(jnp.where(empty, 1, largest))  # applied twice: 1/largest may underflow where this does not
+    magnitude = jnp.where(empty, 1, magnitude * inverse_root * inverse_root)
+    return jnp.mean(magnitude, axis=axis) / jnp.sqrt(jnp.mean(jnp.square(magnitude), axis=axis))
+
+
+@_checks.guard(q=_weights, axis=_axis)
+def norm_ratio(q: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
+    r"""How unequal the entries of a feature vector are: ‖q‖₂/‖q‖₁, between 1/√d (all equal) and 1 (a single entry).
+
+    It is 1/(√d·S(q)) with S the sparsity of the d entries. A zero vector gets 1/√d, as constant vectors do.
+
+    Args:
+        q: Feature vectors of any shape.
+        axis: The axis of the d features.
+
+    Returns:
+        The ratio, with `axis` removed; a pure number.
+
+    Raises:
+        TypeError: `q` is not a floating-point array.
+        ValueError: `q` is empty or a scalar, holds a non-finite number, or lacks `axis`.
+
+    Source: Su Jianlin, kexue.fm/archives/9889, where its maximum is given as √d; by ‖q‖₂ ≤ ‖q‖₁ it is 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rc_jax import sparsity
+        >>> sparsity.norm_ratio(jnp.array([[3.0, 3.0, 3.0, 3.0], [0.0, 0.0, 2.0, 0.0]]))
+        Array([0.5, 1. ], dtype=float32)
+    """
+    if not -q.ndim <= axis < q.ndim:
+        raise ValueError(f"`axis` must name an axis of `q`, which has {q.ndim}, got axis={axis}")
+    return (q.shape[axis] ** -0.5 / sparsity(q, axis)).astype(q.dtype)

@@ -1,0 +1,95 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rc_jax import sparsity
+from tests.oracles import sparsity as oracle
+
+
+def _case(key, d, dtype):
+    q, mean, root = (jax.random.fold_in(key, role) for role in range(3))
+    root = jax.random.normal(root, (d, d), dtype)
+    return jax.random.exponential(q, (4, d), dtype), jax.random.exponential(mean, (d,), dtype), root @ root.T
+
+
+def test_general_form_against_plain_numpy(dtype, key):
+    q, mean, cov = _case(key, 7, dtype)
+    exact_q, exact_mean, exact_cov = (np.asarray(v, np.float64) for v in (q, mean, cov))
+    spread = np.einsum("bi,ij,bj->b", exact_q, exact_cov, exact_q) / (exact_q @ exact_mean) ** 2
+    measured = sparsity.nonnegative_linear(q, mean, cov)
+    assert measured.dtype == dtype
+    np.testing.assert_allclose(measured, (1 + spread) ** -0.5, rtol=100 * jnp.finfo(dtype).eps)
+    one = sparsity.nonnegative_linear(q[0], mean, cov)
+    np.testing.assert_allclose(one, measured[0], rtol=8 * jnp.finfo(dtype).eps)
+
+
+def test_scale_of_query_and_features_does_not_matter(key):
+    q, mean, cov = _case(key, 5, jnp.float32)
+    expected = sparsity.nonnegative_linear(q, mean, cov)
+    for size in (1e-17, 1e17):
+        scaled = sparsity.nonnegative_linear(q * size, mean * size, cov * size * size)
+        np.testing.assert_allclose(scaled, expected, rtol=1e-5)
+
+
+def test_against_monte_carlo_of_gamma_features(x64, key):
+    """Correlated non-negative features that are not Gaussian: mixtures of independent exponentials."""
+    roles = [jax.random.fold_in(key, role) for role in range(3)]
+    mix = jax.random.uniform(roles[0], (5, 8))
+    features = jax.random.exponential(roles[1], (200_000, 8)) @ mix.T
+    q = jax.random.exponential(roles[2], (5,))
+    estimate, error = oracle.ratio_estimate(features @ q)
+    assert abs(estimate - sparsity.nonnegative_linear(q, mix.sum(1), mix @ mix.T)) < 5 * error
+
+
+def test_iid_form_is_the_general_form(dtype, key):
+    q, _, _ = _case(key, 6, dtype)
+    general = sparsity.nonnegative_linear(q, jnp.full(6, 0.7, dtype), 0.09 * jnp.eye(6, dtype=dtype))
+    np.testing.assert_allclose(sparsity.nonnegative_linear_iid(q, 0.7, 0.3), general, rtol=20 * jnp.finfo(dtype).eps)
+
+
+def test_iid_range_runs_from_one_feature_to_even_features(dtype):
+    eps = float(jnp.finfo(dtype).eps)
+    single, even = jnp.eye(16, dtype=dtype)[0], jnp.full(16, 3, dtype)
+    assert abs(float(sparsity.nonnegative_linear_iid(single, 1.0, 2.0)) - 5**-0.5) <= 4 * eps
+    assert abs(float(sparsity.nonnegative_linear_iid(even, 1.0, 2.0)) - (1 + 4 / 16) ** -0.5) <= 4 * eps
+
+
+def test_no_spread_is_uniform_and_has_gradients():
+    q, mean = jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0])
+    assert sparsity.nonnegative_linear(q, mean, jnp.zeros((2, 2))) == 1
+    grads = jax.grad(sparsity.nonnegative_linear, (0, 1, 2))(q, mean, jnp.zeros((2, 2)))
+    assert all(np.all(np.isfinite(g)) for g in grads)
+    assert sparsity.nonnegative_linear_iid(q, 1.0, 0.0) == 1
+
+
+def test_jit_and_vmap(key):
+    q, mean, cov = _case(key, 4, jnp.float32)
+    mapped = jax.jit(jax.vmap(sparsity.nonnegative_linear, (0, None, None)))(q, mean, cov)
+    np.testing.assert_allclose(mapped, sparsity.nonnegative_linear(q, mean, cov), rtol=1e-6)
+
+
+def test_bad_input():
+    q, mean, cov = jnp.ones(3), jnp.ones(3), jnp.eye(3)
+    with pytest.raises(ValueError, match=r"`q`, `mean` and `cov` must have shapes"):
+        sparsity.nonnegative_linear(jnp.ones(4), mean, cov)
+    with pytest.raises(ValueError, match=r"`q`, `mean` and `cov` must have shapes"):
+        sparsity.nonnegative_linear(q, mean, jnp.eye(4))
+    with pytest.raises(ValueError, match="`q` must be >= 0"):
+        sparsity.nonnegative_linear(-q, mean, cov)
+    with pytest.raises(ValueError, match="`q` must have a positive entry"):
+        sparsity.nonnegative_linear(0 * q, mean, cov)
+    with pytest.raises(ValueError, match="`q` must overlap `mean`"):
+        sparsity.nonnegative_linear(jnp.array([1.0, 0, 0]), jnp.array([0, 1.0, 0]), cov)
+    with pytest.raises(ValueError, match="`cov` must be square"):
+        sparsity.nonnegative_linear(q, mean, jnp.ones((3, 2)))
+    with pytest.raises(ValueError, match="`cov` must be symmetric"):
+        sparsity.nonnegative_linear(q, mean, jnp.triu(jnp.ones((3, 3))))
+    with pytest.raises(ValueError, match="`cov` must be positive semi-definite, got smallest eigenvalue -1"):
+        sparsity.nonnegative_linear(q, mean, jnp.diag(jnp.array([1.0, 1.0, -1.0])))
+    with pytest.raises(TypeError, match="`q` must be a floating-point array"):
+        sparsity.nonnegative_linear(jnp.arange(3), mean, cov)
+    with pytest.raises(ValueError, match="`mean` must be > 0"):
+        sparsity.nonnegative_linear_iid(q, 0.0, 1.0)
+    with pytest.raises(ValueError, match="`deviation` must be >= 0"):
+        sparsity.nonnegative_linear_iid(q, 1.0, -1.0)

@@ -1,0 +1,112 @@
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from rc_jax import sparsity
+from tests.oracles import sparsity as oracle
+
+rows = hnp.arrays(
+    np.float32,
+    st.sampled_from([1, 6, 40]),  # few sizes: each is compiled once
+    elements=st.floats(-1e6, 1e6, width=32, allow_subnormal=False).map(lambda v: v if abs(v) > 1e-6 else 0.0),
+).map(jnp.asarray)
+fast = settings(deadline=None, max_examples=30)
+EPS = float(np.finfo(np.float32).eps)
+
+
+@pytest.mark.parametrize("name", oracle.EXACT)
+def test_exact_cases(name, dtype):
+    weights, exact = oracle.EXACT[name]
+    measured = sparsity.sparsity(jnp.asarray(weights, dtype))
+    assert measured.dtype == dtype
+    assert abs(float(measured) - exact) <= 4 * jnp.finfo(dtype).eps
+
+
+@fast
+@given(rows, st.floats(-30, 30), st.sampled_from([-1, 1]))
+def test_scale_and_sign_do_not_matter(row, exponent, sign):
+    scaled = jnp.float32(sign * 2.0 ** int(exponent)) * row
+    assert abs(sparsity.sparsity(row) - sparsity.sparsity(scaled)) <= 4 * EPS
+
+
+@fast
+@given(rows, st.randoms(use_true_random=False))
+def test_order_does_not_matter(row, random):
+    shuffled = row[jnp.asarray(random.sample(range(row.size), row.size))]
+    assert abs(sparsity.sparsity(row) - sparsity.sparsity(shuffled)) <= 4 * np.sqrt(row.size) * EPS
+
+
+@fast
+@given(rows)
+def test_bounds_and_agreement_with_plain_numpy(row):
+    measured = float(sparsity.sparsity(row))
+    assert row.size**-0.5 * (1 - 8 * EPS) <= measured <= 1 + 8 * EPS
+    exact = np.asarray(row, float)
+    if np.any(exact):
+        expected = np.abs(exact).mean() / np.sqrt(np.square(exact).mean())
+        assert abs(measured - expected) <= 4 * np.sqrt(row.size) * EPS
+
+
+@pytest.mark.parametrize("size", [1e-37, 1e-20, 1e20, 3e38])
+def test_no_overflow_or_underflow(size):
+    row = jnp.float32(size) * jnp.array([1.0, 0.5, 0.0, 0.25], jnp.float32)
+    assert abs(sparsity.sparsity(row) - 1.75 / np.sqrt(4 * 1.3125)) <= 4 * EPS
+
+
+def test_axis_and_batches(dtype, key):
+    a = jax.random.normal(key, (3, 5, 7), dtype)
+    for axis in (-3, -2, -1, 0, 1, 2):
+        moved = jnp.moveaxis(a, axis, -1)
+        np.testing.assert_allclose(sparsity.sparsity(a, axis), sparsity.sparsity(moved), rtol=8 * jnp.finfo(dtype).eps)
+    mapped = jax.jit(jax.vmap(sparsity.sparsity))(a)
+    np.testing.assert_allclose(mapped, sparsity.sparsity(a), rtol=8 * jnp.finfo(dtype).eps)
+
+
+def test_bfloat16_follows_its_input():
+    measured = sparsity.sparsity(jnp.array([3.0, 4.0], jnp.bfloat16))
+    assert measured.dtype == jnp.bfloat16 and abs(float(measured) - 7 / 50**0.5) < 0.004
+
+
+def test_gradient(x64, key):
+    a = jax.random.normal(key, (6,), jnp.float64) + 0.1
+    measured = jax.grad(sparsity.sparsity)(a)
+    magnitude, n = np.abs(a), a.size
+    value = magnitude.mean() / np.sqrt((magnitude**2).mean())
+    exact = np.sign(a) * value * (1 / magnitude.sum() - magnitude / (magnitude**2).sum())
+    np.testing.assert_allclose(measured, exact, atol=1e-14)
+    assert n and abs(float(measured @ a)) < 1e-15  # scale-free: no gradient along a itself
+    np.testing.assert_array_equal(jax.grad(sparsity.sparsity)(jnp.zeros(3)), 0)
+
+
+@fast
+@given(rows)
+def test_norm_ratio_lies_between_its_bounds(row):
+    measured = float(sparsity.norm_ratio(row))
+    assert row.size**-0.5 * (1 - 8 * EPS) <= measured <= 1 + 8 * EPS  # the published maximum √d is not reached
+    exact = np.asarray(row, float)
+    if np.any(exact):
+        expected = np.linalg.norm(exact) / np.abs(exact).sum()
+        assert abs(measured - expected) <= 4 * np.sqrt(row.size) * EPS
+
+
+def test_bad_input():
+    with pytest.raises(TypeError, match="`a` must be a floating-point array"):
+        sparsity.sparsity(jnp.arange(3))
+    with pytest.raises(TypeError, match="`a` must be a floating-point array"):
+        sparsity.sparsity([1.0, 2.0])
+    with pytest.raises(ValueError, match="`a` must be an array with at least one entry"):
+        sparsity.sparsity(jnp.zeros((3, 0)))
+    with pytest.raises(ValueError, match="`a` must be an array with at least one entry and one axis"):
+        sparsity.sparsity(jnp.asarray(1.0))
+    with pytest.raises(ValueError, match="`a` must be finite"):
+        sparsity.sparsity(jnp.array([1.0, jnp.nan]))
+    with pytest.raises(ValueError, match="`axis` must name an axis"):
+        sparsity.sparsity(jnp.ones(3), 1)
+    with pytest.raises(TypeError, match="`axis` must be an integer"):
+        sparsity.sparsity(jnp.ones(3), 0.0)
+    with pytest.raises(ValueError, match="`axis` must name an axis of `q`"):
+        sparsity.norm_ratio(jnp.ones(3), 1)
