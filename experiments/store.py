@@ -78,11 +78,13 @@ def package_version() -> str:
 def code_state(figure: Any) -> str:
     """Hash of the code that computes a figure: all of rc_jax, and the figure's file but for what draws and judges.
 
+    Modules of `experiments` that the file imports count too, but for those that only draw and judge.
     Comments and formatting do not count. A stored result of another state of the code is computed again; `--replot`
     shows it all the same and the report says so.
     """
     source = getattr(figure, "__file__", None)
     own = "" if source is None else _meaning(Path(source), skip=("ABOUT", "plot", "claims"))
+    own += "".join(_meaning(path) for path in _helpers(source)) if source else ""
     return hashlib.sha256((_package_code() + own).encode()).hexdigest()[:12]
 
 
@@ -91,6 +93,19 @@ def _package_code() -> str:
     root = Path(rc_jax.__file__).parent
     parts = [f"{path.relative_to(root).as_posix()} {_meaning(path)}" for path in sorted(root.rglob("*.py"))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _helpers(source: str) -> list[Path]:
+    """Files of `experiments` that a figure imports, those that compute."""
+    names = set()
+    for node in ast.walk(ast.parse(Path(source).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    own = {name.split(".")[1] for name in names if name.startswith("experiments.")} - {"figure", "ledger", "style"}
+    paths = [Path(__file__).with_name(f"{name}.py") for name in sorted(own)]
+    return [path for path in paths if path.exists()]
 
 
 def _meaning(path: Path, skip: tuple[str, ...] = ()) -> str:

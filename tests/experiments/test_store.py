@@ -143,6 +143,10 @@ def test_code_state_follows_what_is_computed_and_not_how_it_is_drawn(tmp_path):
     assert state("ABOUT = 2\ndef compute(s):  # why\n    return 1\n\ndef plot(d):\n    return 2\n") == base
     assert state("ABOUT = 1\ndef compute(s):\n    return 2\ndef plot(d):\n    return 1\n") != base
     assert store.code_state(SimpleNamespace()) != base
+    drawn = state("from experiments import style\n")
+    assert [path.name for path in store._helpers(str(path))] == []
+    assert state("from experiments import record, style\nfrom experiments.figure import About\n") != drawn
+    assert [path.name for path in store._helpers(str(path))] == ["record.py"]
 
 
 def test_spec_checks_its_fields():
