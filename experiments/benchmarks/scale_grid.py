@@ -1,0 +1,75 @@
+"""The optimal scale on Su Jianlin's grid n = 40·(1..500): one compiled program against a SciPy loop."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import optimize, special
+
+from experiments.benchmarks.contest import Contest
+from experiments.benchmarks.machine import Roofline
+from rc_jax import scale
+
+DIM = 128
+
+
+def gaussian_objective(alpha: float, n: float) -> float:
+    """α(1 − e^{α²}/n) (Su Jianlin, kexue.fm/archives/9812)."""
+    return alpha * (1 - np.exp(alpha**2) / n)
+
+
+def cosine_objective(alpha: float, n: float) -> float:
+    """α(1 − M(2α)/(n M(α)²)), M(α) ∝ I_ν(α)/α^ν, ν = d/2 − 1, through SciPy's scaled Bessel function."""
+    order = DIM / 2 - 1
+
+    def log_moment(alpha: float) -> float:
+        constant = special.gammaln(order + 1) + order * np.log(2 / alpha)
+        return constant + np.log(special.ive(order, alpha)) + alpha
+
+    return alpha * (1 - np.exp(log_moment(2 * alpha) - 2 * log_moment(alpha)) / n)
+
+
+def loop(objective: Callable[[float, float], float], sizes: np.ndarray, low: float, high: float) -> np.ndarray:
+    """One bounded scalar minimisation per n, to seven digits behind the point."""
+
+    def best(n: float) -> float:
+        found: Any = optimize.minimize_scalar(
+            lambda alpha: -objective(alpha, n), bounds=(low, high), options={"xatol": 1e-7}
+        )
+        return found.x
+
+    return np.array([best(n) for n in sizes])
+
+
+def contests(count: int, machine: Roofline) -> list[Contest]:
+    """Gaussian and cosine scores, both sides in double precision; `count` of 500 or more takes the whole grid."""
+    sizes = 40.0 * np.arange(1, min(count, 500) + 1)
+
+    def compiled(dim: int | None) -> Callable[[], np.ndarray]:
+        program = jax.jit(lambda n: scale.optimal_scale(n, dim))
+
+        def side() -> np.ndarray:
+            with jax.enable_x64(True):
+                return np.asarray(program(jnp.asarray(sizes)))
+
+        return side
+
+    return [
+        Contest(
+            title=f"Optimal scale, {words}, n = 40·(1..{len(sizes)})",
+            unit="optima/s",
+            work=len(sizes),
+            sides={
+                "SciPy: a loop over minimize_scalar": lambda f=objective, b=bounds: loop(f, sizes, *b),
+                "rc_jax.scale.optimal_scale, compiled": compiled(dim),
+            },
+            baseline="SciPy: a loop over minimize_scalar",
+            tolerance=1e-6,
+        )
+        for words, dim, objective, bounds in (
+            ("Gaussian scores", None, gaussian_objective, (0.1, 10.0)),
+            (f"cosine scores, d={DIM}", DIM, cosine_objective, (1.0, 100.0)),
+        )
+    ]
