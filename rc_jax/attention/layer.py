@@ -1,5 +1,7 @@
 """The attention layer as pure functions: scores → weights → output."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
@@ -51,7 +53,7 @@ def attention_weights(
     spec: AttentionSpec,
     *,
     scale: ArrayLike | None = None,
-    mask: Bool[Array, "token token"] | None = None,
+    mask: Bool[Array, "row column"] | None = None,
 ) -> Float[Array, "head token token"]:
     """The attention matrix P_h of every head; row i holds how much token i takes from each token.
 
@@ -90,7 +92,7 @@ def attend(
     spec: AttentionSpec,
     *,
     scale: ArrayLike | None = None,
-    mask: Bool[Array, "token token"] | None = None,
+    mask: Bool[Array, "row column"] | None = None,
 ) -> Float[Array, "token feature"]:
     """One layer of self-attention: SA(X) = Σ_h P_h (X W_V,h + 1b_V,hᵀ) W_O,h + 1b_Oᵀ.
 
@@ -119,6 +121,13 @@ def attend(
     """
     check_layer(params, x, spec)
     check_mask_size(mask, x)
+    return _attend(params, x, spec, scale, mask)
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def _attend(
+    params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None, mask: Array | None
+) -> Array:
     weights = _weights(params, x, spec, scale, mask)
     value = project(x, params.value, params.value_bias if spec.bias else None, spec)
     mixed = jnp.einsum("hij,hjk->hik", weights, value, precision=spec.precision)
@@ -148,6 +157,7 @@ def default_scale(spec: AttentionSpec) -> float:
     return {"dot": spec.head_width**-0.5, "cosine": spec.head_width**0.5, "additive": 1.0}[spec.scores]
 
 
+@functools.partial(jax.jit, static_argnames="spec")
 def _scores(params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None) -> Array:
     query = project(x, params.query, params.query_bias if spec.bias else None, spec)
     key = project(x, params.key, params.key_bias if spec.bias else None, spec)
@@ -165,7 +175,10 @@ def _scores(params: AttentionParams, x: Array, spec: AttentionSpec, scale: Array
     return factor * jnp.einsum("hik,hjk->hij", query, key, precision=spec.precision)
 
 
-def _weights(params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None, mask: Array | None):
+@functools.partial(jax.jit, static_argnames="spec")
+def _weights(
+    params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None, mask: Array | None
+) -> Array:
     seen = masks.combine(x.shape[0], causal_mask=spec.causal, radius=spec.window, extra=mask)
     if spec.weights == "decay":
         assert params.decay is not None

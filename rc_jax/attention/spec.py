@@ -1,6 +1,8 @@
 """What an attention layer is made of: the static specification and the parameters that go with it."""
 
 import dataclasses
+import itertools
+import math
 from typing import Literal, NamedTuple, get_args
 
 import jax
@@ -13,8 +15,6 @@ from rc_jax import _checks
 Scores = Literal["dot", "cosine", "additive"]
 Weights = Literal["softmax", "relu_squared", "power6", "identity", "linear", "decay"]
 Precision = Literal["default", "high", "highest"]
-
-_ROLES = ("query", "key", "value", "output", "query_bias", "key_bias", "value_bias", "output_bias", "score_vector")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ def init(
     at 1 − 2^(−5−h) for head h = 0, 1, … (Sun et al. 2023, "Retentive network", eq. 8).
 
     Args:
-        key: a typed key. The same key gives the same numbers; each parameter has a stream of its own.
+        key: a typed key. The same key gives the same numbers.
         spec: the layer.
         gain: factor on the standard deviation of every matrix; may be traced.
         bias_std: standard deviation of the biases; may be traced.
@@ -133,21 +133,29 @@ def init(
         >>> init(jax.random.key(0), spec).query.shape
         (2, 8, 4)
     """
-    kind = jnp.dtype(dtype if dtype is not None else float)
-    kind = jax.dtypes.canonicalize_dtype(kind)
-    drawn: dict[str, Array] = {}
-    for name, shape in shapes(spec).items():
-        if name == "decay":
-            drawn[name] = 1 - jnp.exp2(-5 - jnp.arange(spec.heads).astype(kind))
-            continue
-        normal = jax.random.normal(jax.random.fold_in(key, _ROLES.index(name)), shape, kind)
+    kind = jax.dtypes.canonicalize_dtype(jnp.dtype(dtype if dtype is not None else float))
+    drawn = split_normals(key, {name: shape for name, shape in shapes(spec).items() if name != "decay"}, kind)
+    for name, normal in drawn.items():
         if name.endswith("bias"):
             std = jnp.asarray(bias_std, kind)
         else:
             fan_in = {"output": spec.heads * spec.head_width, "score_vector": spec.head_width}.get(name, spec.d_model)
             std = jnp.asarray(gain, kind) * jnp.asarray(fan_in**-0.5, kind)
         drawn[name] = std * normal
+    if spec.weights == "decay":
+        drawn["decay"] = 1 - jnp.exp2(-5 - jnp.arange(spec.heads).astype(kind))
     return AttentionParams(**drawn)
+
+
+def split_normals(key: Array, shapes: dict[str, tuple[int, ...]], dtype: DTypeLike) -> dict[str, Array]:
+    """Standard normals of the given shapes, cut in order from one stream: one call of the generator, not one each."""
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    stream = jax.random.normal(key, (sum(sizes),), dtype)
+    ends = list(itertools.accumulate(sizes))
+    return {
+        name: stream[end - size : end].reshape(shape)
+        for (name, shape), size, end in zip(shapes.items(), sizes, ends, strict=True)
+    }
 
 
 def check_layer(params: AttentionParams, x: Array, spec: AttentionSpec, layers: tuple[int, ...] = ()) -> None:

@@ -1,5 +1,7 @@
 """How far apart the tokens are after every layer, as a logarithm that is right at any depth."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
@@ -22,7 +24,7 @@ def log_residuals(
     spec: StackSpec,
     *,
     scale: ArrayLike | None = None,
-    mask: Bool[Array, "token token"] | None = None,
+    mask: Bool[Array, "row column"] | None = None,
 ) -> Float[Array, " layer"]:
     """The logarithms log ‖res(X^l)‖_F (nats) before the first layer and after each one, exact at any depth.
 
@@ -62,6 +64,11 @@ def log_residuals(
     _check_covered(spec)
     check_stack(params, x, spec)
     check_mask_size(mask, x)
+    return _log_residuals(params, x, spec, scale, mask)
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def _log_residuals(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Array:
     layer = spec.attention
     seen = masks.combine(x.shape[0], causal_mask=layer.causal, radius=layer.window, extra=mask)
 
@@ -75,9 +82,9 @@ def log_residuals(
     return jnp.concatenate([start.log_size[None], scan_layers(step, start, params, spec)[1]])
 
 
-@_checks.guard(matrices=_checks.float_array("depth", "token", "token_seen"), x=_TOKENS)
+@_checks.guard(matrices=_checks.float_array("depth", "row", "column"), x=_TOKENS)
 def product_log_residuals(
-    matrices: Float[Array, "depth token token_seen"], x: Float[Array, "token feature"]
+    matrices: Float[Array, "depth row column"], x: Float[Array, "token feature"]
 ) -> Float[Array, "depth+1"]:
     """The logarithms log ‖res(P^l···P¹ X)‖_F (nats) for given row-stochastic matrices, exact at any depth.
 
@@ -108,7 +115,11 @@ def product_log_residuals(
         error = float(abs(rows.astype(float).sum(axis=-1) - 1).max())
         if not error <= 4 * n * float(jnp.finfo(matrices.dtype).eps):
             raise ValueError(f"`matrices` must have rows that sum to 1, got one that is off by {error:.3g}")
+    return _product_log_residuals(matrices, x)
 
+
+@jax.jit
+def _product_log_residuals(matrices: Array, x: Array) -> Array:
     def step(state: tuple[Array, Array], matrix: Array) -> tuple[tuple[Array, Array], Array]:
         direction, log_size = state
         moved, _ = mean_residual.recenter(jnp.matmul(matrix, direction, precision="highest"))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from rc_jax.attention import AttentionParams, AttentionSpec
 from rc_jax.attention.layer import default_scale, project
@@ -111,7 +111,6 @@ def weight_differences(
     Each entry takes the plain difference e^{log p̃ + t} − p̃ where its exponent t = c(Ê − ẑ) is large, and expm1 where it
     is small; both are exact, so where they change over is a matter of rounding only.
     """
-    tiny = jnp.finfo(pair.dtype).tiny
     square = jnp.square(jnp.minimum(size, jnp.sqrt(jnp.finfo(pair.dtype).max)))
     shared = jnp.exp(log_shared)[:, None]
     exponent = square * pair
@@ -123,8 +122,8 @@ def weight_differences(
     growth = jnp.sum(shared * pair * expm1_ratio(near_exponent), axis=-1, keepdims=True)
     near_shift = growth * log1p_ratio(jnp.where(near, square * growth, 0))
     far_log = jax.scipy.special.logsumexp(log_shared[:, None] + exponent, axis=-1, keepdims=True)
-    safe_square = jnp.maximum(square, tiny)
-    shift = jnp.where(near, near_shift, jnp.where(near, 0, far_log) / safe_square)
+    # Where a branch is not taken its divisor is 1, for a gradient through 0/0 would spoil the branch that is.
+    shift = jnp.where(near, near_shift, far_log / jnp.where(near, 1, square))
 
     gap = pair - shift
     exponent = jnp.where(near, square * gap, square * pair - far_log)
@@ -132,8 +131,21 @@ def weight_differences(
     small_exponent = jnp.where(small, exponent, 0)
     large_exponent = jnp.where(small, 0, exponent)
     by_expm1 = shared * gap * expm1_ratio(small_exponent)
-    by_difference = (jnp.exp(log_shared[:, None] + large_exponent) - shared) / safe_square
-    return jnp.where(small, by_expm1, by_difference)
+    by_difference = (jnp.exp(log_shared[:, None] + large_exponent) - shared) / jnp.where(small, 1, square)
+    differences = jnp.where(small, by_expm1, by_difference)
+    return _close_rows(differences, jnp.argmax(log_shared[:, None] + square * pair, axis=-1))
+
+
+def _close_rows(
+    differences: Float[Array, "head token token"], largest: Int[Array, "head token"]
+) -> Float[Array, "head token token"]:
+    """Rows that sum to exactly 0, by making each row's entry for its largest weight minus the sum of the others.
+
+    Where a weight is close to 1 its difference is 1 − 1 and has lost its digits; the others are small and have not.
+    """
+    chosen = jax.nn.one_hot(largest, differences.shape[-1], dtype=bool)
+    others = jnp.where(chosen, 0, differences)
+    return jnp.where(chosen, -jnp.sum(others, axis=-1, keepdims=True), others)
 
 
 def expm1_ratio(t: Float[Array, "..."]) -> Float[Array, "..."]:

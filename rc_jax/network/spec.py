@@ -1,6 +1,7 @@
 """What a stack of layers is made of: its static specification, its parameters, and how they are drawn."""
 
 import dataclasses
+import functools
 from typing import Literal, NamedTuple, get_args
 
 import jax
@@ -10,12 +11,12 @@ from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax import _checks, attention
 from rc_jax.attention import AttentionParams, AttentionSpec
-from rc_jax.attention.spec import check_layer
+from rc_jax.attention.spec import check_layer, split_normals
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "tanh"]
 Norm = Literal["pre", "post"]
 
-_ATTENTION, _MLP_IN, _MLP_OUT, _MLP_BIAS_IN, _MLP_BIAS_OUT = range(5)
+_ATTENTION, _MLP = range(2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,7 +186,12 @@ def init(
         (3, 2, 8, 4)
     """
     recipe = random_layers(key, spec, gain=gain, bias_std=bias_std, dtype=dtype)
-    return jax.vmap(lambda layer_key: draw_layer(recipe, layer_key, spec))(recipe.keys)
+    return _draw_layers(recipe, spec)
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def _draw_layers(recipe: RandomLayers, spec: StackSpec) -> LayerParams:
+    return jax.vmap(lambda key: draw_layer(recipe, key, spec))(recipe.keys)
 
 
 def draw_layer(recipe: RandomLayers, key: Array, spec: StackSpec) -> LayerParams:
@@ -199,23 +205,18 @@ def draw_layer(recipe: RandomLayers, key: Array, spec: StackSpec) -> LayerParams
     def norm() -> NormParams | None:
         return NormParams(jnp.ones(d, dtype), jnp.zeros(d, dtype)) if spec.norm else None
 
-    mlp = _draw_mlp(recipe, key, spec.mlp, d) if spec.mlp else None
+    mlp = _draw_mlp(recipe, jax.random.fold_in(key, _MLP), spec.mlp, d) if spec.mlp else None
     return LayerParams(drawn, mlp, norm(), norm() if spec.mlp else None)
 
 
 def _draw_mlp(recipe: RandomLayers, key: Array, spec: MLPSpec, d: int) -> MLPParams:
-    def normal(role: int, shape: tuple[int, ...], std: Array) -> Array:
-        return std * jax.random.normal(jax.random.fold_in(key, role), shape, recipe.dtype)
-
-    def fan_in(size: int) -> Array:
-        return recipe.gain * jnp.asarray(size**-0.5, recipe.dtype)
-
-    return MLPParams(
-        normal(_MLP_IN, (d, spec.width), fan_in(d)),
-        normal(_MLP_BIAS_IN, (spec.width,), recipe.bias_std),
-        normal(_MLP_OUT, (spec.width, d), fan_in(spec.width)),
-        normal(_MLP_BIAS_OUT, (d,), recipe.bias_std),
-    )
+    shapes = {"weight_in": (d, spec.width), "bias_in": (spec.width,), "weight_out": (spec.width, d), "bias_out": (d,)}
+    drawn = split_normals(key, shapes, recipe.dtype)
+    for name, fan_in in (("weight_in", d), ("weight_out", spec.width)):
+        drawn[name] = recipe.gain * jnp.asarray(fan_in**-0.5, recipe.dtype) * drawn[name]
+    for name in ("bias_in", "bias_out"):
+        drawn[name] = recipe.bias_std * drawn[name]
+    return MLPParams(**drawn)
 
 
 def check_stack(params: Layers, x: Array, spec: StackSpec) -> None:

@@ -1,5 +1,6 @@
 """Depth: a network of equal layers as one `lax.scan`, so that compile time does not grow with depth."""
 
+import functools
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -66,7 +67,7 @@ def block(
     spec: StackSpec,
     *,
     scale: ArrayLike | None = None,
-    mask: Bool[Array, "token token"] | None = None,
+    mask: Bool[Array, "row column"] | None = None,
 ) -> Float[Array, "token feature"]:
     """One layer: attention, then the MLP where there is one, each with skip and LayerNorm as the switches say."""
 
@@ -99,7 +100,7 @@ def apply(
     spec: StackSpec,
     *,
     scale: ArrayLike | None = None,
-    mask: Bool[Array, "token token"] | None = None,
+    mask: Bool[Array, "row column"] | None = None,
 ) -> Float[Array, "token feature"]:
     """The output of the whole network.
 
@@ -128,7 +129,11 @@ def apply(
     """
     check_stack(params, x, spec)
     check_mask_size(mask, x)
+    return _apply(params, x, spec, scale, mask)
 
+
+@functools.partial(jax.jit, static_argnames="spec")
+def _apply(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Array:
     def step(x: Array, layer: LayerParams) -> tuple[Array, None]:
         return block(layer, x, spec, scale=scale, mask=mask), None
 
@@ -142,7 +147,7 @@ def hidden_states(
     spec: StackSpec,
     *,
     scale: ArrayLike | None = None,
-    mask: Bool[Array, "token token"] | None = None,
+    mask: Bool[Array, "row column"] | None = None,
 ) -> Float[Array, "layer token feature"]:
     """The tokens before the first layer and after each one: depth + 1 of them, the last being `apply`'s.
 
@@ -159,7 +164,11 @@ def hidden_states(
     """
     check_stack(params, x, spec)
     check_mask_size(mask, x)
+    return _hidden_states(params, x, spec, scale, mask)
 
+
+@functools.partial(jax.jit, static_argnames="spec")
+def _hidden_states(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Array:
     def step(x: Array, layer: LayerParams) -> tuple[Array, Array]:
         out = block(layer, x, spec, scale=scale, mask=mask)
         return out, out

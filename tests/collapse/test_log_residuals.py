@@ -1,0 +1,222 @@
+"""The exact arithmetic against thousands of digits, against plain arithmetic where that is valid, and at its edges."""
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+
+from rc_jax import attention, collapse, network
+from tests.oracles import collapse as oracle
+
+TOLERANCE = {"float64": 1e-14, "float32": 1e-6}
+
+
+def stack(depth=8, skip=False, **changes):
+    shape = {"d_model": 4, "heads": 2, "bias": True} | changes
+    return network.StackSpec(attention=attention.AttentionSpec(**shape), depth=depth, skip=skip)
+
+
+def draw(seed, spec, dtype, tokens=5, size=1.0, **options):
+    params = network.init(jax.random.key(seed), spec, dtype=dtype, **({"bias_std": 0.3} | options))
+    x = jnp.asarray(size, dtype) * jax.random.normal(
+        jax.random.key(seed + 1000), (tokens, spec.attention.d_model), dtype
+    )
+    return params, x
+
+
+def worst_error(got, exact):
+    """Largest error of a logarithm, relative where it is large."""
+    return max(float(abs(mp.mpf(float(g)) - e) / max(1, abs(e))) for g, e in zip(got, exact, strict=True))
+
+
+def exact_logs(params, x, spec, digits, scale=None, mask=None):
+    with mp.workdps(digits):
+        return oracle.log_residuals(jax.tree.map(np.asarray, params), np.asarray(x), spec, scale, mask)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pure_attention_agrees_with_six_thousand_digits(dtype, seed):
+    spec = stack()
+    params, x = draw(seed, spec, dtype)
+    exact = exact_logs(params, x, spec, 6000)
+    assert exact[-1] < -2000  # the collapse is far beyond any floating-point residual
+    assert worst_error(collapse.log_residuals(params, x, spec), exact) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_skip_connections_agree_with_many_digits(dtype, seed):
+    # Half-size tokens: at full size the residual grows until rows of softmax are sharp, and the network itself, not
+    # the arithmetic, multiplies the rounding of its input (see the next test).
+    spec = stack(skip=True)
+    params, x = draw(seed, spec, dtype, size=0.5)
+    assert worst_error(collapse.log_residuals(params, x, spec), exact_logs(params, x, spec, 50)) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize(
+    ("size", "gain"),
+    [(10.0, 1.0), (1.0, 2.0), (1.0, 0.01), (1e-12, 1.0)],
+    ids=["large tokens", "large weights", "tiny weights", "born collapsed"],
+)
+def test_far_from_and_deep_in_collapse(dtype, size, gain, skip):
+    spec = stack(depth=3, skip=skip)
+    params, x = draw(7, spec, dtype, size=size, gain=gain)
+    exact = exact_logs(params, x, spec, 800)
+    # What the problem itself does to a rounding: the change in the exact answer when every token moves by one.
+    eps = float(jnp.finfo(dtype).eps)
+    nudge = 1 + eps * jax.random.rademacher(jax.random.key(9), x.shape, x.dtype)
+    moved = exact_logs(params, x * nudge, spec, 800)
+    conditioning = max(float(abs(m - e) / max(1, abs(e))) for m, e in zip(moved, exact, strict=True)) / eps
+    assert worst_error(collapse.log_residuals(params, x, spec), exact) < 8 * eps * (1 + conditioning)
+
+
+@pytest.mark.parametrize("masking", ["causal", "window", "graph"])
+def test_masks_agree_with_many_digits(dtype, masking):
+    spec = stack(causal=masking == "causal", window=1 if masking == "window" else None)
+    params, x = draw(3, spec, dtype)
+    ring = np.roll(np.eye(5), 1, axis=1)
+    graph = attention.masks.graph(jnp.asarray(ring, dtype)) if masking == "graph" else None
+    seen = {"causal": np.tri(5), "window": abs(np.subtract.outer(range(5), range(5))) <= 1, "graph": ring + np.eye(5)}
+    exact = exact_logs(params, x, spec, 60, mask=seen[masking].astype(bool))
+    assert worst_error(collapse.log_residuals(params, x, spec, mask=graph), exact) < TOLERANCE[dtype]
+
+
+def test_scale_is_a_traced_argument(x64):
+    spec = stack(depth=3)
+    params, x = draw(1, spec, "float64")
+    traces = []
+
+    @jax.jit
+    def run(scale):
+        traces.append(scale)
+        return collapse.log_residuals(params, x, spec, scale=scale)
+
+    for scale in (0.1, 0.5, 2.0):
+        assert worst_error(run(scale), exact_logs(params, x, spec, 300, scale=scale)) < TOLERANCE["float64"]
+    assert len(traces) == 1
+
+
+def test_a_scale_per_head_acts_on_its_head(x64):
+    spec = stack(depth=2)
+    params, x = draw(1, spec, "float64")
+    by_head = jnp.array([0.3, 2.0])[None, :, None]
+    query, bias = params.attention.query * by_head[..., None], params.attention.query_bias * by_head
+    scaled = params._replace(attention=params.attention._replace(query=query, query_bias=bias))
+    got = collapse.log_residuals(params, x, spec, scale=jnp.array([0.3, 2.0]))
+    want = collapse.log_residuals(scaled, x, spec, scale=1.0)
+    np.testing.assert_allclose(got, want, rtol=1e-14)
+
+
+def test_depth_64_stays_finite(dtype):
+    spec = stack(depth=64, d_model=16, heads=4)
+    params, x = draw(0, spec, dtype, tokens=8)
+    logs = collapse.log_residuals(params, x, spec)
+    assert bool(jnp.all(jnp.isfinite(logs)))
+    late = logs[20:]
+    np.testing.assert_allclose(late[1:] / late[:-1], 3, rtol=1e-4)
+    slope = jax.grad(lambda x: collapse.log_residuals(params, x, spec)[-1])(x)
+    assert bool(jnp.all(jnp.isfinite(slope)))
+
+
+def test_plain_arithmetic_agrees_where_it_is_valid(dtype):
+    spec = stack(depth=2, d_model=16, heads=4)
+    params, x = draw(2, spec, dtype, tokens=8)
+    states = network.hidden_states(params, x, spec)
+    plain = jnp.log(jnp.stack([jnp.linalg.norm(collapse.residual(state)) for state in states]))
+    valid = plain > jnp.log(jnp.finfo(dtype).eps) / 2  # half of the digits are left
+    assert int(valid.sum()) >= 2
+    error = jnp.where(valid, jnp.abs(plain - collapse.log_residuals(params, x, spec)), 0)
+    assert float(error.max()) < 64 * float(jnp.finfo(dtype).eps) ** 0.5
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_gradient_against_high_precision_differences(x64, skip):
+    spec = stack(depth=4, skip=skip)
+    params, x = draw(5, spec, "float64")
+    slope = jax.grad(lambda x: collapse.log_residuals(params, x, spec)[-1])(x)
+    with mp.workdps(2000):
+        weights = jax.tree.map(np.asarray, params)
+        # A step whose square is far below double precision, and that itself is far above the working precision.
+        step = mp.mpf(10) ** -30
+
+        def at(row, column, shift):
+            state = oracle.matrix(np.asarray(x))
+            state[row, column] += shift
+            for layer in range(spec.depth):
+                layer_weights = type(weights.attention)(*(None if w is None else w[layer] for w in weights.attention))
+                out = oracle.attention(layer_weights, state, spec.attention)
+                state = state + out if skip else out
+            return oracle.log_residual(state)
+
+        for row, column in [(0, 0), (2, 3), (4, 1)]:
+            exact = (at(row, column, step) - at(row, column, -step)) / (2 * step)
+            assert abs(float(slope[row, column]) - float(exact)) < 1e-12 * max(1, abs(float(exact))) * 50
+
+
+def test_equal_tokens_stay_equal(dtype):
+    spec = stack(depth=3, skip=True)
+    params, _ = draw(0, spec, dtype)
+    logs = collapse.log_residuals(params, jnp.ones((5, 4), dtype), spec)
+    assert bool(jnp.all(jnp.isneginf(logs)))
+
+
+def test_recipe_and_stored_weights_give_the_same_numbers(key):
+    spec = stack(depth=4)
+    _, x = draw(0, spec, "float32")
+    stored = collapse.log_residuals(network.init(key, spec), x, spec)
+    drawn = collapse.log_residuals(network.random_layers(key, spec), x, spec)
+    np.testing.assert_allclose(stored, drawn, rtol=1e-5)
+
+
+def test_product_of_stochastic_matrices_against_many_digits(dtype):
+    logits = jax.random.normal(jax.random.key(0), (40, 6, 6), dtype)
+    matrices = jax.nn.softmax(logits, axis=-1)
+    x = jax.random.normal(jax.random.key(1), (6, 3), dtype)
+    with mp.workdps(200):
+        state, exact = oracle.matrix(np.asarray(x)), []
+        exact.append(oracle.log_residual(state))
+        for p in np.asarray(matrices, dtype=np.float64):
+            rows = oracle.matrix(p)
+            for i in range(6):  # rows of floating-point numbers sum to 1 only to rounding
+                total = mp.fsum(rows[i, j] for j in range(6))
+                for j in range(6):
+                    rows[i, j] /= total
+            state = rows * state
+            exact.append(oracle.log_residual(state))
+    got = collapse.product_log_residuals(matrices, x)
+    assert float(got[-1]) < -40
+    assert worst_error(got, exact) < 100 * float(jnp.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mlp": network.MLPSpec(width=8)}, "`spec` must have no MLP"),
+        ({"norm": "pre"}, "`spec` must have no LayerNorm"),
+        (
+            {"attention": attention.AttentionSpec(d_model=4, weights="relu_squared")},
+            "`spec` must have weights='softmax'",
+        ),
+        ({"attention": attention.AttentionSpec(d_model=4, scores="cosine")}, "`spec` must have scores='dot'"),
+    ],
+)
+def test_networks_it_is_not_exact_for_are_refused(key, change, message):
+    spec = network.StackSpec(**({"attention": attention.AttentionSpec(d_model=4), "depth": 2} | change))
+    with pytest.raises(ValueError, match=message):
+        collapse.log_residuals(network.init(key, spec), jnp.ones((3, 4)), spec)
+
+
+def test_bad_input(key):
+    spec = stack(depth=2)
+    params = network.init(key, spec)
+    with pytest.raises(ValueError, match=r"`x` must be .* with token >= 2, got float32\[1,4\]"):
+        collapse.log_residuals(params, jnp.ones((1, 4)), spec)
+    with pytest.raises(TypeError, match=r"`x` must be a floating-point array .* got int32\[3,4\]"):
+        collapse.log_residuals(params, jnp.ones((3, 4), int), spec)
+    with pytest.raises(ValueError, match="`scale` must be > 0, got -1"):
+        collapse.log_residuals(params, jnp.ones((3, 4)), spec, scale=-1.0)
+    with pytest.raises(ValueError, match="`matrices` must have rows that sum to 1"):
+        collapse.product_log_residuals(jnp.ones((2, 3, 3)), jnp.ones((3, 4)))
+    with pytest.raises(ValueError, match=r"`matrices` must have shape \(depth, 3, 3\), got float32\[2,4,4\]"):
+        collapse.product_log_residuals(jnp.ones((2, 4, 4)) / 4, jnp.ones((3, 4)))

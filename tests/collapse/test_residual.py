@@ -1,0 +1,131 @@
+"""Residuals, norms and ranks against NumPy, SciPy's linear programs and their invariants."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog, minimize_scalar
+
+from rc_jax import collapse
+
+
+def random_tokens(seed, shape, dtype="float32"):
+    return jax.random.normal(jax.random.key(seed), shape, dtype)
+
+
+def least_norm_1inf(x):
+    """min over c of norm_1inf(x − 1cᵀ) by linear programs: √(ab) is the least of (t·a + b/t)/2 over t > 0."""
+    n, d = x.shape
+
+    def at(log_t):
+        t = np.exp(log_t)
+        # Variables: c (d), |R| (n·d), a = largest column sum, b = largest row sum.
+        size = d + n * d + 2
+        cost = np.zeros(size)
+        cost[-2:] = t / 2, 1 / (2 * t)
+        rows, limits = [], []
+        for i in range(n):
+            for j in range(d):
+                for sign in (1, -1):
+                    row = np.zeros(size)
+                    row[j], row[d + i * d + j] = -sign, -1
+                    rows.append(row)
+                    limits.append(-sign * x[i, j])
+        for j in range(d):
+            row = np.zeros(size)
+            row[d + j : d + n * d : d], row[-2] = 1, -1
+            rows.append(row)
+            limits.append(0)
+        for i in range(n):
+            row = np.zeros(size)
+            row[d + i * d : d + (i + 1) * d], row[-1] = 1, -1
+            rows.append(row)
+            limits.append(0)
+        bounds = [(None, None)] * d + [(0, None)] * (n * d + 2)
+        return linprog(cost, np.array(rows), np.array(limits), bounds=bounds).fun
+
+    grid = np.linspace(-2, 2, 21)
+    best = grid[np.argmin([at(g) for g in grid])]
+    return minimize_scalar(at, bounds=(best - 0.2, best + 0.2), method="bounded", options={"xatol": 1e-4}).fun
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_argmin_reaches_the_linear_programs_optimum(x64, seed):
+    x = random_tokens(seed, (6, 4), "float64")
+    x = jnp.exp(x) if seed == 2 else x
+    value = float(collapse.norm_1inf(collapse.residual(x, "argmin")))
+    assert -1e-9 < value / least_norm_1inf(np.asarray(x)) - 1 < 1e-5
+    for center in ("mean", "median"):
+        assert value <= float(collapse.norm_1inf(collapse.residual(x, center))) * (1 + 1e-12)
+
+
+def test_mean_and_median_minimise_their_norms(x64):
+    x = random_tokens(0, (7, 3), "float64")
+    np.testing.assert_allclose(collapse.residual(x), x - np.mean(np.asarray(x), axis=0, keepdims=True), atol=1e-14)
+    for shift in 1e-3 * np.eye(3):
+        shift = jnp.asarray(shift)[None]
+        for centre, norm in (("mean", jnp.square), ("median", jnp.abs)):
+            assert jnp.sum(norm(collapse.residual(x, centre))) <= jnp.sum(norm(collapse.residual(x, centre) + shift))
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(2, 6), st.integers(1, 5), st.integers(0, 2**16), st.sampled_from(["mean", "median"]))
+def test_a_common_token_changes_nothing(n, d, seed, center):
+    x = random_tokens(seed, (n, d))
+    common = 10 * random_tokens(seed + 1, (1, d))
+    moved = collapse.residual(x + common, center)
+    atol = 8 * float(jnp.finfo(x.dtype).eps) * float(jnp.max(jnp.abs(common)) + jnp.max(jnp.abs(x)))
+    np.testing.assert_allclose(moved, collapse.residual(x, center), atol=atol)
+
+
+def test_norms_and_ranks_against_numpy(dtype):
+    x = random_tokens(4, (6, 5), dtype)
+    a = np.asarray(x, dtype=np.float64)
+    rtol = 32 * float(jnp.finfo(dtype).eps)
+    spectrum = np.linalg.svd(a, compute_uv=False)
+    share = spectrum / spectrum.sum()
+    expected = {
+        collapse.norm_1inf: np.sqrt(np.linalg.norm(a, 1) * np.linalg.norm(a, np.inf)),
+        collapse.frobenius: np.linalg.norm(a),
+        collapse.diameter: max(np.linalg.norm(p - q) for p in a for q in a),
+        collapse.stable_rank: np.linalg.norm(a) ** 2 / np.linalg.norm(a, 2) ** 2,
+        collapse.effective_rank: np.exp(-np.sum(share * np.log(share))),
+    }
+    for function, value in expected.items():
+        got = function(x)
+        assert got.dtype == dtype
+        np.testing.assert_allclose(float(got), value, rtol=rtol, err_msg=function.__name__)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_sizes_neither_underflow_nor_overflow(size):
+    x = random_tokens(5, (6, 5))
+    for norm in (collapse.norm_1inf, collapse.frobenius, collapse.diameter):
+        np.testing.assert_allclose(float(norm(size * x)) / size, float(norm(x)), rtol=1e-5, err_msg=norm.__name__)
+    for rank in (collapse.stable_rank, collapse.effective_rank):
+        np.testing.assert_allclose(float(rank(size * x)), float(rank(x)), rtol=1e-4, err_msg=rank.__name__)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [collapse.norm_1inf, collapse.frobenius, collapse.diameter, collapse.stable_rank, collapse.effective_rank],
+)
+def test_zeros_have_size_and_rank_zero(function):
+    assert float(function(jnp.zeros((3, 2)))) == 0.0
+
+
+def test_gradient_of_the_norm_is_finite_at_zero():
+    assert jnp.all(jnp.isfinite(jax.grad(collapse.frobenius)(jnp.zeros((3, 2)))))
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="`center` must be one of 'mean', 'median', 'argmin', got 'mode'"):
+        collapse.residual(jnp.ones((3, 2)), "mode")
+    with pytest.raises(ValueError, match=r"`x` must be .* with token >= 2, got float32\[1,2\]"):
+        collapse.residual(jnp.ones((1, 2)))
+    with pytest.raises(TypeError, match="`x` must be a floating-point array"):
+        collapse.diameter([[1.0, 2.0]])
+    with pytest.raises(ValueError, match=r"got float32\[3\]"):
+        collapse.norm_1inf(jnp.ones(3))
