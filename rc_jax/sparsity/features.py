@@ -77,6 +77,7 @@ def nonnegative_linear(
     if mean.ndim != 1 or mean.shape != q.shape[-1:] or cov.shape != mean.shape * 2:
         shapes = ", ".join(_checks.describe(value) for value in (q, mean, cov))
         raise ValueError(f"`q`, `mean` and `cov` must have shapes (..., d), (d,) and (d, d), got {shapes}")
+    q, mean, cov = jnp.asarray(q), jnp.asarray(mean), jnp.asarray(cov)
     dtype = jnp.result_type(q, mean, cov)
     q, mean, cov = (value.astype(_inputs.working(dtype)) for value in (q, mean, cov))
     size = jnp.max(mean)

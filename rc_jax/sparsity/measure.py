@@ -55,11 +55,13 @@ def sparsity(a: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     Example:
         >>> import jax.numpy as jnp
         >>> from rc_jax import sparsity
-        >>> sparsity.sparsity(jnp.array([[0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]]))
-        Array([1. , 0.5], dtype=float32)
+        >>> even, single = sparsity.sparsity(jnp.array([[0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]]))
+        >>> print(f"{even:.6f} {single:.6f}")
+        1.000000 0.500000
     """
     if not -a.ndim <= axis < a.ndim:
         raise ValueError(f"`axis` must name an axis of `a`, which has {a.ndim}, got axis={axis}")
+    a = jnp.asarray(a)
     return _sparsity(a.astype(_inputs.working(a.dtype)), axis).astype(a.dtype)
 
 
@@ -95,9 +97,11 @@ def norm_ratio(q: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     Example:
         >>> import jax.numpy as jnp
         >>> from rc_jax import sparsity
-        >>> sparsity.norm_ratio(jnp.array([[3.0, 3.0, 3.0, 3.0], [0.0, 0.0, 2.0, 0.0]]))
-        Array([0.5, 1. ], dtype=float32)
+        >>> even, single = sparsity.norm_ratio(jnp.array([[3.0, 3.0, 3.0, 3.0], [0.0, 0.0, 2.0, 0.0]]))
+        >>> print(f"{even:.6f} {single:.6f}")
+        0.500000 1.000000
     """
     if not -q.ndim <= axis < q.ndim:
         raise ValueError(f"`axis` must name an axis of `q`, which has {q.ndim}, got axis={axis}")
+    q = jnp.asarray(q)
     return (q.shape[axis] ** -0.5 / sparsity(q, axis)).astype(q.dtype)

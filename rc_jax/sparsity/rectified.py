@@ -112,7 +112,7 @@ def _slope(ratio: Array) -> Array:
 
 def _right(ratio: Array) -> tuple[Array, Array, Array]:
     """For r ≥ 0, with g = 1/√(1+r²) and b = rg: g²m₂, g⁴m₄ and g⁶(m₁m₄ − m₂m₃), each a sum of positive terms."""
-    clipped = jnp.where(ratio < 0, 0, jnp.minimum(ratio, 1e12))  # not clip: it halves the gradient at 0
+    clipped = jnp.where(ratio < 0, 0, jnp.minimum(ratio, _largest(ratio)))  # not clip: it halves the gradient at 0
     g = 1 / jnp.hypot(jnp.ones_like(clipped), clipped)
     b = clipped * g
     below, density = norm.cdf(clipped), norm.pdf(clipped)
@@ -124,9 +124,14 @@ def _right(ratio: Array) -> tuple[Array, Array, Array]:
 
 def _tail(ratio: Array) -> tuple[Array, Array]:
     """For r = −t < 0: 1/s and the integrals I₀ … I₄ on a last axis."""
-    t = jnp.where(ratio < 0, jnp.minimum(-ratio, 1e12), 0)
+    t = jnp.where(ratio < 0, jnp.minimum(-ratio, _largest(ratio)), 0)
     inverse_length = 1 / jnp.hypot(jnp.ones_like(t), t)
     nodes = jnp.asarray(_NODES, ratio.dtype).reshape((1,) * ratio.ndim + (-1,))
     moments = jnp.asarray(_WEIGHTS[:, None] * _NODES[:, None] ** np.arange(5), ratio.dtype)
     exponent = jnp.square(inverse_length[..., None] * nodes) / 2 + (t * inverse_length)[..., None] * nodes
     return inverse_length, jnp.matmul(jnp.exp(-exponent), moments, precision="highest")
+
+
+def _largest(ratio: Array) -> float:
+    """Where r² is about to overflow."""
+    return float(jnp.finfo(ratio.dtype).max) ** 0.5 / 2

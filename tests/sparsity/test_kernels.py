@@ -43,6 +43,13 @@ def test_log_relu_squared_to_rounding_with_gradient(ratio, dtype):
     assert abs(float(by_gamma) + slope * float(r)) <= 20 * eps * abs(slope * float(r))
 
 
+def test_far_ends_of_the_gradient_in_single_precision():
+    slope = jax.vmap(jax.grad(sparsity.log_relu_squared), (0, None))(
+        jnp.array([-1e9, -1e18, 1e9, 1e18]), jnp.float32(1)
+    )
+    np.testing.assert_allclose(slope, [5e8, 5e17, 4e-27, 0], rtol=1e-6)
+
+
 def test_the_two_references_agree():
     for ratio in (3, 0, -0.5, -2, -30, -1000):
         difference = oracle.log_relu_squared(ratio) - oracle.log_relu_squared_textbook(ratio)
