@@ -6,6 +6,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
 import jax
+import jaxtyping
 import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -24,6 +25,14 @@ def dtype(request):
     """Both working precisions, with double precision switched on for the second."""
     with jax.enable_x64(request.param == "float64"):
         yield request.param
+
+
+@pytest.fixture
+def as_installed():
+    """No run-time type checks, as for a user: what is left to refuse bad input is the package's own doors."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

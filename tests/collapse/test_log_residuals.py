@@ -207,6 +207,7 @@ def test_networks_it_is_not_exact_for_are_refused(key, change, message):
         collapse.log_residuals(network.init(key, spec), jnp.ones((3, 4)), spec)
 
 
+@pytest.mark.usefixtures("as_installed")
 def test_bad_input(key):
     spec = stack(depth=2)
     params = network.init(key, spec)

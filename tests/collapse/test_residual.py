@@ -120,6 +120,7 @@ def test_gradient_of_the_norm_is_finite_at_zero():
     assert jnp.all(jnp.isfinite(jax.grad(collapse.frobenius)(jnp.zeros((3, 2)))))
 
 
+@pytest.mark.usefixtures("as_installed")
 def test_bad_input():
     with pytest.raises(ValueError, match="`center` must be one of 'mean', 'median', 'argmin', got 'mode'"):
         collapse.residual(jnp.ones((3, 2)), "mode")

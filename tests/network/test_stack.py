@@ -1,0 +1,211 @@
+"""The stack: its switches, its unrolled form, and layers drawn on the way against layers stored."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rc_jax import attention, network
+from rc_jax.attention import AttentionSpec
+from rc_jax.network import MLPSpec, StackSpec
+
+LAYER = AttentionSpec(d_model=8, heads=2, bias=True)
+EVERYTHING = StackSpec(attention=LAYER, depth=3, skip=True, mlp=MLPSpec(width=20, activation="gelu"), norm="pre")
+
+
+def draw(spec, dtype="float32", seed=0):
+    params = network.init(jax.random.key(seed), spec, bias_std=0.3, dtype=dtype)
+    return params, jax.random.normal(jax.random.key(seed + 100), (5, spec.attention.d_model), dtype)
+
+
+def layer(params, index):
+    return jax.tree.map(lambda w: w[index], params)
+
+
+def reference(params, x, spec):
+    """The network layer by layer in NumPy; attention is tested on its own."""
+
+    def norm(x, weights):
+        centred = x - x.mean(axis=1, keepdims=True)
+        scaled = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + spec.norm_epsilon)
+        return scaled * np.asarray(weights.scale) + np.asarray(weights.shift)
+
+    def mlp(x, weights):
+        from scipy.special import erf
+
+        hidden = x @ np.asarray(weights.weight_in) + np.asarray(weights.bias_in)
+        hidden = {
+            "relu": lambda h: np.maximum(h, 0),
+            "tanh": np.tanh,
+            "gelu": lambda h: h * (1 + erf(h / np.sqrt(2))) / 2,
+            "gelu_tanh": lambda h: h / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3))),
+        }[spec.mlp.activation](hidden)
+        return hidden @ np.asarray(weights.weight_out) + np.asarray(weights.bias_out)
+
+    states = [np.asarray(x)]
+    for index in range(spec.depth):
+        weights, x = layer(params, index), states[-1]
+        branches = [
+            (lambda y, w=weights: np.asarray(attention.attend(w.attention, jnp.asarray(y), LAYER)), "attention")
+        ]
+        if spec.mlp:
+            branches.append((lambda y, w=weights: mlp(y, w.mlp), "mlp"))
+        for branch, name in branches:
+            scale = getattr(weights, f"{name}_norm")
+            out = branch(norm(x, scale) if spec.norm == "pre" else x)
+            out = x + out if spec.skip else out
+            x = norm(out, scale) if spec.norm == "post" else out
+        states.append(x)
+    return np.stack(states)
+
+
+@pytest.mark.parametrize("norm", [None, "pre", "post"])
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "tanh"])
+@pytest.mark.parametrize("skip", [False, True])
+def test_switches_are_independent(x64, skip, activation, norm):
+    mlp = MLPSpec(width=20, activation=activation) if activation else None
+    spec = StackSpec(attention=LAYER, depth=2, skip=skip, mlp=mlp, norm=norm)
+    params, x = draw(spec, "float64")
+    if norm:  # scale 1 and shift 0 would hide a mix-up
+        shake = 1 + 0.3 * jax.random.normal(jax.random.key(8), (2, 8))
+        params = params._replace(attention_norm=network.NormParams(shake, shake - 1))
+        if mlp:
+            params = params._replace(mlp_norm=network.NormParams(shake + 1, 1 - shake))
+    np.testing.assert_allclose(
+        network.hidden_states(params, x, spec), reference(params, x, spec), rtol=1e-10, atol=1e-12
+    )
+
+
+def test_without_skip_there_is_no_skip_anywhere(x64):
+    """Scaling what each branch puts out scales the network's output: nothing goes around the branch."""
+    for mlp in (None, MLPSpec(width=20, activation="relu")):
+        spec = StackSpec(attention=dataclasses.replace(LAYER, bias=False), depth=1, mlp=mlp)
+        params = network.init(jax.random.key(0), spec)  # no biases: relu is homogeneous of degree one
+        x = jax.random.normal(jax.random.key(1), (5, 8))
+        out = network.apply(params, x, spec)
+        scaled = params._replace(attention=params.attention._replace(output=3 * params.attention.output))
+        np.testing.assert_allclose(network.apply(scaled, x, spec), 3 * out, rtol=1e-5, atol=1e-6)
+        silent = params._replace(attention=params.attention._replace(output=0 * params.attention.output))
+        assert bool(jnp.all(network.apply(silent, x, spec) == 0))
+        with_skip = dataclasses.replace(spec, skip=True)
+        assert not bool(jnp.all(network.apply(silent, x, with_skip) == 0))
+
+
+def test_pure_attention_is_the_sum_over_all_head_paths(x64):
+    """X^L − 1bᵀ = Σ (P^L···P^1) X (W^1···W^L) over all choices of heads, later layers on the left."""
+    spec = StackSpec(attention=dataclasses.replace(LAYER, bias=False), depth=3)
+    params = network.init(jax.random.key(0), spec, dtype="float64")
+    x = jax.random.normal(jax.random.key(1), (5, 8), "float64")
+    states = network.hidden_states(params, x, spec)
+    weights = [attention.attention_weights(layer(params, i).attention, states[i], spec.attention) for i in range(3)]
+    total = np.zeros((5, 8))
+    for heads in itertools.product(range(2), repeat=3):
+        left, right = np.eye(5), np.eye(8)
+        for i, h in enumerate(heads):
+            left = np.asarray(weights[i][h]) @ left
+            right = right @ np.asarray(params.attention.value[i, h] @ params.attention.output[i, h])
+        total += left @ np.asarray(x) @ right
+    np.testing.assert_allclose(states[-1], total, rtol=1e-12, atol=1e-13)
+
+
+def test_apply_is_the_last_hidden_state():
+    params, x = draw(EVERYTHING)
+    states = network.hidden_states(params, x, EVERYTHING)
+    assert states.shape == (4, 5, 8)
+    np.testing.assert_array_equal(states[0], x)
+    np.testing.assert_allclose(states[-1], network.apply(params, x, EVERYTHING), rtol=1e-5, atol=1e-6)
+
+
+def test_drawn_layers_are_the_stored_ones(key):
+    _, x = draw(EVERYTHING)
+    stored = network.init(key, EVERYTHING, gain=1.3, bias_std=0.2)
+    drawn = network.random_layers(key, EVERYTHING, gain=1.3, bias_std=0.2)
+    np.testing.assert_allclose(
+        network.apply(stored, x, EVERYTHING), network.apply(drawn, x, EVERYTHING), rtol=1e-4, atol=1e-5
+    )
+    held = sum(leaf.size for leaf in jax.tree.leaves((drawn.gain, drawn.bias_std))) + drawn.keys.size
+    assert held == EVERYTHING.depth + 2  # a key per layer and two numbers
+
+
+def test_layers_are_independent_draws(key):
+    params = network.init(key, EVERYTHING)
+    flat = jnp.concatenate([w.reshape(3, -1) for w in (*params.attention[:4], params.mlp.weight_in)], axis=1)
+    assert jnp.unique(flat).size > 0.999 * flat.size
+
+
+def test_switched_off_parts_may_stay_in_the_parameters():
+    params, x = draw(EVERYTHING)
+    bare = dataclasses.replace(EVERYTHING, skip=False, mlp=None, norm=None)
+    alone = network.LayerParams(params.attention)
+    np.testing.assert_array_equal(network.apply(params, x, bare), network.apply(alone, x, bare))
+
+
+def test_masks_and_scales_reach_every_layer(x64):
+    """With a causal mask, a token's output does not depend on later tokens, at any depth."""
+    spec = StackSpec(attention=LAYER, depth=3, skip=True)
+    params, x = draw(spec, "float64")
+    mask = attention.masks.causal(5)
+    changed = x.at[4].add(1.0)
+    before, after = (network.apply(params, tokens, spec, mask=mask, scale=2.0) for tokens in (x, changed))
+    np.testing.assert_array_equal(before[:4], after[:4])
+    assert not np.allclose(before[4], after[4])
+    assert not np.allclose(network.apply(params, x, spec, scale=2.0), network.apply(params, x, spec))
+
+
+def test_one_trace_serves_a_sweep_and_depth_is_not_unrolled():
+    spec = StackSpec(attention=LAYER, depth=3)
+    params, x = draw(spec)
+    traces = []
+
+    @jax.jit
+    def run(scale):
+        traces.append(scale)
+        return network.apply(params, x, spec, scale=scale)
+
+    for scale in (0.1, 1.0, 10.0):
+        run(scale)
+    assert len(traces) == 1
+
+    def equations(depth):
+        deep = dataclasses.replace(spec, depth=depth)
+        recipe = network.random_layers(jax.random.key(0), deep)
+        return str(jax.make_jaxpr(lambda x: network.apply(recipe, x, deep))(x)).count("\n")
+
+    assert equations(3) == equations(96)
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_bad_input(key):
+    params, x = draw(EVERYTHING)
+    bad_specs = [
+        (ValueError, "`depth` must be an integer >= 1, got 0", {"depth": 0}),
+        (ValueError, "`norm` must be one of None, 'pre', 'post', got 'both'", {"norm": "both"}),
+        (TypeError, "`mlp` must be an MLPSpec or None, got 32", {"mlp": 32}),
+        (TypeError, "`attention` must be an AttentionSpec", {"attention": None}),
+        (ValueError, "`norm_epsilon` must be > 0", {"norm_epsilon": 0.0}),
+    ]
+    for error, message, change in bad_specs:
+        with pytest.raises(error, match=message):
+            dataclasses.replace(EVERYTHING, **change)
+    with pytest.raises(ValueError, match="`activation` must be one of 'relu'"):
+        MLPSpec(width=3, activation="swish")
+    two = dataclasses.replace(EVERYTHING, depth=2)
+    calls = [
+        (ValueError, r"`x` must have d_model=8 features", (params, x[:, :4], EVERYTHING)),
+        (ValueError, r"`params.query` must have shape \(2, 2, 8, 4\)", (params, x, two)),
+        (ValueError, "`params.mlp` must be given", (params._replace(mlp=None), x, EVERYTHING)),
+        (TypeError, "`params` must be LayerParams or RandomLayers", (params.attention, x, EVERYTHING)),
+        (TypeError, "`x` must have the dtype of `params", (params, x.astype("bfloat16"), EVERYTHING)),
+        (ValueError, "`params` must be drawn for depth=2, got 3",
+         (network.random_layers(key, EVERYTHING), x, two)),
+    ]  # fmt: skip
+    for error, message, arguments in calls:
+        with pytest.raises(error, match=message):
+            network.apply(*arguments)
+        with pytest.raises(error, match=message):
+            network.hidden_states(*arguments)
+    with pytest.raises(TypeError, match="`key` must be one typed key"):
+        network.init(jax.random.split(key), EVERYTHING)
