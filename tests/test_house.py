@@ -1,0 +1,116 @@
+"""The rules of the house: who imports whom, what importing costs, and that every kernel compiles for every platform."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from rc_jax import attention, collapse, network, scale, sparsity, special
+
+ROOT = pathlib.Path(__file__).parent.parent
+ORDER = (
+    {"_checks"},
+    {"special"},
+    {"attention"},
+    {"network"},
+    {"collapse", "scale", "sparsity"},
+    {"ensemble"},
+    {"training", "pretrained"},
+    {"cli"},
+)
+LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
+# Closed forms and simulations of the same thing: their agreement is evidence only while neither uses the other.
+# What both start from, a definition or a root finder, is common.
+CLOSED = {
+    "scale": {"annealed", "exact", "fit", "optimum"},
+    "sparsity": {"decaying", "features", "rectified", "smooth"},
+}
+SIMULATED = {"scale": {"expected", "random_scores", "typical"}, "sparsity": {"quadrature"}}
+COMMON = {"scale": {"gradient", "root"}, "sparsity": {"measure"}}
+
+
+def imports(path):
+    """Dotted names of everything a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_rooms_import_only_earlier_rooms():
+    for path in (ROOT / "rc_jax").rglob("*.py"):
+        room = path.relative_to(ROOT / "rc_jax").parts[0].removesuffix(".py")
+        if room == "__init__":
+            continue
+        for name in imports(path):
+            parts = name.split(".")
+            assert parts[0] != "experiments", f"{path} imports {name}"
+            if parts[0] == "rc_jax" and len(parts) > 1 and parts[1] not in (room, "__version__"):
+                assert LEVEL[parts[1]] < LEVEL[room], f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("room", CLOSED)
+def test_closed_forms_and_simulations_do_not_import_each_other(room):
+    files = {path.stem for path in (ROOT / "rc_jax" / room).glob("[a-z]*.py")}
+    assert CLOSED[room] | SIMULATED[room] | COMMON[room] == files, "a new file must be put on one side"
+    for side, other in ((CLOSED, SIMULATED), (SIMULATED, CLOSED)):
+        for stem in side[room]:
+            for name in imports(ROOT / "rc_jax" / room / f"{stem}.py"):
+                assert not any(f"rc_jax.{room}.{far}" in f"{name}." for far in other[room]), f"{stem} imports {name}"
+
+
+def test_importing_changes_no_setting_and_starts_nothing():
+    program = """
+import sys, jax
+before = dict(jax.config.values)
+import rc_jax
+from rc_jax import attention, collapse, ensemble, network, pretrained, scale, sparsity, special
+assert dict(jax.config.values) == before, "a JAX setting was touched"
+assert not jax._src.xla_bridge._backends, "a backend was started"
+heavy = {"flax", "matplotlib", "safetensors", "tokenizers", "torch", "transformers"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+def test_every_public_name_is_documented():
+    for room in (attention, network, collapse, scale, sparsity, special):
+        for name in room.__all__:
+            assert getattr(room, name).__doc__, f"{room.__name__}.{name} has no docstring"
+
+
+STACK = network.StackSpec(attention=attention.AttentionSpec(d_model=8, heads=2), depth=3)
+KERNELS = {
+    "attend": lambda x, n: attention.attend(
+        attention.init(jax.random.key(0), STACK.attention), x, STACK.attention, scale=n[0]
+    ),
+    "network": lambda x, n: network.apply(network.random_layers(jax.random.key(0), STACK), x, STACK),
+    "log_residuals": lambda x, n: collapse.log_residuals(network.random_layers(jax.random.key(0), STACK), x, STACK),
+    "gradient of log_residuals": lambda x, n: jax.grad(
+        lambda x: collapse.log_residuals(network.random_layers(jax.random.key(0), STACK), x, STACK)[-1]
+    )(x),
+    "residual": lambda x, n: collapse.residual(x, "argmin"),
+    "ranks": lambda x, n: (collapse.stable_rank(x), collapse.diameter(x)),
+    "optimal_scale": lambda x, n: scale.optimal_scale(n),
+    "optimal_scale, cosine": lambda x, n: scale.optimal_scale(n, dim=128),
+    "optimal_scale_exact": lambda x, n: scale.optimal_scale_exact(n),
+    "gradient_norm": lambda x, n: scale.gradient_norm(x, n[0]),
+    "relu_squared": lambda x, n: sparsity.relu_squared(-n, n),
+    "identity": lambda x, n: sparsity.identity(-n, n),
+    "decay": lambda x, n: sparsity.decay(1 / n, 8),
+    "from_kernel": lambda x, n: sparsity.from_kernel(jax.nn.softplus, -n, n),
+    "special": lambda x, n: (special.log_bessel_i(1.5, n), special.log_hyp0f1(2.5, n), special.lambert_w0(n)),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_lowers_for_cpu_cuda_and_tpu(name):
+    shapes = jax.ShapeDtypeStruct((4, 8), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32)
+    exported = jax.export.export(jax.jit(KERNELS[name]), platforms=("cpu", "cuda", "tpu"))(*shapes)
+    assert set(exported.platforms) == {"cpu", "cuda", "tpu"}
