@@ -22,6 +22,7 @@ def draw(spec=SPEC, tokens=7, seed=0, dtype="float32"):
     return params, jax.random.normal(jax.random.key(seed + 100), (tokens, spec.d_model), dtype)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("causal", [False, True])
 def test_agrees_with_pytorch(x64, causal):
     spec = dataclasses.replace(SPEC, causal=causal)

@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-import transformers
 
 from rc_jax import attention, network, pretrained
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.torch
 
 TEXTS = (
     "Attention is not all you need: pure attention loses rank doubly exponentially with depth.",
