@@ -1,0 +1,85 @@
+"""Coefficients of Debye's uniform expansion of log I_v, exact, made once from their recurrence (DLMF 10.41.9).
+
+With S = √(v² + x²), p = v/S and t = 1/S,
+
+    log I_v(x) = S + v log(x/(v + S)) − ½ log(2πS) + Σ_k t^k P_k(p²),
+
+uniformly in x > 0. The series is asymptotic in 1/v, so every function here is first shifted upwards by `SHIFT` orders,
+where `TERMS` terms leave less than 1e-14, and brought back by the downward recurrence, which is stable.
+"""
+
+import functools
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+
+SHIFT = 16
+TERMS = 12
+Polynomial = list[Fraction]
+
+
+def _product(a: Polynomial, b: Polynomial) -> Polynomial:
+    out = [Fraction(0)] * (len(a) + len(b) - 1)
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            out[i + j] += x * y
+    return out
+
+
+def _sum(a: Polynomial, b: Polynomial) -> Polynomial:
+    short, long = sorted((a, b), key=len)
+    return [x + (short[i] if i < len(short) else 0) for i, x in enumerate(long)]
+
+
+def _next(u: Polynomial) -> Polynomial:
+    """U_{k+1} = ½p²(1 − p²) U_k' + ⅛ ∫₀^p (1 − 5t²) U_k dt."""
+    slope = [i * c for i, c in enumerate(u)][1:] or [Fraction(0)]
+    integrand = _product([Fraction(1, 8), Fraction(0), Fraction(-5, 8)], u)
+    integral = [Fraction(0)] + [c / (i + 1) for i, c in enumerate(integrand)]
+    return _sum(_product([Fraction(0), Fraction(0), Fraction(1, 2), Fraction(0), Fraction(-1, 2)], slope), integral)
+
+
+@functools.cache
+def coefficients() -> tuple[tuple[float, ...], ...]:
+    """Row k − 1 holds P_k: log(1 + Σ U_k(p)/v^k) = Σ_k (p/v)^k P_k(p²), degree k in p²."""
+    u = [[Fraction(1)]]
+    for _ in range(TERMS):
+        u.append(_next(u[-1]))
+    log: list[Polynomial] = [[]]
+    for k in range(1, TERMS + 1):
+        d = u[k]
+        for j in range(1, k):
+            d = _sum(d, _product([Fraction(-j, k)], _product(log[j], u[k - j])))
+        log.append(d)
+    return tuple(tuple(float(c) for c in log[k][k : 3 * k + 1 : 2]) for k in range(1, TERMS + 1))
+
+
+def _sum_of_rows(rows: list[list[float]], t: jax.Array, p2: jax.Array) -> jax.Array:
+    """Σ_k t^k row_k(p²) by Horner's rule in both, one loop step a coefficient.
+
+    Written out, the same sum differentiated twice takes a compiler minutes.
+    """
+    flat = [(c, m == 0) for row in reversed(rows) for m, c in reversed(list(enumerate(row)))]
+    coefficient = jnp.asarray([c for c, _ in flat], t.dtype)
+    last = jnp.asarray([end for _, end in flat])
+
+    def step(carry: tuple[jax.Array, jax.Array], at: tuple[jax.Array, jax.Array]) -> tuple:
+        total, inner = carry
+        c, end = at
+        inner = inner * p2 + c
+        return (jnp.where(end, (total + inner) * t, total), jnp.where(end, 0, inner)), None
+
+    zero = jnp.zeros_like(t)
+    return jax.lax.scan(step, (zero, zero), (coefficient, last))[0][0]
+
+
+def correction(t: jax.Array, p2: jax.Array) -> jax.Array:
+    """Σ_k t^k P_k(p²)."""
+    return _sum_of_rows([list(row) for row in coefficients()], t, p2)
+
+
+def correction_slope(t: jax.Array, p2: jax.Array) -> jax.Array:
+    """Σ_k t^k Q_k(p²) with Q_k = p^{1−k} d/dp [p^k P_k(p²)]; d(correction)/dx is −(x/S²) times it."""
+    rows = [[(k + 2 * m) * c for m, c in enumerate(row)] for k, row in enumerate(coefficients(), start=1)]
+    return _sum_of_rows(rows, t, p2)
