@@ -24,7 +24,7 @@ def log_hyp0f1(b, z):
     if b < 10_000:
         return mp.log(mp.hyp0f1(b, z, maxterms=10**7))
     b, z = mp.mpf(b), mp.mpf(z)
-    term, total, k = mp.one, mp.one, 0
+    term, total, k = mp.mpf(1), mp.mpf(1), 0
     while term > total * mp.eps or (b + k) * (k + 1) < z:
         term *= z / ((b + k) * (k + 1))
         total += term

@@ -1,0 +1,114 @@
+"""The annealed mean of softmax's gradient: numerator and denominator averaged apart, for two laws of scores."""
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import gammaln
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from rc_jax import _checks
+from rc_jax.special.bessel import log_bessel_ie
+from rc_jax.special.hyp0f1 import log_hyp0f1
+from rc_jax.special.inputs import as_common
+
+at_least_two = _checks.bounded(2)
+at_least_three = _checks.bounded(3)
+
+
+@_checks.guard(alpha=_checks.positive, n=at_least_two, dim=at_least_three)
+def annealed_objective(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, "..."]:
+    """Mean softmax gradient of n random scores at scale α, in the annealed approximation.
+
+    Formula: α(1 − M(2α)/(n M(α)²)), M(α) = E e^{αs}. Gaussian scores (dim=None): M = e^{α²/2}. Cosines between random
+    directions in d dimensions (dim=d): M = ₀F₁(; d/2; α²/4). Evaluated as −α expm1(log M(2α) − 2 log M(α) − log n):
+    no moment is ever formed, so only the value itself can overflow (to −inf), where it is that large.
+    The approximation fails where a few scores dominate the sum; compare `expected_objective`.
+
+    Args:
+        alpha: α > 0, the factor on scores of unit variance (Gaussian) or on cosines.
+        n: number of scores, at least 2; need not be whole.
+        dim: None for Gaussian scores, or the dimension d ≥ 3 of vectors whose cosines are the scores; may be traced.
+
+    Returns:
+        The objective, in the arguments' dtype, their shapes broadcast.
+
+    Raises:
+        TypeError: if an argument is not real.
+        ValueError: if α <= 0, n < 2, dim < 3, or the shapes do not broadcast.
+
+    Source: Su Jianlin, kexue.fm/archives/9812.
+
+    Example:
+        >>> from rc_jax.scale import annealed_objective
+        >>> print(f"{annealed_objective(2.0, 1024):.4f}")  # 2(1 - e^4/1024)
+        1.8934
+    """
+    dtype, (alpha, n, *rest) = _promote(alpha, n, dim)
+    return objective(jnp.log(alpha), jnp.log(n), rest[0] if rest else None).astype(dtype)
+
+
+@_checks.guard(alpha=_checks.positive, dim=at_least_three)
+def log_concentration(alpha: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, "..."]:
+    """Logarithm of n times the annealed participation Σp²: log M(2α) − 2 log M(α), in nats.
+
+    Formula: α² for Gaussian scores; for cosines 2α²/d·½(1 + O(α²/d²)) when α is small and ((d−1)/2) log α + const when
+    it is large, each without cancellation.
+
+    Args:
+        alpha: α > 0.
+        dim: None for Gaussian scores, or the dimension d ≥ 3. May be traced.
+
+    Returns:
+        The logarithm, in the arguments' dtype, their shapes broadcast. Differentiable to any order in both.
+
+    Raises:
+        TypeError: if an argument is not real.
+        ValueError: if α <= 0 or dim < 3.
+
+    Source: Su Jianlin, kexue.fm/archives/9812; the large-α form is this package's own.
+
+    Example:
+        >>> from rc_jax.scale import log_concentration
+        >>> print(f"{log_concentration(1e6, 3):.4f}")  # log(α coth α)
+        13.8155
+    """
+    if dim is None:
+        dtype, (alpha,) = as_common(alpha=alpha)
+        return concentration(alpha, None).astype(dtype)
+    dtype, (alpha, dim) = as_common(alpha=alpha, dim=dim)
+    return concentration(alpha, dim).astype(dtype)
+
+
+def concentration(alpha: jax.Array, dim: jax.Array | None) -> jax.Array:
+    """`log_concentration` for arrays of one shape and dtype."""
+    if dim is None:
+        return alpha * alpha
+    order = dim / 2 - 1
+    large = alpha > order + 16
+    low, high = jnp.where(large, 1, alpha), jnp.where(large, alpha, order + 17)
+    low, high = jnp.stack([2 * low, low]), jnp.stack([2 * high, high])
+    b, orders = jnp.stack([dim, dim]) / 2, jnp.stack([order, order])
+    moments = log_hyp0f1(b, low * low / 4)
+    bessel = log_bessel_ie(orders, high)
+    small_form = moments[0] - 2 * moments[1]
+    large_form = order * jnp.log(high[1] / 4) - gammaln(dim / 2) + bessel[0] - 2 * bessel[1]
+    return jnp.where(large, large_form, small_form)
+
+
+def objective(log_alpha: jax.Array, log_n: jax.Array, dim: jax.Array | None) -> jax.Array:
+    """The annealed objective in logarithmic variables, for arrays of one shape and dtype."""
+    alpha = jnp.exp(log_alpha)
+    return -alpha * jnp.expm1(concentration(alpha, dim) - log_n)
+
+
+def log_one_minus_slope(log_alpha: jax.Array, log_n: jax.Array, dim: jax.Array | None) -> jax.Array:
+    """log(1 − f′(α)) for f the annealed objective: zero at its maximum, rising, and nearly linear in log n.
+
+    f′ = 1 − e^{C − log n}(1 + αC′) with C = `concentration`; C′ comes from automatic differentiation.
+    """
+    value, slope = jax.jvp(lambda u: concentration(jnp.exp(u), dim), (log_alpha,), (jnp.ones_like(log_alpha),))
+    return value + jnp.log1p(slope) - log_n
+
+
+def _promote(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None) -> tuple:
+    return as_common(alpha=alpha, n=n) if dim is None else as_common(alpha=alpha, n=n, dim=dim)

@@ -1,0 +1,239 @@
+"""The annealed optimum: published values, arbitrary precision, closed form, ranges, derivatives, traces."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import export
+
+from rc_jax import scale
+from rc_jax.scale import optimum
+from tests.oracles import scale as oracle
+
+GRID = 40 * np.arange(1, 501)
+
+
+def test_gaussian_optimum_is_lamberts(x64):
+    n = np.concatenate([GRID, [2, 3, 7, 1e6, 1e9, 1e15]]).astype(float)
+    found = scale.optimize_scale(n)
+    assert found.converged.all()
+    np.testing.assert_allclose(found.scale, scale.optimal_scale_exact(n), rtol=1e-13)
+
+
+@pytest.mark.parametrize("n", ["2", "128", "1024", "20000", "1e30"])
+def test_both_gaussian_forms_match_bisection(dtype, n):
+    exact = float(oracle.gaussian_scale(n))
+    eps = float(jnp.finfo(dtype).eps)
+    assert scale.optimal_scale_exact(float(n)) == pytest.approx(exact, rel=8 * eps)
+    assert scale.optimal_scale(float(n)) == pytest.approx(exact, rel=16 * eps)
+
+
+def test_lamberts_form_holds_to_the_largest_numbers(x64):
+    assert scale.optimal_scale_exact(1e300) == pytest.approx(float(oracle.gaussian_scale("1e300")), rel=1e-14)
+    assert scale.optimal_scale(1e300) == pytest.approx(float(oracle.gaussian_scale("1e300")), rel=1e-14)
+
+
+def test_published_gaussian_values(x64):
+    np.testing.assert_allclose(scale.optimal_scale(np.array([128, 1024, 20000])), [1.7109, 2.1465, 2.6782], atol=5e-5)
+    assert scale.fit_coefficient(GRID.astype(float), scale.optimal_scale(GRID), "sqrt_log") == pytest.approx(
+        0.84135, abs=5e-6
+    )
+
+
+@pytest.mark.parametrize(("dim", "coefficient"), [(32, 2.304), (64, 2.707), (128, 3.4877), (256, 4.704), (512, 6.493)])
+def test_published_cosine_coefficients(x64, dim, coefficient):
+    got = scale.fit_coefficient(GRID.astype(float), scale.optimal_scale(GRID, dim), "log")
+    assert got == pytest.approx(coefficient, abs=5e-5 if dim == 128 else 5e-4)
+
+
+@pytest.mark.parametrize(
+    ("n", "dim"),
+    [
+        (2, 3),
+        (3, 4),
+        (1000, 3),
+        (50, 5),
+        (10**9, 8),
+        (1000, 128),
+        (20000, 128),
+        (10**9, 1024),
+        (2, 65536),
+        (1000, 65536),
+    ],
+)
+def test_cosine_optimum_matches_arbitrary_precision(dtype, n, dim):
+    got = scale.optimize_scale(float(n), dim)
+    exact = oracle.cosine_scale(n, dim, got.scale)
+    rounding = float(jnp.finfo(dtype).eps) * (4 + 2 * np.log(n))
+    assert got.converged
+    assert abs(float(mp.mpf(float(got.scale)) / exact) - 1) < 4 * rounding
+
+
+def test_an_integrated_density_gives_the_same_optimum(x64):
+    got = scale.optimal_scale(300.0, 8)
+    assert got == pytest.approx(float(oracle.cosine_scale(300, 8, got, moment=oracle.moment)), rel=1e-12)
+
+
+def test_three_dimensions_in_the_limit(dtype):
+    """M(2α)/M(α)² = α coth α in three dimensions, so that α* = n/2 for many keys."""
+    n = jnp.asarray([1e3, 1e6, 1e9], dtype)
+    np.testing.assert_allclose(scale.optimal_scale(n, 3), n / 2, rtol=64 * float(jnp.finfo(dtype).eps))
+    np.testing.assert_allclose(jax.vmap(jax.grad(scale.optimal_scale), (0, None))(n, 3), 0.5, rtol=1e-5)
+    alpha = jnp.asarray([1e-2, 1.0, 30.0], dtype)
+    expected = jnp.log(alpha / jnp.tanh(alpha))
+    np.testing.assert_allclose(scale.log_concentration(alpha, 3), expected, rtol=1e-2 if dtype == "float32" else 1e-10)
+
+
+@pytest.mark.parametrize("dim", [None, 3, 8, 128, 65536])
+def test_it_is_a_maximum_of_the_objective(x64, dim):
+    n = jnp.asarray([2.0, 40.0, 1e4, 1e9])
+    found = scale.optimize_scale(n, dim)
+    assert found.converged.all()
+    slope = jax.vmap(jax.grad(lambda a, n: scale.annealed_objective(a, n, dim)))(found.scale, n)
+    assert jnp.abs(slope).max() < 1e-12
+    np.testing.assert_array_equal(found.value, scale.annealed_objective(found.scale, n, dim))
+    for factor in (0.5, 0.99, 1.01, 2.0):
+        assert (scale.annealed_objective(factor * found.scale, n, dim) < found.value).all()
+
+
+@pytest.mark.parametrize("dim", [None, 3.0, 128.0, 65536.0])
+def test_derivatives_match_differences(x64, dim):
+    for n in (5.0, 1e3, 1e9):
+        step = 1e-4
+        up, down = scale.optimal_scale(n * (1 + step), dim), scale.optimal_scale(n * (1 - step), dim)
+        slope = jax.grad(scale.optimal_scale)(n, dim)
+        assert slope == pytest.approx(float((up - down) / (2 * step * n)), rel=1e-6)
+        if dim and dim > 3:
+            up, down = scale.optimal_scale(n, dim * (1 + step)), scale.optimal_scale(n, dim * (1 - step))
+            assert jax.jacrev(scale.optimal_scale, 1)(n, dim) == pytest.approx(
+                float((up - down) / (2 * step * dim)), rel=1e-6
+            )
+    curve = jax.grad(jax.grad(scale.optimal_scale))
+    if dim is None:
+        assert curve(1e3) == pytest.approx(float(jax.grad(jax.grad(scale.optimal_scale_exact))(1e3)), rel=1e-12)
+
+
+def test_stable_from_small_to_large_dimensions(dtype):
+    n = jnp.asarray([2.0, 10.0, 1e3, 1e9], dtype)
+    dims = [3, 4, 7.5, 100, 5000, 65536]
+    found = [scale.optimize_scale(n, dim) for dim in dims]
+    assert all(f.converged.all() for f in found)
+    # above a few dimensions α*/√d → the Gaussian optimum
+    ratio = found[-1].scale[:3] / 256.0
+    np.testing.assert_allclose(ratio, scale.optimal_scale(n[:3]), rtol=1e-3)
+
+
+def test_one_trace_for_every_n_and_every_dimension():
+    count = 0
+
+    @jax.jit
+    def traced(n, dim):
+        nonlocal count
+        count += 1
+        return scale.optimal_scale(n, dim)
+
+    n = jnp.asarray(GRID, jnp.float32)
+    for dim in (32.0, 64.0, 128.0):
+        traced(n, dim)
+    assert count == 1
+    before = optimum._optimize._cache_size()
+    scale.optimal_scale(GRID)
+    for dim in (32, 64.0, jnp.float32(128)):
+        scale.optimal_scale(n, dim)
+    assert optimum._optimize._cache_size() <= before + 2
+
+
+def test_batches_agree_with_single_calls(x64):
+    n = jnp.asarray([[2.0, 40.0, 1e5], [3.0, 7.0, 1e9]])
+    whole = scale.optimal_scale(n, 128)
+    assert whole.shape == n.shape
+    mapped = jax.vmap(jax.vmap(functools.partial(scale.optimal_scale, dim=128)))(n)
+    np.testing.assert_allclose(whole, mapped, rtol=1e-13)
+    np.testing.assert_allclose(whole[1, 2], scale.optimal_scale(1e9, 128), rtol=1e-13)
+    assert scale.optimal_scale(n[:, :, None], jnp.asarray([3.0, 128.0])).shape == (2, 3, 2)
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.floats(2, 1e9), st.floats(3, 65536))
+def test_more_keys_or_dimensions_want_a_larger_scale(n, dim):
+    low, more = (
+        scale.optimal_scale(np.float32(n), np.float32(dim)),
+        scale.optimal_scale(np.float32(1.5 * n), np.float32(dim)),
+    )
+    assert 0 < low < more
+
+
+def test_objective_needs_no_moment_to_be_representable(dtype):
+    assert scale.annealed_objective(1e-3, 2, 65536) == pytest.approx(5e-4, rel=1e-5)
+    assert np.isfinite(scale.annealed_objective(3e3, 1e9, 65536 * 16))
+    assert scale.annealed_objective(100.0, 1e9) == -np.inf  # the value itself is −1e4335
+    exact = [2 * (1 - np.exp(4) / 64), 0.5 * (1 - np.exp(0.25) / 64)]
+    got = scale.annealed_objective(jnp.asarray([2.0, 0.5], dtype), 64)
+    np.testing.assert_allclose(got, exact, rtol=32 * float(jnp.finfo(dtype).eps))
+
+
+def test_results_follow_the_input_dtype(x64):
+    for kind in (jnp.bfloat16, jnp.float32, jnp.float64):
+        assert scale.optimal_scale(jnp.asarray([64.0], kind)).dtype == kind
+        assert scale.optimal_scale_exact(jnp.asarray([64.0], kind)).dtype == kind
+        assert scale.annealed_objective(2.0, jnp.asarray([64.0], kind), 128).dtype == kind
+    assert scale.optimal_scale(GRID[:2]).dtype == jnp.float64
+    assert scale.optimal_scale_exact(10**12) > 0
+
+
+def test_laws_are_fitted_in_closed_form(x64):
+    n = jnp.asarray([10.0, 100.0, 1000.0])
+    alpha = 2.5 * jnp.log(n)
+    assert scale.fit_coefficient(n, alpha, "log") == pytest.approx(2.5)
+    assert scale.relative_residual(n, alpha, "log") == pytest.approx(0, abs=1e-15)
+    phi = jnp.sqrt(jnp.log(n))
+    fit, *_ = np.linalg.lstsq(np.asarray(phi)[:, None], np.asarray(alpha), rcond=None)
+    assert scale.fit_coefficient(n, alpha, "sqrt_log") == pytest.approx(fit[0])
+    misfit = np.linalg.norm(alpha - fit[0] * phi) / np.linalg.norm(alpha)
+    assert scale.relative_residual(n, alpha, "sqrt_log") == pytest.approx(misfit)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: scale.optimal_scale(1), ValueError, "`n` must be >= 2, got 1"),
+        (lambda: scale.optimal_scale(np.array([40.0, 1.5])), ValueError, "`n` must be >= 2, got 1.5"),
+        (lambda: scale.optimal_scale("40"), TypeError, "`n` must be a real number"),
+        (lambda: scale.optimal_scale(40j), TypeError, "`n` must be a real number"),
+        (lambda: scale.optimal_scale(True), TypeError, "`n` must be a real number"),
+        (lambda: scale.optimal_scale(np.nan), ValueError, "`n` must be finite"),
+        (lambda: scale.optimal_scale(40, 2), ValueError, "`dim` must be >= 3, got 2"),
+        (lambda: scale.optimal_scale(40, "128"), TypeError, "`dim` must be a real number"),
+        (lambda: scale.optimize_scale(40, -1), ValueError, "`dim` must be >= 3"),
+        (lambda: scale.optimize_scale(np.ones(3) * 40, np.ones(2) * 4), ValueError, "must broadcast together"),
+        (lambda: scale.optimal_scale_exact(0), ValueError, "`n` must be >= 2"),
+        (lambda: scale.annealed_objective(0.0, 40), ValueError, "`alpha` must be > 0, got 0"),
+        (lambda: scale.annealed_objective(-1.0, 40), ValueError, "`alpha` must be > 0, got -1"),
+        (lambda: scale.annealed_objective(1.0, 1), ValueError, "`n` must be >= 2"),
+        (lambda: scale.log_concentration(1.0, 2.5), ValueError, "`dim` must be >= 3"),
+        (lambda: scale.fit_coefficient(jnp.ones(2), jnp.ones(2), "log"), ValueError, "`n` must be > 1"),
+        (lambda: scale.fit_coefficient(2 * jnp.ones(2), jnp.ones(2), "linear"), ValueError, "`law` must be one of"),
+        (lambda: scale.fit_coefficient(2 * jnp.ones(2), jnp.ones(3), "log"), ValueError, "must broadcast together"),
+    ],
+)
+def test_bad_input_is_refused_by_name(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_traced_n_below_two_gives_nan():
+    assert np.isnan(jax.jit(scale.optimal_scale)(1.0))
+    assert np.isnan(jax.jit(scale.optimal_scale_exact)(1.0))
+
+
+@pytest.mark.parametrize("dim", [None, 128.0])
+def test_lowers_for_every_platform(dim):
+    arguments = [jax.ShapeDtypeStruct((4,), jnp.float32)]
+    for function in (scale.optimal_scale, lambda n, dim: jax.jacrev(scale.optimal_scale)(n, dim)):
+        lowered = export.export(jax.jit(lambda n, f=function: f(n, dim)), platforms=("cpu", "cuda", "tpu"))(*arguments)
+        assert lowered.platforms == ("cpu", "cuda", "tpu")
