@@ -9,10 +9,11 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from rc_jax import _checks
 from rc_jax.attention import masks
 from rc_jax.attention.layer import check_mask_size
-from rc_jax.collapse import mean_residual
+from rc_jax.collapse import mean_residual, token_wise
 from rc_jax.collapse.mean_residual import MeanResidual
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 from rc_jax.network.spec import check_stack
+from rc_jax.network.stack import Arithmetic, block
 
 _TOKENS = _checks.float_array("token", "feature", minimum={"token": 2})
 
@@ -29,18 +30,18 @@ def log_residuals(
     """The logarithms log ‖res(X^l)‖_F (nats) before the first layer and after each one, exact at any depth.
 
     Plain arithmetic subtracts the mean from tokens that agree in all their digits: float32 is blind after 2 or 3 layers
-    and float64 after 4. Here the tokens are carried as a mean and a scaled difference, and a layer of full attention
-    maps the difference to its cube without a cancellation (`rc_jax.collapse.mean_residual`; this package's own result).
-    The relative error is a few roundings however small the residual, and the result is differentiable.
+    and float64 after 3 or 4. Here the tokens are carried as a mean and a scaled difference, and every sublayer maps the
+    difference without a cancellation: full attention to its cube, the others to first order
+    (`rc_jax.collapse.mean_residual`, `rc_jax.collapse.token_wise`; this package's own result). The relative error is a
+    few roundings times the conditioning of the network itself, however small the residual, and it is differentiable.
 
-    Covers softmax attention on dot products with any heads and biases, with or without skip connections. Under a mask
-    (`causal`, `window`, `mask`) the difference is carried at first order, which is exact too, provided that the rows'
-    supports differ; a `mask` that hides nothing should be left out.
+    Covers softmax attention on dot products with any heads, biases and masks, with or without skip connections, MLP
+    and LayerNorm.
 
     Args:
         params: from `network.init`, or a recipe from `network.random_layers`.
         x: at least two tokens.
-        spec: the network, without MLP and LayerNorm.
+        spec: the network; dot-product scores and softmax weights.
         scale: α of every layer, a number or one per head; 1/√d_head by default; may be traced.
         mask: of every layer, True where row i may see column j.
 
@@ -48,8 +49,8 @@ def log_residuals(
         depth + 1 numbers; −inf where all tokens are equal.
 
     Raises:
-        ValueError: shapes that do not fit `spec`; fewer than two tokens; a network with an MLP, LayerNorm, or another
-            score or weight than dot-product softmax, for which this form is not exact; a `scale` that is not positive.
+        ValueError: shapes that do not fit `spec`; fewer than two tokens; another score or weight than dot-product
+            softmax, for which no form without cancellation is built in; a `scale` that is not positive.
         TypeError: `x` not floating-point, or of another dtype than `params`.
 
     Example:
@@ -71,11 +72,15 @@ def log_residuals(
 def _log_residuals(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Array:
     layer = spec.attention
     seen = masks.combine(x.shape[0], causal_mask=layer.causal, radius=layer.window, extra=mask)
+    arithmetic = Arithmetic(
+        attend=lambda weights, state: mean_residual.attend(weights, state, layer, scale, seen),
+        mlp=lambda weights, state: token_wise.mlp(weights, state, spec),
+        norm=lambda weights, state: token_wise.layer_norm(weights, state, spec.norm_epsilon),
+        add=mean_residual.add,
+    )
 
     def step(state: MeanResidual, weights: LayerParams) -> tuple[MeanResidual, Array]:
-        out = mean_residual.attend(weights.attention, state, layer, scale, seen)
-        if spec.skip:
-            out = mean_residual.add(state, out)
+        out = block(weights, state, spec, arithmetic)
         return out, out.log_size
 
     start = mean_residual.decompose(x)
@@ -135,11 +140,7 @@ def _check_covered(spec: StackSpec) -> None:
     """Raise unless the arithmetic is exact for this network, and say why it is not."""
     layer = spec.attention
     reason = None
-    if spec.norm is not None:
-        reason = f"no LayerNorm (norm=None), for its rescaling depends on the tokens' mean, got norm={spec.norm!r}"
-    elif spec.mlp is not None:
-        reason = f"no MLP (mlp=None), for its differences are not carried yet, got mlp={spec.mlp!r}"
-    elif layer.weights != "softmax":
+    if layer.weights != "softmax":
         reason = f"weights='softmax', whose rows share a factor that this form takes out, got {layer.weights!r}"
     elif layer.scores != "dot":
         reason = f"scores='dot', which are bilinear in the tokens, got {layer.scores!r}"

@@ -9,7 +9,8 @@ so that with p̃ = softmax(r), the row every token would share, and f(t) = expm1
     ẑ_i = log Σ_k p̃_k e^{cÊ_ik} / c,    P_ij = p̃_j + c Δ̂_ij,    Δ̂_ij = p̃_j (Ê_ij − ẑ_i) f(c(Ê_ij − ẑ_i))
 
 exactly, and the new difference is e^{3ℓ} Σ_h Δ̂_h R̂ W_h: the cube of the old one by construction, however small it is.
-Rows under a mask have different supports and share no p̃; there P(1x̄ᵀ + e^ℓR̂) = 1x̄ᵀ + e^ℓ PR̂ is exact, at first order.
+Under a mask row i has a p̃ of its own, softmax(r) over the tokens it sees, and adds e^ℓ res(p̃^(i) R̂ W_h): nothing where
+all rows see the same tokens, the whole first order where they do not.
 """
 
 from typing import NamedTuple
@@ -56,6 +57,26 @@ def recenter(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feat
     return x - mean[None], mean
 
 
+def from_rows(rows: Float[Array, "token feature"], log_size: Float[Array, ""]) -> MeanResidual:
+    """e^log_size times a matrix that is given at an ordinary size, split into mean and scaled difference."""
+    difference, mean = recenter(rows)
+    direction, log_norm = normalise(difference)
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(mean)))
+    largest = jnp.where(largest > 0, largest, 1)
+    # The size alone may overflow where its product with a small mean does not.
+    return MeanResidual(jnp.exp(log_size + jnp.log(largest)) * (mean / largest), direction, log_size + log_norm)
+
+
+def add(a: MeanResidual, b: MeanResidual) -> MeanResidual:
+    """The sum of two token matrices, formed at the larger one's size."""
+    larger = jnp.maximum(a.log_size, b.log_size)
+    reference = jnp.where(jnp.isfinite(larger), larger, 0)
+    difference = jnp.exp(a.log_size - reference) * a.direction + jnp.exp(b.log_size - reference) * b.direction
+    difference, missed = recenter(difference)
+    direction, log_norm = normalise(difference)
+    return MeanResidual(a.mean + b.mean + jnp.exp(reference) * missed, direction, reference + log_norm)
+
+
 def attend(
     params: AttentionParams,
     state: MeanResidual,
@@ -77,42 +98,45 @@ def attend(
     pair = jnp.einsum("hik,hjk->hij", query, key, precision=spec.precision)
     value = project(state.direction, params.value, None, spec)
 
-    log_shared = jax.nn.log_softmax(common, axis=-1)
+    def mix(weights: Float[Array, "head token token"]) -> Float[Array, "token feature"]:
+        mixed = jnp.einsum("hij,hjk->hik", weights, value, precision=spec.precision)
+        return jnp.einsum("hik,hkd->id", mixed, params.output, precision=spec.precision)
+
     if mask is None:
-        weights = weight_differences(log_shared, pair, size)
-        order = 3
+        log_shared = jax.nn.log_softmax(common, axis=-1)[:, None]
     else:
-        logits = common[:, None] + jnp.square(size) * pair
-        weights = jax.nn.softmax(jnp.where(mask[None], logits, -jnp.inf), axis=-1)
-        order = 1
-    mixed = jnp.einsum("hij,hjk->hik", weights, value, precision=spec.precision)
-    difference = jnp.einsum("hik,hkd->id", mixed, params.output, precision=spec.precision)
-    difference, missed = recenter(difference)
-    direction, log_norm = normalise(difference)
+        pair = jnp.where(mask[None], pair, 0)
+        log_shared = jax.nn.log_softmax(jnp.where(mask[None], common[:, None], -jnp.inf), axis=-1)
+    out = from_rows(mix(weight_differences(log_shared, pair, size)), 3 * state.log_size)
+    shared = jnp.exp(log_shared)
+    if mask is not None:
+        # Against the first row, so that rows that see the same tokens differ by exactly nothing.
+        out = add(out, from_rows(mix(shared - shared[:, :1]), state.log_size))
 
     value_mean = jnp.einsum("d,hdk->hk", state.mean, params.value, precision=spec.precision)
-    if mask is None:
-        value_mean = value_mean + size * jnp.einsum("hj,hjk->hk", jnp.exp(log_shared), value, precision=spec.precision)
+    value_mean = value_mean + size * jnp.einsum("hj,hjk->hk", shared[:, 0], value, precision=spec.precision)
     if spec.bias:
         assert params.value_bias is not None
         value_mean = value_mean + params.value_bias
-    mean = jnp.einsum("hk,hkd->d", value_mean, params.output, precision=spec.precision)
+    mean = jnp.einsum("hk,hkd->d", value_mean, params.output, precision=spec.precision) + out.mean
     if spec.bias:
         assert params.output_bias is not None
         mean = mean + params.output_bias
-    return MeanResidual(mean + size**order * missed, direction, order * state.log_size + log_norm)
+    return out._replace(mean=mean)
 
 
 def weight_differences(
-    log_shared: Float[Array, "head token"], pair: Float[Array, "head token token"], size: Float[Array, ""]
+    log_shared: Float[Array, "head #token token"], pair: Float[Array, "head token token"], size: Float[Array, ""]
 ) -> Float[Array, "head token token"]:
-    """Δ̂ with P = 1p̃ᵀ + e^{2ℓ}Δ̂, given log p̃, Ê and e^ℓ; relative precision is kept for every e^ℓ, zero included.
+    """Δ̂ with P = p̃ + e^{2ℓ}Δ̂, given log p̃, Ê and e^ℓ; relative precision is kept for every e^ℓ, zero included.
+
+    p̃ is one row for all tokens, or a row for each; where log p̃ = −inf the weight is zero.
 
     Each entry takes the plain difference e^{log p̃ + t} − p̃ where its exponent t = c(Ê − ẑ) is large, and expm1 where it
     is small; both are exact, so where they change over is a matter of rounding only.
     """
     square = jnp.square(jnp.minimum(size, jnp.sqrt(jnp.finfo(pair.dtype).max)))
-    shared = jnp.exp(log_shared)[:, None]
+    shared = jnp.exp(log_shared)
     exponent = square * pair
 
     largest = jnp.max(jnp.abs(exponent), axis=-1, keepdims=True)
@@ -121,7 +145,7 @@ def weight_differences(
     # Σ p̃ Ê f(cÊ) is Σ p̃ (e^{cÊ} − 1) over c, so g of c times it gives the log of the normaliser over c.
     growth = jnp.sum(shared * pair * expm1_ratio(near_exponent), axis=-1, keepdims=True)
     near_shift = growth * log1p_ratio(jnp.where(near, square * growth, 0))
-    far_log = jax.scipy.special.logsumexp(log_shared[:, None] + exponent, axis=-1, keepdims=True)
+    far_log = jax.scipy.special.logsumexp(log_shared + exponent, axis=-1, keepdims=True)
     # Where a branch is not taken its divisor is 1, for a gradient through 0/0 would spoil the branch that is.
     shift = jnp.where(near, near_shift, far_log / jnp.where(near, 1, square))
 
@@ -131,9 +155,9 @@ def weight_differences(
     small_exponent = jnp.where(small, exponent, 0)
     large_exponent = jnp.where(small, 0, exponent)
     by_expm1 = shared * gap * expm1_ratio(small_exponent)
-    by_difference = (jnp.exp(log_shared[:, None] + large_exponent) - shared) / jnp.where(small, 1, square)
+    by_difference = (jnp.exp(log_shared + large_exponent) - shared) / jnp.where(small, 1, square)
     differences = jnp.where(small, by_expm1, by_difference)
-    return _close_rows(differences, jnp.argmax(log_shared[:, None] + square * pair, axis=-1))
+    return _close_rows(differences, jnp.argmax(log_shared + square * pair, axis=-1))
 
 
 def _close_rows(
@@ -166,13 +190,3 @@ def log1p_ratio(t: Float[Array, "..."]) -> Float[Array, "..."]:
     for k in range(8, 0, -1):
         series = 1 / k - near * series
     return jnp.where(small, series, jnp.log1p(safe) / safe)
-
-
-def add(a: MeanResidual, b: MeanResidual) -> MeanResidual:
-    """The sum of two token matrices, formed at the larger one's size."""
-    larger = jnp.maximum(a.log_size, b.log_size)
-    reference = jnp.where(jnp.isfinite(larger), larger, 0)
-    difference = jnp.exp(a.log_size - reference) * a.direction + jnp.exp(b.log_size - reference) * b.direction
-    difference, missed = recenter(difference)
-    direction, log_norm = normalise(difference)
-    return MeanResidual(a.mean + b.mean + jnp.exp(reference) * missed, direction, reference + log_norm)

@@ -1,15 +1,16 @@
 """Depth: a network of equal layers as one `lax.scan`, so that compile time does not grow with depth."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax import _checks, attention
-from rc_jax.attention import masks
+from rc_jax.attention import AttentionParams, masks
 from rc_jax.attention.layer import check_mask_size
 from rc_jax.network.spec import (
     LayerParams,
@@ -24,6 +25,7 @@ from rc_jax.network.spec import (
 
 Carry = TypeVar("Carry")
 Out = TypeVar("Out")
+Tokens = TypeVar("Tokens")
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
@@ -61,36 +63,48 @@ def mlp(x: Float[Array, "token feature"], params: MLPParams, spec: StackSpec) ->
     return jnp.matmul(hidden, params.weight_out, precision=precision) + params.bias_out[None]
 
 
-def block(
-    params: LayerParams,
-    x: Float[Array, "token feature"],
-    spec: StackSpec,
-    *,
-    scale: ArrayLike | None = None,
-    mask: Bool[Array, "row column"] | None = None,
-) -> Float[Array, "token feature"]:
+@dataclasses.dataclass(frozen=True)
+class Arithmetic(Generic[Tokens]):
+    """The four operations that a layer is wired from, on whatever represents the tokens."""
+
+    attend: Callable[[AttentionParams, Tokens], Tokens]
+    mlp: Callable[[MLPParams, Tokens], Tokens]
+    norm: Callable[[NormParams, Tokens], Tokens]
+    add: Callable[[Tokens, Tokens], Tokens]
+
+
+def block(params: LayerParams, x: Tokens, spec: StackSpec, arithmetic: Arithmetic[Tokens]) -> Tokens:
     """One layer: attention, then the MLP where there is one, each with skip and LayerNorm as the switches say."""
 
-    def sublayer(branch: Callable[[Array], Array], x: Array, norm: NormParams | None) -> Array:
-        if spec.norm is None:
-            out = branch(x)
-            return x + out if spec.skip else out
-        assert norm is not None
+    def sublayer(branch: Callable[[Tokens], Tokens], x: Tokens, norm: NormParams | None) -> Tokens:
+        read = x
         if spec.norm == "pre":
-            out = branch(layer_norm(x, norm, spec.norm_epsilon))
-            return x + out if spec.skip else out
-        out = branch(x)
-        return layer_norm(x + out if spec.skip else out, norm, spec.norm_epsilon)
+            assert norm is not None
+            read = arithmetic.norm(norm, x)
+        out = branch(read)
+        if spec.skip:
+            out = arithmetic.add(x, out)
+        if spec.norm == "post":
+            assert norm is not None
+            out = arithmetic.norm(norm, out)
+        return out
 
-    def attend(x: Array) -> Array:
-        return attention.attend(params.attention, x, spec.attention, scale=scale, mask=mask)
-
-    x = sublayer(attend, x, params.attention_norm)
+    x = sublayer(lambda y: arithmetic.attend(params.attention, y), x, params.attention_norm)
     if spec.mlp is None:
         return x
     weights = params.mlp
     assert weights is not None
-    return sublayer(lambda y: mlp(y, weights, spec), x, params.mlp_norm)
+    return sublayer(lambda y: arithmetic.mlp(weights, y), x, params.mlp_norm)
+
+
+def plain(spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Arithmetic[Array]:
+    """The operations on token matrices themselves."""
+    return Arithmetic(
+        attend=lambda params, x: attention.attend(params, x, spec.attention, scale=scale, mask=mask),
+        mlp=lambda params, x: mlp(x, params, spec),
+        norm=lambda params, x: layer_norm(x, params, spec.norm_epsilon),
+        add=jnp.add,
+    )
 
 
 @_checks.guard(x=_TOKENS, scale=_checks.positive, mask=masks.check_mask)
@@ -134,8 +148,10 @@ def apply(
 
 @functools.partial(jax.jit, static_argnames="spec")
 def _apply(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Array:
+    arithmetic = plain(spec, scale, mask)
+
     def step(x: Array, layer: LayerParams) -> tuple[Array, None]:
-        return block(layer, x, spec, scale=scale, mask=mask), None
+        return block(layer, x, spec, arithmetic), None
 
     return scan_layers(step, x, params, spec)[0]
 
@@ -169,8 +185,10 @@ def hidden_states(
 
 @functools.partial(jax.jit, static_argnames="spec")
 def _hidden_states(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Array:
+    arithmetic = plain(spec, scale, mask)
+
     def step(x: Array, layer: LayerParams) -> tuple[Array, Array]:
-        out = block(layer, x, spec, scale=scale, mask=mask)
+        out = block(layer, x, spec, arithmetic)
         return out, out
 
     states = scan_layers(step, x, params, spec)[1]

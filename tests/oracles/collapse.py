@@ -47,9 +47,56 @@ def log_residuals(params, x, spec, scale=None, mask=None):
     """log ‖res‖_F before the first layer and after each one; `params` are stacked NumPy LayerParams."""
     state = matrix(x)
     logs = [log_residual(state)]
-    for layer in range(spec.depth):
-        weights = type(params.attention)(*(None if w is None else w[layer] for w in params.attention))
-        out = attention(weights, state, spec.attention, scale, mask)
-        state = state + out if spec.skip else out
+    for index in range(spec.depth):
+        state = layer(select(params, index), state, spec, scale, mask)
         logs.append(log_residual(state))
     return logs
+
+
+def select(params, index):
+    """One layer of stacked parameters."""
+    return type(params)(
+        *(None if part is None else type(part)(*(None if w is None else w[index] for w in part)) for part in params)
+    )
+
+
+def layer(params, x, spec, scale=None, mask=None):
+    """One layer with its skips, MLP and LayerNorm."""
+    branches = [(lambda y: attention(params.attention, y, spec.attention, scale, mask), params.attention_norm)]
+    if spec.mlp is not None:
+        branches.append((lambda y: mlp(params.mlp, y, spec.mlp.activation), params.mlp_norm))
+    for branch, norm in branches:
+        out = branch(layer_norm(norm, x, spec.norm_epsilon) if spec.norm == "pre" else x)
+        out = x + out if spec.skip else out
+        x = layer_norm(norm, out, spec.norm_epsilon) if spec.norm == "post" else out
+    return x
+
+
+def activation(name, x):
+    """An activation function of one mpmath number."""
+    if name == "relu":
+        return max(x, mp.mpf(0))
+    if name == "tanh":
+        return mp.tanh(x)
+    if name == "gelu":
+        return x * mp.ncdf(x)
+    return x / 2 * (1 + mp.tanh(mp.sqrt(2 / mp.pi) * (x + mp.mpf(0.044715) * x**3)))
+
+
+def mlp(params, x, name):
+    """σ(x W₁ + b₁) W₂ + b₂ on an mpmath matrix."""
+    ones = mp.ones(x.rows, 1)
+    hidden = (x * matrix(params.weight_in) + ones * matrix(params.bias_in).T).apply(lambda v: activation(name, v))
+    return hidden * matrix(params.weight_out) + ones * matrix(params.bias_out).T
+
+
+def layer_norm(params, x, epsilon):
+    """(x − mean)/√(variance + ε) · scale + shift, row by row."""
+    out = mp.zeros(x.rows, x.cols)
+    scale, shift = matrix(params.scale), matrix(params.shift)
+    for i in range(x.rows):
+        mean = mp.fsum(x[i, j] for j in range(x.cols)) / x.cols
+        variance = mp.fsum((x[i, j] - mean) ** 2 for j in range(x.cols)) / x.cols
+        for j in range(x.cols):
+            out[i, j] = (x[i, j] - mean) / mp.sqrt(variance + epsilon) * scale[j] + shift[j]
+    return out
