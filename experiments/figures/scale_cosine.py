@@ -28,8 +28,8 @@ ABOUT = About(
     caption=(
         "The logit scale that maximises the annealed softmax gradient of n cosines between random directions in d "
         "dimensions. At d = 128 the published 3.5 log n fits n = 40 … 20 000 on average while the ratio to log n "
-        "falls; from d = 128 on, √log n is the better one-parameter law. From d ~ 64 the scale grows like √(d − 3); a reply to "
-        "the source has it the other way round. The annealed mean is itself an approximation."
+        "falls; from d = 128 on, √log n is the better one-parameter law. From d ≈ 64 the scale grows like √(d − 3); "
+        "a reply to the source has it the other way round. The annealed mean is itself an approximation."
     ),
     formula="α* = argmax α(1 − M(2α)/(n M(α)²)),  M(α) = ₀F₁(; d/2; α²/4)",
     minutes={"smoke": 0.15, "quick": 0.2, "full": 0.3},
