@@ -79,6 +79,7 @@ def log_concentration(alpha: ArrayLike, dim: ArrayLike | None = None) -> Float[A
     return concentration(alpha, dim).astype(dtype)
 
 
+@jax.jit
 def concentration(alpha: jax.Array, dim: jax.Array | None) -> jax.Array:
     """`log_concentration` for arrays of one shape and dtype."""
     if dim is None:
@@ -95,6 +96,7 @@ def concentration(alpha: jax.Array, dim: jax.Array | None) -> jax.Array:
     return jnp.where(large, large_form, small_form)
 
 
+@jax.jit
 def objective(log_alpha: jax.Array, log_n: jax.Array, dim: jax.Array | None) -> jax.Array:
     """The annealed objective in logarithmic variables, for arrays of one shape and dtype."""
     alpha = jnp.exp(log_alpha)

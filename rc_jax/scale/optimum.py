@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
@@ -98,10 +99,17 @@ def _log_scale(log_n: jax.Array, dim: jax.Array | None) -> tuple[jax.Array, jax.
     return rising_root(rising, (jnp.log(log_n) + (0 if dim is None else jnp.log(dim))) / 2)
 
 
-@_log_scale.defjvp
 def _log_scale_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
     """Implicit: stationarity h(u, n, d) = 0 stays zero, so du = −(∂h/∂n dn + ∂h/∂d dd)/(∂h/∂u)."""
+    log_n, dim = primals
     u, converged = _log_scale(*primals)
-    _, across = jax.jvp(lambda *parameters: log_one_minus_slope(u, *parameters), primals, tangents)
-    _, along = jax.jvp(lambda u: log_one_minus_slope(u, *primals), (u,), (jnp.ones_like(u),))
+    _, along = jax.jvp(lambda u: log_one_minus_slope(u, log_n, dim), (u,), (jnp.ones_like(u),))
+    across = jnp.zeros_like(u)
+    if not isinstance(tangents[0], SymbolicZero):
+        across -= tangents[0]  # h holds log n as −log n
+    if dim is not None and not isinstance(tangents[1], SymbolicZero):
+        across += jax.jvp(lambda dim: log_one_minus_slope(u, log_n, dim), (dim,), (tangents[1],))[1]
     return (u, converged), (-across / along, jnp.zeros(converged.shape, jax.dtypes.float0))
+
+
+_log_scale.defjvp(_log_scale_jvp, symbolic_zeros=True)

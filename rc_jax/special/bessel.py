@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax import _checks
-from rc_jax.special.debye import SHIFT, correction, correction_slope
+from rc_jax.special.debye import SHIFT, corrections
 from rc_jax.special.hyp0f1 import recur
 from rc_jax.special.inputs import as_common
 
@@ -136,6 +136,7 @@ def _large_at_high_order(v: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Arr
     s = jnp.sqrt(v * v + x * x)
     t, p, q = 1 / s, v / s, x / s
     rest = v / (s + x) * v  # S − x
-    deficit = x * ((v + rest) / (v + s)) + q * q * (0.5 + correction_slope(t, p * p))
-    log = rest - v * jnp.log1p((v + rest) / x) - jnp.log1p(v / x * (v / x)) / 4 + correction(t, p * p)
+    correction, slope = corrections(t, p * p)
+    deficit = x * ((v + rest) / (v + s)) + q * q * (0.5 + slope)
+    log = rest - v * jnp.log1p((v + rest) / x) - jnp.log1p(v / x * (v / x)) / 4 + correction
     return deficit, log

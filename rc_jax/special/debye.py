@@ -41,7 +41,7 @@ def _next(u: Polynomial) -> Polynomial:
 
 
 @functools.cache
-def coefficients() -> tuple[tuple[float, ...], ...]:
+def coefficients() -> tuple[tuple[Fraction, ...], ...]:
     """Row k − 1 holds P_k: log(1 + Σ U_k(p)/v^k) = Σ_k (p/v)^k P_k(p²), degree k in p²."""
     u = [[Fraction(1)]]
     for _ in range(TERMS):
@@ -52,17 +52,21 @@ def coefficients() -> tuple[tuple[float, ...], ...]:
         for j in range(1, k):
             d = _sum(d, _product([Fraction(-j, k)], _product(log[j], u[k - j])))
         log.append(d)
-    return tuple(tuple(float(c) for c in log[k][k : 3 * k + 1 : 2]) for k in range(1, TERMS + 1))
+    return tuple(tuple(log[k][k : 3 * k + 1 : 2]) for k in range(1, TERMS + 1))
 
 
-def _sum_of_rows(rows: list[list[float]], t: jax.Array, p2: jax.Array) -> jax.Array:
-    """Σ_k t^k row_k(p²) by Horner's rule in both, one loop step a coefficient.
+def corrections(t: jax.Array, p2: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Σ_k t^k P_k(p²), and Σ_k t^k p^{1−k} d/dp[p^k P_k(p²)], −x/S² times which is the first's x-derivative.
 
-    Written out, the same sum differentiated twice takes a compiler minutes.
+    Horner's rule in t and in p², one loop step a coefficient: written out, and differentiated twice, the same sums
+    take a compiler minutes.
     """
-    flat = [(c, m == 0) for row in reversed(rows) for m, c in reversed(list(enumerate(row)))]
-    coefficient = jnp.asarray([c for c, _ in flat], t.dtype)
-    last = jnp.asarray([end for _, end in flat])
+    table = [(k, m, c) for k, row in enumerate(coefficients(), start=1) for m, c in enumerate(row)][::-1]
+    value = jnp.asarray([float(c) for _, _, c in table], t.dtype)
+    slope = jnp.asarray([float((k + 2 * m) * c) for k, m, c in table], t.dtype)
+    last = jnp.asarray([m == 0 for _, m, _ in table])
+    coefficient = jnp.stack([value, slope], axis=-1).reshape((-1, 2) + (1,) * t.ndim)
+    t, p2 = jnp.broadcast_to(t, (2, *t.shape)), jnp.broadcast_to(p2, (2, *t.shape))
 
     def step(carry: tuple[jax.Array, jax.Array], at: tuple[jax.Array, jax.Array]) -> tuple:
         total, inner = carry
@@ -71,15 +75,14 @@ def _sum_of_rows(rows: list[list[float]], t: jax.Array, p2: jax.Array) -> jax.Ar
         return (jnp.where(end, (total + inner) * t, total), jnp.where(end, 0, inner)), None
 
     zero = jnp.zeros_like(t)
-    return jax.lax.scan(step, (zero, zero), (coefficient, last))[0][0]
+    both = jax.lax.scan(step, (zero, zero), (coefficient, last))[0][0]
+    return both[0], both[1]
 
 
-def correction(t: jax.Array, p2: jax.Array) -> jax.Array:
-    """Σ_k t^k P_k(p²)."""
-    return _sum_of_rows([list(row) for row in coefficients()], t, p2)
-
-
-def correction_slope(t: jax.Array, p2: jax.Array) -> jax.Array:
-    """Σ_k t^k Q_k(p²) with Q_k = p^{1−k} d/dp [p^k P_k(p²)]; d(correction)/dx is −(x/S²) times it."""
-    rows = [[(k + 2 * m) * c for m, c in enumerate(row)] for k, row in enumerate(coefficients(), start=1)]
-    return _sum_of_rows(rows, t, p2)
+def correction_at_zero(t: jax.Array) -> jax.Array:
+    """Σ_k t^k P_k(1), the first of `corrections` at x = 0: Stirling's series, odd powers only."""
+    odd = [float(sum(row)) for row in coefficients()][::2]
+    total = jnp.zeros_like(t)
+    for c in reversed(odd):
+        total = total * t * t + c
+    return total * t

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax import _checks
-from rc_jax.special.debye import SHIFT, correction, correction_slope
+from rc_jax.special.debye import SHIFT, correction_at_zero, corrections
 from rc_jax.special.inputs import as_common
 
 SERIES_TERMS = 14
@@ -114,9 +114,10 @@ def _at_high_order(b: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
     t, p = 1 / s, v / s
     p2 = p * p
     excess = 2 * (z / (v * (s + v)))  # (S − v)/2v
-    ratio = 2 * (b / v) * (v / (s + v) - p2 / v * (0.5 + correction_slope(t, p2)))
+    correction, slope = corrections(t, p2)
+    ratio = 2 * (b / v) * (v / (s + v) - p2 / v * (0.5 + slope))
     leading = 4 * (z / (s + v)) - v * jnp.log1p(excess) - jnp.log1p(4 * (z / v / v)) / 4
-    expansion = leading + correction(t, p2) - correction(1 / v, jnp.ones_like(v))
+    expansion = leading + correction - correction_at_zero(1 / v)
     small = z < 0.1 * b
     return ratio, jnp.where(small, jnp.log1p(_series(b, jnp.where(small, z, 0))), expansion)
 
