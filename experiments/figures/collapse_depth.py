@@ -167,22 +167,22 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     rate = _ratio(data, "stochastic_late", "stochastic_early")
     survive = data["skip"][0]
     return [
-        within("collapse.cube", "Pure attention: the fall of log ‖res‖ multiplies by 3 per layer",
+        within("collapse-cube", "Pure attention: the fall of log ‖res‖ multiplies by 3 per layer",
                "DCL21, section 2", 3, last["mean"], 2.95, 3.05, last["standard_error"],
                note=f"mean exponent at layer {int(data['depth'][-1])}"),
-        within("collapse.stochastic", "Stochastic matrices blind to the tokens: a constant fall per layer (late/early)",
+        within("collapse-stochastic", "Stochastic matrices blind to the tokens: a constant fall per layer (late/early)",
                "DCL21, section 2", 1, rate[0], 0.95, 1.05, rate[1],
                note="mean fall in the second half of the layers over that in the first, without layer 1"),
-        on_range("collapse.skip", "With skip connections the residual does not fall below its start",
+        on_range("collapse-skip", "With skip connections the residual does not fall below its start",
                  "DCL21, section 3", "≥ 0 for some weights", survive[1:], survive[1:] >= 0, list(data["depth"][1:]),
                  note="5 % quantile over random weights of log ‖res(X^l)‖ − log ‖res(X)‖, by layer"),
         *(
-            within(f"collapse.{dtype}", f"Plain {dtype} follows the collapse for so many layers",
+            within(f"collapse-{dtype}", f"Plain {dtype} follows the collapse for so many layers",
                    "this package", text, float(data[f"{dtype}_seen_mean"]), low, high,
                    float(data[f"{dtype}_seen_standard_error"]), note="until ‖res‖ is off by 10 %")
             for dtype, text, low, high in (("float32", "2", 1.5, 2.5), ("float64", "3–4", 2.5, 4.5))
         ),
-        within("collapse.finite", "Samples with a non-finite log ‖res‖ at any depth", "this package", 0,
+        within("collapse-finite", "Samples with a non-finite log ‖res‖ at any depth", "this package", 0,
                float(data["nonfinite"]), 0, 0),
     ]  # fmt: skip
 
