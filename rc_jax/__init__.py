@@ -1,4 +1,4 @@
-"""The theory of attention in JAX: how depth collapses tokens, which softmax scale maximises its gradient, how sparse it is.
+"""The theory of attention in JAX: how depth collapses tokens, which softmax scale suits, how sparse attention can be.
 
 Import the room you need: `from rc_jax import attention, network, collapse, scale, sparsity, ensemble, pretrained`.
 Importing this package imports none of them, touches no JAX setting and starts no backend.
