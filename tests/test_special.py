@@ -16,6 +16,13 @@ DIMENSIONS = (1, 2, 3, 4, 5, 8, 32, 128, 1024, 65536)
 ARGUMENTS = (2.0**-10, 0.125, 1.0, 3.0, 17.0, 100.0, 3e3, 1e5)  # x²/4 is exact, in float32 too
 
 
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Compiled programs are some 50 MB each; let go of this file's."""
+    yield
+    jax.clear_caches()
+
+
 @functools.cache
 def reference(order: float, x: float) -> oracle.Bessel:
     return oracle.bessel(order, x)
@@ -72,7 +79,7 @@ def test_log_bessel_and_ratio_are_right(dtype):
     assert units(special.log_bessel_i(order, x), [e.log_i for e in exact], terms).max() < 10
     assert units(special.log_bessel_ie(order, x), scaled, terms).max() < 10
     assert units(special.bessel_ratio(order, x), [e.ratio for e in exact]).max() < 10
-    slope = jax.vmap(jax.grad(special.bessel_ratio, argnums=1))(order, x)
+    slope = jax.jit(jax.vmap(jax.grad(special.bessel_ratio, argnums=1)))(order, x)
     assert (
         units(
             slope, [e.ratio_x for e in exact], [abs(e.ratio_x) + e.ratio / x for e, x in zip(exact, x, strict=True)]
@@ -96,7 +103,7 @@ def test_scaled_log_bessel_keeps_its_digits(x64):
     x = jnp.logspace(1.5, 12, 50)
     exact = -0.5 * jnp.log(2 * jnp.pi * x)
     assert jnp.abs(special.log_bessel_ie(0.5, x) - exact).max() < 64 * jnp.finfo(x.dtype).eps
-    slope = jax.vmap(jax.grad(special.log_bessel_ie, argnums=1), (None, 0))(0.5, x)
+    slope = jax.jit(jax.vmap(jax.grad(special.log_bessel_ie, argnums=1), (None, 0)))(0.5, x)
     assert jnp.abs(slope * x * 2 + 1).max() < 1e-13
 
 
@@ -119,11 +126,11 @@ def test_the_order_has_a_true_derivative_not_zero(x64):
 
 def test_reverse_forward_and_batched_derivatives_agree(x64):
     b, z = jnp.asarray([1.5, 64.0]), jnp.asarray([2.0, 900.0])
-    forward = jax.vmap(jax.jacfwd(special.log_hyp0f1, argnums=(0, 1)))(b, z)
-    reverse = jax.vmap(jax.jacrev(special.log_hyp0f1, argnums=(0, 1)))(b, z)
+    forward = jax.jit(jax.vmap(jax.jacfwd(special.log_hyp0f1, argnums=(0, 1))))(b, z)
+    reverse = jax.jit(jax.vmap(jax.jacrev(special.log_hyp0f1, argnums=(0, 1))))(b, z)
     for one, other in zip(forward, reverse, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-14)
-    mixed = jax.vmap(jax.hessian(special.log_hyp0f1, argnums=(0, 1)))(b, z)
+    mixed = jax.jit(jax.vmap(jax.hessian(special.log_hyp0f1, argnums=(0, 1))))(b, z)
     np.testing.assert_allclose(mixed[0][1], mixed[1][0], rtol=1e-11)
 
 
@@ -137,8 +144,8 @@ def lambert_arguments(dtype):
 def test_lambert_w_and_two_derivatives(dtype):
     x = lambert_arguments(dtype)
     value = jax.jit(special.lambert_w0)(x)
-    first = jax.vmap(jax.grad(special.lambert_w0))(x)
-    second = jax.vmap(jax.grad(jax.grad(special.lambert_w0)))(x)
+    first = jax.jit(jax.vmap(jax.grad(special.lambert_w0)))(x)
+    second = jax.jit(jax.vmap(jax.grad(jax.grad(special.lambert_w0))))(x)
     exact = [oracle.lambert_w0(float(a)) for a in x]
     assert units(value, [e[0] for e in exact]).max() < 4
     assert units(first, [e[1] for e in exact], [abs(e[1]) + 1e-36 for e in exact]).max() < 8
@@ -157,7 +164,7 @@ def test_lambert_of_an_exponential(dtype):
     t = np.concatenate([-np.logspace(-2, 1.9, 30), np.logspace(-2, 5, 40)]).astype(dtype)
     exact = [oracle.lambert_w0_exp(float(a)) for a in t]
     assert (units(special.lambert_w0_exp(t), exact) / np.maximum(1, -t)).max() < 4
-    slope = jax.vmap(jax.grad(special.lambert_w0_exp))(t)
+    slope = jax.jit(jax.vmap(jax.grad(special.lambert_w0_exp)))(t)
     assert (units(slope, [w / (1 + w) for w in exact]) / np.maximum(1, -t)).max() < 4
     assert special.lambert_w0_exp(jnp.asarray(-1e5, dtype)) == 0
 

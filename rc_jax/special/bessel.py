@@ -1,5 +1,6 @@
 """Modified Bessel functions of the first kind, in logarithms and ratios, for any order and size of argument."""
 
+import functools
 import math
 
 import jax
@@ -97,6 +98,7 @@ def _is_large(v: jax.Array, x: jax.Array) -> jax.Array:
     return x > v + SHIFT
 
 
+@jax.jit
 def _ratio(v: jax.Array, x: jax.Array) -> jax.Array:
     """Small x: x ρ/(2b). Large x: 1 − H/x, whose derivative does not cancel."""
     large = _is_large(v, x)
@@ -105,6 +107,7 @@ def _ratio(v: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.where(large, 1 - _large(v, high)[0] / high, low / (2 * b) * recur(b, low * low / 4)[0])
 
 
+@functools.partial(jax.jit, static_argnums=2)
 def _log_i(v: jax.Array, x: jax.Array, scaled: int) -> jax.Array:
     """log(e^{−x} I_v) if scaled is 1, log I_v if it is 0."""
     large = _is_large(v, x)
