@@ -103,9 +103,10 @@ def _helpers(source: str) -> list[Path]:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-    own = {name.split(".")[1] for name in names if name.startswith("experiments.")} - {"figure", "ledger", "style"}
-    paths = [Path(__file__).with_name(f"{name}.py") for name in sorted(own)]
-    return [path for path in paths if path.exists()]
+    root = Path(__file__).parent.parent
+    paths = {root / f"{name.replace('.', '/')}.py" for full in names for name in (full, full.rpartition(".")[0])}
+    unused = {Path(__file__).with_name(f"{name}.py") for name in ("figure", "ledger", "style")}
+    return sorted(path for path in paths - unused if path.is_relative_to(Path(__file__).parent) and path.exists())
 
 
 def _meaning(path: Path, skip: tuple[str, ...] = ()) -> str:

@@ -51,7 +51,7 @@ def annealed_objective(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None = N
 def log_concentration(alpha: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, "..."]:
     """Logarithm of n times the annealed participation Σp²: log M(2α) − 2 log M(α), in nats.
 
-    Formula: α² for Gaussian scores; for cosines 2α²/d·½(1 + O(α²/d²)) when α is small and ((d−1)/2) log α + const when
+    Formula: α² for Gaussian scores; for cosines α²/d·(1 + O(α²/d²)) when α is small and ((d−1)/2) log α + const when
     it is large, each without cancellation.
 
     Args:

@@ -147,6 +147,8 @@ def test_code_state_follows_what_is_computed_and_not_how_it_is_drawn(tmp_path):
     assert [path.name for path in store._helpers(str(path))] == []
     assert state("from experiments import record, style\nfrom experiments.figure import About\n") != drawn
     assert [path.name for path in store._helpers(str(path))] == ["record.py"]
+    state("from experiments.figures import _sparsity_samples\nfrom experiments.sentences import chunks\n")
+    assert [path.name for path in store._helpers(str(path))] == ["_sparsity_samples.py", "sentences.py"]
 
 
 def test_spec_checks_its_fields():
