@@ -1,16 +1,37 @@
 """Collapse: what depth does to the differences between tokens."""
 
+from rc_jax.collapse import audit
+from rc_jax.collapse.bounds import depth_bound, layer_bound, measured_gamma
 from rc_jax.collapse.log_residuals import log_residuals, product_log_residuals
 from rc_jax.collapse.norms import diameter, effective_rank, frobenius, norm_1inf, stable_rank
+from rc_jax.collapse.path_sizes import PathShares, PathSizes, path_log_sizes, path_shares, sample_path_log_residuals
+from rc_jax.collapse.paths import path_counts, path_length_sums
 from rc_jax.collapse.residual import residual
+from rc_jax.collapse.tanh_bounds import tanh_bound, tanh_depth_bound, tanh_layer_bound
+from rc_jax.collapse.width_free import sample_log_residuals
 
 __all__ = [
+    "PathShares",
+    "PathSizes",
+    "audit",
+    "depth_bound",
     "diameter",
     "effective_rank",
     "frobenius",
+    "layer_bound",
     "log_residuals",
+    "measured_gamma",
     "norm_1inf",
+    "path_counts",
+    "path_length_sums",
+    "path_log_sizes",
+    "path_shares",
     "product_log_residuals",
     "residual",
+    "sample_log_residuals",
+    "sample_path_log_residuals",
     "stable_rank",
+    "tanh_bound",
+    "tanh_depth_bound",
+    "tanh_layer_bound",
 ]

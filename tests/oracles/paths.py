@@ -1,0 +1,147 @@
+"""Sums over paths by writing every path out, in NumPy or in mpmath, from the textbook formulas alone."""
+
+import itertools
+
+import mpmath as mp
+import numpy as np
+
+from tests.oracles.collapse import matrix
+
+
+def frozen(params, x, spec, mask=None):
+    """For every layer and head P_h, W_h and 1 b_Vᵀ W_O, for every layer b_O, in NumPy: softmax, float64."""
+    p = [None if leaf is None else np.asarray(leaf, np.float64) for leaf in params.attention]
+    query, key, value, output, query_bias, key_bias, value_bias, output_bias = p[:8]
+    x, n = np.asarray(x, np.float64), x.shape[0]
+    layers = []
+    for layer in range(spec.depth):
+        heads = []
+        for h in range(spec.attention.heads):
+            q, k = x @ query[layer, h], x @ key[layer, h]
+            passed = np.zeros(spec.attention.d_model)
+            if query_bias is not None:
+                q, k = q + query_bias[layer, h], k + key_bias[layer, h]
+                passed = value_bias[layer, h] @ output[layer, h]
+            logits = q @ k.T / np.sqrt(spec.attention.head_width)
+            logits = logits if mask is None else np.where(mask, logits, -np.inf)
+            rows = np.exp(logits - logits.max(axis=1, keepdims=True))
+            heads.append((rows / rows.sum(axis=1, keepdims=True), value[layer, h] @ output[layer, h], passed))
+        added = np.zeros(spec.attention.d_model) if output_bias is None else output_bias[layer]
+        layers.append((heads, added))
+        x = (x if spec.skip else 0) + sum(rows @ (x @ w + b) for rows, w, b in heads) + np.ones((n, 1)) * added
+    return layers
+
+
+def choices(depth, heads, skip):
+    """Every path: for each layer a head, or −1 for the skip connection."""
+    return list(itertools.product(range(-1 if skip else 0, heads), repeat=depth))
+
+
+def term(layers, x, path):
+    """(P^L ··· P^1) X (W^1 ··· W^L) of one path, the two products formed first; later layers on the left of P's."""
+    left, right = np.eye(x.shape[0]), np.eye(x.shape[1])
+    for (heads, _), head in zip(layers, path, strict=True):
+        if head >= 0:
+            left, right = heads[head][0] @ left, right @ heads[head][1]
+    return left @ x @ right
+
+
+def length_sums(layers, x, spec):
+    """The sum of all paths by length, those that start at a bias included, each written out."""
+    n, depth, heads = x.shape[0], spec.depth, spec.attention.heads
+    sums = np.zeros((depth + 1, *x.shape))
+    for path in choices(depth, heads, spec.skip):
+        sums[sum(head >= 0 for head in path)] += term(layers, x, path)
+    for start in range(depth):
+        later = layers[start + 1 :]
+        for path in choices(depth - start - 1, heads, spec.skip):
+            length = sum(head >= 0 for head in path)
+            sums[length] += term(later, np.tile(layers[start][1], (n, 1)), path)
+            for rows, _, passed in layers[start][0]:
+                sums[length + 1] += term(later, rows @ np.tile(passed, (n, 1)), path)
+    return sums
+
+
+def frozen_exactly(params, x, spec, mask=None):
+    """For every layer its heads' P_h, W_h, 1 b_Vᵀ W_O, and its b_O, as mpmath matrices at the working precision."""
+    layer = spec.attention
+    x, ones = matrix(np.asarray(x)), mp.ones(x.shape[0], 1)
+    layers = []
+    for index in range(spec.depth):
+        w = type(params.attention)(*(None if leaf is None else np.asarray(leaf[index]) for leaf in params.attention))
+        heads, out = [], x if spec.skip else mp.zeros(x.rows, x.cols)
+        for h in range(layer.heads):
+            query, key = x * matrix(w.query[h]), x * matrix(w.key[h])
+            passed = mp.zeros(1, layer.d_model)
+            if layer.bias:
+                query += ones * matrix(w.query_bias[h]).T
+                key += ones * matrix(w.key_bias[h]).T
+                passed = matrix(w.value_bias[h]).T * matrix(w.output[h])
+            rows = _softmax(query * key.T / mp.sqrt(layer.head_width), mask)
+            through = matrix(w.value[h]) * matrix(w.output[h])
+            heads.append((rows, through, ones * passed))
+            out += rows * (x * through + ones * passed)
+        added = ones * matrix(w.output_bias).T if layer.bias else mp.zeros(x.rows, x.cols)
+        layers.append((heads, added))
+        x = out + added
+    return layers
+
+
+def _softmax(logits, mask):
+    rows = mp.zeros(logits.rows, logits.cols)
+    for i in range(logits.rows):
+        seen = [j for j in range(logits.cols) if mask is None or mask[i][j]]
+        powers = {j: mp.exp(logits[i, j]) for j in seen}
+        for j in seen:
+            rows[i, j] = powers[j] / mp.fsum(powers.values())
+    return rows
+
+
+def term_exactly(layers, x, path):
+    """As `term`, in mpmath."""
+    out = matrix(np.asarray(x))
+    for (heads, _), head in zip(layers, path, strict=True):
+        if head >= 0:
+            out = heads[head][0] * out * heads[head][1]
+    return out
+
+
+def length_sums_exactly(layers, x, spec):
+    """Y_k as the coefficients of a polynomial: frozen layers with every head times t give Σ_k t^k Y_k.
+
+    Evaluated at t = 0 … L and interpolated, so that there is no recursion in common with what is tested.
+    """
+    depth = spec.depth
+    values = []
+    for t in range(depth + 1):
+        state = matrix(np.asarray(x))
+        for heads, added in layers:
+            out = state if spec.skip else mp.zeros(state.rows, state.cols)
+            for rows, through, passed in heads:
+                out = out + t * (rows * (state * through + passed))
+            state = out + added
+        values.append(state)
+    vandermonde = mp.matrix([[mp.mpf(t) ** k for k in range(depth + 1)] for t in range(depth + 1)])
+    inverse = mp.inverse(vandermonde)
+    sums = []
+    for k in range(depth + 1):
+        total = mp.zeros(values[0].rows, values[0].cols)
+        for t in range(depth + 1):
+            total += inverse[k, t] * values[t]
+        sums.append(total)
+    return sums
+
+
+def inner(a, b):
+    """⟨A, B⟩_F."""
+    return mp.fsum(a[i, j] * b[i, j] for i in range(a.rows) for j in range(a.cols))
+
+
+def centred(x):
+    """x minus its column means."""
+    out = x.copy()
+    for j in range(x.cols):
+        mean = mp.fsum(x[i, j] for i in range(x.rows)) / x.rows
+        for i in range(x.rows):
+            out[i, j] -= mean
+    return out
