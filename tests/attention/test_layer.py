@@ -219,6 +219,21 @@ def test_initial_weights_keep_the_variance(key):
     assert jnp.unique(flat).size > 0.99 * flat.size  # no number is drawn twice
 
 
+def test_decays_start_as_retentive_networks_do(key):
+    spec = AttentionSpec(d_model=9, heads=3, weights="decay")
+    np.testing.assert_array_equal(attention.init(key, spec).decay, [1 - 1 / 32, 1 - 1 / 64, 1 - 1 / 128])
+
+
+@pytest.mark.parametrize("radius", [0, 5, 6, 100])
+def test_a_window_hides_what_is_out_of_reach(radius):
+    """Seven tokens: radius 5 still hides the two corners, 6 hides nothing, 0 leaves each token alone."""
+    spec = dataclasses.replace(SPEC, window=radius)
+    params, x = draw(spec)
+    seen = np.asarray(attention.attention_weights(params, x, spec)[0]) > 0
+    distance = abs(np.subtract.outer(np.arange(7), np.arange(7)))
+    np.testing.assert_array_equal(seen, distance <= radius)
+
+
 def test_a_swept_scale_is_traced_once():
     params, x = draw()
     traces = []

@@ -136,6 +136,22 @@ def test_layers_are_independent_draws(key):
     assert jnp.unique(flat).size > 0.999 * flat.size
 
 
+def test_initial_spread_of_every_part(key):
+    spec = dataclasses.replace(EVERYTHING, depth=40, mlp=MLPSpec(width=64))
+    params = network.init(key, spec, gain=1.5, bias_std=0.2)
+    wanted = {
+        "weight_in": 1.5 * 8**-0.5,
+        "weight_out": 1.5 * 64**-0.5,
+        "bias_in": 0.2,
+        "bias_out": 0.2,
+    }
+    for name, std in wanted.items():
+        drawn = getattr(params.mlp, name)
+        z = (float(jnp.mean(jnp.square(drawn))) / std**2 - 1) / (2 / drawn.size) ** 0.5
+        assert abs(z) < 5, name
+    assert bool(jnp.all(params.attention_norm.scale == 1)) and bool(jnp.all(params.mlp_norm.shift == 0))
+
+
 def test_switched_off_parts_may_stay_in_the_parameters():
     params, x = draw(EVERYTHING)
     bare = dataclasses.replace(EVERYTHING, skip=False, mlp=None, norm=None)
