@@ -1,0 +1,267 @@
+"""Sums over paths: what paths of each length add to the output, and what they leave of the tokens' differences."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import MaxNLocator
+
+from experiments import figure, sentences, style
+from experiments.figure import About
+from experiments.ledger import Claim, on_range, within
+from rc_jax import attention, collapse, ensemble, network, pretrained
+from rc_jax.collapse.paths import draw_paths
+
+ABOUT = About(
+    title="Paths by length",
+    caption=(
+        "An attention network with skip connections is a sum over paths; its attention matrices are frozen at what "
+        "they are in the network. Shown: how many paths there are of each length, what all of a length together add "
+        "to the output and to the differences between tokens, and how nearly equal the tokens are in the sum of a "
+        "length and in single paths drawn at random. Random Gaussian weights (bands: 5–95 % of initialisations), and "
+        "the attention of all-MiniLM-L6-v2 before and after training (over texts; skips on, MLPs and LayerNorms off, "
+        "so this is not the model itself). Last panel: the same Gaussian layers without skips. Exact arithmetic."
+    ),
+    formula="X^L = Σ_k Y_k,   Y_k ← Y_k + Σ_h P_h Y_(k−1) W_h,   C(L,k) H^k paths in Y_k",
+    minutes={"smoke": 0.3, "quick": 0.6, "full": 6.0},
+)
+
+LEVELS = (0.05, 0.5, 0.95)
+VARIANTS = ("random", "initial", "trained")
+LABELS = {"random": "Gaussian weights", "initial": "BERT, untrained", "trained": "BERT, trained"}
+MEANING = {"random": "random", "initial": "mlp", "trained": "trained"}
+MARKER = {"random": "s", "initial": "^", "trained": "o"}
+
+# Fixed before anything was measured. To carry the output is to hold nine tenths of it; "short" is at most half the
+# depth. A fall that is constant has its second half within a quarter of its first; the cube's exponent rounds to 3.
+CARRIED, CONSTANT, CUBE = 0.9, (0.8, 1.25), (2.5, 3.5)
+EXACT = 1e-12  # relative error of the sum of all lengths, in double precision
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec(figure.Spec):
+    """Shape and number of the random networks, texts for the trained one, and paths drawn of each length in each."""
+
+    dtype: str = "float64"
+    d_model: int = 64
+    heads: int = 4
+    tokens: int = 32
+    depth: int = 12
+    pure_depth: int = 6
+    count: int = 128
+    texts: int = 12
+    text_tokens: int = 48
+    samples: int = 4
+
+
+PRESETS = {
+    "smoke": Spec(d_model=16, heads=2, tokens=8, depth=6, count=16, texts=2, text_tokens=12, samples=2),
+    "quick": Spec(),
+    "full": Spec(count=4096, texts=96, text_tokens=128, samples=16),
+}
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """By variant and length: quantiles of shares and relative residuals; counts; the error of the sum."""
+    key = jax.random.key(spec.seed)
+    stats = ensemble.run(_Random(spec), jax.random.fold_in(key, 0), spec.count, progress=True)
+    data = {f"random_{name}": values for name, values in stats.quantile(LEVELS).items()}
+    data |= {f"random_{name}_standard_error": stats.standard_error[name] for name in ("late_over_early", "cube")}
+    data |= {f"random_{name}_mean": stats.mean[name] for name in ("late_over_early", "cube")}
+    data["random_error"] = stats.maximum["error"]
+    data["random_nonfinite"] = np.array(sum(int(np.sum(count)) for count in stats.nonfinite.values()))
+    data["random_shape"] = np.array([spec.depth, spec.heads])
+    for variant in ("initial", "trained"):
+        data |= {f"{variant}_{name}": values for name, values in _bert(spec, variant, key).items()}
+    return data
+
+
+@dataclasses.dataclass(frozen=True)
+class _Random:
+    """One random network: by length, what `_measure` finds; and the same layers without skip connections."""
+
+    spec: Spec
+
+    def __call__(self, key: jax.Array) -> dict[str, jax.Array]:
+        spec = self.spec
+        layer = attention.AttentionSpec(d_model=spec.d_model, heads=spec.heads)
+        stack = network.StackSpec(attention=layer, depth=spec.depth, skip=True)
+        x = jax.random.normal(jax.random.fold_in(key, 0), (spec.tokens, spec.d_model), spec.dtype)
+        layers = network.random_layers(jax.random.fold_in(key, 1), stack, dtype=spec.dtype)
+        found = _measure(jax.random.fold_in(key, 2), layers, x, stack, spec.samples)
+        falls = -jnp.diff(found.pop("path_log_residual"))
+        half = spec.depth // 2
+        found["late_over_early"] = falls[half:].mean() / falls[:half].mean()
+
+        pure = dataclasses.replace(stack, depth=spec.pure_depth, skip=False)
+        layers = network.random_layers(jax.random.fold_in(key, 1), pure, dtype=spec.dtype)
+        key_paths = jax.random.fold_in(key, 3)
+        drawn = collapse.sample_path_log_residuals(key_paths, layers, x, pure, spec.pure_depth, spec.samples)
+        found["pure_relative"] = jnp.median(drawn.log_residual - drawn.log_norm, axis=0)
+        falls = jnp.diff(drawn.log_residual, axis=1)
+        found["cube"] = jnp.median(falls[:, -1] / falls[:, -2])
+        return found
+
+
+@functools.partial(jax.jit, static_argnames=("stack", "samples"))
+def _measure(
+    key: jax.Array, layers: network.Layers, x: jax.Array, stack: network.StackSpec, samples: int
+) -> dict[str, jax.Array]:
+    """Shares and relative residuals of the sums of each length, of single paths, and the error of the total."""
+    depth, heads = stack.depth, stack.attention.heads
+    shares = collapse.path_shares(layers, x, stack)
+    lengths = jnp.arange(depth + 1)
+    paths = jax.vmap(
+        lambda length: draw_paths(jax.random.fold_in(key, length), depth, heads, length, samples),
+    )(lengths)
+    single = collapse.path_log_sizes(layers, x, stack, paths.reshape(-1, depth))
+    log_residual = single.log_residual[:, -1].reshape(depth + 1, samples)
+    log_norm = single.log_norm[:, -1].reshape(depth + 1, samples)
+    out = network.apply(layers, x, stack)
+    error = collapse.frobenius(collapse.path_length_sums(layers, x, stack).sum(axis=0) - out)
+    return {
+        "share": shares.share,
+        "residual_share": shares.residual_share,
+        "sum_relative": shares.log_residual - shares.log_norm,
+        "path_relative": jnp.median(log_residual - log_norm, axis=1),
+        "path_log_residual": jnp.median(log_residual, axis=1),
+        "error": error / collapse.frobenius(out),
+    }
+
+
+@functools.partial(jax.jit, static_argnames=("stack", "samples"))
+def _measure_texts(
+    keys: jax.Array, layers: network.Layers, x: jax.Array, stack: network.StackSpec, samples: int
+) -> dict[str, jax.Array]:
+    return jax.lax.map(lambda one: _measure(one[0], layers, one[1], stack, samples), (keys, x))
+
+
+def _bert(spec: Spec, variant: str, key: jax.Array) -> dict[str, np.ndarray]:
+    """Quantiles over texts for the packaged checkpoint or its random twin; NaN where it is not installed."""
+    folder = pretrained.packaged_checkpoint()
+    if folder is None:
+        nothing = np.full((3, 7), np.nan)
+        names = ("share", "residual_share", "sum_relative", "path_relative")
+        return dict.fromkeys(names, nothing) | {"error": np.asarray(np.nan), "shape": np.array([6, 12])}
+    checkpoint = pretrained.load(folder, dtype=spec.dtype)
+    if variant == "initial":
+        checkpoint = pretrained.random_like(jax.random.fold_in(key, 1), checkpoint)
+    stack = dataclasses.replace(checkpoint.spec, skip=True, mlp=None, norm=None)
+    x = jax.vmap(checkpoint.embed)(jnp.asarray(_token_ids(checkpoint, spec)))
+    keys = jax.random.split(jax.random.fold_in(key, 2), len(x))
+    each = _measure_texts(keys, checkpoint.params, x, stack, spec.samples)
+    found = {name: np.quantile(np.asarray(values), LEVELS, axis=0) for name, values in each.items()}
+    shape = np.array([stack.depth, stack.attention.heads])
+    return found | {"error": np.asarray(each["error"].max()), "shape": shape}
+
+
+def _token_ids(checkpoint: pretrained.Checkpoint, spec: Spec) -> np.ndarray:
+    """The first tokens of long docstrings between the model's own first and last token: (text, token)."""
+    first, *_, last = checkpoint.encode("a").tolist()
+    inside = spec.text_tokens - 2
+    tokens = (checkpoint.tokenizer.encode(text, add_special_tokens=False).ids for text in sentences.docstrings())
+    chosen = [[first, *ids[:inside], last] for ids in tokens if len(ids) >= inside]
+    if len(chosen) < spec.texts:
+        raise figure.Unavailable(f"only {len(chosen)} docstrings of {inside} tokens, {spec.texts} wanted")
+    return np.array([chosen[index * len(chosen) // spec.texts] for index in range(spec.texts)], np.int32)
+
+
+def plot(data: Mapping[str, np.ndarray]) -> Drawing:
+    """Numbers of paths; shares of output and differences; relative residuals of sums, single paths, and pure nets."""
+    drawing, panels = style.figure(columns=3, rows=2, width=4.8, height=3.9)
+    _plot_counts(panels[0], data)
+    for panel, name, y, title in (
+        (panels[1], "share", "share of the output", "What each length adds to the output"),
+        (panels[2], "residual_share", "share of the differences", "… and to the differences between tokens"),
+        (panels[3], "sum_relative", "log ‖res(Y_k)‖/‖Y_k‖ (nats)", "All paths of one length together"),
+        (panels[4], "path_relative", "log ‖res(T)‖/‖T‖ (nats)", "Single paths, drawn at random"),
+    ):
+        for variant in VARIANTS:
+            values = data[f"{variant}_{name}"]
+            label, marker = LABELS[variant], MARKER[variant]
+            style.bands(
+                panel, np.arange(values.shape[1]), *values, meaning=MEANING[variant], label=label, marker=marker
+            )
+        style.labels(panel, "length k of the path", y, title)
+        style.legend(panel, "upper right" if "share" in name else "lower left")
+    _plot_pure(panels[5], data)
+    for panel in panels:
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return drawing
+
+
+def _plot_counts(ax: Axes, data: Mapping[str, np.ndarray]) -> None:
+    for variant in ("random", "trained"):
+        depth, heads = (int(number) for number in data[f"{variant}_shape"])
+        counts = [float(count) for count in collapse.path_counts(depth, heads)]
+        label = f"L = {depth}, H = {heads} ({'Gaussian' if variant == 'random' else 'BERT'})"
+        color = style.colour(MEANING[variant])
+        ax.plot(range(depth + 1), counts, color=color, marker=MARKER[variant], label=label)
+    ax.set_yscale("log")
+    style.labels(ax, "length k of the path", "number of paths, C(L,k) H^k", "How many paths there are")
+    style.legend(ax, "lower right")
+
+
+def _plot_pure(ax: Axes, data: Mapping[str, np.ndarray]) -> None:
+    values = data["random_pure_relative"]
+    style.bands(ax, np.arange(values.shape[1]), *values, meaning="attention", label="without skips", marker="o")
+    path = data["random_path_relative"]
+    style.bands(ax, np.arange(path.shape[1]), *path, meaning="random", label="with skips", marker="s")
+    ax.set_yscale("symlog", linthresh=1, linscale=0.5)
+    style.labels(ax, "length k of the path", "log ‖res(T)‖/‖T‖ (nats)", "Single paths with and without skips")
+    style.legend(ax, "lower left")
+
+
+def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
+    """DCL21 on short and long paths, the number of paths, the rates, and the exactness of the sums."""
+    source = "DCL21, sections 3 and 4, on skip connections and path effectiveness"
+    rows = []
+    for name, what in (("share", "output"), ("residual_share", "differences between tokens")):
+        carried = []
+        for variant in VARIANTS:
+            middle = data[f"{variant}_{name}"][1]
+            carried.append(middle[: (middle.size - 1) // 2 + 1].sum() / middle.sum())
+        rows.append(
+            on_range(
+                f"paths-short-carry-{what.split()[0]}", f"Paths of at most half the depth carry the {what}", source,
+                f"≥ {CARRIED:g} of it", np.array(carried), np.array(carried) >= CARRIED, [LABELS[v] for v in VARIANTS],
+                note="medians; share = ⟨Y_k, X⟩/‖X‖², which adds up to 1",
+            )
+        )  # fmt: skip
+    for name, key, what in (
+        ("path_relative", "single", "a single path's relative residual"),
+        ("sum_relative", "sum", "the relative residual of all paths of a length"),
+    ):
+        steps, where = [], []
+        for variant in VARIANTS:
+            step = np.diff(data[f"{variant}_{name}"][1])
+            steps.append(step)
+            where += [f"{LABELS[variant]} k = {k + 1}" for k in range(step.size)]
+        change = np.concatenate(steps)
+        rows.append(
+            on_range(f"paths-{key}-collapse", f"Longer paths are nearer to collapse: {what} falls",
+                     source, "falls", change, change < 0, where, note="change of the median log from k − 1 to k, nats")
+        )  # fmt: skip
+    depth, heads = (int(number) for number in data["random_shape"])
+    number = sum(collapse.path_counts(depth, heads)) / (1 + heads) ** depth
+    errors = np.array([float(data[f"{variant}_error"]) for variant in VARIANTS])
+    return [
+        *rows,
+        within("paths-rate-skip", "With skips a single path's log residual falls by a constant per head (late/early)",
+               "this package", "1: exponential, no cube",
+               float(data["random_late_over_early_mean"]), *CONSTANT,
+               float(data["random_late_over_early_standard_error"]), note="Gaussian weights"),
+        within("paths-rate-pure", "Without skips the fall of a single path's log residual triples with every layer",
+               "DCL21, section 2", 3, float(data["random_cube_mean"]), *CUBE,
+               float(data["random_cube_standard_error"]), note="the same layers, at the last one"),
+        within("paths-number", "Σ_k C(L,k) H^k over (1+H)^L", "DCL21, section 3", "(1+H)^L paths", number, 1, 1),
+        on_range("paths-sum-exact", "The sums of all lengths add up to the output", "this package", f"≤ {EXACT:g}",
+                 errors, errors <= EXACT, [LABELS[v] for v in VARIANTS], note="largest relative error, float64"),
+        within("paths-known", "Numbers of the random ensemble that are not finite or not known", "this package", 0,
+               float(data["random_nonfinite"]), 0, 0),
+    ]  # fmt: skip
