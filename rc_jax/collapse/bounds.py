@@ -37,10 +37,10 @@ from rc_jax.network import Layers, StackSpec
 Center = Literal["mean", "argmin"]
 
 _TOKENS = _checks.float_array("token", "feature", minimum={"token": 2})
-_CENTER = _checks.one_of(get_args(Center))
+CENTER = _checks.one_of(get_args(Center))
 
 
-@_checks.guard(x=_TOKENS, scale=_checks.positive, center=_CENTER)
+@_checks.guard(x=_TOKENS, scale=_checks.positive, center=CENTER)
 def measured_gamma(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -92,7 +92,7 @@ def measured_gamma(
     return jnp.where(jnp.isnan(parts.log_gamma), 0, jnp.exp(parts.log_gamma)).astype(x.dtype)
 
 
-@_checks.guard(x=_TOKENS, scale=_checks.positive, center=_CENTER)
+@_checks.guard(x=_TOKENS, scale=_checks.positive, center=CENTER)
 def layer_bound(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -137,7 +137,7 @@ def layer_bound(
     return bound_parts(params, x, spec, scale, center).log_bound.astype(x.dtype)
 
 
-@_checks.guard(x=_TOKENS, scale=_checks.positive, center=_CENTER)
+@_checks.guard(x=_TOKENS, scale=_checks.positive, center=CENTER)
 def depth_bound(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -178,10 +178,7 @@ def depth_bound(
         True
     """
     check_bounded(params, x, spec, mask)
-    parts = bound_parts(params, x, spec, scale, center)
-    log_gamma = jnp.where(jnp.isnan(parts.log_gamma), -jnp.inf, parts.log_gamma)
-    constants = math.log(4) + jax.lax.cummax(log_gamma) + jax.lax.cummax(parts.log_beta)
-    return cubed(constants, parts.log_residual[0]).astype(x.dtype)
+    return in_depth(bound_parts(params, x, spec, scale, center)).astype(x.dtype)
 
 
 class Parts(NamedTuple):
@@ -192,6 +189,13 @@ class Parts(NamedTuple):
     log_beta: Float[Array, "*depth"]  # of H β α
     log_residual: Float[Array, "*depth"]  # of the layer's input
     log_after: Float[Array, "*depth"]  # of its output
+
+
+def in_depth(parts: Parts) -> Float[Array, " layer"]:
+    """The depth bound from what the layers gave, with the largest γ and β of the first l layers for the l-th."""
+    log_gamma = jnp.where(jnp.isnan(parts.log_gamma), -jnp.inf, parts.log_gamma)
+    constants = math.log(4) + jax.lax.cummax(log_gamma) + jax.lax.cummax(parts.log_beta)
+    return cubed(constants, parts.log_residual[0])
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "center"))

@@ -77,6 +77,12 @@ def add(a: MeanResidual, b: MeanResidual) -> MeanResidual:
     return MeanResidual(a.mean + b.mean + jnp.exp(reference) * missed, direction, reference + log_norm)
 
 
+def transform(state: MeanResidual, matrix: Float[Array, "feature out"], precision: str) -> MeanResidual:
+    """Every token times a matrix."""
+    out = from_rows(jnp.matmul(state.direction, matrix, precision=precision), state.log_size)
+    return out._replace(mean=out.mean + jnp.matmul(state.mean, matrix, precision=precision))
+
+
 def attend(
     params: AttentionParams,
     state: MeanResidual,
@@ -85,44 +91,64 @@ def attend(
     mask: Bool[Array, "token token"] | None,
 ) -> MeanResidual:
     """One layer of softmax dot-product attention on the split tokens, its output split the same way."""
+    output = params.output.reshape(-1, params.output.shape[-1])
+    out = transform(heads(params, state, spec, scale, mask), output, spec.precision)
+    if spec.bias:
+        assert params.output_bias is not None
+        out = out._replace(mean=out.mean + params.output_bias)
+    return out
+
+
+def heads(
+    params: AttentionParams,
+    state: MeanResidual,
+    spec: AttentionSpec,
+    scale: ArrayLike | None,
+    mask: Bool[Array, "token token"] | None,
+) -> MeanResidual:
+    """The heads' outputs side by side, before the output matrix: the layer up to there, in any number of features."""
     alpha = jnp.asarray(default_scale(spec) if scale is None else scale, state.mean.dtype)
     alpha = jnp.broadcast_to(alpha, (spec.heads,))
     size = jnp.exp(state.log_size)
     query_mean = jnp.einsum("d,hdk->hk", state.mean, params.query, precision=spec.precision)
+    value_mean = jnp.einsum("d,hdk->hk", state.mean, params.value, precision=spec.precision)
     if spec.bias:
-        assert params.query_bias is not None
-        query_mean = query_mean + params.query_bias
+        assert params.query_bias is not None and params.value_bias is not None
+        query_mean, value_mean = query_mean + params.query_bias, value_mean + params.value_bias
     query = alpha[:, None, None] * project(state.direction, params.query, None, spec)
     key = project(state.direction, params.key, None, spec)
+    value = project(state.direction, params.value, None, spec)
     common = size * jnp.einsum("hjk,hk->hj", key, alpha[:, None] * query_mean, precision=spec.precision)
     pair = jnp.einsum("hik,hjk->hij", query, key, precision=spec.precision)
-    value = project(state.direction, params.value, None, spec)
 
     def mix(weights: Float[Array, "head token token"]) -> Float[Array, "token feature"]:
-        mixed = jnp.einsum("hij,hjk->hik", weights, value, precision=spec.precision)
-        return jnp.einsum("hik,hkd->id", mixed, params.output, precision=spec.precision)
+        mixed = jnp.einsum("hij,hjk->ihk", weights, value, precision=spec.precision)
+        return mixed.reshape(mixed.shape[0], -1)
 
     if mask is None:
-        log_shared = jax.nn.log_softmax(common, axis=-1)[:, None]
+        log_shared = log_softmax(common)[:, None]
     else:
         pair = jnp.where(mask[None], pair, 0)
-        log_shared = jax.nn.log_softmax(jnp.where(mask[None], common[:, None], -jnp.inf), axis=-1)
+        log_shared = log_softmax(jnp.where(mask[None], common[:, None], -jnp.inf))
     out = from_rows(mix(weight_differences(log_shared, pair, size)), 3 * state.log_size)
     shared = jnp.exp(log_shared)
     if mask is not None:
         # Against the first row, so that rows that see the same tokens differ by exactly nothing.
         out = add(out, from_rows(mix(shared - shared[:, :1]), state.log_size))
+    mean = value_mean + size * jnp.einsum("hj,hjk->hk", shared[:, 0], value, precision=spec.precision)
+    return out._replace(mean=out.mean + mean.reshape(-1))
 
-    value_mean = jnp.einsum("d,hdk->hk", state.mean, params.value, precision=spec.precision)
-    value_mean = value_mean + size * jnp.einsum("hj,hjk->hk", shared[:, 0], value, precision=spec.precision)
-    if spec.bias:
-        assert params.value_bias is not None
-        value_mean = value_mean + params.value_bias
-    mean = jnp.einsum("hk,hkd->d", value_mean, params.output, precision=spec.precision) + out.mean
-    if spec.bias:
-        assert params.output_bias is not None
-        mean = mean + params.output_bias
-    return out._replace(mean=mean)
+
+def log_softmax(logits: Float[Array, "*rows token"]) -> Float[Array, "*rows token"]:
+    """Logarithms of softmax over the last axis, also of logits so large that their rounding is.
+
+    A compiler may compute a row twice, once for its maximum, and round it twice. What then exceeds the maximum is cut
+    off, and the largest counts as 1 in the sum: e^0 is there whatever became of the others.
+    """
+    largest = jnp.argmax(logits, axis=-1, keepdims=True)
+    below = logits - jnp.take_along_axis(logits, largest, axis=-1)
+    below = jnp.where(jax.nn.one_hot(largest[..., 0], logits.shape[-1], dtype=bool) | (below > 0), 0, below)
+    return below - jnp.log(jnp.sum(jnp.exp(below), axis=-1, keepdims=True))
 
 
 def weight_differences(

@@ -8,7 +8,7 @@ from rc_jax import _checks
 from rc_jax.collapse.audit.inequality import Inequality
 from rc_jax.collapse.audit.sizes import check_square, compare
 from rc_jax.collapse.norms import diameter
-from rc_jax.collapse.pure_attention import check_bounded
+from rc_jax.collapse.pure_attention import check_bounded, spectral_norm
 from rc_jax.collapse.tanh_bounds import diameters_by_layer, tanh_bound
 from rc_jax.network import Layers, StackSpec
 
@@ -47,7 +47,7 @@ def score_oscillation(weight: Float[Array, "feature feature"], x: Float[Array, "
         return jnp.max(jnp.max(gap, axis=1) - jnp.min(gap, axis=1))
 
     left = jnp.max(jax.lax.map(widest, pair, batch_size=32))
-    right = jnp.linalg.svd(weight, compute_uv=False)[0] * jnp.square(diameter(x))
+    right = spectral_norm(weight[None], jnp.eye(x.shape[1], dtype=x.dtype)[None])[0] * jnp.square(diameter(x))
     return Inequality(left, right, right - left)
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax import _checks
 from rc_jax.collapse.audit.inequality import Inequality
-from rc_jax.collapse.bounds import Center, bound_parts, depth_bound
+from rc_jax.collapse.bounds import CENTER, Center, bound_parts, in_depth
 from rc_jax.collapse.norms import norm_1inf
 from rc_jax.collapse.pure_attention import check_bounded, column_norm, row_norm
 from rc_jax.collapse.residual import residual
@@ -24,7 +24,7 @@ class Split(NamedTuple):
     rest: Float[Array, "token feature"]
 
 
-@_checks.guard(weight=_checks.float_array("feature", "feature"), x=_TOKENS)
+@_checks.guard(weight=_checks.float_array("feature", "feature"), x=_TOKENS, center=CENTER)
 def split(weight: Float[Array, "feature feature"], x: Float[Array, "token feature"], center: Center = "mean") -> Split:
     """With X = 1x̄ᵀ + R: Ã_ij = x̄ᵀA R_j, the same for all i, E = R A Rᵀ, and R (DCL21, section 2).
 
@@ -119,7 +119,7 @@ def gamma_cap(weight: Float[Array, "feature feature"], rest: Float[Array, "token
     return Inequality(gamma, cap, cap - gamma)
 
 
-@_checks.guard(x=_TOKENS, scale=_checks.positive)
+@_checks.guard(x=_TOKENS, scale=_checks.positive, center=CENTER)
 def layer(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -149,7 +149,7 @@ def layer(
     return compare(parts.log_after, parts.log_bound, x)
 
 
-@_checks.guard(x=_TOKENS, scale=_checks.positive)
+@_checks.guard(x=_TOKENS, scale=_checks.positive, center=CENTER)
 def depth(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -175,9 +175,8 @@ def depth(
         True
     """
     check_bounded(params, x, spec, mask)
-    bound = depth_bound(params, x, spec, scale=scale, center=center)
-    after = bound_parts(params, x, spec, scale, center).log_after
-    return compare(jnp.concatenate([bound[:1], after.astype(x.dtype)]), bound, x)
+    parts = bound_parts(params, x, spec, scale, center)
+    return compare(jnp.concatenate([parts.log_residual[:1], parts.log_after]), in_depth(parts), x)
 
 
 def compare(left: Array, right: Array, x: Array) -> Inequality:

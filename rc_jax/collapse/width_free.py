@@ -1,0 +1,180 @@
+"""The collapse of random attention at a cost that does not depend on the width of the tokens.
+
+A layer with Gaussian weights sees its tokens through their inner products alone: turn all rows of X by one rotation and
+the weights, turned the other way, are as likely as before. So n tokens may be written in n coordinates, whatever their
+width d, and one layer goes from coordinates to coordinates:
+
+    queries, keys, values   coordinates times normals, d_head columns to a head
+    heads                   as in `rc_jax.collapse.mean_residual`: a mean and a scaled difference, H·d_head wide
+    A = T Q                 the heads' mean and differences as a triangle times orthonormal rows
+    Q W_O                   Gaussian, n × d: in a basis of its own rows a triangle B, normals under a diagonal √χ²
+    T B                     the new coordinates
+
+With skip connections the output is added to its input, so Q W_O is taken apart into its share in the old coordinates,
+plain normals, and the rest, which is Gaussian in d − n new directions and has its triangle there.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from rc_jax import _checks
+from rc_jax.attention import AttentionParams, masks
+from rc_jax.attention.layer import check_mask_size
+from rc_jax.attention.spec import split_normals
+from rc_jax.collapse import mean_residual
+from rc_jax.collapse.coordinates import compress, extend, gaussian_diagonal, gaussian_rows
+from rc_jax.collapse.mean_residual import MeanResidual
+from rc_jax.network import StackSpec
+
+_TOKENS = _checks.float_array("token", "feature", minimum={"token": 2})
+_NORMALS, _DIAGONAL = range(2)
+
+
+def _check_width(name: str, value: ArrayLike) -> None:
+    """A positive number; infinity is one."""
+    numbers = _checks.concrete(value)
+    if numbers is not None and not (numbers.ndim == 0 and numbers.dtype.kind in "iuf" and float(numbers) > 0):
+        raise ValueError(f"`{name}` must be a positive number or infinity, got {_checks.describe(value)}")
+
+
+@_checks.guard(
+    key=_checks.random_key,
+    x=_TOKENS,
+    gain=_checks.positive,
+    scale=_checks.positive,
+    mask=masks.check_mask,
+    width=_check_width,
+)
+def sample_log_residuals(
+    key: Array,
+    x: Float[Array, "token coordinate"],
+    spec: StackSpec,
+    *,
+    gain: ArrayLike = 1.0,
+    scale: ArrayLike | None = None,
+    mask: Bool[Array, "row column"] | None = None,
+    width: ArrayLike | None = None,
+) -> Float[Array, " layer"]:
+    """One draw of log ‖res(X^l)‖_F (nats) before the first layer and after each, over Gaussian weights, at any width.
+
+    Equal in law to `log_residuals(network.random_layers(key, spec, gain=gain), x, spec)`, with time and memory that do
+    not grow with d_model: n tokens span n dimensions, and Gaussian weights do not prefer a basis (this package's own
+    result; the proof is in docs/width_free.md). A draw differs from the one that `random_layers` makes of the same key.
+    It is as right at depth as `log_residuals`, and its gradient in `x`, `gain` and `scale` has the mean of that one's.
+
+    Args:
+        key: a typed key; another key, another draw.
+        x: at least two tokens. Only their inner products matter, so they may also be given by their coordinates in any
+            orthonormal basis of their span: fewer than d_model columns stand for as many as are missing, all zero.
+        spec: pure attention, with or without skip connections; dot-product scores and softmax weights. Biases are
+            zero, as `random_layers` draws them by default.
+        gain: factor on the standard deviation of every matrix; may be traced.
+        scale: α of every layer, a number or one per head; 1/√d_head by default; may be traced.
+        mask: of every layer, True where row i may see column j.
+        width: d in place of d_model, for sweeps in one compiled program and for the limit `jnp.inf`; may be traced. The
+            tokens' inner products are those of `x` times d/d_model, and log √(d/d_model) is taken off the results.
+
+    Returns:
+        depth + 1 numbers; −inf where all tokens are equal.
+
+    Raises:
+        ValueError: `x` with more columns than d_model or `width`; a `width` below the number of tokens; an MLP or
+            LayerNorm, which act on features and so prefer a basis; other scores or weights than dot-product softmax;
+            a `gain` or `scale` that is not positive.
+        TypeError: `key` is not a typed key; `x` is not floating-point.
+
+    Example:
+        >>> import jax
+        >>> from rc_jax import attention, network
+        >>> layer = attention.AttentionSpec(d_model=12288, heads=96)
+        >>> x = jax.random.normal(jax.random.key(1), (8, 12288))
+        >>> stack = network.StackSpec(attention=layer, depth=12)
+        >>> logs = sample_log_residuals(jax.random.key(0), x, stack)  # 7.2 billion weights, none of them drawn
+        >>> falls = jax.numpy.diff(logs)
+        >>> round(float(falls[-1] / falls[-2]), 2)
+        3.0
+    """
+    _check_covered(spec)
+    n, columns = x.shape
+    if columns > spec.attention.d_model:
+        raise ValueError(f"`x` must have at most d_model={spec.attention.d_model} columns, got {_checks.describe(x)}")
+    least = max(n, columns)
+    if width is not None and (number := _checks.concrete(width)) is not None and not float(number) >= least:
+        raise ValueError(f"`width` must be at least {least}, the larger side of `x`, got {_checks.describe(width)}")
+    check_mask_size(mask, x)
+    return _sample(key, x, spec, gain, scale, mask, width)
+
+
+def _check_covered(spec: StackSpec) -> None:
+    """Raise unless a rotation of the features leaves the law of a layer as it is and the arithmetic covers it."""
+    layer, reason = spec.attention, None
+    if spec.mlp is not None:
+        reason = "mlp=None, for an activation acts feature by feature and prefers a basis"
+    elif spec.norm is not None:
+        reason = "norm=None, for LayerNorm subtracts the mean of the features and prefers a basis"
+    elif layer.weights != "softmax" or layer.scores != "dot":
+        reason = f"scores='dot' and weights='softmax', got {layer.scores!r} and {layer.weights!r}"
+    if reason:
+        raise ValueError(f"`spec` must have {reason}")
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def _sample(
+    key: Array,
+    x: Array,
+    spec: StackSpec,
+    gain: ArrayLike,
+    scale: ArrayLike | None,
+    mask: Array | None,
+    width: ArrayLike | None,
+) -> Array:
+    layer = dataclasses.replace(spec.attention, bias=False)  # zero, as drawn by default
+    n = x.shape[0]
+    # There are no factorisations in a narrower type.
+    dtype = x.dtype if jnp.finfo(x.dtype).bits >= 32 else jnp.dtype("float32")
+    gain, size = jnp.asarray(gain, dtype), jnp.asarray(layer.d_model if width is None else width, dtype)
+    seen = masks.combine(n, causal_mask=layer.causal, radius=layer.window, extra=mask)
+
+    # With no more features than tokens there is nothing to save: the coordinates are the features.
+    narrow = width is None and layer.d_model <= n
+    coordinates = layer.d_model if narrow else n
+    rows = min(n, layer.heads * layer.head_width)  # of the heads' outputs, by their own coordinates
+    plain = coordinates if narrow or spec.skip else 0  # coordinates of the layer's output that exist before it
+
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(spec.depth))
+    diagonals = None
+    if not narrow:  # of all layers at once, for drawing them takes rejections
+        diagonals = jax.vmap(lambda k: gaussian_diagonal(jax.random.fold_in(k, _DIAGONAL), rows, size - plain, size))(
+            keys
+        )
+
+    def step(state: MeanResidual, drawn: tuple[Array, Array | None]) -> tuple[MeanResidual, Array]:
+        layer_key, diagonal = drawn
+        shapes = {
+            "inner": (3, layer.heads, coordinates, layer.head_width),
+            "output": (rows, plain + (0 if diagonal is None else rows)),
+        }
+        normals = split_normals(jax.random.fold_in(layer_key, _NORMALS), shapes, dtype)
+        params = AttentionParams(*(gain * normals["inner"]), normals["output"])
+        heads = mean_residual.heads(params, state, layer, scale, seen)
+        heads = compress(heads) if rows < layer.heads * layer.head_width else heads
+        weights = gaussian_rows(normals["output"], diagonal, size)
+        fan_in = jnp.asarray(layer.heads * layer.head_width, dtype)
+        out = mean_residual.transform(heads, gain * jax.lax.rsqrt(fan_in) * weights, layer.precision)
+        if spec.skip:
+            out = mean_residual.add(extend(state, weights.shape[1] - coordinates), out)
+        extra = weights.shape[1] - coordinates
+        out = compress(out) if extra > 0 else extend(out, -extra)
+        return out, out.log_size
+
+    # Coordinates are kept over √d: queries and keys then have normals of variance 1, and there is a limit in d.
+    start = mean_residual.decompose(x.astype(dtype))
+    start = extend(start, coordinates - x.shape[1]) if narrow else compress(start)
+    unit = jnp.asarray(layer.d_model, dtype)
+    start = start._replace(mean=start.mean / jnp.sqrt(unit), log_size=start.log_size - jnp.log(unit) / 2)
+    logs = jax.lax.scan(step, start, (keys, diagonals))[1]
+    return (jnp.concatenate([start.log_size[None], logs]) + jnp.log(unit) / 2).astype(x.dtype)
