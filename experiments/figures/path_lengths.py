@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping
 
 import jax
@@ -28,7 +29,7 @@ ABOUT = About(
         "so this is not the model itself). Last panel: the same Gaussian layers without skips. Exact arithmetic."
     ),
     formula="X^L = Σ_k Y_k,   Y_k ← Y_k + Σ_h P_h Y_(k−1) W_h,   C(L,k) H^k paths in Y_k",
-    minutes={"smoke": 0.3, "quick": 0.6, "full": 6.0},
+    minutes={"smoke": 0.4, "quick": 0.7, "full": 6.0},
 )
 
 LEVELS = (0.05, 0.5, 0.95)
@@ -76,8 +77,8 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     data["random_error"] = stats.maximum["error"]
     data["random_nonfinite"] = np.array(sum(int(np.sum(count)) for count in stats.nonfinite.values()))
     data["random_shape"] = np.array([spec.depth, spec.heads])
-    for variant in ("initial", "trained"):
-        data |= {f"{variant}_{name}": values for name, values in _bert(spec, variant, key).items()}
+    for variant, found in _bert(spec, jax.random.fold_in(key, 1)).items():
+        data |= {f"{variant}_{name}": values for name, values in found.items()}
     return data
 
 
@@ -141,34 +142,37 @@ def _measure_texts(
     return jax.lax.map(lambda one: _measure(one[0], layers, one[1], stack, samples), (keys, x))
 
 
-def _bert(spec: Spec, variant: str, key: jax.Array) -> dict[str, np.ndarray]:
-    """Quantiles over texts for the packaged checkpoint or its random twin; NaN where it is not installed."""
+def _bert(spec: Spec, key: jax.Array) -> dict[str, dict[str, np.ndarray]]:
+    """Quantiles over texts for the packaged checkpoint and its random twin; NaN where it is not installed."""
     folder = pretrained.packaged_checkpoint()
     if folder is None:
-        nothing = np.full((3, 7), np.nan)
-        names = ("share", "residual_share", "sum_relative", "path_relative")
-        return dict.fromkeys(names, nothing) | {"error": np.asarray(np.nan), "shape": np.array([6, 12])}
-    checkpoint = pretrained.load(folder, dtype=spec.dtype)
-    if variant == "initial":
-        checkpoint = pretrained.random_like(jax.random.fold_in(key, 1), checkpoint)
-    stack = dataclasses.replace(checkpoint.spec, skip=True, mlp=None, norm=None)
-    x = jax.vmap(checkpoint.embed)(jnp.asarray(_token_ids(checkpoint, spec)))
-    keys = jax.random.split(jax.random.fold_in(key, 2), len(x))
-    each = _measure_texts(keys, checkpoint.params, x, stack, spec.samples)
-    found = {name: np.quantile(np.asarray(values), LEVELS, axis=0) for name, values in each.items()}
-    shape = np.array([stack.depth, stack.attention.heads])
-    return found | {"error": np.asarray(each["error"].max()), "shape": shape}
+        nothing = dict.fromkeys(("share", "residual_share", "sum_relative", "path_relative"), np.full((3, 7), np.nan))
+        nothing |= {"error": np.asarray(np.nan), "shape": np.array([6, 12])}
+        return {"initial": nothing, "trained": nothing}
+    trained = pretrained.load(folder, dtype=spec.dtype)
+    ids = jnp.asarray(_token_ids(trained, spec))
+    stack = dataclasses.replace(trained.spec, skip=True, mlp=None, norm=None)
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.fold_in(key, 0), jnp.arange(len(ids)))
+    found = {}
+    for variant in ("initial", "trained"):
+        twin = trained if variant == "trained" else pretrained.random_like(jax.random.fold_in(key, 1), trained)
+        each = _measure_texts(keys, twin.params, jax.vmap(twin.embed)(ids), stack, spec.samples)
+        found[variant] = {name: np.quantile(np.asarray(values), LEVELS, axis=0) for name, values in each.items()}
+        found[variant] |= {"error": np.asarray(each["error"].max())}
+        found[variant] |= {"shape": np.array([stack.depth, stack.attention.heads])}
+    return found
 
 
 def _token_ids(checkpoint: pretrained.Checkpoint, spec: Spec) -> np.ndarray:
-    """The first tokens of long docstrings between the model's own first and last token: (text, token)."""
+    """The first tokens of the first long docstrings, between the model's own first and last token: (text, token)."""
     first, *_, last = checkpoint.encode("a").tolist()
     inside = spec.text_tokens - 2
     tokens = (checkpoint.tokenizer.encode(text, add_special_tokens=False).ids for text in sentences.docstrings())
-    chosen = [[first, *ids[:inside], last] for ids in tokens if len(ids) >= inside]
+    long = (ids[:inside] for ids in tokens if len(ids) >= inside)
+    chosen = [[first, *ids, last] for ids in itertools.islice(long, spec.texts)]
     if len(chosen) < spec.texts:
         raise figure.Unavailable(f"only {len(chosen)} docstrings of {inside} tokens, {spec.texts} wanted")
-    return np.array([chosen[index * len(chosen) // spec.texts] for index in range(spec.texts)], np.int32)
+    return np.array(chosen, np.int32)
 
 
 def plot(data: Mapping[str, np.ndarray]) -> Drawing:
