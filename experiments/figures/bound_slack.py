@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
 from experiments import figure, sentences, style
 from experiments.figure import About
@@ -186,6 +186,9 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     drawing, (one, deep, size, adversary) = style.figure(columns=2, rows=2, width=6.0)
     _plot_slack(one, data, ONE_LAYER)
     one.set_yscale("log")
+    one.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    one.yaxis.set_major_formatter(ScalarFormatter())
+    one.yaxis.set_minor_formatter(NullFormatter())
     style.labels(one, "layer", "log bound − log measured (nats)", "One layer, on the tokens that reach it")
     style.legend(one, "below", columns=2)
     _plot_slack(deep, data, IN_DEPTH)
