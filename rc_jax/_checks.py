@@ -20,7 +20,7 @@ Check = Callable[[str, Any], None]
 
 
 def guard(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Run each named check on the argument of that name before the function; `None` is let through unchecked."""
+    """Run each named check on the argument of that name before the function; a default value is not checked."""
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -30,7 +30,7 @@ def guard(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
             for name, value in signature.bind(*args, **kwargs).arguments.items():
-                if name in checks and value is not None:
+                if name in checks and not (value is None and signature.parameters[name].default is None):
                     checks[name](name, value)
             return function(*args, **kwargs)
 

@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax import _checks
@@ -43,6 +44,7 @@ def scores(
         (2, 5, 5)
     """
     check_layer(params, x, spec)
+    check_scale_and_mask(scale, None, x, spec)
     return _scores(params, x, spec, scale)
 
 
@@ -81,7 +83,7 @@ def attention_weights(
         (True, 0.0)
     """
     check_layer(params, x, spec)
-    check_mask_size(mask, x)
+    check_scale_and_mask(scale, mask, x, spec)
     return _weights(params, x, spec, scale, mask)
 
 
@@ -120,7 +122,7 @@ def attend(
         (3, 5, 8)
     """
     check_layer(params, x, spec)
-    check_mask_size(mask, x)
+    check_scale_and_mask(scale, mask, x, spec)
     return _attend(params, x, spec, scale, mask)
 
 
@@ -146,10 +148,24 @@ def project(
     return out if bias is None else out + bias[:, None]
 
 
-def check_mask_size(mask: Array | None, x: Array) -> None:
-    """Raise unless the mask has one row and one column per token."""
-    if mask is not None and mask.shape[0] != x.shape[0]:
-        raise ValueError(f"`mask` must have one row and column for each of {x.shape[0]} tokens, got {mask.shape}")
+def check_scale_and_mask(scale: ArrayLike | None, mask: Array | None, x: Array, spec: AttentionSpec) -> None:
+    """Raise unless the scale is one number or one per head, and every token sees one under all masks together."""
+    if scale is not None and jnp.shape(scale) not in ((), (spec.heads,)):
+        raise ValueError(f"`scale` must be one number or one for each of {spec.heads} heads, got {jnp.shape(scale)}")
+    if mask is None:
+        return
+    n = x.shape[0]
+    if mask.shape[0] != n:
+        raise ValueError(f"`mask` must have one row and column for each of {n} tokens, got {mask.shape}")
+    given = _checks.concrete(mask)
+    if given is not None and (spec.causal or spec.window is not None):
+        index = np.arange(n)
+        gap = index[:, None] - index[None, :]
+        reach = (gap >= 0 if spec.causal else True) & (abs(gap) <= (n if spec.window is None else spec.window))
+        if not (given & reach).any(axis=1).all():
+            raise ValueError(
+                "`mask` must leave every token something to see under the masks of `spec`, got an empty row"
+            )
 
 
 def default_scale(spec: AttentionSpec) -> float:
@@ -172,7 +188,9 @@ def _scores(params: AttentionParams, x: Array, spec: AttentionSpec, scale: Array
         query, key = _unit(query), _unit(key)
     if spec.weights == "linear":
         query, key = kernels.features(query), kernels.features(key)
-    return factor * jnp.einsum("hik,hjk->hij", query, key, precision=spec.precision)
+    # The factor goes into the queries: a compiler that fuses it with softmax's "minus the maximum" rounds the two
+    # differently, and the exponential of the gap overflows when logits are large.
+    return jnp.einsum("hik,hjk->hij", factor * query, key, precision=spec.precision)
 
 
 @functools.partial(jax.jit, static_argnames="spec")

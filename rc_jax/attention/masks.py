@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool
 
 from rc_jax import _checks
@@ -60,9 +61,9 @@ def graph(adjacency: ArrayLike, *, self_loops: bool = True) -> Bool[Array, "toke
 
 def check_mask(name: str, mask: object) -> None:
     """Raise unless `mask` is a boolean (n, n) matrix in which every token sees at least one token."""
-    if not hasattr(mask, "dtype") or jnp.asarray(mask).dtype != jnp.bool_:
+    if getattr(mask, "dtype", None) != jnp.bool_:
         raise TypeError(f"`{name}` must be a boolean array of shape (token, token), got {_checks.describe(mask)}")
-    array = jnp.asarray(mask)
+    array = mask if isinstance(mask, Tracer) else np.asarray(mask)  # no tracing of what is known already
     if array.ndim != 2 or array.shape[0] != array.shape[1]:
         raise ValueError(f"`{name}` must be a boolean array of shape (token, token), got {_checks.describe(mask)}")
     seen = _checks.concrete(array)

@@ -8,7 +8,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax import _checks
 from rc_jax.attention import masks
-from rc_jax.attention.layer import check_mask_size
+from rc_jax.attention.layer import check_scale_and_mask
 from rc_jax.collapse import mean_residual, token_wise
 from rc_jax.collapse.mean_residual import MeanResidual
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
@@ -34,6 +34,9 @@ def log_residuals(
     difference without a cancellation: full attention to its cube, the others to first order
     (`rc_jax.collapse.mean_residual`, `rc_jax.collapse.token_wise`; this package's own result). The relative error is a
     few roundings times the conditioning of the network itself, however small the residual, and it is differentiable.
+    The exception is saturated softmax: a weight below the smallest number counts as 0, and tokens in clusters keep
+    what tells them apart inside a cluster only down to a rounding of the distance between clusters. Numbers that
+    depend on either are not right; at `gain=1` and tokens of ordinary size none does.
 
     Covers softmax attention on dot products with any heads, biases and masks, with or without skip connections, MLP
     and LayerNorm.
@@ -64,7 +67,7 @@ def log_residuals(
     """
     _check_covered(spec)
     check_stack(params, x, spec)
-    check_mask_size(mask, x)
+    check_scale_and_mask(scale, mask, x, spec.attention)
     return _log_residuals(params, x, spec, scale, mask)
 
 

@@ -21,7 +21,6 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from rc_jax.attention import AttentionParams, AttentionSpec
 from rc_jax.attention.layer import default_scale, project
-from rc_jax.collapse.norms import frobenius
 
 # Below this exponent the small-difference forms are used, above it the plain ones, which then lose no digits.
 _SWITCH = 1.0
@@ -45,10 +44,14 @@ def decompose(x: Float[Array, "token feature"]) -> MeanResidual:
 
 
 def normalise(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feature"], Float[Array, ""]]:
-    """x/‖x‖_F and log ‖x‖_F; zeros stay zeros, with log-norm −inf."""
-    norm = frobenius(x)
-    safe = jnp.where(norm > 0, norm, 1)
-    return x / safe, jnp.where(norm > 0, jnp.log(safe), -jnp.inf)
+    """x/‖x‖_F and log ‖x‖_F; zeros stay zeros, with log-norm −inf. What is not a number stays that."""
+    size = jax.lax.stop_gradient(jnp.max(jnp.abs(x)))
+    size = jnp.where(size == 0, 1, size)
+    unit = x / size  # its square can underflow neither in the value nor in the derivative
+    square = jnp.sum(jnp.square(unit))
+    zero = square == 0
+    norm = jnp.sqrt(jnp.where(zero, 1, square))
+    return unit / norm, jnp.where(zero, -jnp.inf, jnp.log(size) + jnp.log(norm))
 
 
 def recenter(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feature"], Float[Array, " feature"]]:

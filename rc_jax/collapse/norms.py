@@ -1,4 +1,4 @@
-"""Sizes and ranks of a token matrix, none of which underflows before its own value does."""
+"""Sizes and ranks of a token matrix, safe from the underflow of squares."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ _TOKENS = _checks.float_array("token", "feature")
 def _unit(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feature"], Float[Array, ""]]:
     """`x` over its largest magnitude, and that magnitude (1 for a matrix of zeros)."""
     size = jax.lax.stop_gradient(jnp.max(jnp.abs(x)))
-    size = jnp.where(size > 0, size, 1)
+    size = jnp.where(size == 0, 1, size)
     return x / size, size
 
 
@@ -49,7 +49,7 @@ def frobenius(x: Float[Array, "token feature"]) -> Float[Array, ""]:
     """
     unit, size = _unit(x)
     square = jnp.sum(jnp.square(unit))
-    return jnp.where(square > 0, size * jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
+    return jnp.where(square == 0, 0, size * jnp.sqrt(jnp.where(square == 0, 1, square)))
 
 
 @_checks.guard(x=_TOKENS)
@@ -70,7 +70,7 @@ def diameter(x: Float[Array, "token feature"]) -> Float[Array, ""]:
         return jnp.max(jnp.sum(jnp.square(unit - token[None]), axis=1))
 
     largest = jnp.max(jax.lax.map(farthest, unit, batch_size=32))
-    return jnp.where(largest > 0, size * jnp.sqrt(jnp.where(largest > 0, largest, 1)), 0)
+    return jnp.where(largest == 0, 0, size * jnp.sqrt(jnp.where(largest == 0, 1, largest)))
 
 
 @_checks.guard(x=_TOKENS)
@@ -102,12 +102,12 @@ def effective_rank(x: Float[Array, "token feature"]) -> Float[Array, ""]:
     """
     spectrum = _relative_spectrum(x)
     total = jnp.sum(spectrum)
-    share = spectrum / jnp.where(total > 0, total, 1)
+    share = spectrum / jnp.where(total == 0, 1, total)
     entropy = -jnp.sum(share * jnp.log(jnp.where(share > 0, share, 1)))
-    return jnp.where(total > 0, jnp.exp(entropy), 0)
+    return jnp.where(total == 0, 0, jnp.exp(entropy))
 
 
 def _relative_spectrum(x: Float[Array, "token feature"]) -> Float[Array, " rank"]:
     """The singular values over the largest one; all 0 for a matrix of zeros."""
     spectrum = jnp.linalg.svd(_unit(x)[0], compute_uv=False)
-    return spectrum / jnp.where(spectrum[0] > 0, spectrum[0], 1)
+    return spectrum / jnp.where(spectrum[0] == 0, 1, spectrum[0])

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 
 from rc_jax import _checks
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
-from rc_jax.attention.layer import check_mask_size
+from rc_jax.attention.layer import check_scale_and_mask
 from rc_jax.collapse import path_terms
 from rc_jax.collapse.path_terms import Frozen, Term
 from rc_jax.collapse.paths import SKIP, check_decomposes, draw_paths
@@ -101,7 +101,7 @@ def path_shares(
     """
     _check_exact(spec)
     check_stack(params, x, spec)
-    check_mask_size(mask, x)
+    check_scale_and_mask(scale, mask, x, spec.attention)
     return _path_shares(params, x, spec, scale, mask)
 
 
@@ -198,7 +198,7 @@ def path_log_sizes(
     """
     _check_exact(spec)
     check_stack(params, x, spec)
-    check_mask_size(mask, x)
+    check_scale_and_mask(scale, mask, x, spec.attention)
     heads, least = spec.attention.heads, SKIP if spec.skip else 0
     if paths.shape[1] != spec.depth:
         raise ValueError(f"`paths` must have one column for each of {spec.depth} layers, got {_checks.describe(paths)}")

@@ -20,7 +20,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax import _checks, attention
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
-from rc_jax.attention.layer import check_mask_size, project
+from rc_jax.attention.layer import check_scale_and_mask, project
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 from rc_jax.network.spec import check_stack
 
@@ -103,7 +103,7 @@ def path_length_sums(
     """
     check_decomposes(spec)
     check_stack(params, x, spec)
-    check_mask_size(mask, x)
+    check_scale_and_mask(scale, mask, x, spec.attention)
     return _path_length_sums(params, x, spec, scale, mask)
 
 

@@ -23,7 +23,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax import _checks
 from rc_jax.attention import AttentionParams, masks
-from rc_jax.attention.layer import check_mask_size
+from rc_jax.attention.layer import check_scale_and_mask
 from rc_jax.attention.spec import split_normals
 from rc_jax.collapse import mean_residual
 from rc_jax.collapse.coordinates import compress, extend, gaussian_diagonal, gaussian_rows
@@ -105,7 +105,7 @@ def sample_log_residuals(
     least = max(n, columns)
     if width is not None and (number := _checks.concrete(width)) is not None and not float(number) >= least:
         raise ValueError(f"`width` must be at least {least}, the larger side of `x`, got {_checks.describe(width)}")
-    check_mask_size(mask, x)
+    check_scale_and_mask(scale, mask, x, spec.attention)
     return _sample(key, x, spec, gain, scale, mask, width)
 
 
@@ -159,7 +159,8 @@ def _sample(
             "output": (rows, plain + (0 if diagonal is None else rows)),
         }
         normals = split_normals(jax.random.fold_in(layer_key, _NORMALS), shapes, dtype)
-        params = AttentionParams(*(gain * normals["inner"]), normals["output"])
+        query, keys, value = gain * normals["inner"]
+        params = AttentionParams(query, keys, value, normals["output"])
         heads = mean_residual.heads(params, state, layer, scale, seen)
         heads = compress(heads) if rows < layer.heads * layer.head_width else heads
         weights = gaussian_rows(normals["output"], diagonal, size)

@@ -232,7 +232,23 @@ def check_stack(params: Layers, x: Array, spec: StackSpec) -> None:
     if not isinstance(params, LayerParams):
         raise TypeError(f"`params` must be LayerParams or RandomLayers, got {type(params).__name__}")
     check_layer(params.attention, x, spec.attention, (spec.depth,))
-    needed = {"mlp": spec.mlp, "attention_norm": spec.norm, "mlp_norm": spec.norm and spec.mlp}
-    for name, wanted in needed.items():
-        if wanted and getattr(params, name) is None:
-            raise ValueError(f"`params.{name}` must be given, for the specification asks for it, got None")
+    d = spec.attention.d_model
+    wanted: dict[str, dict[str, tuple[int, ...]]] = {}
+    if spec.mlp is not None:
+        width = spec.mlp.width
+        wanted["mlp"] = {"weight_in": (d, width), "bias_in": (width,), "weight_out": (width, d), "bias_out": (d,)}
+    if spec.norm is not None:
+        for part in ("attention_norm", "mlp_norm") if spec.mlp is not None else ("attention_norm",):
+            wanted[part] = {"scale": (d,), "shift": (d,)}
+    for part, shapes in wanted.items():
+        weights = getattr(params, part)
+        if weights is None:
+            raise ValueError(f"`params.{part}` must be given, for the specification asks for it, got None")
+        for name, shape in shapes.items():
+            value = getattr(weights, name)
+            if value.shape != (spec.depth, *shape):
+                raise ValueError(
+                    f"`params.{part}.{name}` must have shape {(spec.depth, *shape)}, got {_checks.describe(value)}"
+                )
+            if value.dtype != x.dtype:
+                raise TypeError(f"`x` must have the dtype of `params.{part}.{name}`, {value.dtype}, got {x.dtype}")

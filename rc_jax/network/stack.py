@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax import _checks, attention
 from rc_jax.attention import AttentionParams, masks
-from rc_jax.attention.layer import check_mask_size
+from rc_jax.attention.layer import check_scale_and_mask
 from rc_jax.network.spec import (
     LayerParams,
     Layers,
@@ -142,7 +142,7 @@ def apply(
         (5, 8)
     """
     check_stack(params, x, spec)
-    check_mask_size(mask, x)
+    check_scale_and_mask(scale, mask, x, spec.attention)
     return _apply(params, x, spec, scale, mask)
 
 
@@ -179,7 +179,7 @@ def hidden_states(
         (4, 5, 8)
     """
     check_stack(params, x, spec)
-    check_mask_size(mask, x)
+    check_scale_and_mask(scale, mask, x, spec.attention)
     return _hidden_states(params, x, spec, scale, mask)
 
 
