@@ -1,8 +1,9 @@
 """Tokens in as few coordinates as they span, and the law of a Gaussian matrix in a basis of its own rows."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax.collapse.mean_residual import MeanResidual
@@ -12,8 +13,8 @@ from rc_jax.collapse.mean_residual import MeanResidual
 def triangle(rows: Float[Array, "row feature"]) -> Float[Array, "row row"]:
     """A lower triangle T with T Tᵀ = A Aᵀ: the rows of A by their coordinates in a basis of their span.
 
-    By Cholesky factors alone, for which products of matrices do the work, and without the loss of half the digits that
-    they are known for (Fukaya et al. 2020, shifted Cholesky QR): rows are taken at unit length, A Aᵀ + s = L Lᵀ with
+    By products of matrices and two Cholesky factors, without the loss of half the digits that one would mean (shifted
+    Cholesky QR, Fukaya et al. 2020): rows are taken at unit length, A Aᵀ + s = L Lᵀ with
     s a few n roundings, and the same again for B = L⁻¹A, B Bᵀ + s = M Mᵀ. Then T = L M/√(1+s) has
 
         T Tᵀ = A Aᵀ + s²/(1+s)
@@ -30,7 +31,7 @@ def triangle(rows: Float[Array, "row feature"]) -> Float[Array, "row row"]:
 @triangle.defjvp
 def _triangle_derivative(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     size, first, rest, second = _two_factors(primals[0])
-    basis = solve_triangular(second, rest, lower=True)
+    basis = _solve(second, rest)
     out = size * jnp.matmul(first, second, precision="highest")
     return out, jnp.matmul(tangents[0], basis.T, precision="highest")
 
@@ -50,8 +51,35 @@ def _two_factors(rows: Array) -> tuple[Array, Array, Array, Array]:
     size = jnp.where(size > 0, size, 1)
     unit = rows / size
     first = factor(unit)
-    rest = solve_triangular(first, unit, lower=True)
+    rest = _solve(first, unit)
     return size, first, rest, factor(rest) * jax.lax.rsqrt(1 + shift)
+
+
+def _solve(lower: Float[Array, "row row"], right: Float[Array, "row feature"]) -> Float[Array, "row feature"]:
+    """L⁻¹A by products: with the inverse, and once more for what that leaves, so that L times it is A to rounding.
+
+    LAPACK's solver wakes threads of its own for the smallest matrix, and on a busy machine waits whole time slices for
+    them.
+    """
+    inverse = functools.partial(jnp.matmul, _inverse(lower), precision="highest")
+    first = inverse(right)
+    return first + inverse(right - jnp.matmul(lower, first, precision="highest"))
+
+
+def _inverse(lower: Float[Array, "row row"]) -> Float[Array, "row row"]:
+    """The inverse of a lower triangle, from those of its diagonal blocks, twice as large each time."""
+    n = lower.shape[0]
+    padded = 1 << (n - 1).bit_length()
+    lower = jnp.pad(lower, (0, padded - n)) + jnp.diag((jnp.arange(padded) >= n).astype(lower.dtype))
+    blocks = 1 / jnp.diagonal(lower)[:, None, None]
+    while len(blocks) > 1:
+        pairs, size = len(blocks) // 2, blocks.shape[1]
+        corner = lower.reshape(pairs, 2, size, pairs, 2, size)[jnp.arange(pairs), 1, :, jnp.arange(pairs), 0]
+        above, below = blocks[::2], blocks[1::2]
+        corner = -jnp.matmul(below, jnp.matmul(corner, above, precision="highest"), precision="highest")
+        upper = jnp.concatenate([above, jnp.zeros_like(above)], axis=2)
+        blocks = jnp.concatenate([upper, jnp.concatenate([corner, below], axis=2)], axis=1)
+    return blocks[0, :n, :n]
 
 
 def extend(state: MeanResidual, columns: int) -> MeanResidual:

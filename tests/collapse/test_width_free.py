@@ -86,6 +86,7 @@ def test_same_numbers_as_the_network_with_the_same_normals(dtype, key, skip, mas
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skip", [False, True])
 def test_hundred_thousand_draws_have_the_law_of_the_network(skip):
     """Pure: d > 2n. With skips: n < d < 2n, where a layer's output runs out of new directions."""
@@ -97,10 +98,8 @@ def test_hundred_thousand_draws_have_the_law_of_the_network(skip):
     ("n", "d", "heads", "d_head", "skip"),
     [
         (5, 3, 2, 2, True),  # fewer features than tokens
-        (5, 5, 1, 2, False),  # as many, with fewer head columns than tokens
         (6, 20, 1, 2, False),  # fewer head columns than tokens, in many features
         (6, 20, 1, 2, True),
-        (3, 300, 2, 4, True),  # many more features
     ],
 )
 def test_law_at_every_relation_of_sizes(n, d, heads, d_head, skip):
@@ -145,7 +144,7 @@ def _summary(g, plain):
     return jnp.stack(statistics)
 
 
-@pytest.mark.parametrize("kind", ["plain", "equal", "line", "near", "zero", "sizes"])
+@pytest.mark.parametrize("kind", ["plain", "equal", "line", "near", "pairs", "zero", "sizes"])
 @pytest.mark.parametrize("shape", [(2, 3), (5, 4000), (40, 90)])
 def test_triangle_keeps_inner_products(dtype, kind, shape):
     rng = np.random.default_rng(0)
@@ -157,6 +156,9 @@ def test_triangle_keeps_inner_products(dtype, kind, shape):
             a = rng.normal(size=(shape[0], 1)) * a[:1]
         elif kind == "near":
             a = a[:1] + 10.0 ** rng.uniform(-9, 0) * a
+        elif kind == "pairs":  # first rows that differ as later rows point
+            half = shape[0] // 2
+            a[:half] = rng.normal(size=shape[1]) + 10.0 ** rng.uniform(-8, -2, size=(half, 1)) * a[half : 2 * half]
         elif kind == "zero":
             a[1] = 0
         elif kind == "sizes":
@@ -180,9 +182,8 @@ def test_triangle_resolves_differences_far_below_the_root_of_a_rounding():
     np.testing.assert_allclose(np.linalg.svd(lower, compute_uv=False), exact, rtol=2e-3)
 
 
-@pytest.mark.parametrize("skip", [False, True])
-def test_only_inner_products_matter(x64, key, skip):
-    spec, x = stack(40, 2, 8, 5, skip), tokens(6, 40, "float64")
+def test_only_inner_products_matter(x64, key):
+    spec, x = stack(40, 2, 8, 5, skip=True), tokens(6, 40, "float64")
     rotation = jnp.linalg.qr(tokens(40, 40, "float64", seed=9))[0]
     few = jnp.linalg.qr(x.T)[1].T
     one, *others = (collapse.sample_log_residuals(key, y, spec) for y in (x, x @ rotation, few))
@@ -199,21 +200,26 @@ def test_same_key_same_draw_and_deeper_networks_begin_the_same(key):
     assert not np.allclose(first[1:], collapse.sample_log_residuals(jax.random.key(1), x, spec)[1:])
 
 
-def test_limit_of_width(x64, key):
+def test_limit_of_width(x64):
     """Draw by draw the logs approach their limit as 1/√d, and 65 536 features are there to a hundredth."""
     spec, x = stack(32, 2, 8, 4, skip=True), tokens(6, 32, "float64")
 
-    def sample(width):
-        return draws(lambda k: collapse.sample_log_residuals(k, x, spec, width=width), 500, 0)
+    keys = jax.random.split(jax.random.key(0), 500)
 
-    limit, gaps = sample(jnp.inf), {}
+    @jax.jit
+    def sample(width):
+        return jax.vmap(lambda key: collapse.sample_log_residuals(key, x, spec, width=width))(keys)
+
+    limit, gaps = sample(jnp.asarray(jnp.inf)), {}
     for width in (1024.0, 65_536.0):
-        gaps[width] = np.sqrt(np.mean(np.square(sample(width)[:, 1:] - limit[:, 1:]), axis=0))
+        gaps[width] = np.sqrt(np.mean(np.square(sample(jnp.asarray(width))[:, 1:] - limit[:, 1:]), axis=0))
     np.testing.assert_allclose(gaps[1024.0] / gaps[65_536.0], 8, rtol=0.2)
     assert np.all(gaps[65_536.0] < 0.01)
-    np.testing.assert_allclose(sample(32)[:5], width_free_draws(spec, x, 500, 0)[:5], rtol=1e-12)
+    as_given = collapse.sample_log_residuals(keys[0], x, spec)
+    np.testing.assert_allclose(sample(jnp.asarray(32.0))[0], as_given, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skip", [False, True])
 def test_limit_has_the_law_of_a_wide_network(skip):
     spec, x = stack(4096, 1, 2, 2, skip), tokens(3, 4096)
@@ -222,6 +228,7 @@ def test_limit_has_the_law_of_a_wide_network(skip):
     assert_same_law(wide, width_free_draws(spec, x, 2000, 9, width=jnp.inf))
 
 
+@pytest.mark.slow
 def test_expected_gradient_is_that_of_the_network(x64):
     """The derivative in the gain and along a change of the tokens, in the mean over draws."""
     spec, x = stack(9, 2, 3, 2, skip=True), tokens(4, 9, "float64")
@@ -246,7 +253,7 @@ def test_expected_gradient_is_that_of_the_network(x64):
 
 
 def test_ninety_six_layers(dtype, key):
-    spec, x = stack(64, 4, 16, 96), tokens(16, 64, dtype)
+    spec, x = stack(64, 4, 16, 96), tokens(8, 64, dtype)
     grown = collapse.sample_log_residuals(key, x, dataclasses.replace(spec, skip=True))
     assert np.all(np.isfinite(grown))
     fallen = np.asarray(collapse.sample_log_residuals(key, x, spec))
@@ -258,13 +265,13 @@ def test_ninety_six_layers(dtype, key):
 
 def test_equal_tokens_stay_equal_and_narrow_types_keep_theirs(key):
     x = jnp.ones((5, 20))
-    assert np.all(np.isneginf(collapse.sample_log_residuals(key, x, stack(20, 2, 4, 3, skip=True))))
+    assert np.all(np.isneginf(collapse.sample_log_residuals(key, x, stack(20, 2, 4, 3))))
     assert collapse.sample_log_residuals(key, tokens(5, 20, "bfloat16"), stack(20, 2, 4, 3)).dtype == jnp.bfloat16
 
 
 def test_biases_of_the_specification_are_zero_as_drawn(key):
     x = tokens(5, 20)
-    plain, biased = (stack(20, 2, 4, 3, bias=bias) for bias in (False, True))
+    plain, biased = (stack(20, 2, 4, 4, bias=bias) for bias in (False, True))
     np.testing.assert_array_equal(*(collapse.sample_log_residuals(key, x, spec) for spec in (plain, biased)))
 
 
@@ -301,8 +308,8 @@ def test_bad_input(key):
 
 
 GPT3 = """
-import json, resource, time
-import jax, jax.numpy as jnp
+import json
+import jax
 from rc_jax import attention, collapse, network
 layer = attention.AttentionSpec(d_model=12288, heads=96)
 x = jax.random.normal(jax.random.key(1), (128, 12288))
@@ -311,15 +318,18 @@ for skip in (False, True):
     spec = network.StackSpec(attention=layer, depth=6, skip=skip)
     logs = collapse.sample_log_residuals(jax.random.key(0), x, spec)
     out.append(logs.tolist())
-print(json.dumps({"logs": out, "bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+with open("/proc/self/status") as status:
+    peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+print(json.dumps({"logs": out, "kibibytes": peak}))
 """
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak is read from /proc")
 def test_shape_of_gpt3_in_two_gibibytes():
     """One layer's weights alone are 2.4 GB."""
     done = subprocess.run([sys.executable, "-c", GPT3], capture_output=True, text=True, check=True, timeout=600)
     result = json.loads(done.stdout)
     logs = np.array(result["logs"])
     assert np.all(np.isfinite(logs)) and logs[0, -1] < -100 < logs[1, -1]
-    assert result["bytes"] < 2 * 2**30
+    assert result["kibibytes"] < 2 * 2**20
