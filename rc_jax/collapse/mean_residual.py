@@ -51,7 +51,7 @@ def normalise(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token fea
     square = jnp.sum(jnp.square(unit))
     zero = square == 0
     norm = jnp.sqrt(jnp.where(zero, 1, square))
-    return unit / norm, jnp.where(zero, -jnp.inf, jnp.log(size) + jnp.log(norm))
+    return unit / norm, jnp.where(zero, -jnp.inf, jnp.log(size * norm))
 
 
 def recenter(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feature"], Float[Array, " feature"]]:
