@@ -1,5 +1,6 @@
 """Which tokens see which: boolean (n, n) masks, row i holding True where token i attends to token j."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -35,6 +36,65 @@ def window(n: int, radius: int) -> Bool[Array, "token token"]:
     """
     index = jnp.arange(n)
     return jnp.abs(index[:, None] - index[None, :]) <= radius
+
+
+@_checks.guard(n=_checks.integer(1), size=_checks.integer(1))
+def block(n: int, size: int) -> Bool[Array, "token token"]:
+    """Token i sees the tokens of its own block: ⌊i/size⌋ = ⌊j/size⌋; the last block may be shorter.
+
+    Blocks never hear of each other: what tells their tokens apart does not collapse at any depth.
+
+    Raises:
+        TypeError, ValueError: `n` or `size` is not an integer of at least 1.
+
+    Example:
+        >>> block(3, 2).astype(int).tolist()
+        [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+    """
+    index = jnp.arange(n) // size
+    return index[:, None] == index[None, :]
+
+
+@_checks.guard(n=_checks.integer(1), radius=_checks.integer(0), count=_checks.integer(0))
+def window_with_global(n: int, radius: int, count: int) -> Bool[Array, "token token"]:
+    """Token i sees |i − j| ≤ radius; the first `count` tokens see everyone and are seen by everyone.
+
+    Any two tokens are then at most two layers apart (Beltagy et al. 2020, "Longformer", section 3.1).
+
+    Raises:
+        TypeError, ValueError: `n` is not an integer of at least 1, or `radius` or `count` not one of at least 0.
+
+    Example:
+        >>> window_with_global(4, 0, 1).astype(int).tolist()
+        [[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 0, 1]]
+    """
+    chosen = jnp.arange(n) < count
+    return window(n, radius) | chosen[:, None] | chosen[None, :]
+
+
+@_checks.guard(key=_checks.random_key, n=_checks.integer(1), density=_checks.bounded(0, 1))
+def random(key: Array, n: int, density: ArrayLike, *, self_loops: bool = True) -> Bool[Array, "token token"]:
+    """Token i sees each other token with probability `density`, independently, and always itself.
+
+    Args:
+        key: a typed key. A larger `density` with the same key only adds edges.
+        n: number of tokens.
+        density: a probability; may be traced.
+        self_loops: whether a token always sees itself. Without them it does so with probability `density`, and a row
+            may see nobody, which the layer refuses.
+
+    Raises:
+        TypeError: `key` is not a typed key, `n` not an integer, `density` not a number.
+        ValueError: `n` below 1, or `density` outside [0, 1].
+
+    Example:
+        >>> mask = random(jax.random.key(0), 100, 0.25)
+        >>> bool(mask.diagonal().all()), bool(abs(mask.mean() - 0.2575) < 0.03)
+        (True, True)
+    """
+    uniform = jax.random.uniform(key, (n, n), jnp.float32)
+    mask = uniform < jnp.asarray(density, jnp.float32)
+    return mask | jnp.eye(n, dtype=bool) if self_loops else mask
 
 
 def graph(adjacency: ArrayLike, *, self_loops: bool = True) -> Bool[Array, "token token"]:
