@@ -2,6 +2,15 @@
 
 from rc_jax.collapse import audit
 from rc_jax.collapse.bounds import depth_bound, layer_bound, measured_gamma
+from rc_jax.collapse.gaussian_logits import (
+    gaussian_first_singular_value,
+    gaussian_largest_weight,
+    gaussian_second_singular_value,
+    gaussian_spiked_singular_value,
+    gaussian_squared_norm,
+    gaussian_stable_rank,
+    layer_second_singular_value,
+)
 from rc_jax.collapse.log_residuals import log_residuals, product_log_residuals
 from rc_jax.collapse.norms import diameter, effective_rank, frobenius, norm_1inf, stable_rank
 from rc_jax.collapse.path_sizes import PathShares, PathSizes, path_log_sizes, path_shares, sample_path_log_residuals
@@ -18,7 +27,14 @@ __all__ = [
     "diameter",
     "effective_rank",
     "frobenius",
+    "gaussian_first_singular_value",
+    "gaussian_largest_weight",
+    "gaussian_second_singular_value",
+    "gaussian_spiked_singular_value",
+    "gaussian_squared_norm",
+    "gaussian_stable_rank",
     "layer_bound",
+    "layer_second_singular_value",
     "log_residuals",
     "measured_gamma",
     "norm_1inf",
