@@ -3,6 +3,7 @@
 from rc_jax.attention import masks
 from rc_jax.attention.cost import multiplications
 from rc_jax.attention.layer import attend, attention_weights, scores
+from rc_jax.attention.pooling import average_pool
 from rc_jax.attention.spec import AttentionParams, AttentionSpec, init
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "AttentionSpec",
     "attend",
     "attention_weights",
+    "average_pool",
     "init",
     "masks",
     "multiplications",

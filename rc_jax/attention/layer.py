@@ -18,11 +18,12 @@ _TOKENS = _checks.float_array("token", "feature")
 @_checks.guard(x=_TOKENS, scale=_checks.positive)
 def scores(
     params: AttentionParams, x: Float[Array, "token feature"], spec: AttentionSpec, *, scale: ArrayLike | None = None
-) -> Float[Array, "head token token"]:
+) -> Float[Array, "head token column"]:
     """The scaled scores (logits) of every query against every key.
 
     dot: α q_i·k_j; cosine: α q_i·k_j / (|q_i||k_j|); additive: α vᵀtanh(q_i + k_j); with q = x W_Q + b_Q and
-    k = x W_K + b_K. With `weights="linear"` the queries and keys pass through φ = elu + 1 first.
+    k = x W_K + b_K. With `weights="linear"` the queries and keys pass through φ = elu + 1 first. With a `rank` the keys are
+    the rows of E K, so there are `rank` columns instead of one for each token.
 
     Args:
         params: of one layer.
@@ -61,6 +62,7 @@ def attention_weights(
 
     Softmax ignores a constant per row, so x_i W_Q·b_K and b_Q·b_K never matter to it: P_h = softmax((X W_QK Xᵀ +
     1 b_Qᵀ W_Kᵀ Xᵀ)·α), W_QK = W_Q W_Kᵀ (DCL21, section 2). The other kernels are listed in `rc_jax.attention.weights`.
+    With a `rank` it is the product of the weights on the rows of E with E.
 
     Args:
         params: of one layer.
@@ -130,8 +132,8 @@ def attend(
 def _attend(
     params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None, mask: Array | None
 ) -> Array:
-    weights = _weights(params, x, spec, scale, mask)
-    value = project(x, params.value, params.value_bias if spec.bias else None, spec)
+    weights = _kernel(params, x, spec, scale, mask)
+    value = pool(project(x, params.value, params.value_bias if spec.bias else None, spec), params, spec)
     mixed = jnp.einsum("hij,hjk->hik", weights, value, precision=spec.precision)
     out = jnp.einsum("hik,hkd->id", mixed, params.output, precision=spec.precision)
     return out + params.output_bias[None] if spec.bias and params.output_bias is not None else out
@@ -148,12 +150,24 @@ def project(
     return out if bias is None else out + bias[:, None]
 
 
+def pool(
+    rows: Float[Array, "head token width"], params: AttentionParams, spec: AttentionSpec
+) -> Float[Array, "head column width"]:
+    """What is attended to: the tokens' rows themselves, or, with a rank, E times them."""
+    if spec.rank is None:
+        return rows
+    assert params.pool is not None
+    return jnp.einsum("hrj,hjk->hrk", params.pool, rows, precision=spec.precision)
+
+
 def check_scale_and_mask(scale: ArrayLike | None, mask: Array | None, x: Array, spec: AttentionSpec) -> None:
     """Raise unless the scale is one number or one per head, and every token sees one under all masks together."""
     if scale is not None and jnp.shape(scale) not in ((), (spec.heads,)):
         raise ValueError(f"`scale` must be one number or one for each of {spec.heads} heads, got {jnp.shape(scale)}")
     if mask is None:
         return
+    if spec.rank is not None:
+        raise ValueError(f"`mask` must be None when the layer has a rank: E mixes all tokens, got {mask.shape}")
     n = x.shape[0]
     if mask.shape[0] != n:
         raise ValueError(f"`mask` must have one row and column for each of {n} tokens, got {mask.shape}")
@@ -176,7 +190,7 @@ def default_scale(spec: AttentionSpec) -> float:
 @functools.partial(jax.jit, static_argnames="spec")
 def _scores(params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None) -> Array:
     query = project(x, params.query, params.query_bias if spec.bias else None, spec)
-    key = project(x, params.key, params.key_bias if spec.bias else None, spec)
+    key = pool(project(x, params.key, params.key_bias if spec.bias else None, spec), params, spec)
     factor = jnp.asarray(default_scale(spec) if scale is None else scale, x.dtype)
     if factor.ndim:
         factor = factor[:, None, None]
@@ -197,11 +211,26 @@ def _scores(params: AttentionParams, x: Array, spec: AttentionSpec, scale: Array
 def _weights(
     params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None, mask: Array | None
 ) -> Array:
+    weights = _kernel(params, x, spec, scale, mask)
+    if spec.rank is None:
+        return weights
+    assert params.pool is not None
+    return jnp.einsum("hir,hrj->hij", weights, params.pool, precision=spec.precision)
+
+
+def _kernel(
+    params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None, mask: Array | None
+) -> Array:
+    """The weights on what is attended to: the tokens, or with a rank the rows of E."""
     seen = masks.combine(x.shape[0], causal_mask=spec.causal, radius=spec.window, extra=mask)
+    seen = None if seen is None else seen[None]
     if spec.weights == "decay":
         assert params.decay is not None
         return kernels.decay(params.decay, x.shape[0], seen)
-    return kernels.FROM_SCORES[spec.weights](_scores(params, x, spec, scale), seen)
+    rows = _scores(params, x, spec, scale)
+    if spec.top_k is not None:
+        seen = kernels.largest(rows, seen, spec.top_k)
+    return kernels.FROM_SCORES[spec.weights](rows, seen)
 
 
 def _unit(x: Array) -> Array:

@@ -16,6 +16,8 @@ Scores = Literal["dot", "cosine", "additive"]
 Weights = Literal["softmax", "relu_squared", "power6", "identity", "linear", "decay"]
 Precision = Literal["default", "high", "highest"]
 
+_INCREASING = ("softmax", "relu_squared", "linear")  # weights of which a larger score never makes a smaller one
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
@@ -29,12 +31,17 @@ class AttentionSpec:
         weights: how a row of scores becomes a row of weights; see `rc_jax.attention.weights`.
         causal: token i sees tokens j ≤ i only.
         window: token i sees tokens with |i − j| ≤ window only.
+        top_k: token i sees, of the tokens that the masks leave it, only those with the `top_k` largest scores (Zhao et
+            al. 2019, "Explicit sparse transformer", eq. 5); a score equal to the last of them stays in.
+        rank: token i sees `rank` sums over all tokens instead of the tokens: every head has a matrix E (rank, tokens) by
+            which its keys and values are multiplied (Wang et al. 2020, "Linformer", eq. 7, with one E for both).
+        tokens: number of tokens, which E fixes; given with `rank` and only then.
         bias: whether the queries, keys, values and the output carry a bias.
         precision: of the matrix products, as `jax.lax.Precision` names it.
 
     Raises:
-        ValueError: `heads` does not divide `d_model` (and no `d_head` is given), an unknown name, a size below 1, or a
-            pair of `scores` and `weights` that has no meaning.
+        ValueError: `heads` does not divide `d_model` (and no `d_head` is given), an unknown name, a size below 1, or
+            switches that have no meaning together.
         TypeError: a size that is not an integer.
 
     Example:
@@ -49,6 +56,9 @@ class AttentionSpec:
     weights: Weights = "softmax"
     causal: bool = False
     window: int | None = None
+    top_k: int | None = None
+    rank: int | None = None
+    tokens: int | None = None
     bias: bool = False
     precision: Precision = "highest"
 
@@ -66,6 +76,25 @@ class AttentionSpec:
             _checks.integer(0)("window", self.window)
         if self.weights in ("linear", "decay") and self.scores != "dot":
             raise ValueError(f"`scores` must be 'dot' when weights={self.weights!r}, got {self.scores!r}")
+        self._check_sparse()
+
+    def _check_sparse(self) -> None:
+        for name in ("top_k", "rank", "tokens"):
+            if getattr(self, name) is not None:
+                _checks.integer(1)(name, getattr(self, name))
+        if self.top_k is not None and self.weights not in _INCREASING:
+            raise ValueError(
+                f"`weights` must grow with the score when top_k is given, one of {_INCREASING}, got {self.weights!r}"
+            )
+        if (self.rank is None) != (self.tokens is None):
+            raise ValueError(f"`tokens` must be given with rank and only then, got {self.tokens} and rank={self.rank}")
+        if self.rank is None:
+            return
+        for name, off in (("causal", False), ("window", None), ("top_k", None)):
+            if getattr(self, name) != off:
+                raise ValueError(f"`{name}` must be {off} when rank is given: the rows of E mix all tokens")
+        if self.weights == "decay":
+            raise ValueError("`weights` must depend on the scores when rank is given, got 'decay'")
 
     @property
     def head_width(self) -> int:
@@ -86,6 +115,7 @@ class AttentionParams(NamedTuple):
     output_bias: Float[Array, "*layers feature"] | None = None
     score_vector: Float[Array, "*layers head width"] | None = None
     decay: Float[Array, "*layers head"] | None = None
+    pool: Float[Array, "*layers head rank token"] | None = None
 
 
 def shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
@@ -100,6 +130,8 @@ def shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
         found["score_vector"] = (heads, width)
     if spec.weights == "decay":
         found["decay"] = (heads,)
+    if spec.rank is not None and spec.tokens is not None:
+        found["pool"] = (heads, spec.rank, spec.tokens)
     return found
 
 
@@ -110,8 +142,8 @@ def init(
     """Draw the parameters of one layer: Gaussian weights that keep the variance of a token.
 
     Every matrix has entries N(0, gain²/fan_in): fan_in is d_model for queries, keys and values, heads·d_head for the
-    output and d_head for the additive score vector. Biases are N(0, bias_std²). The decays of `weights="decay"` start
-    at 1 − 2^(−5−h) for head h = 0, 1, … (Sun et al. 2023, "Retentive network", eq. 8).
+    output, d_head for the additive score vector and the number of tokens for E. Biases are N(0, bias_std²). The decays
+    of `weights="decay"` start at 1 − 2^(−5−h) for head h = 0, 1, … (Sun et al. 2023, "Retentive network", eq. 8).
 
     Args:
         key: a typed key. The same key gives the same numbers.
@@ -139,7 +171,8 @@ def init(
         if name.endswith("bias"):
             std = jnp.asarray(bias_std, kind)
         else:
-            fan_in = {"output": spec.heads * spec.head_width, "score_vector": spec.head_width}.get(name, spec.d_model)
+            fan_ins = {"output": spec.heads * spec.head_width, "score_vector": spec.head_width, "pool": spec.tokens}
+            fan_in = fan_ins.get(name) or spec.d_model
             std = jnp.asarray(gain, kind) * jnp.asarray(fan_in**-0.5, kind)
         drawn[name] = std * normal
     if spec.weights == "decay":
@@ -164,6 +197,8 @@ def check_layer(params: AttentionParams, x: Array, spec: AttentionSpec, layers: 
         raise TypeError(f"`params` must be AttentionParams, got {type(params).__name__}")
     if x.shape[-1] != spec.d_model:
         raise ValueError(f"`x` must have d_model={spec.d_model} features, got {_checks.describe(x)}")
+    if spec.tokens is not None and x.shape[0] != spec.tokens:
+        raise ValueError(f"`x` must have the {spec.tokens} tokens that `spec` fixes, got {_checks.describe(x)}")
     for name, shape in shapes(spec).items():
         value = getattr(params, name)
         if value is None or value.shape != layers + shape:

@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-Rows = Float[Array, "head token token"]
-Mask = Bool[Array, "token token"]
+Rows = Float[Array, "head token column"]
+Mask = Bool[Array, "#head token column"]
 
 
 def softmax(scores: Rows, mask: Mask | None) -> Rows:
     """e^s over its row sum, shifted by the row maximum."""
     if mask is not None:
-        scores = jnp.where(mask[None], scores, -jnp.inf)
+        scores = jnp.where(mask, scores, -jnp.inf)
     return jax.nn.softmax(scores, axis=-1)
 
 
@@ -40,7 +40,7 @@ def identity(scores: Rows, mask: Mask | None) -> Rows:
     if mask is None:
         return scores / scores.shape[-1]
     seen = jnp.sum(mask, axis=-1, keepdims=True).astype(scores.dtype)
-    return jnp.where(mask[None], scores, 0) / seen[None]
+    return jnp.where(mask, scores, 0) / seen
 
 
 def linear(scores: Rows, mask: Mask | None) -> Rows:
@@ -55,6 +55,16 @@ def decay(rate: Float[Array, " head"], n: int, mask: Mask | None) -> Rows:
     return softmax(jnp.log(rate)[:, None, None] * distance[None], mask)
 
 
+def largest(scores: Rows, mask: Mask | None, k: int) -> Bool[Array, "head token column"]:
+    """True at the k largest scores of each row among those that it sees, and at what equals the last of them."""
+    if mask is not None:
+        scores = jnp.where(mask, scores, -jnp.inf)
+    if k >= scores.shape[-1]:
+        return scores > -jnp.inf
+    last = jax.lax.top_k(jax.lax.stop_gradient(scores), k)[0][..., -1:]
+    return (scores >= last) & (scores > -jnp.inf)
+
+
 def features(x: Float[Array, "head token width"]) -> Float[Array, "head token width"]:
     """The positive feature map elu(x) + 1 of linear attention (Katharopoulos et al. 2020, eq. 7)."""
     return jax.nn.elu(x) + 1
@@ -63,7 +73,7 @@ def features(x: Float[Array, "head token width"]) -> Float[Array, "head token wi
 def _to_unit(scores: Rows, mask: Mask | None) -> Rows:
     """Rows divided by their largest magnitude, so that powers neither overflow nor underflow; hidden entries 0."""
     if mask is not None:
-        scores = jnp.where(mask[None], scores, 0)
+        scores = jnp.where(mask, scores, 0)
     largest = jnp.max(jnp.abs(scores), axis=-1, keepdims=True)
     return scores / jax.lax.stop_gradient(jnp.where(largest > 0, largest, 1))
 

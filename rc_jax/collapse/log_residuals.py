@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from rc_jax import _checks
 from rc_jax.attention import masks
 from rc_jax.attention.layer import check_scale_and_mask
-from rc_jax.collapse import mean_residual, token_wise
+from rc_jax.collapse import mean_residual, rounding, token_wise
 from rc_jax.collapse.mean_residual import MeanResidual
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 from rc_jax.network.spec import check_stack
@@ -34,12 +34,11 @@ def log_residuals(
     difference without a cancellation: full attention to its cube, the others to first order
     (`rc_jax.collapse.mean_residual`, `rc_jax.collapse.token_wise`; this package's own result). The relative error is a
     few roundings times the conditioning of the network itself, however small the residual, and it is differentiable.
-    The exception is saturated softmax: a weight below the smallest number counts as 0, and tokens in clusters keep
-    what tells them apart inside a cluster only down to a rounding of the distance between clusters. Numbers that
-    depend on either are not right; at `gain=1` and tokens of ordinary size none does.
 
-    Covers softmax attention on dot products with any heads, biases and masks, with or without skip connections, MLP
-    and LayerNorm.
+    Covers softmax attention on dot products with any heads, biases, masks, `top_k` and `rank`, with or without skip
+    connections, MLP and LayerNorm. A residual that this dtype cannot decide is NaN: one whose logarithm moves by
+    more than 0.01 nats (or 1024 roundings of itself) when every entry moves by a few roundings at every layer, as where
+    softmax is saturated and tokens fall into clusters. At `gain=1` and tokens of ordinary size none does.
 
     Args:
         params: from `network.init`, or a recipe from `network.random_layers`.
@@ -49,7 +48,7 @@ def log_residuals(
         mask: of every layer, True where row i may see column j.
 
     Returns:
-        depth + 1 numbers; −inf where all tokens are equal.
+        depth + 1 numbers; −inf where all tokens are equal, NaN where the residual is not known in this dtype.
 
     Raises:
         ValueError: shapes that do not fit `spec`; fewer than two tokens; another score or weight than dot-product
@@ -82,12 +81,18 @@ def _log_residuals(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike |
         add=mean_residual.add,
     )
 
-    def step(state: MeanResidual, weights: LayerParams) -> tuple[MeanResidual, Array]:
-        out = block(weights, state, spec, arithmetic)
+    moves = rounding.nudges(x)
+
+    def moved(state: MeanResidual, move: Array) -> MeanResidual:
+        return state._replace(direction=state.direction + move * state.direction)
+
+    def step(states: MeanResidual, weights: LayerParams) -> tuple[MeanResidual, Array]:
+        out = jax.vmap(lambda state, move: moved(block(weights, state, spec, arithmetic), move))(states, moves)
         return out, out.log_size
 
-    start = mean_residual.decompose(x)
-    return jnp.concatenate([start.log_size[None], scan_layers(step, start, params, spec)[1]])
+    start = jax.vmap(lambda move: moved(mean_residual.decompose(x), move))(moves)
+    logs = jnp.concatenate([start.log_size[None], scan_layers(step, start, params, spec)[1]])
+    return rounding.known(logs.T)
 
 
 @_checks.guard(matrices=_checks.float_array("depth", "row", "column"), x=_TOKENS)

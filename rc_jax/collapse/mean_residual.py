@@ -10,7 +10,11 @@ so that with p̃ = softmax(r), the row every token would share, and f(t) = expm1
 
 exactly, and the new difference is e^{3ℓ} Σ_h Δ̂_h R̂ W_h: the cube of the old one by construction, however small it is.
 Under a mask row i has a p̃ of its own, softmax(r) over the tokens it sees, and adds e^ℓ res(p̃^(i) R̂ W_h): nothing where
-all rows see the same tokens, the whole first order where they do not.
+all rows see the same tokens, the whole first order where they do not. Keeping the k largest scores is such a mask, and
+near collapse, where r alone decides, one that all rows share.
+
+With a rank the columns are E X = E1 x̄ᵀ + e^ℓ E R̂. Rows of E that sum to 1 keep all of the above, with E R̂ for R̂ in
+keys and values; other rows make columns that differ at order 1, and e^ℓ takes the place of e^{2ℓ} and e^{3ℓ}.
 """
 
 from typing import NamedTuple
@@ -20,10 +24,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from rc_jax.attention import AttentionParams, AttentionSpec
-from rc_jax.attention.layer import default_scale, project
+from rc_jax.attention.layer import default_scale, pool, project
+from rc_jax.attention.weights import largest
 
-# Below this exponent the small-difference forms are used, above it the plain ones, which then lose no digits.
-_SWITCH = 1.0
+# Up to this |cÊ| rows are compared with the one that all would share, beyond it with each other.
+_NEAR = 1.0
 
 
 class MeanResidual(NamedTuple):
@@ -72,12 +77,19 @@ def from_rows(rows: Float[Array, "token feature"], log_size: Float[Array, ""]) -
 
 def add(a: MeanResidual, b: MeanResidual) -> MeanResidual:
     """The sum of two token matrices, formed at the larger one's size."""
-    larger = jnp.maximum(a.log_size, b.log_size)
-    reference = jnp.where(jnp.isfinite(larger), larger, 0)
-    difference = jnp.exp(a.log_size - reference) * a.direction + jnp.exp(b.log_size - reference) * b.direction
+    difference, reference = _sum_at_larger(a.direction, a.log_size, b.direction, b.log_size)
     difference, missed = recenter(difference)
     direction, log_norm = normalise(difference)
     return MeanResidual(a.mean + b.mean + jnp.exp(reference) * missed, direction, reference + log_norm)
+
+
+def _sum_at_larger(
+    a: Float[Array, "*shape"], log_a: Float[Array, ""], b: Float[Array, "*shape"], log_b: Float[Array, ""]
+) -> tuple[Float[Array, "*shape"], Float[Array, ""]]:
+    """e^log_a a + e^log_b b over e^reference, and the reference: the larger of the two logarithms."""
+    larger = jnp.maximum(log_a, log_b)
+    reference = jnp.where(jnp.isfinite(larger), larger, 0)
+    return jnp.exp(log_a - reference) * a + jnp.exp(log_b - reference) * b, reference
 
 
 def transform(state: MeanResidual, matrix: Float[Array, "feature out"], precision: str) -> MeanResidual:
@@ -112,34 +124,98 @@ def heads(
     """The heads' outputs side by side, before the output matrix: the layer up to there, in any number of features."""
     alpha = jnp.asarray(default_scale(spec) if scale is None else scale, state.mean.dtype)
     alpha = jnp.broadcast_to(alpha, (spec.heads,))
-    size = jnp.exp(state.log_size)
     query_mean = jnp.einsum("d,hdk->hk", state.mean, params.query, precision=spec.precision)
-    value_mean = jnp.einsum("d,hdk->hk", state.mean, params.value, precision=spec.precision)
     if spec.bias:
-        assert params.query_bias is not None and params.value_bias is not None
-        query_mean, value_mean = query_mean + params.query_bias, value_mean + params.value_bias
+        assert params.query_bias is not None
+        query_mean = query_mean + params.query_bias
     query = alpha[:, None, None] * project(state.direction, params.query, None, spec)
-    key = project(state.direction, params.key, None, spec)
-    value = project(state.direction, params.value, None, spec)
-    common = size * jnp.einsum("hjk,hk->hj", key, alpha[:, None] * query_mean, precision=spec.precision)
+    _, key, log_key = _columns(params, state, spec, params.key, params.key_bias)
+    value_mean, value, log_value = _columns(params, state, spec, params.value, params.value_bias)
+    slope = jnp.einsum("hjk,hk->hj", key, alpha[:, None] * query_mean, precision=spec.precision)
     pair = jnp.einsum("hik,hjk->hij", query, key, precision=spec.precision)
+    seen = None if mask is None else mask[None]
+    if spec.top_k is not None:
+        # The order of the logits over e^log_key, which may underflow.
+        seen = largest(slope[:, None] + jnp.exp(state.log_size) * pair, seen, spec.top_k)
+    shared, rest, log_rest = split_weights(jnp.exp(log_key) * slope, pair, state.log_size + log_key, seen)
+    mixed = jnp.einsum("hij,hjk->ihk", rest, value, precision=spec.precision)
+    out = from_rows(mixed.reshape(mixed.shape[0], -1), log_value + log_rest)
+    mean = value_mean + jnp.exp(log_value) * jnp.einsum("hj,hjk->hk", shared, value, precision=spec.precision)
+    return out._replace(mean=out.mean + mean.reshape(-1))
 
-    def mix(weights: Float[Array, "head token token"]) -> Float[Array, "token feature"]:
-        mixed = jnp.einsum("hij,hjk->ihk", weights, value, precision=spec.precision)
-        return mixed.reshape(mixed.shape[0], -1)
 
-    if mask is None:
+def _columns(
+    params: AttentionParams,
+    state: MeanResidual,
+    spec: AttentionSpec,
+    weight: Float[Array, "head feature width"],
+    bias: Float[Array, "head width"] | None,
+) -> tuple[Float[Array, "head width"], Float[Array, "head column width"], Float[Array, ""]]:
+    """Keys or values of what is attended to, as a row for all columns and e^log_size times their differences from it.
+
+    The columns are the tokens, or with a rank E times them. Its row sums s_r then multiply the mean: columns differ by
+    (s_r − s_1) of it beside E's share of the tokens' differences. Sums that are equal but for their rounding count as
+    equal; a pool of averages, whose rows sum to 1, so keeps the cube.
+    """
+    mean = jnp.einsum("d,hdk->hk", state.mean, weight, precision=spec.precision)
+    if spec.bias:
+        assert bias is not None
+        mean = mean + bias
+    rows = project(state.direction, weight, None, spec)
+    if spec.rank is None:
+        return mean, rows, state.log_size
+    assert params.pool is not None
+    sums = jnp.sum(params.pool, axis=-1)
+    rounding = 2 * params.pool.shape[-1] * jnp.finfo(sums.dtype).eps * jnp.sum(jnp.abs(params.pool), axis=-1)
+    apart = sums - sums[:, :1]
+    apart = jnp.where(jnp.abs(apart) <= rounding, 0, apart)
+    flat, log_flat = normalise((apart[:, :, None] * mean[:, None]).reshape(-1, mean.shape[-1]))
+    pooled = pool(rows, params, spec)
+    both, log_size = _sum_at_larger(flat.reshape(pooled.shape), log_flat, pooled, state.log_size)
+    return sums[:, :1] * mean, both, log_size
+
+
+def split_weights(
+    common: Float[Array, "head column"],
+    pair: Float[Array, "head token column"],
+    log_square: Float[Array, ""],
+    seen: Bool[Array, "#head token column"] | None,
+) -> tuple[Float[Array, "head column"], Float[Array, "head token column"], Float[Array, ""]]:
+    """A row p, a matrix D and a logarithm μ with P = 1pᵀ + e^μ D, given r, Ê, log c and what each row sees.
+
+    Near collapse the rows of e^μ D are p̃^(i) − p̃^(1), nothing without a mask, plus cΔ̂. Far from it, where cÊ is large,
+    p̃ and the rest could cancel, and whole rows are compared with the first one.
+    """
+    square = jnp.minimum(jnp.exp(log_square), jnp.finfo(pair.dtype).max)
+    if seen is None:
         log_shared = log_softmax(common)[:, None]
     else:
-        pair = jnp.where(mask[None], pair, 0)
-        log_shared = log_softmax(jnp.where(mask[None], common[:, None], -jnp.inf))
-    out = from_rows(mix(weight_differences(log_shared, pair, size)), 3 * state.log_size)
-    shared = jnp.exp(log_shared)
-    if mask is not None:
-        # Against the first row, so that rows that see the same tokens differ by exactly nothing.
-        out = add(out, from_rows(mix(shared - shared[:, :1]), state.log_size))
-    mean = value_mean + size * jnp.einsum("hj,hjk->hk", shared[:, 0], value, precision=spec.precision)
-    return out._replace(mean=out.mean + mean.reshape(-1))
+        pair = jnp.where(seen, pair, 0)
+        log_shared = log_softmax(jnp.where(seen, common[:, None], -jnp.inf))
+    exponent = square * pair
+    far = jnp.max(jnp.abs(exponent), axis=(1, 2), keepdims=True) > _NEAR
+    log_rows = jnp.where(far, log_softmax(log_shared + exponent), log_shared)
+    across, log_across = _from_first_row(log_rows)
+    differences, log_factor = weight_differences(log_shared, jnp.where(far, 0, pair), square)
+    log_differences = jnp.where(jnp.any(differences != 0), log_square + log_factor, -jnp.inf)
+    return jnp.exp(log_rows[:, 0]), *_sum_at_larger(across, log_across, differences, log_differences)
+
+
+def _from_first_row(log_rows: Float[Array, "head token column"]) -> tuple[Array, Float[Array, ""]]:
+    """D and μ with e^log_rows minus its first row = e^μ D: nothing where rows are equal, with sums of exactly 0.
+
+    μ is the largest logarithm outside each row's largest entry: that is what tells the rows of a saturated softmax apart.
+    """
+    chosen = jnp.argmax(log_rows, axis=-1)
+    others = ~jax.nn.one_hot(chosen, log_rows.shape[-1], dtype=bool)
+    first = jnp.broadcast_to(log_rows[:, :1], log_rows.shape)
+    apart = others & (log_rows != first)
+    factor = jnp.max(jnp.where(apart, jnp.maximum(log_rows, first), -jnp.inf))
+    factor = jax.lax.stop_gradient(factor)
+    shift = jnp.where(jnp.isfinite(factor), factor, 0)
+    # Where an entry is not taken its logarithm is 0, for a gradient through e^-inf − e^-inf would spoil those that are.
+    rows, first = (jnp.where(apart & (logs > -jnp.inf), logs - shift, -jnp.inf) for logs in (log_rows, first))
+    return _close_rows(jnp.exp(rows) - jnp.exp(first), chosen), factor
 
 
 def log_softmax(logits: Float[Array, "*rows token"]) -> Float[Array, "*rows token"]:
@@ -155,43 +231,29 @@ def log_softmax(logits: Float[Array, "*rows token"]) -> Float[Array, "*rows toke
 
 
 def weight_differences(
-    log_shared: Float[Array, "head #token token"], pair: Float[Array, "head token token"], size: Float[Array, ""]
-) -> Float[Array, "head token token"]:
-    """Δ̂ with P = p̃ + e^{2ℓ}Δ̂, given log p̃, Ê and e^ℓ; relative precision is kept for every e^ℓ, zero included.
+    log_shared: Float[Array, "head #token column"], pair: Float[Array, "head token column"], square: Float[Array, ""]
+) -> tuple[Float[Array, "head token column"], Float[Array, ""]]:
+    """D and μ with Δ̂ = e^μ D and P = p̃ + cΔ̂, given log p̃, Ê and c with |cÊ| ≤ 1; precise for every c, zero included.
 
-    p̃ is one row for all tokens, or a row for each; where log p̃ = −inf the weight is zero.
-
-    Each entry takes the plain difference e^{log p̃ + t} − p̃ where its exponent t = c(Ê − ẑ) is large, and expm1 where it
-    is small; both are exact, so where they change over is a matter of rounding only.
+    p̃ is one row for all tokens, or a row for each; where log p̃ = −inf the weight is zero. Where softmax is saturated,
+    all weights but the largest of each row may be below the smallest number: μ is the logarithm of the largest of them.
     """
-    square = jnp.square(jnp.minimum(size, jnp.sqrt(jnp.finfo(pair.dtype).max)))
     shared = jnp.exp(log_shared)
-    exponent = square * pair
-
-    largest = jnp.max(jnp.abs(exponent), axis=-1, keepdims=True)
-    near = largest <= _SWITCH
-    near_exponent = jnp.where(near, exponent, 0)
     # Σ p̃ Ê f(cÊ) is Σ p̃ (e^{cÊ} − 1) over c, so g of c times it gives the log of the normaliser over c.
-    growth = jnp.sum(shared * pair * expm1_ratio(near_exponent), axis=-1, keepdims=True)
-    near_shift = growth * log1p_ratio(jnp.where(near, square * growth, 0))
-    far_log = jax.scipy.special.logsumexp(log_shared + exponent, axis=-1, keepdims=True)
-    # Where a branch is not taken its divisor is 1, for a gradient through 0/0 would spoil the branch that is.
-    shift = jnp.where(near, near_shift, far_log / jnp.where(near, 1, square))
+    growth = jnp.sum(shared * pair * expm1_ratio(square * pair), axis=-1, keepdims=True)
+    gap = pair - growth * log1p_ratio(square * growth)
 
-    gap = pair - shift
-    exponent = jnp.where(near, square * gap, square * pair - far_log)
-    small = exponent <= _SWITCH
-    small_exponent = jnp.where(small, exponent, 0)
-    large_exponent = jnp.where(small, 0, exponent)
-    by_expm1 = shared * gap * expm1_ratio(small_exponent)
-    by_difference = (jnp.exp(log_shared + large_exponent) - shared) / jnp.where(small, 1, square)
-    differences = jnp.where(small, by_expm1, by_difference)
-    return _close_rows(differences, jnp.argmax(log_shared + square * pair, axis=-1))
+    chosen = jnp.argmax(log_shared + square * pair, axis=-1)
+    others = ~jax.nn.one_hot(chosen, pair.shape[-1], dtype=bool) & (log_shared > -jnp.inf)
+    factor = jnp.max(jnp.where(others, log_shared, -jnp.inf))
+    factor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(factor), factor, 0))
+    scaled = jnp.exp(jnp.where(others, log_shared - factor, -jnp.inf))
+    return _close_rows(scaled * gap * expm1_ratio(square * gap), chosen), factor
 
 
 def _close_rows(
-    differences: Float[Array, "head token token"], largest: Int[Array, "head token"]
-) -> Float[Array, "head token token"]:
+    differences: Float[Array, "head token column"], largest: Int[Array, "head token"]
+) -> Float[Array, "head token column"]:
     """Rows that sum to exactly 0, by making each row's entry for its largest weight minus the sum of the others.
 
     Where a weight is close to 1 its difference is 1 − 1 and has lost its digits; the others are small and have not.

@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 from rc_jax import _checks
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.attention.layer import check_scale_and_mask
-from rc_jax.collapse import path_terms
+from rc_jax.collapse import path_terms, rounding
 from rc_jax.collapse.path_terms import Frozen, Term
 from rc_jax.collapse.paths import SKIP, check_decomposes, draw_paths
 from rc_jax.network import Layers, StackSpec
@@ -229,7 +229,7 @@ def _path_shares(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | N
 
         return path_terms.scan(advance, by_length, params, x, spec, scale, mask)[:2]
 
-    both, state = jax.vmap(run, out_axes=(0, None))(path_terms.nudges(x))
+    both, state = jax.vmap(run, out_axes=(0, None))(rounding.nudges(x))
     terms = jax.tree.map(lambda leaf: leaf[0], both)
     n = jnp.asarray(x.shape[0], x.dtype)
     output = path_terms.total(terms)
@@ -240,7 +240,7 @@ def _path_shares(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | N
     overlap = jnp.sum(terms.direction * state.direction[None], axis=(1, 2))
     share = share + jnp.exp(terms.log_size + state.log_size - log_square) * overlap
     residual_share = jnp.exp(terms.log_size - state.log_size) * overlap
-    log_residual = path_terms.known(both.log_size)
+    log_residual = rounding.known(both.log_size)
     return PathShares(jax.vmap(path_terms.log_norm)(terms), log_residual, share, residual_share)
 
 
@@ -284,8 +284,8 @@ def _path_log_sizes(
         by_layer = path_terms.scan(advance, (jnp.asarray(0), each), params, x, spec, scale, mask)[2]
         return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]).T, sizes(each), by_layer)
 
-    log_norm, log_residual = jax.vmap(run)(path_terms.nudges(x))
-    return PathSizes(paths, log_norm[0], path_terms.known(log_residual))
+    log_norm, log_residual = jax.vmap(run)(rounding.nudges(x))
+    return PathSizes(paths, log_norm[0], rounding.known(log_residual))
 
 
 def _check_exact(spec: StackSpec) -> None:
@@ -298,3 +298,6 @@ def _check_exact(spec: StackSpec) -> None:
                 f"`spec` must have {name}={wanted!r}, for which nothing cancels, got {came!r}; "
                 f"`path_length_sums` takes any {name}"
             )
+    for name in ("top_k", "rank"):
+        if (came := getattr(spec.attention, name)) is not None:
+            raise ValueError(f"`spec` must have {name}=None, got {came!r}; `path_length_sums` takes any {name}")

@@ -2,12 +2,12 @@
 
 In the mean–residual form of the network's own tokens (`rc_jax.collapse.mean_residual`) an attention matrix is
 
-    P_h = 1 p_hᵀ + F_h + e^{2ℓ} Δ̂_h
+    P_h = 1 p_hᵀ + e^μ D_h
 
-with a row p_h for all tokens, F_h what a mask makes of the rows (0 where all see the same tokens) and Δ̂_h what is left.
-Rows of F_h and Δ̂_h sum to 0, so on the term Y = 1m̄ᵀ + e^s R̂ of some paths
+with a row p_h for all tokens and a rest whose rows sum to 0: of order e^{2ℓ}, or of order 1 where a mask shows rows
+different tokens. On the term Y = 1m̄ᵀ + e^s R̂ of some paths
 
-    P_h Y = 1(m̄ + e^s R̂ᵀp_h)ᵀ + e^s F_h R̂ + e^{s+2ℓ} Δ̂_h R̂:
+    P_h Y = 1(m̄ + e^s R̂ᵀp_h)ᵀ + e^{s+μ} D_h R̂:
 
 a term keeps a mean and a difference of its own, each with a logarithm for its size, and nothing of the one is lost in
 the other. What can still be lost are differences between some tokens beside much larger ones between others, where a
@@ -30,11 +30,6 @@ from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 Carry = TypeVar("Carry")
 Out = TypeVar("Out")
 
-# Above this exponent a masked row is far from the one that its tokens' means would give.
-_FAR = 1.0
-# A residual counts as known when a few roundings at every layer move it by no more than this part of itself.
-_AGREE = 0.01
-
 
 class Term(NamedTuple):
     """Y = e^log_mean · 1 mean + e^log_size · direction, of which mean and direction have norm 1, or are 0."""
@@ -46,12 +41,11 @@ class Term(NamedTuple):
 
 
 class Frozen(NamedTuple):
-    """The attention matrices of one layer: P_h = 1 shared_hᵀ + first_h + e^log_third · third_h."""
+    """The attention matrices of one layer: P_h = 1 shared_hᵀ + e^log_rest · rest_h."""
 
     shared: Float[Array, "head token"]
-    first: Float[Array, "head token token"] | None
-    third: Float[Array, "head token token"]
-    log_third: Float[Array, ""]
+    rest: Float[Array, "head token token"]
+    log_rest: Float[Array, ""]
 
 
 def term(x: Float[Array, "token feature"]) -> Term:
@@ -86,28 +80,8 @@ def freeze(
     key = project(state.direction, params.key, None, spec)
     common = size * jnp.einsum("hjk,hk->hj", key, alpha[:, None] * query_mean, precision=spec.precision)
     pair = jnp.einsum("hik,hjk->hij", query, key, precision=spec.precision)
-    if mask is None:
-        log_rows = jax.nn.log_softmax(common, axis=-1)[:, None]
-        third = mean_residual.weight_differences(log_rows, pair, size)
-        return Frozen(jnp.exp(log_rows)[:, 0], None, third, 2 * state.log_size)
-    pair = jnp.where(mask[None], pair, 0)
-    log_rows = jax.nn.log_softmax(jnp.where(mask[None], common[:, None], -jnp.inf), axis=-1)
-    exponent = jnp.square(size) * pair
-    near = jnp.max(jnp.abs(exponent), axis=(1, 2), keepdims=True) <= _FAR
-    third = jnp.where(near, mean_residual.weight_differences(log_rows, pair, size), 0)
-    # Far from collapse the two parts of a weight could cancel: there the rows are taken whole.
-    rows = jnp.exp(jnp.where(near, log_rows, jax.nn.log_softmax(log_rows + exponent, axis=-1)))
-    return Frozen(rows[:, 0], _from_first_row(rows), third, 2 * state.log_size)
-
-
-def _from_first_row(rows: Float[Array, "head row token"]) -> Float[Array, "head row token"]:
-    """The rows minus the first one: exactly nothing where they are equal, with sums of exactly 0.
-
-    A row's entry for its largest weight is minus the sum of the others: close to 1 − 1 it would lose its digits.
-    """
-    largest = jax.nn.one_hot(jnp.argmax(rows, axis=-1), rows.shape[-1], dtype=bool)
-    others = jnp.where(largest, 0, rows - rows[:, :1])
-    return jnp.where(largest, -jnp.sum(others, axis=-1, keepdims=True), others)
+    seen = None if mask is None else mask[None]
+    return Frozen(*mean_residual.split_weights(common, pair, 2 * state.log_size, seen))
 
 
 def through(
@@ -127,18 +101,14 @@ def through(
         return jnp.einsum("hik,hkd->id", mixed, params.output, precision=spec.precision)
 
     own = project(y.mean, params.value, None, spec)
-    means = [jnp.einsum("hik,hkd->id", own, params.output, precision=spec.precision), mix(frozen.shared[:, None])]
-    differences, logs = [], []
-    for weights, log_factor in ((frozen.first, 0), (frozen.third, frozen.log_third)):
-        if weights is not None:
-            difference, missed = mean_residual.recenter(mix(weights))
-            differences.append(difference)
-            means.append(missed[None])
-            logs.append(y.log_size + log_factor)
-    return Term(
-        *_combine(jnp.stack(means), jnp.stack([y.log_mean, y.log_size, *logs])),
-        *_combine(jnp.stack(differences), jnp.stack(logs)),
-    )
+    difference, missed = mean_residual.recenter(mix(frozen.rest))
+    means = [
+        jnp.einsum("hik,hkd->id", own, params.output, precision=spec.precision),
+        mix(frozen.shared[:, None]),
+        missed[None],
+    ]
+    logs = jnp.stack([y.log_mean, y.log_size, y.log_size + frozen.log_rest])
+    return Term(*_combine(jnp.stack(means), logs), *_combine(difference[None], logs[2:]))
 
 
 def from_biases(
@@ -173,18 +143,6 @@ def log_norm(y: Term) -> Float[Array, ""]:
     """Log ‖Y‖_F."""
     tokens = jnp.log(jnp.asarray(y.direction.shape[-2], y.direction.dtype))
     return jnp.logaddexp(tokens + 2 * y.log_mean, 2 * y.log_size) / 2
-
-
-def nudges(x: Float[Array, "token feature"]) -> Float[Array, "2 token feature"]:
-    """Relative amounts for the two computations of a term: none, and a few roundings."""
-    irregular = jax.random.normal(jax.random.key(0), x.shape, x.dtype)
-    return jnp.stack([jnp.zeros_like(x), 4 * jnp.finfo(x.dtype).eps * irregular])
-
-
-def known(logs: Float[Array, "2 *shape"]) -> Float[Array, "*shape"]:
-    """The first of two computed logarithms where they agree, NaN where not."""
-    agree = (logs[0] == logs[1]) | (jnp.abs(logs[0] - logs[1]) <= _AGREE)
-    return jnp.where(agree, logs[0], jnp.nan)
 
 
 def scan(

@@ -36,6 +36,10 @@ def check_bounded(params: Layers, x: Array, spec: StackSpec, mask: Array | None)
     elif layer.causal or (layer.window is not None and layer.window < x.shape[0] - 1):
         hidden = "causal=True" if layer.causal else f"window={layer.window}"
         reason = f"no mask, for rows that see different tokens share no weights to compare, got {hidden}"
+    elif layer.top_k is not None and layer.top_k < x.shape[0]:
+        reason = f"no top_k, for rows that see different tokens share no weights to compare, got top_k={layer.top_k}"
+    elif layer.rank is not None:
+        reason = f"no rank: E decides how far apart the columns are, not the tokens alone, got rank={layer.rank}"
     if reason:
         raise ValueError(f"`spec` must have {reason}")
     if mask is not None:

@@ -118,6 +118,8 @@ def _check_covered(spec: StackSpec) -> None:
         reason = "norm=None, for LayerNorm subtracts the mean of the features and prefers a basis"
     elif layer.weights != "softmax" or layer.scores != "dot":
         reason = f"scores='dot' and weights='softmax', got {layer.scores!r} and {layer.weights!r}"
+    elif layer.rank is not None:
+        reason = f"rank=None: no E is drawn for it, got rank={layer.rank}"
     if reason:
         raise ValueError(f"`spec` must have {reason}")
 

@@ -250,6 +250,8 @@ REFUSED_LAYER = {
     "scores='dot'": {"scores": "cosine"},
     "no mask, .*causal=True": {"causal": True},
     "no mask, .*window=2": {"window": 2},
+    "no top_k, .*top_k=2": {"top_k": 2},
+    "no rank: .*rank=2": {"rank": 2, "tokens": 5},
 }
 
 

@@ -37,6 +37,16 @@ def exact_logs(params, x, spec, digits, scale=None, mask=None):
         return oracle.log_residuals(jax.tree.map(np.asarray, params), np.asarray(x), spec, scale, mask)
 
 
+def exact_logs_and_rounding(params, x, spec, digits, **options):
+    """The exact answer, and a rounding times one plus what the problem itself makes of moving every token by one."""
+    eps = float(jnp.finfo(x.dtype).eps)
+    exact = exact_logs(params, x, spec, digits, **options)
+    nudge = 1 + eps * jax.random.rademacher(jax.random.key(9), x.shape, x.dtype)
+    moved = exact_logs(params, x * nudge, spec, digits, **options)
+    conditioning = max(float(abs(m - e) / max(1, abs(e))) for m, e in zip(moved, exact, strict=True)) / eps
+    return exact, eps * (1 + conditioning)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_pure_attention_agrees_with_six_thousand_digits(dtype, seed):
     spec = stack()
@@ -64,13 +74,8 @@ def test_skip_connections_agree_with_many_digits(dtype, seed):
 def test_far_from_and_deep_in_collapse(dtype, size, gain, skip):
     spec = stack(depth=3, skip=skip)
     params, x = draw(7, spec, dtype, size=size, gain=gain)
-    exact = exact_logs(params, x, spec, 800)
-    # What the problem itself does to a rounding: the change in the exact answer when every token moves by one.
-    eps = float(jnp.finfo(dtype).eps)
-    nudge = 1 + eps * jax.random.rademacher(jax.random.key(9), x.shape, x.dtype)
-    moved = exact_logs(params, x * nudge, spec, 800)
-    conditioning = max(float(abs(m - e) / max(1, abs(e))) for m, e in zip(moved, exact, strict=True)) / eps
-    assert worst_error(collapse.log_residuals(params, x, spec), exact) < 8 * eps * (1 + conditioning)
+    exact, allowed = exact_logs_and_rounding(params, x, spec, 800)
+    assert worst_error(collapse.log_residuals(params, x, spec), exact) < 8 * allowed
 
 
 @pytest.mark.parametrize("masking", ["causal", "window", "graph"])
@@ -136,6 +141,59 @@ def test_masks_whose_rows_share_tokens_keep_the_cube(dtype, hidden):
     assert worst_error(got, exact) < 3 * TOLERANCE[dtype]
     if hidden == "a padding token":
         assert exact[-1] < -100  # the first order alone would stay near -10
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("size", [0.3, 1.0])
+def test_top_k_agrees_with_many_digits(dtype, causal, size):
+    spec = stack(depth=5, top_k=2, causal=causal)
+    params, x = draw(3, spec, dtype, size=size)
+    mask = np.tri(5, dtype=bool) if causal else None
+    exact, allowed = exact_logs_and_rounding(params, x, spec, 600, mask=mask)
+    assert worst_error(collapse.log_residuals(params, x, spec), exact) < 16 * allowed
+
+
+@pytest.mark.parametrize("tokens", [6, 7])
+def test_averaged_columns_keep_the_cube(dtype, tokens):
+    """Also for sevenths of tokens, whose sums are 1 only to rounding."""
+    spec = stack(depth=7, rank=2, tokens=tokens)
+    params, x = draw(3, spec, dtype, tokens=tokens)
+    pools = jnp.broadcast_to(attention.average_pool(tokens, 2, dtype=dtype), params.attention.pool.shape)
+    params = params._replace(attention=params.attention._replace(pool=pools))
+    exact = exact_logs(params, x, spec, 4000)
+    assert worst_error(collapse.log_residuals(params, x, spec), exact) < 2 * TOLERANCE[dtype]
+    assert exact[-1] / exact[-2] > 2.8
+
+
+def test_random_columns_fall_by_a_constant(dtype):
+    """Linformer's E does not have rows that sum to 1: columns of equal tokens differ, and nothing is cubed."""
+    spec = stack(depth=12, rank=2, tokens=6)
+    params, x = draw(3, spec, dtype, tokens=6)
+    exact = exact_logs(params, x, spec, 300)
+    assert worst_error(collapse.log_residuals(params, x, spec), exact) < 8 * TOLERANCE[dtype]
+    assert -60 < exact[-1] < 0
+
+
+@pytest.mark.parametrize("masking", [None, "causal"])
+def test_saturated_softmax_is_right_or_not_a_number(dtype, masking):
+    """Weights below the smallest number, and tokens in clusters whose insides later layers look at."""
+    unknown = right = 0
+    for seed in range(6):
+        spec = stack(depth=5, causal=masking == "causal")
+        params, x = draw(seed, spec, dtype, size=3.0, gain=2.0)
+        mask = np.tri(5, dtype=bool) if masking else None
+        exact = exact_logs(params, x, spec, 900, mask=mask)
+        for got, true in zip(np.asarray(collapse.log_residuals(params, x, spec)), exact, strict=True):
+            if np.isnan(got):
+                unknown += 1
+            elif true == mp.mpf("-inf"):  # below what 900 digits see
+                assert got < -1500
+            else:
+                assert abs(float(got) - float(true)) < 0.01 + 2048 * float(jnp.finfo(dtype).eps) * abs(float(true))
+                right += 1
+    assert right > 20
+    if masking and dtype == "float32":
+        assert unknown > 0
 
 
 def test_scale_is_a_traced_argument(x64):

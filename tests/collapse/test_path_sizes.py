@@ -231,6 +231,7 @@ def test_bad_input(key):
     params, x = draw(0, spec, "float32")
     for change, message in (
         ({"weights": "decay"}, "`spec` must have weights='softmax'.*`path_length_sums` takes any weights"),
+        ({"top_k": 2}, "`spec` must have top_k=None, got 2; `path_length_sums` takes any top_k"),
         ({"scores": "cosine"}, "`spec` must have scores='dot'"),
     ):
         other = stack(depth=2, **change)

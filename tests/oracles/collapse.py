@@ -11,7 +11,10 @@ def matrix(array):
 
 
 def attention(params, x, spec, scale=None, mask=None):
-    """Σ_h softmax(Q_h K_hᵀ α) V_h W_O,h + b_O on mpmath matrices; `params` holds NumPy arrays of one layer."""
+    """Σ_h softmax(Q_h (E_h K_h)ᵀ α) E_h V_h W_O,h + b_O on mpmath matrices; `params` holds NumPy arrays of one layer.
+
+    E_h is the identity where there is no rank. Rows of E_h that sum to 1 but for their rounding are made to.
+    """
     n = x.rows
     alpha = mp.mpf(1) / mp.sqrt(spec.head_width) if scale is None else mp.mpf(scale)
     out = mp.zeros(n, spec.d_model)
@@ -22,10 +25,15 @@ def attention(params, x, spec, scale=None, mask=None):
             query += ones * matrix(params.query_bias[h]).T
             key += ones * matrix(params.key_bias[h]).T
             value += ones * matrix(params.value_bias[h]).T
+        if spec.rank is not None:
+            e = averages(matrix(params.pool[h]))
+            key, value = e * key, e * value
         logits = query * key.T * alpha
-        p = mp.zeros(n, n)
+        p = mp.zeros(n, logits.cols)
         for i in range(n):
-            seen = [j for j in range(n) if mask is None or mask[i][j]]
+            seen = [j for j in range(logits.cols) if mask is None or mask[i][j]]
+            if spec.top_k is not None:
+                seen = sorted(seen, key=lambda j, i=i: logits[i, j])[-spec.top_k :]
             top = max(logits[i, j] for j in seen)
             powers = {j: mp.exp(logits[i, j] - top) for j in seen}
             total = mp.fsum(powers.values())
@@ -33,6 +41,16 @@ def attention(params, x, spec, scale=None, mask=None):
                 p[i, j] = powers[j] / total
         out += p * value * matrix(params.output[h])
     return out + ones * matrix(params.output_bias).T if spec.bias else out
+
+
+def averages(e):
+    """The rows over their sums where those are 1 to rounding."""
+    for i in range(e.rows):
+        total = mp.fsum(e[i, j] for j in range(e.cols))
+        if abs(total - 1) < 1e-5:
+            for j in range(e.cols):
+                e[i, j] /= total
+    return e
 
 
 def log_residual(x):
