@@ -17,6 +17,7 @@ from rc_jax.collapse.path_sizes import PathShares, PathSizes, path_log_sizes, pa
 from rc_jax.collapse.paths import path_counts, path_length_sums
 from rc_jax.collapse.residual import residual
 from rc_jax.collapse.tanh_bounds import tanh_bound, tanh_depth_bound, tanh_layer_bound
+from rc_jax.collapse.uniform_correlation import uniform_correlation, uniform_correlation_limit
 from rc_jax.collapse.width_free import sample_log_residuals
 
 __all__ = [
@@ -50,4 +51,6 @@ __all__ = [
     "tanh_bound",
     "tanh_depth_bound",
     "tanh_layer_bound",
+    "uniform_correlation",
+    "uniform_correlation_limit",
 ]

@@ -1,5 +1,6 @@
 """Depth: a stack of attention layers with independent switches for skip connections, MLP and LayerNorm."""
 
+from rc_jax.network.branches import scale_branches
 from rc_jax.network.spec import (
     LayerParams,
     Layers,
@@ -25,5 +26,6 @@ __all__ = [
     "hidden_states",
     "init",
     "random_layers",
+    "scale_branches",
     "scan_layers",
 ]

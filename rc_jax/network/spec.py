@@ -113,6 +113,8 @@ class RandomLayers:
     gain: Array
     bias_std: Array
     dtype: str = dataclasses.field(metadata={"static": True})
+    attention_strength: Array | None = None
+    mlp_strength: Array | None = None
 
 
 Layers = LayerParams | RandomLayers
@@ -206,7 +208,28 @@ def draw_layer(recipe: RandomLayers, key: Array, spec: StackSpec) -> LayerParams
         return NormParams(jnp.ones(d, dtype), jnp.zeros(d, dtype)) if spec.norm else None
 
     mlp = _draw_mlp(recipe, jax.random.fold_in(key, _MLP), spec.mlp, d) if spec.mlp else None
-    return LayerParams(drawn, mlp, norm(), norm() if spec.mlp else None)
+    layer = LayerParams(drawn, mlp, norm(), norm() if spec.mlp else None)
+    return scale_layer(layer, recipe.attention_strength, recipe.mlp_strength)
+
+
+def scale_layer(layer: LayerParams, attention: Array | None, mlp: Array | None) -> LayerParams:
+    """What the branches of a layer give out times a number, or of stacked layers times one number each; None: as is."""
+
+    def times(weight: Array | None, strength: Array) -> Array | None:
+        if weight is None:
+            return None
+        return weight * strength.astype(weight.dtype).reshape(strength.shape + (1,) * (weight.ndim - strength.ndim))
+
+    if attention is not None:
+        old = layer.attention
+        output = times(old.output, attention)
+        assert output is not None
+        layer = layer._replace(attention=old._replace(output=output, output_bias=times(old.output_bias, attention)))
+    if mlp is not None and layer.mlp is not None:
+        out, bias = times(layer.mlp.weight_out, mlp), times(layer.mlp.bias_out, mlp)
+        assert out is not None and bias is not None
+        layer = layer._replace(mlp=layer.mlp._replace(weight_out=out, bias_out=bias))
+    return layer
 
 
 def _draw_mlp(recipe: RandomLayers, key: Array, spec: MLPSpec, d: int) -> MLPParams:

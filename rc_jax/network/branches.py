@@ -1,0 +1,61 @@
+"""How strongly a branch adds to the stream: one factor on what attention and MLP give out."""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+from rc_jax import _checks
+from rc_jax.network.spec import LayerParams, Layers, RandomLayers, scale_layer
+
+
+@_checks.guard(strength=_checks.real)
+def scale_branches(params: Layers, strength: ArrayLike, *, attention: bool = True, mlp: bool = True) -> Layers:
+    """The same layers with every branch a times as strong: x + a SA(x), then x + a MLP(x).
+
+    Output matrices and output biases are multiplied by a; nothing else changes, so it works with or without skip
+    connections, and no LayerNorm is touched. The 1/√L that keeps tokens apart in deep networks with skip connections
+    (Noci et al. 2022) is `scale_branches(params, depth**-0.5)`.
+
+    Args:
+        params: from `network.init`, or a recipe from `network.random_layers`, which stays a recipe.
+        strength: a, a number; for stored parameters also one for each layer. May be traced.
+        attention: whether the attention's output is scaled.
+        mlp: whether the MLP's output is scaled, where there is one.
+
+    Returns:
+        Parameters, or a recipe for them, of the same dtype.
+
+    Raises:
+        TypeError: `params` is neither parameters nor a recipe, or `strength` is not a real number.
+        ValueError: `strength` not finite, or of a shape that does not fit the layers.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from rc_jax import network
+        >>> from rc_jax.attention import AttentionSpec
+        >>> spec = network.StackSpec(attention=AttentionSpec(d_model=8, heads=2), depth=3, skip=True)
+        >>> params, x = network.init(jax.random.key(0), spec), jnp.eye(5, 8)
+        >>> bool((network.apply(scale_branches(params, 0.0), x, spec) == x).all())
+        True
+    """
+    strength = jnp.asarray(strength)
+    if isinstance(params, RandomLayers):
+        if strength.ndim:
+            raise ValueError(f"`strength` must be one number for a recipe, got {_checks.describe(strength)}")
+        strength = strength.astype(params.dtype)
+        return dataclasses.replace(
+            params,
+            attention_strength=_times(params.attention_strength, strength) if attention else params.attention_strength,
+            mlp_strength=_times(params.mlp_strength, strength) if mlp else params.mlp_strength,
+        )
+    if not isinstance(params, LayerParams):
+        raise TypeError(f"`params` must be LayerParams or RandomLayers, got {type(params).__name__}")
+    depth = params.attention.output.shape[0]
+    if strength.shape not in ((), (depth,)):
+        raise ValueError(f"`strength` must be one number or {depth} of them, got {_checks.describe(strength)}")
+    return scale_layer(params, strength if attention else None, strength if mlp else None)
+
+
+def _times(before: Array | None, strength: Array) -> Array:
+    return strength if before is None else before * strength
