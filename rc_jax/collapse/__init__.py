@@ -15,14 +15,16 @@ from rc_jax.collapse.log_residuals import log_residuals, product_log_residuals
 from rc_jax.collapse.norms import diameter, effective_rank, frobenius, norm_1inf, stable_rank
 from rc_jax.collapse.path_sizes import PathShares, PathSizes, path_log_sizes, path_shares, sample_path_log_residuals
 from rc_jax.collapse.paths import path_counts, path_length_sums
+from rc_jax.collapse.random_energy import random_energy_entropy, random_energy_participation
 from rc_jax.collapse.residual import residual
 from rc_jax.collapse.tanh_bounds import tanh_bound, tanh_depth_bound, tanh_layer_bound
-from rc_jax.collapse.uniform_correlation import uniform_correlation, uniform_correlation_limit
+from rc_jax.collapse.weight_gradients import WeightGradients, log_weight_gradients
 from rc_jax.collapse.width_free import sample_log_residuals
 
 __all__ = [
     "PathShares",
     "PathSizes",
+    "WeightGradients",
     "audit",
     "depth_bound",
     "diameter",
@@ -37,6 +39,7 @@ __all__ = [
     "layer_bound",
     "layer_second_singular_value",
     "log_residuals",
+    "log_weight_gradients",
     "measured_gamma",
     "norm_1inf",
     "path_counts",
@@ -44,6 +47,8 @@ __all__ = [
     "path_log_sizes",
     "path_shares",
     "product_log_residuals",
+    "random_energy_entropy",
+    "random_energy_participation",
     "residual",
     "sample_log_residuals",
     "sample_path_log_residuals",
@@ -51,6 +56,4 @@ __all__ = [
     "tanh_bound",
     "tanh_depth_bound",
     "tanh_layer_bound",
-    "uniform_correlation",
-    "uniform_correlation_limit",
 ]

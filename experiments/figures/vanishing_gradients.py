@@ -1,0 +1,255 @@
+"""Gradients of the weights as the rank collapses: those of queries and keys vanish, those of values do not."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import MaxNLocator
+
+from experiments import figure, style
+from experiments.figure import About
+from experiments.ledger import Claim, within
+from rc_jax import attention, collapse, ensemble, network
+
+NOCI = "Noci et al. 2022, Signal propagation in transformers"
+OWN = "this package's own result"
+ABOUT = About(
+    title="Gradients vanish with the rank",
+    caption=(
+        "Norms of the gradients of a random linear loss in the weights of every layer, over random initialisations "
+        "(bands: 5–95 %; lines: medians). Pure attention, in the exact mean–residual arithmetic: the gradients of "
+        "W_Q and W_K fall with the square of the residual, doubly exponentially in depth; that of W_V stays. Crosses: "
+        "ordinary backpropagation in float64, which sees noise after a few layers. With skip connections and LayerNorm "
+        "after them, branches of strength a: at a = 1 tokens become correlated, and the gradient of W_Q falls with "
+        "1 − ρ; at a = 1/√L neither happens."
+    ),
+    formula="‖∂W_Q‖, ‖∂W_K‖ = O(‖res(X)‖²),  ‖∂W_V‖ = O(1);   ρ/(1−ρ) grows by 1 + a² a layer",
+    minutes={"smoke": 0.1, "quick": 0.4, "full": 6.0},
+)
+
+LEVELS = (0.05, 0.5, 0.95)
+NAMES = ("query", "key", "value")
+MATRIX = {"query": "W_Q", "key": "W_K", "value": "W_V"}
+MEANING = {"query": "attention", "key": "skip", "value": "mlp"}
+MARKS: dict[str, dict[str, Any]] = {
+    "query": {"marker": "s", "markersize": 9, "fillstyle": "none"},
+    "key": {"marker": "o", "markersize": 4},
+    "value": {"marker": "^"},
+}
+BRANCHES = ("one", "root")
+BRANCH = {"one": "a = 1", "root": "a = 1/√L"}
+
+# Fixed in advance. Orders are whole numbers: within a twentieth. "Vanishes" is below a rounding of float64, e^−36, of
+# the value's gradient; "does not" is staying within a factor e. Correlation stays away from 1 when at most a half.
+ORDER, GONE, KEPT, APART = 0.05, -36.0, 1.0, 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec(figure.Spec):
+    """Shape of the networks, their depths without and with skips, and how many are drawn of each."""
+
+    dtype: str = "float64"
+    d_model: int = 32
+    heads: int = 2
+    tokens: int = 16
+    depth: int = 8
+    skip_depth: int = 32
+    count: int = 256
+    skip_count: int = 64
+
+
+PRESETS = {
+    "smoke": Spec(d_model=8, heads=1, tokens=6, depth=6, skip_depth=8, count=16, skip_count=16),
+    "quick": Spec(),
+    "full": Spec(d_model=64, heads=4, tokens=32, skip_depth=64, count=4096, skip_count=1024),
+}
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """Quantiles by layer of log-gradients for pure attention; of their ratio and the correlation with skips."""
+    key = jax.random.key(spec.seed)
+    pure = ensemble.run(_Pure(spec), jax.random.fold_in(key, 0), spec.count, progress=True)
+    skip = ensemble.run(_Skip(spec), jax.random.fold_in(key, 1), spec.skip_count, progress=True)
+    data = {"depth": np.array(spec.depth), "skip_depth": np.array(spec.skip_depth), "tokens": np.array(spec.tokens)}
+    for stats, kind in ((pure, "pure"), (skip, "skip")):
+        data |= {f"{kind}_{name}": values for name, values in stats.quantile(LEVELS).items()}
+        data |= {f"{kind}_{name}_mean": values for name, values in stats.mean.items()}
+        data |= {f"{kind}_{name}_standard_error": values for name, values in stats.standard_error.items()}
+    counts = [stats.nonfinite[name] for stats in (pure, skip) for name in stats.nonfinite if name != "plain"]
+    data["nonfinite"] = np.array(sum(int(np.sum(count)) for count in counts))
+    return data
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pure:
+    """One network of pure attention: log-gradients by layer, exact and by plain backpropagation, and their orders."""
+
+    spec: Spec
+
+    def __call__(self, key: jax.Array) -> dict[str, jax.Array]:
+        spec = self.spec
+        stack = network.StackSpec(
+            attention=attention.AttentionSpec(d_model=spec.d_model, heads=spec.heads), depth=spec.depth
+        )
+        params, x, cotangent = _draw(key, spec, stack)
+        sizes = collapse.log_weight_gradients(params, x, stack, cotangent)
+        plain = _log_norms(jax.grad(lambda p: jnp.sum(cotangent * network.apply(p, x, stack)))(params))
+        out = {"residual": sizes.log_residual, "plain": plain["query"]}
+        fall = sizes.log_residual[-1] - sizes.log_residual[-2]
+        for name in NAMES:
+            log = getattr(sizes, name)
+            out[name] = log
+            out[f"{name}_order"] = (log[-1] - log[-2]) / fall
+        out["gone"] = sizes.query[-1] - sizes.value[-1]
+        out["kept"] = sizes.value[-1] - sizes.value[1]
+        wrong = ~(jnp.abs(plain["query"] - sizes.query) <= 0.1)
+        out["seen"] = jnp.argmax(jnp.append(wrong, True)).astype(x.dtype)
+        return out
+
+
+@dataclasses.dataclass(frozen=True)
+class _Skip:
+    """One network with skips and LayerNorm after them: 1 − ρ and ‖∂W_Q‖/‖∂W_V‖ by layer, for two branch strengths."""
+
+    spec: Spec
+
+    def __call__(self, key: jax.Array) -> dict[str, jax.Array]:
+        spec = self.spec
+        layer = attention.AttentionSpec(d_model=spec.d_model, heads=spec.heads)
+        stack = network.StackSpec(attention=layer, depth=spec.skip_depth, skip=True, norm="post")
+        params, x, cotangent = _draw(key, spec, stack)
+
+        def measure(strength: jax.Array) -> tuple[jax.Array, jax.Array]:
+            branches = params.attention._replace(output=strength * params.attention.output)
+            weights = params._replace(attention=branches)
+            states = network.hidden_states(weights, x, stack)[:-1]
+            centred = states - states.mean(axis=1, keepdims=True)
+            apart = jnp.log(jnp.sum(jnp.square(centred), axis=(1, 2)) / jnp.sum(jnp.square(states), axis=(1, 2)))
+            sizes = _log_norms(jax.grad(lambda p: jnp.sum(cotangent * network.apply(p, x, stack)))(weights))
+            return apart, sizes["query"] - sizes["value"]
+
+        strengths = jnp.array([1, spec.skip_depth**-0.5], x.dtype)
+        apart, ratio = jax.lax.map(measure, strengths)
+        out = {}
+        for i, name in enumerate(BRANCHES):
+            out |= {f"{name}_apart": apart[i], f"{name}_ratio": ratio[i]}
+        later = slice(spec.skip_depth // 4, None)
+        gap = apart[0][later] - apart[0][later].mean()
+        out["slope"] = jnp.sum(gap * ratio[0][later]) / jnp.sum(jnp.square(gap))
+        half = spec.skip_depth // 2
+        out["kept"] = ratio[1][half:].mean() - ratio[1][:half].mean()
+        out["correlation"] = 1 - jnp.exp(apart[1][-1])
+        out["collapsed"] = 1 - jnp.exp(apart[0][-1])
+        return out
+
+
+def _draw(key: jax.Array, spec: Spec, stack: network.StackSpec) -> tuple[network.LayerParams, jax.Array, jax.Array]:
+    params = network.init(jax.random.fold_in(key, 0), stack, dtype=spec.dtype)
+    shape = (spec.tokens, spec.d_model)
+    x, cotangent = (jax.random.normal(jax.random.fold_in(key, role), shape, spec.dtype) for role in (1, 2))
+    return params, x, cotangent
+
+
+def _log_norms(gradient: network.LayerParams) -> dict[str, jax.Array]:
+    """Log of the Frobenius norm of every layer's query, key and value matrices; tiny gradients keep their logs."""
+    out = {}
+    for name in NAMES:
+        flat = getattr(gradient.attention, name).reshape(gradient.attention.query.shape[0], -1)
+        largest = jnp.max(jnp.abs(flat), axis=1, keepdims=True)
+        largest = jnp.where(largest > 0, largest, jnp.finfo(flat.dtype).tiny)
+        out[name] = jnp.log(largest[:, 0]) + jnp.log(jnp.sum(jnp.square(flat / largest), axis=1)) / 2
+    return out
+
+
+def plot(data: Mapping[str, np.ndarray]) -> Drawing:
+    """Log-gradients by layer and against the residual; with skips 1 − ρ by layer and the ratio of gradients."""
+    drawing, (depth, order, apart, ratio) = style.figure(columns=2, rows=2, height=4.2)
+    layers = np.arange(1, int(data["depth"]) + 1)
+    for name in NAMES:
+        low, middle, high = data[f"pure_{name}"]
+        depth.fill_between(layers, low, high, color=style.colour(MEANING[name]), alpha=0.2, linewidth=0)
+        depth.plot(layers, middle, label=f"∂{MATRIX[name]}", color=style.colour(MEANING[name]), **MARKS[name])
+    plain: dict[str, Any] = {"color": style.colour("reference"), "marker": "x", "linestyle": "none"}
+    depth.plot(layers, data["pure_plain"][1], label="∂W_Q, plain float64", **plain)
+    depth.set_yscale("symlog", linthresh=10, linscale=0.6)
+    style.labels(depth, "layer", "log of the gradient's norm (nats)", "Pure attention")
+    style.legend(depth, "lower left")
+
+    residual = data["pure_residual"][1]
+    for name in NAMES:
+        look: dict[str, Any] = {"color": style.colour(MEANING[name]), "linestyle": "none"} | MARKS[name]
+        order.plot(residual, data[f"pure_{name}"][1], label=f"∂{MATRIX[name]}", **look)
+    start = data["pure_query"][1][-1] - 2 * residual[-1]
+    order.plot(residual, 2 * residual + start, color=style.colour("theory"), linestyle=":", label="slope 2")
+    order.set_xscale("symlog", linthresh=10, linscale=0.6)
+    order.set_yscale("symlog", linthresh=10, linscale=0.6)
+    order.invert_xaxis()
+    style.labels(order, "log ‖res(X)‖ at the layer's input (nats)", "log of the gradient's norm (nats)",
+                 "The square of the residual")  # fmt: skip
+    style.legend(order, "lower left")
+    _plot_skip(apart, ratio, data)
+    return drawing
+
+
+def _plot_skip(apart: Axes, ratio: Axes, data: Mapping[str, np.ndarray]) -> None:
+    depth, tokens = int(data["skip_depth"]), int(data["tokens"])
+    layers = np.arange(1, depth + 1)
+    for name, meaning, a in (("one", "random", 1.0), ("root", "trained", depth**-0.5)):
+        look: dict[str, Any] = {"meaning": meaning, "label": BRANCH[name]}
+        style.bands(apart, layers, *np.exp(data[f"skip_{name}_apart"]), **look)
+        style.bands(ratio, layers, *np.exp(data[f"skip_{name}_ratio"]), **look)
+        odds = (1 + a * a) ** (layers - 1.0) / (tokens - 1)  # of 1/tokens, what independent tokens start from
+        apart.plot(layers, 1 / (1 + odds), color=style.colour("theory"), linestyle=":",
+                   label="uniform attention" if name == "one" else None)  # fmt: skip
+    for panel in (apart, ratio):
+        panel.set_yscale("log")
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        style.legend(panel, "lower left")
+    style.labels(apart, f"layer, of {depth}", "1 − ρ", "With skips: correlation of tokens")
+    style.labels(ratio, f"layer, of {depth}", "‖∂W_Q‖ / ‖∂W_V‖", "With skips: gradients")
+
+
+def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
+    """The orders, what Noci et al. say vanishes and what does not, and the remedy; what backpropagation sees."""
+
+    def value(name: str) -> tuple[float, float]:
+        mean, error = data[f"{name}_mean"], data[f"{name}_standard_error"]
+        return float(mean), float(error)
+
+    def bounds(name: str, low: float, high: float) -> tuple[float, float, float, float]:
+        mean, error = value(name)
+        return mean, low, high, error
+
+    last = f"layer {int(data['depth'])}"
+    depth = int(data["skip_depth"])
+    orders = [
+        within(f"gradients-order-{name}", f"Order of ‖∂{MATRIX[name]}‖ in the residual, pure attention", OWN, order,
+               *bounds(f"pure_{name}_order", order - ORDER, order + ORDER),
+               note=f"change of its log over that of log ‖res‖ into {last}")
+        for name, order in (("query", 2), ("key", 2), ("value", 0))
+    ]  # fmt: skip
+    return [
+        *orders,
+        within("gradients-vanish", "The gradient of W_Q vanishes as the tokens become equal", NOCI, "vanishes",
+               *bounds("pure_gone", -np.inf, GONE), note=f"log ‖∂W_Q‖/‖∂W_V‖ at {last}, mean"),
+        within("gradients-value", "The gradient of W_V does not vanish", NOCI, "does not vanish",
+               *bounds("pure_kept", -KEPT, KEPT), note=f"log ‖∂W_V‖ at {last} less that at layer 2, mean"),
+        within("gradients-skip-order", "With skips ‖∂W_Q‖/‖∂W_V‖ falls as 1 − ρ", OWN, 1,
+               *bounds("skip_slope", 0.8, 1.2), note=f"a = 1, slope of the logs from layer {depth // 4 + 1} on"),
+        within("gradients-skip-collapse", "At a = 1 the correlation of tokens tends to 1", NOCI, 1,
+               *bounds("skip_collapsed", 0.99, 1.0), note=f"at the input of layer {depth}"),
+        within("gradients-root-correlation", "At a = 1/√L it stays away from 1", NOCI, f"≤ {APART:g}",
+               *bounds("skip_correlation", -np.inf, APART), note=f"at the input of layer {depth} of {depth}"),
+        within("gradients-root-kept", "At a = 1/√L the gradient of W_Q does not vanish", NOCI, "does not vanish",
+               *bounds("skip_kept", -KEPT, np.inf),
+               note="log ‖∂W_Q‖/‖∂W_V‖, mean of the later half of the layers less that of the earlier half"),
+        within("gradients-seen", "Layers whose ∂W_Q plain float64 backpropagation gets right", OWN, "3–4",
+               *bounds("pure_seen", 2.5, 4.5), note="until off by 10 %"),
+        within("gradients-finite", "Numbers that are not finite, plain float64 apart", OWN, 0,
+               float(data["nonfinite"]), 0, 0),
+    ]  # fmt: skip
