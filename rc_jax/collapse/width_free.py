@@ -16,6 +16,7 @@ plain normals, and the rest, which is Gaussian in d − n new directions and has
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -124,7 +125,6 @@ def _check_covered(spec: StackSpec) -> None:
         raise ValueError(f"`spec` must have {reason}")
 
 
-@functools.partial(jax.jit, static_argnames="spec")
 def _sample(
     key: Array,
     x: Array,
@@ -134,16 +134,47 @@ def _sample(
     mask: Array | None,
     width: ArrayLike | None,
 ) -> Array:
-    layer = dataclasses.replace(spec.attention, bias=False)  # zero, as drawn by default
-    n = x.shape[0]
-    # There are no factorisations in a narrower type.
-    dtype = x.dtype if jnp.finfo(x.dtype).bits >= 32 else jnp.dtype("float32")
-    gain, size = jnp.asarray(gain, dtype), jnp.asarray(layer.d_model if width is None else width, dtype)
-    seen = masks.combine(n, causal_mask=layer.causal, radius=layer.window, extra=mask)
-
+    layer, n = dataclasses.replace(spec.attention, bias=False), x.shape[0]  # zero, as drawn by default
     # With no more features than tokens there is nothing to save: the coordinates are the features.
     narrow = width is None and layer.d_model <= n
-    coordinates = layer.d_model if narrow else n
+    start = _enter(x, jnp.asarray(layer.d_model, x.dtype), layer.d_model if narrow else None)
+    size = jnp.asarray(layer.d_model if width is None else width, start.mean.dtype)
+    if not narrow:  # from here on no shape depends on the width, and all widths are one compiled program
+        layer = dataclasses.replace(layer, d_model=n, d_head=layer.head_width)
+    logs = _layers(key, start, dataclasses.replace(spec, attention=layer), narrow, gain, scale, mask, size)
+    return (logs + math.log(spec.attention.d_model) / 2).astype(x.dtype)
+
+
+@functools.partial(jax.jit, static_argnames="features")
+def _enter(x: Array, d_model: Array, features: int | None) -> MeanResidual:
+    """The tokens over √d, in so many features as they are or, where none are given, in as many coordinates as tokens.
+
+    Queries and keys of normals of variance 1 then have a limit in d.
+    """
+    # There are no factorisations in a narrower type.
+    dtype = x.dtype if jnp.finfo(x.dtype).bits >= 32 else jnp.dtype("float32")
+    start = mean_residual.decompose(x.astype(dtype))
+    start = compress(start) if features is None else extend(start, features - x.shape[1])
+    unit = d_model.astype(dtype)
+    return start._replace(mean=start.mean / jnp.sqrt(unit), log_size=start.log_size - jnp.log(unit) / 2)
+
+
+@functools.partial(jax.jit, static_argnames=("spec", "narrow"))
+def _layers(
+    key: Array,
+    start: MeanResidual,
+    spec: StackSpec,
+    narrow: bool,
+    gain: ArrayLike,
+    scale: ArrayLike | None,
+    mask: Array | None,
+    size: Float[Array, ""],
+) -> Float[Array, " layer"]:
+    """Log ‖res‖ before the first layer and after each, at width `size`; d_model is the number of coordinates."""
+    layer = spec.attention
+    (n, coordinates), dtype = start.direction.shape, start.mean.dtype
+    gain = jnp.asarray(gain, dtype)
+    seen = masks.combine(n, causal_mask=layer.causal, radius=layer.window, extra=mask)
     rows = min(n, layer.heads * layer.head_width)  # of the heads' outputs, by their own coordinates
     plain = coordinates if narrow or spec.skip else 0  # coordinates of the layer's output that exist before it
 
@@ -168,16 +199,11 @@ def _sample(
         weights = gaussian_rows(normals["output"], diagonal, size)
         fan_in = jnp.asarray(layer.heads * layer.head_width, dtype)
         out = mean_residual.transform(heads, gain * jax.lax.rsqrt(fan_in) * weights, layer.precision)
-        if spec.skip:
-            out = mean_residual.add(extend(state, weights.shape[1] - coordinates), out)
         extra = weights.shape[1] - coordinates
+        if spec.skip:
+            out = mean_residual.add(extend(state, extra), out)
         out = compress(out) if extra > 0 else extend(out, -extra)
         return out, out.log_size
 
-    # Coordinates are kept over √d: queries and keys then have normals of variance 1, and there is a limit in d.
-    start = mean_residual.decompose(x.astype(dtype))
-    start = extend(start, coordinates - x.shape[1]) if narrow else compress(start)
-    unit = jnp.asarray(layer.d_model, dtype)
-    start = start._replace(mean=start.mean / jnp.sqrt(unit), log_size=start.log_size - jnp.log(unit) / 2)
     logs = jax.lax.scan(step, start, (keys, diagonals))[1]
-    return (jnp.concatenate([start.log_size[None], logs]) + jnp.log(unit) / 2).astype(x.dtype)
+    return jnp.concatenate([start.log_size[None], logs])

@@ -277,10 +277,10 @@ def test_biases_of_the_specification_are_zero_as_drawn(key):
 
 def test_sweeps_are_one_trace(key):
     spec, x = stack(24, 2, 4, 3), tokens(5, 24)
-    before = width_free._sample._cache_size()
+    before = width_free._layers._cache_size()
     for gain, scale, width in ((1.0, 0.5, 24.0), (0.5, 1.0, 1e5), (2.0, 0.7, jnp.inf)):
         collapse.sample_log_residuals(key, x, spec, gain=gain, scale=scale, width=width)
-    assert width_free._sample._cache_size() == before + 1
+    assert width_free._layers._cache_size() == before + 1
 
 
 @pytest.mark.usefixtures("as_installed")
