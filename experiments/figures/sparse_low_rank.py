@@ -1,0 +1,238 @@
+"""Low-rank and sparse attention: which of them collapses faster than full attention, and by what law."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import digamma
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import MaxNLocator
+
+from experiments import figure, style
+from experiments.figure import About
+from experiments.ledger import Claim, on_range, within
+from rc_jax import attention, collapse, ensemble, network
+from rc_jax.attention import masks
+
+ABOUT = About(
+    title="Low-rank and sparse attention",
+    caption=(
+        "Pure attention with Gaussian weights (bands: 5–95 % of initialisations; lines: medians). A Linformer-like "
+        "layer attends to r sums E X instead of the n tokens. With sums that are averages the fall triples as in full "
+        "attention, and the lower the rank the faster; with a Gaussian E, whose rows do not sum to the same number, "
+        "the fall per layer only grows by a constant: log ‖res‖ is a parabola. Keeping the k largest scores delays the "
+        "cube until one order of the tokens is shared by all rows; blind sparse masks replace it by a constant fall."
+    ),
+    formula="SA(X) = softmax(X W_Q (E X W_K)ᵀ/√d_k) E X W;  E1 = 1: Δ log ‖res‖ triples;  else Δ² log ‖res‖ ≈ −log r",
+    minutes={"smoke": 0.3, "quick": 0.6, "full": 6.0},
+)
+
+LEVELS = (0.05, 0.5, 0.95)
+
+# Fixed before anything was measured: an exponent is confirmed where it rounds to 3; a parabola's curvature to a tenth.
+CUBE, CURVATURE = (2.5, 3.5), 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec(figure.Spec):
+    """Shape of the networks, ranks (divisors of the number of tokens), numbers of scores kept, initialisations."""
+
+    dtype: str = "float64"
+    d_model: int = 64
+    heads: int = 4
+    tokens: int = 32
+    depth: int = 8
+    count: int = 64
+    ranks: tuple[int, ...] = (2, 8, 16)
+    top_k: tuple[int, ...] = (2, 8, 16)
+    density: float = 0.5
+    block: int = 8
+    radius: int = 8
+
+
+PRESETS = {
+    "smoke": Spec(d_model=16, heads=2, tokens=8, depth=5, count=16, ranks=(2,), top_k=(4,), block=4, radius=2),
+    "quick": Spec(),
+    "full": Spec(count=2048, depth=10, ranks=(1, 2, 4, 8, 16), top_k=(1, 2, 4, 8, 16)),
+}
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """By case and layer: quantiles of the change of log ‖res‖; exponent at the last layer; curvature of parabolas."""
+    stats = ensemble.run(_Networks(spec), jax.random.fold_in(jax.random.key(spec.seed), 0), spec.count, progress=True)
+    quantiles = stats.quantile(LEVELS)
+    half_heads = spec.heads / 2
+    spread = float(np.log(half_heads) - digamma(half_heads))
+    decay = 2 * float(np.log(spec.d_model / 2) - digamma(spec.d_model / 2))
+    data = {"names": np.array(_names(spec)), "depth": np.arange(spec.depth + 1), "ranks": np.array(spec.ranks)}
+    for name in ("log", "exponent", "curvature"):
+        data |= {name: np.asarray(quantiles[name])}
+    return data | {
+        "curvature_mean": np.asarray(stats.mean["curvature"]),
+        "curvature_error": np.asarray(stats.standard_error["curvature"]),
+        "predicted": -(np.log(np.array([*spec.ranks, spec.tokens])) + spread + decay),
+        "mean": np.asarray(stats.mean["log"]),
+        "error": np.asarray(stats.standard_error["log"]),
+        "unknown": np.asarray(stats.nonfinite["log"]),
+        "count": np.array(spec.count),
+    }
+
+
+def _names(spec: Spec) -> list[str]:
+    return [
+        "full attention",
+        *(f"averages, r = {rank}" for rank in spec.ranks),
+        *(f"Gaussian E, r = {rank}" for rank in (*spec.ranks, spec.tokens)),
+        f"random mask {spec.density:g}",
+        f"block {spec.block}",
+        f"window {spec.radius}",
+        *(f"top {k}" for k in spec.top_k),
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Networks:
+    """One initialisation of every case, all with the same projections and tokens."""
+
+    spec: Spec
+
+    def __call__(self, key: jax.Array) -> dict[str, jax.Array]:
+        spec, n = self.spec, self.spec.tokens
+        x = jax.random.normal(jax.random.fold_in(key, 0), (n, spec.d_model), spec.dtype)
+        layer = attention.AttentionSpec(d_model=spec.d_model, heads=spec.heads)
+        pooled = dataclasses.replace(layer, rank=n, tokens=n)
+        stacks = [network.StackSpec(attention=each, depth=spec.depth) for each in (layer, pooled)]
+        params = network.init(jax.random.fold_in(key, 1), stacks[1], dtype=spec.dtype)
+        pools, drawn = self._pools(params.attention.pool), masks.random(jax.random.fold_in(key, 2), n, spec.density)
+        blind = jnp.stack([drawn, masks.block(n, spec.block), masks.window(n, spec.radius)])
+
+        def with_pool(pool: jax.Array) -> jax.Array:
+            weights = params._replace(attention=params.attention._replace(pool=pool))
+            return collapse.log_residuals(weights, x, stacks[1])
+
+        plain = params._replace(attention=params.attention._replace(pool=None))
+        logs = [
+            jax.lax.map(with_pool, pools),
+            jax.lax.map(lambda mask: collapse.log_residuals(plain, x, stacks[0], mask=mask), blind),
+        ]
+        for k in spec.top_k:
+            kept = dataclasses.replace(stacks[0], attention=dataclasses.replace(layer, top_k=k))
+            logs.append(collapse.log_residuals(plain, x, kept)[None])
+        log = jnp.concatenate(logs)
+        log = log - log[:, :1]
+        fall = jnp.diff(log)
+        gaussian = fall[1 + len(spec.ranks) : 2 + 2 * len(spec.ranks)]
+        start = spec.depth // 2 - 1  # the parabola is a law of small means: layers of the second half
+        curvature = (gaussian[:, -1] - gaussian[:, start]) / (spec.depth - 1 - start)
+        return {"log": log, "exponent": fall[:, 1:] / fall[:, :-1], "curvature": curvature}
+
+    def _pools(self, drawn: jax.Array | None) -> jax.Array:
+        """Every E with n rows, so that one program serves them: a row repeated n/r times is the layer of rank r."""
+        spec, n = self.spec, self.spec.tokens
+        assert drawn is not None
+        averages = [attention.average_pool(n, rank, dtype=spec.dtype) for rank in (n, *spec.ranks)]
+        found = [jnp.broadcast_to(jnp.repeat(pool, n // pool.shape[0], axis=0), drawn.shape) for pool in averages]
+        found += [jnp.repeat(drawn[..., :rank, :], n // rank, axis=-2) for rank in (*spec.ranks, n)]
+        return jnp.stack(found)
+
+
+def plot(data: Mapping[str, np.ndarray]) -> Drawing:
+    """Averages, Gaussian sums, sparse attention; and the fall at each layer over the one before."""
+    drawing, (averages, gaussian, sparse, exponent) = style.figure(columns=2, rows=2, width=5.8, height=4.2)
+    names, depth = [str(name) for name in data["names"]], data["depth"]
+    groups = {
+        averages: [i for i, name in enumerate(names) if name.startswith("averages")],
+        gaussian: [i for i, name in enumerate(names) if name.startswith("Gaussian")],
+        sparse: [i for i, name in enumerate(names) if name.startswith(("top", "random", "block", "window"))],
+    }
+    titles = ("Averages of the tokens: E1 = 1", "Gaussian E: its rows have different sums", "Sparse attention")
+    for (panel, group), title in zip(groups.items(), titles, strict=True):
+        style.bands(panel, depth, *data["log"][:, 0], meaning="theory", label=names[0])
+        for index, case in enumerate(group):
+            style.bands(panel, depth, *data["log"][:, case], color=style.cycle(index)["color"], label=names[case])
+        style.labels(panel, "layer", "change of log ‖res‖ (nats)", title)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for panel in (averages, sparse):
+        panel.set_yscale("symlog", linthresh=1, linscale=0.5)
+    gaussian.set_ylim(1.3 * float(np.nanmin(data["log"][1, groups[gaussian], -1])), 4)
+    _plot_parabola(gaussian, data, groups[gaussian][-1])
+    chosen = [0, groups[averages][0], groups[gaussian][0], groups[gaussian][-1]]
+    chosen += [i for i, name in enumerate(names) if name.startswith(("top", "random"))]
+    for index, case in enumerate(chosen):
+        look: dict[str, Any] = (
+            style.cycle(index) if index else {"color": style.colour("theory"), "marker": "", "linestyle": "-"}
+        )
+        exponent.plot(depth[2:], data["exponent"][1, case], label=names[case], **look)
+    style.reference(exponent, y=3.0, text="3: doubly exponential")
+    style.reference(exponent, y=1.0, text="1: exponential")
+    exponent.set_ylim(0, 6)
+    exponent.xaxis.set_major_locator(MaxNLocator(integer=True))
+    style.labels(exponent, "layer", "fall at this layer / fall at the one before", "Exponent of the fall (medians)")
+    for panel in (averages, gaussian, sparse):
+        style.legend(panel, "lower left")
+    style.legend(exponent, "below", columns=3)
+    return drawing
+
+
+def _plot_parabola(ax: Axes, data: Mapping[str, np.ndarray], case: int) -> None:
+    """The predicted curvature, started from the value and slope in the middle of the network."""
+    depth, middle = data["depth"], data["log"][1, case]
+    start = depth.size // 2
+    steps = np.arange(depth.size - start)
+    slope = middle[start] - middle[start - 1] + float(data["predicted"][-1])
+    curve = middle[start] + slope * steps + 0.5 * float(data["predicted"][-1]) * steps * (steps - 1)
+    ax.plot(depth[start:], curve, color=style.colour("theory"), linestyle=":", label="predicted parabola")
+
+
+def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
+    """What summaries of DCL21 say of low-rank and sparse attention, at the last layer; this package's laws."""
+    names = [str(name) for name in data["names"]]
+    source = "summaries of DCL21"
+    layer = int(data["depth"][-1])
+    full = data["mean"][0, -1]
+
+    def against(prefix: tuple[str, ...]) -> tuple[list[str], np.ndarray]:
+        group = [i for i, name in enumerate(names) if name.startswith(prefix)]
+        return [names[i] for i in group], data["mean"][group, -1] - full
+
+    rows = []
+    for key, what, prefix, sign in (
+        ("lowrank-average", "Low-rank attention on averages of the tokens collapses faster", ("averages",), -1),
+        ("lowrank-gaussian", "Low-rank attention with a Gaussian E collapses faster", ("Gaussian",), -1),
+        ("sparse-slower", "Sparse attention collapses more slowly", ("top", "random", "block", "window"), 1),
+    ):
+        where, gap = against(prefix)
+        rows.append(
+            on_range(key, what, source, "faster" if sign < 0 else "slower", gap, sign * gap > 0, where,
+                     note=f"mean log ‖res‖ at layer {layer} minus that of full attention, nats")
+        )  # fmt: skip
+    exponents = data["exponent"][1, :, -1]  # medians: a ratio of two falls has no mean to speak of
+
+    def cubes(key: str, what: str, prefix: tuple[str, ...]) -> Claim:
+        group = [i for i, name in enumerate(names) if name.startswith(prefix)]
+        holds = (exponents[group] >= CUBE[0]) & (exponents[group] <= CUBE[1])
+        unknown = int(data["unknown"][group].sum(axis=0)[-1])
+        return on_range(key, what, "this package", 3, exponents[group], holds, [names[i] for i in group],
+                        note=f"median exponent at layer {layer}; {unknown} residuals there are not known in this "
+                        "precision")  # fmt: skip
+
+    gap = data["curvature_mean"] / data["predicted"] - 1
+    error = np.abs(data["curvature_error"] / data["predicted"])
+    ranks = [name for name in names if name.startswith("Gaussian")]
+    return [
+        *rows,
+        cubes("lowrank-cube", "Averages keep the cube: the fall triples", ("full", "averages")),
+        cubes("topk-cube", "Top-k keeps the cube, once all rows choose the same tokens", ("top",)),
+        on_range("lowrank-parabola", "With a Gaussian E the fall per layer grows by log r + log(H/2) − ψ(H/2) + "
+                 "2 log(d/2) − 2 ψ(d/2)", "this package", "that, to a tenth", data["curvature_mean"],
+                 np.abs(gap) <= CURVATURE + 2 * error, ranks,
+                 note="second difference of log ‖res‖ in the second half, nats; predicted "
+                 + ", ".join(f"{value:.2f}" for value in data["predicted"])),
+        within("lowrank-exponent", f"With a Gaussian E of {ranks[-1].split()[-1]} rows the exponent is not 3",
+               "this package", "< 2.5", float(exponents[names.index(ranks[-1])]), -np.inf, CUBE[0],
+               note=f"median at layer {layer}"),
+    ]  # fmt: skip
