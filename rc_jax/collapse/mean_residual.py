@@ -50,8 +50,8 @@ def decompose(x: Float[Array, "token feature"]) -> MeanResidual:
 
 def normalise(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feature"], Float[Array, ""]]:
     """x/‖x‖_F and log ‖x‖_F; zeros stay zeros, with log-norm −inf. What is not a number stays that."""
-    size = jax.lax.stop_gradient(jnp.max(jnp.abs(x)))
-    size = jnp.where(size == 0, 1, size)
+    limits = jnp.finfo(x.dtype)
+    size = jax.lax.stop_gradient(jnp.clip(jnp.max(jnp.abs(x)), limits.tiny, limits.max / 16))
     unit = x / size  # its square can underflow neither in the value nor in the derivative
     square = jnp.sum(jnp.square(unit))
     zero = square == 0

@@ -9,11 +9,16 @@ from rc_jax import _checks
 _TOKENS = _checks.float_array("token", "feature")
 
 
-def _unit(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feature"], Float[Array, ""]]:
-    """`x` over its largest magnitude, and that magnitude (1 for a matrix of zeros)."""
-    size = jax.lax.stop_gradient(jnp.max(jnp.abs(x)))
-    size = jnp.where(size == 0, 1, size)
+def _unit(x: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, ""]]:
+    """`x` over its largest magnitude, and that magnitude, both kept where a reciprocal neither over- nor underflows."""
+    limits = jnp.finfo(x.dtype)
+    size = jax.lax.stop_gradient(jnp.clip(jnp.max(jnp.abs(x)), limits.tiny, limits.max / 16))
     return x / size, size
+
+
+def _root(x: Float[Array, ""]) -> Float[Array, ""]:
+    """√x, with derivative 0 at 0."""
+    return jnp.where(x == 0, 0, jnp.sqrt(jnp.where(x == 0, 1, x)))
 
 
 @_checks.guard(x=_TOKENS)
@@ -21,7 +26,7 @@ def norm_1inf(x: Float[Array, "token feature"]) -> Float[Array, ""]:
     """‖X‖_{1,∞} = √‖X‖₁·√‖X‖_∞, with ‖·‖₁ the largest column sum and ‖·‖_∞ the largest row sum of |X|.
 
     The size that DCL21 (section 2) measures residuals by. It is not a norm: the triangle inequality fails. The roots
-    are taken before the product, which would underflow first.
+    are taken before the product, which would underflow first. Its gradient at X = 0 is 0.
 
     Raises:
         TypeError, ValueError: `x` is not a floating-point matrix.
@@ -31,8 +36,9 @@ def norm_1inf(x: Float[Array, "token feature"]) -> Float[Array, ""]:
         >>> round(float(norm_1inf(jnp.array([[1.0, -2.0], [0.0, 2.0]]))), 5)  # √4 · √3
         3.4641
     """
-    magnitude = jnp.abs(x)
-    return jnp.sqrt(jnp.max(jnp.sum(magnitude, axis=0))) * jnp.sqrt(jnp.max(jnp.sum(magnitude, axis=1)))
+    unit, size = _unit(x)
+    magnitude = jnp.abs(unit)
+    return size * (_root(jnp.max(jnp.sum(magnitude, axis=0))) * _root(jnp.max(jnp.sum(magnitude, axis=1))))
 
 
 @_checks.guard(x=_TOKENS)
@@ -48,8 +54,7 @@ def frobenius(x: Float[Array, "token feature"]) -> Float[Array, ""]:
         True
     """
     unit, size = _unit(x)
-    square = jnp.sum(jnp.square(unit))
-    return jnp.where(square == 0, 0, size * jnp.sqrt(jnp.where(square == 0, 1, square)))
+    return size * _root(jnp.sum(jnp.square(unit)))
 
 
 @_checks.guard(x=_TOKENS)
@@ -64,13 +69,12 @@ def diameter(x: Float[Array, "token feature"]) -> Float[Array, ""]:
         >>> float(diameter(jnp.array([[0.0, 0.0], [3.0, 4.0], [1.0, 1.0]])))
         5.0
     """
-    unit, size = _unit(x)
+    size = _unit(x - x[:1])[1]  # of the differences: their squares may underflow beside a large common part
 
     def farthest(token: Array) -> Array:
-        return jnp.max(jnp.sum(jnp.square(unit - token[None]), axis=1))
+        return jnp.max(jnp.sum(jnp.square((x - token[None]) / size), axis=1))
 
-    largest = jnp.max(jax.lax.map(farthest, unit, batch_size=32))
-    return jnp.where(largest == 0, 0, size * jnp.sqrt(jnp.where(largest == 0, 1, largest)))
+    return size * _root(jnp.max(jax.lax.map(farthest, x, batch_size=32)))
 
 
 @_checks.guard(x=_TOKENS)
@@ -85,7 +89,7 @@ def stable_rank(x: Float[Array, "token feature"]) -> Float[Array, ""]:
         >>> float(stable_rank(jnp.diag(jnp.array([2.0, 1.0]))))
         1.25
     """
-    return jnp.sum(jnp.square(_relative_spectrum(x)))
+    return jnp.sum(jnp.square(_relative_spectrum(x))).astype(x.dtype)
 
 
 @_checks.guard(x=_TOKENS)
@@ -104,10 +108,11 @@ def effective_rank(x: Float[Array, "token feature"]) -> Float[Array, ""]:
     total = jnp.sum(spectrum)
     share = spectrum / jnp.where(total == 0, 1, total)
     entropy = -jnp.sum(share * jnp.log(jnp.where(share > 0, share, 1)))
-    return jnp.where(total == 0, 0, jnp.exp(entropy))
+    return jnp.where(total == 0, 0, jnp.exp(entropy)).astype(x.dtype)
 
 
 def _relative_spectrum(x: Float[Array, "token feature"]) -> Float[Array, " rank"]:
-    """The singular values over the largest one; all 0 for a matrix of zeros."""
-    spectrum = jnp.linalg.svd(_unit(x)[0], compute_uv=False)
+    """The singular values over the largest one; all 0 for a matrix of zeros. Half precision is computed in float32."""
+    unit = _unit(x)[0]
+    spectrum = jnp.linalg.svd(unit.astype(x.dtype if x.dtype.itemsize >= 4 else jnp.float32), compute_uv=False)
     return spectrum / jnp.where(spectrum[0] == 0, 1, spectrum[0])

@@ -99,7 +99,7 @@ def test_norms_and_ranks_against_numpy(dtype):
         np.testing.assert_allclose(float(got), value, rtol=rtol, err_msg=function.__name__)
 
 
-@pytest.mark.parametrize("size", [1e-30, 1e30])
+@pytest.mark.parametrize("size", [1e-30, 1e30, 4e37])
 def test_sizes_neither_underflow_nor_overflow(size):
     x = random_tokens(5, (6, 5))
     for norm in (collapse.norm_1inf, collapse.frobenius, collapse.diameter):
@@ -116,8 +116,32 @@ def test_zeros_have_size_and_rank_zero(function):
     assert float(function(jnp.zeros((3, 2)))) == 0.0
 
 
-def test_gradient_of_the_norm_is_finite_at_zero():
-    assert jnp.all(jnp.isfinite(jax.grad(collapse.frobenius)(jnp.zeros((3, 2)))))
+@pytest.mark.parametrize("norm", [collapse.norm_1inf, collapse.frobenius, collapse.diameter])
+def test_gradients_are_finite_at_zero_and_right_elsewhere(x64, norm):
+    assert jnp.all(jnp.isfinite(jax.grad(norm)(jnp.zeros((3, 2)))))
+    x, step = random_tokens(6, (4, 3), "float64"), 1e-6 * random_tokens(7, (4, 3), "float64")
+    slope = jnp.sum(jax.grad(norm)(x) * step)
+    np.testing.assert_allclose(slope, (norm(x + step) - norm(x - step)) / 2, rtol=1e-6)
+
+
+def test_derivatives_hold_the_numerical_centre_fixed():
+    for x in (random_tokens(6, (5, 3)), jnp.ones((3, 2))):  # also at equal tokens, where a root has no slope
+        slope = jax.grad(lambda x: jnp.sum(jnp.sin(collapse.residual(x, "argmin"))))(x)
+        fixed = jnp.cos(collapse.residual(x, "argmin"))
+        np.testing.assert_allclose(slope, fixed - fixed.mean(axis=0, keepdims=True), rtol=1e-5, atol=1e-6)
+
+
+def test_diameter_beside_a_large_common_part():
+    x = jnp.array([[1e20, 1e-20], [1e20, 4e-20], [1e20, 2e-20]])
+    np.testing.assert_allclose(float(collapse.diameter(x)), 3e-20, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [collapse.stable_rank, collapse.effective_rank])
+def test_ranks_in_half_precision(rank):
+    x = random_tokens(5, (6, 5))
+    got = rank(x.astype("bfloat16"))
+    assert got.dtype == jnp.bfloat16
+    np.testing.assert_allclose(float(got), float(rank(x)), rtol=0.01)
 
 
 @pytest.mark.usefixtures("as_installed")
