@@ -234,6 +234,8 @@ def _kernel(
 
 
 def _unit(x: Array) -> Array:
-    """Vectors of length 1; a zero vector stays zero."""
+    """Vectors of length 1, whatever their size; a zero vector stays zero."""
+    limits = jnp.finfo(x.dtype)
+    x = x / jax.lax.stop_gradient(jnp.clip(jnp.max(jnp.abs(x), axis=-1, keepdims=True), limits.tiny, limits.max / 16))
     square = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
     return x * jax.lax.rsqrt(jnp.where(square > 0, square, 1))

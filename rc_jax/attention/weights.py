@@ -49,10 +49,11 @@ def linear(scores: Rows, mask: Mask | None) -> Rows:
 
 
 def decay(rate: Float[Array, " head"], n: int, mask: Mask | None) -> Rows:
-    """λ^|i−j| over its row sum, one λ in (0, 1] per head."""
+    """λ^|i−j| over its row sum, one λ in [0, 1] per head; 0⁰ = 1."""
     index = jnp.arange(n)
     distance = jnp.abs(index[:, None] - index[None, :]).astype(rate.dtype)
-    return softmax(jnp.log(rate)[:, None, None] * distance[None], mask)
+    exponent = jnp.log(rate)[:, None, None] * jnp.where(distance == 0, 1, distance)[None]
+    return softmax(jnp.where(distance[None] == 0, 0, exponent), mask)
 
 
 def largest(scores: Rows, mask: Mask | None, k: int) -> Bool[Array, "head token column"]:

@@ -181,6 +181,22 @@ def test_sharp_powers_neither_overflow_nor_underflow():
             )
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_cosines_do_not_see_the_size_of_their_vectors(size):
+    spec = dataclasses.replace(SPEC, scores="cosine", bias=False)
+    params, x = draw(spec)
+    np.testing.assert_allclose(
+        attention.scores(params, size * x, spec), attention.scores(params, x, spec), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_decay_of_zero_sees_itself_only():
+    spec = dataclasses.replace(SPEC, weights="decay")
+    params, x = draw(spec)
+    weights = attention.attention_weights(params._replace(decay=jnp.zeros(3)), x, spec)
+    np.testing.assert_array_equal(weights, np.broadcast_to(np.eye(7), (3, 7, 7)))
+
+
 def test_gradient_of_a_kernel_is_that_of_its_definition(x64):
     """The division by the row maximum inside relu² and power6 must not show in the derivative."""
     for kernel, power in (("relu_squared", lambda s: jax.nn.relu(s) ** 2), ("power6", lambda s: s**6)):
