@@ -43,8 +43,8 @@ class Spec(figure.Spec):
     dtype: str = "float64"
     tokens: tuple[int, ...] = (64, 128, 256, 512, 1024)
     sigmas: tuple[float, ...] = (0.25, 0.5, 1.0, 1.5, 2.0)
-    count: int = 3
-    most: int = 16
+    count: int = 12
+    most: int = 24
     widths: tuple[int, ...] = (32, 128)
     layer_tokens: tuple[int, ...] = (16, 64, 256, 1024)
     layer_sigma: float = 0.5

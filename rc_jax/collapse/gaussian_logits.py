@@ -122,8 +122,8 @@ def gaussian_spiked_singular_value(sigma: ArrayLike, n: ArrayLike) -> Float[Arra
     v = (e^{σ²} − 1)/n, and θ is `gaussian_largest_weight` less the mean weight 1/n. A matrix of one entry θ added to
     noise of edge 2√v has the singular value θ + v/θ once θ > √v (Benaych-Georges & Nadakuditi 2012). With
     σ = β√(log n), θ grows as n^{2β − β²/2 − 1} and √v as n^{(β² − 1)/2}: they meet at β = 1 − 1/√2 = 0.293. At n = 1024
-    that is σ = 0.77, and σ = 1 needs n of about 10⁵ before the published limit holds. NaN for σ > √(log n), where many
-    weights are large at once and v is not what it typically is; the form is rough from about half of that.
+    that is σ = 0.77, and at σ = 1 the limit holds from n = 5·10⁴ on. NaN for σ > √(log n), where many weights are large
+    at once and v is not what it typically is; the form is rough from about half of that.
 
     Args, errors: as in `gaussian_first_singular_value`.
 
