@@ -4,6 +4,7 @@
 A traced value has no number yet, so only its dtype and shape are looked at.
 """
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable
@@ -20,12 +21,20 @@ Check = Callable[[str, Any], None]
 
 
 def guard(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Run each named check on the argument of that name before the function; a default value is not checked."""
+    """Run each named check on the argument of that name before the function; a default value is not checked.
+
+    Arguments annotated as `bool` or as one of the package's specifications (any dataclass) must be of that type; they
+    need no check of their own.
+    """
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
         unknown = set(checks) - set(signature.parameters)
         assert not unknown, f"guard names arguments that {function.__name__} does not have: {unknown}"
+        for name, parameter in signature.parameters.items():
+            kind = parameter.annotation
+            if name not in checks and isinstance(kind, type) and (kind is bool or dataclasses.is_dataclass(kind)):
+                checks[name] = instance(kind)
 
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -133,6 +142,38 @@ def bounded(
 
 
 positive = bounded(0, open_low=True)
+
+
+def scalar(check: Check) -> Check:
+    """A check for one number, not an array of them, that also passes `check`."""
+
+    def checked(name: str, value: Any) -> None:
+        check(name, value)
+        if jnp.ndim(value):
+            raise ValueError(f"`{name}` must be one number, got {describe(value)}")
+
+    return checked
+
+
+def instance(kind: type) -> Check:
+    """A check for a value of one type; a NumPy boolean counts as a boolean."""
+    article = "an" if kind.__name__[0] in "AEIO" else "a"
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, kind) and not (kind is bool and isinstance(value, np.bool_)):
+            raise TypeError(f"`{name}` must be {article} {kind.__name__}, got {describe(value)}")
+
+    return check
+
+
+def floating_dtype(name: str, value: Any) -> None:
+    """The name or type of real floating-point numbers."""
+    try:
+        floating = jnp.issubdtype(jnp.dtype(value), jnp.floating)
+    except TypeError:
+        floating = False
+    if not floating:
+        raise TypeError(f"`{name}` must be a floating-point dtype, got {value!r}")
 
 
 def integer(low: int = 1) -> Check:

@@ -33,8 +33,8 @@ class AttentionSpec:
         window: token i sees tokens with |i − j| ≤ window only.
         top_k: token i sees, of the tokens that the masks leave it, only those with the `top_k` largest scores (Zhao et
             al. 2019, "Explicit sparse transformer", eq. 5); a score equal to the last of them stays in.
-        rank: token i sees `rank` sums over all tokens instead of the tokens: every head has a matrix E (rank, tokens) by
-            which its keys and values are multiplied (Wang et al. 2020, "Linformer", eq. 7, with one E for both).
+        rank: token i sees `rank` sums over all tokens instead of the tokens: every head has a matrix E (rank, tokens)
+            by which its keys and values are multiplied (Wang et al. 2020, "Linformer", eq. 7, with one E for both).
         tokens: number of tokens, which E fixes; given with `rank` and only then.
         bias: whether the queries, keys, values and the output carry a bias.
         precision: of the matrix products, as `jax.lax.Precision` names it.
@@ -64,6 +64,8 @@ class AttentionSpec:
 
     def __post_init__(self) -> None:
         _checks.integer(1)("d_model", self.d_model)
+        for name in ("causal", "bias"):
+            _checks.instance(bool)(name, getattr(self, name))
         _checks.integer(1)("heads", self.heads)
         _checks.one_of(get_args(Scores))("scores", self.scores)
         _checks.one_of(get_args(Weights))("weights", self.weights)
@@ -135,7 +137,12 @@ def shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
     return found
 
 
-@_checks.guard(key=_checks.random_key, gain=_checks.positive, bias_std=_checks.bounded(0))
+@_checks.guard(
+    key=_checks.random_key,
+    gain=_checks.scalar(_checks.positive),
+    bias_std=_checks.scalar(_checks.bounded(0)),
+    dtype=_checks.floating_dtype,
+)
 def init(
     key: Array, spec: AttentionSpec, *, gain: ArrayLike = 1.0, bias_std: ArrayLike = 0.0, dtype: DTypeLike | None = None
 ) -> AttentionParams:
@@ -156,8 +163,8 @@ def init(
         The parameters; shapes as in `AttentionParams`.
 
     Raises:
-        TypeError: `key` is not a typed key.
-        ValueError: `gain` not positive or `bias_std` negative.
+        TypeError: `key` is not a typed key, or `dtype` not a floating-point one.
+        ValueError: `gain` not positive, `bias_std` negative, or either not one number.
 
     Example:
         >>> import jax

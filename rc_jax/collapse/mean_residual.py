@@ -204,7 +204,7 @@ def split_weights(
 def _from_first_row(log_rows: Float[Array, "head token column"]) -> tuple[Array, Float[Array, ""]]:
     """D and μ with e^log_rows minus its first row = e^μ D: nothing where rows are equal, with sums of exactly 0.
 
-    μ is the largest logarithm outside each row's largest entry: that is what tells the rows of a saturated softmax apart.
+    μ is the largest logarithm outside each row's largest entry: that is what tells rows of a saturated softmax apart.
     """
     chosen = jnp.argmax(log_rows, axis=-1)
     others = ~jax.nn.one_hot(chosen, log_rows.shape[-1], dtype=bool)

@@ -70,10 +70,11 @@ class StackSpec:
         if not isinstance(self.attention, AttentionSpec):
             raise TypeError(f"`attention` must be an AttentionSpec, got {self.attention!r}")
         _checks.integer(1)("depth", self.depth)
+        _checks.instance(bool)("skip", self.skip)
         if self.mlp is not None and not isinstance(self.mlp, MLPSpec):
             raise TypeError(f"`mlp` must be an MLPSpec or None, got {self.mlp!r}")
         _checks.one_of((None, *get_args(Norm)))("norm", self.norm)
-        _checks.positive("norm_epsilon", self.norm_epsilon)
+        _checks.scalar(_checks.positive)("norm_epsilon", self.norm_epsilon)
 
 
 class MLPParams(NamedTuple):
@@ -120,7 +121,12 @@ class RandomLayers:
 Layers = LayerParams | RandomLayers
 
 
-@_checks.guard(key=_checks.random_key, gain=_checks.positive, bias_std=_checks.bounded(0))
+@_checks.guard(
+    key=_checks.random_key,
+    gain=_checks.scalar(_checks.positive),
+    bias_std=_checks.scalar(_checks.bounded(0)),
+    dtype=_checks.floating_dtype,
+)
 def random_layers(
     key: Array,
     spec: StackSpec,
@@ -139,8 +145,8 @@ def random_layers(
         dtype: of the parameters; JAX's default floating type where it is not given.
 
     Raises:
-        TypeError: `key` is not a typed key.
-        ValueError: `gain` not positive or `bias_std` negative.
+        TypeError: `key` is not a typed key, or `dtype` not a floating-point one.
+        ValueError: `gain` not positive, `bias_std` negative, or either not one number.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -156,7 +162,12 @@ def random_layers(
     return RandomLayers(keys, jnp.asarray(gain, kind), jnp.asarray(bias_std, kind), kind.name)
 
 
-@_checks.guard(key=_checks.random_key, gain=_checks.positive, bias_std=_checks.bounded(0))
+@_checks.guard(
+    key=_checks.random_key,
+    gain=_checks.scalar(_checks.positive),
+    bias_std=_checks.scalar(_checks.bounded(0)),
+    dtype=_checks.floating_dtype,
+)
 def init(
     key: Array,
     spec: StackSpec,
@@ -178,8 +189,8 @@ def init(
         dtype: of the parameters; JAX's default floating type where it is not given.
 
     Raises:
-        TypeError: `key` is not a typed key.
-        ValueError: `gain` not positive or `bias_std` negative.
+        TypeError: `key` is not a typed key, or `dtype` not a floating-point one.
+        ValueError: `gain` not positive, `bias_std` negative, or either not one number.
 
     Example:
         >>> import jax
@@ -251,6 +262,10 @@ def check_stack(params: Layers, x: Array, spec: StackSpec) -> None:
             raise TypeError(f"`x` must have the dtype of `params`, {params.dtype}, got {x.dtype}")
         if x.shape[-1] != spec.attention.d_model:
             raise ValueError(f"`x` must have d_model={spec.attention.d_model} features, got {_checks.describe(x)}")
+        if spec.attention.tokens not in (None, x.shape[0]):
+            raise ValueError(
+                f"`x` must have the {spec.attention.tokens} tokens that `spec` fixes, got {_checks.describe(x)}"
+            )
         return
     if not isinstance(params, LayerParams):
         raise TypeError(f"`params` must be LayerParams or RandomLayers, got {type(params).__name__}")

@@ -272,6 +272,7 @@ def test_a_swept_scale_is_traced_once():
         ({"d_model": 64, "weights": "max"}, ValueError, "`weights` must be one of 'softmax'"),
         ({"d_model": 64, "window": -1}, ValueError, "`window` must be an integer >= 0, got -1"),
         ({"d_model": 64, "weights": "linear", "scores": "cosine"}, ValueError, "`scores` must be 'dot' when weights="),
+        ({"d_model": 64, "causal": "no"}, TypeError, "`causal` must be a bool, got 'no'"),
         ({"d_model": 64, "precision": "best"}, ValueError, "`precision` must be one of 'default', 'high', 'highest'"),
     ],
 )
@@ -307,6 +308,12 @@ def test_bad_input():
         attention.init(jnp.zeros(2, "uint32"), SPEC)
     with pytest.raises(ValueError, match="`gain` must be > 0"):
         attention.init(jax.random.key(0), SPEC, gain=0.0)
+    with pytest.raises(ValueError, match=r"`gain` must be one number, got float32\[2\]"):
+        attention.init(jax.random.key(0), SPEC, gain=jnp.ones(2))
+    with pytest.raises(TypeError, match="`dtype` must be a floating-point dtype, got 'complex64'"):
+        attention.init(jax.random.key(0), SPEC, dtype="complex64")
+    with pytest.raises(TypeError, match="`spec` must be an AttentionSpec, got None"):
+        attention.attend(params, x, None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="`heads` must divide d_model=10, got heads=3"):
         attention.multiplications(tokens=4, d_model=10, heads=3)
     with pytest.raises(ValueError, match="`adjacency` must be a square matrix"):

@@ -202,6 +202,7 @@ def test_bad_input(key):
         (TypeError, "`mlp` must be an MLPSpec or None, got 32", {"mlp": 32}),
         (TypeError, "`attention` must be an AttentionSpec", {"attention": None}),
         (ValueError, "`norm_epsilon` must be > 0", {"norm_epsilon": 0.0}),
+        (TypeError, "`skip` must be a bool, got 'no'", {"skip": "no"}),
     ]
     for error, message, change in bad_specs:
         with pytest.raises(error, match=message):
@@ -210,6 +211,7 @@ def test_bad_input(key):
         MLPSpec(width=3, activation="swish")
     two = dataclasses.replace(EVERYTHING, depth=2)
     calls = [
+        (TypeError, "`spec` must be a StackSpec, got AttentionSpec", (params, x, EVERYTHING.attention)),
         (ValueError, r"`x` must have d_model=8 features", (params, x[:, :4], EVERYTHING)),
         (ValueError, r"`params.query` must have shape \(2, 2, 8, 4\)", (params, x, two)),
         (ValueError, "`params.mlp` must be given", (params._replace(mlp=None), x, EVERYTHING)),
