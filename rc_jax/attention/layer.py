@@ -22,8 +22,8 @@ def scores(
     """The scaled scores (logits) of every query against every key.
 
     dot: α q_i·k_j; cosine: α q_i·k_j / (|q_i||k_j|); additive: α vᵀtanh(q_i + k_j); with q = x W_Q + b_Q and
-    k = x W_K + b_K. With `weights="linear"` the queries and keys pass through φ = elu + 1 first. With a `rank` the keys are
-    the rows of E K, so there are `rank` columns instead of one for each token.
+    k = x W_K + b_K. With `weights="linear"` the queries and keys pass through φ = elu + 1 first. With a `rank` the keys
+    are the rows of E K, so there are `rank` columns instead of one for each token.
 
     Args:
         params: of one layer.
