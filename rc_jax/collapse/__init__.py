@@ -18,6 +18,7 @@ from rc_jax.collapse.paths import path_counts, path_length_sums
 from rc_jax.collapse.random_energy import random_energy_entropy, random_energy_participation
 from rc_jax.collapse.residual import residual
 from rc_jax.collapse.tanh_bounds import tanh_bound, tanh_depth_bound, tanh_layer_bound
+from rc_jax.collapse.uniform_correlation import uniform_correlation, uniform_correlation_limit
 from rc_jax.collapse.weight_gradients import WeightGradients, log_weight_gradients
 from rc_jax.collapse.width_free import sample_log_residuals
 
@@ -56,4 +57,6 @@ __all__ = [
     "tanh_bound",
     "tanh_depth_bound",
     "tanh_layer_bound",
+    "uniform_correlation",
+    "uniform_correlation_limit",
 ]
