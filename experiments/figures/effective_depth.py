@@ -37,7 +37,7 @@ DTYPES = tuple(HALF_ULP)
 MEANING = {"bfloat16": "corrected", "float32": "float32", "float64": "float64"}
 MARKER = {"bfloat16": "^", "float32": "s", "float64": "o"}
 
-# Fixed before anything was measured: the closed form is confirmed where it is right to half a layer; what "hardly
+# Fixed before depths were measured: the closed form is confirmed where it is right to half a layer; what "hardly
 # matters" moves the depth by less than half a layer; plain arithmetic agrees when it is at most one layer off.
 LAYERS, PLAIN = 0.5, 1.0
 NEVER = 999.0  # stored for a depth that the closed form does not reach
