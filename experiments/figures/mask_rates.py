@@ -35,7 +35,7 @@ LEVELS = (0.05, 0.5, 0.95)
 FULL_DEPTH = 8
 FAMILIES = ("window", "causal", "causal window", "random", "block", "global token")
 
-# From the theory, whatever is measured: the weights' growth of a residual of any rank lies in [ψ(d/2) − log(d/2), 0], an
+# By theory, whatever is measured: the weights' growth of a residual of any rank lies in [ψ(d/2) − log(d/2), 0], an
 # interval 1/d wide, so a rate is confirmed to 1/d. The exponents round to 3 and to 1.
 CUBE, CONSTANT = (2.95, 3.05), (0.8, 1.25)
 
