@@ -11,7 +11,7 @@ from typing import Annotated
 
 import tyro
 
-NAMES = ("initialisations", "arithmetic", "scale_grid")
+NAMES = ("initialisations", "arithmetic", "scale_grid", "width_free")
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Arguments:
     """Time this package's ways of computing against others, in turns, with the machine's own best rates beside."""
 
     name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAME …]")] = ()
-    """Benchmarks to run: initialisations, arithmetic, scale_grid; all of them when none is named."""
+    """Benchmarks to run: initialisations, arithmetic, scale_grid, width_free; all of them when none is named."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("results/benchmarks")
     """Folder for benchmarks.json and benchmarks.md."""
     seconds: Annotated[float, tyro.conf.arg(metavar="S")] = 20.0

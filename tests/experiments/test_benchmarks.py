@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from experiments.benchmarks import arithmetic, command, contest, initialisations, machine, report
+from experiments.benchmarks import arithmetic, command, contest, initialisations, machine, report, width_free
 
 ROOF = machine.Roofline(1e11, 1e9, 1e9, 1e10)
 
@@ -71,3 +71,9 @@ def test_bad_input(arguments, message, tmp_path, capsys):
     (tmp_path / "file").touch()
     assert command.main([word.format(file=tmp_path / "file") for word in arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_peak_of_this_process():
+    """At least the array that it holds; in a process of its own the width-free sampler's is in its own test."""
+    held = np.ones(2**22)
+    assert not width_free.peak_mebibytes() < held.nbytes / 2**20
