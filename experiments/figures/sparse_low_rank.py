@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -161,15 +160,17 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
         panel.set_yscale("symlog", linthresh=1, linscale=0.5)
     gaussian.set_ylim(1.3 * float(np.nanmin(data["log"][1, groups[gaussian], -1])), 4)
     _plot_parabola(gaussian, data, groups[gaussian][-1])
-    chosen = [0, groups[averages][0], groups[gaussian][0], groups[gaussian][-1]]
-    chosen += [i for i, name in enumerate(names) if name.startswith(("top", "random"))]
-    for index, case in enumerate(chosen):
-        look: dict[str, Any] = (
-            style.cycle(index) if index else {"color": style.colour("theory"), "marker": "", "linestyle": "-"}
-        )
-        exponent.plot(depth[2:], data["exponent"][1, case], label=names[case], **look)
+    exponent.plot(depth[2:], data["exponent"][1, 0], label=names[0], color=style.colour("theory"))
+    markers = (("s", "--"), ("^", ":"), ("o", "-"))
+    for group, (marker, line) in zip(groups.values(), markers, strict=True):
+        shown = [i for i in group if names[i].startswith(("top", "random"))] or sorted({group[0], group[-1]})
+        for case in shown:
+            tint = style.cycle(group.index(case))["color"]  # a colour means what it means in the panel of its group
+            exponent.plot(
+                depth[2:], data["exponent"][1, case], label=names[case], color=tint, marker=marker, linestyle=line
+            )
     style.reference(exponent, y=3.0, text="3: doubly exponential")
-    style.reference(exponent, y=1.0, text="1: exponential")
+    style.reference(exponent, y=1.0)  # exponential
     exponent.set_ylim(0, 6)
     exponent.xaxis.set_major_locator(MaxNLocator(integer=True))
     style.labels(exponent, "layer", "fall at this layer / fall at the one before", "Exponent of the fall (medians)")
