@@ -13,6 +13,7 @@ from rc_jax.collapse.gaussian_logits import (
 )
 from rc_jax.collapse.log_residuals import log_residuals, product_log_residuals
 from rc_jax.collapse.norms import diameter, effective_rank, frobenius, norm_1inf, stable_rank
+from rc_jax.collapse.path_reruns import path_reruns
 from rc_jax.collapse.path_sizes import PathShares, PathSizes, path_log_sizes, path_shares, sample_path_log_residuals
 from rc_jax.collapse.paths import path_counts, path_length_sums
 from rc_jax.collapse.random_energy import random_energy_entropy, random_energy_participation
@@ -46,6 +47,7 @@ __all__ = [
     "path_counts",
     "path_length_sums",
     "path_log_sizes",
+    "path_reruns",
     "path_shares",
     "product_log_residuals",
     "random_energy_entropy",

@@ -17,7 +17,7 @@ from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.attention.layer import check_scale_and_mask
 from rc_jax.collapse import path_terms, rounding
 from rc_jax.collapse.path_terms import Frozen, Term
-from rc_jax.collapse.paths import SKIP, check_decomposes, draw_paths
+from rc_jax.collapse.paths import SKIP, check_decomposes, check_paths, draw_paths
 from rc_jax.network import Layers, StackSpec
 from rc_jax.network.spec import check_stack
 
@@ -199,14 +199,7 @@ def path_log_sizes(
     _check_exact(spec)
     check_stack(params, x, spec)
     check_scale_and_mask(scale, mask, x, spec.attention)
-    heads, least = spec.attention.heads, SKIP if spec.skip else 0
-    if paths.shape[1] != spec.depth:
-        raise ValueError(f"`paths` must have one column for each of {spec.depth} layers, got {_checks.describe(paths)}")
-    taken = _checks.concrete(paths)
-    if taken is not None and taken.size and not (taken.min() >= least and taken.max() < heads):
-        wrong = taken[(taken < least) | (taken >= heads)][0]
-        skips = "or −1 for the skip connection" if spec.skip else "for the network has no skip connections"
-        raise ValueError(f"`paths` must hold heads 0 … {heads - 1}, {skips}, got {wrong}")
+    check_paths(paths, spec)
     return _path_log_sizes(params, x, spec, jnp.asarray(paths), scale, mask)
 
 

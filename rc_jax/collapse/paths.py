@@ -16,6 +16,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax import _checks, attention
@@ -168,3 +169,15 @@ def check_decomposes(spec: StackSpec) -> None:
         )
     if reason:
         raise ValueError(f"`spec` must have {reason}")
+
+
+def check_paths(paths: Array | np.ndarray, spec: StackSpec) -> None:
+    """Raise unless every row names, layer by layer, a head or the skip connection that the network has."""
+    heads, least = spec.attention.heads, SKIP if spec.skip else 0
+    if paths.shape[1] != spec.depth:
+        raise ValueError(f"`paths` must have one column for each of {spec.depth} layers, got {_checks.describe(paths)}")
+    taken = _checks.concrete(paths)
+    if taken is not None and taken.size and not (taken.min() >= least and taken.max() < heads):
+        wrong = taken[(taken < least) | (taken >= heads)][0]
+        skips = "or −1 for the skip connection" if spec.skip else "for the network has no skip connections"
+        raise ValueError(f"`paths` must hold heads 0 … {heads - 1}, {skips}, got {wrong}")
