@@ -72,7 +72,9 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     data |= {"slope_mean": stats.mean["slope"], "slope_standard_error": stats.standard_error["slope"]}
     data |= {"depths": np.asarray(spec.depths), "strengths": np.asarray(spec.strengths)}
     unknown = stats.nonfinite["logit"]
-    data |= {"unknown_strong": unknown[:, :2].sum(), "unknown_weak": unknown[:, 2:].sum()}
+    read = [(2 + kind * len(spec.depths) + i, depth) for kind in (0, 1) for i, depth in enumerate(spec.depths)]
+    weak = sum(unknown[:, run, : depth + 1].sum() for run, depth in read)  # a network is looked at up to its own L
+    data |= {"unknown_strong": unknown[:, :2].sum(), "unknown_weak": np.asarray(weak)}
     return data
 
 
@@ -197,7 +199,7 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
         within("strength-inverse", "With a = 1/L the correlation is what it was", own, "0",
                float(data["rho_mean"][0, last, -1]) - start, -UNCHANGED, UNCHANGED, error["1/L"],
                note=f"softmax, change of ρ at L = {depths[-1]}"),
-        within("strength-finite", "Log odds that are not finite or not known, a < 1", own, 0,
-               float(data["unknown_weak"]), 0, 0,
+        within("strength-finite", "Log odds that are not finite or not known, branches 1/√L and 1/L up to layer L",
+               own, 0, float(data["unknown_weak"]), 0, 0,
                note=f"with a ≥ 1, where softmax saturates: {int(data['unknown_strong'])}, left out of the bands"),
     ]  # fmt: skip
