@@ -205,6 +205,8 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
         law.plot(data["layer"], median, color=style.colour("theory"), marker="o" if kind == "pure" else "s",
                  markersize=5, fillstyle="none", linestyle="none", label=f"{NAMES[kind]}: weights drawn")  # fmt: skip
     law.set_yscale("symlog", linthresh=1, linscale=0.6)
+    if "pure" in _kinds(data):
+        law.set_ylim(bottom=12 * float(data["pure_free"][0, -1]))  # room for the legend
     law.xaxis.set_major_locator(MaxNLocator(integer=True))
     style.labels(law, "layer", "change of log ‖res‖ (nats)", "The same law")
     style.legend(law, "lower left")
