@@ -49,11 +49,12 @@ def guard(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def describe(value: Any) -> str:
-    """What came, in few words: `float32[3,4]` for an array, `repr` otherwise."""
+    """What came, in few words: `float32[3,4]` for an array, a short `repr` or the type's name otherwise."""
     if isinstance(value, jax.Array | np.ndarray):
         shape = ",".join(map(str, value.shape))
         return f"{value.dtype}[{shape}]" if value.ndim else f"{value.dtype} {concrete(value)}"
-    return repr(value)
+    text = repr(value)
+    return text if len(text) <= 200 else f"a {type(value).__name__}"
 
 
 def concrete(value: Any) -> np.ndarray | None:

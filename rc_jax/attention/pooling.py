@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from rc_jax import _checks
 
 
-@_checks.guard(tokens=_checks.integer(1), rank=_checks.integer(1))
+@_checks.guard(tokens=_checks.integer(1), rank=_checks.integer(1), dtype=_checks.floating_dtype)
 def average_pool(tokens: int, rank: int, *, dtype: DTypeLike | None = None) -> Float[Array, "rank token"]:
     """E that averages runs of neighbouring tokens, as equal in length as they can be; its rows sum to 1.
 
@@ -20,7 +20,8 @@ def average_pool(tokens: int, rank: int, *, dtype: DTypeLike | None = None) -> F
         dtype: of the result; JAX's default floating type where it is not given.
 
     Raises:
-        TypeError, ValueError: a number that is not an integer of at least 1, or a rank above the number of tokens.
+        TypeError, ValueError: a number that is not an integer of at least 1, a rank above the number of tokens, or
+            a `dtype` that is not floating-point.
 
     Source: Wang et al. 2020, "Linformer", section 4, "general projections" (mean pooling).
 

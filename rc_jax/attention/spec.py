@@ -93,8 +93,8 @@ class AttentionSpec:
         if self.rank is None:
             return
         for name, off in (("causal", False), ("window", None), ("top_k", None)):
-            if getattr(self, name) != off:
-                raise ValueError(f"`{name}` must be {off} when rank is given: the rows of E mix all tokens")
+            if (came := getattr(self, name)) != off:
+                raise ValueError(f"`{name}` must be {off} when rank is given: E mixes all tokens, got {came!r}")
         if self.weights == "decay":
             raise ValueError("`weights` must depend on the scores when rank is given, got 'decay'")
 

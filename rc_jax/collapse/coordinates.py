@@ -96,6 +96,7 @@ def compress(state: MeanResidual) -> MeanResidual:
     """
     lower = triangle(jnp.concatenate([state.mean[None], state.direction[:-1]]))
     direction = jnp.concatenate([lower[1:], -jnp.sum(lower[1:], axis=0, keepdims=True)])
+    direction = jnp.where(jnp.all(state.direction == 0), 0, direction)  # equal tokens stay so to the last bit
     return MeanResidual(lower[0], direction, state.log_size)
 
 

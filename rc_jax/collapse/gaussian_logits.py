@@ -159,8 +159,6 @@ def gaussian_stable_rank(sigma: ArrayLike, n: ArrayLike, *, centred: bool = Fals
         >>> print(f"{gaussian_stable_rank(1.0, 1024):.3f}, {gaussian_stable_rank(1.0, 1024, centred=True):.0f}")
         2.714, 256
     """
-    if not isinstance(centred, bool):
-        raise TypeError(f"`centred` must be True or False, got {centred!r}")
     dtype, (wide, tokens) = as_common(sigma=sigma, n=n)
     if centred:
         return (tokens / 4).astype(dtype)

@@ -88,10 +88,11 @@ def _log_residuals(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike |
 
     def step(states: MeanResidual, weights: LayerParams) -> tuple[MeanResidual, Array]:
         out = jax.vmap(lambda state, move: moved(block(weights, state, spec, arithmetic), move))(states, moves)
-        return out, out.log_size
+        return out, log_norms(out)
 
+    log_norms = jax.vmap(lambda state: state.log_norm)
     start = jax.vmap(lambda move: moved(mean_residual.decompose(x), move))(moves)
-    logs = jnp.concatenate([start.log_size[None], scan_layers(step, start, params, spec)[1]])
+    logs = jnp.concatenate([log_norms(start)[None], scan_layers(step, start, params, spec)[1]])
     return rounding.known(logs.T)
 
 
@@ -140,8 +141,8 @@ def _product_log_residuals(matrices: Array, x: Array) -> Array:
         return (direction, log_size + log_norm), log_size + log_norm
 
     start = mean_residual.decompose(x)
-    logs = jax.lax.scan(step, (start.direction, start.log_size), matrices)[1]
-    return jnp.concatenate([start.log_size[None], logs])
+    logs = jax.lax.scan(step, (start.direction, start.log_norm), matrices)[1]
+    return jnp.concatenate([start.log_norm[None], logs])
 
 
 def _check_covered(spec: StackSpec) -> None:

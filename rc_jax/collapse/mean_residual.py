@@ -17,10 +17,12 @@ With a rank the columns are E X = E1 x̄ᵀ + e^ℓ E R̂. Rows of E that sum to
 keys and values; other rows make columns that differ at order 1, and e^ℓ takes the place of e^{2ℓ} and e^{3ℓ}.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from rc_jax.attention import AttentionParams, AttentionSpec
@@ -32,11 +34,27 @@ _NEAR = 1.0
 
 
 class MeanResidual(NamedTuple):
-    """X = 1·meanᵀ + e^log_size · direction, with ‖direction‖_F = 1; log_size = −inf where all tokens are equal."""
+    """X = 1·meanᵀ + e^log_size · direction, with ‖direction‖_F = 1, or direction = 0 where all tokens are equal.
+
+    There log_size is what makes derivatives right: e^log_size · direction still changes as X does.
+    """
 
     mean: Float[Array, " feature"]
     direction: Float[Array, "token feature"]
     log_size: Float[Array, ""]
+
+    @property
+    def log_norm(self) -> Float[Array, ""]:
+        """Log ‖res(X)‖_F; −inf where all tokens are equal. What is not a number stays that."""
+        return jnp.where(jnp.all(self.direction == 0), -jnp.inf, self.log_size)
+
+
+class Heads(NamedTuple):
+    """What every head gives out: its mean, and e^log_size times the tokens' rows; the rows' own means are not taken."""
+
+    mean: Float[Array, "head width"]
+    rows: Float[Array, "head token width"]
+    log_size: Float[Array, " head"]
 
 
 def decompose(x: Float[Array, "token feature"]) -> MeanResidual:
@@ -44,8 +62,7 @@ def decompose(x: Float[Array, "token feature"]) -> MeanResidual:
     mean = jnp.mean(x, axis=0)
     difference = x - mean[None]
     missed = jnp.mean(difference, axis=0)
-    direction, log_norm = normalise(difference - missed[None])
-    return MeanResidual(mean + missed, direction, log_norm)
+    return MeanResidual(mean + missed, *_direction(difference - missed[None], jnp.zeros((), x.dtype)))
 
 
 def normalise(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feature"], Float[Array, ""]]:
@@ -59,6 +76,15 @@ def normalise(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token fea
     return unit / norm, jnp.where(zero, -jnp.inf, jnp.log(size * norm))
 
 
+def _direction(x: Float[Array, "token feature"], log_size: Float[Array, ""]) -> tuple[Array, Float[Array, ""]]:
+    """Direction and size of e^log_size · x. Zeros keep a size, at most 1, and the derivative that belongs to it."""
+    unit, log_norm = normalise(x)
+    zero = jnp.isneginf(log_norm)
+    kept = jnp.minimum(log_size, 0)
+    factor = jnp.exp(jnp.minimum(jnp.where(zero, log_size - kept, 0), _most(x.dtype)))
+    return jnp.where(zero, factor * x, unit), jnp.where(zero, kept, log_size + log_norm)
+
+
 def recenter(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feature"], Float[Array, " feature"]]:
     """Split a difference into one whose columns sum to zero, and the column means."""
     mean = jnp.mean(x, axis=0)
@@ -68,34 +94,57 @@ def recenter(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feat
 def from_rows(rows: Float[Array, "token feature"], log_size: Float[Array, ""]) -> MeanResidual:
     """e^log_size times a matrix that is given at an ordinary size, split into mean and scaled difference."""
     difference, mean = recenter(rows)
-    direction, log_norm = normalise(difference)
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(mean)))
     largest = jnp.where(largest > 0, largest, 1)
     # The size alone may overflow where its product with a small mean does not.
-    return MeanResidual(jnp.exp(log_size + jnp.log(largest)) * (mean / largest), direction, log_size + log_norm)
+    mean = jnp.exp(log_size + jnp.log(largest)) * (mean / largest)
+    return MeanResidual(mean, *_direction(difference, log_size))
 
 
 def add(a: MeanResidual, b: MeanResidual) -> MeanResidual:
     """The sum of two token matrices, formed at the larger one's size."""
-    difference, reference = _sum_at_larger(a.direction, a.log_size, b.direction, b.log_size)
-    difference, missed = recenter(difference)
-    direction, log_norm = normalise(difference)
-    return MeanResidual(a.mean + b.mean + jnp.exp(reference) * missed, direction, reference + log_norm)
+    both = jnp.stack([a.direction, b.direction]), jnp.stack([a.log_size, b.log_size])
+    out = from_rows(*sum_at_largest(*both))
+    return out._replace(mean=a.mean + b.mean + out.mean)
 
 
-def _sum_at_larger(
-    a: Float[Array, "*shape"], log_a: Float[Array, ""], b: Float[Array, "*shape"], log_b: Float[Array, ""]
-) -> tuple[Float[Array, "*shape"], Float[Array, ""]]:
-    """e^log_a a + e^log_b b over e^reference, and the reference: the larger of the two logarithms."""
-    larger = jnp.maximum(log_a, log_b)
-    reference = jnp.where(jnp.isfinite(larger), larger, 0)
-    return jnp.exp(log_a - reference) * a + jnp.exp(log_b - reference) * b, reference
+def sum_at_largest(
+    parts: Float[Array, "part *shape"], logs: Float[Array, "part *batch"]
+) -> tuple[Float[Array, "*shape"], Float[Array, "*batch"]]:
+    """Σ e^log · part over e^reference, and the reference: the logarithm of the part whose largest entry is largest.
+
+    A part that is 0 does not set the reference, so that it hides no other; its derivative is kept.
+    """
+    limits = jnp.finfo(parts.dtype)
+    inner = tuple(range(logs.ndim, parts.ndim))
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(parts), axis=inner))
+    size = jnp.where(largest > 0, jnp.clip(largest, limits.tiny, limits.max / 16), 1)
+    logs = logs + jnp.log(size)
+    reference = jnp.max(jnp.where(largest > 0, logs, -jnp.inf), axis=0)
+    reference = jnp.where(jnp.isneginf(reference), jnp.max(logs, axis=0), reference)
+    reference = jax.lax.stop_gradient(jnp.where(jnp.isfinite(reference), reference, 0))
+    factors = jnp.exp(jnp.minimum(logs - reference[None], _most(parts.dtype)))
+    return jnp.sum(jnp.expand_dims(factors, inner) * (parts / jnp.expand_dims(size, inner)), axis=0), reference
+
+
+def _most(dtype: DTypeLike) -> float:
+    """The logarithm of a number whose square and more does not overflow."""
+    return math.log(float(jnp.finfo(dtype).max)) / 4
 
 
 def transform(state: MeanResidual, matrix: Float[Array, "feature out"], precision: str) -> MeanResidual:
     """Every token times a matrix."""
     out = from_rows(jnp.matmul(state.direction, matrix, precision=precision), state.log_size)
     return out._replace(mean=out.mean + jnp.matmul(state.mean, matrix, precision=precision))
+
+
+def side_by_side(found: Heads) -> MeanResidual:
+    """The heads' outputs as one row of features per token."""
+    sizes = jax.lax.stop_gradient(jnp.max(found.log_size))
+    reference = jnp.where(jnp.isfinite(sizes), sizes, 0)
+    rows = jnp.exp(found.log_size - reference)[:, None, None] * found.rows
+    out = from_rows(jnp.moveaxis(rows, 0, 1).reshape(rows.shape[1], -1), reference)
+    return out._replace(mean=out.mean + found.mean.reshape(-1))
 
 
 def attend(
@@ -106,12 +155,14 @@ def attend(
     mask: Bool[Array, "token token"] | None,
 ) -> MeanResidual:
     """One layer of softmax dot-product attention on the split tokens, its output split the same way."""
-    output = params.output.reshape(-1, params.output.shape[-1])
-    out = transform(heads(params, state, spec, scale, mask), output, spec.precision)
+    found = heads(params, state, spec, scale, mask)
+    rows = jnp.einsum("hik,hkd->hid", found.rows, params.output, precision=spec.precision)
+    out = from_rows(*sum_at_largest(rows, found.log_size))
+    mean = jnp.einsum("hk,hkd->d", found.mean, params.output, precision=spec.precision)
     if spec.bias:
         assert params.output_bias is not None
-        out = out._replace(mean=out.mean + params.output_bias)
-    return out
+        mean = mean + params.output_bias
+    return out._replace(mean=mean + out.mean)
 
 
 def heads(
@@ -120,8 +171,11 @@ def heads(
     spec: AttentionSpec,
     scale: ArrayLike | None,
     mask: Bool[Array, "token token"] | None,
-) -> MeanResidual:
-    """The heads' outputs side by side, before the output matrix: the layer up to there, in any number of features."""
+) -> Heads:
+    """The heads' outputs, before the output matrix: the layer up to there, in any number of features.
+
+    Sizes are carried head by head: what one head gives may be far below the smallest number beside another's.
+    """
     alpha = jnp.asarray(default_scale(spec) if scale is None else scale, state.mean.dtype)
     alpha = jnp.broadcast_to(alpha, (spec.heads,))
     query_mean = jnp.einsum("d,hdk->hk", state.mean, params.query, precision=spec.precision)
@@ -137,11 +191,10 @@ def heads(
     if spec.top_k is not None:
         # The order of the logits over e^log_key, which may underflow.
         seen = largest(slope[:, None] + jnp.exp(state.log_size) * pair, seen, spec.top_k)
-    shared, rest, log_rest = split_weights(jnp.exp(log_key) * slope, pair, state.log_size + log_key, seen)
-    mixed = jnp.einsum("hij,hjk->ihk", rest, value, precision=spec.precision)
-    out = from_rows(mixed.reshape(mixed.shape[0], -1), log_value + log_rest)
-    mean = value_mean + jnp.exp(log_value) * jnp.einsum("hj,hjk->hk", shared, value, precision=spec.precision)
-    return out._replace(mean=out.mean + mean.reshape(-1))
+    shared, rest, log_rest = split_weights(jnp.exp(log_key)[:, None] * slope, pair, state.log_size + log_key, seen)
+    mean = jnp.exp(log_value)[:, None] * jnp.einsum("hj,hjk->hk", shared, value, precision=spec.precision)
+    rows = jnp.einsum("hij,hjk->hik", rest, value, precision=spec.precision)
+    return Heads(value_mean + mean, rows, log_value + log_rest)
 
 
 def _columns(
@@ -150,7 +203,7 @@ def _columns(
     spec: AttentionSpec,
     weight: Float[Array, "head feature width"],
     bias: Float[Array, "head width"] | None,
-) -> tuple[Float[Array, "head width"], Float[Array, "head column width"], Float[Array, ""]]:
+) -> tuple[Float[Array, "head width"], Float[Array, "head column width"], Float[Array, " head"]]:
     """Keys or values of what is attended to, as a row for all columns and e^log_size times their differences from it.
 
     The columns are the tokens, or with a rank E times them. Its row sums s_r then multiply the mean: columns differ by
@@ -162,31 +215,31 @@ def _columns(
         assert bias is not None
         mean = mean + bias
     rows = project(state.direction, weight, None, spec)
+    log_size = jnp.broadcast_to(state.log_size, (spec.heads,))
     if spec.rank is None:
-        return mean, rows, state.log_size
+        return mean, rows, log_size
     assert params.pool is not None
     sums = jnp.sum(params.pool, axis=-1)
     rounding = 2 * params.pool.shape[-1] * jnp.finfo(sums.dtype).eps * jnp.sum(jnp.abs(params.pool), axis=-1)
     apart = sums - sums[:, :1]
-    apart = jnp.where(jnp.abs(apart) <= rounding, 0, apart)
-    flat, log_flat = normalise((apart[:, :, None] * mean[:, None]).reshape(-1, mean.shape[-1]))
-    pooled = pool(rows, params, spec)
-    both, log_size = _sum_at_larger(flat.reshape(pooled.shape), log_flat, pooled, state.log_size)
+    apart = apart - jax.lax.stop_gradient(jnp.where(jnp.abs(apart) <= rounding, apart, 0))
+    parts = jnp.stack([apart[:, :, None] * mean[:, None], pool(rows, params, spec)])
+    both, log_size = sum_at_largest(parts, jnp.stack([jnp.zeros_like(log_size), log_size]))
     return sums[:, :1] * mean, both, log_size
 
 
 def split_weights(
     common: Float[Array, "head column"],
     pair: Float[Array, "head token column"],
-    log_square: Float[Array, ""],
+    log_square: Float[Array, " head"],
     seen: Bool[Array, "#head token column"] | None,
-) -> tuple[Float[Array, "head column"], Float[Array, "head token column"], Float[Array, ""]]:
+) -> tuple[Float[Array, "head column"], Float[Array, "head token column"], Float[Array, " head"]]:
     """A row p, a matrix D and a logarithm μ with P = 1pᵀ + e^μ D, given r, Ê, log c and what each row sees.
 
     Near collapse the rows of e^μ D are p̃^(i) − p̃^(1), nothing without a mask, plus cΔ̂. Far from it, where cÊ is large,
     p̃ and the rest could cancel, and whole rows are compared with the first one.
     """
-    square = jnp.minimum(jnp.exp(log_square), jnp.finfo(pair.dtype).max)
+    square = jnp.minimum(jnp.exp(log_square), jnp.finfo(pair.dtype).max)[:, None, None]
     if seen is None:
         log_shared = log_softmax(common)[:, None]
     else:
@@ -195,27 +248,31 @@ def split_weights(
     exponent = square * pair
     far = jnp.max(jnp.abs(exponent), axis=(1, 2), keepdims=True) > _NEAR
     log_rows = jnp.where(far, log_softmax(log_shared + exponent), log_shared)
-    across, log_across = _from_first_row(log_rows)
+    alike = ~far if seen is None else ~far & jnp.all(seen == seen[:, :1], axis=-1, keepdims=True)
+    across, log_across = _from_first_row(log_rows, alike)
     differences, log_factor = weight_differences(log_shared, jnp.where(far, 0, pair), square)
-    log_differences = jnp.where(jnp.any(differences != 0), log_square + log_factor, -jnp.inf)
-    return jnp.exp(log_rows[:, 0]), *_sum_at_larger(across, log_across, differences, log_differences)
+    logs = jnp.stack([log_across, log_square + log_factor])
+    return jnp.exp(log_rows[:, 0]), *sum_at_largest(jnp.stack([across, differences]), logs)
 
 
-def _from_first_row(log_rows: Float[Array, "head token column"]) -> tuple[Array, Float[Array, ""]]:
-    """D and μ with e^log_rows minus its first row = e^μ D: nothing where rows are equal, with sums of exactly 0.
+def _from_first_row(
+    log_rows: Float[Array, "head token column"], alike: Bool[Array, "head #token #column"]
+) -> tuple[Float[Array, "head token column"], Float[Array, " head"]]:
+    """D and μ with e^log_rows minus its first row = e^μ D: nothing for rows that are `alike`, with sums of exactly 0.
 
     μ is the largest logarithm outside each row's largest entry: that is what tells rows of a saturated softmax apart.
     """
     chosen = jnp.argmax(log_rows, axis=-1)
-    others = ~jax.nn.one_hot(chosen, log_rows.shape[-1], dtype=bool)
+    others = ~jax.nn.one_hot(chosen, log_rows.shape[-1], dtype=bool) & ~alike
     first = jnp.broadcast_to(log_rows[:, :1], log_rows.shape)
-    apart = others & (log_rows != first)
-    factor = jnp.max(jnp.where(apart, jnp.maximum(log_rows, first), -jnp.inf))
-    factor = jax.lax.stop_gradient(factor)
-    shift = jnp.where(jnp.isfinite(factor), factor, 0)
-    # Where an entry is not taken its logarithm is 0, for a gradient through e^-inf − e^-inf would spoil those that are.
-    rows, first = (jnp.where(apart & (logs > -jnp.inf), logs - shift, -jnp.inf) for logs in (log_rows, first))
-    return _close_rows(jnp.exp(rows) - jnp.exp(first), chosen), factor
+    factor = jnp.max(jnp.where(others & (log_rows != first), jnp.maximum(log_rows, first), -jnp.inf), axis=(1, 2))
+    factor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(factor), factor, 0))
+    # Where an entry is not taken its exponential is of −inf, for a gradient through e^-inf would spoil those that are.
+    rows, first = (
+        jnp.exp(jnp.where(others & (logs > -jnp.inf), jnp.minimum(logs - factor[:, None, None], 0), -jnp.inf))
+        for logs in (log_rows, first)
+    )
+    return _close_rows(rows - first, chosen), factor
 
 
 def log_softmax(logits: Float[Array, "*rows token"]) -> Float[Array, "*rows token"]:
@@ -231,8 +288,10 @@ def log_softmax(logits: Float[Array, "*rows token"]) -> Float[Array, "*rows toke
 
 
 def weight_differences(
-    log_shared: Float[Array, "head #token column"], pair: Float[Array, "head token column"], square: Float[Array, ""]
-) -> tuple[Float[Array, "head token column"], Float[Array, ""]]:
+    log_shared: Float[Array, "head #token column"],
+    pair: Float[Array, "head token column"],
+    square: Float[Array, "#head 1 1"],
+) -> tuple[Float[Array, "head token column"], Float[Array, " head"]]:
     """D and μ with Δ̂ = e^μ D and P = p̃ + cΔ̂, given log p̃, Ê and c with |cÊ| ≤ 1; precise for every c, zero included.
 
     p̃ is one row for all tokens, or a row for each; where log p̃ = −inf the weight is zero. Where softmax is saturated,
@@ -245,9 +304,10 @@ def weight_differences(
 
     chosen = jnp.argmax(log_shared + square * pair, axis=-1)
     others = ~jax.nn.one_hot(chosen, pair.shape[-1], dtype=bool) & (log_shared > -jnp.inf)
-    factor = jnp.max(jnp.where(others, log_shared, -jnp.inf))
+    factor = jnp.max(jnp.where(others, log_shared, -jnp.inf), axis=(1, 2))
     factor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(factor), factor, 0))
-    scaled = jnp.exp(jnp.where(others, log_shared - factor, -jnp.inf))
+    # Large logarithms that a compiler computes twice may round above their own maximum.
+    scaled = jnp.exp(jnp.where(others, jnp.minimum(log_shared - factor[:, None, None], 0), -jnp.inf))
     return _close_rows(scaled * gap * expm1_ratio(square * gap), chosen), factor
 
 

@@ -41,17 +41,17 @@ class Term(NamedTuple):
 
 
 class Frozen(NamedTuple):
-    """The attention matrices of one layer: P_h = 1 shared_hᵀ + e^log_rest · rest_h."""
+    """The attention matrices of one layer: P_h = 1 shared_hᵀ + e^log_rest_h · rest_h."""
 
     shared: Float[Array, "head token"]
     rest: Float[Array, "head token token"]
-    log_rest: Float[Array, ""]
+    log_rest: Float[Array, " head"]
 
 
 def term(x: Float[Array, "token feature"]) -> Term:
     """Tokens as a term."""
     state = mean_residual.decompose(x)
-    return Term(*mean_residual.normalise(state.mean[None]), state.direction, state.log_size)
+    return Term(*mean_residual.normalise(state.mean[None]), state.direction, state.log_norm)
 
 
 def constant(rows: Float[Array, "1 feature"], tokens: int) -> Term:
@@ -81,7 +81,7 @@ def freeze(
     common = size * jnp.einsum("hjk,hk->hj", key, alpha[:, None] * query_mean, precision=spec.precision)
     pair = jnp.einsum("hik,hjk->hij", query, key, precision=spec.precision)
     seen = None if mask is None else mask[None]
-    return Frozen(*mean_residual.split_weights(common, pair, 2 * state.log_size, seen))
+    return Frozen(*mean_residual.split_weights(common, pair, jnp.broadcast_to(2 * state.log_size, spec.heads), seen))
 
 
 def through(
@@ -96,19 +96,21 @@ def through(
         y = y._replace(direction=y.direction + nudge * y.direction)
     value = project(y.direction, params.value, None, spec)
 
-    def mix(weights: Float[Array, "head row token"]) -> Float[Array, "row feature"]:
+    def mix(weights: Float[Array, "head row token"]) -> Float[Array, "head row feature"]:
         mixed = jnp.einsum("hij,hjk->hik", weights, value, precision=spec.precision)
-        return jnp.einsum("hik,hkd->id", mixed, params.output, precision=spec.precision)
+        return jnp.einsum("hik,hkd->hid", mixed, params.output, precision=spec.precision)
 
     own = project(y.mean, params.value, None, spec)
-    difference, missed = mean_residual.recenter(mix(frozen.rest))
+    rows = mix(frozen.rest)
+    missed = jnp.mean(rows, axis=1, keepdims=True)
+    logs = y.log_size + frozen.log_rest
     means = [
-        jnp.einsum("hik,hkd->id", own, params.output, precision=spec.precision),
-        mix(frozen.shared[:, None]),
-        missed[None],
+        jnp.einsum("hik,hkd->id", own, params.output, precision=spec.precision)[None],
+        jnp.sum(mix(frozen.shared[:, None]), axis=0)[None],
+        missed,
     ]
-    logs = jnp.stack([y.log_mean, y.log_size, y.log_size + frozen.log_rest])
-    return Term(*_combine(jnp.stack(means), logs), *_combine(difference[None], logs[2:]))
+    mean_logs = jnp.concatenate([jnp.stack([y.log_mean, y.log_size]), logs])
+    return Term(*_combine(jnp.concatenate(means), mean_logs), *_combine(rows - missed, logs))
 
 
 def from_biases(

@@ -3,6 +3,7 @@
 Both need (f(x̄ + e^ℓ r) − f(x̄))/e^ℓ for a row r of R̂, right for every e^ℓ from overflow to zero.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -64,7 +65,7 @@ def layer_norm(params: NormParams, state: MeanResidual, epsilon: float) -> MeanR
 def _relu(centre: Array, step: Array, log_size: Array) -> Array:
     """max(u, −a/e^ℓ) where a > 0, max(u + a/e^ℓ, 0) elsewhere; a/e^ℓ is cut where it is beyond every u."""
     log_far = jnp.log(jnp.where(centre == 0, 1, jnp.abs(centre))) - log_size
-    far = jnp.sign(centre) * jnp.exp(jnp.minimum(log_far, np.log(float(jnp.finfo(step.dtype).max)) / 2))
+    far = jnp.sign(centre) * jnp.exp(jnp.minimum(log_far, math.log(float(jnp.finfo(step.dtype).max)) / 2))
     return jnp.where(centre > 0, jnp.maximum(step, -far), jnp.maximum(step + far, 0))
 
 

@@ -121,7 +121,7 @@ def _log_weight_gradients(
         through, found = _backward(weights, state, direction, spec, scale, seen)
         through, log_norm = mean_residual.normalise(direction + through if spec.skip else through)
         query, key, value, output = (part + log_size for part in found)
-        return (through, log_size + log_norm), WeightGradients(query, key, value, output, state.log_size)
+        return (through, log_size + log_norm), WeightGradients(query, key, value, output, state.log_norm)
 
     saved = scan_layers(forward, mean_residual.decompose(x), params, spec)[1]
     return jax.lax.scan(backward, mean_residual.normalise(cotangent), saved, reverse=True)[1]

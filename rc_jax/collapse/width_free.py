@@ -194,7 +194,7 @@ def _layers(
         normals = split_normals(jax.random.fold_in(layer_key, _NORMALS), shapes, dtype)
         query, keys, value = gain * normals["inner"]
         params = AttentionParams(query, keys, value, normals["output"])
-        heads = mean_residual.heads(params, state, layer, scale, seen)
+        heads = mean_residual.side_by_side(mean_residual.heads(params, state, layer, scale, seen))
         heads = compress(heads) if rows < layer.heads * layer.head_width else heads
         weights = gaussian_rows(normals["output"], diagonal, size)
         fan_in = jnp.asarray(layer.heads * layer.head_width, dtype)
@@ -203,7 +203,7 @@ def _layers(
         if spec.skip:
             out = mean_residual.add(extend(state, extra), out)
         out = compress(out) if extra > 0 else extend(out, -extra)
-        return out, out.log_size
+        return out, out.log_norm
 
     logs = jax.lax.scan(step, start, (keys, diagonals))[1]
-    return jnp.concatenate([start.log_size[None], logs])
+    return jnp.concatenate([start.log_norm[None], logs])

@@ -157,7 +157,7 @@ def test_bad_input():
             function(jnp.ones(3), jnp.full(2, 8.0))
     with pytest.raises(ValueError, match="`sigma` must be finite"):
         collapse.gaussian_squared_norm(float("nan"))
-    with pytest.raises(TypeError, match="`centred` must be True or False"):
+    with pytest.raises(TypeError, match="`centred` must be a bool, got 1"):
         collapse.gaussian_stable_rank(1.0, 8, centred=1)
     with pytest.raises(ValueError, match="`d` must be >= 1"):
         collapse.layer_second_singular_value(1.0, 8, 0)
