@@ -267,12 +267,15 @@ def _from_first_row(
     first = jnp.broadcast_to(log_rows[:, :1], log_rows.shape)
     factor = jnp.max(jnp.where(others & (log_rows != first), jnp.maximum(log_rows, first), -jnp.inf), axis=(1, 2))
     factor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(factor), factor, 0))
-    # Where an entry is not taken its exponential is of −inf, for a gradient through e^-inf would spoil those that are.
-    rows, first = (
-        jnp.exp(jnp.where(others & (logs > -jnp.inf), jnp.minimum(logs - factor[:, None, None], 0), -jnp.inf))
-        for logs in (log_rows, first)
-    )
+    rows, first = (jnp.where(others, _exp_below(logs, factor), 0) for logs in (log_rows, first))
     return _close_rows(rows - first, chosen), factor
+
+
+def _exp_below(logs: Float[Array, "head #token column"], factor: Float[Array, " head"]) -> Array:
+    """e^(logs − factor) up to 1: large logarithms that a compiler computes twice may round above their own maximum."""
+    below = logs - factor[:, None, None]
+    # Not `minimum`, which halves the derivative at the maximum itself; nothing of e^-inf reaches a derivative.
+    return jnp.exp(jnp.where((below > 0) | jnp.isneginf(logs), jnp.where(jnp.isneginf(logs), -jnp.inf, 0), below))
 
 
 def log_softmax(logits: Float[Array, "*rows token"]) -> Float[Array, "*rows token"]:
@@ -306,8 +309,7 @@ def weight_differences(
     others = ~jax.nn.one_hot(chosen, pair.shape[-1], dtype=bool) & (log_shared > -jnp.inf)
     factor = jnp.max(jnp.where(others, log_shared, -jnp.inf), axis=(1, 2))
     factor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(factor), factor, 0))
-    # Large logarithms that a compiler computes twice may round above their own maximum.
-    scaled = jnp.exp(jnp.where(others, jnp.minimum(log_shared - factor[:, None, None], 0), -jnp.inf))
+    scaled = jnp.where(others, _exp_below(log_shared, factor), 0)
     return _close_rows(scaled * gap * expm1_ratio(square * gap), chosen), factor
 
 
