@@ -32,7 +32,7 @@ class AttentionSpec:
         causal: token i sees tokens j ≤ i only.
         window: token i sees tokens with |i − j| ≤ window only.
         top_k: token i sees, of the tokens that the masks leave it, only those with the `top_k` largest scores (Zhao et
-            al. 2019, "Explicit sparse transformer", eq. 5); a score equal to the last of them stays in.
+            al. 2019, "Explicit sparse transformer", eq. 5); a score equal to the last of them, to the bit, stays in.
         rank: token i sees `rank` sums over all tokens instead of the tokens: every head has a matrix E (rank, tokens)
             by which its keys and values are multiplied (Wang et al. 2020, "Linformer", eq. 7, with one E for both).
         tokens: number of tokens, which E fixes; given with `rank` and only then.
