@@ -49,3 +49,19 @@ def gradient_norm(scores, alpha):
         p = [w / total for w in weights]
         entries = [abs((p[i] if i == j else 0) - p[i] * p[j]) for i in range(len(p)) for j in range(len(p))]
         return mp.mpf(float(alpha)) * mp.fsum(entries) / 2
+
+
+def entropies(scores, alpha):
+    """Shannon's and Rényi's entropy of softmax, from the probabilities, plainly."""
+    with mp.workdps(60):
+        weights = [mp.exp(mp.mpf(float(alpha)) * mp.mpf(float(s))) for s in scores]
+        total = mp.fsum(weights)
+        p = [w / total for w in weights]
+        return -mp.fsum(x * mp.log(x) for x in p), -mp.log(mp.fsum(x * x for x in p))
+
+
+def entropy_loss(alpha, dim, moment=moment_closed):
+    """log n − H = αM′/M − log M, the slope by numerical differentiation."""
+    with mp.workdps(40):
+        alpha = mp.mpf(alpha)
+        return alpha * mp.diff(lambda a: mp.log(moment(a, dim)), alpha) - mp.log(moment(alpha, dim))

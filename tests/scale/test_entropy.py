@@ -1,0 +1,176 @@
+"""Entropy of softmax: many digits, simulation in standard errors, the limit of many dimensions, the inverse."""
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rc_jax import scale
+from tests.oracles import scale as oracle
+
+SCORES = {
+    "equal": [0.25, 0.25, 0.25, 0.25],
+    "two": [1.0, 0.0],
+    "tie": [2.0, 2.0, -1.0],
+    "random": np.random.default_rng(0).normal(size=12).tolist(),
+    "peaked": [9.0, 0.0, -1.0, 1.0],
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("alpha", [1e-2, 8.0])
+def test_entropies_of_given_scores(dtype, name, alpha):
+    scores = jnp.asarray(SCORES[name], dtype)
+    exact = oracle.entropies(scores, alpha)
+    eps = float(jnp.finfo(dtype).eps)
+    tolerance = 8 * (8 + alpha * float(jnp.ptp(scores))) * eps
+    for function, value in zip((scale.softmax_entropy, scale.renyi_entropy), exact, strict=True):
+        got = function(scores, alpha)
+        assert got.dtype == dtype
+        assert abs(float(mp.mpf(float(got)) / value) - 1) < tolerance
+
+
+def test_shapes_broadcast_and_order_of_the_two(key):
+    scores = jax.random.normal(key, (3, 1, 7))
+    alphas = jnp.asarray([0.5, 4.0])
+    shannon, renyi = scale.softmax_entropy(scores, alphas), scale.renyi_entropy(scores, alphas)
+    assert shannon.shape == renyi.shape == (3, 2)
+    assert (renyi < shannon).all()
+    assert shannon[2, 1] == pytest.approx(float(scale.softmax_entropy(scores[2, 0], 4.0)), rel=1e-6)
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.lists(st.integers(-8, 8), min_size=2, max_size=6), st.integers(-64, 64), st.sampled_from([0.5, 1.0, 4.0]))
+def test_adding_a_constant_changes_nothing(values, shift, alpha):
+    scores = jnp.asarray(values, jnp.float32)
+    moved = scores + jnp.float32(shift)
+    for function in (scale.softmax_entropy, scale.renyi_entropy):
+        assert function(scores, alpha) == function(moved, alpha)
+        assert function(scores, alpha) <= np.log(len(values)) + 1e-6
+
+
+@pytest.mark.parametrize("name", ["tie", "random"])
+def test_derivatives_match_the_plain_formula(x64, name):
+    scores = jnp.asarray(SCORES[name])
+
+    def shannon(scores, alpha):
+        log_p = jax.nn.log_softmax(alpha * scores)
+        return -(jnp.exp(log_p) * log_p).sum()
+
+    def renyi(scores, alpha):
+        return -jnp.log((jax.nn.softmax(alpha * scores) ** 2).sum())
+
+    for ours, plain in ((scale.softmax_entropy, shannon), (scale.renyi_entropy, renyi)):
+        for argument in (0, 1):
+            expected = jax.grad(plain, argument)(scores, 0.7)
+            np.testing.assert_allclose(jax.grad(ours, argument)(scores, 0.7), expected, atol=1e-13)
+
+
+def test_annealed_entropies_against_simulation():
+    """Gaussian scores and cosines in numpy; the first correction in 1/n, by the delta method, is taken into account."""
+    rng = np.random.default_rng(3)
+    n, samples = 4096, 400
+    for dim, alpha in ((None, 0.8), (None, 1.0), (32, 5.0)):
+        scores = rng.normal(size=(samples, n))
+        unit = 1.0 if dim is None else dim**0.5
+        if dim:
+            scores = scores / np.sqrt(scores**2 + rng.chisquare(dim - 1, size=scores.shape))
+        weights = np.exp(alpha * scores)
+        p = weights / weights.sum(1, keepdims=True)
+        shannon, renyi = -(p * np.log(p)).sum(1), -np.log((p * p).sum(1))
+        square = (alpha / unit) ** 2  # the corrections below are those of Gaussian scores, close enough for cosines
+        bias = (square * np.exp(square) - np.expm1(square) / 2) / n
+        renyi_bias = (-np.expm1(square) + np.expm1(4 * square) / 2) / n
+        for values, annealed, known in (
+            (shannon, scale.annealed_entropy(alpha, n, dim), bias),
+            (renyi, scale.annealed_renyi_entropy(alpha, n, dim), renyi_bias),
+        ):
+            error = values.std(ddof=1) / samples**0.5
+            assert abs(values.mean() - known - float(annealed)) < 5 * error + 0.25 * abs(known)
+            assert error < 0.006
+
+
+@pytest.mark.parametrize(("dim", "alpha"), [(3, 0.01), (3, 50.0), (8, 3.0), (128, 10.0), (128, 300.0)])
+def test_annealed_entropy_of_cosines_in_many_digits(dtype, dim, alpha):
+    eps = float(jnp.finfo(dtype).eps)
+    exact = float(oracle.entropy_loss(alpha, dim, oracle.moment if dim == 8 else oracle.moment_closed))
+    n = 1e4
+    assert scale.annealed_entropy(alpha, n, dim) == pytest.approx(np.log(n) - exact, abs=32 * eps * (alpha + 10))
+    assert scale.annealed_entropy(alpha, jnp.asarray(n, dtype), dim).dtype == dtype
+
+
+def test_gaussian_forms_and_the_value_at_the_optimum(x64):
+    n = np.array([40.0, 1e3, 2e4, 1e9])
+    best = scale.optimal_scale(n)
+    np.testing.assert_allclose(scale.annealed_entropy(best, n), np.log(n) - best**2 / 2, rtol=1e-14)
+    np.testing.assert_allclose(scale.annealed_renyi_entropy(best, n), np.log1p(2 * best**2), rtol=1e-13)
+
+
+@pytest.mark.parametrize("lam", [1e-3, 0.125, 1.0, 4.0, 1e4])
+def test_loss_per_dimension_is_the_limit_of_many_dimensions(dtype, lam):
+    got = scale.entropy_loss_per_dimension(jnp.asarray(lam, dtype))
+    with mp.workdps(30):
+        exact = mp.log((1 + mp.sqrt(1 + 4 * mp.mpf(float(np.dtype(dtype).type(lam))) ** 2)) / 2) / 2
+    assert got.dtype == dtype
+    assert got == pytest.approx(float(exact), rel=4 * float(jnp.finfo(dtype).eps))
+    if 0.1 < lam < 10 and dtype == "float64":
+        gaps = [abs(float(oracle.entropy_loss(lam * dim, dim)) / dim - float(exact)) for dim in (100, 200, 400)]
+        assert gaps[0] > gaps[1] > gaps[2]
+        assert gaps[2] < 0.004
+        assert gaps[1] / gaps[2] == pytest.approx(2, rel=0.1)  # what is left is 1/d
+
+
+def test_the_two_named_limits(x64):
+    assert scale.entropy_loss_per_dimension(1.0) == pytest.approx(float(mp.log(mp.phi) / 2), rel=1e-15)
+    assert scale.entropy_loss_per_dimension(1e-8) == pytest.approx(5e-17, rel=1e-12)
+    assert jax.grad(scale.entropy_loss_per_dimension)(1e-3) == pytest.approx(1e-3, rel=1e-5)
+
+
+@pytest.mark.parametrize("dim", [None, 3.0, 4096.0])
+def test_fixed_entropy_scale_is_the_inverse(dtype, dim):
+    n, wanted = jnp.asarray([50.0, 1e3, 1e6], dtype), jnp.asarray([3.5, 2.0, 0.5], dtype)
+    alpha = scale.fixed_entropy_scale(n, wanted, dim)
+    assert alpha.dtype == dtype
+    loose = float(jnp.finfo(dtype).eps) * (64 + float(alpha.max()))
+    np.testing.assert_allclose(scale.annealed_entropy(alpha, n, dim), wanted, atol=16 * loose)
+
+
+def test_derivatives_of_the_inverse(x64):
+    """Along one direction in H and d at once, against differences; Gaussian scores in closed form."""
+    at, along = np.array([3.0, 64.0]), np.array([0.3, 2.0])
+    _, slope = jax.jvp(lambda h, d: scale.fixed_entropy_scale(1e4, h, d), tuple(at), tuple(along))
+    up, down = (scale.fixed_entropy_scale(1e4, *(at + step * along)) for step in (1e-4, -1e-4))
+    assert slope == pytest.approx(float(up - down) / 2e-4, rel=1e-6)
+    assert jax.grad(scale.fixed_entropy_scale, 1)(1e4, 3.0) == pytest.approx(-1 / scale.fixed_entropy_scale(1e4, 3.0))
+
+
+def test_traced_values_outside_and_dtypes():
+    assert np.isnan(jax.jit(scale.fixed_entropy_scale)(8.0, 3.0))
+    assert np.isnan(jax.jit(scale.fixed_entropy_scale)(8.0, 3.0, 16.0))
+    assert scale.softmax_entropy(jnp.zeros(4, jnp.bfloat16), 1.0).dtype == jnp.bfloat16
+    assert scale.annealed_entropy(jnp.bfloat16(1.0), 8).dtype == jnp.bfloat16
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: scale.softmax_entropy([1.0, 2.0], 1.0), TypeError, "`scores` must be a floating-point array"),
+        (lambda: scale.renyi_entropy(np.ones((2, 1)), 1.0), ValueError, "`scores` must be .* score >= 2"),
+        (lambda: scale.softmax_entropy(np.ones(3), 0.0), ValueError, "`alpha` must be > 0, got 0"),
+        (lambda: scale.annealed_entropy(-1.0, 8), ValueError, "`alpha` must be > 0"),
+        (lambda: scale.annealed_entropy(1.0, 1), ValueError, "`n` must be >= 2"),
+        (lambda: scale.annealed_renyi_entropy(1.0, 8, 2), ValueError, "`dim` must be >= 3"),
+        (lambda: scale.entropy_loss_per_dimension(0), ValueError, "`lam` must be > 0"),
+        (lambda: scale.entropy_loss_per_dimension("a"), TypeError, "`lam` must be a real number"),
+        (lambda: scale.fixed_entropy_scale(8, 3.0), ValueError, "`entropy` must be below log n"),
+        (lambda: scale.fixed_entropy_scale(8, 0.0), ValueError, "`entropy` must be > 0"),
+        (lambda: scale.fixed_entropy_scale(np.ones(3) * 8, np.ones(2)), ValueError, "must broadcast together"),
+    ],
+)
+def test_bad_input_is_refused_by_name(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
