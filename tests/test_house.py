@@ -26,11 +26,11 @@ LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 # Closed forms and simulations of the same thing: their agreement is evidence only while neither uses the other.
 # What both start from, a definition or a root finder, is common.
 CLOSED = {
-    "scale": {"annealed", "exact", "fit", "optimum"},
+    "scale": {"annealed", "critical", "exact", "fit", "optimum"},
     "sparsity": {"decaying", "features", "rectified", "smooth"},
 }
 SIMULATED = {"scale": {"expected", "random_scores", "typical"}, "sparsity": {"quadrature"}}
-COMMON = {"scale": {"gradient", "root"}, "sparsity": {"measure"}}
+COMMON = {"scale": {"gradient", "implicit", "root"}, "sparsity": {"measure"}}
 
 
 def imports(path):

@@ -5,6 +5,16 @@ shared with them: `expected_objective`, `typical_optimum`, `typical_scale`.
 """
 
 from rc_jax.scale.annealed import annealed_objective, log_concentration
+from rc_jax.scale.critical import (
+    OutputGram,
+    critical_gamma,
+    equicorrelated_gradient,
+    equicorrelated_optimal_gamma,
+    equicorrelated_outputs,
+    equicorrelated_weight,
+    similarity_limit,
+    transition_width,
+)
 from rc_jax.scale.exact import optimal_scale_exact
 from rc_jax.scale.expected import expected_objective
 from rc_jax.scale.fit import fit_coefficient, relative_residual
@@ -14,8 +24,14 @@ from rc_jax.scale.typical import TypicalOptimum, typical_optimum, typical_scale
 
 __all__ = [
     "Optimum",
+    "OutputGram",
     "TypicalOptimum",
     "annealed_objective",
+    "critical_gamma",
+    "equicorrelated_gradient",
+    "equicorrelated_optimal_gamma",
+    "equicorrelated_outputs",
+    "equicorrelated_weight",
     "expected_objective",
     "fit_coefficient",
     "gradient_norm",
@@ -25,6 +41,8 @@ __all__ = [
     "optimal_scale_exact",
     "optimize_scale",
     "relative_residual",
+    "similarity_limit",
+    "transition_width",
     "typical_optimum",
     "typical_scale",
 ]

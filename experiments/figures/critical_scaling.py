@@ -1,0 +1,265 @@
+"""Logits γ log n on equicorrelated tokens: where attention's outputs cease to be one vector, how sharply, and why."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import experiments.figure
+from experiments import style
+from experiments.figure import About
+from experiments.ledger import Claim, on_range, within
+from rc_jax import scale
+
+CHEN = "Chen, Lin, Polyanskiy & Rigollet 2025, arXiv 2510.05554 (second-hand)"
+OWN = "this package's own result"
+ABOUT = About(
+    title="Critical scaling: β = γ log n on equicorrelated tokens",
+    caption=(
+        "n unit tokens with all inner products ρ attend to each other with logits γ log n ⟨x_i, x_j⟩. The cosine of "
+        "two outputs is a step at γ = 1/(1 − ρ) for infinitely many tokens; for finitely many a slope whose width "
+        "falls only like 1/log n. Lines are closed forms, filled points softmax on explicit vectors, hollow points "
+        "softmax on random tokens that have these inner products only on average. Orthogonal tokens part at half the "
+        "critical γ. Softmax's gradient is largest just below the transition."
+    ),
+    formula="p_ii = σ((1−ρ)γ log n − log(n−1)),   cos = c/(c + (1−ρ)a²),   c = ρ + (1−ρ)(1−a²)/n,   a = p_ii − p_ij",
+    minutes={"smoke": 0.1, "quick": 0.15, "full": 4},
+)
+STEEP = 0.01  # how near to its limit a cosine or a place must be at n = 1e300, where 1/log n = 0.0014
+NEAR = 0.05  # a rule of thumb good to one part in twenty
+RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+Data = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Spec(experiments.figure.Spec):
+    """Numbers of tokens in closed form, and how many explicit ones in how many dimensions softmax is taken of."""
+
+    dtype: str = "float64"
+    tokens: tuple[float, ...] = (64, 1024, 2.0**20, 1e30, 1e300)
+    rho: tuple[float, ...] = (0.01, 0.1, 0.3, 0.5, 0.7, 0.9)
+    shown: float = 0.5
+    points: int = 400
+    explicit: int = 1024
+    random_dim: int = 32
+    draws: int = 4
+
+
+PRESETS = {
+    "smoke": Spec(points=60, explicit=64, random_dim=16, draws=2),
+    "quick": Spec(),
+    "full": Spec(points=2000, explicit=4096, random_dim=128, draws=64),
+}
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """Cosines against γ, places and widths against n, in closed form; cosines of explicit and of random tokens."""
+    tokens, rho = np.array(spec.tokens), np.array(spec.rho)
+    with_zero = np.concatenate([[0.0], rho])
+    u = np.linspace(0, 2, spec.points)  # (1 − ρ)γ
+    n = 10 ** np.geomspace(1, 300, 200)
+    some = np.linspace(0.1, 1.9, 13)
+    found = scale.equicorrelated_outputs(u[None] / (1 - spec.shown), spec.shown, tokens[:, None])
+    by_rho = scale.equicorrelated_outputs(u[None] / (1 - with_zero[:, None]), with_zero[:, None], tokens[2])
+    deep = scale.equicorrelated_outputs(np.array([[0.9], [1.0], [1.1]]) / (1 - with_zero), with_zero[None], tokens[-1])
+    every = np.concatenate([n, tokens])
+    half_way = scale.critical_gamma(with_zero[:, None], every[None]) * (1 - with_zero[:, None])
+    best = scale.equicorrelated_optimal_gamma(0.0, every)
+    data = {
+        "tokens": tokens, "rho": rho, "with_zero": with_zero, "u": u, "n": n, "some": some,
+        "shown": np.asarray(spec.shown), "dim": np.asarray(spec.random_dim), "explicit": np.asarray(spec.explicit),
+        "similarity": found.similarity, "inner": found.inner_product, "by_rho": by_rho.similarity,
+        "deep": deep.similarity, "limit": scale.similarity_limit(u / (1 - spec.shown), spec.shown),
+        "half_way": half_way[:, : n.size], "half_way_tokens": half_way[:, n.size :],
+        "width": scale.transition_width(with_zero[:, None], n[None]),
+        "best": best[: n.size], "best_tokens": best[n.size :],
+    }  # fmt: skip
+    at = scale.equicorrelated_outputs(some / (1 - spec.shown), spec.shown, spec.explicit)
+    data |= {"exact_at_some": at.similarity} | _softmaxes(spec, some / (1 - spec.shown))
+    return {name: np.asarray(value) for name, value in data.items()}
+
+
+def _softmaxes(spec: Spec, gamma: np.ndarray) -> dict[str, np.ndarray]:
+    """Mean cosine of outputs of softmax on explicit vectors: (γ,) for exact and (draw, γ) for random tokens."""
+    n, rho = spec.explicit, spec.shown
+    exact = np.concatenate([(1 - rho) ** 0.5 * np.eye(n), np.full((n, 1), rho**0.5)], axis=1)
+    key = jax.random.fold_in(jax.random.key(spec.seed), 0)
+
+    def draw(index: int) -> jax.Array:
+        """Tokens √ρ e + √(1 − ρ) g with g a random direction across e: inner products ρ ± (1 − ρ)/√d."""
+        g = jax.random.normal(jax.random.fold_in(key, index), (n, spec.random_dim))
+        g = g / jnp.linalg.norm(g, axis=1, keepdims=True)
+        return jnp.concatenate([(1 - rho) ** 0.5 * g, jnp.full((n, 1), rho**0.5)], axis=1)
+
+    random = [[_mean_cosine(draw(index), each) for each in gamma] for index in range(spec.draws)]
+    explicit = [_mean_cosine(jnp.asarray(exact), each) for each in gamma]
+    return {"explicit_similarity": np.array(explicit), "random_similarity": np.array(random)}
+
+
+@jax.jit
+def _mean_cosine(x: jax.Array, gamma: jax.Array) -> jax.Array:
+    """Over all pairs of different tokens: from the length of the sum of the normalised outputs."""
+    n = x.shape[0]
+    out = jax.nn.softmax(gamma * np.log(n) * (x @ x.T), axis=1) @ x
+    total = (out / jnp.linalg.norm(out, axis=1, keepdims=True)).sum(0)
+    return (total @ total - n) / (n * (n - 1))
+
+
+def plot(data: Data) -> Figure:
+    """The step for several n and for several ρ; its place and its width against n."""
+    drawing, (top, beside, place, width) = style.figure(columns=2, rows=2)
+    _by_tokens(top, data)
+    _by_rho(beside, data)
+    _places(place, data)
+    _widths(width, data)
+    return drawing
+
+
+def _by_tokens(ax: Axes, data: Data) -> None:
+    rho = float(data["shown"])
+    for n, curve, color in zip(data["tokens"], data["similarity"], style.sequence(len(data["tokens"])), strict=True):
+        ax.plot(data["u"] / (1 - rho), curve, color=color, label=f"n = {_number(n)}")
+    ax.step(
+        data["u"] / (1 - rho), data["limit"], where="mid", color=style.colour("theory"), dashes=(3, 2), linewidth=1.2,
+        label="limit",
+    )  # fmt: skip
+    gamma, n, dim = data["some"] / (1 - rho), int(data["explicit"]), int(data["dim"])
+    ax.plot(gamma, data["explicit_similarity"], "o", color=style.colour("measured"), label=f"softmax, n = {n}")
+    ax.plot(
+        gamma, data["random_similarity"].mean(0), "o", markerfacecolor="none", color=style.colour("published"),
+        label=f"random tokens, n = {n}, d = {dim}",
+    )  # fmt: skip
+    ax.set_ylim(rho - 0.09, 1.03)
+    style.labels(ax, "γ, coefficient of log n in the logits", "cosine of two outputs", f"A step at γ = 2, ρ = {rho:g}")
+    style.legend(ax, "below", columns=3)
+
+
+def _by_rho(ax: Axes, data: Data) -> None:
+    rho = data["with_zero"]
+    for each, curve, color in zip(rho, data["by_rho"], style.sequence(len(rho)), strict=True):
+        ax.plot(data["u"], curve, color=color, label=f"ρ = {each:g}")
+    for at in (0.5, 1.0):
+        style.reference(ax, x=at)
+    ax.set_ylim(-0.05, 1.05)
+    n = _number(data["tokens"][2])
+    style.labels(ax, "(1 − ρ)γ", "cosine of two outputs", f"The same for other ρ, n = {n}")
+    style.legend(ax, "below", columns=4)
+
+
+def _places(ax: Axes, data: Data) -> None:
+    rho, log_n = data["with_zero"], np.log10(data["n"])
+    for each, curve, color in zip(rho, data["half_way"], style.sequence(len(rho)), strict=True):
+        ax.plot(log_n, curve, color=color, label="half way down; colours: ρ, as above" if each == 0.5 else None)
+    ax.plot(
+        log_n,
+        data["best"],
+        color=style.colour("published"),
+        linestyle=style.DASHES[1],
+        label="largest gradient of softmax, every ρ",
+    )
+    style.reference(ax, y=1.0)
+    _powers(ax)
+    ax.set_ylim(0.35, 1.7)
+    style.labels(ax, "n, number of tokens (axis in log log n)", "(1 − ρ)γ", "Place: the limit is reached like 1/log n")
+    style.legend(ax, "upper right")
+
+
+def _widths(ax: Axes, data: Data) -> None:
+    rho, log_n = data["with_zero"], np.log10(data["n"])
+    scaled = data["width"] * (1 - rho[:, None])
+    for each, curve, color in zip(rho, scaled, style.sequence(len(rho)), strict=True):
+        ax.plot(log_n, curve, color=color, label="colours: ρ, as above" if each == 0.5 else None)
+    ax.plot(log_n, 1 / np.log(data["n"]), color=style.colour("reference"), linestyle=style.DASHES[1], label="1/log n")
+    _powers(ax)
+    ax.set_yscale("log")
+    style.labels(
+        ax, "n, number of tokens (axis in log log n)", "width of the step in (1 − ρ)γ", "Width: falls like 1/log n"
+    )
+    style.legend(ax, "upper right")
+
+
+def _powers(ax: Axes) -> None:
+    ax.set_xscale("log")
+    powers = (1, 2, 3, 6, 10, 30, 100, 300)
+    ax.set_xticks(powers, [f"$10^{{{p}}}$" for p in powers])
+    ax.set_xticks([], minor=True)
+
+
+def _number(n: float) -> str:
+    power = np.log2(n)
+    return (
+        f"{n:g}"
+        if n < 1e4
+        else "2" + f"{power:.0f}".translate(RAISED)
+        if power == round(power)
+        else f"1e{np.log10(n):.0f}"
+    )
+
+
+def claims(data: Data) -> list[Claim]:
+    """Values on both sides of the step, its place and width, orthogonal tokens, and the gradient's maximum."""
+    rho, deep = data["rho"], data["deep"][:, 1:]
+    labels = [f"ρ = {each:g}" for each in rho]
+    last, mid = data["half_way_tokens"][1:, -1], data["half_way_tokens"][1:, 2]
+    start = int(np.searchsorted(data["n"], 1e3))
+    slope = np.polyfit(np.log(np.log(data["n"][start:])), np.log(data["width"][1:, start:]).T, 1)[0]
+    constant = 2 / ((1 + rho) * (1 - np.sqrt(rho / (1 + rho))))
+    ratio = data["width"][1:, -1] * (1 - rho) * np.log(data["n"][-1]) / constant
+    inside = data["u"] < 0.5
+    gap = np.abs(data["inner"][1:][:, inside] - data["shown"]).max()
+    on_it = 4 * rho / (1 + 3 * rho)
+    found = [
+        on_range(
+            "critical-below", "γ = 0.9/(1 − ρ): outputs are one direction, cosine 1", CHEN, 1, deep[0],
+            np.abs(deep[0] - 1) <= STEEP, labels, note="n = 1e300",
+        ),
+        on_range(
+            "critical-above", "γ = 1.1/(1 − ρ): outputs are as far apart as the inputs, cosine ρ", CHEN, "ρ",
+            deep[2], np.abs(deep[2] - rho) <= STEEP, labels, note="n = 1e300",
+        ),
+        on_range(
+            "critical-place", "the cosine is half way down at γ = 1/(1 − ρ): (1 − ρ)γ", CHEN, 1, last,
+            np.abs(last - 1) <= STEEP, labels, note="n = 1e300",
+        ),
+        on_range(
+            "critical-place-2-20", "the same within 5 % at n = 2²⁰", OWN, 1, mid, np.abs(mid - 1) <= NEAR, labels,
+            note="1 + log(a/(1 − a))/log n, a² = ρ/(1 + ρ)",
+        ),
+        on_range(
+            "critical-value", "cosine on the step itself: 4ρ/(1 + 3ρ)", OWN, "4ρ/(1 + 3ρ)", deep[1],
+            np.abs(deep[1] - on_it) <= STEEP, labels, note="n = 1e300",
+        ),
+        on_range(
+            "critical-width-exponent", "width of the step ∝ (log n)^−1: exponent over n = 1e3 … 1e300", OWN, -1, slope,
+            np.abs(slope + 1) <= NEAR, labels,
+        ),
+        on_range(
+            "critical-width", "width · (1 − ρ) log n, over 2/((1 + ρ)(1 − √(ρ/(1 + ρ))))", OWN, 1, ratio,
+            np.abs(ratio - 1) <= STEEP, labels, note="n = 1e300",
+        ),
+        within(
+            "critical-inner-product", "the inner product of outputs of unequal length does not jump: largest gap to ρ",
+            OWN, 0, gap, 0, 2 / data["tokens"][1], note="γ below half the critical one, n ≥ 1024, ρ = 0.5",
+        ),
+        within(
+            "critical-orthogonal", "orthogonal tokens: half way at γ = ½, not 1", OWN, 0.5,
+            data["half_way_tokens"][0, -1], 0.5 - STEEP, 0.5 + STEEP, note="n = 1e300",
+        ),
+        within(
+            "critical-softmax", "closed form against softmax on explicit vectors: largest gap of cosines", OWN, 0,
+            np.abs(data["explicit_similarity"] - data["exact_at_some"]).max(), 0, 1e-10,
+            note=f"n = {int(data['explicit'])}",
+        ),
+        within(
+            "critical-gradient", "softmax's gradient is largest at the same γ for many tokens: (1 − ρ)γ", OWN, 1,
+            data["best_tokens"][-1], 1 - STEEP, 1 + STEEP,
+            note="n = 1e300; " + ", ".join(
+                f"{each:.3f} at {_number(n)}" for n, each in zip(data["tokens"][:3], data["best_tokens"], strict=False)
+            ),
+        ),
+    ]  # fmt: skip
+    return found

@@ -1,0 +1,216 @@
+"""Equicorrelated tokens: explicit vectors, arbitrary precision from counted pairs, limits, derivatives, bad input."""
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rc_jax import attention, scale
+from rc_jax.attention import AttentionParams, AttentionSpec
+
+CASES = [(0.1, 0.5), (0.7, 0.0), (0.5, 0.3), (1.5, 0.3), (2.0, 0.5), (5.0, 0.9), (30.0, 0.1)]
+
+
+def weights(gamma, rho, n):
+    """Attention to itself and to each other token, 50 digits or more."""
+    gamma, rho, n = mp.mpf(gamma), mp.mpf(rho), mp.mpf(n)
+    beta = gamma * mp.log(n)
+    own, other = mp.exp(beta), mp.exp(rho * beta)
+    total = own + (n - 1) * other
+    return own / total, other / total
+
+
+def gram(gamma, rho, n):
+    """Inner products of outputs, pair by pair of attended tokens: ρ plus 1 − ρ for each that is met twice."""
+    own, other = weights(gamma, rho, n)
+    rho, n = mp.mpf(rho), mp.mpf(n)
+    squared = rho + (1 - rho) * (own**2 + (n - 1) * other**2)
+    inner = rho + (1 - rho) * (2 * own * other + (n - 2) * other**2)
+    return squared, inner, inner / squared
+
+
+def gradient(gamma, rho, n):
+    own, other = weights(gamma, rho, n)
+    return mp.mpf(gamma) * mp.log(n) * (1 - own**2 - (mp.mpf(n) - 1) * other**2)
+
+
+@pytest.mark.parametrize(("gamma", "rho"), CASES)
+def test_against_attention_on_explicit_vectors(x64, gamma, rho):
+    n = 12
+    shared, own = np.full((n, 1), rho**0.5), (1 - rho) ** 0.5 * np.eye(n)
+    x = jnp.asarray(np.concatenate([own, shared, np.zeros((n, 3))], axis=1))
+    spec = AttentionSpec(d_model=n + 4)
+    one = jnp.eye(n + 4)[None]
+    params = AttentionParams(one, one, one, one, None, None, None, None, None, None)
+    beta = gamma * np.log(n)
+    rows = attention.attention_weights(params, x, spec, scale=beta)[0]
+    out = np.asarray(attention.attend(params, x, spec, scale=beta))
+    np.testing.assert_allclose(np.diag(rows), scale.equicorrelated_weight(gamma, rho, n), rtol=1e-12)
+    got, exact = scale.equicorrelated_outputs(gamma, rho, n), out @ out.T
+    np.testing.assert_allclose(got.squared_length, exact[3, 3], rtol=1e-12)
+    np.testing.assert_allclose(got.inner_product, exact[2, 7], rtol=1e-11, atol=1e-15)
+    np.testing.assert_allclose(got.similarity, exact[2, 7] / exact[2, 2], rtol=1e-11, atol=1e-15)
+    norm = np.asarray(scale.gradient_norm(x @ x.T, beta))
+    np.testing.assert_allclose(norm, scale.equicorrelated_gradient(gamma, rho, n), rtol=1e-9)
+
+
+@pytest.mark.parametrize("n", ["2", "3", "1024", "1e9", "1e30", "1e300"])
+def test_against_many_digits(x64, n):
+    with mp.workdps(700):
+        for gamma, rho in [(0.0, 0.5), *CASES]:
+            squared, inner, cosine = gram(gamma, rho, n)
+            got = scale.equicorrelated_outputs(gamma, rho, float(n))
+            tolerance = 1e-13 * (10 + gamma * float(mp.log(n)))  # a logit's own rounding
+            assert got.squared_length == pytest.approx(float(squared), rel=tolerance, abs=1e-300)
+            assert got.inner_product == pytest.approx(float(inner), rel=tolerance, abs=1e-300)
+            assert got.similarity == pytest.approx(float(cosine), rel=tolerance, abs=1e-300)
+            own = scale.equicorrelated_weight(gamma, rho, float(n))
+            assert own == pytest.approx(float(weights(gamma, rho, n)[0]), rel=tolerance, abs=1e-300)
+            norm = scale.equicorrelated_gradient(gamma, rho, float(n))
+            assert norm == pytest.approx(float(gradient(gamma, rho, n)), rel=tolerance, abs=1e-300)
+
+
+@pytest.mark.parametrize("n", [2.0, 50.0, 1024.0, 1e30])
+@pytest.mark.parametrize("rho", [0.0, 1e-6, 0.3, 0.9])
+def test_half_way_point_and_width_against_many_digits(x64, n, rho):
+    with mp.workdps(60):
+        got = scale.critical_gamma(rho, n)
+        half = mp.findroot(lambda g: gram(g, rho, n)[2] - (1 + mp.mpf(rho)) / 2, mp.mpf(float(got)))
+        assert got == pytest.approx(float(half), rel=1e-13)
+        width = -(1 - mp.mpf(rho)) / mp.diff(lambda g: gram(g, rho, n)[2], half)
+    assert scale.transition_width(rho, n) == pytest.approx(float(width), rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [2.0, 3.0, 1024.0, 1e9, 1e300])
+def test_largest_gradient_against_many_digits(x64, n):
+    got = scale.equicorrelated_optimal_gamma(0.4, n)
+    with mp.workdps(60):
+        unit = 0.6 * mp.log(n)  # x at γ = 1: in x = log n + O(log log n) the peak is as wide for every n
+        slope = lambda x: mp.diff(lambda y: gradient(y / unit, 0.4, n), x)  # noqa: E731
+        exact = mp.findroot(slope, float(got) * unit, tol=1e-30) / unit
+    assert got == pytest.approx(float(exact), rel=1e-12)
+    around = jnp.asarray([0.97, 1.0, 1.03]) * got
+    values = scale.equicorrelated_gradient(around, 0.4, n)
+    assert values[1] > values[0] and values[1] > values[2]
+    other = scale.equicorrelated_optimal_gamma(0.0, n)
+    assert other == pytest.approx(0.6 * float(got), rel=1e-13)  # the same x for every ρ
+
+
+def test_limits_of_many_tokens(x64):
+    """Steps, half-way points and widths approach their limits like 1/log n."""
+    rho = jnp.asarray([0.01, 0.3, 0.5, 0.9])
+    step = scale.critical_gamma(rho)
+    np.testing.assert_allclose(step, 1 / (1 - rho), rtol=1e-15)
+    for side, limit in ((0.98, jnp.ones(4)), (1.02, rho), (1.0, 4 * rho / (1 + 3 * rho))):
+        found = scale.equicorrelated_outputs(side * step, rho, 1e300).similarity
+        np.testing.assert_allclose(found, limit, atol=1e-3)
+        np.testing.assert_allclose(scale.similarity_limit(side * step, rho), limit, rtol=1e-15)
+    a = jnp.sqrt(rho / (1 + rho))
+    log_n = 300 * np.log(10.0)
+    offset = ((1 - rho) * scale.critical_gamma(rho, 1e300) - 1) * log_n
+    np.testing.assert_allclose(offset, jnp.log(a / (1 - a)), rtol=1e-10)
+    width = 2 / ((1 - rho**2) * (1 - a) * log_n)
+    np.testing.assert_allclose(scale.transition_width(rho, 1e300), width, rtol=1e-12)
+
+
+def test_orthogonal_tokens_part_at_one_half(x64):
+    assert scale.critical_gamma(0.0) == 0.5
+    np.testing.assert_array_equal(scale.similarity_limit(jnp.asarray([0.49, 0.5, 0.51]), 0.0), [1, 0.5, 0])
+    n = 1e200
+    found = scale.equicorrelated_outputs(jnp.asarray([0.49, 0.5, 0.51]), 0.0, n).similarity
+    np.testing.assert_allclose(found, [1, 0.5, 0], atol=2e-4)
+    assert scale.critical_gamma(0.0, n) == pytest.approx(0.5, abs=1e-12)
+    assert scale.critical_gamma(n**-0.5, n) == pytest.approx(0.75, abs=1e-3)  # ρ = n^{−s}: γ = 1 − s/2
+
+
+@pytest.mark.parametrize("largest", [8e37, 1e300])
+def test_values_and_derivatives_are_finite(largest):
+    """In the whole range of either dtype, orthogonal tokens and uniform attention included."""
+    with jax.enable_x64(largest > 1e100):
+        kind = jnp.float64 if largest > 1e100 else jnp.float32
+        gamma, rho, n = (
+            jnp.asarray(each, kind).ravel()
+            for each in np.meshgrid([0, 0.3, 0.5, 1, 2, 9, 1e3], [0, 1e-30, 1e-5, 0.5, 0.999], [2, 1e3, 1e19, largest])
+        )
+        similarity = jax.vmap(jax.value_and_grad(lambda *a: scale.equicorrelated_outputs(*a).similarity, (0, 1, 2)))
+        value, slopes = similarity(gamma, rho, n)
+        assert all(np.isfinite(each).all() for each in (value, *slopes))
+        assert (value >= rho).all() and (value <= 1).all()
+        for function in (scale.critical_gamma, scale.transition_width, scale.equicorrelated_optimal_gamma):
+            value, slopes = jax.vmap(jax.value_and_grad(function, (0, 1)))(rho, n)
+            assert value.dtype == kind
+            assert all(np.isfinite(each).all() for each in (value, *slopes))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: scale.equicorrelated_outputs(*a).similarity,
+        lambda a: scale.equicorrelated_gradient(*a),
+        lambda a: scale.critical_gamma(*a[1:]),
+        lambda a: scale.transition_width(*a[1:]),
+        lambda a: scale.equicorrelated_optimal_gamma(*a[1:]),
+    ],
+)
+def test_derivatives_match_differences(x64, function):
+    at, steps = jnp.asarray([1.8, 0.4, 500.0]), jnp.asarray([1e-5, 1e-5, 1e-3])
+    ends = jax.jit(jax.vmap(function))(jnp.concatenate([at[None] + jnp.diag(steps), at[None] - jnp.diag(steps)]))
+    reverse, forward = jax.jit(lambda a: (jax.grad(function)(a), jax.jacfwd(function)(a)))(at)
+    np.testing.assert_allclose(reverse, (ends[:3] - ends[3:]) / (2 * steps), rtol=1e-7, atol=1e-15)
+    np.testing.assert_allclose(forward, reverse, rtol=1e-12)
+
+
+def test_width_is_the_slope(x64):
+    gamma = scale.critical_gamma(0.4, 500.0)
+    slope = jax.grad(lambda g: scale.equicorrelated_outputs(g, 0.4, 500.0).similarity)(gamma)
+    assert scale.transition_width(0.4, 500.0) == pytest.approx(float(-0.6 / slope), rel=1e-12)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.floats(0, 5), st.floats(0, 0.95), st.floats(2, 1e9))
+def test_sharper_attention_keeps_tokens_apart(gamma, rho, n):
+    gamma, rho, n = np.float32(gamma), np.float32(rho), np.float32(n)
+    now = scale.equicorrelated_outputs(gamma, rho, n)
+    later = scale.equicorrelated_outputs(gamma + np.float32(0.3), rho, n)
+    slack = 1e-4
+    assert rho - slack <= later.similarity <= now.similarity + slack <= 1 + 2 * slack
+    assert later.squared_length >= now.squared_length - slack
+
+
+def test_results_follow_the_input_dtype(x64):
+    n, rho = jnp.asarray([[64.0], [256.0]], jnp.bfloat16), jnp.asarray([[0.1, 0.2, 0.3]], jnp.bfloat16)
+    assert scale.equicorrelated_outputs(1.0, rho, n).similarity.dtype == jnp.bfloat16
+    for function in (scale.critical_gamma, scale.transition_width, scale.equicorrelated_optimal_gamma):
+        found = jax.eval_shape(function, rho, n)
+        assert found.dtype == jnp.bfloat16
+        assert found.shape == (2, 3)
+    assert scale.similarity_limit(1.0, np.float32(0.5)).dtype == jnp.float32
+    assert scale.critical_gamma(0.5).dtype == jnp.float64
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: scale.equicorrelated_weight(-1.0, 0.5, 8), ValueError, "`gamma` must be >= 0, got -1"),
+        (lambda: scale.equicorrelated_outputs(1.0, 1.0, 8), ValueError, "`rho` must be >= 0 and < 1, got 1"),
+        (lambda: scale.equicorrelated_outputs(1.0, -0.1, 8), ValueError, "`rho` must be >= 0 and < 1"),
+        (lambda: scale.equicorrelated_gradient(1.0, 0.5, 1), ValueError, "`n` must be >= 2, got 1"),
+        (lambda: scale.critical_gamma("0.5"), TypeError, "`rho` must be a real number"),
+        (lambda: scale.critical_gamma(0.5, np.nan), ValueError, "`n` must be finite"),
+        (lambda: scale.transition_width(np.zeros(2), np.full(3, 9.0)), ValueError, "must broadcast together"),
+        (lambda: scale.similarity_limit(1j, 0.5), TypeError, "`gamma` must be a real number"),
+        (lambda: scale.equicorrelated_optimal_gamma(0.5, True), TypeError, "`n` must be a real number"),
+    ],
+)
+def test_bad_input_is_refused_by_name(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_traced_n_below_two_gives_nan():
+    assert np.isnan(jax.jit(lambda n: scale.equicorrelated_outputs(1.0, 0.5, n).similarity)(1.0))
+    assert np.isnan(jax.jit(lambda n: scale.equicorrelated_optimal_gamma(0.5, n))(1.0))
