@@ -26,7 +26,7 @@ LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 # Closed forms and simulations of the same thing: their agreement is evidence only while neither uses the other.
 # What both start from, a definition or a root finder, is common.
 CLOSED = {
-    "scale": {"annealed", "critical", "exact", "fit", "optimum"},
+    "scale": {"annealed", "critical", "exact", "fit", "optimum", "shared_query", "stationary"},
     "sparsity": {"decaying", "features", "rectified", "smooth"},
 }
 SIMULATED = {"scale": {"expected", "random_scores", "typical"}, "sparsity": {"quadrature"}}

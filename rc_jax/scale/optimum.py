@@ -10,8 +10,11 @@ from jaxtyping import Array, Bool, Float
 
 from rc_jax import _checks
 from rc_jax.scale.annealed import at_least_three, at_least_two, log_one_minus_slope, objective
-from rc_jax.scale.root import rising_root
+from rc_jax.scale.root import rising_root_by_secants
+from rc_jax.scale.stationary import approximate_stationarity, first_guess, stationarity
 from rc_jax.special.inputs import as_common
+
+START_STEPS = 5
 
 
 class Optimum(NamedTuple):
@@ -53,8 +56,9 @@ def optimal_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, ".
         >>> print(f"{optimal_scale(1024):.4f} {optimal_scale(1000, dim=128):.3f}")
         2.1465 26.021
     """
-    found = optimize_scale(n, dim)
-    return jnp.where(found.converged, found.scale, jnp.nan)
+    dtype, n, dim = _common(n, dim)
+    scale, converged = _optimize(n, dim)
+    return jnp.where(converged, scale, jnp.nan).astype(dtype)
 
 
 @_checks.guard(n=at_least_two, dim=at_least_three)
@@ -73,30 +77,41 @@ def optimize_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Optimum:
         >>> print(f"{found.scale:.4f} {found.value:.4f} {found.converged}")
         2.1465 1.9364 True
     """
-    if dim is None:
-        dtype, (n,) = as_common(n=n)
-    else:
-        dtype, (n, dim) = as_common(n=n, dim=dim)
-    scale, value, converged = _optimize(n, dim)
+    dtype, n, dim = _common(n, dim)
+    scale, converged = _optimize(n, dim)
+    value = objective(jnp.log(scale), jnp.log(n), dim)
     return Optimum(scale.astype(dtype), value.astype(dtype), converged)
 
 
+def _common(n: ArrayLike, dim: ArrayLike | None) -> tuple:
+    if dim is None:
+        dtype, (n,) = as_common(n=n)
+        return dtype, n, None
+    dtype, (n, dim) = as_common(n=n, dim=dim)
+    return dtype, n, dim
+
+
 @jax.jit
-def _optimize(n: jax.Array, dim: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _optimize(n: jax.Array, dim: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     log_n = jnp.log(jnp.where(n >= 2, n, jnp.nan))
     u, converged = _log_scale(log_n, dim)
-    return jnp.exp(u), objective(u, log_n, dim), converged
+    return jnp.exp(u), converged
 
 
 @jax.custom_jvp
 def _log_scale(log_n: jax.Array, dim: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """Find log α*: the root of log(1 + log(1 − f′)/log n), which is gently curved in log α over all n and d."""
+    """Find log α*: the root of log(`stationarity`/log n), which is gently curved in log α over all n and d."""
 
-    def rising(u: jax.Array) -> jax.Array:
-        return jnp.log(jnp.maximum(log_one_minus_slope(u, jnp.zeros_like(u), dim), tiny)) - jnp.log(log_n)
+    def above(value: jax.Array) -> jax.Array:
+        return jnp.log1p((value - log_n) / log_n)
 
-    tiny = jnp.finfo(log_n.dtype).tiny
-    return rising_root(rising, (jnp.log(log_n) + (0 if dim is None else jnp.log(dim))) / 2)
+    def towards(_: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        u, _ = state
+        value, slope = jax.jvp(lambda u: above(approximate_stationarity(u, dim)), (u,), (jnp.ones_like(u),))
+        return u - value / slope, slope
+
+    u, slope = jax.lax.fori_loop(0, START_STEPS, towards, (first_guess(log_n, dim), jnp.ones_like(log_n)))
+    return rising_root_by_secants(lambda u: above(stationarity(u, dim)), u, slope)
 
 
 def _log_scale_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:

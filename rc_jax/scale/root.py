@@ -1,4 +1,4 @@
-"""The root of a rising function: Newton's steps kept inside a bracket that the steps themselves find."""
+"""The root of a rising function: Newton's or secant steps kept inside a bracket that the steps themselves find."""
 
 from collections.abc import Callable
 
@@ -34,4 +34,36 @@ def rising_root(function: Callable[[jax.Array], jax.Array], start: jax.Array) ->
     infinite = jnp.full_like(start, jnp.inf)
     state = (start, -infinite, infinite, jnp.zeros(start.shape, bool), jnp.zeros((), jnp.int32))
     u, _, _, done, _ = jax.lax.while_loop(unfinished, step, state)
+    return u, done & jnp.isfinite(u)
+
+
+def rising_root_by_secants(
+    function: Callable[[jax.Array], jax.Array], start: jax.Array, slope: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """`rising_root` for a function that is not differentiated; `slope` is about its slope at the start.
+
+    A secant's error is about the product of the last two steps (the function is taken to be gently curved), so that
+    an element stops when that product is less than rounding; at the first step the slope's error counts as the step.
+    """
+    eps = float(jnp.finfo(start.dtype).eps)
+
+    def unfinished(state: tuple) -> jax.Array:
+        done, count = state[-2:]
+        return (count < MAX_STEPS) & ~done.all()
+
+    def step(state: tuple) -> tuple:
+        u, value, slope, move, low, high, done, count = state
+        before, value = value, function(u)
+        slope = jnp.where(count == 0, slope, (value - before) / move)
+        low, high = jnp.where(value < 0, u, low), jnp.where(value < 0, high, u)
+        new = jnp.where(value == 0, u, u + jnp.clip(-value / slope, -LONGEST_STEP, LONGEST_STEP))
+        new = jnp.where((new >= low) & (new <= high), new, (low + high) / 2)
+        last, move = jnp.where(count == 0, new - u, move), new - u
+        small = (jnp.abs(move * last) < 0.1 * eps) | (jnp.abs(move) < 2 * eps) | jnp.isnan(value)
+        return jnp.where(done, u, new), value, slope, move, low, high, done | small, count + 1
+
+    infinite = jnp.full_like(start, jnp.inf)
+    nothing, false = jnp.zeros_like(start), jnp.zeros(start.shape, bool)
+    state = (start, nothing, slope, nothing, -infinite, infinite, false, jnp.zeros((), jnp.int32))
+    u, *_, done, _ = jax.lax.while_loop(unfinished, step, state)
     return u, done & jnp.isfinite(u)

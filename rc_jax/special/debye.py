@@ -79,6 +79,17 @@ def corrections(t: jax.Array, p2: jax.Array) -> tuple[jax.Array, jax.Array]:
     return both[0], both[1]
 
 
+def corrections_written_out(t: jax.Array, p2: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same two sums without a loop: one kernel, many times faster, and not meant to be differentiated."""
+    value, slope = jnp.zeros_like(t), jnp.zeros_like(t)
+    for k, row in reversed(list(enumerate(coefficients(), start=1))):
+        inner, inner_slope = jnp.zeros_like(t), jnp.zeros_like(t)
+        for m, c in reversed(list(enumerate(row))):
+            inner, inner_slope = inner * p2 + float(c), inner_slope * p2 + float((k + 2 * m) * c)
+        value, slope = (value + inner) * t, (slope + inner_slope) * t
+    return value, slope
+
+
 def correction_at_zero(t: jax.Array) -> jax.Array:
     """Σ_k t^k P_k(1), the first of `corrections` at x = 0: Stirling's series, odd powers only."""
     odd = [float(sum(row)) for row in coefficients()][::2]

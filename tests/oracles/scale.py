@@ -1,6 +1,7 @@
 """Optimal scales by arbitrary-precision root finding on integrated moments, and probabilities taken plainly."""
 
 import mpmath as mp
+import numpy as np
 
 
 def moment(alpha, dim):
@@ -25,6 +26,15 @@ def cosine_scale(n, dim, guess, moment=moment_closed):
 
         guess = mp.mpf(float(guess))
         return mp.findroot(lambda a: mp.diff(objective, a), (guess * mp.mpf("0.99"), guess * mp.mpf("1.01")), tol=1e-25)
+
+
+def cosine_stationarity(alpha, dim):
+    """C + log(1 + αC′), C = log M(2α) − 2 log M(α), with a numerical derivative."""
+
+    def concentration(alpha):
+        return mp.log(moment_closed(2 * alpha, dim)) - 2 * mp.log(moment_closed(alpha, dim))
+
+    return concentration(alpha) + mp.log1p(alpha * mp.diff(concentration, alpha))
 
 
 def gaussian_scale(n):
@@ -65,3 +75,31 @@ def entropy_loss(alpha, dim, moment=moment_closed):
     with mp.workdps(40):
         alpha = mp.mpf(alpha)
         return alpha * mp.diff(lambda a: mp.log(moment(a, dim)), alpha) - mp.log(moment(alpha, dim))
+
+
+def jacobian(scores, alpha):
+    """α(diag p − p pᵀ) of softmax, in many digits, as double precision."""
+    with mp.workdps(40):
+        weights = [mp.exp(mp.mpf(float(alpha)) * mp.mpf(float(s))) for s in scores]
+        total = mp.fsum(weights)
+        p = [w / total for w in weights]
+        rows = [[float(alpha * ((a if i == j else 0) - a * b)) for j, b in enumerate(p)] for i, a in enumerate(p)]
+    return np.array(rows)
+
+
+def threshold_weights(scores, alpha, power):
+    """max(αs/power − τ, 0)^power that add up to one, τ by bisection."""
+    logits = alpha * (scores - scores.max()) / power
+    low, high = -1.0, 0.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        if (np.maximum(logits - middle, 0) ** power).sum() > 1:
+            low = middle
+        else:
+            high = middle
+    return np.maximum(logits - low, 0) ** power
+
+
+def absolute_moment(k):
+    """E|s|^k of a standard normal, integrated."""
+    return float(mp.quad(lambda s: s**k * mp.exp(-s * s / 2), [0, 2, 5, 20]) * mp.sqrt(2 / mp.pi))

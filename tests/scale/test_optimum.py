@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jax import export
 
 from rc_jax import scale
-from rc_jax.scale import optimum
+from rc_jax.scale import annealed, optimum, root, stationary
 from tests.oracles import scale as oracle
 
 GRID = 40 * np.arange(1, 501)
@@ -147,6 +147,47 @@ def test_batches_agree_with_single_calls(x64):
     np.testing.assert_allclose(whole, jax.vmap(scale.optimal_scale, (0, None))(n, 128), rtol=1e-13)
     np.testing.assert_allclose(whole[3], scale.optimal_scale(1e9, 128), rtol=1e-13)
     assert jax.eval_shape(scale.optimal_scale, n[:, None], jnp.asarray([3.0, 128.0])).shape == (4, 2)
+
+
+def test_one_pass_is_the_stationarity_that_differentiation_finds(x64):
+    """On both sides of every change of form: α or √(v² + α²) at 36, v at 36, and far from them."""
+    alpha, dim = np.meshgrid([1e-2, 1.0, 12.0, 35.9, 36.1, 150.0, 1e6], [3, 3.5, 5, 34, 73.9, 74.1, 1e3, 65536])
+    u, dim = jnp.log(alpha.ravel()), jnp.asarray(dim.ravel())
+    expected = annealed.log_one_minus_slope(u, jnp.zeros_like(u), dim)
+    np.testing.assert_allclose(stationary.stationarity(u, dim), expected, rtol=1e-11, atol=1e-14)
+    u = jnp.asarray([-3.0, 0.0, 1.0])
+    expected = annealed.log_one_minus_slope(u, jnp.zeros_like(u), None)
+    np.testing.assert_allclose(stationary.stationarity(u, None), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("dim", [3, 5, 20, 70, 128])
+def test_stationarity_matches_arbitrary_precision(dtype, dim):
+    alpha = jnp.asarray([0.5, 5.0, 20.0, 40.0, 100.0], dtype)
+    got = stationary.stationarity(jnp.log(alpha), jnp.full_like(alpha, dim))
+    for a, value in zip(jnp.exp(jnp.log(alpha)), got, strict=True):
+        with mp.workdps(40):
+            exact = oracle.cosine_stationarity(mp.mpf(float(a)), dim)
+        assert abs(float(value - float(exact))) < 24 * float(jnp.finfo(dtype).eps) * max(1, float(exact))
+
+
+def test_every_search_ends(dtype):
+    rng = np.random.default_rng(0)
+    n = np.exp(rng.uniform(np.log(2), np.log(1e9), 4000)).astype(dtype)
+    dim = np.exp(rng.uniform(np.log(3), np.log(65536), 4000)).astype(dtype)
+    assert scale.optimize_scale(n, dim).converged.all()
+    assert scale.optimize_scale(n).converged.all()
+    assert scale.optimize_scale(np.asarray(1e19, dtype), 3).converged
+
+
+def test_secants_find_roots_from_wrong_slopes_and_say_where_they_fail(x64):
+    root_at = jnp.asarray([-7.0, 0.0, 0.3, 40.0])
+    solve = jax.jit(lambda slope: root.rising_root_by_secants(lambda u: jnp.arctan(u - root_at), jnp.ones(4), slope))
+    for slope in (0.05, 1.0, 30.0):
+        u, converged = solve(jnp.full(4, slope))
+        assert converged.all()
+        np.testing.assert_allclose(u, root_at, atol=1e-14)
+    u, converged = jax.jit(lambda u: root.rising_root_by_secants(lambda u: u**3 + u, u, u))(jnp.asarray([jnp.nan, 1.0]))
+    assert converged.tolist() == [False, True]
 
 
 @settings(deadline=None, max_examples=15)
