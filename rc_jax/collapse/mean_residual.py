@@ -128,7 +128,7 @@ def sum_at_largest(
 
 
 def _most(dtype: DTypeLike) -> float:
-    """The logarithm of a number whose square and more does not overflow."""
+    """The logarithm of the largest factor that a derivative is given; a few of them in a row do not overflow."""
     return math.log(float(jnp.finfo(dtype).max)) / 4
 
 
@@ -176,17 +176,9 @@ def heads(
 
     Sizes are carried head by head: what one head gives may be far below the smallest number beside another's.
     """
-    alpha = jnp.asarray(default_scale(spec) if scale is None else scale, state.mean.dtype)
-    alpha = jnp.broadcast_to(alpha, (spec.heads,))
-    query_mean = jnp.einsum("d,hdk->hk", state.mean, params.query, precision=spec.precision)
-    if spec.bias:
-        assert params.query_bias is not None
-        query_mean = query_mean + params.query_bias
-    query = alpha[:, None, None] * project(state.direction, params.query, None, spec)
     _, key, log_key = _columns(params, state, spec, params.key, params.key_bias)
     value_mean, value, log_value = _columns(params, state, spec, params.value, params.value_bias)
-    slope = jnp.einsum("hjk,hk->hj", key, alpha[:, None] * query_mean, precision=spec.precision)
-    pair = jnp.einsum("hik,hjk->hij", query, key, precision=spec.precision)
+    slope, pair = score_parts(params, state.mean, state.direction, key, spec, scale)
     seen = None if mask is None else mask[None]
     if spec.top_k is not None:
         # The order of the logits over e^log_key, which may underflow.
@@ -195,6 +187,26 @@ def heads(
     mean = jnp.exp(log_value)[:, None] * jnp.einsum("hj,hjk->hk", shared, value, precision=spec.precision)
     rows = jnp.einsum("hij,hjk->hik", rest, value, precision=spec.precision)
     return Heads(value_mean + mean, rows, log_value + log_rest)
+
+
+def score_parts(
+    params: AttentionParams,
+    mean: Float[Array, " feature"],
+    direction: Float[Array, "token feature"],
+    key: Float[Array, "head column width"],
+    spec: AttentionSpec,
+    scale: ArrayLike | None,
+) -> tuple[Float[Array, "head column"], Float[Array, "head token column"]]:
+    """The mean token's scores and those of the tokens' directions, Ê, against the keys' differences."""
+    alpha = jnp.asarray(default_scale(spec) if scale is None else scale, mean.dtype)
+    alpha = jnp.broadcast_to(alpha, (spec.heads,))
+    query_mean = jnp.einsum("d,hdk->hk", mean, params.query, precision=spec.precision)
+    if spec.bias:
+        assert params.query_bias is not None
+        query_mean = query_mean + params.query_bias
+    query = alpha[:, None, None] * project(direction, params.query, None, spec)
+    slope = jnp.einsum("hjk,hk->hj", key, alpha[:, None] * query_mean, precision=spec.precision)
+    return slope, jnp.einsum("hik,hjk->hij", query, key, precision=spec.precision)
 
 
 def _columns(
@@ -274,8 +286,7 @@ def _from_first_row(
 def _exp_below(logs: Float[Array, "head #token column"], factor: Float[Array, " head"]) -> Array:
     """e^(logs − factor) up to 1: large logarithms that a compiler computes twice may round above their own maximum."""
     below = logs - factor[:, None, None]
-    # Not `minimum`, which halves the derivative at the maximum itself; nothing of e^-inf reaches a derivative.
-    return jnp.exp(jnp.where((below > 0) | jnp.isneginf(logs), jnp.where(jnp.isneginf(logs), -jnp.inf, 0), below))
+    return jnp.exp(jnp.where(below > 0, 0, below))  # not `minimum`, which halves the derivative at the maximum itself
 
 
 def log_softmax(logits: Float[Array, "*rows token"]) -> Float[Array, "*rows token"]:

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
-from rc_jax.attention.layer import default_scale, project
+from rc_jax.attention.layer import project
 from rc_jax.collapse import mean_residual
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 
@@ -68,18 +68,10 @@ def freeze(
     mask: Bool[Array, "token token"] | None,
 ) -> Frozen:
     """The attention matrices of one layer of softmax on dot products, for the tokens that come to it."""
-    alpha = jnp.asarray(default_scale(spec) if scale is None else scale, state.direction.dtype)
-    alpha = jnp.broadcast_to(alpha, (spec.heads,))
-    size = jnp.exp(state.log_size)
-    mean = jnp.exp(state.log_mean) * state.mean[0]
-    query_mean = jnp.einsum("d,hdk->hk", mean, params.query, precision=spec.precision)
-    if spec.bias:
-        assert params.query_bias is not None
-        query_mean = query_mean + params.query_bias
-    query = alpha[:, None, None] * project(state.direction, params.query, None, spec)
     key = project(state.direction, params.key, None, spec)
-    common = size * jnp.einsum("hjk,hk->hj", key, alpha[:, None] * query_mean, precision=spec.precision)
-    pair = jnp.einsum("hik,hjk->hij", query, key, precision=spec.precision)
+    mean = jnp.exp(state.log_mean) * state.mean[0]
+    slope, pair = mean_residual.score_parts(params, mean, state.direction, key, spec, scale)
+    common = jnp.exp(state.log_size) * slope
     seen = None if mask is None else mask[None]
     return Frozen(*mean_residual.split_weights(common, pair, jnp.broadcast_to(2 * state.log_size, spec.heads), seen))
 

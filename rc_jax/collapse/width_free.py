@@ -65,7 +65,9 @@ def sample_log_residuals(
     Equal in law to `log_residuals(network.random_layers(key, spec, gain=gain), x, spec)`, with time and memory that do
     not grow with d_model: n tokens span n dimensions, and Gaussian weights do not prefer a basis (this package's own
     result; the proof is in docs/width_free.md). A draw differs from the one that `random_layers` makes of the same key.
-    It is as right at depth as `log_residuals`, and its gradient in `x`, `gain` and `scale` has the mean of that one's.
+    It has the arithmetic of `log_residuals`, but not its second computation: where softmax is saturated (a `gain` of 2
+    and more, or many layers with skip connections) a number may come back that the dtype cannot decide, without a NaN.
+    Its gradient in `x`, `gain` and `scale` has the mean of that one's.
 
     Args:
         key: a typed key; another key, another draw.
