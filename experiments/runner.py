@@ -151,12 +151,19 @@ def stored_result(run: Run, name: str, figure: Figure) -> store.Stored | None:
 
 
 def compute(figure: Figure, spec: Any) -> tuple[dict[str, np.ndarray], float]:
-    """Run `compute` in the spec's precision; its arrays and the seconds it took."""
+    """Run `compute` in the spec's precision; its arrays and the seconds it took.
+
+    Its compiled programs serve no other figure and are let go: each holds maps of memory, of which Linux grants a
+    process 65 530, and past them XLA crashes.
+    """
     import jax
 
     start = time.perf_counter()
-    with jax.enable_x64(spec.dtype == "float64"):
-        data = store.numbers(figure.compute(spec))
+    try:
+        with jax.enable_x64(spec.dtype == "float64"):
+            data = store.numbers(figure.compute(spec))
+    finally:
+        jax.clear_caches()
     return data, time.perf_counter() - start
 
 

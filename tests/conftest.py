@@ -1,6 +1,7 @@
 """Eight virtual devices, strict promotion, and double precision on request. Runs before jax is imported."""
 
 import os
+import pathlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
@@ -11,6 +12,21 @@ import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+MAPS = pathlib.Path("/proc/self/maps")
+MOST_MAPS = 20_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Let go of compiled programs before there are too many: XLA maps memory for each, and crashes where Linux refuses.
+
+    Linux grants a process 65 530 maps; a worker that ran half of these tests would need more.
+    """
+    yield
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
 
 
 @pytest.fixture
