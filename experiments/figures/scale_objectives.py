@@ -1,0 +1,308 @@
+"""Other measures of softmax's gradient, and other normalisers: which scale is best then, and does it follow log n?"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import experiments.figure
+from experiments import style
+from experiments.figure import About
+from experiments.ledger import Claim, on_range, within
+from rc_jax import ensemble, scale
+
+READERS = "readers under kexue.fm/archives/9812"
+OWN = "this package's own result"
+NORMS = (
+    scale.jacobian_trace,
+    scale.jacobian_largest_entry,
+    scale.jacobian_frobenius_norm,
+    scale.jacobian_spectral_norm,
+)
+NAMES = ("½‖J‖₁, trace", "largest entry", "Frobenius norm", "spectral norm")
+NORMALISERS = ("softmax", "entmax15", "sparsemax")
+TITLES = ("softmax", "1.5-entmax", "sparsemax")
+LOW, HIGH = 1.0, 5.0  # “the optimum is between 1 and 5”
+CLEAN = 0.01  # relative misfit of a law that may be called clean
+FLAT = 0.05  # exponent of n below which a gradient does not depend on it
+SMALLEST = 1e-37
+BATCHES = 8
+BLOCKS = 8
+ABOUT = About(
+    title="Other objectives: the mean has no best scale, the typical row has one near α_c",
+    caption=(
+        "n standard normal scores, J the Jacobian of p(αs). Left above: four sizes of J grow with α on the mean, "
+        "towards E max s or half of it. Right above: the α that maximises the mean logarithm, 2 standard errors. "
+        "Left below: the mean trace (points) is E Σ p s (lines) for every normaliser that is a regularised maximum, "
+        "hence rises with α. Right below: the sixth-power normaliser, whose gradient knows neither scale nor n."
+    ),
+    formula="J = α(diag g − ggᵀ/Σg), g = p, √p or 1 on the support;   E tr J = E Σ p s;   a = s⁶/Σs⁶: J(ts) = J(s)/t",
+    minutes={"smoke": 0.15, "quick": 0.3, "full": 30},
+)
+Data = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Spec(experiments.figure.Spec):
+    """Sizes 4^first … 4^last, prefixes of the same rows; the normalisers are compared at the last but one."""
+
+    first: int = 2
+    last: int = 6
+    samples: int = 192
+    points: int = 25
+
+
+PRESETS = {
+    "smoke": Spec(last=4, samples=32, points=13),
+    "quick": Spec(),
+    "full": Spec(last=9, samples=2048, points=49),
+}
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """Means and mean logarithms of every norm on a grid of α, in batches; normalisers; the sixth power."""
+    sizes = 4 ** np.arange(spec.first, spec.last + 1)
+    alpha = np.unique(np.concatenate([np.geomspace(0.8, 12, spec.points), [HIGH, 20.0, 40.0]]))
+    few = np.geomspace(0.03, 12, spec.points // 2)
+    best = np.asarray(scale.optimal_scale_exact(sizes.astype(np.float32)))
+    draw = _row(sizes, alpha, few, best)
+    key = jax.random.key(spec.seed)
+    parts = [
+        ensemble.run(draw, jax.random.fold_in(key, i), spec.samples // BATCHES, batch_size=8) for i in range(BATCHES)
+    ]
+    batches = {name: np.stack([part.mean[name] for part in parts]) for name in parts[0].mean}
+    typical = np.stack([_peaks(alpha, batches["log"].mean(0))] + [
+        _peaks(alpha, np.delete(batches["log"], i, 0).mean(0)) for i in range(BATCHES)
+    ])  # fmt: skip
+    misfits = np.array([_misfit(sizes, each[1]) for each in typical])
+    data = {
+        "n": sizes, "alpha": alpha, "few": few, "best": best, "typical": typical[0],
+        "typical_error": _jackknife(typical[1:]), "misfit": misfits[0], "misfit_error": _jackknife(misfits[1:]),
+        "bound": np.max([part.maximum["bound"] for part in parts]),
+        "homogeneous": np.max([part.maximum["homogeneous"] for part in parts]),
+        "identity_z": _z(parts),
+    }  # fmt: skip
+    for name in ("norm", "trace", "product", "power", "softmax", "largest", "later"):
+        data[name] = batches[name].mean(0)
+        data[f"{name}_error"] = batches[name].std(0, ddof=1) / BATCHES**0.5
+    return data
+
+
+def _row(sizes: np.ndarray, alpha: np.ndarray, few: np.ndarray, best: np.ndarray):
+    """Everything that one row of scores has to say; it is cut into at most BLOCKS rows of each smaller size."""
+    at_five = int(np.abs(alpha - HIGH).argmin())
+
+    def one(key: jax.Array) -> dict[str, jax.Array]:
+        scores = jax.random.normal(key, (int(sizes[-1]),))
+        grid = jnp.asarray(alpha, scores.dtype)
+        parts = [scores.reshape(-1, 1, int(n))[:BLOCKS] for n in sizes]
+        every = [jnp.stack([norm(part, grid) for norm in NORMS]) for part in parts]  # (norm, block, α) for each size
+        norms = jnp.stack([each.mean(1) for each in every], 1)
+        logs = jnp.stack([jnp.log(jnp.maximum(each, SMALLEST)).mean(1) for each in every], 1)
+        middle, some = parts[-2], jnp.asarray(few, scores.dtype)
+        trace = jnp.stack([scale.jacobian_trace(middle, some, name).mean(0) for name in NORMALISERS])
+        product = jnp.stack([(weights * middle).sum(-1).mean(0) for weights in _weights(middle, some)])
+        power = [scale.power_gradient_norm(part).mean() for part in parts]
+        tripled = [3 * scale.power_gradient_norm(3 * part).mean() for part in parts]
+        softmax = [scale.gradient_norm(part, float(a)).mean() for part, a in zip(parts, best, strict=True)]
+        return {
+            "norm": norms, "log": logs, "trace": trace, "product": product, "difference": trace - product,
+            "power": jnp.stack(power), "homogeneous": jnp.abs(jnp.stack(tripled) / jnp.stack(power) - 1),
+            "softmax": jnp.stack(softmax), "largest": jnp.stack([part.max(-1).mean() for part in parts]),
+            "bound": jnp.stack([(each[1] / grid[None] * 4).max() for each in every]),
+            "later": norms[1][:, -2] - norms[1][:, at_five],
+        }  # fmt: skip
+
+    return one
+
+
+def _weights(scores: jax.Array, alpha: jax.Array) -> list[jax.Array]:
+    return [
+        jax.nn.softmax(alpha[None, :, None] * scores, axis=-1),
+        scale.entmax15(scores, alpha),
+        scale.sparsemax(scores, alpha),
+    ]
+
+
+def _misfit(n: np.ndarray, optima: np.ndarray) -> float:
+    """Of the better of c log n and c √log n."""
+    return min(float(scale.relative_residual(n.astype(float), optima, law)) for law in ("log", "sqrt_log"))
+
+
+def _jackknife(left_out: np.ndarray) -> np.ndarray:
+    """Standard error from the values found with each batch left out."""
+    return np.sqrt((len(left_out) - 1) / len(left_out) * ((left_out - left_out.mean(0)) ** 2).sum(0))
+
+
+def _z(parts: list) -> np.ndarray:
+    """How far E tr J − E Σ p s is from zero, in standard errors over all batches."""
+    mean = np.mean([part.mean["difference"] for part in parts], 0)
+    error = np.sqrt(np.mean([part.standard_error["difference"] ** 2 for part in parts], 0) / len(parts))
+    return mean / error
+
+
+def _peaks(alpha: np.ndarray, curves: np.ndarray) -> np.ndarray:
+    """Where each curve (last axis) peaks in log α: vertex of the parabola through the five points around its top."""
+    u = np.log(alpha)
+    flat = curves.reshape(-1, alpha.size)
+    found = np.empty(len(flat))
+    for i, curve in enumerate(flat):
+        top = np.clip(curve.argmax(), 2, alpha.size - 3)
+        near = slice(top - 2, top + 3)
+        a, b, _ = np.polyfit(u[near] - u[top], curve[near], 2)
+        found[i] = np.exp(u[top] - b / (2 * a))
+    return found.reshape(curves.shape[:-1])
+
+
+def plot(data: Data) -> Figure:
+    """Means against α, typical optima against n, three normalisers, and the sixth power."""
+    drawing, axes = style.figure(columns=2, rows=2)
+    for panel, ax in zip((_means, _optima, _normalisers, _power), axes, strict=True):
+        panel(ax, data)
+    return drawing
+
+
+def _means(ax: Axes, data: Data) -> None:
+    n, alpha = int(data["n"][-2]), data["alpha"]
+    for i, name in enumerate(NAMES):
+        _points(ax, alpha, data["norm"][i, -2], data["norm_error"][i, -2], i, name, line=True)
+    top = float(data["largest"][-2])
+    ax.set_ylim(-0.2, 1.75 * top)
+    _level(ax, alpha[0], top, "E max s")
+    _level(ax, alpha[0], top / 2, "½ E max s")
+    ax.set_xscale("log")
+    style.labels(ax, "α, scale of the scores", "mean size of the Jacobian", f"No size has a best scale, n = {n}")
+    style.legend(ax, "upper left")
+
+
+def _optima(ax: Axes, data: Data) -> None:
+    n = data["n"]
+    ax.axhspan(LOW, HIGH, color=style.colour("published"), alpha=0.1, linewidth=0)
+    ax.annotate("“1 to 5”", (n[0], HIGH - 0.05), color=style.colour("published"), fontsize=9, va="top")
+    for i, name in enumerate(NAMES):
+        _points(ax, n, data["typical"][i], data["typical_error"][i], i, name)
+    line = np.geomspace(n[0], n[-1], 60)
+    ax.plot(line, np.sqrt(2 * np.log(line)), color=style.colour("theory"), label="α$_c$ = √(2 log n)")
+    ax.plot(line, scale.optimal_scale_exact(line), color=style.colour("reference"), dashes=(5, 2), label="annealed α*")
+    ax.set_xscale("log")
+    ax.set_ylim(0.8, 9.8)
+    style.labels(ax, "n, number of keys", "α that maximises the mean logarithm", "What suits a typical row")
+    style.legend(ax, "upper left", columns=2)
+
+
+def _normalisers(ax: Axes, data: Data) -> None:
+    alpha = data["few"]
+    for i, name in enumerate(TITLES):
+        look = style.cycle(i)
+        ax.plot(alpha, data["product"][i], color=look["color"], linestyle=look["linestyle"])
+        _points(ax, alpha, data["trace"][i], data["trace_error"][i], i, name)
+    _level(ax, alpha[0], float(data["largest"][-2]), "E max s")
+    ax.set_xscale("log")
+    style.labels(
+        ax,
+        "α, scale of the scores",
+        "mean trace of the Jacobian",
+        f"Points: E tr J, lines: E Σ p s, n = {data['n'][-2]}",
+    )
+    style.legend(ax, "lower right")
+
+
+def _power(ax: Axes, data: Data) -> None:
+    n = data["n"]
+    for i, (name, label) in enumerate((("power", "s⁶/Σs⁶, any scale"), ("softmax", "softmax at the annealed α*"))):
+        _points(ax, n, data[name], data[f"{name}_error"], i, label)
+    line = np.geomspace(n[0], n[-1], 60)
+    annealed = np.asarray(scale.annealed_power_gradient(line))
+    ax.plot(line[annealed > 1], annealed[annealed > 1], color=style.colour("theory"), label="2.553 − 81.7/n")
+    ax.set_xscale("log")
+    style.labels(ax, "n, number of keys", "mean ½‖J‖₁ for standard normal scores", "The sixth power against softmax")
+    style.legend(ax, "lower right")
+
+
+def _points(
+    ax: Axes, x: np.ndarray, y: np.ndarray, error: np.ndarray, index: int, label: str, line: bool = False
+) -> None:
+    """Points with bars of two standard errors."""
+    look = style.cycle(index)
+    joined = look["linestyle"] if line else "none"
+    ax.errorbar(x, y, 2 * error, color=look["color"], marker=look["marker"], linestyle=joined, label=label)
+
+
+def _level(ax: Axes, x: float, y: float, text: str) -> None:
+    """A horizontal guide named at its left end."""
+    style.reference(ax, y=y)
+    ax.annotate(text, (x, y), xytext=(0, 3), textcoords="offset points", fontsize=8.5, color=style.colour("reference"))
+
+
+def claims(data: Data) -> list[Claim]:
+    """What readers of the source say of the largest entry and of the sixth power, and this package's identities."""
+    return [*_largest_entry(data), *_others(data)]
+
+
+def _largest_entry(data: Data) -> list[Claim]:
+    n, typical, error = data["n"], data["typical"][1], data["typical_error"][1]
+    ratio = data["norm"][1, -2, -1] / data["norm"][0, -2, -1]
+    return [
+        within(
+            "objectives-quarter", "largest entry of J over α/4, largest value found", READERS, "≤ 1", data["bound"],
+            0.0, 1 + 1e-5,
+        ),
+        on_range(
+            "objectives-entry-1-to-5", "the α best for the largest entry is between 1 and 5", READERS, "1 … 5", typical,
+            (typical - 2 * error <= HIGH) & (typical + 2 * error >= LOW), n, note="for a typical row; labels are n",
+        ),
+        within(
+            "objectives-entry-mean", "the mean of the largest entry is smaller at α = 20 than at 5, by", READERS, "> 0",
+            -data["later"][-2], 0.0, np.inf, data["later_error"][-2],
+            note=f"n = {n[-2]}; the mean rises towards ½ E max s, so that it has no best α",
+        ),
+        within(
+            "objectives-entry-law", "neither c log n nor c √log n fits that α to 1 %: smaller misfit", READERS,
+            "no clean law", data["misfit"], CLEAN, np.inf, data["misfit_error"], note=f"n = {n[0]} … {n[-1]}",
+        ),
+        within(
+            "objectives-entry-half", "α = 40: mean largest entry over mean trace, → ½", OWN, 0.5, ratio, 0.45, 0.5,
+            note=f"n = {n[-2]}",
+        ),
+    ]  # fmt: skip
+
+
+def _others(data: Data) -> list[Claim]:
+    n, critical = data["n"], np.sqrt(2 * np.log(data["n"]))
+    many = n >= 64
+    log = np.log(n[many])
+    weights = (log - log.mean()) / ((log - log.mean()) ** 2).sum()
+    power, power_error = data["power"][many], data["power_error"][many]
+    found = [
+        within(
+            "objectives-parts", "E tr J = E Σ p s for softmax, 1.5-entmax and sparsemax", OWN, "|z| < 5",
+            np.abs(data["identity_z"]).max(), 0.0, 5.0, note="measured: largest |z|",
+        ),
+        within(
+            "objectives-power-scale", "s⁶/Σs⁶: t J(ts)/J(s) − 1, largest", READERS, 0.0, data["homogeneous"], 0.0, 1e-4,
+            note="t = 3; so no scale is better than another, whatever n",
+        ),
+        within(
+            "objectives-power-n", f"s⁶/Σs⁶: mean gradient ∝ n^c from n = {n[many][0]} on, c within ±{FLAT:g}", READERS,
+            0.0, (weights * np.log(power)).sum(), -FLAT, FLAT,
+            np.sqrt(((weights * power_error / power) ** 2).sum()),
+        ),
+        on_range(
+            "objectives-power-larger", "mean gradient of s⁶/Σs⁶ is larger than softmax's at the annealed α*", OWN,
+            "> 1", data["power"] / data["softmax"], data["power"] > data["softmax"], n, note="measured: the ratio",
+        ),
+    ]  # fmt: skip
+    for i, key in ((0, "trace"), (2, "frobenius"), (3, "spectral")):
+        typical, error = data["typical"][i], data["typical_error"][i]
+        found.append(
+            on_range(
+                f"objectives-typical-{key}", f"typical optimum for the {NAMES[i]} between α_c and 2 α_c", OWN, "1 … 2",
+                typical / critical, (typical + 2 * error >= critical) & (typical - 2 * error <= 2 * critical), n,
+                note="measured: in units of α_c = √(2 log n)",
+            )
+        )  # fmt: skip
+    return found

@@ -1,0 +1,207 @@
+"""Other sizes of the Jacobian than the sum of its entries: the largest entry, the spectral and the Frobenius norm.
+
+For softmax, sparsemax and 1.5-entmax alike the Jacobian of p(αs) by s is α(diag g − ggᵀ/G), G = Σg, with g = p for
+softmax, 1 on the support for sparsemax and √p for 1.5-entmax. Its off-diagonal entries are not positive and its rows
+add up to zero, so that half the sum of the magnitudes is the trace.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from rc_jax import _checks
+from rc_jax.scale.gradient import _rows
+from rc_jax.scale.normalisers import entmax15_root, shifted, sparsemax_weights
+from rc_jax.scale.root import rising_root
+
+NORMALISERS = ("softmax", "sparsemax", "entmax15")
+checked = _checks.guard(scores=_rows, alpha=_checks.positive, normaliser=_checks.one_of(NORMALISERS))
+
+
+@checked
+def jacobian_trace(
+    scores: Float[Array, "... score"], alpha: ArrayLike, normaliser: str = "softmax"
+) -> Float[Array, "..."]:
+    """Trace of the Jacobian of a normaliser, which is half the sum of the magnitudes of its entries.
+
+    Formula: α(G − Σg²/G). Softmax: α(1 − Σp²), `gradient_norm`; sparsemax with k keys: α(k − 1); 1.5-entmax:
+    α(Σ√p − 1/Σ√p). For standard normal scores its mean is E Σ p s for all three, and never falls with α.
+
+    Args:
+        scores: s, dimensionless; the last axis is normalised.
+        alpha: α > 0, a scalar or any shape that broadcasts with the leading axes of `scores`.
+        normaliser: "softmax", "sparsemax" or "entmax15".
+
+    Returns:
+        The trace, in the dtype of `scores`; shape of alpha broadcast with `scores.shape[:-1]`.
+
+    Raises:
+        TypeError: if `scores` is not a floating-point array or `alpha` is not real.
+        ValueError: if there are fewer than two scores, or α <= 0, or the shapes do not broadcast, or the normaliser
+            is unknown.
+
+    Source: Su Jianlin, kexue.fm/archives/9812, for softmax; Peters, Niculae and Martins (2019) for the Jacobians.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rc_jax.scale import jacobian_trace
+        >>> print(jacobian_trace(jnp.array([1.0, 0.5, -1.0]), 1.0, "sparsemax"))  # two keys in the support
+        1.0
+    """
+    return _trace(*_weights(scores, alpha, normaliser)).astype(scores.dtype)
+
+
+@checked
+def jacobian_largest_entry(
+    scores: Float[Array, "... score"], alpha: ArrayLike, normaliser: str = "softmax"
+) -> Float[Array, "..."]:
+    """Largest magnitude among the entries of a normaliser's Jacobian; it stands at the largest score, on the diagonal.
+
+    Formula: α g₁(1 − g₁/G). Softmax: α p₁(1 − p₁) with p₁ the largest probability, at most α/4. It is the largest,
+    for p_i p_j ≤ p_i(1 − p_i), and p_i(1 − p_i) with p_i ≤ p₁, p_i ≤ 1 − p₁ is at most p₁(1 − p₁). Arguments, result's
+    shape and errors as `jacobian_trace`.
+
+    Raises:
+        TypeError: if `scores` is not a floating-point array or `alpha` is not real.
+        ValueError: if there are fewer than two scores, or α <= 0, or the shapes do not broadcast, or the normaliser
+            is unknown.
+
+    Source: a reader's proposal under kexue.fm/archives/9812.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rc_jax.scale import jacobian_largest_entry
+        >>> print(jacobian_largest_entry(jnp.array([0.0, 0.0]), 2.0))  # α/4
+        0.5
+    """
+    tail, factor = _weights(scores, alpha, normaliser)
+    rest = tail.sum(-1)
+    return (factor * (rest / (1 + rest))).astype(scores.dtype)
+
+
+@checked
+def jacobian_frobenius_norm(
+    scores: Float[Array, "... score"], alpha: ArrayLike, normaliser: str = "softmax"
+) -> Float[Array, "..."]:
+    """Frobenius norm of a normaliser's Jacobian, without forming it.
+
+    Formula: α √(Σ g_i²(1 − g_i/G)² + Σ_{i≠j} g_i²g_j²/G²); softmax: α √(Σp² − 2Σp³ + (Σp²)²), sparsemax with k keys:
+    α √(k − 1). Arguments, result's shape and errors as `jacobian_trace`.
+
+    Raises:
+        TypeError: if `scores` is not a floating-point array or `alpha` is not real.
+        ValueError: if there are fewer than two scores, or α <= 0, or the shapes do not broadcast, or the normaliser
+            is unknown.
+
+    Source: this package's own.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rc_jax.scale import jacobian_frobenius_norm
+        >>> print(jacobian_frobenius_norm(jnp.array([0.0, 0.0]), 2.0))  # the Jacobian is (1/2)[[1, -1], [-1, 1]]
+        1.0
+    """
+    return _frobenius(*_weights(scores, alpha, normaliser)).astype(scores.dtype)
+
+
+@checked
+def jacobian_spectral_norm(
+    scores: Float[Array, "... score"], alpha: ArrayLike, normaliser: str = "softmax"
+) -> Float[Array, "..."]:
+    """Spectral norm of a normaliser's Jacobian, its largest eigenvalue, from the secular equation.
+
+    Formula: α x, where x between the two largest g solves Σ g_i/(g_i − x) = 0. With g₁ = 1 that balances positive
+    terms, 1/(1 − x) = Σ_{i>1} g_i/(x − g_i), and with y = (x − g₂)/(1 − g₂) it reads y/(1 − y) = Σ g_i r_i, r_i =
+    (1 − g₂)y/(g₂ − g_i + (1 − g₂)y), where ties are no exception. A few passes over the scores, no matrix. Between
+    α p₁(1 − p₁) and twice that for softmax; α for sparsemax. Arguments, result's shape and errors as `jacobian_trace`.
+
+    Raises:
+        TypeError: if `scores` is not a floating-point array or `alpha` is not real.
+        ValueError: if there are fewer than two scores, or α <= 0, or the shapes do not broadcast, or the normaliser
+            is unknown.
+
+    Source: this package's own; the secular equation is Golub (1973).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rc_jax.scale import jacobian_spectral_norm
+        >>> print(f"{jacobian_spectral_norm(jnp.zeros(5), 2.0):.4f}")  # (2/5) times a projection
+        0.4000
+    """
+    return _spectral(*_weights(scores, alpha, normaliser)).astype(scores.dtype)
+
+
+@jax.jit
+def _trace(tail: jax.Array, factor: jax.Array) -> jax.Array:
+    rest, squares = tail.sum(-1), (tail * tail).sum(-1)
+    return factor * ((2 * rest + jnp.maximum(rest * rest - squares, 0)) / (1 + rest))
+
+
+@jax.jit
+def _frobenius(tail: jax.Array, factor: jax.Array) -> jax.Array:
+    """In units of the largest of the other weights, whose square could underflow."""
+    largest = tail.max(-1)
+    unit = jnp.where(largest > 0, jax.lax.stop_gradient(largest), 1)
+    total, share = 1 + tail.sum(-1), tail / unit[..., None]
+    squares = share * share
+    others = 1 - tail / total[..., None]
+    diagonal = (share.sum(-1) / total) ** 2 + (squares * others * others).sum(-1)
+    second, fourth = squares.sum(-1), (squares * squares).sum(-1)
+    crossed = (2 * second + unit * unit * jnp.maximum(second * second - fourth, 0)) / (total * total)
+    return factor * unit * jnp.where(largest > 0, jnp.sqrt(jnp.where(largest > 0, diagonal + crossed, 1)), 0)
+
+
+@jax.jit
+def _spectral(tail: jax.Array, factor: jax.Array) -> jax.Array:
+    """vᵀJv of the leading eigenvector v, held fixed: right to second order in v, with the right derivative."""
+    others = jax.lax.stop_gradient(_leading(jax.lax.stop_gradient(tail)))
+    rest, mixed = tail.sum(-1), (tail * others).sum(-1)
+    centre, off = (1 + mixed) / (1 + rest), (rest - mixed) / (1 + rest)  # mean of v, and 1 − mean
+    spread = off * off + (tail * (others - centre[..., None]) ** 2).sum(-1)
+    return factor * (spread / (1 + (others * others).sum(-1)))
+
+
+def _leading(tail: jax.Array) -> jax.Array:
+    """The leading eigenvector of diag g − ggᵀ/G, 1 at the largest weight: its entries at the others, at least −1."""
+    second = tail.max(-1)
+    gap, below = 1 - second, second[..., None] - tail
+    tail = jnp.where((second > 0)[..., None], tail, 1 / tail.shape[-1])  # a row on one key: any vector gives 0
+
+    def shared(u: jax.Array) -> jax.Array:
+        step = (gap * jax.nn.sigmoid(u))[..., None]
+        return tail * jnp.where(below == 0, 1, step / jnp.where(below == 0, 1, below + step))
+
+    u, _ = rising_root(lambda u: u - jnp.log(shared(u).sum(-1)), jnp.log(tail.sum(-1)))
+    balance = shared(u)
+    return -balance / balance.sum(-1, keepdims=True)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _weights(scores: jax.Array, alpha: ArrayLike, normaliser: str) -> tuple[jax.Array, jax.Array]:
+    """Every g over the largest, that one left out (its place holds 0), and α times it: J = factor·(diag g − ggᵀ/G).
+
+    The largest is divided out with its derivative, which is then the factor's.
+    """
+    logits, is_top, alpha = shifted(scores, alpha)
+    weights: Callable[[jax.Array], jax.Array] = _SHAPES[normaliser]
+    g = weights(logits)
+    top = jnp.where(is_top, g, 0).sum(-1)
+    if normaliser == "softmax":
+        total = g.sum(-1)
+        return jnp.where(is_top, 0, g / top[..., None]), alpha * (top / total)
+    return jnp.where(is_top, 0, g / top[..., None]), alpha * top
+
+
+def _support(logits: jax.Array) -> jax.Array:
+    return (sparsemax_weights(logits) > 0).astype(logits.dtype)
+
+
+_SHAPES: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "softmax": jnp.exp,
+    "sparsemax": _support,
+    "entmax15": entmax15_root,
+}

@@ -1,0 +1,121 @@
+"""Sparsemax, 1.5-entmax and powers: against bisection, autodiff, scale invariance, simulation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rc_jax import scale
+from tests.oracles import scale as oracle
+
+RNG = np.random.default_rng(0)
+SCORES = {
+    "equal": [0.5] * 6,
+    "tie": [2.0, 2.0, -1.0, 2.0, 0.0, 1.0],
+    "random": RNG.normal(size=6).tolist(),
+    "peaked": [9.0, 0.0, -1.0, 1.0, 1.0, 2.0],
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_thresholds_by_bisection(dtype, name):
+    scores = jnp.asarray(SCORES[name], dtype)
+    for alpha in (0.05, 1.0, 4.0):
+        for function, power in ((scale.sparsemax, 1), (scale.entmax15, 2)):
+            got = function(scores, alpha)
+            assert got.dtype == dtype
+            exact = oracle.threshold_weights(np.asarray(scores, float), alpha, power)
+            np.testing.assert_allclose(got, exact, atol=16 * float(jnp.finfo(dtype).eps))
+
+
+def test_many_scores_add_up_to_one():
+    scores = jax.random.normal(jax.random.key(0), (2, 20_000))
+    for function in (scale.sparsemax, scale.entmax15):
+        p = function(scores, jnp.asarray([0.001, 3.0]))
+        np.testing.assert_allclose(p.sum(-1), 1, atol=1e-5)
+        assert (p >= 0).all()
+
+
+def test_jacobians_are_of_the_stated_form(x64):
+    scores = jnp.asarray(SCORES["random"])
+    for alpha in (0.4, 2.0):
+        for function, slope in (
+            (scale.sparsemax, lambda p: (p > 0).astype(float)),
+            (scale.entmax15, np.sqrt),
+            (lambda s, a: jax.nn.softmax(a * s), lambda p: p),
+        ):
+            jacobian = jax.jacobian(function)(scores, alpha)
+            g = slope(np.asarray(function(scores, alpha)))
+            np.testing.assert_allclose(jacobian, alpha * (np.diag(g) - np.outer(g, g) / g.sum()), atol=1e-13)
+
+
+@pytest.mark.parametrize("power", [1.0, 6.0, 7.5])
+def test_power_gradient_is_half_the_sum_of_the_jacobian(x64, power):
+    scores = jnp.asarray(SCORES["random"])
+    jacobian = jax.jacobian(scale.power_weights)(scores, power)
+    assert scale.power_gradient_norm(scores, power) == pytest.approx(float(jnp.abs(jacobian).sum() / 2), rel=1e-12)
+    plain = np.abs(np.array(SCORES["random"])) ** power
+    np.testing.assert_allclose(scale.power_weights(scores, power), plain / plain.sum(), rtol=1e-12)
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.floats(-30, 30).filter(lambda t: abs(t) > 1e-3))
+def test_scale_invariance(t):
+    """The weights do not know the scale; J(ts) = J(s)/t."""
+    scores = jnp.asarray(SCORES["random"], jnp.float32)
+    moved, size = jnp.float32(t) * scores, float(scale.power_gradient_norm(scores))
+    np.testing.assert_allclose(scale.power_weights(moved), scale.power_weights(scores), rtol=1e-5)
+    assert scale.power_gradient_norm(moved) == pytest.approx(size / abs(t), rel=1e-5)
+
+
+def test_extreme_rows():
+    tiny = jnp.asarray([1e-30, 2e-30, 0.0])
+    np.testing.assert_allclose(scale.power_weights(tiny), [1 / 65, 64 / 65, 0], rtol=1e-5)
+    assert scale.power_gradient_norm(jnp.asarray([1e30, 1.0])) == 0
+    np.testing.assert_array_equal(scale.power_weights(jnp.zeros(3)), 0)
+    assert np.isnan(scale.power_gradient_norm(jnp.zeros(3)))
+    assert np.isfinite(jax.jit(jax.grad(scale.power_gradient_norm))(jnp.asarray([1.0, 0.0, 2.0]))).all()
+
+
+def test_annealed_power_gradient(x64):
+    """Moments by quadrature, the value for six in closed form, and simulation of many keys in standard errors."""
+    moments = {k: oracle.absolute_moment(k) for k in (5, 6, 11)}
+    exact = 6 * (moments[5] / moments[6] - moments[11] / (1000 * moments[6] ** 2))
+    assert scale.annealed_power_gradient(1000.0) == pytest.approx(exact, rel=1e-10)
+    assert scale.annealed_power_gradient(1e15) == pytest.approx(3.2 * np.sqrt(2 / np.pi), rel=1e-12)
+    scores = jnp.asarray(np.random.default_rng(1).normal(size=(100, 65536)))
+    values = np.asarray(scale.power_gradient_norm(scores))
+    error = values.std(ddof=1) / 10
+    assert abs(values.mean() - scale.annealed_power_gradient(65536.0)) < 5 * error + 0.5 * 81.7 / 65536
+    assert error < 0.003
+
+
+def test_shapes_dtypes_and_derivatives():
+    scores = jax.random.normal(jax.random.key(0), (3, 1, 5))
+    assert scale.sparsemax(scores, jnp.asarray([0.5, 1.0])).shape == (3, 2, 5)
+    assert scale.entmax15(scores.astype(jnp.bfloat16), 1.0).dtype == jnp.bfloat16
+    assert scale.power_gradient_norm(scores).shape == (3, 1)
+    for function in (scale.sparsemax, scale.entmax15):
+        slopes = jax.jit(jax.jacrev(function, (0, 1)))
+        for name in ("equal", "tie", "peaked"):
+            assert all(np.isfinite(part).all() for part in slopes(jnp.asarray(SCORES[name]), 1.0))
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: scale.sparsemax([1.0, 2.0], 1.0), TypeError, "`scores` must be a floating-point array"),
+        (lambda: scale.entmax15(np.ones(3), 0.0), ValueError, "`alpha` must be > 0"),
+        (lambda: scale.sparsemax(jnp.ones((3, 2)), jnp.ones(2)), ValueError, "`alpha` must broadcast"),
+        (lambda: scale.power_weights(np.ones(1)), ValueError, "`scores` must be .* score >= 2"),
+        (lambda: scale.power_weights(np.ones(3), 0.5), ValueError, "`power` must be >= 1"),
+        (lambda: scale.power_gradient_norm(np.ones(3), np.ones(2)), ValueError, "`power` must be one number"),
+        (lambda: scale.annealed_power_gradient(1), ValueError, "`n` must be >= 2"),
+    ],
+)
+def test_bad_input_is_refused_by_name(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
