@@ -5,6 +5,12 @@ shared with them: `expected_objective`, `typical_optimum`, `typical_scale`.
 """
 
 from rc_jax.scale.annealed import annealed_objective, log_concentration
+from rc_jax.scale.annealed_entropy import (
+    annealed_entropy,
+    annealed_renyi_entropy,
+    entropy_loss_per_dimension,
+    fixed_entropy_scale,
+)
 from rc_jax.scale.critical import (
     OutputGram,
     critical_gamma,
@@ -15,10 +21,24 @@ from rc_jax.scale.critical import (
     similarity_limit,
     transition_width,
 )
+from rc_jax.scale.entropy import renyi_entropy, softmax_entropy
 from rc_jax.scale.exact import optimal_scale_exact
 from rc_jax.scale.expected import expected_objective
 from rc_jax.scale.fit import fit_coefficient, relative_residual
 from rc_jax.scale.gradient import gradient_norm, log_gradient_norm
+from rc_jax.scale.jacobian import (
+    jacobian_frobenius_norm,
+    jacobian_largest_entry,
+    jacobian_spectral_norm,
+    jacobian_trace,
+)
+from rc_jax.scale.normalisers import (
+    annealed_power_gradient,
+    entmax15,
+    power_gradient_norm,
+    power_weights,
+    sparsemax,
+)
 from rc_jax.scale.optimum import Optimum, optimal_scale, optimize_scale
 from rc_jax.scale.typical import TypicalOptimum, typical_optimum, typical_scale
 
@@ -26,22 +46,37 @@ __all__ = [
     "Optimum",
     "OutputGram",
     "TypicalOptimum",
+    "annealed_entropy",
     "annealed_objective",
+    "annealed_power_gradient",
+    "annealed_renyi_entropy",
     "critical_gamma",
+    "entmax15",
+    "entropy_loss_per_dimension",
     "equicorrelated_gradient",
     "equicorrelated_optimal_gamma",
     "equicorrelated_outputs",
     "equicorrelated_weight",
     "expected_objective",
     "fit_coefficient",
+    "fixed_entropy_scale",
     "gradient_norm",
+    "jacobian_frobenius_norm",
+    "jacobian_largest_entry",
+    "jacobian_spectral_norm",
+    "jacobian_trace",
     "log_concentration",
     "log_gradient_norm",
     "optimal_scale",
     "optimal_scale_exact",
     "optimize_scale",
+    "power_gradient_norm",
+    "power_weights",
     "relative_residual",
+    "renyi_entropy",
     "similarity_limit",
+    "softmax_entropy",
+    "sparsemax",
     "transition_width",
     "typical_optimum",
     "typical_scale",
