@@ -40,6 +40,7 @@ from rc_jax.scale.normalisers import (
     sparsemax,
 )
 from rc_jax.scale.optimum import Optimum, optimal_scale, optimize_scale
+from rc_jax.scale.shared_query import shared_query_objective, shared_query_optimum, shared_query_scale
 from rc_jax.scale.typical import TypicalOptimum, typical_optimum, typical_scale
 
 __all__ = [
@@ -74,6 +75,9 @@ __all__ = [
     "power_weights",
     "relative_residual",
     "renyi_entropy",
+    "shared_query_objective",
+    "shared_query_optimum",
+    "shared_query_scale",
     "similarity_limit",
     "softmax_entropy",
     "sparsemax",

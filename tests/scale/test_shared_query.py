@@ -1,0 +1,165 @@
+"""Scores that share a query: integrals over its length, simulation, closed forms, limits, derivatives, bad input."""
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rc_jax import scale
+
+AVERAGES = ("row", "all")
+
+
+def over_queries(function, dim):
+    """E f(‖q‖²/d): the chi-squared density integrated, the mass beyond it left to the convergence of the integral."""
+    half = mp.mpf(dim) / 2
+    weight = lambda r: mp.exp((half - 1) * mp.log(r) - r - mp.loggamma(half))  # noqa: E731  r = ‖q‖²/2
+    top, spread = half, mp.sqrt(half)
+    points = [0, *(max(top + k * spread, mp.mpf(1) / 8) for k in (-4, -1, 1, 4, 12, 30)), mp.inf]
+    return mp.quad(lambda r: function(r / half) * weight(r), sorted(set(points)))
+
+
+def integrated(alpha, n, dim, average):
+    """The annealed objective from integrals over ‖q‖, no closed form of a moment."""
+    alpha = mp.mpf(alpha)
+    if average == "row":
+        return alpha * (1 - over_queries(lambda v: mp.exp(alpha**2 * v), dim) / n)
+    top = over_queries(lambda v: mp.exp(2 * alpha**2 * v), dim)
+    return alpha * (1 - top / (n * over_queries(lambda v: mp.exp(alpha**2 * v / 2), dim) ** 2))
+
+
+def exact_objective(alpha, n, dim, average):
+    """The same with the moments in closed form, for root finding."""
+    alpha, dim = mp.mpf(alpha), mp.mpf(dim)
+    if average == "row":
+        return alpha * (1 - (1 - 2 * alpha**2 / dim) ** (-dim / 2) / mp.mpf(n))
+    moment = lambda a: (1 - a * a / dim) ** (-dim / 2)  # noqa: E731
+    return alpha * (1 - moment(2 * alpha) / (mp.mpf(n) * moment(alpha) ** 2))
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+@pytest.mark.parametrize(("alpha", "dim"), [(0.4, 3), (1.0, 8), (1.9, 64), (1.2, 128)])
+def test_objective_against_integrals(x64, average, alpha, dim):
+    with mp.workdps(25):
+        exact = float(integrated(alpha, 50, dim, average))
+    assert scale.shared_query_objective(alpha, 50, dim, average) == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+def test_objective_against_simulated_queries(x64, key, average):
+    """Queries and keys drawn: means of what each average is the mean of, in standard errors."""
+    n, dim, alpha, samples = 64, 48, 0.8, 100_000  # α² < d/64: the sampled sums have four moments
+    query = jax.random.normal(jax.random.fold_in(key, 0), (samples, dim))
+    keys = jax.random.normal(jax.random.fold_in(key, 1), (samples, dim))
+    if average == "row":
+        values = alpha * (1 - jnp.exp(alpha**2 * (query**2).mean(1)) / n)
+    else:
+        terms = jnp.exp(alpha * (query * keys).sum(1) / dim**0.5), jnp.exp(2 * alpha * (query * keys).sum(1) / dim**0.5)
+        one, two = terms[0].mean(), terms[1].mean()
+        ratio = two / one**2
+        values = alpha * (1 - ratio * (1 + (terms[1] / two - 1) - 2 * (terms[0] / one - 1)) / n)  # to first order
+    error = values.std(ddof=1) / samples**0.5
+    assert abs(values.mean() - scale.shared_query_objective(alpha, n, dim, average)) < 5 * error
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+@pytest.mark.parametrize(("n", "dim"), [(2, 1), (2, 65536), (50, 3), (1024, 8), (1024, 64), (10**9, 128), (10**300, 2)])
+def test_optimum_against_many_digits(x64, average, n, dim):
+    got = scale.shared_query_optimum(float(n), dim, average)
+    with mp.workdps(340 if n > 10**100 else 50):
+        # the slope in log(1 − α²/limit): the optimum is close to where the mean becomes infinite
+        limit = mp.sqrt(mp.mpf(dim) / (2 if average == "row" else 4))
+        gap = 1 - mp.mpf(float(got.scale)) / limit
+        at = lambda u: limit * (1 - mp.exp(u))  # noqa: E731
+        start = mp.log(gap) if gap > mp.mpf(10) ** -10 else -mp.log(n) / (1 + mp.mpf(dim) / 2)
+        slope = lambda u: mp.diff(lambda w: exact_objective(at(w), n, dim, average), u)  # noqa: E731
+        exact = at(mp.findroot(slope, start, tol=1e-20))
+        value = exact_objective(exact, n, dim, average)
+    assert got.converged
+    assert got.scale == pytest.approx(float(exact), rel=1e-13)
+    assert got.value == pytest.approx(float(value), rel=1e-12)
+
+
+def test_closed_forms_in_one_and_two_dimensions(dtype):
+    n = jnp.asarray([2.0, 10.0, 1e3, 1e9], dtype)
+    rtol = 16 * float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(scale.shared_query_scale(n, 1), jnp.sqrt((1 - n ** (-2 / 3)) / 2), rtol=rtol)
+    z = (1 + jnp.sqrt(1 + 8 * n)) / 4
+    np.testing.assert_allclose(scale.shared_query_scale(n, 2), jnp.sqrt(1 - 1 / z), rtol=rtol)
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+def test_limits(x64, average):
+    n = jnp.asarray([2.0, 1e3, 1e9])
+    np.testing.assert_allclose(scale.shared_query_scale(n, 1e13, average), scale.optimal_scale_exact(n), rtol=1e-11)
+    np.testing.assert_allclose(
+        scale.shared_query_objective(1.5, n, 1e13, average), scale.annealed_objective(1.5, n), rtol=1e-11
+    )
+    dims = jnp.asarray([1.0, 3.0, 8.0])
+    bound = jnp.sqrt(dims / (2 if average == "row" else 4))
+    np.testing.assert_allclose(scale.shared_query_scale(1e300, dims, average), bound, rtol=1e-12)
+    assert scale.shared_query_objective(bound[2] * 1.001, 1e300, 8.0, average) == -np.inf
+    slope = jax.grad(lambda a: scale.shared_query_objective(a, 1e3, 8.0, average))
+    assert np.isfinite(slope(bound[2] * 0.99)) and slope(bound[2] * 1.01) == 0
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.floats(2, 1e9), st.floats(1, 1e5))
+def test_a_shared_query_wants_a_smaller_scale(n, dim):
+    """Both averages weigh the long queries: below the Gaussian optimum, and more so over all scores at once."""
+    n, dim = np.float32(n), np.float32(dim)
+    row, both = (scale.shared_query_scale(n, dim, average) for average in AVERAGES)
+    assert 0 < both <= row * 1.00001 <= scale.optimal_scale_exact(n) * 1.00003
+    assert row < np.sqrt(dim / 2) * 1.00001 and both < np.sqrt(dim) / 2 * 1.00001
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+def test_derivatives_match_differences(x64, average):
+    at, steps = jnp.asarray([500.0, 20.0]), jnp.asarray([1e-2, 1e-3])
+    function = lambda a: scale.shared_query_scale(a[0], a[1], average)  # noqa: E731
+    ends = jax.jit(jax.vmap(function))(jnp.concatenate([at[None] + jnp.diag(steps), at[None] - jnp.diag(steps)]))
+    reverse, forward = jax.jit(lambda a: (jax.grad(function)(a), jax.jacfwd(function)(a)))(at)
+    np.testing.assert_allclose(reverse, (ends[:2] - ends[2:]) / (2 * steps), rtol=1e-8)
+    np.testing.assert_allclose(forward, reverse, rtol=1e-12)
+
+
+def test_the_expected_gradient_of_a_row_is_that_of_independent_scores_rescaled(x64, key):
+    """Given q the scores are independent normals of size τ = ‖q‖/√d: E α(1 − Σp²) = f(ατ)/τ."""
+    n, dim, alpha, samples = 16, 4, 1.0, 2000
+    tau = jnp.linalg.norm(jax.random.normal(key, (samples, dim)), axis=1) / dim**0.5
+    keys = jax.random.normal(jax.random.fold_in(key, 1), (samples, n, dim))
+    query = jax.random.normal(jax.random.fold_in(key, 2), (samples, dim))
+    direct = scale.gradient_norm(jnp.einsum("snd,sd->sn", keys, query) / dim**0.5, alpha)
+    scores = jax.random.normal(jax.random.fold_in(key, 3), (samples, n))
+    rescaled = scale.gradient_norm(scores, alpha * tau) / tau
+    error = jnp.hypot(direct.std(), rescaled.std()) / samples**0.5
+    assert abs(direct.mean() - rescaled.mean()) < 5 * error
+
+
+def test_dtypes_shapes_and_traced_dimensions(x64):
+    n, dim = jnp.asarray([[64.0], [256.0]], jnp.bfloat16), jnp.asarray([[8.0, 64.0, 128.0]], jnp.bfloat16)
+    found = jax.eval_shape(scale.shared_query_optimum, n, dim)
+    assert found.scale.dtype == jnp.bfloat16 and found.scale.shape == (2, 3)
+    assert scale.shared_query_scale(np.float32(64), 8).dtype == jnp.float32
+    assert scale.shared_query_objective(1.0, np.float32(64), 8).dtype == jnp.float32
+    assert np.isnan(jax.jit(scale.shared_query_scale)(1.0, 8.0))
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: scale.shared_query_scale(1, 8), ValueError, "`n` must be >= 2, got 1"),
+        (lambda: scale.shared_query_scale(8, 0), ValueError, "`dim` must be >= 1, got 0"),
+        (lambda: scale.shared_query_scale(8, "64"), TypeError, "`dim` must be a real number"),
+        (lambda: scale.shared_query_scale(8, 64, "rows"), ValueError, "`average` must be one of 'row', 'all'"),
+        (lambda: scale.shared_query_objective(0.0, 8, 64), ValueError, "`alpha` must be > 0"),
+        (lambda: scale.shared_query_optimum(np.full(2, 9.0), np.full(3, 9.0)), ValueError, "must broadcast together"),
+    ],
+)
+def test_bad_input_is_refused_by_name(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
