@@ -1,0 +1,68 @@
+"""What the commands share: numbers read and checked, one kind of report, plain tables."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+class Usage(Exception):
+    """Bad input, in one line for the user."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The same answer for a reader and for a program, and what could not be answered."""
+
+    text: str
+    result: Mapping[str, Any]
+    problems: tuple[str, ...] = ()
+
+
+def whole(name: str, text: str, least: int, most: int) -> int:
+    """A whole number written as 1024, 1e6, 2^20 or 2**20.
+
+    Raises:
+        Usage: it is anything else, or out of bounds.
+    """
+    power = re.fullmatch(r"(\d{1,9})(?:\^|\*\*)(\d{1,3})", text)
+    try:
+        number = int(power[1]) ** int(power[2]) if power else int(text)
+    except ValueError:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value != int(value):
+            raise Usage(f"`{name}` must be a whole number such as 1024 or 2^20, got {text!r}") from None
+        number = int(value)
+    return bounded(name, number, least, most)
+
+
+def bounded(name: str, number: Any, least: int | float, most: int | float = math.inf, *, above: bool = False) -> Any:
+    """The number itself, if it is finite and within its bounds; `above` leaves the lower one out.
+
+    Raises:
+        Usage: it is not.
+    """
+    if not math.isfinite(number):
+        raise Usage(f"`{name}` must be finite, got {number}")
+    if number < least or (above and number == least):
+        raise Usage(f"`{name}` must be {'>' if above else '>='} {least:g}, got {number:g}")
+    if number > most:
+        raise Usage(f"`{name}` must be <= {most:g}, got {number:g}")
+    return number
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns set flush right, two blanks apart."""
+    lines = [list(heads), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def number_or_none(value: Any) -> float | None:
+    """A float for JSON, which knows no NaN and no infinity."""
+    value = float(value)
+    return value if math.isfinite(value) else None

@@ -1,0 +1,181 @@
+"""`rc-jax`: arguments in, a table or JSON out. Bad input is one line on stderr and exit status 2."""
+
+import contextlib
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+
+from rc_jax.cli.arguments import Usage
+
+Options = tyro.conf.arg
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Print the softmax scale α* at which N keys give the most gradient, and the factor to put on the logits.
+
+    Three answers: the annealed optimum (Su Jianlin), its closed form for Gaussian scores, and the typical optimum, by
+    simulation, with its standard error.
+
+    Examples:
+      rc-jax scale 1024
+      rc-jax scale 512 8192 2^20 --head-dim 64
+      rc-jax scale 1024 --dim 128 --json
+    """
+
+    n: Annotated[tuple[str, ...], tyro.conf.Positional, Options(metavar="N [N …]")] = ()
+    """Numbers of keys, at least 2 each: 1024, 2^20 or 1e6."""
+    dim: Annotated[float | None, Options(metavar="D")] = None
+    """Scores are cosines between vectors of this dimension, at least 3; Gaussian scores when left out."""
+    head_dim: Annotated[int | None, Options(metavar="D_K")] = None
+    """For Gaussian scores q·k/√d_k: print the factor on q·k itself."""
+    samples: Annotated[int, Options(metavar="S")] = 512
+    """Random rows of scores in the simulation; 0 leaves it out."""
+    seed: Annotated[int, Options(metavar="SEED")] = 0
+    """Seed of the simulation."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print JSON with every digit."""
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """Print the sparsity S = E|a|/√E a² of attention weights; 1 is even, 0 is focused.
+
+    Kernels a ∝ f(q·k) of logits with mean β and deviation γ: exponential (softmax), relu_squared and identity in closed
+    form and by quadrature; relu and power6 by quadrature. And decay: a_j = λ^(n−j). Several values make a table.
+
+    Examples:
+      rc-jax sparsity exponential --gamma 0.5 1 2
+      rc-jax sparsity relu_squared --beta -2 --gamma 1 --json
+      rc-jax sparsity decay --lam 0.9 0.99 --n 1024
+    """
+
+    kernel: Annotated[tuple[str, ...], tyro.conf.Positional, Options(metavar="KERNEL")] = ()
+    """One of exponential, relu_squared, identity, relu, power6, decay."""
+    beta: Annotated[tuple[float, ...], Options(metavar="B [B …]")] = ()
+    """Mean β = q·μ of the logits; 0 when left out."""
+    gamma: Annotated[tuple[float, ...], Options(metavar="G [G …]")] = ()
+    """Their standard deviation γ = σ‖q‖ > 0; 1 when left out."""
+    lam: Annotated[tuple[float, ...], Options(metavar="L [L …]")] = ()
+    """For decay: λ in (0, 1]."""
+    n: Annotated[tuple[str, ...], Options(metavar="N [N …]")] = ()
+    """For decay: number of positions."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print JSON with every digit."""
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """Print how fast depth makes tokens equal: log ‖res‖ after each layer of randomly initialised attention.
+
+    Median and quartiles over initialisations, in exact arithmetic, and the exponent of the fall: 3 is doubly
+    exponential, 1 exponential. Tokens are drawn from N(0, 1).
+
+    Examples:
+      rc-jax collapse
+      rc-jax collapse --depth 24 --heads 8 --d-model 128 --skip
+      rc-jax collapse --depth 6 --samples 1000 --json
+    """
+
+    depth: Annotated[int, Options(metavar="L")] = 12
+    """Layers."""
+    heads: Annotated[int, Options(metavar="H")] = 4
+    """Heads; they divide the width."""
+    d_model: Annotated[int, Options(metavar="D")] = 64
+    """Width of a token."""
+    tokens: Annotated[int, Options(metavar="N")] = 32
+    """Tokens, at least 2."""
+    skip: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Add each layer's input to its output."""
+    samples: Annotated[int, Options(metavar="S")] = 64
+    """Random initialisations, at least 2."""
+    seed: Annotated[int, Options(metavar="SEED")] = 0
+    """Seed of the initialisations."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print JSON with every digit."""
+
+
+Command = (
+    Annotated[Scale, tyro.conf.subcommand("scale")]
+    | Annotated[Sparsity, tyro.conf.subcommand("sparsity")]
+    | Annotated[Collapse, tyro.conf.subcommand("collapse")]
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status.
+
+    0 done, 1 a result is missing and stderr says which, 2 bad input, 130 interrupted, 141 the output's reader has gone.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        arguments = parse(sys.argv[1:] if argv is None else argv)
+        if arguments is None:
+            return 0
+        report = _command(arguments)
+        print(json.dumps(report.result, indent=1, allow_nan=False) if arguments.json else report.text, flush=True)
+        for line in report.problems:
+            print(f"rc-jax: {line}", file=sys.stderr)
+        return 1 if report.problems else 0
+    except Usage as error:
+        print(f"rc-jax: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+
+
+def parse(argv: Sequence[str]) -> Any:
+    """The arguments of one command; None when help was asked for and has been printed, without colours.
+
+    Raises:
+        Usage: they do not parse.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            return tyro.cli(
+                Command,  # pyright: ignore[reportArgumentType]
+                prog="rc-jax",
+                description="Quick answers on attention: which softmax scale, how sparse, how fast depth collapses.",
+                args=list(argv),
+            )
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            print(out.getvalue(), end="")
+            return None
+        raise Usage(_one_line(err.getvalue() or out.getvalue())) from None
+
+
+def _one_line(message: str) -> str:
+    """The title and the first paragraph of a message in a box, of whatever characters the box is drawn."""
+    title, *lines = [line.strip(" |│╭╮╰╯─") for line in message.strip().splitlines()]
+    said: list[str] = []
+    for line in lines:
+        if line.strip("-+="):
+            said.append(line)
+        elif said:
+            break
+    text = " ".join(said)
+    return (text if text.startswith(title) else f"{title}: {text}").rstrip(". :") + "; see rc-jax --help"
+
+
+def _command(arguments: Any) -> Any:
+    run: Callable[[Any], Any]
+    if isinstance(arguments, Scale):
+        from rc_jax.cli.scale import run
+    elif isinstance(arguments, Sparsity):
+        from rc_jax.cli.sparsity import run
+    else:
+        from rc_jax.cli.collapse import run
+    return run(arguments)

@@ -1,0 +1,138 @@
+"""`rc-jax sparsity`: closed forms, and quadrature with its own error beside them."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rc_jax import __version__, sparsity
+from rc_jax.cli.arguments import Report, Usage, bounded, number_or_none, table, whole
+from rc_jax.cli.once import once
+
+CLOSED: dict[str, Callable[..., jax.Array]] = {
+    "exponential": lambda beta, gamma: sparsity.exponential(gamma),
+    "relu_squared": sparsity.relu_squared,
+    "identity": sparsity.identity,
+}
+KERNELS: dict[str, tuple[Callable[[jax.Array], jax.Array], tuple[float, ...]]] = {
+    "exponential": (jnp.exp, ()),
+    "relu_squared": (lambda x: jnp.square(jnp.maximum(x, 0)), (0.0,)),
+    "identity": (lambda x: x, (0.0,)),
+    "relu": (lambda x: jnp.maximum(x, 0), (0.0,)),
+    "power6": (lambda x: x**6, (0.0,)),
+}
+NAMES = (*KERNELS, "decay")
+PARAMETERS = ("beta", "gamma", "lam", "n")
+LARGEST_N = 10**15
+LARGEST = 1e6  # of β/γ, beyond which there is nothing left to integrate
+
+
+def run(arguments: Any) -> Report:
+    """Answer for every pair of values.
+
+    Raises:
+        Usage: an argument is missing, superfluous or out of bounds.
+    """
+    if len(arguments.kernel) != 1 or arguments.kernel[0] not in NAMES:
+        got = " ".join(arguments.kernel) or "nothing"
+        raise Usage(f"`KERNEL` must be one of {', '.join(NAMES)}, got {got}")
+    name = arguments.kernel[0]
+    with jax.enable_x64(True):
+        rows, text = _decay(arguments) if name == "decay" else _gaussian(name, arguments)
+    problems = tuple(
+        f"no value for {', '.join(f'{key} = {row[key]:g}' for key in row if key in PARAMETERS)}"
+        for row in rows
+        if row["closed_form"] is None and row["quadrature"] is None
+    )
+    result = {"command": "sparsity", "version": __version__, "kernel": name, "results": rows}
+    return Report(f"Sparsity S = E|a|/√E a², {name}\n\n{text}", result, problems)
+
+
+def _pairs(first: str, left: list, second: str, right: list) -> list[tuple]:
+    """One list beside the other; a single value goes with all of the other's."""
+    if len(left) != len(right) and 1 not in (len(left), len(right)):
+        raise Usage(f"`{first}` and `{second}` must have equally many values, or one, got {len(left)} and {len(right)}")
+    count = max(len(left), len(right))
+    return list(zip(left * (count // len(left)), right * (count // len(right)), strict=True))
+
+
+def _refuse(arguments: Any, names: tuple[str, ...], reason: str) -> None:
+    for name in names:
+        if getattr(arguments, name):
+            raise Usage(f"`--{name}` must be left out: {reason}")
+
+
+def _decay(arguments: Any) -> tuple[list[dict[str, Any]], str]:
+    _refuse(arguments, ("beta", "gamma"), "decay knows --lam and --n only")
+    for name in ("lam", "n"):
+        if not getattr(arguments, name):
+            raise Usage(f"`--{name}` must be given for decay")
+    rates = [bounded("--lam", lam, 0, 1, above=True) for lam in arguments.lam]
+    pairs = _pairs("--lam", rates, "--n", [whole("--n", n, 1, LARGEST_N) for n in arguments.n])
+    lam, n = np.array(pairs, float).T
+    values = np.asarray(sparsity.decay(lam, n))
+    rows = [
+        {"lam": rate, "n": count, "closed_form": number_or_none(value), "quadrature": None}
+        for (rate, count), value in zip(pairs, values, strict=True)
+    ]
+    cells = [[f"{row['lam']:g}", str(row["n"]), _digits(row["closed_form"])] for row in rows]
+    return rows, table(["λ", "n", "S"], cells)
+
+
+def _gaussian(name: str, arguments: Any) -> tuple[list[dict[str, Any]], str]:
+    _refuse(arguments, ("lam", "n"), "it is for decay only")
+    betas = [bounded("--beta", beta, -1e300, 1e300) for beta in arguments.beta or (0.0,)]
+    gammas = [bounded("--gamma", gamma, 0, 1e300, above=True) for gamma in arguments.gamma or (1.0,)]
+    pairs = _pairs("--beta", betas, "--gamma", gammas)
+    for beta, gamma in pairs:
+        if abs(beta) > LARGEST * gamma:
+            raise Usage(f"`--beta` must be at most {LARGEST:g} times `--gamma` in size, got {beta:g} and {gamma:g}")
+    beta, gamma = np.array(pairs, float).T
+    closed, coarse, fine = jax.tree.map(lambda x: np.asarray(x).tolist(), once(_both(name), beta, gamma))
+    rows = [
+        {
+            "beta": b,
+            "gamma": g,
+            "closed_form": None if closed is None else number_or_none(closed[i]),
+            "quadrature": _judged(coarse[i], fine[i]),
+        }
+        for i, (b, g) in enumerate(pairs)
+    ]
+    cells = []
+    for row in rows:
+        integral = row["quadrature"]
+        shown = "–" if integral is None else f"{_digits(integral['sparsity'])} ± {integral['error']:.0e}"
+        cells.append([f"{row['beta']:g}", f"{row['gamma']:g}", _digits(row["closed_form"]), shown])
+    return rows, table(["β", "γ", "closed form", "quadrature ± error"], cells)
+
+
+def _both(name: str) -> Callable[[jax.Array, jax.Array], tuple]:
+    """The closed form, where there is one, the quadrature, and the quadrature with every panel halved."""
+    kernel, kinks = KERNELS[name]
+
+    def integrals(beta: jax.Array, gamma: jax.Array) -> tuple[jax.Array, jax.Array]:
+        corners = jnp.asarray(kinks, beta.dtype)
+        halves = jnp.concatenate([corners, beta + gamma * (jnp.arange(-40, 40, dtype=beta.dtype) + 0.5)])
+        coarse = sparsity.from_kernel(kernel, beta, gamma, kinks=corners)
+        return coarse, sparsity.from_kernel(kernel, beta, gamma, kinks=halves)
+
+    def both(beta: jax.Array, gamma: jax.Array) -> tuple:
+        closed = CLOSED[name](beta, gamma) if name in CLOSED else None
+        return closed, *jax.vmap(integrals)(beta, gamma)
+
+    return both
+
+
+def _judged(coarse: float, fine: float) -> dict[str, float | None] | None:
+    """The finer integral, and how far halving the panels moved it, or rounding if that is more."""
+    error = max(abs(fine - coarse), 64 * float(np.finfo(float).eps) * abs(fine))
+    if not math.isfinite(fine + error):
+        return None
+    return {"sparsity": fine, "error": error}
+
+
+def _digits(value: float | None) -> str:
+    return "–" if value is None else f"{value:.9g}"
