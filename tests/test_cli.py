@@ -12,6 +12,7 @@ import pytest
 from rc_jax import collapse, ensemble, scale, sparsity
 from rc_jax.cli import main
 from rc_jax.cli.arguments import table, whole
+from rc_jax.cli.command import EXAMPLES, parse
 
 
 def answer(capsys, *argv, status=0):
@@ -232,7 +233,14 @@ def test_help_is_plain_and_has_examples(capsys, monkeypatch, command):
     assert not err
     assert "\x1b" not in out
     assert out.startswith("usage: rc-jax")
-    assert all(f"rc-jax {name}" in out for name in command)
+    examples = out.split(" examples\n")[1].splitlines()
+    assert len(examples) == (3 if command else 9)
+    assert all(line.startswith(" ".join(["  rc-jax", *command])) for line in examples)
+
+
+@pytest.mark.parametrize("example", [example for examples in EXAMPLES.values() for example in examples])
+def test_examples_parse(example):
+    assert parse(example.split()) is not None
 
 
 def test_whole_numbers_and_tables():

@@ -59,7 +59,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns set flush right, two blanks apart."""
     lines = [list(heads), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
 
 
 def number_or_none(value: Any) -> float | None:

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,11 +23,6 @@ class Scale:
 
     Three answers: the annealed optimum (Su Jianlin), its closed form for Gaussian scores, and the typical optimum, by
     simulation, with its standard error.
-
-    Examples:
-      rc-jax scale 1024
-      rc-jax scale 512 8192 2^20 --head-dim 64
-      rc-jax scale 1024 --dim 128 --json
     """
 
     n: Annotated[tuple[str, ...], tyro.conf.Positional, Options(metavar="N [N …]")] = ()
@@ -49,11 +45,6 @@ class Sparsity:
 
     Kernels a ∝ f(q·k) of logits with mean β and deviation γ: exponential (softmax), relu_squared and identity in closed
     form and by quadrature; relu and power6 by quadrature. And decay: a_j = λ^(n−j). Several values make a table.
-
-    Examples:
-      rc-jax sparsity exponential --gamma 0.5 1 2
-      rc-jax sparsity relu_squared --beta -2 --gamma 1 --json
-      rc-jax sparsity decay --lam 0.9 0.99 --n 1024
     """
 
     kernel: Annotated[tuple[str, ...], tyro.conf.Positional, Options(metavar="KERNEL")] = ()
@@ -76,11 +67,6 @@ class Collapse:
 
     Median and quartiles over initialisations, in exact arithmetic, and the exponent of the fall: 3 is doubly
     exponential, 1 exponential. Tokens are drawn from N(0, 1).
-
-    Examples:
-      rc-jax collapse
-      rc-jax collapse --depth 24 --heads 8 --d-model 128 --skip
-      rc-jax collapse --depth 6 --samples 1000 --json
     """
 
     depth: Annotated[int, Options(metavar="L")] = 12
@@ -101,6 +87,15 @@ class Collapse:
     """Print JSON with every digit."""
 
 
+EXAMPLES = {
+    "scale": ("scale 1024", "scale 512 8192 2^20 --head-dim 64", "scale 1024 --dim 128 --json"),
+    "sparsity": (
+        "sparsity exponential --gamma 0.5 1 2",
+        "sparsity relu_squared --beta -2 --gamma 1 --json",
+        "sparsity decay --lam 0.9 0.99 --n 1024",
+    ),
+    "collapse": ("collapse", "collapse --depth 24 --heads 8 --d-model 128 --skip", "collapse --depth 6 --json"),
+}
 Command = (
     Annotated[Scale, tyro.conf.subcommand("scale")]
     | Annotated[Sparsity, tyro.conf.subcommand("sparsity")]
@@ -152,9 +147,17 @@ def parse(argv: Sequence[str]) -> Any:
             )
     except SystemExit as stop:
         if stop.code in (0, None):
-            print(out.getvalue(), end="")
+            print(_with_examples(out.getvalue(), argv))
             return None
         raise Usage(_one_line(err.getvalue() or out.getvalue())) from None
+
+
+def _with_examples(text: str, argv: Sequence[str]) -> str:
+    """Help, with examples of the command that it is about, or of all."""
+    about = [name for name in EXAMPLES if name in argv[:1]] or list(EXAMPLES)
+    text = re.sub(r"\s*\(default:\s*\)", "", text)
+    lines = [line.rstrip() for line in text.rstrip().splitlines()]
+    return "\n".join([*lines, "", " examples", *(f"  rc-jax {each}" for name in about for each in EXAMPLES[name])])
 
 
 def _one_line(message: str) -> str:
