@@ -38,7 +38,7 @@ def row_scales(logits: np.ndarray) -> dict[str, np.ndarray]:
 
     `implied`: α of logits = α s with s of unit variance over the keys; `best`: the α that maximises α(1 − Σp²) for the
     row's own s, on a grid up to 64 with a parabola through its best three points; `share`: that norm at the implied α
-    over the largest; `curve`: log α(1 − Σp²) for that s on the grid.
+    over the largest; `lead`: of the largest s over the second; `curve`: log α(1 − Σp²) for that s on the grid.
     """
     count, keys = logits.shape
     padded = np.concatenate([logits, np.repeat(logits[:1], -count % ROWS, axis=0)]).reshape(-1, ROWS, keys)
@@ -70,12 +70,9 @@ def _row_scales(logits: jax.Array) -> dict[str, jax.Array]:
         left, middle, right = values[at - 1], values[at], values[at + 1]
         shift = (left - right) / (2 * (left - 2 * middle + right))
         best = grid[at] * jnp.exp(np.log(GRID[1] / GRID[0]).astype(row.dtype) * jnp.clip(shift, -1, 1))
-        reached = norm(implied)
-        return {
-            "implied": implied,
-            "best": best,
-            "share": reached / jnp.maximum(norm(best), reached),
-            "curve": jnp.log(values),
-        }
+        reached, top = norm(implied), jax.lax.top_k(s, 2)[0]
+        share = reached / jnp.maximum(norm(best), reached)
+        lead = top[0] - top[1]
+        return {"implied": implied, "best": best, "share": share, "lead": lead, "curve": jnp.log(values)}
 
     return jax.lax.map(one, logits, batch_size=256)

@@ -18,6 +18,7 @@ from experiments.ledger import Claim, on_range, within
 from rc_jax import attention, network, pretrained, scale
 
 SU = "Su Jianlin, kexue.fm/archives/9812"
+ASKED = f"asked here, of the optimum in {SU}"
 OWN = "this package's own result"
 ABOUT = About(
     title="Scales in use, against the scale of most gradient",
@@ -73,7 +74,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     rows = row_scales(np.asarray(jax.random.normal(jax.random.fold_in(key, 2), (spec.gaussian_rows, spec.tokens))))
     return data | {
         "tokens": np.asarray(spec.tokens), "rows": np.asarray(ids.size),
-        "gaussian_best": np.quantile(rows["best"], QUARTILES),
+        "gaussian_best": np.quantile(rows["best"], QUARTILES), "gaussian_lead": np.quantile(rows["lead"], QUARTILES),
         "gaussian_typical": np.asarray(peak(rows["curve"].mean(0))),
         "gaussian_annealed": np.asarray(scale.optimal_scale(float(spec.tokens))),
     }  # fmt: skip
@@ -122,10 +123,12 @@ def _logits(params: network.LayerParams, x: jax.Array, spec: network.StackSpec) 
 def _quartiles(variant: str, logits: np.ndarray) -> dict[str, np.ndarray]:
     """Quartiles over rows and texts of what each row says: (quartile, layer, head), and `…_layer` over heads too.
 
-    Logits are (text, layer, head, row, key).
+    `…_first` is how often a row's largest logit is that of the first token, by layer. The logits' axes are text, layer,
+    head, row and key.
     """
-    found, data = row_scales(logits.reshape(-1, logits.shape[-1])), {}
-    for name in ("implied", "best", "share"):
+    found = row_scales(logits.reshape(-1, logits.shape[-1]))
+    data = {f"{variant}_first": (logits.argmax(-1) == 0).mean(axis=(0, 2, 3))}
+    for name in ("implied", "best", "share", "lead"):
         value = found[name].reshape(logits.shape[:-1])
         data[f"{variant}_{name}"] = np.quantile(value, QUARTILES, axis=(0, 3))
         data[f"{variant}_{name}_layer"] = np.quantile(value, QUARTILES, axis=(0, 2, 3))
@@ -257,7 +260,7 @@ def claims(data: Data) -> list[Claim]:
         ),
         on_range(
             "scales-trained-implied", "trained rows run at the annealed optimum: α*(n) lies between "
-            f"the quartiles of their implied α, n = {int(data['tokens'])}", SU, f"{best:.3f}",
+            f"the quartiles of their implied α, n = {int(data['tokens'])}", ASKED, f"{best:.3f}",
             data["trained_implied_layer"][1], (low <= best) & (best <= high), layers, note=rows,
         ),
         on_range(
@@ -279,7 +282,7 @@ def claims(data: Data) -> list[Claim]:
             (used >= 1 / FACTOR) & (used <= FACTOR), [each.name for each in USED],
         ),
         within(
-            "scales-qk-norm", "QK-norm with unit gain at d = 128 has the scale of most gradient", SU, "25 … 35",
+            "scales-qk-norm", "QK-norm with unit gain at d = 128 has the scale of most gradient", ASKED, "25 … 35",
             data["used"][1], 25, 35, note=f"α*(8192, 128) = {data['used_annealed'][1]:.1f}",
         ),
     ]  # fmt: skip
