@@ -21,6 +21,7 @@ from rc_jax.scale.critical import (
     similarity_limit,
     transition_width,
 )
+from rc_jax.scale.decoder import DecoderLoss, decoder_loss, decoder_scale, effective_keys, scale_loss
 from rc_jax.scale.entropy import renyi_entropy, softmax_entropy
 from rc_jax.scale.exact import optimal_scale_exact
 from rc_jax.scale.expected import expected_objective
@@ -44,6 +45,7 @@ from rc_jax.scale.shared_query import shared_query_objective, shared_query_optim
 from rc_jax.scale.typical import TypicalOptimum, typical_optimum, typical_scale
 
 __all__ = [
+    "DecoderLoss",
     "Optimum",
     "OutputGram",
     "TypicalOptimum",
@@ -52,6 +54,9 @@ __all__ = [
     "annealed_power_gradient",
     "annealed_renyi_entropy",
     "critical_gamma",
+    "decoder_loss",
+    "decoder_scale",
+    "effective_keys",
     "entmax15",
     "entropy_loss_per_dimension",
     "equicorrelated_gradient",
@@ -75,6 +80,7 @@ __all__ = [
     "power_weights",
     "relative_residual",
     "renyi_entropy",
+    "scale_loss",
     "shared_query_objective",
     "shared_query_optimum",
     "shared_query_scale",
