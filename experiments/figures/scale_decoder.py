@@ -29,9 +29,9 @@ ABOUT = About(
     title="One scale for a decoder: take it for the harmonic or the geometric mean of the rows, not for L/2",
     caption=(
         "Rows 2 … L of a decoder with one α for all. Annealed: row i has the gradient α(1 − C(α)/i), below zero where "
-        "the row is short; floored: that counts as zero; losses are shares of each row's own annealed maximum. Typical: "
-        "the one α that maximises the mean logarithm of the simulated gradient of Gaussian rows, as the row whose own "
-        "typical optimum it is; bars are 2 standard errors."
+        "the row is short; floored: that counts as zero; losses are shares of each row's own annealed maximum. "
+        "Typical: the one α that maximises the mean logarithm of the simulated gradient of Gaussian rows, as the row "
+        "whose own typical optimum it is; bars are 2 standard errors."
     ),
     formula="mean over rows of α(1 − C(α)/i) = α(1 − C(α)/n_h),  n_h = (L − 1)/(H_L − 1)",
     minutes={"smoke": 0.1, "quick": 0.3, "full": 15},
@@ -225,7 +225,7 @@ def _typical_panel(ax: Axes, data: Data) -> None:
     lengths = data["typical_lengths"]
     style.reference(ax, y=HALF, text="published: ½", meaning="published")
     style.reference(ax, y=GEOMETRIC, meaning="theory")
-    ax.annotate("geometric mean: 1/e", (lengths[0], GEOMETRIC - 0.035), fontsize=8.5, color=style.colour("theory"))
+    ax.annotate("geometric mean: 1/e", (lengths[0], GEOMETRIC - 0.09), fontsize=8.5, color=style.colour("theory"))
     ax.errorbar(
         lengths, data["typical_share"], 2 * data["typical_error"], color=style.colour("measured"), marker="o",
         linestyle="none", label="best single n, as a share of L",
