@@ -29,7 +29,10 @@ CLOSED = {
     "scale": {"annealed", "critical", "exact", "fit", "optimum", "shared_query", "stationary"},
     "sparsity": {"decaying", "features", "rectified", "smooth"},
 }
-SIMULATED = {"scale": {"expected", "random_scores", "typical"}, "sparsity": {"quadrature"}}
+SIMULATED = {
+    "scale": {"averages", "expected", "per_sample", "random_rows", "score_law", "tails", "typical"},
+    "sparsity": {"quadrature"},
+}
 COMMON = {"scale": {"gradient", "implicit", "root"}, "sparsity": {"measure"}}
 
 

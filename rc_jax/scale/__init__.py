@@ -1,7 +1,8 @@
 """How sharp should softmax be? The gradient's norm, its annealed mean, and the scales that maximise it.
 
 Closed forms: `annealed_objective`, `optimize_scale`, `optimal_scale`, `optimal_scale_exact`. Simulation, no formula
-shared with them: `expected_objective`, `typical_optimum`, `typical_scale`.
+shared with them: `expected_objective`, `typical_optimum`, `typical_scale`; for given rows `per_sample_scale`, over
+random ones `sample_scales` and `scale_tail`.
 """
 
 from rc_jax.scale.annealed import annealed_objective, log_concentration
@@ -41,13 +42,16 @@ from rc_jax.scale.normalisers import (
     sparsemax,
 )
 from rc_jax.scale.optimum import Optimum, optimal_scale, optimize_scale
+from rc_jax.scale.per_sample import RowOptimum, per_sample_optimum, per_sample_scale
 from rc_jax.scale.shared_query import shared_query_objective, shared_query_optimum, shared_query_scale
+from rc_jax.scale.tails import sample_scales, scale_tail
 from rc_jax.scale.typical import TypicalOptimum, typical_optimum, typical_scale
 
 __all__ = [
     "DecoderLoss",
     "Optimum",
     "OutputGram",
+    "RowOptimum",
     "TypicalOptimum",
     "annealed_entropy",
     "annealed_objective",
@@ -76,11 +80,15 @@ __all__ = [
     "optimal_scale",
     "optimal_scale_exact",
     "optimize_scale",
+    "per_sample_optimum",
+    "per_sample_scale",
     "power_gradient_norm",
     "power_weights",
     "relative_residual",
     "renyi_entropy",
+    "sample_scales",
     "scale_loss",
+    "scale_tail",
     "shared_query_objective",
     "shared_query_optimum",
     "shared_query_scale",

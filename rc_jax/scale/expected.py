@@ -8,11 +8,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax import _checks
-from rc_jax.scale.gradient import gradient_norm
-from rc_jax.scale.random_scores import draw
+from rc_jax.scale.averages import mean_over_rows
+from rc_jax.scale.random_rows import Row, log_gradient
+from rc_jax.scale.score_law import score_law
 from rc_jax.special.inputs import as_common
-
-BATCH = 32
 
 
 @_checks.guard(
@@ -30,12 +29,17 @@ def expected_objective(
     Formula: E α(1 − Σp²), p = softmax(αs), over independent scores s. For Gaussian scores it equals E Σ p s and rises
     with α towards E max s: it has no finite maximiser.
 
+    The largest score of a row is integrated out in 16 strata and the second is stratified over pairs of rows, which
+    makes the variance some 20 times less than that of plain rows; the standard error is the true one. Beyond n = 512
+    only the scores above a level that 64 exceed on average are drawn; the sums over the others have their exact means
+    and covariances, and what is left out is below 1e-4 of the result. Neither n nor `samples` costs memory.
+
     Args:
-        key: one typed key; sample i uses `fold_in(key, i)`, so that every α sees the same scores.
+        key: one typed key; pair i of rows uses `fold_in(key, i)`, so that every α sees the same scores.
         alpha: α > 0, any shape.
         n: number of scores, at least 2.
         dim: None for Gaussian scores, or the dimension d ≥ 3 of vectors whose cosines are the scores; may be traced.
-        samples: number of independent draws, at least 2.
+        samples: number of rows, at least 2; an odd number is rounded up.
 
     Returns:
         (mean, standard error), each in alpha's shape and dtype.
@@ -56,17 +60,18 @@ def expected_objective(
     if dim is not None and jnp.ndim(dim):
         raise ValueError(f"`dim` must be a scalar, got shape {jnp.shape(dim)}")
     dtype, (alpha,) = as_common(alpha=alpha)
+    if dim is not None:
+        dim = as_common(dim=dim)[1][0].astype(alpha.dtype)
     mean, error = _expected(key, alpha, dim, n, samples)
     return mean.astype(dtype), error.astype(dtype)
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
 def _expected(
-    key: jax.Array, alpha: jax.Array, dim: ArrayLike | None, n: int, samples: int
+    key: jax.Array, alpha: jax.Array, dim: jax.Array | None, n: int, samples: int
 ) -> tuple[jax.Array, jax.Array]:
-    def one(i: jax.Array) -> jax.Array:
-        scores = draw(jax.random.fold_in(key, i), n, dim, alpha.dtype)
-        return gradient_norm(scores, alpha)
+    def objective(row: Row) -> jax.Array:
+        return jax.lax.map(lambda alpha: jnp.exp(log_gradient(row, alpha)).mean(), alpha.ravel())
 
-    values = jax.lax.map(one, jnp.arange(samples), batch_size=min(BATCH, samples))
-    return values.mean(0), values.std(0, ddof=1) / samples**0.5
+    mean, error = mean_over_rows(objective, key, score_law(n, dim, alpha.dtype), n, samples)
+    return mean.reshape(alpha.shape), error.reshape(alpha.shape)

@@ -1,0 +1,111 @@
+"""The law of one random score, Gaussian or a cosine, as a table of its quantiles: what rows are drawn from.
+
+A score is a function of y with a smooth even density: y itself for Gaussian scores, tanh y for cosines, whose density
+in y is ∝ cosh(y)^(1−d): where float32 holds no digit of 1 − s, y still has all of its own. The table holds y against
+ℓ = log P(score above), from log ½ down, at even steps of ℓ.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+CELLS = 2048
+EVEN = 4096
+BEYOND = 30.0  # the table ends where the tail is e^-30/n: no score above it is drawn in 10^12 rows
+NODES = 64
+
+
+class ScoreLaw(NamedTuple):
+    """Quantiles y(ℓ) and slopes dy/dℓ at ℓ = log ½ − i·step; `dim` is None for Gaussian scores."""
+
+    dim: jax.Array | None
+    step: jax.Array
+    quantiles: jax.Array
+    slopes: jax.Array
+
+
+def score_law(n: int, dim: jax.Array | None, dtype: jnp.dtype) -> ScoreLaw:
+    """Tabulate the law far enough out for the largest of n scores; Gauss–Legendre in each cell, then inverted."""
+    reach = math.log(n) + BEYOND
+    if dim is None:
+        end = jnp.asarray(math.sqrt(2 * reach), dtype)
+    else:
+        power = reach / (dim - 1)
+        end = power + jnp.log1p(jnp.sqrt(-jnp.expm1(-2 * power)))  # cosh(end)^(1−d) = e^−reach
+    x, w = (jnp.asarray(each, dtype) for each in np.polynomial.legendre.leggauss(4))
+    edges = end * jnp.linspace(0, 1, CELLS + 1, dtype=dtype)
+    inside = edges[:-1, None] + (end / CELLS) * (x[None] + 1) / 2
+    cells = (jnp.exp(log_density(inside, dim)) * w[None]).sum(1)
+    beyond = jnp.exp(log_density(end, dim)) / -_slope(end, dim)  # first order of the tail past the table's end
+    above = jnp.cumsum(cells[::-1])[::-1] + 2 * CELLS / end * beyond
+    above = jnp.append(above, 2 * CELLS / end * beyond)
+    log_above = jnp.log(above) - jnp.log(2 * above[0])
+    rate = -above * (end / CELLS / 2) / jnp.exp(log_density(edges, dim))  # dy/dℓ
+    step = jnp.asarray((reach - math.log(2)) / (EVEN - 1), dtype)
+    levels = -math.log(2) - step * jnp.arange(EVEN, dtype=dtype)
+    cell = jnp.clip(jnp.searchsorted(-log_above, -levels, side="right") - 1, 0, CELLS - 1)
+    width = log_above[cell + 1] - log_above[cell]
+    part = (levels - log_above[cell]) / width
+    y, slope = _hermite(part, width, edges[cell], edges[cell + 1], rate[cell], rate[cell + 1])
+    return ScoreLaw(dim, step, y, slope)
+
+
+def quantile(law: ScoreLaw, log_above: jax.Array) -> jax.Array:
+    """Find y with log P(score above) = `log_above` <= log ½; use the symmetry for the lower half."""
+    place = (-jnp.asarray(math.log(2), law.step.dtype) - log_above) / law.step
+    place = jnp.clip(place, 0, EVEN - 1)
+    cell = jnp.minimum(place.astype(jnp.int32), EVEN - 2)
+    y, slopes = law.quantiles, law.slopes
+    part = place - cell.astype(place.dtype)
+    return _hermite(part, -law.step, y[cell], y[cell + 1], slopes[cell], slopes[cell + 1])[0]
+
+
+def slope_at(law: ScoreLaw, log_above: jax.Array) -> jax.Array:
+    """Slope dy/dℓ of the quantile, linear between the table's entries."""
+    place = (-jnp.asarray(math.log(2), law.step.dtype) - log_above) / law.step
+    cell = jnp.clip(place.astype(jnp.int32), 0, EVEN - 2)
+    part = jnp.clip(place, 0, EVEN - 1) - cell.astype(place.dtype)
+    return law.slopes[cell] + part * (law.slopes[cell + 1] - law.slopes[cell])
+
+
+def score_difference(law: ScoreLaw, y: jax.Array, other: jax.Array) -> jax.Array:
+    """Score at y less the score at `other`: y − other, or tanh y − tanh other without cancellation."""
+    apart = y - other
+    return apart if law.dim is None else jnp.sinh(apart) / jnp.cosh(y) / jnp.cosh(other)
+
+
+def score_slope(law: ScoreLaw, y: jax.Array) -> jax.Array:
+    """Derivative of the score in y."""
+    return jnp.ones_like(y) if law.dim is None else 1 / jnp.cosh(y) ** 2
+
+
+def below(law: ScoreLaw, level: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Nodes y and weights, adding up to 1, of a quadrature over the law given y < `level`."""
+    x, w = (jnp.asarray(each, level.dtype) for each in np.polynomial.legendre.leggauss(NODES))
+    lowest = -quantile(law, jnp.full_like(level, -25))
+    y = lowest + (level - lowest) * (x + 1) / 2
+    weights = w * jnp.exp(log_density(y, law.dim))
+    return y, weights / weights.sum()
+
+
+def log_density(y: jax.Array, dim: jax.Array | None) -> jax.Array:
+    """Logarithm of the density of y, zero at y = 0."""
+    return -y * y / 2 if dim is None else -(dim - 1) * jnp.log1p(2 * jnp.sinh(y / 2) ** 2)
+
+
+def _slope(y: jax.Array, dim: jax.Array | None) -> jax.Array:
+    return -y if dim is None else -(dim - 1) * jnp.tanh(y)
+
+
+def _hermite(
+    part: jax.Array, width: jax.Array, left: jax.Array, right: jax.Array, rate: jax.Array, next_rate: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Cubic through two values and two slopes at a part 0 … 1 of a cell, and its slope there."""
+    rise = right - left
+    a, b = rate * width - rise, rise - next_rate * width
+    value = left + part * rise + part * (1 - part) * ((1 - part) * a + part * b)
+    slope = rise + (1 - 2 * part) * ((1 - part) * a + part * b) + part * (1 - part) * (b - a)
+    return value, slope / width

@@ -1,0 +1,106 @@
+"""The best scale of given rows: brute force over a fine grid, two scores exactly, several maxima, ties, derivatives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize
+
+from rc_jax import scale
+
+TWO = 2 * optimize.brentq(lambda x: x * np.tanh(x) - 0.5, 0.1, 2, xtol=1e-15)
+
+
+def brute(scores):
+    """Largest α(1 − Σp²) over a grid in log α as fine as 1e-3, in float64."""
+    scores = np.sort(np.asarray(scores, float))[::-1]
+    gap, reach = scores[0] - scores[1], scores[0] - scores[-1]
+    alpha = np.exp(np.arange(np.log(0.5 / reach), np.log(40 / gap), 1e-3))
+    rest = np.exp(alpha[:, None] * (scores[1:] - scores[0]))
+    total = rest.sum(1)
+    value = alpha * (2 * total + np.maximum(total**2 - (rest**2).sum(1), 0)) / (1 + total) ** 2
+    return alpha[value.argmax()], value.max()
+
+
+def test_two_scores_have_their_closed_form(dtype):
+    gaps = jnp.asarray([1e-6, 0.01, 1.0, 30.0, 1e4], dtype)
+    scores = jnp.stack([jnp.zeros_like(gaps), -gaps], 1)
+    found = scale.per_sample_optimum(scores)
+    precision = 20 * float(jnp.finfo(dtype).eps) ** 0.5 if dtype == "float32" else 1e-7
+    np.testing.assert_allclose(found.scale, TWO / np.asarray(gaps, float), rtol=precision)
+    np.testing.assert_allclose(found.value, TWO / np.asarray(gaps, float) / 2 / np.cosh(TWO / 2) ** 2, rtol=1e-5)
+    assert found.converged.all()
+    assert pytest.approx(1.543, abs=5e-4) == TWO
+
+
+def test_random_rows_against_brute_force():
+    scores = jnp.asarray(np.random.default_rng(0).normal(size=(60, 48)), jnp.float32)
+    found = scale.per_sample_optimum(scores)
+    exact = np.array([brute(row) for row in scores])
+    assert found.converged.all()
+    np.testing.assert_allclose(found.value, exact[:, 1], rtol=1e-5)
+    np.testing.assert_allclose(found.scale, exact[:, 0], rtol=2e-3)
+    np.testing.assert_allclose(scale.gradient_norm(scores, found.scale), found.value, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("gap", "crowd"), [(0.02, 1000), (0.7, 1000), (0.45, 1000), (0.53, 47)])
+def test_the_higher_of_two_maxima(gap, crowd):
+    """A near tie far above a crowd: one maximum while the crowd counts, another when only the two are left."""
+    scores = np.concatenate([[0, -gap], np.full(crowd, -3.0)])
+    alpha, value = brute(scores)
+    found = scale.per_sample_optimum(jnp.asarray(scores, jnp.float32))
+    assert found.value == pytest.approx(value, rel=1e-5)
+    assert found.scale == pytest.approx(alpha, rel=3e-3)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.integers(-300, 300), min_size=6, max_size=6, unique=True), st.integers(-3, 3))
+def test_nothing_on_a_grid_is_higher(whole, power):
+    scores = jnp.asarray(np.asarray(whole, np.float32) * np.float32(10.0**power))
+    found = scale.per_sample_optimum(scores)
+    assert found.converged
+    assert found.value >= brute(scores)[1] * (1 - 1e-5)
+    shifted = scale.per_sample_optimum(scores[::-1])
+    np.testing.assert_allclose(shifted.value, found.value, rtol=1e-6)
+
+
+def test_shared_largest_scores_want_an_infinite_scale():
+    found = scale.per_sample_optimum(jnp.asarray([[1.0, 1.0, 0.0], [2.0, 2.0, 2.0], [1.0, 0.5, 0.5]]))
+    assert np.isinf(found.scale[:2]).all() and np.isinf(found.value[:2]).all()
+    assert np.isfinite(found.scale[2]) and found.converged.all()
+
+
+def test_derivatives_in_the_scores(x64):
+    scores = jnp.asarray(np.random.default_rng(1).normal(size=6))
+    slopes = jax.grad(scale.per_sample_scale)(scores)
+    for i in range(6):
+        step = jnp.zeros(6).at[i].set(1e-4)
+        numeric = (scale.per_sample_scale(scores + step) - scale.per_sample_scale(scores - step)) / 2e-4
+        assert slopes[i] == pytest.approx(float(numeric), rel=1e-4, abs=1e-6)
+    assert slopes.sum() == pytest.approx(0, abs=1e-9)  # adding a constant changes nothing
+
+
+def test_shapes_and_dtypes_follow_the_scores():
+    scores = jnp.asarray(np.random.default_rng(2).normal(size=(2, 3, 6)), jnp.float32)
+    many = scale.per_sample_scale(scores)
+    assert many.shape == (2, 3) and many.dtype == jnp.float32
+    assert scale.per_sample_scale(scores[1, 2]) == pytest.approx(float(many[1, 2]), rel=1e-6)
+    assert scale.per_sample_scale(scores.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+    assert scale.per_sample_scale(scores[:0]).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("scores", "error", "message"),
+    [
+        ([1.0, 2.0], TypeError, "`scores` must be a floating-point array of shape"),
+        (np.arange(3), TypeError, "`scores` must be a floating-point array of shape"),
+        (np.ones((2, 1)), ValueError, "score >= 2"),
+        (np.array([1.0, np.nan]), ValueError, "`scores` must be finite"),
+    ],
+)
+@pytest.mark.usefixtures("as_installed")
+def test_bad_input_is_refused_by_name(scores, error, message):
+    with pytest.raises(error, match=message):
+        scale.per_sample_scale(scores)

@@ -1,0 +1,98 @@
+"""Best scales over random rows: against plain rows, the law 1.543 E max s/a of the tail, two scores exactly."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from rc_jax import scale
+
+TWO = 1.5434046384182085
+
+
+def tie_density(n, dim=None):
+    """Density at 0 of the difference of the two largest of n scores, n(n − 1) ∫ ρ² F^(n−2), by quadrature."""
+    law = stats.norm() if dim is None else stats.beta((dim - 1) / 2, (dim - 1) / 2, loc=-1, scale=2)
+    grid = np.linspace(law.ppf(1e-14), law.isf(1e-14), 200_001)
+    density = np.exp(law.logpdf(grid))
+    return n * (n - 1) * integrate.simpson(density**2 * law.cdf(grid) ** (n - 2), x=grid)
+
+
+@pytest.mark.parametrize(("n", "dim"), [(100, None), (600, 8.0)])
+def test_drawn_scales_have_the_law_of_plain_rows(key, n, dim):
+    """Kolmogorov–Smirnov against maximisers of numpy's own rows, whole and long ones."""
+    drawn = np.asarray(scale.sample_scales(key, n, dim, samples=600))
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(600, n))
+    if dim is not None:
+        rows = rows / np.sqrt(rows**2 + rng.chisquare(dim - 1, size=rows.shape))
+    plain = np.asarray(scale.per_sample_scale(jnp.asarray(rows, jnp.float32)))
+    grid = np.sort(np.concatenate([drawn, plain]))
+    apart = [np.searchsorted(np.sort(each), grid, side="right") / 600 for each in (drawn, plain)]
+    assert np.abs(apart[0] - apart[1]).max() < 2.6 * np.sqrt(2 / 600)  # exceeded once in 400 000
+    assert np.isfinite(drawn).all()
+    assert drawn.dtype == np.float32
+
+
+def test_tail_of_two_scores_is_that_of_a_normal_difference(key):
+    """α* = 1.543/abs(s₁ − s₂), so that P(α* > a) = erf(1.543/2a), over eight decades."""
+    level = jnp.asarray([0.5, 2, 10, 1e3, 1e5, 1e7], jnp.float32)
+    chance, error = scale.scale_tail(key, level, 2, samples=1024)
+    exact = 2 * stats.norm.cdf(TWO / np.asarray(level, float) / np.sqrt(2)) - 1
+    assert (np.abs(chance - exact) < 5 * error).all()
+    assert (error < 0.1 * exact).all()
+
+
+def test_tail_agrees_with_plain_draws_and_with_its_law(key):
+    level = jnp.asarray([4.0, 8, 16, 64, 1e3, 1e4, 1e5])
+    chance, error = scale.scale_tail(key, level, 64, samples=512)
+    drawn = np.asarray(scale.sample_scales(jax.random.fold_in(key, 1), 64, samples=2000))
+    share = (drawn[None] > np.asarray(level)[:, None]).mean(1)
+    both = np.hypot(error, np.sqrt(share * (1 - share) / drawn.size))
+    assert (np.abs(chance - share) < 5 * both)[:4].all()
+    law = TWO * tie_density(64) / np.asarray(level)
+    assert (np.abs(chance - law) < 5 * error)[4:].all()
+    assert (error < 0.06 * chance).all()
+
+
+def test_tail_of_cosines_of_a_million(key):
+    n, dim = 2**20, 64.0
+    law = TWO * tie_density(n, 64) / 1e6
+    chance, error = scale.scale_tail(key, 1e6, n, dim, samples=512)
+    assert abs(chance - law) < 5 * error < 0.3 * law
+
+
+@pytest.mark.parametrize("n", [2, 100, 10**4])
+def test_tie_density_is_the_mean_of_the_largest(n):
+    """n(n − 1) ∫ ρ² F^(n−2) = E max s for normal scores, by parts: tail and plateau are one number."""
+    grid = np.linspace(-9, 9, 200_001)
+    largest = integrate.simpson(grid * n * stats.norm.pdf(grid) * stats.norm.cdf(grid) ** (n - 1), x=grid)
+    assert tie_density(n) == pytest.approx(largest, rel=1e-6)
+
+
+def test_shapes_and_dtypes(x64, key):
+    chance, error = scale.scale_tail(key, jnp.ones((2, 1), jnp.float32), 4, 5.0, samples=4)
+    assert chance.shape == error.shape == (2, 1)
+    assert chance.dtype == jnp.float32
+    assert scale.sample_scales(key, 4, samples=3).dtype == jnp.float64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"key": 0}, TypeError, "`key` must be one typed key"),
+        ({"n": 1}, ValueError, "`n` must be an integer >= 2"),
+        ({"dim": 2.0}, ValueError, "`dim` must be >= 3"),
+        ({"dim": np.array([4.0, 5.0])}, ValueError, "`dim` must be one number"),
+        ({"samples": 0}, ValueError, "`samples` must be an integer >="),
+    ],
+)
+@pytest.mark.usefixtures("as_installed")
+def test_bad_input_is_refused_by_name(key, arguments, error, message):
+    with pytest.raises(error, match=message):
+        scale.sample_scales(**({"key": key, "n": 8} | arguments))
+    with pytest.raises(error, match=message):
+        scale.scale_tail(**({"key": key, "level": 5.0, "n": 8} | arguments))
+    with pytest.raises(ValueError, match="`level` must be > 0"):
+        scale.scale_tail(key, 0.0, 8)
