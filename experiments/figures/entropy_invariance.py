@@ -65,29 +65,25 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     critical = np.sqrt(2 * np.log(sizes[-1]))
     lam = np.geomspace(0.03, 10, 49)
     key = jax.random.key(spec.seed)
-    rows = ensemble.run(
-        _entropies_of_cosines(sizes, alpha, spec.dim), jax.random.fold_in(key, 0), spec.samples, batch_size=4
-    )
-    swept = ensemble.run(
-        _entropies_of_normals(int(sizes[-1]), fraction * critical),
-        jax.random.fold_in(key, 1),
-        spec.samples,
-        batch_size=2,
-    )
+    draw = _entropies(sizes, alpha, spec.dim, fraction * critical)
+    rows = ensemble.run(draw, key, spec.samples, batch_size=4)
     dims = np.array([16, 64, 256])
-    losses = np.log(8.0) - np.asarray(scale.annealed_entropy(lam[None] * dims[:, None], 8.0, dims[:, None]))
+    wanted = [at_line, lam[None] * dims[:, None]]  # all closed forms in one call: one program
+    lengths = [np.broadcast_to(line, at_line.shape), np.full(wanted[1].shape, 8.0)]
+    widths = [np.full(at_line.shape, spec.dim), np.broadcast_to(dims[:, None], wanted[1].shape)]
+    flat = [np.concatenate([part.ravel() for part in each]).astype(float) for each in (wanted, lengths, widths)]
+    shannon, losses = np.split(np.asarray(scale.annealed_entropy(*flat)), [at_line.size])
+    renyi = np.asarray(scale.annealed_renyi_entropy(at_line, line[None], spec.dim))
     return {
         "dim": np.asarray(spec.dim), "n": sizes, "alpha": alpha, "line_n": line,
         "entropy": rows.mean["entropy"], "entropy_error": rows.standard_error["entropy"],
         "slope": rows.mean["slope"], "slope_error": rows.standard_error["slope"],
         "slower": rows.mean["slower"], "slower_error": rows.standard_error["slower"],
-        "line": np.stack([
-            scale.annealed_entropy(at_line, line[None], spec.dim),
-            scale.annealed_renyi_entropy(at_line, line[None], spec.dim),
-        ]),
-        "fraction": fraction, "swept": swept.mean, "swept_error": swept.standard_error,
+        "line": np.stack([shannon.reshape(at_line.shape), renyi]),
+        "fraction": fraction, "swept": rows.mean["swept"], "swept_error": rows.standard_error["swept"],
         "lam": lam, "limit": np.asarray(scale.entropy_loss_per_dimension(lam)), "dims": dims,
-        "losses": losses / dims[:, None], "golden": np.asarray(scale.entropy_loss_per_dimension(1.0)),
+        "losses": (np.log(8.0) - losses.reshape(len(dims), -1)) / dims[:, None],
+        "golden": np.asarray(scale.entropy_loss_per_dimension(1.0)),
     }  # fmt: skip
 
 
@@ -100,8 +96,11 @@ def _scales(n: np.ndarray, dim: int) -> np.ndarray:
     ])  # fmt: skip
 
 
-def _entropies_of_cosines(sizes: np.ndarray, alpha: np.ndarray, dim: int):
-    """Both entropies (order, scale, size) of one row of cosines, and their least-squares slopes in log n."""
+def _entropies(sizes: np.ndarray, alpha: np.ndarray, dim: int, sweep: np.ndarray):
+    """Both entropies (order, scale, size) of one row of cosines, and their least-squares slopes in log n.
+
+    Under "swept", both entropies of a row of standard normal scores at every α of `sweep`.
+    """
     log = np.log(sizes)
     weights = (log - log.mean()) / ((log - log.mean()) ** 2).sum()
 
@@ -114,17 +113,10 @@ def _entropies_of_cosines(sizes: np.ndarray, alpha: np.ndarray, dim: int):
             seen, scales = cosines[: int(n)], jnp.asarray(alpha[:, i], first.dtype)
             columns.append(jnp.stack([scale.softmax_entropy(seen, scales), scale.renyi_entropy(seen, scales)]))
         entropy = jnp.stack(columns, -1)
+        normal, some = jax.random.normal(jax.random.fold_in(key, 2), first.shape), jnp.asarray(sweep, first.dtype)
+        swept = jnp.stack([scale.softmax_entropy(normal, some), scale.renyi_entropy(normal, some)])
         slope = (entropy * jnp.asarray(weights, first.dtype)[None, None]).sum(-1)
-        return {"entropy": entropy, "slope": slope, "slower": slope[:, :1] - slope}
-
-    return one
-
-
-def _entropies_of_normals(n: int, alpha: np.ndarray):
-    def one(key: jax.Array) -> jax.Array:
-        scores = jax.random.normal(key, (n,))
-        scales = jnp.asarray(alpha, scores.dtype)
-        return jnp.stack([scale.softmax_entropy(scores, scales), scale.renyi_entropy(scores, scales)])
+        return {"entropy": entropy, "slope": slope, "slower": slope[:, :1] - slope, "swept": swept}
 
     return one
 

@@ -34,7 +34,7 @@ ABOUT = About(
         "whose own typical optimum it is; bars are 2 standard errors."
     ),
     formula="mean over rows of α(1 − C(α)/i) = α(1 − C(α)/n_h),  n_h = (L − 1)/(H_L − 1)",
-    minutes={"smoke": 0.1, "quick": 0.3, "full": 15},
+    minutes={"smoke": 0.15, "quick": 0.3, "full": 15},
 )
 Data = Mapping[str, np.ndarray]
 
@@ -52,7 +52,7 @@ class Spec(experiments.figure.Spec):
 
 
 PRESETS = {
-    "smoke": Spec(last=10, points=120, simulated=8, samples=32),
+    "smoke": Spec(last=9, points=120, simulated=6, samples=32),
     "quick": Spec(),
     "full": Spec(last=20, points=1000, simulated=17, samples=1024),
 }

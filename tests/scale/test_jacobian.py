@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax import export
 
 from rc_jax import scale
 from rc_jax.scale.jacobian import NORMALISERS
@@ -129,6 +130,21 @@ def test_integration_by_parts_for_every_normaliser(key, normaliser):
         assert abs(difference.mean()) < 5 * difference.std() / 4000**0.5
         means.append(other.mean())
     assert means == sorted(means)
+
+
+KERNELS = {
+    "norms": lambda s, a: [norm(s, a, name) for norm, _ in NORMS for name in NORMALISERS],
+    "powers": lambda s, a: (scale.power_weights(s), scale.power_gradient_norm(s, 6.0)),
+    "entropies": lambda s, a: (scale.softmax_entropy(s, a), scale.renyi_entropy(s, a)),
+    "closed forms": lambda s, a: (scale.annealed_entropy(a, 64, 128.0), scale.decoder_scale(1e3 * a, 128.0)),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_lowers_for_every_platform(name):
+    shapes = jax.ShapeDtypeStruct((3, 8), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32)
+    exported = export.export(jax.jit(KERNELS[name]), platforms=("cpu", "cuda", "tpu"))(*shapes)
+    assert set(exported.platforms) == {"cpu", "cuda", "tpu"}
 
 
 @pytest.mark.usefixtures("as_installed")
