@@ -31,7 +31,7 @@ ABOUT = About(
         "d of one plausible case each. The optima are those of random directions, which trained ones are not."
     ),
     formula="E_q e^{α²‖q‖²/d} = (1 − 2α²/d)^(−d/2);   implied α = std of a row's logits;   scale / α*(n, d)",
-    minutes={"smoke": 0.15, "quick": 0.4, "full": 5},
+    minutes={"smoke": 0.15, "quick": 0.4, "full": 1.5},
 )
 VARIANTS = ("trained", "initial")
 INDEPENDENT, REACHED, FACTOR = 0.95, 0.01, 2.0  # tolerances: five per cent; of a limit; a factor of two
