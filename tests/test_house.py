@@ -26,14 +26,25 @@ LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 # Closed forms and simulations of the same thing: their agreement is evidence only while neither uses the other.
 # What both start from, a definition or a root finder, is common.
 CLOSED = {
-    "scale": {"annealed", "critical", "exact", "fit", "optimum", "shared_query", "stationary"},
+    "scale": {
+        "annealed",
+        "annealed_entropy",
+        "critical",
+        "decoder",
+        "exact",
+        "fit",
+        "normalisers",
+        "optimum",
+        "shared_query",
+        "stationary",
+    },
     "sparsity": {"decaying", "features", "rectified", "smooth"},
 }
 SIMULATED = {
     "scale": {"averages", "expected", "per_sample", "random_rows", "score_law", "tails", "typical"},
     "sparsity": {"quadrature"},
 }
-COMMON = {"scale": {"gradient", "implicit", "root"}, "sparsity": {"measure"}}
+COMMON = {"scale": {"entropy", "gradient", "implicit", "jacobian", "root"}, "sparsity": {"measure"}}
 
 
 def imports(path):
@@ -104,6 +115,15 @@ KERNELS = {
     "optimal_scale, cosine": lambda x, n: scale.optimal_scale(n, dim=128),
     "optimal_scale_exact": lambda x, n: scale.optimal_scale_exact(n),
     "gradient_norm": lambda x, n: scale.gradient_norm(x, n[0]),
+    "per_sample_scale": lambda x, n: scale.per_sample_scale(x),
+    "expected_objective": lambda x, n: scale.expected_objective(jax.random.key(0), n, 1024, samples=4),
+    "typical_scale": lambda x, n: scale.typical_scale(jax.random.key(0), 64, n[0], samples=4),
+    "shared_query_scale": lambda x, n: scale.shared_query_scale(n, 64),
+    "decoder_scale": lambda x, n: scale.decoder_scale(n),
+    "equicorrelated_outputs": lambda x, n: scale.equicorrelated_outputs(n, 0.5, 1024),
+    "jacobian_spectral_norm": lambda x, n: scale.jacobian_spectral_norm(x, n[0], "entmax15"),
+    "entropies": lambda x, n: (scale.softmax_entropy(x, n[0]), scale.renyi_entropy(x, n[0])),
+    "normalisers": lambda x, n: (scale.sparsemax(x, n[0]), scale.entmax15(x, n[0]), scale.power_weights(x)),
     "relu_squared": lambda x, n: sparsity.relu_squared(-n, n),
     "identity": lambda x, n: sparsity.identity(-n, n),
     "decay": lambda x, n: sparsity.decay(1 / n, 8),

@@ -171,7 +171,7 @@ def _means(ax: Axes, data: Data) -> None:
     for i, name in enumerate(NAMES):
         _points(ax, alpha, data["norm"][i, -2], data["norm_error"][i, -2], i, name, line=True)
     top = float(data["largest"][-2])
-    ax.set_ylim(-0.2, 1.75 * top)
+    ax.set_ylim(-0.2, 1.8 * top)
     _level(ax, alpha[0], top, "E max s")
     _level(ax, alpha[0], top / 2, "½ E max s")
     ax.set_xscale("log")
@@ -233,9 +233,10 @@ def _points(
 
 
 def _level(ax: Axes, x: float, y: float, text: str) -> None:
-    """A horizontal guide named at its left end."""
+    """A horizontal guide named below its left end."""
     style.reference(ax, y=y)
-    ax.annotate(text, (x, y), xytext=(0, 3), textcoords="offset points", fontsize=8.5, color=style.colour("reference"))
+    look = {"fontsize": 8.5, "va": "top", "color": style.colour("reference")}
+    ax.annotate(text, (x, y), xytext=(0, -3), textcoords="offset points", **look)
 
 
 def claims(data: Data) -> list[Claim]:
