@@ -13,6 +13,14 @@ from rc_jax.attention import AttentionParams, AttentionSpec
 
 CASES = [(0.1, 0.5), (0.7, 0.0), (0.5, 0.3), (1.5, 0.3), (2.0, 0.5), (5.0, 0.9), (30.0, 0.1)]
 
+ATTENTION = jax.jit(
+    lambda params, x, spec, beta: (
+        attention.attention_weights(params, x, spec, scale=beta),
+        attention.attend(params, x, spec, scale=beta),
+    ),
+    static_argnums=2,
+)
+
 
 def weights(gamma, rho, n):
     """Attention to itself and to each other token, 50 digits or more."""
@@ -46,8 +54,8 @@ def test_against_attention_on_explicit_vectors(x64, gamma, rho):
     one = jnp.eye(n + 4)[None]
     params = AttentionParams(one, one, one, one, None, None, None, None, None, None)
     beta = gamma * np.log(n)
-    rows = attention.attention_weights(params, x, spec, scale=beta)[0]
-    out = np.asarray(attention.attend(params, x, spec, scale=beta))
+    rows, out = (np.asarray(each) for each in ATTENTION(params, x, spec, beta))
+    rows = rows[0]
     np.testing.assert_allclose(np.diag(rows), scale.equicorrelated_weight(gamma, rho, n), rtol=1e-12)
     got, exact = scale.equicorrelated_outputs(gamma, rho, n), out @ out.T
     np.testing.assert_allclose(got.squared_length, exact[3, 3], rtol=1e-12)
@@ -135,12 +143,14 @@ def test_values_and_derivatives_are_finite(largest):
             jnp.asarray(each, kind).ravel()
             for each in np.meshgrid([0, 0.3, 0.5, 1, 2, 9, 1e3], [0, 1e-30, 1e-5, 0.5, 0.999], [2, 1e3, 1e19, largest])
         )
-        similarity = jax.vmap(jax.value_and_grad(lambda *a: scale.equicorrelated_outputs(*a).similarity, (0, 1, 2)))
+        similarity = jax.jit(
+            jax.vmap(jax.value_and_grad(lambda *a: scale.equicorrelated_outputs(*a).similarity, (0, 1, 2)))
+        )
         value, slopes = similarity(gamma, rho, n)
         assert all(np.isfinite(each).all() for each in (value, *slopes))
         assert (value >= rho).all() and (value <= 1).all()
         for function in (scale.critical_gamma, scale.transition_width, scale.equicorrelated_optimal_gamma):
-            value, slopes = jax.vmap(jax.value_and_grad(function, (0, 1)))(rho, n)
+            value, slopes = jax.jit(jax.vmap(jax.value_and_grad(function, (0, 1))))(rho, n)
             assert value.dtype == kind
             assert all(np.isfinite(each).all() for each in (value, *slopes))
 
