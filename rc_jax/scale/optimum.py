@@ -11,10 +11,10 @@ from jaxtyping import Array, Bool, Float
 from rc_jax import _checks
 from rc_jax.scale.annealed import at_least_three, at_least_two, log_one_minus_slope, objective
 from rc_jax.scale.root import rising_root_by_secants
-from rc_jax.scale.stationary import approximate_stationarity, first_guess, stationarity
+from rc_jax.scale.stationary import approximate_stationarity, debye_at_origin, first_guess, stationarity
 from rc_jax.special.inputs import as_common
 
-START_STEPS = 5
+START_STEPS = 2
 
 
 class Optimum(NamedTuple):
@@ -101,17 +101,13 @@ def _optimize(n: jax.Array, dim: jax.Array | None) -> tuple[jax.Array, jax.Array
 @jax.custom_jvp
 def _log_scale(log_n: jax.Array, dim: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Find log α*: the root of log(`stationarity`/log n), which is gently curved in log α over all n and d."""
-
-    def above(value: jax.Array) -> jax.Array:
-        return jnp.log1p((value - log_n) / log_n)
-
-    def towards(_: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        u, _ = state
-        value, slope = jax.jvp(lambda u: above(approximate_stationarity(u, dim)), (u,), (jnp.ones_like(u),))
-        return u - value / slope, slope
-
-    u, slope = jax.lax.fori_loop(0, START_STEPS, towards, (first_guess(log_n, dim), jnp.ones_like(log_n)))
-    return rising_root_by_secants(lambda u: above(stationarity(u, dim)), u, slope)
+    u, slope = first_guess(log_n, dim), jnp.ones_like(log_n)
+    for _ in range(START_STEPS):
+        value, slope = approximate_stationarity(u, dim)
+        slope = slope / value
+        u = u - jnp.log1p((value - log_n) / log_n) / slope
+    origin = debye_at_origin(dim)
+    return rising_root_by_secants(lambda u: jnp.log1p((stationarity(u, dim, origin) - log_n) / log_n), u, slope)
 
 
 def _log_scale_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:

@@ -43,7 +43,7 @@ def rising_root_by_secants(
     """`rising_root` for a function that is not differentiated; `slope` is about its slope at the start.
 
     A secant's error is about the product of the last two steps (the function is taken to be gently curved), so that
-    an element stops when that product is less than rounding; at the first step the slope's error counts as the step.
+    an element stops when that product is less than rounding. The first step, whose slope is a guess, must itself be.
     """
     eps = float(jnp.finfo(start.dtype).eps)
 
@@ -54,11 +54,12 @@ def rising_root_by_secants(
     def step(state: tuple) -> tuple:
         u, value, slope, move, low, high, done, count = state
         before, value = value, function(u)
-        slope = jnp.where(count == 0, slope, (value - before) / move)
+        known = (count > 0) & (jnp.abs(move) > 64 * eps)  # closer points differ by rounding
+        slope = jnp.where(known, (value - before) / move, slope)
         low, high = jnp.where(value < 0, u, low), jnp.where(value < 0, high, u)
         new = jnp.where(value == 0, u, u + jnp.clip(-value / slope, -LONGEST_STEP, LONGEST_STEP))
         new = jnp.where((new >= low) & (new <= high), new, (low + high) / 2)
-        last, move = jnp.where(count == 0, new - u, move), new - u
+        last, move = jnp.where(count == 0, 1, move), new - u
         small = (jnp.abs(move * last) < 0.1 * eps) | (jnp.abs(move) < 2 * eps) | jnp.isnan(value)
         return jnp.where(done, u, new), value, slope, move, low, high, done | small, count + 1
 

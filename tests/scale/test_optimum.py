@@ -1,5 +1,7 @@
 """The annealed optimum: published values, arbitrary precision, closed form, ranges, derivatives, traces."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import mpmath as mp
@@ -154,28 +156,52 @@ def test_one_pass_is_the_stationarity_that_differentiation_finds(x64):
     alpha, dim = np.meshgrid([1e-2, 1.0, 12.0, 35.9, 36.1, 150.0, 1e6], [3, 3.5, 5, 34, 73.9, 74.1, 1e3, 65536])
     u, dim = jnp.log(alpha.ravel()), jnp.asarray(dim.ravel())
     expected = annealed.log_one_minus_slope(u, jnp.zeros_like(u), dim)
-    np.testing.assert_allclose(stationary.stationarity(u, dim), expected, rtol=1e-11, atol=1e-14)
+    np.testing.assert_allclose(
+        stationary.stationarity(u, dim, stationary.debye_at_origin(dim)), expected, rtol=1e-11, atol=1e-14
+    )
     u = jnp.asarray([-3.0, 0.0, 1.0])
     expected = annealed.log_one_minus_slope(u, jnp.zeros_like(u), None)
-    np.testing.assert_allclose(stationary.stationarity(u, None), expected, rtol=1e-14)
+    np.testing.assert_allclose(stationary.stationarity(u, None, None), expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize("dim", [3, 5, 20, 70, 128])
 def test_stationarity_matches_arbitrary_precision(dtype, dim):
     alpha = jnp.asarray([0.5, 5.0, 20.0, 40.0, 100.0], dtype)
-    got = stationary.stationarity(jnp.log(alpha), jnp.full_like(alpha, dim))
+    dims = jnp.full_like(alpha, dim)
+    got = stationary.stationarity(jnp.log(alpha), dims, stationary.debye_at_origin(dims))
     for a, value in zip(jnp.exp(jnp.log(alpha)), got, strict=True):
         with mp.workdps(40):
             exact = oracle.cosine_stationarity(mp.mpf(float(a)), dim)
         assert abs(float(value - float(exact))) < 24 * float(jnp.finfo(dtype).eps) * max(1, float(exact))
 
 
-def test_every_search_ends(dtype):
+def test_every_search_ends_at_the_optimum(x64):
+    """In double precision by the differentiated stationarity, in single precision by the double one."""
     rng = np.random.default_rng(0)
-    n = np.exp(rng.uniform(np.log(2), np.log(1e9), 4000)).astype(dtype)
-    dim = np.exp(rng.uniform(np.log(3), np.log(65536), 4000)).astype(dtype)
-    assert scale.optimize_scale(n, dim).converged.all()
-    assert scale.optimize_scale(n).converged.all()
+    n, dim = (np.exp(rng.uniform(*np.log(ends), 4000)).astype("float32") for ends in ([2, 1e9], [3, 65536]))
+    wide = [jnp.asarray(x, "float64") for x in (n, dim)]
+    found, single = scale.optimize_scale(*wide), scale.optimize_scale(n, dim)
+    assert found.converged.all() and single.converged.all()
+    assert single.scale.dtype == "float32"
+
+    @jax.jit
+    def off(u):
+        residual = functools.partial(annealed.log_one_minus_slope, log_n=jnp.log(wide[0]), dim=wide[1])
+        value, slope = jax.jvp(residual, (u,), (jnp.ones_like(u),))
+        return value / slope
+
+    allowed = 4 * (4 + 2 * np.log(n.astype(float)))
+    # the differentiated form is itself off by as much as 2.3 of what is allowed, where α is near 16 + d/2
+    assert (jnp.abs(off(jnp.log(found.scale))) < 4 * allowed * np.finfo("float64").eps).all()
+    error = np.asarray(single.scale, "float64") / found.scale - 1
+    assert (np.abs(error) < allowed * np.finfo("float32").eps).all()
+
+
+def test_gaussian_searches_end_and_scales_reach_the_root_of_the_largest_number(dtype):
+    n = np.geomspace(2, 1e30, 500).astype(dtype)
+    found = scale.optimize_scale(n)
+    assert found.converged.all()
+    np.testing.assert_allclose(found.scale, scale.optimal_scale_exact(n), rtol=16 * float(np.finfo(dtype).eps))
     assert scale.optimize_scale(np.asarray(1e19, dtype), 3).converged
 
 
