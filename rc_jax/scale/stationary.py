@@ -30,10 +30,16 @@ def stationarity(log_alpha: jax.Array, dim: jax.Array | None, origin: jax.Array 
         return alpha * alpha + jnp.log1p(2 * alpha * alpha)
     v = dim / 2 - 1
     near = (v < FAR) & (alpha < FAR) & (v * v + alpha * alpha < FAR * FAR)
-    order = jnp.where(near, v + LIFT, v)
-    c, t, *ratios = _by_debye(alpha, order, jnp.where(near, correction_at_zero(1 / order), origin))
-    lower = jax.lax.cond(near.any(), lambda: _down(alpha, v, c, t, *ratios), lambda: (c, t))
-    return jnp.where(near, lower[0], c) + jnp.log1p(jnp.where(near, lower[1], t))
+
+    def lifted() -> tuple[jax.Array, jax.Array]:
+        order = jnp.where(near, v + LIFT, v)
+        c, t, *ratios = _by_debye(alpha, order, jnp.where(near, correction_at_zero(1 / order), origin))
+        low_c, low_t = _down(alpha, v, c, t, *ratios)
+        return jnp.where(near, low_c, c), jnp.where(near, low_t, t)
+
+    # two programs, for the ratios, which only the first needs, would otherwise double the work
+    c, t = jax.lax.cond(near.any(), lifted, lambda: _by_debye(alpha, v, origin)[:2])
+    return c + jnp.log1p(t)
 
 
 def debye_at_origin(dim: jax.Array | None) -> jax.Array | None:
