@@ -79,6 +79,7 @@ def corrections(t: jax.Array, p2: jax.Array) -> tuple[jax.Array, jax.Array]:
     return both[0], both[1]
 
 
+@functools.partial(jax.jit, static_argnames="terms")  # traced once, however often it is used
 def corrections_written_out(t: jax.Array, p2: jax.Array, terms: int = TERMS) -> tuple[jax.Array, jax.Array]:
     """The same two sums, or their first terms, without a loop: one kernel, fast, and not meant to be differentiated."""
     value, slope = jnp.zeros_like(t), jnp.zeros_like(t)
