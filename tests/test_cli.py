@@ -65,6 +65,12 @@ def test_cosine_scales_are_the_library_s(capsys):
         assert row["logits"] == {"multiplier": row["annealed"]["scale"], "of": "cos(q,k)"}
 
 
+def test_options_that_this_compiler_does_not_know_are_left_out(capsys, monkeypatch):
+    monkeypatch.setattr("rc_jax.cli.once.QUICK", {"xla_no_such_option": 1})
+    assert main(["scale", "1024", "--samples", "0"]) == 0
+    assert "2.146531" in capsys.readouterr().out
+
+
 def test_scale_in_words(capsys):
     assert main(["scale", "1024", "--samples", "64", "--head-dim", "64"]) == 0
     out = capsys.readouterr().out
