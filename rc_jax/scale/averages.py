@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rc_jax.scale.random_rows import Row, bulk, make_row, uniforms
+from rc_jax.scale.random_rows import SPACINGS, Row, bulk, make_row
 from rc_jax.scale.score_law import ScoreLaw
 
 TOPS = 16
@@ -22,8 +22,8 @@ def mean_over_rows(
     function: Callable[[Row], jax.Array],
     key: jax.Array,
     law: ScoreLaw,
-    n: int,
-    samples: int,
+    n: jax.Array,
+    samples: jax.Array,
     log_parts: Callable[[jax.Array], jax.Array] = stratified,
 ) -> tuple[jax.Array, jax.Array]:
     """Mean of function(row) and its standard error; memory grows neither with n nor with `samples`.
@@ -37,7 +37,7 @@ def mean_over_rows(
     rest = bulk(law, n)
 
     def row(i: jax.Array) -> jax.Array:
-        size = 1 + TOPS + uniforms(n)
+        size = 1 + TOPS + SPACINGS
         numbers = inside(jax.random.uniform(jax.random.fold_in(key, i), (size,), law.step.dtype))
         second = inside(((i // 2).astype(numbers.dtype) + numbers[0]) / strata)
         return function(make_row(law, rest, n, second, log_parts(numbers[1 : TOPS + 1]), numbers[TOPS + 1 :]))

@@ -13,7 +13,7 @@ from rc_jax.scale.random_rows import Row, log_gradient
 from rc_jax.special.inputs import working_dtype
 
 GRID = 64
-HALVINGS = 26
+HALVINGS = 15  # and one step of Newton
 TIE = 1.5434046384182085  # 2x, x tanh x = 1/2: the best scale of two scores is TIE over their difference
 
 
@@ -84,7 +84,7 @@ def per_sample_optimum(scores: Float[Array, "... score"]) -> RowOptimum:
 @jax.jit
 def _each(rows: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     def one(scores: jax.Array) -> tuple[jax.Array, ...]:
-        return tuple(each[0] for each in optimum_of(_as_row(scores), rows.shape[1]))
+        return tuple(each[0] for each in optimum_of(_as_row(scores), jnp.asarray(rows.shape[1], rows.dtype)))
 
     u, value, converged = jax.lax.map(one, rows)
     return u, value, converged
@@ -100,7 +100,7 @@ def _as_row(scores: jax.Array) -> Row:
     return Row(offsets, used.astype(scores.dtype), (scores[first] - scores[second])[None])
 
 
-def optimum_of(row: Row, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def optimum_of(row: Row, n: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Logarithm of the best scale for each largest score of a row, of the gradient there, and whether it was found.
 
     A grid over all scales that the bounds leave, then the slope's root by halving beside the two best local maxima of
@@ -111,8 +111,8 @@ def optimum_of(row: Row, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     tied = gaps <= 0
     safe = jnp.where(tied, 1, gaps)
     low = math.log(TIE) - jnp.log(safe - jnp.minimum(row.offsets.min(initial=0), 0)) - 0.01
-    most = math.log(4.5 * n)
-    high = math.log(most + 2 * math.log(most + 1) + 1) - jnp.log(safe)
+    most = jnp.log(4.5 * n)
+    high = jnp.log(most + 2 * jnp.log(most + 1) + 1) - jnp.log(safe)
     low, high = jax.lax.stop_gradient((low, high))
     places = jnp.arange(GRID, dtype=gaps.dtype) / (GRID - 1)
     still = jax.lax.stop_gradient(row._replace(gaps=safe))
@@ -131,24 +131,21 @@ def optimum_of(row: Row, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     other = jnp.where(jnp.arange(GRID)[:, None] == best[None], -jnp.inf, ranked).argmax(0)
     step = (high - low) / (GRID - 1)
 
-    def refine(index: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        middle = low + step * index.astype(step.dtype)
-        rising = slope(middle) > 0
-        ends = jnp.where(rising, middle, middle - step), jnp.where(rising, middle + step, middle)
+    def halve(_: jax.Array, ends: tuple) -> tuple:
+        left, right = ends
+        middle = (left + right) / 2
+        rising = jax.vmap(slope)(middle) > 0
+        return jnp.where(rising, middle, left), jnp.where(rising, right, middle)
 
-        def halve(_: jax.Array, ends: tuple) -> tuple:
-            left, right = ends
-            middle = (left + right) / 2
-            rising = slope(middle) > 0
-            return jnp.where(rising, middle, left), jnp.where(rising, right, middle)
-
-        left, right = jax.lax.fori_loop(0, HALVINGS, halve, ends)
-        u = (left + right) / 2
-        nudge = 1e-3 * step
-        return u, value(u), (slope(u - nudge) >= 0) & (slope(u + nudge) <= 0)
-
-    one, two = refine(best), refine(other)
-    u, log_value, found = (jnp.where(two[1] > one[1], b, a) for a, b in zip(one, two, strict=True))
+    middle = jnp.stack([low + step * place.astype(step.dtype) for place in (best, other)])
+    reach = jnp.stack([step, step])
+    left, right = jax.lax.fori_loop(0, HALVINGS, halve, (middle - reach, middle + reach))
+    both = (left + right) / 2
+    around = jax.vmap(jax.vmap(slope))(jnp.stack([both - 1e-3 * reach, both + 1e-3 * reach]))
+    settled = (around[0] >= 0) & (around[1] <= 0)
+    heights = jax.vmap(value)(both)
+    second = heights[1] > heights[0]
+    u, log_value, found = (jnp.where(second, each[1], each[0]) for each in (both, heights, settled))
     u = _implicit(row._replace(gaps=safe), u)
     return jnp.where(tied, jnp.inf, u), jnp.where(tied, jnp.inf, log_value), found | tied
 

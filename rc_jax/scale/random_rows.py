@@ -1,7 +1,7 @@
 """Rows of independent scores of any length, at a cost that does not grow with it: the largest ones and the bulk.
 
 The tail probabilities of n scores in falling order are those of sorted uniform numbers, so they can be drawn one after
-the other from independent exponentials, down from the largest (Rényi). Rows of up to `WHOLE` scores are drawn whole.
+the other from independent exponentials, down from the largest (Rényi). Rows of up to `ROOM` scores are drawn whole.
 In longer ones only the scores above a fixed level, which `KEPT` of them exceed on average, are drawn; the others enter
 through random counts on the nodes of a quadrature, which give every sum Σ g(s) its exact mean and every two of them
 their exact covariance, given how many scores are left. Whatever α, a score has p <= 1/rank, so those below the level
@@ -17,13 +17,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rc_jax.scale.score_law import NODES, ScoreLaw, below, quantile, score_difference, score_slope, slope_at
 
-WHOLE = 512
 KEPT = 64
-ROOM = 160  # scores above the level; more than that come with probability 1e-22
+ROOM = 160  # places for scores above the level; more than that come with probability 1e-22
+SPACINGS = ROOM - 2 + NODES  # uniform numbers that `make_row` needs for the scores below the second
 NEWTON_STEPS = 8
 
 
@@ -45,21 +44,14 @@ class Row(NamedTuple):
     log_parts: jax.Array | None = None
 
 
-def bulk(law: ScoreLaw, n: int) -> Bulk | None:
-    """What rows of n scores have in common below the level; None where they are drawn whole."""
-    if n <= WHOLE:
-        return None
-    log_level = jnp.asarray(np.log(KEPT) - np.log(n), law.step.dtype)
-    return Bulk(log_level, *below(law, quantile(law, log_level)))
-
-
-def uniforms(n: int) -> int:
-    """How many uniform numbers `make_row` needs for the scores below the second."""
-    return n - 2 if n <= WHOLE else ROOM - 2 + NODES
+def bulk(law: ScoreLaw, n: jax.Array) -> Bulk:
+    """What rows of n scores have in common below the level; there is none, log 1, where they are drawn whole."""
+    log_level = math.log(KEPT) - jnp.log(jnp.maximum(n, ROOM))
+    return Bulk(jnp.where(n <= ROOM, 0, log_level), *below(law, quantile(law, log_level)))
 
 
 def make_row(
-    law: ScoreLaw, rest: Bulk | None, n: int, second: jax.Array, log_parts: jax.Array, others: jax.Array
+    law: ScoreLaw, rest: Bulk, n: jax.Array, second: jax.Array, log_parts: jax.Array, others: jax.Array
 ) -> Row:
     """Make a row of n scores from numbers uniform on (0, 1).
 
@@ -67,24 +59,23 @@ def make_row(
     to the second's, each a row of its own with everything else in common, `others` the spacings below.
     """
     dtype = law.step.dtype
-    drawn = (n if rest is None else ROOM) - 2
-    left = jnp.asarray(n - 2 - np.arange(drawn), dtype)
+    drawn = ROOM - 2
+    left = n - 2 - jnp.arange(drawn, dtype=dtype)
     log_not = -_second(second, n)  # log(1 − V), V the tail probability of the second score
-    logs_not = jnp.append(log_not + jnp.cumsum(jnp.log(others[:drawn]) / left), log_not)
+    logs_not = jnp.append(log_not + jnp.cumsum(jnp.log(others[:drawn]) / jnp.maximum(left, 1)), log_not)
     logs = _log_complement(logs_not)
     tops = logs[-1] + log_parts
     upper = jnp.append(jnp.minimum(logs, logs_not), jnp.minimum(tops, _log_complement(tops)))
     sign = jnp.append(jnp.where(logs <= logs_not, 1, -1), jnp.where(tops < -math.log(2), 1, -1))
     y = sign.astype(dtype) * quantile(law, upper)
-    weights = jnp.ones((drawn,), dtype)
-    if rest is not None:
-        kept = logs[:drawn] < rest.log_level
-        count = (n - 2) - kept.sum().astype(dtype)
-        noise = math.sqrt(12) * (others[drawn:] - 0.5)  # of mean 0 and variance 1; sums over nodes are near normal
-        root = jnp.sqrt(rest.share)
-        counts = count * rest.share + jnp.sqrt(count) * (root * noise - rest.share * (root * noise).sum())
-        weights = jnp.append(kept.astype(dtype), counts)
-        y = jnp.concatenate([jnp.where(kept, y[:drawn], y[drawn]), rest.nodes, y[drawn:]])
+    kept = (logs[:drawn] < rest.log_level) & (left > 0)
+    count = jnp.maximum(n - 2 - kept.sum().astype(dtype), 0)
+    noise = math.sqrt(12) * (others[drawn:] - 0.5)  # of mean 0 and variance 1; sums over nodes are near normal
+    root = jnp.sqrt(rest.share)
+    counts = count * rest.share + jnp.sqrt(count) * (root * noise - rest.share * (root * noise).sum())
+    weights = jnp.append(kept.astype(dtype), counts)
+    nodes = jnp.where(count > 0, rest.nodes, y[drawn])
+    y = jnp.concatenate([jnp.where(kept, y[:drawn], y[drawn]), nodes, y[drawn:]])
     size = weights.size
     differences = score_difference(law, y, y[size])
     return Row(differences[:size], weights, differences[size + 1 :], logs[-1], log_parts)
@@ -111,7 +102,7 @@ def log_gradient(row: Row, alpha: jax.Array) -> jax.Array:
     return jnp.log(alpha) + log_rest + jnp.log(2 + rest * spread) - 2 * jnp.log1p(rest)
 
 
-def _second(uniform: jax.Array, n: int) -> jax.Array:
+def _second(uniform: jax.Array, n: jax.Array) -> jax.Array:
     """Find w = −log(1 − V) for the second smallest V of n uniforms, from P(V > v) = (1 − v)^n + n v (1 − v)^(n−1)."""
     target = -jnp.log(uniform)
 

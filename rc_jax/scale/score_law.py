@@ -27,11 +27,12 @@ class ScoreLaw(NamedTuple):
     slopes: jax.Array
 
 
-def score_law(n: int, dim: jax.Array | None, dtype: jnp.dtype) -> ScoreLaw:
+def score_law(n: jax.Array, dim: jax.Array | None) -> ScoreLaw:
     """Tabulate the law far enough out for the largest of n scores; Gauss–Legendre in each cell, then inverted."""
-    reach = math.log(n) + BEYOND
+    dtype = n.dtype
+    reach = jnp.log(n) + BEYOND
     if dim is None:
-        end = jnp.asarray(math.sqrt(2 * reach), dtype)
+        end = jnp.sqrt(2 * reach)
     else:
         power = reach / (dim - 1)
         end = power + jnp.log1p(jnp.sqrt(-jnp.expm1(-2 * power)))  # cosh(end)^(1−d) = e^−reach
@@ -44,7 +45,7 @@ def score_law(n: int, dim: jax.Array | None, dtype: jnp.dtype) -> ScoreLaw:
     above = jnp.append(above, 2 * CELLS / end * beyond)
     log_above = jnp.log(above) - jnp.log(2 * above[0])
     rate = -above * (end / CELLS / 2) / jnp.exp(log_density(edges, dim))  # dy/dℓ
-    step = jnp.asarray((reach - math.log(2)) / (EVEN - 1), dtype)
+    step = (reach - math.log(2)) / (EVEN - 1)
     levels = -math.log(2) - step * jnp.arange(EVEN, dtype=dtype)
     cell = jnp.clip(jnp.searchsorted(-log_above, -levels, side="right") - 1, 0, CELLS - 1)
     width = log_above[cell + 1] - log_above[cell]

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from rc_jax import _checks
 from rc_jax.scale.averages import TOPS, inside, mean_over_rows
 from rc_jax.scale.per_sample import optimum_of
-from rc_jax.scale.random_rows import Row, bulk, close_gaps, make_row, uniforms
+from rc_jax.scale.random_rows import SPACINGS, Row, bulk, close_gaps, make_row
 from rc_jax.scale.score_law import ScoreLaw, score_law
 from rc_jax.special.inputs import as_common
 
@@ -34,7 +34,7 @@ def sample_scales(key: Array, n: int, dim: ArrayLike | None = None, samples: int
 
     Args:
         key: one typed key; row i uses `fold_in(key, i)`.
-        n: number of scores, at least 2; the cost stops growing where it passes 512.
+        n: number of scores, at least 2; the cost does not depend on it.
         dim: None for Gaussian scores, or the dimension d ≥ 3 of the vectors whose cosines are the scores. Its dtype,
             where it has one, is the working precision. May be traced.
         samples: number of rows.
@@ -56,7 +56,7 @@ def sample_scales(key: Array, n: int, dim: ArrayLike | None = None, samples: int
         True
     """
     dtype, dim = _precision(dim)
-    return _draw(key, dim, _working(dim), n, samples).astype(dtype)
+    return _draw(key, dim, jnp.asarray(float(n), _working(dim)), samples).astype(dtype)
 
 
 @_checks.guard(
@@ -103,7 +103,7 @@ def scale_tail(
     """
     dtype, (level,) = as_common(level=level)
     dim = None if dim is None else as_common(dim=dim)[1][0].astype(level.dtype)
-    chance, error = _tail(key, level, dim, n, samples)
+    chance, error = _tail(key, level, dim, jnp.asarray(n, level.dtype), jnp.asarray(samples))
     return chance.astype(dtype), error.astype(dtype)
 
 
@@ -118,13 +118,13 @@ def _working(dim: jax.Array | None) -> jnp.dtype:
     return jnp.zeros(()).dtype if dim is None else dim.dtype
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _draw(key: jax.Array, dim: jax.Array | None, dtype: jnp.dtype, n: int, samples: int) -> jax.Array:
-    law = score_law(n, dim, dtype)
+@functools.partial(jax.jit, static_argnums=3)
+def _draw(key: jax.Array, dim: jax.Array | None, n: jax.Array, samples: int) -> jax.Array:
+    law = score_law(n, dim)
     rest = bulk(law, n)
 
     def one(i: jax.Array) -> jax.Array:
-        numbers = inside(jax.random.uniform(jax.random.fold_in(key, i), (2 + uniforms(n),), dtype))
+        numbers = inside(jax.random.uniform(jax.random.fold_in(key, i), (2 + SPACINGS,), n.dtype))
         row = close_gaps(law, make_row(law, rest, n, numbers[0], jnp.log(numbers[1:2]), numbers[2:]))
         u, _, found = optimum_of(row, n)
         return jnp.where(found, jnp.exp(u), jnp.nan)[0]
@@ -132,9 +132,11 @@ def _draw(key: jax.Array, dim: jax.Array | None, dtype: jnp.dtype, n: int, sampl
     return jax.lax.map(one, jnp.arange(samples))
 
 
-@functools.partial(jax.jit, static_argnums=(3, 4))
-def _tail(key: jax.Array, level: jax.Array, dim: jax.Array | None, n: int, samples: int) -> tuple[jax.Array, jax.Array]:
-    law = score_law(n, dim, level.dtype)
+@jax.jit
+def _tail(
+    key: jax.Array, level: jax.Array, dim: jax.Array | None, n: jax.Array, samples: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    law = score_law(n, dim)
     chance, error = mean_over_rows(
         functools.partial(_exceeds, law, n, jnp.log(level.ravel())), key, law, n, samples, _near_ties
     )
@@ -148,7 +150,7 @@ def _near_ties(uniform: jax.Array) -> jax.Array:
     return jnp.log1p(-inside(jnp.where(jnp.arange(TOPS) < half, strata, jnp.exp(-NATS * strata))))
 
 
-def _exceeds(law: ScoreLaw, n: int, log_level: jax.Array, row: Row) -> jax.Array:
+def _exceeds(law: ScoreLaw, n: jax.Array, log_level: jax.Array, row: Row) -> jax.Array:
     """Weighted share of a row's largest scores whose best scale exceeds each level."""
     assert row.log_parts is not None
     u, _, found = optimum_of(close_gaps(law, row), n)

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
@@ -80,11 +79,11 @@ def typical_optimum(key: Array, n: int, dim: ArrayLike | None = None, samples: i
         True
     """
     if dim is None:
-        return TypicalOptimum(*_typical(key, None, jnp.zeros(()).dtype, n, samples))
+        return TypicalOptimum(*_typical(key, None, jnp.asarray(float(n)), jnp.asarray(samples)))
     dtype, (dim,) = as_common(dim=dim)
     if jnp.ndim(dim):
         raise ValueError(f"`dim` must be a scalar, got shape {jnp.shape(dim)}")
-    scale, error, value, converged = _typical(key, dim, dim.dtype, n, samples)
+    scale, error, value, converged = _typical(key, dim, jnp.asarray(n, dim.dtype), jnp.asarray(samples))
     return TypicalOptimum(scale.astype(dtype), error.astype(dtype), value.astype(dtype), converged)
 
 
@@ -95,17 +94,18 @@ class _Search(NamedTuple):
     low: jax.Array
     high: jax.Array
     done: jax.Array
-    count: jax.Array
+    steps: jax.Array
     mean: jax.Array  # of the logarithm, of its slope in u and of its bend
     error: jax.Array
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+@jax.jit
 def _typical(
-    key: jax.Array, dim: jax.Array | None, dtype: jnp.dtype, n: int, samples: int
+    key: jax.Array, dim: jax.Array | None, n: jax.Array, samples: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Newton's steps in a bracket, as `rising_root`, but each pass over the rows gives all that is wanted."""
-    law = score_law(n, dim, dtype)
+    dtype = n.dtype
+    law = score_law(n, dim)
     enough = 0.1 * float(jnp.finfo(dtype).eps) ** 0.5
 
     def step(at: _Search) -> _Search:
@@ -113,13 +113,13 @@ def _typical(
         low, high = jnp.where(mean[1] > 0, at.u, at.low), jnp.where(mean[1] > 0, at.high, at.u)
         new = at.u + jnp.clip(-mean[1] / mean[2], -LONGEST_STEP, LONGEST_STEP)
         new = jnp.where((new >= low) & (new <= high), new, (low + high) / 2)
-        return _Search(new, low, high, jnp.abs(new - at.u) < enough, at.count + 1, mean, error)
+        return _Search(new, low, high, jnp.abs(new - at.u) < enough, at.steps + 1, mean, error)
 
-    start = jnp.full((), 0.5 * np.log(2 * np.log(n)), dtype)
+    start = 0.5 * jnp.log(2 * jnp.log(n))
     start = start if dim is None else start + 0.5 * jnp.log(dim)
     far, zero = jnp.full((), jnp.inf, dtype), jnp.zeros((3,), dtype)
     state = _Search(start, -far, far, jnp.zeros((), bool), jnp.zeros((), jnp.int32), zero, zero)
-    at = jax.lax.while_loop(lambda at: (at.count < MAX_STEPS) & ~at.done, step, state)
+    at = jax.lax.while_loop(lambda at: (at.steps < MAX_STEPS) & ~at.done, step, state)
     scale = jnp.exp(at.u)
     return scale, scale * at.error[1] / -at.mean[2], at.mean[0], at.done & jnp.isfinite(at.u)
 

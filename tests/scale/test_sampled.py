@@ -36,7 +36,9 @@ def plain(scores, alpha):
     return alpha * (1 - (p * p).sum(-1))
 
 
-@pytest.mark.parametrize(("n", "dim"), [(3, None), (1024, None), (16, 3.0), (2**16, 128.0)])
+@pytest.mark.parametrize(
+    ("n", "dim"), [(2, None), (160, None), (161, None), (512, None), (2**20, None), (16, 3.0), (2**16, 128.0)]
+)
 def test_means_are_those_of_an_integral(key, n, dim):
     """From nearly linear to beyond the critical scale; whole rows, and long ones that are drawn in part."""
     unit = np.sqrt(2 * np.log(n)) * (1 if dim is None else np.sqrt(dim))
@@ -51,10 +53,11 @@ def test_means_are_those_of_an_integral(key, n, dim):
 def test_what_long_rows_leave_out_is_below_1e_4(x64, key, monkeypatch):
     """With a level that only 16 scores exceed, four times fewer than in use, against the integral."""
     monkeypatch.setattr(random_rows, "KEPT", 16)
-    monkeypatch.setattr(random_rows, "ROOM", 64)
+    jax.clear_caches()
     alpha = CRITICAL * np.asarray([0.35, 0.5, 0.7, 1.0])
     exact = [a * (1 - integrals.participation(a, 1024)) for a in alpha]
-    mean, error = jax.jit(expected._expected, static_argnums=(3, 4))(key, jnp.asarray(alpha), None, 1024, 20_000)
+    mean, error = scale.expected_objective(key, alpha, 1024, samples=20_000)
+    jax.clear_caches()
     assert (z(mean, error, exact) < 5).all()
     assert (np.asarray(error)[:2] < 1e-4 * np.asarray(exact)[:2]).all()
 
@@ -128,7 +131,11 @@ def test_memory_grows_neither_with_rows_nor_with_their_length(key):
     """2²⁰ scores times 2²⁰ rows, compiled but not run, need the memory of 2¹⁰ times 64."""
 
     def memory(n, samples):
-        analysis = expected._expected.lower(key, jnp.ones(3), None, n, samples).compile().memory_analysis()
+        analysis = (
+            expected._expected.lower(key, jnp.ones(3), None, jnp.asarray(n, jnp.float32), jnp.asarray(samples))
+            .compile()
+            .memory_analysis()
+        )
         assert analysis is not None
         return analysis.temp_size_in_bytes
 
@@ -140,7 +147,7 @@ def test_memory_grows_neither_with_rows_nor_with_their_length(key):
 @pytest.mark.parametrize("dim", [None, 3.0, 4.0, 128.0, 4096.0])
 def test_quantiles_against_scipy(dtype, dim):
     n = 2**20
-    law = score_law(n, None if dim is None else jnp.asarray(dim, dtype), jnp.dtype(dtype))
+    law = score_law(jnp.asarray(n, dtype), None if dim is None else jnp.asarray(dim, dtype))
     levels = np.linspace(-0.7, -np.log(n) - 15, 200)
     y = quantile(law, jnp.asarray(levels, dtype))
     found = np.asarray(score_difference(law, y, jnp.zeros_like(y)), float)

@@ -1,0 +1,359 @@
+"""Three averages, three optimal scales: annealed, typical and row by row; and the mean, which has none."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import experiments.figure
+from experiments import style
+from experiments.figure import About
+from experiments.figures import _random_rows as rows
+from experiments.ledger import Claim, corrected, on_range, within
+from rc_jax import scale
+
+OWN = "this package's own result"
+PAIR = 1.5434046384182085  # 2x with x tanh x = 1/2
+CURVE = 1024
+CURVE_DIM = 128
+MARKED = np.array([0.5, 0.7, 1.0, 2.0])
+PUBLISHED = ("1.822", "2.381", "2.837", "3.175")
+BLOCK = 11
+COSINE_RISE = np.array([20.0, 40, 80, 120, 160, 200, 240, 280, 320, 360, 400])
+ABOUT = About(
+    title="Which α lets most gradient through? Three answers, and a mean without one",
+    caption=(
+        "Top: the annealed optimum (line), the maximiser of the mean logarithm (points, with standard errors) and the "
+        "median of the best scale of each row (band: quartiles), for Gaussian scores and for cosines divided by √d. "
+        "Below left: the true mean gradient of 1024 Gaussian scores rises for ever, from α to its plateau, the mean of "
+        "the largest score; only the annealed curve falls. Below right: how often the best scale of a row exceeds a, "
+        "by plain draws and by importance sampling, and its law."
+    ),
+    formula="E α(1 − Σp²) = E Σ p s = d/dα E log Z;  P(α* > a) → 1.543 E[max s]/a",
+    minutes={"smoke": 0.5, "quick": 0.7, "full": 20},
+)
+Data = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Spec(experiments.figure.Spec):
+    """Sizes and dimensions compared, rows for each mean, for each median, for the curves and for the tail."""
+
+    powers: tuple[int, ...] = (3, 5, 7, 10, 13, 16, 20)
+    dims: tuple[int, ...] = (8, 128, 4096)
+    typical_rows: int = 1024
+    median_rows: int = 500
+    curve_rows: int = 8192
+    curve_points: int = 40
+    tail_rows: int = 512
+    plain_rows: int = 2000
+    identity_counts: tuple[int, ...] = (8, 64, 512)
+    identity_dims: tuple[int, ...] = (8, 64)
+
+
+PRESETS = {
+    "smoke": Spec(
+        powers=(3, 10, 20), dims=(128,), typical_rows=64, median_rows=100, curve_rows=256, curve_points=12,
+        tail_rows=32, plain_rows=200, identity_counts=(8,), identity_dims=(8,),
+    ),
+    "quick": Spec(),
+    "full": Spec(
+        powers=tuple(range(3, 21)), dims=(3, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096), typical_rows=20_000,
+        median_rows=10_000, curve_rows=400_000, curve_points=80, tail_rows=20_000, plain_rows=50_000,
+        identity_counts=(8, 64, 512, 4096), identity_dims=(8, 16, 64, 512),
+    ),
+}  # fmt: skip
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """The three optima over sizes and dimensions, the mean's curves, the tail, and both sides of the identity."""
+    key = jax.random.key(spec.seed)
+    n = 2 ** np.asarray(spec.powers)
+    return {
+        "n": n,
+        "dims": np.asarray(spec.dims),
+        **_optima(jax.random.fold_in(key, 0), spec, n),
+        **_curves(jax.random.fold_in(key, 1), spec),
+        **_tails(jax.random.fold_in(key, 2), spec),
+        **_identity(jax.random.fold_in(key, 3), spec),
+    }
+
+
+def _optima(key: jax.Array, spec: Spec, n: np.ndarray) -> dict[str, np.ndarray]:
+    """Rows: Gaussian scores, then each dimension; in units of √d for cosines."""
+    laws = [None, *(float(d) for d in spec.dims)]
+    shape = (len(laws), len(n))
+    annealed, typical, error, quartiles = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros((*shape, 3))
+    for i, dim in enumerate(laws):
+        unit = 1 if dim is None else np.sqrt(dim)
+        annealed[i] = np.asarray(scale.optimal_scale(n, dim)) / unit
+        for j, count in enumerate(n):
+            own = jax.random.fold_in(key, 100 * i + j)
+            found = scale.typical_optimum(jax.random.fold_in(own, 0), int(count), dim, spec.typical_rows)
+            typical[i, j] = np.where(found.converged, found.scale, np.nan) / unit
+            error[i, j] = found.standard_error / unit
+            best = scale.sample_scales(
+                jax.random.fold_in(own, 1), int(count), dim, spec.median_rows // (1 if dim is None else 4)
+            )
+            quartiles[i, j] = np.quantile(best, [0.25, 0.5, 0.75]) / unit
+    exact = scale.typical_optimum(jax.random.fold_in(key, 1), CURVE, samples=16 * spec.typical_rows)
+    return {
+        "annealed": annealed, "typical": typical, "typical_error": error, "quartiles": quartiles,
+        "at_curve": np.array([exact.scale, exact.standard_error], float),
+    }  # fmt: skip
+
+
+def _curves(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
+    critical = float(np.sqrt(2 * np.log(CURVE)))
+    far = 20 * critical
+    grid = np.geomspace(0.1 * critical, far, spec.curve_points - MARKED.size)
+    alpha = np.sort(np.concatenate([grid, MARKED * critical]))
+    fine = np.linspace(0.1, 0.72, 125)  # in units of α_c; falls below 0 beyond
+    mean, error = _expected(key, alpha, CURVE, None, spec.curve_rows, spec.dtype)
+    long = 2**20
+    reach = np.sqrt(2 * np.log(long)) * alpha / critical
+    large, large_error = _expected(key, reach, long, None, spec.curve_rows, spec.dtype)
+    rise, rise_error = _expected(key, COSINE_RISE, CURVE, float(CURVE_DIM), spec.curve_rows, spec.dtype)
+    return {
+        "alpha": alpha / critical,
+        "mean": mean,
+        "mean_error": error,
+        "annealed_alpha": fine,
+        "annealed_curve": np.asarray(scale.annealed_objective(fine * critical, float(CURVE)), float),
+        "plateau": np.array(rows.mean_largest(CURVE)),
+        "large_mean": large / np.sqrt(2 * np.log(long)),
+        "large_error": large_error / np.sqrt(2 * np.log(long)),
+        "cosine_rise": rise,
+        "cosine_rise_error": rise_error,
+    }
+
+
+def _expected(
+    key: jax.Array, alpha: np.ndarray, n: int, dim: float | None, samples: int, dtype: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """`expected_objective` in blocks of one length, so that one program serves all."""
+    blocks = [alpha[i : i + BLOCK] for i in range(0, alpha.size, BLOCK)]
+    full = [np.pad(each, (0, BLOCK - each.size), mode="edge").astype(dtype) for each in blocks]
+    found = [scale.expected_objective(key, each, n, dim, samples) for each in full]
+    mean, error = (np.concatenate([np.asarray(each[i], float) for each in found])[: alpha.size] for i in (0, 1))
+    return mean, error
+
+
+def _tails(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
+    level = np.geomspace(2, 1e6, 24)
+    chance, error = scale.scale_tail(key, level.astype(spec.dtype), CURVE, samples=spec.tail_rows)
+    cosine, cosine_error = scale.scale_tail(
+        key, (level * np.sqrt(CURVE_DIM)).astype(spec.dtype), CURVE, float(CURVE_DIM), spec.tail_rows
+    )
+    own = [jax.random.fold_in(key, 1 + i) for i in range(-(-spec.plain_rows // spec.median_rows))]
+    drawn = np.concatenate([scale.sample_scales(each, CURVE, samples=spec.median_rows) for each in own])
+    return {
+        "level": level,
+        "tail": np.asarray(chance, float),
+        "tail_error": np.asarray(error, float),
+        "tail_law": PAIR * rows.tie_density(CURVE) / level,
+        "cosine_tail": np.asarray(cosine, float),
+        "cosine_tail_error": np.asarray(cosine_error, float),
+        "cosine_tail_law": PAIR * rows.tie_density(CURVE, CURVE_DIM) / level / np.sqrt(CURVE_DIM),
+        "drawn": np.sort(np.asarray(drawn, float)),
+    }
+
+
+def _identity(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
+    """Z of α(1 − E Σp²) against E Σ p h over plain rows, for both laws of scores and α from far below to far above."""
+    found, labels = [], []
+    rng = np.random.default_rng(spec.seed)
+    fractions = np.array([0.1, 0.3, 0.6, 1.0, 2.0, 5.0])
+    for dim in (None, *spec.identity_dims):
+        for count in spec.identity_counts:
+            unit = np.sqrt(2 * np.log(count)) * (1 if dim is None else np.sqrt(dim))
+            alpha = (fractions * unit).astype(spec.dtype).astype(float)
+            other, other_error = rows.weighted_force(rng, alpha, count, dim, spec.plain_rows)
+            law = None if dim is None else float(dim)
+            mean, error = _expected(key, alpha, count, law, spec.typical_rows, spec.dtype)
+            found.append((mean - other) / np.hypot(error, other_error))
+            labels += [f"{'Gaussian' if dim is None else f'd = {dim}'}, n = {count}, α = {f:g} α_c" for f in fractions]
+    return {"identity_z": np.concatenate(found), "identity_where": np.array(labels)}
+
+
+def plot(data: Data) -> Figure:
+    """Optima for Gaussian scores and for cosines; the mean's curve; the tail."""
+    drawing, axes = style.figure(columns=2, rows=2)
+    _gaussian(axes[0], data)
+    _cosine(axes[1], data)
+    _mean(axes[2], data)
+    _tail(axes[3], data)
+    return drawing
+
+
+def _gaussian(ax: Axes, data: Data) -> None:
+    n, (low, median, high) = data["n"], data["quartiles"][0].T
+    style.bands(ax, n, low, median, high, meaning="corrected", label="row by row: median, quartiles", marker="s")
+    ax.errorbar(
+        n, data["typical"][0], 2 * data["typical_error"][0], fmt="o", color=style.colour("measured"),
+        label="typical: most E log",
+    )  # fmt: skip
+    ax.plot(n, data["annealed"][0], color=style.colour("published"), dashes=(5, 2), label="annealed (published)")
+    ax.plot(n, np.sqrt(2 * np.log(n)), color=style.colour("theory"), lw=1.1, label="α_c = √(2 log n)")
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.set_ylim(0.8, 5 * high.max())
+    ax.set_yticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
+    ax.set_yticks([], minor=True)
+    style.labels(ax, "n, number of keys", "optimal scale α of unit-variance logits", "Gaussian scores")
+    style.legend(ax, "upper left", columns=2)
+
+
+def _cosine(ax: Axes, data: Data) -> None:
+    n, dims = data["n"], data["dims"]
+    some = np.unique(np.linspace(0, len(dims) - 1, 4).astype(int))
+    for tint, i in zip(style.sequence(len(some)), some, strict=True):
+        ax.plot(n, data["quartiles"][i + 1, :, 1], "s", mfc="none", color=tint)
+        ax.plot(n, data["typical"][i + 1], "o", color=tint, label=f"d = {dims[i]}")
+        ax.plot(n, data["annealed"][i + 1], color=tint, dashes=(5, 2))
+    grey = style.colour("reference")
+    ax.plot([], [], "s", mfc="none", color=grey, label="row by row: median")
+    ax.plot([], [], "o", color=grey, label="typical")
+    ax.plot([], [], color=grey, dashes=(5, 2), label="annealed")
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    style.labels(ax, "n, number of keys", "optimal scale / √d", "Cosines in d dimensions")
+    style.legend(ax, "upper left")
+
+
+def _mean(ax: Axes, data: Data) -> None:
+    x, critical = data["alpha"], np.sqrt(2 * np.log(CURVE))
+    shown = data["annealed_curve"] > 0
+    fine = data["annealed_alpha"][shown]
+    ax.plot(x, np.minimum(x, 1) * critical, color=style.colour("theory"), lw=1.2, label="n → ∞: min(α, α_c)")
+    ax.plot(
+        fine, data["annealed_curve"][shown], color=style.colour("published"), dashes=(5, 2), label="annealed"
+    )  # fmt: skip
+    ax.plot(x, data["mean"], "o", ms=4, color=style.colour("measured"), label="true mean")
+    style.reference(ax, y=float(data["plateau"]), text="E max s")
+    ax.set_xscale("log")
+    ax.set_ylim(0, 1.15 * critical)
+    ax.xaxis.set_major_formatter("{x:g}")
+    style.labels(ax, "α/α_c", "mean gradient α(1 − E Σp²)", f"The mean has no maximum, n = {CURVE}")
+    style.legend(ax, "lower right")
+
+
+def _tail(ax: Axes, data: Data) -> None:
+    level, drawn = data["level"], data["drawn"]
+    ax.plot(level, data["tail_law"], color=style.colour("theory"), label="1.543 E[max s]/a")
+    share = 1 - np.arange(drawn.size) / drawn.size
+    ax.step(drawn, share, color=style.colour("corrected"), alpha=0.7, label=f"{drawn.size} plain rows")
+    ax.errorbar(
+        level, data["tail"], 2 * data["tail_error"], fmt="o", ms=4, color=style.colour("measured"),
+        label="importance sampling",
+    )  # fmt: skip
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlim(1, 2e6)
+    ax.set_ylim(0.3 * data["tail_law"][-1], 2)
+    style.labels(ax, "a, scale of unit-variance logits", "P(best scale of a row > a)", "No mean row by row, n = 1024")
+    style.legend(ax, "upper right")
+
+
+def claims(data: Data) -> list[Claim]:
+    """The mean's values, rise, plateau and limit; the identity; the three optima; the tail's law."""
+    return [*_mean_claims(data), *_optimum_claims(data), *_tail_claims(data)]
+
+
+def _mean_claims(data: Data) -> list[Claim]:
+    x, mean, error = data["alpha"], data["mean"], data["mean_error"]
+    found = []
+    for fraction, text, ours in zip(MARKED, PUBLISHED, ("1.823", "2.386", "2.846", "3.175"), strict=True):
+        at = int(np.argmin(np.abs(x - fraction)))
+        low, high = (float(each) for each in (text, ours))
+        found.append(
+            corrected(
+                f"three-mean-{fraction:g}", f"1024 Gaussian scores: E α(1 − Σp²) at {fraction:g} α_c", OWN, low,
+                mean[at], low - 5e-4, low + 5e-4, high - 5e-4, high + 5e-4, error[at],
+                note="the first value was this package's earlier figure; the second comes from an integral",
+            )
+        )  # fmt: skip
+    rise = np.diff(mean) / np.hypot(error[1:], error[:-1])
+    cosine = np.diff(data["cosine_rise"]) / np.hypot(data["cosine_rise_error"][1:], data["cosine_rise_error"][:-1])
+    limit = data["large_mean"] / np.minimum(x, 1)
+    worst = np.abs(data["identity_z"])
+    found += [
+        on_range(
+            "three-mean-rises", "the true mean gradient rises up to 20 α_c", OWN, "no finite maximiser", np.diff(mean),
+            rise > -3, [f"{each:.3g} α_c" for each in x[1:]], note="holds: no fall beyond 3 standard errors",
+        ),
+        on_range(
+            "three-cosine-rises", "cosines, d = 128, n = 1024: it rises up to α = 400", OWN, "no finite maximiser",
+            np.diff(data["cosine_rise"]), cosine > -3, [f"{each:g}" for each in COSINE_RISE[1:]],
+        ),
+        within(
+            "three-plateau", "its plateau is E max s: value at 20 α_c", OWN, 3.248, mean[-1], 3.2475, 3.2485, error[-1],
+            note=f"E max s = {float(data['plateau']):.4f} by quadrature",
+        ),
+        on_range(
+            "three-rem", "random-energy limit min(α, α_c), met within 10 % at n = 2^20", OWN, "ratio 1", limit,
+            np.abs(limit - 1) < 0.1, [f"{each:.3g} α_c" for each in x],
+        ),
+        on_range(
+            "three-identity", "α(1 − E Σp²) = E Σ p h(s): |z| < 5 everywhere", OWN, "z < 5", worst, worst < 5,
+            data["identity_where"], note=f"largest |z| {worst.max():.2f} of {worst.size}",
+        ),
+    ]  # fmt: skip
+    return found
+
+
+def _optimum_claims(data: Data) -> list[Claim]:
+    n, median = data["n"], data["quartiles"][..., 1]
+    laws = ["Gaussian", *(f"d = {d}" for d in data["dims"])]
+    where = [f"{law}, n = {count}" for law in laws for count in n]
+    below = data["annealed"] < data["typical"] - 2 * data["typical_error"]
+    ratio = data["typical"][0] / np.sqrt(2 * np.log(n))
+    value, error = data["at_curve"]
+    return [
+        within(
+            "three-typical", "1024 Gaussian scores: typical optimum", OWN, "3.83 ± 0.01", value, 3.81, 3.85, error,
+        ),
+        on_range(
+            "three-near-critical", "Gaussian scores: the typical optimum is within 15 % of √(2 log n)", OWN, "near α_c",
+            ratio, np.abs(ratio - 1) <= 0.15, [f"n = {count}" for count in n],
+        ),
+        on_range(
+            "three-annealed-lowest", "the annealed optimum is below the typical one", OWN, "smaller",
+            (data["annealed"] / data["typical"]).ravel(), below.ravel(), where, note="measured: annealed/typical",
+        ),
+        on_range(
+            "three-median-highest", "the typical optimum is below the median row's", OWN, "smaller",
+            (data["typical"] / median).ravel(), (data["typical"] < median).ravel(), where,
+            note="measured: typical/median",
+        ),
+    ]  # fmt: skip
+
+
+def _tail_claims(data: Data) -> list[Claim]:
+    found = []
+    for name, text in (("", "Gaussian scores"), ("cosine_", "cosines, d = 128")):
+        tail, error, law = (data[f"{name}{each}"] for each in ("tail", "tail_error", "tail_law"))
+        far = data["level"] > 1e4
+        weights = (law[far] / error[far]) ** 2
+        ratio = (weights * tail[far] / law[far]).sum() / weights.sum()
+        found.append(
+            within(
+                f"three-tail-{name or 'gaussian_'}".rstrip("_"), f"1024 {text}: P(α* > a) over 1.543 ρ(0)/a, a > 10⁴",
+                OWN, 1.0, ratio, 0.98, 1.02, float((error[far] / law[far]).mean()),
+                note="standard error of one level: levels share rows",
+            )
+        )  # fmt: skip
+    drawn, level = data["drawn"], data["level"]
+    share = 1 - np.searchsorted(drawn, level) / drawn.size
+    both = np.hypot(data["tail_error"], np.sqrt(np.maximum(share * (1 - share), 1 / drawn.size) / drawn.size))
+    z = np.abs(data["tail"] - share) / both
+    found.append(
+        on_range(
+            "three-tail-plain", "importance sampling agrees with plain rows: |z| < 5", OWN, "z < 5", z, z < 5,
+            [f"a = {each:.3g}" for each in level],
+        )
+    )  # fmt: skip
+    return found
