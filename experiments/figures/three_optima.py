@@ -30,7 +30,7 @@ ABOUT = About(
         "median of the best scale of each row (band: quartiles), for Gaussian scores and for cosines divided by √d. "
         "Below left: the true mean gradient of 1024 Gaussian scores rises for ever, from α to its plateau, the mean of "
         "the largest score; only the annealed curve falls. Below right: how often the best scale of a row exceeds a, "
-        "by plain draws and by importance sampling, and its law."
+        "by drawing rows and by importance sampling, and its law."
     ),
     formula="E α(1 − Σp²) = E Σ p s = d/dα E log Z;  P(α* > a) → 1.543 E[max s]/a",
     minutes={"smoke": 0.5, "quick": 0.7, "full": 20},
@@ -245,7 +245,7 @@ def _tail(ax: Axes, data: Data) -> None:
     level, drawn = data["level"], data["drawn"]
     ax.plot(level, data["tail_law"], color=style.colour("theory"), label="1.543 E[max s]/a")
     share = 1 - np.arange(drawn.size) / drawn.size
-    ax.step(drawn, share, color=style.colour("corrected"), alpha=0.7, label=f"{drawn.size} plain rows")
+    ax.step(drawn, share, color=style.colour("corrected"), alpha=0.7, label=f"{drawn.size} rows drawn")
     ax.errorbar(
         level, data["tail"], 2 * data["tail_error"], fmt="o", ms=4, color=style.colour("measured"),
         label="importance sampling",
@@ -352,7 +352,7 @@ def _tail_claims(data: Data) -> list[Claim]:
     z = np.abs(data["tail"] - share) / both
     found.append(
         on_range(
-            "three-tail-plain", "importance sampling agrees with plain rows: |z| < 5", OWN, "z < 5", z, z < 5,
+            "three-tail-plain", "importance sampling agrees with rows as drawn: |z| < 5", OWN, "z < 5", z, z < 5,
             [f"a = {each:.3g}" for each in level],
         )
     )  # fmt: skip

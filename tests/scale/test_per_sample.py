@@ -66,6 +66,18 @@ def test_nothing_on_a_grid_is_higher(whole, power):
     np.testing.assert_allclose(shifted.value, found.value, rtol=1e-6)
 
 
+def test_slope_is_a_sum_over_pairs():
+    """d/dα α(1 − Σp²) = Σ_{i≠j} p_i p_j (1 − 2(p_i + p_j) x tanh x), x = α(s_i − s_j)/2: positive below 1.543/range."""
+    scores, alpha = np.random.default_rng(3).normal(size=7), 1.3
+    p = np.exp(alpha * scores) / np.exp(alpha * scores).sum()
+    x = alpha * (scores[:, None] - scores) / 2
+    pairs = p[:, None] * p * (1 - 2 * (p[:, None] + p) * x * np.tanh(x))
+    np.fill_diagonal(pairs, 0)
+    with jax.enable_x64(True):
+        slope = jax.grad(lambda alpha: scale.gradient_norm(jnp.asarray(scores), alpha))(alpha)
+    assert pairs.sum() == pytest.approx(float(slope), rel=1e-12)
+
+
 def test_shared_largest_scores_want_an_infinite_scale():
     found = scale.per_sample_optimum(jnp.asarray([[1.0, 1.0, 0.0], [2.0, 2.0, 2.0], [1.0, 0.5, 0.5]]))
     assert np.isinf(found.scale[:2]).all() and np.isinf(found.value[:2]).all()
