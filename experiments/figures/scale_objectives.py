@@ -250,7 +250,7 @@ def _largest_entry(data: Data) -> list[Claim]:
     return [
         within(
             "objectives-quarter", "largest entry of J over α/4, largest value found", READERS, "≤ 1", data["bound"],
-            0.0, 1 + 1e-5,
+            0.0, 1 + 1e-5, note="a check: p(1 − p) is never more than a quarter",
         ),
         on_range(
             "objectives-entry-1-to-5", "the α best for the largest entry is between 1 and 5", READERS, "1 … 5", typical,
@@ -285,7 +285,7 @@ def _others(data: Data) -> list[Claim]:
         ),
         within(
             "objectives-power-scale", "s⁶/Σs⁶: t J(ts)/J(s) − 1, largest", READERS, 0.0, data["homogeneous"], 0.0, 1e-4,
-            note="t = 3; so no scale is better than another, whatever n",
+            note="a check, t = 3: no scale is better than another, whatever n",
         ),
         within(
             "objectives-power-n", f"s⁶/Σs⁶: mean gradient ∝ n^c from n = {n[many][0]} on, c within ±{FLAT:g}", READERS,

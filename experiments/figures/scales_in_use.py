@@ -281,8 +281,4 @@ def claims(data: Data) -> list[Claim]:
             "the models' papers, as quoted; n and d are our choice", "0.5 … 2", used,
             (used >= 1 / FACTOR) & (used <= FACTOR), [each.name for each in USED],
         ),
-        within(
-            "scales-qk-norm", "QK-norm with unit gain at d = 128 has the scale of most gradient", ASKED, "25 … 35",
-            data["used"][1], 25, 35, note=f"α*(8192, 128) = {data['used_annealed'][1]:.1f}",
-        ),
     ]  # fmt: skip
