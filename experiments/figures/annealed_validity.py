@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
+from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -125,31 +126,32 @@ def _map(drawing: Figure, ax: Axes, data: Data) -> None:
         data["fractions"], data["n"], ratio, norm=LogNorm(1, 1000), cmap="cividis", shading="gouraud", rasterized=True
     )
     lines = ax.contour(data["fractions"], data["n"], ratio, levels=[1.1, 2, 10, 100], colors="white", linewidths=0.9)
-    ax.clabel(lines, fmt="%g", fontsize=8, inline_spacing=1)
+    for label in ax.clabel(lines, fmt="%g", fontsize=9, inline=False):
+        label.set_path_effects([patheffects.withStroke(linewidth=4, foreground="0.3")])
     ax.plot(data["optimum"], data["n"], "o-", ms=4, color="#ff8a45", label="annealed optimum α*")
     ax.axvline(0.5, color="white", dashes=(5, 2), lw=1.1)
-    ax.annotate("α_c/2", (0.495, data["n"][-1] / 2), color="white", fontsize=9, ha="right", va="top")
+    ax.annotate("α$_c$/2", (0.495, 64), color="white", fontsize=9, ha="right")
     ax.set_yscale("log", base=2)
     ax.grid(visible=False)
     drawing.colorbar(shown, ax=ax, label="annealed Σp² / true E Σp²", extend="max")
-    style.labels(ax, "α/α_c", "n, number of keys", "Annealed over true participation")
+    style.labels(ax, "α/α$_c$", "n, number of keys", "Annealed over true participation")
     style.legend(ax, "below")
 
 
 def _participation(ax: Axes, data: Data) -> None:
     x, wide = data["x"], np.geomspace(1, data["x"][-1], 100)
     for i, tint in enumerate(style.sequence(data["curve_n"].size)):
-        name = f"n = 2^{int(np.log2(data['curve_n'][i]))}"
+        name = f"n = $2^{{{int(np.log2(data['curve_n'][i]))}}}$"
         ax.plot(data["line"], data["exact"][i], color=tint)
         ax.errorbar(x, data["simulated"][i], 2 * data["error"][i], fmt="o", ms=4, color=tint, label=name)
         finite = 1 - data["largest"][i] / data["curve_critical"][i] / wide
         ax.plot(wide, finite, color=tint, dashes=(2, 2), lw=1.2, label="1 − E[max s]/α" if i == 0 else None)
-    ax.plot(wide, 1 - 1 / wide, color=style.colour("theory"), lw=1.3, label="n → ∞: 1 − α_c/α")
+    ax.plot(wide, 1 - 1 / wide, color=style.colour("theory"), lw=1.3, label="n → ∞: 1 − α$_c$/α")
     ax.set_xscale("log")
     ax.set_xticks([0.3, 0.5, 1, 2, 4, 8], ["0.3", "0.5", "1", "2", "4", "8"])
     ax.set_xticks([], minor=True)
     ax.set_ylim(0, 1)
-    style.labels(ax, "α/α_c", "E Σp², participation", "True participation against its limit")
+    style.labels(ax, "α/α$_c$", "E Σp², participation", "True participation against its limit")
     style.legend(ax, "upper left")
 
 

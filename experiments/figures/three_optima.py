@@ -33,7 +33,7 @@ ABOUT = About(
         "by drawing rows and by importance sampling, and its law."
     ),
     formula="E α(1 − Σp²) = E Σ p s = d/dα E log Z;  P(α* > a) → 1.543 E[max s]/a",
-    minutes={"smoke": 0.5, "quick": 0.7, "full": 20},
+    minutes={"smoke": 0.5, "quick": 0.5, "full": 20},
 )
 Data = Mapping[str, np.ndarray]
 
@@ -197,7 +197,7 @@ def _gaussian(ax: Axes, data: Data) -> None:
         label="typical: most E log",
     )  # fmt: skip
     ax.plot(n, data["annealed"][0], color=style.colour("published"), dashes=(5, 2), label="annealed (published)")
-    ax.plot(n, np.sqrt(2 * np.log(n)), color=style.colour("theory"), lw=1.1, label="α_c = √(2 log n)")
+    ax.plot(n, np.sqrt(2 * np.log(n)), color=style.colour("theory"), lw=1.1, label="α$_c$ = √(2 log n)")
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_ylim(0.8, 5 * high.max())
@@ -228,7 +228,7 @@ def _mean(ax: Axes, data: Data) -> None:
     x, critical = data["alpha"], np.sqrt(2 * np.log(CURVE))
     shown = data["annealed_curve"] > 0
     fine = data["annealed_alpha"][shown]
-    ax.plot(x, np.minimum(x, 1) * critical, color=style.colour("theory"), lw=1.2, label="n → ∞: min(α, α_c)")
+    ax.plot(x, np.minimum(x, 1) * critical, color=style.colour("theory"), lw=1.2, label="n → ∞: min(α, α$_c$)")
     ax.plot(
         fine, data["annealed_curve"][shown], color=style.colour("published"), dashes=(5, 2), label="annealed"
     )  # fmt: skip
@@ -237,7 +237,7 @@ def _mean(ax: Axes, data: Data) -> None:
     ax.set_xscale("log")
     ax.set_ylim(0, 1.15 * critical)
     ax.xaxis.set_major_formatter("{x:g}")
-    style.labels(ax, "α/α_c", "mean gradient α(1 − E Σp²)", f"The mean has no maximum, n = {CURVE}")
+    style.labels(ax, "α/α$_c$", "mean gradient α(1 − E Σp²)", f"The mean has no maximum, n = {CURVE}")
     style.legend(ax, "lower right")
 
 
