@@ -15,8 +15,8 @@ from jaxtyping import Array, Float
 
 from rc_jax import _checks
 from rc_jax.scale.gradient import _rows
+from rc_jax.scale.implicit import implicit_root
 from rc_jax.scale.normalisers import entmax15_root, shifted, sparsemax_weights
-from rc_jax.scale.root import rising_root
 
 NORMALISERS = ("softmax", "sparsemax", "entmax15")
 checked = _checks.guard(scores=_rows, alpha=_checks.positive, normaliser=_checks.one_of(NORMALISERS))
@@ -157,27 +157,56 @@ def _frobenius(tail: jax.Array, factor: jax.Array) -> jax.Array:
 
 @jax.jit
 def _spectral(tail: jax.Array, factor: jax.Array) -> jax.Array:
-    """vᵀJv of the leading eigenvector v, held fixed: right to second order in v, with the right derivative."""
-    others = jax.lax.stop_gradient(_leading(jax.lax.stop_gradient(tail)))
+    return factor * _at_eigenvector(tail, _leading(tail))
+
+
+def _quotient(tail: jax.Array, others: jax.Array) -> jax.Array:
+    """vᵀJv/vᵀv for v with 1 at the largest weight and the given entries at the others."""
     rest, mixed = tail.sum(-1), (tail * others).sum(-1)
     centre, off = (1 + mixed) / (1 + rest), (rest - mixed) / (1 + rest)  # mean of v, and 1 − mean
     spread = off * off + (tail * (others - centre[..., None]) ** 2).sum(-1)
-    return factor * (spread / (1 + (others * others).sum(-1)))
+    return spread / (1 + (others * others).sum(-1))
+
+
+@jax.custom_jvp
+def _at_eigenvector(tail: jax.Array, others: jax.Array) -> jax.Array:
+    """`_quotient` at an eigenvector that belongs to the weights."""
+    return _quotient(tail, others)
+
+
+@_at_eigenvector.defjvp
+def _at_eigenvector_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    """At an eigenvector the quotient is flat: the slope is that of J alone, whose own slope follows the vector."""
+    tail, others = primals
+    slope = jax.jvp(lambda tail: _quotient(tail, others), (tail,), (tangents[0],))[1]
+    return _at_eigenvector(tail, others), slope
 
 
 def _leading(tail: jax.Array) -> jax.Array:
     """The leading eigenvector of diag g − ggᵀ/G, 1 at the largest weight: its entries at the others, at least −1."""
-    second = tail.max(-1)
-    gap, below = 1 - second, second[..., None] - tail
-    tail = jnp.where((second > 0)[..., None], tail, 1 / tail.shape[-1])  # a row on one key: any vector gives 0
-
-    def shared(u: jax.Array) -> jax.Array:
-        step = (gap * jax.nn.sigmoid(u))[..., None]
-        return tail * jnp.where(below == 0, 1, step / jnp.where(below == 0, 1, below + step))
-
-    u, _ = rising_root(lambda u: u - jnp.log(shared(u).sum(-1)), jnp.log(tail.sum(-1)))
-    balance = shared(u)
+    u, converged = implicit_root(_imbalance, jnp.log(_shares(tail).sum(-1)), tail)
+    balance = _balance(jnp.where(converged, u, jnp.nan), tail)
     return -balance / balance.sum(-1, keepdims=True)
+
+
+def _imbalance(u: jax.Array, tail: jax.Array) -> jax.Array:
+    return u - jnp.log(_balance(u, tail).sum(-1))
+
+
+def _balance(u: jax.Array, tail: jax.Array) -> jax.Array:
+    """g_i r_i over the second weight at y/(1 − y) = g₂e^u: nothing is smaller than the scores make it."""
+    second, shares = tail.max(-1), _shares(tail)
+    gap = jnp.where(second > 1, 0, 1 - second)  # the second may be rounded to more than the first
+    step = (gap * jnp.exp(u) / (1 + second * jnp.exp(u)))[..., None]
+    below = (second[..., None] - tail) / jnp.where(second > 0, second, 1)[..., None]
+    empty = below + step == 0  # a tie at the top
+    return shares * jnp.where(empty, 1, step / jnp.where(empty, 1, below + step))
+
+
+def _shares(tail: jax.Array) -> jax.Array:
+    """Weights over the second largest of the row; of a row on one key, for which any vector gives 0, equal ones."""
+    second = tail.max(-1, keepdims=True)
+    return jnp.where(second > 0, tail / jnp.where(second > 0, second, 1), 1 / tail.shape[-1])
 
 
 @functools.partial(jax.jit, static_argnums=2)

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import mpmath as mp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -64,6 +65,39 @@ def test_concentrated_rows_keep_their_digits(dtype):
             assert norm[0](scores, alpha) == pytest.approx(factor * small, rel=1e-5)
     for norm, _ in NORMS:
         assert norm(scores, 1e4) == 0
+
+
+def leading_eigenvalue(scores, alpha):
+    """Of softmax's Jacobian, in many digits."""
+    with mp.workdps(80):
+        weights = [mp.exp(mp.mpf(alpha) * (mp.mpf(float(s)) - mp.mpf(float(max(scores))))) for s in scores]
+        total = mp.fsum(weights)
+        p = [w / total for w in weights]
+        matrix = mp.matrix([[alpha * ((a if i == j else 0) - a * b) for j, b in enumerate(p)] for i, a in enumerate(p)])
+        return max(mp.eigsy(matrix, eigvals_only=True))
+
+
+@pytest.mark.parametrize("alpha", [40.0, 50.0, 80.0])
+def test_spectral_norm_where_squares_of_weights_underflow(alpha):
+    """In single precision, with its derivative, down to weights of 1e-35."""
+    for row in ([0.0, -1.0, -1.01], [0.0, -1.0, -1.02, -1.04]):
+        scores = np.asarray(row, np.float32)
+        value, slope = jax.value_and_grad(scale.jacobian_spectral_norm, 1)(jnp.asarray(scores), alpha)
+        exact = leading_eigenvalue(scores, alpha)
+        near = leading_eigenvalue(scores, alpha * (1 + 1e-9))
+        assert value == pytest.approx(float(exact), rel=1e-5)
+        assert slope == pytest.approx(float((near - exact) / alpha / mp.mpf("1e-9")), rel=1e-4)
+
+
+@pytest.mark.parametrize("normaliser", ["softmax", "entmax15"])
+def test_second_derivatives_of_the_spectral_norm(x64, normaliser):
+    """Against differences of the first, which differences of the value hold above; a tie for the second is no case."""
+    slope = jax.jit(jax.grad(lambda s: scale.jacobian_spectral_norm(s, 1.3, normaliser)))
+    curvature = jax.jit(jax.jacfwd(slope))
+    for name in ("random", "second tie"):
+        scores, steps = jnp.asarray(SCORES[name]), 1e-5 * jnp.eye(6)
+        rises = [(slope(scores + step) - slope(scores - step)) / 2e-5 for step in steps]
+        np.testing.assert_allclose(curvature(scores), jnp.stack(rises), atol=1e-8)
 
 
 @settings(deadline=None, max_examples=10)
