@@ -43,8 +43,8 @@ def annealed_objective(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None = N
         >>> print(f"{annealed_objective(2.0, 1024):.4f}")  # 2(1 - e^4/1024)
         1.8934
     """
-    dtype, (alpha, n, *rest) = _promote(alpha, n, dim)
-    return objective(jnp.log(alpha), jnp.log(n), rest[0] if rest else None).astype(dtype)
+    dtype, (alpha, n, dim) = as_common(alpha=alpha, n=n, dim=dim)
+    return objective(jnp.log(alpha), jnp.log(n), dim).astype(dtype)
 
 
 @_checks.guard(alpha=_checks.positive, dim=at_least_three)
@@ -72,9 +72,6 @@ def log_concentration(alpha: ArrayLike, dim: ArrayLike | None = None) -> Float[A
         >>> print(f"{log_concentration(1e6, 3):.4f}")  # log(α coth α)
         13.8155
     """
-    if dim is None:
-        dtype, (alpha,) = as_common(alpha=alpha)
-        return concentration(alpha, None).astype(dtype)
     dtype, (alpha, dim) = as_common(alpha=alpha, dim=dim)
     return concentration(alpha, dim).astype(dtype)
 
@@ -110,7 +107,3 @@ def log_one_minus_slope(log_alpha: jax.Array, log_n: jax.Array, dim: jax.Array |
     """
     value, slope = jax.jvp(lambda u: concentration(jnp.exp(u), dim), (log_alpha,), (jnp.ones_like(log_alpha),))
     return value + jnp.log1p(slope) - log_n
-
-
-def _promote(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None) -> tuple:
-    return as_common(alpha=alpha, n=n) if dim is None else as_common(alpha=alpha, n=n, dim=dim)

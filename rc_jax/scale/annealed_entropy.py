@@ -1,14 +1,17 @@
 """Entropy of softmax in the annealed approximation, in closed form, and the scale that keeps it where it is wanted."""
 
+import math
+
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax import _checks
 from rc_jax.scale.annealed import at_least_three, at_least_two, concentration
-from rc_jax.scale.root import rising_root
-from rc_jax.special.bessel import bessel_ratio
+from rc_jax.scale.implicit import implicit_root
+from rc_jax.special.bessel import bessel_ratio, log_bessel_ie
 from rc_jax.special.hyp0f1 import log_hyp0f1
 from rc_jax.special.inputs import as_common
 
@@ -27,7 +30,8 @@ def annealed_entropy(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None = Non
         dim: None for Gaussian scores, or the dimension d ≥ 3 of vectors whose cosines are the scores; may be traced.
 
     Returns:
-        H, in the arguments' dtype, their shapes broadcast; for cosines with an absolute error of a few roundings of α.
+        H, in the arguments' dtype, their shapes broadcast; for cosines with an absolute error of a few roundings of
+        the sizes of log n and of log M(α) − α.
 
     Raises:
         TypeError: if an argument is not real.
@@ -40,8 +44,8 @@ def annealed_entropy(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None = Non
         >>> print(f"{annealed_entropy(2.0, 1024):.4f}")  # log 1024 - 2
         4.9315
     """
-    dtype, (scale, count, *rest) = _promote(alpha, n, dim)
-    return (jnp.log(count) - entropy_loss(scale, rest[0] if rest else None)).astype(dtype)
+    dtype, (alpha, n, dim) = as_common(alpha=alpha, n=n, dim=dim)
+    return (jnp.log(n) - entropy_loss(alpha, dim)).astype(dtype)
 
 
 @_checks.guard(alpha=_checks.positive, n=at_least_two, dim=at_least_three)
@@ -63,8 +67,8 @@ def annealed_renyi_entropy(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None
         >>> print(f"{annealed_renyi_entropy(2.0, 1024):.4f}")  # log 1024 - 4
         2.9315
     """
-    dtype, (alpha, n, *rest) = _promote(alpha, n, dim)
-    return (jnp.log(n) - concentration(alpha, rest[0] if rest else None)).astype(dtype)
+    dtype, (alpha, n, dim) = as_common(alpha=alpha, n=n, dim=dim)
+    return (jnp.log(n) - concentration(alpha, dim)).astype(dtype)
 
 
 @_checks.guard(lam=_checks.positive)
@@ -101,7 +105,8 @@ def entropy_loss_per_dimension(lam: ArrayLike) -> Float[Array, "..."]:
 def fixed_entropy_scale(n: ArrayLike, entropy: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, "..."]:
     """The scale α at which softmax over n random scores has a given Shannon entropy H, in the annealed approximation.
 
-    Formula: the root of `annealed_entropy`(α, n) = H; Gaussian scores: α = √(2(log n − H)). Differentiable.
+    Formula: the root of `annealed_entropy`(α, n) = H; Gaussian scores: α = √(2(log n − H)). Differentiable
+    to any order.
 
     Args:
         n: number of scores, at least 2; need not be whole.
@@ -109,7 +114,8 @@ def fixed_entropy_scale(n: ArrayLike, entropy: ArrayLike, dim: ArrayLike | None 
         dim: None for Gaussian scores, or the dimension d ≥ 3 of vectors whose cosines are the scores; may be traced.
 
     Returns:
-        α, in the arguments' dtype, their shapes broadcast; NaN where traced arguments have H ≥ log n.
+        α, in the arguments' dtype, their shapes broadcast; NaN where traced arguments have H ≤ 0 or
+        H ≥ log n.
 
     Raises:
         TypeError: if an argument is not real.
@@ -122,19 +128,28 @@ def fixed_entropy_scale(n: ArrayLike, entropy: ArrayLike, dim: ArrayLike | None 
         >>> print(f"{fixed_entropy_scale(1024, 4.9315):.4f}")
         2.0000
     """
-    dtype, (n, entropy, *rest) = _promote(n, entropy, dim, names=("n", "entropy"))
-    wanted = jnp.log(n) - entropy
+    dtype, (n, entropy, dim) = as_common(n=n, entropy=entropy, dim=dim)
+    wanted = jnp.where(entropy > 0, jnp.log(n) - entropy, -1)
     known = _checks.concrete(wanted)
     if known is not None and (known <= 0).any():
         raise ValueError("`entropy` must be below log n, the entropy of a uniform row")
-    return _scale_of_loss(wanted, rest[0] if rest else None).astype(dtype)
+    return _scale_of_loss(wanted, dim).astype(dtype)
 
 
 def entropy_loss(alpha: jax.Array, dim: jax.Array | None) -> jax.Array:
-    """αM′/M − log M for arrays of one shape and dtype: rises with α from zero."""
+    """αM′/M − log M for arrays of one shape and dtype: rises with α from zero.
+
+    For large α both terms are nearly α. With L = log(e^{−α}M), a function of u = log α, it is L′(u) − L, both small.
+    """
     if dim is None:
         return alpha * alpha / 2
-    return alpha * bessel_ratio(dim / 2 - 1, alpha) - log_hyp0f1(dim / 2, alpha * alpha / 4)
+    order = dim / 2 - 1
+    large = alpha > order + 16
+    low, high = jnp.where(large, 1, alpha), jnp.where(large, alpha, order + 17)
+    small_form = low * bessel_ratio(order, low) - log_hyp0f1(dim / 2, low * low / 4)
+    u = jnp.log(high)
+    value, slope = jax.jvp(lambda u: log_bessel_ie(order, jnp.exp(u)) - order * u, (u,), (jnp.ones_like(u),))
+    return jnp.where(large, slope - value - order * math.log(2) - gammaln(dim / 2), small_form)
 
 
 @jax.jit
@@ -143,20 +158,9 @@ def _scale_of_loss(wanted: jax.Array, dim: jax.Array | None) -> jax.Array:
     wanted = jnp.where(inside, wanted, 1)
     if dim is None:
         return jnp.where(inside, jnp.sqrt(2 * wanted), jnp.nan)
-
-    def rising(u: jax.Array) -> jax.Array:
-        return jnp.log(entropy_loss(jnp.exp(u), dim)) - jnp.log(wanted)
-
-    still_dim, still = jax.lax.stop_gradient((dim, wanted))
-    u, converged = rising_root(
-        lambda u: jnp.log(entropy_loss(jnp.exp(u), still_dim)) - jnp.log(still), jnp.log(2 * still * still_dim) / 2
-    )
-    u = jax.lax.stop_gradient(u)
-    slope = jax.lax.stop_gradient(jax.jvp(rising, (u,), (jnp.ones_like(u),))[1])
-    u = u - rising(u) / slope  # one step more: it carries the derivative of the root
+    u, converged = implicit_root(_excess, jnp.log(2 * wanted * dim) / 2, wanted, dim)
     return jnp.where(inside & converged, jnp.exp(u), jnp.nan)
 
 
-def _promote(first: ArrayLike, second: ArrayLike, dim: ArrayLike | None, names: tuple = ("alpha", "n")) -> tuple:
-    values = dict(zip(names, (first, second), strict=True))
-    return as_common(**values) if dim is None else as_common(**values, dim=dim)
+def _excess(u: jax.Array, wanted: jax.Array, dim: jax.Array) -> jax.Array:
+    return jnp.log(entropy_loss(jnp.exp(u), dim)) - jnp.log(wanted)

@@ -77,6 +77,15 @@ def entropy_loss(alpha, dim, moment=moment_closed):
         return alpha * mp.diff(lambda a: mp.log(moment(a, dim)), alpha) - mp.log(moment(alpha, dim))
 
 
+def cosine_entropy_loss(alpha, dim):
+    """log n − H for cosines, from Bessel functions in many digits."""
+    with mp.workdps(60):
+        alpha, order = mp.mpf(alpha), mp.mpf(dim) / 2 - 1
+        bessel = mp.besseli(order, alpha)
+        log_moment = mp.log(bessel) + order * mp.log(2 / alpha) + mp.loggamma(order + 1)
+        return alpha * mp.besseli(order + 1, alpha) / bessel - log_moment
+
+
 def jacobian(scores, alpha):
     """α(diag p − p pᵀ) of softmax, in many digits, as double precision."""
     with mp.workdps(40):

@@ -147,7 +147,35 @@ def test_derivatives_of_the_inverse(x64):
     assert jax.grad(scale.fixed_entropy_scale, 1)(1e4, 3.0) == pytest.approx(-1 / scale.fixed_entropy_scale(1e4, 3.0))
 
 
+@pytest.mark.parametrize("dim", [3, 8, 64])
+def test_large_scales_keep_their_digits(dtype, dim):
+    """log n − H grows like ((d − 1)/2) log α, so that no digit of α itself may be lost on the way."""
+    eps = float(jnp.finfo(dtype).eps)
+    for alpha in (20.0, 100.0, 1e3, 1e5, 2.0**26):
+        exact = float(oracle.cosine_entropy_loss(alpha, dim))
+        loose = 16 * eps * (1 + dim) * (1 + np.log(alpha))
+        assert scale.annealed_entropy(alpha, jnp.asarray(4.0, dtype), dim) == pytest.approx(
+            np.log(4) - exact, abs=loose
+        )
+
+
+def test_fixed_entropy_far_down(dtype):
+    """d = 3: log n − H = log 2α − 1 but for e^{−2α}, so that H = 1 gives α = n/2."""
+    n = jnp.asarray([1e6, 1e9, 1e15], dtype)
+    np.testing.assert_allclose(scale.fixed_entropy_scale(n, 1.0, 3), n / 2, rtol=64 * float(jnp.finfo(dtype).eps))
+
+
+@pytest.mark.slow
+def test_second_derivatives_of_the_inverse(x64):
+    """In H, against differences of the first."""
+    slope = jax.jacfwd(lambda h: scale.fixed_entropy_scale(1e4, h, 64.0))
+    slope, curvature = jax.jit(slope), jax.jit(jax.jacfwd(slope))
+    assert curvature(3.0) == pytest.approx(float(slope(3.0 + 1e-5) - slope(3.0 - 1e-5)) / 2e-5, rel=1e-7)
+
+
 def test_traced_values_outside_and_dtypes():
+    assert np.isnan(jax.jit(scale.fixed_entropy_scale)(8.0, -0.5))
+    assert np.isnan(jax.jit(scale.fixed_entropy_scale)(8.0, 0.0, 16.0))
     assert np.isnan(jax.jit(scale.fixed_entropy_scale)(8.0, 3.0))
     assert np.isnan(jax.jit(scale.fixed_entropy_scale)(8.0, 3.0, 16.0))
     assert scale.softmax_entropy(jnp.zeros(4, jnp.bfloat16), 1.0).dtype == jnp.bfloat16
