@@ -44,7 +44,7 @@ SIMULATED = {
     "scale": {"averages", "expected", "per_sample", "random_rows", "score_law", "tails", "typical"},
     "sparsity": {"quadrature"},
 }
-COMMON = {"scale": {"entropy", "gradient", "implicit", "jacobian", "root"}, "sparsity": {"measure"}}
+COMMON = {"scale": {"entropy", "gradient", "implicit", "jacobian", "root", "rows"}, "sparsity": {"measure"}}
 
 
 def imports(path):

@@ -5,10 +5,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax import _checks
-from rc_jax.scale.gradient import _rows, _split
+from rc_jax.scale.rows import score_rows, top_and_tail
 
 
-@_checks.guard(scores=_rows, alpha=_checks.positive)
+@_checks.guard(scores=score_rows, alpha=_checks.positive)
 def softmax_entropy(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Array, "..."]:
     """Shannon entropy of p = softmax(αs) over the last axis, in nats.
 
@@ -34,7 +34,7 @@ def softmax_entropy(scores: Float[Array, "... score"], alpha: ArrayLike) -> Floa
         >>> print(f"{jnp.exp(softmax_entropy(jnp.array([1.0, 1.0, 1.0, -9.0]), 3.0)):.4f}")  # three keys share the row
         3.0000
     """
-    top, tail, _ = _split(scores, alpha)
+    top, tail, _ = top_and_tail(scores, alpha)
     rest = jnp.exp(tail)
     t = rest.sum(-1)
     fall = jnp.where(jnp.isneginf(tail), 0, tail)  # the largest score itself, or one that weighs nothing
@@ -43,7 +43,7 @@ def softmax_entropy(scores: Float[Array, "... score"], alpha: ArrayLike) -> Floa
     return (jnp.log1p(t / top) + spread).astype(scores.dtype)
 
 
-@_checks.guard(scores=_rows, alpha=_checks.positive)
+@_checks.guard(scores=score_rows, alpha=_checks.positive)
 def renyi_entropy(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Array, "..."]:
     """Rényi's entropy of order 2 of p = softmax(αs) over the last axis, in nats.
 
@@ -62,7 +62,7 @@ def renyi_entropy(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[
         >>> print(f"{renyi_entropy(jnp.array([0.0, 1.0]), jnp.log(3.0)):.4f}")  # p = (1/4, 3/4): -log(10/16)
         0.4700
     """
-    top, tail, _ = _split(scores, alpha)
+    top, tail, _ = top_and_tail(scores, alpha)
     rest = jnp.exp(tail)
     once, twice = rest.sum(-1) / top, (rest * rest).sum(-1) / (top * top)
     return (2 * jnp.log1p(once) - jnp.log1p(twice)).astype(scores.dtype)

@@ -14,12 +14,13 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax import _checks
-from rc_jax.scale.gradient import _rows
 from rc_jax.scale.implicit import implicit_root
-from rc_jax.scale.normalisers import entmax15_root, shifted, sparsemax_weights
+from rc_jax.scale.normalisers import entmax15_root, sparsemax_weights
+from rc_jax.scale.rows import score_rows, shifted
+from rc_jax.special.inputs import converted, working_dtype
 
 NORMALISERS = ("softmax", "sparsemax", "entmax15")
-checked = _checks.guard(scores=_rows, alpha=_checks.positive, normaliser=_checks.one_of(NORMALISERS))
+checked = _checks.guard(scores=score_rows, alpha=_checks.positive, normaliser=_checks.one_of(NORMALISERS))
 
 
 @checked
@@ -64,6 +65,7 @@ def jacobian_largest_entry(
     Formula: α g₁(1 − g₁/G). Softmax: α p₁(1 − p₁) with p₁ the largest probability, at most α/4. It is the largest,
     for p_i p_j ≤ p_i(1 − p_i), and p_i(1 − p_i) with p_i ≤ p₁, p_i ≤ 1 − p₁ is at most p₁(1 − p₁). Arguments, result's
     shape and errors as `jacobian_trace`.
+    Where several share the largest score the derivative is one-sided: the first of them counts as the largest.
 
     Raises:
         TypeError: if `scores` is not a floating-point array or `alpha` is not real.
@@ -118,6 +120,8 @@ def jacobian_spectral_norm(
     terms, 1/(1 − x) = Σ_{i>1} g_i/(x − g_i), and with y = (x − g₂)/(1 − g₂) it reads y/(1 − y) = Σ g_i r_i, r_i =
     (1 − g₂)y/(g₂ − g_i + (1 − g₂)y), where ties are no exception. A few passes over the scores, no matrix. Between
     α p₁(1 − p₁) and twice that for softmax; α for sparsemax. Arguments, result's shape and errors as `jacobian_trace`.
+    Differentiable to any order where the eigenvalue is simple; where three or more share the largest score it is not,
+    and the derivative given is that of one eigenvector.
 
     Raises:
         TypeError: if `scores` is not a floating-point array or `alpha` is not real.
@@ -209,8 +213,12 @@ def _shares(tail: jax.Array) -> jax.Array:
     return jnp.where(second > 0, tail / jnp.where(second > 0, second, 1), 1 / tail.shape[-1])
 
 
-@functools.partial(jax.jit, static_argnums=2)
 def _weights(scores: jax.Array, alpha: ArrayLike, normaliser: str) -> tuple[jax.Array, jax.Array]:
+    return _relative_weights(scores, converted(alpha, working_dtype(scores.dtype)), normaliser)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _relative_weights(scores: jax.Array, alpha: jax.Array, normaliser: str) -> tuple[jax.Array, jax.Array]:
     """Every g over the largest, that one left out (its place holds 0), and α times it: J = factor·(diag g − ggᵀ/G).
 
     The largest is divided out with its derivative, which is then the factor's.

@@ -1,22 +1,23 @@
 """From scores to weights in other ways than softmax: sparsemax, 1.5-entmax, and powers, whose scale drops out."""
 
+import math
+
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax import _checks
 from rc_jax.scale.annealed import at_least_two
-from rc_jax.scale.gradient import _rows
-from rc_jax.special.inputs import as_common, working_dtype
+from rc_jax.scale.rows import score_rows, shifted
+from rc_jax.special.inputs import as_common, converted, working_dtype
 
 FAR = -1.25  # below −1 relative to the largest score nothing has weight, so that it need not be told apart
 at_least_one = _checks.scalar(_checks.bounded(1))
 
 
-@_checks.guard(scores=_rows, alpha=_checks.positive)
+@_checks.guard(scores=score_rows, alpha=_checks.positive)
 def sparsemax(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Array, "..."]:
     """The point of the probability simplex nearest to αs: linear in αs where it is not zero.
 
@@ -46,7 +47,7 @@ def sparsemax(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Arra
     return sparsemax_weights(logits).astype(scores.dtype)
 
 
-@_checks.guard(scores=_rows, alpha=_checks.positive)
+@_checks.guard(scores=score_rows, alpha=_checks.positive)
 def entmax15(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Array, "..."]:
     """1.5-entmax of αs, half way from softmax (1) to sparsemax (2): quadratic in αs where it is not zero.
 
@@ -69,7 +70,7 @@ def entmax15(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Array
     return jnp.square(entmax15_root(logits)).astype(scores.dtype)
 
 
-@_checks.guard(scores=_rows, power=at_least_one)
+@_checks.guard(scores=score_rows, power=at_least_one)
 def power_weights(scores: Float[Array, "... score"], power: ArrayLike = 6.0) -> Float[Array, "..."]:
     """Weights |s|^p/Σ|s|^p over the last axis: multiplying the scores by any number changes nothing.
 
@@ -98,7 +99,7 @@ def power_weights(scores: Float[Array, "... score"], power: ArrayLike = 6.0) -> 
     return (raised / jnp.where(total > 0, total, 1)).astype(scores.dtype)
 
 
-@_checks.guard(scores=_rows, power=at_least_one)
+@_checks.guard(scores=score_rows, power=at_least_one)
 def power_gradient_norm(scores: Float[Array, "... score"], power: ArrayLike = 6.0) -> Float[Array, "..."]:
     """Size of the Jacobian of `power_weights`: half the sum of |∂a_i/∂s_j|.
 
@@ -110,7 +111,8 @@ def power_gradient_norm(scores: Float[Array, "... score"], power: ArrayLike = 6.
         power: p ≥ 1, one number; may be traced.
 
     Returns:
-        The norm, one over the unit of `scores`, in their dtype, without the last axis; NaN for a row of zeros.
+        The norm, one over the unit of `scores`, in their dtype, without the last axis; NaN for a row of zeros. Its
+        own derivative by a score that is zero is not finite for a power below 2, other than 1.
 
     Raises:
         TypeError: if `scores` is not a floating-point array or `power` is not real.
@@ -156,27 +158,6 @@ def annealed_power_gradient(n: ArrayLike, power: ArrayLike = 6.0) -> Float[Array
     whole = _log_moment(power)
     first = jnp.exp(_log_moment(power - 1) - whole)
     return (power * (first - jnp.exp(_log_moment(2 * power - 1) - 2 * whole) / n)).astype(dtype)
-
-
-def shifted(scores: jax.Array, alpha: ArrayLike) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """α(s − max s), with the derivative of αs up to a constant; where the (first) largest score is; and α, broadcast.
-
-    Raises:
-        ValueError: if the shape of alpha does not broadcast with the leading axes of `scores`.
-    """
-    scores = jnp.asarray(scores)
-    working = working_dtype(scores.dtype)
-    batch, given = scores.shape[:-1], jnp.shape(alpha)
-    try:
-        shape = np.broadcast_shapes(batch, given)
-    except ValueError:
-        raise ValueError(f"`alpha` must broadcast with the leading axes {batch} of `scores`, got {given}") from None
-    alpha = jnp.broadcast_to(jnp.asarray(alpha).astype(working), shape)
-    scores = scores.astype(working)
-    is_top = jax.nn.one_hot(scores.argmax(-1), scores.shape[-1], dtype=bool)
-    largest = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
-    whole = (*shape, scores.shape[-1])
-    return alpha[..., None] * jnp.broadcast_to(scores - largest, whole), jnp.broadcast_to(is_top, whole), alpha
 
 
 @jax.jit
@@ -229,15 +210,19 @@ def _power_gradient(relative: jax.Array, unit: jax.Array, power: jax.Array) -> j
 
 
 def _relative(scores: jax.Array, power: ArrayLike) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """|s| over its largest, that largest, and the power, in the working precision."""
+    """|s| over its largest, that largest, and the power, in the working precision.
+
+    XLA may multiply by one over the largest, which must not underflow: halving eight times first keeps it in range.
+    """
     scores = jnp.asarray(scores)
     working = working_dtype(scores.dtype)
     size = jnp.abs(scores.astype(working))
     largest = size.max(-1, keepdims=True)
     unit = jnp.where(largest > 0, largest, 1)
-    return size / unit, unit, jnp.asarray(power).astype(working)
+    less = jnp.where(largest > 1, 2.0**-8, 1).astype(working)
+    return size * less / (unit * less), unit, converted(power, working)
 
 
 def _log_moment(k: jax.Array) -> jax.Array:
     """Logarithm of E|s|^k for a standard normal s."""
-    return k / 2 * np.log(2) + gammaln((k + 1) / 2) - np.log(np.pi) / 2
+    return k / 2 * math.log(2) + gammaln((k + 1) / 2) - math.log(math.pi) / 2

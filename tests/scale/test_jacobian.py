@@ -166,6 +166,20 @@ def test_integration_by_parts_for_every_normaliser(key, normaliser):
     assert means == sorted(means)
 
 
+@pytest.mark.usefixtures("as_installed")
+def test_every_scale_the_door_accepts():
+    """A list, a tuple, and an integer past int32, which must not wrap."""
+    scores = jnp.asarray([[0.3, 0.1, -1.0], [0.2, 0.4, 0.0]])
+    functions = [norm for norm, _ in NORMS] + [
+        scale.gradient_norm, scale.log_gradient_norm, scale.softmax_entropy, scale.renyi_entropy,
+        scale.sparsemax, scale.entmax15,
+    ]  # fmt: skip
+    for function in functions:
+        for alpha in ([0.5, 2.0], (0.5, 2.0)):
+            np.testing.assert_array_equal(function(scores, alpha), function(scores, jnp.asarray(alpha)))
+        np.testing.assert_array_equal(function(scores, 2**40), function(scores, 2.0**40))
+
+
 KERNELS = {
     "norms": lambda s, a: [norm(s, a, name) for norm, _ in NORMS for name in NORMALISERS],
     "powers": lambda s, a: (scale.power_weights(s), scale.power_gradient_norm(s, 6.0)),

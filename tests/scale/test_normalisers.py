@@ -79,11 +79,20 @@ def test_extreme_rows():
     assert np.isfinite(jax.jit(jax.grad(scale.power_gradient_norm))(jnp.asarray([1.0, 0.0, 2.0]))).all()
 
 
+def test_scores_near_the_largest_number_and_powers_past_int32():
+    for size in (9e37, 3e38):
+        np.testing.assert_allclose(scale.power_weights(jnp.asarray([size, -size])), 0.5, rtol=1e-6)
+        np.testing.assert_allclose(scale.power_weights(jnp.asarray([size, size / 2])), [64 / 65, 1 / 65], rtol=1e-5)
+    np.testing.assert_array_equal(scale.power_weights(jnp.asarray([1.0, 2.0]), 2**40), [0, 1])
+
+
 def test_annealed_power_gradient(x64):
     """Moments by quadrature, the value for six in closed form, and simulation of many keys in standard errors."""
     moments = {k: oracle.absolute_moment(k) for k in (5, 6, 11)}
     exact = 6 * (moments[5] / moments[6] - moments[11] / (1000 * moments[6] ** 2))
     assert scale.annealed_power_gradient(1000.0) == pytest.approx(exact, rel=1e-10)
+    single = scale.annealed_power_gradient(jnp.float32(1000))
+    assert single.dtype == jnp.float32 and single == pytest.approx(exact, rel=1e-5)
     assert scale.annealed_power_gradient(1e15) == pytest.approx(3.2 * np.sqrt(2 / np.pi), rel=1e-12)
     scores = jnp.asarray(np.random.default_rng(1).normal(size=(100, 65536)))
     values = np.asarray(scale.power_gradient_norm(scores))
