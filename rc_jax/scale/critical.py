@@ -93,7 +93,8 @@ def similarity_limit(gamma: ArrayLike, rho: ArrayLike) -> Float[Array, "..."]:
     """Cosine of two output tokens as n → ∞ at fixed γ and ρ: a step.
 
     Formula: 1 for γ < 1/(1 − ρ), ρ above, 4ρ/(1 + 3ρ) on it, where p_ii = ½. Orthogonal tokens, ρ = 0, are another
-    limit: the step is at γ = ½, with ½ on it.
+    limit: the step is at γ = ½, with ½ on it. γ is compared with the rounded 1/(1 − ρ) of the working dtype, which is
+    `critical_gamma`(ρ): of a γ written in another way, such as 10 at ρ = 0.9, rounding decides on which side it lies.
 
     Args:
         gamma: γ ≥ 0.

@@ -9,9 +9,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax import _checks
-from rc_jax.scale.annealed import annealed_objective, at_least_three, at_least_two
+from rc_jax.scale.annealed import at_least_three, at_least_two, concentration
 from rc_jax.scale.optimum import optimal_scale, optimize_scale
-from rc_jax.special.inputs import as_common
+from rc_jax.special.inputs import as_common, converted
 
 
 class DecoderLoss(NamedTuple):
@@ -76,7 +76,8 @@ def decoder_scale(length: ArrayLike, dim: ArrayLike | None = None) -> Float[Arra
         >>> print(f"{decoder_scale(1024):.4f}")
         1.7569
     """
-    return optimal_scale(effective_keys(length), dim)
+    dtype, (length, dim) = as_common(length=length, dim=dim)
+    return optimal_scale(effective_keys(length), dim).astype(dtype)
 
 
 @_checks.guard(alpha=_checks.positive, n=at_least_two, dim=at_least_three)
@@ -108,7 +109,10 @@ def scale_loss(
         >>> print(f"{scale_loss(optimal_scale(512), 1024):.4f} {scale_loss(optimal_scale(512), 4):.1f}")
         0.0200 63.5
     """
-    return _loss(annealed_objective(alpha, n, dim), optimize_scale(n, dim).value, floored)
+    dtype, (whole_alpha, whole_n, whole_dim) = as_common(alpha=alpha, n=n, dim=dim)
+    working = whole_n.dtype
+    best = optimize_scale(converted(n, working), None if dim is None else converted(dim, working)).value
+    return _loss(whole_alpha, whole_n, whole_dim, best, floored).astype(dtype)
 
 
 @_checks.guard(alpha=_checks.positive, length=_checks.integer(2), dim=_checks.scalar(at_least_three))
@@ -140,12 +144,15 @@ def decoder_loss(alpha: ArrayLike, length: int, dim: ArrayLike | None = None, fl
     """
     dtype, (alpha,) = as_common(alpha=alpha)
     rows = jnp.arange(2, length + 1).astype(alpha.dtype)
-    dim = None if dim is None else jnp.asarray(dim).astype(alpha.dtype)
+    dim = None if dim is None else converted(dim, alpha.dtype)
     best = optimize_scale(rows, dim).value
-    loss = _loss(annealed_objective(alpha[..., None], rows.reshape((1,) * alpha.ndim + (-1,)), dim), best, floored)
+    _, (each_alpha, each_row, each_dim) = as_common(alpha=alpha[..., None], rows=rows, dim=dim)
+    loss = _loss(each_alpha, each_row, each_dim, best, floored)
     return DecoderLoss(*(x.astype(dtype) for x in (loss.mean(-1), loss.max(-1), rows[loss.argmax(-1)])))
 
 
-def _loss(value: Array, best: Array, floored: bool) -> Array:
-    best = jnp.broadcast_to(best, value.shape)
-    return 1 - (jnp.maximum(value, 0) if floored else value) / best
+def _loss(alpha: Array, n: Array, dim: Array | None, best: Array, floored: bool) -> Array:
+    """For arrays of one shape and dtype, and the largest gradients, of a shape that broadcasts with it."""
+    excess = concentration(alpha, dim) - jnp.log(n)
+    value = -alpha * jnp.expm1(jnp.minimum(excess, 0) if floored else excess)
+    return 1 - value / jnp.broadcast_to(best, value.shape)

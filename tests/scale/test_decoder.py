@@ -73,6 +73,33 @@ def test_own_scale_loses_nothing_and_one_row_is_its_own(x64):
     assert abs(slope) < 1e-12
 
 
+@pytest.mark.parametrize(
+    ("function", "arguments", "wanted"),
+    [
+        (scale.scale_loss, (jnp.float32(1.5), 1024), "float32"),
+        (scale.scale_loss, (np.float32(1.5), np.array(1024.0)), "float64"),
+        (scale.scale_loss, (jnp.bfloat16(1.5), 1024), "bfloat16"),
+        (scale.scale_loss, (1.5, 1024, np.float32(64)), "float32"),
+        (scale.decoder_scale, (1024, np.float32(64)), "float32"),
+        (scale.decoder_scale, (1024, jnp.bfloat16(64)), "bfloat16"),
+    ],
+)
+def test_mixed_dtypes(x64, function, arguments, wanted):
+    """As every other function: the widest of the arrays, computed in single precision at least."""
+    got, exact = function(*arguments), function(*(float(x) for x in arguments))
+    assert got.dtype == wanted
+    assert float(got) == pytest.approx(float(exact), rel=4 * float(jnp.finfo(wanted).eps), abs=1e-6)
+
+
+def test_floored_loss_has_derivatives_where_rows_overflow():
+    """At α = 30, e^{α²} is beyond single precision: every row of twenty has lost all, and stays so."""
+    loss, slope = jax.value_and_grad(lambda a: scale.decoder_loss(a, 20, floored=True).mean)(30.0)
+    assert loss == 1 and slope == 0
+    value, slope = jax.value_and_grad(scale.scale_loss)(2.0, np.array(1024.0), None, True)
+    assert value == pytest.approx(float(scale.scale_loss(2.0, 1024.0)), rel=1e-5)
+    assert slope == pytest.approx(float(jax.grad(scale.scale_loss)(2.0, 1024.0)), rel=1e-5)
+
+
 def test_dimension_is_traced():
     count = 0
 
@@ -92,6 +119,7 @@ def test_dimension_is_traced():
     [
         (lambda: scale.effective_keys(1), ValueError, "`length` must be >= 2"),
         (lambda: scale.decoder_scale("8"), TypeError, "`length` must be a real number"),
+        (lambda: scale.decoder_scale(np.ones(3) * 9, np.ones(2) * 9), ValueError, r"got `length` \(3,\), `dim` \(2,\)"),
         (lambda: scale.decoder_scale(8, 2), ValueError, "`dim` must be >= 3"),
         (lambda: scale.scale_loss(0.0, 8), ValueError, "`alpha` must be > 0"),
         (lambda: scale.scale_loss(1.0, 8, floored=1), TypeError, "`floored` must be a bool"),
