@@ -1,5 +1,7 @@
 """The annealed mean of softmax's gradient: numerator and denominator averaged apart, for two laws of scores."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
@@ -43,7 +45,7 @@ def annealed_objective(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None = N
         >>> print(f"{annealed_objective(2.0, 1024):.4f}")  # 2(1 - e^4/1024)
         1.8934
     """
-    dtype, (alpha, n, dim) = as_common(alpha=alpha, n=n, dim=dim)
+    dtype, (alpha, n), dim = common_with_dim(dim, alpha=alpha, n=n)
     return objective(jnp.log(alpha), jnp.log(n), dim).astype(dtype)
 
 
@@ -72,7 +74,7 @@ def log_concentration(alpha: ArrayLike, dim: ArrayLike | None = None) -> Float[A
         >>> print(f"{log_concentration(1e6, 3):.4f}")  # log(α coth α)
         13.8155
     """
-    dtype, (alpha, dim) = as_common(alpha=alpha, dim=dim)
+    dtype, (alpha,), dim = common_with_dim(dim, alpha=alpha)
     return concentration(alpha, dim).astype(dtype)
 
 
@@ -107,3 +109,11 @@ def log_one_minus_slope(log_alpha: jax.Array, log_n: jax.Array, dim: jax.Array |
     """
     value, slope = jax.jvp(lambda u: concentration(jnp.exp(u), dim), (log_alpha,), (jnp.ones_like(log_alpha),))
     return value + jnp.log1p(slope) - log_n
+
+
+def common_with_dim(dim: ArrayLike | None, **values: ArrayLike) -> tuple[Any, list[jax.Array], jax.Array | None]:
+    """`as_common` of the values and of dim, which may be None and then stays so."""
+    if dim is None:
+        return *as_common(**values), None
+    dtype, arrays = as_common(**values, dim=dim)
+    return dtype, arrays[:-1], arrays[-1]

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax import _checks
-from rc_jax.scale.annealed import at_least_three, at_least_two, concentration
+from rc_jax.scale.annealed import at_least_three, at_least_two, common_with_dim, concentration
 from rc_jax.scale.implicit import implicit_root
 from rc_jax.special.bessel import bessel_ratio, log_bessel_ie
 from rc_jax.special.hyp0f1 import log_hyp0f1
@@ -44,7 +44,7 @@ def annealed_entropy(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None = Non
         >>> print(f"{annealed_entropy(2.0, 1024):.4f}")  # log 1024 - 2
         4.9315
     """
-    dtype, (alpha, n, dim) = as_common(alpha=alpha, n=n, dim=dim)
+    dtype, (alpha, n), dim = common_with_dim(dim, alpha=alpha, n=n)
     return (jnp.log(n) - entropy_loss(alpha, dim)).astype(dtype)
 
 
@@ -67,7 +67,7 @@ def annealed_renyi_entropy(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None
         >>> print(f"{annealed_renyi_entropy(2.0, 1024):.4f}")  # log 1024 - 4
         2.9315
     """
-    dtype, (alpha, n, dim) = as_common(alpha=alpha, n=n, dim=dim)
+    dtype, (alpha, n), dim = common_with_dim(dim, alpha=alpha, n=n)
     return (jnp.log(n) - concentration(alpha, dim)).astype(dtype)
 
 
@@ -128,7 +128,7 @@ def fixed_entropy_scale(n: ArrayLike, entropy: ArrayLike, dim: ArrayLike | None 
         >>> print(f"{fixed_entropy_scale(1024, 4.9315):.4f}")
         2.0000
     """
-    dtype, (n, entropy, dim) = as_common(n=n, entropy=entropy, dim=dim)
+    dtype, (n, entropy), dim = common_with_dim(dim, n=n, entropy=entropy)
     wanted = jnp.where(entropy > 0, jnp.log(n) - entropy, -1)
     known = _checks.concrete(wanted)
     if known is not None and (known <= 0).any():

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax import _checks
-from rc_jax.scale.annealed import at_least_three, at_least_two, concentration
+from rc_jax.scale.annealed import at_least_three, at_least_two, common_with_dim, concentration
 from rc_jax.scale.optimum import optimal_scale, optimize_scale
 from rc_jax.special.inputs import as_common, converted
 
@@ -76,7 +76,7 @@ def decoder_scale(length: ArrayLike, dim: ArrayLike | None = None) -> Float[Arra
         >>> print(f"{decoder_scale(1024):.4f}")
         1.7569
     """
-    dtype, (length, dim) = as_common(length=length, dim=dim)
+    dtype, (length,), dim = common_with_dim(dim, length=length)
     return optimal_scale(effective_keys(length), dim).astype(dtype)
 
 
@@ -109,7 +109,7 @@ def scale_loss(
         >>> print(f"{scale_loss(optimal_scale(512), 1024):.4f} {scale_loss(optimal_scale(512), 4):.1f}")
         0.0200 63.5
     """
-    dtype, (whole_alpha, whole_n, whole_dim) = as_common(alpha=alpha, n=n, dim=dim)
+    dtype, (whole_alpha, whole_n), whole_dim = common_with_dim(dim, alpha=alpha, n=n)
     working = whole_n.dtype
     best = optimize_scale(converted(n, working), None if dim is None else converted(dim, working)).value
     return _loss(whole_alpha, whole_n, whole_dim, best, floored).astype(dtype)
@@ -146,7 +146,7 @@ def decoder_loss(alpha: ArrayLike, length: int, dim: ArrayLike | None = None, fl
     rows = jnp.arange(2, length + 1).astype(alpha.dtype)
     dim = None if dim is None else converted(dim, alpha.dtype)
     best = optimize_scale(rows, dim).value
-    _, (each_alpha, each_row, each_dim) = as_common(alpha=alpha[..., None], rows=rows, dim=dim)
+    _, (each_alpha, each_row), each_dim = common_with_dim(dim, alpha=alpha[..., None], rows=rows)
     loss = _loss(each_alpha, each_row, each_dim, best, floored)
     return DecoderLoss(*(x.astype(dtype) for x in (loss.mean(-1), loss.max(-1), rows[loss.argmax(-1)])))
 

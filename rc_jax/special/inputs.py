@@ -1,6 +1,6 @@
 """Bring real arguments to one shape and one working precision, and the result back to the caller's."""
 
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,23 +30,21 @@ def wider(a: Any, b: Any) -> Any:
     return a if jnp.finfo(a).eps <= jnp.finfo(b).eps else b
 
 
-def as_common(**values: ArrayLike | None) -> tuple[Any, list[jax.Array]]:
-    """The result dtype, and the named arguments broadcast to one shape in the working dtype; None stays None.
+def as_common(**values: ArrayLike) -> tuple[Any, list[jax.Array]]:
+    """The result dtype, and the named arguments broadcast to one shape in the working dtype.
 
     Raises:
         ValueError: if the shapes do not broadcast together.
     """
-    given = {name: value for name, value in values.items() if value is not None}
-    dtype = common_dtype(*given.values())
-    shapes = [np.shape(value) for value in given.values()]
+    dtype = common_dtype(*values.values())
+    shapes = [np.shape(value) for value in values.values()]
     try:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
-        names = ", ".join(f"`{name}` {shape}" for name, shape in zip(given, shapes, strict=True))
+        names = ", ".join(f"`{name}` {shape}" for name, shape in zip(values, shapes, strict=True))
         raise ValueError(f"the shapes of the arguments must broadcast together, got {names}") from None
     working = working_dtype(dtype)
-    arrays = {name: jnp.broadcast_to(converted(value, working), shape) for name, value in given.items()}
-    return dtype, cast(list[jax.Array], [arrays.get(name) for name in values])  # an array wherever one was given
+    return dtype, [jnp.broadcast_to(converted(value, working), shape) for value in values.values()]
 
 
 def converted(value: ArrayLike, dtype: Any) -> jax.Array:
