@@ -8,8 +8,6 @@ from jaxtyping import Array, Float
 from rc_jax import _checks
 from rc_jax.scale.rows import score_rows, top_and_tail
 
-_rows = score_rows  # the name by which per_sample.py still knows it
-
 
 @_checks.guard(scores=score_rows, alpha=_checks.positive)
 def gradient_norm(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Array, "..."]:

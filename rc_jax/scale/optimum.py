@@ -9,10 +9,15 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 from rc_jax import _checks
-from rc_jax.scale.annealed import at_least_three, at_least_two, log_one_minus_slope, objective
+from rc_jax.scale.annealed import (
+    at_least_three,
+    at_least_two,
+    common_with_dim,
+    log_one_minus_slope,
+    objective,
+)
 from rc_jax.scale.root import rising_root_by_secants
 from rc_jax.scale.stationary import approximate_stationarity, debye_at_origin, first_guess, stationarity
-from rc_jax.special.inputs import as_common
 
 START_STEPS = 2
 
@@ -56,7 +61,7 @@ def optimal_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, ".
         >>> print(f"{optimal_scale(1024):.4f} {optimal_scale(1000, dim=128):.3f}")
         2.1465 26.021
     """
-    dtype, n, dim = _common(n, dim)
+    dtype, (n,), dim = common_with_dim(dim, n=n)
     scale, converged = _optimize(n, dim)
     return jnp.where(converged, scale, jnp.nan).astype(dtype)
 
@@ -77,18 +82,10 @@ def optimize_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Optimum:
         >>> print(f"{found.scale:.4f} {found.value:.4f} {found.converged}")
         2.1465 1.9364 True
     """
-    dtype, n, dim = _common(n, dim)
+    dtype, (n,), dim = common_with_dim(dim, n=n)
     scale, converged = _optimize(n, dim)
     value = objective(jnp.log(scale), jnp.log(n), dim)
     return Optimum(scale.astype(dtype), value.astype(dtype), converged)
-
-
-def _common(n: ArrayLike, dim: ArrayLike | None) -> tuple:
-    if dim is None:
-        dtype, (n,) = as_common(n=n)
-        return dtype, n, None
-    dtype, (n, dim) = as_common(n=n, dim=dim)
-    return dtype, n, dim
 
 
 @jax.jit

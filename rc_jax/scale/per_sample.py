@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from rc_jax import _checks
-from rc_jax.scale.gradient import _rows
 from rc_jax.scale.random_rows import Row, log_gradient
+from rc_jax.scale.rows import score_rows
 from rc_jax.special.inputs import working_dtype
 
 GRID = 64
@@ -25,7 +25,7 @@ class RowOptimum(NamedTuple):
     converged: Bool[Array, "..."]
 
 
-@_checks.guard(scores=_rows)
+@_checks.guard(scores=score_rows)
 def per_sample_scale(scores: Float[Array, "... score"]) -> Float[Array, "..."]:
     """The scale α that maximises the softmax gradient of each given row of scores, over all α > 0.
 
@@ -56,7 +56,7 @@ def per_sample_scale(scores: Float[Array, "... score"]) -> Float[Array, "..."]:
     return jnp.where(found.converged, found.scale, jnp.nan)
 
 
-@_checks.guard(scores=_rows)
+@_checks.guard(scores=score_rows)
 def per_sample_optimum(scores: Float[Array, "... score"]) -> RowOptimum:
     """`per_sample_scale` with the gradient's size there and whether the search ended.
 
