@@ -2,8 +2,14 @@
 
 import ast
 import importlib.util
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
+
+from experiments.figure import Unavailable
+from rc_jax.pretrained import Checkpoint
 
 # Modules of plain Python that have long docstrings and have been there, little changed, since Python 3.4 or before.
 MODULES = (
@@ -33,3 +39,24 @@ def docstrings() -> Iterator[str]:
                 text = ast.get_docstring(node)
                 if text and text.strip():
                     yield text
+
+
+def token_ids(checkpoint: Checkpoint, texts: int, tokens: int, *, spread: bool = False) -> np.ndarray:
+    """The first tokens of long docstrings between the model's own first and last token: (text, token).
+
+    The first docstrings that are long enough or, if `spread`, as many evenly chosen from all of them.
+
+    Raises:
+        Unavailable: this Python has too few docstrings of that length.
+    """
+    first, *_, last = checkpoint.encode("a").tolist()
+    inside = tokens - 2
+    every = (checkpoint.tokenizer.encode(text, add_special_tokens=False).ids for text in docstrings())
+    long = ([first, *ids[:inside], last] for ids in every if len(ids) >= inside)
+    chosen = list(long if spread else itertools.islice(long, texts))
+    if len(chosen) < texts:
+        raise Unavailable(
+            f"only {len(chosen)} docstrings of {inside} tokens in this Python's standard library, {texts} wanted; "
+            "are the sources installed?"
+        )
+    return np.array([chosen[index * len(chosen) // texts] for index in range(texts)], np.int32)

@@ -1,7 +1,6 @@
 """Networks for the figure `norm_values`: value matrices of each kind, equilibria under LayerNorm, a trained model."""
 
 import dataclasses
-import itertools
 from typing import NamedTuple
 
 import jax
@@ -108,9 +107,5 @@ def trained(texts: int, tokens: int, dtype: str) -> tuple[network.LayerParams, j
     if folder is None:
         return None
     model = pretrained.load(folder, dtype=dtype)
-    first, *_, last = model.encode("a").tolist()
-    inside = tokens - 2
-    ids = (model.tokenizer.encode(text, add_special_tokens=False).ids for text in sentences.docstrings())
-    chosen = [[first, *row[:inside], last] for row in itertools.islice((i for i in ids if len(i) >= inside), texts)]
-    x = jax.vmap(model.embed)(jnp.asarray(np.array(chosen, np.int32)))
+    x = jax.vmap(model.embed)(jnp.asarray(sentences.token_ids(model, texts, tokens)))
     return model.params, x, dataclasses.replace(model.spec, skip=False, mlp=None)

@@ -1,7 +1,6 @@
 """How much room the bounds on collapse leave: by layer, by depth, by size of input, and against adversaries."""
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Mapping
 
 import jax
@@ -135,11 +134,7 @@ def _trained(spec: Spec) -> dict[str, np.ndarray]:
         return {}
     checkpoint = pretrained.load(folder, dtype=spec.dtype)
     stack = dataclasses.replace(checkpoint.spec, skip=False, mlp=None, norm=None)
-    first, *_, last = checkpoint.encode("a").tolist()
-    inside = spec.tokens - 2
-    tokens = (checkpoint.tokenizer.encode(text, add_special_tokens=False).ids for text in sentences.docstrings())
-    long = ([first, *each[:inside], last] for each in tokens if len(each) >= inside)
-    ids = jnp.asarray(np.array(list(itertools.islice(long, spec.texts)), np.int32))
+    ids = jnp.asarray(sentences.token_ids(checkpoint, spec.texts, spec.tokens))
     run = jax.jit(lambda ids: jax.lax.map(lambda row: _measure(checkpoint.params, checkpoint.embed(row), stack), ids))
     found = {name: np.asarray(value) for name, value in run(ids).items()}
     out = {f"trained_{name}": np.quantile(value, LEVELS, axis=0) for name, value in found.items()}

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Mapping
 
 import jax
@@ -150,7 +149,7 @@ def _bert(spec: Spec, key: jax.Array) -> dict[str, dict[str, np.ndarray]]:
         nothing |= {"error": np.asarray(np.nan), "shape": np.array([6, 12])}
         return {"initial": nothing, "trained": nothing}
     trained = pretrained.load(folder, dtype=spec.dtype)
-    ids = jnp.asarray(_token_ids(trained, spec))
+    ids = jnp.asarray(sentences.token_ids(trained, spec.texts, spec.text_tokens))
     stack = dataclasses.replace(trained.spec, skip=True, mlp=None, norm=None)
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.fold_in(key, 0), jnp.arange(len(ids)))
     found = {}
@@ -161,18 +160,6 @@ def _bert(spec: Spec, key: jax.Array) -> dict[str, dict[str, np.ndarray]]:
         found[variant] |= {"error": np.asarray(each["error"].max())}
         found[variant] |= {"shape": np.array([stack.depth, stack.attention.heads])}
     return found
-
-
-def _token_ids(checkpoint: pretrained.Checkpoint, spec: Spec) -> np.ndarray:
-    """The first tokens of the first long docstrings, between the model's own first and last token: (text, token)."""
-    first, *_, last = checkpoint.encode("a").tolist()
-    inside = spec.text_tokens - 2
-    tokens = (checkpoint.tokenizer.encode(text, add_special_tokens=False).ids for text in sentences.docstrings())
-    long = (ids[:inside] for ids in tokens if len(ids) >= inside)
-    chosen = [[first, *ids, last] for ids in itertools.islice(long, spec.texts)]
-    if len(chosen) < spec.texts:
-        raise figure.Unavailable(f"only {len(chosen)} docstrings of {inside} tokens, {spec.texts} wanted")
-    return np.array(chosen, np.int32)
 
 
 def plot(data: Mapping[str, np.ndarray]) -> Drawing:

@@ -66,7 +66,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     trained = pretrained.load(folder, dtype=spec.dtype)
     key = jax.random.key(spec.seed)
     twin = pretrained.random_like(jax.random.fold_in(key, 0), trained)
-    ids = _token_ids(trained, spec)
+    ids = sentences.token_ids(trained, spec.texts, spec.tokens, spread=True)
     data = _shared(spec) | _in_use(spec, jax.random.fold_in(key, 1))
     for variant, checkpoint in zip(VARIANTS, (trained, twin), strict=True):
         x = jax.vmap(checkpoint.embed)(jnp.asarray(ids))
@@ -133,17 +133,6 @@ def _quartiles(variant: str, logits: np.ndarray) -> dict[str, np.ndarray]:
         data[f"{variant}_{name}"] = np.quantile(value, QUARTILES, axis=(0, 3))
         data[f"{variant}_{name}_layer"] = np.quantile(value, QUARTILES, axis=(0, 2, 3))
     return data
-
-
-def _token_ids(checkpoint: pretrained.Checkpoint, spec: Spec) -> np.ndarray:
-    """The first tokens of long docstrings between the model's own first and last token: (text, token)."""
-    first, *_, last = checkpoint.encode("a").tolist()
-    inside = spec.tokens - 2
-    tokens = (checkpoint.tokenizer.encode(text, add_special_tokens=False).ids for text in sentences.docstrings())
-    chosen = [[first, *ids[:inside], last] for ids in tokens if len(ids) >= inside]
-    if len(chosen) < spec.texts:
-        raise Unavailable(f"only {len(chosen)} docstrings of {inside} tokens in this Python, {spec.texts} wanted")
-    return np.array([chosen[index * len(chosen) // spec.texts] for index in range(spec.texts)], np.int32)
 
 
 def plot(data: Data) -> Figure:

