@@ -3,6 +3,15 @@
 import mpmath as mp
 import numpy as np
 
+# Rows of scores of every kind: all equal, a tie at the top, nothing special, one far above the others.
+SCORES = {
+    "equal": [0.25, 0.25, 0.25, 0.25],
+    "two": [1.0, 0.0],
+    "tie": [2.0, 2.0, -1.0],
+    "random": np.random.default_rng(0).normal(size=12).tolist(),
+    "peaked": [9.0, 0.0, -1.0, 1.0],
+}
+
 
 def moment(alpha, dim):
     """E e^{αs} for cosines in `dim` dimensions, integrated over the density ∝ (1 − s²)^{(d−3)/2}."""

@@ -11,19 +11,11 @@ from hypothesis import strategies as st
 from rc_jax import scale
 from tests.oracles import scale as oracle
 
-SCORES = {
-    "equal": [0.25, 0.25, 0.25, 0.25],
-    "two": [1.0, 0.0],
-    "tie": [2.0, 2.0, -1.0],
-    "random": np.random.default_rng(0).normal(size=12).tolist(),
-    "peaked": [9.0, 0.0, -1.0, 1.0],
-}
 
-
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", oracle.SCORES)
 @pytest.mark.parametrize("alpha", [1e-2, 8.0])
 def test_entropies_of_given_scores(dtype, name, alpha):
-    scores = jnp.asarray(SCORES[name], dtype)
+    scores = jnp.asarray(oracle.SCORES[name], dtype)
     exact = oracle.entropies(scores, alpha)
     eps = float(jnp.finfo(dtype).eps)
     tolerance = 8 * (8 + alpha * float(jnp.ptp(scores))) * eps
@@ -54,7 +46,7 @@ def test_adding_a_constant_changes_nothing(values, shift, alpha):
 
 @pytest.mark.parametrize("name", ["tie", "random"])
 def test_derivatives_match_the_plain_formula(x64, name):
-    scores = jnp.asarray(SCORES[name])
+    scores = jnp.asarray(oracle.SCORES[name])
 
     def shannon(scores, alpha):
         log_p = jax.nn.log_softmax(alpha * scores)

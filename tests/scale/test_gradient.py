@@ -11,19 +11,11 @@ from hypothesis import strategies as st
 from rc_jax import scale
 from tests.oracles import scale as oracle
 
-SCORES = {
-    "equal": [0.25, 0.25, 0.25, 0.25],
-    "two": [1.0, 0.0],
-    "tie": [2.0, 2.0, -1.0],
-    "random": np.random.default_rng(0).normal(size=12).tolist(),
-    "peaked": [9.0, 0.0, -1.0, 1.0],
-}
 
-
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", oracle.SCORES)
 @pytest.mark.parametrize("alpha", [1e-3, 0.5, 2.0, 8.0])
 def test_it_is_half_the_sum_of_the_jacobian(dtype, name, alpha):
-    scores = jnp.asarray(SCORES[name], dtype)
+    scores = jnp.asarray(oracle.SCORES[name], dtype)
     exact = oracle.gradient_norm(scores, alpha)
     conditioning = 8 + float(alpha) * float(jnp.ptp(scores))
     eps = float(jnp.finfo(dtype).eps)
@@ -34,7 +26,7 @@ def test_it_is_half_the_sum_of_the_jacobian(dtype, name, alpha):
 
 
 def test_it_is_the_norm_of_the_jacobian_that_jax_finds(x64):
-    scores = jnp.asarray(SCORES["random"])
+    scores = jnp.asarray(oracle.SCORES["random"])
     jacobian = jax.jacobian(lambda s: jax.nn.softmax(2.0 * s))(scores)
     assert scale.gradient_norm(scores, 2.0) == pytest.approx(float(jnp.abs(jacobian).sum() / 2), rel=1e-14)
 
@@ -56,9 +48,9 @@ def test_adding_a_constant_changes_nothing(values, shift, alpha):
     assert scale.log_gradient_norm(scores, alpha) == scale.log_gradient_norm(moved, alpha)
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", oracle.SCORES)
 def test_derivatives_match_the_plain_formula(x64, name):
-    scores = jnp.asarray(SCORES[name])
+    scores = jnp.asarray(oracle.SCORES[name])
 
     def plain(scores, alpha):
         p = jax.nn.softmax(alpha * scores)
