@@ -203,6 +203,11 @@ def _number(n: float) -> str:
 
 def claims(data: Data) -> list[Claim]:
     """Values on both sides of the step, its place and width, orthogonal tokens, and the gradient's maximum."""
+    return [*_step_claims(data), *_token_claims(data)]
+
+
+def _step_claims(data: Data) -> list[Claim]:
+    """The closed form's step, for every ρ."""
     rho, deep = data["rho"], data["deep"][:, 1:]
     labels = [f"ρ = {each:g}" for each in rho]
     last, mid = data["half_way_tokens"][1:, -1], data["half_way_tokens"][1:, 2]
@@ -210,9 +215,8 @@ def claims(data: Data) -> list[Claim]:
     slope = np.polyfit(np.log(np.log(data["n"][start:])), np.log(data["width"][1:, start:]).T, 1)[0]
     constant = 2 / ((1 + rho) * (1 - np.sqrt(rho / (1 + rho))))
     ratio = data["width"][1:, -1] * (1 - rho) * np.log(data["n"][-1]) / constant
-    gap, count = np.abs(data["explicit_inner"] - data["shown"]).max(), int(data["explicit"])
     on_it = 4 * rho / (1 + 3 * rho)
-    found = [
+    return [
         on_range(
             "critical-below", "γ = 0.9/(1 − ρ): outputs are one direction, cosine 1", CHEN, 1, deep[0],
             np.abs(deep[0] - 1) <= STEEP, labels, note="n = 1e300",
@@ -241,6 +245,13 @@ def claims(data: Data) -> list[Claim]:
             "critical-width", "width · (1 − ρ) log n, over 2/((1 + ρ)(1 − √(ρ/(1 + ρ))))", OWN, 1, ratio,
             np.abs(ratio - 1) <= STEEP, labels, note="n = 1e300",
         ),
+    ]  # fmt: skip
+
+
+def _token_claims(data: Data) -> list[Claim]:
+    """Explicit tokens, orthogonal ones, and softmax's gradient."""
+    gap, count = np.abs(data["explicit_inner"] - data["shown"]).max(), int(data["explicit"])
+    return [
         within(
             "critical-inner-product", "the inner product of outputs of unequal length does not jump: largest gap to ρ",
             OWN, 0, gap, 0, 1 / count, note=f"softmax on {count} vectors, γ on both sides of the step, ρ = 0.5",
@@ -262,4 +273,3 @@ def claims(data: Data) -> list[Claim]:
             ),
         ),
     ]  # fmt: skip
-    return found

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 import experiments.figure
 from experiments import style
 from experiments.figure import About
+from experiments.figures._peaks import peaks
 from experiments.ledger import Claim, corrected, on_range, within
 from rc_jax import ensemble, scale
 
@@ -83,7 +84,7 @@ def _law(rows: np.ndarray, lengths: np.ndarray, dim: int | None, points: int) ->
         kept = np.cumsum(np.maximum(gradient, 0) / best)[lengths - 2]
         floored[:, j] = 1 - kept / (lengths - 1)
         summed[:, j] = np.cumsum(gradient)[lengths - 2] / (lengths - 1)
-    at_floored, at_summed = (np.array([_peak(grid, row) for row in curves]) for curves in (-floored, summed))
+    at_floored, at_summed = (peaks(grid, curves) for curves in (-floored, summed))
     choices = np.stack([half, mean, at_floored])
     losses = [[_losses(rows, best, a, n, dim) for a, n in zip(each, lengths, strict=True)] for each in choices]
     table = np.moveaxis(np.array(losses), -1, 0)
@@ -107,14 +108,6 @@ def _losses(rows: np.ndarray, best: np.ndarray, alpha: float, length: int, dim: 
     return [loss.mean(), np.minimum(loss, 1).mean(), loss.max(), seen[loss.argmax()], loss[seen >= length / 2].max()]
 
 
-def _peak(grid: np.ndarray, curve: np.ndarray) -> float:
-    """Maximiser of a curve on a logarithmic grid, by the parabola through its top and the two neighbours."""
-    top = int(np.clip(curve.argmax(), 2, grid.size - 3))
-    u, near = np.log(grid), slice(top - 2, top + 3)
-    a, b, _ = np.polyfit(u[near] - u[top], curve[near], 2)
-    return float(np.exp(u[top] - b / (2 * a)))
-
-
 def _typical(spec: Spec) -> dict[str, np.ndarray]:
     """Gaussian rows: mean logarithm of the gradient for rows at half octaves, and the one α best for all of them."""
     rows = np.unique(np.round(2 ** (np.arange(2, 2 * spec.simulated + 1) / 2))).astype(int)
@@ -134,14 +127,14 @@ def _typical(spec: Spec) -> dict[str, np.ndarray]:
     ])  # fmt: skip
 
     def shares(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        own = np.array([_peak(alpha, curve) for curve in curves])
+        own = peaks(alpha, curves)
         line = np.polyfit(np.log(np.log(rows[4:])), np.log(own[4:]), 2)  # the row that an α suits, smoothly
         found, loss = [], []
         fine = np.linspace(np.log(np.log(8)), np.log(np.log(rows[-1])), 2000)
         for length, k in zip(lengths, last, strict=True):
             cut = np.append(edges[: k + 1], length + 0.5)
             mean = np.diff(cut) @ curves[: k + 1] / np.diff(cut).sum()
-            best = _peak(alpha, mean)
+            best = peaks(alpha, mean)
             found.append(np.exp(np.exp(np.interp(np.log(best), np.polyval(line, fine), fine))) / length)
             top = np.diff(cut) @ np.array([c.max() for c in curves[: k + 1]]) / np.diff(cut).sum()
             loss.append(top - mean.max())

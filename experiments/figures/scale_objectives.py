@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 import experiments.figure
 from experiments import style
 from experiments.figure import About
+from experiments.figures._peaks import peaks
 from experiments.ledger import Claim, on_range, within
 from rc_jax import ensemble, scale
 
@@ -75,8 +76,8 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         ensemble.run(draw, jax.random.fold_in(key, i), spec.samples // BATCHES, batch_size=8) for i in range(BATCHES)
     ]
     batches = {name: np.stack([part.mean[name] for part in parts]) for name in parts[0].mean}
-    typical = np.stack([_peaks(alpha, batches["log"].mean(0))] + [
-        _peaks(alpha, np.delete(batches["log"], i, 0).mean(0)) for i in range(BATCHES)
+    typical = np.stack([peaks(alpha, batches["log"].mean(0))] + [
+        peaks(alpha, np.delete(batches["log"], i, 0).mean(0)) for i in range(BATCHES)
     ])  # fmt: skip
     misfits = np.array([_misfit(sizes, each[1]) for each in typical])
     data = {
@@ -143,19 +144,6 @@ def _z(parts: list) -> np.ndarray:
     mean = np.mean([part.mean["difference"] for part in parts], 0)
     error = np.sqrt(np.mean([part.standard_error["difference"] ** 2 for part in parts], 0) / len(parts))
     return mean / error
-
-
-def _peaks(alpha: np.ndarray, curves: np.ndarray) -> np.ndarray:
-    """Where each curve (last axis) peaks in log α: vertex of the parabola through the five points around its top."""
-    u = np.log(alpha)
-    flat = curves.reshape(-1, alpha.size)
-    found = np.empty(len(flat))
-    for i, curve in enumerate(flat):
-        top = np.clip(curve.argmax(), 2, alpha.size - 3)
-        near = slice(top - 2, top + 3)
-        a, b, _ = np.polyfit(u[near] - u[top], curve[near], 2)
-        found[i] = np.exp(u[top] - b / (2 * a))
-    return found.reshape(curves.shape[:-1])
 
 
 def plot(data: Data) -> Figure:

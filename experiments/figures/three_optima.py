@@ -12,6 +12,7 @@ import experiments.figure
 from experiments import style
 from experiments.figure import About
 from experiments.figures import _random_rows as rows
+from experiments.figures._mean_gradient import expected, identity
 from experiments.ledger import Claim, corrected, on_range, within
 from rc_jax import scale
 
@@ -21,7 +22,6 @@ CURVE = 1024
 CURVE_DIM = 128
 MARKED = np.array([0.5, 0.7, 1.0, 2.0])
 PUBLISHED = ("1.822", "2.381", "2.837", "3.175")
-BLOCK = 11
 COSINE_RISE = np.array([20.0, 40, 80, 120, 160, 200, 240, 280, 320, 360, 400])
 ABOUT = About(
     title="Which α lets most gradient through? Three answers, and a mean without one",
@@ -78,8 +78,11 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         **_optima(jax.random.fold_in(key, 0), spec, n),
         **_curves(jax.random.fold_in(key, 1), spec),
         **_tails(jax.random.fold_in(key, 2), spec),
-        **_identity(jax.random.fold_in(key, 3), spec),
-    }
+        **identity(
+            jax.random.fold_in(key, 3), spec.seed, spec.identity_counts, spec.identity_dims, spec.typical_rows,
+            spec.plain_rows, spec.dtype,
+        ),
+    }  # fmt: skip
 
 
 def _optima(key: jax.Array, spec: Spec, n: np.ndarray) -> dict[str, np.ndarray]:
@@ -112,11 +115,11 @@ def _curves(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
     grid = np.geomspace(0.1 * critical, far, spec.curve_points - MARKED.size)
     alpha = np.sort(np.concatenate([grid, MARKED * critical]))
     fine = np.linspace(0.1, 0.72, 125)  # in units of α_c; falls below 0 beyond
-    mean, error = _expected(key, alpha, CURVE, None, spec.curve_rows, spec.dtype)
+    mean, error = expected(key, alpha, CURVE, None, spec.curve_rows, spec.dtype)
     long = 2**20
     reach = np.sqrt(2 * np.log(long)) * alpha / critical
-    large, large_error = _expected(key, reach, long, None, spec.curve_rows, spec.dtype)
-    rise, rise_error = _expected(key, COSINE_RISE, CURVE, float(CURVE_DIM), spec.curve_rows, spec.dtype)
+    large, large_error = expected(key, reach, long, None, spec.curve_rows, spec.dtype)
+    rise, rise_error = expected(key, COSINE_RISE, CURVE, float(CURVE_DIM), spec.curve_rows, spec.dtype)
     return {
         "alpha": alpha / critical,
         "mean": mean,
@@ -129,17 +132,6 @@ def _curves(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
         "cosine_rise": rise,
         "cosine_rise_error": rise_error,
     }
-
-
-def _expected(
-    key: jax.Array, alpha: np.ndarray, n: int, dim: float | None, samples: int, dtype: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """`expected_objective` in blocks of one length, so that one program serves all."""
-    blocks = [alpha[i : i + BLOCK] for i in range(0, alpha.size, BLOCK)]
-    full = [np.pad(each, (0, BLOCK - each.size), mode="edge").astype(dtype) for each in blocks]
-    found = [scale.expected_objective(key, each, n, dim, samples) for each in full]
-    mean, error = (np.concatenate([np.asarray(each[i], float) for each in found])[: alpha.size] for i in (0, 1))
-    return mean, error
 
 
 def _tails(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
@@ -160,23 +152,6 @@ def _tails(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
         "cosine_tail_law": PAIR * rows.tie_density(CURVE, CURVE_DIM) / level / np.sqrt(CURVE_DIM),
         "drawn": np.sort(np.asarray(drawn, float)),
     }
-
-
-def _identity(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
-    """Z of α(1 − E Σp²) against E Σ p h over plain rows, for both laws of scores and α from far below to far above."""
-    found, labels = [], []
-    rng = np.random.default_rng(spec.seed)
-    fractions = np.array([0.1, 0.3, 0.6, 1.0, 2.0, 5.0])
-    for dim in (None, *spec.identity_dims):
-        for count in spec.identity_counts:
-            unit = np.sqrt(2 * np.log(count)) * (1 if dim is None else np.sqrt(dim))
-            alpha = (fractions * unit).astype(spec.dtype).astype(float)
-            other, other_error = rows.weighted_force(rng, alpha, count, dim, spec.plain_rows)
-            law = None if dim is None else float(dim)
-            mean, error = _expected(key, alpha, count, law, spec.typical_rows, spec.dtype)
-            found.append((mean - other) / np.hypot(error, other_error))
-            labels += [f"{'Gaussian' if dim is None else f'd = {dim}'}, n = {count}, α = {f:g} α_c" for f in fractions]
-    return {"identity_z": np.concatenate(found), "identity_where": np.array(labels)}
 
 
 def plot(data: Data) -> Figure:
