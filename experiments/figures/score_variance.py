@@ -1,0 +1,218 @@
+"""How large a dot product is: its variance, its tails, the price of a mean, and the same in a layer at random."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import experiments.figure
+from experiments import style
+from experiments.figure import About
+from experiments.ledger import Claim, on_range, within
+from rc_jax import attention, ensemble
+
+VASWANI = "Vaswani et al. 2017, section 3.2.1, footnote 4"
+OWN = "this package's own result"
+ABOUT = About(
+    title="The variance of a score is d_k",
+    caption=(
+        "Top left: variance of q·k over d_k for independent entries of mean 0 and variance 1, four laws. Top right: "
+        "what its fourth moment has beyond that of a normal score, which does depend on the law. Bottom left: entries "
+        "with a mean of their own. Bottom right, scaled scores of a randomly initialised layer: the relative variance, "
+        "from one initialisation to the next, of the variance over tokens; and the correlation of the squares of two "
+        "scores that share a query. Points with two standard errors against exact lines."
+    ),
+    formula="Var q·k = d_k;  E(q·k)⁴/d_k² = 3 + (κ_q κ_k − 3)/d_k;  with means μ: Var = d_k(1 + μ_q² + μ_k²)",
+    minutes={"smoke": 0.04, "quick": 0.15, "full": 8.0},
+)
+LAWS = {"Gaussian": 3.0, "±1": 1.0, "uniform": 1.8, "Laplace": 6.0}  # fourth moment of an entry of variance 1
+MEANS = (0.0, 0.25, 0.5, 1.0, 2.0)
+MEAN_WIDTH = 64
+TOKENS = 16  # orthogonal ones
+Z = 5.0  # standard errors within which measured and exact agree
+Data = Mapping[str, np.ndarray]
+Moments = dict[str, jax.Array]
+
+
+@dataclass(frozen=True)
+class Spec(experiments.figure.Spec):
+    """Widths of a head, pairs (q, k), and initialisations of a layer on tokens of `d_model` features."""
+
+    widths: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    pairs: int = 32_768
+    d_model: int = 64
+    heads: tuple[int, ...] = (2, 8, 32, 128)
+    layers: int = 8192
+
+
+PRESETS = {
+    "smoke": Spec(widths=(1, 4, 64), pairs=512, d_model=16, heads=(2,), layers=256),
+    "quick": Spec(),
+    "full": Spec(widths=tuple(2**i for i in range(11)), pairs=1_048_576, d_model=512, layers=16_384),
+}
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """Moments of scores by law and width; with means; of layers. Everything with its standard error."""
+    key = jax.random.key(spec.seed)
+    data = {"widths": np.array(spec.widths), "heads": np.array(spec.heads), "d_model": np.asarray(spec.d_model)}
+    data |= {"pairs": np.asarray(spec.pairs), "layers": np.asarray(spec.layers)}
+    pairs = ensemble.run(functools.partial(_pair, widths=spec.widths), jax.random.fold_in(key, 0), spec.pairs)
+    data |= _kept(pairs)
+    found = []
+    for head in spec.heads:
+        one = functools.partial(_layer, d_model=spec.d_model, d_head=head)
+        found.append(_kept(ensemble.run(one, jax.random.fold_in(key, head), spec.layers)))
+    return data | {name: np.stack([each[name] for each in found]) for name in found[0]}
+
+
+def _kept(statistics: ensemble.Statistics) -> dict[str, np.ndarray]:
+    errors = {f"{name}_error": error for name, error in statistics.standard_error.items()}
+    return statistics.mean | errors
+
+
+def _entries(key: jax.Array, size: int) -> jax.Array:
+    """Independent entries of mean 0 and variance 1: (law, size), in the order of `LAWS`."""
+    keys = jax.random.split(key, len(LAWS))
+    uniform = jax.random.uniform(keys[2], (size,), minval=-(3**0.5), maxval=3**0.5)
+    laplace = jax.random.laplace(keys[3], (size,)) * 0.5**0.5
+    return jnp.stack([jax.random.normal(keys[0], (size,)), jax.random.rademacher(keys[1], (size,), float),
+                      uniform, laplace])  # fmt: skip
+
+
+def _pair(key: jax.Array, widths: tuple[int, ...]) -> Moments:
+    """Moments of one pair's scores: the known means are taken off, so that averages of powers are central moments."""
+    query, other = (_entries(jax.random.fold_in(key, role), max(widths)) for role in range(2))
+    d = np.array(widths)
+    score = jnp.cumsum(query * other, axis=1)[:, d - 1] / np.sqrt(d).astype(np.float32)[None]
+    width = min(MEAN_WIDTH, max(widths))
+    mean = jnp.asarray(MEANS)[:, None]
+    moved = ((query[:1, :width] + mean) * (other[:1, :width] + mean)).sum(1) - width * mean[:, 0] ** 2
+    return {"mean": score, "variance": score**2, "fourth": score**4, "moved": moved**2 / width}
+
+
+def _layer(key: jax.Array, d_model: int, d_head: int) -> Moments:
+    """One initialisation on orthogonal tokens of squared length d_model, and its variance over normal tokens.
+
+    Over independent standard normal tokens the variance of a score is ‖W_Q W_Kᵀ‖²_F/d_k = tr(W_QᵀW_Q W_KᵀW_K)/d_k.
+    """
+    spec = attention.AttentionSpec(d_model=d_model, d_head=d_head)
+    params = attention.init(key, spec)
+    rows = attention.scores(params, jnp.eye(TOKENS, d_model) * np.float32(d_model**0.5), spec)[0]
+    grams = [jnp.matmul(w[0].T, w[0], precision="highest") for w in (params.query, params.key)]
+    over_tokens = (grams[0] * grams[1]).sum() / d_head
+    return {
+        "layer_variance": (rows**2).mean(),
+        "layer_product": _other_pairs(rows),
+        "layer_squares": _other_pairs(rows**2 - 1),
+        "layer_tokens": over_tokens,
+        "layer_spread": (over_tokens - 1) ** 2,
+    }
+
+
+def _other_pairs(rows: jax.Array) -> jax.Array:
+    """Mean, over rows, of the product of two different entries of a row."""
+    n = rows.shape[1]
+    return ((rows.sum(1) ** 2 - (rows**2).sum(1)) / (n * (n - 1))).mean()
+
+
+def _spread(k: np.ndarray, d: float) -> np.ndarray:
+    """Variance, over initialisations, of the variance over tokens: two Wishart matrices multiplied and traced."""
+    return 4 / (k * d) + 2 * (k + 1) / (k * d**2)
+
+
+def plot(data: Data) -> Figure:
+    """Variance, fourth moment, means, layers."""
+    drawing, (variance, fourth, means, layers) = style.figure(columns=2, rows=2, width=5.8)
+    d, line = data["widths"], np.geomspace(1, data["widths"][-1], 200)
+    variance.axhline(1, color=style.colour("theory"), label="exact: 1")
+    fourth.plot([], [], color=style.colour("theory"), label="exact: (κ_q κ_k − 3)/d_k")
+    for index, (law, kurtosis) in enumerate(LAWS.items()):
+        look: dict[str, Any] = style.cycle(index) | {"linestyle": "none", "label": f"{law}, κ = {kurtosis:g}"}
+        aside = d * 1.06 ** (index - 1.5)
+        variance.errorbar(aside, data["variance"][index], 2 * data["variance_error"][index], capsize=2, **look)
+        fourth.errorbar(aside, data["fourth"][index] - 3, 2 * data["fourth_error"][index], capsize=2, **look)
+        fourth.plot(line, (kurtosis**2 - 3) / line, color=style.colour("theory"), linewidth=1)
+    for ax in (variance, fourth):
+        ax.set_xscale("log", base=2)
+        style.legend(ax, "below", columns=3)
+    fourth.set_yscale("symlog", linthresh=0.1)
+    style.labels(variance, "d_k, width of a head", "variance of q·k / d_k", "Var q·k = d_k whatever the law")
+    style.labels(fourth, "d_k, width of a head", "E(q·k)⁴/d_k² − 3", "The tails become normal like 1/d_k")
+    _plot_means(means, data)
+    _plot_layers(layers, data)
+    return drawing
+
+
+def _plot_means(ax: Axes, data: Data) -> None:
+    mu = np.linspace(0, MEANS[-1], 100)
+    ax.plot(mu, 1 + 2 * mu**2, color=style.colour("theory"), label="exact: 1 + 2μ²")
+    ax.errorbar(MEANS, data["moved"], 2 * data["moved_error"], fmt="o", color=style.colour("measured"), capsize=3,
+                label="normal entries of mean μ")  # fmt: skip
+    style.reference(ax, y=1.0, text="entries of mean 0")
+    style.labels(ax, "μ, mean of an entry of q and of k", "variance of q·k / d_k", "With means it is more than d_k")
+    style.legend(ax, "upper left")
+
+
+def _plot_layers(ax: Axes, data: Data) -> None:
+    k, d = data["heads"].astype(float), float(data["d_model"])
+    line = np.geomspace(k[0], max(k[-1], 2 * k[0]), 100)
+    for name, exact, meaning, marker, label in (
+        ("layer_spread", _spread(line, d), "measured", "o", "variance over tokens: relative variance"),
+        ("layer_squares", 2 / line, "corrected", "^", "shared query: covariance of squares"),
+    ):
+        ax.plot(line, exact, color=style.colour("theory"), linewidth=1.2)
+        ax.errorbar(k, data[name], 2 * data[f"{name}_error"], fmt=marker, color=style.colour(meaning), label=label,
+                    capsize=3)  # fmt: skip
+    ax.plot([], [], color=style.colour("theory"), label="exact: 4/(d_k d) + 2(d_k + 1)/(d_k d²);  2/d_k")
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    style.labels(ax, "d_k, width of a head", "relative variance, covariance", f"A random layer, d = {d:g}")
+    style.legend(ax, "below")
+
+
+def claims(data: Data) -> list[Claim]:
+    """Variance, fourth moment, means, and the layer, each in standard errors."""
+    d, k = data["widths"], data["heads"].astype(float)
+    kurtosis = np.array(list(LAWS.values()))[:, None]
+    every = [f"{law}, d_k = {width}" for law in LAWS for width in d]
+    heads = [f"d_k = {head:g}" for head in k]
+    scaled = f"{int(data['layers'])} initialisations, d = {int(data['d_model'])}"
+    return [
+        _exact("variance-mean", "E q·k = 0", VASWANI, "0", data, "mean", 0 * kurtosis, every),
+        _exact("variance-width", "Var q·k = d_k, entries of mean 0 and variance 1", VASWANI, "d_k", data, "variance",
+               1 + 0 * kurtosis, every),
+        _exact("variance-fourth", "fourth moment over d_k² is 3 + (κ_q κ_k − 3)/d_k", OWN, "3 + (κ_q κ_k − 3)/d_k",
+               data, "fourth", 3 + (kurtosis**2 - 3) / d, every),
+        within("variance-normal", "scores of the widest head are normal: |E(q·k)⁴/d_k² − 3| for the heaviest law", OWN,
+               "→ 0", abs(data["fourth"][-1, -1] - 3), 0, 0.2, data["fourth_error"][-1, -1], note=every[-1]),
+        _exact("variance-moved", "with means μ in both: Var q·k / d_k = 1 + 2μ²", OWN, "1 + 2μ²", data, "moved",
+               1 + 2 * np.array(MEANS) ** 2, [f"μ = {mu:g}" for mu in MEANS]),
+        _exact("variance-layer", "a scaled score of a random layer has variance |x_i|²|x_j|²/d² (here 1) over "
+               "initialisations", OWN, "1", data, "layer_variance", 1.0, heads, scaled),
+        _exact("variance-layer-product", "two scores with one query and orthogonal keys are uncorrelated", OWN, "0",
+               data, "layer_product", 0.0, heads, scaled),
+        _exact("variance-layer-squares", "but their squares have the covariance 2/d_k, a correlation of 1/(d_k + 3)",
+               OWN, "2/d_k", data, "layer_squares", 2 / k, heads, scaled),
+        _exact("variance-layer-spread", "variance, over initialisations, of the variance over tokens: 4/(d_k d) + "
+               "2(d_k + 1)/(d_k d²)", OWN, "4/(d_k d) + 2(d_k + 1)/(d_k d²)", data, "layer_spread",
+               _spread(k, float(data["d_model"])), heads, scaled),
+    ]  # fmt: skip
+
+
+def _exact(
+    key: str, statement: str, source: str, published: str, data: Data, name: str, exact: np.ndarray | float,
+    where: list[str], note: str = "",
+) -> Claim:  # fmt: skip
+    """Whether every measured mean is within `Z` standard errors of the exact value (a mean without spread: equal)."""
+    mean, error = data[name], data[f"{name}_error"]
+    gap = mean - exact
+    z = np.where(error > 0, gap / np.where(error > 0, error, 1), np.where(np.abs(gap) < 1e-5, 0, 10 * Z)).ravel()
+    words = "; ".join(part for part in ("measured: z-scores", note) if part)
+    return on_range(key, statement, source, published, z, np.abs(z) < Z, where, note=words)

@@ -1,0 +1,53 @@
+"""The ordinary anatomy of attention, exactly: how large scores are, their symmetry, and what temperature does."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rc_jax import attention, ensemble
+from rc_jax.attention import AttentionSpec
+
+
+def plain(width, dtype=None, **options):
+    """A layer whose queries and keys are the tokens themselves."""
+    spec = AttentionSpec(d_model=width, **options)
+    params = attention.init(jax.random.key(0), spec, dtype=dtype)
+    one = jnp.eye(width, dtype=params.query.dtype)[None]
+    return params._replace(query=one, key=one), spec
+
+
+@pytest.mark.parametrize(("values", "width"), [((-1, 1), 6), ((-1, 2), 4), ((-1, 0, 4), 3)])
+def test_variance_of_a_score_by_enumeration(x64, values, width):
+    """Every q against every k with entries from a small set, all equally likely: moments without sampling."""
+    tokens = np.array(list(itertools.product(values, repeat=width)), float)
+    params, spec = plain(width)
+    score = np.asarray(attention.scores(params, jnp.asarray(tokens), spec, scale=1.0))
+    mean, square = np.mean(values), np.var(values)
+    assert score.mean() == pytest.approx(width * mean**2, abs=1e-12)
+    assert score.var() == pytest.approx(width * (square**2 + 2 * square * mean**2), rel=1e-13)
+    scaled = np.asarray(attention.scores(params, jnp.asarray(tokens), spec))
+    assert scaled.var() == pytest.approx(score.var() / width, rel=1e-13)
+    if mean == 0:  # variance d, fourth moment 3d² + (κ² − 3)d with κ = 1
+        assert score.var() == pytest.approx(width, rel=1e-14)
+        assert (score**4).mean() == pytest.approx(3 * width**2 - 2 * width, rel=1e-13)
+
+
+def test_variance_of_the_scores_of_random_layers():
+    """|x_i|²|x_j|²/d²; the squares of two scores with one query; the variance over tokens, and its own variance."""
+    d, k = 16, 4
+    spec = AttentionSpec(d_model=d, d_head=k)
+    x = jnp.eye(3, d) * jnp.asarray([4.0, 4.0, 2.0])[:, None]
+
+    def observe(key):
+        params = attention.init(key, spec)
+        rows = attention.scores(params, x, spec)[0]
+        over_tokens = jnp.sum(jnp.matmul(params.query[0], params.key[0].T, precision="highest") ** 2) / k
+        squares = (rows[0, 0] ** 2 - 1) * (rows[0, 1] ** 2 - 1)
+        return jnp.stack([rows[0, 1] ** 2, rows[0, 2] ** 2, squares, over_tokens, (over_tokens - 1) ** 2])
+
+    exact = np.array([1.0, 0.25, 2 / k, 1.0, 4 / (k * d) + 2 * (k + 1) / (k * d**2)])
+    found = ensemble.run(observe, jax.random.key(1), 20_000)
+    assert (np.abs(found.mean - exact) < 5 * found.standard_error).all()
