@@ -5,6 +5,7 @@ from rc_jax.attention.cost import multiplications
 from rc_jax.attention.layer import attend, attention_weights, scores
 from rc_jax.attention.pooling import average_pool
 from rc_jax.attention.spec import AttentionParams, AttentionSpec, init
+from rc_jax.attention.special_cases import convolution_layer, convolution_tokens, convolve, message_passing_layer
 
 __all__ = [
     "AttentionParams",
@@ -12,8 +13,12 @@ __all__ = [
     "attend",
     "attention_weights",
     "average_pool",
+    "convolution_layer",
+    "convolution_tokens",
+    "convolve",
     "init",
     "masks",
+    "message_passing_layer",
     "multiplications",
     "scores",
 ]
