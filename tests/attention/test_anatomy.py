@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import integrate
 
-from rc_jax import attention, ensemble
+from rc_jax import attention, ensemble, scale
 from rc_jax.attention import AttentionSpec
 
 
@@ -51,3 +52,14 @@ def test_variance_of_the_scores_of_random_layers():
     exact = np.array([1.0, 0.25, 2 / k, 1.0, 4 / (k * d) + 2 * (k + 1) / (k * d**2)])
     found = ensemble.run(observe, jax.random.key(1), 20_000)
     assert (np.abs(found.mean - exact) < 5 * found.standard_error).all()
+
+
+def test_sharp_rows_let_gradient_through_at_near_ties_only(x64):
+    """Two normal scores: α E(1 − Σp²) → E max s = 1/√π, and α E‖J‖²_F → a third of it, for logits αs."""
+    alpha = 1e3
+    logit = np.linspace(0, 60, 20_001)  # α times the gap, whose density is exp(−gap²/4)/√π
+    density = np.exp(-((logit / alpha) ** 2) / 4) / np.sqrt(np.pi)
+    rows = jnp.stack([jnp.asarray(logit), jnp.zeros(logit.size)], 1)
+    trace, square = scale.jacobian_trace(rows, 1.0), scale.jacobian_frobenius_norm(rows, 1.0) ** 2
+    assert integrate.simpson(trace * density, x=logit) == pytest.approx(np.pi**-0.5, rel=1e-5)
+    assert integrate.simpson(square * density, x=logit) == pytest.approx(np.pi**-0.5 / 3, rel=1e-5)

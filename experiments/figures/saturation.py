@@ -1,0 +1,192 @@
+"""Softmax without 1/√d_k: how its Jacobian and the gradient behind it shrink, on average and in the typical row."""
+
+import functools
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+from scipy import integrate, special, stats
+
+import experiments.figure
+from experiments import style
+from experiments.figure import About
+from experiments.figures import _random_rows
+from experiments.ledger import Claim, corrected, on_range, within
+from rc_jax import attention, scale
+
+VASWANI = "Vaswani et al. 2017, section 3.2.1"
+OWN = "this package's own result"
+ABOUT = About(
+    title="Saturation: rare large gradients, typical tiny ones",
+    caption=(
+        "Left: ½‖∂p/∂(logits)‖₁ = 1 − Σp² of rows whose logits are q·k or q·k/√d_k, mean and median over rows, with "
+        "the laws of sharp rows: they follow the gap between the two largest scores, which is small with a probability "
+        "that falls like 1/√d_k and typically is not. Middle and right: gradient of a linear function of one output "
+        "row of a randomly initialised layer by W_Q (dots: by W_K) and by the tokens, root mean square and median over "
+        "initialisations. A token is also reached through the values, which no saturation stops."
+    ),
+    formula="E(1 − Σp²) → E[max s] E[1/‖q‖] ≈ E[max s]/√d_k;   median ½ cosh⁻²(√d_k · median gap / 2)",
+    minutes={"smoke": 0.04, "quick": 0.25, "full": 12.0},
+)
+SIDES = ("plain", "scaled")  # logits q·k, q·k/√d_k
+LEVELS = (0.25, 0.5, 0.75)
+CLOSE, STEADY = 0.05, 0.1  # five per cent of a law; a slope that counts as none
+QUARTER = (0.15, 0.35)  # a slope of 1/4, with as much room as for none
+Data = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Spec(experiments.figure.Spec):
+    """Powers of 4 from 4 up, rows of `keys` scores; layers of `d_model` features on `tokens` tokens."""
+
+    powers: int = 6
+    keys: int = 64
+    rows: int = 20_000
+    d_model: int = 32
+    tokens: int = 32
+    layers: int = 128
+
+
+PRESETS = {
+    "smoke": Spec(powers=2, rows=512, layers=16, d_model=8, tokens=8),
+    "quick": Spec(),
+    "full": Spec(keys=1024, rows=100_000, d_model=128, tokens=128, layers=2048),
+}
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """Jacobian's size over rows, laws of sharp rows, and norms of gradients over initialisations."""
+    key = jax.random.key(spec.seed)
+    d = 4 ** np.arange(1, spec.powers + 1)
+    sizes = np.exp(_log_sizes(jax.random.fold_in(key, 0), jnp.asarray(d).astype(float), spec.rows, spec.keys))
+    steady, steady_error = scale.expected_objective(jax.random.fold_in(key, 1), 1.0, spec.keys, samples=4096)
+    inverse = np.exp(special.gammaln((d - 1) / 2) - special.gammaln(d / 2)) / 2**0.5  # E 1/‖q‖
+    data = {
+        "d": d, "keys": np.asarray(spec.keys), "layers": np.asarray(spec.layers),
+        "mean": sizes.mean(2), "mean_error": sizes.std(2, ddof=1) / spec.rows**0.5,
+        "quartiles": np.quantile(sizes, LEVELS, axis=2),
+        "law": _random_rows.mean_largest(spec.keys) * inverse,
+        "median_law": 0.5 / np.cosh(np.sqrt(d) * _median_gap(spec.keys) / 2) ** 2,
+        "steady": np.asarray(steady), "steady_error": np.asarray(steady_error),
+    }  # fmt: skip
+    found = []
+    for width in d:
+        keys = jax.random.split(jax.random.fold_in(key, int(width)), spec.layers)
+        found.append({name: np.asarray(value, float) for name, value in _gradients(keys, spec, int(width)).items()})
+    for name in found[0]:
+        squares = np.stack([each[name] for each in found], axis=1)  # (side, d, layer)
+        data[f"{name}_square"] = squares.mean(2)
+        data[f"{name}_square_error"] = squares.std(2, ddof=1) / spec.layers**0.5
+        data[f"{name}_quartiles"] = np.sqrt(np.quantile(squares, LEVELS, axis=2))
+    return data
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _log_sizes(key: jax.Array, d: jax.Array, rows: int, keys: int) -> jax.Array:
+    """Logarithm of 1 − Σp²: (side, d, row). Given q the scores q·k_j are independent normals of variance ‖q‖²."""
+    s = jax.random.normal(jax.random.fold_in(key, 0), (rows, keys))
+    squares = jax.random.gamma(jax.random.fold_in(key, 1), d[:, None] / 2, (d.size, rows)) * 2
+    length = jnp.sqrt(jnp.stack([squares, squares / d[:, None]]))
+    return scale.log_gradient_norm(s, length) - jnp.log(length)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _gradients(keys: jax.Array, spec: Spec, width: int) -> dict[str, jax.Array]:
+    """Squared norms of the gradients of u·SA(X)₀ with |u| = 1 by W_Q, W_K and X: (side, layer)."""
+    layer = attention.AttentionSpec(d_model=spec.d_model, d_head=width)
+    scales = jnp.asarray([1.0, width**-0.5])
+
+    def one(key: jax.Array) -> dict[str, jax.Array]:
+        params = attention.init(jax.random.fold_in(key, 0), layer)
+        x = jax.random.normal(jax.random.fold_in(key, 1), (spec.tokens, spec.d_model))
+        u = jax.random.normal(jax.random.fold_in(key, 2), (spec.d_model,))
+        u = u / jnp.linalg.norm(u)
+
+        def loss(query: jax.Array, other: jax.Array, x: jax.Array, factor: jax.Array) -> jax.Array:
+            return attention.attend(params._replace(query=query, key=other), x, layer, scale=factor)[0] @ u
+
+        slopes = jax.vmap(jax.grad(loss, (0, 1, 2)), (None, None, None, 0))(params.query, params.key, x, scales)
+        return {name: (g**2).reshape(2, -1).sum(1) for name, g in zip(("query", "key", "tokens"), slopes, strict=True)}
+
+    return jax.tree.map(lambda value: value.T, jax.lax.map(one, keys, batch_size=8))
+
+
+def _median_gap(n: int) -> float:
+    """Median of the difference g of the two largest of n standard normals, P(g > t) = n ∫ρ(x) F(x − t)^(n−1) dx."""
+    x, gap = np.linspace(-9, 11, 2001), np.linspace(0, 3, 301)
+    shifted = stats.norm.logcdf(x[None] - gap[:, None])
+    above = n * integrate.simpson(np.exp(stats.norm.logpdf(x) + (n - 1) * shifted), x=x, axis=1)
+    return float(np.interp(-0.5, -np.asarray(above), gap))
+
+
+def plot(data: Data) -> Figure:
+    """Jacobian; gradient of the weights; gradient of the tokens."""
+    drawing, (jacobian, weights, tokens) = style.figure(columns=3, width=4.9, height=4.6)
+    d = data["d"]
+    for side, meaning, marker in zip(SIDES, ("published", "measured"), ("s", "o"), strict=True):
+        index, tint = SIDES.index(side), style.colour(meaning)
+        name = "q·k" if side == "plain" else "q·k/√d_k"
+        low, middle, high = data["quartiles"][:, index]
+        jacobian.plot(d, data["mean"][index], marker, color=tint, label=f"{name}: mean")
+        style.bands(jacobian, d, low, middle, high, color=tint, label=f"{name}: median, quartiles")
+        for ax, kinds in ((weights, ("query", "key")), (tokens, ("tokens",))):
+            low, middle, high = data[f"{kinds[0]}_quartiles"][:, index]
+            ax.plot(d, data[f"{kinds[0]}_square"][index] ** 0.5, marker, color=tint, label=f"{name}: root mean square")
+            style.bands(ax, d, low, middle, high, color=tint, label=f"{name}: median, quartiles")
+            for kind in kinds[1:]:
+                ax.plot(d, data[f"{kind}_square"][index] ** 0.5, ".", color=style.colour("theory"), markersize=3)
+    jacobian.plot(d, data["law"], color=style.colour("theory"), linestyle=style.DASHES[1], label="E[max s] E[1/‖q‖]")
+    jacobian.plot(d, data["median_law"], color=style.colour("theory"), linestyle=style.DASHES[2], label="median of law")
+    for ax in (jacobian, weights, tokens):
+        ax.set_xscale("log", base=4)
+        ax.set_yscale("log")
+        style.legend(ax, "below", columns=2, handlelength=1.4, columnspacing=1.0)
+    width = "d_k, width of a head"
+    style.labels(jacobian, width, "1 − Σp²", f"Softmax over {int(data['keys'])} keys")
+    style.labels(weights, width, "norm of the gradient", "By W_Q, one row of the output")
+    style.labels(tokens, width, "norm of the gradient", "By the tokens, one row")
+    return drawing
+
+
+def claims(data: Data) -> list[Claim]:
+    """The laws of the Jacobian; what reaches the weights, typically and in the root mean square; the tokens."""
+    d, labels = data["d"], [f"d_k = {width}" for width in data["d"]]
+    steps = [f"{before} → {after}" for before, after in itertools.pairwise(d)]
+    ratio = data["mean"][0] / data["law"]
+    typical = np.log(data["quartiles"][1, 0]) / np.log(data["median_law"])
+    spread = data["mean"][1] / data["steady"]
+    falls = np.diff(np.log(data["query_quartiles"][1, 0])) / np.diff(np.log(d))
+    gain = data["tokens_quartiles"][1, 0] / data["tokens_quartiles"][1, 1]
+    (plain, plain_error), (scaled, scaled_error) = (_slope(data, "query", side) for side in (0, 1))
+    noted = f"{int(data['layers'])} initialisations; slope of log root mean square against log d_k"
+    return [
+        on_range("saturation-mean", "logits q·k: E(1 − Σp²) is E[max s] E[1/‖q‖], to 5 %", OWN, "1", ratio,
+                 np.abs(ratio - 1) <= CLOSE, labels),
+        on_range("saturation-median", "logits q·k: the median of log(1 − Σp²) is that of the gap law, to 5 %", OWN, "1",
+                 typical, np.abs(typical - 1) <= CLOSE, labels),
+        on_range("saturation-scaled", "logits q·k/√d_k: E(1 − Σp²) does not depend on d_k, to 5 %", VASWANI, "1",
+                 spread, np.abs(spread - 1) <= CLOSE, labels),
+        within("saturation-scaled-limit", "logits q·k/√d_k, widest head: E(1 − Σp²) over its value for normal scores",
+               OWN, 1, spread[-1], 1 - CLOSE / 5, 1 + CLOSE / 5, data["mean_error"][1, -1] / data["steady"]),
+        on_range("saturation-typical", "without 1/√d_k the typical gradient by W_Q falls as d_k grows: slope of its "
+                 "median", VASWANI, "extremely small gradients", falls, falls < 0, steps, note="one output row"),
+        corrected("saturation-rms", "without 1/√d_k the gradient by W_Q falls in the root mean square as well", VASWANI,
+                  "< 0; near ties are rare but steep: 1/4", plain, -np.inf, 0, *QUARTER, plain_error, note=noted),
+        within("saturation-rms-scaled", "with 1/√d_k it does not depend on d_k", VASWANI, 0, scaled, -STEADY, STEADY,
+               scaled_error, note=noted),
+        on_range("saturation-tokens", "the median gradient by the tokens is not less without 1/√d_k than with it", OWN,
+                 "≥ 1", gain, gain >= 1, labels),
+    ]  # fmt: skip
+
+
+def _slope(data: Data, name: str, side: int) -> tuple[float, float]:
+    """Slope of log root mean square against log d_k from 64 on (or the last two), with its standard error."""
+    keep = data["d"] >= min(64, data["d"][-2])
+    x = np.log(data["d"][keep])
+    lever = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
+    square, error = data[f"{name}_square"][side, keep], data[f"{name}_square_error"][side, keep]
+    return float(lever @ np.log(square) / 2), float(np.sqrt((lever**2) @ (error / square / 2) ** 2))
