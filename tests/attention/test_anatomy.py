@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from rc_jax import attention, ensemble, scale
+from rc_jax import attention, ensemble, scale, sparsity
 from rc_jax.attention import AttentionSpec
 
 
@@ -63,3 +63,40 @@ def test_sharp_rows_let_gradient_through_at_near_ties_only(x64):
     trace, square = scale.jacobian_trace(rows, 1.0), scale.jacobian_frobenius_norm(rows, 1.0) ** 2
     assert integrate.simpson(trace * density, x=logit) == pytest.approx(np.pi**-0.5, rel=1e-5)
     assert integrate.simpson(square * density, x=logit) == pytest.approx(np.pi**-0.5 / 3, rel=1e-5)
+
+
+def test_what_temperature_does_to_entropy_mean_and_participation(x64):
+    """dE_p[s]/dα = Var_p(s), dH/dα = −α Var_p(s), d log Σp²/dα = 2(E_{p(2α)}[s] − E_{p(α)}[s]); by autodiff."""
+    rows = jnp.asarray([[0.3, -1.0, 0.8, 2.0, 0.8], [2.0, 2.0, -1.0, 0.0, 0.5], [1.0, 1.0, 1.0, 1.0, 1.0]])
+
+    def mean(s, a):
+        return jax.nn.softmax(a * s) @ s
+
+    def gaps(s, a):
+        p = jax.nn.softmax(a * s)
+        variance = p @ (s - p @ s) ** 2
+        return jnp.stack(
+            [
+                jax.grad(mean, 1)(s, a) - variance,
+                jax.grad(scale.softmax_entropy, 1)(s, a) + a * variance,
+                jax.grad(scale.renyi_entropy, 1)(s, a) + 2 * (mean(s, 2 * a) - mean(s, a)),
+                scale.softmax_entropy(s, a) - jax.nn.logsumexp(a * s) + a * mean(s, a),
+            ]
+        )
+
+    alpha = jnp.asarray([1e-3, 0.3, 2.0, 30.0])
+    found = jax.jit(jax.vmap(jax.vmap(gaps, (None, 0)), (0, None)))(rows, alpha)
+    np.testing.assert_allclose(found, 0, atol=1e-13)
+
+
+def test_both_ends_of_temperature(x64):
+    """Cold: even weights on the r largest scores. Warm: even weights on all, and what is left is Var(s)/2T²."""
+    s, r, n = jnp.asarray([2.0, 2.0, 2.0, 1.0, -1.0, 0.0]), 3, 6
+    cold, warm = jax.nn.softmax(s * 1e3), 1e-4
+    np.testing.assert_allclose(cold, np.r_[np.ones(r), np.zeros(n - r)] / r, atol=1e-15)
+    assert scale.softmax_entropy(s, 1e3) == pytest.approx(np.log(r), rel=1e-14)
+    assert sparsity.sparsity(cold) == pytest.approx((r / n) ** 0.5, rel=1e-14)
+    small = warm**2 * float(jnp.var(s)) / 2
+    assert np.log(n) - scale.softmax_entropy(s, warm) == pytest.approx(small, rel=1e-3)
+    assert 1 - sparsity.sparsity(jax.nn.softmax(warm * s)) == pytest.approx(small, rel=1e-3)
+    assert scale.gradient_norm(s, warm) == pytest.approx((1 - 1 / n) * warm, rel=1e-6)
