@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax import _checks
-from rc_jax.attention import masks
+from rc_jax.attention import decays, masks
 from rc_jax.attention import weights as kernels
-from rc_jax.attention.spec import AttentionParams, AttentionSpec, check_layer
+from rc_jax.attention.spec import FEATURED, AttentionParams, AttentionSpec, check_layer
 
 _TOKENS = _checks.float_array("token", "feature")
 
@@ -22,8 +22,9 @@ def scores(
     """The scaled scores (logits) of every query against every key.
 
     dot: α q_i·k_j; cosine: α q_i·k_j / (|q_i||k_j|); additive: α vᵀtanh(q_i + k_j); with q = x W_Q + b_Q and
-    k = x W_K + b_K. With `weights="linear"` the queries and keys pass through φ = elu + 1 first. With a `rank` the keys
-    are the rows of E K, so there are `rank` columns instead of one for each token.
+    k = x W_K + b_K. With `weights="linear"` queries and keys pass through φ first, the `feature_map` of `spec`; with
+    `"channel_decay"` a score is α Σ_c φ(q_i)_c φ(k_j)_c λ_c^(i−j) for j ≤ i and 0 for j > i. With a `rank` the keys are
+    the rows of E K, so there are `rank` columns instead of one for each token.
 
     Args:
         params: of one layer.
@@ -187,8 +188,10 @@ def default_scale(spec: AttentionSpec) -> float:
     return {"dot": spec.head_width**-0.5, "cosine": spec.head_width**0.5, "additive": 1.0}[spec.scores]
 
 
-@functools.partial(jax.jit, static_argnames="spec")
-def _scores(params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None) -> Array:
+@functools.partial(jax.jit, static_argnames=("spec", "relative"))
+def _scores(
+    params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None, relative: bool = False
+) -> Array:
     query = project(x, params.query, params.query_bias if spec.bias else None, spec)
     key = pool(project(x, params.key, params.key_bias if spec.bias else None, spec), params, spec)
     factor = jnp.asarray(default_scale(spec) if scale is None else scale, x.dtype)
@@ -200,8 +203,15 @@ def _scores(params: AttentionParams, x: Array, spec: AttentionSpec, scale: Array
         return factor * jnp.einsum("hijk,hk->hij", hidden, params.score_vector, precision=spec.precision)
     if spec.scores == "cosine":
         query, key = _unit(query), _unit(key)
-    if spec.weights == "linear":
-        query, key = kernels.features(query), kernels.features(key)
+    if spec.weights in FEATURED:
+        features = kernels.FEATURES[spec.feature_map]
+        if relative and spec.feature_map == "exp":  # factors that weights over a row sum do not have: no overflow
+            query = query - jax.lax.stop_gradient(jnp.max(query, axis=-1, keepdims=True))
+            key = key - jax.lax.stop_gradient(jnp.max(key, axis=(-2, -1), keepdims=True))
+        query, key = features(query), features(key)
+    if spec.weights == "channel_decay":
+        assert params.decay is not None
+        return decays.channel_products(factor * query, key, params.decay, spec.precision)
     # The factor goes into the queries: a compiler that fuses it with softmax's "minus the maximum" rounds the two
     # differently, and the exponential of the gap overflows when logits are large.
     return jnp.einsum("hik,hjk->hij", factor * query, key, precision=spec.precision)
@@ -226,8 +236,12 @@ def _kernel(
     seen = None if seen is None else seen[None]
     if spec.weights == "decay":
         assert params.decay is not None
-        return kernels.decay(params.decay, x.shape[0], seen)
-    rows = _scores(params, x, spec, scale)
+        return decays.decay(params.decay, x.shape[0], seen)
+    if spec.weights == "gated_decay":
+        assert params.gate is not None and params.gate_bias is not None and seen is not None
+        gates = jnp.einsum("nd,hd->hn", x, params.gate, precision=spec.precision) + params.gate_bias[:, None]
+        return decays.gated_decay(gates, seen)
+    rows = _scores(params, x, spec, scale, relative=True)
     if spec.top_k is not None:
         seen = kernels.largest(rows, seen, spec.top_k)
     return kernels.FROM_SCORES[spec.weights](rows, seen)

@@ -13,10 +13,27 @@ from jaxtyping import Array, ArrayLike, Float
 from rc_jax import _checks
 
 Scores = Literal["dot", "cosine", "additive"]
-Weights = Literal["softmax", "relu_squared", "power6", "identity", "linear", "decay"]
+Weights = Literal[
+    "softmax",
+    "relu_squared",
+    "power6",
+    "identity",
+    "linear",
+    "decay",
+    "l2",
+    "signed",
+    "relu_squared_mean",
+    "gated_decay",
+    "channel_decay",
+]
+FeatureMap = Literal["elu", "relu", "softplus", "exp", "squared_relu"]
 Precision = Literal["default", "high", "highest"]
 
-_INCREASING = ("softmax", "relu_squared", "linear")  # weights of which a larger score never makes a smaller one
+# Weights whose size never falls with the score, those made of features of queries and keys, those that fade with
+# distance.
+_INCREASING = ("softmax", "relu_squared", "relu_squared_mean", "l2", "linear")
+FEATURED = ("linear", "channel_decay")
+DECAYING = ("decay", "gated_decay", "channel_decay")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +46,7 @@ class AttentionSpec:
         d_head: width of one head's queries, keys and values; `d_model / heads` where it is not given.
         scores: how a query meets a key. `dot`: q·k; `cosine`: q·k / (|q||k|); `additive`: vᵀtanh(q + k).
         weights: how a row of scores becomes a row of weights; see `rc_jax.attention.weights`.
+        feature_map: φ of `linear` and `channel_decay` weights. `elu` is elu + 1, `squared_relu` max(x, 0)².
         causal: token i sees tokens j ≤ i only.
         window: token i sees tokens with |i − j| ≤ window only.
         top_k: token i sees, of the tokens that the masks leave it, only those with the `top_k` largest scores (Zhao et
@@ -61,6 +79,7 @@ class AttentionSpec:
     tokens: int | None = None
     bias: bool = False
     precision: Precision = "highest"
+    feature_map: FeatureMap = "elu"
 
     def __post_init__(self) -> None:
         _checks.integer(1)("d_model", self.d_model)
@@ -76,8 +95,14 @@ class AttentionSpec:
             raise ValueError(f"`heads` must divide d_model={self.d_model}, got heads={self.heads}")
         if self.window is not None:
             _checks.integer(0)("window", self.window)
-        if self.weights in ("linear", "decay") and self.scores != "dot":
+        if self.weights in (*FEATURED, *DECAYING) and self.scores != "dot":
             raise ValueError(f"`scores` must be 'dot' when weights={self.weights!r}, got {self.scores!r}")
+        _checks.one_of(get_args(FeatureMap))("feature_map", self.feature_map)
+        if self.feature_map != "elu" and self.weights not in FEATURED:
+            raise ValueError(
+                f"`feature_map` must be left alone unless weights are one of {FEATURED}, got {self.feature_map!r} with "
+                f"weights={self.weights!r}"
+            )
         self._check_sparse()
 
     def _check_sparse(self) -> None:
@@ -91,12 +116,16 @@ class AttentionSpec:
         if (self.rank is None) != (self.tokens is None):
             raise ValueError(f"`tokens` must be given with rank and only then, got {self.tokens} and rank={self.rank}")
         if self.rank is None:
+            if self.weights in ("gated_decay", "channel_decay") and not self.causal:
+                raise ValueError(f"`causal` must be True when weights={self.weights!r}, got False")
             return
         for name, off in (("causal", False), ("window", None), ("top_k", None)):
             if (came := getattr(self, name)) != off:
                 raise ValueError(f"`{name}` must be {off} when rank is given: E mixes all tokens, got {came!r}")
-        if self.weights == "decay":
-            raise ValueError("`weights` must depend on the scores when rank is given, got 'decay'")
+        if self.weights in DECAYING:
+            raise ValueError(
+                f"`weights` must depend on the scores when rank is given, not on distances, got {self.weights!r}"
+            )
 
     @property
     def head_width(self) -> int:
@@ -116,8 +145,10 @@ class AttentionParams(NamedTuple):
     value_bias: Float[Array, "*layers head width"] | None = None
     output_bias: Float[Array, "*layers feature"] | None = None
     score_vector: Float[Array, "*layers head width"] | None = None
-    decay: Float[Array, "*layers head"] | None = None
+    decay: Float[Array, "*layers head"] | Float[Array, "*layers head width"] | None = None
     pool: Float[Array, "*layers head rank token"] | None = None
+    gate: Float[Array, "*layers head feature"] | None = None
+    gate_bias: Float[Array, "*layers head"] | None = None
 
 
 def shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
@@ -132,6 +163,10 @@ def shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
         found["score_vector"] = (heads, width)
     if spec.weights == "decay":
         found["decay"] = (heads,)
+    if spec.weights == "channel_decay":
+        found["decay"] = (heads, width)
+    if spec.weights == "gated_decay":
+        found["gate"], found["gate_bias"] = (heads, d), (heads,)
     if spec.rank is not None and spec.tokens is not None:
         found["pool"] = (heads, spec.rank, spec.tokens)
     return found
@@ -148,9 +183,11 @@ def init(
 ) -> AttentionParams:
     """Draw the parameters of one layer: Gaussian weights that keep the variance of a token.
 
-    Every matrix has entries N(0, gain²/fan_in): fan_in is d_model for queries, keys and values, heads·d_head for the
-    output, d_head for the additive score vector and the number of tokens for E. Biases are N(0, bias_std²). The decays
-    of `weights="decay"` start at 1 − 2^(−5−h) for head h = 0, 1, … (Sun et al. 2023, "Retentive network", eq. 8).
+    Every matrix has entries N(0, gain²/fan_in): fan_in is d_model for queries, keys, values and gates, heads·d_head for
+    the output, d_head for the additive score vector and the number of tokens for E. Biases are N(0, bias_std²). The
+    decays of `weights="decay"` start at 1 − 2^(−5−h) for head h = 0, 1, … (Sun et al. 2023, "Retentive network",
+    eq. 8), and so do those of `"gated_decay"` where x·w = 0. The decays of `"channel_decay"` start, in every head, at
+    1 − 2^(−1−7u) with u from 0 to 1 over its channels.
 
     Args:
         key: a typed key. The same key gives the same numbers.
@@ -173,7 +210,8 @@ def init(
         (2, 8, 4)
     """
     kind = jax.dtypes.canonicalize_dtype(jnp.dtype(dtype if dtype is not None else float))
-    drawn = split_normals(key, {name: shape for name, shape in shapes(spec).items() if name != "decay"}, kind)
+    fixed = _decays(spec, kind)
+    drawn = split_normals(key, {name: shape for name, shape in shapes(spec).items() if name not in fixed}, kind)
     for name, normal in drawn.items():
         if name.endswith("bias"):
             std = jnp.asarray(bias_std, kind)
@@ -182,9 +220,20 @@ def init(
             fan_in = fan_ins.get(name) or spec.d_model
             std = jnp.asarray(gain, kind) * jnp.asarray(fan_in**-0.5, kind)
         drawn[name] = std * normal
+    return AttentionParams(**drawn, **fixed)
+
+
+def _decays(spec: AttentionSpec, dtype: DTypeLike) -> dict[str, Array]:
+    """What says how fast weights fade, which is not drawn."""
+    log_rate = -5 - jnp.arange(spec.heads).astype(dtype)  # log₂(1 − λ)
     if spec.weights == "decay":
-        drawn["decay"] = 1 - jnp.exp2(-5 - jnp.arange(spec.heads).astype(kind))
-    return AttentionParams(**drawn)
+        return {"decay": 1 - jnp.exp2(log_rate)}
+    if spec.weights == "gated_decay":
+        return {"gate_bias": jnp.log(jnp.exp2(-log_rate) - 1)}
+    if spec.weights == "channel_decay":
+        spread = 1 - jnp.exp2(-jnp.linspace(1, 8, spec.head_width).astype(dtype))
+        return {"decay": jnp.broadcast_to(spread[None], (spec.heads, spec.head_width))}
+    return {}
 
 
 def split_normals(key: Array, shapes: dict[str, tuple[int, ...]], dtype: DTypeLike) -> dict[str, Array]:
@@ -213,3 +262,5 @@ def check_layer(params: AttentionParams, x: Array, spec: AttentionSpec, layers: 
             raise ValueError(f"`params.{name}` must have shape {layers + shape}, got {came}")
         if value.dtype != x.dtype:
             raise TypeError(f"`x` must have the dtype of `params.{name}`, {value.dtype}, got {x.dtype}")
+        if name == "decay":
+            _checks.bounded(0, 1)("params.decay", value)

@@ -1,11 +1,23 @@
 """From scores to weights: every row of scores becomes a row of weights over the tokens that it may see.
 
-softmax       e^s / Σ e^s                      positive, rows sum to 1
-relu_squared  max(s, 0)² / Σ max(s, 0)²        non-negative, rows sum to 1; a row without a positive score is 0
-power6        s⁶ / Σ s⁶                        non-negative, rows sum to 1; a row of zero scores is 0
-identity      s / m, m tokens seen             signed, rows do not sum to 1 (linear attention without features)
-linear        s / Σ s, s = φ(q)·φ(k)           positive, rows sum to 1, φ = elu + 1 (Katharopoulos et al. 2020)
-decay         λ^|i−j| / Σ λ^|i−j|              positive, rows sum to 1, blind to the scores
+softmax            e^s / Σ e^s                 positive, rows sum to 1
+l2                 e^s / √Σ e^(2s)             positive, squares of a row sum to 1
+signed             ±e^|s| / Σ e^|s|            sign of s, magnitudes of a row sum to 1 (Lv et al. 2024); 0 where s = 0
+relu_squared       max(s, 0)² / Σ max(s, 0)²   non-negative, rows sum to 1; a row without a positive score is 0
+relu_squared_mean  max(s, 0)² / m, m seen      non-negative, rows do not sum to 1 (Hua et al. 2022, in Su's form)
+power6             s⁶ / Σ s⁶                   non-negative, rows sum to 1; a row of zero scores is 0
+identity           s / m, m tokens seen        signed, rows do not sum to 1 (linear attention without features)
+linear             s / Σ s, s = φ(q)·φ(k)      non-negative, rows sum to 1 (Katharopoulos et al. 2020, with elu + 1)
+
+Weights that fade with distance; they stand in `rc_jax.attention.decays`:
+
+decay              λ^|i−j| / Σ λ^|i−j|         positive, rows sum to 1, blind to the scores (Sun et al. 2023's decay)
+gated_decay        Π_{t=j+1..i} λ_t / Σ Π λ_t  positive, rows sum to 1, λ_t = sigmoid(x_t·w + b) (as in Lin et al. 2025)
+channel_decay      Σ_c φ(q_i)_c φ(k_j)_c λ_c^(i−j) over its row sum: Yang et al. 2023's gated linear attention with
+                   gates that do not depend on the token, and with rows that sum to 1
+
+Hua et al. 2022 ("Transformer quality in linear time", GAU) square after dividing, max(s/m, 0)²; Su Jianlin
+(kexue.fm/archives/8934) divides the square. The first is the second with a `scale` 1/√m times as large.
 """
 
 from collections.abc import Callable
@@ -30,6 +42,26 @@ def relu_squared(scores: Rows, mask: Mask | None) -> Rows:
     return _over_sum(jnp.square(_to_unit(jax.nn.relu(scores), mask)))
 
 
+def l2(scores: Rows, mask: Mask | None) -> Rows:
+    """e^s over the Euclidean norm of its row, shifted by the row maximum: softmax over its own Euclidean norm."""
+    weights = softmax(scores, mask)
+    return weights * jax.lax.rsqrt(jnp.sum(jnp.square(weights), axis=-1, keepdims=True))
+
+
+def signed(scores: Rows, mask: Mask | None) -> Rows:
+    """sign(s) e^|s| over the row sum of e^|s|, shifted by the largest |s|; a score of 0 counts for nothing."""
+    counted = scores != 0
+    counted = counted if mask is None else counted & mask
+    size = jnp.where(counted, jnp.abs(scores), -jnp.inf)
+    empty = ~jnp.any(counted, axis=-1, keepdims=True)
+    return jnp.sign(scores) * jnp.where(empty, 0, jax.nn.softmax(jnp.where(empty, 0, size), axis=-1))
+
+
+def relu_squared_mean(scores: Rows, mask: Mask | None) -> Rows:
+    """max(s, 0)² over the number of tokens seen."""
+    return identity(jnp.square(jax.nn.relu(scores)), mask)
+
+
 def power6(scores: Rows, mask: Mask | None) -> Rows:
     """s⁶ over its row sum; the scale of the scores drops out."""
     return _over_sum(_to_unit(scores, mask) ** 6)
@@ -48,14 +80,6 @@ def linear(scores: Rows, mask: Mask | None) -> Rows:
     return _over_sum(_to_unit(scores, mask))
 
 
-def decay(rate: Float[Array, " head"], n: int, mask: Mask | None) -> Rows:
-    """λ^|i−j| over its row sum, one λ in [0, 1] per head; 0⁰ = 1."""
-    index = jnp.arange(n)
-    distance = jnp.abs(index[:, None] - index[None, :]).astype(rate.dtype)
-    exponent = jnp.log(rate)[:, None, None] * jnp.where(distance == 0, 1, distance)[None]
-    return softmax(jnp.where(distance[None] == 0, 0, exponent), mask)
-
-
 def largest(scores: Rows, mask: Mask | None, k: int) -> Bool[Array, "head token column"]:
     """True at the k largest scores of each row among those that it sees, and at what equals the last of them."""
     if mask is not None:
@@ -64,11 +88,6 @@ def largest(scores: Rows, mask: Mask | None, k: int) -> Bool[Array, "head token 
         return scores > -jnp.inf
     last = jax.lax.top_k(jax.lax.stop_gradient(scores), k)[0][..., -1:]
     return (scores >= last) & (scores > -jnp.inf)
-
-
-def features(x: Float[Array, "head token width"]) -> Float[Array, "head token width"]:
-    """The positive feature map elu(x) + 1 of linear attention (Katharopoulos et al. 2020, eq. 7)."""
-    return jax.nn.elu(x) + 1
 
 
 def _to_unit(scores: Rows, mask: Mask | None) -> Rows:
@@ -86,8 +105,21 @@ def _over_sum(weights: Rows) -> Rows:
 
 FROM_SCORES: dict[str, Callable[[Rows, Mask | None], Rows]] = {
     "softmax": softmax,
+    "l2": l2,
+    "signed": signed,
     "relu_squared": relu_squared,
+    "relu_squared_mean": relu_squared_mean,
     "power6": power6,
     "identity": identity,
     "linear": linear,
+    "channel_decay": linear,
+}
+
+# What queries and keys of linear attention pass through, each without a negative value.
+FEATURES: dict[str, Callable[[Array], Array]] = {
+    "elu": lambda x: jax.nn.elu(x) + 1,  # Katharopoulos et al. 2020, eq. 7
+    "relu": jax.nn.relu,
+    "softplus": jax.nn.softplus,
+    "exp": jnp.exp,
+    "squared_relu": lambda x: jnp.square(jax.nn.relu(x)),
 }

@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike
 
 from rc_jax import _checks, network
+from rc_jax.attention.spec import DECAYING
 from rc_jax.network import LayerParams, StackSpec
 from rc_jax.pretrained.checkpoint import Checkpoint
 
@@ -59,8 +60,9 @@ def random_like(
         (3, 2, 8, 4)
     """
     if isinstance(like, StackSpec):
-        if like.attention.weights == "decay":
-            raise ValueError("`like` must be a stack that BERT's recipe covers, got attention weights 'decay'")
+        if like.attention.weights in DECAYING:
+            came = like.attention.weights
+            raise ValueError(f"`like` must be a stack that BERT's recipe covers, got attention weights {came!r}")
         shapes = jax.eval_shape(lambda key: network.init(key, like, dtype=dtype), key)
         return _draw(key, shapes, std)
     kind = like.embeddings.word.dtype if dtype is None else dtype

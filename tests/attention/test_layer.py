@@ -62,9 +62,13 @@ def test_sum_of_heads_is_concatenate_then_project(x64):
     np.testing.assert_allclose(attention.attend(params, x, SPEC), concatenated, rtol=1e-13, atol=1e-13)
 
 
+UNNORMALISED = ("identity", "relu_squared_mean")
+CAUSAL = ("gated_decay", "channel_decay")  # tested in test_decays.py
+
+
 def dense_weights(kernel, scores, mask, decay):
     """The definition of every kernel, row by row in plain Python floats."""
-    out = np.zeros_like(scores)
+    out, sizes = np.zeros_like(scores), np.zeros_like(scores)
     for h, i, j in np.ndindex(*scores.shape):
         if not mask[i, j]:
             continue
@@ -76,15 +80,19 @@ def dense_weights(kernel, scores, mask, decay):
             "identity": s / mask[i].sum(),
             "linear": s,
             "decay": decay[h] ** abs(i - j),
+            "l2": np.exp(s),
+            "signed": np.sign(s) * np.exp(abs(s)),
+            "relu_squared_mean": max(s, 0) ** 2 / mask[i].sum(),
         }[kernel]
-    if kernel == "identity":
+        sizes[h, i, j] = out[h, i, j] ** 2 if kernel == "l2" else abs(out[h, i, j])
+    if kernel in UNNORMALISED:
         return out
-    totals = out.sum(axis=-1, keepdims=True)
+    totals = sizes.sum(axis=-1, keepdims=True) ** (0.5 if kernel == "l2" else 1)
     return out / np.where(totals > 0, totals, 1)
 
 
 @pytest.mark.parametrize("masking", ["full", "causal", "window", "graph"])
-@pytest.mark.parametrize("kernel", Weights.__args__)
+@pytest.mark.parametrize("kernel", [kernel for kernel in Weights.__args__ if kernel not in CAUSAL])
 def test_every_kernel_under_every_mask(x64, kernel, masking):
     spec = dataclasses.replace(
         SPEC, weights=kernel, causal=masking == "causal", window=2 if masking == "window" else None
@@ -272,6 +280,14 @@ def test_a_swept_scale_is_traced_once():
         ({"d_model": 64, "weights": "max"}, ValueError, "`weights` must be one of 'softmax'"),
         ({"d_model": 64, "window": -1}, ValueError, "`window` must be an integer >= 0, got -1"),
         ({"d_model": 64, "weights": "linear", "scores": "cosine"}, ValueError, "`scores` must be 'dot' when weights="),
+        ({"d_model": 64, "weights": "channel_decay"}, ValueError, "`causal` must be True when weights='channel_decay'"),
+        ({"d_model": 64, "weights": "gated_decay"}, ValueError, "`causal` must be True when weights='gated_decay'"),
+        ({"d_model": 64, "feature_map": "relu"}, ValueError, "`feature_map` must be left alone .* weights='softmax'"),
+        (
+            {"d_model": 64, "weights": "linear", "feature_map": "sin"},
+            ValueError,
+            "`feature_map` must be one of 'elu', 'relu', 'softplus', 'exp', 'squared_relu', got 'sin'",
+        ),
         ({"d_model": 64, "causal": "no"}, TypeError, "`causal` must be a bool, got 'no'"),
         ({"d_model": 64, "precision": "best"}, ValueError, "`precision` must be one of 'default', 'high', 'highest'"),
     ],

@@ -1,0 +1,157 @@
+"""Other normalisations and feature maps: against their definitions, at sizes that overflow, and their gradients."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rc_jax import attention, network
+from rc_jax.attention import AttentionSpec
+from rc_jax.attention import weights as kernels
+from rc_jax.attention.spec import FeatureMap
+
+SPEC = AttentionSpec(d_model=12, heads=3, bias=True)
+NEW = ("l2", "signed", "relu_squared_mean")
+
+
+def draw(spec, tokens=7, dtype="float64"):
+    params = attention.init(jax.random.key(0), spec, bias_std=0.5, dtype=dtype)
+    return params, jax.random.normal(jax.random.key(1), (tokens, spec.d_model), dtype)
+
+
+def test_what_rows_add_up_to(x64):
+    params, x = draw(SPEC)
+    found = {name: attention.attention_weights(params, x, dataclasses.replace(SPEC, weights=name)) for name in NEW}
+    np.testing.assert_allclose(np.square(found["l2"]).sum(axis=-1), 1, rtol=1e-14)
+    np.testing.assert_allclose(np.abs(found["signed"]).sum(axis=-1), 1, rtol=1e-14)
+    scores = attention.scores(params, x, SPEC)
+    np.testing.assert_array_equal(np.sign(found["signed"]), np.sign(scores))
+    rows = attention.attention_weights(params, x, dataclasses.replace(SPEC, weights="relu_squared"))
+    total = found["relu_squared_mean"].sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(found["relu_squared_mean"], rows * total, rtol=1e-13)
+
+
+def test_dividing_before_squaring_is_a_scale(x64):
+    """max(s/n, 0)², as Hua et al. have it, is max(s, 0)²/n at a scale 1/√n times as large."""
+    spec = dataclasses.replace(SPEC, weights="relu_squared_mean")
+    params, x = draw(spec)
+    scores = np.asarray(attention.scores(params, x, spec))
+    got = attention.attention_weights(params, x, spec, scale=0.5 / 7**0.5)
+    np.testing.assert_allclose(got, np.maximum(scores / 7, 0) ** 2, rtol=1e-12, atol=1e-18)
+
+
+def test_signed_weights_of_one_sign_are_softmax(x64):
+    rows = jnp.abs(draw(SPEC)[1])[None]
+    np.testing.assert_allclose(kernels.signed(rows, None), kernels.softmax(rows, None), rtol=1e-14)
+    np.testing.assert_allclose(kernels.signed(-rows, None), -kernels.softmax(rows, None), rtol=1e-14)
+    zeros = kernels.signed(rows.at[0, 0].set(0.0).at[0, 1, :3].set(0.0), None)
+    np.testing.assert_array_equal(zeros[0, 0], 0)
+    np.testing.assert_allclose(zeros[0, 1], np.r_[[0.0] * 3, kernels.softmax(rows[:, 1:2, 3:], None)[0, 0]], rtol=1e-14)
+
+
+@pytest.mark.parametrize("top", [3, 7])
+def test_top_k_of_the_new_weights(x64, top):
+    for name in ("l2", "relu_squared_mean"):
+        spec = dataclasses.replace(SPEC, weights=name, top_k=top, causal=True)
+        params, x = draw(spec)
+        scores, got = np.asarray(attention.scores(params, x, spec)), attention.attention_weights(params, x, spec)
+        for row in range(7):
+            kept = np.argsort(scores[1, row, : row + 1])[-top:]
+            s, expected = scores[1, row, kept], np.zeros(7)
+            one = np.exp(s) / np.sqrt(np.exp(2 * s).sum()) if name == "l2" else np.maximum(s, 0) ** 2 / kept.size
+            expected[kept] = one
+            np.testing.assert_allclose(got[1, row], expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_large_scores_do_not_overflow(dtype):
+    """At 10⁴ times the usual scale softmax, its Euclidean form and its signed form are all one-hot, up to a sign."""
+    params, x = draw(SPEC, dtype="float32")
+    params, x = jax.tree.map(lambda w: w.astype(dtype), params), x.astype(dtype)
+    rows = {
+        name: attention.attention_weights(params, x, dataclasses.replace(SPEC, weights=name), scale=1e4)
+        for name in ("softmax", "l2", "signed")
+    }
+    assert all(row.dtype == dtype for row in rows.values())
+    np.testing.assert_array_equal(rows["l2"].max(axis=-1).astype("float32"), 1)
+    np.testing.assert_array_equal(jnp.abs(rows["signed"]).max(axis=-1).astype("float32"), 1)
+    np.testing.assert_array_equal(rows["l2"].argmax(axis=-1), rows["softmax"].argmax(axis=-1))
+
+
+FEATURES = {
+    "elu": lambda x: np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))),
+    "relu": lambda x: np.maximum(x, 0),
+    "softplus": lambda x: np.log1p(np.exp(x)),
+    "exp": np.exp,
+    "squared_relu": lambda x: np.maximum(x, 0) ** 2,
+}
+
+
+def projected(params, x):
+    return [
+        np.einsum("nd,hdk->hnk", x, w) + np.asarray(b)[:, None]
+        for w, b in ((params.query, params.query_bias), (params.key, params.key_bias))
+    ]
+
+
+@pytest.mark.parametrize("name", FeatureMap.__args__)
+def test_feature_maps(x64, name):
+    spec = dataclasses.replace(SPEC, weights="linear", feature_map=name, causal=True)
+    params, x = draw(spec)
+    products = np.einsum("hik,hjk->hij", *(FEATURES[name](v) for v in projected(params, x)))
+    np.testing.assert_allclose(attention.scores(params, x, spec, scale=1.0), products, rtol=1e-12, atol=1e-14)
+    if name not in ("relu", "exp"):  # weights are made of the scores: an empty row, and one with a shift, say enough
+        return
+    seen = np.tril(products)
+    total = seen.sum(axis=-1, keepdims=True)
+    expected = seen / np.where(total > 0, total, 1)
+    np.testing.assert_allclose(attention.attention_weights(params, x, spec), expected, rtol=1e-12, atol=1e-15)
+
+
+def test_exponential_features_neither_overflow_nor_change_their_gradient(x64):
+    spec = dataclasses.replace(SPEC, weights="linear", feature_map="exp")
+    params, x = draw(spec)
+
+    def naive(x):
+        scores = attention.scores(params, x, spec)
+        return jnp.sum(jnp.sin(scores / scores.sum(axis=-1, keepdims=True)))
+
+    slope = jax.grad(lambda x: jnp.sum(jnp.sin(attention.attention_weights(params, x, spec))))(x)
+    np.testing.assert_allclose(slope, jax.grad(naive)(x), rtol=1e-9, atol=1e-12)
+    far = params._replace(query_bias=params.query_bias + 1000, key_bias=params.key_bias + 1000)
+    np.testing.assert_allclose(
+        attention.attention_weights(far, x, spec), attention.attention_weights(params, x, spec), rtol=1e-11
+    )
+
+
+@pytest.mark.parametrize("weights", NEW)
+def test_gradients_are_finite_and_right(x64, weights):
+    spec = dataclasses.replace(SPEC, weights=weights)
+    params, x = draw(spec)
+    direction = jax.random.normal(jax.random.key(2), x.shape, x.dtype)
+    value = jax.jit(lambda t: jnp.sum(jnp.sin(attention.attend(params, x + t * direction, spec))))
+    slope, step = float(jax.grad(value)(0.0)), 1e-6
+    assert abs(slope - float(value(step) - value(-step)) / (2 * step)) < 1e-7 * max(1, abs(slope))
+    silent = params._replace(query_bias=jnp.zeros_like(params.query_bias))
+    dead = jax.grad(lambda x: jnp.sum(attention.attend(silent, x, spec)))(jnp.zeros_like(x))
+    assert bool(jnp.all(jnp.isfinite(dead)))
+
+
+@pytest.mark.parametrize("weights", ["gated_decay", "channel_decay"])
+def test_a_stack_of_them(key, weights):
+    """Drawn in a scan, under vmap, with gradients; stored and drawn agree."""
+    spec = network.StackSpec(attention=dataclasses.replace(SPEC, weights=weights, causal=True), depth=2, skip=True)
+    x = jax.random.normal(jax.random.key(1), (2, 7, 12))
+    stored = network.init(key, spec)
+
+    @jax.jit
+    def run(stored, x):
+        batch = jax.vmap(lambda x: network.apply(network.random_layers(key, spec), x, spec))(x)
+        return batch[1], jax.value_and_grad(lambda p: network.apply(p, x[1], spec).sum())(stored)
+
+    drawn, (total, slope) = run(stored, x)
+    np.testing.assert_allclose(total, drawn.sum(), rtol=1e-4, atol=1e-4)
+    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(slope))
+    assert all(bool(jnp.any(leaf != 0)) for leaf in (slope.attention.gate, slope.attention.decay) if leaf is not None)
