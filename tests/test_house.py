@@ -38,7 +38,7 @@ CLOSED = {
         "shared_query",
         "stationary",
     },
-    "sparsity": {"decaying", "features", "rectified", "smooth"},
+    "sparsity": {"decaying", "features", "rectified", "smooth", "taylor"},
 }
 SIMULATED = {
     "scale": {"averages", "expected", "per_sample", "random_rows", "score_law", "tails", "typical"},
@@ -127,6 +127,8 @@ KERNELS = {
     "relu_squared": lambda x, n: sparsity.relu_squared(-n, n),
     "identity": lambda x, n: sparsity.identity(-n, n),
     "decay": lambda x, n: sparsity.decay(1 / n, 8),
+    "feature_moments": lambda x, n: sparsity.feature_moments(x),
+    "taylor_exponential": lambda x, n: sparsity.taylor_exponential(-n, n, 5),
     "from_kernel": lambda x, n: sparsity.from_kernel(jax.nn.softplus, -n, n),
     "special": lambda x, n: (special.log_bessel_i(1.5, n), special.log_hyp0f1(2.5, n), special.lambert_w0(n)),
 }

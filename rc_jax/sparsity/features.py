@@ -43,6 +43,49 @@ def _covariance(name: str, value: Any) -> None:
         raise ValueError(f"`{name}` must be positive semi-definite, got smallest eigenvalue {least:g}")
 
 
+def _keys(name: str, value: Any) -> None:
+    _checks.float_array("token", "feature", minimum={"token": 1, "feature": 1})(name, value)
+    _checks.real(name, value)
+
+
+@_checks.guard(features=_keys)
+def feature_moments(features: Float[Array, "token feature"]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    r"""Mean and covariance of given keys' features: μ̃ = (1/n) Σ_j k̃_j, Σ̃ = (1/n) Σ_j (k̃_j − μ̃)(k̃_j − μ̃)ᵀ.
+
+    With the factor 1/n, not 1/(n − 1), `nonnegative_linear` of these two is the sparsity of the row of weights q̃·k̃_j
+    itself, whatever the features are, as long as none is negative: an identity, not an approximation. The covariance is
+    exactly symmetric, and formed from centred features, so that a large common mean costs no digits.
+
+    Args:
+        features: Features k̃_j of n keys, one row each.
+
+    Returns:
+        Mean of shape (feature,) and covariance of shape (feature, feature), in the dtype of `features`. Features beyond
+        the square root of that dtype's range overflow in the covariance; S does not see their scale, so divide first.
+
+    Raises:
+        TypeError: `features` is not a floating-point array.
+        ValueError: `features` is not a matrix with at least one row and one column, or holds a non-finite number.
+
+    Source: the moments in Su Jianlin, kexue.fm/archives/9889, linear attention, taken over the keys of one row.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rc_jax import sparsity
+        >>> features, q = jnp.array([[1.0, 0.0], [3.0, 2.0], [2.0, 4.0]]), jnp.array([1.0, 0.5])
+        >>> mean, cov = sparsity.feature_moments(features)
+        >>> print(f"{sparsity.nonnegative_linear(q, mean, cov):.6f} {sparsity.sparsity(features @ q):.6f}")
+        0.904534 0.904534
+    """
+    values = jnp.asarray(features)
+    values = values.astype(_inputs.working(values.dtype))
+    mean = jnp.mean(values, axis=0)
+    mean = mean + jnp.mean(values - mean[None], axis=0)
+    centred = values - mean[None]
+    cov = jnp.matmul(centred.T, centred, precision="highest") / len(values)
+    return mean.astype(features.dtype), ((cov + cov.T) / 2).astype(features.dtype)
+
+
 @_checks.guard(q=_features, mean=_features, cov=_covariance)
 def nonnegative_linear(
     q: Float[Array, "*batch feature"], mean: Float[Array, "..."], cov: Float[Array, "..."]

@@ -69,6 +69,51 @@ def test_jit_and_vmap(key):
     np.testing.assert_allclose(mapped, sparsity.nonnegative_linear(q, mean, cov), rtol=1e-6)
 
 
+def test_measured_moments_give_the_sparsity_of_the_row(dtype, key):
+    """An identity for features of any law: heavy tails, a common shift, repeated features, fewer keys than features."""
+    eps = float(jnp.finfo(dtype).eps)
+    x, q = (jax.random.normal(jax.random.fold_in(key, role), (40, 12), dtype) for role in range(2))
+    q = jnp.abs(q)
+    maps = (
+        jax.nn.relu,
+        jnp.exp,
+        lambda x: jnp.exp(3 * x),
+        lambda x: 1e4 + jax.nn.relu(x),
+        lambda x: jax.nn.relu(x) ** 2,
+    )
+    for phi in maps:
+        for keys in (phi(x), jnp.repeat(phi(x[:, :6]), 2, axis=1), phi(x)[:3]):
+            mean, cov = sparsity.feature_moments(keys)
+            assert mean.dtype == cov.dtype == dtype and np.array_equal(cov, cov.T)
+            row = jnp.matmul(phi(q), keys.T, precision="highest")
+            measured = sparsity.nonnegative_linear(phi(q), mean, cov)
+            np.testing.assert_allclose(measured, sparsity.sparsity(row), rtol=40 * eps)
+
+
+def test_measured_moments_against_plain_numpy(dtype, key):
+    features = 1e3 + jax.random.exponential(key, (500, 5), dtype)
+    mean, cov = sparsity.feature_moments(features)
+    exact = np.asarray(features, np.float64)
+    np.testing.assert_allclose(mean, exact.mean(0), rtol=10 * jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(cov, np.cov(exact.T, bias=True), atol=200 * jnp.finfo(dtype).eps)
+    rounded = sparsity.feature_moments(features.astype(jnp.bfloat16))
+    assert rounded[0].dtype == rounded[1].dtype == jnp.bfloat16
+    gradient = jax.jit(jax.grad(lambda f: jnp.sum(sparsity.feature_moments(f)[1])))(features)
+    assert np.all(np.isfinite(gradient))
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_bad_keys():
+    with pytest.raises(TypeError, match=r"`features` must be a floating-point array of shape \(token, feature\)"):
+        sparsity.feature_moments(jnp.ones((3, 2), int))
+    with pytest.raises(ValueError, match=r"`features` must be a floating-point array of shape \(token, feature\)"):
+        sparsity.feature_moments(jnp.ones(3))
+    with pytest.raises(ValueError, match="with token >= 1"):
+        sparsity.feature_moments(jnp.ones((0, 2)))
+    with pytest.raises(ValueError, match="`features` must be finite"):
+        sparsity.feature_moments(jnp.array([[jnp.inf, 1.0]]))
+
+
 def test_bad_input():
     q, mean, cov = jnp.ones(3), jnp.ones(3), jnp.eye(3)
     with pytest.raises(ValueError, match=r"`q`, `mean` and `cov` must have shapes"):
