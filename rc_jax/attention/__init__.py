@@ -4,6 +4,7 @@ from rc_jax.attention import masks
 from rc_jax.attention.cost import multiplications
 from rc_jax.attention.layer import attend, attention_weights, scores
 from rc_jax.attention.pooling import average_pool
+from rc_jax.attention.positions import rotary, sinusoidal
 from rc_jax.attention.spec import AttentionParams, AttentionSpec, init
 from rc_jax.attention.special_cases import convolution_layer, convolution_tokens, convolve, message_passing_layer
 
@@ -20,5 +21,7 @@ __all__ = [
     "masks",
     "message_passing_layer",
     "multiplications",
+    "rotary",
     "scores",
+    "sinusoidal",
 ]

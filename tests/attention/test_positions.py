@@ -1,0 +1,98 @@
+"""Position codes against many digits, and their properties: turned by an offset, blind to a shift."""
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+
+from rc_jax import attention
+
+POSITIONS = np.array([0, 1, 2, 17, 1000, 65_535, 65_536, 999_983, 2_147_483_647, -1, -70_001])
+WIDTH = 16
+
+
+def exact(positions, width, base=10_000):
+    """Sines and cosines of p base^(−2i/width), to 40 digits."""
+    with mpmath.workdps(40):
+        angles = [[int(p) * mpmath.mpf(base) ** (mpmath.mpf(-2 * i) / width) for i in range(width // 2)]
+                  for p in positions]  # fmt: skip
+        rows = [[float(f(a)) for a in row for f in (mpmath.sin, mpmath.cos)] for row in angles]
+    return np.array(rows)
+
+
+def test_sinusoids_at_any_position_against_many_digits(dtype):
+    eps = float(jnp.finfo(dtype).eps)
+    for base in (10_000, 500_000.0):
+        code = attention.sinusoidal(jnp.asarray(POSITIONS, "int32"), WIDTH, base=base, dtype=dtype)
+        assert code.dtype == dtype
+        np.testing.assert_allclose(code, exact(POSITIONS, WIDTH, base), rtol=0, atol=4 * eps)
+    np.testing.assert_allclose(jnp.linalg.norm(code, axis=1), np.sqrt(WIDTH / 2), rtol=4 * eps)
+
+
+def test_an_offset_is_a_rotation_of_every_pair(x64):
+    """PE(p + k) = R_k PE(p), R_k block-diagonal and the same for all p."""
+    offset, positions = 5, jnp.arange(0, 40_000, 997)
+    here, there = (np.asarray(attention.sinusoidal(p, WIDTH)) for p in (positions, positions + offset))
+    blocks = np.zeros((WIDTH, WIDTH))
+    for i in range(WIDTH // 2):
+        sin, cos = exact([offset], WIDTH)[0, 2 * i : 2 * i + 2]
+        blocks[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = [[cos, sin], [-sin, cos]]
+    np.testing.assert_allclose(there, here @ blocks.T, rtol=0, atol=1e-14)
+    np.testing.assert_allclose((here * there).sum(axis=1), exact([offset], WIDTH)[0, 1::2].sum(), rtol=1e-13)
+
+
+def test_rotary_turns_complex_numbers(dtype):
+    x = np.random.default_rng(0).normal(size=(len(POSITIONS), WIDTH))
+    out = attention.rotary(jnp.asarray(x, dtype), jnp.asarray(POSITIONS, "int32"))
+    assert out.dtype == dtype
+    code = exact(POSITIONS, WIDTH)
+    turned = (x[:, 0::2] + 1j * x[:, 1::2]) * (code[:, 1::2] + 1j * code[:, 0::2])
+    expected = np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
+    np.testing.assert_allclose(out, expected, rtol=0, atol=40 * float(jnp.finfo(dtype).eps))
+
+
+def test_scores_do_not_see_a_common_shift(dtype):
+    random = np.random.default_rng(1)
+    query, key = (jnp.asarray(random.normal(size=(6, WIDTH)), dtype) for _ in range(2))
+    places = jnp.arange(6)
+
+    @jax.jit
+    def scores(shift):
+        return attention.rotary(query, places + shift) @ attention.rotary(key, places + shift).T
+
+    near = scores(0)
+    for shift in (1, 1000, 1_000_000, 2_000_000_000):
+        np.testing.assert_allclose(scores(shift), near, rtol=0, atol=100 * float(jnp.finfo(dtype).eps))
+    lengths = jnp.linalg.norm(attention.rotary(query, places + 12_345), axis=1)
+    np.testing.assert_allclose(lengths, jnp.linalg.norm(query, axis=1), rtol=8 * float(jnp.finfo(dtype).eps))
+
+
+def test_narrow_types_and_gradients(key):
+    assert attention.sinusoidal(jnp.arange(3), 4, dtype="bfloat16").dtype == jnp.bfloat16
+    x = jnp.ones((3, 4), "bfloat16")
+    assert attention.rotary(x, jnp.arange(3)).dtype == jnp.bfloat16
+    slope = jax.grad(lambda x: jnp.sum(attention.rotary(x, jnp.arange(3)) ** 2))(jnp.ones((3, 4)))
+    np.testing.assert_allclose(slope, 2 * np.ones((3, 4)), rtol=1e-5)  # lengths are kept, so is their gradient
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda p, x: attention.sinusoidal(p, 5), ValueError, "`d_model` must be even, got 5"),
+        (lambda p, x: attention.sinusoidal(p, 0), ValueError, "`d_model` must be an integer >= 2"),
+        (lambda p, x: attention.sinusoidal(p, 4.0), TypeError, "`d_model` must be an integer >= 2"),  # pyright: ignore
+        (lambda p, x: attention.sinusoidal(p[None], 4), ValueError, "`positions` must be an array of integers"),
+        (lambda p, x: attention.sinusoidal(p.astype(float), 4), TypeError, "`positions` must be an array of integers"),
+        (lambda p, x: attention.sinusoidal(np, 4), TypeError, "`positions` must be an array"),  # pyright: ignore
+        (lambda p, x: attention.sinusoidal(p, 4, base=0.5), ValueError, "`base` must be >= 1, got 0.5"),
+        (lambda p, x: attention.sinusoidal(p, 4, dtype="int32"), TypeError, "`dtype` must be a floating-point dtype"),
+        (lambda p, x: attention.rotary(x[:, :3], p), ValueError, r"`x` must have an even number of features, got"),
+        (lambda p, x: attention.rotary(x, p[:2]), ValueError, r"`positions` must have one for each of 3 tokens, got"),
+        (lambda p, x: attention.rotary(x.astype(int), p), TypeError, "`x` must be a floating-point array"),
+    ],
+)
+def test_bad_input_is_named(call, error, match):
+    with pytest.raises(error, match=match):
+        call(jnp.arange(3), jnp.ones((3, 4)))
