@@ -92,7 +92,7 @@ def _sweep(rows: jax.Array, alpha: jax.Array) -> dict[str, jax.Array]:
             "entropy": scale.softmax_entropy(s, a), "largest": p.max(), "sparsity": sparsity.sparsity(p),
             "gradient": scale.gradient_norm(s, a), "variance": variance, "spread": jnp.var(s),
             "slope": jax.grad(lambda a: scale.softmax_entropy(s, a))(a), "force": jax.grad(mean)(a),
-            "participation": participation, "mean": mean(a),
+            "participation": participation, "mean": mean(a) - s.mean(),
         }  # fmt: skip
 
     return jax.lax.map(lambda s: jax.vmap(one, (None, 0))(s, alpha), rows, batch_size=16)

@@ -100,3 +100,41 @@ def test_both_ends_of_temperature(x64):
     assert np.log(n) - scale.softmax_entropy(s, warm) == pytest.approx(small, rel=1e-3)
     assert 1 - sparsity.sparsity(jax.nn.softmax(warm * s)) == pytest.approx(small, rel=1e-3)
     assert scale.gradient_norm(s, warm) == pytest.approx((1 - 1 / n) * warm, rel=1e-6)
+
+
+def test_scores_without_projections_make_a_reversible_chain(x64):
+    """A is symmetric, P is not; with π_i in proportion to Σ_j e^{a_ij}, π_i P_ij = π_j P_ji: real eigenvalues."""
+    x = jax.random.normal(jax.random.key(2), (9, 4))
+    params, spec = plain(4)
+    tied = attention.init(jax.random.key(3), spec)
+    tied = tied._replace(key=tied.query)
+    for layer in (params, tied):
+        a = np.asarray(attention.scores(layer, x, spec)[0])
+        p = np.asarray(attention.attention_weights(layer, x, spec)[0])
+        np.testing.assert_allclose(a, a.T, atol=1e-14)
+        flow = np.exp(a).sum(1, keepdims=True) * p
+        np.testing.assert_allclose(flow, flow.T, rtol=1e-13)
+        assert np.abs(p - p.T).max() > 0.05
+        assert np.abs(np.imag(np.linalg.eigvals(p))).max() < 1e-12
+    free = np.asarray(attention.attention_weights(attention.init(jax.random.key(3), spec), x, spec, scale=8.0)[0])
+    assert free[0, 1] * free[1, 2] * free[2, 0] != pytest.approx(free[0, 2] * free[2, 1] * free[1, 0], rel=0.1)
+
+
+def test_asymmetry_of_random_scores_is_that_of_the_tokens():
+    """E‖A ∓ Aᵀ‖² = 2((tr G)² ∓ ‖G‖²)/d², G = XXᵀ, whatever the width of a head."""
+    d = 6
+    x = jax.random.normal(jax.random.key(4), (5, d)) + 0.5
+    gram = np.asarray(x @ x.T, float)
+    exact = 2 * (np.trace(gram) ** 2 + np.array([-1, 1]) * (gram**2).sum()) / d**2
+
+    def observe(key):
+        found = []
+        for width in (1, 4):
+            spec = AttentionSpec(d_model=d, d_head=width)
+            a = attention.scores(attention.init(key, spec), x, spec)[0]
+            found += [((a - a.T) ** 2).sum(), ((a + a.T) ** 2).sum()]
+        return jnp.stack(found)
+
+    stats = ensemble.run(observe, jax.random.key(5), 20_000)
+    assert (np.abs(stats.mean - np.tile(exact, 2)) < 5 * stats.standard_error).all()
+    assert (stats.standard_error < 0.02 * stats.mean).all()
