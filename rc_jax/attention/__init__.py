@@ -1,7 +1,7 @@
 """What attention is: scores → weights → layer, as pure functions of parameters and tokens."""
 
 from rc_jax.attention import masks
-from rc_jax.attention.cost import multiplications
+from rc_jax.attention.cost import LayerCosts, layer_costs, multiplications, operations
 from rc_jax.attention.layer import attend, attention_weights, scores
 from rc_jax.attention.pooling import average_pool
 from rc_jax.attention.positions import rotary, sinusoidal
@@ -11,6 +11,7 @@ from rc_jax.attention.special_cases import convolution_layer, convolution_tokens
 __all__ = [
     "AttentionParams",
     "AttentionSpec",
+    "LayerCosts",
     "attend",
     "attention_weights",
     "average_pool",
@@ -18,9 +19,11 @@ __all__ = [
     "convolution_tokens",
     "convolve",
     "init",
+    "layer_costs",
     "masks",
     "message_passing_layer",
     "multiplications",
+    "operations",
     "rotary",
     "scores",
     "sinusoidal",

@@ -12,7 +12,7 @@ POSITIONS = np.array([0, 1, 2, 17, 1000, 65_535, 65_536, 999_983, 2_147_483_647,
 WIDTH = 16
 
 
-def exact(positions, width, base=10_000):
+def exact(positions, width, base=10_000.0):
     """Sines and cosines of p base^(−2i/width), to 40 digits."""
     with mpmath.workdps(40):
         angles = [[int(p) * mpmath.mpf(base) ** (mpmath.mpf(-2 * i) / width) for i in range(width // 2)]
