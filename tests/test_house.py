@@ -42,9 +42,12 @@ CLOSED = {
 }
 SIMULATED = {
     "scale": {"averages", "expected", "per_sample", "random_rows", "score_law", "tails", "typical"},
-    "sparsity": {"quadrature"},
+    "sparsity": {"kinks", "panels", "quadrature"},
 }
-COMMON = {"scale": {"entropy", "gradient", "implicit", "jacobian", "root", "rows"}, "sparsity": {"measure"}}
+COMMON = {
+    "scale": {"cross_entropy", "entropy", "gradient", "implicit", "jacobian", "root", "rows"},
+    "sparsity": {"kernels", "measure", "moments"},
+}
 
 
 def imports(path):
@@ -122,6 +125,7 @@ KERNELS = {
     "decoder_scale": lambda x, n: scale.decoder_scale(n),
     "equicorrelated_outputs": lambda x, n: scale.equicorrelated_outputs(n, 0.5, 1024),
     "jacobian_spectral_norm": lambda x, n: scale.jacobian_spectral_norm(x, n[0], "entmax15"),
+    "cross_entropy_gradient": lambda x, n: scale.cross_entropy_gradient(x, jnp.zeros(4, int), n[0]),
     "entropies": lambda x, n: (scale.softmax_entropy(x, n[0]), scale.renyi_entropy(x, n[0])),
     "normalisers": lambda x, n: (scale.sparsemax(x, n[0]), scale.entmax15(x, n[0]), scale.power_weights(x)),
     "relu_squared": lambda x, n: sparsity.relu_squared(-n, n),
@@ -130,6 +134,7 @@ KERNELS = {
     "feature_moments": lambda x, n: sparsity.feature_moments(x),
     "taylor_exponential": lambda x, n: sparsity.taylor_exponential(-n, n, 5),
     "from_kernel": lambda x, n: sparsity.from_kernel(jax.nn.softplus, -n, n),
+    "from_kernel_with_error": lambda x, n: sparsity.from_kernel_with_error(jax.nn.relu, -n, n, kinks=(0.0,)),
     "special": lambda x, n: (special.log_bessel_i(1.5, n), special.log_hyp0f1(2.5, n), special.lambert_w0(n)),
 }
 

@@ -22,6 +22,7 @@ from rc_jax.scale.critical import (
     similarity_limit,
     transition_width,
 )
+from rc_jax.scale.cross_entropy import cross_entropy_gradient
 from rc_jax.scale.decoder import DecoderLoss, decoder_loss, decoder_scale, effective_keys, scale_loss
 from rc_jax.scale.entropy import renyi_entropy, softmax_entropy
 from rc_jax.scale.exact import optimal_scale_exact
@@ -58,6 +59,7 @@ __all__ = [
     "annealed_power_gradient",
     "annealed_renyi_entropy",
     "critical_gamma",
+    "cross_entropy_gradient",
     "decoder_loss",
     "decoder_scale",
     "effective_keys",

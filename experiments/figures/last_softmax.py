@@ -1,0 +1,207 @@
+"""Why the last softmax needs no 1/√d: the gradient of its loss does not stop where it is sharp and wrong."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import experiments.figure
+from experiments import style
+from experiments.figure import About
+from experiments.figures import _random_rows
+from experiments.ledger import Claim, on_range, within
+from rc_jax import scale
+
+BOOK = "Goodfellow, Bengio and Courville 2016, section 6.2.2.3"
+OWN = "this package's own result"
+ABOUT = About(
+    title="The last softmax",
+    caption=(
+        "Sum of the magnitudes of a loss's gradient by the logits αs of a row of normal scores: cross-entropy's p − y, "
+        "squared error's J(p − y), and J times a random direction, as behind attention's softmax; means (thick), "
+        "medians (thin) and the laws of sharp rows. Left: the label is another than the largest score's; middle: it "
+        "is the largest's. Right: how long gradient descent takes to undo a wrong lead between two classes."
+    ),
+    formula="∂L/∂(αs) = p − y;   ∂½|p − y|²/∂(αs) = J(p − y);   wrong lead g: time (g + 1 − e^(−g))/2, or ≈ e^g/4",
+    minutes={"smoke": 0.04, "quick": 0.12, "full": 1.5},
+)
+LOSSES = {"cross": "cross-entropy", "squared": "squared error", "inside": "random direction"}
+COLOURS = {"cross": "measured", "squared": "published", "inside": "mlp"}
+CLOSE = 0.05
+SHARP = 20.0  # α from which rows of some sixty scores are sharp enough for their laws
+Data = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Spec(experiments.figure.Spec):
+    """Rows of `keys` scores at `points` scales; wrong leads up to `lead`, undone in steps of `step`."""
+
+    keys: int = 64
+    rows: int = 20_000
+    points: int = 25
+    lead: float = 8.0
+    step: float = 0.02
+
+
+PRESETS = {
+    "smoke": Spec(rows=512, points=7, lead=3.0),
+    "quick": Spec(),
+    "full": Spec(keys=1000, rows=100_000, points=41, lead=11.0),
+}
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """Mean, standard error and median over rows of every gradient; times to undo a lead, with their laws."""
+    alpha = np.geomspace(0.1, 1000, spec.points)
+    rows = _rows(jax.random.key(spec.seed), spec.rows, spec.keys)
+    found = [_norms(a, rows) for a in jnp.asarray(alpha).astype(float)]
+    norms = {name: np.stack([np.asarray(each[name], float) for each in found]) for name in found[0]}
+    lead = np.linspace(spec.lead / 8, spec.lead, 8)
+    largest, n = _random_rows.mean_largest(spec.keys), spec.keys
+    data = {
+        "alpha": alpha, "keys": np.asarray(n), "lead": lead,
+        "squared_wrong_law": largest * (n + 1) / (2 * (n - 1)) / alpha, "squared_right_law": largest / (2 * alpha),
+        "cross_right_law": 2 * np.log(2) * largest / alpha,
+        "cross_time_law": (lead + 1 - np.exp(-lead)) / 2, "squared_time_law": _squared_time(lead),
+    }  # fmt: skip
+    for name, loss in (("cross", _cross), ("squared", _squared)):
+        data[f"{name}_time"] = np.asarray(_time(loss, jnp.asarray(lead).astype(float), spec.step))
+    for name, values in norms.items():
+        data[name], data[f"{name}_error"] = values.mean(1), values.std(1, ddof=1) / spec.rows**0.5
+        data[f"{name}_median"] = np.median(values, axis=1)
+    return data
+
+
+def _rows(key: jax.Array, rows: int, n: int) -> tuple[jax.Array, ...]:
+    """Normal scores, a random direction, the largest score's index, and another one's."""
+    s = jax.random.normal(jax.random.fold_in(key, 0), (rows, n))
+    direction = jax.random.normal(jax.random.fold_in(key, 1), (rows, n)) / n**0.5
+    right = s.argmax(-1)
+    wrong = (right + jax.random.randint(jax.random.fold_in(key, 2), (rows,), 1, n)) % n
+    return s, direction, right, wrong
+
+
+@jax.jit
+def _norms(a: jax.Array, rows: tuple[jax.Array, ...]) -> dict[str, jax.Array]:
+    """Sums of magnitudes of the gradients by the logits, for each row."""
+    s, direction, *labels = rows
+    p = jax.nn.softmax(a * s)
+    found = {"inside": _size(_through(p, direction))}
+    for name, label in zip(("right", "wrong"), labels, strict=True):
+        error = scale.cross_entropy_gradient(s, label, a) / a
+        found |= {f"cross_{name}": _size(error), f"squared_{name}": _size(_through(p, error))}
+    return found
+
+
+def _through(p: jax.Array, above: jax.Array) -> jax.Array:
+    """What comes from above times softmax's Jacobian diag p − ppᵀ."""
+    return p * (above - (p * above).sum(-1, keepdims=True))
+
+
+def _size(gradient: jax.Array) -> jax.Array:
+    return jnp.abs(gradient).sum(-1)
+
+
+def _cross(logits: jax.Array) -> jax.Array:
+    return -jax.nn.log_softmax(logits)[1]
+
+
+def _squared(logits: jax.Array) -> jax.Array:
+    return 0.5 * jnp.sum((jax.nn.softmax(logits) - jnp.array([0.0, 1.0])) ** 2)
+
+
+def _time(loss: Callable[[jax.Array], jax.Array], lead: jax.Array, step: float) -> jax.Array:
+    """Time in which descent along the gradient of two logits brings the wrong one's lead to zero."""
+    slope = jax.vmap(jax.grad(loss))
+
+    def go(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        logits, time = state
+        middle = logits - step / 2 * slope(logits)
+        ahead = logits[:, 0] > logits[:, 1]
+        return jnp.where(ahead[:, None], logits - step * slope(middle), logits), time + step * ahead
+
+    start = jnp.stack([lead, jnp.zeros_like(lead)], 1), jnp.zeros_like(lead)
+    return jax.lax.while_loop(lambda state: (state[0][:, 0] > state[0][:, 1]).any(), go, start)[1]
+
+
+def _squared_time(lead: np.ndarray) -> np.ndarray:
+    """∫ dσ/(4σ³(1 − σ)²) from ½ to σ(g), in partial fractions."""
+    sigma = 1 / (1 + np.exp(-lead))
+
+    def whole(s: np.ndarray | float) -> np.ndarray:
+        return 3 * np.log(s / (1 - s)) - 2 / s - 1 / (2 * s**2) + 1 / (1 - s)
+
+    return (whole(sigma) - whole(0.5)) / 4
+
+
+def plot(data: Data) -> Figure:
+    """Wrong labels; right labels; time to undo a lead."""
+    drawing, (wrong, right, time) = style.figure(columns=3, width=4.9, height=4.4)
+    for ax, name in ((wrong, "wrong"), (right, "right")):
+        _plot_norms(ax, data, name)
+    style.labels(wrong, "α, scale of the logits", "Σ|gradient by the logits|", "The largest score is wrong")
+    style.labels(right, "α, scale of the logits", "Σ|gradient by the logits|", "The largest score is right")
+    for name in ("cross", "squared"):
+        time.plot(data["lead"], data[f"{name}_time_law"], color=style.colour("theory"))
+        marker, tint = ("o" if name == "cross" else "s"), style.colour(COLOURS[name])
+        time.plot(data["lead"], data[f"{name}_time"], marker, color=tint, label=LOSSES[name])
+    time.plot([], [], color=style.colour("theory"), label="exact")
+    time.set_yscale("log")
+    style.labels(time, "g, lead of the wrong logit at the start", "time (steps × step size)", "Undoing a wrong lead")
+    style.legend(time, "below", columns=3)
+    return drawing
+
+
+def _plot_norms(ax: Axes, data: Data, name: str) -> None:
+    alpha = data["alpha"]
+    for loss, words in LOSSES.items():
+        key = loss if loss == "inside" else f"{loss}_{name}"
+        tint = style.colour(COLOURS[loss])
+        ax.plot(alpha, data[key], color=tint, linewidth=2.6, label=words)
+        ax.plot(alpha, np.where(data[f"{key}_median"] > 0, data[f"{key}_median"], np.nan), color=tint, linewidth=1.1,
+                linestyle=style.DASHES[1])  # fmt: skip
+        if f"{key}_law" in data:
+            sharp = alpha >= SHARP / 10
+            ax.plot(alpha[sharp], data[f"{key}_law"][sharp], color=style.colour("theory"), linestyle=style.DASHES[2])
+    ax.plot([], [], color=style.colour("theory"), linestyle=style.DASHES[2], label="law of sharp rows")
+    ax.plot([], [], color=style.colour("reference"), linestyle=style.DASHES[1], linewidth=1.1, label="medians")
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_ylim(1e-6, 5)
+    style.legend(ax, "below", columns=2)
+
+
+def claims(data: Data) -> list[Claim]:
+    """The limits, the laws of sharp rows, and the times."""
+    alpha, sharp = data["alpha"], data["alpha"] >= SHARP
+    where = [f"α = {each:.3g}" for each in alpha[sharp]]
+    typical = data["squared_wrong_median"][sharp] / data["cross_wrong_median"][sharp]
+    leads = [f"g = {each:.3g}" for each in data["lead"]]
+    return [
+        within("last-wrong", "cross-entropy, sharp and wrong: Σ|p − y| → 2", BOOK, 2, data["cross_wrong"][-1],
+               2 * (1 - CLOSE), 2, data["cross_wrong_error"][-1], note=where[-1]),
+        on_range("last-squared-typical", "squared error, sharp and wrong: the typical gradient is below 5 % of "
+                 "cross-entropy's", BOOK, "→ 0", typical, typical < CLOSE, where),
+        _law("last-squared-wrong", "squared error, sharp and wrong: the mean gradient is E[max s](n + 1)/(2(n − 1)α), "
+             "to 5 %", data, "squared_wrong", sharp),
+        _law("last-squared-right", "squared error, sharp and right: E[max s]/(2α)", data, "squared_right", sharp),
+        _law("last-cross-right", "cross-entropy, sharp and right: 2 log 2 E[max s]/α", data, "cross_right", sharp),
+        *(
+            on_range(f"last-time-{name}", f"{LOSSES[name]}: a wrong lead g is undone in time {law}, to 5 %", OWN, "1",
+                     data[f"{name}_time"] / data[f"{name}_time_law"],
+                     np.abs(data[f"{name}_time"] / data[f"{name}_time_law"] - 1) < CLOSE, leads)
+            for name, law in (("cross", "(g + 1 − e^(−g))/2"), ("squared", "∫dσ/(4σ³(1 − σ)²) ≈ e^g/4"))
+        ),
+    ]  # fmt: skip
+
+
+def _law(key: str, statement: str, data: Data, name: str, sharp: np.ndarray) -> Claim:
+    """Whether means over rows meet a law of sharp rows, to `CLOSE` and two standard errors."""
+    ratio, error = data[name] / data[f"{name}_law"], data[f"{name}_error"] / data[f"{name}_law"]
+    holds = np.abs(ratio - 1) <= CLOSE + 2 * error
+    where = [f"α = {each:.3g}" for each in data["alpha"][sharp]]
+    return on_range(key, statement, OWN, "1", ratio[sharp], holds[sharp], where, note="allowing two standard errors")
