@@ -2,22 +2,33 @@
 
 from rc_jax.sparsity.decaying import decay
 from rc_jax.sparsity.features import feature_moments, nonnegative_linear, nonnegative_linear_iid
+from rc_jax.sparsity.kernels import KERNELS, Kernel, cosine_power, power
+from rc_jax.sparsity.kinks import locate_kinks
 from rc_jax.sparsity.measure import norm_ratio, sparsity
-from rc_jax.sparsity.quadrature import from_kernel
+from rc_jax.sparsity.moments import from_moments
+from rc_jax.sparsity.quadrature import Estimate, from_kernel, from_kernel_with_error
 from rc_jax.sparsity.rectified import log_relu_squared, relu_squared
 from rc_jax.sparsity.smooth import exponential, identity
 from rc_jax.sparsity.taylor import taylor_exponential, taylor_zero
 
 __all__ = [
+    "KERNELS",
+    "Estimate",
+    "Kernel",
+    "cosine_power",
     "decay",
     "exponential",
     "feature_moments",
     "from_kernel",
+    "from_kernel_with_error",
+    "from_moments",
     "identity",
+    "locate_kinks",
     "log_relu_squared",
     "nonnegative_linear",
     "nonnegative_linear_iid",
     "norm_ratio",
+    "power",
     "relu_squared",
     "sparsity",
     "taylor_exponential",

@@ -1,0 +1,42 @@
+"""Sparsity from two moments that are already known."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from rc_jax import _checks
+from rc_jax.sparsity import _inputs
+
+
+@_checks.guard(first=_checks.bounded(0), second=_checks.positive)
+def from_moments(first: ArrayLike, second: ArrayLike) -> Float[Array, "..."]:
+    r"""Sparsity of weights whose two moments are known: S = E|a|/√E a².
+
+    Args:
+        first: E|a| ≥ 0; any shape that broadcasts with `second`.
+        second: E a² > 0, at least the square of `first` (eight roundings are allowed, and counted as S = 1).
+
+    Returns:
+        S, in the broadcast shape; a pure number.
+
+    Raises:
+        TypeError: an argument is not a real number.
+        ValueError: an argument is not finite, `first` is negative, `second` is not positive, or they are moments of
+            nothing, as first² > second.
+
+    Source: Su Jianlin, kexue.fm/archives/9889, the definition of sparsity.
+
+    Example:
+        >>> from rc_jax import sparsity
+        >>> print(f"{sparsity.from_moments(0.5, 1.0):.6f}")
+        0.500000
+    """
+    (first, second), dtype = _inputs.broadcast(first, second)
+    ratio = first / jnp.sqrt(second)
+    numbers = _checks.concrete(ratio)
+    if numbers is not None and np.any(numbers.astype(float) > 1 + 8 * float(jnp.finfo(dtype).eps)):
+        worst = int(np.argmax(numbers))
+        pair = (float(jnp.ravel(value)[worst]) for value in (first, second))
+        raise ValueError("`second` must be at least `first`², got {1:g} for first = {0:g}".format(*pair))
+    return jnp.minimum(ratio, 1).astype(dtype)
