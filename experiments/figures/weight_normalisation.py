@@ -1,0 +1,279 @@
+"""How a row of scores is turned into weights: what it does to sparsity, to the size of the output, to collapse."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import MaxNLocator
+
+from experiments import figure, style
+from experiments.figure import About
+from experiments.figures import _weight_kinds as kinds
+from experiments.ledger import Claim, corrected, on_range, within
+from rc_jax import attention, ensemble, sparsity
+
+ABOUT = About(
+    title="Ways to make weights of scores",
+    caption=(
+        "Random layers, tokens N(0, I). Sparsity belongs to the kernel: what a row is divided by cancels. The size of "
+        "the output belongs to the norm: averages shrink as n^(−1/2) until n ≈ d, rows of Euclidean norm 1 keep it and "
+        "then grow, a decay sees a fixed number of tokens. And collapse belongs to what all rows share: weights whose "
+        "rows have different sums do not make tokens equal, but parallel, or leave one of them. Lines at the top are "
+        "predictions without a free number, points simulations; below are medians over networks."
+    ),
+    formula="mean square of Σ_j a_j x_j = (γ E f'/ν)²/d + E f²/(n ν²),   a = f(s)/(n ν),  s ~ N(0, γ²)",
+    minutes={"smoke": 0.2, "quick": 0.4, "full": 15.0},
+)
+
+# All fixed before the first run. A size is confirmed to a tenth, an exponent of n to 0.05; exponents of the fall where
+# they round to 3 or to 1; a residual has not collapsed while it is half of the tokens' size.
+SIZE, EXPONENT, CUBE, CONSTANT, KEPT = 0.1, 0.05, (2.5, 3.5), (0.75, 1.33), np.log(0.5)
+LINES = (kinds.ONE_HEAD, "identity")
+CUBES, RATES, KEEPERS = ("softmax", "l2", "relu²/Σ", "linear"), ("decay", "gated decay", "channel decay"), \
+    ("signed", "relu²/n", "identity")  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec(figure.Spec):
+    """Shape of the layers, numbers of tokens, depth of the networks, numbers of initialisations."""
+
+    dtype: str = "float64"
+    d_model: int = 64
+    heads: int = 4
+    lengths: tuple[int, ...] = (16, 64, 256, 512)
+    layers: int = 16
+    tokens: int = 32
+    depth: int = 10
+    count: int = 128
+
+
+PRESETS = {
+    "smoke": Spec(d_model=16, heads=2, lengths=(8, 16), layers=8, tokens=8, depth=4, count=16),
+    "quick": Spec(),
+    "full": Spec(lengths=(16, 32, 64, 128, 256, 512, 1024, 2048), layers=64, depth=16, count=4096),
+}
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """Sparsity of rows; root mean square of outputs by number of tokens; relative residuals by layer."""
+    key = jax.random.key(spec.seed)
+    data = {"kinds": np.array(kinds.DEEP), "lengths": np.array(spec.lengths), "depth": np.arange(spec.depth + 1)}
+    rows = ensemble.run(_Layer(spec), jax.random.fold_in(key, 0), spec.layers, batch_size=2, progress=True)
+    for name in ("square", "theory", "sparsity_gap"):
+        data |= {name: np.asarray(rows.mean[name]), f"{name}_error": np.asarray(rows.standard_error[name])}
+    for name in ("sparsity", "sparsity_theory"):
+        data |= {name: np.asarray(rows.mean[name])}
+    data |= {"row_names": np.array(_row_names()), "row_closed": np.array(kinds.FROM_SCORES)}
+    deep = ensemble.run(_Networks(spec), jax.random.fold_in(key, 1), spec.count, batch_size=32, progress=True)
+    for name in ("residual", "line", "exponent", "line_exponent", "tokens"):
+        data |= {name: np.asarray(deep.quantile((0.05, 0.5, 0.95))[name])}
+    data |= {"dead": np.asarray(deep.mean["dead"]), "known": spec.count - np.asarray(deep.nonfinite["exponent"])}
+    return data | {"shape": np.array([spec.d_model, spec.heads, spec.count])}
+
+
+def _row_names() -> list[str]:
+    return [name for name in kinds.KINDS if name != "linear"] + list(kinds.MAPS)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layer:
+    """One random layer of every kind on the first n tokens, for every n: rows n(3/4 … 1), their S and their output."""
+
+    spec: Spec
+
+    def __call__(self, key: jax.Array) -> dict[str, jax.Array]:
+        spec, most = self.spec, max(self.spec.lengths)
+        x = jax.random.normal(jax.random.fold_in(key, 0), (most, spec.d_model), spec.dtype)
+        layers = kinds.draw(jax.random.fold_in(key, 1), spec.d_model, spec.heads, spec.dtype)
+        index, value = jnp.arange(most), jnp.einsum("nd,hdk->hnk", x, layers["softmax"][0].value, precision="highest")
+
+        def on(n: jax.Array) -> dict[str, jax.Array]:
+            seen = jnp.broadcast_to((index < n)[None], (most, most)) | jnp.eye(most, dtype=bool)
+            late = ((index < n) & (4 * index >= 3 * n)).astype(spec.dtype)
+            late, count = late / jnp.sum(late), n.astype(spec.dtype)
+            square, rows = {}, {}
+            for name in (*kinds.KINDS, *kinds.MAPS):
+                params, layer = layers[name]
+                weights = attention.attention_weights(params, x, layer, mask=seen)
+                out = jnp.einsum("hij,hjk,hkd->id", weights, value, params.output, precision="highest")
+                square[name] = jnp.sum(late * jnp.mean(jnp.square(out), axis=1))
+                rows[name] = jnp.sum(late * jnp.mean(sparsity.sparsity(weights), axis=0)) * jnp.sqrt(most / count)
+            closed = jnp.stack([kinds.predicted_sparsity(name, layers[name][0], x) for name in kinds.FROM_SCORES])
+            theory = [kinds.predicted_square(name, layers[name][0], x, count) for name in kinds.PREDICTED]
+            return {
+                "square": jnp.stack([square[name] for name in kinds.KINDS]),
+                "theory": jnp.stack(theory),
+                "sparsity": jnp.stack([rows[name] for name in _row_names()]),
+                "sparsity_theory": closed,
+                "sparsity_gap": jnp.stack([rows[name] for name in kinds.FROM_SCORES]) - closed,
+            }
+
+        found = jax.lax.map(on, jnp.array(spec.lengths))
+        return {name: values.T if name in ("square", "theory") else values[-1] for name, values in found.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Networks:
+    """One initialisation of pure attention of every kind: what is left that tells tokens apart, by layer."""
+
+    spec: Spec
+
+    def __call__(self, key: jax.Array) -> dict[str, jax.Array]:
+        spec = self.spec
+        x = jax.random.normal(jax.random.fold_in(key, 0), (spec.tokens, spec.d_model), spec.dtype)
+
+        def step(x: jax.Array, index: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+            drawn = jax.random.fold_in(jax.random.fold_in(key, 1), index)
+            layers = kinds.draw(drawn, spec.d_model, spec.heads, spec.dtype)
+            out = []
+            for one, name in zip(x, kinds.DEEP, strict=True):
+                moved = attention.attend(layers[name][0], one, layers[name][1])
+                size = jnp.maximum(jnp.max(jnp.abs(moved)), jnp.finfo(x.dtype).tiny)
+                out.append(moved / size if name in kinds.HOMOGENEOUS else moved)
+            return jnp.stack(out), jax.vmap(kinds.look)(x)
+
+        start = jnp.broadcast_to(x[None], (len(kinds.DEEP), *x.shape))
+        seen = jax.lax.scan(step, start, jnp.arange(spec.depth + 1))[1]
+        seen = {name: values.T for name, values in seen.items()}
+        chosen = {"exponent": ("residual", (*CUBES, *RATES)), "line_exponent": ("line", LINES)}
+        return seen | {
+            name: jax.vmap(kinds.exponent)(seen[of][jnp.array([kinds.DEEP.index(each) for each in group])])
+            for name, (of, group) in chosen.items()
+        }
+
+
+def plot(data: Mapping[str, np.ndarray]) -> Drawing:
+    """Sparsity by kind; size of the output against n; distance to equal and to parallel tokens by layer."""
+    drawing, (rows, sizes, equal, line) = style.figure(columns=2, rows=2, width=6.4, height=4.6)
+    _plot_rows(rows, data)
+    for index, name in enumerate(str(name) for name in data["kinds"]):
+        look, n = _look_of(index), data["lengths"]
+        if name in kinds.PREDICTED:
+            sizes.plot(n, np.sqrt(data["theory"][kinds.PREDICTED.index(name)]), color=look["color"],
+                       linestyle=look["linestyle"], linewidth=1.2)  # fmt: skip
+        if name in kinds.KINDS:
+            sizes.plot(n, np.sqrt(data["square"][index]), label=name, **{**look, "linestyle": "none"})
+        for panel, what in ((equal, "residual"), (line, "line")):
+            panel.plot(data["depth"], data[what][1, index], label=name, linewidth=1.3, markersize=4, **look)
+    sizes.set_xscale("log", base=2)
+    sizes.set_yscale("log")
+    style.labels(sizes, "n, tokens", "root mean square of the output", "Size of the output (lines: predicted)")
+    style.labels(equal, "layer", "log ‖res(X)‖/‖X‖ (nats)", "Distance to equal tokens (medians)")
+    style.labels(line, "layer", "log distance/‖X‖ (nats)", "Distance to parallel tokens: rank 1 (medians)")
+    for panel in (equal, line):
+        panel.set_ylim(-32, 2)  # float64 ends at −36
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    style.legend(sizes, "right")
+    style.legend(line, "right")
+    return drawing
+
+
+def _look_of(index: int) -> dict[str, Any]:
+    """Colour, marker and line of a kind; the second round of colours is dashed and hollow."""
+    look, hollow = style.cycle(index), index >= len(style.ORDER)
+    return look | {"linestyle": style.DASHES[int(hollow)], "fillstyle": "none" if hollow else "full"}
+
+
+def _plot_rows(ax: Axes, data: Mapping[str, np.ndarray]) -> None:
+    """S of every kind as a point, its closed form as a bar."""
+    names, at = [str(name) for name in data["row_names"]], np.arange(data["row_names"].size)
+    closed = [names.index(str(name)) for name in data["row_closed"]]
+    ax.plot(data["sparsity_theory"], closed, linestyle="none", marker="|", markersize=16, markeredgewidth=2,
+            color=style.colour("theory"), label="closed form of the kernel")  # fmt: skip
+    ax.plot(data["sparsity"], at, linestyle="none", marker="o", color=style.colour("measured"), label="random layers")
+    ax.set_yticks(at, names)
+    ax.invert_yaxis()
+    ax.set_xlim(0, 1.02)
+    style.labels(ax, "S of a row (smaller is sparser)", "", "Sparsity: the norm of the row cancels")
+    style.legend(ax, "below", columns=2)
+
+
+def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
+    """Sparsity without the norm; sizes and exponents; what collapses, and to what."""
+    return [*_claims_of_rows(data), *_claims_of_depth(data)]
+
+
+def _claims_of_rows(data: Mapping[str, np.ndarray]) -> list[Claim]:
+    names, lengths = [str(name) for name in data["kinds"]], data["lengths"]
+    s = dict(zip((str(name) for name in data["row_names"]), data["sparsity"], strict=True))
+    same = np.array([s["l2"] - s["softmax"], s["relu²/n"] - s["relu²/Σ"]])
+    gap, error = data["sparsity_gap"], data["sparsity_gap_error"]
+    shown = [names.index(name) for name in kinds.PREDICTED]
+    square, theory = data["square"][shown], data["theory"]
+    ratio = np.sqrt(square / theory)
+    spread = 0.5 * np.hypot(data["square_error"][shown] / square, data["theory_error"] / theory)
+    steps = np.diff(np.log(lengths))
+    slope, wanted = (np.diff(0.5 * np.log(value)) / steps for value in (square, theory))
+    slope_error = np.hypot(spread[:, 1:], spread[:, :-1]) / steps
+    where = [f"{name}, n = {n}" for name in kinds.PREDICTED for n in lengths]
+    between = [f"{name}, {a} to {b}" for name in kinds.PREDICTED for a, b in itertools.pairwise(lengths)]
+    l2 = kinds.PREDICTED.index("l2")
+    growth, expected = (float(np.sqrt(value[l2, -1] / value[l2, 0])) for value in (square, theory))
+    growth_error = growth * float(np.hypot(spread[l2, 0], spread[l2, -1]))
+    return [
+        on_range("weights-sparsity-norm", "What a row is divided by does not change its sparsity", "this package", 0,
+                 same, np.abs(same) < 1e-9, ["l2 − softmax", "relu²/n − relu²/Σ"]),
+        on_range("weights-sparsity-kernel", "S of random rows is that of the kernel on N(0, γ²) scores", "Su9889 and "
+                 "this package", "to 0.02", gap, np.abs(gap) <= 0.02 + 2 * error, kinds.FROM_SCORES,
+                 note="measured − closed form; finite rows are off by order 1/n"),
+        on_range("weights-size", "Root mean square of the output is √((γ E f'/ν)²/d + E f²/(n ν²))", "this package",
+                 "that, to a tenth", ratio.ravel(), np.abs(ratio - 1).ravel() <= SIZE + 2 * spread.ravel(), where,
+                 note="measured/predicted"),
+        on_range("weights-size-exponent", "Its exponent in n follows", "this package", "that, to 0.05",
+                 (slope - wanted).ravel(), (np.abs(slope - wanted) <= EXPONENT + 2 * slope_error).ravel(), between,
+                 note=f"measured − predicted; measured exponents {slope.min():.2f} … {slope.max():.2f}"),
+        corrected("weights-l2-size", "With rows of Euclidean norm 1 the size does not depend on the number of tokens",
+                  "posts on ℓ₂-normalised softmax, for uncorrelated values", 1, growth, 1 - SIZE, 1 + SIZE,
+                  expected * (1 - SIZE), expected * (1 + SIZE), growth_error,
+                  note=f"at n = {lengths[-1]} over n = {lengths[0]}; √(1 + n γ²e^(−γ²)/d) gives {expected:.2f}"),
+    ]  # fmt: skip
+
+
+def _claims_of_depth(data: Mapping[str, np.ndarray]) -> list[Claim]:
+    names = [str(name) for name in data["kinds"]]
+    heads, count = int(data["shape"][1]), int(data["shape"][2])
+    at = {name: names.index(name) for name in names}
+    last, half = data["residual"][1, :, -1], data["depth"].size // 2
+
+    def exponents(key: str, what: str, group: tuple[str, ...], band: tuple[float, float], source: str) -> Claim:
+        rows = [(*CUBES, *RATES).index(name) for name in group]
+        values = data["exponent"][1, rows]
+        holds = (values >= band[0]) & (values <= band[1])
+        seen = ", ".join(f"{name} {known}" for name, known in zip(group, data["known"][rows], strict=True))
+        return on_range(key, what, source, 3 if band is CUBE else 1, values, holds, group,
+                        note=f"median exponent of the last fall seen in float64; known of {count}: {seen}")  # fmt: skip
+
+    def hazard(name: str) -> tuple[float, float]:
+        dead = data["dead"][at[name]]
+        alive = count * np.sum(1 - dead[half:-1])
+        rate = count * (dead[-1] - dead[half]) / alive
+        return float(rate), float(np.sqrt(max(rate, 1 / alive) / alive))
+
+    kept = last[[at[name] for name in KEEPERS]]
+    rates = {name: hazard(name) for name in ("relu²/Σ", "relu²/n")}
+    rate, rate_error = np.array(list(rates.values())).T
+    return [
+        exponents("weights-cube", "Rows of one sum, or of one norm: the fall triples", CUBES, CUBE, "DCL21 (softmax)"),
+        exponents("weights-decay-rate", "Decays: the fall is constant", RATES, CONSTANT, "this package"),
+        on_range("weights-no-collapse", "Rows of different sums: tokens do not become equal", "this package",
+                 "‖res‖/‖X‖ ≥ ½", np.exp(kept), kept >= KEPT, KEEPERS, note="median at the last layer"),
+        within("weights-one-head-line", "identity with one head: tokens become parallel, and the fall triples",
+               "this package", 3, float(data["line_exponent"][1, 0]), *CUBE,
+               note="median, of the distance to rank 1; set after the row below had failed"),
+        within("weights-identity-line", "identity: tokens become parallel, at the rate of the cube", "this package", 3,
+               float(data["line_exponent"][1, 1]), *CUBE, note="median, of the distance to rank 1"),
+        within("weights-mean-one-token", "relu²/n: one token is left", "this package", 1,
+               float(data["tokens"][1, at["relu²/n"], -1]), 1, 1.5,
+               note="(Σ|x|²)²/Σ|x|⁴ over tokens, median of living networks at the last layer"),
+        on_range("weights-dead", "relu²: a network dies, all heads seeing negative scores, in one of 2^H layers",
+                 "this package", f"{2.0**-heads:.4g}, to a quarter", rate, np.abs(rate * 2.0**heads - 1) <= 0.25
+                 + 2 * rate_error * 2.0**heads, list(rates),
+                 note="deaths per layer in the second half; tokens on both sides of 0 keep each other alive, which the "
+                 "prediction overlooked"),
+    ]  # fmt: skip
