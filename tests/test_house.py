@@ -38,11 +38,20 @@ CLOSED = {
         "shared_query",
         "stationary",
     },
-    "sparsity": {"decaying", "features", "rectified", "smooth", "taylor"},
+    "sparsity": {
+        "cosines",
+        "decaying",
+        "features",
+        "random_feature_rates",
+        "rectified",
+        "smooth",
+        "taylor",
+        "thresholded",
+    },
 }
 SIMULATED = {
     "scale": {"averages", "expected", "per_sample", "random_rows", "score_law", "tails", "typical"},
-    "sparsity": {"kinks", "panels", "quadrature"},
+    "sparsity": {"kinks", "panels", "quadrature", "random_features"},
 }
 COMMON = {
     "scale": {"cross_entropy", "entropy", "gradient", "implicit", "jacobian", "root", "rows"},
@@ -133,8 +142,15 @@ KERNELS = {
     "decay": lambda x, n: sparsity.decay(1 / n, 8),
     "feature_moments": lambda x, n: sparsity.feature_moments(x),
     "taylor_exponential": lambda x, n: sparsity.taylor_exponential(-n, n, 5),
+    "random features": lambda x, n: (
+        sparsity.positive_random_features(jax.random.key(0), x, 9, orthogonal=True),
+        sparsity.trigonometric_random_features(jax.random.key(0), x, 9),
+        sparsity.positive_feature_moments(x, n[0]),
+        sparsity.positive_features_rate(n, n, 4),
+    ),
     "from_kernel": lambda x, n: sparsity.from_kernel(jax.nn.softplus, -n, n),
     "from_kernel_with_error": lambda x, n: sparsity.from_kernel_with_error(jax.nn.relu, -n, n, kinks=(0.0,)),
+    "top share, cosines": lambda x, n: sparsity.top_share_exponential(n, 0.1) + sparsity.cosine_similarity_power(n, 64),
     "special": lambda x, n: (special.log_bessel_i(1.5, n), special.log_hyp0f1(2.5, n), special.lambert_w0(n)),
 }
 

@@ -44,11 +44,12 @@ class Sparsity:
     """Print the sparsity S = E|a|/√E a² of attention weights; 1 is even, 0 is focused.
 
     Kernels a ∝ f(q·k) of logits with mean β and deviation γ: exponential (softmax), relu_squared and identity in closed
-    form and by quadrature; relu and power6 by quadrature. And decay: a_j = λ^(n−j). Several values make a table.
+    form and by quadrature; the others by quadrature. And decay: a_j = λ^(n−j). Several values make a table.
     """
 
     kernel: Annotated[tuple[str, ...], tyro.conf.Positional, Options(metavar="KERNEL")] = ()
-    """One of exponential, relu_squared, identity, relu, power6, decay."""
+    """One of exponential, identity, relu, relu_squared, power6, softplus, sigmoid, elu_plus_one, tanh, cosine_squared,
+    signed_exponential, decay."""
     beta: Annotated[tuple[float, ...], Options(metavar="B [B …]")] = ()
     """Mean β = q·μ of the logits; 0 when left out."""
     gamma: Annotated[tuple[float, ...], Options(metavar="G [G …]")] = ()

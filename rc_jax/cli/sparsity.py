@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from rc_jax import __version__, sparsity
@@ -17,14 +16,7 @@ CLOSED: dict[str, Callable[..., jax.Array]] = {
     "relu_squared": sparsity.relu_squared,
     "identity": sparsity.identity,
 }
-KERNELS: dict[str, tuple[Callable[[jax.Array], jax.Array], tuple[float, ...]]] = {
-    "exponential": (jnp.exp, ()),
-    "relu_squared": (lambda x: jnp.square(jnp.maximum(x, 0)), (0.0,)),
-    "identity": (lambda x: x, (0.0,)),
-    "relu": (lambda x: jnp.maximum(x, 0), (0.0,)),
-    "power6": (lambda x: x**6, (0.0,)),
-}
-NAMES = (*KERNELS, "decay")
+NAMES = (*sparsity.KERNELS, "decay")
 PARAMETERS = ("beta", "gamma", "lam", "n")
 LARGEST_N = 10**15
 LARGEST = 1e6  # of β/γ, beyond which there is nothing left to integrate
@@ -91,13 +83,13 @@ def _gaussian(name: str, arguments: Any) -> tuple[list[dict[str, Any]], str]:
         if abs(beta) > LARGEST * gamma:
             raise Usage(f"`--beta` must be at most {LARGEST:g} times `--gamma` in size, got {beta:g} and {gamma:g}")
     beta, gamma = np.array(pairs, float).T
-    closed, coarse, fine = jax.tree.map(lambda x: np.asarray(x).tolist(), once(_both(name), beta, gamma))
+    closed, found = jax.tree.map(lambda x: np.asarray(x).tolist(), once(_both(name), beta, gamma))
     rows = [
         {
             "beta": b,
             "gamma": g,
             "closed_form": None if closed is None else number_or_none(closed[i]),
-            "quadrature": _judged(coarse[i], fine[i]),
+            "quadrature": _judged(found.value[i], found.error[i]),
         }
         for i, (b, g) in enumerate(pairs)
     ]
@@ -110,28 +102,19 @@ def _gaussian(name: str, arguments: Any) -> tuple[list[dict[str, Any]], str]:
 
 
 def _both(name: str) -> Callable[[jax.Array, jax.Array], tuple]:
-    """The closed form, where there is one, the quadrature, and the quadrature with every panel halved."""
-    kernel, kinks = KERNELS[name]
-
-    def integrals(beta: jax.Array, gamma: jax.Array) -> tuple[jax.Array, jax.Array]:
-        corners = jnp.asarray(kinks, beta.dtype)
-        halves = jnp.concatenate([corners, beta + gamma * (jnp.arange(-40, 40, dtype=beta.dtype) + 0.5)])
-        coarse = sparsity.from_kernel(kernel, beta, gamma, kinks=corners)
-        return coarse, sparsity.from_kernel(kernel, beta, gamma, kinks=halves)
+    """The closed form, where there is one, and the quadrature with its error."""
+    kernel = sparsity.KERNELS[name]
 
     def both(beta: jax.Array, gamma: jax.Array) -> tuple:
         closed = CLOSED[name](beta, gamma) if name in CLOSED else None
-        return closed, *jax.vmap(integrals)(beta, gamma)
+        return closed, sparsity.from_kernel_with_error(kernel.f, beta, gamma, kinks=kernel.kinks)
 
     return both
 
 
-def _judged(coarse: float, fine: float) -> dict[str, float | None] | None:
-    """The finer integral, and how far halving the panels moved it, or rounding if that is more."""
-    error = max(abs(fine - coarse), 64 * float(np.finfo(float).eps) * abs(fine))
-    if not math.isfinite(fine + error):
-        return None
-    return {"sparsity": fine, "error": error}
+def _judged(value: float, error: float) -> dict[str, float] | None:
+    """The integral with its error, unless there is none."""
+    return {"sparsity": value, "error": error} if math.isfinite(value + error) else None
 
 
 def _digits(value: float | None) -> str:

@@ -1,5 +1,6 @@
 """Can attention focus? The sparsity of weights: measured, in closed form, and by quadrature for any kernel."""
 
+from rc_jax.sparsity.cosines import cosine_similarity_power
 from rc_jax.sparsity.decaying import decay
 from rc_jax.sparsity.features import feature_moments, nonnegative_linear, nonnegative_linear_iid
 from rc_jax.sparsity.kernels import KERNELS, Kernel, cosine_power, power
@@ -10,12 +11,14 @@ from rc_jax.sparsity.quadrature import Estimate, from_kernel, from_kernel_with_e
 from rc_jax.sparsity.rectified import log_relu_squared, relu_squared
 from rc_jax.sparsity.smooth import exponential, identity
 from rc_jax.sparsity.taylor import taylor_exponential, taylor_zero
+from rc_jax.sparsity.thresholded import top_share_exponential, top_share_uniform
 
 __all__ = [
     "KERNELS",
     "Estimate",
     "Kernel",
     "cosine_power",
+    "cosine_similarity_power",
     "decay",
     "exponential",
     "feature_moments",
@@ -33,4 +36,6 @@ __all__ = [
     "sparsity",
     "taylor_exponential",
     "taylor_zero",
+    "top_share_exponential",
+    "top_share_uniform",
 ]

@@ -1,0 +1,97 @@
+"""Top-k attention with a share of the keys kept: many digits, limits, drawn keys, and rows of the layer."""
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+
+from rc_jax import attention, sparsity
+
+SHARES = [1e-30, 1e-8, 1e-3, 0.1, 0.49, 0.5, 0.7, 0.99, 1.0]
+GAMMAS = [0.0, 0.3, 1.0, 4.0, 9.0]
+
+
+def exact(gamma, share):
+    """By the closed form in 60 digits, the quantile by Newton."""
+    with mp.workdps(60):
+        gamma, share = mp.mpf(gamma), mp.mpf(share)
+        if share == 1:
+            return mp.exp(-(gamma**2) / 2)
+        start = mp.sqrt(max(-2 * mp.log(share), 0.1)) if share < 0.3 else mp.mpf(0.5 - share) * 2.5
+        z = mp.findroot(lambda z: mp.log(mp.ncdf(-z)) - mp.log(share), start)
+        return mp.exp(-(gamma**2) / 2) * mp.ncdf(gamma - z) / mp.sqrt(mp.ncdf(2 * gamma - z))
+
+
+def test_against_many_digits(dtype):
+    gamma, share = np.asarray(GAMMAS, dtype)[:, None], np.asarray(SHARES, dtype)
+    measured = sparsity.top_share_exponential(gamma, share)
+    assert measured.dtype == dtype and measured.shape == (len(GAMMAS), len(SHARES))
+    eps = float(jnp.finfo(dtype).eps)
+    for i, g in enumerate(gamma[:, 0]):
+        for j, k in enumerate(share):
+            true = float(exact(float(g), float(k)))
+            condition = 2 + float(g) ** 2 + abs(np.log(k)) + (1 - k) ** -0.5 * (k > 0.5) if k < 1 else 2 + float(g) ** 2
+            assert abs(float(measured[i, j]) - true) <= 20 * eps * condition * true, (g, k)
+    np.testing.assert_allclose(measured[0], sparsity.top_share_uniform(share), rtol=40 * eps)
+    np.testing.assert_allclose(measured[:, -1], sparsity.exponential(gamma[:, 0]), rtol=4 * eps)
+
+
+def test_it_is_the_quadrature_of_its_step(x64):
+    share = jnp.array([0.3, 0.01])
+    cut = -jax.scipy.special.ndtri(share)
+    for gamma in (0.5, 2.0):
+        for index in range(2):
+            place = 0.2 + gamma * cut[index]
+            found = sparsity.from_kernel_with_error(
+                lambda x, place=place: jnp.where(x > place, jnp.exp(x), 0), 0.2, gamma, kinks=jnp.array([place])
+            )
+            assert abs(found.value - sparsity.top_share_exponential(gamma, share[index])) <= found.error + 1e-14
+
+
+def test_gradients(x64):
+    by_gamma, by_share = jax.grad(sparsity.top_share_exponential, (0, 1)), 1e-6
+    for gamma, share in ((0.7, 0.2), (3.0, 1e-4), (1.0, 0.8)):
+        slopes = by_gamma(gamma, share)
+        for slope, step in zip(slopes, ((by_share, 0.0), (0.0, by_share * share)), strict=True):
+            high = exact(gamma + step[0], share + step[1]) - exact(gamma - step[0], share - step[1])
+            assert abs(float(slope) - float(high / (2 * sum(step)))) < 1e-8 * abs(float(slope))
+    assert np.isfinite(jax.grad(sparsity.top_share_exponential)(0.5, 1.0))
+
+
+def test_rows_of_attention_that_keeps_the_largest_scores(key):
+    """Random layers with `top_k`: rows, less the 1/n that few keys cost, against S at each row's own γ."""
+    tokens, width = 512, 16
+    spec = attention.AttentionSpec(d_model=width, top_k=64)
+    roles = [jax.random.fold_in(key, role) for role in range(2)]
+    params = attention.init(roles[0], spec)
+    gaps = []
+    for index in range(3):
+        x = jax.random.normal(jax.random.fold_in(roles[1], index), (tokens, width))
+        weights = attention.attention_weights(params, x, spec)[0]
+        u = jnp.einsum("dk,ek,ie->id", params.key[0], params.query[0], x, precision="highest") / width**0.5
+        gamma = jnp.linalg.norm(u, axis=-1)
+        theory = sparsity.top_share_exponential(gamma, 64 / tokens)
+        kept = (gamma < 1.0).astype(x.dtype)
+        gap = (sparsity.sparsity(weights) / theory - 1) * kept
+        gaps.append(float(jnp.sum(gap) / jnp.sum(kept)))
+    assert abs(np.mean(gaps)) < 0.02  # a row's own key is among those kept, and 64 are not infinitely many
+
+
+def test_against_drawn_keys(x64):
+    draws = np.sort(np.random.default_rng(1).normal(size=(200, 20_000)), axis=1)[:, -2000:]
+    weights = np.concatenate([np.exp(0.8 * draws), np.zeros((200, 18_000))], axis=1)
+    rows = weights.mean(1) / np.sqrt((weights**2).mean(1))
+    error = rows.std(ddof=1) / np.sqrt(200)
+    assert abs(rows.mean() - float(sparsity.top_share_exponential(0.8, 0.1))) < 5 * error + 1e-5
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_bad_input():
+    for share in (0.0, -0.5, 1.5):
+        with pytest.raises(ValueError, match="`share` must be > 0 and <= 1"):
+            sparsity.top_share_exponential(1.0, share)
+        with pytest.raises(ValueError, match="`share` must be > 0 and <= 1"):
+            sparsity.top_share_uniform(share)
+    with pytest.raises(ValueError, match="`gamma` must be >= 0"):
+        sparsity.top_share_exponential(-1.0, 0.5)
