@@ -7,6 +7,7 @@ from rc_jax.attention.pooling import average_pool
 from rc_jax.attention.positions import rotary, sinusoidal
 from rc_jax.attention.spec import AttentionParams, AttentionSpec, init
 from rc_jax.attention.special_cases import convolution_layer, convolution_tokens, convolve, message_passing_layer
+from rc_jax.attention.streaming import linear_attend
 
 __all__ = [
     "AttentionParams",
@@ -20,6 +21,7 @@ __all__ = [
     "convolve",
     "init",
     "layer_costs",
+    "linear_attend",
     "masks",
     "message_passing_layer",
     "multiplications",
