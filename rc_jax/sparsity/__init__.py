@@ -8,6 +8,12 @@ from rc_jax.sparsity.kinks import locate_kinks
 from rc_jax.sparsity.measure import norm_ratio, sparsity
 from rc_jax.sparsity.moments import from_moments
 from rc_jax.sparsity.quadrature import Estimate, from_kernel, from_kernel_with_error
+from rc_jax.sparsity.random_feature_rates import positive_feature_moments, positive_features_rate
+from rc_jax.sparsity.random_features import (
+    positive_random_features,
+    random_projections,
+    trigonometric_random_features,
+)
 from rc_jax.sparsity.rectified import log_relu_squared, relu_squared
 from rc_jax.sparsity.smooth import exponential, identity
 from rc_jax.sparsity.taylor import taylor_exponential, taylor_zero
@@ -31,11 +37,16 @@ __all__ = [
     "nonnegative_linear",
     "nonnegative_linear_iid",
     "norm_ratio",
+    "positive_feature_moments",
+    "positive_features_rate",
+    "positive_random_features",
     "power",
+    "random_projections",
     "relu_squared",
     "sparsity",
     "taylor_exponential",
     "taylor_zero",
     "top_share_exponential",
     "top_share_uniform",
+    "trigonometric_random_features",
 ]

@@ -24,16 +24,27 @@ from rc_jax import _checks
 from rc_jax.sparsity import _inputs
 
 _LARGEST = 64  # e^64 is well inside float32
+_MORE = 168  # terms after which an alternating rest is below rounding
+_STEPS = np.arange(_LARGEST + 1)
 
 
-def _order(name: str, value: Any) -> None:
-    _checks.integer(0)(name, value)
-    if value > _LARGEST:
-        raise ValueError(f"`{name}` must be an integer <= {_LARGEST}, got {value}")
+def _orders(name: str, value: Any) -> None:
+    kind = getattr(value, "dtype", None)
+    if isinstance(value, bool) or not (
+        isinstance(value, int) or (kind is not None and jnp.issubdtype(kind, jnp.integer))
+    ):
+        raise TypeError(f"`{name}` must be an integer or an array of them, got {_checks.describe(value)}")
+    _checks.bounded(0, _LARGEST)(name, value)
 
 
-@_checks.guard(beta=_checks.real, gamma=_checks.bounded(0), order=_order)
-def taylor_exponential(beta: ArrayLike, gamma: ArrayLike, order: int) -> Float[Array, "..."]:
+def _odd(name: str, value: Any) -> None:
+    _checks.integer(1)(name, value)
+    if value % 2 == 0 or value > _LARGEST:
+        raise ValueError(f"`{name}` must be an odd integer below {_LARGEST}, got {value}")
+
+
+@_checks.guard(beta=_checks.real, gamma=_checks.bounded(0), order=_orders)
+def taylor_exponential(beta: ArrayLike, gamma: ArrayLike, order: ArrayLike) -> Float[Array, "..."]:
     r"""Sparsity of attention by the exponential's Taylor polynomial, f = T_K: S = E|T_K(β+γε)| / √E T_K(β+γε)².
 
     It rises from nothing to focus with K: 1 at K = 0 and e^{−γ²/2} as K → ∞, but unlike the exponential it depends on
@@ -43,7 +54,7 @@ def taylor_exponential(beta: ArrayLike, gamma: ArrayLike, order: int) -> Float[A
     Args:
         beta: Mean β = q·μ of the logits of one row, in nats; any shape that broadcasts with `gamma`.
         gamma: Their standard deviation γ = σ‖q‖ ≥ 0.
-        order: Order K of the polynomial, from 0 to 64; static.
+        order: Order K of the polynomial, an integer from 0 to 64; any shape that broadcasts with the others.
 
     Returns:
         S, in the broadcast shape; a pure number. At γ = 0 it is 1.
@@ -55,15 +66,21 @@ def taylor_exponential(beta: ArrayLike, gamma: ArrayLike, order: int) -> Float[A
     Source: this package's own result, for the kernel of Su Jianlin, kexue.fm/archives/9889.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from rc_jax import sparsity
-        >>> print([f"{sparsity.taylor_exponential(0.0, 1.0, order):.4f}" for order in (0, 2, 4, 8)])
+        >>> s = sparsity.taylor_exponential(0.0, 1.0, jnp.array([0, 2, 4, 8]))
+        >>> print([f"{each:.4f}" for each in s])
         ['1.0000', '0.7746', '0.6514', '0.6079']
     """
     (beta, gamma), dtype = _inputs.broadcast(beta, gamma)
-    return _taylor(beta.ravel(), gamma.ravel(), int(order)).reshape(beta.shape).astype(dtype)
+    order = jnp.asarray(order, jnp.int32)
+    shape = jnp.broadcast_shapes(beta.shape, order.shape)
+    beta, gamma, order = (jnp.broadcast_to(value, shape).ravel() for value in (beta, gamma, order))
+    zeros = jnp.asarray([_zero(k) for k in range(1, _LARGEST, 2)], beta.dtype)
+    return _taylor(beta, gamma, order, zeros).reshape(shape).astype(dtype)
 
 
-@_checks.guard(order=_order)
+@_checks.guard(order=_odd)
 def taylor_zero(order: int) -> float:
     r"""The one real zero of the Taylor polynomial T_K of odd order K, below which its weights are negative.
 
@@ -77,7 +94,7 @@ def taylor_zero(order: int) -> float:
 
     Raises:
         TypeError: `order` is not an integer.
-        ValueError: `order` is even or outside 1 … 63.
+        ValueError: `order` is even, below 1 or above 63.
 
     Source: the limit is Szegő's (1924); a zero is found here by bisection with many digits.
 
@@ -86,8 +103,6 @@ def taylor_zero(order: int) -> float:
         >>> print(f"{sparsity.taylor_zero(1):.4f} {sparsity.taylor_zero(3):.4f}")
         -1.0000 -1.5961
     """
-    if order % 2 == 0:
-        raise ValueError(f"`order` must be odd: an even polynomial has no real zero, got {order}")
     return _zero(int(order))
 
 
@@ -104,25 +119,26 @@ def _zero(order: int) -> float:
         return float(low + high) / 2
 
 
-@functools.partial(jax.jit, static_argnames="order")
-def _taylor(beta: Array, gamma: Array, order: int) -> Array:
+@jax.jit
+def _taylor(beta: Array, gamma: Array, order: Array, zeros: Array) -> Array:
     # All of order m is divided by u^m, so that u^K is about T_K's largest value: no power leaves the range of floats.
-    u = jnp.maximum(math.e * jnp.abs(beta), jnp.sqrt(math.e * max(order, 1)) * gamma) / max(order, 1)
+    degree = jnp.maximum(order, 1).astype(beta.dtype)
+    u = jnp.maximum(math.e * jnp.abs(beta), jnp.sqrt(math.e * degree) * gamma) / degree
     u = lax.stop_gradient(jnp.maximum(u, 1))
     beta, gamma = beta / u, gamma / u
-    steps = np.arange(order + 1)
-    halves = _exponential_terms(jnp.square(gamma) / 2, order // 2)
+    halves = _exponential_terms(jnp.square(gamma) / 2, _LARGEST // 2)
     values = _polynomials(beta, u, order)
-    lag = steps[:, None] - 2 * np.arange(order // 2 + 1)[None]  # (m, i): which T_{m − 2i}
+    lag = _STEPS[:, None] - 2 * np.arange(_LARGEST // 2 + 1)[None]  # (m, i): which T_{m − 2i}
     picked = jnp.where(jnp.asarray(lag >= 0)[..., None], values[np.maximum(lag, 0)], 0)
-    means = jnp.sum(picked * halves[None], axis=1)[::-1]  # M_{K−j}
-    top = jnp.max(jnp.abs(means), axis=0)
-    weights = jnp.cumprod(
-        jnp.concatenate([jnp.ones_like(gamma)[None], gamma[None] / _column(np.sqrt(steps[1:]), gamma)]), axis=0
-    )
-    root = jnp.sqrt(jnp.sum(jnp.square(weights * means / lax.stop_gradient(top)[None]), axis=0))
-    first = means[0] if order % 2 == 0 else means[0] - 2 * _below(beta, gamma, u, order)
-    return first / lax.stop_gradient(top) / root
+    means = jnp.sum(picked * halves[None], axis=1)
+    left = order[None] - jnp.asarray(_STEPS, jnp.int32)[:, None]
+    means = jnp.where(left >= 0, jnp.take_along_axis(means, jnp.maximum(left, 0), axis=0), 0)  # M_{K−j}
+    top = lax.stop_gradient(jnp.max(jnp.abs(means), axis=0))
+    ratios = gamma[None] / _column(np.sqrt(_STEPS[1:]), gamma)
+    weights = jnp.cumprod(jnp.concatenate([jnp.ones_like(gamma)[None], ratios]), axis=0)
+    root = jnp.sqrt(jnp.sum(jnp.square(weights * means / top[None]), axis=0))
+    below = _below(beta, gamma, u, order, zeros)
+    return (means[0] - jnp.where(order % 2 == 1, 2 * below, 0)) / top / root
 
 
 def _column(numbers: np.ndarray, like: Array) -> Array:
@@ -136,47 +152,46 @@ def _exponential_terms(x: Array, order: int) -> Array:
     return jnp.cumprod(jnp.concatenate([jnp.ones_like(x)[None], factors]), axis=0)
 
 
-def _polynomials(beta: Array, u: Array, order: int) -> Array:
-    """T_m(βu)/u^m for m = 0 … order.
+def _polynomials(beta: Array, u: Array, order: Array) -> Array:
+    """T_m(βu)/u^m for all m; those above the order in question are not used.
 
     Forwards from T_0 where m < |βu|, when the last terms are the largest. Where m ≥ −βu > 0, backwards from
     e^{βu} = T_∞ through terms that alternate and fall: for even m a sum of two positive numbers.
     """
-    more = order + 10 * math.isqrt(order + 1) + 24
-    terms = _exponential_terms(beta, more)
 
     def forwards(total: Array, term: Array) -> tuple[Array, Array]:
         total = total / u + term
         return total, total
 
-    _, up = lax.scan(forwards, jnp.zeros_like(beta), terms[: order + 1])
+    _, up = lax.scan(forwards, jnp.zeros_like(beta), _exponential_terms(beta, _LARGEST))
 
     def backwards(rest: Array, term: Array) -> tuple[Array, Array]:
         return (rest + term) * u, rest
 
-    negative = jnp.clip(beta, -(order + 1) / u, 0)
-    _, rests = lax.scan(backwards, jnp.zeros_like(beta), _exponential_terms(negative, more), reverse=True)
-    m = _column(np.arange(order + 1), beta)
-    down = jnp.exp((negative * u)[None] - m * jnp.log(u)[None]) - rests[: order + 1]
+    negative = jnp.clip(beta, -(order.astype(beta.dtype) + 1) / u, 0)
+    _, rests = lax.scan(backwards, jnp.zeros_like(beta), _exponential_terms(negative, _MORE), reverse=True)
+    m = _column(_STEPS, beta)
+    down = jnp.exp((negative * u)[None] - m * jnp.log(u)[None]) - rests[: _LARGEST + 1]
     inside = (beta < 0)[None] & (m >= -(beta * u)[None])
     return jnp.where(inside, down, up)
 
 
-def _below(beta: Array, gamma: Array, u: Array, order: int) -> Array:
+Carry = tuple[Array, Array, Array, Array]
+
+
+def _below(beta: Array, gamma: Array, u: Array, order: Array, zeros: Array) -> Array:
     """E T_K over x below its zero x₀, over u^K: p_k = E[x^k/k!; x < x₀] by Stein's lemma, from p₀ = Φ(z)."""
     spread = jnp.where(gamma > 0, gamma, 1)
-    zero = _zero(order) / u
+    zero = zeros[jnp.minimum(order // 2, len(zeros) - 1)] / u
     z = (zero - beta) / spread
     bell = gamma * norm.pdf(z)
 
-    def step(carry: tuple[Array, Array, Array, Array], k: Array) -> tuple[tuple[Array, Array, Array, Array], None]:
+    def step(carry: Carry, k: Array) -> tuple[Carry, None]:
         before, last, power, total = carry
         here = (beta * last + jnp.square(gamma) * before - bell * power) / k
-        return (last, here, power * zero / k, total / u + here), None
+        return (last, here, power * zero / k, jnp.where(k <= order.astype(k.dtype), total / u + here, total)), None
 
     start = norm.cdf(z)
-    ones = jnp.ones_like(beta)
-    (_, _, _, total), _ = lax.scan(
-        step, (jnp.zeros_like(beta), start, ones, start), jnp.arange(1, order + 1, dtype=beta.dtype)
-    )
+    steps = jnp.asarray(_STEPS[1:], beta.dtype)
+    (_, _, _, total), _ = lax.scan(step, (jnp.zeros_like(beta), start, jnp.ones_like(beta), start), steps)
     return jnp.where(gamma > 0, total, jnp.where(beta < zero, total, 0))

@@ -1,0 +1,258 @@
+"""Softmax as linear attention with ever more features: Taylor polynomials and random features."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import experiments.figure
+from experiments import style
+from experiments.figure import About
+from experiments.figures import _random_feature_samples as samples
+from experiments.ledger import Claim, on_range, within
+from rc_jax import sparsity
+
+OWN = "this package's own result"
+PERFORMER = "Choromanski et al. 2021"
+ABOUT = About(
+    title="Softmax from finitely many features",
+    caption=(
+        "Top: sparsity S by Taylor polynomials T_K of the exponential (β = 0), and the even order K that brings S to "
+        "1 % of softmax's S₀ = e^{−γ²/2}, with a law. Bottom: random features in d dimensions, ‖q‖² = d σ² and "
+        "k ~ N(0, σ²I), σ² = γ/√d. Left: S over S₀ against their number m, median and quartiles over draws. Middle: "
+        "deviation of the mean of S, ± 2 standard errors, and first order in 1/m (lines). Right: variance of S with "
+        "directions orthogonal in blocks of d over that with independent ones. Top right: how often trigonometric "
+        "features give a negative weight."
+    ),
+    formula="K ≈ 2γ² + 2.31·√3 γ;  E S/S₀ − 1 ≈ −[(D − 1)/2 − …]/m,  D = (1 − 2σ²)^(−d/2) e^{(1+2σ²)²‖q‖²/(1−2σ²)}",
+    minutes={"smoke": 0.1, "quick": 0.25, "full": 5},
+)
+TOLERANCE, Z = 0.01, 2.31  # one per cent of S₀: the larger of two Poisson counts exceeds K with probability 0.0197
+ORDERS_SHOWN = (1, 2, 3, 4, 8, 16)
+Data = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Spec(experiments.figure.Spec):
+    """`draws` of the directions in `width` dimensions for each number of features; keys for trigonometric ones."""
+
+    width: int = 16
+    gammas: tuple[float, ...] = (0.25, 0.5, 1.0)
+    counts: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256)
+    draws: int = 1536
+    sampled_draws: int = 48
+    keys: int = 1024
+    largest_order: int = 48
+
+
+PRESETS = {
+    "smoke": Spec(draws=8, counts=(4, 16), sampled_draws=2, keys=64, largest_order=8),
+    "quick": Spec(),
+    "full": Spec(draws=8192, counts=(4, 8, 16, 32, 64, 128, 256, 512, 1024), sampled_draws=512, largest_order=64),
+}
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """Closed forms of every order; S of random features for every draw and number of features."""
+    key = jax.random.key(spec.seed)
+    gamma = np.linspace(0.05, 4, 80)
+    orders = np.arange(0, spec.largest_order + 1)
+    shown = [order for order in ORDERS_SHOWN if order <= spec.largest_order]
+    even, taylor = (
+        np.asarray(sparsity.taylor_exponential(0.0, gamma[None], np.asarray(which)[:, None]), float)
+        for which in (orders[::2], shown)
+    )
+    rates = [sparsity.positive_features_rate(g, (g / spec.width**0.5) ** 0.5, spec.width) for g in spec.gammas]
+    return {
+        "gamma": gamma, "even": even, "orders": orders[::2], "shown": np.asarray(shown),
+        "taylor": taylor,
+        "softmax": np.exp(-(gamma**2) / 2), "gammas": np.asarray(spec.gammas), "counts": np.asarray(spec.counts),
+        "width": np.asarray(spec.width), "rates": np.asarray(rates, float),
+    } | samples.positive(key, spec) | samples.trigonometric(key, spec)  # fmt: skip
+
+
+def _law(gamma: np.ndarray) -> np.ndarray:
+    """Order for 1 %: mean 2γ², variance 3γ² and third cumulant 5γ² of a Poisson count whose mean is N(2γ², γ²)."""
+    return 2 * gamma**2 + Z * 3**0.5 * gamma + 5 * (Z**2 - 1) / 18 - 0.5
+
+
+def _needed(data: Data) -> np.ndarray:
+    """Least even order from which on S stays within 1 % of softmax's; NaN beyond the largest."""
+    far = np.abs(data["even"] / data["softmax"][None] - 1) > TOLERANCE
+    last = np.where(far.any(0), len(far) - 1 - far[::-1].argmax(0), -1) + 1
+    return np.where(last < len(far), data["orders"][np.minimum(last, len(far) - 1)], np.nan)
+
+
+def _means(data: Data) -> tuple[np.ndarray, np.ndarray]:
+    """E S/S₀ − 1 and its standard error, (kind, γ, m): the first-order part, whose mean is 0, is regressed out."""
+    s, known = data["ratio"] - 1, data["first_order"]
+    slope = (s * known).mean(2) / (known**2).mean(2)
+    rest = s - slope[:, :, None] * known
+    return rest.mean(2), rest.std(2, ddof=1) / s.shape[2] ** 0.5
+
+
+def _variances(data: Data) -> tuple[np.ndarray, np.ndarray]:
+    """Variance of S/S₀ and its standard error from the fourth moment, (kind, γ, m)."""
+    squares = (data["ratio"] - data["ratio"].mean(2, keepdims=True)) ** 2
+    return squares.mean(2), squares.std(2, ddof=1) / squares.shape[2] ** 0.5
+
+
+def plot(data: Data) -> Figure:
+    """Taylor above, random features below."""
+    drawing, axes = style.figure(columns=3, rows=2, width=5.2, height=4.2)
+    for panel, ax in zip((_taylor, _order, _negative, _ratio, _bias, _variance), axes, strict=True):
+        panel(ax, data)
+    return drawing
+
+
+def _taylor(ax: Axes, data: Data) -> None:
+    tints = style.sequence(len(data["shown"]))
+    for order, line, tint in zip(data["shown"], data["taylor"], tints, strict=True):
+        ax.plot(data["gamma"], line, color=tint, linestyle=style.DASHES[order % 2], label=f"K = {order}")
+    ax.plot(data["gamma"], data["softmax"], color=style.colour("theory"), label="softmax")
+    ax.set(yscale="log", ylim=(3e-4, 1.5))
+    style.labels(ax, "γ, spread of the logits (nats)", "sparsity S", "Taylor polynomials T_K focus up to a point")
+    style.legend(ax, "lower left")
+
+
+def _order(ax: Axes, data: Data) -> None:
+    ax.plot(data["gamma"], _needed(data), ".", color=style.colour("measured"), label="least even order")
+    ax.plot(data["gamma"], _law(data["gamma"]), color=style.colour("theory"), label="2γ² + 2.31·√3 γ + 0.7")
+    ax.plot(
+        data["gamma"], 2 * data["gamma"] ** 2, color=style.colour("reference"), linestyle=style.DASHES[1], label="2γ²"
+    )
+    style.labels(ax, "γ, spread of the logits (nats)", "order K for S within 1 %", "Order needed grows as γ²")
+    style.legend(ax, "upper left")
+
+
+def _negative(ax: Axes, data: Data) -> None:
+    for index, gamma in enumerate(data["gammas"]):
+        share = data["negative"][index]
+        error = share.std(0) / len(share) ** 0.5
+        ax.errorbar(data["counts"], 100 * share.mean(0), 200 * error, label=f"γ = {gamma:g}", **style.cycle(index))
+    ax.set(xscale="log")
+    style.labels(ax, "m, number of directions", "negative weights (%)", "Trigonometric features change sign")
+    style.legend(ax, "upper right")
+
+
+def _ratio(ax: Axes, data: Data) -> None:
+    m = data["counts"]
+    for index, gamma in enumerate(data["gammas"]):
+        look = style.cycle(index)
+        low, middle, high = np.quantile(data["ratio"][0, index], (0.25, 0.5, 0.75), axis=0)
+        style.bands(ax, m, low, middle, high, color=look["color"], label=f"γ = {gamma:g}", marker=look["marker"])
+        ax.plot(m, np.median(data["waves"][index], axis=0), color=look["color"], linestyle=style.DASHES[2])
+    ax.plot([], [], color=style.colour("reference"), label="positive (quartiles)")
+    ax.plot([], [], color=style.colour("reference"), linestyle=style.DASHES[2], label="trigonometric")
+    style.reference(ax, y=1.0)
+    ax.set(xscale="log")
+    style.labels(ax, "m, number of features", "S/S₀, S₀ = exp(−γ²/2)", f"Random features, d = {int(data['width'])}")
+    style.legend(ax, "below", columns=3)
+
+
+def _bias(ax: Axes, data: Data) -> None:
+    mean, error = _means(data)
+    m = data["counts"]
+    for index, gamma in enumerate(data["gammas"]):
+        for kind, (name, fill) in enumerate((("independent", None), ("orthogonal", "none"))):
+            look: dict[str, Any] = style.cycle(index) | {"linestyle": "none"}
+            low = np.minimum(2 * error[kind, index], 0.9 * np.abs(mean[kind, index]))
+            ax.errorbar(
+                m, np.abs(mean[kind, index]), [low, 2 * error[kind, index]], mfc=fill or look["color"],
+                label=f"γ = {gamma:g}, {name}", **look,
+            )  # fmt: skip
+        law = np.abs(data["rates"][index, 0]) / m
+        ax.plot(m, np.where(law < 3, law, np.nan), color=style.cycle(index)["color"])
+    ax.set(xscale="log", yscale="log", ylim=(1e-3, 3))
+    style.labels(ax, "m, number of features", "|E S/S₀ − 1|", "Bias of S: 1/m once m ≫ D (lines)")
+    style.legend(ax, "below", columns=2)
+
+
+def _variance(ax: Axes, data: Data) -> None:
+    variance, error = _variances(data)
+    ratio = variance[1] / variance[0]
+    spread = ratio * np.hypot(error[1] / variance[1], error[0] / variance[0])
+    for index, gamma in enumerate(data["gammas"]):
+        ax.errorbar(data["counts"], ratio[index], 2 * spread[index], label=f"γ = {gamma:g}", **style.cycle(index))
+    style.reference(ax, y=1.0)
+    ax.set(xscale="log", ylim=(0, None))
+    style.labels(
+        ax, "m, number of features", "Var S orthogonal / independent", "Orthogonal against independent directions"
+    )
+    style.legend(ax, "lower left")
+
+
+def claims(data: Data) -> list[Claim]:
+    """The order and the number of features that it takes, and what orthogonal directions gain."""
+    return [*_taylor_claims(data), *_random_claims(data)]
+
+
+def _taylor_claims(data: Data) -> list[Claim]:
+    needed, gamma = _needed(data), data["gamma"]
+    rounded = 2 * np.ceil(_law(gamma) / 2)
+    some = (gamma >= 0.5) & (rounded <= data["orders"][-1] - 2)
+    return [
+        on_range(
+            "features-taylor-order",
+            "Taylor: the even order for S within 1 % is 2γ² + 2.31·√3 γ + 0.7, rounded up, ± 2",
+            OWN, "± 2", needed[some] - rounded[some], np.abs(needed[some] - rounded[some]) <= 2, gamma[some],
+            note="points are γ",
+        )
+    ]  # fmt: skip
+
+
+def _random_claims(data: Data) -> list[Claim]:
+    (mean, error), (variance, spread) = _means(data), _variances(data)
+    m = data["counts"].astype(float)
+    names = np.array([[f"γ = {gamma:g}, m = {int(count)}" for count in m] for gamma in data["gammas"]])
+    law = data["rates"][:, :1] / m[None]
+    near = np.abs(law) <= 0.03
+    gap, slack = (mean[0] / law - 1)[near], (2 * error[0] / np.abs(law))[near]
+    here, some = mean[0, 0], np.abs(law[0]) <= 0.1
+    slope, slope_error = _slope(np.log(m[some]), here[some], error[0, 0, some])
+    ratio = variance[1] / variance[0]
+    doubt = ratio * np.hypot(spread[1] / variance[1], spread[0] / variance[0])
+    enough = int(np.argmax(m >= data["width"] * np.log(float(data["width"])))) if m[-1] > 44 else len(m) - 1
+    off = np.median(data["ratio"][0, :, :, enough], axis=1) - 1
+    share = data["negative"][:, :, enough].mean(1)
+    return [
+        on_range(
+            "features-bias", "positive features: E S/S₀ − 1 = bias/m within 25 % wherever that is below 3 %", OWN,
+            "ratio 1", gap, np.abs(gap) - slack <= 0.25, names[near],
+            note="relative gap; independent directions",
+        ),
+        within(
+            "features-slope",
+            f"exponent of the bias in m at γ = {data['gammas'][0]:g}, where the law is below 10 %", OWN,
+            -1, slope, -1.1, -0.9, slope_error,
+            note=f"between the two largest m: {np.diff(np.log(np.abs(here)))[-1] / np.diff(np.log(m))[-1]:.2f}",
+        ),
+        on_range(
+            "features-orthogonal", "orthogonal directions: the variance of S is not larger than for independent ones",
+            PERFORMER, "≤ 1", ratio.ravel(), (ratio - 2 * doubt <= 1).ravel(), names.ravel(),
+            note="the source proves it for the estimate of the kernel",
+        ),
+        on_range(
+            "features-dlogd", "m ≥ d log d positive features give softmax's S within 10 % (median draw)",
+            f"asked here, of the d log d features of {PERFORMER}", "±0.1", off, np.abs(off) <= 0.1, data["gammas"],
+            note=f"m = {int(m[enough])}, d = {int(data['width'])}; points are γ",
+        ),
+        on_range(
+            "features-negative", "as many trigonometric features make more than 1 % of the weights negative", PERFORMER,
+            "can be negative", share, share > 0.01, data["gammas"], note=f"m = {int(m[enough])}; points are γ",
+        ),
+    ]  # fmt: skip
+
+
+def _slope(x: np.ndarray, y: np.ndarray, error: np.ndarray) -> tuple[float, float]:
+    """Weighted least squares of log|y| on x: slope and its standard error, points taken as independent."""
+    if len(x) < 2:
+        return float("nan"), 0.0
+    weight = (y / error) ** 2
+    centre = x - np.average(x, weights=weight)
+    total = np.sum(weight * centre**2)
+    return float(np.sum(weight * centre * np.log(np.abs(y))) / total), float(total**-0.5)

@@ -1,0 +1,160 @@
+"""Random features of softmax's kernel: φ(q)·φ(k) is an unbiased estimate of e^{q·k}, positive or trigonometric."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from rc_jax import _checks
+from rc_jax.sparsity import _inputs
+
+
+def _vectors(name: str, value: Any) -> None:
+    wanted = "a floating-point array whose last axis holds the coordinates"
+    if not hasattr(value, "dtype") or not _checks.is_float(value):
+        raise TypeError(f"`{name}` must be {wanted}, got {_checks.describe(value)}")
+    if value.ndim == 0 or value.shape[-1] == 0:
+        raise ValueError(f"`{name}` must be {wanted}, got {_checks.describe(value)}")
+    _checks.real(name, value)
+
+
+@_checks.guard(key=_checks.random_key, count=_checks.integer(1), width=_checks.integer(1), dtype=_checks.floating_dtype)
+def random_projections(
+    key: Array, count: int, width: int, *, orthogonal: bool = False, dtype: Any = jnp.float32
+) -> Float[Array, "count width"]:
+    r"""Random directions w₁ … w_m, each N(0, I): independent, or orthogonal within blocks of `width`.
+
+    In a block the directions are the orthonormalised rows of a Gaussian matrix and the lengths are independent with
+    the law of √χ²_d, so that every single w is N(0, I) in both cases. The last block may be cut.
+
+    Args:
+        key: A typed key; the same key gives the same directions.
+        count: Number m of directions; static.
+        width: Number d of coordinates; static.
+        orthogonal: Whether directions of one block are orthogonal.
+        dtype: Floating-point dtype of the result.
+
+    Returns:
+        The directions, one a row.
+
+    Raises:
+        TypeError: `key` is no typed key, a size is not an integer, or `dtype` is not a floating-point dtype.
+        ValueError: a size is below 1.
+
+    Source: Choromanski et al. 2021, "Rethinking attention with Performers", orthogonal random features.
+
+    Example:
+        >>> import jax
+        >>> from rc_jax import sparsity
+        >>> w = sparsity.random_projections(jax.random.key(0), 3, 4, orthogonal=True)
+        >>> print(w.shape, bool(abs(w[0] @ w[1]) < 1e-6))
+        (3, 4) True
+    """
+    working = _inputs.working(dtype)
+    if not orthogonal:
+        return jax.random.normal(key, (count, width), working).astype(dtype)
+    return _orthogonal(key, int(count), int(width), jnp.dtype(working)).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("count", "width", "dtype"))
+def _orthogonal(key: Array, count: int, width: int, dtype: Any) -> Array:
+    """Gram–Schmidt, each row projected twice: matrix products only, as small factorisations are slow in batches."""
+    blocks = -(-count // width)
+    shape = (blocks, width, width)
+    normals, others = (jax.random.normal(jax.random.fold_in(key, role), shape, dtype) for role in range(2))
+
+    def add(basis: Array, row: tuple[Array, Array]) -> tuple[Array, None]:
+        index, vector = row
+        for _ in range(2):
+            along = jnp.einsum("bj,bij->bi", vector, basis, precision="highest")
+            vector = vector - jnp.einsum("bi,bij->bj", along, basis, precision="highest")
+        vector = vector / jnp.linalg.norm(vector, axis=-1, keepdims=True)
+        return basis.at[:, index].set(vector), None
+
+    basis, _ = lax.scan(add, jnp.zeros(shape, dtype), (jnp.arange(width), jnp.moveaxis(normals, 1, 0)))
+    return (basis * jnp.linalg.norm(others, axis=-1, keepdims=True)).reshape(-1, width)[:count]
+
+
+@_checks.guard(key=_checks.random_key, x=_vectors, count=_checks.integer(1))
+def positive_random_features(
+    key: Array, x: Float[Array, "*batch width"], count: int, *, orthogonal: bool = False
+) -> Float[Array, "*batch count"]:
+    r"""Positive random features of softmax attention: φ(x)_i = e^{w_i·x − ‖x‖²/2}/√m, so that E φ(q)·φ(k) = e^{q·k}.
+
+    Take the same key for queries and keys. The relative variance of φ(q)·φ(k) is (e^{‖q+k‖²} − 1)/m with independent
+    w: a good estimate needs m ≫ e^{‖q+k‖²} features. No feature exceeds e^{‖w_i‖²/2}/√m, so that nothing overflows
+    for less than some 150 coordinates in float32.
+
+    Args:
+        key: A typed key, which stands for the directions w.
+        x: Queries or keys, scaled so that q·k is the logit; leading axes are a batch.
+        count: Number m of features; static.
+        orthogonal: Whether the directions are orthogonal in blocks (`random_projections`).
+
+    Returns:
+        The features, positive, in the dtype of `x`.
+
+    Raises:
+        TypeError: `key` is no typed key, `x` is not a floating-point array, or `count` is not an integer.
+        ValueError: `x` is a scalar, has no coordinates or holds a non-finite number, or `count` is below 1.
+
+    Source: Choromanski et al. 2021, "Rethinking attention with Performers", positive random features.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from rc_jax import sparsity
+        >>> x = jnp.array([[0.3, -0.2], [0.1, 0.4]])
+        >>> q, k = sparsity.positive_random_features(jax.random.key(0), x, 4096)
+        >>> print(bool(abs(q @ k - jnp.exp(x[0] @ x[1])) < 0.03))
+        True
+    """
+    exponents, half, dtype = _exponents(key, x, count, orthogonal)
+    return (jnp.exp(exponents - half) / count**0.5).astype(dtype)
+
+
+@_checks.guard(key=_checks.random_key, x=_vectors, count=_checks.integer(1))
+def trigonometric_random_features(
+    key: Array, x: Float[Array, "*batch width"], count: int, *, orthogonal: bool = False
+) -> Float[Array, "..."]:
+    r"""Trigonometric random features: φ(x) = e^{‖x‖²/2}/√m · (cos w_i·x, sin w_i·x), so that E φ(q)·φ(k) = e^{q·k}.
+
+    φ(q)·φ(k) can be negative: a row of such weights is not a distribution, and its sum can vanish.
+
+    Args:
+        key: A typed key, which stands for the directions w.
+        x: Queries or keys, scaled so that q·k is the logit; leading axes are a batch.
+        count: Number m of directions, half the number of features; static.
+        orthogonal: Whether the directions are orthogonal in blocks (`random_projections`).
+
+    Returns:
+        The 2m features, all cosines first, in the dtype of `x`.
+
+    Raises:
+        TypeError: `key` is no typed key, `x` is not a floating-point array, or `count` is not an integer.
+        ValueError: `x` is a scalar, has no coordinates or holds a non-finite number, or `count` is below 1.
+
+    Source: Rahimi & Recht 2007; for softmax in Choromanski et al. 2021.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from rc_jax import sparsity
+        >>> x = jnp.array([[0.3, -0.2], [0.1, 0.4]])
+        >>> features = sparsity.trigonometric_random_features(jax.random.key(0), x, 4096)
+        >>> print(features.shape, bool(abs(features[0] @ features[1] - jnp.exp(x[0] @ x[1])) < 0.03))
+        (2, 8192) True
+    """
+    angles, half, dtype = _exponents(key, x, count, orthogonal)
+    waves = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+    return (jnp.exp(half) / count**0.5 * waves).astype(dtype)
+
+
+def _exponents(key: Array, x: Any, count: int, orthogonal: bool) -> tuple[Array, Array, Any]:
+    """w_i·x, ‖x‖²/2 and the dtype of the result."""
+    x = jnp.asarray(x)
+    values = x.astype(_inputs.working(x.dtype))
+    w = random_projections(key, count, x.shape[-1], orthogonal=orthogonal, dtype=values.dtype)
+    half = jnp.sum(jnp.square(values), axis=-1, keepdims=True) / 2
+    return jnp.matmul(values, w.T, precision="highest"), half, x.dtype

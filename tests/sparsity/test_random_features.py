@@ -1,0 +1,155 @@
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+
+from rc_jax import sparsity
+
+
+def test_features_are_unbiased_with_the_published_variance(x64, key):
+    """E φ(q)·φ(k) = e^{q·k} for both kinds, and the variances of one feature in closed form (independent w)."""
+    x = jnp.asarray([[0.4, -0.3, 0.2], [0.1, 0.5, -0.6]])
+    q, k = np.asarray(x)
+    exact, count = float(np.exp(q @ k)), 400_000
+    phi = np.asarray(sparsity.positive_random_features(key, x, count))
+    one = count * phi[0] * phi[1]
+    assert np.all(phi > 0)
+    assert abs(one.mean() - exact) < 5 * one.std() / count**0.5
+    spread = (one - exact) ** 2
+    assert abs(spread.mean() - exact**2 * np.expm1(np.sum((q + k) ** 2))) < 5 * spread.std() / count**0.5
+    cos, sin = np.split(np.asarray(sparsity.trigonometric_random_features(key, x, count)), 2, axis=-1)
+    one = count * (cos[0] * cos[1] + sin[0] * sin[1])
+    assert abs(one.mean() - exact) < 5 * one.std() / count**0.5
+    spread, gap = (one - exact) ** 2, np.exp(-np.sum((q - k) ** 2))
+    published = np.exp(np.sum((q + k) ** 2)) / exact**2 * (1 - gap) ** 2 / 2
+    assert abs(spread.mean() - published) < 5 * spread.std() / count**0.5
+
+
+def test_orthogonal_directions_are_orthogonal_and_gaussian(key):
+    width, count = 6, 6 * 4000 + 3
+    w = np.asarray(sparsity.random_projections(key, count, width, orthogonal=True), float)
+    assert w.shape == (count, width)
+    blocks = w[: 6 * 4000].reshape(-1, width, width)
+    gram = np.einsum("bij,bkj->bik", blocks, blocks)
+    diagonal = np.einsum("bii->bi", gram)
+    assert np.max(np.abs(gram - np.eye(width)[None] * diagonal[..., None])) < 1e-4
+    for power, expected in ((1, 0), (2, 1), (3, 0), (4, 3)):
+        moment = (w**power).mean(0)
+        error = (w**power).std(0) / (count / width) ** 0.5
+        assert np.all(np.abs(moment - expected) < 5 * error)
+    assert np.all(np.abs(w.T @ w / count - np.eye(width)) < 5 * (width / count) ** 0.5)
+    lengths = np.sqrt(diagonal)  # independent: no correlation within a block
+    assert abs(np.corrcoef(lengths[:, 0], lengths[:, 1])[0, 1]) < 5 / 4000**0.5
+    assert abs((lengths**2).var() / (2 * width) - 1) < 0.1
+
+
+def test_keys_shapes_and_dtypes(dtype, key):
+    x = jax.random.normal(key, (2, 3, 4), dtype)
+    for make in (sparsity.positive_random_features, sparsity.trigonometric_random_features):
+        phi = make(key, x, 5, orthogonal=True)
+        assert phi.dtype == dtype and phi.shape == (2, 3, 5 if "positive" in make.__name__ else 10)
+        np.testing.assert_array_equal(phi, make(key, x, 5, orthogonal=True))
+        assert np.any(phi != make(jax.random.fold_in(key, 1), x, 5, orthogonal=True))
+        assert make(key, x.astype(jnp.bfloat16), 5).dtype == jnp.bfloat16
+    mapped = jax.jit(jax.vmap(lambda x: sparsity.positive_random_features(key, x, 5)))(x)
+    expected = sparsity.positive_random_features(key, x, 5)
+    np.testing.assert_allclose(mapped, expected, rtol=50 * jnp.finfo(dtype).eps)
+    w = sparsity.random_projections(key, 5, 4, dtype=dtype)
+    by_hand = np.exp(np.asarray(x) @ np.asarray(w).T - (np.asarray(x) ** 2).sum(-1, keepdims=True) / 2) / 5**0.5
+    np.testing.assert_allclose(expected, by_hand, rtol=50 * jnp.finfo(dtype).eps)
+
+
+def test_moments_of_gaussian_keys_against_quadrature(dtype):
+    w, sigma = [0.3, -1.7, 4.0], 0.6
+    mean, cov = sparsity.positive_feature_moments(jnp.asarray(w, dtype)[:, None], sigma)
+    assert mean.dtype == cov.dtype == dtype
+    w = [float(v) for v in jnp.asarray(w, dtype)]
+    density = lambda k: mp.npdf(k / sigma) / sigma  # noqa: E731
+    phi = lambda v, k: mp.exp(v * k - k * k / 2) / mp.sqrt(3)  # noqa: E731
+    integral = lambda f: float(mp.quad(lambda k: f(k) * density(k), [-8, 0, 8]))  # noqa: E731
+    first = np.array([integral(lambda k, v=v: phi(v, k)) for v in w])
+    second = np.array([[integral(lambda k, u=u, v=v: phi(u, k) * phi(v, k)) for u in w] for v in w])
+    eps = float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(mean, first, rtol=20 * eps)
+    np.testing.assert_allclose(cov, second - np.outer(first, first), rtol=100 * eps, atol=100 * eps)
+
+
+def test_moments_give_the_sparsity_of_sampled_keys(x64, key):
+    w = sparsity.random_projections(key, 24, 5, orthogonal=True, dtype=jnp.float64)
+    q, sigma = jnp.asarray([0.5, 0.1, -0.4, 0.2, 0.0]), 0.5
+    phi = jnp.exp(w @ q - q @ q / 2)
+    closed = float(sparsity.nonnegative_linear(phi, *sparsity.positive_feature_moments(w, sigma)))
+    keys = np.random.default_rng(0).normal(size=(200_000, 5)) * sigma
+    row = np.exp(keys @ np.asarray(w).T - (keys**2).sum(-1, keepdims=True) / 2) @ np.asarray(phi)
+    first, second = row.mean(), (row**2).mean()
+    error = (row / first - row**2 / (2 * second)).std() / len(row) ** 0.5
+    assert abs(first / second**0.5 / closed - 1) < 5 * error
+
+
+def test_rate_integrals_against_quadrature(x64):
+    """d = 1: the averages over tilted keys of the covariance e^{(q+k)(q+k′)}, on a grid."""
+    gamma, sigma = 0.3, 0.5
+    q = gamma / sigma
+    z = np.linspace(-14, 14, 2801)
+    weight = np.exp(-z * z / 2) / np.sqrt(2 * np.pi) * (z[1] - z[0])
+    y = {a: q + a * sigma**2 * q + sigma * z for a in (1, 2)}
+    g = {(a, b): weight @ np.exp(np.outer(y[a], y[b])) @ weight for a, b in ((1, 1), (1, 2), (2, 2))}
+    noise = weight @ np.exp(y[2] ** 2)
+    bias, variance = sparsity.positive_features_rate(gamma, sigma, 1)
+    assert abs(bias - (-(noise - 1) / 2 + 1.5 * (g[2, 2] - 1) - (g[1, 2] - 1))) < 1e-12
+    assert abs(variance - (g[1, 1] + g[2, 2] - 2 * g[1, 2])) < 1e-12
+
+
+def test_rate_against_simulated_features(x64):
+    """2 dimensions, m = 256: mean and variance of S over draws, S exact for each draw."""
+    gamma, sigma, width, count, draws = 0.1, 0.2, 2, 256, 1500
+    q = np.zeros(width)
+    q[0] = gamma / sigma
+    w = np.random.default_rng(0).normal(size=(draws, count, width))
+    w[1::2] = -w[::2] * [1, -1]  # antithetic along q
+    u = np.exp(w @ q - q @ q / 2)
+    moments = jax.jit(jax.vmap(lambda w: sparsity.positive_feature_moments(w, sigma)))(w)
+    s = np.asarray(jax.jit(jax.vmap(sparsity.nonnegative_linear))(u, *moments)) / np.exp(-(gamma**2) / 2) - 1
+    bias, variance = (float(value) for value in sparsity.positive_features_rate(gamma, sigma, width))
+    pairs = s.reshape(-1, 2).mean(1)
+    assert abs(pairs.mean() - bias / count) < 5 * pairs.std() / len(pairs) ** 0.5 + 10 * (bias / count) ** 2
+    assert abs(s.var() * count / variance - 1) < 0.25
+
+
+def test_where_there_is_no_rate():
+    bias, variance = sparsity.positive_features_rate(1.0, jnp.asarray([0.3, 0.6, 0.75, 0.99, 1.0, 2.0]), 16)
+    assert list(np.isfinite(bias)) == [True, True, False, False, False, False]
+    assert list(np.isfinite(variance)) == [True, True, True, False, False, False]
+    assert np.all(bias[:2] < 0) and np.all(variance[:3] > 0)
+    assert sparsity.positive_features_rate(jnp.zeros((3, 1)), 0.5, jnp.arange(1, 5))[0].shape == (3, 4)
+    slopes = jax.jit(jax.grad(lambda g, s: sparsity.positive_features_rate(g, s, 4)[0], (0, 1)))(0.3, 0.4)
+    assert all(np.isfinite(slope) for slope in slopes)
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_bad_input(key):
+    x = jnp.ones((3, 2))
+    for make in (sparsity.positive_random_features, sparsity.trigonometric_random_features):
+        with pytest.raises(TypeError, match="`key` must be one typed key"):
+            make(0, x, 4)
+        with pytest.raises(TypeError, match="`x` must be a floating-point array"):
+            make(key, jnp.ones((3, 2), int), 4)
+        with pytest.raises(ValueError, match="`x` must be finite"):
+            make(key, x * jnp.nan, 4)
+        with pytest.raises(ValueError, match="`count` must be an integer >= 1, got 0"):
+            make(key, x, 0)
+        with pytest.raises(TypeError, match="`orthogonal` must be a bool"):
+            make(key, x, 4, orthogonal="yes")
+    with pytest.raises(ValueError, match="`width` must be an integer >= 1"):
+        sparsity.random_projections(key, 4, 0)
+    with pytest.raises(TypeError, match="`dtype` must be a floating-point dtype"):
+        sparsity.random_projections(key, 4, 2, dtype=int)
+    with pytest.raises(ValueError, match="`sigma` must be > 0"):
+        sparsity.positive_feature_moments(x, 0.0)
+    with pytest.raises(ValueError, match="`sigma` must be one number"):
+        sparsity.positive_feature_moments(x, jnp.ones(2))
+    with pytest.raises(ValueError, match=r"`projections` must be a floating-point array of shape \(feature, width\)"):
+        sparsity.positive_feature_moments(jnp.ones(3), 1.0)
+    with pytest.raises(ValueError, match="`dim` must be >= 1"):
+        sparsity.positive_features_rate(1.0, 0.5, 0)
