@@ -1,0 +1,178 @@
+"""Quadratic against linear attention: from how many tokens on sums are cheaper than pairs, in time and in memory."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+
+from experiments import figure, style
+from experiments.figure import About
+from experiments.figures._timing import crossing, rounds
+from experiments.ledger import Claim, within
+from rc_jax import attention
+
+SOURCE = "Katharopoulos et al. 2020"
+OWN = "count of multiplications"
+ABOUT = About(
+    title="Quadratic and linear attention: where they cross",
+    caption=(
+        "Whole layers of one width, projections included: softmax over pairs of tokens, linear weights over pairs, and "
+        "the same linear weights from sums over tokens, full and causal. Left: time of a call (medians and quartiles "
+        "of calls in turns). Middle: time of the layers that see pairs over that of sums; they cross where the line is "
+        "1, predicted at d_head tokens and at d_head + chunk where causal (dotted). Right: memory that XLA sets "
+        "aside. Times are this machine's, in float32."
+    ),
+    formula="2 n² d = 2 n d d_head at n = d_head;   causal: 2 n d (d_head + chunk), n = d_head + chunk",
+    minutes={"smoke": 0.1, "quick": 0.35, "full": 3.0},
+)
+SIDES = {
+    "softmax": ("softmax, pairs", "softmax"), "pairs": ("linear, pairs", "linear"),
+    "sums": ("linear, sums", "mlp"), "causal": ("linear, causal sums", "full"),
+}  # fmt: skip
+FACTOR = 2.0  # of a predicted crossover
+GAIN = (0.5, 1.5)  # exponents of ratios of times; ratios are of calls in turns, and a slow minute drops out
+Data = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec(figure.Spec):
+    """Shape of the layer, numbers of tokens, run length of causal sums, and seconds of timing at each number."""
+
+    d_model: int = 256
+    heads: int = 1  # one wide head: where sums and pairs cross, they are half as much work as the projections
+    chunk: int = 128
+    powers: tuple[int, int] = (6, 12)
+    seconds: float = 0.8
+    least: int = 3
+
+
+PRESETS = {
+    "smoke": Spec(d_model=16, heads=2, chunk=8, powers=(4, 6), seconds=0.02),
+    "quick": Spec(),
+    "full": Spec(powers=(5, 13), seconds=10.0, least=7),
+}
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """By layer and number of tokens: quartiles of seconds and bytes; the largest difference of sums and pairs."""
+    tokens = 2 ** np.arange(spec.powers[0], spec.powers[1] + 1)
+    seconds, memory, gaps = [], [], []
+    for n in tokens:
+        calls, held, gap = _layers(spec, int(n))
+        timed = rounds(calls, spec.seconds, spec.least)
+        seconds.append([np.quantile(timed[name], [0.25, 0.5, 0.75]) for name in SIDES])
+        memory.append([held[name] for name in SIDES])
+        gaps.append(gap)
+    return {
+        "tokens": tokens, "shape": np.array([spec.d_model, spec.heads, spec.chunk]),
+        "seconds": np.array(seconds), "memory": np.array(memory, float), "gap": np.array(gaps),
+    }  # fmt: skip
+
+
+def _layers(spec: Spec, n: int) -> tuple[dict[str, Callable[[], jax.Array]], dict[str, int], float]:
+    """Compiled layers as calls without arguments, the bytes each sets aside, and the difference of sums and pairs."""
+    linear = attention.AttentionSpec(d_model=spec.d_model, heads=spec.heads, weights="linear")
+    soft, causal = dataclasses.replace(linear, weights="softmax"), dataclasses.replace(linear, causal=True)
+    params = attention.init(jax.random.key(spec.seed), linear, dtype="float32")
+    x = jnp.asarray(np.random.default_rng(spec.seed).normal(size=(n, spec.d_model)), jnp.float32)
+    layers: dict[str, Callable] = {
+        "softmax": lambda params, x: attention.attend(params, x, soft),
+        "pairs": lambda params, x: attention.attend(params, x, linear),
+        "sums": lambda params, x: attention.linear_attend(params, x, linear),
+        "causal": lambda params, x: attention.linear_attend(params, x, causal, chunk=spec.chunk),
+    }
+    calls, held = {}, {}
+    for name, layer in layers.items():
+        compiled = jax.jit(layer).lower(params, x).compile()
+        analysis = compiled.memory_analysis()
+        held[name] = -1 if analysis is None else analysis.temp_size_in_bytes
+        calls[name] = lambda compiled=compiled: compiled(params, x)
+    pairs = calls["pairs"]()
+    return calls, held, float(jnp.max(jnp.abs(calls["sums"]() - pairs)) / jnp.max(jnp.abs(pairs)))
+
+
+def _predicted(data: Data) -> dict[str, float]:
+    """Numbers of tokens at which multiplications are equal: of full sums and of causal ones."""
+    d, heads, chunk = (int(each) for each in data["shape"])
+    return {"sums": d / heads, "causal": d / heads + chunk}
+
+
+def _ratio(data: Data, over: str, under: str) -> np.ndarray:
+    middle = dict(zip(SIDES, data["seconds"][:, :, 1].T, strict=True))
+    return middle[over] / middle[under]
+
+
+def plot(data: Data) -> Drawing:
+    """Time; ratios; memory."""
+    drawing, (time, ratio, memory) = style.figure(columns=3, width=5.0, height=4.6)
+    n = data["tokens"]
+    for index, (label, meaning) in enumerate(SIDES.values()):
+        low, middle, high = 1e3 * data["seconds"][:, index].T
+        marker = style.MARKERS[index]
+        style.bands(time, n, low, middle, high, meaning=meaning, label=label, marker=marker)
+        memory.plot(n, data["memory"][:, index] / 2**20, color=style.colour(meaning), marker=marker, label=label)
+    style.labels(time, "n, number of tokens", "time of a layer (ms)", "Time")
+    style.labels(memory, "n, number of tokens", "memory set aside (MiB)", "Memory")
+    _plot_ratio(ratio, data)
+    for ax in (time, ratio, memory):
+        ax.set_xscale("log", base=2)
+        if ax is not ratio:
+            ax.set_yscale("log")
+        style.legend(ax, "below", columns=2)
+    return drawing
+
+
+def _plot_ratio(ax: Axes, data: Data) -> None:
+    n = data["tokens"]
+    for index, (over, under) in enumerate((("pairs", "sums"), ("softmax", "sums"), ("pairs", "causal"))):
+        look = style.cycle(index)
+        ax.plot(
+            n, _ratio(data, over, under), label=f"{SIDES[over][0]} / {SIDES[under][0].removeprefix('linear, ')}", **look
+        )
+    for name, place in _predicted(data).items():
+        ax.axvline(place, linestyle=":", color=style.colour("theory"), linewidth=1.2,
+                   label="predicted" if name == "sums" else None)  # fmt: skip
+    style.reference(ax, y=1)
+    ax.set_yscale("log", base=2)
+    ax.yaxis.set_major_formatter("{x:g}")
+    d, heads, chunk = data["shape"]
+    style.labels(
+        ax, "n, number of tokens", "time of pairs / time of sums", f"d = {d}, d_head = {d // heads}, chunk = {chunk}"
+    )
+
+
+def _slope(values: np.ndarray, tokens: np.ndarray) -> float:
+    """Exponent over the last two doublings."""
+    return float(np.log(values[-1] / values[-3]) / np.log(tokens[-1] / tokens[-3]))
+
+
+def claims(data: Data) -> list[Claim]:
+    """Equal numbers, exponents, crossings."""
+    n, at, predicted = data["tokens"], list(SIDES).index, _predicted(data)
+    found = [
+        within("linear-equal", "sums give the numbers that pairs give", SOURCE, "equal", data["gap"].max(), 0, 1e-5,
+               note="largest difference over largest output, float32"),
+    ]  # fmt: skip
+    for over, under in (("pairs", "sums"), ("pairs", "causal"), ("softmax", "sums")):
+        found.append(within(
+            f"linear-gain-{over}-{under}", f"{SIDES[over][0]} against {SIDES[under][0]}: the gain grows as n, not as 1",
+            SOURCE, 1, _slope(_ratio(data, over, under), n), *GAIN,
+            note=f"exponent of the ratio of times from n = {n[-3]} to {n[-1]}, projections included; nearer to 1 than "
+            "to 0 or 2",
+        ))  # fmt: skip
+    for name, low, high in (("pairs", 1.9, 2.1), ("sums", 0.8, 1.1), ("causal", 0.8, 1.1)):
+        found.append(within(f"linear-memory-{name}", f"memory of {SIDES[name][0]}", SOURCE, round(low + 0.1),
+                            _slope(data["memory"][:, at(name)], n), low, high, note="exponent in n"))  # fmt: skip
+    for over, under in (("pairs", "sums"), ("pairs", "causal"), ("softmax", "sums")):
+        place = predicted[under]
+        low = 0 if over == "softmax" else place / FACTOR
+        found.append(within(
+            f"linear-crossing-{over}-{under}", f"{SIDES[over][0]} against {SIDES[under][0]}: times cross", OWN,
+            f"{place:g}" if low else f"before {FACTOR:g} × {place:g}", crossing(n, _ratio(data, over, under)), low,
+            FACTOR * place, note="tokens, medians of whole layers; to a factor of 2 of equal multiplications",
+        ))  # fmt: skip
+    return found
