@@ -1,0 +1,247 @@
+"""Which attention can focus: sparsity S of every way from logits to weights, on one colour scale."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.figure import Figure
+
+import experiments.figure
+from experiments import style
+from experiments.figure import About
+from experiments.ledger import Claim, on_range, within
+from rc_jax import sparsity
+
+SU = "Su Jianlin, kexue.fm/archives/9889"
+OWN = "this package's own result"
+FOCUS = 0.05  # S below which a row counts as focused, and above which a floor counts as one
+SHARE, POWER, FEATURES, LONGEST = 1 / 16, 6, 64, 4096
+ABOUT = About(
+    title="Which attention can focus?",
+    caption=(
+        "Sparsity S of a row of many weights (dark: focused) against what it depends on, one colour scale. Twelve "
+        "panels: weights f(logit), logits of mean β and deviation γ. Then what does not see (β, γ) of a logit: linear "
+        f"attention (features elu + 1 of key coordinates of mean β and deviation γ, an even query of {FEATURES} "
+        "features; and any features against their spread and the query's unevenness), powers of cosine similarity, and "
+        f"decay. Titles are verdicts computed from the maps and from points beyond them: S < {FOCUS:g} with γ at every "
+        "β/γ; only towards β/γ → −∞; only by position; or a floor. White line: S = 0.05."
+    ),
+    formula="S = E|f(β + γε)|/√E f(β + γε)²",
+    minutes={"smoke": 0.1, "quick": 0.2, "full": 1.5},
+)
+BY_QUADRATURE = ("signed_exponential", "relu", "softplus", "sigmoid", "elu_plus_one", "tanh")
+SPLITS = (0.0, *(sign * 2.0**k for k in range(-2, 5) for sign in (-1, 1)))  # panels narrow where these bend
+MAPPED = (
+    ("softmax", "softmax"), ("top", "softmax of the top 1/16"), ("signed_exponential", "sign(x) e^|x|"),
+    ("relu_squared", "relu²"), ("relu", "relu"), ("softplus", "softplus"), ("sigmoid", "sigmoid"),
+    ("elu_plus_one", "elu + 1"), ("identity", "identity"), ("power6", "x⁶"), ("tanh", "tanh"),
+    ("cosine_squared", "cos² x"), ("linear", "linear, elu + 1 features"),
+)  # fmt: skip
+Data = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Spec(experiments.figure.Spec):
+    """Points of each map along each axis."""
+
+    dtype: str = "float64"
+    points: int = 49
+
+
+PRESETS = {"smoke": Spec(points=13), "quick": Spec(), "full": Spec(points=193)}
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """S on the map, and beyond it: `far_…` at β/γ = ±30 and for γ down to 2⁻¹⁰."""
+    inner = np.linspace(-8, 4, spec.points), 2.0 ** np.linspace(-4, 4, spec.points)
+    outer = (
+        np.array([-30.0, -15.0, -8.0, -4.0, -2.0, -1.0, 0.0, 4.0, 15.0, 30.0]),
+        2.0 ** np.array([-10.0, -7.0, -4.0, 0, 2, 3]),
+    )
+    data = {"ratio": inner[0], "gamma": inner[1], "far_ratio": outer[0], "far_gamma": outer[1]}
+    ratio, gamma = (np.concatenate(pair) for pair in zip(inner, outer, strict=True))
+    maps = {name: np.asarray(value) for name, value in _maps(ratio, gamma, spec.dtype).items()}
+    cut = spec.points  # what is inside of one and outside of the other is not used
+    data |= {name: value[..., :cut, :cut] for name, value in maps.items()}
+    data |= {f"far_{name}": value[..., cut:, cut:] for name, value in maps.items()}
+    square = sparsity.from_kernel(sparsity.power(2).f, 0.0, 1.0)  # what cos² becomes at β = π/2 as γ → 0
+    return data | _others(spec) | {"limit_cosine_squared": np.asarray(square)}
+
+
+def _maps(ratio: np.ndarray, gamma: np.ndarray, dtype: str) -> dict[str, Array]:
+    """S of everything that depends on (β/γ, γ): (γ, β/γ)."""
+    g, r = jnp.broadcast_arrays(jnp.asarray(gamma, dtype)[:, None], jnp.asarray(ratio, dtype)[None])
+    values, errors = _integrals(r, g)
+    found = dict(zip(BY_QUADRATURE, values, strict=True)) | {"error": errors}
+    even, odd = (jnp.exp(-2 * k * k * g * g) * jnp.cos(2 * k * r * g) for k in (1, 2))
+    spread = jnp.sqrt(1 / jnp.square(jnp.maximum(found["elu_plus_one"], 1e-300)) - 1)  # σ̃/μ̃ of one feature
+    uneven = jnp.full_like(spread, FEATURES**-0.5)
+    power = sparsity.power(POWER)
+    at_ratio = sparsity.from_kernel(power.f, r[0], jnp.ones_like(r[0]), kinks=(0.0,))
+    return found | {
+        "softmax": sparsity.exponential(g),
+        "top": sparsity.top_share_exponential(g, SHARE),
+        "relu_squared": sparsity.relu_squared(r, jnp.ones_like(r)),
+        "identity": sparsity.identity(r, jnp.ones_like(r)),
+        "power6": jnp.broadcast_to(at_ratio[None], r.shape),
+        "cosine_squared": sparsity.from_moments((1 + even) / 2, (3 + 4 * even + odd) / 8),
+        "linear": 1 / jnp.hypot(jnp.ones_like(spread), spread * uneven),
+    }
+
+
+@jax.jit
+def _integrals(ratio: Array, gamma: Array) -> tuple[Array, Array]:
+    """S by quadrature and its error, (kernel, γ, β/γ): one program for all kernels."""
+    kernels = [sparsity.KERNELS[name].f for name in BY_QUADRATURE]
+    kernels[0] = lambda x: jnp.exp(jnp.abs(x) - 64)  # |sign(x) e^|x|| over a number: S is the same, and fits
+
+    def row(case: tuple[Array, Array, Array]) -> sparsity.Estimate:
+        index, r, g = case
+        return sparsity.from_kernel_with_error(lambda x: jax.lax.switch(index, kernels, x), r * g, g, kinks=SPLITS)
+
+    count, (rows, columns) = len(kernels), ratio.shape
+    index = jnp.repeat(jnp.arange(count), rows)
+    found = jax.lax.map(row, (index, jnp.tile(ratio, (count, 1)), jnp.tile(gamma, (count, 1))))
+    return found.value.reshape(count, rows, columns), found.error.reshape(count, rows, columns)
+
+
+def _others(spec: Spec) -> dict[str, np.ndarray]:
+    """What sees neither β nor γ, against what it does see."""
+    uneven = FEATURES ** -np.linspace(0.5, 0, spec.points)
+    spread = 10.0 ** np.linspace(-1, 1, spec.points)
+    power, dim = 2.0 ** np.linspace(0, 5, spec.points), 2.0 ** np.linspace(0, 12, spec.points)
+    half, n = 2.0 ** np.linspace(-1, 12, spec.points), 2.0 ** np.linspace(0, math.log2(LONGEST), spec.points)
+    lam = 0.5 ** (1 / half)  # λ^half = 1/2
+    return {
+        "uneven": uneven, "spread": spread, "power": power, "dim": dim, "half": half, "n": n,
+        "features": 1 / np.hypot(1, spread[:, None] * uneven),
+        "cosine_similarity": np.asarray(sparsity.cosine_similarity_power(power[:, None], dim)),
+        "cosine_floor": np.asarray(sparsity.cosine_similarity_power(POWER, 2.0**50)),
+        "decay": np.asarray(sparsity.decay(lam[:, None], n)),
+        "decay_half": np.asarray(sparsity.decay(0.5, n)),
+    }  # fmt: skip
+
+
+def _floor(data: Data, name: str) -> float:
+    """The least S on the map and beyond it."""
+    return float(min(np.min(data.get(f"{where}{name}", np.inf)) for where in ("", "far_", "limit_")))
+
+
+def _with_gamma(data: Data, name: str) -> np.ndarray:
+    """S at the largest γ, for every β/γ of the map."""
+    return data[name][-1]
+
+
+def _towards(data: Data, name: str) -> tuple[float, float]:
+    """S at the left end of the map where it is least, and the least S at any β/γ ≥ 0."""
+    right = data[name][:, data["ratio"] >= 0].min()
+    far = data[f"far_{name}"][:, data["far_ratio"] >= 0]
+    return float(data[name][:, 0].min()), float(min(right, np.nanmin(far)))
+
+
+def _verdict(data: Data, name: str) -> str:
+    """What the map says."""
+    if np.all(_with_gamma(data, name) < FOCUS):
+        return "focuses with γ"
+    left, right = _towards(data, name)
+    if left < FOCUS <= right:
+        return "only as β/γ → −∞"
+    return f"cannot: S ≥ {_floor(data, name):.3f}" if _floor(data, name) >= FOCUS else "in places"
+
+
+def plot(data: Data) -> Figure:
+    """Sixteen maps and one bar."""
+    drawing, axes = style.figure(columns=4, rows=4, width=3.35, height=2.75)
+    images = []
+    for ax, (name, title) in zip(axes, MAPPED, strict=False):
+        images.append(_draw(ax, data["ratio"], data["gamma"], data[name], f"{title}\n{_verdict(data, name)}"))
+        ax.set_yscale("log", base=2)
+        ax.set_xticks([-8, -4, 0, 4])
+        style.labels(ax, "β/γ", "γ (nats)")
+    uneven, cosine, decay = axes[len(MAPPED) :]
+    _draw(uneven, data["uneven"], data["spread"], data["features"], "linear, any features\nonly if spread ≫ mean")
+    uneven.set(xscale="log", yscale="log")
+    uneven.set_xticks([1 / 8, 1 / 4, 1 / 2, 1], ["1/8", "1/4", "1/2", "1"])
+    uneven.minorticks_off()
+    style.labels(uneven, "‖q̃‖₂/‖q̃‖₁ (1/√d … 1)", "σ̃/μ̃")
+    floor = float(data["cosine_floor"])
+    _draw(cosine, data["dim"], data["power"], data["cosine_similarity"],
+          f"cos(angle)$^m$, no γ\ncannot: m = 6: S ≥ {floor:.3f}")  # fmt: skip
+    cosine.set_xscale("log", base=2)
+    cosine.set_yscale("log", base=2)
+    style.labels(cosine, "d, dimension of the keys", "m, power")
+    lowest = data["decay_half"][-1]
+    _draw(decay, data["n"], data["half"], data["decay"],
+          "decay λ^(n−j)\n" + ("only by position, with n" if lowest < FOCUS else "in places"))  # fmt: skip
+    decay.set_xscale("log", base=2)
+    decay.set_yscale("log", base=2)
+    style.labels(decay, "n, positions", "log 2/log(1/λ), half-life")
+    bar = drawing.colorbar(images[0], ax=axes, label="sparsity S", extend="min", shrink=0.5, aspect=40)
+    bar.set_ticks([-3, -2, math.log10(FOCUS), -1, 0], labels=["0.001", "0.01", f"{FOCUS:g}", "0.1", "1"])
+    return drawing
+
+
+def _draw(ax: Axes, x: np.ndarray, y: np.ndarray, value: np.ndarray, title: str) -> QuadMesh:
+    logs = np.log10(np.clip(np.nan_to_num(value, nan=1e-300), 1e-300, None))
+    image = ax.pcolormesh(x, y, logs, vmin=-3, vmax=0, cmap="viridis", shading="gouraud", rasterized=True)
+    if logs.min() < math.log10(FOCUS) < logs.max():
+        ax.contour(x, y, logs, levels=[math.log10(FOCUS)], colors="white", linewidths=1, linestyles="solid")
+    ax.set_title(title, fontsize=9.5)
+    ax.grid(False)
+    return image
+
+
+def claims(data: Data) -> list[Claim]:
+    """One for each class of weights; thresholds are `FOCUS` and the closed forms."""
+    titles = dict(MAPPED)
+    found = [
+        _gamma_claim(data, "softmax", ("softmax",), SU),
+        _gamma_claim(data, "signed", ("top", "signed_exponential"), OWN),
+    ]
+    found += [
+        _relative_claim(data, "relu2", ("relu_squared",), SU),
+        _relative_claim(data, "relu", ("relu", "softplus", "sigmoid", "elu_plus_one"), OWN),
+    ]
+    flat = ("power6", "tanh", "cosine_squared")
+    floors = np.array([*(_floor(data, name) for name in flat), data["cosine_floor"]])
+    root = math.sqrt(2 / math.pi)
+    bound = 1 / math.sqrt(1 + (math.pi - 1) / FEATURES)
+    right = _towards(data, "linear")[1]
+    return [
+        *found,
+        within("focus-identity", "identity cannot focus: least S anywhere", SU, "√(2/π) = 0.798",
+               _floor(data, "identity"), root - 1e-6, root + 2e-3),
+        on_range("focus-cannot", f"x⁶, tanh, cos² and cosine similarity⁶ cannot focus: least S ≥ {FOCUS:g}", OWN,
+                 f"≥ {FOCUS:g}", floors, floors >= FOCUS, [*(titles[name] for name in flat), "cos(angle)⁶"]),
+        within("focus-linear", f"linear attention, even query of {FEATURES} elu + 1 features: least S where β ≥ 0", SU,
+               f"≥ 1/√(1 + (π − 1)/{FEATURES}) = {bound:.3f}", right, bound - 1e-6, 1,
+               note=f"keys far below 0 leave features almost always 0: S = {data['linear'].min():.3g} at β/γ = −8"),
+        within("focus-decay", f"decay λ = 1/2 focuses by position alone: S at n = {LONGEST}", SU,
+               f"√(3/{LONGEST}) = {math.sqrt(3 / LONGEST):.4f}", data["decay_half"][-1],
+               0.99 * math.sqrt(3 / LONGEST), 1.01 * math.sqrt(3 / LONGEST)),
+        within("focus-error", "largest bound of the quadrature's error on any map", OWN, "< 0.001",
+               max(data["error"].max(), data["far_error"].max()), 0, 1e-3, note="S itself is between 0 and 1"),
+    ]  # fmt: skip
+
+
+def _gamma_claim(data: Data, key: str, names: tuple[str, ...], source: str) -> Claim:
+    worst = np.array([_with_gamma(data, name).max() for name in names])
+    return on_range(
+        f"focus-{key}", f"{', '.join(names)}: focuses as γ grows, whatever β is (S < {FOCUS:g} at γ = 16, all β/γ)",
+        source, "S → 0", worst, worst < FOCUS, names, note="largest S over −8 ≤ β/γ ≤ 4",
+    )  # fmt: skip
+
+
+def _relative_claim(data: Data, key: str, names: tuple[str, ...], source: str) -> Claim:
+    left, right = (np.array(side) for side in zip(*(_towards(data, name) for name in names), strict=True))
+    return on_range(
+        f"focus-{key}", f"{', '.join(names)}: only as β/γ → −∞ (S < {FOCUS:g} at β/γ = −8, never where β ≥ 0)",
+        source, "S → 0 as β/γ → −∞ only", right, (left < FOCUS) & (right >= FOCUS), names,
+        note=f"measured: least S where β ≥ 0; at β/γ = −8: {left.max():.1e} at most",
+    )  # fmt: skip
