@@ -122,7 +122,7 @@ def _time(loss: Callable[[jax.Array], jax.Array], lead: jax.Array, step: float) 
         logits, time = state
         middle = logits - step / 2 * slope(logits)
         ahead = logits[:, 0] > logits[:, 1]
-        return jnp.where(ahead[:, None], logits - step * slope(middle), logits), time + step * ahead
+        return jnp.where(ahead[:, None], logits - step * slope(middle), logits), time + jnp.where(ahead, step, 0)
 
     start = jnp.stack([lead, jnp.zeros_like(lead)], 1), jnp.zeros_like(lead)
     return jax.lax.while_loop(lambda state: (state[0][:, 0] > state[0][:, 1]).any(), go, start)[1]
