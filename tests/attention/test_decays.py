@@ -96,6 +96,17 @@ def test_special_cases(x64):
     np.testing.assert_allclose(still, over_sums(linear, np.tri(7, dtype=bool)), rtol=1e-12)
 
 
+def test_the_inverse_of_a_gate_has_two_diagonals(x64):
+    """P = D⁻¹T and T⁻¹ = I − λ·shift, λ of the row: exact, with determinant Π p_ii > 0."""
+    params, x = draw(GATED, 9)
+    gates = jax.nn.sigmoid(jnp.einsum("nd,hd->hn", x, params.gate) + params.gate_bias[:, None])
+    for rows, gate in zip(np.asarray(attention.attention_weights(params, x, GATED)), np.asarray(gates), strict=True):
+        sums = 1 / rows.diagonal()
+        expected = np.diag(sums) - np.diag(gate[1:] * sums[:-1], -1)
+        np.testing.assert_allclose(np.linalg.inv(rows), expected, rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(np.linalg.det(rows), rows.diagonal().prod(), rtol=1e-12)
+
+
 def test_the_past_is_forgotten_at_a_decay_of_zero(x64):
     params, x = draw(CHANNELS)
     gone = params._replace(decay=jnp.zeros_like(params.decay))
