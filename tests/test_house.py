@@ -42,6 +42,7 @@ CLOSED = {
         "cosines",
         "decaying",
         "features",
+        "gated_decay",
         "random_feature_rates",
         "rectified",
         "smooth",
@@ -55,7 +56,7 @@ SIMULATED = {
 }
 COMMON = {
     "scale": {"cross_entropy", "entropy", "gradient", "implicit", "jacobian", "root", "rows"},
-    "sparsity": {"kernels", "measure", "moments"},
+    "sparsity": {"inequality", "kernels", "measure", "moments"},
 }
 
 
@@ -140,6 +141,12 @@ KERNELS = {
     "relu_squared": lambda x, n: sparsity.relu_squared(-n, n),
     "identity": lambda x, n: sparsity.identity(-n, n),
     "decay": lambda x, n: sparsity.decay(1 / n, 8),
+    "kinds of decay": lambda x, n: (
+        sparsity.channel_decay(n, 1 / n, 8),
+        sparsity.channel_decay_lowest(0.1, n, 1 / (1 + n)),
+        sparsity.gated_decay(jax.nn.log_sigmoid(x)),
+        sparsity.gated_decay_annealed(1 / n, 1 / n, 8),
+    ),
     "feature_moments": lambda x, n: sparsity.feature_moments(x),
     "taylor_exponential": lambda x, n: sparsity.taylor_exponential(-n, n, 5),
     "random features": lambda x, n: (
@@ -150,6 +157,7 @@ KERNELS = {
     ),
     "from_kernel": lambda x, n: sparsity.from_kernel(jax.nn.softplus, -n, n),
     "from_kernel_with_error": lambda x, n: sparsity.from_kernel_with_error(jax.nn.relu, -n, n, kinks=(0.0,)),
+    "inequality": lambda x, n: (sparsity.gini(x), sparsity.renyi_sparsity(x, n[0]), sparsity.kurtosis(x)),
     "top share, cosines": lambda x, n: sparsity.top_share_exponential(n, 0.1) + sparsity.cosine_similarity_power(n, 64),
     "special": lambda x, n: (special.log_bessel_i(1.5, n), special.log_hyp0f1(2.5, n), special.lambert_w0(n)),
 }

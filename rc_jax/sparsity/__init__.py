@@ -1,8 +1,9 @@
 """Can attention focus? The sparsity of weights: measured, in closed form, and by quadrature for any kernel."""
 
 from rc_jax.sparsity.cosines import cosine_similarity_power
-from rc_jax.sparsity.decaying import decay
+from rc_jax.sparsity.decaying import channel_decay, channel_decay_lowest, decay
 from rc_jax.sparsity.features import feature_moments, nonnegative_linear, nonnegative_linear_iid
+from rc_jax.sparsity.gated_decay import gated_decay, gated_decay_annealed
 from rc_jax.sparsity.kernels import KERNELS, Kernel, cosine_power, power
 from rc_jax.sparsity.kinks import locate_kinks
 from rc_jax.sparsity.measure import norm_ratio, sparsity
@@ -23,6 +24,8 @@ __all__ = [
     "KERNELS",
     "Estimate",
     "Kernel",
+    "channel_decay",
+    "channel_decay_lowest",
     "cosine_power",
     "cosine_similarity_power",
     "decay",
@@ -31,6 +34,8 @@ __all__ = [
     "from_kernel",
     "from_kernel_with_error",
     "from_moments",
+    "gated_decay",
+    "gated_decay_annealed",
     "identity",
     "locate_kinks",
     "log_relu_squared",
