@@ -24,7 +24,8 @@ ABOUT = About(
         "the same linear weights from sums over tokens, full and causal. Left: time of a call (medians and quartiles "
         "of calls in turns). Middle: time of the layers that see pairs over that of sums; they cross where the line is "
         "1, predicted at d_head tokens and at d_head + chunk where causal (dotted). Right: memory that XLA sets "
-        "aside. Times are this machine's, in float32."
+        "aside; what one fused call holds inside itself is not in that account, so softmax's may drop. Times are this "
+        "machine's, in float32."
     ),
     formula="2 n² d = 2 n d d_head at n = d_head;   causal: 2 n d (d_head + chunk), n = d_head + chunk",
     minutes={"smoke": 0.1, "quick": 0.35, "full": 3.0},
