@@ -113,10 +113,16 @@ def test_every_public_name_is_documented():
 
 
 STACK = network.StackSpec(attention=attention.AttentionSpec(d_model=8, heads=2), depth=3)
+LINEAR = attention.AttentionSpec(d_model=8, heads=2, weights="linear", causal=True)
 KERNELS = {
     "attend": lambda x, n: attention.attend(
         attention.init(jax.random.key(0), STACK.attention), x, STACK.attention, scale=n[0]
     ),
+    "linear_attend": lambda x, n: attention.linear_attend(
+        attention.init(jax.random.key(0), LINEAR), x, LINEAR, chunk=2
+    ),
+    "convolve": lambda x, n: attention.convolve(x, jnp.ones((3, 8, 2)), scale=n[0]),
+    "position codes": lambda x, n: attention.rotary(x + attention.sinusoidal(jnp.arange(4), 8), jnp.arange(4)),
     "network": lambda x, n: network.apply(network.random_layers(jax.random.key(0), STACK), x, STACK),
     "log_residuals": lambda x, n: collapse.log_residuals(network.random_layers(jax.random.key(0), STACK), x, STACK),
     "gradient of log_residuals": lambda x, n: jax.grad(

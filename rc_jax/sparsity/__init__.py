@@ -4,6 +4,7 @@ from rc_jax.sparsity.cosines import cosine_similarity_power
 from rc_jax.sparsity.decaying import channel_decay, channel_decay_lowest, decay
 from rc_jax.sparsity.features import feature_moments, nonnegative_linear, nonnegative_linear_iid
 from rc_jax.sparsity.gated_decay import gated_decay, gated_decay_annealed
+from rc_jax.sparsity.inequality import entropy_sparsity, gini, hoyer, kurtosis, renyi_sparsity
 from rc_jax.sparsity.kernels import KERNELS, Kernel, cosine_power, power
 from rc_jax.sparsity.kinks import locate_kinks
 from rc_jax.sparsity.measure import norm_ratio, sparsity
@@ -29,6 +30,7 @@ __all__ = [
     "cosine_power",
     "cosine_similarity_power",
     "decay",
+    "entropy_sparsity",
     "exponential",
     "feature_moments",
     "from_kernel",
@@ -36,7 +38,10 @@ __all__ = [
     "from_moments",
     "gated_decay",
     "gated_decay_annealed",
+    "gini",
+    "hoyer",
     "identity",
+    "kurtosis",
     "locate_kinks",
     "log_relu_squared",
     "nonnegative_linear",
@@ -48,6 +53,7 @@ __all__ = [
     "power",
     "random_projections",
     "relu_squared",
+    "renyi_sparsity",
     "sparsity",
     "taylor_exponential",
     "taylor_zero",

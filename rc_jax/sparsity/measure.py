@@ -1,34 +1,16 @@
 """How sparse given weights are."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import lax
 from jaxtyping import Array, Float
 
 from rc_jax import _checks
 from rc_jax.sparsity import _inputs
 
 
-def _weights(name: str, value: Any) -> None:
-    if not isinstance(value, jax.Array | np.ndarray) or not jnp.issubdtype(value.dtype, jnp.floating):
-        raise TypeError(f"`{name}` must be a floating-point array, got {_checks.describe(value)}")
-    if value.ndim == 0 or value.size == 0:
-        raise ValueError(
-            f"`{name}` must be an array with at least one entry and one axis, got {_checks.describe(value)}"
-        )
-    _checks.real(name, value)
-
-
-def _axis(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"`{name}` must be an integer, got {_checks.describe(value)}")
-
-
-@_checks.guard(a=_weights, axis=_axis)
+@_checks.guard(a=_inputs.weights, axis=_inputs.index)
 def sparsity(a: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     r"""Sparsity of weights: mean magnitude over root mean square, smaller is sparser.
 
@@ -59,23 +41,18 @@ def sparsity(a: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
         >>> print(f"{even:.6f} {single:.6f}")
         1.000000 0.500000
     """
-    if not -a.ndim <= axis < a.ndim:
-        raise ValueError(f"`axis` must name an axis of `a`, which has {a.ndim}, got axis={axis}")
+    _inputs.along("a", a, axis)
     a = jnp.asarray(a)
     return _sparsity(a.astype(_inputs.working(a.dtype)), axis).astype(a.dtype)
 
 
 @functools.partial(jax.jit, static_argnames="axis")
 def _sparsity(a: Array, axis: int) -> Array:
-    magnitude = jnp.abs(a)
-    largest = lax.stop_gradient(jnp.max(magnitude, axis=axis, keepdims=True))  # S is scale-free: no gradient is lost
-    empty = largest == 0
-    inverse_root = lax.rsqrt(jnp.where(empty, 1, largest))  # applied twice: 1/largest may underflow where this does not
-    magnitude = jnp.where(empty, 1, magnitude * inverse_root * inverse_root)
+    magnitude = _inputs.relative(a, axis)
     return jnp.mean(magnitude, axis=axis) / jnp.sqrt(jnp.mean(jnp.square(magnitude), axis=axis))
 
 
-@_checks.guard(q=_weights, axis=_axis)
+@_checks.guard(q=_inputs.weights, axis=_inputs.index)
 def norm_ratio(q: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     r"""How unequal the entries of a feature vector are: ‖q‖₂/‖q‖₁, between 1/√d (all equal) and 1 (a single entry).
 
@@ -101,7 +78,6 @@ def norm_ratio(q: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
         >>> print(f"{even:.6f} {single:.6f}")
         0.500000 1.000000
     """
-    if not -q.ndim <= axis < q.ndim:
-        raise ValueError(f"`axis` must name an axis of `q`, which has {q.ndim}, got axis={axis}")
+    _inputs.along("q", q, axis)
     q = jnp.asarray(q)
     return (q.shape[axis] ** -0.5 / sparsity(q, axis)).astype(q.dtype)

@@ -1,0 +1,211 @@
+"""Measures of sparsity beside S: Gini, Hoyer, entropies of every order, kurtosis. Larger is sparser.
+
+All take magnitudes, are blind to scale, and call a row of zeros even, as a constant row is.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rc_jax import _checks
+from rc_jax.sparsity import _inputs
+
+
+@_checks.guard(a=_inputs.weights, axis=_inputs.index)
+def gini(a: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
+    r"""Gini index of weights: G = Σ_i (2i − n − 1)|a|_(i) / (n Σ|a|), magnitudes in ascending order.
+
+    Half the mean difference of two entries over their mean; 0 when all are equal, 1 − 1/n when one holds everything.
+    For many keys and f = exp it is erf(γ/2).
+
+    Args:
+        a: Weights of any shape.
+        axis: The axis of the n weights.
+
+    Returns:
+        G, with `axis` removed; a pure number.
+
+    Raises:
+        TypeError: `a` is not a floating-point array.
+        ValueError: `a` is empty or a scalar, holds a non-finite number, or lacks `axis`.
+
+    Source: Gini (1912); as a measure of sparsity, Hurley and Rickard (2009).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rc_jax import sparsity
+        >>> print(sparsity.gini(jnp.array([0.0, 0.0, 3.0, 0.0])))
+        0.75
+    """
+    return _measured(_gini, a, axis)
+
+
+@_checks.guard(a=_inputs.weights, axis=_inputs.index)
+def hoyer(a: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
+    r"""Hoyer's sparsity: (√n − ‖a‖₁/‖a‖₂)/(√n − 1) = (1 − S)/(1 − 1/√n), from 0 (all equal) to 1 (a single entry).
+
+    A row of one weight gets 0. For many keys and f = exp it is 1 − e^{−γ²/2}.
+
+    Args:
+        a: Weights of any shape.
+        axis: The axis of the n weights.
+
+    Returns:
+        The measure, with `axis` removed; a pure number.
+
+    Raises:
+        TypeError: `a` is not a floating-point array.
+        ValueError: `a` is empty or a scalar, holds a non-finite number, or lacks `axis`.
+
+    Source: Hoyer (2004).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rc_jax import sparsity
+        >>> print(sparsity.hoyer(jnp.array([0.0, 0.0, 3.0, 0.0])))
+        1.0
+    """
+    return _measured(_hoyer, a, axis)
+
+
+@_checks.guard(a=_inputs.weights, axis=_inputs.index)
+def entropy_sparsity(a: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
+    r"""One less the normalised entropy: 1 − H(p)/log n with p = |a|/Σ|a|, from 0 (all equal) to 1 (a single entry).
+
+    A row of one weight gets 0. For many keys and f = exp it is γ²/(2 log n).
+
+    Args:
+        a: Weights of any shape.
+        axis: The axis of the n weights.
+
+    Returns:
+        The measure, with `axis` removed; a pure number.
+
+    Raises:
+        TypeError: `a` is not a floating-point array.
+        ValueError: `a` is empty or a scalar, holds a non-finite number, or lacks `axis`.
+
+    Source: textbook; unnormalised, log n − H, it is Theil's index.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rc_jax import sparsity
+        >>> print(f"{sparsity.entropy_sparsity(jnp.array([0.0, 2.0, 2.0, 0.0])):.6f}")
+        0.500000
+    """
+    return _measured(_entropy, a, axis)
+
+
+@_checks.guard(a=_inputs.weights, order=_checks.scalar(_checks.positive), axis=_inputs.index)
+def renyi_sparsity(a: Float[Array, "..."], order: float | Array = 2.0, axis: int = -1) -> Float[Array, "..."]:
+    r"""How many nats the Rényi entropy of order q lacks: log n − H_q(p) = log E(a/Ea)^q/(q − 1), p = |a|/Σ|a|.
+
+    q = 1 is Shannon's (log n − H, Theil's index), q = 2 the participation ratio 1/Σp², for which it is −2 log S. From 0
+    (all equal) to log n (a single entry); it grows with q. For many keys and f = exp it is qγ²/2.
+
+    Args:
+        a: Weights of any shape.
+        order: q > 0, one number; may be traced.
+        axis: The axis of the n weights.
+
+    Returns:
+        The measure in nats, with `axis` removed.
+
+    Raises:
+        TypeError: `a` is not a floating-point array, or `order` is not a real number.
+        ValueError: `a` is empty or a scalar, holds a non-finite number, or lacks `axis`; `order` is not positive.
+
+    Source: Rényi (1961), for the entropy.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rc_jax import sparsity
+        >>> print(f"{sparsity.renyi_sparsity(jnp.array([0.0, 2.0, 2.0, 0.0]), 3.0):.6f}")  # log 2
+        0.693147
+    """
+    return _measured(_renyi, a, axis, order)
+
+
+@_checks.guard(a=_inputs.weights, axis=_inputs.index)
+def kurtosis(a: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
+    r"""Kurtosis about zero: κ₄ = E a⁴/(E a²)², from 1 (all magnitudes equal) to n (a single entry).
+
+    It is the participation of squares, n Σa⁴/(Σa²)². For many keys and f = exp it is e^{4γ²}.
+
+    Args:
+        a: Weights of any shape.
+        axis: The axis of the n weights.
+
+    Returns:
+        κ₄, with `axis` removed; a pure number.
+
+    Raises:
+        TypeError: `a` is not a floating-point array.
+        ValueError: `a` is empty or a scalar, holds a non-finite number, or lacks `axis`.
+
+    Source: textbook.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rc_jax import sparsity
+        >>> print(sparsity.kurtosis(jnp.array([0.0, 2.0, -2.0, 0.0])))
+        2.0
+    """
+    return _measured(_kurtosis, a, axis)
+
+
+def _measured(measure: Callable[..., Array], a: Array, axis: int, *more: float | Array) -> Array:
+    """One measure of rows on the last axis, in the dtype of `a`."""
+    _inputs.along("a", a, axis)
+    a = jnp.asarray(a)
+    rows = jnp.moveaxis(a.astype(_inputs.working(a.dtype)), axis, -1)
+    return measure(rows, *(jnp.asarray(number, rows.dtype) for number in more)).astype(a.dtype)
+
+
+def _ratios(a: Array) -> Array:
+    """|a| over its mean; ones where all are zero."""
+    magnitude = _inputs.relative(a, -1)
+    return magnitude / jnp.mean(magnitude, axis=-1, keepdims=True)
+
+
+@jax.jit
+def _gini(a: Array) -> Array:
+    n = a.shape[-1]
+    rank = (2 * jnp.arange(1, n + 1, dtype=a.dtype) - n - 1) / n
+    return jnp.mean(jnp.sort(_ratios(a), axis=-1) * rank.reshape((1,) * (a.ndim - 1) + (n,)), axis=-1)
+
+
+@jax.jit
+def _hoyer(a: Array) -> Array:
+    spread = 1 / jnp.sqrt(jnp.mean(jnp.square(_ratios(a)), axis=-1))
+    return jnp.maximum(1 - spread, 0) / max(1 - a.shape[-1] ** -0.5, 0.25)  # one weight: 0 over anything
+
+
+@jax.jit
+def _entropy(a: Array) -> Array:
+    lacks = _renyi(a, jnp.ones((), a.dtype))
+    return lacks / max(math.log(a.shape[-1]), 0.5)
+
+
+@jax.jit
+def _renyi(a: Array, order: Array) -> Array:
+    """For orders near 1 by expm1 and log1p, whose limit is Shannon's; elsewhere by log Σ exp, which cannot overflow."""
+    y, c = _ratios(a), order - 1
+    some = y > 0
+    logs = jnp.log(jnp.where(some, y, 1))
+    near = jnp.abs(c) < 0.5
+    small = jnp.where(near & (c != 0), c, 1)
+    shannon = jnp.mean(jnp.where(some, y * logs, 0), axis=-1)
+    excess = jnp.mean(jnp.where(some, y * jnp.expm1(small * logs), 0), axis=-1)
+    close = jnp.where(c == 0, shannon, jnp.log1p(jnp.maximum(excess, -0.999999)) / small)
+    powers = jax.nn.logsumexp(jnp.where(some, order * logs, -jnp.inf), axis=-1) - math.log(a.shape[-1])
+    return jnp.maximum(jnp.where(near, close, powers / jnp.where(near, 1, c)), 0)
+
+
+@jax.jit
+def _kurtosis(a: Array) -> Array:
+    squares = jnp.square(_inputs.relative(a, -1))
+    return jnp.mean(jnp.square(squares), axis=-1) / jnp.square(jnp.mean(squares, axis=-1))
