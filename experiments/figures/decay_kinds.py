@@ -58,7 +58,11 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     """Closed forms on a grid, rows summed term by term, random gates, spectra and random channels."""
     n, far = 2.0 ** np.arange(1, spec.longest + 1), 2.0 ** np.arange(1, 31)
     slow = 1 - 2.0 ** -np.arange(5, 13)
-    cases = ((np.ones(1), np.array([FAST])), (np.ones(8), slow), (np.array([1, EVEN]), np.array([FAST, 1.0])))
+    cases = (  # each of 8 channels, some of weight 0: one program
+        (np.eye(8)[0], np.full(8, FAST)),
+        (np.ones(8), slow),
+        (np.eye(8)[0] + EVEN * np.eye(8)[1], np.where(np.arange(8) == 1, 1.0, FAST)),
+    )
     lags = np.arange(2**spec.longest)
     lines, points = [], []
     for weights, lam in cases:

@@ -74,8 +74,8 @@ def positive_features_rate(
         bias = −(D − 1)/2 + 3(G₂₂ − 1)/2 − (G₁₂ − 1),    variance = G₁₁ + G₂₂ − 2G₁₂.
 
     D is the largest: the noise of the estimate makes rows look sparser than softmax, and m must exceed D before this
-    rate sets in. At fixed γ, log D is least near σ² = γ/√d, and about 2γ√d there: exponential in √d. From σ² = ½ on
-    the bias is infinite at this order, from σ = 1 on the variance too: there is no rate 1/m.
+    rate sets in. At fixed γ and for large d, log D is least near σ² = γ/√d, where it is 2γ√d + 7γ² + O(γ³/√d). From
+    σ² = ½ on the bias is infinite at this order, from σ = 1 on the variance too: there is no rate 1/m.
 
     Args:
         gamma: Standard deviation γ = σ‖q‖ ≥ 0 of the logits of one row, in nats; shapes broadcast.

@@ -117,6 +117,14 @@ def test_rate_against_simulated_features(x64):
     assert abs(s.var() * count / variance - 1) < 0.25
 
 
+def test_features_needed_grow_exponentially_in_the_root_of_the_width(x64):
+    gamma, dim = jnp.asarray([0.05, 0.1, 0.1]), jnp.asarray([4e4, 1e4, 4e4])
+    bias, _ = sparsity.positive_features_rate(gamma, jnp.sqrt(gamma / jnp.sqrt(dim)), dim)
+    np.testing.assert_allclose(jnp.log(-2 * bias), 2 * gamma * jnp.sqrt(dim) + 7 * gamma**2, atol=2e-3)
+    near = [sparsity.positive_features_rate(0.1, (0.1 * by / 100) ** 0.5, 1e4)[0] for by in (0.8, 1.0, 1.25)]
+    assert near[1] > max(near[0], near[2])  # the smallest bias
+
+
 def test_where_there_is_no_rate():
     bias, variance = sparsity.positive_features_rate(1.0, jnp.asarray([0.3, 0.6, 0.75, 0.99, 1.0, 2.0]), 16)
     assert list(np.isfinite(bias)) == [True, True, False, False, False, False]
