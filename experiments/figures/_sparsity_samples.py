@@ -79,9 +79,9 @@ def direct(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
 
 
 def _jackknife(rows: Array) -> Array:
-    """S of each row of an (n, n) matrix without its diagonal, its bias of order 1/n removed."""
+    """S of each of the first rows of an (n, n) matrix without its diagonal, its bias of order 1/n removed."""
     n = rows.shape[-1]
-    others = ~jnp.eye(n, dtype=bool)
+    others = ~jnp.eye(len(rows), n, dtype=bool)
     a = jnp.where(others, jnp.abs(rows), 0)
     a = a / jnp.maximum(jnp.max(a, axis=-1, keepdims=True), jnp.finfo(a.dtype).tiny)
     first, second = jnp.sum(a, axis=-1, keepdims=True), jnp.sum(a * a, axis=-1, keepdims=True)
@@ -100,7 +100,7 @@ def _binned(at: Array, measured: Array, theory: Array, edges: np.ndarray) -> dic
 
 
 def _layer(key: Array, *, spec: "Spec") -> dict[str, dict[str, Array]]:
-    """One random layer: S of its rows under three kernels, binned by γ or by β/γ.
+    """One random layer: S of `spec.rows` of its rows under three kernels, binned by γ or by β/γ.
 
     With tokens x ~ N(m, I) the scores of row i with the other tokens are independent N(u·m, |u|²), u = α W_K W_Qᵀ x_i.
     """
@@ -109,7 +109,8 @@ def _layer(key: Array, *, spec: "Spec") -> dict[str, dict[str, Array]]:
     noise = jax.random.normal(jax.random.fold_in(key, 1), (spec.tokens, spec.d_model), spec.dtype)
     x, width = spec.token_mean + noise, layer().head_width
     scale = jnp.linspace(0.25, 1, spec.heads, dtype=spec.dtype) / width**0.5  # one γ for each head
-    u = jnp.einsum("hdk,hek,ie->hid", params.key, params.query, x, precision="highest") * scale[:, None, None]
+    u = jnp.einsum("hdk,hek,ie->hid", params.key, params.query, x[: spec.rows], precision="highest")
+    u *= scale[:, None, None]
     gamma, beta = jnp.linalg.norm(u, axis=-1), spec.token_mean * jnp.sum(u, axis=-1)
     found = {}
     for name in ("relu_squared", "identity", "softmax"):
@@ -117,7 +118,7 @@ def _layer(key: Array, *, spec: "Spec") -> dict[str, dict[str, Array]]:
         closed = {"relu_squared": sparsity.relu_squared, "identity": sparsity.identity}.get(name)
         theory = closed(beta, gamma) if closed else sparsity.exponential(gamma)
         at, edges = (beta / gamma, RATIO_EDGES) if closed else (gamma, GAMMA_EDGES)
-        found[name] = _binned(at, jax.vmap(_jackknife)(weights), theory, edges)
+        found[name] = _binned(at, jax.vmap(_jackknife)(weights[:, : spec.rows]), theory, edges)
     return found
 
 
@@ -158,7 +159,7 @@ def linear_rows(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
     found = []
     for index, tokens in enumerate(spec.row_tokens):
         observable = functools.partial(_linear_layer, spec=spec, tokens=tokens)
-        found.append(ensemble.run(observable, jax.random.fold_in(key, index), max(2, spec.initialisations // 2)))
+        found.append(ensemble.run(observable, jax.random.fold_in(key, index), max(2, spec.initialisations // 8)))
     data = {f"linear_{part}": np.array([s.mean[part] for s in found]) for part in ("measured", "theory", "gap")}
     error = np.array([s.standard_error["gap"] for s in found])
     return data | {"linear_se": error, "linear_n": np.array(spec.row_tokens)}

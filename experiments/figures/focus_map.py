@@ -23,7 +23,7 @@ OWN = "this package's own result"
 FOCUS = 0.05  # S below which a row counts as focused, and above which a floor counts as one
 SHARE, POWER, FEATURES, LONGEST = 1 / 16, 6, 64, 4096
 ABOUT = About(
-    title="Which attention can focus?",
+    title="All kernels on one map: which focus, and on what",
     caption=(
         "Sparsity S of a row of many weights (dark: focused) against what it depends on, one colour scale. Twelve "
         "panels: weights f(logit), logits of mean β and deviation γ. Then what does not see (β, γ) of a logit: linear "
