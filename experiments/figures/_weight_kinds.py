@@ -23,14 +23,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "relu²/Σ": {"weights": "relu_squared"},
     "relu²/n": {"weights": "relu_squared_mean"},
     "identity": {"weights": "identity"},
-    "linear": {"weights": "linear"},
+    "linear": {"weights": "linear"},  # its features are elu + 1
     "decay": {"weights": "decay", "causal": True},
     "gated decay": {"weights": "gated_decay", "causal": True},
     "channel decay": {"weights": "channel_decay", "causal": True},
 }
 MAPS: dict[str, dict[str, Any]] = {
     f"linear, {name}": {"weights": "linear", "feature_map": name}
-    for name in ("elu", "softplus", "exp", "relu", "squared_relu")
+    for name in ("softplus", "exp", "relu", "squared_relu")
 }
 Layer = tuple[attention.AttentionParams, attention.AttentionSpec]
 FROM_SCORES = ("softmax", "l2", "signed", "relu²/Σ", "relu²/n", "identity")

@@ -47,6 +47,7 @@ class Spec(figure.Spec):
     d_model: int = 64
     heads: int = 4
     lengths: tuple[int, ...] = (16, 64, 256, 512)
+    maps: tuple[str, ...] = tuple(kinds.MAPS)
     layers: int = 16
     tokens: int = 32
     depth: int = 10
@@ -54,7 +55,7 @@ class Spec(figure.Spec):
 
 
 PRESETS = {
-    "smoke": Spec(d_model=16, heads=2, lengths=(8, 16), layers=8, tokens=8, depth=4, count=16),
+    "smoke": Spec(d_model=16, heads=2, lengths=(8, 16), maps=(), layers=8, tokens=8, depth=4, count=16),
     "quick": Spec(),
     "full": Spec(lengths=(16, 32, 64, 128, 256, 512, 1024, 2048), layers=64, depth=16, count=4096),
 }
@@ -69,16 +70,12 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         data |= {name: np.asarray(rows.mean[name]), f"{name}_error": np.asarray(rows.standard_error[name])}
     for name in ("sparsity", "sparsity_theory"):
         data |= {name: np.asarray(rows.mean[name])}
-    data |= {"row_names": np.array(_row_names()), "row_closed": np.array(kinds.FROM_SCORES)}
+    data |= {"row_names": np.array([*kinds.KINDS, *spec.maps]), "row_closed": np.array(kinds.FROM_SCORES)}
     deep = ensemble.run(_Networks(spec), jax.random.fold_in(key, 1), spec.count, batch_size=32, progress=True)
     for name in ("residual", "line", "exponent", "line_exponent", "tokens"):
         data |= {name: np.asarray(deep.quantile((0.05, 0.5, 0.95))[name])}
     data |= {"dead": np.asarray(deep.mean["dead"]), "known": spec.count - np.asarray(deep.nonfinite["exponent"])}
     return data | {"shape": np.array([spec.d_model, spec.heads, spec.count])}
-
-
-def _row_names() -> list[str]:
-    return [name for name in kinds.KINDS if name != "linear"] + list(kinds.MAPS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +95,7 @@ class _Layer:
             late = ((index < n) & (4 * index >= 3 * n)).astype(spec.dtype)
             late, count = late / jnp.sum(late), n.astype(spec.dtype)
             square, rows = {}, {}
-            for name in (*kinds.KINDS, *kinds.MAPS):
+            for name in (*kinds.KINDS, *spec.maps):
                 params, layer = layers[name]
                 weights = attention.attention_weights(params, x, layer, mask=seen)
                 out = jnp.einsum("hij,hjk,hkd->id", weights, value, params.output, precision="highest")
@@ -109,7 +106,7 @@ class _Layer:
             return {
                 "square": jnp.stack([square[name] for name in kinds.KINDS]),
                 "theory": jnp.stack(theory),
-                "sparsity": jnp.stack([rows[name] for name in _row_names()]),
+                "sparsity": jnp.stack(list(rows.values())),
                 "sparsity_theory": closed,
                 "sparsity_gap": jnp.stack([rows[name] for name in kinds.FROM_SCORES]) - closed,
             }
