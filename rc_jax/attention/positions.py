@@ -7,12 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Integer
 
 from rc_jax import _checks
 
 _PI = decimal.Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803")
-_POSITIONS = _checks.integer_array("token")
+
+
+def _positions(name: str, value: Any) -> None:
+    _checks.integer_array("token")(name, value)
+    numbers, kind = _checks.concrete(value), jax.dtypes.canonicalize_dtype(value.dtype)
+    if numbers is not None and not np.array_equal(numbers.astype(kind), numbers):
+        raise ValueError(f"`{name}` must fit in {kind} unless JAX may use 64 bits, got {_checks.describe(value)}")
 
 
 def _even(name: str, value: Any) -> None:
@@ -22,13 +28,13 @@ def _even(name: str, value: Any) -> None:
 
 
 @_checks.guard(
-    positions=_POSITIONS,
+    positions=_positions,
     d_model=_even,
     base=_checks.scalar(_checks.bounded(1)),
     dtype=_checks.floating_dtype,
 )
 def sinusoidal(
-    positions: Int[Array, " token"], d_model: int, *, base: int | float = 10_000.0, dtype: DTypeLike | None = None
+    positions: Integer[Array, " token"], d_model: int, *, base: int | float = 10_000.0, dtype: DTypeLike | None = None
 ) -> Float[Array, "token feature"]:
     """Sinusoids to add to tokens: features 2i, 2i + 1 of position p are sin(p ω_i), cos(p ω_i), ω_i = base^(−2i/d).
 
@@ -46,7 +52,8 @@ def sinusoidal(
         dtype: of the result; JAX's default floating type where it is not given.
 
     Raises:
-        ValueError: an odd `d_model`, `base` below 1, or positions without exactly one axis.
+        ValueError: an odd `d_model`, `base` below 1, positions without exactly one axis, or 64-bit ones that JAX would
+            cut off.
         TypeError: positions that are not integers, or `dtype` not a floating-point one.
 
     Source: Vaswani et al. 2017, section 3.5 (the code) and 3.4 (the factor √d).
@@ -61,9 +68,9 @@ def sinusoidal(
     return jnp.reshape(pairs, (positions.shape[0], d_model)).astype(kind)
 
 
-@_checks.guard(x=_checks.float_array("token", "feature"), positions=_POSITIONS, base=_checks.scalar(_checks.bounded(1)))
+@_checks.guard(x=_checks.float_array("token", "feature"), positions=_positions, base=_checks.scalar(_checks.bounded(1)))
 def rotary(
-    x: Float[Array, "token feature"], positions: Int[Array, " place"], *, base: int | float = 10_000.0
+    x: Float[Array, "token feature"], positions: Integer[Array, " place"], *, base: int | float = 10_000.0
 ) -> Float[Array, "token feature"]:
     """Queries or keys turned by their position: each pair (x_2i, x_2i+1) by the angle p ω_i, ω_i = base^(−2i/d).
 
@@ -79,7 +86,8 @@ def rotary(
         base: static, at least 1.
 
     Raises:
-        ValueError: an odd number of features, another number of positions than of tokens, or `base` below 1.
+        ValueError: an odd number of features, another number of positions than of tokens, 64-bit positions that JAX
+            would cut off, or `base` below 1.
         TypeError: `x` not floating-point or positions not integers.
 
     Source: Su et al. 2021, "RoFormer", eq. 15 and 34. The law of the fall is this package's own.
@@ -96,6 +104,7 @@ def rotary(
         raise ValueError(
             f"`positions` must have one for each of {x.shape[0]} tokens, got {_checks.describe(positions)}"
         )
+    x = jnp.asarray(x)
     angle = _angles(positions, x.shape[1], float(base), x.dtype)
     cos, sin = jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype)
     even, odd = x[:, 0::2], x[:, 1::2]
@@ -103,16 +112,18 @@ def rotary(
 
 
 def _angles(positions: Array, width: int, base: float, kind: DTypeLike) -> Array:
-    """The angles p ω_i in [−π, π), in float32 or float64: turns are integers that wrap.
+    """The angles p ω_i in [−π, π), in the wider of float32 and what comes: turns are integers that wrap.
 
     A frequency in turns is a fraction of two words, high and low; position times high wraps at whole turns by itself,
     and of position times low only what carries into the high word is kept.
     """
-    wide = jnp.dtype(kind).itemsize == 8
+    positions = jnp.asarray(positions)
+    wide = 8 in (jnp.dtype(kind).itemsize, positions.dtype.itemsize)
     word, number = (jnp.uint64, jnp.float64) if wide else (jnp.uint32, jnp.float32)
     bits = 64 if wide else 32
     high, low = _turns(width, base, bits)
-    size = jnp.abs(positions).astype(word)[:, None]
+    size = positions.astype(word)[:, None]
+    size = jnp.where(positions[:, None] < 0, 0 - size, size)  # unsigned: the most negative integer has a magnitude too
     turns = size * jnp.asarray(high, word)[None] + _carry(size, jnp.asarray(low, word)[None], bits // 2)
     signed = jax.lax.bitcast_convert_type(turns, jnp.int64 if wide else jnp.int32)
     angle = signed.astype(number) * jnp.asarray(2 * np.pi / 2.0**bits, number)

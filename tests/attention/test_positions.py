@@ -68,6 +68,28 @@ def test_scores_do_not_see_a_common_shift(dtype):
     np.testing.assert_allclose(lengths, jnp.linalg.norm(query, axis=1), rtol=8 * float(jnp.finfo(dtype).eps))
 
 
+@pytest.mark.parametrize("kind", ["int8", "int16", "int32", "uint32"])
+def test_the_ends_of_narrow_integers(kind):
+    ends = jnp.array([np.iinfo(kind).min, np.iinfo(kind).max], kind)
+    np.testing.assert_allclose(attention.sinusoidal(ends, WIDTH), exact(ends, WIDTH), rtol=0, atol=1e-6)
+
+
+def test_positions_of_64_bits(x64):
+    places = jnp.array([2**40 + 12_345, -(2**63), 2**63 - 1])
+    for kind, tolerance in (("float32", 1e-6), ("float64", 1e-15)):
+        code = attention.sinusoidal(places, WIDTH, dtype=kind)
+        assert code.dtype == kind
+        np.testing.assert_allclose(code, exact(places, WIDTH), rtol=0, atol=tolerance)
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_numpy_arrays_of_any_width_are_turned():
+    x = np.ones((2, 4))
+    np.testing.assert_allclose(
+        attention.rotary(x, np.array([5, 7])), attention.rotary(jnp.asarray(x), jnp.array([5, 7])), rtol=1e-6
+    )
+
+
 def test_narrow_types_and_gradients(key):
     assert attention.sinusoidal(jnp.arange(3), 4, dtype="bfloat16").dtype == jnp.bfloat16
     x = jnp.ones((3, 4), "bfloat16")
@@ -88,6 +110,8 @@ def test_narrow_types_and_gradients(key):
         (lambda p, x: attention.sinusoidal(np, 4), TypeError, "`positions` must be an array"),  # pyright: ignore
         (lambda p, x: attention.sinusoidal(p, 4, base=0.5), ValueError, "`base` must be >= 1, got 0.5"),
         (lambda p, x: attention.sinusoidal(p, 4, dtype="int32"), TypeError, "`dtype` must be a floating-point dtype"),
+        (lambda p, x: attention.sinusoidal(np.array([2**32]), 4), ValueError, "`positions` must fit in int32 unless"),
+        (lambda p, x: attention.rotary(x, np.array([2**32] * 3)), ValueError, "`positions` must fit in int32 unless"),
         (lambda p, x: attention.rotary(x[:, :3], p), ValueError, r"`x` must have an even number of features, got"),
         (lambda p, x: attention.rotary(x, p[:2]), ValueError, r"`positions` must have one for each of 3 tokens, got"),
         (lambda p, x: attention.rotary(x.astype(int), p), TypeError, "`x` must be a floating-point array"),

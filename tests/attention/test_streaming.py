@@ -71,6 +71,37 @@ def test_length_of_runs_changes_roundings_only(x64):
     np.testing.assert_allclose(one, all_, rtol=0, atol=1e-13)
 
 
+def test_sums_of_narrow_types_are_long(key):
+    """One run a token: what is carried from run to run must not have bfloat16's eight bits."""
+    spec = dataclasses.replace(SPEC, causal=True)
+    params, x = draw(spec, 2048, "bfloat16")
+    one, all_ = (attention.linear_attend(params, x, spec, chunk=chunk)[-8:] for chunk in (1, 2048))
+    np.testing.assert_allclose(one.astype(float), all_.astype(float), rtol=0, atol=0.02 * float(jnp.abs(all_).max()))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_exponentials_of_any_size(x64, causal):
+    """A token so long that e^k overflows, and that its features dwarf those of earlier tokens."""
+    spec = dataclasses.replace(SPEC, causal=causal, feature_map="exp")
+    params, x = draw(spec, 9, "float64")
+    x = x.at[5].multiply(2000)
+    held = {name: np.asarray(leaf) for name, leaf in params._asdict().items() if leaf is not None}
+    query, key, value = (
+        np.einsum("nd,hdk->hnk", x, held[name]) + held[f"{name}_bias"][:, None] for name in ("query", "key", "value")
+    )
+    logs = np.logaddexp.reduce(query[:, :, None] + key[:, None], axis=-1)
+    if causal:
+        logs = np.where(np.tri(9, dtype=bool), logs, -np.inf)
+    weights = np.exp(logs - logs.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    expected = np.einsum("hij,hjk,hkd->id", weights, value, held["output"]) + held["output_bias"]
+    for chunk in (1, 4, 9):
+        out = attention.linear_attend(params, x, spec, chunk=chunk)
+        np.testing.assert_allclose(out, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+    slope = jax.grad(lambda x: attention.linear_attend(params, x, spec, chunk=4).sum())(x)
+    assert bool(jnp.all(jnp.isfinite(slope)))
+
+
 def test_a_row_without_a_positive_feature_is_what_attend_makes_of_it():
     spec = dataclasses.replace(SPEC, feature_map="relu", bias=False)
     params, x = draw(spec, 5, "float32")
