@@ -134,8 +134,7 @@ def _taylor(beta: Array, gamma: Array, order: Array, zeros: Array) -> Array:
     left = order[None] - jnp.asarray(_STEPS, jnp.int32)[:, None]
     means = jnp.where(left >= 0, jnp.take_along_axis(means, jnp.maximum(left, 0), axis=0), 0)  # M_{K−j}
     top = lax.stop_gradient(jnp.max(jnp.abs(means), axis=0))
-    ratios = gamma[None] / _column(np.sqrt(_STEPS[1:]), gamma)
-    weights = jnp.cumprod(jnp.concatenate([jnp.ones_like(gamma)[None], ratios]), axis=0)
+    weights = _running_products(gamma, np.sqrt(_STEPS[1:]))
     root = jnp.sqrt(jnp.sum(jnp.square(weights * means / top[None]), axis=0))
     below = _below(beta, gamma, u, order, zeros)
     return (means[0] - jnp.where(order % 2 == 1, 2 * below, 0)) / top / root
@@ -146,10 +145,20 @@ def _column(numbers: np.ndarray, like: Array) -> Array:
     return jnp.asarray(numbers, like.dtype)[:, None]
 
 
+def _running_products(x: Array, divisors: np.ndarray) -> Array:
+    """1, x/d₁, x²/(d₁d₂), … on a new first axis. A loop: the derivative of `cumprod` takes long to compile."""
+
+    def step(last: Array, divisor: Array) -> tuple[Array, Array]:
+        last = last * (x / divisor)
+        return last, last
+
+    one = jnp.ones_like(x)
+    return jnp.concatenate([one[None], lax.scan(step, one, jnp.asarray(divisors, x.dtype))[1]])
+
+
 def _exponential_terms(x: Array, order: int) -> Array:
     """x^k/k! for k = 0 … order on a new first axis."""
-    factors = x[None] / _column(np.arange(1, order + 1), x)
-    return jnp.cumprod(jnp.concatenate([jnp.ones_like(x)[None], factors]), axis=0)
+    return _running_products(x, np.arange(1, order + 1))
 
 
 def _polynomials(beta: Array, u: Array, order: Array) -> Array:
