@@ -33,7 +33,7 @@ ABOUT = About(
         "β/γ; only towards β/γ → −∞; only by position; or a floor. White line: S = 0.05."
     ),
     formula="S = E|f(β + γε)|/√E f(β + γε)²",
-    minutes={"smoke": 0.1, "quick": 0.2, "full": 1.5},
+    minutes={"smoke": 0.1, "quick": 0.15, "full": 1.5},
 )
 BY_QUADRATURE = ("signed_exponential", "relu", "softplus", "sigmoid", "elu_plus_one", "tanh")
 SPLITS = (0.0, *(sign * 2.0**k for k in range(-2, 5) for sign in (-1, 1)))  # panels narrow where these bend

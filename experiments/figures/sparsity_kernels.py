@@ -31,7 +31,7 @@ ABOUT = About(
         "ReLU (β/γ → −∞) and decay (n → ∞) reach 0."
     ),
     formula="S = E|a|/√E a²;  softmax: e^{−γ²/2};  identity: ≥ √(2/π);  relu², β=0: 1/√6;  decay: → √((1+λ)/(n(1−λ)))",
-    minutes={"smoke": 0.3, "quick": 0.5, "full": 8},
+    minutes={"smoke": 0.3, "quick": 0.4, "full": 8},
 )
 
 
