@@ -62,6 +62,7 @@ def convolution_layer(kernel: Float[Array, "*width channel filter"]) -> Layer:
         >>> attend(layer.params, x, layer.spec, scale=256)[:3, 0].tolist()
         [3.0, 7.0, 6.0]
     """
+    kernel = jnp.asarray(kernel)
     *widths, channels, filters = kernel.shape
     dims, both = len(widths), max(channels, filters)
     codes, kind = dims + 3, kernel.dtype
@@ -122,6 +123,7 @@ def convolution_tokens(
         >>> convolution_tokens(jnp.array([[1.0], [2.0], [4.0]]), spec).astype(int).tolist()
         [[1, 1, -1, 1, 0], [2, 1, 0, 0, 0], [4, 1, 1, 1, 0], [0, 0, 0, 0, 1]]
     """
+    image = jnp.asarray(image)
     *extents, channels = image.shape
     dims = len(extents)
     if channels > spec.d_model - dims - 3:
@@ -175,6 +177,7 @@ def convolve(
             f"`kernel` must have an axis for each of `image`'s, and its {image.shape[-1]} channels, "
             f"got {_checks.describe(kernel)}"
         )
+    image = jnp.asarray(image)
     params, spec = convolution_layer(kernel)
     one_hot = 2.0 ** np.ceil(np.log2(-4 * np.log(float(jnp.finfo(image.dtype).tiny))))
     sharp = float(one_hot) if scale is None else scale
@@ -210,5 +213,6 @@ def message_passing_layer(weight: Float[Array, "feature feature"]) -> Layer:
     """
     if weight.shape[0] != weight.shape[1]:
         raise ValueError(f"`weight` must be a square matrix, got {_checks.describe(weight)}")
+    weight = jnp.asarray(weight)
     zeros, unit = jnp.zeros_like(weight)[None], jnp.eye(weight.shape[0], dtype=weight.dtype)[None]
     return Layer(AttentionParams(zeros, zeros, weight[None], unit), AttentionSpec(d_model=weight.shape[0]))

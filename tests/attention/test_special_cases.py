@@ -148,6 +148,14 @@ def test_scores_of_pairs_agree_with_a_loop_over_edges(x64):
 
 
 @pytest.mark.usefixtures("as_installed")
+def test_numpy_arrays_of_double_precision_without_it():
+    image, kernel = np.arange(10.0).reshape(5, 2), np.ones((3, 2, 4))
+    out = attention.convolve(image, kernel)
+    np.testing.assert_array_equal(out, attention.convolve(jnp.asarray(image), jnp.asarray(kernel)))
+    assert attention.message_passing_layer(np.eye(2)).params.value.dtype == jnp.float32
+
+
+@pytest.mark.usefixtures("as_installed")
 def test_bad_input():
     image, kernel = jnp.ones((5, 2)), jnp.ones((3, 2, 4))
     with pytest.raises(ValueError, match=r"`kernel` must have an axis for each of `image`'s, and its 1 channels"):
