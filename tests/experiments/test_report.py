@@ -72,6 +72,14 @@ def test_every_figure_with_caption_formula_command_and_provenance(page):
     assert page.open == []
 
 
+def test_contents_name_every_figure_in_its_order(page):
+    links = [attrs["href"] for tag, attrs in page.tags if tag == "a" and attrs["href"].startswith("#figure-")]
+    sections = ["#" + attrs["id"] for tag, attrs in page.tags if tag == "section"]
+    assert links[0] == "#figure-two"  # the box that says it failed
+    assert links[1:3] == sections == ["#figure-one", "#figure-two"]
+    assert "5 claims" in page.text
+
+
 def test_nothing_is_fetched_and_nothing_runs(page):
     for tag, attributes in page.tags:
         assert tag not in ("script", "link", "iframe", "object", "embed")
