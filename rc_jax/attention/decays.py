@@ -10,22 +10,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from rc_jax.attention import weights
+from rc_jax.special.inputs import working_dtype
 
 Mask = Bool[Array, "#head token column"]
 Rows = Float[Array, "head token column"]
 
 
 def decay(rate: Float[Array, " head"], n: int, mask: Mask | None) -> Rows:
-    """λ^|i−j| over its row sum, one λ in [0, 1] per head; 0⁰ = 1."""
-    index = jnp.arange(n)
-    distance = jnp.abs(index[:, None] - index[None, :]).astype(rate.dtype)
-    exponent = jnp.log(rate)[:, None, None] * jnp.where(distance == 0, 1, distance)[None]
-    return weights.softmax(jnp.where(distance[None] == 0, 0, exponent), mask)
+    """λ^|i−j| over its row sum, one λ in (0, 1] per head."""
+    index, fade = jnp.arange(n), jnp.log(rate.astype(working_dtype(rate.dtype)))
+    distance = jnp.abs(index[:, None] - index[None, :]).astype(fade.dtype)
+    return weights.softmax(fade[:, None, None] * distance[None], mask).astype(rate.dtype)
 
 
 def gated_decay(logits: Float[Array, "head token"], mask: Mask) -> Rows:
     """Π_{t=j+1..i} λ_t over its row sum, with λ_t = 1/(1 + e^(−logit_t)); the mask is causal."""
-    steps = jax.nn.log_sigmoid(logits.astype(_wide(logits.dtype)))
+    steps = jax.nn.log_sigmoid(logits.astype(working_dtype(logits.dtype)))
     index = jnp.arange(logits.shape[1])
 
     def row(last: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -43,8 +43,8 @@ def channel_products(
     rate: Float[Array, "head width"],
     precision: str,
 ) -> Rows:
-    """Σ_c q_ic k_jc λ_c^(i−j) for j ≤ i, one λ in [0, 1] for each channel; 0⁰ = 1; 0 above the diagonal."""
-    query, key, fade = (each.astype(_wide(rate.dtype)) for each in (query, key, rate))
+    """Σ_c q_ic k_jc λ_c^(i−j) for j ≤ i, one λ in (0, 1] for each channel; 0 above the diagonal."""
+    query, key, fade = (each.astype(working_dtype(rate.dtype)) for each in (query, key, rate))
     index = jnp.arange(query.shape[1])
 
     def row(last: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -54,8 +54,3 @@ def channel_products(
 
     rows = jax.lax.scan(row, jnp.zeros_like(key), (index, jnp.swapaxes(query, 0, 1)))[1]
     return jnp.swapaxes(rows, 0, 1).astype(rate.dtype)
-
-
-def _wide(dtype: jnp.dtype) -> jnp.dtype:
-    """The type itself, or float32 where it is narrower than that."""
-    return dtype if dtype.itemsize >= 4 else jnp.dtype("float32")

@@ -188,12 +188,9 @@ def default_scale(spec: AttentionSpec) -> float:
     return {"dot": spec.head_width**-0.5, "cosine": spec.head_width**0.5, "additive": 1.0}[spec.scores]
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "relative"))
-def _scores(
-    params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None, relative: bool = False
-) -> Array:
-    query = project(x, params.query, params.query_bias if spec.bias else None, spec)
-    key = pool(project(x, params.key, params.key_bias if spec.bias else None, spec), params, spec)
+@functools.partial(jax.jit, static_argnames="spec")
+def _scores(params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None) -> Array:
+    query, key = _queries_and_keys(params, x, spec)
     factor = jnp.asarray(default_scale(spec) if scale is None else scale, x.dtype)
     if factor.ndim:
         factor = factor[:, None, None]
@@ -204,17 +201,18 @@ def _scores(
     if spec.scores == "cosine":
         query, key = _unit(query), _unit(key)
     if spec.weights in FEATURED:
-        features = kernels.FEATURES[spec.feature_map]
-        if relative and spec.feature_map == "exp":  # factors that weights over a row sum do not have: no overflow
-            query = query - jax.lax.stop_gradient(jnp.max(query, axis=-1, keepdims=True))
-            key = key - jax.lax.stop_gradient(jnp.max(key, axis=(-2, -1), keepdims=True))
-        query, key = features(query), features(key)
+        query, key = (kernels.FEATURES[spec.feature_map](each) for each in (query, key))
     if spec.weights == "channel_decay":
         assert params.decay is not None
         return decays.channel_products(factor * query, key, params.decay, spec.precision)
     # The factor goes into the queries: a compiler that fuses it with softmax's "minus the maximum" rounds the two
     # differently, and the exponential of the gap overflows when logits are large.
     return jnp.einsum("hik,hjk->hij", factor * query, key, precision=spec.precision)
+
+
+def _queries_and_keys(params: AttentionParams, x: Array, spec: AttentionSpec) -> tuple[Array, Array]:
+    query = project(x, params.query, params.query_bias if spec.bias else None, spec)
+    return query, pool(project(x, params.key, params.key_bias if spec.bias else None, spec), params, spec)
 
 
 @functools.partial(jax.jit, static_argnames="spec")
@@ -241,10 +239,14 @@ def _kernel(
         assert params.gate is not None and params.gate_bias is not None and seen is not None
         gates = jnp.einsum("nd,hd->hn", x, params.gate, precision=spec.precision) + params.gate_bias[:, None]
         return decays.gated_decay(gates, seen)
-    rows = _scores(params, x, spec, scale, relative=True)
+    if spec.weights in FEATURED and spec.feature_map == "exp":  # weights over their sum are softmax of logarithms
+        rate = params.decay if spec.weights == "channel_decay" else None
+        rows, kernel = kernels.log_products(*_queries_and_keys(params, x, spec), rate), kernels.softmax
+    else:
+        rows, kernel = _scores(params, x, spec, scale), kernels.FROM_SCORES[spec.weights]
     if spec.top_k is not None:
         seen = kernels.largest(rows, seen, spec.top_k)
-    return kernels.FROM_SCORES[spec.weights](rows, seen)
+    return kernel(rows, seen).astype(x.dtype)
 
 
 def _unit(x: Array) -> Array:

@@ -185,9 +185,9 @@ def init(
 
     Every matrix has entries N(0, gain²/fan_in): fan_in is d_model for queries, keys, values and gates, heads·d_head for
     the output, d_head for the additive score vector and the number of tokens for E. Biases are N(0, bias_std²). The
-    decays of `weights="decay"` start at 1 − 2^(−5−h) for head h = 0, 1, … (Sun et al. 2023, "Retentive network",
-    eq. 8), and so do those of `"gated_decay"` where x·w = 0. The decays of `"channel_decay"` start, in every head, at
-    1 − 2^(−1−7u) with u from 0 to 1 over its channels.
+    decays of `weights="decay"` start at 1 − 2^(−5−h) for head h = 0, 1, … (Sun et al. 2023, "Retentive network", eq.
+    8), or at the last number below 1, and so do those of `"gated_decay"` where x·w = 0. The decays of `"channel_decay"`
+    start, in every head, at 1 − 2^(−1−7u) with u from 0 to 1 over its channels.
 
     Args:
         key: a typed key. The same key gives the same numbers.
@@ -227,9 +227,9 @@ def _decays(spec: AttentionSpec, dtype: DTypeLike) -> dict[str, Array]:
     """What says how fast weights fade, which is not drawn."""
     log_rate = -5 - jnp.arange(spec.heads).astype(dtype)  # log₂(1 − λ)
     if spec.weights == "decay":
-        return {"decay": 1 - jnp.exp2(log_rate)}
+        return {"decay": 1 - jnp.maximum(jnp.exp2(log_rate), jnp.finfo(log_rate.dtype).eps / 2)}
     if spec.weights == "gated_decay":
-        return {"gate_bias": jnp.log(jnp.exp2(-log_rate) - 1)}
+        return {"gate_bias": jnp.log1p(-jnp.exp2(log_rate)) - math.log(2) * log_rate}
     if spec.weights == "channel_decay":
         spread = 1 - jnp.exp2(-jnp.linspace(1, 8, spec.head_width).astype(dtype))
         return {"decay": jnp.broadcast_to(spread[None], (spec.heads, spec.head_width))}
@@ -263,4 +263,4 @@ def check_layer(params: AttentionParams, x: Array, spec: AttentionSpec, layers: 
         if value.dtype != x.dtype:
             raise TypeError(f"`x` must have the dtype of `params.{name}`, {value.dtype}, got {x.dtype}")
         if name == "decay":
-            _checks.bounded(0, 1)("params.decay", value)
+            _checks.bounded(0, 1, open_low=True)("params.decay", value)

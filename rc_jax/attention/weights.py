@@ -26,6 +26,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from rc_jax.special.inputs import working_dtype
+
 Rows = Float[Array, "head token column"]
 Mask = Bool[Array, "#head token column"]
 
@@ -80,6 +82,31 @@ def linear(scores: Rows, mask: Mask | None) -> Rows:
     return _over_sum(_to_unit(scores, mask))
 
 
+def log_products(
+    query: Float[Array, "head token width"],
+    key: Float[Array, "head column width"],
+    rate: Float[Array, "head width"] | None = None,
+) -> Rows:
+    """The logarithm of Σ_c e^(q_ic + k_jc) λ_c^max(i−j, 0), in float32 at least; without a rate λ = 1.
+
+    Products of exponentials are never taken, so neither size nor distance of queries and keys matters. Row by row, so
+    that there are never more than head·column·width numbers, and once more where there is a gradient.
+    """
+    query, key = (each.astype(working_dtype(key.dtype)) for each in (query, key))
+    fade = None if rate is None else jnp.log(rate.astype(key.dtype))[:, None]
+    index = jnp.arange(key.shape[1])
+
+    def row(now: tuple[Array, Array]) -> Array:
+        i, one = now
+        logs = one[:, None] + key
+        if fade is not None:
+            logs = logs + fade * jnp.maximum(i - index, 0).astype(key.dtype)[None, :, None]
+        return jax.nn.logsumexp(logs, axis=-1)
+
+    rows = jax.lax.map(jax.checkpoint(row, prevent_cse=False), (jnp.arange(query.shape[1]), jnp.swapaxes(query, 0, 1)))
+    return jnp.swapaxes(rows, 0, 1)
+
+
 def largest(scores: Rows, mask: Mask | None, k: int) -> Bool[Array, "head token column"]:
     """True at the k largest scores of each row among those that it sees, and at what equals the last of them."""
     if mask is not None:
@@ -115,9 +142,15 @@ FROM_SCORES: dict[str, Callable[[Rows, Mask | None], Rows]] = {
     "channel_decay": linear,
 }
 
+
+def elu_plus_one(x: Array) -> Array:
+    """One more than x above 0, e^x below: jax.nn.elu(x) + 1 would cancel to 0 far below."""
+    return jnp.where(x > 0, x + 1, jnp.exp(jnp.where(x > 0, 0, x)))
+
+
 # What queries and keys of linear attention pass through, each without a negative value.
 FEATURES: dict[str, Callable[[Array], Array]] = {
-    "elu": lambda x: jax.nn.elu(x) + 1,  # Katharopoulos et al. 2020, eq. 7
+    "elu": elu_plus_one,  # Katharopoulos et al. 2020, eq. 7
     "relu": jax.nn.relu,
     "softplus": jax.nn.softplus,
     "exp": jnp.exp,

@@ -102,13 +102,14 @@ def test_the_inverse_of_a_gate_has_two_diagonals(x64):
         np.testing.assert_allclose(np.linalg.det(rows), rows.diagonal().prod(), rtol=1e-12)
 
 
-def test_the_past_is_forgotten_at_a_decay_of_zero(x64):
-    params, x = draw(CHANNELS)
-    gone = params._replace(decay=jnp.zeros_like(params.decay))
-    np.testing.assert_allclose(
-        attention.attention_weights(gone, x, CHANNELS), np.broadcast_to(np.eye(7), (3, 7, 7)), rtol=1e-14
-    )
-    slope = jax.grad(lambda p: jnp.sum(jnp.sin(attention.attend(p, x, CHANNELS))))(gone)
+@pytest.mark.parametrize("name", ["elu", "exp"])
+def test_the_past_is_forgotten_at_the_smallest_decay(x64, name):
+    spec = dataclasses.replace(CHANNELS, feature_map=name)
+    params, x = draw(spec)
+    gone = params._replace(decay=jnp.full_like(params.decay, 1e-300))
+    itself = np.broadcast_to(np.eye(7), (3, 7, 7))
+    np.testing.assert_allclose(attention.attention_weights(gone, x, spec), itself, rtol=1e-14, atol=1e-290)
+    slope = jax.grad(lambda p: jnp.sum(jnp.sin(attention.attend(p, x, spec))))(gone)
     assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(slope))
 
 
@@ -151,8 +152,8 @@ def test_where_they_start(key):
 def test_bad_input():
     for spec, shape in ((dataclasses.replace(GATED, weights="decay"), (3,)), (CHANNELS, (3, 4))):
         params, x = draw(spec, dtype="float32")
-        for value, came in ((1.5, "1.5"), (-0.1, "-0.1")):
-            with pytest.raises(ValueError, match=f"`params\\.decay` must be >= 0 and <= 1, got {came}"):
+        for value, came in ((1.5, "1.5"), (-0.1, "-0.1"), (0, "0")):
+            with pytest.raises(ValueError, match=f"`params\\.decay` must be > 0 and <= 1, got {came}"):
                 attention.attend(params._replace(decay=jnp.full(shape, 0.5).at[-1].set(value)), x, spec)
         with pytest.raises(ValueError, match=r"`params\.decay` must be finite"):
             attention.attend(params._replace(decay=jnp.full(shape, jnp.nan)), x, spec)

@@ -198,11 +198,22 @@ def test_cosines_do_not_see_the_size_of_their_vectors(size):
     )
 
 
-def test_a_decay_of_zero_sees_itself_only():
+def test_long_rows_of_a_decay_in_few_digits():
+    spec = dataclasses.replace(SPEC, weights="decay", causal=True, bias=False)
+    params, x = draw(spec, tokens=1024, dtype="bfloat16")
+    rate, age = np.asarray(params.decay, float)[:, None], np.arange(1024)[::-1]
+    row = attention.attention_weights(params, x, spec)[:, -1].astype("float32")
+    np.testing.assert_allclose(row, rate**age / (rate**age).sum(axis=1, keepdims=True), rtol=2.0**-8, atol=1e-30)
+
+
+def test_the_smallest_decay_sees_itself_only():
     spec = dataclasses.replace(SPEC, weights="decay")
     params, x = draw(spec)
-    weights = attention.attention_weights(params._replace(decay=jnp.zeros(3)), x, spec)
-    np.testing.assert_array_equal(weights, np.broadcast_to(np.eye(7), (3, 7, 7)))
+    least = params._replace(decay=jnp.full(3, jnp.finfo("float32").tiny))
+    weights = attention.attention_weights(least, x, spec)
+    np.testing.assert_allclose(weights, np.broadcast_to(np.eye(7), (3, 7, 7)), atol=1e-37)
+    slope = jax.grad(lambda p: jnp.sum(jnp.sin(attention.attention_weights(p, x, spec))))(least).decay
+    assert bool(jnp.all(jnp.isfinite(slope)))
 
 
 def test_gradient_of_a_kernel_is_that_of_its_definition(x64):
@@ -244,6 +255,10 @@ def test_initial_weights_keep_the_variance(key):
 def test_decays_start_as_retentive_networks_do(key):
     spec = AttentionSpec(d_model=9, heads=3, weights="decay")
     np.testing.assert_array_equal(attention.init(key, spec).decay, [1 - 1 / 32, 1 - 1 / 64, 1 - 1 / 128])
+    many = AttentionSpec(d_model=140, heads=140, weights="decay")
+    assert float(attention.init(key, many, dtype="bfloat16").decay[-1]) == 1 - 2.0**-8  # not 1
+    gates = attention.init(key, dataclasses.replace(many, weights="gated_decay", causal=True)).gate_bias
+    np.testing.assert_allclose(gates, np.log(np.exp2(np.arange(5.0, 145.0)) - 1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("radius", [0, 5, 6, 100])

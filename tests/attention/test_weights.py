@@ -1,6 +1,7 @@
 """Other normalisations and feature maps: against their definitions, at sizes that overflow, and their gradients."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -129,6 +130,79 @@ def test_exponential_features_neither_overflow_nor_change_their_gradient(x64):
     np.testing.assert_allclose(
         attention.attention_weights(far, x, spec), attention.attention_weights(params, x, spec), rtol=1e-11
     )
+
+
+def log_weights(params, x):
+    """Logarithms of exponential features' scores, and of the fading of channels, in numpy."""
+    query, key = projected(params, x)
+    age = np.maximum(np.subtract.outer(np.arange(len(x)), np.arange(len(x))), 0)[None, :, :, None]
+    fade = 0 if params.decay is None else np.log(np.asarray(params.decay, float))[:, None, None]
+    return np.logaddexp.reduce(query[:, :, None] + key[:, None] + fade * age, axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "options"),
+    [
+        ("float64", 2000, {"weights": "linear"}),
+        ("float64", 2000, {"weights": "linear", "causal": True, "top_k": 2}),
+        ("float64", 2000, {"weights": "channel_decay", "causal": True, "window": 2}),
+        ("float32", 200, {"weights": "linear", "causal": True}),
+        ("float32", 200, {"weights": "channel_decay", "causal": True}),
+    ],
+)
+@pytest.mark.parametrize("graph", [False, True])
+def test_one_large_token_leaves_exponential_features_of_others_alone(x64, dtype, size, options, graph):
+    spec = dataclasses.replace(SPEC, feature_map="exp", **options)
+    params, x = draw(spec, dtype=dtype)
+    x = x.at[5].multiply(size)
+    logs, age = log_weights(params, x), np.subtract.outer(np.arange(7), np.arange(7))
+    edges = (
+        ((np.random.default_rng(5).random((7, 7)) < 0.4) | np.eye(7, dtype=bool)) if graph else np.ones((7, 7), bool)
+    )
+    seen = edges & ((age >= 0) | (not spec.causal)) & (abs(age) <= (spec.window or 7))
+    shown = np.where(seen, logs, -np.inf)
+    if spec.top_k is not None:
+        shown = np.where(shown >= np.sort(shown, axis=-1)[..., -spec.top_k, None], shown, -np.inf)
+    expected = np.exp(shown - np.logaddexp.reduce(shown, axis=-1, keepdims=True))
+
+    @jax.jit
+    @functools.partial(jax.grad, has_aux=True)
+    def look(params, mask):
+        rows = attention.attention_weights(params, x, spec, mask=mask)
+        return jnp.sum(jnp.sin(rows)), rows
+
+    slope, got = look(params, jnp.asarray(edges))
+    assert got.dtype == dtype
+    tolerance = 4 * float(jnp.finfo(dtype).eps) * np.abs(logs).max()
+    np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * 1e-3)
+    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(slope))
+
+
+def test_exponential_features_of_pooled_keys_and_in_few_digits(x64):
+    spec = dataclasses.replace(SPEC, weights="linear", feature_map="exp", rank=4, tokens=7)
+    params, x = draw(spec)
+    query, key = projected(params, x)
+    products = np.einsum("hik,hrk->hir", np.exp(query), np.exp(np.einsum("hrn,hnk->hrk", params.pool, key)))
+    expected = products / products.sum(axis=-1, keepdims=True) @ np.asarray(params.pool)
+    np.testing.assert_allclose(attention.attention_weights(params, x, spec), expected, rtol=1e-12, atol=1e-14)
+    low = attention.attention_weights(jax.tree.map(lambda w: w.astype("bfloat16"), params), x.astype("bfloat16"), spec)
+    assert low.dtype == "bfloat16"
+    np.testing.assert_allclose(low.astype("float64"), expected, atol=16 * 2.0**-7 * np.abs(expected).max())
+
+
+def test_far_below_zero_elu_plus_one_keeps_its_digits():
+    """Queries and keys of −20 … −40 in float32, where elu rounds to −1, so that one more than it is 0."""
+    x = jnp.asarray([-40.0, -20.0, -1.0, 0.0, 2.0])
+    phi = kernels.FEATURES["elu"]
+    np.testing.assert_allclose(phi(x), [np.exp(-40), np.exp(-20), np.exp(-1), 1, 3], rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(jax.grad(phi))(x), [np.exp(-40), np.exp(-20), np.exp(-1), 1, 1], rtol=1e-6)
+    spec = dataclasses.replace(SPEC, weights="linear", causal=True)
+    params, x = draw(spec, dtype="float32")
+    params = params._replace(query_bias=params.query_bias - 30, key_bias=params.key_bias - 30)
+    logs = log_weights(params, x)  # where elu + 1 is exp
+    expected = np.exp(np.where(np.tri(7, dtype=bool), logs, -np.inf))
+    rows = attention.attention_weights(params, x, spec)
+    np.testing.assert_allclose(rows, expected / expected.sum(axis=-1, keepdims=True), rtol=1e-4)
 
 
 @pytest.mark.parametrize("weights", NEW)
