@@ -16,7 +16,7 @@ LOCATE = "locate"
 CORNER = 12  # a panel halved so often holds a corner or a jump; one halved less often is merely steep
 FINEST = 52
 STEEPEST = 14
-MOST = 2**14  # panels at once
+MOST = 2**14, 2**9  # panels at once, and for each pair
 
 
 def kernel(name: str, value: Any) -> None:
@@ -87,8 +87,8 @@ def locate_kinks(f: Callable[[Array], Array], beta: ArrayLike, gamma: ArrayLike)
     Where halving goes on past 2⁻¹² there is a corner or a jump, found to where it no longer matters to S; steep places
     are split as often as they need. Runs on the host, outside `jit`, on concrete numbers.
 
-    It misses what falls between two nodes of a panel (a spike narrower than about γ/20), kinks that do not
-    matter to S at the given β and γ, and gives up on kernels with some thousands of kinks. The error of
+    It misses what falls between two nodes of a panel (a spike narrower than about γ/15) and kinks that do not matter to
+    S at the given β and γ. On kernels with some thousands of kinks it gives up and returns nothing. The error of
     `from_kernel_with_error` does not rely on it.
 
     Args:
@@ -126,7 +126,15 @@ def locate_kinks(f: Callable[[Array], Array], beta: ArrayLike, gamma: ArrayLike)
     which, low, high = search.panels_between(corners)
     steep = search.halve(which, low, high, STEEPEST, ends=False)
     x = search.beta[steep.which] + search.gamma[steep.which] * (steep.low + steep.high) / 2
+    x = _thinned(x, search.gamma[steep.which] * (steep.high - steep.low))
     return np.unique(np.concatenate([corners, x]).astype(np.dtype(beta.dtype)))
+
+
+def _thinned(x: np.ndarray, width: np.ndarray) -> np.ndarray:
+    """Of points that split panels of these widths, one in each quarter of a width: many pairs need no more than one."""
+    cell = 2.0 ** np.floor(np.log2(width) - 2)
+    _, first = np.unique(np.stack([cell, np.floor(x / cell)], axis=1), axis=0, return_index=True)
+    return x[first]
 
 
 class _Halved(NamedTuple):
@@ -172,7 +180,10 @@ class _Search(NamedTuple):
             if level and parts:
                 parts[-1].last[:] = ~(again[0::2] | again[1::2])
             which, low, high = which[again], low[again], high[again]
-            if not which.size or which.size > MOST:
+            most = MOST[0] + MOST[1] * self.beta.size
+            if which.size > most:
+                parts = []  # hopeless, and half a search is of no use
+            if not 0 < which.size <= most:
                 break
             parts.append(_Halved(which, low, high, np.full(which.size, level), np.ones(which.size, bool)))
             middle = (low + high) / 2

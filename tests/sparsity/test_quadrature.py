@@ -140,6 +140,10 @@ def test_located_kinks(x64):
         assert len(found) < 20
     assert sparsity.locate_kinks(jnp.exp, 0.0, 1.0).size == 0
     assert sparsity.locate_kinks(lambda x: x > 100, 0.0, 1.0).size == 0  # where it matters to nothing
+    assert sparsity.locate_kinks(lambda x: jnp.sin(1e6 * x), 0.0, 1.0).size == 0  # given up
+    assert sparsity.from_kernel_with_error(lambda x: jnp.sin(1e6 * x), 0.0, 1.0).error == 1  # and said
+    many = sparsity.locate_kinks(lambda x: 2 + jnp.cos(30 * x), np.linspace(-2, 2, 50), np.linspace(0.3, 2, 50))
+    assert 0 < many.size < 4000  # one set for all pairs, not one for each
 
 
 def test_a_tail_beyond_the_ends_is_in_the_error(x64):
