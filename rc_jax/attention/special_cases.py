@@ -1,7 +1,7 @@
 """Convolution and message passing as attention: layers whose weights are built, not learned, and equal them."""
 
 import itertools
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +22,21 @@ class Layer(NamedTuple):
     spec: AttentionSpec
 
 
-def _check_kernel(name: str, value: object) -> None:
-    wanted = "a floating-point array of shape (width, in, out) or (height, width, in, out)"
-    if not isinstance(value, jax.Array | np.ndarray) or not _checks.is_float(value):
-        raise TypeError(f"`{name}` must be {wanted}, got {_checks.describe(value)}")
-    if value.ndim not in (3, 4) or not value.size:
-        raise ValueError(f"`{name}` must be {wanted}, none of them 0, got {_checks.describe(value)}")
+def _one_or_two_dimensional(*shapes: str) -> _checks.Check:
+    """A check for a floating-point array of one of two shapes, without an empty axis."""
+    wanted = f"a floating-point array of shape {' or '.join(shapes)}"
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, jax.Array | np.ndarray) or not _checks.is_float(value):
+            raise TypeError(f"`{name}` must be {wanted}, got {_checks.describe(value)}")
+        if value.ndim not in [shape.count(",") + 1 for shape in shapes] or not value.size:
+            raise ValueError(f"`{name}` must be {wanted}, none of them 0, got {_checks.describe(value)}")
+
+    return check
+
+
+_check_kernel = _one_or_two_dimensional("(width, in, out)", "(height, width, in, out)")
+_check_image = _one_or_two_dimensional("(column, channel)", "(row, column, channel)")
 
 
 @_checks.guard(kernel=_check_kernel)
@@ -89,14 +98,6 @@ def convolution_layer(kernel: Float[Array, "*width channel filter"]) -> Layer:
     return Layer(
         AttentionParams(jnp.asarray(query, kind), jnp.asarray(key, kind), jnp.asarray(value, kind), output), spec
     )
-
-
-def _check_image(name: str, value: object) -> None:
-    wanted = "a floating-point array of shape (column, channel) or (row, column, channel)"
-    if not isinstance(value, jax.Array | np.ndarray) or not _checks.is_float(value):
-        raise TypeError(f"`{name}` must be {wanted}, got {_checks.describe(value)}")
-    if value.ndim not in (2, 3) or not value.size:
-        raise ValueError(f"`{name}` must be {wanted}, none of them 0, got {_checks.describe(value)}")
 
 
 @_checks.guard(image=_check_image, padding=_checks.one_of(get_args(Padding)))
