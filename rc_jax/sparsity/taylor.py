@@ -1,10 +1,11 @@
 """Softmax's kernel cut off: weights a_j ∝ T_K(q·k_j), T_K(x) = Σ_{k≤K} x^k/k!, the linear attention of monomials.
 
-As T_K′ = T_{K−1}, the Hermite coefficients of T_K(β + γε) are γ^j/√j! · M_{K−j} with M_m = E T_m(β + γε), and
+E|T_K(β+γε)| and E T_K² are polynomials in β and γ, but their terms are far larger than their sum where β is negative.
+So they are integrated: the sum of a quadrature has no negative term, and T_K(x) itself is had without cancellation
 
-    M_m = Σ_i (γ²/2)^i/i! · T_{m−2i}(β),    E T_K² = Σ_j γ^{2j}/j! · M_{K−j}².
-
-For even K no T_{K−2i} is negative, so that E|T_K| = M_K and both sums have no negative term.
+    from its terms                                    for 0 ≤ x ≤ K + 1,
+    as e^x less the rest of the series, which falls   for −K − 1 ≤ x < 0,
+    as x^K/K! · (1 + K/x · (1 + (K − 1)/x · (1 + …)))  beyond.
 """
 
 import decimal
@@ -16,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.scipy.stats import norm
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -24,8 +24,9 @@ from rc_jax import _checks
 from rc_jax.sparsity import _inputs
 
 _LARGEST = 64  # e^64 is well inside float32
-_MORE = 168  # terms after which an alternating rest is below rounding
-_STEPS = np.arange(_LARGEST + 1)
+_TERMS = 160  # for |x| ≤ 65 the rest of the exponential's series is below rounding after them
+_LOG_LAST = np.array([k * math.log(k + 1) - math.lgamma(k + 1) for k in range(_LARGEST + 1)])  # (K + 1)^K/K!
+_FAR = 1e20  # T_K is x^K/K! to rounding there
 
 
 def _orders(name: str, value: Any) -> None:
@@ -51,13 +52,17 @@ def taylor_exponential(beta: ArrayLike, gamma: ArrayLike, order: ArrayLike) -> F
     β. Polynomials of even order are positive. Those of odd order are negative below their one zero, −0.28 K for large
     K (`taylor_zero`); the measure takes their magnitude, but a row may add up to nothing.
 
+    Both moments are quadratures in ε, split at that zero, of a few hundred nodes for each pair (β, γ).
+
     Args:
         beta: Mean β = q·μ of the logits of one row, in nats; any shape that broadcasts with `gamma`.
         gamma: Their standard deviation γ = σ‖q‖ ≥ 0.
         order: Order K of the polynomial, an integer from 0 to 64; any shape that broadcasts with the others.
 
     Returns:
-        S, in the broadcast shape; a pure number. At γ = 0 it is 1.
+        S in [0, 1], in the broadcast shape; a pure number, right to four digits in float32 and twelve in float64 where
+        a rounding of β does not change them. (Next to an odd order's zero, and for γ far below |β|, S goes from 1 to
+        √(2/π) and back within a few γ of it.) At γ = 0 it is 1, at the zero too.
 
     Raises:
         TypeError: `beta` or `gamma` is not a real number, or `order` is not an integer.
@@ -119,88 +124,73 @@ def _zero(order: int) -> float:
         return float(low + high) / 2
 
 
+Carry = tuple[Array, Array, Array, Array, Array]
+
+
 @jax.jit
 def _taylor(beta: Array, gamma: Array, order: Array, zeros: Array) -> Array:
-    # All of order m is divided by u^m, so that u^K is about T_K's largest value: no power leaves the range of floats.
-    degree = jnp.maximum(order, 1).astype(beta.dtype)
-    u = jnp.maximum(math.e * jnp.abs(beta), jnp.sqrt(math.e * degree) * gamma) / degree
-    u = lax.stop_gradient(jnp.maximum(u, 1))
-    beta, gamma = beta / u, gamma / u
-    halves = _exponential_terms(jnp.square(gamma) / 2, _LARGEST // 2)
-    values = _polynomials(beta, u, order)
-    lag = _STEPS[:, None] - 2 * np.arange(_LARGEST // 2 + 1)[None]  # (m, i): which T_{m − 2i}
-    picked = jnp.where(jnp.asarray(lag >= 0)[..., None], values[np.maximum(lag, 0)], 0)
-    means = jnp.sum(picked * halves[None], axis=1)
-    left = order[None] - jnp.asarray(_STEPS, jnp.int32)[:, None]
-    means = jnp.where(left >= 0, jnp.take_along_axis(means, jnp.maximum(left, 0), axis=0), 0)  # M_{K−j}
-    top = lax.stop_gradient(jnp.max(jnp.abs(means), axis=0))
-    weights = _running_products(gamma, np.sqrt(_STEPS[1:]))
-    root = jnp.sqrt(jnp.sum(jnp.square(weights * means / top[None]), axis=0))
-    below = _below(beta, gamma, u, order, zeros)
-    return (means[0] - jnp.where(order % 2 == 1, 2 * below, 0)) / top / root
+    far = lax.stop_gradient(jnp.maximum(jnp.maximum(jnp.abs(beta), gamma), _FAR) / _FAR)
+    beta, gamma, degree = beta / far, gamma / far, order.astype(beta.dtype)  # so far away only the ratio counts
+    epsilon, weights = _places(beta, gamma, order, zeros)
+    scale = lax.stop_gradient(jnp.maximum(jnp.abs(beta) + gamma * jnp.sqrt(2 * degree), degree + 1))
+    offset = degree * jnp.log(scale / (degree + 1)) + jnp.asarray(_LOG_LAST, beta.dtype)[order]
+    x = beta[None] + gamma[None] * epsilon
+    quarter = jnp.square(epsilon) / 4
+    logs = _log_magnitude(x, degree[None], scale[None], offset[None]) - quarter
+    top = lax.stop_gradient(jnp.max(logs, axis=0))
+    values, root = jnp.exp(logs - jnp.where(jnp.isfinite(top), top, 0)[None]), jnp.exp(-quarter)
+    first, second, total = (jnp.sum(weights * each, axis=0) for each in (root * values, values**2, root**2))
+    empty = second == 0  # at the zero itself, without spread
+    s = jnp.where(empty, 1, first / jnp.sqrt(jnp.where(empty, 1, second) * total))
+    return s - lax.stop_gradient(jnp.maximum(s - 1, 0))  # a rounding above 1
 
 
-def _column(numbers: np.ndarray, like: Array) -> Array:
-    """Numbers on the first axis, to go with (order, point)."""
-    return jnp.asarray(numbers, like.dtype)[:, None]
+def _places(beta: Array, gamma: Array, order: Array, zeros: Array) -> tuple[Array, Array]:
+    """Nodes and weights in ε, (node, point), in two panels that meet at the zero of T_K or, without one, at 0."""
+    reach = jnp.sqrt(2 * order.astype(beta.dtype)) + 9.5  # T_K² under the bell is largest at |ε| ≤ √(2K)
+    zero = jnp.where(order % 2 == 1, zeros[jnp.minimum(order // 2, len(zeros) - 1)], beta)
+    inside = jnp.abs(zero - beta) < reach * gamma
+    middle = jnp.where(inside, (zero - beta) / jnp.where(inside, gamma, 1), jnp.sign(zero - beta) * reach)
+    edges = jnp.stack([-reach, middle, reach])
+    nodes, weights = np.polynomial.legendre.leggauss(64 if beta.dtype == jnp.float32 else 96)
+    half = jnp.diff(edges, axis=0)[:, None] / 2
+    epsilon = edges[:2, None] + half * jnp.asarray(nodes + 1, beta.dtype)[None, :, None]
+    weights = half * jnp.asarray(weights, beta.dtype)[None, :, None]
+    return epsilon.reshape(-1, beta.size), weights.reshape(-1, beta.size)
 
 
-def _running_products(x: Array, divisors: np.ndarray) -> Array:
-    """1, x/d₁, x²/(d₁d₂), … on a new first axis. A loop: the derivative of `cumprod` takes long to compile."""
-
-    def step(last: Array, divisor: Array) -> tuple[Array, Array]:
-        last = last * (x / divisor)
-        return last, last
-
-    one = jnp.ones_like(x)
-    return jnp.concatenate([one[None], lax.scan(step, one, jnp.asarray(divisors, x.dtype))[1]])
+@jax.custom_jvp
+def _log_magnitude(x: Array, degree: Array, scale: Array, offset: Array) -> Array:
+    """log|T_K(x)| − `offset`, which is that of scale^K/K!; no gradient by the last three."""
+    return _log_and_slope(x, degree, scale, offset)[0]
 
 
-def _exponential_terms(x: Array, order: int) -> Array:
-    """x^k/k! for k = 0 … order on a new first axis."""
-    return _running_products(x, np.arange(1, order + 1))
+@_log_magnitude.defjvp
+def _log_magnitude_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
+    value, slope = _log_and_slope(*primals)
+    return value, slope * tangents[0]
 
 
-def _polynomials(beta: Array, u: Array, order: Array) -> Array:
-    """T_m(βu)/u^m for all m; those above the order in question are not used.
-
-    Forwards from T_0 where m < |βu|, when the last terms are the largest. Where m ≥ −βu > 0, backwards from
-    e^{βu} = T_∞ through terms that alternate and fall: for even m a sum of two positive numbers.
-    """
-
-    def forwards(total: Array, term: Array) -> tuple[Array, Array]:
-        total = total / u + term
-        return total, total
-
-    _, up = lax.scan(forwards, jnp.zeros_like(beta), _exponential_terms(beta, _LARGEST))
-
-    def backwards(rest: Array, term: Array) -> tuple[Array, Array]:
-        return (rest + term) * u, rest
-
-    negative = jnp.clip(beta, -(order.astype(beta.dtype) + 1) / u, 0)
-    _, rests = lax.scan(backwards, jnp.zeros_like(beta), _exponential_terms(negative, _MORE), reverse=True)
-    m = _column(_STEPS, beta)
-    down = jnp.exp((negative * u)[None] - m * jnp.log(u)[None]) - rests[: _LARGEST + 1]
-    inside = (beta < 0)[None] & (m >= -(beta * u)[None])
-    return jnp.where(inside, down, up)
-
-
-Carry = tuple[Array, Array, Array, Array]
-
-
-def _below(beta: Array, gamma: Array, u: Array, order: Array, zeros: Array) -> Array:
-    """E T_K over x below its zero x₀, over u^K: p_k = E[x^k/k!; x < x₀] by Stein's lemma, from p₀ = Φ(z)."""
-    spread = jnp.where(gamma > 0, gamma, 1)
-    zero = zeros[jnp.minimum(order // 2, len(zeros) - 1)] / u
-    z = (zero - beta) / spread
-    bell = gamma * norm.pdf(z)
+def _log_and_slope(x: Array, degree: Array, scale: Array, offset: Array) -> tuple[Array, Array]:
+    """`_log_magnitude` and its derivative T_{K−1}/T_K; where T_K = 0 they are −∞ and 0."""
+    inner = jnp.abs(x) <= degree + 1
+    near, inverse = jnp.where(inner, x, 0), jnp.where(inner, 0, 1 / jnp.where(inner, 1, x))
 
     def step(carry: Carry, k: Array) -> tuple[Carry, None]:
-        before, last, power, total = carry
-        here = (beta * last + jnp.square(gamma) * before - bell * power) / k
-        return (last, here, power * zero / k, jnp.where(k <= order.astype(k.dtype), total / u + here, total)), None
+        term, last, part, nest, before = carry
+        term, counts = term * (near / k), k <= degree
+        part = part + jnp.where(counts == (near >= 0), term, 0)
+        last = jnp.where(counts, term, last)
+        nest, before = jnp.where(counts, 1 + k * inverse * nest, nest), jnp.where(counts, nest, before)
+        return (term, last, part, nest, before), None
 
-    start = norm.cdf(z)
-    steps = jnp.asarray(_STEPS[1:], beta.dtype)
-    (_, _, _, total), _ = lax.scan(step, (jnp.zeros_like(beta), start, jnp.ones_like(beta), start), steps)
-    return jnp.where(gamma > 0, total, jnp.where(beta < zero, total, 0))
+    one, nothing = jnp.ones_like(x), jnp.zeros_like(x)
+    steps = jnp.arange(1, _TERMS + 1, dtype=x.dtype)
+    (_, last, part, nest, before), _ = lax.scan(step, (one, one, nothing, one, nothing), steps)
+    value = jnp.where(near >= 0, 1 + part, jnp.exp(near) - part)
+    empty = inner & (value == 0)
+    value = jnp.where(empty, 1, value)
+    power = degree * jnp.log(jnp.where(inner, 1, jnp.abs(x) / scale))
+    logs = jnp.where(inner, jnp.log(jnp.abs(value)) - offset, power + jnp.log(nest))
+    slope = jnp.where(inner, 1 - last / value, degree * inverse * before / nest)
+    return jnp.where(empty, -jnp.inf, logs), jnp.where(empty, 0, slope)
