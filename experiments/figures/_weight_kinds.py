@@ -15,6 +15,7 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike
 
 from rc_jax import attention, sparsity
+from rc_jax.attention.weights import elu_plus_one
 
 KINDS: dict[str, dict[str, Any]] = {
     "softmax": {"weights": "softmax"},
@@ -35,7 +36,6 @@ MAPS: dict[str, dict[str, Any]] = {
 Layer = tuple[attention.AttentionParams, attention.AttentionSpec]
 FROM_SCORES = ("softmax", "l2", "signed", "relu²/Σ", "relu²/n", "identity")
 ONE_HEAD = "identity, 1 head"
-DEEP = (*KINDS, ONE_HEAD)
 PREDICTED = (*FROM_SCORES, "linear", "decay")
 FLOOR = -30.0  # float64 does not know residuals of e^(−36)
 # t X has t^k times the output, so that tokens may be brought back to size between layers without any other effect
@@ -114,7 +114,7 @@ def predicted_sparsity(kind: str, params: attention.AttentionParams, x: Array) -
 
 def _features(x: Array, weight: Array) -> Array:
     """The features elu + 1 of every token's queries or keys."""
-    return jax.nn.elu(jnp.einsum("nd,hdk->hnk", x, weight, precision="highest")) + 1
+    return elu_plus_one(jnp.einsum("nd,hdk->hnk", x, weight, precision="highest"))
 
 
 def look(x: jax.Array) -> dict[str, jax.Array]:

@@ -117,13 +117,16 @@ def _matrices(spec: Spec, key: jax.Array) -> jax.Array:
     gated = layer(weights="gated_decay")
     params = attention.init(jax.random.fold_in(key, 1), gated, dtype=spec.dtype)
     default = gated.head_width**-0.5
-    found = [attention.attention_weights(params, x, layer(), scale=gamma * default) for gamma in spec.gammas]
-    for rate in RATES:
-        rates = params._replace(decay=jnp.full(spec.heads, rate, spec.dtype))
-        found.append(attention.attention_weights(rates, x, layer(weights="decay")))
-    found.append(attention.attention_weights(params, x, gated))
-    found += [attention.attention_weights(params, x, layer(weights=name)) for name in ("linear", "relu_squared")]
-    return jnp.stack(found)
+
+    def faded(rate: jax.Array) -> jax.Array:
+        rates = params._replace(decay=jnp.broadcast_to(rate, (spec.heads,)))
+        return attention.attention_weights(rates, x, layer(weights="decay"))
+
+    sharpened = jax.vmap(lambda gamma: attention.attention_weights(params, x, layer(), scale=gamma * default))
+    found = [sharpened(jnp.asarray(spec.gammas, spec.dtype)), jax.vmap(faded)(jnp.asarray(RATES, spec.dtype))]
+    for one in (gated, layer(weights="linear"), layer(weights="relu_squared")):
+        found.append(attention.attention_weights(params, x, one)[None])
+    return jnp.concatenate(found)
 
 
 def _uniform(n: int) -> np.ndarray:

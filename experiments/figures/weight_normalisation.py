@@ -1,8 +1,9 @@
 """How a row of scores is turned into weights: what it does to sparsity, to the size of the output, to collapse."""
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from experiments import figure, style
 from experiments.figure import About
 from experiments.figures import _weight_kinds as kinds
-from experiments.ledger import Claim, corrected, on_range, within
+from experiments.ledger import Claim, on_range, within
 from rc_jax import attention, ensemble, sparsity
 
 ABOUT = About(
@@ -28,7 +29,7 @@ ABOUT = About(
         "predictions without a free number, points simulations; below are medians over networks."
     ),
     formula="mean square of Σ_j a_j x_j = (γ E f'/ν)²/d + E f²/(n ν²),   a = f(s)/(n ν),  s ~ N(0, γ²)",
-    minutes={"smoke": 0.2, "quick": 0.4, "full": 15.0},
+    minutes={"smoke": 0.15, "quick": 0.5, "full": 15.0},
 )
 
 # All fixed before the first run. A size is confirmed to a tenth, an exponent of n to 0.05; exponents of the fall where
@@ -47,6 +48,7 @@ class Spec(figure.Spec):
     d_model: int = 64
     heads: int = 4
     lengths: tuple[int, ...] = (16, 64, 256, 512)
+    compared: tuple[str, ...] = tuple(kinds.KINDS)
     maps: tuple[str, ...] = tuple(kinds.MAPS)
     layers: int = 16
     tokens: int = 32
@@ -55,27 +57,37 @@ class Spec(figure.Spec):
 
 
 PRESETS = {
-    "smoke": Spec(d_model=16, heads=2, lengths=(8, 16), maps=(), layers=8, tokens=8, depth=4, count=16),
+    "smoke": Spec(d_model=16, heads=2, lengths=(8, 16), layers=8, tokens=8, depth=4, count=16, maps=(),
+                  compared=("softmax", "l2", "relu²/Σ", "relu²/n", "identity", "decay")),
     "quick": Spec(),
     "full": Spec(lengths=(16, 32, 64, 128, 256, 512, 1024, 2048), layers=64, depth=16, count=4096),
-}
+}  # fmt: skip
 
 
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """Sparsity of rows; root mean square of outputs by number of tokens; relative residuals by layer."""
     key = jax.random.key(spec.seed)
-    data = {"kinds": np.array(kinds.DEEP), "lengths": np.array(spec.lengths), "depth": np.arange(spec.depth + 1)}
+    data = {
+        "kinds": np.array([*spec.compared, kinds.ONE_HEAD]),
+        "lengths": np.array(spec.lengths),
+        "depth": np.arange(spec.depth + 1),
+    }
     rows = ensemble.run(_Layer(spec), jax.random.fold_in(key, 0), spec.layers, batch_size=2, progress=True)
     for name in ("square", "theory", "sparsity_gap"):
         data |= {name: np.asarray(rows.mean[name]), f"{name}_error": np.asarray(rows.standard_error[name])}
     for name in ("sparsity", "sparsity_theory"):
         data |= {name: np.asarray(rows.mean[name])}
-    data |= {"row_names": np.array([*kinds.KINDS, *spec.maps]), "row_closed": np.array(kinds.FROM_SCORES)}
+    data |= {"row_names": np.array([*spec.compared, *spec.maps])}
     deep = ensemble.run(_Networks(spec), jax.random.fold_in(key, 1), spec.count, batch_size=32, progress=True)
     for name in ("residual", "line", "exponent", "line_exponent", "tokens"):
         data |= {name: np.asarray(deep.quantile((0.05, 0.5, 0.95))[name])}
     data |= {"dead": np.asarray(deep.mean["dead"]), "known": spec.count - np.asarray(deep.nonfinite["exponent"])}
     return data | {"shape": np.array([spec.d_model, spec.heads, spec.count])}
+
+
+def _those(group: Iterable[str], names: Iterable[str]) -> list[str]:
+    """The kinds of a group that a preset looks at."""
+    return [name for name in group if name in set(names)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,27 +100,33 @@ class _Layer:
         spec, most = self.spec, max(self.spec.lengths)
         x = jax.random.normal(jax.random.fold_in(key, 0), (most, spec.d_model), spec.dtype)
         layers = kinds.draw(jax.random.fold_in(key, 1), spec.d_model, spec.heads, spec.dtype)
-        index, value = jnp.arange(most), jnp.einsum("nd,hdk->hnk", x, layers["softmax"][0].value, precision="highest")
+        params, index = layers["softmax"][0], jnp.arange(most)  # values and outputs are those of every kind
+        value = jnp.einsum("nd,hdk->hnk", x, params.value, precision="highest")
 
         def on(n: jax.Array) -> dict[str, jax.Array]:
             seen = jnp.broadcast_to((index < n)[None], (most, most)) | jnp.eye(most, dtype=bool)
             late = ((index < n) & (4 * index >= 3 * n)).astype(spec.dtype)
             late, count = late / jnp.sum(late), n.astype(spec.dtype)
-            square, rows = {}, {}
-            for name in (*kinds.KINDS, *spec.maps):
-                params, layer = layers[name]
-                weights = attention.attention_weights(params, x, layer, mask=seen)
+            names = (*spec.compared, *spec.maps)
+            kernels = [functools.partial(attention.attention_weights, layers[name][0], x, layers[name][1], mask=seen)
+                       for name in names]  # fmt: skip
+
+            def one(index: jax.Array) -> tuple[jax.Array, jax.Array]:
+                weights = jax.lax.switch(index, kernels)
                 out = jnp.einsum("hij,hjk,hkd->id", weights, value, params.output, precision="highest")
-                square[name] = jnp.sum(late * jnp.mean(jnp.square(out), axis=1))
-                rows[name] = jnp.sum(late * jnp.mean(sparsity.sparsity(weights), axis=0)) * jnp.sqrt(most / count)
-            closed = jnp.stack([kinds.predicted_sparsity(name, layers[name][0], x) for name in kinds.FROM_SCORES])
-            theory = [kinds.predicted_square(name, layers[name][0], x, count) for name in kinds.PREDICTED]
+                s = jnp.mean(sparsity.sparsity(weights), axis=0) * jnp.sqrt(most / count)
+                return jnp.sum(late * jnp.mean(jnp.square(out), axis=1)), jnp.sum(late * s)
+
+            square, rows = jax.lax.map(one, jnp.arange(len(names)))  # a program for what follows the weights
+            from_scores, predicted = (_those(group, spec.compared) for group in (kinds.FROM_SCORES, kinds.PREDICTED))
+            closed = jnp.stack([kinds.predicted_sparsity(name, layers[name][0], x) for name in from_scores])
+            theory = [kinds.predicted_square(name, layers[name][0], x, count) for name in predicted]
             return {
-                "square": jnp.stack([square[name] for name in kinds.KINDS]),
+                "square": square[: len(spec.compared)],
                 "theory": jnp.stack(theory),
-                "sparsity": jnp.stack(list(rows.values())),
+                "sparsity": rows,
                 "sparsity_theory": closed,
-                "sparsity_gap": jnp.stack([rows[name] for name in kinds.FROM_SCORES]) - closed,
+                "sparsity_gap": rows[jnp.array([names.index(name) for name in from_scores])] - closed,
             }
 
         found = jax.lax.map(on, jnp.array(spec.lengths))
@@ -122,25 +140,25 @@ class _Networks:
     spec: Spec
 
     def __call__(self, key: jax.Array) -> dict[str, jax.Array]:
-        spec = self.spec
+        spec, deep = self.spec, [*self.spec.compared, kinds.ONE_HEAD]
         x = jax.random.normal(jax.random.fold_in(key, 0), (spec.tokens, spec.d_model), spec.dtype)
 
         def step(x: jax.Array, index: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
             drawn = jax.random.fold_in(jax.random.fold_in(key, 1), index)
             layers = kinds.draw(drawn, spec.d_model, spec.heads, spec.dtype)
             out = []
-            for one, name in zip(x, kinds.DEEP, strict=True):
+            for one, name in zip(x, deep, strict=True):
                 moved = attention.attend(layers[name][0], one, layers[name][1])
                 size = jnp.maximum(jnp.max(jnp.abs(moved)), jnp.finfo(x.dtype).tiny)
                 out.append(moved / size if name in kinds.HOMOGENEOUS else moved)
             return jnp.stack(out), jax.vmap(kinds.look)(x)
 
-        start = jnp.broadcast_to(x[None], (len(kinds.DEEP), *x.shape))
+        start = jnp.broadcast_to(x[None], (len(deep), *x.shape))
         seen = jax.lax.scan(step, start, jnp.arange(spec.depth + 1))[1]
         seen = {name: values.T for name, values in seen.items()}
-        chosen = {"exponent": ("residual", (*CUBES, *RATES)), "line_exponent": ("line", LINES)}
+        chosen = {"exponent": ("residual", _those((*CUBES, *RATES), deep)), "line_exponent": ("line", LINES)}
         return seen | {
-            name: jax.vmap(kinds.exponent)(seen[of][jnp.array([kinds.DEEP.index(each) for each in group])])
+            name: jax.vmap(kinds.exponent)(seen[of][jnp.array([deep.index(each) for each in group])])
             for name, (of, group) in chosen.items()
         }
 
@@ -149,10 +167,11 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     """Sparsity by kind; size of the output against n; distance to equal and to parallel tokens by layer."""
     drawing, (rows, sizes, equal, line) = style.figure(columns=2, rows=2, width=6.4, height=4.6)
     _plot_rows(rows, data)
+    predicted = _those(kinds.PREDICTED, data["kinds"])
     for index, name in enumerate(str(name) for name in data["kinds"]):
         look, n = _look_of(index), data["lengths"]
-        if name in kinds.PREDICTED:
-            sizes.plot(n, np.sqrt(data["theory"][kinds.PREDICTED.index(name)]), color=look["color"],
+        if name in predicted:
+            sizes.plot(n, np.sqrt(data["theory"][predicted.index(name)]), color=look["color"],
                        linestyle=look["linestyle"], linewidth=1.2)  # fmt: skip
         if name in kinds.KINDS:
             sizes.plot(n, np.sqrt(data["square"][index]), label=name, **{**look, "linestyle": "none"})
@@ -180,7 +199,7 @@ def _look_of(index: int) -> dict[str, Any]:
 def _plot_rows(ax: Axes, data: Mapping[str, np.ndarray]) -> None:
     """S of every kind as a point, its closed form as a bar."""
     names, at = [str(name) for name in data["row_names"]], np.arange(data["row_names"].size)
-    closed = [names.index(str(name)) for name in data["row_closed"]]
+    closed = [names.index(name) for name in _those(kinds.FROM_SCORES, names)]
     ax.plot(data["sparsity_theory"], closed, linestyle="none", marker="|", markersize=16, markeredgewidth=2,
             color=style.colour("theory"), label="closed form of the kernel")  # fmt: skip
     ax.plot(data["sparsity"], at, linestyle="none", marker="o", color=style.colour("measured"), label="random layers")
@@ -201,23 +220,24 @@ def _claims_of_rows(data: Mapping[str, np.ndarray]) -> list[Claim]:
     s = dict(zip((str(name) for name in data["row_names"]), data["sparsity"], strict=True))
     same = np.array([s["l2"] - s["softmax"], s["relu²/n"] - s["relu²/Σ"]])
     gap, error = data["sparsity_gap"], data["sparsity_gap_error"]
-    shown = [names.index(name) for name in kinds.PREDICTED]
+    from_scores, predicted = (_those(group, names) for group in (kinds.FROM_SCORES, kinds.PREDICTED))
+    shown = [names.index(name) for name in predicted]
     square, theory = data["square"][shown], data["theory"]
     ratio = np.sqrt(square / theory)
     spread = 0.5 * np.hypot(data["square_error"][shown] / square, data["theory_error"] / theory)
     steps = np.diff(np.log(lengths))
     slope, wanted = (np.diff(0.5 * np.log(value)) / steps for value in (square, theory))
     slope_error = np.hypot(spread[:, 1:], spread[:, :-1]) / steps
-    where = [f"{name}, n = {n}" for name in kinds.PREDICTED for n in lengths]
-    between = [f"{name}, {a} to {b}" for name in kinds.PREDICTED for a, b in itertools.pairwise(lengths)]
-    l2 = kinds.PREDICTED.index("l2")
+    where = [f"{name}, n = {n}" for name in predicted for n in lengths]
+    between = [f"{name}, {a} to {b}" for name in predicted for a, b in itertools.pairwise(lengths)]
+    l2 = predicted.index("l2")
     growth, expected = (float(np.sqrt(value[l2, -1] / value[l2, 0])) for value in (square, theory))
     growth_error = growth * float(np.hypot(spread[l2, 0], spread[l2, -1]))
     return [
         on_range("weights-sparsity-norm", "What a row is divided by does not change its sparsity", "this package", 0,
                  same, np.abs(same) < 1e-9, ["l2 − softmax", "relu²/n − relu²/Σ"]),
         on_range("weights-sparsity-kernel", "S of random rows is that of the kernel on N(0, γ²) scores", "Su9889 and "
-                 "this package", "to 0.02", gap, np.abs(gap) <= 0.02 + 2 * error, kinds.FROM_SCORES,
+                 "this package", "to 0.02", gap, np.abs(gap) <= 0.02 + 2 * error, from_scores,
                  note="measured − closed form; finite rows are off by order 1/n"),
         on_range("weights-size", "Root mean square of the output is √((γ E f'/ν)²/d + E f²/(n ν²))", "this package",
                  "that, to a tenth", ratio.ravel(), np.abs(ratio - 1).ravel() <= SIZE + 2 * spread.ravel(), where,
@@ -225,10 +245,9 @@ def _claims_of_rows(data: Mapping[str, np.ndarray]) -> list[Claim]:
         on_range("weights-size-exponent", "Its exponent in n follows", "this package", "that, to 0.05",
                  (slope - wanted).ravel(), (np.abs(slope - wanted) <= EXPONENT + 2 * slope_error).ravel(), between,
                  note=f"measured − predicted; measured exponents {slope.min():.2f} … {slope.max():.2f}"),
-        corrected("weights-l2-size", "With rows of Euclidean norm 1 the size does not depend on the number of tokens",
-                  "posts on ℓ₂-normalised softmax, for uncorrelated values", 1, growth, 1 - SIZE, 1 + SIZE,
-                  expected * (1 - SIZE), expected * (1 + SIZE), growth_error,
-                  note=f"at n = {lengths[-1]} over n = {lengths[0]}; √(1 + n γ²e^(−γ²)/d) gives {expected:.2f}"),
+        within("weights-l2-size", "With rows of Euclidean norm 1 the size does not depend on the number of tokens",
+               "asked here", "1, to a tenth", growth, 1 - SIZE, 1 + SIZE, growth_error,
+               note=f"at n = {lengths[-1]} over n = {lengths[0]}; √(1 + n γ²e^(−γ²)/d) gives {expected:.2f}"),
     ]  # fmt: skip
 
 
@@ -238,8 +257,9 @@ def _claims_of_depth(data: Mapping[str, np.ndarray]) -> list[Claim]:
     at = {name: names.index(name) for name in names}
     last, half = data["residual"][1, :, -1], data["depth"].size // 2
 
-    def exponents(key: str, what: str, group: tuple[str, ...], band: tuple[float, float], source: str) -> Claim:
-        rows = [(*CUBES, *RATES).index(name) for name in group]
+    def exponents(key: str, what: str, group: Sequence[str], band: tuple[float, float], source: str) -> Claim:
+        group = _those(group, names)
+        rows = [_those((*CUBES, *RATES), names).index(name) for name in group]
         values = data["exponent"][1, rows]
         holds = (values >= band[0]) & (values <= band[1])
         seen = ", ".join(f"{name} {known}" for name, known in zip(group, data["known"][rows], strict=True))
@@ -252,14 +272,15 @@ def _claims_of_depth(data: Mapping[str, np.ndarray]) -> list[Claim]:
         rate = count * (dead[-1] - dead[half]) / alive
         return float(rate), float(np.sqrt(max(rate, 1 / alive) / alive))
 
-    kept = last[[at[name] for name in KEEPERS]]
+    keepers = _those(KEEPERS, names)
+    kept = last[[at[name] for name in keepers]]
     rates = {name: hazard(name) for name in ("relu²/Σ", "relu²/n")}
     rate, rate_error = np.array(list(rates.values())).T
     return [
         exponents("weights-cube", "Rows of one sum, or of one norm: the fall triples", CUBES, CUBE, "DCL21 (softmax)"),
         exponents("weights-decay-rate", "Decays: the fall is constant", RATES, CONSTANT, "this package"),
         on_range("weights-no-collapse", "Rows of different sums: tokens do not become equal", "this package",
-                 "‖res‖/‖X‖ ≥ ½", np.exp(kept), kept >= KEPT, KEEPERS, note="median at the last layer"),
+                 "‖res‖/‖X‖ ≥ ½", np.exp(kept), kept >= KEPT, keepers, note="median at the last layer"),
         within("weights-one-head-line", "identity with one head: tokens become parallel, and the fall triples",
                "this package", 3, float(data["line_exponent"][1, 0]), *CUBE,
                note="median, of the distance to rank 1; set after the row below had failed"),
