@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 SIZE = 24
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(SIZE)
 GAP = float(1 - NODES[-1])  # from the outermost node to the edge, in half widths
+APART = float(np.diff(NODES).max() / 2)  # between two nodes at most, in units of the panel
 LAST = 20  # the coefficients from this degree on judge
 SAFETY = 4.0  # twice what single jumps, corners, roots, logarithms, steep steps and oscillations need at worst
 

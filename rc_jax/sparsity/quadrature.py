@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -69,10 +69,14 @@ def from_kernel_with_error(
     Both integrals run over ε in [−40, 40] ([−20, 20] in float32) in panels of width 1 with 24 Gauss–Legendre nodes,
     split again at every kink, relative to their largest term. The error adds up, panel by panel, four times the largest
     of the last four Legendre coefficients, the mismatch of neighbouring panels at their common edge, the doubt about
-    the places of nodes and declared kinks, rounding, and a geometric tail beyond the ends. An undeclared kink, a steep
-    step or an oscillation leaves large coefficients and so a large error. What falls between two nodes, a feature
-    narrower than about γ/20, cannot be seen unless a kink is declared there; nor can growth that starts beyond the
-    ends. The error carries no gradient.
+    the places of nodes and declared kinks, rounding, and a tail beyond the ends. An undeclared kink, a steep step or an
+    oscillation leaves large coefficients and so a large error.
+
+    The bound holds unless f hides something: what falls between two nodes, a feature narrower than about γ/15, cannot
+    be seen unless a kink is declared there. Beyond the ends |f|φ and f²φ are taken to fall at least like the power of
+    |ε| that they fall like at the ends (log against log |ε| is concave, as it is for bounded f, polynomials,
+    exponentials and e^{x²/4}/|x|^p); where the last three panels deny that, or the power has no integral, the error is
+    1. The error carries no gradient.
 
     Args:
         f: The kernel, elementwise; it receives an array of the working dtype with extra axes.
@@ -103,7 +107,15 @@ def from_kernel_with_error(
         kinks = np.concatenate([found, np.full(-found.size % 64, np.inf, found.dtype)])
     edges, known, epsilon, weights, x = _places(beta, gamma, jnp.ravel(jnp.asarray(kinks, beta.dtype)))
     value, error = _ratio(evaluated(f, x), epsilon, weights, edges, known, jnp.abs(beta) / gamma)
-    return Estimate(value.astype(dtype), error.astype(dtype))
+    return _returned(value, error, dtype)
+
+
+def _returned(value: Array, error: Array, dtype: Any) -> Estimate:
+    """Both in `dtype`, where the error covers what the value loses by that, and is itself rounded up."""
+    cast, info = value.astype(dtype), jnp.finfo(dtype)
+    error = error + lax.stop_gradient(jnp.abs(cast.astype(value.dtype) - value))
+    up = (error * (1 + float(info.eps)) + float(info.tiny)).astype(dtype)
+    return Estimate(cast, jnp.where(jnp.isnan(cast), jnp.inf, jnp.minimum(up, 1)))  # S and its truth are in [0, 1]
 
 
 @jax.jit
@@ -111,7 +123,26 @@ def _places(beta: Array, gamma: Array, kinks: Array) -> tuple[Array, Array, Arra
     """Edges, which are declared, nodes and weights in ε, and nodes in x."""
     edges, known = _edges(beta[..., None], gamma[..., None], kinks)
     epsilon, weights = panels.positions(edges)
-    return edges, known, epsilon, weights, beta[..., None, None] + gamma[..., None, None] * epsilon
+    apart = _apart(epsilon, edges, jnp.where(known, _doubt(edges, jnp.abs(beta / gamma)[..., None]), 0))
+    return edges, known, epsilon, weights, beta[..., None, None] + gamma[..., None, None] * apart
+
+
+def _apart(epsilon: Array, edges: Array, doubt: Array) -> Array:
+    """Nodes that keep off declared edges, where f may have no value, by the doubt about those.
+
+    A panel without room for that has weight by rounding only: f is taken at the nearest node of a panel with room.
+    """
+    low, high = (edges + doubt)[..., :-1, None], (edges - doubt)[..., 1:, None]
+    inside = jnp.clip(epsilon, low, high)
+    roomy = (low < high)[..., 0]
+    left = lax.cummax(jnp.where(roomy, jnp.arange(roomy.shape[-1]), -1), axis=roomy.ndim - 1)
+    first = jnp.argmax(roomy, axis=-1, keepdims=True)
+    nearest = jnp.where(
+        left < 0,
+        jnp.take_along_axis(inside[..., 0], first, axis=-1),
+        jnp.take_along_axis(inside[..., -1], jnp.maximum(left, 0), axis=-1),
+    )
+    return jnp.where(roomy[..., None], inside, nearest[..., None])
 
 
 def _edges(beta: Array, gamma: Array, places: Array) -> tuple[Array, Array]:
@@ -147,8 +178,9 @@ def _ratio(
     totals, tops, off = _integral(both, *(each[None] for each in (epsilon, weights, edges, known, doubt)))
     value = totals[0] / jnp.sqrt(totals[1]) * jnp.exp(tops[0] - tops[1] / 2 - math.log(2 * math.pi) / 4)
     error = value * ((1 + off[0]) / jnp.sqrt(jnp.where(off[1] < 1, 1 - off[1], 1)) - 1)
-    error = jnp.minimum(jnp.where(off[1] < 1, error, 1), 1)  # S and its truth lie between 0 and 1
-    return value, lax.stop_gradient(jnp.where(jnp.isnan(value), jnp.inf, error))
+    above = lax.stop_gradient(jnp.minimum(1 - value, 0))  # S is at most 1; its gradient stays
+    placed = jnp.max(doubt, axis=(-2, -1)) < panels.APART  # else steps of x are as wide as what lies between nodes
+    return value + above, lax.stop_gradient(jnp.where((off[1] < 1) & placed, error, 1))
 
 
 def _integral(
@@ -161,16 +193,40 @@ def _integral(
     total = jnp.sum(parts, axis=(-2, -1))
     size = jnp.where(jnp.isfinite(logs), jnp.abs(logs), 0) + jnp.square(epsilon) + 16
     rounding = jnp.finfo(edges.dtype).eps * jnp.sum(parts * size, axis=(-2, -1))
-    error = panels.errors(values, edges, known, doubt) + rounding + _beyond(parts, epsilon) + _beyond(parts, -epsilon)
+    values, parts, edges, epsilon = lax.stop_gradient((values, parts, edges, epsilon))  # an error carries no gradient
+    error = panels.errors(values, edges, known, doubt) + rounding
+    error = error + _beyond(parts, epsilon) + _beyond(parts, -epsilon)
     return total, top[..., 0, 0], error / total
 
 
 def _beyond(parts: Array, epsilon: Array) -> Array:
-    """What a tail beyond ε = limit can hold that goes on falling as it does over the last two units of ε."""
-    limit = reach(epsilon.dtype)
-    last, before = (
-        jnp.sum(jnp.where((epsilon > limit - k) & (epsilon <= limit - k + 1), parts, 0), axis=(-2, -1)) for k in (1, 2)
+    """What the tail beyond ε = limit =: L can hold, from the last three panels; infinite if it may hold anything.
+
+    Let log g be a concave function of log ε from there on: g falls like a power, or faster. The power h that has the
+    integrals of g over the last two panels is met by g once in each of them, and is above g on either side of both.
+    With v = (1 − 1/L)^{1−p} for h = ε^{−p}, the integral of h beyond L is 1/(v − 1) of that over the last panel, which
+    is (v − 1)/(v^k − v) of that over the panel before; (1 − 1/L)^k = 1 − 2/L.
+    """
+    limit, eps = reach(epsilon.dtype), float(jnp.finfo(epsilon.dtype).eps)
+    last, before, third = (
+        jnp.sum(jnp.where((epsilon > limit - k) & (epsilon <= limit - k + 1), parts, 0), axis=(-2, -1))
+        for k in (1, 2, 3)
     )
-    falling = last < before
-    tail = jnp.square(last) / jnp.where(falling, before - last, 1)
-    return jnp.where(last == 0, 0, jnp.where(falling, tail, jnp.inf))
+    two, three = (math.log1p(-k / limit) / math.log1p(-1 / limit) for k in (2, 3))
+    some = last > 0
+    ratio = jnp.minimum(before / jnp.where(some, last, 1), 1e6) * (1 - eps * limit**2)  # less what logarithms lose
+    falling = ratio > two - 1  # else p ≤ 1
+    ratio = jnp.where(falling, ratio, two)
+
+    def newton(
+        _: int | Array, v: Array
+    ) -> Array:  # for (v^k − v)/(v − 1) = ratio, which is convex and rising: from above
+        powers = v**two
+        value = (powers - v) / (v - 1)
+        return v - (value - ratio) / ((two * powers / v - 1 - value) / (v - 1))
+
+    v = lax.fori_loop(0, 6, newton, ratio)
+    flatter = third * (v - 1) > (1 + 16 * eps * limit**2) * last * (v**three - v**two)
+    matters = last * limit > eps * jnp.sum(parts, axis=(-2, -1))
+    unknown = ~falling | (flatter & matters)
+    return jnp.where(some, jnp.where(unknown, jnp.inf, last / (v - 1)), 0)
