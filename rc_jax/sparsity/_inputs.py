@@ -1,5 +1,6 @@
 """At the entry: checks of weights, one shape, one dtype, and enough precision and range to work in."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -35,6 +36,19 @@ def weights(name: str, value: Any) -> None:
     _checks.real(name, value)
 
 
+def rows(what: str) -> Callable[[str, Any], None]:
+    """A check for a floating-point array with at least one entry of `what` on its last axis."""
+    wanted = f"a floating-point array whose last axis holds the {what}"
+
+    def check(name: str, value: Any) -> None:
+        if not hasattr(value, "dtype") or not _checks.is_float(value):
+            raise TypeError(f"`{name}` must be {wanted}, got {_checks.describe(value)}")
+        if value.ndim == 0 or value.shape[-1] == 0:
+            raise ValueError(f"`{name}` must be {wanted}, got {_checks.describe(value)}")
+
+    return check
+
+
 def index(name: str, value: Any) -> None:
     """A check for one integer."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
@@ -48,12 +62,26 @@ def along(name: str, value: Any, axis: int) -> None:
 
 
 def relative(a: jax.Array, axis: int) -> jax.Array:
-    """Magnitudes over the largest of their row, so that powers neither overflow nor underflow; rows of zeros are ones.
+    """Magnitudes over a power of 2 near the largest of their row: powers stay in range, and no digit is lost.
 
-    No gradient flows through the largest: of scale-free functions none is lost.
+    Rows of zeros are ones. No gradient flows through the divisor: of scale-free functions none is lost.
     """
     magnitude = jnp.abs(a)
     largest = lax.stop_gradient(jnp.max(magnitude, axis=axis, keepdims=True))
     empty = largest == 0
-    inverse_root = lax.rsqrt(jnp.where(empty, 1, largest))  # applied twice: 1/largest may underflow where this does not
-    return jnp.where(empty, 1, magnitude * inverse_root * inverse_root)
+    _, exponent = jnp.frexp(jnp.where(empty, 1, largest))
+    half = exponent // 2  # in two steps: 2^−exponent may underflow where these do not
+    one = jnp.ones_like(largest)
+    return jnp.where(empty, 1, magnitude * jnp.ldexp(one, -half) * jnp.ldexp(one, half - exponent))
+
+
+def over_mean(a: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+    """|a| over its mean, and its deviation from 1 with all digits where the row is nearly even; the latter's mean is 0.
+
+    Rows of zeros count as ones.
+    """
+    magnitude = relative(a, axis)
+    mean = jnp.mean(magnitude, axis=axis, keepdims=True)
+    away = magnitude - mean
+    off = jnp.mean(away, axis=axis, keepdims=True)
+    return magnitude / (mean + off), (away - off) / (mean + off)

@@ -62,8 +62,14 @@ def decay(lam: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
 
 @jax.jit
 def _decay(lam: Array, n: Array) -> Array:
-    half = -jnp.log1p(lam - 1) / 2  # λ − 1 is exact where the logarithm is small
+    half = log_decay(lam) / 2
     return jnp.sqrt(_tanh_ratio(n * half) / _tanh_ratio(half))
+
+
+def log_decay(lam: Array) -> Array:
+    """δ = −log λ with all digits near λ = 1, where λ − 1 is exact, and for the smallest λ, where it is −1."""
+    near = lam > 0.5
+    return -jnp.where(near, jnp.log1p(jnp.where(near, lam, 1) - 1), jnp.log(jnp.where(near, 1, lam)))
 
 
 def _tanh_ratio(x: Array) -> Array:
@@ -119,7 +125,7 @@ def channel_decay(weights: ArrayLike, lam: ArrayLike, n: ArrayLike) -> Float[Arr
 
 @jax.jit
 def _channels(weights: Array, lam: Array, n: Array) -> Array:
-    delta = -jnp.log1p(lam - 1)
+    delta = log_decay(lam)
     shape = jnp.broadcast_shapes(lam.shape[:-1], n.shape)
     weights, delta = (jnp.broadcast_to(value, shape + lam.shape[-1:]) for value in (weights, delta))
     weights = weights / lax.stop_gradient(jnp.max(weights, axis=-1, keepdims=True))

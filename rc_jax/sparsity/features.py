@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -13,11 +15,7 @@ from rc_jax.sparsity.measure import norm_ratio
 
 
 def _features(name: str, value: Any) -> None:
-    wanted = "a floating-point array whose last axis holds the features"
-    if not hasattr(value, "dtype") or not _checks.is_float(value):
-        raise TypeError(f"`{name}` must be {wanted}, got {_checks.describe(value)}")
-    if value.ndim == 0 or value.size == 0:
-        raise ValueError(f"`{name}` must be {wanted}, got {_checks.describe(value)}")
+    _inputs.rows("features")(name, value)
     _checks.bounded(0)(name, value)
     numbers = _checks.concrete(value)
     if numbers is not None and not np.all(np.any(numbers.astype(float) > 0, axis=-1)):
@@ -77,8 +75,8 @@ def feature_moments(features: Float[Array, "token feature"]) -> tuple[Float[Arra
         >>> print(f"{sparsity.nonnegative_linear(q, mean, cov):.6f} {sparsity.sparsity(features @ q):.6f}")
         0.904534 0.904534
     """
-    values = jnp.asarray(features)
-    values = values.astype(_inputs.working(values.dtype))
+    features = jnp.asarray(features)
+    values = features.astype(_inputs.working(features.dtype))
     mean = jnp.mean(values, axis=0)
     mean = mean + jnp.mean(values - mean[None], axis=0)
     centred = values - mean[None]
@@ -123,14 +121,30 @@ def nonnegative_linear(
     q, mean, cov = jnp.asarray(q), jnp.asarray(mean), jnp.asarray(cov)
     dtype = jnp.result_type(q, mean, cov)
     q, mean, cov = (value.astype(_inputs.working(dtype)) for value in (q, mean, cov))
-    size = jnp.max(mean)
-    unit = q / jnp.max(q, axis=-1, keepdims=True)
-    first = jnp.matmul(unit, mean / size, precision="highest")
-    spread = jnp.sum(jnp.matmul(unit, cov / size / size, precision="highest") * unit, axis=-1)
+    first, s = _linear(q, mean, cov)
     overlap = _checks.concrete(first)
     if overlap is not None and not np.all(overlap > 0):
         raise ValueError("`q` must overlap `mean`, got q·mean = 0: such weights are all zero")
-    return (1 / jnp.sqrt(1 + jnp.maximum(spread, 0) / jnp.square(first))).astype(dtype)
+    return s.astype(dtype)
+
+
+@jax.jit
+def _linear(q: Array, mean: Array, cov: Array) -> tuple[Array, Array]:
+    """q̃ᵀμ̃, relative, and S; by correlations and relative to the largest deviation, so that no square underflows."""
+    unit, size = q / jnp.max(q, axis=-1, keepdims=True), jnp.max(mean)
+    first = jnp.matmul(unit, mean / size, precision="highest")
+    variances = jnp.diagonal(cov)
+    most = jnp.max(variances)
+    usual = jnp.where(most > 0, jnp.sqrt(most), size)
+    deviations = lax.stop_gradient(jnp.where(variances > 0, jnp.sqrt(variances), usual))
+    scaled = unit * jnp.broadcast_to(deviations / size, unit.shape)
+    largest = lax.stop_gradient(jnp.max(scaled, axis=-1))
+    scaled = scaled / largest[..., None]
+    correlations = cov / deviations[:, None] / deviations[None, :]
+    spread = jnp.maximum(jnp.sum(jnp.matmul(scaled, correlations, precision="highest") * scaled, axis=-1), 0)
+    top = lax.stop_gradient(jnp.maximum(first, largest * jnp.sqrt(spread)))
+    near, far = first / top, jnp.minimum(largest / top, float(jnp.finfo(q.dtype).max) ** 0.25)
+    return first, near / jnp.sqrt(jnp.square(near) + jnp.square(far) * spread)
 
 
 @_checks.guard(q=_features, mean=_checks.positive, deviation=_checks.bounded(0))

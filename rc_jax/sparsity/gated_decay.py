@@ -9,15 +9,11 @@ from jaxtyping import Array, Float
 
 from rc_jax import _checks
 from rc_jax.sparsity import _inputs
-from rc_jax.sparsity.decaying import mean_power
+from rc_jax.sparsity.decaying import log_decay, mean_power
 
 
 def _gates(name: str, value: Any) -> None:
-    wanted = "a floating-point array whose last axis holds the positions"
-    if not hasattr(value, "dtype") or not _checks.is_float(value):
-        raise TypeError(f"`{name}` must be {wanted}, got {_checks.describe(value)}")
-    if value.ndim == 0 or value.size == 0:
-        raise ValueError(f"`{name}` must be {wanted}, got {_checks.describe(value)}")
+    _inputs.rows("positions")(name, value)
     _checks.bounded(high=0)(name, value)
 
 
@@ -90,5 +86,5 @@ def gated_decay_annealed(mean: ArrayLike, second: ArrayLike, n: ArrayLike) -> Fl
         slack = 8 * float(jnp.finfo(mean.dtype).eps)
         if not np.all((numbers[1] <= numbers[0] + slack) & (numbers[1] >= np.square(numbers[0]) - slack)):
             raise ValueError("`second` must be between mean² and mean, as for every λ in (0, 1]")
-    first, square = mean_power(-jnp.log1p(mean - 1), n), mean_power(-jnp.log1p(second - 1), n)
+    first, square = mean_power(log_decay(mean), n), mean_power(log_decay(second), n)
     return (first / jnp.sqrt(square)).astype(dtype)

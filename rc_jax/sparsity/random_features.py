@@ -13,11 +13,7 @@ from rc_jax.sparsity import _inputs
 
 
 def _vectors(name: str, value: Any) -> None:
-    wanted = "a floating-point array whose last axis holds the coordinates"
-    if not hasattr(value, "dtype") or not _checks.is_float(value):
-        raise TypeError(f"`{name}` must be {wanted}, got {_checks.describe(value)}")
-    if value.ndim == 0 or value.shape[-1] == 0:
-        raise ValueError(f"`{name}` must be {wanted}, got {_checks.describe(value)}")
+    _inputs.rows("coordinates")(name, value)
     _checks.real(name, value)
 
 
@@ -53,6 +49,7 @@ def random_projections(
         >>> print(w.shape, bool(abs(w[0] @ w[1]) < 1e-6))
         (3, 4) True
     """
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
     working = _inputs.working(dtype)
     if not orthogonal:
         return jax.random.normal(key, (count, width), working).astype(dtype)

@@ -123,6 +123,19 @@ def test_rows_of_attention_layers_have_these_sparsities(x64, key):
     np.testing.assert_allclose(sparsity.sparsity(rows), closed, rtol=1e-12)
 
 
+def test_the_fastest_decays(dtype):
+    """λ − 1 is −1 for them; against geometric sums."""
+    lam, n = jnp.asarray([1e-30, 1e-9, 0.3], dtype), 5
+    single = [_exact([1.0], [float(x)], n) for x in lam]
+    tolerance = 10 * jnp.finfo(dtype).eps
+    np.testing.assert_allclose(sparsity.decay(lam, n), single, rtol=tolerance)
+    np.testing.assert_allclose(sparsity.channel_decay(jnp.ones(1, dtype), lam[:, None], n), single, rtol=tolerance)
+    same = [float(((1 - x**n) / (1 - x) / n) ** 0.5) for x in np.asarray(lam, float)]  # λ is 0 or 1, so that λ² = λ
+    np.testing.assert_allclose(sparsity.gated_decay_annealed(lam, lam, n), same, rtol=tolerance)
+    slope = jax.jit(jax.grad(lambda x: jnp.sum(sparsity.gated_decay_annealed(x, x, n) + sparsity.decay(x, n))))(lam)
+    assert np.all(np.isfinite(slope))
+
+
 def test_shapes_and_traces():
     assert sparsity.channel_decay(jnp.ones((2, 1, 3)), jnp.full(3, 0.5), jnp.arange(1, 5)).shape == (2, 4)
     assert sparsity.channel_decay(jnp.ones(2, jnp.bfloat16), jnp.full(2, 0.5, jnp.bfloat16), 8).dtype == jnp.bfloat16

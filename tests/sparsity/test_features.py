@@ -1,5 +1,6 @@
 import jax
 import jax.numpy as jnp
+import mpmath as mp
 import numpy as np
 import pytest
 
@@ -63,6 +64,25 @@ def test_no_spread_is_uniform_and_has_gradients():
     assert sparsity.nonnegative_linear_iid(q, 1.0, 0.0) == 1
 
 
+def test_scales_of_features_do_not_count(dtype):
+    """Against 60 digits: deviations, means and queries of unlike features may be 20 powers of ten apart, or more."""
+    q = [[1, 0, 0], [1, 1, 1], [1e-10, 1, 0], [0, 1e-15, 1]]
+    mean, deviation = [1e-16, 1, 1e10], [1e-15, 1, 1e-5]
+    correlation = [[1, 0.3, -0.2], [0.3, 1, 0.5], [-0.2, 0.5, 1]]
+    cov = jnp.asarray(np.outer(deviation, deviation) * correlation, dtype)
+    q, mean = jnp.asarray(q, dtype), jnp.asarray(mean, dtype)
+    with mp.workdps(60):
+        exact = []
+        for row in np.asarray(q, float):
+            w, m, c = ([mp.mpf(float(v)) for v in np.ravel(value)] for value in (row, mean, cov))
+            spread = mp.fsum(w[i] * w[j] * c[3 * i + j] for i in range(3) for j in range(3))
+            exact.append(float(1 / mp.sqrt(1 + spread / mp.fdot(w, m) ** 2)))
+    run = jax.jit(lambda q, mean, cov: jax.vjp(sparsity.nonnegative_linear, q, mean, cov)[0])
+    np.testing.assert_allclose(run(q, mean, cov), exact, rtol=20 * jnp.finfo(dtype).eps)
+    mean, cov = jnp.asarray([1e-20, 1], dtype), jnp.diag(jnp.asarray([1e-36, 1], dtype))
+    assert abs(sparsity.nonnegative_linear(q[0, :2], mean, cov) - (1 + 1e4) ** -0.5) < 1e-7
+
+
 def test_jit_and_vmap(key):
     q, mean, cov = _case(key, 4, jnp.float32)
     mapped = jax.jit(jax.vmap(sparsity.nonnegative_linear, (0, None, None)))(q, mean, cov)
@@ -88,6 +108,24 @@ def test_measured_moments_give_the_sparsity_of_the_row(dtype, key):
             row = jnp.matmul(phi(q), keys.T, precision="highest")
             measured = sparsity.nonnegative_linear(phi(q), mean, cov)
             np.testing.assert_allclose(measured, sparsity.sparsity(row), rtol=40 * eps)
+
+
+def test_a_large_common_mean_costs_no_digits():
+    """One pass of adding up leaves an error of the mean whose square, .008, is in the covariance."""
+    features = jnp.asarray(1e6 + np.random.default_rng(0).exponential(size=(500, 5)), jnp.float32)
+    mean, cov = sparsity.feature_moments(features)
+    exact = np.asarray(features, float)
+    np.testing.assert_allclose(mean, exact.mean(0), rtol=1e-7)
+    np.testing.assert_allclose(cov, np.cov(exact.T, bias=True), atol=0.002)
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_numpy_arrays_of_more_digits_than_jax_keeps():
+    features = np.random.default_rng(0).exponential(size=(9, 4))
+    mean, cov = sparsity.feature_moments(features)
+    assert mean.dtype == cov.dtype == jnp.float32
+    assert sparsity.nonnegative_linear(features, mean, cov).shape == (9,)
+    assert sparsity.random_projections(jax.random.key(0), 3, 4, dtype=np.float64).dtype == jnp.float32
 
 
 def test_measured_moments_against_plain_numpy(dtype, key):
