@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
 from rc_jax import _checks
@@ -165,23 +166,19 @@ def _measured(measure: Callable[..., Array], a: Array, axis: int, *more: float |
     return measure(rows, *(jnp.asarray(number, rows.dtype) for number in more)).astype(a.dtype)
 
 
-def _ratios(a: Array) -> Array:
-    """|a| over its mean; ones where all are zero."""
-    magnitude = _inputs.relative(a, -1)
-    return magnitude / jnp.mean(magnitude, axis=-1, keepdims=True)
-
-
 @jax.jit
 def _gini(a: Array) -> Array:
     n = a.shape[-1]
     rank = (2 * jnp.arange(1, n + 1, dtype=a.dtype) - n - 1) / n
-    return jnp.mean(jnp.sort(_ratios(a), axis=-1) * rank.reshape((1,) * (a.ndim - 1) + (n,)), axis=-1)
+    _, away = _inputs.over_mean(a, -1)
+    return jnp.mean(jnp.sort(away, axis=-1) * rank.reshape((1,) * (a.ndim - 1) + (n,)), axis=-1)
 
 
 @jax.jit
 def _hoyer(a: Array) -> Array:
-    spread = 1 / jnp.sqrt(jnp.mean(jnp.square(_ratios(a)), axis=-1))
-    return jnp.maximum(1 - spread, 0) / max(1 - a.shape[-1] ** -0.5, 0.25)  # one weight: 0 over anything
+    """1 − S from the variance V of |a|/E|a|: S = 1/√(1 + V), and nothing cancels."""
+    spread = jnp.mean(jnp.square(_inputs.over_mean(a, -1)[1]), axis=-1)
+    return spread / (1 + spread + jnp.sqrt(1 + spread)) / max(1 - a.shape[-1] ** -0.5, 0.25)  # one weight: 0
 
 
 @jax.jit
@@ -192,17 +189,50 @@ def _entropy(a: Array) -> Array:
 
 @jax.jit
 def _renyi(a: Array, order: Array) -> Array:
-    """For orders near 1 by expm1 and log1p, whose limit is Shannon's; elsewhere by log Σ exp, which cannot overflow."""
-    y, c = _ratios(a), order - 1
-    some = y > 0
-    logs = jnp.log(jnp.where(some, y, 1))
-    near = jnp.abs(c) < 0.5
-    small = jnp.where(near & (c != 0), c, 1)
-    shannon = jnp.mean(jnp.where(some, y * logs, 0), axis=-1)
-    excess = jnp.mean(jnp.where(some, y * jnp.expm1(small * logs), 0), axis=-1)
-    close = jnp.where(c == 0, shannon, jnp.log1p(jnp.maximum(excess, -0.999999)) / small)
+    """log(1 + cH)/c with c = q − 1, H = E(y^q − 1 − q(y − 1))/c and y = |a|/E|a|, whose terms are all ≥ 0; H at c = 0.
+
+    Elsewhere, where y^q may overflow or 1 + cH is near 0, by log Σ exp.
+    """
+    y, away = _inputs.over_mean(a, -1)
+    c, some = order - 1, y > 0
+    logs = jnp.where(some, jnp.log1p(jnp.where(some & (away > -0.5), away, 0)), 0)
+    logs = jnp.where(some & (away <= -0.5), jnp.log(jnp.where(some, y, 1)), logs)
+    tame = order * jnp.max(logs, axis=-1) < 20
+    held = jnp.where(tame[..., None], logs, 0)
+    terms = jnp.where(some, y * held * _exponential_quotient(c * held), 0) - away
+    small = jnp.abs(away) * jnp.maximum(order, 4) < 0.5
+    excess = jnp.mean(jnp.where(small, _binomial_rest(jnp.where(small, away, 0), order), terms), axis=-1)
+    near = tame & (c * excess > -0.5)
+    close = excess * _logarithm_quotient(jnp.where(near, c * excess, 0))
     powers = jax.nn.logsumexp(jnp.where(some, order * logs, -jnp.inf), axis=-1) - math.log(a.shape[-1])
     return jnp.maximum(jnp.where(near, close, powers / jnp.where(near, 1, c)), 0)
+
+
+def _binomial_rest(d: Array, q: Array) -> Array:
+    """((1 + d)^q − 1 − qd)/(q − 1) for small d and qd: q times Σ_{k≥2} (q − 2)…(q − k + 1) d^k/k!."""
+
+    def add(total: Array, k: Array) -> tuple[Array, None]:
+        return (1 + total) * d * (q - k + 1) / k, None
+
+    total, _ = lax.scan(add, jnp.zeros_like(d), jnp.arange(22, 2, -1, dtype=d.dtype))
+    return q * jnp.square(d) / 2 * (1 + total)
+
+
+def _exponential_quotient(x: Array) -> Array:
+    """(eˣ − 1)/x, with a gradient at 0."""
+    small = jnp.abs(x) < 0.5
+    near, away = jnp.where(small, x, 0), jnp.where(small, 1, x)
+    terms = jnp.asarray([1 / math.factorial(k) for k in range(16, 0, -1)], x.dtype)
+    return jnp.where(small, jnp.polyval(terms, near, unroll=1), jnp.expm1(away) / away)
+
+
+def _logarithm_quotient(x: Array) -> Array:
+    """log(1 + x)/x for x > −½, with a gradient at 0: near it by t = x/(2 + x), as log(1 + x) = 2 artanh t."""
+    small = jnp.abs(x) < 0.5
+    near, away = jnp.where(small, x, 0), jnp.where(small, 1, x)
+    terms = jnp.asarray([1 / k for k in range(25, 0, -2)], x.dtype)
+    total = jnp.polyval(terms, jnp.square(near / (2 + near)), unroll=1)
+    return jnp.where(small, 2 / (2 + near) * total, jnp.log1p(away) / away)
 
 
 @jax.jit

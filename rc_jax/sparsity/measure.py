@@ -48,8 +48,8 @@ def sparsity(a: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
 
 @functools.partial(jax.jit, static_argnames="axis")
 def _sparsity(a: Array, axis: int) -> Array:
-    magnitude = _inputs.relative(a, axis)
-    return jnp.mean(magnitude, axis=axis) / jnp.sqrt(jnp.mean(jnp.square(magnitude), axis=axis))
+    _, away = _inputs.over_mean(a, axis)
+    return 1 / jnp.sqrt(1 + jnp.mean(jnp.square(away), axis=axis))  # never above 1
 
 
 @_checks.guard(q=_inputs.weights, axis=_inputs.index)

@@ -5,6 +5,7 @@ import functools
 import hypothesis
 import jax
 import jax.numpy as jnp
+import mpmath as mp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -102,7 +103,7 @@ def test_axioms_that_are_broken(name, axiom):
 
 def test_scaling_and_bill_gates_exclude_each_other_for_a_single_entry():
     """(1, 0) and (7, 0) are multiples: no measure blind to scale calls the second sparser."""
-    np.testing.assert_array_equal(measured([1.0, 0.0, 0.0]), measured([7.0, 0.0, 0.0]))
+    np.testing.assert_allclose(measured([1.0, 0.0, 0.0]), measured([7.0, 0.0, 0.0]), rtol=1e-15)
 
 
 def test_values_by_definition(dtype):
@@ -141,6 +142,41 @@ def test_orders_near_one_and_far_away(x64):
     assert np.all(np.diff(orders) > 0)
     assert np.all(np.isfinite(jax.grad(sparsity.renyi_sparsity)(a, 1.0)))
     assert np.isfinite(jax.grad(sparsity.renyi_sparsity, 1)(a, 2.5))
+
+
+def test_all_digits_for_rows_that_are_nearly_even(dtype):
+    """To some roundings, against mpmath: values of order s² for deviations of order s."""
+    orders, n = (0.3, 0.9999, 1.0, 1.1, 2.0, 7.0, 40.0, 1000.0), 37
+    draws = np.exp(np.multiply.outer([1e-6, 1e-4, 0.01, 0.1, 1.0], np.random.default_rng(0).normal(size=n)))
+    rows, traced = jnp.asarray(draws.astype(dtype)), jnp.asarray(np.array(orders, dtype))
+    found = jnp.stack([sparsity.hoyer(rows), sparsity.entropy_sparsity(rows), sparsity.gini(rows)])
+    renyi = jax.vmap(lambda order: sparsity.renyi_sparsity(rows, order))(traced)
+    with mp.workdps(40):
+        for row, three, several in zip(np.asarray(rows), found.T, renyi.T, strict=True):
+            y = [mp.mpf(float(each)) for each in row]
+            y = [each * n / sum(y) for each in y]
+            shannon = sum(each * mp.log(each) for each in y) / n
+            root = mp.sqrt(sum(each * each for each in y) / n)
+            gap = sum(abs(one - other) for one in y for other in y) / (2 * n * n)
+            expected = [(1 - 1 / root) / (1 - 1 / mp.sqrt(n)), shannon / mp.log(n), gap]
+            for order in (mp.mpf(float(np.array(each, dtype))) for each in orders):
+                power = sum(each**order for each in y) / n
+                expected.append(shannon if order == 1 else mp.log(power) / (order - 1))
+            measured = [*np.asarray(three), *np.asarray(several)]
+            np.testing.assert_allclose(measured, [float(each) for each in expected], rtol=12 * jnp.finfo(dtype).eps)
+
+
+def test_slope_by_the_order(x64):
+    """∂R/∂q is finite and right at q = 1, where it is (E y log² y − (E y log y)²)/2, and on either side."""
+    a = np.array([1.0, 2.0, 5.0])
+    y = a / a.mean()
+    exact = (np.mean(y * np.log(y) ** 2) - np.mean(y * np.log(y)) ** 2) / 2
+    slope = jax.jit(jax.vmap(jax.grad(sparsity.renyi_sparsity, 1), (None, 0)))
+    found = slope(jnp.asarray(a), jnp.array([1.0, 1 + 1e-9, 1 - 1e-9, 2.5, 0.4]))
+    np.testing.assert_allclose(found[:3], exact, rtol=1e-8)
+    for order, value in ((2.5, found[3]), (0.4, found[4])):
+        high, low = (np.log(np.mean(y**q)) / (q - 1) for q in (order + 1e-5, order - 1e-5))
+        assert abs(value - (high - low) / 2e-5) < 1e-8
 
 
 def test_ends(dtype):

@@ -57,6 +57,13 @@ def test_no_overflow_or_underflow(size):
     assert abs(sparsity.sparsity(row) - 1.75 / np.sqrt(4 * 1.3125)) <= 4 * EPS
 
 
+def test_never_above_one(dtype):
+    """Where rounding would let it: rows that are even, or nearly."""
+    rows = 1 + 1e-4 * np.random.default_rng(0).normal(size=(1000, 37))
+    for each in (rows, np.round(rows, 4), np.full_like(rows, 0.1) * np.arange(1, 1001)[:, None]):
+        assert np.all(sparsity.sparsity(jnp.asarray(each.astype(dtype))) <= 1)
+
+
 def test_axis_and_batches(dtype, key):
     a = jax.random.normal(key, (3, 5, 7), dtype)
     for axis in (-3, -2, -1, 0, 1, 2):
