@@ -46,23 +46,31 @@ def test_orthogonal_directions_are_orthogonal_and_gaussian(key):
 
 def test_keys_shapes_and_dtypes(dtype, key):
     x = jax.random.normal(key, (2, 3, 4), dtype)
-    for make in (sparsity.positive_random_features, sparsity.trigonometric_random_features):
-        phi = make(key, x, 5, orthogonal=True)
-        assert phi.dtype == dtype and phi.shape == (2, 3, 5 if "positive" in make.__name__ else 10)
-        np.testing.assert_array_equal(phi, make(key, x, 5, orthogonal=True))
-        assert np.any(phi != make(jax.random.fold_in(key, 1), x, 5, orthogonal=True))
-        assert make(key, x.astype(jnp.bfloat16), 5).dtype == jnp.bfloat16
-    mapped = jax.jit(jax.vmap(lambda x: sparsity.positive_random_features(key, x, 5)))(x)
-    expected = sparsity.positive_random_features(key, x, 5)
-    np.testing.assert_allclose(mapped, expected, rtol=50 * jnp.finfo(dtype).eps)
-    w = sparsity.random_projections(key, 5, 4, dtype=dtype)
+    kinds = (sparsity.positive_random_features, sparsity.trigonometric_random_features)
+
+    @jax.jit
+    def run(x):
+        features = [(make(key, x, 5, orthogonal=True), make(key, x.astype(jnp.bfloat16), 5)) for make in kinds]
+        mapped = jax.vmap(lambda x: sparsity.positive_random_features(key, x, 5))(x)
+        other = sparsity.positive_random_features(jax.random.fold_in(key, 1), x, 5)
+        return features, mapped, other, sparsity.random_projections(key, 5, 4, dtype=dtype)
+
+    found, mapped, other, w = run(x)
+    for (phi, half), width in zip(found, (5, 10), strict=True):
+        assert phi.dtype == dtype and phi.shape == (2, 3, width) and half.dtype == jnp.bfloat16
+    assert np.any(np.asarray(mapped) != np.asarray(other))
+    positive, (cos, sin) = np.asarray(found[0][0], float), np.split(np.asarray(found[1][0], float), 2, axis=-1)
+    size = np.exp((np.asarray(x, float) ** 2).sum(-1, keepdims=True) / 2)
+    angle = np.log(positive * size * 5**0.5)  # the same key has the same directions in both kinds
+    np.testing.assert_allclose(cos, size / 5**0.5 * np.cos(angle), atol=100 * jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(sin, size / 5**0.5 * np.sin(angle), atol=100 * jnp.finfo(dtype).eps)
     by_hand = np.exp(np.asarray(x) @ np.asarray(w).T - (np.asarray(x) ** 2).sum(-1, keepdims=True) / 2) / 5**0.5
-    np.testing.assert_allclose(expected, by_hand, rtol=50 * jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(mapped, by_hand, rtol=50 * jnp.finfo(dtype).eps)
 
 
 def test_moments_of_gaussian_keys_against_quadrature(dtype):
     w, sigma = [0.3, -1.7, 4.0], 0.6
-    mean, cov = sparsity.positive_feature_moments(jnp.asarray(w, dtype)[:, None], sigma)
+    mean, cov = jax.jit(lambda w: sparsity.positive_feature_moments(w, sigma))(jnp.asarray(w, dtype)[:, None])
     assert mean.dtype == cov.dtype == dtype
     w = [float(v) for v in jnp.asarray(w, dtype)]
     density = lambda k: mp.npdf(k / sigma) / sigma  # noqa: E731
@@ -75,13 +83,14 @@ def test_moments_of_gaussian_keys_against_quadrature(dtype):
     np.testing.assert_allclose(cov, second - np.outer(first, first), rtol=100 * eps, atol=100 * eps)
 
 
-def test_moments_give_the_sparsity_of_sampled_keys(x64, key):
-    w = sparsity.random_projections(key, 24, 5, orthogonal=True, dtype=jnp.float64)
-    q, sigma = jnp.asarray([0.5, 0.1, -0.4, 0.2, 0.0]), 0.5
-    phi = jnp.exp(w @ q - q @ q / 2)
-    closed = float(sparsity.nonnegative_linear(phi, *sparsity.positive_feature_moments(w, sigma)))
-    keys = np.random.default_rng(0).normal(size=(200_000, 5)) * sigma
-    row = np.exp(keys @ np.asarray(w).T - (keys**2).sum(-1, keepdims=True) / 2) @ np.asarray(phi)
+def test_moments_give_the_sparsity_of_sampled_keys(x64):
+    rng = np.random.default_rng(0)
+    w, q, sigma = rng.normal(size=(24, 5)), np.array([0.5, 0.1, -0.4, 0.2, 0.0]), 0.5
+    phi = np.exp(w @ q - q @ q / 2)
+    moments = jax.jit(lambda w: sparsity.positive_feature_moments(w, sigma))(jnp.asarray(w))
+    closed = float(sparsity.nonnegative_linear(jnp.asarray(phi), *moments))
+    keys = rng.normal(size=(100_000, 5)) * sigma
+    row = np.exp(keys @ w.T - (keys**2).sum(-1, keepdims=True) / 2) @ phi
     first, second = row.mean(), (row**2).mean()
     error = (row / first - row**2 / (2 * second)).std() / len(row) ** 0.5
     assert abs(first / second**0.5 / closed - 1) < 5 * error
