@@ -15,6 +15,7 @@ from experiments import style
 from experiments.figure import About
 from experiments.ledger import Claim, on_range, within
 from rc_jax import ensemble, sparsity
+from rc_jax.attention.weights import elu_plus_one
 
 SU = "Su Jianlin, kexue.fm/archives/9889"
 OWN = "this package's own result"
@@ -31,7 +32,7 @@ ABOUT = About(
     minutes={"smoke": 0.05, "quick": 0.18, "full": 8},
 )
 MAPS: dict[str, Callable[[Array], Array]] = {
-    "elu + 1": lambda x: jax.nn.elu(x) + 1,
+    "elu + 1": elu_plus_one,
     "relu": jax.nn.relu,
     "softplus": jax.nn.softplus,
     "exp": jnp.exp,
@@ -86,32 +87,37 @@ def _growth(key: Array, spec: Spec) -> Array:
     roles = [jax.random.fold_in(key, role) for role in range(3)]
     x = jax.random.normal(roles[0], (spec.tokens, spec.width), spec.dtype)
     q, k = (_projected(role, x, max(spec.features)) for role in roles[1:])
-    found = []
-    for phi in MAPS.values():
-        fq, fk = phi(q), phi(k)
-        rows, before = jnp.zeros((spec.tokens, spec.tokens), x.dtype), 0
+
+    def grow(fq: Array, fk: Array) -> Array:
+        found, rows, before = [], jnp.zeros((spec.tokens, spec.tokens), x.dtype), 0
         for width in spec.features:
             rows += jnp.matmul(fq[:, before:width], fk[:, before:width].T, precision="highest")
             before = width
             seen = jnp.any(rows > 0, axis=-1)  # with few features a row of relu may be empty
             excess = jnp.where(seen, 1 / jnp.square(sparsity.sparsity(rows)) - 1, 0)
             found.append(jnp.sum(excess) / jnp.sum(seen.astype(x.dtype)) * spec.tokens / (spec.tokens - 1))
-    return jnp.stack(found).reshape(len(MAPS), -1)
+        return jnp.stack(found)
+
+    return jax.vmap(grow)(_mapped(q), _mapped(k))
+
+
+def _mapped(x: Array) -> Array:
+    """Features by every map, on a new first axis."""
+    return jnp.stack([phi(x) for phi in MAPS.values()])
 
 
 def _kinds(key: Array, spec: Spec) -> dict[str, Array]:
     """For every kind of token and map: S measured, S of equal features over it, largest gap of the general form."""
     roles = [jax.random.fold_in(key, role) for role in range(3)]
     noise = jax.random.normal(roles[0], (spec.tokens, spec.width), spec.dtype)
-    found = []
+    pairs = []
     for mean, exponent in TOKENS.values():
         size = jnp.arange(1, spec.width + 1, dtype=noise.dtype) ** (-exponent / 2)
         size = size * ((1 - mean**2) * spec.width / jnp.sum(jnp.square(size))) ** 0.5
         x = mean + noise * size[None]
         q, k = (_projected(role, x, spec.head) for role in roles[1:])
-        found += [_forms(phi(q), phi(k)) for phi in MAPS.values()]
-    shape = (len(TOKENS), len(MAPS))
-    return {name: jnp.stack([each[name] for each in found]).reshape(shape) for name in found[0]}
+        pairs.append((_mapped(q), _mapped(k)))
+    return jax.vmap(jax.vmap(_forms))(*(jnp.stack(side) for side in zip(*pairs, strict=True)))
 
 
 def _forms(q: Array, keys: Array) -> dict[str, Array]:
