@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
@@ -118,8 +117,8 @@ def _random_channels(spec: Spec) -> dict[str, np.ndarray]:
     n = 2.0 ** np.arange(1, 29)
     found = []
     for index, count in enumerate(CHANNELS):
-        key = jax.random.fold_in(jax.random.key(spec.seed), index)
-        lam = 1 - np.maximum(np.asarray(jax.random.uniform(key, (spec.channel_draws, 1, count)), float) ** 2, 1e-7)
+        uniform = np.random.default_rng([spec.seed, index]).uniform(size=(spec.channel_draws, 1, count))
+        lam = 1 - np.maximum(uniform**2, 1e-7)
         found.append(_channels(np.ones(count), lam, n, spec))
     return {"random": np.array(found), "random_n": n}
 

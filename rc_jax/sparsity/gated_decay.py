@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -44,10 +45,15 @@ def gated_decay(log_gates: Float[Array, "*batch position"]) -> Float[Array, "*ba
         0.881917 0.881917
     """
     log_gates = jnp.asarray(log_gates)
-    logs = log_gates.astype(_inputs.working(log_gates.dtype))[..., 1:]
+    return _gated(log_gates.astype(_inputs.working(log_gates.dtype))).astype(log_gates.dtype)
+
+
+@jax.jit
+def _gated(log_gates: Array) -> Array:
+    logs = log_gates[..., 1:]
     before = jnp.flip(jnp.cumsum(jnp.flip(logs, axis=-1), axis=-1), axis=-1)
     weights = jnp.concatenate([jnp.exp(before), jnp.ones_like(before, shape=(*before.shape[:-1], 1))], axis=-1)
-    return (jnp.mean(weights, axis=-1) / jnp.sqrt(jnp.mean(jnp.square(weights), axis=-1))).astype(log_gates.dtype)
+    return jnp.mean(weights, axis=-1) / jnp.sqrt(jnp.mean(jnp.square(weights), axis=-1))
 
 
 @_checks.guard(
