@@ -11,6 +11,7 @@ from jax import lax
 from jaxtyping import Array
 
 from rc_jax import attention, ensemble, sparsity
+from rc_jax.attention.weights import elu_plus_one
 
 if TYPE_CHECKING:
     from experiments.figures.sparsity_kernels import Spec
@@ -143,11 +144,11 @@ def _linear_layer(key: Array, *, spec: "Spec", tokens: int) -> dict[str, Array]:
     others = jax.random.normal(jax.random.fold_in(key, 2), (2048, spec.d_model), spec.dtype)  # the moments, elsewhere
 
     def head(query: Array, key: Array) -> Array:
-        phi = jax.nn.elu(jnp.matmul(others, key, precision="highest")) + 1
+        phi = elu_plus_one(jnp.matmul(others, key, precision="highest"))
         mean = jnp.mean(phi, axis=0)
         centred = phi - mean[None]
         cov = jnp.matmul(centred.T, centred, precision="highest") / (len(phi) - 1)
-        return sparsity.nonnegative_linear(jax.nn.elu(jnp.matmul(x, query, precision="highest")) + 1, mean, cov)
+        return sparsity.nonnegative_linear(elu_plus_one(jnp.matmul(x, query, precision="highest")), mean, cov)
 
     theory = jnp.mean(jax.vmap(head)(params.query, params.key))
     measured = jnp.mean(jax.vmap(_jackknife)(attention.attention_weights(params, x, layer)))

@@ -30,7 +30,7 @@ ABOUT = About(
         f"attention (features elu + 1 of key coordinates of mean β and deviation γ, an even query of {FEATURES} "
         "features; and any features against their spread and the query's unevenness), powers of cosine similarity, and "
         f"decay. Titles are verdicts computed from the maps and from points beyond them: S < {FOCUS:g} with γ at every "
-        "β/γ; only towards β/γ → −∞; only by position; or a floor. White line: S = 0.05."
+        f"β/γ; only towards β/γ → −∞, at every γ; only there and with γ; or a floor. White line: S = {FOCUS:g}."
     ),
     formula="S = E|f(β + γε)|/√E f(β + γε)²",
     minutes={"smoke": 0.1, "quick": 0.15, "full": 1.5},
@@ -122,6 +122,7 @@ def _others(spec: Spec) -> dict[str, np.ndarray]:
         "uneven": uneven, "spread": spread, "power": power, "dim": dim, "half": half, "n": n,
         "features": 1 / np.hypot(1, spread[:, None] * uneven),
         "cosine_similarity": np.asarray(sparsity.cosine_similarity_power(power[:, None], dim)),
+        "cosine_limit": np.asarray(sparsity.cosine_similarity_power(power, 2.0**50)),
         "cosine_floor": np.asarray(sparsity.cosine_similarity_power(POWER, 2.0**50)),
         "decay": np.asarray(sparsity.decay(lam[:, None], n)),
         "decay_half": np.asarray(sparsity.decay(0.5, n)),
@@ -138,21 +139,33 @@ def _with_gamma(data: Data, name: str) -> np.ndarray:
     return data[name][-1]
 
 
-def _towards(data: Data, name: str) -> tuple[float, float]:
-    """S at the left end of the map where it is least, and the least S at any β/γ ≥ 0."""
-    right = data[name][:, data["ratio"] >= 0].min()
+def _left(data: Data, name: str) -> np.ndarray:
+    """S at β/γ = −8 and beyond, where it is largest, by γ: of the map, and down to 2⁻¹⁰."""
+    far = data[f"far_{name}"][:, data["far_ratio"] <= data["ratio"][0]]
+    return np.concatenate([np.nanmax(far, axis=1), data[name][:, 0]])
+
+
+def _right(data: Data, name: str) -> float:
+    """The least S at any β/γ ≥ 0."""
     far = data[f"far_{name}"][:, data["far_ratio"] >= 0]
-    return float(data[name][:, 0].min()), float(min(right, np.nanmin(far)))
+    return float(min(data[name][:, data["ratio"] >= 0].min(), np.nanmin(far)))
 
 
 def _verdict(data: Data, name: str) -> str:
     """What the map says."""
     if np.all(_with_gamma(data, name) < FOCUS):
         return "focuses with γ"
-    left, right = _towards(data, name)
-    if left < FOCUS <= right:
-        return "only as β/γ → −∞"
+    left = _left(data, name)
+    if _right(data, name) >= FOCUS > left[-1]:
+        return "only as β/γ → −∞" if np.all(left < FOCUS) else "only as β/γ → −∞ and γ → ∞"
     return f"cannot: S ≥ {_floor(data, name):.3f}" if _floor(data, name) >= FOCUS else "in places"
+
+
+def _by_power(data: Data) -> str:
+    """From which power on cosines focus in many dimensions."""
+    enough = data["cosine_limit"] < FOCUS
+    least = float(data["cosine_limit"].min())
+    return f"only with m, from {data['power'][np.argmax(enough)]:.2g}" if enough.any() else f"cannot: S ≥ {least:.3f}"
 
 
 def plot(data: Data) -> Figure:
@@ -165,14 +178,14 @@ def plot(data: Data) -> Figure:
         ax.set_xticks([-8, -4, 0, 4])
         style.labels(ax, "β/γ", "γ (nats)")
     uneven, cosine, decay = axes[len(MAPPED) :]
-    _draw(uneven, data["uneven"], data["spread"], data["features"], "linear, any features\nonly if spread ≫ mean")
+    _draw(uneven, data["uneven"], data["spread"], data["features"],
+          f"linear, any features\nσ̃ ≤ μ̃: S ≥ {data['features'][data['spread'] <= 1].min():.3f}")  # fmt: skip
     uneven.set(xscale="log", yscale="log")
     uneven.set_xticks([1 / 8, 1 / 4, 1 / 2, 1], ["1/8", "1/4", "1/2", "1"])
     uneven.minorticks_off()
     style.labels(uneven, "‖q̃‖₂/‖q̃‖₁ (1/√d … 1)", "σ̃/μ̃")
-    floor = float(data["cosine_floor"])
     _draw(cosine, data["dim"], data["power"], data["cosine_similarity"],
-          f"cos(angle)$^m$, no γ\ncannot: m = 6: S ≥ {floor:.3f}")  # fmt: skip
+          f"cos(angle)$^m$ (m = {POWER}: S ≥ {data['cosine_floor']:.3f})\n{_by_power(data)}")  # fmt: skip
     cosine.set_xscale("log", base=2)
     cosine.set_yscale("log", base=2)
     style.labels(cosine, "d, dimension of the keys", "m, power")
@@ -206,13 +219,14 @@ def claims(data: Data) -> list[Claim]:
     ]
     found += [
         _relative_claim(data, "relu2", ("relu_squared",), SU),
-        _relative_claim(data, "relu", ("relu", "softplus", "sigmoid", "elu_plus_one"), OWN),
+        _relative_claim(data, "relu", ("relu",), OWN),
+        _both_claim(data),
     ]
     flat = ("power6", "tanh", "cosine_squared")
     floors = np.array([*(_floor(data, name) for name in flat), data["cosine_floor"]])
     root = math.sqrt(2 / math.pi)
     bound = 1 / math.sqrt(1 + (math.pi - 1) / FEATURES)
-    right = _towards(data, "linear")[1]
+    right = _right(data, "linear")
     return [
         *found,
         within("focus-identity", "identity cannot focus: least S anywhere", SU, "√(2/π) = 0.798",
@@ -239,9 +253,26 @@ def _gamma_claim(data: Data, key: str, names: tuple[str, ...], source: str) -> C
 
 
 def _relative_claim(data: Data, key: str, names: tuple[str, ...], source: str) -> Claim:
-    left, right = (np.array(side) for side in zip(*(_towards(data, name) for name in names), strict=True))
+    right = np.array([_right(data, name) for name in names])
+    left = np.array([_left(data, name).max() for name in names])
     return on_range(
-        f"focus-{key}", f"{', '.join(names)}: only as β/γ → −∞ (S < {FOCUS:g} at β/γ = −8, never where β ≥ 0)",
+        f"focus-{key}", f"{', '.join(names)}: as β/γ → −∞ at every γ, and only there (S < {FOCUS:g} for β/γ ≤ −8 and "
+        "all γ from 2⁻¹⁰ to 16, never where β ≥ 0)",
         source, "S → 0 as β/γ → −∞ only", right, (left < FOCUS) & (right >= FOCUS), names,
-        note=f"measured: least S where β ≥ 0; at β/γ = −8: {left.max():.1e} at most",
+        note=f"measured: least S where β ≥ 0; for β/γ ≤ −8: {left.max():.1e} at most",
+    )  # fmt: skip
+
+
+def _both_claim(data: Data) -> Claim:
+    """Kernels that are like eˣ far on the left, and like a line or a constant on the right."""
+    names = ("softplus", "sigmoid", "elu_plus_one")
+    far, softmax = data["far_ratio"] == data["far_ratio"].min(), np.exp(-np.square(data["far_gamma"]) / 2)
+    gap = np.array([np.abs(data[f"far_{name}"][:, far][:, 0] - softmax).max() for name in names])
+    right = np.array([_right(data, name) for name in names])
+    least = np.array([data[name][data["gamma"] <= 1].min() for name in names])
+    return on_range(
+        "focus-both", "softplus, sigmoid, elu + 1: only as β/γ → −∞ and γ → ∞ together: S = e^(−γ²/2) within 0.01 at "
+        f"β/γ = −30, S ≥ {FOCUS:g} where β ≥ 0 at any γ and where γ ≤ 1 at any β", OWN,
+        "S → e^(−γ²/2) as β/γ → −∞", gap, (gap < 0.01) & (right >= FOCUS) & (least >= FOCUS), names,
+        note=f"measured: largest gap; least S: {right.min():.3f} where β ≥ 0, {least.min():.3f} where γ ≤ 1",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Can attention focus? Sparsity S of each way of turning logits into weights, in closed form and measured."""
+"""Sparsity S of each way of turning logits into weights, in closed form and measured."""
 
 import math
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ from rc_jax import sparsity
 SU = "Su Jianlin, kexue.fm/archives/9889"
 OWN = "this package's measurement"
 ABOUT = About(
-    title="Which attention can focus?",
+    title="Sparsity of random rows against its closed forms",
     caption=(
         "Sparsity S of a row of weights (1: uniform; 1/√n: one token). Lines: closed forms for many keys. Hollow "
         "points: keys drawn directly, ± 1 standard error. Filled points: 64 rows of each head of 1024 random attention "
         "layers (quick; full: all rows of 4096; linear: an eighth of them), each compared with the closed form at "
-        "its own β and γ, self-score left out, the 1/n bias removed by the jackknife. Only softmax (γ → ∞), squared "
-        "ReLU (β/γ → −∞) and decay (n → ∞) reach 0."
+        "its own β and γ, self-score left out, the 1/n bias removed by the jackknife. Of those drawn here, "
+        "softmax (γ → ∞), squared ReLU (β/γ → −∞) and decay (n → ∞) reach 0; all kinds of weights: focus_map."
     ),
     formula="S = E|a|/√E a²;  softmax: e^{−γ²/2};  identity: ≥ √(2/π);  relu², β=0: 1/√6;  decay: → √((1+λ)/(n(1−λ)))",
     minutes={"smoke": 0.3, "quick": 0.4, "full": 8},

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from rc_jax import _checks
+from rc_jax.attention.weights import elu_plus_one
 
 
 class Kernel(NamedTuple):
@@ -31,11 +32,6 @@ def _identity(x: Array) -> Array:
 
 def _relu_squared(x: Array) -> Array:
     return jnp.square(jax.nn.relu(x))
-
-
-def _elu_plus_one(x: Array) -> Array:
-    """One more than x above 0, eˣ below, with no digits lost far below."""
-    return jnp.where(x > 0, x + 1, jnp.exp(jnp.minimum(x, 0)))
 
 
 def _signed_exponential(x: Array) -> Array:
@@ -107,7 +103,7 @@ KERNELS: dict[str, Kernel] = {
     "power6": power(6),
     "softplus": Kernel(jax.nn.softplus),
     "sigmoid": Kernel(jax.nn.sigmoid),
-    "elu_plus_one": Kernel(_elu_plus_one, (0.0,)),
+    "elu_plus_one": Kernel(elu_plus_one, (0.0,)),
     "tanh": Kernel(jnp.tanh, (0.0,)),
     "cosine_squared": cosine_power(2),
     "signed_exponential": Kernel(_signed_exponential, (0.0,)),

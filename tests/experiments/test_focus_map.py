@@ -1,0 +1,49 @@
+"""Titles and claims of the map of kernels see what they speak of: each is denied by another kernel's map."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from experiments.figures import focus_map
+
+TITLES = {
+    "focuses with γ": ("softmax", "top", "signed_exponential"),
+    "only as β/γ → −∞": ("relu", "relu_squared"),
+    "only as β/γ → −∞ and γ → ∞": ("softplus", "sigmoid", "elu_plus_one", "linear"),
+    "cannot": ("identity", "power6", "tanh", "cosine_squared"),
+}
+
+
+@pytest.fixture(scope="module")
+def data():
+    with jax.enable_x64(True):
+        return focus_map.compute(dataclasses.replace(focus_map.PRESETS["smoke"], points=7))
+
+
+def verdicts(data):
+    return {claim.key: claim.verdict for claim in focus_map.claims(data)}
+
+
+def test_titles_are_computed(data):
+    for title, names in TITLES.items():
+        assert {focus_map._verdict(data, name).split(":")[0] for name in names} == {title}
+    assert focus_map._by_power(data).startswith("only with m, from")
+    never = data | {"cosine_limit": data["cosine_limit"] * 0 + 0.3}
+    assert focus_map._by_power(never) == "cannot: S ≥ 0.300"
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "other"),
+    [
+        ("focus-relu", "relu", "softplus"),  # needs γ besides
+        ("focus-relu2", "relu_squared", "softmax"),
+        ("focus-both", "sigmoid", "relu"),  # needs no γ
+        ("focus-both", "softplus", "softmax"),  # focuses at every β
+        ("focus-cannot", "tanh", "elu_plus_one"),
+    ],
+)
+def test_claims_can_fail(data, key, name, other):
+    assert verdicts(data)[key] == "reproduced"
+    swapped = data | {f"{where}{name}": data[f"{where}{other}"] for where in ("", "far_")}
+    assert verdicts(swapped)[key] != "reproduced"
