@@ -1,5 +1,6 @@
 """Sparsity of any kernel under Gaussian keys, by quadrature that is split at kinks and knows its own error."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -110,6 +111,7 @@ def from_kernel_with_error(
     return _returned(value, error, dtype)
 
 
+@functools.partial(jax.jit, static_argnames="dtype")
 def _returned(value: Array, error: Array, dtype: Any) -> Estimate:
     """Both in `dtype`, where the error covers what the value loses by that, and is itself rounded up."""
     cast, info = value.astype(dtype), jnp.finfo(dtype)

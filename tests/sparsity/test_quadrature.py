@@ -96,17 +96,25 @@ def _step(x):
     return x > 0.37
 
 
-# name: (kernel, the same in mpmath, its kinks); every kind that the error has to see
+def dense(f, beta, gamma, kinks=()):
+    """S by 16 nodes in each of thousands of panels, split at kinks: numpy, and nothing that the package does."""
+    edges = np.unique(
+        np.concatenate([np.arange(-30 * 64, 30 * 64 + 1) / 64, (np.asarray(kinks, float) - beta) / gamma])
+    )
+    nodes, weights = np.polynomial.legendre.leggauss(16)
+    half = np.diff(edges)[:, None] / 2
+    places = edges[:-1, None] + half * (nodes + 1)
+    values, bell = np.abs(f(beta + gamma * places)), np.exp(-places * places / 2) * half * weights
+    return (values * bell).sum() / np.sqrt((values**2 * bell).sum() * np.sqrt(2 * np.pi))
+
+
+# name: (kernel, the same in numpy, its kinks); every kind that the error has to see
 KERNELS = {
-    "smooth": (jax.nn.softplus, lambda x: mp.log1p(mp.exp(x)), ()),
-    "corner": (lambda x: jax.nn.relu(x - 0.37), lambda x: max(x - mp.mpf(0.37), mp.mpf(0)), (0.37,)),
-    "jump": (_step, lambda x: mp.mpf(x > 0.37), (0.37,)),
-    "hidden": (
-        lambda x: jnp.exp(x) + 1e-3 * abs(x - 0.37),
-        lambda x: mp.exp(x) + abs(x - mp.mpf(0.37)) / 1000,
-        (0.37,),
-    ),
-    "steep": (lambda x: jax.nn.sigmoid(60 * (x - 0.37)), lambda x: 1 / (1 + mp.exp(-60 * (x - mp.mpf(0.37)))), (0.37,)),
+    "smooth": (jax.nn.softplus, lambda x: np.logaddexp(0, x), ()),
+    "corner": (lambda x: jax.nn.relu(x - 0.37), lambda x: np.maximum(x - 0.37, 0), (0.37,)),
+    "jump": (_step, lambda x: x > 0.37, (0.37,)),
+    "hidden": (lambda x: jnp.exp(x) + 1e-3 * abs(x - 0.37), lambda x: np.exp(x) + 1e-3 * abs(x - 0.37), (0.37,)),
+    "steep": (lambda x: jax.nn.sigmoid(60 * (x - 0.37)), lambda x: (1 + np.tanh(30 * (x - 0.37))) / 2, (0.37,)),
     "wave": (lambda x: jnp.cos(5 * x), None, (np.arange(-24, 24) + 0.5) * np.pi / 5),
 }
 
@@ -122,12 +130,7 @@ def _wave(beta, gamma):
 def test_the_error_bounds_the_error(name, x64):
     f, exact, kinks = KERNELS[name]
     beta, gamma = np.array([0.3, -2.0]), np.array([0.8, 1.5])
-    fine = np.arange(-8, 9)
-    near = (0.07, 0.22, 0.3, 0.44, 0.52, 0.67) if name == "steep" else ()
-    true = [
-        float(oracle.gaussian(exact, b, g, (*kinks, *near, *(b + g * fine)))) if exact else _wave(b, g)
-        for b, g in zip(beta, gamma, strict=True)
-    ]
+    true = [dense(exact, b, g, kinks) if exact else _wave(b, g) for b, g in zip(beta, gamma, strict=True)]
     bound = {}
     for said in (kinks, "locate", ()):
         value, error = estimate(f, beta, gamma, said)
@@ -216,9 +219,9 @@ def test_the_error_covers_the_cast_to_half_precision(half):
 def test_kinks_at_the_edge_of_a_panel(x64):
     """β/γ an integer: the kernel has no value at its kink and is not asked for one, under jit neither."""
     kernels = {
-        "sign": (lambda x: x / jnp.abs(x), lambda x: mp.sign(x)),
-        "sinc": (lambda x: jnp.sin(x) / x, lambda x: mp.sinc(x)),
-        "x log x": (lambda x: x * jnp.log(jnp.abs(x)), lambda x: x * mp.log(abs(x)) if x else mp.mpf(0)),
+        "sign": (lambda x: x / jnp.abs(x), np.sign),
+        "sinc": (lambda x: jnp.sin(x) / x, lambda x: np.sinc(x / np.pi)),
+        "x log x": (lambda x: x * jnp.log(jnp.abs(x)), lambda x: x * np.log(np.abs(x) + 1e-300)),
     }
     beta = np.array([0.0, 1.0, -2.0, 1e-17])
 
@@ -231,8 +234,7 @@ def test_kinks_at_the_edge_of_a_panel(x64):
 
     for (f, exact), traced in zip(kernels.values(), np.asarray(compiled(jnp.asarray(beta))), strict=True):
         value, error = estimate(f, beta, 1.0, (0.0,))
-        with mp.workdps(15):
-            true = np.array([float(_plain(exact, b)) for b in beta])
+        true = np.array([dense(exact, b, 1.0, (0.0,)) for b in beta])
         assert np.all(np.abs(value - true) <= error) and np.all(error < 1e-3)  # |sin x| has more kinks
         assert np.all(np.abs(traced - true) <= error + 1e-13)
     value, error = estimate(lambda x: jnp.abs(x) ** -0.25, 0.0, 1.0, (0.0,))
@@ -245,12 +247,6 @@ def _root(power):
     return float(first / mp.sqrt(second))
 
 
-def _plain(f, beta):
-    places = [-15, -6, -3, -2, -1, 0, 1, 2, 3, 6, 15]
-    first, second = (mp.quad(lambda e, n=n: abs(f(beta + e)) ** n * mp.npdf(e), places) for n in (1, 2))
-    return first / mp.sqrt(second)
-
-
 def test_the_error_sees_a_jump_between_the_outermost_node_and_the_edge(x64):
     """Nothing but the mismatch of two neighbours at their edge tells of it."""
     for place in (6e-4, -6e-4, 1.0006, -2.0009):
@@ -261,14 +257,14 @@ def test_the_error_sees_a_jump_between_the_outermost_node_and_the_edge(x64):
 
 def test_the_error_covers_nodes_that_are_not_where_they_should_be(x64):
     """All shifted one way by their doubt, which leaves values that are smooth; or rounded as far as they are apart."""
-    edges = jnp.arange(-8.0, 9.0)
-    places, weights = panels.positions(edges)
-    values, free = (lambda x: jnp.cosh(3 * x) * jnp.exp(-x * x)), jnp.zeros(2, bool)
+    edges = np.arange(-8.0, 9.0)
+    places, weights = (np.asarray(each) for each in panels.positions(jnp.asarray(edges)))
+    values, errors, free = (lambda x: np.cosh(3 * x) * np.exp(-x * x)), jax.jit(panels.errors), np.zeros(2, bool)
     for doubt in (1e-9, 1e-5):
         missed = weights * (values(places + 0.9 * doubt) - values(places))
         for one in (5, 8, 11):  # one panel alone, where nothing cancels
-            off = jnp.full((1, panels.SIZE), doubt)
-            bound = panels.errors(values(places[one : one + 1]), edges[one : one + 2], free, off)
+            off = np.full((1, panels.SIZE), doubt)
+            bound = errors(*(jnp.asarray(x) for x in (values(places[[one]]), edges[one : one + 2], free, off)))
             assert abs(missed[one].sum()) <= bound < 10 * abs(missed[one].sum()) + 1e-12
     value, error = estimate(lambda x: jnp.exp((x - 1.5) * 2.0**52), 1.5, 2.0**-53)
     assert abs(value - np.exp(-2)) > 1e-3 and error == 1  # every panel sees one x: nothing is known
