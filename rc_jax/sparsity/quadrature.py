@@ -220,9 +220,8 @@ def _beyond(parts: Array, epsilon: Array) -> Array:
     falling = ratio > two - 1  # else p ≤ 1
     ratio = jnp.where(falling, ratio, two)
 
-    def newton(
-        _: int | Array, v: Array
-    ) -> Array:  # for (v^k − v)/(v − 1) = ratio, which is convex and rising: from above
+    # (v^k − v)/(v − 1) = ratio by Newton's steps from above: the left side is convex and rising.
+    def newton(_: int | Array, v: Array) -> Array:
         powers = v**two
         value = (powers - v) / (v - 1)
         return v - (value - ratio) / ((two * powers / v - 1 - value) / (v - 1))
