@@ -26,7 +26,7 @@ def test_smoke(name, tmp_path):
         assert claim.source
     record.write(run.folder, [entry])
     assert repr(record.read(run.folder)[name]) == repr(entry)
-    assert runner.make(dataclasses.replace(run, replot=True), name, module).reused
+    assert runner.obtain(dataclasses.replace(run, replot=True), name, module, "another state of the code")[1]
 
 
 @pytest.mark.parametrize("name", NAMES)
