@@ -51,8 +51,16 @@ def _exact(beta, gamma, order):
 
 @functools.cache
 def _zero(order):
-    c = _coefficients(order)[::-1]
-    return mp.findroot(lambda x: mp.polyval(c, x), (-order, 0), solver="anderson", tol=1e-300, maxsteps=500)
+    c = _coefficients(order)
+    return mp.findroot(lambda x: _polynomial(c, x), (-order, 0), solver="anderson", tol=1e-300, maxsteps=500)
+
+
+def _polynomial(coefficients, x):
+    """Σ c_k x^k. (mpmath's `polyval` takes coefficients in one order or the other, depending on its version.)"""
+    total = mp.mpf(0)
+    for c in reversed(coefficients):
+        total = total * x + c
+    return total
 
 
 def test_against_gaussian_moments(dtype):
@@ -133,7 +141,7 @@ def test_zeros(x64):
     for order in (1, 3, 15, 63):
         zero = sparsity.taylor_zero(order)
         with mp.workdps(60):
-            below, above = (mp.polyval(_coefficients(order)[::-1], mp.mpf(zero) * (1 + s)) for s in (1e-13, -1e-13))
+            below, above = (_polynomial(_coefficients(order), mp.mpf(zero) * (1 + s)) for s in (1e-13, -1e-13))
         assert below < 0 < above
     w = float(mp.lambertw(mp.exp(-1)))
     assert abs(sparsity.taylor_zero(63) / 63 + w) < 0.02 < abs(sparsity.taylor_zero(15) / 15 + w) < 0.1
