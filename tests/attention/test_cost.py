@@ -16,6 +16,17 @@ from rc_jax.attention.cost import Kind
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
+def test_multiplications_by_counting_the_products():
+    tokens, d_model, heads = 6, 8, 2
+    width = d_model // heads
+    products = sum(width for _ in range(heads) for _ in range(tokens**2))  # q·k
+    products += sum(tokens for _ in range(heads) for _ in range(tokens * width))  # P V
+    assert attention.multiplications(tokens=tokens, d_model=d_model, heads=heads) == products
+    projections = sum(d_model for _ in range(4) for _ in range(tokens * d_model))
+    got = attention.multiplications(tokens=tokens, d_model=d_model, heads=heads, projections=True)
+    assert got == products + projections
+
+
 def test_the_published_count():
     assert attention.multiplications(tokens=256, d_model=768, heads=12) == 100_663_296
 

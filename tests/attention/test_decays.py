@@ -167,3 +167,12 @@ def test_bad_input():
             AttentionSpec(d_model=8, weights=weights, causal=True, scores="cosine")
         with pytest.raises(ValueError, match="`weights` must depend on the scores when rank is given"):
             AttentionSpec(d_model=8, weights=weights, rank=2, tokens=4)
+
+
+def test_decays_start_as_retentive_networks_do(key):
+    spec = AttentionSpec(d_model=9, heads=3, weights="decay")
+    np.testing.assert_array_equal(attention.init(key, spec).decay, [1 - 1 / 32, 1 - 1 / 64, 1 - 1 / 128])
+    many = AttentionSpec(d_model=140, heads=140, weights="decay")
+    assert float(attention.init(key, many, dtype="bfloat16").decay[-1]) == 1 - 2.0**-8  # not 1
+    gates = attention.init(key, dataclasses.replace(many, weights="gated_decay", causal=True)).gate_bias
+    np.testing.assert_allclose(gates, np.log(np.exp2(np.arange(5.0, 145.0)) - 1), rtol=1e-6)

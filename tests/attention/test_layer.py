@@ -252,15 +252,6 @@ def test_initial_weights_keep_the_variance(key):
     assert jnp.unique(flat).size > 0.99 * flat.size  # no number is drawn twice
 
 
-def test_decays_start_as_retentive_networks_do(key):
-    spec = AttentionSpec(d_model=9, heads=3, weights="decay")
-    np.testing.assert_array_equal(attention.init(key, spec).decay, [1 - 1 / 32, 1 - 1 / 64, 1 - 1 / 128])
-    many = AttentionSpec(d_model=140, heads=140, weights="decay")
-    assert float(attention.init(key, many, dtype="bfloat16").decay[-1]) == 1 - 2.0**-8  # not 1
-    gates = attention.init(key, dataclasses.replace(many, weights="gated_decay", causal=True)).gate_bias
-    np.testing.assert_allclose(gates, np.log(np.exp2(np.arange(5.0, 145.0)) - 1), rtol=1e-6)
-
-
 @pytest.mark.parametrize("radius", [0, 5, 6, 100])
 def test_a_window_hides_what_is_out_of_reach(radius):
     """Seven tokens: radius 5 still hides the two corners, 6 hides nothing, 0 leaves each token alone."""
@@ -351,14 +342,3 @@ def test_bad_input():
         masks.graph(jnp.ones((2, 3)))
     with pytest.raises(ValueError, match="`adjacency` must let every token see at least one token, got an empty row 1"):
         masks.graph(jnp.array([[0, 1], [0, 0]]), self_loops=False)
-
-
-def test_multiplications_by_counting_the_products():
-    tokens, d_model, heads = 6, 8, 2
-    width = d_model // heads
-    products = sum(width for _ in range(heads) for _ in range(tokens**2))  # q·k
-    products += sum(tokens for _ in range(heads) for _ in range(tokens * width))  # P V
-    assert attention.multiplications(tokens=tokens, d_model=d_model, heads=heads) == products
-    projections = sum(d_model for _ in range(4) for _ in range(tokens * d_model))
-    got = attention.multiplications(tokens=tokens, d_model=d_model, heads=heads, projections=True)
-    assert got == products + projections
