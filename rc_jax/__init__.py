@@ -8,7 +8,7 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["attention", "collapse", "ensemble", "network", "pretrained", "scale", "sparsity", "special"]
+__all__ = ["attention", "collapse", "ensemble", "network", "pretrained", "scale", "sparsity", "special", "training"]
 
 
 def __getattr__(name: str) -> Any:

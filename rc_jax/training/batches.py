@@ -1,0 +1,60 @@
+"""Which examples a step sees: a data set gone through in a new order every epoch."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+from jaxtyping import Array, PyTree
+
+from rc_jax import _checks
+
+
+@_checks.guard(batch_size=_checks.integer(1))
+def shuffled(data: PyTree, batch_size: int) -> Partial:
+    """A function (key, step) → batch that goes through a data set in an order drawn anew for every epoch.
+
+    Step t belongs to epoch ⌊t/m⌋ with m = ⌊examples/batch_size⌋ steps to an epoch; what is left over of an epoch is
+    not seen in it. The batch depends on key and step only, so a run that is taken up again sees the same ones.
+
+    Args:
+        data: arrays whose leading axis counts the examples, the same number in each.
+        batch_size: examples in a batch.
+
+    Returns:
+        A `jax.tree_util.Partial` that carries the data as arrays, so that they are no constants of a compiled program.
+
+    Raises:
+        TypeError: `batch_size` not an integer.
+        ValueError: no arrays, arrays of different lengths, or fewer examples than a batch.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> batches = shuffled({"x": jnp.arange(6), "y": 10 * jnp.arange(6)}, 2)
+        >>> epoch = jnp.concatenate([batches(jax.random.key(0), step)["x"] for step in range(3)])
+        >>> sorted(epoch.tolist())
+        [0, 1, 2, 3, 4, 5]
+    """
+    arrays = jax.tree.map(jnp.asarray, data)
+    lengths = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(arrays)}
+    if len(lengths) != 1:
+        raise ValueError(f"`data` must hold arrays of one length, got lengths {sorted(lengths)}")
+    count = lengths.pop()
+    if count < batch_size:
+        raise ValueError(f"`data` must hold at least {batch_size} examples, one batch, got {count}")
+    return Partial(_Shuffle(count, batch_size), arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shuffle:
+    """The choice of rows; equal sizes are equal, so that their compiled programs are found again."""
+
+    count: int
+    size: int
+
+    def __call__(self, data: PyTree, key: Array, step: Array | int) -> PyTree:
+        per_epoch = self.count // self.size
+        epoch, turn = jnp.asarray(step) // per_epoch, jnp.asarray(step) % per_epoch
+        order = jax.random.permutation(jax.random.fold_in(key, epoch), self.count)
+        rows = jax.lax.dynamic_slice_in_dim(order, turn * self.size, self.size)
+        return jax.tree.map(lambda leaf: leaf[rows], data)

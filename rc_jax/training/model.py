@@ -1,0 +1,193 @@
+"""The model that is trained: tokens in, `rc_jax.network` in the middle, answers out."""
+
+import dataclasses
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, ArrayLike, Float
+
+from rc_jax import _checks, network
+from rc_jax.attention import sinusoidal
+from rc_jax.network import LayerParams, NormParams, StackSpec
+from rc_jax.network.stack import layer_norm
+
+Positions = Literal["learned", "sinusoidal"]
+
+_EMBEDDING, _POSITIONS, _LAYERS, _READOUT = range(4)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """The static shape of a model: what comes in, the network, what goes out.
+
+    Encoder or decoder is `stack.attention.causal`.
+
+    Attributes:
+        stack: the network; its `attention.d_model` is the width of a token.
+        inputs: symbols of the vocabulary, or numbers that make up a token where `symbols` is off.
+        outputs: numbers returned for each token, or for the sequence where `pooled` is on.
+        tokens: length of the longest sequence.
+        symbols: whether a token comes as an integer (and is looked up) or as a vector (and is multiplied by a matrix).
+        positions: code added to the embedding: one vector per position that is learned, sines and cosines (Vaswani et
+            al. 2017, section 3.5), or none.
+        pooled: whether the mean over tokens is read out, one answer per sequence, instead of every token.
+        final_norm: LayerNorm before the readout.
+
+    Raises:
+        ValueError, TypeError: a size that is not an integer of at least 1, an unknown code of positions, a wrong part.
+
+    Example:
+        >>> from rc_jax.attention import AttentionSpec
+        >>> stack = StackSpec(attention=AttentionSpec(d_model=8, heads=2), depth=3, skip=True)
+        >>> ModelSpec(stack=stack, inputs=10, outputs=2, tokens=5).positions
+        'learned'
+    """
+
+    stack: StackSpec
+    inputs: int
+    outputs: int
+    tokens: int
+    symbols: bool = True
+    positions: Positions | None = "learned"
+    pooled: bool = False
+    final_norm: bool = False
+
+    def __post_init__(self) -> None:
+        _checks.instance(StackSpec)("stack", self.stack)
+        for name in ("inputs", "outputs", "tokens"):
+            _checks.integer(1)(name, getattr(self, name))
+        for name in ("symbols", "pooled", "final_norm"):
+            _checks.instance(bool)(name, getattr(self, name))
+        _checks.one_of((None, *get_args(Positions)))("positions", self.positions)
+        fixed = self.stack.attention.tokens
+        if fixed is not None and fixed != self.tokens:
+            raise ValueError(f"`tokens` must be the {fixed} that the attention's low rank fixes, got {self.tokens}")
+
+
+class Transformer(nnx.Module):
+    """Embedding, a stack of `rc_jax.network` layers, and a linear readout; one sequence in, `jax.vmap` for more.
+
+        H⁰ = E(x) + positions,   H^L = network.apply(layers, H⁰),   logits = N(H^L) W + b,
+
+    with N the LayerNorm or nothing, of every token or of their mean. Layers are drawn as `network.init` draws them; an
+    embedding and its position code have variance 1 per entry together, the readout N(0, gain²/d_model) and bias 0.
+
+    Args:
+        spec: the model.
+        key: a typed key.
+        gain: factor on the standard deviation of the layers' and the readout's matrices; may be traced.
+        scale: where given, the logit scale α is trained from there on, one for each head and common to all layers, as
+            the parameter `log_scale`; positive, one number or one per head; may be traced.
+
+    Attributes:
+        log_scale: log α of every head, or None.
+
+    Raises:
+        TypeError: `key` is not a typed key, or `spec` not a `ModelSpec`.
+        ValueError: `gain` or `scale` not positive, or `scale` of a wrong shape.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from rc_jax.attention import AttentionSpec
+        >>> stack = StackSpec(attention=AttentionSpec(d_model=8, heads=2), depth=3, skip=True)
+        >>> model = Transformer(ModelSpec(stack=stack, inputs=10, outputs=2, tokens=5), jax.random.key(0))
+        >>> batch = jnp.array([[1, 2, 3, 4, 5], [0, 9, 0, 9, 0]])
+        >>> jax.vmap(model)(batch).shape
+        (2, 5, 2)
+    """
+
+    @_checks.guard(
+        spec=_checks.instance(ModelSpec),
+        key=_checks.random_key,
+        gain=_checks.scalar(_checks.positive),
+        scale=_checks.positive,
+    )
+    def __init__(self, spec: ModelSpec, key: Array, *, gain: ArrayLike = 1.0, scale: ArrayLike | None = None):
+        heads, d = spec.stack.attention.heads, spec.stack.attention.d_model
+        if scale is not None and jnp.shape(scale) not in ((), (heads,)):
+            raise ValueError(f"`scale` must be one number or one for each of {heads} heads, got {jnp.shape(scale)}")
+        self.spec = spec
+
+        def normal(role: int, shape: tuple[int, ...], variance: float) -> Array:
+            return jax.random.normal(jax.random.fold_in(key, role), shape) * variance**0.5
+
+        share = 1.0 if spec.positions is None else 0.5  # sines and cosines have mean square 1/2
+        self.embedding = nnx.Param(normal(_EMBEDDING, (spec.inputs, d), share if spec.symbols else share / spec.inputs))
+        learned = spec.positions == "learned"
+        self.positions = nnx.Param(normal(_POSITIONS, (spec.tokens, d), share)) if learned else None
+        layers = network.init(jax.random.fold_in(key, _LAYERS), spec.stack, gain=gain)
+        self.parts = nnx.data(jax.tree.map(nnx.Param, layers))
+        norm = NormParams(jnp.ones(d), jnp.zeros(d)) if spec.final_norm else None
+        self.norm = nnx.data(jax.tree.map(nnx.Param, norm))
+        readout = jnp.asarray(gain, float) * normal(_READOUT, (d, spec.outputs), 1 / d)
+        self.readout = nnx.Param(readout)
+        self.readout_bias = nnx.Param(jnp.zeros(spec.outputs))
+        log_scale = None if scale is None else jnp.broadcast_to(jnp.log(jnp.asarray(scale, float)), (heads,))
+        self.log_scale = None if log_scale is None else nnx.Param(log_scale)
+
+    def __call__(self, x: Array, *, scale: ArrayLike | None = None) -> Float[Array, "*token output"]:
+        """The logits of one sequence: of every token, or one row where the model is pooled.
+
+        Args:
+            x: integers (token,), or vectors (token, inputs) where `spec.symbols` is off.
+            scale: α of every layer, fixed: it takes the place of a trained one. One number or one per head.
+
+        Raises:
+            ValueError, TypeError: tokens of another shape or type, more of them than `spec.tokens`, or a `scale` that
+                is not positive. Integers outside the vocabulary are refused where they are known (not traced).
+        """
+        return self.read(network.apply(self.layers(), self.embed(x), self.spec.stack, scale=self.scale(scale)))
+
+    def scale(self, given: ArrayLike | None = None) -> ArrayLike | None:
+        """The logit scale in use: the given one, else the trained one, else None for the layer's own."""
+        if given is not None or self.log_scale is None:
+            return given
+        return jnp.exp(self.log_scale[...])
+
+    def embed(self, x: Array) -> Float[Array, "token feature"]:
+        """The tokens before the first layer, positions included."""
+        _check_tokens(x, self.spec)
+        table, precision = self.embedding[...], self.spec.stack.attention.precision
+        hidden = table[x] if self.spec.symbols else jnp.matmul(x, table, precision=precision)
+        if self.positions is not None:
+            hidden = hidden + self.positions[: x.shape[0]]
+        elif self.spec.positions == "sinusoidal":
+            hidden = hidden + sinusoidal(jnp.arange(x.shape[0]), hidden.shape[-1], dtype=hidden.dtype)
+        return hidden
+
+    def layers(self) -> LayerParams:
+        """The network's weights as plain arrays, for every function that takes `network` parameters."""
+        return _values(self.parts)
+
+    def read(self, hidden: Float[Array, "token feature"]) -> Float[Array, "*token output"]:
+        """The logits of tokens that have left the last layer. Linear in them unless there is a final norm."""
+        if self.spec.pooled:
+            hidden = jnp.mean(hidden, axis=0, keepdims=True)
+        if self.spec.final_norm:
+            hidden = layer_norm(hidden, _values(self.norm), self.spec.stack.norm_epsilon)
+        logits = jnp.matmul(hidden, self.readout[...], precision=self.spec.stack.attention.precision)
+        logits = logits + self.readout_bias[...][None]
+        return logits[0] if self.spec.pooled else logits
+
+
+def _values(parts: Any) -> Any:
+    """A tree of parameters as the tree of their arrays."""
+    return jax.tree.map(lambda part: part[...], parts, is_leaf=lambda part: isinstance(part, nnx.Variable))
+
+
+def _check_tokens(x: Array, spec: ModelSpec) -> None:
+    if spec.symbols:
+        _checks.integer_array("token")("x", x)
+        known = _checks.concrete(x)
+        if known is not None and known.size and not (known.min() >= 0 and known.max() < spec.inputs):
+            wrong = np.asarray(known)[(known < 0) | (known >= spec.inputs)][0]
+            raise ValueError(f"`x` must hold symbols 0 … {spec.inputs - 1}, got {wrong}")
+    else:
+        _checks.float_array("token", "input")("x", x)
+        if x.shape[1] != spec.inputs:
+            raise ValueError(f"`x` must have {spec.inputs} numbers per token, got {_checks.describe(x)}")
+    if x.shape[0] > spec.tokens or (spec.stack.attention.tokens is not None and x.shape[0] != spec.tokens):
+        raise ValueError(f"`x` must have at most {spec.tokens} tokens, got {_checks.describe(x)}")

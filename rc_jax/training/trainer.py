@@ -1,0 +1,276 @@
+"""`train`: the host's part of a training, which records, reports, writes down, and takes up again."""
+
+import dataclasses
+import functools
+import hashlib
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.tree_util import Partial
+from jaxtyping import Array, PyTree
+
+from rc_jax import _checks
+from rc_jax.training import lanes as _lanes
+from rc_jax.training.lanes import Lane, Optimiser, Program
+from rc_jax.training.storage import Folder
+
+_LOG = logging.getLogger(__name__)
+_RESERVED = ("step", "loss", "gradient_norm")
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A finished training of seeds × settings lanes.
+
+    Attributes:
+        step: (record,) steps taken at each record, beginning with 0.
+        metrics: arrays (seed, setting, record, ...): what `observe` returned, and the means of `loss` and
+            `gradient_norm` over the steps since the record before, NaN at step 0. NaN from where a lane stopped.
+        failed: (seed, setting) the step at which a lane was not finite and stopped, −1 where it finished.
+    """
+
+    step: np.ndarray
+    metrics: dict[str, np.ndarray]
+    failed: np.ndarray
+    _program: Program = dataclasses.field(repr=False)
+    _lanes: Lane = dataclasses.field(repr=False)
+    _settings: Any = dataclasses.field(repr=False)
+
+    def map(self, fn: Callable[[Any, Any], PyTree]) -> PyTree:
+        """`fn(model, setting)` for every lane's last finite model: NumPy arrays (seed, setting, ...)."""
+        return jax.tree.map(np.asarray, _observed(self._program, _carrying(fn), self._lanes, self._settings))
+
+    def model(self, seed: int = 0, setting: int = 0) -> Any:
+        """One lane's last finite model.
+
+        Raises:
+            IndexError: there is no such lane.
+        """
+        seeds, count = self.failed.shape
+        if not (0 <= seed < seeds and 0 <= setting < count):
+            raise IndexError(f"`seed` and `setting` must be below {seeds} and {count}, got {seed} and {setting}")
+        one = jax.tree.map(lambda leaf: leaf[seed, setting], (self._lanes.weights, self._lanes.rest))
+        return self._program.model(*one)
+
+
+def _function(name: str, value: Any) -> None:
+    if not callable(value):
+        raise TypeError(f"`{name}` must be a function, got {value!r}")
+
+
+def _optimiser(name: str, value: Any) -> None:
+    if not (callable(value) or hasattr(value, "update")):
+        raise TypeError(f"`{name}` must be an optax transformation or a function setting → one, got {value!r}")
+
+
+@_checks.guard(
+    build=_function,
+    loss=_function,
+    batches=_function,
+    key=_checks.random_key,
+    seeds=_checks.integer(1),
+    steps=_checks.integer(1),
+    every=_checks.integer(1),
+    optimiser=_optimiser,
+    observe=_function,
+)
+def train(
+    build: Callable[[Array, Any], nnx.Module],
+    loss: Callable[[Any, Any, Any], Array],
+    batches: Callable[[Array, Array], PyTree],
+    key: Array,
+    *,
+    steps: int,
+    optimiser: Optimiser,
+    every: int,
+    settings: PyTree = None,
+    seeds: int = 1,
+    observe: Callable[[Any, Any], Mapping[str, Array]] | None = None,
+    folder: str | Path | None = None,
+    progress: bool = False,
+) -> Training:
+    """Train one model for every seed and setting at the same time, in one compiled program.
+
+    Seed s has the key `fold_in(key, s)`: all its settings start from one draw and see the same batches, so that they
+    can be compared in pairs. What `settings` holds is traced; what changes shapes (width, switches) is another call.
+
+    A lane whose loss, gradient or new weights are not finite stops with its last finite weights. It is logged as a
+    warning, its later metrics are NaN, and the other lanes go on.
+
+    With a `folder`, every record adds a line to `metrics.jsonl` and replaces the checkpoint, and a run that was killed
+    is taken up at its last record and ends with the same numbers; asked for more steps, it goes on. The folder
+    remembers the model, settings, key and sizes and refuses others; it cannot compare functions.
+
+    Args:
+        build: (key, setting) → the `flax.nnx` module to train.
+        loss: (model, batch, setting) → one number.
+        batches: (key, step) → batch; pure. `training.shuffled` makes one from a data set; a `jax.tree_util.Partial`
+            carries arrays.
+        key: a typed key.
+        steps: of the optimiser, in each lane.
+        optimiser: an optax transformation, or a function setting → one, whose numbers may be traced.
+        every: steps from one record to the next; the last one may come sooner.
+        settings: a tree of arrays with one leading axis, one entry for each setting; None for a single one, `{}`.
+        seeds: number of seeds.
+        observe: (model, setting) → named arrays, measured at step 0 and at every record; a `jax.tree_util.Partial`
+            carries held-out data.
+        folder: where the training writes and is taken up from.
+        progress: whether a bar with the time left is shown on stderr.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: `settings` whose arrays have no common leading axis, a folder that holds another training, or an
+            observation named `step`, `loss` or `gradient_norm`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from flax import nnx
+        >>> from rc_jax import training
+        >>> def build(key, setting):
+        ...     return nnx.Linear(2, 1, rngs=nnx.Rngs(key))
+        >>> def loss(model, x, setting):
+        ...     return jnp.mean((model(x)[:, 0] - x[:, 0]) ** 2)
+        >>> def batches(key, step):
+        ...     return jax.random.normal(jax.random.fold_in(key, step), (32, 2))
+        >>> rates = {"rate": jnp.array([0.01, 0.1, float("inf")])}
+        >>> found = training.train(build, loss, batches, jax.random.key(0), steps=200, every=50, settings=rates,
+        ...                        seeds=2, optimiser=lambda setting: optax.sgd(setting["rate"]))
+        >>> found.metrics["loss"].shape, bool((found.metrics["loss"][:, 1, -1] < 1e-3).all()), found.failed[0].tolist()
+        ((2, 3, 5), True, [-1, -1, 0])
+    """
+    settings, count = _checked_settings({} if settings is None else settings)
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(seeds))
+    first = jax.tree.map(lambda leaf: leaf[0], settings)
+    program = Program(build, loss, optimiser, _lanes.graph_of(build, keys[0], first))
+    lanes = _start(program, keys, settings, jnp.arange(count))
+    store = None if folder is None else Folder(Path(folder), _identity(program, key, settings, seeds, every))
+    try:
+        run = _Run(program, _carrying(batches), keys, settings, None if observe is None else _carrying(observe), store)
+        return run.train(lanes, steps, every, progress)
+    finally:
+        if store is not None:
+            store.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What stays the same from record to record."""
+
+    program: Program
+    batches: Partial
+    keys: Array
+    settings: PyTree
+    observe: Partial | None
+    store: Folder | None
+
+    def train(self, lanes: Lane, steps: int, every: int, progress: bool) -> Training:
+        """From the last checkpoint, or from step 0, to the last step."""
+        step, lanes, lines = self.begin(lanes)
+        with _bar(steps, step, progress) as bar:
+            while step < steps:
+                last = min(steps, (step // every + 1) * every)
+                before, (lanes, means) = (
+                    lanes,
+                    _advance(
+                        self.program, self.batches, lanes, self.keys, self.settings, np.int32(step), np.int32(last)
+                    ),
+                )
+                lines.append(self.record(last, means, lanes))
+                _report(lanes.failed, before.failed)
+                bar.update(last - step)
+                step = last
+        return _finished(self.program, lanes, self.settings, [line for line in lines if line["step"] <= steps])
+
+    def begin(self, lanes: Lane) -> tuple[int, Lane, list[dict[str, Any]]]:
+        """Where to start: step, lanes, and the records that there are."""
+        loaded = None if self.store is None else self.store.load(lanes)
+        if loaded is not None:
+            return loaded
+        nothing = np.full(lanes.failed.shape, np.nan)
+        return 0, lanes, [self.record(0, {"loss": nothing, "gradient_norm": nothing}, lanes)]
+
+    def record(self, step: int, means: Mapping[str, Any], lanes: Lane) -> dict[str, Any]:
+        """Measure all lanes, and put it on disk where there is a folder."""
+        seen = {} if self.observe is None else _observed(self.program, self.observe, lanes, self.settings)
+        if not isinstance(seen, Mapping) or set(_RESERVED) & set(seen):
+            raise ValueError(f"`observe` must return named arrays, none of them named {_RESERVED}, got {list(seen)}")
+        stopped = np.asarray(lanes.failed) >= 0
+        line: dict[str, Any] = {"step": step} | {name: np.asarray(value) for name, value in means.items()}
+        for name, value in seen.items():
+            lost = stopped.reshape(stopped.shape + (1,) * (value.ndim - stopped.ndim))
+            line[name] = np.where(lost, np.nan, np.asarray(value, float))
+        if self.store is not None:
+            self.store.record(line, lanes)
+        return line
+
+
+_start = functools.partial(jax.jit, static_argnums=0)(_lanes.start)
+_advance = functools.partial(jax.jit, static_argnums=0)(_lanes.advance)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _observed(program: Program, fn: Partial, lanes: Lane, settings: PyTree) -> PyTree:
+    return _lanes.over_lanes(lambda lane, setting: fn(program.model(lane.weights, lane.rest), setting))(lanes, settings)
+
+
+def _carrying(fn: Callable[..., Any]) -> Partial:
+    """A function as an argument of a compiled program: its own arrays, if it carries any, are traced."""
+    return fn if isinstance(fn, Partial) else Partial(fn)
+
+
+def _checked_settings(settings: PyTree) -> tuple[PyTree, int]:
+    """Arrays, and how many settings there are."""
+    arrays = jax.tree.map(jnp.asarray, settings)
+    lengths = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(arrays)} or {1}
+    if len(lengths) != 1 or 0 in lengths:
+        shapes = jax.tree.map(jnp.shape, arrays)
+        raise ValueError(
+            f"`settings` must hold arrays with one leading axis, an entry per setting, got shapes {shapes}"
+        )
+    return arrays, lengths.pop()
+
+
+def _identity(program: Program, key: Array, settings: PyTree, seeds: int, every: int) -> dict[str, Any]:
+    """What a folder must agree about."""
+    return {
+        "model": hashlib.sha256(repr(program.graph).encode()).hexdigest()[:12],
+        "key": np.asarray(jax.random.key_data(key)).tolist(),
+        "settings": jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), settings),
+        "seeds": seeds,
+        "every": every,
+    }
+
+
+def _report(failed: Array, before: Array) -> None:
+    """Say which lanes stopped since the last record."""
+    now, then = np.asarray(failed), np.asarray(before)
+    for seed, setting in np.argwhere((now >= 0) & (then < 0)):
+        _LOG.warning(
+            "seed %d, setting %d stopped at step %d: loss, gradient or weights not finite; the others go on",
+            seed, setting, now[seed, setting],
+        )  # fmt: skip
+
+
+def _finished(program: Program, lanes: Lane, settings: PyTree, lines: list[dict[str, Any]]) -> Training:
+    steps = np.array([line["step"] for line in lines])
+    metrics = {
+        name: np.stack([np.asarray(line[name], float) for line in lines], axis=2)
+        for name in lines[-1]
+        if name != "step"
+    }
+    return Training(steps, metrics, np.asarray(lanes.failed), program, lanes, settings)
+
+
+def _bar(steps: int, done: int, shown: bool) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(
+        total=steps, initial=min(done, steps), unit=" steps", file=sys.stderr, disable=not shown, dynamic_ncols=True
+    )
