@@ -11,12 +11,13 @@ from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax import _checks, network
 from rc_jax.attention import sinusoidal
+from rc_jax.attention.spec import split_normals
 from rc_jax.network import LayerParams, NormParams, StackSpec
 from rc_jax.network.stack import layer_norm
 
 Positions = Literal["learned", "sinusoidal"]
 
-_EMBEDDING, _POSITIONS, _LAYERS, _READOUT = range(4)
+_ENDS, _LAYERS = range(2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,20 +112,21 @@ class Transformer(nnx.Module):
             raise ValueError(f"`scale` must be one number or one for each of {heads} heads, got {jnp.shape(scale)}")
         self.spec = spec
 
-        def normal(role: int, shape: tuple[int, ...], variance: float) -> Array:
-            return jax.random.normal(jax.random.fold_in(key, role), shape) * variance**0.5
-
-        share = 1.0 if spec.positions is None else 0.5  # sines and cosines have mean square 1/2
-        self.embedding = nnx.Param(normal(_EMBEDDING, (spec.inputs, d), share if spec.symbols else share / spec.inputs))
         learned = spec.positions == "learned"
-        self.positions = nnx.Param(normal(_POSITIONS, (spec.tokens, d), share)) if learned else None
+        shapes = {"embedding": (spec.inputs, d), "readout": (d, spec.outputs)}
+        drawn = split_normals(
+            jax.random.fold_in(key, _ENDS), shapes | ({"positions": (spec.tokens, d)} if learned else {}), float
+        )
+        share = 1.0 if spec.positions is None else 0.5  # sines and cosines have mean square 1/2
+        std = (share if spec.symbols else share / spec.inputs) ** 0.5
+        self.embedding = nnx.Param(std * drawn["embedding"])
+        self.positions = nnx.Param(share**0.5 * drawn["positions"]) if learned else None
+        self.readout = nnx.Param(jnp.asarray(gain, float) * d**-0.5 * drawn["readout"])
+        self.readout_bias = nnx.Param(jnp.zeros(spec.outputs))
         layers = network.init(jax.random.fold_in(key, _LAYERS), spec.stack, gain=gain)
         self.parts = nnx.data(jax.tree.map(nnx.Param, layers))
         norm = NormParams(jnp.ones(d), jnp.zeros(d)) if spec.final_norm else None
         self.norm = nnx.data(jax.tree.map(nnx.Param, norm))
-        readout = jnp.asarray(gain, float) * normal(_READOUT, (d, spec.outputs), 1 / d)
-        self.readout = nnx.Param(readout)
-        self.readout_bias = nnx.Param(jnp.zeros(spec.outputs))
         log_scale = None if scale is None else jnp.broadcast_to(jnp.log(jnp.asarray(scale, float)), (heads,))
         self.log_scale = None if log_scale is None else nnx.Param(log_scale)
 
