@@ -1,0 +1,117 @@
+"""The model against NumPy written out by hand, its switches, and its door."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from rc_jax import network
+from rc_jax.attention import AttentionSpec
+from rc_jax.training import ModelSpec, Transformer
+
+STACK = network.StackSpec(
+    attention=AttentionSpec(d_model=6, heads=2, causal=True),
+    depth=2,
+    skip=True,
+    mlp=network.MLPSpec(width=5),
+    norm="pre",
+)
+SPEC = ModelSpec(stack=STACK, inputs=7, outputs=3, tokens=4, final_norm=True)
+
+
+def norm(x):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
+
+
+def by_hand(model, x, scale):
+    """The same model in NumPy's double precision, one head and one query at a time."""
+    weights = jax.tree.map(lambda leaf: np.asarray(leaf, float), model.layers())
+    hidden = np.asarray(model.embedding[...], float)[x] + np.asarray(model.positions[...], float)[: len(x)]
+    for layer in range(2):
+        att, mlp = (jax.tree.map(lambda leaf: leaf[layer], part) for part in (weights.attention, weights.mlp))  # noqa: B023
+        read, add = norm(hidden), np.zeros_like(hidden)
+        for head in range(2):
+            query, key, value = (read @ each[head] for each in (att.query, att.key, att.value))
+            for i in range(len(x)):
+                row = np.exp(scale * key[: i + 1] @ query[i])
+                add[i] += (row / row.sum()) @ value[: i + 1] @ att.output[head]
+        hidden = hidden + add
+        inner = np.maximum(norm(hidden) @ mlp.weight_in + mlp.bias_in, 0)
+        hidden = hidden + inner @ mlp.weight_out + mlp.bias_out
+    return norm(hidden) @ np.asarray(model.readout[...], float) + np.asarray(model.readout_bias[...], float)
+
+
+def test_model_is_what_it_says():
+    model = Transformer(SPEC, jax.random.key(0))
+    x = np.array([6, 0, 3, 3])
+    for scale in (None, 1.7):
+        expected = by_hand(model, x, 3**-0.5 if scale is None else scale)
+        np.testing.assert_allclose(model(jnp.asarray(x), scale=scale), expected, atol=2e-6)
+
+
+def test_a_trained_scale_starts_where_it_is_told_and_takes_part():
+    learned = Transformer(SPEC, jax.random.key(0), scale=1.7)
+    fixed, x = Transformer(SPEC, jax.random.key(0)), jnp.array([6, 0, 3, 3])
+    np.testing.assert_allclose(learned(x), fixed(x, scale=1.7), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(learned(x, scale=0.5), fixed(x, scale=0.5))
+    gradient = nnx.grad(lambda model: jnp.sum(model(x) ** 2))(learned)
+    assert (np.abs(np.asarray(gradient.log_scale[...])) > 1e-6).all()
+    assert fixed.log_scale is None
+    assert len(jax.tree.leaves(nnx.state(learned))) == len(jax.tree.leaves(nnx.state(fixed))) + 1
+
+
+def test_pooling_reads_the_mean_of_the_tokens():
+    plain = dataclasses.replace(SPEC, final_norm=False)
+    each = Transformer(plain, jax.random.key(0))
+    pooled = Transformer(dataclasses.replace(plain, pooled=True), jax.random.key(0))
+    x = jnp.array([6, 0, 3, 3])
+    np.testing.assert_allclose(pooled(x), each(x).mean(axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", None])
+def test_only_positions_tell_the_order(positions):
+    stack = dataclasses.replace(STACK, attention=AttentionSpec(d_model=6, heads=2))
+    spec = dataclasses.replace(SPEC, stack=stack, positions=positions, pooled=True)
+    model = Transformer(spec, jax.random.key(0))
+    one, other = model(jnp.array([6, 0, 3, 1])), model(jnp.array([3, 6, 1, 0]))
+    assert bool(jnp.allclose(one, other, atol=1e-5)) == (positions is None)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", None])
+@pytest.mark.parametrize("symbols", [True, False])
+def test_tokens_enter_with_variance_one(positions, symbols):
+    stack = network.StackSpec(attention=AttentionSpec(d_model=512, heads=1), depth=1)
+    spec = ModelSpec(stack=stack, inputs=64, outputs=2, tokens=64, positions=positions, symbols=symbols)
+    x = jnp.arange(64) if symbols else jax.random.normal(jax.random.key(1), (64, 64))
+    entries = Transformer(spec, jax.random.key(0)).embed(x)
+    assert abs(float(jnp.mean(entries**2)) - 1) < 0.05  # 5 standard errors of 64 tokens of vectors are 0.05
+
+
+REFUSED = {
+    "symbols": (lambda: Transformer(SPEC, jax.random.key(0))(jnp.array([0, 7])), ValueError, "symbols 0 … 6, got 7"),
+    "length": (lambda: Transformer(SPEC, jax.random.key(0))(jnp.zeros(5, int)), ValueError, "at most 4 tokens"),
+    "vectors": (
+        lambda: Transformer(SPEC, jax.random.key(0))(jnp.zeros((2, 7))),
+        TypeError,
+        "`x` must be an array of int",
+    ),
+    "key": (lambda: Transformer(SPEC, jnp.zeros(2)), TypeError, "`key` must be"),
+    "scale": (lambda: Transformer(SPEC, jax.random.key(0), scale=jnp.ones(3)), ValueError, "one for each of 2 heads"),
+    "sign": (lambda: Transformer(SPEC, jax.random.key(0), scale=-1.0), ValueError, "`scale` must be"),
+    "spec": (lambda: Transformer(STACK, jax.random.key(0)), TypeError, "`spec` must be"),  # pyright: ignore
+    "stack": (lambda: dataclasses.replace(SPEC, stack=None), TypeError, "`stack` must be"),
+    "outputs": (lambda: dataclasses.replace(SPEC, outputs=0), ValueError, "`outputs` must be"),
+    "positions": (lambda: dataclasses.replace(SPEC, positions="rotary"), ValueError, "`positions` must be"),
+}
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize("case", REFUSED)
+def test_door(case):
+    call, error, text = REFUSED[case]
+    with pytest.raises(error, match=text):
+        call()
