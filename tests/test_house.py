@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from rc_jax import attention, collapse, network, scale, sparsity, special
+from rc_jax import attention, collapse, network, scale, sparsity, special, training
 
 ROOT = pathlib.Path(__file__).parent.parent
 ORDER = (
@@ -107,7 +107,7 @@ assert not heavy, heavy
 
 
 def test_every_public_name_is_documented():
-    for room in (attention, network, collapse, scale, sparsity, special):
+    for room in (attention, network, collapse, scale, sparsity, special, training, training.tasks):
         for name in room.__all__:
             assert getattr(room, name).__doc__, f"{room.__name__}.{name} has no docstring"
 

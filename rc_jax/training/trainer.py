@@ -126,8 +126,8 @@ def train(
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: `settings` whose arrays have no common leading axis, a folder that holds another training, or an
-            observation named `step`, `loss` or `gradient_norm`.
+        ValueError: `settings` whose arrays have no common leading axis, a folder that holds another training or has
+            reached more steps, or an observation named `step`, `loss` or `gradient_norm`.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -172,7 +172,7 @@ class _Run:
 
     def train(self, lanes: Lane, steps: int, every: int, progress: bool) -> Training:
         """From the last checkpoint, or from step 0, to the last step."""
-        step, lanes, lines = self.begin(lanes)
+        step, lanes, lines = self.begin(lanes, steps)
         with _bar(steps, step, progress) as bar:
             while step < steps:
                 last = min(steps, (step // every + 1) * every)
@@ -186,12 +186,16 @@ class _Run:
                 _report(lanes.failed, before.failed)
                 bar.update(last - step)
                 step = last
-        return _finished(self.program, lanes, self.settings, [line for line in lines if line["step"] <= steps])
+        return _finished(self.program, lanes, self.settings, lines)
 
-    def begin(self, lanes: Lane) -> tuple[int, Lane, list[dict[str, Any]]]:
+    def begin(self, lanes: Lane, steps: int) -> tuple[int, Lane, list[dict[str, Any]]]:
         """Where to start: step, lanes, and the records that there are."""
         loaded = None if self.store is None else self.store.load(lanes)
         if loaded is not None:
+            if loaded[0] > steps:
+                raise ValueError(
+                    f"`steps` must be at least {loaded[0]}, the step that `folder` has reached, got {steps}"
+                )
             return loaded
         nothing = np.full(lanes.failed.shape, np.nan)
         return 0, lanes, [self.record(0, {"loss": nothing, "gradient_norm": nothing}, lanes)]

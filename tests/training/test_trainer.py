@@ -1,0 +1,260 @@
+"""A training of many lanes against a plain loop, lanes that break, and runs that are killed and taken up again."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from rc_jax import network, training
+from rc_jax.attention import AttentionSpec
+from rc_jax.training import lanes, trainer
+
+SPEC = training.ModelSpec(
+    stack=network.StackSpec(attention=AttentionSpec(d_model=4, heads=1), depth=1, skip=True),
+    inputs=5,
+    outputs=5,
+    tokens=3,
+)
+SETTINGS = {"scale": jnp.array([0.5, 2.0]), "rate": jnp.array([0.02, 0.01])}
+
+
+def build(key, setting):
+    return training.Transformer(SPEC, key)
+
+
+def loss(model, batch, setting):
+    return training.cross_entropy(jax.vmap(lambda x: model(x, scale=setting["scale"]))(batch), jnp.sort(batch))
+
+
+def batches(key, step):
+    return jax.random.randint(jax.random.fold_in(key, step), (4, 3), 0, 5)
+
+
+def adam(setting):
+    return optax.adam(setting["rate"])
+
+
+def observe(model, setting):
+    return {"readout": model.readout[...]}
+
+
+def run(steps=6, **options):
+    settings = {"settings": SETTINGS, "seeds": 2, "optimiser": adam, "observe": observe, "every": 2} | options
+    return training.train(build, loss, batches, jax.random.key(3), steps=steps, **settings)
+
+
+def alone(seed, setting, steps):
+    """One lane as a loop of its own: no lanes, no nnx.split, Adam written out."""
+    key = jax.random.fold_in(jax.random.key(3), seed)
+    one = jax.tree.map(lambda leaf: leaf[setting], SETTINGS)
+    graph, weights = nnx.split(build(jax.random.fold_in(key, 0), one))
+    leaves, tree = jax.tree.flatten(weights)
+    mean = square = [0.0 * leaf for leaf in leaves]
+    slope = jax.jit(
+        jax.value_and_grad(lambda leaves, batch: loss(nnx.merge(graph, tree.unflatten(leaves)), batch, one))
+    )
+    losses = []
+    for step in range(steps):
+        batch = batches(jax.random.fold_in(key, 1), step)
+        value, gradient = slope(leaves, batch)
+        losses.append(value)
+        mean = [0.9 * m + 0.1 * g for m, g in zip(mean, gradient, strict=True)]
+        square = [0.999 * s + 0.001 * g**2 for s, g in zip(square, gradient, strict=True)]
+        leaves = [
+            leaf - one["rate"] * (m / (1 - 0.9 ** (step + 1))) / (jnp.sqrt(s / (1 - 0.999 ** (step + 1))) + 1e-8)
+            for leaf, m, s in zip(leaves, mean, square, strict=True)
+        ]
+    return np.array(losses), nnx.merge(graph, tree.unflatten(leaves))
+
+
+def test_every_lane_is_the_training_that_it_would_be_alone():
+    found = run()
+    assert found.step.tolist() == [0, 2, 4, 6]
+    assert (found.failed == -1).all()
+    for seed, setting in ((0, 0), (1, 1)):
+        losses, model = alone(seed, setting, 6)
+        np.testing.assert_allclose(
+            found.metrics["loss"][seed, setting, 1:], losses.reshape(3, 2).mean(axis=1), rtol=1e-4
+        )
+        np.testing.assert_allclose(found.metrics["readout"][seed, setting, -1], model.readout[...], atol=1e-4)
+        np.testing.assert_array_equal(
+            found.model(seed, setting).readout[...], found.metrics["readout"][seed, setting, -1]
+        )
+    assert np.isnan(found.metrics["loss"][:, :, 0]).all()
+
+
+def test_settings_of_a_seed_start_alike_and_seeds_do_not():
+    start = run(1).metrics["readout"][:, :, 0]
+    np.testing.assert_array_equal(start[:, 0], start[:, 1])
+    assert (start[0] != start[1]).all()
+
+
+def test_one_program_serves_every_interval_and_every_value():
+    before = trainer._advance._cache_size()
+    run(5, every=2)
+    run(3, settings=jax.tree.map(lambda leaf: leaf + 0.1, SETTINGS))
+    assert trainer._advance._cache_size() <= before + 1
+
+
+def test_the_same_program_lowers_for_cpu_cuda_and_tpu():
+    def steps(data, settings):
+        keys = jax.random.split(jax.random.wrap_key_data(data), 2)
+        first = jax.tree.map(lambda leaf: leaf[0], settings)
+        program = lanes.Program(build, loss, adam, lanes.graph_of(build, keys[0], first))
+        start = lanes.start(program, keys, settings, jnp.arange(2))
+        return lanes.advance(program, batches, start, keys, settings, jnp.int32(0), jnp.int32(2))[1]
+
+    exported = jax.export.export(jax.jit(steps), platforms=("cpu", "cuda", "tpu"))(np.zeros(2, np.uint32), SETTINGS)
+    assert set(exported.platforms) == {"cpu", "cuda", "tpu"}
+
+
+def test_map_measures_every_trained_model():
+    found = run(2)
+    sums = found.map(lambda model, setting: setting["scale"] * jnp.sum(model.readout[...]))
+    expected = found.metrics["readout"][:, :, -1].sum(axis=(-1, -2)) * np.asarray(SETTINGS["scale"])
+    np.testing.assert_allclose(sums, expected, rtol=1e-5)
+
+
+def test_without_settings_and_with_an_odd_last_interval():
+    found = training.train(
+        build, lambda model, batch, setting: jnp.mean(jax.vmap(model)(batch) ** 2), batches, jax.random.key(0),
+        steps=3, every=2, optimiser=optax.sgd(0.1),
+    )  # fmt: skip
+    assert found.step.tolist() == [0, 2, 3]
+    assert found.metrics["loss"].shape == (1, 1, 3)
+    assert found.metrics["loss"][0, 0, 2] < found.metrics["loss"][0, 0, 1]
+
+
+SOUND, LOSS, GRADIENT, WEIGHTS = range(4)
+
+
+def broken(model, batch, setting):
+    """A loss that breaks at the first batch of the seed that begins with 3 or 4, in the way that the setting names."""
+    bad, kind = batch[0, 0] >= 3, setting["kind"]
+    value = training.cross_entropy(jax.vmap(model)(batch), jnp.sort(batch))
+    flat = jnp.sqrt(jnp.where(bad & (kind == GRADIENT), 0 * value, 1))  # finite there, with slope 0 × infinity
+    return value / jnp.where(bad & (kind == LOSS), 0, 1) + flat
+
+
+def breaking(setting):
+    """SGD whose third step is infinite where the setting asks for weights that are not finite."""
+    return optax.sgd(lambda count: jnp.where((count == 2) & (setting["kind"] == WEIGHTS), jnp.inf, 0.1))
+
+
+def test_a_lane_that_breaks_stops_alone(caplog):
+    def train(kinds):
+        return training.train(
+            build, broken, batches, jax.random.key(3), steps=8, every=2, seeds=2, observe=observe,
+            settings={"kind": jnp.array(kinds)}, optimiser=breaking,
+        )  # fmt: skip
+
+    with caplog.at_level(logging.WARNING):
+        found = train([SOUND, LOSS, GRADIENT, WEIGHTS])
+    sound = train([SOUND] * 4)
+    assert (sound.failed == -1).all()
+    for seed in range(2):
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(3), seed), 1)
+        first = [int(batches(key, step)[0, 0]) >= 3 for step in range(8)].index(True)
+        assert found.failed[seed].tolist() == [-1, first, first, 2]
+        np.testing.assert_array_equal(found.metrics["readout"][seed, 0], sound.metrics["readout"][seed, 0])
+        for setting in (LOSS, GRADIENT, WEIGHTS):
+            step = found.failed[seed, setting]
+            lost = found.step > step
+            for name in ("loss", "gradient_norm", "readout"):
+                assert np.isnan(found.metrics[name][seed, setting, lost]).all()
+            kept = found.metrics["readout"][seed, setting, ~lost]
+            np.testing.assert_array_equal(kept, sound.metrics["readout"][seed, 0, ~lost])
+            assert np.isfinite(found.model(seed, setting).readout[...]).all()
+            assert f"seed {seed}, setting {setting} stopped at step {step}" in caplog.text
+
+
+def test_a_run_goes_on_where_it_was_and_ends_with_the_same_numbers(tmp_path):
+    whole = run(6)
+    run(4, folder=tmp_path)
+    with (tmp_path / "metrics.jsonl").open("a") as file:  # as if killed between a record and its checkpoint
+        file.write(json.dumps({"step": 6, "loss": 0}) + '\n{"step": 8, "lo')
+    again = run(6, folder=tmp_path)
+    for name, values in whole.metrics.items():
+        np.testing.assert_array_equal(again.metrics[name], values)
+    np.testing.assert_array_equal(again.model(1, 1).embedding[...], whole.model(1, 1).embedding[...])
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 2, 4, 6]
+    np.testing.assert_array_equal(lines[2]["loss"], np.asarray(whole.metrics["loss"][:, :, 2]))
+    assert len(list((tmp_path / "state").iterdir())) == 1
+    finished = run(6, folder=tmp_path)
+    np.testing.assert_array_equal(finished.metrics["loss"], whole.metrics["loss"])
+
+
+def test_a_folder_refuses_another_training(tmp_path):
+    run(2, folder=tmp_path)
+    for change, name in (
+        ({"seeds": 1}, "seeds"),
+        ({"every": 1}, "every"),
+        ({"settings": jax.tree.map(lambda leaf: 2 * leaf, SETTINGS)}, "settings"),
+    ):
+        with pytest.raises(ValueError, match=f"another {name}"):
+            run(2, folder=tmp_path, **change)
+    with pytest.raises(ValueError, match="at least 2, the step that"):
+        run(1, folder=tmp_path)
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {root!r})
+import jax
+from tests.training.test_trainer import run
+run(400, folder={folder!r}, every=2)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_taken_up(tmp_path):
+    folder = tmp_path / "run"
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM.format(root=root, folder=str(folder))])
+    metrics = folder / "metrics.jsonl"
+    deadline = time.time() + 120
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 4):
+        assert process.poll() is None, "the training ended before it could be killed"
+        assert time.time() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    reached = metrics.read_text().count("\n")
+    steps = 2 * reached + 6
+    again, whole = run(steps, folder=folder), run(steps)
+    for name, values in whole.metrics.items():
+        np.testing.assert_allclose(again.metrics[name], values, rtol=1e-4, atol=1e-5)  # 8 devices here, 1 there
+    assert again.step.tolist() == list(range(0, steps + 1, 2))
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"settings": {"scale": jnp.ones(2), "rate": jnp.ones(3)}}, ValueError, "one leading axis"),
+        ({"settings": {"scale": 1.0}}, ValueError, "one leading axis"),
+        ({"seeds": 0}, ValueError, "`seeds`"),
+        ({"every": 0}, ValueError, "`every`"),
+        ({"optimiser": 0.1}, TypeError, "`optimiser`"),
+        ({"observe": lambda model, setting: {"loss": jnp.zeros(())}}, ValueError, "none of them named"),
+    ],
+)
+def test_door(options, error, text):
+    with pytest.raises(error, match=text):
+        run(2, **options)
+
+
+def test_key_must_be_typed():
+    with pytest.raises(TypeError, match="`key`"):
+        training.train(build, loss, batches, 0, steps=1, every=1, optimiser=optax.sgd(0.1))
