@@ -9,8 +9,8 @@ import numpy as np
 import optax
 from jax.tree_util import Partial
 
+from experiments.figures._switches import switched_apply
 from rc_jax import attention, network, training
-from rc_jax.network.stack import plain
 from rc_jax.training import tasks
 
 SWITCHES = {"neither": (False, False), "skip": (True, False), "mlp": (False, True), "both": (True, True)}
@@ -31,24 +31,12 @@ class Build:
         return training.Transformer(spec, key)
 
 
-def switched(layers: network.LayerParams, x: jax.Array, stack: network.StackSpec, setting: Any) -> jax.Array:
-    """`network.apply` of a single layer whose skip connections and MLP are switched by numbers that may be traced."""
-    layer = jax.tree.map(lambda leaf: leaf[0], layers)
-    arithmetic = plain(stack, None, None)
-
-    def add(x: jax.Array, out: jax.Array) -> jax.Array:
-        return jnp.where(setting["skip"], x + out, out)
-
-    once = add(x, arithmetic.attend(layer.attention, x))
-    return jnp.where(setting["mlp"], add(once, arithmetic.mlp(layer.mlp, once)), once)
-
-
 def following_points(model: training.Transformer, setting: Any, x: jax.Array) -> jax.Array:
     """The model's answer. In two dimensions the tokens are the points themselves: nothing before or after the layer."""
     stack = model.spec.stack
     if stack.attention.d_model == 2:
-        return switched(model.layers(), x, stack, setting)
-    return model.read(switched(model.layers(), model.embed(x), stack, setting))
+        return switched_apply(model.layers(), x, stack, setting)
+    return model.read(switched_apply(model.layers(), model.embed(x), stack, setting))
 
 
 def loss(model: training.Transformer, batch: tuple[jax.Array, jax.Array], setting: Any) -> jax.Array:

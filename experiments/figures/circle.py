@@ -40,7 +40,7 @@ ABOUT = About(
         "ends with."
     ),
     formula="points θ → θ + 2π/1000;   without skip and MLP: ∂ log r′/∂ log r = 1 + 4y/sinh 2y, y half the logit gap",
-    minutes={"smoke": 0.15, "quick": 0.5, "full": 20.0},
+    minutes={"smoke": 0.15, "quick": 0.5, "full": 12.0},
 )
 LABELS = {"neither": "attention only", "skip": "+ skip", "mlp": "+ MLP", "both": "+ skip + MLP"}
 MEANING = {"neither": "attention", "skip": "skip", "mlp": "mlp", "both": "full"}
@@ -62,7 +62,7 @@ class Spec(experiments.figure.Spec):
     points: int = 1000
     dims: tuple[int, ...] = (2, 32, 84, 128)
     seeds: int = 10
-    training_steps: int = 800
+    training_steps: int = 1000
     rate: float = 1e-2
     batch: int = 20
     roll_out: int = 300

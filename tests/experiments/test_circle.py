@@ -1,28 +1,9 @@
-"""The circle's helpers: switches against `network.apply`, fates of made-up roll-outs, exponents of known maps."""
+"""The circle's helpers: fates of made-up roll-outs, exponents of known maps."""
 
-import dataclasses
-
-import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from experiments.figures import _circle
-from rc_jax import attention, network
-
-
-@pytest.mark.parametrize("name", _circle.SWITCHES)
-def test_switches_are_those_of_the_network(name, key):
-    """No skip adds nothing at all: the traced switches give the numbers of the static ones."""
-    skip, mlp = _circle.SWITCHES[name]
-    stack = network.StackSpec(
-        attention=attention.AttentionSpec(d_model=4, heads=2), depth=1, mlp=network.MLPSpec(width=8, activation="gelu")
-    )
-    params = network.init(key, stack)
-    x = jax.random.normal(jax.random.fold_in(key, 1), (2, 4))
-    static = dataclasses.replace(stack, skip=skip, mlp=stack.mlp if mlp else None)
-    found = _circle.switched(params, x, stack, {"skip": jnp.asarray(skip), "mlp": jnp.asarray(mlp)})
-    np.testing.assert_allclose(found, network.apply(params, x, static), rtol=1e-6, atol=1e-7)
 
 
 def test_fates_of_made_up_roll_outs():

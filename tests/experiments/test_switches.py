@@ -1,0 +1,31 @@
+"""Traced switches give the networks of the static ones."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.figures._switches import static, switched_apply
+from rc_jax import attention, network
+
+
+def test_switches_are_those_of_the_network(key):
+    layer = attention.AttentionSpec(d_model=4, heads=2)
+    stack = network.StackSpec(attention=layer, depth=3, mlp=network.MLPSpec(width=8, activation="gelu"), norm="pre")
+    params = network.init(key, stack, gain=1.3)
+    x = jax.random.normal(jax.random.fold_in(key, 1), (5, 4))
+    traced = jax.jit(lambda setting: switched_apply(params, x, stack, setting))
+    for skip, mlp, norm in itertools.product((False, True), (False, True), ("pre", "post", None)):
+        setting = {"skip": skip, "mlp": mlp, "pre": norm == "pre", "post": norm == "post"}
+        spec = static(stack, setting)
+        assert (spec.skip, spec.mlp is not None, spec.norm) == (skip, mlp, norm)
+        found = traced(jax.tree.map(jnp.asarray, setting))
+        np.testing.assert_allclose(found, network.apply(params, x, spec), rtol=1e-4, atol=1e-5)
+
+
+def test_off_is_the_default(key):
+    stack = network.StackSpec(attention=attention.AttentionSpec(d_model=4), depth=1)
+    params = network.init(key, stack)
+    x = jax.random.normal(jax.random.fold_in(key, 1), (5, 4))
+    np.testing.assert_allclose(switched_apply(params, x, stack, {}), network.apply(params, x, stack), rtol=1e-5)
