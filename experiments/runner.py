@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from experiments import record, report, store, style
+from experiments import record, report, store, style, unfinished
 from experiments.figure import Broken, Figure, Registry, Unavailable, cost
 from experiments.record import DONE, FAILED, UNAVAILABLE, Entry
 
@@ -132,10 +132,11 @@ def obtain(run: Run, name: str, figure: Figure, code: str) -> tuple[store.Stored
     if stored:
         tqdm.write(f"  {name}: the code has changed since its result was stored; computing it again", file=sys.stderr)
     spec = run.spec(figure)
-    data, seconds = compute(figure, spec)
     from experiments.provenance import provenance
 
-    store.save(run.folder / "data", run.stem(name, figure), data, provenance(name, spec, seconds, code))
+    with unfinished.kept(run.folder / "unfinished" / f"{run.stem(name, figure)}-{code}"):
+        data, seconds = compute(figure, spec)
+        store.save(run.folder / "data", run.stem(name, figure), data, provenance(name, spec, seconds, code))
     stored = store.load(run.folder / "data", run.stem(name, figure))
     assert stored is not None
     return stored, False
@@ -178,6 +179,7 @@ def draw(run: Run, name: str, figure: Figure, data: Mapping[str, np.ndarray]) ->
                 buffer = io.BytesIO()
                 drawing.savefig(buffer, format=kind, metadata=metadata)
                 store.write(run.folder / f"{name}{suffix}.{kind}", buffer.getvalue())
+                drawing.set_layout_engine("none")  # the first picture has placed everything; the PDF is the same
 
 
 def forget(run: Run, name: str) -> None:

@@ -1,5 +1,6 @@
-"""What training figures share: bands over seeds, paired differences, and lanes that failed."""
+"""What training figures share: a training that is kept, bands over seeds, paired differences, and lanes that failed."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,13 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from experiments import style
+from experiments import style, unfinished
+from rc_jax import training
+
+
+def train(name: str, *args: Any, **kwargs: Any) -> training.Training:
+    """`training.train` with a bar in a terminal, taken up where a killed run left it; `name` tells it from others."""
+    return training.train(*args, folder=unfinished.place(name), progress=sys.stderr.isatty(), **kwargs)
 
 
 def seed_band(values: np.ndarray, axis: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,13 +1,13 @@
 """A training on disk: who it is, a line of metrics for every record, and the last state of its lanes.
 
 `run.json` says what the folder holds; `metrics.jsonl` grows by one line for each record, so that a running training can
-be looked at; `state/` is the checkpoint (orbax), which replaces the one before it only when it is complete. The metrics
-of a record are written before its checkpoint: lines that a killed run wrote past its last checkpoint are cut off when
-it is taken up again, and measured again.
+be looked at; `state/` is the checkpoint (orbax), which replaces the one before it only when it is complete. Lines that
+a killed run wrote past its last checkpoint are cut off when it is taken up again, and measured again.
 """
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ IDENTITY, METRICS, STATE = "run.json", "metrics.jsonl", "state"
 class Folder:
     """What a training writes down, and finds there when it is taken up again."""
 
-    def __init__(self, path: Path, identity: dict[str, Any]):
-        self.path = path.absolute()
+    def __init__(self, path: Path, identity: dict[str, Any], seconds: float):
+        self.path, self.seconds, self.saved = path.absolute(), seconds, time.monotonic()
         self.path.mkdir(parents=True, exist_ok=True)
         known = self.path / IDENTITY
         if known.exists():
@@ -34,32 +34,33 @@ class Folder:
         self.manager = ocp.CheckpointManager(self.path / STATE, options=options)
 
     def load(self, like: PyTree) -> tuple[int, PyTree, list[dict[str, Any]]] | None:
-        """Step, state and metrics up to it, as the last run left them; None in a new folder."""
+        """Step, state and metrics up to it, as the last checkpoint left them; None where there is none yet."""
         step = self.manager.latest_step()
+        lines = [line for line in _lines(self.path / METRICS) if step is not None and line["step"] <= step]
+        write_whole(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
         if step is None:
             return None
         leaves, tree = jax.tree.flatten(like)
-        found = self.manager.restore(step, args=ocp.args.StandardRestore(dict(enumerate_names(leaves))))
-        state = tree.unflatten([found[name] for name, _ in enumerate_names(leaves)])
-        lines = [line for line in _lines(self.path / METRICS) if line["step"] <= step]
-        write_whole(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
-        return step, state, lines
+        found = self.manager.restore(step, args=ocp.args.StandardRestore(_named(leaves)))
+        return step, tree.unflatten([found[name] for name in _named(leaves)]), lines
 
-    def record(self, line: dict[str, Any], state: PyTree) -> None:
-        """Add one line of metrics, then replace the checkpoint."""
+    def record(self, line: dict[str, Any], state: PyTree, *, last: bool) -> None:
+        """Add one line of metrics; replace the checkpoint where the last one is old, or this is the end."""
         with (self.path / METRICS).open("a") as file:
             file.write(json.dumps({name: np.asarray(value).tolist() for name, value in line.items()}) + "\n")
-        leaves = dict(enumerate_names(jax.tree.leaves(state)))
-        self.manager.save(int(line["step"]), args=ocp.args.StandardSave(leaves), force=True)
+        if last or time.monotonic() - self.saved >= self.seconds:
+            leaves = _named(jax.tree.leaves(state))
+            self.manager.save(int(line["step"]), args=ocp.args.StandardSave(leaves), force=True)
+            self.saved = time.monotonic()
 
     def close(self) -> None:
         """Let go of the checkpoint's threads."""
         self.manager.close()
 
 
-def enumerate_names(leaves: list[Any]) -> list[tuple[str, Any]]:
+def _named(leaves: list[Any]) -> dict[str, Any]:
     """Leaves under names that keep their order."""
-    return [(f"{index:05d}", leaf) for index, leaf in enumerate(leaves)]
+    return {f"{index:05d}": leaf for index, leaf in enumerate(leaves)}
 
 
 def write_whole(path: Path, text: str) -> None:

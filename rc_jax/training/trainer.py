@@ -80,6 +80,7 @@ def _optimiser(name: str, value: Any) -> None:
     every=_checks.integer(1),
     optimiser=_optimiser,
     observe=_function,
+    checkpoint_seconds=_checks.scalar(_checks.bounded(0)),
 )
 def train(
     build: Callable[[Array, Any], nnx.Module],
@@ -94,6 +95,7 @@ def train(
     seeds: int = 1,
     observe: Callable[[Any, Any], Mapping[str, Array]] | None = None,
     folder: str | Path | None = None,
+    checkpoint_seconds: float = 5.0,
     progress: bool = False,
 ) -> Training:
     """Train one model for every seed and setting at the same time, in one compiled program.
@@ -104,9 +106,9 @@ def train(
     A lane whose loss, gradient or new weights are not finite stops with its last finite weights. It is logged as a
     warning, its later metrics are NaN, and the other lanes go on.
 
-    With a `folder`, every record adds a line to `metrics.jsonl` and replaces the checkpoint, and a run that was killed
-    is taken up at its last record and ends with the same numbers; asked for more steps, it goes on. The folder
-    remembers the model, settings, key and sizes and refuses others; it cannot compare functions.
+    With a `folder`, every record adds a line to `metrics.jsonl`, and the lanes are written down every few seconds and
+    at the end: a run that was killed is taken up there and ends with the same numbers; asked for more steps, it goes
+    on. The folder remembers the model, settings, key and sizes and refuses others; it cannot compare functions.
 
     Args:
         build: (key, setting) → the `flax.nnx` module to train.
@@ -122,6 +124,7 @@ def train(
         observe: (model, setting) → named arrays, measured at step 0 and at every record; a `jax.tree_util.Partial`
             carries held-out data.
         folder: where the training writes and is taken up from.
+        checkpoint_seconds: least time between two checkpoints; 0 for one at every record.
         progress: whether a bar with the time left is shown on stderr.
 
     Raises:
@@ -150,7 +153,11 @@ def train(
     first = jax.tree.map(lambda leaf: leaf[0], settings)
     program = Program(build, loss, optimiser, _lanes.graph_of(build, keys[0], first))
     lanes = _start(program, keys, settings, jnp.arange(count))
-    store = None if folder is None else Folder(Path(folder), _identity(program, key, settings, seeds, every))
+    store = (
+        None
+        if folder is None
+        else Folder(Path(folder), _identity(program, key, settings, seeds, every), checkpoint_seconds)
+    )
     try:
         run = _Run(program, _carrying(batches), keys, settings, None if observe is None else _carrying(observe), store)
         return run.train(lanes, steps, every, progress)
@@ -182,7 +189,7 @@ class _Run:
                         self.program, self.batches, lanes, self.keys, self.settings, np.int32(step), np.int32(last)
                     ),
                 )
-                lines.append(self.record(last, means, lanes))
+                lines.append(self.record(last, means, lanes, last=last == steps))
                 _report(lanes.failed, before.failed)
                 bar.update(last - step)
                 step = last
@@ -198,9 +205,9 @@ class _Run:
                 )
             return loaded
         nothing = np.full(lanes.failed.shape, np.nan)
-        return 0, lanes, [self.record(0, {"loss": nothing, "gradient_norm": nothing}, lanes)]
+        return 0, lanes, [self.record(0, {"loss": nothing, "gradient_norm": nothing}, lanes, last=False)]
 
-    def record(self, step: int, means: Mapping[str, Any], lanes: Lane) -> dict[str, Any]:
+    def record(self, step: int, means: Mapping[str, Any], lanes: Lane, *, last: bool) -> dict[str, Any]:
         """Measure all lanes, and put it on disk where there is a folder."""
         seen = {} if self.observe is None else _observed(self.program, self.observe, lanes, self.settings)
         if not isinstance(seen, Mapping) or set(_RESERVED) & set(seen):
@@ -211,7 +218,7 @@ class _Run:
             lost = stopped.reshape(stopped.shape + (1,) * (value.ndim - stopped.ndim))
             line[name] = np.where(lost, np.nan, np.asarray(value, float))
         if self.store is not None:
-            self.store.record(line, lanes)
+            self.store.record(line, lanes, last=last)
         return line
 
 

@@ -195,6 +195,30 @@ def test_a_run_goes_on_where_it_was_and_ends_with_the_same_numbers(tmp_path):
     np.testing.assert_array_equal(finished.metrics["loss"], whole.metrics["loss"])
 
 
+def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
+    class Killed(Exception):
+        pass
+
+    with pytest.MonkeyPatch.context() as patch:
+        steps = []
+
+        def advance(*args):
+            steps.append(args)
+            if len(steps) == 2:
+                raise Killed
+            return trainer_advance(*args)
+
+        trainer_advance = trainer._advance
+        patch.setattr(trainer, "_advance", advance)
+        with pytest.raises(Killed):
+            run(6, folder=tmp_path)
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+    again = run(6, folder=tmp_path)
+    np.testing.assert_array_equal(again.metrics["loss"], run(6).metrics["loss"])
+    lines = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines == [0, 2, 4, 6]
+
+
 def test_a_folder_refuses_another_training(tmp_path):
     run(2, folder=tmp_path)
     for change, name in (
@@ -213,7 +237,7 @@ import sys
 sys.path.insert(0, {root!r})
 import jax
 from tests.training.test_trainer import run
-run(400, folder={folder!r}, every=2)
+run(4000, folder={folder!r}, every=2, checkpoint_seconds=0)
 """
 
 
