@@ -1,0 +1,159 @@
+"""The recall figure's helpers against NumPy: tokens, S of part of a row, the floor of linear rows, what is kept."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+
+from experiments.figures import _focus_in_training as recall
+from experiments.figures import focus_in_training
+from experiments.ledger import Verdict
+from rc_jax import attention
+from rc_jax.training import tasks
+from rc_jax.training.tasks.recall import Pairs
+
+TASK = recall.Task(pairs=6, keys=9, values=4, d_model=8, d_head=4)
+LENGTH = jnp.asarray(5)
+
+
+def sparsity(row):
+    return np.abs(row).mean() / np.sqrt(np.mean(np.square(row)))
+
+
+def model_and_tokens(kind):
+    model = TASK.build(kind, jax.random.key(1), {})
+    drawn = TASK.draw(20, jax.random.key(2), 0)
+    asked = tasks.recall_question(drawn, length=LENGTH)
+    return model, drawn, asked, TASK.embed(model, drawn, asked.key)
+
+
+def test_tokens_and_answers_are_one_layer():
+    """Softmax over the last pairs and nothing else, by hand."""
+    model, drawn, asked, tokens = model_and_tokens("softmax")
+    table = np.asarray(model.embedding[...], float)
+    pairs = table[np.asarray(drawn.keys)] + table[np.asarray(drawn.values) + TASK.keys]
+    np.testing.assert_allclose(tokens[:, :-1], pairs, rtol=1e-6)
+    np.testing.assert_allclose(tokens[:, -1], table[np.asarray(asked.key)], rtol=1e-6)
+    part = jax.tree.map(lambda leaf: np.asarray(leaf, float)[0, 0], model.layers().attention)
+    seen = pairs[:, 1:]
+    scores = np.einsum("bd,dk,ek,bje->bj", table[np.asarray(asked.key)], part.query, part.key, seen) / 2
+    mixed = np.einsum("bj,bjd->bd", scipy.special.softmax(scores, axis=1), seen)
+    expected = mixed @ part.value @ part.output @ np.asarray(model.readout[...], float)
+    found = recall.answers(model, tokens, tasks.recall_mask(TASK.pairs, length=LENGTH))
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_focus_counts_only_what_is_there():
+    rows = np.random.default_rng(0).normal(size=(7, 9)).astype(np.float32)
+    rows[:, 5:] = 0
+    rows[3] = 0
+    found = recall.focus(jnp.asarray(rows), LENGTH)
+    expected = [1 if index == 3 else sparsity(row[:5]) for index, row in enumerate(rows)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_the_floor_is_the_sparsest_feature():
+    model, _, _, tokens = model_and_tokens("channel decay")
+    spec, part = model.spec.stack.attention, jax.tree.map(lambda leaf: leaf[0], model.layers().attention)
+    mask = tasks.recall_mask(TASK.pairs, length=LENGTH)
+    floor = np.asarray(recall._floor(part, tokens, mask[-1], LENGTH, spec))
+    keys = np.asarray(tokens, float)[:, 1:-1] @ np.asarray(part.key[0], float)
+    assert part.decay is not None
+    features = np.where(keys > 0, keys + 1, np.exp(keys))
+    features = features * np.asarray(part.decay[0], float) ** np.arange(5, 0, -1)[:, None]
+    expected = [min(sparsity(feature) for feature in one.T) for one in features]
+    np.testing.assert_allclose(floor, expected, rtol=1e-4)
+    rows = jax.vmap(lambda x: attention.attention_weights(part, x, spec, mask=mask)[0, -1])(tokens)
+    assert (np.asarray(recall.focus(rows, LENGTH)) > floor * (1 - 1e-5)).all()
+
+
+def test_rates_of_decay_stay_rates_and_still_move():
+    found, slope = jax.vmap(jax.value_and_grad(recall.as_rate))(jnp.array([0.3, 1.7, -2.0]))
+    np.testing.assert_allclose(found, [0.3, 1, 0], atol=1e-6)
+    assert found[2] > 0
+    assert slope.tolist() == [1, 1, 1]
+    model = TASK.build("decay", jax.random.key(1), {})
+    np.testing.assert_array_equal(recall.layers(model).attention.decay, model.layers().attention.decay)
+
+
+def test_best_rate():
+    validation = np.array([[[0.2, 0.9], [0.5, np.nan]], [[0.3, 0.1], [0.4, 0.7]]])
+    assert recall.best_rate(validation).tolist() == [1, 0]
+
+
+def test_commonest_value():
+    values = jnp.array([[3, 1, 1, 2], [2, 2, 3, 0]])
+    drawn = Pairs(jnp.array([[0, 1, 2, 3]] * 2), values, jnp.array([0.5, 0.0]))
+    # of 4: 1 and 2 are said, the pairs asked for hold 1 and 0; of 1: the last one is said and asked for
+    np.testing.assert_allclose(recall.commonest(drawn, (1, 4)), [1, 0.5])
+
+
+def test_rank_correlation():
+    random = np.random.default_rng(0)
+    x, y = np.round(random.normal(size=(2, 8, 5)), 1)
+    y[0, :2] = np.nan
+    known = ~np.isnan(y)
+    expected = scipy.stats.spearmanr(x[known], y[known]).correlation  # pyright: ignore[reportAttributeAccessIssue]
+    assert abs(recall.rank_correlation(x, y) - expected) < 1e-12
+    assert np.isnan(recall.rank_correlation(x, np.ones_like(x)))
+    np.testing.assert_allclose(recall.over_kinds(x, -(x**3), count=50), -1)
+    low, high = recall.over_kinds(x, y, count=200)
+    assert low < expected < high
+
+
+def test_every_kind_has_a_look():
+    assert set(focus_in_training.ALL) == set(focus_in_training.LOOKS)
+    assert {*focus_in_training.QUICK, *focus_in_training.LINEAR, *focus_in_training.BLIND} <= set(focus_in_training.ALL)
+    assert len({repr(look) for look in focus_in_training.LOOKS.values()}) == len(focus_in_training.ALL)
+
+
+def planted(kinds=focus_in_training.ALL, seeds=3):
+    """Results as theory has them: (kind, seed, length, record)."""
+    lengths, records = np.array([8, 32]), 4
+    shape = (len(kinds), seeds, len(lengths), records)
+    linear = [index for index, kind in enumerate(kinds) if kind in focus_in_training.LINEAR]
+    s = np.full(shape, 0.9) + np.linspace(0, 0.05, len(kinds))[:, None, None, None]
+    s[0, :, :, -1] = lengths**-0.5
+    accuracy = np.where(s < 0.5, 0.99, 1 - s)
+    s[..., 0] = 1 - s[..., 0]  # before training the other way round
+    accuracy[linear, :, 1] -= 0.01
+    data = {"accuracy": accuracy, "sparsity": s, "seen": lengths[:, None] * s**2, "chance": np.full(shape, 0.0625)}
+    data |= {"failed": np.full(shape[:3], -1), "rate": np.full((len(kinds), 2), 0.01), "hit": s}
+    data |= {"floor": s[linear] - 0.1, "over_floor": np.full((len(linear), *shape[1:]), 1.1)}
+    return data | {
+        "kinds": np.array(kinds), "lengths": lengths, "step": np.arange(records), "guess": np.array(0.0625),
+        "commonest": np.array([0.3, 0.2]),
+    }  # fmt: skip
+
+
+def verdicts(data):
+    return {claim.key: claim.verdict for claim in focus_in_training.claims(data)}
+
+
+def test_claims_can_hold_and_fail():
+    found = verdicts(planted())
+    assert set(found.values()) == {Verdict.REPRODUCED, Verdict.REFUTED}
+    assert found.pop("focusing-before") == found.pop("focusing-before-length") == Verdict.REFUTED
+    assert set(found.values()) == {Verdict.REPRODUCED}
+    data = planted()
+    for name in ("accuracy", "sparsity", "seen"):
+        data[name] = data[name][::-1].copy()  # what softmax did, the last kind has done
+    data["over_floor"][:] = 0.9
+    data["chance"] += 0.2
+    data["commonest"] -= 0.3
+    wrong = verdicts(data)
+    keys = ("softmax", "can", "linear-falls", "bound", "chance", "blind")
+    assert {wrong[f"focusing-{key}"] for key in keys} == {Verdict.REFUTED}
+
+
+def test_lanes_that_stopped_are_left_out_and_drawn():
+    data = planted()
+    data["failed"][1, 0, 1] = 2
+    for name in ("accuracy", "sparsity", "seen", "chance"):
+        data[name][1, 0, 1, 2:] = np.nan
+    assert verdicts(data) == verdicts(planted())
+    claim = next(claim for claim in focus_in_training.claims(data) if claim.key == "focusing-softmax")
+    assert "relu²/Σ, n = 32: 1 of 3 stopped" in claim.note
+    drawing = focus_in_training.plot(data)
+    drawing.canvas.draw()
+    assert any(line.get_label() == "stopped: not finite" for line in drawing.axes[0].lines)
