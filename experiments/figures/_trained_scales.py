@@ -1,0 +1,117 @@
+"""What trainings at many logit scales say, seed by seed."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+
+CLOSED = 0.8  # the threshold lies at this share of the way from the first loss to the best one
+
+
+def threshold(held_out: np.ndarray) -> float:
+    """The loss that closes `CLOSED` of the way from the first loss to the lowest last one, means over seeds.
+
+    `held_out` is (mode, seed, scale, record); the lowest is looked for among all modes and scales.
+    """
+    first = np.nanmean(held_out[..., 0])
+    last = held_out[..., -1].mean(axis=1)
+    return float(first - CLOSED * (first - np.nanmin(last)))
+
+
+def steps_to(level: float, values: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Where curves (…, record) first come down to a level, straight lines between records; infinite where never."""
+    under = values <= level
+    at = np.argmax(under, axis=-1)
+    before = np.maximum(at - 1, 0)
+    high, low = (np.take_along_axis(values, index[..., None], -1)[..., 0] for index in (before, at))
+    gap = np.where(high > low, high - low, 1.0)
+    found = step[at] - (step[at] - step[before]) * np.where(high > low, (level - low) / gap, 0.0)
+    return np.where(under.any(axis=-1), found, np.inf)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """What one task with one kind of scores says, seed by seed; its arrays are (mode, seed, scale, record)."""
+
+    task: str
+    scores: str
+    data: Mapping[str, np.ndarray]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.data[f"{self.task}_{self.scores}_{name}"]
+
+    @property
+    def label(self) -> str:
+        """`digits, dot`."""
+        return f"{self.task}, {self.scores}"
+
+    def mark(self, which: str) -> float:
+        """α of an optimum or of the default."""
+        return float(self[f"mark_{which}"])
+
+    def at(self, which: str) -> int:
+        """Where in the grid a marked α is."""
+        return int(np.argmin(np.abs(np.log(self["alphas"] / self.mark(which)))))
+
+    @functools.cached_property
+    def last(self) -> np.ndarray:
+        """Held-out loss after the last step: (mode, seed, scale)."""
+        return self["held_out"][..., -1]
+
+    @functools.cached_property
+    def steps(self) -> np.ndarray:
+        """Steps to the threshold at fixed scales: (seed, scale)."""
+        return steps_to(threshold(self["held_out"]), self["held_out"][0], self["step"])
+
+    @property
+    def attention_gradient(self) -> np.ndarray:
+        """‖∂W_Q, ∂W_K‖ of the held-out loss before the first step: (seed, scale)."""
+        return self["query_key_gradient"][0, :, :, 0]
+
+    def rise(self) -> np.ndarray:
+        """By how much the logarithm of that gradient is larger at the largest α than at α*, seed by seed."""
+        log = np.log(self.attention_gradient)
+        return log[:, -1] - log[:, self.at("annealed")]
+
+    def ahead(self, of: str, than: str) -> np.ndarray:
+        """By how much the loss at one marked α ends below that at another, seed by seed."""
+        return self.last[0][:, self.at(than)] - self.last[0][:, self.at(of)]
+
+    def behind_best(self) -> np.ndarray:
+        """By how much α* ends above the α of the lowest mean loss, seed by seed.
+
+        A scale that lost a lane cannot be the lowest.
+        """
+        mean = self.last[0].mean(axis=0)
+        if np.isnan(mean).all():
+            return np.full(self.last.shape[1], np.nan)
+        return self.last[0][:, self.at("annealed")] - self.last[0][:, np.nanargmin(mean)]
+
+    def octaves(self, best: np.ndarray) -> np.ndarray:
+        """Octaves (factors of two) from α* to the smallest of `best` (seed, scale); NaN where none is finite."""
+        found = np.log2(
+            self["alphas"][np.argmin(np.where(np.isnan(best), np.inf, best), axis=1)] / self.mark("annealed")
+        )
+        return np.where(np.isfinite(best).any(axis=1), found, np.nan)
+
+    def moved(self) -> np.ndarray:
+        """Octaves by which learned scales came nearer to α*, mean over starts, seed by seed."""
+        gap = np.abs(np.log2(self["alpha"][1][..., [0, -1]] / self.mark("annealed")))
+        return (gap[..., 0] - gap[..., 1]).mean(axis=1)
+
+    def evened(self) -> np.ndarray:
+        """Range of the last loss over starts: fixed less learned, seed by seed."""
+        fixed, learned = (each.max(axis=1) - each.min(axis=1) for each in self.last)
+        return fixed - learned
+
+    def unit(self) -> np.ndarray:
+        """Standard deviation of a row's scores at the start, over that of random directions, seed by seed."""
+        width = 1.0 if self.scores == "dot" else self.mark("default")
+        return width * self["spread"][0][:, self.at("default"), 0]
+
+
+def pairs_of(data: Mapping[str, np.ndarray]) -> list[Pair]:
+    """All that was trained."""
+    names = (str(name).partition("_") for name in data["pairs"])
+    return [Pair(task, scores, data) for task, _, scores in names]
