@@ -51,6 +51,7 @@ def convex_hull(
 def _draw(key: Array, count: int, points: int, shift: Array) -> tuple[Array, Array]:
     where = jax.random.uniform(jax.random.fold_in(key, 0), (count, points, 2), minval=-1.0)
     where = where + shift * jax.random.normal(jax.random.fold_in(key, 1), (count, 1, 2))
+    where = jax.lax.optimization_barrier(where)  # labels are those of the points as they are rounded
     return where, jax.lax.map(_on_hull, where, batch_size=256).astype(int)
 
 
@@ -86,6 +87,7 @@ def _on_hull(points: Array) -> Array:
     apart = points[None] - points[:, None]
     x, y = apart[..., 0], apart[..., 1]
     left = x[:, :, None] * y[:, None, :] - y[:, :, None] * x[:, None, :] > 0
-    left = left & ~jnp.eye(points.shape[0], dtype=bool)[None]  # for j = k, fused arithmetic may not give 0
-    other = jnp.any(apart != 0, axis=-1)
+    same = jnp.eye(points.shape[0], dtype=bool)
+    left = left & ~(same[None] | same[:, None, :])  # k = j or k = i: fused arithmetic may not give 0
+    other = jnp.any(apart != 0, axis=-1) & ~same
     return jnp.any(other & ~jnp.any(left, axis=2), axis=1) | ~jnp.any(other, axis=1)
