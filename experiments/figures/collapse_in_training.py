@@ -1,0 +1,201 @@
+"""Collapse during training: which networks tell tokens apart, which learn to, and what their attention does."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import experiments.figure
+from experiments import style
+from experiments.figure import About
+from experiments.figures._collapse_in_training import SKIPPING, VARIANTS, held_out, one_answer, settings_of, trained
+from experiments.figures._lanes import failures, mark_failed, mean_and_error, seed_band
+from experiments.ledger import Claim, on_range
+
+DCL21 = "DCL21, sections 2 and 3, asked here of networks in training"
+OWN = "this package's own result"
+ABOUT = About(
+    title="Collapse during training",
+    caption=(
+        "Seven networks of one depth learn to answer every token with the mirrored one of its sequence. If its tokens "
+        "have become one, a network gives one answer per sequence (dashed: the best it can reach). Lines: medians; "
+        "bands: all seeds. Without skip connections the tokens collapse within the network, "
+        "whatever its parts, and training does not undo it; with them it learns. Second row: the four that learn start "
+        "once more from tokens that differ by 1e-4 of their size. Last: shares of the output by length of the path, "
+        "skip connections only. Plain float32: relative residuals below 1e-7 are not told apart. Preset quick has 3 "
+        "seeds, a width of 16 and few steps: it shows who learns at all, not where each one ends."
+    ),
+    formula="‖res(X^L)‖/‖X^L‖;   S = E|a|/√E a² of attention rows;   share of length k = ⟨Y_k, X^L⟩/‖X^L‖²",
+    minutes={"smoke": 0.2, "quick": 0.5, "full": 40.0},
+)
+INDEX = {name: index for index, name in zip((0, 6, 1, 2, 3, 4, 5), VARIANTS, strict=True)}
+# Fixed before anything was measured: collapsed is a thousandth, kept or recovered a tenth. To carry is nine tenths.
+COLLAPSED, KEPT, CARRIED = 1e-3, 0.1, 0.9
+FLOOR = 1e-8
+Data = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Spec(experiments.figure.Spec):
+    """Shape of the networks, of the task and of the training; `collapsed` is how near equal tokens start."""
+
+    d_model: int = 16
+    depth: int = 6
+    tokens: int = 6
+    symbols: int = 8
+    batch: int = 16
+    seeds: int = 3
+    steps: int = 300
+    every: int = 30
+    rate: float = 5e-3
+    collapsed: float = 1e-4
+    held_out: int = 64
+
+
+PRESETS = {
+    "smoke": Spec(d_model=4, depth=2, tokens=4, symbols=4, batch=4, seeds=2, steps=4, every=2, held_out=8),
+    "quick": Spec(),
+    "full": Spec(d_model=32, tokens=8, symbols=10, batch=32, seeds=5, steps=2000, every=100, rate=2e-3, held_out=512),
+}
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """Metrics by seed, setting and record (residuals by layer too); what one answer per sequence, or none, reaches."""
+    found = trained(spec)
+    sequences = np.asarray(held_out(spec))
+    names = ("accuracy", "residual", "sparsity", "entropy", "share")
+    return {name: found.metrics[name] for name in names} | {
+        "step": found.step, "failed": found.failed,
+        "one_answer": np.asarray(one_answer(sequences)),
+        "chance": np.asarray(np.bincount(sequences.ravel()).max() / sequences.size),
+    }  # fmt: skip
+
+
+def _column(variant: str, collapsed: bool = False) -> int:
+    return settings_of(1.0)[0].index((variant, collapsed))
+
+
+def plot(data: Data) -> Figure:
+    """Accuracy and residual for both starts, residual by layer, S, entropy, shares of paths."""
+    drawing, panels = style.figure(columns=4, rows=2, width=4.2, height=3.7)
+    for row, collapsed in ((panels[:4], False), (panels[4:], True)):
+        start = ", tokens start nearly equal" if collapsed else ""
+        variants = SKIPPING if collapsed else list(VARIANTS)
+        _plot_time(row[0], data, "accuracy", variants, collapsed)
+        for value, text in ((data["one_answer"], "one answer per sequence"), (data["chance"], "one answer")):
+            style.reference(row[0], y=float(value), text=text)
+        style.labels(row[0], "step", "accuracy, held out", f"Accuracy{start}")
+        _plot_time(row[1], data, "residual", variants, collapsed)
+        row[1].set_yscale("log")
+        style.reference(row[1], y=COLLAPSED)
+        style.labels(row[1], "step", "relative residual, ‖res(X^L)‖/‖X^L‖", f"Residual{start}")
+    _plot_layers(panels[2], data)
+    for panel, name, label, title in (
+        (panels[3], "sparsity", "S, smaller is sparser", "Sparsity of attention rows"),
+        (panels[6], "entropy", "entropy / log n", "Entropy of attention rows"),
+    ):
+        _plot_time(panel, data, name, list(VARIANTS), False)
+        style.labels(panel, "step", label, title)
+    _plot_shares(panels[7], data)
+    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(VARIANTS))
+    return drawing
+
+
+def _plot_time(ax: Axes, data: Data, name: str, variants: list[str], collapsed: bool) -> None:
+    for variant in variants:
+        values = data[name][:, _column(variant, collapsed)]
+        values = np.maximum(values[..., -1], FLOOR) if name == "residual" else values
+        look = style.cycle(INDEX[variant])
+        style.bands(ax, data["step"], *seed_band(values), color=look["color"], label=variant, marker=look["marker"])
+    columns = [_column(variant, collapsed) for variant in variants]
+    stopped = data["failed"][:, columns].ravel()
+    mark_failed(ax, stopped, stopped >= 0)
+
+
+def _plot_layers(ax: Axes, data: Data) -> None:
+    """Residual after every layer, before training dashed."""
+    for variant in VARIANTS:
+        values = np.maximum(data["residual"][:, _column(variant)], FLOOR)
+        look = style.cycle(INDEX[variant])
+        low, middle, high = seed_band(values[:, -1])
+        layers = np.arange(middle.size)
+        style.bands(ax, layers, low, middle, high, color=look["color"], marker=look["marker"])
+        ax.plot(layers, seed_band(values[:, 0])[1], color=look["color"], linestyle=style.DASHES[1], linewidth=1)
+    ax.set_yscale("log")
+    style.reference(ax, y=COLLAPSED)
+    style.labels(ax, "layer l", "relative residual, ‖res(X^l)‖/‖X^l‖", "By layer: trained, and before (dashed)")
+
+
+def _plot_shares(ax: Axes, data: Data) -> None:
+    share = data["share"][:, _column("skip")]
+    for record, label, look in ((0, "before training", style.cycle(6)), (-1, "after", style.cycle(INDEX["skip"]))):
+        low, middle, high = seed_band(share[:, record])
+        layers = np.arange(middle.size)
+        style.bands(ax, layers, low, middle, high, color=look["color"], label=label, marker=look["marker"])
+    ax.axhline(0, color=style.colour("reference"), linewidth=0.8)
+    style.labels(ax, "length k of the path", "share of the output", "Paths, skip connections only")
+    style.legend(ax, "upper right")
+
+
+def claims(data: Data) -> list[Claim]:
+    """Who collapses, who learns, who recovers; sparsity and paths."""
+    names = settings_of(1.0)[0]
+    texts = [f"{name}{', from nearly equal tokens' if collapsed else ''}" for name, collapsed in names]
+    note = failures(data["failed"], texts)
+    last = np.median(data["residual"][..., -1], axis=0)  # setting, record
+    gap, error = mean_and_error(data["accuracy"][..., -1] - float(data["one_answer"]))
+    without = [_column(name) for name in VARIANTS if name not in SKIPPING]
+    skipping = [_column(name) for name in SKIPPING]
+    again = [_column(name, True) for name in SKIPPING]
+    started = [index for index in range(len(names)) if last[index, 0] < COLLAPSED]
+
+    def at(indices: list[int]) -> list[str]:
+        return [texts[index] for index in indices]
+
+    change, spread = mean_and_error(data["sparsity"][..., -1] - data["sparsity"][..., 0])
+    share = data["share"][:, _column("skip")][:, [0, -1]]
+    carried = np.median(share[..., : (share.shape[-1] - 1) // 2 + 1].sum(axis=-1), axis=0)
+    lowest = last[skipping].min(axis=1)
+    ends = last[without][:, [0, -1]].ravel()
+    return [
+        on_range(
+            "training-pure-collapsed", "without skip connections the tokens are one after the last layer, before "
+            "training and after", DCL21, f"relative residual < {COLLAPSED:g}", ends, ends < COLLAPSED,
+            [f"{text}, {when}" for text in at(without) for when in ("before", "after")], note=note or "medians",
+        ),
+        on_range(
+            "training-pure-blind", "without skip connections accuracy ends no higher than one answer per sequence "
+            "reaches", OWN, f"≤ {float(data['one_answer']):.3f}", gap[without] + float(data["one_answer"]),
+            gap[without] <= 2 * error[without], at(without), note="within two standard errors over seeds",
+        ),
+        on_range(
+            "training-skip-kept", "with skip connections the tokens stay apart throughout", DCL21,
+            f"relative residual > {KEPT:g}", lowest, lowest > KEPT, at(skipping),
+            note="smallest of all records, medians",
+        ),
+        on_range(
+            "training-skip-learns", "with skip connections accuracy ends above one answer per sequence", OWN,
+            f"> {float(data['one_answer']):.3f}", gap[skipping] + float(data["one_answer"]),
+            gap[skipping] > 2 * error[skipping], at(skipping), note="by two standard errors over seeds",
+        ),
+        on_range(
+            "training-recovers", f"networks that start collapsed (below {COLLAPSED:g}) end above {KEPT:g}", OWN,
+            f"relative residual > {KEPT:g}", last[started, -1], last[started, -1] > KEPT, at(started), note="medians",
+        ),
+        on_range(
+            "training-recovers-accuracy", "skip networks that start from nearly equal tokens end above one answer per "
+            "sequence", OWN, f"> {float(data['one_answer']):.3f}", gap[again] + float(data["one_answer"]),
+            gap[again] > 2 * error[again], at(again), note="by two standard errors over seeds",
+        ),
+        on_range(
+            "training-sparser", "training makes the attention rows of skip networks sparser: S falls", OWN, "< 0",
+            change[skipping], change[skipping] < -2 * spread[skipping], at(skipping), note="by two standard errors",
+        ),
+        on_range(
+            "training-short-paths", "paths of at most half the depth carry the output (skip connections only)", DCL21,
+            f"≥ {CARRIED:g} of it", carried, carried >= CARRIED, ["before training", "after"],
+            note="medians over seeds",
+        ),
+    ]  # fmt: skip
