@@ -63,7 +63,7 @@ PRESETS = {
         tasks=(
             Task("memorisation", 75, 0, 16, 2, heads=2, d_model=32, epochs=40, symbols=64, stated=False),
             Task("sorting", 1000, 200, 8, 10, heads=2, d_model=48, epochs=8, symbols=10, stated=False),
-            Task("convex hull", 1000, 300, 10, 2, heads=3, d_model=24, epochs=8, stated=False),
+            Task("convex hull", 1000, 150, 10, 2, heads=3, d_model=24, epochs=8, stated=False),
         )
     ),
     "full": Spec(),
