@@ -209,7 +209,7 @@ def claims(data: Data) -> list[Claim]:
                 DCL21, f"end as one in {'>' if alone else '<'} 1/2 of seeds", value,
                 value > 0.5 if alone else value < 0.5, widths,
                 note=f"below {COLLAPSED:g} of the start, wherever they are; in {_list(share[:, index, 1])} before "
-                f"either is {LEFT:g} radii away",
+                f"either is {LEFT:g} radii away; standard error up to {0.5 / path.shape[1] ** 0.5:.2f}",
             )
         )  # fmt: skip
     rows.append(
