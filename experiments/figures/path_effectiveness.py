@@ -155,9 +155,7 @@ def _plot_training(panels: list[Axes], tasks: list[tuple[str, dict[str, np.ndarr
     size.set_yscale("log")
     size.xaxis.set_major_locator(MaxNLocator(integer=True))
     style.labels(loss, "optimiser step", "cross-entropy (nats)", "Training loss")
-    style.labels(
-        accuracy, "optimiser step", "accuracy (share of tokens)", "Accuracy (memorisation: on what it was trained on)"
-    )
+    style.labels(accuracy, "optimiser step", "accuracy (share of tokens)", "Accuracy (memorisation: training set)")
     style.labels(size, "length k", "‖Y_k‖/‖output‖", "Size of what each length adds")
     accuracy.set_ylim(-0.02, 1.04)
     style.legend(accuracy, "below", columns=3)
