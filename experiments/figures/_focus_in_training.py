@@ -15,6 +15,7 @@ import optax
 from jax.tree_util import Partial
 from scipy import stats
 
+from experiments.figures import _lanes
 from experiments.figures._weight_kinds import KINDS, MAPS
 from rc_jax import attention, network, sparsity, training
 from rc_jax.attention import AttentionSpec
@@ -155,7 +156,8 @@ class Plan:
 def train(kind: str, plan: Plan, key: jax.Array, held: Pairs) -> dict[str, np.ndarray]:
     """Of one kind: what `observe` saw (seed, length, record) at the best rate, that rate, and where lanes stopped."""
     lengths, rates = (grid.ravel() for grid in np.meshgrid(plan.lengths, plan.rates, indexing="ij"))
-    found = training.train(
+    found = _lanes.train(
+        kind.replace("/", "_"),  # a folder's name
         partial(plan.task.build, kind), partial(loss, plan.task), partial(plan.task.draw, plan.batch), key,
         settings={"length": jnp.asarray(lengths), "rate": jnp.asarray(rates, float)}, seeds=plan.seeds,
         steps=plan.steps, every=plan.every, optimiser=lambda setting: optax.adam(setting["rate"]),
@@ -201,7 +203,9 @@ def rank_correlation(s: np.ndarray, accuracy: np.ndarray) -> float:
 
 
 def over_kinds(s: np.ndarray, accuracy: np.ndarray, count: int = 2000) -> np.ndarray:
-    """95 % of Spearman's ρ when whole kinds (first axis) are drawn again with replacement: low and high."""
+    """Low and high of 95 % of Spearman's ρ when whole kinds (first axis) are drawn again; NaN where no draw has one."""
     random = np.random.default_rng(0)
     chosen = random.integers(len(s), size=(count, len(s)))
-    return np.nanquantile([rank_correlation(s[some], accuracy[some]) for some in chosen], (0.025, 0.975))
+    found = np.array([rank_correlation(s[some], accuracy[some]) for some in chosen])
+    found = found[np.isfinite(found)]
+    return np.quantile(found, (0.025, 0.975)) if found.size else np.full(2, np.nan)

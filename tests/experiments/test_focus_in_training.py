@@ -97,6 +97,7 @@ def test_rank_correlation():
     assert abs(recall.rank_correlation(x, y) - expected) < 1e-12
     assert np.isnan(recall.rank_correlation(x, np.ones_like(x)))
     np.testing.assert_allclose(recall.over_kinds(x, -(x**3), count=50), -1)
+    assert np.isnan(recall.over_kinds(x[:, :2], np.full((8, 2), np.nan), count=5)).all()
     low, high = recall.over_kinds(x, y, count=200)
     assert low < expected < high
 
@@ -155,5 +156,4 @@ def test_lanes_that_stopped_are_left_out_and_drawn():
     claim = next(claim for claim in focus_in_training.claims(data) if claim.key == "focusing-softmax")
     assert "relu²/Σ, n = 32: 1 of 3 stopped" in claim.note
     drawing = focus_in_training.plot(data)
-    drawing.canvas.draw()
     assert any(line.get_label() == "stopped: not finite" for line in drawing.axes[0].lines)
