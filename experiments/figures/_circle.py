@@ -9,6 +9,7 @@ import numpy as np
 import optax
 from jax.tree_util import Partial
 
+from experiments.figures import _lanes
 from experiments.figures._switches import switched_apply
 from rc_jax import attention, network, training
 from rc_jax.training import tasks
@@ -91,7 +92,8 @@ def trained(spec: Any, dim: int) -> training.Training:
     pairs, following = tasks.circle(spec.points)
     combs = [each.reshape(spec.batch, -1, 2, 2).swapaxes(0, 1) for each in (pairs, following)]
     settings = np.array(list(SWITCHES.values()))
-    return training.train(
+    return _lanes.train(
+        f"width {dim}",
         Build(dim),
         loss,
         Partial(_comb, *combs),

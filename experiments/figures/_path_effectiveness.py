@@ -10,6 +10,7 @@ import numpy as np
 import optax
 from jax.tree_util import Partial
 
+from experiments.figures import _lanes
 from rc_jax import attention, collapse, network, training
 from rc_jax.collapse.paths import draw_paths
 
@@ -73,7 +74,8 @@ def study(task: Task, key: jax.Array, seeds: int) -> Data:
     """Train `seeds` networks; their curves, what their paths can do, and the baselines."""
     train, test = task.examples(jax.random.fold_in(key, 0))
     schedule = optax.warmup_cosine_decay_schedule(0.0, task.rate, max(1, int(WARM_UP * task.steps)), task.steps)
-    found = training.train(
+    found = _lanes.train(
+        task.name,
         functools.partial(_build, task.model()),
         _loss,
         training.shuffled(train, task.batch_size),
@@ -83,7 +85,6 @@ def study(task: Task, key: jax.Array, seeds: int) -> Data:
         seeds=seeds,
         optimiser=optax.chain(optax.clip_by_global_norm(CLIP), optax.adam(schedule)),
         observe=Partial(_observe, *test),
-        progress=True,
     )
     data = {"loss": found.metrics["loss"][:, 0, 1:], "accuracy": found.metrics["accuracy"][:, 0]}
     data |= {"step": found.step, "failed": found.failed[:, 0], "stated": np.asarray(task.stated)}
