@@ -202,7 +202,7 @@ def rank_correlation(s: np.ndarray, accuracy: np.ndarray) -> float:
     return float(np.corrcoef(stats.rankdata(x), stats.rankdata(y))[0, 1])
 
 
-def over_kinds(s: np.ndarray, accuracy: np.ndarray, count: int = 2000) -> np.ndarray:
+def over_kinds(s: np.ndarray, accuracy: np.ndarray, count: int = 1000) -> np.ndarray:
     """Low and high of 95 % of Spearman's ρ when whole kinds (first axis) are drawn again; NaN where no draw has one."""
     random = np.random.default_rng(0)
     chosen = random.integers(len(s), size=(count, len(s)))

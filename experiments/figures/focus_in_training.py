@@ -46,8 +46,8 @@ LOOKS = {  # meaning, marker, dash
     "decay": ("decay", "v", 0), "gated decay": ("decay", "h", 1), "channel decay": ("decay", "d", 2),
 }  # fmt: skip
 
-# Fixed before the figure was first run. To solve is to be right 19 times in 20; to focus, to have at most two pairs in the
-# row; to foretell, a rank correlation of −0.7.
+# Fixed before the figure was first run. To solve is to be right 19 times in 20; to focus, to have at most two pairs in
+# the row; to foretell, a rank correlation of −0.7.
 SOLVED, FOCUSED, FORETOLD, GUESS = 0.95, 2.0, -0.7, 0.01
 Data = Mapping[str, np.ndarray]
 

@@ -8,7 +8,6 @@ import scipy.stats
 from experiments.figures import _focus_in_training as recall
 from experiments.figures import focus_in_training
 from experiments.ledger import Verdict
-from rc_jax import attention
 from rc_jax.training import tasks
 from rc_jax.training.tasks.recall import Pairs
 
@@ -20,27 +19,33 @@ def sparsity(row):
     return np.abs(row).mean() / np.sqrt(np.mean(np.square(row)))
 
 
-def model_and_tokens(kind):
-    model = TASK.build(kind, jax.random.key(1), {})
+def test_one_layer_and_its_floor():
+    """Channel decay over the last pairs and nothing else, by hand: tokens, rows, answers, and the sparsest feature."""
+    model = TASK.build("channel decay", jax.random.key(1), {})
     drawn = TASK.draw(20, jax.random.key(2), 0)
     asked = tasks.recall_question(drawn, length=LENGTH)
-    return model, drawn, asked, TASK.embed(model, drawn, asked.key)
-
-
-def test_tokens_and_answers_are_one_layer():
-    """Softmax over the last pairs and nothing else, by hand."""
-    model, drawn, asked, tokens = model_and_tokens("softmax")
+    tokens, mask = TASK.embed(model, drawn, asked.key), tasks.recall_mask(TASK.pairs, length=LENGTH)
     table = np.asarray(model.embedding[...], float)
     pairs = table[np.asarray(drawn.keys)] + table[np.asarray(drawn.values) + TASK.keys]
-    np.testing.assert_allclose(tokens[:, :-1], pairs, rtol=1e-6)
-    np.testing.assert_allclose(tokens[:, -1], table[np.asarray(asked.key)], rtol=1e-6)
-    part = jax.tree.map(lambda leaf: np.asarray(leaf, float)[0, 0], model.layers().attention)
-    seen = pairs[:, 1:]
-    scores = np.einsum("bd,dk,ek,bje->bj", table[np.asarray(asked.key)], part.query, part.key, seen) / 2
-    mixed = np.einsum("bj,bjd->bd", scipy.special.softmax(scores, axis=1), seen)
-    expected = mixed @ part.value @ part.output @ np.asarray(model.readout[...], float)
-    found = recall.answers(model, tokens, tasks.recall_mask(TASK.pairs, length=LENGTH))
-    np.testing.assert_allclose(found, expected, atol=2e-5)
+    question = table[np.asarray(asked.key)]
+    np.testing.assert_allclose(tokens, np.concatenate([pairs, question[:, None]], axis=1), rtol=1e-6)
+
+    layer = jax.tree.map(lambda leaf: np.asarray(leaf, float)[0, 0], model.layers().attention)
+    features = elu_plus_one(pairs[:, 1:] @ layer.key) * layer.decay ** np.arange(5, 0, -1)[:, None]
+    rows = np.einsum("bc,bjc->bj", elu_plus_one(question @ layer.query), features)
+    mixed = np.einsum("bj,bjd->bd", rows / rows.sum(axis=1, keepdims=True), pairs[:, 1:])
+    expected = mixed @ layer.value @ layer.output @ np.asarray(model.readout[...], float)
+    np.testing.assert_allclose(recall.answers(model, tokens, mask), expected, atol=2e-5)
+
+    part = jax.tree.map(lambda leaf: leaf[0], model.layers().attention)
+    floor = recall._floor(part, tokens, mask[-1], LENGTH, model.spec.stack.attention)
+    least = [min(sparsity(feature) for feature in one.T) for one in features]
+    np.testing.assert_allclose(floor, least, rtol=1e-4)
+    assert (np.array([sparsity(row) for row in rows]) >= least).all()
+
+
+def elu_plus_one(x):
+    return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
 
 
 def test_focus_counts_only_what_is_there():
@@ -50,21 +55,6 @@ def test_focus_counts_only_what_is_there():
     found = recall.focus(jnp.asarray(rows), LENGTH)
     expected = [1 if index == 3 else sparsity(row[:5]) for index, row in enumerate(rows)]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-
-def test_the_floor_is_the_sparsest_feature():
-    model, _, _, tokens = model_and_tokens("channel decay")
-    spec, part = model.spec.stack.attention, jax.tree.map(lambda leaf: leaf[0], model.layers().attention)
-    mask = tasks.recall_mask(TASK.pairs, length=LENGTH)
-    floor = np.asarray(recall._floor(part, tokens, mask[-1], LENGTH, spec))
-    keys = np.asarray(tokens, float)[:, 1:-1] @ np.asarray(part.key[0], float)
-    assert part.decay is not None
-    features = np.where(keys > 0, keys + 1, np.exp(keys))
-    features = features * np.asarray(part.decay[0], float) ** np.arange(5, 0, -1)[:, None]
-    expected = [min(sparsity(feature) for feature in one.T) for one in features]
-    np.testing.assert_allclose(floor, expected, rtol=1e-4)
-    rows = jax.vmap(lambda x: attention.attention_weights(part, x, spec, mask=mask)[0, -1])(tokens)
-    assert (np.asarray(recall.focus(rows, LENGTH)) > floor * (1 - 1e-5)).all()
 
 
 def test_rates_of_decay_stay_rates_and_still_move():
