@@ -30,7 +30,7 @@ ABOUT = About(
         "rates."
     ),
     formula="S = E|a|/√E a²; one pair: 1/√n; linear: S ≥ least S of one feature; n S² pairs in the row",
-    minutes={"smoke": 0.15, "quick": 0.6, "full": 60},
+    minutes={"smoke": 0.15, "quick": 0.7, "full": 60},
 )
 LINEAR = ("linear", "linear, relu", "linear, squared_relu", "linear, softplus", "linear, exp", "channel decay")
 QUICK = ("softmax", "relu²/Σ", "linear", "linear, squared_relu", "decay")
@@ -170,7 +170,12 @@ def _plot_scatter(ax: Axes, data: Data, record: int, name: str) -> None:
         for place in range(len(data["lengths"])):
             ax.plot(s[index, place], accuracy[index, place], **look, markersize=4 + 2.2 * place)
     rho = recall.rank_correlation(s, accuracy)
-    style.labels(ax, f"{name}, mean over seeds", "accuracy after training", f"{name}: Spearman's ρ = {rho:.2f}")
+    style.labels(
+        ax,
+        f"{name}, mean over seeds",
+        "accuracy after training",
+        f"Spearman's ρ of these points: {rho:.2f}".replace("-", "−"),
+    )
     ax.set_xlim(0, 1.03)
     ax.text(0.02, 0.02, f"larger: more pairs, n = {data['lengths'][0]} … {data['lengths'][-1]}", fontsize=8.5,
             transform=ax.transAxes, color=style.colour("reference"))  # fmt: skip
