@@ -37,8 +37,8 @@ class Build:
 
     def __call__(self, key: jax.Array, setting: Any) -> training.Transformer:
         spec = training.ModelSpec(stack=self.stack, inputs=self.symbols, outputs=self.symbols, tokens=self.tokens)
-        model = training.Transformer(spec, jax.random.fold_in(key, 0))
-        common = jax.random.normal(jax.random.fold_in(key, 1), (self.stack.attention.d_model,))
+        model = training.Transformer(spec, key)
+        common = jnp.where(jnp.arange(self.stack.attention.d_model) % 2 == 0, 1.0, -1.0)
         spread = setting["spread"]
         model.embedding[...] = spread * model.embedding[...] + jnp.where(spread < 1, common, 0)[None]
         assert model.positions is not None
@@ -115,15 +115,16 @@ def _observe(held_out: jax.Array, model: training.Transformer, setting: Any) -> 
     return jax.tree.map(lambda values: jnp.mean(values, axis=0), seen)
 
 
-def _draw(shape: jax.Array, symbols: jax.Array, key: jax.Array, step: jax.Array) -> jax.Array:
-    """A batch of sequences of independent, equally likely symbols, new at every step."""
-    return jax.random.randint(jax.random.fold_in(key, step), shape.shape, 0, symbols)
+def _next(sequences: jax.Array, key: jax.Array, step: jax.Array) -> jax.Array:
+    """The batch of a step: the same for all seeds, so that they differ in their weights alone."""
+    return sequences[step % len(sequences)]
 
 
-def held_out(spec: Any) -> jax.Array:
-    """Sequences that no network is trained on, but for chance."""
-    key = jax.random.fold_in(jax.random.key(spec.seed), 2**31 - 1)
-    return jax.random.randint(key, (spec.held_out, spec.tokens), 0, spec.symbols)
+def sequences(spec: Any) -> tuple[jax.Array, jax.Array]:
+    """Independent, equally likely symbols: a batch for every step, and held-out sequences."""
+    count = spec.steps * spec.batch
+    drawn = jax.random.randint(jax.random.key(spec.seed), (count + spec.held_out, spec.tokens), 0, spec.symbols)
+    return drawn[:count].reshape(spec.steps, spec.batch, spec.tokens), drawn[count:]
 
 
 def one_answer(x: np.ndarray) -> float:
@@ -133,15 +134,16 @@ def one_answer(x: np.ndarray) -> float:
 
 def trained(spec: Any) -> training.Training:
     """All variants and starts, paired by seed, in one program."""
+    batches, held_out = sequences(spec)
     return training.train(
         Build(stack_of(spec), spec.tokens, spec.symbols),
         loss,
-        Partial(_draw, jnp.zeros((spec.batch, spec.tokens)), jnp.asarray(spec.symbols)),
+        Partial(_next, batches),
         jax.random.key(spec.seed),
         settings=settings_of(spec.collapsed)[1],
         seeds=spec.seeds,
         steps=spec.steps,
         optimiser=optax.chain(optax.clip_by_global_norm(1.0), optax.adam(spec.rate)),
         every=spec.every,
-        observe=Partial(_observe, held_out(spec)),
+        observe=Partial(_observe, held_out),
     )

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 import experiments.figure
 from experiments import style
 from experiments.figure import About
-from experiments.figures._collapse_in_training import SKIPPING, VARIANTS, held_out, one_answer, settings_of, trained
+from experiments.figures._collapse_in_training import SKIPPING, VARIANTS, one_answer, sequences, settings_of, trained
 from experiments.figures._lanes import failures, mark_failed, mean_and_error, seed_band
 from experiments.ledger import Claim, on_range
 
@@ -64,12 +64,12 @@ PRESETS = {
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """Metrics by seed, setting and record (residuals by layer too); what one answer per sequence, or none, reaches."""
     found = trained(spec)
-    sequences = np.asarray(held_out(spec))
+    held_out = np.asarray(sequences(spec)[1])
     names = ("accuracy", "residual", "sparsity", "entropy", "share")
     return {name: found.metrics[name] for name in names} | {
         "step": found.step, "failed": found.failed,
-        "one_answer": np.asarray(one_answer(sequences)),
-        "chance": np.asarray(np.bincount(sequences.ravel()).max() / sequences.size),
+        "one_answer": np.asarray(one_answer(held_out)),
+        "chance": np.asarray(np.bincount(held_out.ravel()).max() / held_out.size),
     }  # fmt: skip
 
 
