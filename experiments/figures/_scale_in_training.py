@@ -11,6 +11,7 @@ from flax import nnx
 from jax.tree_util import Partial
 
 from experiments import figure
+from experiments.figures import _lanes
 from rc_jax import attention, network, scale, training
 from rc_jax.network.stack import layer_norm
 from rc_jax.training import tasks
@@ -202,10 +203,10 @@ def train(name: str, scores: str, spec: Spec) -> dict[str, np.ndarray]:
         "alpha": jnp.asarray(np.tile(alphas, len(MODES)), float),
         "learned": jnp.repeat(jnp.array([False, True]), alphas.size),
     }
-    found = training.train(
-        lanes.build, lanes.loss, task.batches, jax.random.fold_in(key, 1), settings=settings, seeds=spec.seeds,
-        steps=spec.steps, optimiser=getattr(optax, spec.optimiser)(spec.rate), every=spec.every,
-        observe=Partial(lanes.observe, task.held_out), progress=True,
+    found = _lanes.train(
+        f"{name}_{scores}", lanes.build, lanes.loss, task.batches, jax.random.fold_in(key, 1),
+        settings=settings, seeds=spec.seeds, steps=spec.steps, every=spec.every,
+        optimiser=getattr(optax, spec.optimiser)(spec.rate), observe=Partial(lanes.observe, task.held_out),
     )  # fmt: skip
 
     def by_mode(values: np.ndarray) -> np.ndarray:
