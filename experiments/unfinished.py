@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import IO
+
+from rc_jax import _lock
 
 _FOLDER: ContextVar[Path | None] = ContextVar("unfinished", default=None)
 
@@ -16,20 +19,34 @@ _FOLDER: ContextVar[Path | None] = ContextVar("unfinished", default=None)
 def kept(folder: Path) -> Iterator[None]:
     """Inside, `place` names folders in this one. It stays where the block fails, and goes where it succeeds.
 
-    Work of another state of the code lies beside it, under the same name up to its last dash, and goes now.
+    Work of the same figure (the name up to the first dash) for another spec or by another state of the code goes now,
+    unless a process is at it.
     """
-    for old in folder.parent.glob(f"{folder.name.rpartition('-')[0]}-*"):
-        if old != folder:
+    held = _hold(folder)
+    for old in folder.parent.glob(f"{folder.name.partition('-')[0]}-*"):
+        if old != folder and (lock := _hold(old)):
             shutil.rmtree(old, ignore_errors=True)
+            _release(old, lock)
     token = _FOLDER.set(folder)
     try:
         yield
+        shutil.rmtree(folder, ignore_errors=True)
     finally:
         _FOLDER.reset(token)
-    shutil.rmtree(folder, ignore_errors=True)
+        if held is not None:
+            _release(folder, held)
 
 
 def place(name: str) -> Path | None:
     """The folder of one piece of a figure's work, or None where nothing is to be kept."""
     folder = _FOLDER.get()
     return None if folder is None else folder / name
+
+
+def _hold(folder: Path) -> IO[str] | None:
+    return _lock.hold(folder.with_name(f".{folder.name}.lock"))
+
+
+def _release(folder: Path, lock: IO[str]) -> None:
+    folder.with_name(f".{folder.name}.lock").unlink(missing_ok=True)
+    lock.close()

@@ -88,7 +88,7 @@ def _comb(pairs: jax.Array, following: jax.Array, key: jax.Array, step: jax.Arra
 
 
 def trained(spec: Any, dim: int) -> training.Training:
-    """Layers of one width, for all seeds and all settings of the switches, seen before and after training."""
+    """Layers of one width, for all seeds and all settings of the switches; first record before training, last after."""
     pairs, following = tasks.circle(spec.points)
     combs = [each.reshape(spec.batch, -1, 2, 2).swapaxes(0, 1) for each in (pairs, following)]
     settings = np.array(list(SWITCHES.values()))
@@ -102,7 +102,7 @@ def trained(spec: Any, dim: int) -> training.Training:
         seeds=spec.seeds,
         steps=spec.training_steps,
         optimiser=optax.adam(optax.cosine_decay_schedule(spec.rate, spec.training_steps)),
-        every=spec.training_steps,
+        every=max(1, spec.training_steps // 4),  # a killed run goes on from a record
         observe=Partial(_observe, pairs, following, jnp.zeros(spec.roll_out)),
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 from jax.tree_util import Partial
 
+from experiments.figures import _lanes
 from experiments.figures._switches import OFF, switched_apply, switched_layer
 from rc_jax import attention, collapse, network, scale, sparsity, training
 from rc_jax.network.stack import plain
@@ -135,7 +136,8 @@ def one_answer(x: np.ndarray) -> float:
 def trained(spec: Any) -> training.Training:
     """All variants and starts, paired by seed, in one program."""
     batches, held_out = sequences(spec)
-    return training.train(
+    return _lanes.train(
+        "all",
         Build(stack_of(spec), spec.tokens, spec.symbols),
         loss,
         Partial(_next, batches),

@@ -61,22 +61,9 @@ class Task:
         return jax.vmap(one)(drawn.keys, drawn.values, question)
 
 
-def layers(model: training.Transformer) -> network.LayerParams:
-    """The layer's weights, with rates of decay in (0, 1]: beyond 1 weights would grow with distance."""
-    found = model.layers()
-    rate = found.attention.decay
-    return found if rate is None else found._replace(attention=found.attention._replace(decay=as_rate(rate)))
-
-
-def as_rate(x: jax.Array) -> jax.Array:
-    """A number put on the edge of (0, 1] if it is outside; the gradient is 1 everywhere, so that it can come back."""
-    inside = jnp.clip(x, float(jnp.finfo(x.dtype).eps), 1)
-    return jax.lax.stop_gradient(inside) + (x - jax.lax.stop_gradient(x))
-
-
 def answers(model: training.Transformer, tokens: jax.Array, mask: jax.Array) -> jax.Array:
     """Logits of the values (sequence, value), read from the question."""
-    weights, stack = layers(model), model.spec.stack
+    weights, stack = model.layers(), model.spec.stack
     return jax.vmap(lambda x: model.read(network.apply(weights, x, stack, mask=mask))[-1])(tokens)
 
 
@@ -100,7 +87,7 @@ def observe(task: Task, held: Pairs, model: training.Transformer, setting: Setti
     mask = tasks.recall_mask(task.pairs, length=length)
     tokens = task.embed(model, held, question.key)
     logits = answers(model, tokens, mask)
-    part, layer = jax.tree.map(lambda leaf: leaf[0], layers(model).attention), model.spec.stack.attention
+    part, layer = jax.tree.map(lambda leaf: leaf[0], model.layers().attention), model.spec.stack.attention
     rows = jax.vmap(lambda x: attention.attention_weights(part, x, layer, mask=mask)[0, -1])(tokens)
     s, floor = focus(rows, length), _floor(part, tokens, mask[-1], length, layer)
     share = jnp.abs(jnp.take_along_axis(rows, question.pair[:, None], axis=1)[:, 0])

@@ -1,5 +1,6 @@
 """What training figures share: a training that is kept, bands over seeds, paired differences, and lanes that failed."""
 
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +15,18 @@ from rc_jax import training
 
 
 def train(name: str, *args: Any, **kwargs: Any) -> training.Training:
-    """`training.train` with a bar in a terminal, taken up where a killed run left it; `name` tells it from others."""
-    return training.train(*args, folder=unfinished.place(name), progress=sys.stderr.isatty(), **kwargs)
+    """`training.train` with a bar in a terminal, taken up where a killed run left it; `name` tells it from others.
+
+    What a crash of the machine has damaged is trained again.
+    """
+    folder = unfinished.place(name)
+    options = {"folder": folder, "progress": sys.stderr.isatty()} | kwargs
+    try:
+        return training.train(*args, **options)
+    except training.Damaged:
+        assert folder is not None
+        shutil.rmtree(folder)
+        return training.train(*args, **options)
 
 
 def seed_band(values: np.ndarray, axis: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

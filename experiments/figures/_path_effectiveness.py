@@ -21,6 +21,7 @@ AT_ONCE, MOST = 25, 500  # examples measured side by side, and in all
 CLIP, GAIN, WARM_UP = 1.0, 0.5, 0.05
 
 Data = dict[str, np.ndarray]
+Pair = tuple[jax.Array, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Task:
             inputs=self.symbols or 2, outputs=self.outputs, tokens=self.tokens, symbols=self.symbols > 0,
         )  # fmt: skip
 
-    def examples(self, key: jax.Array) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+    def examples(self, key: jax.Array) -> tuple[Pair, Pair]:
         """Training and test examples, each (inputs, labels)."""
         count, tasks = self.train + self.test, training.tasks
         if self.name == "memorisation":
@@ -92,7 +93,17 @@ def study(task: Task, key: jax.Array, seeds: int) -> Data:
     lost = found.failed[:, 0] >= 0
     for name, values in measured.items():
         data[name] = np.where(lost.reshape((-1,) + (1,) * (values.ndim - 2)), np.nan, values[:, 0])
-    return data | baselines(np.asarray(train[1]), np.asarray(test[1]), task.outputs)
+    found = baselines(np.asarray(train[1]), np.asarray(test[1]), task.outputs)
+    return data | found | {"symbol": by_symbol(train, test, task.outputs) if task.symbols else np.asarray(np.nan)}
+
+
+def by_symbol(train: Pair, test: Pair, labels: int) -> np.ndarray:
+    """Accuracy of answering each test token with the most frequent label that its symbol has in training."""
+    (x, label), (asked, right) = (tuple(map(np.asarray, pair)) for pair in (train, test))
+    counts = np.zeros((1 + max(x.max(), asked.max()), labels), int)
+    np.add.at(counts, (x.ravel(), label.ravel()), 1)
+    counts += np.eye(labels, dtype=int)[counts.sum(axis=0).argmax()] * (counts.sum(axis=1, keepdims=True) == 0)
+    return np.asarray((counts[asked].argmax(axis=-1) == right).mean())
 
 
 def baselines(train: np.ndarray, test: np.ndarray, labels: int) -> Data:

@@ -78,7 +78,9 @@ PRESETS = {
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """By width, seed, switch and before/after: roll-outs, loss, Lyapunov exponent; the growth of radial errors."""
     runs = [trained(spec, dim) for dim in spec.dims]
-    data = {name: np.stack([run.metrics[name] for run in runs]) for name in ("path", "error", "exponent")}
+    data = {
+        name: np.stack([run.metrics[name][:, :, [0, -1]] for run in runs]) for name in ("path", "error", "exponent")
+    }
     return data | {
         "path": held(data["path"]),
         "dims": np.array(spec.dims),

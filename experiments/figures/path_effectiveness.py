@@ -130,9 +130,12 @@ def _plot_kept(ax: Axes, found: Data, names: tuple[str, ...], title: str) -> Non
     for name, value, meaning, dash in (
         ("whole network", float(np.nanmedian(found["network"])), "theory", 0),
         ("majority, by place", float(found["place"]), "reference", 1),
+        ("majority, by symbol", float(found["symbol"]), "published", 1),
         ("majority", float(found["majority"]), "reference", 2),
         ("random guess", float(found["chance"]), "reference", 3),
     ):
+        if np.isnan(value):  # points of the plane are no symbols
+            continue
         label, look = name if "exact" in names else None, {"color": style.colour(meaning), "linewidth": 1.1}
         ax.axhline(value, linestyle=style.DASHES[dash], label=label, zorder=1, **look)
     ax.set_ylim(-0.02, 1.04)
@@ -217,7 +220,11 @@ def _falls(sense: str, key: str, words: str, tasks: list[tuple[str, dict[str, np
 def _at_the_end(sense: str, key: str, words: str, tasks: list[tuple[str, dict[str, np.ndarray]]]) -> Claim:
     """Full length against what needs no input."""
     over = np.array(
-        [np.nanmean(found[key][:, -1]) - max(found["chance"], found["majority"], found["place"]) for _, found in tasks]
+        [
+            np.nanmean(found[key][:, -1])
+            - np.nanmax([found[name] for name in ("chance", "majority", "place", "symbol")])
+            for _, found in tasks
+        ]
     )
     return on_range(
         f"effect-{sense}-long", f"paths of full length know little more than the best baseline ({words})", SOURCE,

@@ -7,6 +7,17 @@ from rc_jax.training import tasks
 from rc_jax.training.batches import shuffled
 from rc_jax.training.model import ModelSpec, Transformer
 from rc_jax.training.objectives import accuracy, cross_entropy
+from rc_jax.training.storage import Damaged
 from rc_jax.training.trainer import Training, train
 
-__all__ = ["ModelSpec", "Training", "Transformer", "accuracy", "cross_entropy", "shuffled", "tasks", "train"]
+__all__ = [
+    "Damaged",
+    "ModelSpec",
+    "Training",
+    "Transformer",
+    "accuracy",
+    "cross_entropy",
+    "shuffled",
+    "tasks",
+    "train",
+]

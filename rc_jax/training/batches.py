@@ -9,6 +9,8 @@ from jaxtyping import Array, PyTree
 
 from rc_jax import _checks
 
+_ROUNDS = 6
+
 
 @_checks.guard(batch_size=_checks.integer(1))
 def shuffled(data: PyTree, batch_size: int) -> Partial:
@@ -55,6 +57,31 @@ class _Shuffle:
     def __call__(self, data: PyTree, key: Array, step: Array | int) -> PyTree:
         per_epoch = self.count // self.size
         epoch, turn = jnp.asarray(step) // per_epoch, jnp.asarray(step) % per_epoch
-        order = jax.random.permutation(jax.random.fold_in(key, epoch), self.count)
-        rows = jax.lax.dynamic_slice_in_dim(order, turn * self.size, self.size)
+        places = (turn * self.size).astype(jnp.uint32) + jnp.arange(self.size, dtype=jnp.uint32)
+        rows = _permuted(jax.random.fold_in(key, epoch), places, self.count)
         return jax.tree.map(lambda leaf: leaf[rows], data)
+
+
+def _permuted(key: Array, places: Array, count: int) -> Array:
+    """π(places) for a random permutation π of 0 … count − 1, without the others.
+
+    Sorting all examples for every batch would cost more than the batch. A Feistel network with random round keys is a
+    permutation of the numbers of 2h bits; applied again and again to what falls outside 0 … count − 1 (fewer than
+    three quarters), it is one of those inside (cycle walking; Black & Rogaway 2002).
+    """
+    half = max(1, -(-(count - 1).bit_length() // 2))
+    mask = jnp.uint32(2**half - 1)
+    keys = jax.random.bits(key, (_ROUNDS,), jnp.uint32)
+
+    def once(x: Array) -> Array:
+        left, right = x >> half, x & mask
+        for turn in range(_ROUNDS):
+            mixed = (right ^ keys[turn]) * jnp.uint32(0x85EBCA6B)  # the finaliser of MurmurHash3
+            mixed = (mixed ^ (mixed >> 13)) * jnp.uint32(0xC2B2AE35)
+            left, right = right, left ^ ((mixed ^ (mixed >> 16)) & mask)
+        return (left << half) | right
+
+    def outside(x: Array) -> Array:
+        return jnp.any(x >= count)
+
+    return jax.lax.while_loop(outside, lambda x: jnp.where(x >= count, once(x), x), once(places)).astype(jnp.int32)

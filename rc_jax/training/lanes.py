@@ -37,11 +37,14 @@ class Program:
         """The module that has these weights."""
         return nnx.merge(self.graph, weights, rest)
 
-    def transformation(self, setting: Any) -> optax.GradientTransformation:
+    def transformation(self, setting: Any) -> optax.GradientTransformationExtraArgs:
         """One setting's optimiser."""
-        if isinstance(self.optimiser, optax.GradientTransformation):
-            return self.optimiser
-        return self.optimiser(setting)
+        made = self.optimiser
+        if not isinstance(made, optax.GradientTransformation):
+            made = made(setting)
+            if not isinstance(made, optax.GradientTransformation):
+                raise TypeError(f"`optimiser` must make an optax transformation, got a {type(made).__name__}")
+        return optax.with_extra_args_support(made)
 
 
 def over_lanes(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,11 +53,21 @@ def over_lanes(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def graph_of(build: Callable[[Array, Any], nnx.Module], key: Array, setting: Any) -> nnx.GraphDef:
-    """The static half of the model that `build` makes, without computing anything."""
+    """The static half of the model that `build` makes, without computing anything.
+
+    Raises:
+        TypeError: it makes no module.
+        ValueError: there is nothing to train in the module.
+    """
     found: list[nnx.GraphDef] = []
 
     def trace(key: Array, setting: Any) -> PyTree:
-        graph, weights, rest = nnx.split(build(key, setting), nnx.Param, ...)
+        model = build(key, setting)
+        if not isinstance(model, nnx.Module):
+            raise TypeError(f"`build` must return a flax.nnx.Module, got a {type(model).__name__}")
+        graph, weights, rest = nnx.split(model, nnx.Param, ...)
+        if not jax.tree.leaves(weights):
+            raise ValueError(f"`build` must return a module with an nnx.Param to train, got {type(model).__name__}")
         found.append(graph)
         return jax.tree.leaves((weights, rest))
 
@@ -68,7 +81,8 @@ def start(program: Program, keys: Array, settings: Any, count: Array) -> Lane:
     def lane(key: Array, setting: Any, count: Array) -> Lane:
         del count  # only there so that a training without settings has an axis of them too
         _, weights, rest = nnx.split(program.build(jax.random.fold_in(key, _MODEL), setting), nnx.Param, ...)
-        return Lane(weights, rest, program.transformation(setting).init(weights), jnp.asarray(-1, jnp.int32))
+        new = Lane(weights, rest, program.transformation(setting).init(weights), jnp.asarray(-1, jnp.int32))
+        return jax.tree.map(lambda leaf: leaf.astype(leaf.dtype), new)  # weak types would be strong after one step
 
     with jax.numpy_dtype_promotion("standard"):  # optax mixes Python's numbers with arrays of integers
         return jax.vmap(jax.vmap(lane, in_axes=(None, 0, 0)), in_axes=(0, None, None))(keys, settings, count)
@@ -108,15 +122,24 @@ def update(program: Program, lane: Lane, batch: PyTree, setting: Any, step: Arra
 
     value, gradient = jax.value_and_grad(loss)(lane.weights)
     with jax.numpy_dtype_promotion("standard"):
-        norm = optax.tree.norm(gradient)
-        changes, moments = program.transformation(setting).update(gradient, lane.moments, lane.weights)
+        changes, moments = program.transformation(setting).update(
+            gradient, lane.moments, lane.weights, value=value, grad=gradient, value_fn=loss
+        )
         weights = optax.apply_updates(lane.weights, changes)
-    finite = jnp.isfinite(value) & jnp.isfinite(norm)
-    for leaf in jax.tree.leaves(weights):
+    finite = jnp.isfinite(value)
+    for leaf in jax.tree.leaves((gradient, weights)):
         finite &= jnp.all(jnp.isfinite(leaf))
     well = (lane.failed < 0) & finite
     failed = jnp.where((lane.failed < 0) & ~finite, step.astype(jnp.int32), lane.failed)
     kept = jax.tree.map(lambda new, old: jnp.where(well, new, old), (weights, moments), (lane.weights, lane.moments))
-    seen = {"loss": value, "gradient_norm": norm}
+    seen = {"loss": value, "gradient_norm": _norm(gradient)}
     seen = {name: jnp.where(well, number, jnp.nan).astype(float) for name, number in seen.items()}
     return Lane(kept[0], lane.rest, kept[1], failed), seen
+
+
+def _norm(gradient: PyTree) -> Array:
+    """√Σ g², whose squares neither overflow nor vanish."""
+    leaves = [leaf.astype(float).ravel() for leaf in jax.tree.leaves(gradient)]
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in leaves]))
+    unit = jnp.where(largest > 0, largest, 1)
+    return unit * jnp.sqrt(sum((jnp.sum(jnp.square(leaf / unit)) for leaf in leaves), jnp.zeros(())))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax import _checks, network
@@ -63,6 +64,10 @@ class ModelSpec:
         for name in ("symbols", "pooled", "final_norm"):
             _checks.instance(bool)(name, getattr(self, name))
         _checks.one_of((None, *get_args(Positions)))("positions", self.positions)
+        if self.positions == "sinusoidal" and self.stack.attention.d_model % 2:
+            raise ValueError(
+                f"`positions` must not be 'sinusoidal' where d_model={self.stack.attention.d_model} is odd"
+            )
         fixed = self.stack.attention.tokens
         if fixed is not None and fixed != self.tokens:
             raise ValueError(f"`tokens` must be the {fixed} that the attention's low rank fixes, got {self.tokens}")
@@ -75,6 +80,7 @@ class Transformer(nnx.Module):
 
     with N the LayerNorm or nothing, of every token or of their mean. Layers are drawn as `network.init` draws them; an
     embedding and its position code have variance 1 per entry together, the readout N(0, gain²/d_model) and bias 0.
+    Rates of decay are trained as log λ/(1 − λ), so that they stay between 0 and 1.
 
     Args:
         spec: the model.
@@ -123,7 +129,7 @@ class Transformer(nnx.Module):
         self.positions = nnx.Param(share**0.5 * drawn["positions"]) if learned else None
         self.readout = nnx.Param(jnp.asarray(gain, float) * d**-0.5 * drawn["readout"])
         self.readout_bias = nnx.Param(jnp.zeros(spec.outputs))
-        layers = network.init(jax.random.fold_in(key, _LAYERS), spec.stack, gain=gain)
+        layers = _free(network.init(jax.random.fold_in(key, _LAYERS), spec.stack, gain=gain))
         self.parts = nnx.data(jax.tree.map(nnx.Param, layers))
         norm = NormParams(jnp.ones(d), jnp.zeros(d)) if spec.final_norm else None
         self.norm = nnx.data(jax.tree.map(nnx.Param, norm))
@@ -151,7 +157,7 @@ class Transformer(nnx.Module):
 
     def embed(self, x: Array) -> Float[Array, "token feature"]:
         """The tokens before the first layer, positions included."""
-        _check_tokens(x, self.spec)
+        _check_tokens(x, self.spec, self.embedding[...].dtype)
         table, precision = self.embedding[...], self.spec.stack.attention.precision
         hidden = table[x] if self.spec.symbols else jnp.matmul(x, table, precision=precision)
         if self.positions is not None:
@@ -162,7 +168,7 @@ class Transformer(nnx.Module):
 
     def layers(self) -> LayerParams:
         """The network's weights as plain arrays, for every function that takes `network` parameters."""
-        return _values(self.parts)
+        return _bound(_values(self.parts))
 
     def read(self, hidden: Float[Array, "token feature"]) -> Float[Array, "*token output"]:
         """The logits of tokens that have left the last layer. Linear in them unless there is a final norm."""
@@ -175,12 +181,28 @@ class Transformer(nnx.Module):
         return logits[0] if self.spec.pooled else logits
 
 
+def _free(layers: LayerParams) -> LayerParams:
+    """Layers as they are trained: every number may take any value."""
+    rate = layers.attention.decay
+    if rate is None:
+        return layers
+    return layers._replace(attention=layers.attention._replace(decay=jnp.log(rate) - jnp.log1p(-rate)))
+
+
+def _bound(layers: LayerParams) -> LayerParams:
+    """Trained layers as the network takes them: rates of decay in (0, 1]."""
+    if layers.attention.decay is None:
+        return layers
+    rate = jnp.maximum(jax.nn.sigmoid(layers.attention.decay), jnp.finfo(layers.attention.decay.dtype).tiny)
+    return layers._replace(attention=layers.attention._replace(decay=rate))
+
+
 def _values(parts: Any) -> Any:
     """A tree of parameters as the tree of their arrays."""
     return jax.tree.map(lambda part: part[...], parts, is_leaf=lambda part: isinstance(part, nnx.Variable))
 
 
-def _check_tokens(x: Array, spec: ModelSpec) -> None:
+def _check_tokens(x: Array, spec: ModelSpec, dtype: DTypeLike) -> None:
     if spec.symbols:
         _checks.integer_array("token")("x", x)
         known = _checks.concrete(x)
@@ -191,5 +213,7 @@ def _check_tokens(x: Array, spec: ModelSpec) -> None:
         _checks.float_array("token", "input")("x", x)
         if x.shape[1] != spec.inputs:
             raise ValueError(f"`x` must have {spec.inputs} numbers per token, got {_checks.describe(x)}")
+        if x.dtype != dtype:
+            raise TypeError(f"`x` must have the dtype of the model, {dtype}, got {_checks.describe(x)}")
     if x.shape[0] > spec.tokens or (spec.stack.attention.tokens is not None and x.shape[0] != spec.tokens):
         raise ValueError(f"`x` must have at most {spec.tokens} tokens, got {_checks.describe(x)}")

@@ -1,6 +1,8 @@
 """What a classifier is trained for and judged by."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Integer
 
@@ -8,13 +10,19 @@ from rc_jax import _checks
 
 
 def _check_pair(logits: Array, labels: Array) -> None:
-    _checks.float_array(*(f"axis{index}" for index in range(logits.ndim)))("logits", logits)
-    if not jnp.issubdtype(labels.dtype, jnp.integer):
-        raise TypeError(f"`labels` must be integers, got {_checks.describe(labels)}")
-    if logits.shape[:-1] != labels.shape:
+    for name, value, kind in (("logits", logits, jnp.floating), ("labels", labels, jnp.integer)):
+        if not isinstance(value, jax.Array | np.ndarray) or not jnp.issubdtype(value.dtype, kind):
+            wanted = "a floating-point array" if kind is jnp.floating else "an array of integers"
+            raise TypeError(f"`{name}` must be {wanted}, got {_checks.describe(value)}")
+    if logits.ndim == 0 or logits.shape[:-1] != labels.shape:
         raise ValueError(
-            f"`labels` must have the shape of `logits` without the last axis, {logits.shape[:-1]}, got {labels.shape}"
+            "`labels` must have the shape of `logits` without the last axis, "
+            f"{logits.shape[:-1]}, got {_checks.describe(labels)} for {_checks.describe(logits)}"
         )
+    known = _checks.concrete(labels)
+    if known is not None and known.size and not (known.min() >= 0 and known.max() < logits.shape[-1]):
+        wrong = known[(known < 0) | (known >= logits.shape[-1])].flat[0]
+        raise ValueError(f"`labels` must be 0 … {logits.shape[-1] - 1}, got {wrong}")
 
 
 def cross_entropy(logits: Float[Array, "*batch label"], labels: Integer[Array, "*batch"]) -> Float[Array, ""]:
@@ -26,7 +34,7 @@ def cross_entropy(logits: Float[Array, "*batch label"], labels: Integer[Array, "
 
     Raises:
         TypeError: `logits` not floating-point, or `labels` not integers.
-        ValueError: shapes that do not fit.
+        ValueError: shapes that do not fit, or labels that are none (where they are known, not traced).
 
     Example:
         >>> import jax.numpy as jnp
@@ -46,7 +54,7 @@ def accuracy(logits: Float[Array, "*batch label"], labels: Integer[Array, "*batc
 
     Raises:
         TypeError: `logits` not floating-point, or `labels` not integers.
-        ValueError: shapes that do not fit.
+        ValueError: shapes that do not fit, or labels that are none (where they are known, not traced).
 
     Example:
         >>> import jax.numpy as jnp

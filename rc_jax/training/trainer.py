@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import logging
 import sys
 from collections.abc import Callable, Mapping
@@ -17,15 +16,15 @@ from jax.tree_util import Partial
 from jaxtyping import Array, PyTree
 
 from rc_jax import _checks
+from rc_jax.training import inputs
 from rc_jax.training import lanes as _lanes
 from rc_jax.training.lanes import Lane, Optimiser, Program
 from rc_jax.training.storage import Folder
 
 _LOG = logging.getLogger(__name__)
-_RESERVED = ("step", "loss", "gradient_norm")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Training:
     """A finished training of seeds × settings lanes.
 
@@ -45,7 +44,7 @@ class Training:
 
     def map(self, fn: Callable[[Any, Any], PyTree]) -> PyTree:
         """`fn(model, setting)` for every lane's last finite model: NumPy arrays (seed, setting, ...)."""
-        return jax.tree.map(np.asarray, _observed(self._program, _carrying(fn), self._lanes, self._settings))
+        return jax.tree.map(np.asarray, _observed(self._program, inputs.carrying(fn), self._lanes, self._settings))
 
     def model(self, seed: int = 0, setting: int = 0) -> Any:
         """One lane's last finite model.
@@ -60,26 +59,17 @@ class Training:
         return self._program.model(*one)
 
 
-def _function(name: str, value: Any) -> None:
-    if not callable(value):
-        raise TypeError(f"`{name}` must be a function, got {value!r}")
-
-
-def _optimiser(name: str, value: Any) -> None:
-    if not (callable(value) or hasattr(value, "update")):
-        raise TypeError(f"`{name}` must be an optax transformation or a function setting → one, got {value!r}")
-
-
 @_checks.guard(
-    build=_function,
-    loss=_function,
-    batches=_function,
+    build=inputs.static_function,
+    loss=inputs.static_function,
+    batches=inputs.function,
     key=_checks.random_key,
     seeds=_checks.integer(1),
-    steps=_checks.integer(1),
-    every=_checks.integer(1),
-    optimiser=_optimiser,
-    observe=_function,
+    steps=inputs.steps,
+    every=inputs.steps,
+    optimiser=inputs.optimiser,
+    observe=inputs.function,
+    folder=inputs.folder,
     checkpoint_seconds=_checks.scalar(_checks.bounded(0)),
 )
 def train(
@@ -107,11 +97,16 @@ def train(
     warning, its later metrics are NaN, and the other lanes go on.
 
     With a `folder`, every record adds a line to `metrics.jsonl`, and the lanes are written down every few seconds and
-    at the end: a run that was killed is taken up there and ends with the same numbers; asked for more steps, it goes
-    on. The folder remembers the model, settings, key and sizes and refuses others; it cannot compare functions.
+    at the end: a run that was killed is taken up there and ends with the same numbers. Asked for more steps, it goes
+    on; if it had ended between two records, that end stays a record of its own. The folder remembers shapes and types
+    of model, optimiser and observations, key, settings and sizes, and refuses others; it cannot compare functions.
+
+    A compiled program is found again by `build`, `loss` and `optimiser`: pass the same objects, not new lambdas or a
+    new `optax.adam(...)`, to train twice and compile once.
 
     Args:
-        build: (key, setting) → the `flax.nnx` module to train.
+        build: (key, setting) → the `flax.nnx` module to train: its `nnx.Param`s move, whatever else it holds stays (so
+            that it must not draw random numbers or count).
         loss: (model, batch, setting) → one number.
         batches: (key, step) → batch; pure. `training.shuffled` makes one from a data set; a `jax.tree_util.Partial`
             carries arrays.
@@ -129,8 +124,10 @@ def train(
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: `settings` whose arrays have no common leading axis, a folder that holds another training or has
-            reached more steps, or an observation named `step`, `loss` or `gradient_norm`.
+        ValueError: `settings` whose arrays have no common leading axis; a module without parameters; a folder that
+            another process uses, that holds another training or has reached more steps; an observation named `step`,
+            `loss` or `gradient_norm`.
+        Damaged: a `ValueError` of its own: the folder's training can be neither taken up nor trusted.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -148,18 +145,19 @@ def train(
         >>> found.metrics["loss"].shape, bool((found.metrics["loss"][:, 1, -1] < 1e-3).all()), found.failed[0].tolist()
         ((2, 3, 5), True, [-1, -1, 0])
     """
-    settings, count = _checked_settings({} if settings is None else settings)
+    settings, count = inputs.settings({} if settings is None else settings)
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(seeds))
     first = jax.tree.map(lambda leaf: leaf[0], settings)
     program = Program(build, loss, optimiser, _lanes.graph_of(build, keys[0], first))
     lanes = _start(program, keys, settings, jnp.arange(count))
-    store = (
-        None
-        if folder is None
-        else Folder(Path(folder), _identity(program, key, settings, seeds, every), checkpoint_seconds)
+    observing = None if observe is None else inputs.carrying(observe)
+    seen = (
+        {} if observing is None else jax.eval_shape(functools.partial(_observed, program), observing, lanes, settings)
     )
+    identity = inputs.identity(program.graph, lanes, inputs.observations(seen), key, settings, seeds, every)
+    store = None if folder is None else Folder(Path(folder), identity, checkpoint_seconds)
     try:
-        run = _Run(program, _carrying(batches), keys, settings, None if observe is None else _carrying(observe), store)
+        run = _Run(program, inputs.carrying(batches), keys, settings, observing, store)
         return run.train(lanes, steps, every, progress)
     finally:
         if store is not None:
@@ -182,18 +180,24 @@ class _Run:
         step, lanes, lines = self.begin(lanes, steps)
         with _bar(steps, step, progress) as bar:
             while step < steps:
-                last = min(steps, (step // every + 1) * every)
-                before, (lanes, means) = (
-                    lanes,
-                    _advance(
-                        self.program, self.batches, lanes, self.keys, self.settings, np.int32(step), np.int32(last)
-                    ),
-                )
+                last, before = min(steps, (step // every + 1) * every), lanes.failed
+                lanes, means = self.advance(lanes, step, last)
                 lines.append(self.record(last, means, lanes, last=last == steps))
-                _report(lanes.failed, before.failed)
+                _report(lanes.failed, before)
                 bar.update(last - step)
                 step = last
         return _finished(self.program, lanes, self.settings, lines)
+
+    def advance(self, lanes: Lane, step: int, last: int) -> tuple[Lane, dict[str, Any]]:
+        """The lanes some steps on, and means over these; where none is left, nothing is computed."""
+        if (np.asarray(lanes.failed) >= 0).all():
+            return lanes, self.nothing(lanes)
+        ends = np.int32(step), np.int32(last)
+        return _advance(self.program, self.batches, lanes, self.keys, self.settings, *ends)
+
+    def nothing(self, lanes: Lane) -> dict[str, Any]:
+        """Means over no steps."""
+        return dict.fromkeys(("loss", "gradient_norm"), np.full(lanes.failed.shape, np.nan))
 
     def begin(self, lanes: Lane, steps: int) -> tuple[int, Lane, list[dict[str, Any]]]:
         """Where to start: step, lanes, and the records that there are."""
@@ -204,14 +208,11 @@ class _Run:
                     f"`steps` must be at least {loaded[0]}, the step that `folder` has reached, got {steps}"
                 )
             return loaded
-        nothing = np.full(lanes.failed.shape, np.nan)
-        return 0, lanes, [self.record(0, {"loss": nothing, "gradient_norm": nothing}, lanes, last=False)]
+        return 0, lanes, [self.record(0, self.nothing(lanes), lanes, last=False)]
 
     def record(self, step: int, means: Mapping[str, Any], lanes: Lane, *, last: bool) -> dict[str, Any]:
         """Measure all lanes, and put it on disk where there is a folder."""
         seen = {} if self.observe is None else _observed(self.program, self.observe, lanes, self.settings)
-        if not isinstance(seen, Mapping) or set(_RESERVED) & set(seen):
-            raise ValueError(f"`observe` must return named arrays, none of them named {_RESERVED}, got {list(seen)}")
         stopped = np.asarray(lanes.failed) >= 0
         line: dict[str, Any] = {"step": step} | {name: np.asarray(value) for name, value in means.items()}
         for name, value in seen.items():
@@ -229,34 +230,6 @@ _advance = functools.partial(jax.jit, static_argnums=0)(_lanes.advance)
 @functools.partial(jax.jit, static_argnums=0)
 def _observed(program: Program, fn: Partial, lanes: Lane, settings: PyTree) -> PyTree:
     return _lanes.over_lanes(lambda lane, setting: fn(program.model(lane.weights, lane.rest), setting))(lanes, settings)
-
-
-def _carrying(fn: Callable[..., Any]) -> Partial:
-    """A function as an argument of a compiled program: its own arrays, if it carries any, are traced."""
-    return fn if isinstance(fn, Partial) else Partial(fn)
-
-
-def _checked_settings(settings: PyTree) -> tuple[PyTree, int]:
-    """Arrays, and how many settings there are."""
-    arrays = jax.tree.map(jnp.asarray, settings)
-    lengths = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(arrays)} or {1}
-    if len(lengths) != 1 or 0 in lengths:
-        shapes = jax.tree.map(jnp.shape, arrays)
-        raise ValueError(
-            f"`settings` must hold arrays with one leading axis, an entry per setting, got shapes {shapes}"
-        )
-    return arrays, lengths.pop()
-
-
-def _identity(program: Program, key: Array, settings: PyTree, seeds: int, every: int) -> dict[str, Any]:
-    """What a folder must agree about."""
-    return {
-        "model": hashlib.sha256(repr(program.graph).encode()).hexdigest()[:12],
-        "key": np.asarray(jax.random.key_data(key)).tolist(),
-        "settings": jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), settings),
-        "seeds": seeds,
-        "every": every,
-    }
 
 
 def _report(failed: Array, before: Array) -> None:

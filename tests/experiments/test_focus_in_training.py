@@ -57,15 +57,6 @@ def test_focus_counts_only_what_is_there():
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_rates_of_decay_stay_rates_and_still_move():
-    found, slope = jax.vmap(jax.value_and_grad(recall.as_rate))(jnp.array([0.3, 1.7, -2.0]))
-    np.testing.assert_allclose(found, [0.3, 1, 0], atol=1e-6)
-    assert found[2] > 0
-    assert slope.tolist() == [1, 1, 1]
-    model = TASK.build("decay", jax.random.key(1), {})
-    np.testing.assert_array_equal(recall.layers(model).attention.decay, model.layers().attention.decay)
-
-
 def test_best_rate():
     validation = np.array([[[0.2, 0.9], [0.5, np.nan]], [[0.3, 0.1], [0.4, 0.7]]])
     assert recall.best_rate(validation).tolist() == [1, 0]

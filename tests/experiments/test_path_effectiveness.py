@@ -23,6 +23,12 @@ def test_baselines_by_counting():
     assert abs(chance - 1 / 4) < 5 * (3 / 16 / (study.GUESSES * many.size)) ** 0.5
 
 
+def test_labels_by_symbol_by_counting():
+    train = np.array([[0, 0, 1, 1]]), np.array([[2, 2, 0, 0]])
+    test = np.array([[0, 1, 3, 3]]), np.array([[2, 0, 0, 1]])  # 3 is new: 0, the first of the two commonest labels
+    assert study.by_symbol(train, test, 3) == 3 / 4
+
+
 def test_one_head_in_one_layer_is_the_same_in_every_sense(key):
     task = study.Task("sorting", 20, 30, 6, 5, heads=1, d_model=8, epochs=1, depth=1, symbols=5)
     train, (x, labels) = task.examples(key)
@@ -63,6 +69,7 @@ def made_up():
         found["cumulative"] = np.array([0.2, 0.5, 0.9, 0.98, 0.99, 0.99, 0.99])[None] + seeds
         found |= {"network": np.array([0.985, 0.99]), "error": np.array([1e-7, 2e-7])}
         found |= {"chance": np.asarray(0.1), "majority": np.asarray(0.1), "place": np.asarray(0.3)}
+        found["symbol"] = np.asarray(np.nan if index else 0.2)
         found |= {"step": np.arange(3), "loss": np.ones((2, 2)), "accuracy": np.ones((2, 3))}
         found |= {"failed": np.array([-1, -1]), "stated": np.asarray(index == 0)}
         data |= {f"{index}_{name}": values for name, values in found.items()}

@@ -1,8 +1,14 @@
 """Work of a figure that was killed is found by the next run of the same code, and gone once the result is stored."""
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
+from flax import nnx
 
 from experiments import unfinished
+from experiments.figures import _lanes
 
 
 def test_outside_a_run_nothing_is_kept():
@@ -23,9 +29,35 @@ def test_it_stays_where_the_run_failed_and_goes_where_it_succeeded(tmp_path):
     assert unfinished.place("sorting") is None
 
 
-def test_work_of_another_state_of_the_code_goes_and_of_another_figure_stays(tmp_path):
+def test_stale_work_of_the_figure_goes_and_of_others_stays(tmp_path):
     for name in ("figure-0123-code1", "figure-4567-code1", "other-0123-code1"):
         (tmp_path / name).mkdir()
     with unfinished.kept(tmp_path / "figure-0123-code2"):
         pass
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["figure-4567-code1", "other-0123-code1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other-0123-code1"]
+
+
+def test_work_that_a_process_is_at_stays(tmp_path):
+    with unfinished.kept(tmp_path / "figure-0123-code1"):
+        place = unfinished.place("sorting")
+        place.mkdir(parents=True)
+        with unfinished.kept(tmp_path / "figure-0123-code2"):
+            pass
+        assert place.exists()
+
+
+def test_a_damaged_training_is_begun_again(tmp_path):
+    def train():
+        return _lanes.train(
+            "line", lambda key, setting: nnx.Linear(1, 1, rngs=nnx.Rngs(key)),
+            lambda model, x, setting: jnp.mean((model(x) - x) ** 2), lambda key, step: jnp.ones((2, 1)),
+            jax.random.key(0), steps=4, every=2, optimiser=optax.sgd(0.1),
+        )  # fmt: skip
+
+    with pytest.raises(KeyboardInterrupt), unfinished.kept(tmp_path / "figure-0-0"):
+        whole = train()
+        metrics = unfinished.place("line") / "metrics.jsonl"
+        metrics.write_text(metrics.read_text().replace('"step": 2', '"st'))
+        np.testing.assert_array_equal(train().metrics["loss"], whole.metrics["loss"])
+        assert metrics.read_text().count("\n") == 3
+        raise KeyboardInterrupt

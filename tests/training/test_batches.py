@@ -18,6 +18,25 @@ def test_an_epoch_sees_every_example_once_and_the_next_another_order(key):
     assert (np.asarray(batches(jax.random.key(1), 7)["x"]) != np.asarray(found["x"])).any()
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 64, 100])
+def test_every_count_is_permuted(count):
+    batches = shuffled(jnp.arange(count), 1)
+    epoch = jax.vmap(lambda step: batches(jax.random.key(count), step)[0])(jnp.arange(count))
+    assert sorted(epoch.tolist()) == list(range(count))
+
+
+def test_places_of_an_epoch_are_equally_likely_and_neighbours_are_not_kept():
+    """Of 4000 epochs of 9 examples: counts of example × place against chi-square, pairs of neighbours against 1/9."""
+    batches = shuffled(jnp.arange(9), 9)
+    keys = jax.random.split(jax.random.key(0), 4000)
+    epochs = np.asarray(jax.jit(jax.vmap(lambda key: batches(key, 0)))(keys))
+    counts = np.stack([(epochs == example).sum(axis=0) for example in range(9)])
+    statistic = np.sum((counts - 4000 / 9) ** 2) / (4000 / 9)
+    assert abs(statistic - 64) < 5 * np.sqrt(2 * 64)
+    pairs = np.sum(np.diff(epochs, axis=1) == 1)  # mean 8 · 8/(9 · 8) of each epoch
+    assert abs(pairs / 4000 - 8 / 9) < 5 * np.sqrt(8 / 9 / 4000)
+
+
 def test_what_does_not_fill_a_batch_is_left_out(key):
     batches = shuffled(jnp.arange(7), 3)
     epoch = np.concatenate([batches(key, step) for step in (0, 1)])

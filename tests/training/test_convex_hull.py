@@ -39,6 +39,12 @@ def test_edges_lines_and_single_places():
     assert tasks.on_hull(twice).tolist() == [True, True, True, False, False, True]
 
 
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_size_does_not_matter(size):
+    where = np.random.default_rng(0).standard_normal((10, 2)).astype(np.float32)
+    assert (tasks.on_hull(jnp.asarray(where * np.float32(size))) == tasks.on_hull(jnp.asarray(where))).all()
+
+
 def test_shift_moves_whole_sets(key):
     still, labels = tasks.convex_hull(key, 400, shift=0.0)
     moved, same = tasks.convex_hull(key, 400, shift=0.5)
@@ -63,5 +69,7 @@ def test_bad_input_is_refused(key):
         tasks.convex_hull(key, 3, points=0)
     with pytest.raises(ValueError, match="`points` must have 2 coordinates each"):
         tasks.on_hull(jnp.ones((4, 3)))
+    with pytest.raises(ValueError, match="`points` must be finite"):
+        tasks.on_hull(jnp.ones((4, 2)).at[0, 0].set(jnp.nan))
     with pytest.raises(TypeError, match="`points` must be a floating-point array"):
         tasks.on_hull(jnp.ones((4, 2), int))

@@ -91,6 +91,20 @@ def test_tokens_enter_with_variance_one(positions, symbols):
     assert abs(float(jnp.mean(entries**2)) - 1) < 0.05  # 5 standard errors of 64 tokens of vectors are 0.05
 
 
+@pytest.mark.parametrize("weights", ["decay", "channel_decay"])
+def test_rates_of_decay_stay_rates_however_far_they_are_trained(weights):
+    attend = AttentionSpec(d_model=6, heads=2, weights=weights, causal=True)
+    spec = dataclasses.replace(SPEC, stack=network.StackSpec(attention=attend, depth=1))
+    model = Transformer(spec, jax.random.key(0))
+    drawn = network.init(jax.random.fold_in(jax.random.key(0), 1), spec.stack).attention.decay
+    np.testing.assert_allclose(model.layers().attention.decay, drawn, rtol=1e-6)
+    for far in (-200.0, 200.0):
+        model.parts.attention.decay[...] = jnp.full(drawn.shape, far)
+        rate = model.layers().attention.decay
+        assert ((rate > 0) & (rate <= 1)).all()
+        assert np.isfinite(model(jnp.array([6, 0, 3]))).all()
+
+
 REFUSED = {
     "symbols": (lambda: Transformer(SPEC, jax.random.key(0))(jnp.array([0, 7])), ValueError, "symbols 0 … 6, got 7"),
     "length": (lambda: Transformer(SPEC, jax.random.key(0))(jnp.zeros(5, int)), ValueError, "at most 4 tokens"),
@@ -105,6 +119,24 @@ REFUSED = {
     "spec": (lambda: Transformer(STACK, jax.random.key(0)), TypeError, "`spec` must be"),  # pyright: ignore
     "stack": (lambda: dataclasses.replace(SPEC, stack=None), TypeError, "`stack` must be"),
     "outputs": (lambda: dataclasses.replace(SPEC, outputs=0), ValueError, "`outputs` must be"),
+    "odd": (
+        lambda: ModelSpec(
+            stack=network.StackSpec(attention=AttentionSpec(d_model=3), depth=1),
+            inputs=2,
+            outputs=2,
+            tokens=2,
+            positions="sinusoidal",
+        ),
+        ValueError,
+        "d_model=3 is odd",
+    ),
+    "dtype": (
+        lambda: Transformer(dataclasses.replace(SPEC, symbols=False), jax.random.key(0))(
+            jnp.zeros((2, 7), jnp.bfloat16)
+        ),
+        TypeError,
+        "the dtype of the model, float32, got bfloat16",
+    ),
     "positions": (lambda: dataclasses.replace(SPEC, positions="rotary"), ValueError, "`positions` must be"),
 }
 

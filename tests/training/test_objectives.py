@@ -23,7 +23,12 @@ def test_against_scipy():
 def test_door(fn):
     with pytest.raises(ValueError, match="without the last axis"):
         fn(jnp.zeros((4, 3)), jnp.zeros(3, int))
-    with pytest.raises(TypeError, match="`labels` must be integers"):
+    with pytest.raises(TypeError, match="`labels` must be an array of integers"):
         fn(jnp.zeros((4, 3)), jnp.zeros(4))
     with pytest.raises(TypeError, match="`logits`"):
         fn(jnp.zeros((4, 3), int), jnp.zeros(4, int))
+    with pytest.raises(TypeError, match="`logits`"):
+        fn([[0.0, 1.0]], jnp.zeros(1, int))
+    for wrong in (-1, 3):
+        with pytest.raises(ValueError, match=f"0 … 2, got {wrong}"):
+            fn(jnp.zeros((1, 3)), jnp.array([wrong]))

@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 import pytest
 from flax import nnx
 
 from rc_jax import network, training
 from rc_jax.attention import AttentionSpec
-from rc_jax.training import lanes, trainer
+from rc_jax.training import inputs, lanes, storage, trainer
 
 SPEC = training.ModelSpec(
     stack=network.StackSpec(attention=AttentionSpec(d_model=4, heads=1), depth=1, skip=True),
@@ -99,11 +100,14 @@ def test_settings_of_a_seed_start_alike_and_seeds_do_not():
     assert (start[0] != start[1]).all()
 
 
-def test_one_program_serves_every_interval_and_every_value():
-    before = trainer._advance._cache_size()
+def test_one_program_serves_every_interval_every_value_and_a_run_taken_up(tmp_path):
+    run(2)
+    before = trainer._advance._cache_size(), trainer._observed._cache_size(), trainer._start._cache_size()
     run(5, every=2)
     run(3, settings=jax.tree.map(lambda leaf: leaf + 0.1, SETTINGS))
-    assert trainer._advance._cache_size() <= before + 1
+    run(2, folder=tmp_path)
+    run(4, folder=tmp_path)  # taken up again
+    assert (trainer._advance._cache_size(), trainer._observed._cache_size(), trainer._start._cache_size()) == before
 
 
 def test_the_same_program_lowers_for_cpu_cuda_and_tpu():
@@ -178,6 +182,60 @@ def test_a_lane_that_breaks_stops_alone(caplog):
             assert f"seed {seed}, setting {setting} stopped at step {step}" in caplog.text
 
 
+def test_where_all_lanes_have_stopped_nothing_more_is_computed(monkeypatch):
+    found = run(2, settings=SETTINGS | {"rate": jnp.full(2, jnp.inf)})
+    assert (found.failed == 0).all()
+    advance, calls = trainer._advance, []
+    monkeypatch.setattr(trainer, "_advance", lambda *args: calls.append(args) or advance(*args))
+    found = run(8, settings=SETTINGS | {"rate": jnp.full(2, jnp.inf)})
+    assert len(calls) == 1
+    assert found.step.tolist() == [0, 2, 4, 6, 8]
+    assert np.isnan(found.metrics["loss"]).all()
+
+
+def test_a_learned_scale_moves_integers_are_observed_and_data_are_carried():
+    """Here with an optimiser that wants the loss itself, and data that `batches` and `observe` carry."""
+    data = jax.random.randint(jax.random.key(1), (12, 3), 0, 5)
+    found = training.train(
+        lambda key, setting: training.Transformer(SPEC, key, scale=setting["start"]),
+        lambda model, batch, setting: training.cross_entropy(jax.vmap(model)(batch), jnp.sort(batch)),
+        training.shuffled(data, 4), jax.random.key(0), steps=8, every=4, settings={"start": jnp.array([0.5, 4.0])},
+        optimiser=optax.chain(optax.adam(0.02), optax.contrib.reduce_on_plateau(patience=1)),
+        observe=jax.tree_util.Partial(
+            lambda data, model, setting: {"scale": model.scale()[0], "right": jnp.argmax(model(data[0]), axis=-1)}, data
+        ),
+    )  # fmt: skip
+    scale = found.metrics["scale"][0]
+    np.testing.assert_allclose(scale[:, 0], [0.5, 4.0], rtol=1e-6)
+    assert (np.abs(scale[:, -1] - scale[:, 0]) > 1e-3).all()
+    assert found.metrics["right"].shape == (1, 2, 3, 3)
+    np.testing.assert_array_equal(
+        found.metrics["right"][:, :, -1], found.map(lambda model, setting: jnp.argmax(model(data[0]), axis=-1))
+    )
+
+
+@pytest.mark.usefixtures("x64")
+def test_double_precision_is_kept_and_not_mixed_with_single(tmp_path):
+    found = run(2, settings={name: values.astype(float) for name, values in SETTINGS.items()}, folder=tmp_path)
+    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(found.model()))} == {jnp.dtype("float64")}
+    digits = np.abs(found.metrics["loss"][:, :, 1] - found.metrics["loss"][:, :, 1].astype(np.float32))
+    assert (digits > 0).all()
+    with jax.enable_x64(False), pytest.raises(ValueError, match="another model or optimiser"):
+        run(4, folder=tmp_path)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e25])
+def test_gradient_norms_neither_vanish_nor_overflow(size):
+    found = training.train(
+        lambda key, setting: nnx.Linear(3, 1, rngs=nnx.Rngs(key)),
+        lambda model, batch, setting: size * jnp.sum(model.kernel[...] * batch),
+        lambda key, step: jnp.array([[2.0], [-3.0], [6.0]]), jax.random.key(0), steps=1, every=1,
+        optimiser=optax.sgd(0.0),
+    )  # fmt: skip
+    assert found.failed == -1
+    np.testing.assert_allclose(found.metrics["gradient_norm"][0, 0, 1] / size, 7, rtol=1e-5)
+
+
 def test_a_run_goes_on_where_it_was_and_ends_with_the_same_numbers(tmp_path):
     whole = run(6)
     run(4, folder=tmp_path)
@@ -219,14 +277,87 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
     assert lines == [0, 2, 4, 6]
 
 
+DAMAGE = {
+    "a line": lambda folder: rewrite(folder / "metrics.jsonl", '"step": 2', '"st'),
+    "all lines": lambda folder: (folder / "metrics.jsonl").unlink(),
+    "identity": lambda folder: (folder / "run.json").write_text(""),
+    "checkpoint": lambda folder: [file.write_bytes(b"") for file in (folder / "state").rglob("*") if file.is_file()],
+}
+
+
+def rewrite(path, old, new):
+    path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_folder_is_refused_and_says_what_to_do(kind, tmp_path):
+    run(4, folder=tmp_path)
+    DAMAGE[kind](tmp_path)
+    with pytest.raises(training.Damaged, match="delete it to begin again"):
+        run(6, folder=tmp_path)
+
+
+def test_a_folder_is_for_one_training_at_a_time(tmp_path):
+    run(2, folder=tmp_path)
+
+    calls = []
+    with pytest.MonkeyPatch.context() as patch:
+        record = storage.Folder.record
+
+        def intrude(self, line, state, *, last):
+            if not calls:
+                calls.append(line)
+                with pytest.raises(ValueError, match="in use by another training"):
+                    run(4, folder=tmp_path)
+            record(self, line, state, last=last)
+
+        patch.setattr(storage.Folder, "record", intrude)
+        run(4, folder=tmp_path)
+    assert calls
+
+
+def test_what_was_only_tried_binds_nobody(tmp_path):
+    def broken(key, step):
+        raise NameError("a slip")
+
+    with pytest.raises(NameError):
+        training.train(build, loss, broken, jax.random.key(0), steps=2, every=2, settings=SETTINGS,
+                       optimiser=adam, folder=tmp_path)  # fmt: skip
+    assert run(2, every=1, folder=tmp_path).step.tolist() == [0, 1, 2]
+
+
+def test_ordinary_layers_are_known_again(tmp_path):
+    """Their static half holds functions, whose addresses change from process to process."""
+    graph = nnx.split(nnx.Linear(1, 1, rngs=nnx.Rngs(0)))[0]
+    assert " at 0x" in repr(graph)
+    lanes_ = [jnp.zeros(1)]
+    one, other = (
+        inputs.identity(text, lanes_, {}, jax.random.key(0), {}, 1, 1)
+        for text in (Text(repr(graph)), Text(repr(graph).replace(" at 0x", " at 0x1f")))
+    )
+    assert one == other
+
+
+class Text:
+    """Something whose repr is a given text."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def __repr__(self):
+        return self.text
+
+
 def test_a_folder_refuses_another_training(tmp_path):
     run(2, folder=tmp_path)
     for change, name in (
-        ({"seeds": 1}, "seeds"),
-        ({"every": 1}, "every"),
-        ({"settings": jax.tree.map(lambda leaf: 2 * leaf, SETTINGS)}, "settings"),
+        ({"seeds": 1}, "model or optimiser|another number of seeds"),
+        ({"every": 1}, "another every"),
+        ({"settings": jax.tree.map(lambda leaf: 2 * leaf, SETTINGS)}, "another setting"),
+        ({"observe": None}, "another observation"),
+        ({"optimiser": optax.sgd(0.1)}, "another model or optimiser"),
     ):
-        with pytest.raises(ValueError, match=f"another {name}"):
+        with pytest.raises(ValueError, match=name):
             run(2, folder=tmp_path, **change)
     with pytest.raises(ValueError, match="at least 2, the step that"):
         run(1, folder=tmp_path)
@@ -271,12 +402,42 @@ def test_a_killed_process_is_taken_up(tmp_path):
         ({"seeds": 0}, ValueError, "`seeds`"),
         ({"every": 0}, ValueError, "`every`"),
         ({"optimiser": 0.1}, TypeError, "`optimiser`"),
-        ({"observe": lambda model, setting: {"loss": jnp.zeros(())}}, ValueError, "none of them named"),
+        ({"observe": lambda model, setting: {"loss": jnp.zeros(())}}, ValueError, "otherwise than step, loss"),
+        ({"observe": lambda model, setting: {"a": {"b": jnp.zeros(())}}}, TypeError, "dict of named arrays"),
+        ({"observe": lambda model, setting: jnp.zeros(())}, TypeError, "dict of named arrays"),
+        ({"optimiser": lambda setting: setting["rate"]}, TypeError, "`optimiser` must make"),
+        ({"settings": {"name": ["a"]}}, TypeError, "`settings` must hold arrays of numbers"),
+        ({"folder": 3}, TypeError, "`folder` must be a path"),
+        ({"folder": __file__}, ValueError, "`folder` must be a folder"),
+        ({"steps": 2**31}, ValueError, "`steps`"),
     ],
 )
 def test_door(options, error, text):
     with pytest.raises(error, match=text):
-        run(2, **options)
+        run(**{"steps": 2} | options)
+
+
+class Unhashable:
+    __hash__ = None
+
+    def __call__(self, model, batch, setting):
+        return loss(model, batch, setting)
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"build": lambda key, setting: jnp.zeros(2)}, TypeError, "`build` must return a flax.nnx.Module"),
+        ({"build": lambda key, setting: nnx.Dropout(0.5)}, ValueError, "an nnx.Param to train"),
+        ({"loss": Unhashable()}, TypeError, "`loss` must be hashable"),
+        ({"batches": jnp.zeros(2)}, TypeError, "`batches` must be a function"),
+    ],
+)
+def test_door_of_functions(changes, error, text):
+    given = {"build": build, "loss": loss, "batches": batches} | changes
+    with pytest.raises(error, match=text):
+        training.train(**given, key=jax.random.key(0), steps=1, every=1, optimiser=adam, settings=SETTINGS)
 
 
 def test_key_must_be_typed():

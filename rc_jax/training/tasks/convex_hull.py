@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Integer
 
 from rc_jax import _checks
@@ -70,7 +71,7 @@ def on_hull(points: Float[Array, "point 2"]) -> Bool[Array, " point"]:
         points: n points of the plane.
 
     Raises:
-        TypeError, ValueError: not a floating-point array of shape (n, 2).
+        TypeError, ValueError: not a floating-point array of shape (n, 2), or points that are not finite.
 
     Example:
         >>> import jax.numpy as jnp
@@ -79,12 +80,17 @@ def on_hull(points: Float[Array, "point 2"]) -> Bool[Array, " point"]:
     """
     if points.shape[1] != 2:
         raise ValueError(f"`points` must have 2 coordinates each, got {_checks.describe(points)}")
+    known = _checks.concrete(points)
+    if known is not None and not np.isfinite(known.astype(float)).all():
+        raise ValueError("`points` must be finite, got some that are not")
     return _on_hull(points)
 
 
 @jax.jit
 def _on_hull(points: Array) -> Array:
     apart = points[None] - points[:, None]
+    size = jnp.max(jnp.abs(apart))
+    apart = apart / jnp.where(size > 0, size, 1)  # products of tiny or huge distances would vanish or overflow
     x, y = apart[..., 0], apart[..., 1]
     left = x[:, :, None] * y[:, None, :] - y[:, :, None] * x[:, None, :] > 0
     same = jnp.eye(points.shape[0], dtype=bool)

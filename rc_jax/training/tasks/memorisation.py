@@ -14,8 +14,10 @@ def memorisation(
 ) -> tuple[Integer[Array, "sequence token"], Integer[Array, "sequence token"]]:
     """Sequences of random symbols, every token with a random label of its own, 0 or 1.
 
-    Nothing tells a label but the sequence it stands in and its place there, so that whoever gets more than half of them
-    right has kept them. There is no test set: what was memorised is asked of the same sequences.
+    Nothing can be learnt, only kept: labels say nothing about sequences not yet seen, and there is no test set. What
+    must be kept of a sequence depends on the sizes. Where a symbol seldom comes twice at one place, symbol and place
+    are enough and no other token need be looked at: with the default sizes and 500 sequences, the most frequent label
+    of each (symbol, place) is right in about three quarters of cases, that of each symbol in little more than half.
 
     Args:
         key: a typed key; the same key gives the same sequences and labels.
