@@ -97,6 +97,12 @@ def _package_code() -> str:
 
 def _helpers(source: str) -> list[Path]:
     """Files of `experiments` that a figure imports, those that compute."""
+    return _imported(source, os.stat(source).st_mtime_ns)
+
+
+@functools.cache
+def _imported(source: str, changed: int) -> list[Path]:
+    """What `_helpers` says; the report asks it of every figure after each, so a file is read again when it changes."""
     names = set()
     for node in ast.walk(ast.parse(Path(source).read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -111,6 +117,11 @@ def _helpers(source: str) -> list[Path]:
 
 def _meaning(path: Path, skip: tuple[str, ...] = ()) -> str:
     """A module's syntax tree as text, without the top-level names in `skip`; the plain text where it does not parse."""
+    return _tree(path, skip, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _tree(path: Path, skip: tuple[str, ...], changed: int) -> str:
     text = path.read_text(encoding="utf-8")
     try:
         tree = ast.parse(text)

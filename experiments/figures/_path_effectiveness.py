@@ -94,7 +94,7 @@ def study(task: Task, key: jax.Array, seeds: int) -> Data:
     for name, values in measured.items():
         data[name] = np.where(lost.reshape((-1,) + (1,) * (values.ndim - 2)), np.nan, values[:, 0])
     found = baselines(np.asarray(train[1]), np.asarray(test[1]), task.outputs)
-    return data | found | {"symbol": by_symbol(train, test, task.outputs) if task.symbols else np.asarray(np.nan)}
+    return data | found | ({"symbol": by_symbol(train, test, task.outputs)} if task.symbols else {})
 
 
 def by_symbol(train: Pair, test: Pair, labels: int) -> np.ndarray:

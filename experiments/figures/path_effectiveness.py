@@ -127,16 +127,17 @@ def _plot_kept(ax: Axes, found: Data, names: tuple[str, ...], title: str) -> Non
         look = style.cycle(index)
         lengths = np.arange(middle.size)
         style.bands(ax, lengths, low, middle, high, color=look["color"], label=LABELS[name], marker=look["marker"])
-    for name, value, meaning, dash in (
-        ("whole network", float(np.nanmedian(found["network"])), "theory", 0),
-        ("majority, by place", float(found["place"]), "reference", 1),
-        ("majority, by symbol", float(found["symbol"]), "published", 1),
-        ("majority", float(found["majority"]), "reference", 2),
-        ("random guess", float(found["chance"]), "reference", 3),
+    for label, name, meaning, dash in (
+        ("whole network", "network", "theory", 0),
+        ("majority, by place", "place", "reference", 1),
+        ("majority, by symbol", "symbol", "published", 1),
+        ("majority", "majority", "reference", 2),
+        ("random guess", "chance", "reference", 3),
     ):
-        if np.isnan(value):  # points of the plane are no symbols
+        if name not in found:  # points of the plane are no symbols
             continue
-        label, look = name if "exact" in names else None, {"color": style.colour(meaning), "linewidth": 1.1}
+        value = float(np.nanmedian(found[name]))
+        label, look = label if "exact" in names else None, {"color": style.colour(meaning), "linewidth": 1.1}
         ax.axhline(value, linestyle=style.DASHES[dash], label=label, zorder=1, **look)
     ax.set_ylim(-0.02, 1.04)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -222,7 +223,7 @@ def _at_the_end(sense: str, key: str, words: str, tasks: list[tuple[str, dict[st
     over = np.array(
         [
             np.nanmean(found[key][:, -1])
-            - np.nanmax([found[name] for name in ("chance", "majority", "place", "symbol")])
+            - max(found[name] for name in ("chance", "majority", "place", "symbol") if name in found)
             for _, found in tasks
         ]
     )

@@ -69,7 +69,7 @@ def made_up():
         found["cumulative"] = np.array([0.2, 0.5, 0.9, 0.98, 0.99, 0.99, 0.99])[None] + seeds
         found |= {"network": np.array([0.985, 0.99]), "error": np.array([1e-7, 2e-7])}
         found |= {"chance": np.asarray(0.1), "majority": np.asarray(0.1), "place": np.asarray(0.3)}
-        found["symbol"] = np.asarray(np.nan if index else 0.2)
+        found |= {} if index else {"symbol": np.asarray(0.2)}
         found |= {"step": np.arange(3), "loss": np.ones((2, 2)), "accuracy": np.ones((2, 3))}
         found |= {"failed": np.array([-1, -1]), "stated": np.asarray(index == 0)}
         data |= {f"{index}_{name}": values for name, values in found.items()}
