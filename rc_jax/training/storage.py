@@ -67,8 +67,7 @@ class Folder:
         except Exception as error:
             raise self._damaged(f"its checkpoint cannot be read ({type(error).__name__})") from error
         _write_whole(self.path / METRICS, "".join(_text(line) for line in lines))
-        # Through NumPy, for restored arrays are bound to a device and would be another argument to the compiler.
-        return step, tree.unflatten([jnp.asarray(np.asarray(found[name])) for name in _named(leaves)]), lines
+        return step, tree.unflatten([_unbound(found[name]) for name in _named(leaves)]), lines
 
     def record(self, line: dict[str, Any], state: PyTree, *, last: bool) -> None:
         """Add one line of metrics; replace the checkpoint where the last one is old, or this is the end."""
@@ -104,6 +103,14 @@ class Folder:
 def _named(leaves: list[Any]) -> dict[str, Any]:
     """Leaves under names that keep their order."""
     return {f"{index:05d}": leaf for index, leaf in enumerate(leaves)}
+
+
+def _unbound(leaf: Any) -> Any:
+    """A restored array that is bound to no device, as bound ones would be another argument to the compiler."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        data = jnp.asarray(np.asarray(jax.random.key_data(leaf)))
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+    return jnp.asarray(np.asarray(leaf))
 
 
 def _text(line: dict[str, Any]) -> str:

@@ -316,6 +316,23 @@ def test_a_folder_is_for_one_training_at_a_time(tmp_path):
     assert calls
 
 
+def test_a_model_that_carries_keys_is_taken_up(tmp_path):
+    class Keyed(nnx.Module):
+        def __init__(self, key):
+            self.rngs = nnx.Rngs(key)
+            self.inner = nnx.Linear(1, 1, rngs=self.rngs)
+
+    def keyed(steps, **options):
+        return training.train(
+            lambda key, setting: Keyed(key), lambda model, x, setting: jnp.mean((model.inner(x) - x) ** 2),
+            lambda key, step: jax.random.normal(jax.random.fold_in(key, step), (2, 1)), jax.random.key(0),
+            steps=steps, every=1, optimiser=optax.sgd(0.1), **options,
+        )  # fmt: skip
+
+    keyed(1, folder=tmp_path)
+    np.testing.assert_array_equal(keyed(2, folder=tmp_path).metrics["loss"], keyed(2).metrics["loss"])
+
+
 def test_what_was_only_tried_binds_nobody(tmp_path):
     def broken(key, step):
         raise NameError("a slip")
