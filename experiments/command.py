@@ -85,7 +85,7 @@ def _run(arguments: Arguments, package: str) -> int:
     stopped = 0
     previous = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        for entry in make_all(run, names, registry):
+        for entry in make_all(run, names, registry, package):
             made.append(entry)
     except Stopped as stop:
         stopped = stop.number

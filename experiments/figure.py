@@ -29,12 +29,16 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class About:
-    """What a reader is told: title, honest caption, formula in plain text, and minutes on two cores for each preset."""
+    """What a reader is told: title, honest caption, formula in plain text, and minutes on two cores for each preset.
+
+    `alone`: it measures time, so that nothing else may run beside it.
+    """
 
     title: str
     caption: str
     formula: str
     minutes: Mapping[str, float]
+    alone: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from experiments import record, report, store, style, unfinished
+from experiments import ahead, record, report, store, style, unfinished
 from experiments.figure import Broken, Figure, Registry, Unavailable, cost
 from experiments.record import DONE, FAILED, UNAVAILABLE, Entry
 
@@ -55,20 +55,59 @@ class Run:
         return shlex.join(words)
 
 
-def make_all(run: Run, names: list[str], registry: Registry) -> Iterator[Entry]:
-    """Make the named figures in order, yielding each entry once it is recorded and the report shows it."""
+def make_all(run: Run, names: list[str], registry: Registry, package: str = "experiments.figures") -> Iterator[Entry]:
+    """Make the named figures in order, yielding each entry once it is recorded and the report shows it.
+
+    On two cores a second process computes the dear ones meanwhile: see `experiments.ahead`.
+    """
     store.tidy(run.folder)
     clock = Clock({name: cost(registry[name], run.preset) for name in names})
-    with tqdm(total=len(names), disable=None, bar_format=BAR, file=sys.stderr) as bar:
-        for done, name in enumerate(names):
+    stored = {name for name in names if _is_stored(run, name, registry[name])}
+    with (
+        ahead.helper(run, names, registry, package) as helper,
+        tqdm(total=len(names), disable=None, bar_format=BAR, file=sys.stderr) as bar,
+    ):
+        for done, name in enumerate(_in_turn(run, names, registry, helper)):
             bar.set_description_str(f"{done} of {len(names)} figures, {clock.left()} left, now {name}")
             start = time.perf_counter()
             entry = make(run, name, registry[name])
+            if entry.reused and name not in stored:  # by the second process, for this run
+                entry = dataclasses.replace(entry, reused=False)
             refresh(run, registry, entry)
             clock.finish(name, time.perf_counter() - start, worked=entry.status == DONE and not entry.reused)
             bar.update()
             tqdm.write(_line(entry), file=sys.stderr)
             yield entry
+
+
+def _in_turn(run: Run, names: list[str], registry: Registry, helper: ahead.Helper) -> Iterator[str]:
+    """The names, each while its figure is claimed by this process; what the other one is at comes when it is done.
+
+    Figures that must run alone come last, when the other process has ended.
+    """
+    last = [name for name in names if ahead.alone(registry, name)] if helper.working else []
+    waiting = [name for name in names if name not in last]
+    while waiting:
+        for name in waiting:
+            figure = registry[name]
+            held = None if isinstance(figure, Broken) else helper.claim(run.stem(name, figure))
+            if held is None and not isinstance(figure, Broken):
+                continue
+            waiting.remove(name)
+            try:
+                yield name
+            finally:
+                if held is not None:
+                    held.close()
+            break
+        else:
+            time.sleep(0.1)
+    helper.stop()
+    yield from last
+
+
+def _is_stored(run: Run, name: str, figure: Figure | Broken) -> bool:
+    return not isinstance(figure, Broken) and (run.folder / "data" / f"{run.stem(name, figure)}.json").exists()
 
 
 BAR = "{desc} |{bar:20}| {elapsed} gone"

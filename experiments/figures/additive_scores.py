@@ -30,6 +30,7 @@ ABOUT = About(
     ),
     formula="dot: α q·k;   additive: α vᵀtanh(q + k);   α = 1 or 1/√d_k",
     minutes={"smoke": 0.15, "quick": 0.9, "full": 90.0},
+    alone=True,
 )
 SIDES = tuple((kind, scaled) for kind in KINDS for scaled in (False, True))
 NAMES = ("dot, α = 1", "dot, α = 1/√d_k", "additive, α = 1", "additive, α = 1/√d_k")

@@ -32,6 +32,7 @@ ABOUT = About(
     ),
     formula="2n²d, 1, 1;   2nd², n, n;   knd², 1, 2(n − 1)/(k − 1) or log_k n;   window 2knd, 1, 2(n − 1)/(k − 1)",
     minutes={"smoke": 0.1, "quick": 0.35, "full": 2.0},
+    alone=True,
 )
 Data = Mapping[str, np.ndarray]
 

@@ -29,6 +29,7 @@ ABOUT = About(
     ),
     formula="2 n² d = 2 n d d_head at n = d_head;   causal: 2 n d (d_head + chunk), n = d_head + chunk",
     minutes={"smoke": 0.1, "quick": 0.35, "full": 3.0},
+    alone=True,
 )
 SIDES = {
     "softmax": ("softmax, pairs", "softmax"), "pairs": ("linear, pairs", "linear"),

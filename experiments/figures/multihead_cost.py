@@ -28,6 +28,7 @@ ABOUT = About(
     ),
     formula="2 s² h for QKᵀ and PV + 4 s h² for projections, equal at s = 2h;   + s h + a s (4s − 1) other operations",
     minutes={"smoke": 0.1, "quick": 0.4, "full": 2.0},
+    alone=True,
 )
 PUBLISHED = (256, 768, 12)  # tokens, width, heads
 PARTS = ("projections", "scores", "softmax", "values")

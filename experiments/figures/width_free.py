@@ -29,6 +29,7 @@ ABOUT = About(
     ),
     formula="A = T Q,  Q W_O ≅ B:  X' = T B,  B lower triangular, N(0, σ²) below a diagonal of σ √χ²_(d−i)",
     minutes={"smoke": 0.3, "quick": 1.0, "full": 10.0},
+    alone=True,
 )
 
 KINDS = {"pure": "attention", "skip": "skip"}
