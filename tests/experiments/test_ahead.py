@@ -28,8 +28,11 @@ def noting(folder, then=""):
 
 
 def wait_for(figures, name):
-    seen = f"pathlib.Path({str(figures.count)!r})"
-    return noting(figures.folder, f"while {name!r} not in {seen}.read_text():\n    time.sleep(0.05)")
+    return noting(figures.folder, until(f"{name!r} in pathlib.Path({str(figures.count)!r}).read_text()"))
+
+
+def until(condition):
+    return f"end = time.time() + 180\nwhile not {condition}:\n    assert time.time() < end\n    time.sleep(0.05)"
 
 
 def run(figures, out):
@@ -50,7 +53,7 @@ def test_dear_figures_are_computed_meanwhile_and_once(shared, tmp_path, capsys):
 
 def test_a_process_that_dies_is_not_missed(shared, tmp_path):
     die = noting(shared.folder, "if sys.argv[0].endswith('ahead.py'):\n    (place / 'died').touch()\n    os._exit(3)")
-    wait = noting(shared.folder, "while not (place / 'died').exists():\n    time.sleep(0.05)")
+    wait = noting(shared.folder, until("(place / 'died').exists()"))
     shared.add("cheap", compute=wait, minutes=0.1).add("dear", compute=die, minutes=2.0)
     assert run(shared, tmp_path / "out") == 0
     assert sorted(shared.computed) == ["cheap", "dear", "dear"]
@@ -91,7 +94,7 @@ def test_it_ends_with_the_run_however_that_ends(shared, tmp_path):
     program = f"from experiments.command import main; main(['--out', {str(tmp_path / 'out')!r}], {shared.package!r})"
     first = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.DEVNULL)
     written = shared.folder / "pid"
-    deadline = time.time() + 60
+    deadline = time.time() + 180
     while not (written.exists() and written.read_text()):
         assert time.time() < deadline
         time.sleep(0.05)
