@@ -176,26 +176,27 @@ def _list(shares: np.ndarray) -> str:
 
 def claims(data: Data) -> list[Claim]:
     """What DCL21 says of the two points, and why: attention alone cannot keep a circle, for its step is unstable."""
-    dims, path = data["dims"], data["path"]
-    note = "; ".join(
-        text for dim, failed in zip(dims, data["failed"], strict=True) if (text := failures(failed, list(SWITCHES)))
-    )
+    widths = [f"d = {dim}" for dim in data["dims"]]
+    return [*_fates(data, widths), *_stability(data, widths)]
+
+
+def _every(widths: list[str]) -> list[str]:
+    return [f"{LABELS[name]}, {width}" for name in SWITCHES for width in widths]
+
+
+def _fates(data: Data, widths: list[str]) -> list[Claim]:
+    """Whether the step is learnt, and what becomes of the two points."""
+    path = data["path"]
+    note = "; ".join(text for failed in data["failed"] if (text := failures(failed, list(SWITCHES))))
     fate = first_events(path, COLLAPSED, LEFT)[0] == FATES.index("collapsed")
     share = fate.mean(axis=1)  # width, switch, before/after
     ends = (distances(path)[..., -1] < COLLAPSED).mean(axis=1)
-    widths = [f"d = {dim}" for dim in dims]
-    every = [f"{LABELS[name]}, {width}" for name in SWITCHES for width in widths]
-    with np.errstate(divide="ignore"):  # a point at the centre
-        size = np.abs(np.log(radii(path[..., -1, :, :, :]))).max(axis=(-1, -2))
-    round_share = (size < math.log(ON)).mean(axis=1).T.ravel()
     loss = np.median(data["error"][..., -1], axis=1).T.ravel()
-    exponent = np.median(data["exponent"][..., -1], axis=1)
-    tolerated = math.log(1 / ERROR) / (path.shape[-3] - 1)
-    theory = 1 + 4 * SHARPNESS / np.sinh(2 * SHARPNESS)
     rows = [
         on_range(
             "circle-learnt", "the step is learnt: loss (over radius²) below that of standing still", OWN,
-            f"< {float(data['still']):.2g}", loss, loss < data["still"], every, note=note or "medians over seeds",
+            f"< {float(data['still']):.2g}", loss, loss < data["still"], _every(widths),
+            note=note or "medians over seeds",
         ),
         on_range(
             "circle-untrained", "before training, without skip and MLP: the two points become one (most seeds)", DCL21,
@@ -214,17 +215,28 @@ def claims(data: Data) -> list[Claim]:
                 f"either is {LEFT:g} radii away; standard error up to {0.5 / path.shape[1] ** 0.5:.2f}",
             )
         )  # fmt: skip
-    rows.append(
-        on_range(
-            "circle-meet-first", "trained, attention only: the points meet before they leave (most seeds)", OWN,
-            "> 1/2 of seeds", share[:, 0, 1], share[:, 0, 1] > 0.5, widths, note="leave: 10 radii away",
-        )
-    )  # fmt: skip
     return [
         *rows,
         on_range(
+            "circle-meet-first", "trained, attention only: the points meet before they leave (most seeds)", OWN,
+            "> 1/2 of seeds", share[:, 0, 1], share[:, 0, 1] > 0.5, widths, note="leave: 10 radii away",
+        ),
+    ]  # fmt: skip
+
+
+def _stability(data: Data, widths: list[str]) -> list[Claim]:
+    """Whether roll-outs stay on the circle, and how fast errors grow there."""
+    path = data["path"]
+    with np.errstate(divide="ignore"):  # a point at the centre
+        size = np.abs(np.log(radii(path[..., -1, :, :, :]))).max(axis=(-1, -2))
+    round_share = (size < math.log(ON)).mean(axis=1).T.ravel()
+    exponent = np.median(data["exponent"][..., -1], axis=1)
+    tolerated = math.log(1 / ERROR) / (path.shape[-3] - 1)
+    theory = 1 + 4 * SHARPNESS / np.sinh(2 * SHARPNESS)
+    return [
+        on_range(
             "circle-followed", "the roll-out stays on the circle, within a factor of 2 of its radius (most seeds)", OWN,
-            "> 1/2 of seeds", round_share, round_share > 0.5, every,
+            "> 1/2 of seeds", round_share, round_share > 0.5, _every(widths),
         ),
         on_range(
             "circle-pure-unstable", "attention alone: an error of 1e-3 reaches the radius within the roll-out", OWN,

@@ -1,0 +1,62 @@
+"""What `train` refuses at the door."""
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from flax import nnx
+
+from rc_jax import training
+from tests.training.small import SETTINGS, adam, batches, build, loss, run
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"settings": {"scale": jnp.ones(2), "rate": jnp.ones(3)}}, ValueError, "one leading axis"),
+        ({"settings": {"scale": 1.0}}, ValueError, "one leading axis"),
+        ({"seeds": 0}, ValueError, "`seeds`"),
+        ({"every": 0}, ValueError, "`every`"),
+        ({"optimiser": 0.1}, TypeError, "`optimiser`"),
+        ({"observe": lambda model, setting: {"loss": jnp.zeros(())}}, ValueError, "otherwise than step, loss"),
+        ({"observe": lambda model, setting: {"a": {"b": jnp.zeros(())}}}, TypeError, "dict of named arrays"),
+        ({"observe": lambda model, setting: jnp.zeros(())}, TypeError, "dict of named arrays"),
+        ({"optimiser": lambda setting: setting["rate"]}, TypeError, "`optimiser` must make"),
+        ({"settings": {"name": ["a"]}}, TypeError, "`settings` must hold arrays of numbers"),
+        ({"folder": 3}, TypeError, "`folder` must be a path"),
+        ({"folder": __file__}, ValueError, "`folder` must be a folder"),
+        ({"steps": 2**31}, ValueError, "`steps`"),
+    ],
+)
+def test_door(options, error, text):
+    with pytest.raises(error, match=text):
+        run(**{"steps": 2} | options)
+
+
+class Unhashable:
+    __hash__ = None
+
+    def __call__(self, model, batch, setting):
+        return loss(model, batch, setting)
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"build": lambda key, setting: jnp.zeros(2)}, TypeError, "`build` must return a flax.nnx.Module"),
+        ({"build": lambda key, setting: nnx.Dropout(0.5)}, ValueError, "an nnx.Param to train"),
+        ({"loss": Unhashable()}, TypeError, "`loss` must be hashable"),
+        ({"batches": jnp.zeros(2)}, TypeError, "`batches` must be a function"),
+    ],
+)
+def test_door_of_functions(changes, error, text):
+    given = {"build": build, "loss": loss, "batches": batches} | changes
+    with pytest.raises(error, match=text):
+        training.train(**given, key=jax.random.key(0), steps=1, every=1, optimiser=adam, settings=SETTINGS)
+
+
+def test_key_must_be_typed():
+    with pytest.raises(TypeError, match="`key`"):
+        training.train(build, loss, batches, 0, steps=1, every=1, optimiser=optax.sgd(0.1))

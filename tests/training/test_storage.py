@@ -1,0 +1,196 @@
+"""Runs that are killed and taken up again, and folders that are damaged, in use, or another training's."""
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from rc_jax import training
+from rc_jax.training import storage, trainer
+from tests.training.small import SETTINGS, adam, build, loss, run
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+
+
+def test_a_run_goes_on_where_it_was_and_ends_with_the_same_numbers(tmp_path):
+    whole = run(6)
+    run(4, folder=tmp_path)
+    with (tmp_path / "metrics.jsonl").open("a") as file:  # as if killed between a record and its checkpoint
+        file.write(json.dumps({"step": 6, "loss": 0}) + '\n{"step": 8, "lo')
+    again = run(6, folder=tmp_path)
+    for name, values in whole.metrics.items():
+        np.testing.assert_array_equal(again.metrics[name], values)
+    np.testing.assert_array_equal(again.model(1, 1).embedding[...], whole.model(1, 1).embedding[...])
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 2, 4, 6]
+    np.testing.assert_array_equal(lines[2]["loss"], np.asarray(whole.metrics["loss"][:, :, 2]))
+    assert len(list((tmp_path / "state").iterdir())) == 1
+    finished = run(6, folder=tmp_path)
+    np.testing.assert_array_equal(finished.metrics["loss"], whole.metrics["loss"])
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
+    class Killed(Exception):
+        pass
+
+    with pytest.MonkeyPatch.context() as patch:
+        steps = []
+
+        def advance(*args):
+            steps.append(args)
+            if len(steps) == 2:
+                raise Killed
+            return trainer_advance(*args)
+
+        trainer_advance = trainer._advance
+        patch.setattr(trainer, "_advance", advance)
+        with pytest.raises(Killed):
+            run(6, folder=tmp_path)
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+    again = run(6, folder=tmp_path)
+    np.testing.assert_array_equal(again.metrics["loss"], run(6).metrics["loss"])
+    lines = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines == [0, 2, 4, 6]
+
+
+DAMAGE = {
+    "a line": lambda folder: rewrite(folder / "metrics.jsonl", '"step": 2', '"st'),
+    "all lines": lambda folder: (folder / "metrics.jsonl").unlink(),
+    "identity": lambda folder: (folder / "run.json").write_text(""),
+    "checkpoint": lambda folder: [file.write_bytes(b"") for file in (folder / "state").rglob("*") if file.is_file()],
+}
+
+
+def rewrite(path, old, new):
+    path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_folder_is_refused_and_says_what_to_do(kind, tmp_path):
+    run(4, folder=tmp_path)
+    DAMAGE[kind](tmp_path)
+    with pytest.raises(training.Damaged, match="delete it to begin again"):
+        run(6, folder=tmp_path)
+
+
+def test_a_folder_is_for_one_training_at_a_time(tmp_path):
+    run(2, folder=tmp_path)
+
+    calls = []
+    with pytest.MonkeyPatch.context() as patch:
+        record = storage.Folder.record
+
+        def intrude(self, line, state, *, last):
+            if not calls:
+                calls.append(line)
+                with pytest.raises(ValueError, match="in use by another training"):
+                    run(4, folder=tmp_path)
+            record(self, line, state, last=last)
+
+        patch.setattr(storage.Folder, "record", intrude)
+        run(4, folder=tmp_path)
+    assert calls
+
+
+def test_a_model_that_carries_keys_is_taken_up(tmp_path):
+    class Keyed(nnx.Module):
+        def __init__(self, key):
+            self.rngs = nnx.Rngs(key)
+            self.inner = nnx.Linear(1, 1, rngs=self.rngs)
+
+    def keyed(steps, **options):
+        return training.train(
+            lambda key, setting: Keyed(key), lambda model, x, setting: jnp.mean((model.inner(x) - x) ** 2),
+            lambda key, step: jax.random.normal(jax.random.fold_in(key, step), (2, 1)), jax.random.key(0),
+            steps=steps, every=1, optimiser=optax.sgd(0.1), **options,
+        )  # fmt: skip
+
+    keyed(1, folder=tmp_path)
+    np.testing.assert_array_equal(keyed(2, folder=tmp_path).metrics["loss"], keyed(2).metrics["loss"])
+
+
+def test_what_was_only_tried_binds_nobody(tmp_path):
+    def broken(key, step):
+        raise NameError("a slip")
+
+    with pytest.raises(NameError):
+        training.train(build, loss, broken, jax.random.key(0), steps=2, every=2, settings=SETTINGS,
+                       optimiser=adam, folder=tmp_path)  # fmt: skip
+    assert run(2, every=1, folder=tmp_path).step.tolist() == [0, 1, 2]
+
+
+ORDINARY = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.training.test_storage import ordinary
+ordinary(2, {folder!r})
+"""
+
+
+def ordinary(steps, folder):
+    return training.train(
+        lambda key, setting: nnx.Linear(1, 1, rngs=nnx.Rngs(key)),
+        lambda model, x, setting: jnp.mean((model(x) - x) ** 2), lambda key, step: jnp.ones((2, 1)), jax.random.key(0),
+        steps=steps, every=1, optimiser=optax.sgd(0.1), folder=folder,
+    )  # fmt: skip
+
+
+def test_ordinary_layers_are_known_again_in_another_process(tmp_path):
+    """Their static half holds functions, whose addresses change from process to process."""
+    assert " at 0x" in repr(nnx.split(nnx.Linear(1, 1, rngs=nnx.Rngs(0)))[0])
+    program = ORDINARY.format(root=str(ROOT), folder=str(tmp_path))
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert ordinary(4, tmp_path).step.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_folder_refuses_another_training(tmp_path):
+    run(2, folder=tmp_path)
+    for change, name in (
+        ({"seeds": 1}, "model or optimiser|another number of seeds"),
+        ({"every": 1}, "another every"),
+        ({"settings": jax.tree.map(lambda leaf: 2 * leaf, SETTINGS)}, "another setting"),
+        ({"observe": None}, "another observation"),
+        ({"optimiser": optax.sgd(0.1)}, "another model or optimiser"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            run(2, folder=tmp_path, **change)
+    with pytest.raises(ValueError, match="at least 2, the step that"):
+        run(1, folder=tmp_path)
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {root!r})
+import jax
+from tests.training.small import run
+run(4000, folder={folder!r}, every=2, checkpoint_seconds=0)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_taken_up(tmp_path):
+    folder = tmp_path / "run"
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM.format(root=str(ROOT), folder=str(folder))])
+    metrics = folder / "metrics.jsonl"
+    deadline = time.time() + 120
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 4):
+        assert process.poll() is None, "the training ended before it could be killed"
+        assert time.time() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    reached = metrics.read_text().count("\n")
+    steps = 2 * reached + 6
+    again, whole = run(steps, folder=folder), run(steps)
+    for name, values in whole.metrics.items():
+        np.testing.assert_allclose(again.metrics[name], values, rtol=1e-4, atol=1e-5)  # 8 devices here, 1 there
+    assert again.step.tolist() == list(range(0, steps + 1, 2))
