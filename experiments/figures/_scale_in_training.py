@@ -147,11 +147,10 @@ class Lanes:
             lambda weights: self.loss(nnx.merge(graph, weights, rest), held_out, setting)
         )(weights)
         layers = nnx.merge(graph, gradient, rest).layers().attention
-        every = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradient))
         return {
             "held_out": value,
-            "gradient": jnp.sqrt(every),
-            "query_key_gradient": jnp.sqrt(jnp.sum(jnp.square(layers.query)) + jnp.sum(jnp.square(layers.key))),
+            "gradient": optax.tree.norm(gradient),
+            "query_key_gradient": optax.tree.norm((layers.query, layers.key)),
             "alpha": jnp.exp(jnp.mean(model.log_scale[...])) / self.unit,
             "spread": self.spread(model, held_out[0][:SPREAD_EXAMPLES]),
         }
