@@ -130,7 +130,7 @@ def _plot_kept(ax: Axes, found: Data, names: tuple[str, ...], title: str) -> Non
     for label, name, meaning, dash in (
         ("whole network", "network", "theory", 0),
         ("majority, by place", "place", "reference", 1),
-        ("majority, by symbol", "symbol", "published", 1),
+        ("majority, by symbol", "symbol", "reference", 4),
         ("majority", "majority", "reference", 2),
         ("random guess", "chance", "reference", 3),
     ):
