@@ -54,7 +54,11 @@ def describe(value: Any) -> str:
         shape = ",".join(map(str, value.shape))
         return f"{value.dtype}[{shape}]" if value.ndim else f"{value.dtype} {concrete(value)}"
     text = repr(value)
-    return text if len(text) <= 200 else f"a {type(value).__name__}"
+    return text if len(text) <= 200 else _with_article(type(value))
+
+
+def _with_article(kind: type) -> str:
+    return f"{'an' if kind.__name__[0] in 'AEIO' else 'a'} {kind.__name__}"
 
 
 def concrete(value: Any) -> np.ndarray | None:
@@ -158,11 +162,9 @@ def scalar(check: Check) -> Check:
 
 def instance(kind: type) -> Check:
     """A check for a value of one type; a NumPy boolean counts as a boolean."""
-    article = "an" if kind.__name__[0] in "AEIO" else "a"
-
     def check(name: str, value: Any) -> None:
         if not isinstance(value, kind) and not (kind is bool and isinstance(value, np.bool_)):
-            raise TypeError(f"`{name}` must be {article} {kind.__name__}, got {describe(value)}")
+            raise TypeError(f"`{name}` must be {_with_article(kind)}, got {describe(value)}")
 
     return check
 

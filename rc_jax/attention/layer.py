@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from rc_jax import _checks
 from rc_jax.attention import decays, masks
 from rc_jax.attention import weights as kernels
+from rc_jax.attention.queries import log_tokens, pool, project, queries_and_keys, unit
 from rc_jax.attention.spec import FEATURED, AttentionParams, AttentionSpec, check_layer
 
 _TOKENS = _checks.float_array("token", "feature")
@@ -22,16 +23,18 @@ def scores(
     """The scaled scores (logits) of every query against every key.
 
     dot: α q_i·k_j; cosine: α q_i·k_j / (|q_i||k_j|); additive: α vᵀtanh(q_i + k_j); with q = x W_Q + b_Q and
-    k = x W_K + b_K. With `weights="linear"` queries and keys pass through φ first, the `feature_map` of `spec`; with
-    `"channel_decay"` a score is α Σ_c φ(q_i)_c φ(k_j)_c λ_c^(i−j) for j ≤ i and 0 for j > i. With a `rank` the keys are
-    the rows of E K, so there are `rank` columns instead of one for each token.
+    k = x W_K + b_K, both normalised and turned by their positions where `qk_norm` and `rotary` say so, and α times the
+    logarithm of the tokens seen where `scale_law` does. With `weights="linear"` queries and keys pass through φ first,
+    the `feature_map` of `spec`; with `"channel_decay"` a score is α Σ_c φ(q_i)_c φ(k_j)_c λ_c^(i−j) for j ≤ i and 0 for
+    j > i. With a `rank` the keys are the rows of E K, so there are `rank` columns instead of one for each token.
 
     Args:
         params: of one layer.
         x: tokens.
         spec: the layer.
         scale: α, a number or one per head. By default 1/√d_head for dot products (Vaswani et al. 2017, eq. 1), √d_head
-            for cosines (as nGPT uses; `rc_jax.scale.optimal_scale` derives a better one) and 1 for additive scores.
+            for cosines and for `qk_norm="unit"` (as nGPT uses; `rc_jax.scale.optimal_scale` derives a better one) and 1
+            for additive scores.
 
     Raises:
         ValueError: shapes that do not fit `spec`, or a `scale` that is not positive.
@@ -47,7 +50,7 @@ def scores(
     """
     check_layer(params, x, spec)
     check_scale_and_mask(scale, None, x, spec)
-    return _scores(params, x, spec, scale)
+    return _visible_scores(params, x, spec, scale)
 
 
 @_checks.guard(x=_TOKENS, scale=_checks.positive, mask=masks.check_mask)
@@ -140,27 +143,6 @@ def _attend(
     return out + params.output_bias[None] if spec.bias and params.output_bias is not None else out
 
 
-def project(
-    x: Float[Array, "token feature"],
-    weight: Float[Array, "head feature width"],
-    bias: Float[Array, "head width"] | None,
-    spec: AttentionSpec,
-) -> Float[Array, "head token width"]:
-    """Every head's linear map of every token: x W_h + b_h."""
-    out = jnp.einsum("nd,hdk->hnk", x, weight, precision=spec.precision)
-    return out if bias is None else out + bias[:, None]
-
-
-def pool(
-    rows: Float[Array, "head token width"], params: AttentionParams, spec: AttentionSpec
-) -> Float[Array, "head column width"]:
-    """What is attended to: the tokens' rows themselves, or, with a rank, E times them."""
-    if spec.rank is None:
-        return rows
-    assert params.pool is not None
-    return jnp.einsum("hrj,hjk->hrk", params.pool, rows, precision=spec.precision)
-
-
 def check_scale_and_mask(scale: ArrayLike | None, mask: Array | None, x: Array, spec: AttentionSpec) -> None:
     """Raise unless the scale is one number or one per head, and every token sees one under all masks together."""
     if scale is not None and jnp.shape(scale) not in ((), (spec.heads,)):
@@ -185,21 +167,33 @@ def check_scale_and_mask(scale: ArrayLike | None, mask: Array | None, x: Array, 
 
 def default_scale(spec: AttentionSpec) -> float:
     """The logit multiplier of a layer that is given none."""
+    if spec.qk_norm == "unit":
+        return spec.head_width**0.5
     return {"dot": spec.head_width**-0.5, "cosine": spec.head_width**0.5, "additive": 1.0}[spec.scores]
 
 
 @functools.partial(jax.jit, static_argnames="spec")
-def _scores(params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None) -> Array:
-    query, key = _queries_and_keys(params, x, spec)
+def _visible_scores(params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None) -> Array:
+    return _scores(
+        params, x, spec, scale, masks.combine(x.shape[0], causal_mask=spec.causal, radius=spec.window, extra=None)
+    )
+
+
+def _scores(
+    params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None, seen: Array | None
+) -> Array:
+    query, key = queries_and_keys(params, x, spec)
     factor = jnp.asarray(default_scale(spec) if scale is None else scale, x.dtype)
     if factor.ndim:
         factor = factor[:, None, None]
+    if spec.scale_law == "log_tokens":
+        factor = factor * log_tokens(x.shape[0], seen, x.dtype)[None]
     if spec.scores == "additive":
         assert params.score_vector is not None
         hidden = jnp.tanh(query[:, :, None] + key[:, None])
         return factor * jnp.einsum("hijk,hk->hij", hidden, params.score_vector, precision=spec.precision)
     if spec.scores == "cosine":
-        query, key = _unit(query), _unit(key)
+        query, key = unit(query), unit(key)
     if spec.weights in FEATURED:
         query, key = (kernels.FEATURES[spec.feature_map](each) for each in (query, key))
     if spec.weights == "channel_decay":
@@ -208,11 +202,6 @@ def _scores(params: AttentionParams, x: Array, spec: AttentionSpec, scale: Array
     # The factor goes into the queries: a compiler that fuses it with softmax's "minus the maximum" rounds the two
     # differently, and the exponential of the gap overflows when logits are large.
     return jnp.einsum("hik,hjk->hij", factor * query, key, precision=spec.precision)
-
-
-def _queries_and_keys(params: AttentionParams, x: Array, spec: AttentionSpec) -> tuple[Array, Array]:
-    query = project(x, params.query, params.query_bias if spec.bias else None, spec)
-    return query, pool(project(x, params.key, params.key_bias if spec.bias else None, spec), params, spec)
 
 
 @functools.partial(jax.jit, static_argnames="spec")
@@ -230,8 +219,8 @@ def _kernel(
     params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None, mask: Array | None
 ) -> Array:
     """The weights on what is attended to: the tokens, or with a rank the rows of E."""
-    seen = masks.combine(x.shape[0], causal_mask=spec.causal, radius=spec.window, extra=mask)
-    seen = None if seen is None else seen[None]
+    visible = masks.combine(x.shape[0], causal_mask=spec.causal, radius=spec.window, extra=mask)
+    seen = None if visible is None else visible[None]
     if spec.weights == "decay":
         assert params.decay is not None
         return decays.decay(params.decay, x.shape[0], seen)
@@ -241,17 +230,9 @@ def _kernel(
         return decays.gated_decay(gates, seen)
     if spec.weights in FEATURED and spec.feature_map == "exp":  # weights over their sum are softmax of logarithms
         rate = params.decay if spec.weights == "channel_decay" else None
-        rows, kernel = kernels.log_products(*_queries_and_keys(params, x, spec), rate), kernels.softmax
+        rows, kernel = kernels.log_products(*queries_and_keys(params, x, spec), rate), kernels.softmax
     else:
-        rows, kernel = _scores(params, x, spec, scale), kernels.FROM_SCORES[spec.weights]
+        rows, kernel = _scores(params, x, spec, scale, visible), kernels.FROM_SCORES[spec.weights]
     if spec.top_k is not None:
         seen = kernels.largest(rows, seen, spec.top_k)
     return kernel(rows, seen).astype(x.dtype)
-
-
-def _unit(x: Array) -> Array:
-    """Vectors of length 1, whatever their size; a zero vector stays zero."""
-    limits = jnp.finfo(x.dtype)
-    x = x / jax.lax.stop_gradient(jnp.clip(jnp.max(jnp.abs(x), axis=-1, keepdims=True), limits.tiny, limits.max / 16))
-    square = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
-    return x * jax.lax.rsqrt(jnp.where(square > 0, square, 1))

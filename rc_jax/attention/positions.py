@@ -1,6 +1,7 @@
 """Position codes: sinusoids to add to tokens, and rotations of queries and keys. Angles are right at any position."""
 
 import decimal
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from jaxtyping import Array, Float, Integer
 
 from rc_jax import _checks
 
-_PI = decimal.Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803")
+PI = decimal.Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803")
 
 
 def _positions(name: str, value: Any) -> None:
@@ -63,7 +64,7 @@ def sinusoidal(
         [[0, 100, 0, 100], [84, 54, 1, 100]]
     """
     kind = jax.dtypes.canonicalize_dtype(jnp.dtype(dtype if dtype is not None else float))
-    angle = _angles(positions, d_model, float(base), kind)
+    angle = angles(positions, frequencies(d_model, float(base)), kind)
     pairs = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1)
     return jnp.reshape(pairs, (positions.shape[0], d_model)).astype(kind)
 
@@ -105,13 +106,28 @@ def rotary(
             f"`positions` must have one for each of {x.shape[0]} tokens, got {_checks.describe(positions)}"
         )
     x = jnp.asarray(x)
-    angle = _angles(positions, x.shape[1], float(base), x.dtype)
-    cos, sin = jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype)
-    even, odd = x[:, 0::2], x[:, 1::2]
+    angle = angles(positions, frequencies(x.shape[1], float(base)), x.dtype)
+    return turn(x, jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype))
+
+
+def turn(
+    x: Float[Array, "*heads token feature"],
+    cos: Float[Array, "*heads token pair"],
+    sin: Float[Array, "*heads token pair"],
+) -> Float[Array, "*heads token feature"]:
+    """Every pair (x_2i, x_2i+1) turned by the angle that has this cosine and sine."""
+    even, odd = x[..., 0::2], x[..., 1::2]
     return jnp.reshape(jnp.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1), x.shape)
 
 
-def _angles(positions: Array, width: int, base: float, kind: DTypeLike) -> Array:
+def frequencies(width: int, base: float) -> list[decimal.Decimal]:
+    """ω_i = base^(−2i/width), i = 0 … width/2 − 1, to 70 digits."""
+    with decimal.localcontext() as context:
+        context.prec = 70
+        return [decimal.Decimal(base) ** (decimal.Decimal(-2 * i) / width) for i in range(width // 2)]
+
+
+def angles(positions: Array, per_position: Sequence[decimal.Decimal], kind: DTypeLike) -> Array:
     """The angles p ω_i in [−π, π), in the wider of float32 and what comes: turns are integers that wrap.
 
     A frequency in turns is a fraction of two words, high and low; position times high wraps at whole turns by itself,
@@ -121,7 +137,7 @@ def _angles(positions: Array, width: int, base: float, kind: DTypeLike) -> Array
     wide = 8 in (jnp.dtype(kind).itemsize, positions.dtype.itemsize)
     word, number = (jnp.uint64, jnp.float64) if wide else (jnp.uint32, jnp.float32)
     bits = 64 if wide else 32
-    high, low = _turns(width, base, bits)
+    high, low = _turns(per_position, bits)
     size = positions.astype(word)[:, None]
     size = jnp.where(positions[:, None] < 0, 0 - size, size)  # unsigned: the most negative integer has a magnitude too
     turns = size * jnp.asarray(high, word)[None] + _carry(size, jnp.asarray(low, word)[None], bits // 2)
@@ -137,11 +153,10 @@ def _carry(a: Array, b: Array, half: int) -> Array:
     return a_high * b_high + ((a_high * b_low) >> shift) + ((a_low * b_high) >> shift)
 
 
-def _turns(width: int, base: float, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """The frequencies base^(−2i/width)/2π as fractions of 2 words of `bits`."""
+def _turns(per_position: Sequence[decimal.Decimal], bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """The frequencies over 2π, in turns, as fractions of 2 words of `bits`."""
     with decimal.localcontext() as context:
         context.prec = 70
-        exact = [decimal.Decimal(base) ** (decimal.Decimal(-2 * i) / width) / (2 * _PI) for i in range(width // 2)]
-        whole = [int(each * 2 ** (2 * bits)) for each in exact]
+        whole = [int(each / (2 * PI) * 2 ** (2 * bits)) for each in per_position]
     words = np.uint64 if bits == 64 else np.uint32
     return np.array([each >> bits for each in whole], words), np.array([each % 2**bits for each in whole], words)

@@ -1,16 +1,12 @@
 """What an attention layer is made of: the static specification and the parameters that go with it."""
 
 import dataclasses
-import itertools
-import math
 from typing import Literal, NamedTuple, get_args
 
-import jax
-import jax.numpy as jnp
-from jax.typing import DTypeLike
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from rc_jax import _checks
+from rc_jax.attention.rotations import Rotary
 
 Scores = Literal["dot", "cosine", "additive"]
 Weights = Literal[
@@ -28,12 +24,16 @@ Weights = Literal[
 ]
 FeatureMap = Literal["elu", "relu", "softplus", "exp", "squared_relu"]
 Precision = Literal["default", "high", "highest"]
+QKNorm = Literal["rms", "layer", "unit"]
+ScaleLaw = Literal["constant", "log_tokens"]
 
 # Weights whose size never falls with the score, those made of features of queries and keys, those that fade with
 # distance.
 _INCREASING = ("softmax", "relu_squared", "relu_squared_mean", "l2", "linear")
 FEATURED = ("linear", "channel_decay")
 DECAYING = ("decay", "gated_decay", "channel_decay")
+# What else may happen to queries, keys and their logits, and what it is when nothing does.
+_QUERY_AND_KEY_OPTIONS = {"rotary": None, "qk_norm": None, "scale_law": "constant"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +56,14 @@ class AttentionSpec:
         tokens: number of tokens, which E fixes; given with `rank` and only then.
         bias: whether the queries, keys, values and the output carry a bias.
         precision: of the matrix products, as `jax.lax.Precision` names it.
+        rotary: queries and keys turned by their positions 0, 1, 2, …, so that scores know distances; None: they do not.
+        qk_norm: queries and keys of every head brought to one size and multiplied by gains, one for each feature.
+            `rms`: q/√(mean q² + ε) (Henry et al. 2020's idea as Qwen3 has it), `layer`: LayerNorm without a shift
+            (Dehghani et al. 2023, "ViT-22B", eq. 2), both before the rotation; `unit`: q/|q| after it (Loshchilov et
+            al. 2024, "nGPT", eq. 15 and 16).
+        qk_norm_epsilon: ε of `rms` and `layer`.
+        scale_law: `constant`, or `log_tokens`: row i's logits are multiplied by log n_i as well, n_i the number of
+            tokens that it sees (Nakanishi 2025, "Scalable-Softmax", eq. 4, whose s is √d_head times the `scale`).
 
     Raises:
         ValueError: `heads` does not divide `d_model` (and no `d_head` is given), an unknown name, a size below 1, or
@@ -80,6 +88,10 @@ class AttentionSpec:
     bias: bool = False
     precision: Precision = "highest"
     feature_map: FeatureMap = "elu"
+    rotary: Rotary | None = None
+    qk_norm: QKNorm | None = None
+    qk_norm_epsilon: int | float = 1e-6
+    scale_law: ScaleLaw = "constant"
 
     def __post_init__(self) -> None:
         _checks.integer(1)("d_model", self.d_model)
@@ -104,6 +116,7 @@ class AttentionSpec:
                 f"weights={self.weights!r}"
             )
         self._check_sparse()
+        self._check_queries_and_keys()
 
     def _check_sparse(self) -> None:
         for name in ("top_k", "rank", "tokens"):
@@ -127,6 +140,33 @@ class AttentionSpec:
                 f"`weights` must depend on the scores when rank is given, not on distances, got {self.weights!r}"
             )
 
+    def _check_queries_and_keys(self) -> None:
+        _checks.one_of((None, *get_args(QKNorm)))("qk_norm", self.qk_norm)
+        _checks.one_of(get_args(ScaleLaw))("scale_law", self.scale_law)
+        _checks.scalar(_checks.positive)("qk_norm_epsilon", self.qk_norm_epsilon)
+        on = [name for name, off in _QUERY_AND_KEY_OPTIONS.items() if getattr(self, name) != off]
+        for name, wrong in (("weights", (*FEATURED, *DECAYING)), ("rank", tuple({self.rank} - {None}))):
+            if on and (came := getattr(self, name)) in wrong:
+                raise ValueError(f"`{on[0]}` must be left alone when {name}={came!r}, got {getattr(self, on[0])!r}")
+        if self.qk_norm is not None and self.scores != "dot":
+            raise ValueError(f"`scores` must be 'dot' when qk_norm={self.qk_norm!r}, got {self.scores!r}")
+        if self.rotary is None:
+            return
+        _checks.instance(Rotary)("rotary", self.rotary)
+        if self.scores == "additive":
+            raise ValueError("`rotary` must be None when scores='additive', which no rotation leaves alone")
+        if self.head_width % 2 or self.rotary.turning(self.head_width) > self.head_width:
+            raise ValueError(
+                f"`rotary` must turn an even number of features, at most the {self.head_width} of a head, got "
+                f"{self.rotary.turning(self.head_width)}"
+            )
+
+    @property
+    def bilinear(self) -> bool:
+        """Whether every logit is α (x_i W_Q + b_Q)·(x_j W_K + b_K) with one α, as the theory of collapse has it."""
+        plain = all(getattr(self, name) == off for name, off in _QUERY_AND_KEY_OPTIONS.items())
+        return plain and self.scores == "dot" and self.weights not in FEATURED
+
     @property
     def head_width(self) -> int:
         """Width of one head: `d_head`, or `d_model / heads` where that is not given."""
@@ -149,6 +189,8 @@ class AttentionParams(NamedTuple):
     pool: Float[Array, "*layers head rank token"] | None = None
     gate: Float[Array, "*layers head feature"] | None = None
     gate_bias: Float[Array, "*layers head"] | None = None
+    query_norm: Float[Array, "*layers head width"] | None = None
+    key_norm: Float[Array, "*layers head width"] | None = None
 
 
 def shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
@@ -169,82 +211,9 @@ def shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
         found["gate"], found["gate_bias"] = (heads, d), (heads,)
     if spec.rank is not None and spec.tokens is not None:
         found["pool"] = (heads, spec.rank, spec.tokens)
+    if spec.qk_norm is not None:
+        found |= dict.fromkeys(("query_norm", "key_norm"), (heads, width))
     return found
-
-
-@_checks.guard(
-    key=_checks.random_key,
-    gain=_checks.scalar(_checks.positive),
-    bias_std=_checks.scalar(_checks.bounded(0)),
-    dtype=_checks.floating_dtype,
-)
-def init(
-    key: Array, spec: AttentionSpec, *, gain: ArrayLike = 1.0, bias_std: ArrayLike = 0.0, dtype: DTypeLike | None = None
-) -> AttentionParams:
-    """Draw the parameters of one layer: Gaussian weights that keep the variance of a token.
-
-    Every matrix has entries N(0, gain²/fan_in): fan_in is d_model for queries, keys, values and gates, heads·d_head for
-    the output, d_head for the additive score vector and the number of tokens for E. Biases are N(0, bias_std²). The
-    decays of `weights="decay"` start at 1 − 2^(−5−h) for head h = 0, 1, … (Sun et al. 2023, "Retentive network", eq.
-    8), or at the last number below 1, and so do those of `"gated_decay"` where x·w = 0. The decays of `"channel_decay"`
-    start, in every head, at 1 − 2^(−1−7u) with u from 0 to 1 over its channels.
-
-    Args:
-        key: a typed key. The same key gives the same numbers.
-        spec: the layer.
-        gain: factor on the standard deviation of every matrix; may be traced.
-        bias_std: standard deviation of the biases; may be traced.
-        dtype: of the parameters; JAX's default floating type where it is not given.
-
-    Returns:
-        The parameters; shapes as in `AttentionParams`.
-
-    Raises:
-        TypeError: `key` is not a typed key, or `dtype` not a floating-point one.
-        ValueError: `gain` not positive, `bias_std` negative, or either not one number.
-
-    Example:
-        >>> import jax
-        >>> spec = AttentionSpec(d_model=8, heads=2)
-        >>> init(jax.random.key(0), spec).query.shape
-        (2, 8, 4)
-    """
-    kind = jax.dtypes.canonicalize_dtype(jnp.dtype(dtype if dtype is not None else float))
-    fixed = _decays(spec, kind)
-    drawn = split_normals(key, {name: shape for name, shape in shapes(spec).items() if name not in fixed}, kind)
-    for name, normal in drawn.items():
-        if name.endswith("bias"):
-            std = jnp.asarray(bias_std, kind)
-        else:
-            fan_ins = {"output": spec.heads * spec.head_width, "score_vector": spec.head_width, "pool": spec.tokens}
-            fan_in = fan_ins.get(name) or spec.d_model
-            std = jnp.asarray(gain, kind) * jnp.asarray(fan_in**-0.5, kind)
-        drawn[name] = std * normal
-    return AttentionParams(**drawn, **fixed)
-
-
-def _decays(spec: AttentionSpec, dtype: DTypeLike) -> dict[str, Array]:
-    """What says how fast weights fade, which is not drawn."""
-    log_rate = -5 - jnp.arange(spec.heads).astype(dtype)  # log₂(1 − λ)
-    if spec.weights == "decay":
-        return {"decay": 1 - jnp.maximum(jnp.exp2(log_rate), jnp.finfo(log_rate.dtype).eps / 2)}
-    if spec.weights == "gated_decay":
-        return {"gate_bias": jnp.log1p(-jnp.exp2(log_rate)) - math.log(2) * log_rate}
-    if spec.weights == "channel_decay":
-        spread = 1 - jnp.exp2(-jnp.linspace(1, 8, spec.head_width).astype(dtype))
-        return {"decay": jnp.broadcast_to(spread[None], (spec.heads, spec.head_width))}
-    return {}
-
-
-def split_normals(key: Array, shapes: dict[str, tuple[int, ...]], dtype: DTypeLike) -> dict[str, Array]:
-    """Standard normals of the given shapes, cut in order from one stream: one call of the generator, not one each."""
-    sizes = [math.prod(shape) for shape in shapes.values()]
-    stream = jax.random.normal(key, (sum(sizes),), dtype)
-    ends = list(itertools.accumulate(sizes))
-    return {
-        name: stream[end - size : end].reshape(shape)
-        for (name, shape), size, end in zip(shapes.items(), sizes, ends, strict=True)
-    }
 
 
 def check_layer(params: AttentionParams, x: Array, spec: AttentionSpec, layers: tuple[int, ...] = ()) -> None:

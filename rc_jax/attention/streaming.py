@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from rc_jax import _checks
 from rc_jax.attention import weights as kernels
-from rc_jax.attention.layer import project
+from rc_jax.attention.queries import project
 from rc_jax.attention.spec import AttentionParams, AttentionSpec, check_layer
 from rc_jax.special.inputs import working_dtype
 

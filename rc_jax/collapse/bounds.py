@@ -18,7 +18,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax import _checks
 from rc_jax.attention import AttentionParams, AttentionSpec
-from rc_jax.attention.layer import project
+from rc_jax.attention.queries import project
 from rc_jax.collapse.mean_residual import MeanResidual
 from rc_jax.collapse.norms import norm_1inf
 from rc_jax.collapse.pure_attention import (

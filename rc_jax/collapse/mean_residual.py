@@ -26,7 +26,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from rc_jax.attention import AttentionParams, AttentionSpec
-from rc_jax.attention.layer import default_scale, pool, project
+from rc_jax.attention.layer import default_scale
+from rc_jax.attention.queries import pool, project
 from rc_jax.attention.weights import largest
 
 # Up to this |cÊ| rows are compared with the one that all would share, beyond it with each other.

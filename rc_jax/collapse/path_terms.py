@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
-from rc_jax.attention.layer import project
+from rc_jax.attention.queries import project
 from rc_jax.collapse import mean_residual
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 

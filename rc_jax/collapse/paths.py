@@ -21,7 +21,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax import _checks, attention
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
-from rc_jax.attention.layer import check_scale_and_mask, project
+from rc_jax.attention.layer import check_scale_and_mask
+from rc_jax.attention.queries import project
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 from rc_jax.network.spec import check_stack
 

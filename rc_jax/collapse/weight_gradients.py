@@ -24,7 +24,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax import _checks
 from rc_jax.attention import masks
-from rc_jax.attention.layer import check_scale_and_mask, default_scale, project
+from rc_jax.attention.layer import check_scale_and_mask, default_scale
+from rc_jax.attention.queries import project
 from rc_jax.collapse import mean_residual
 from rc_jax.collapse.mean_residual import MeanResidual
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers

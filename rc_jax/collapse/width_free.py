@@ -24,8 +24,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax import _checks
 from rc_jax.attention import AttentionParams, masks
+from rc_jax.attention.drawing import split_normals
 from rc_jax.attention.layer import check_scale_and_mask
-from rc_jax.attention.spec import split_normals
 from rc_jax.collapse import mean_residual
 from rc_jax.collapse.coordinates import compress, extend, gaussian_diagonal, gaussian_rows
 from rc_jax.collapse.mean_residual import MeanResidual

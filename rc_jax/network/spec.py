@@ -11,10 +11,12 @@ from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax import _checks, attention
 from rc_jax.attention import AttentionParams, AttentionSpec
-from rc_jax.attention.spec import check_layer, split_normals
+from rc_jax.attention.drawing import split_normals
+from rc_jax.attention.spec import check_layer
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "tanh"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "tanh", "silu"]
 Norm = Literal["pre", "post"]
+NormKind = Literal["layer", "rms"]
 
 _ATTENTION, _MLP = range(2)
 
@@ -25,7 +27,9 @@ class MLPSpec:
 
     Attributes:
         width: of the hidden layer.
-        activation: σ; `gelu` is the exact one, `gelu_tanh` its approximation by a tanh.
+        activation: σ; `gelu` is the exact one, `gelu_tanh` its approximation by a tanh, `silu` is x/(1 + e^−x).
+        gated: x → (σ(x W_g + b_g) ⊙ (x W₁ + b₁)) W₂ + b₂ instead (Shazeer 2020, "GLU variants", eq. 6); with
+            `silu` that is the SwiGLU of Llama.
 
     Raises:
         ValueError, TypeError: a width that is not an integer of at least 1, or an unknown activation.
@@ -33,9 +37,11 @@ class MLPSpec:
 
     width: int
     activation: Activation = "relu"
+    gated: bool = False
 
     def __post_init__(self) -> None:
         _checks.integer(1)("width", self.width)
+        _checks.instance(bool)("gated", self.gated)
         _checks.one_of(get_args(Activation))("activation", self.activation)
 
 
@@ -48,8 +54,9 @@ class StackSpec:
         depth: number of layers.
         skip: whether each sublayer's input is added to its output. Off means that nothing is added anywhere.
         mlp: the token-wise sublayer after the attention; `None` leaves it out.
-        norm: LayerNorm before each sublayer (`pre`), after each (`post`), or nowhere (`None`).
-        norm_epsilon: added to the variance in LayerNorm.
+        norm: a norm before each sublayer (`pre`), after each (`post`), or nowhere (`None`).
+        norm_epsilon: added to the variance in LayerNorm, to the mean square in RMSNorm.
+        norm_kind: `layer`, or `rms` for x/√(mean x² + ε) · scale (Zhang & Sennrich 2019, eq. 4).
 
     Raises:
         ValueError, TypeError: a depth that is not an integer of at least 1, an unknown `norm`, or a wrong part.
@@ -65,6 +72,7 @@ class StackSpec:
     mlp: MLPSpec | None = None
     norm: Norm | None = None
     norm_epsilon: float = 1e-5
+    norm_kind: NormKind = "layer"
 
     def __post_init__(self) -> None:
         if not isinstance(self.attention, AttentionSpec):
@@ -75,6 +83,7 @@ class StackSpec:
             raise TypeError(f"`mlp` must be an MLPSpec or None, got {self.mlp!r}")
         _checks.one_of((None, *get_args(Norm)))("norm", self.norm)
         _checks.scalar(_checks.positive)("norm_epsilon", self.norm_epsilon)
+        _checks.one_of(get_args(NormKind))("norm_kind", self.norm_kind)
 
 
 class MLPParams(NamedTuple):
@@ -84,13 +93,15 @@ class MLPParams(NamedTuple):
     bias_in: Float[Array, "*layers hidden"]
     weight_out: Float[Array, "*layers hidden feature"]
     bias_out: Float[Array, "*layers feature"]
+    weight_gate: Float[Array, "*layers feature hidden"] | None = None
+    bias_gate: Float[Array, "*layers hidden"] | None = None
 
 
 class NormParams(NamedTuple):
-    """The scale and shift of one LayerNorm."""
+    """The scale and shift of one LayerNorm; RMSNorm has no shift."""
 
     scale: Float[Array, "*layers feature"]
-    shift: Float[Array, "*layers feature"]
+    shift: Float[Array, "*layers feature"] | None = None
 
 
 class LayerParams(NamedTuple):
@@ -179,7 +190,7 @@ def init(
     """Draw the parameters of a stack; every leaf has a leading layer axis.
 
     Attention as in `rc_jax.attention.init`; the MLP's matrices are N(0, gain²/fan_in), its biases N(0, bias_std²);
-    LayerNorm starts as scale 1 and shift 0. Layer l has the key `fold_in(key, l)`.
+    norms start as scale 1 and shift 0. Layer l has the key `fold_in(key, l)`.
 
     Args:
         key: a typed key.
@@ -216,7 +227,8 @@ def draw_layer(recipe: RandomLayers, key: Array, spec: StackSpec) -> LayerParams
     d = spec.attention.d_model
 
     def norm() -> NormParams | None:
-        return NormParams(jnp.ones(d, dtype), jnp.zeros(d, dtype)) if spec.norm else None
+        shift = jnp.zeros(d, dtype) if spec.norm_kind == "layer" else None
+        return NormParams(jnp.ones(d, dtype), shift) if spec.norm else None
 
     mlp = _draw_mlp(recipe, jax.random.fold_in(key, _MLP), spec.mlp, d) if spec.mlp else None
     layer = LayerParams(drawn, mlp, norm(), norm() if spec.mlp else None)
@@ -244,13 +256,18 @@ def scale_layer(layer: LayerParams, attention: Array | None, mlp: Array | None) 
 
 
 def _draw_mlp(recipe: RandomLayers, key: Array, spec: MLPSpec, d: int) -> MLPParams:
-    shapes = {"weight_in": (d, spec.width), "bias_in": (spec.width,), "weight_out": (spec.width, d), "bias_out": (d,)}
-    drawn = split_normals(key, shapes, recipe.dtype)
-    for name, fan_in in (("weight_in", d), ("weight_out", spec.width)):
-        drawn[name] = recipe.gain * jnp.asarray(fan_in**-0.5, recipe.dtype) * drawn[name]
-    for name in ("bias_in", "bias_out"):
-        drawn[name] = recipe.bias_std * drawn[name]
+    drawn = split_normals(key, mlp_shapes(spec, d), recipe.dtype)
+    for name, normal in drawn.items():
+        fan_in = spec.width if name == "weight_out" else d
+        std = recipe.gain * jnp.asarray(fan_in**-0.5, recipe.dtype) if name.startswith("weight") else recipe.bias_std
+        drawn[name] = std * normal
     return MLPParams(**drawn)
+
+
+def mlp_shapes(spec: MLPSpec, d: int) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter of the token-wise sublayer, by name."""
+    found = {"weight_in": (d, spec.width), "bias_in": (spec.width,), "weight_out": (spec.width, d), "bias_out": (d,)}
+    return found | ({"weight_gate": (d, spec.width), "bias_gate": (spec.width,)} if spec.gated else {})
 
 
 def check_stack(params: Layers, x: Array, spec: StackSpec) -> None:
@@ -273,18 +290,17 @@ def check_stack(params: Layers, x: Array, spec: StackSpec) -> None:
     d = spec.attention.d_model
     wanted: dict[str, dict[str, tuple[int, ...]]] = {}
     if spec.mlp is not None:
-        width = spec.mlp.width
-        wanted["mlp"] = {"weight_in": (d, width), "bias_in": (width,), "weight_out": (width, d), "bias_out": (d,)}
+        wanted["mlp"] = mlp_shapes(spec.mlp, d)
     if spec.norm is not None:
         for part in ("attention_norm", "mlp_norm") if spec.mlp is not None else ("attention_norm",):
-            wanted[part] = {"scale": (d,), "shift": (d,)}
+            wanted[part] = {"scale": (d,)} | ({"shift": (d,)} if spec.norm_kind == "layer" else {})
     for part, shapes in wanted.items():
         weights = getattr(params, part)
         if weights is None:
             raise ValueError(f"`params.{part}` must be given, for the specification asks for it, got None")
         for name, shape in shapes.items():
             value = getattr(weights, name)
-            if value.shape != (spec.depth, *shape):
+            if value is None or value.shape != (spec.depth, *shape):
                 raise ValueError(
                     f"`params.{part}.{name}` must have shape {(spec.depth, *shape)}, got {_checks.describe(value)}"
                 )

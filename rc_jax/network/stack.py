@@ -32,6 +32,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
     "gelu_tanh": jax.nn.gelu,
     "tanh": jnp.tanh,
+    "silu": jax.nn.silu,
 }
 
 _TOKENS = _checks.float_array("token", "feature")
@@ -51,15 +52,30 @@ def layer_norm(x: Float[Array, "token feature"], params: NormParams, epsilon: fl
     """(x − mean)/√(variance + ε) · scale + shift, per token (Ba et al. 2016, eq. 4)."""
     centred = x - jnp.mean(x, axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-    return centred * jax.lax.rsqrt(variance + epsilon) * params.scale[None] + params.shift[None]
+    out = centred * jax.lax.rsqrt(variance + epsilon) * params.scale[None]
+    return out if params.shift is None else out + params.shift[None]
+
+
+def rms_norm(x: Float[Array, "token feature"], params: NormParams, epsilon: float) -> Float[Array, "token feature"]:
+    """x/√(mean x² + ε) · scale, per token (Zhang & Sennrich 2019, eq. 4)."""
+    square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(square + epsilon) * params.scale[None]
+
+
+NORMS: dict[str, Callable[[Array, NormParams, float], Array]] = {"layer": layer_norm, "rms": rms_norm}
 
 
 def mlp(x: Float[Array, "token feature"], params: MLPParams, spec: StackSpec) -> Float[Array, "token feature"]:
-    """σ(x W₁ + b₁) W₂ + b₂, token by token."""
+    """σ(x W₁ + b₁) W₂ + b₂, token by token; where it is gated (σ(x W_g + b_g) ⊙ (x W₁ + b₁)) W₂ + b₂."""
     assert spec.mlp is not None
     precision = spec.attention.precision
     hidden = jnp.matmul(x, params.weight_in, precision=precision) + params.bias_in[None]
-    hidden = ACTIVATIONS[spec.mlp.activation](hidden)
+    if spec.mlp.gated:
+        assert params.weight_gate is not None and params.bias_gate is not None
+        gate = jnp.matmul(x, params.weight_gate, precision=precision) + params.bias_gate[None]
+        hidden = ACTIVATIONS[spec.mlp.activation](gate) * hidden
+    else:
+        hidden = ACTIVATIONS[spec.mlp.activation](hidden)
     return jnp.matmul(hidden, params.weight_out, precision=precision) + params.bias_out[None]
 
 
@@ -102,7 +118,7 @@ def plain(spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Arith
     return Arithmetic(
         attend=lambda params, x: attention.attend(params, x, spec.attention, scale=scale, mask=mask),
         mlp=lambda params, x: mlp(x, params, spec),
-        norm=lambda params, x: layer_norm(x, params, spec.norm_epsilon),
+        norm=lambda params, x: NORMS[spec.norm_kind](x, params, spec.norm_epsilon),
         add=jnp.add,
     )
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax import _checks, network
 from rc_jax.attention import sinusoidal
-from rc_jax.attention.spec import split_normals
+from rc_jax.attention.drawing import split_normals
 from rc_jax.network import LayerParams, NormParams, StackSpec
 from rc_jax.network.stack import layer_norm
 

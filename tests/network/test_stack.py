@@ -211,7 +211,7 @@ def test_bad_input(key):
         MLPSpec(width=3, activation="swish")
     two = dataclasses.replace(EVERYTHING, depth=2)
     calls = [
-        (TypeError, "`spec` must be a StackSpec, got AttentionSpec", (params, x, EVERYTHING.attention)),
+        (TypeError, "`spec` must be a StackSpec, got an AttentionSpec", (params, x, EVERYTHING.attention)),
         (ValueError, r"`x` must have d_model=8 features", (params, x[:, :4], EVERYTHING)),
         (ValueError, r"`params.query` must have shape \(2, 2, 8, 4\)", (params, x, two)),
         (ValueError, "`params.mlp` must be given", (params._replace(mlp=None), x, EVERYTHING)),
