@@ -1,8 +1,8 @@
 """How sharp should softmax be? The gradient's norm, its annealed mean, and the scales that maximise it.
 
 Closed forms: `annealed_objective`, `optimize_scale`, `optimal_scale`, `optimal_scale_exact`. Simulation, no formula
-shared with them: `expected_objective`, `typical_optimum`, `typical_scale`; for given rows `per_sample_scale`, over
-random ones `sample_scales` and `scale_tail`.
+shared with them: `expected_objective`, `typical_objective`, `typical_optimum`, `typical_scale`; for given rows
+`per_sample_scale`, over random ones `sample_scales` and `scale_tail`.
 """
 
 from rc_jax.scale.annealed import annealed_objective, log_concentration
@@ -26,7 +26,7 @@ from rc_jax.scale.cross_entropy import cross_entropy_gradient
 from rc_jax.scale.decoder import DecoderLoss, decoder_loss, decoder_scale, effective_keys, scale_loss
 from rc_jax.scale.entropy import renyi_entropy, softmax_entropy
 from rc_jax.scale.exact import optimal_scale_exact
-from rc_jax.scale.expected import expected_objective
+from rc_jax.scale.expected import expected_objective, typical_objective
 from rc_jax.scale.fit import fit_coefficient, relative_residual
 from rc_jax.scale.gradient import gradient_norm, log_gradient_norm
 from rc_jax.scale.jacobian import (
@@ -98,6 +98,7 @@ __all__ = [
     "softmax_entropy",
     "sparsemax",
     "transition_width",
+    "typical_objective",
     "typical_optimum",
     "typical_scale",
 ]

@@ -132,7 +132,7 @@ def test_memory_grows_neither_with_rows_nor_with_their_length(key):
 
     def memory(n, samples):
         analysis = (
-            expected._expected.lower(key, jnp.ones(3), None, jnp.asarray(n, jnp.float32), jnp.asarray(samples))
+            expected._simulated.lower(key, jnp.ones(3), None, jnp.asarray(n, jnp.float32), jnp.asarray(samples), False)
             .compile()
             .memory_analysis()
         )
@@ -177,6 +177,18 @@ def test_typical_scale_is_where_the_mean_logarithm_peaks(key, n, dim):
     assert 0.7 < alpha / critical < 1.5
     assert scale.optimal_scale(n, dim) < alpha
     assert scale.typical_scale(key, n, dim, samples=samples) == found.scale
+
+
+def test_typical_objective_against_plain_rows(key):
+    """Far below, near and far above its peak; there it is the value of the optimum, over the same rows."""
+    found = scale.typical_optimum(key, 1024, samples=2048)
+    alpha = np.asarray([0.5 * CRITICAL, 0.7 * CRITICAL, found.scale, 2 * CRITICAL], np.float32)
+    mean, error = scale.typical_objective(key, alpha, 1024, samples=2048)
+    scores = draw(np.random.default_rng(3), 4000, 1024)
+    values = np.log(np.stack([plain(scores, each) for each in alpha]))
+    assert (z(mean, np.hypot(error, values.std(axis=1) / np.sqrt(4000)), values.mean(axis=1)) < 5).all()
+    assert (error < 0.02).all()
+    assert mean[2] == pytest.approx(float(found.value), abs=1e-5)
 
 
 def test_typical_scales_and_their_errors_over_keys(key):
@@ -235,6 +247,8 @@ def test_results_follow_the_input_dtype(x64, key):
 def test_bad_input_is_refused_by_name(key, arguments, error, message):
     with pytest.raises(error, match=message):
         scale.expected_objective(**({"key": key, "alpha": 1.0, "n": 8} | arguments))
+    with pytest.raises(error, match=message):
+        scale.typical_objective(**({"key": key, "alpha": 1.0, "n": 8} | arguments))
     with pytest.raises(error, match=message):
         scale.typical_scale(**({"key": key, "n": 8} | arguments))
 
