@@ -112,8 +112,8 @@ def rotary(
 
 def turn(
     x: Float[Array, "*heads token feature"],
-    cos: Float[Array, "*heads token pair"],
-    sin: Float[Array, "*heads token pair"],
+    cos: Float[Array, "*#heads token pair"],
+    sin: Float[Array, "*#heads token pair"],
 ) -> Float[Array, "*heads token feature"]:
     """Every pair (x_2i, x_2i+1) turned by the angle that has this cosine and sine."""
     even, odd = x[..., 0::2], x[..., 1::2]
