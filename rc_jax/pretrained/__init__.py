@@ -1,8 +1,8 @@
 """Published checkpoints in the same network: read, switched part by part, compared with their random twins."""
 
-from rc_jax.pretrained.bert import Embeddings
 from rc_jax.pretrained.checkpoint import Checkpoint, load
 from rc_jax.pretrained.initial import random_like
+from rc_jax.pretrained.layouts import Embeddings
 from rc_jax.pretrained.packaged import packaged_checkpoint
 
 __all__ = ["Checkpoint", "Embeddings", "load", "packaged_checkpoint", "random_like"]

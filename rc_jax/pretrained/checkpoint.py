@@ -12,13 +12,17 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Integer
 
 from rc_jax import _checks
-from rc_jax.network import LayerParams, StackSpec
-from rc_jax.network.stack import layer_norm
-from rc_jax.pretrained import bert, files
+from rc_jax.network import LayerParams, NormParams, StackSpec
+from rc_jax.network.stack import NORMS, layer_norm
+from rc_jax.pretrained import files
+from rc_jax.pretrained.layouts import Embeddings, read_layout
+from rc_jax.pretrained.reading import read
+from rc_jax.pretrained.settings import Config
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+TOKENIZER = "tokenizer.json"
 TokenIds = Integer[Array | np.ndarray, " token"]
 TokenTypes = Integer[Array | np.ndarray, " kind"]
 
@@ -44,14 +48,25 @@ class Checkpoint(NamedTuple):
         config: the settings as published (config.json).
         folder: where the checkpoint lies.
         ignored: names of the stored tensors that hidden states do not depend on (pooler, task heads, position ids).
+        final_norm: of the norm after the last layer, which `finish` applies; `None` where the family has none.
+        most_tokens: the longest sequence; `None` for no limit.
+        key_value_heads: number of heads whose keys and values differ; `params` repeats each for the queries that read
+            it, so that everything that holds for a head holds for each of them.
+        shared_layers: which stored layer each layer is: 0, 1, 2, … but in ALBERT, where `params` repeats them.
+        padding: the token that has no position of its own, in RoBERTa; the positions of others start after its number.
     """
 
     params: LayerParams
     spec: StackSpec
-    embeddings: bert.Embeddings
+    embeddings: Embeddings
     config: dict[str, Any]
     folder: Path
-    ignored: tuple[str, ...] = ()
+    ignored: tuple[str, ...]
+    final_norm: NormParams | None
+    most_tokens: int | None
+    key_value_heads: int
+    shared_layers: tuple[int, ...]
+    padding: int | None
 
     @property
     def tokenizer(self) -> "Tokenizer":
@@ -62,11 +77,11 @@ class Checkpoint(NamedTuple):
             ValueError: the file is not a tokenizer.
             ImportError: the package tokenizers is not installed.
         """
-        return _tokenizer(self.folder / "tokenizer.json")
+        return _tokenizer(self.folder / TOKENIZER)
 
     @_checks.guard(text=_checks.text)
     def encode(self, text: str) -> Integer[Array, " token"]:
-        """Token ids of one text, with the special tokens the model was trained with around it ([CLS] … [SEP]).
+        """Token ids of one text, with the special tokens the model was trained with around it (BERT: [CLS] … [SEP]).
 
         Nothing is cut off silently, and nothing is padded, whatever tokenizer.json asks for.
 
@@ -86,26 +101,50 @@ class Checkpoint(NamedTuple):
             [101, 4635, 7859, 1012, 102]
         """
         ids = self.tokenizer.encode(text).ids
-        most = self.embeddings.position.shape[0]
-        if len(ids) > most:
-            raise ValueError(f"`text` must have at most {most} tokens, one per position of the model, got {len(ids)}")
+        if self.most_tokens is not None and len(ids) > self.most_tokens:
+            raise ValueError(
+                f"`text` must have at most {self.most_tokens} tokens, one per position of the model, got {len(ids)}"
+            )
         return jnp.asarray(ids, jnp.int32)
+
+    @property
+    def frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens that `encode` puts before a text and after it.
+
+        Raises:
+            FileNotFoundError: the folder has no tokenizer.json.
+            ValueError: the file is not a tokenizer, or one that finds no token in the letter a.
+            ImportError: the package tokenizers is not installed.
+
+        Example:
+            >>> from rc_jax import pretrained
+            >>> pretrained.load(pretrained.packaged_checkpoint()).frame
+            ((101,), (102,))
+        """
+        found = self.tokenizer.encode("a")
+        inside = [index for index, special in enumerate(found.special_tokens_mask) if not special]
+        if not inside:
+            raise ValueError(f"'{self.folder / TOKENIZER}' must find a token in 'a', got ids {found.ids}")
+        return tuple(found.ids[: inside[0]]), tuple(found.ids[inside[-1] + 1 :])
 
     @_checks.guard(token_ids=_checks.integer_array("token"), token_types=_checks.integer_array("token"))
     def embed(self, token_ids: TokenIds, token_types: TokenTypes | None = None) -> Float[Array, "token feature"]:
-        """The first hidden state: LayerNorm(word + position + token type), one row per token.
+        """The first hidden state, one row per token: the sum of the rows of the family's tables, normed where it is.
 
-        `network.apply(params, embed(token_ids), spec)` is the model's last hidden state. Batches by `jax.vmap`.
+        BERT, RoBERTa, DistilBERT and ALBERT: LayerNorm(word + position + token type), which ALBERT multiplies by a
+        matrix; GPT-2: word + position; the families with rotary positions: word. `network.apply(params,
+        embed(token_ids), spec)` is the state after the last layer. Batches by `jax.vmap`.
 
         Args:
             token_ids: as from `encode`.
-            token_types: 0 for the first sentence, 1 for the second; by default all 0.
+            token_types: 0 for the first sentence, 1 for the second, where the family has them; by default all 0.
 
         Raises:
             TypeError: an argument that is not an array of integers.
-            ValueError: no token, more tokens than positions, or a number that the tables have no row for.
+            ValueError: no token, more tokens than positions, a number that the tables have no row for, or token types
+                in a family without them.
 
-        Source: Devlin et al. 2019, "BERT", section 3 and figure 2.
+        Source: Devlin et al. 2019, "BERT", section 3 and figure 2; Lan et al. 2020, "ALBERT", section 3.1.
 
         Example:
             >>> from rc_jax import network, pretrained
@@ -114,31 +153,78 @@ class Checkpoint(NamedTuple):
             >>> x.shape, network.apply(checkpoint.params, x, checkpoint.spec).shape
             ((5, 384), (5, 384))
         """
-        word, position, kind, norm = self.embeddings
-        count = token_ids.shape[0]
-        if not 1 <= count <= position.shape[0]:
-            raise ValueError(f"`token_ids` must hold 1 to {position.shape[0]} tokens, one per position, got {count}")
-        _check_rows("token_ids", token_ids, word.shape[0])
+        tables, ids, count = self.embeddings, jnp.asarray(token_ids), token_ids.shape[0]
+        if not 1 <= count <= (count if self.most_tokens is None else self.most_tokens):
+            raise ValueError(f"`token_ids` must hold 1 to {self.most_tokens} tokens, one per position, got {count}")
+        _check_rows("token_ids", token_ids, tables.word.shape[0])
+        x = tables.word[ids]
+        if tables.token_type is not None:
+            x = x + tables.token_type[self._kinds(count, token_types)]
+        elif token_types is not None:
+            raise ValueError(f"`token_types` must be None: the family {self.config['model_type']} has none")
+        if tables.position is not None:
+            x = x + tables.position[self._positions(ids)]
+        if tables.norm is not None:
+            x = layer_norm(x, tables.norm, self.spec.norm_epsilon)
+        if tables.projection is not None:
+            x = jnp.matmul(x, tables.projection, precision=self.spec.attention.precision)
+        return x if tables.projection_bias is None else x + tables.projection_bias[None]
+
+    def _kinds(self, count: int, token_types: TokenTypes | None) -> Array:
+        assert self.embeddings.token_type is not None
         kinds = jnp.zeros(count, jnp.int32) if token_types is None else jnp.asarray(token_types)
         if kinds.shape[0] != count:
             raise ValueError(f"`token_types` must have one number for each of {count} tokens, got {kinds.shape[0]}")
-        _check_rows("token_types", kinds, kind.shape[0])
-        x = word[jnp.asarray(token_ids)] + position[:count] + kind[kinds]
-        return layer_norm(x, norm, self.spec.norm_epsilon)
+        _check_rows("token_types", kinds, self.embeddings.token_type.shape[0])
+        return kinds
+
+    def _positions(self, ids: Array) -> Array:
+        if self.padding is None:
+            return jnp.arange(ids.shape[0])
+        counted = (ids != self.padding).astype(jnp.int32)
+        return jnp.cumsum(counted) * counted + self.padding
+
+    @_checks.guard(x=_checks.float_array("token", "feature"))
+    def finish(self, x: Float[Array, "token feature"]) -> Float[Array, "token feature"]:
+        """The norm after the last layer, on the state that `network.apply` gives; `x` as it is where there is none.
+
+        GPT-2 has a LayerNorm there, the families with rotary positions an RMSNorm. `network.hidden_states` are states
+        before it. Batches by `jax.vmap`.
+
+        Args:
+            x: the last hidden state.
+
+        Raises:
+            TypeError, ValueError: `x` is not a floating-point array of tokens as wide as the model.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> from rc_jax import pretrained
+            >>> checkpoint, x = pretrained.load(pretrained.packaged_checkpoint()), jnp.ones((2, 384))
+            >>> bool((checkpoint.finish(x) == x).all())
+            True
+        """
+        if x.shape[1] != self.spec.attention.d_model:
+            raise ValueError(f"`x` must have d_model={self.spec.attention.d_model} features, got {_checks.describe(x)}")
+        if self.final_norm is None:
+            return x
+        return NORMS[self.spec.norm_kind](x, self.final_norm, self.spec.norm_epsilon)
 
 
 @_checks.guard(folder=files.check_path, dtype=_check_dtype)
 def load(folder: str | os.PathLike[str], *, dtype: DTypeLike | None = None) -> Checkpoint:
-    """Read a published BERT checkpoint: config.json, model.safetensors and, when asked to encode, tokenizer.json.
+    """Read a published checkpoint: config.json, the weights and, when asked to encode, tokenizer.json.
 
-    The stack is the published one: post-norm blocks X ← LN(X + SA(X)), X ← LN(X + MLP(X)), biases everywhere, so that
-    `network.apply(params, embed(ids), spec)` is the model's last hidden state. The names may carry the prefix "bert."
-    or not. Every other tensor must be one that the layout knows; the pooler, the heads for tasks (`cls.`,
-    `classifier.`, `qa_outputs.` beside a prefix) and the position ids 0, 1, 2, … are left out, as hidden states do not
-    depend on them, and `Checkpoint.ignored` names them. Nothing is executed: pickles are refused.
+    The families (`model_type` in config.json) are bert, albert, roberta, xlm-roberta, camembert, distilbert and gpt2.
+    The weights are one file model.safetensors or, where there is none, the shards that model.safetensors.index.json
+    names. `network.apply(params, embed(ids), spec)` is the state after the last layer, and `Checkpoint.finish` of it
+    what the model hands out. The names may carry the prefix of a model with a head for a task or not. Every tensor
+    must be one that the layout knows; what hidden states do not depend on (the pooler, the heads beside a prefix,
+    stored position ids and masks) is left out, and `Checkpoint.ignored` names it. Nothing is executed: pickles are
+    refused. The tensors are read one by one into their places: memory stays below that of the parameters and one layer.
 
     Args:
-        folder: with the three files.
+        folder: with the files.
         dtype: of the parameters: float32, bfloat16, or float64 (under `jax.enable_x64(True)`). By default as stored;
             float16 becomes float32.
 
@@ -146,14 +232,16 @@ def load(folder: str | os.PathLike[str], *, dtype: DTypeLike | None = None) -> C
         A `Checkpoint`, a tuple that starts with (params, spec, …).
 
     Raises:
-        FileNotFoundError: no such folder, or no config.json or model.safetensors in it (a pickle does not do).
+        FileNotFoundError: no such folder, or no config.json or weights in it (a pickle does not do), or a shard that
+            the index names is not there.
         TypeError: `folder` is not a path.
         ValueError: a file that cannot be parsed, is truncated or corrupted; a setting that this package cannot run
-            (another `model_type`, activation, kind of positions, a decoder); a tensor that is missing, unexpected,
-            of the wrong shape or dtype, or not finite. The message names the file and the setting or tensor.
+            (another `model_type`, activation, kind of positions, …); an index and shards that do not agree; a tensor
+            that is missing, unexpected, of the wrong shape or dtype, or not finite. The message names the file and the
+            setting or tensor.
         ImportError: the package safetensors is not installed.
 
-    Source: Devlin et al. 2019, "BERT"; tensor names as in the transformers library's BertModel.
+    Source: tensor names and arithmetic as in the transformers library's models of those names.
 
     Example:
         >>> from rc_jax import pretrained
@@ -162,17 +250,23 @@ def load(folder: str | os.PathLike[str], *, dtype: DTypeLike | None = None) -> C
         (6, 12, (6, 12, 384, 32))
     """
     path = files.checkpoint_folder(folder)
-    config = files.Config(path)
-    config.choice("model_type", ("bert",))
-    spec = bert.read_spec(config)
-    tensors = files.Tensors(path)
-    layers, embeddings = bert.read_tensors(tensors, config, spec)
-    kind = jnp.dtype(embeddings.word.dtype if dtype is None else dtype)
-    if dtype is None and kind.name not in ("bfloat16", "float32"):
-        kind = jax.dtypes.canonicalize_dtype(jnp.float64 if kind.name == "float64" else jnp.float32)
-    params = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves).astype(kind)), *layers)
-    tables = jax.tree.map(lambda leaf: jnp.asarray(leaf.astype(kind)), embeddings)
-    return Checkpoint(params, spec, tables, config.values, path, tensors.ignored)
+    config = Config.read(path)
+    layout = read_layout(config)
+    with files.Tensors(path) as tensors:
+        parts = read(tensors, layout, dtype)
+    return Checkpoint(
+        params=parts.params,
+        spec=layout.spec,
+        embeddings=parts.embeddings,
+        config=config.values,
+        folder=path,
+        ignored=tensors.ignored,
+        final_norm=parts.final_norm,
+        most_tokens=layout.most_tokens,
+        key_value_heads=layout.key_value_heads,
+        shared_layers=layout.shared_layers,
+        padding=layout.padding,
+    )
 
 
 def _check_rows(name: str, ids: Array | np.ndarray, rows: int) -> None:

@@ -1,14 +1,20 @@
-"""A checkpoint's files, config.json and model.safetensors, read with errors that name the file and the tensor."""
+"""A checkpoint's tensors, in one safetensors file or in shards, read one by one, with errors that name both."""
 
-import json
+import contextlib
+import fnmatch
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, NamedTuple
 
 import numpy as np
 
-CONFIG = "config.json"
+from rc_jax.pretrained.settings import CONFIG, read_object
+
 WEIGHTS = "model.safetensors"
+INDEX = f"{WEIGHTS}.index.json"
+FLOATS = ("F16", "BF16", "F32", "F64")  # as the format names them
 Stored = Any  # a numpy array on its way to a place where a JAX array belongs
 
 
@@ -26,86 +32,115 @@ def checkpoint_folder(folder: str | os.PathLike[str]) -> Path:
     return path
 
 
-class Config:
-    """The settings of one config.json; each is checked when it is asked for."""
+class _Place(NamedTuple):
+    """Where a tensor lies: an open file, its name there, and the file's path."""
 
-    def __init__(self, folder: Path):
-        self.file = folder / CONFIG
-        if not self.file.is_file():
-            raise FileNotFoundError(f"`folder` must hold a file {CONFIG}, got '{folder}' without one")
-        try:
-            values = json.loads(self.file.read_text(encoding="utf-8"))
-        except ValueError as error:  # bad JSON and bad UTF-8 alike
-            raise ValueError(f"'{self.file}' must be a JSON file, but cannot be parsed: {error}") from error
-        if not isinstance(values, dict):
-            raise ValueError(f"'{self.file}' must hold a JSON object, got a {type(values).__name__}")
-        self.values: dict[str, Any] = values
-
-    def integer(self, name: str) -> int:
-        """A whole number that is at least 1."""
-        value = self.values.get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"`{name}` must be an integer >= 1 in '{self.file}', got {value!r}")
-        return value
-
-    def positive(self, name: str, default: float) -> float:
-        """A positive number."""
-        value = self.values.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise ValueError(f"`{name}` must be a positive number in '{self.file}', got {value!r}")
-        return float(value)
-
-    def choice(self, name: str, options: tuple[Any, ...], default: Any = None) -> Any:
-        """One of the options that this package can run."""
-        value = self.values.get(name, default)
-        if not any(value == option and type(value) is type(option) for option in options):
-            known = ", ".join(map(repr, options))
-            raise ValueError(f"`{name}` must be one of {known} in '{self.file}', got {value!r}")
-        return value
+    opened: Any
+    name: str
+    file: Path
 
 
 class Tensors:
-    """The tensors of one safetensors file, taken one by one; any that nobody took is an error at the end."""
+    """The tensors of a checkpoint, taken one by one; any that nobody took is an error at the end.
+
+    A folder with one file `model.safetensors` is read from it, even where an index lies beside it.
+    """
 
     def __init__(self, folder: Path):
-        self.file = folder / WEIGHTS
-        if not self.file.is_file():
-            raise FileNotFoundError(_no_weights(folder))
         try:
-            from safetensors import SafetensorError, safe_open
+            import safetensors  # noqa: F401
         except ImportError as error:
             raise ImportError("reading a checkpoint needs safetensors: pip install 'rc_jax[pretrained]'") from error
-        try:
-            with safe_open(str(self.file), framework="np") as opened:
-                self.left: dict[str, np.ndarray] = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            reason = f"{error}".strip()
-            raise ValueError(f"'{self.file}' is truncated, corrupted or not a safetensors file: {reason}") from error
+        self._files = contextlib.ExitStack()
         self.ignored: tuple[str, ...] = ()
+        self.file = folder / WEIGHTS
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._files.close)
+            if self.file.is_file():
+                self.left = self._open(self.file)
+            elif (folder / INDEX).is_file():
+                self.file = folder / INDEX
+                self.left = self._open_shards(read_object(self.file))
+            else:
+                raise FileNotFoundError(_no_weights(folder))
+            undo.pop_all()
+
+    def __enter__(self) -> "Tensors":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.close()
+
+    def _open(self, file: Path) -> dict[str, _Place]:
+        """Where each tensor of one file lies; only the file's header is read."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            opened = self._files.enter_context(safe_open(str(file), framework="np"))
+            return {name: _Place(opened, name, file) for name in opened.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise _corrupted(file, error) from error
+
+    def _open_shards(self, index: dict[str, Any]) -> dict[str, _Place]:
+        """Where each tensor that an index names lies; the index and its shards must agree."""
+        shard_of = index.get("weight_map")
+        if not isinstance(shard_of, dict) or not shard_of:
+            raise ValueError(
+                f"'{self.file}' must hold an object `weight_map` from tensors to shards, got {shard_of!r:.80}"
+            )
+        found: dict[str, _Place] = {}
+        for tensor, shard in shard_of.items():
+            if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors"):
+                raise ValueError(
+                    f"tensor '{tensor}' must lie in a .safetensors file of the folder itself, got {shard!r} in "
+                    f"'{self.file}'"
+                )
+            if not (file := self.file.parent / shard).is_file():
+                raise FileNotFoundError(f"tensor '{tensor}' lies in '{file}' by '{self.file}', but no such file exists")
+        for shard in sorted(set(shard_of.values())):
+            held = self._open(self.file.parent / shard)
+            for tensor in sorted({tensor for tensor in shard_of if shard_of[tensor] == shard} ^ set(held)):
+                file = self.file.parent / shard
+                if tensor not in held:
+                    raise ValueError(f"tensor '{tensor}' is missing in '{file}', where '{self.file}' says it is")
+                raise ValueError(f"unexpected tensor '{tensor}' in '{file}': '{self.file}' does not say it is there")
+            found |= held
+        return found
 
     def rename(self, old: str, new: str) -> None:
         """Write `new` where a name ends in `old`."""
-        self.left = {
-            name.removesuffix(old) + new if name.endswith(old) else name: value for name, value in self.left.items()
-        }
+        for name in [name for name in self.left if name.endswith(old)]:
+            other = name.removesuffix(old) + new
+            if other in self.left:
+                raise ValueError(f"tensor '{name}' must not stand beside '{other}' in '{self.file}': they are one")
+            self.left[other] = self.left.pop(name)
 
-    def ignore(self, prefixes: tuple[str, ...], names: tuple[str, ...] = ()) -> None:
-        """Put aside the tensors that the hidden states do not depend on."""
-        aside = {name for name in self.left if name.startswith(prefixes) or name in names}
+    def ignore(self, patterns: Iterable[str]) -> None:
+        """Put aside the tensors that the hidden states do not depend on; `*` in a pattern stands for anything."""
+        aside = {name for pattern in patterns for name in fnmatch.filter(self.left, pattern)}
         self.ignored = (*self.ignored, *sorted(aside))
-        self.left = {name: value for name, value in self.left.items() if name not in aside}
+        self.left = {name: place for name, place in self.left.items() if name not in aside}
 
     def take(self, name: str, *shape: int) -> Stored:
-        """The tensor of that name, with its shape, dtype and finiteness checked."""
-        if name not in self.left:
+        """Read the tensor of that name, once its shape, dtype and finiteness are checked."""
+        from safetensors import SafetensorError
+
+        place = self.left.pop(name, None)
+        if place is None:
             raise ValueError(f"tensor '{name}' is missing in '{self.file}'")
-        value = self.left.pop(name)
-        if value.shape != shape:
-            raise ValueError(f"tensor '{name}' must have shape {shape} in '{self.file}', got {value.shape}")
-        if value.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
-            raise ValueError(f"tensor '{name}' must hold floating-point numbers in '{self.file}', got {value.dtype}")
+        header = place.opened.get_slice(place.name)
+        if (came := tuple(header.get_shape())) != shape:
+            raise ValueError(f"tensor '{place.name}' must have shape {shape} in '{place.file}', got {came}")
+        if (kind := header.get_dtype()) not in FLOATS:
+            raise ValueError(f"tensor '{place.name}' must hold floating-point numbers in '{place.file}', got {kind}")
+        try:
+            value = place.opened.get_tensor(place.name)
+        except SafetensorError as error:
+            raise _corrupted(place.file, error) from error
         if not np.isfinite(value).all():
-            raise ValueError(f"tensor '{name}' must be finite in '{self.file}', got NaN or infinity")
+            raise ValueError(f"tensor '{place.name}' must be finite in '{place.file}', got NaN or infinity")
         return value
 
     def finish(self) -> None:
@@ -113,16 +148,19 @@ class Tensors:
         if self.left:
             names = sorted(self.left)
             shown = ", ".join(f"'{name}'" for name in names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
-            raise ValueError(f"unexpected tensor {shown} in '{self.file}': the layout has no place for it")
+            file = self.left[names[0]].file
+            raise ValueError(f"unexpected tensor {shown} in '{file}': the layout has no place for it")
+
+
+def _corrupted(file: Path, error: Exception) -> ValueError:
+    return ValueError(f"'{file}' is truncated, corrupted or not a safetensors file: {f'{error}'.strip()}")
 
 
 def _no_weights(folder: Path) -> str:
-    if (folder / f"{WEIGHTS}.index.json").is_file():
-        return f"`folder` must hold the weights in one file {WEIGHTS}, got '{folder}' with a checkpoint in shards"
     pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in folder.glob(pattern))
     if pickles:
         return (
             f"`folder` must hold a file {WEIGHTS}, got '{folder}' with {pickles[0]}: that is a pickle, and unpickling "
             "runs whatever code its author put in, so it is refused; convert it to safetensors"
         )
-    return f"`folder` must hold a file {WEIGHTS}, got '{folder}' without one"
+    return f"`folder` must hold a file {WEIGHTS}, or {INDEX} and its shards, got '{folder}' without one"

@@ -30,15 +30,12 @@ def test_folder(tmp_path):
 
 def test_weights_missing(folder):
     (folder / "model.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match=r"`folder` must hold a file model.safetensors, got '.*' without one"):
+    with pytest.raises(FileNotFoundError, match=r"`folder` must hold a file model.safetensors, or .* got '.*' without one"):
         pretrained.load(folder)
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")
     with pytest.raises(
         FileNotFoundError, match=r"pytorch_model.bin: that is a pickle, .* runs whatever code .* refused"
     ):
-        pretrained.load(folder)
-    (folder / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(FileNotFoundError, match=r"must hold the weights in one file .* in shards"):
         pretrained.load(folder)
 
 
@@ -54,8 +51,8 @@ def test_config_that_is_none(folder, content, match):
 @pytest.mark.parametrize(
     ("name", "value", "match"),
     [
-        ("model_type", "gpt2", "`model_type` must be one of 'bert' in '.*config.json', got 'gpt2'"),
-        ("model_type", None, "`model_type` must be one of 'bert'"),
+        ("model_type", "t5", "`model_type` must be one of 'bert', .* in '.*config.json', got 't5'"),
+        ("model_type", None, "`model_type` must be one of 'bert', "),
         ("hidden_size", "8", "`hidden_size` must be an integer >= 1 in '.*config.json', got '8'"),
         ("num_hidden_layers", 0, "`num_hidden_layers` must be an integer >= 1"),
         ("vocab_size", None, "`vocab_size` must be an integer >= 1"),
@@ -81,7 +78,7 @@ QUERY = "encoder.layer.1.attention.self.query.weight"
     [
         ({QUERY: None}, f"tensor '{QUERY}' is missing in '.*model.safetensors'"),
         ({QUERY: np.zeros((8, 7), np.float32)}, rf"tensor '{QUERY}' must have shape \(8, 8\) in '.*', got \(8, 7\)"),
-        ({QUERY: np.zeros((8, 8), np.int32)}, f"tensor '{QUERY}' must hold floating-point numbers .* got int32"),
+        ({QUERY: np.zeros((8, 8), np.int32)}, f"tensor '{QUERY}' must hold floating-point numbers .* got I32"),
         ({QUERY: np.full((8, 8), np.nan, np.float32)}, f"tensor '{QUERY}' must be finite in '.*', got NaN or infinity"),
         ({"encoder.layer.3.extra": np.zeros(2)}, "unexpected tensor 'encoder.layer.3.extra' in '.*model.safetensors'"),
         ({f"x{i}": np.zeros(1) for i in range(5)}, "unexpected tensor 'x0', 'x1', 'x2' and 2 more in"),

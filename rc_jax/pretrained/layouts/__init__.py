@@ -1,0 +1,24 @@
+"""One file per family of published checkpoints, and the list of them by `model_type`."""
+
+from collections.abc import Callable
+
+from rc_jax.pretrained.layouts import albert, bert, distilbert, gpt2, roberta
+from rc_jax.pretrained.layouts.shared import Embeddings, Layout, Scope
+from rc_jax.pretrained.settings import Config
+
+FAMILIES: dict[str, Callable[[Config], Layout]] = {
+    "bert": bert.layout,
+    "albert": albert.layout,
+    "roberta": roberta.layout,
+    "xlm-roberta": roberta.layout,
+    "camembert": roberta.layout,
+    "distilbert": distilbert.layout,
+    "gpt2": gpt2.layout,
+}
+
+__all__ = ["FAMILIES", "Embeddings", "Layout", "Scope", "read_layout"]
+
+
+def read_layout(config: Config) -> Layout:
+    """The layout that a checkpoint's settings describe."""
+    return FAMILIES[config.choice("model_type", tuple(FAMILIES))](config)

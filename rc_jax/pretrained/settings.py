@@ -1,0 +1,79 @@
+"""A checkpoint's settings, config.json, each checked when it is asked for; errors name the setting and the file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+CONFIG = "config.json"
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """The JSON object that a file holds."""
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:  # bad JSON and bad UTF-8 alike
+        raise ValueError(f"'{file}' must be a JSON file, but cannot be parsed: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"'{file}' must hold a JSON object, got a {type(values).__name__}")
+    return values
+
+
+class Config:
+    """The settings of one config.json, or of one object within it; a setting that is null counts as absent."""
+
+    def __init__(self, file: Path, values: dict[str, Any], within: str = ""):
+        self.file = file
+        self.values = values
+        self.within = within
+
+    @classmethod
+    def read(cls, folder: Path) -> "Config":
+        """The settings in a folder."""
+        file = folder / CONFIG
+        if not file.is_file():
+            raise FileNotFoundError(f"`folder` must hold a file {CONFIG}, got '{folder}' without one")
+        return cls(file, read_object(file))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A setting as it is."""
+        value = self.values.get(name)
+        return default if value is None else value
+
+    def refuse(self, name: str, wanted: str, came: Any) -> ValueError:
+        """The error for a setting that cannot be used."""
+        return ValueError(f"`{self.within}{name}` must {wanted} in '{self.file}', got {came!r}")
+
+    def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+        """A whole number that is at least `least`."""
+        value = self.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise self.refuse(name, f"be an integer >= {least}", value)
+        return value
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        """A positive number."""
+        value = self.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise self.refuse(name, "be a positive number", value)
+        return float(value)
+
+    def choice(self, name: str, options: tuple[Any, ...], default: Any = None) -> Any:
+        """One of the options that this package can run."""
+        value = self.get(name, default)
+        if not any(value == option and type(value) is type(option) for option in options):
+            raise self.refuse(name, f"be one of {', '.join(map(repr, options))}", value)
+        return value
+
+    def divisor(self, name: str, of: str, default: int | None = None) -> int:
+        """A whole number that divides another setting."""
+        whole, value = self.integer(of), self.integer(name, default)
+        if whole % value:
+            raise self.refuse(name, f"divide {of}={whole}", value)
+        return value
+
+    def section(self, name: str) -> "Config":
+        """The settings of the object that a setting is; none where it is absent."""
+        values = self.get(name, {})
+        if not isinstance(values, dict):
+            raise self.refuse(name, "be a JSON object", values)
+        return Config(self.file, values, f"{self.within}{name}.")
