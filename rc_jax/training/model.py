@@ -14,7 +14,7 @@ from rc_jax import _checks, network
 from rc_jax.attention import sinusoidal
 from rc_jax.attention.drawing import split_normals
 from rc_jax.network import LayerParams, NormParams, StackSpec
-from rc_jax.network.stack import layer_norm
+from rc_jax.network.stack import NORMS
 
 Positions = Literal["learned", "sinusoidal"]
 
@@ -36,7 +36,7 @@ class ModelSpec:
         positions: code added to the embedding: one vector per position that is learned, sines and cosines (Vaswani et
             al. 2017, section 3.5), or none.
         pooled: whether the mean over tokens is read out, one answer per sequence, instead of every token.
-        final_norm: LayerNorm before the readout.
+        final_norm: a norm before the readout, of the kind that `stack.norm_kind` says.
 
     Raises:
         ValueError, TypeError: a size that is not an integer of at least 1, an unknown code of positions, a wrong part.
@@ -78,7 +78,7 @@ class Transformer(nnx.Module):
 
         H⁰ = E(x) + positions,   H^L = network.apply(layers, H⁰),   logits = N(H^L) W + b,
 
-    with N the LayerNorm or nothing, of every token or of their mean. Layers are drawn as `network.init` draws them; an
+    with N the final norm or nothing, of every token or of their mean. Layers are drawn as `network.init` draws them; an
     embedding and its position code have variance 1 per entry together, the readout N(0, gain²/d_model) and bias 0.
     Rates of decay are trained as log λ/(1 − λ), so that they stay between 0 and 1.
 
@@ -131,7 +131,8 @@ class Transformer(nnx.Module):
         self.readout_bias = nnx.Param(jnp.zeros(spec.outputs))
         layers = _free(network.init(jax.random.fold_in(key, _LAYERS), spec.stack, gain=gain))
         self.parts = nnx.data(jax.tree.map(nnx.Param, layers))
-        norm = NormParams(jnp.ones(d), jnp.zeros(d)) if spec.final_norm else None
+        shift = jnp.zeros(d) if spec.stack.norm_kind == "layer" else None
+        norm = NormParams(jnp.ones(d), shift) if spec.final_norm else None
         self.norm = nnx.data(jax.tree.map(nnx.Param, norm))
         log_scale = None if scale is None else jnp.broadcast_to(jnp.log(jnp.asarray(scale, float)), (heads,))
         self.log_scale = None if log_scale is None else nnx.Param(log_scale)
@@ -175,7 +176,8 @@ class Transformer(nnx.Module):
         if self.spec.pooled:
             hidden = jnp.mean(hidden, axis=0, keepdims=True)
         if self.spec.final_norm:
-            hidden = layer_norm(hidden, _values(self.norm), self.spec.stack.norm_epsilon)
+            stack = self.spec.stack
+            hidden = NORMS[stack.norm_kind](hidden, _values(self.norm), stack.norm_epsilon)
         logits = jnp.matmul(hidden, self.readout[...], precision=self.spec.stack.attention.precision)
         logits = logits + self.readout_bias[...][None]
         return logits[0] if self.spec.pooled else logits
