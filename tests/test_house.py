@@ -114,6 +114,12 @@ def test_every_public_name_is_documented():
 
 STACK = network.StackSpec(attention=attention.AttentionSpec(d_model=8, heads=2), depth=3)
 LINEAR = attention.AttentionSpec(d_model=8, heads=2, weights="linear", causal=True)
+DECODER = network.StackSpec(
+    attention=attention.AttentionSpec(
+        d_model=8, heads=2, causal=True, qk_norm="rms", scale_law="log_tokens", rotary=attention.Rotary()
+    ),
+    depth=3, skip=True, mlp=network.MLPSpec(width=16, activation="silu", gated=True), norm="pre", norm_kind="rms",
+)  # fmt: skip
 KERNELS = {
     "attend": lambda x, n: attention.attend(
         attention.init(jax.random.key(0), STACK.attention), x, STACK.attention, scale=n[0]
@@ -124,6 +130,7 @@ KERNELS = {
     "convolve": lambda x, n: attention.convolve(x, jnp.ones((3, 8, 2)), scale=n[0]),
     "position codes": lambda x, n: attention.rotary(x + attention.sinusoidal(jnp.arange(4), 8), jnp.arange(4)),
     "network": lambda x, n: network.apply(network.random_layers(jax.random.key(0), STACK), x, STACK),
+    "decoder": lambda x, n: network.apply(network.random_layers(jax.random.key(0), DECODER), x, DECODER),
     "log_residuals": lambda x, n: collapse.log_residuals(network.random_layers(jax.random.key(0), STACK), x, STACK),
     "gradient of log_residuals": lambda x, n: jax.grad(
         lambda x: collapse.log_residuals(network.random_layers(jax.random.key(0), STACK), x, STACK)[-1]

@@ -29,20 +29,24 @@ def reference(params, x, spec):
     """The network layer by layer in NumPy; attention is tested on its own."""
 
     def norm(x, weights):
-        centred = x - x.mean(axis=1, keepdims=True)
+        centred = x - x.mean(axis=1, keepdims=True) if spec.norm_kind == "layer" else x
         scaled = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + spec.norm_epsilon)
-        return scaled * np.asarray(weights.scale) + np.asarray(weights.shift)
+        shift = 0 if weights.shift is None else np.asarray(weights.shift)
+        return scaled * np.asarray(weights.scale) + shift
 
     def mlp(x, weights):
         from scipy.special import erf
 
-        hidden = x @ np.asarray(weights.weight_in) + np.asarray(weights.bias_in)
+        straight = x @ np.asarray(weights.weight_in) + np.asarray(weights.bias_in)
+        gate = x @ np.asarray(weights.weight_gate) + np.asarray(weights.bias_gate) if spec.mlp.gated else straight
         hidden = {
             "relu": lambda h: np.maximum(h, 0),
             "tanh": np.tanh,
             "gelu": lambda h: h * (1 + erf(h / np.sqrt(2))) / 2,
             "gelu_tanh": lambda h: h / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3))),
-        }[spec.mlp.activation](hidden)
+            "silu": lambda h: h / (1 + np.exp(-h)),
+        }[spec.mlp.activation](gate)
+        hidden = hidden * straight if spec.mlp.gated else hidden
         return hidden @ np.asarray(weights.weight_out) + np.asarray(weights.bias_out)
 
     states = [np.asarray(x)]
@@ -77,6 +81,31 @@ def test_switches_are_independent(x64, skip, activation, norm):
     np.testing.assert_allclose(
         network.hidden_states(params, x, spec), reference(params, x, spec), rtol=1e-10, atol=1e-12
     )
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("gated", [False, True])
+def test_rms_norm_and_gated_mlp(x64, gated, norm):
+    mlp = MLPSpec(width=20, activation="silu", gated=gated)
+    spec = StackSpec(attention=LAYER, depth=2, skip=True, mlp=mlp, norm=norm, norm_kind="rms", norm_epsilon=1e-3)
+    params, x = draw(spec, "float64")
+    assert params.mlp_norm.shift is None and (params.mlp.weight_gate is not None) == gated
+    shake = 1 + 0.3 * jax.random.normal(jax.random.key(8), (2, 8))
+    params = params._replace(attention_norm=network.NormParams(shake), mlp_norm=network.NormParams(shake + 1))
+    np.testing.assert_allclose(
+        network.hidden_states(params, x, spec), reference(params, x, spec), rtol=1e-10, atol=1e-12
+    )
+
+
+def test_a_drawn_decoder_is_the_stored_one(key):
+    """Every option at once, from a recipe and from parameters."""
+    layer = dataclasses.replace(LAYER, causal=True, rotary=attention.Rotary(), qk_norm="rms", scale_law="log_tokens")
+    spec = dataclasses.replace(
+        EVERYTHING, attention=layer, mlp=MLPSpec(width=20, activation="silu", gated=True), norm_kind="rms"
+    )
+    stored, drawn = (make(key, spec, bias_std=0.2) for make in (network.init, network.random_layers))
+    x = jax.random.normal(jax.random.key(1), (5, 8))
+    np.testing.assert_allclose(network.apply(stored, x, spec), network.apply(drawn, x, spec), rtol=1e-4, atol=1e-5)
 
 
 def test_without_skip_there_is_no_skip_anywhere(x64):
@@ -203,6 +232,7 @@ def test_bad_input(key):
         (TypeError, "`attention` must be an AttentionSpec", {"attention": None}),
         (ValueError, "`norm_epsilon` must be > 0", {"norm_epsilon": 0.0}),
         (TypeError, "`skip` must be a bool, got 'no'", {"skip": "no"}),
+        (ValueError, "`norm_kind` must be one of 'layer', 'rms', got 'batch'", {"norm_kind": "batch"}),
     ]
     for error, message, change in bad_specs:
         with pytest.raises(error, match=message):
@@ -214,6 +244,8 @@ def test_bad_input(key):
         (TypeError, "`spec` must be a StackSpec, got an AttentionSpec", (params, x, EVERYTHING.attention)),
         (ValueError, r"`x` must have d_model=8 features", (params, x[:, :4], EVERYTHING)),
         (ValueError, r"`params.query` must have shape \(2, 2, 8, 4\)", (params, x, two)),
+        (ValueError, r"`params.mlp.weight_gate` must have shape \(3, 8, 20\), got None",
+         (params, x, dataclasses.replace(EVERYTHING, mlp=MLPSpec(width=20, gated=True)))),
         (ValueError, "`params.mlp` must be given", (params._replace(mlp=None), x, EVERYTHING)),
         (TypeError, "`params` must be LayerParams or RandomLayers", (params.attention, x, EVERYTHING)),
         (TypeError, "`x` must have the dtype of `params", (params, x.astype("bfloat16"), EVERYTHING)),
