@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rc_jax.pretrained.layouts import albert, bert, distilbert, gpt2, roberta
+from rc_jax.pretrained.layouts import albert, bert, distilbert, gpt2, llama, roberta
 from rc_jax.pretrained.layouts.shared import Embeddings, Layout, Scope
 from rc_jax.pretrained.settings import Config
 
@@ -14,6 +14,10 @@ FAMILIES: dict[str, Callable[[Config], Layout]] = {
     "camembert": roberta.layout,
     "distilbert": distilbert.layout,
     "gpt2": gpt2.layout,
+    "llama": llama.layout,
+    "mistral": llama.layout,
+    "qwen2": llama.layout,
+    "qwen3": llama.layout,
 }
 
 __all__ = ["FAMILIES", "Embeddings", "Layout", "Scope", "read_layout"]

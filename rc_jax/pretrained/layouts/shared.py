@@ -20,6 +20,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "tanh": "tanh",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
 }
 
 
