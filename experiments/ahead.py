@@ -60,7 +60,7 @@ def helper(run: Any, names: Sequence[str], registry: Registry, package: str) -> 
     minutes = sum(cost(registry[name], run.preset) for name in shared)
     started = Helper(run.folder)
     if len(shared) > 1 and minutes > WORTH_MINUTES and not run.replot and _two_can_work():
-        options = {"out": str(run.out), "preset": run.preset, "seed": run.seed}
+        options = {"out": str(run.out), "preset": run.preset, "seed": run.seed, "checkpoints": run.checkpoints}
         order = json.dumps([package, list(reversed(shared)), options])
         quiet = subprocess.DEVNULL
         command = [sys.executable, "-m", "experiments.ahead", order]
@@ -93,7 +93,7 @@ def work(package: str, names: Sequence[str], options: dict[str, Any]) -> None:
     from experiments.runner import Run, obtain
 
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    run = Run(Path(options["out"]), options["preset"], options["seed"])
+    run = Run(Path(options["out"]), options["preset"], options["seed"], checkpoints=tuple(options["checkpoints"]))
     for name in names:
         figure = load(name, package)
         if isinstance(figure, Broken):

@@ -29,6 +29,8 @@ class Arguments:
     """Folder for results; the report is DIR/PRESET/report.html."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Seed of every random number; a seed other than 0 has a folder of its own, DIR/PRESET-seedN."""
+    checkpoint: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FOLDER")] = ()
+    """A trained model to draw figures of, once for each; without names, only the figures that read one are made."""
     replot: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Draw and judge again from stored results; compute nothing."""
     list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -77,8 +79,8 @@ def _run(arguments: Arguments, package: str) -> int:
     from experiments.runner import Run, make_all
 
     registry = figure.discover(package, arguments.preset)
-    run = Run(arguments.out, arguments.preset, arguments.seed, arguments.replot)
-    names = [name for name in registry if name in arguments.name or not arguments.name]
+    run = Run(arguments.out, arguments.preset, arguments.seed, arguments.replot, arguments.checkpoint)
+    names = chosen(run, arguments.name, registry)
     if run.replot:
         names = replottable(run, names, registry, strict=bool(arguments.name))
     made: list[Entry] = []
@@ -111,6 +113,8 @@ def check(arguments: Arguments, package: str) -> None:
     Raises:
         Usage: a figure, preset, seed or folder that cannot be used.
     """
+    from experiments.checkpoints import Unusable
+    from experiments.checkpoints import check as check_folders
     from experiments.figure import PRESET_NAMES, names
 
     if arguments.preset not in PRESET_NAMES:
@@ -123,6 +127,10 @@ def check(arguments: Arguments, package: str) -> None:
             raise Usage(f"unknown figure {name!r}; figures are {', '.join(known) or 'none'}")
     if not known:
         raise Usage(f"there is no figure in {package}")
+    try:
+        check_folders(arguments.checkpoint)
+    except Unusable as error:
+        raise Usage(f"{error}") from None
     probe = arguments.out / f".{os.getpid()}.partial"
     try:
         arguments.out.mkdir(parents=True, exist_ok=True)
@@ -130,6 +138,23 @@ def check(arguments: Arguments, package: str) -> None:
         probe.unlink()
     except OSError as error:
         raise Usage(f"`--out` must be a folder that can be written to, got {arguments.out}: {error.strerror}") from None
+
+
+def chosen(run: "Run", wanted: tuple[str, ...], registry: "Registry") -> list[str]:
+    """The figures to make: those named, else all that belong on the run's page.
+
+    Raises:
+        Usage: checkpoints for figures none of which reads one.
+    """
+    from experiments.figure import Broken
+
+    names = [name for name, figure in registry.items() if (name in wanted if wanted else run.shows(figure))]
+    if not any(run.shows(registry[name]) or isinstance(registry[name], Broken) for name in names):
+        reading = ", ".join(name for name, figure in registry.items() if run.shows(figure)) or "none"
+        raise Usage(
+            f"`--checkpoint` must go with a figure that reads one ({reading}), got {', '.join(names) or 'none'}"
+        )
+    return names
 
 
 def replottable(run: "Run", names: list[str], registry: "Registry", *, strict: bool) -> list[str]:

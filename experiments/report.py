@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from experiments import record, store
+from experiments import checkpoints, record, store
 from experiments.figure import Registry
 from experiments.ledger import Verdict, show
 from experiments.record import DONE, FAILED, UNAVAILABLE, Entry
@@ -54,7 +54,8 @@ def render(run: "Run", registry: Registry, entries: Sequence[Entry]) -> str:
         verdicts=[(verdict, counts[verdict]) for verdict in Verdict if counts[verdict]],
         total=sum(counts.values()),
         failed=[entry for entry in entries if entry.status == FAILED],
-        pending=[(name, run.command(name)) for name in registry if name not in known],
+        pending=[(name, run.command(name)) for name in registry if name not in known and run.shows(registry[name])],
+        checkpoints=checkpoints.labels(run.checkpoints),
         duplicates=record.duplicates(entries),
         symbol=SYMBOL,
         short=SHORT,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from experiments import ahead, record, report, store, style, unfinished
+from experiments import ahead, checkpoints, record, report, store, style, unfinished
 from experiments.figure import Broken, Figure, Registry, Unavailable, cost
 from experiments.record import DONE, FAILED, UNAVAILABLE, Entry
 
@@ -27,21 +27,33 @@ THEMES = {"light": "", "dark": ".dark"}
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run's choices. Each preset has a folder of its own, and so has each seed but 0: a page never mixes them."""
+    """One run's choices. Presets, seeds but 0 and checkpoints each have a folder of their own: a page never mixes them.
+
+    `checkpoints` are folders; they go to the figures whose Spec has a field of that name.
+    """
 
     out: Path = Path("results")
     preset: str = "quick"
     seed: int = 0
     replot: bool = False
+    checkpoints: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
         """Where this run's report, figures and data go."""
-        return self.out / (self.preset if self.seed == 0 else f"{self.preset}-seed{self.seed}")
+        parts = [self.preset]
+        parts += [f"seed{self.seed}"] if self.seed else []
+        parts += [checkpoints.tag(self.checkpoints)] if self.checkpoints else []
+        return self.out / "-".join(parts)
+
+    def shows(self, figure: Figure | Broken) -> bool:
+        """Whether the figure belongs on this run's page: any does, but only those that read them with checkpoints."""
+        return not self.checkpoints or checkpoints.read_by(figure)
 
     def spec(self, figure: Figure) -> Any:
-        """The figure's preset with this run's seed."""
-        return dataclasses.replace(figure.PRESETS[self.preset], seed=self.seed)
+        """The figure's preset with this run's seed and checkpoints."""
+        own = {"checkpoints": self.checkpoints} if self.checkpoints and checkpoints.read_by(figure) else {}
+        return dataclasses.replace(figure.PRESETS[self.preset], seed=self.seed, **own)
 
     def stem(self, name: str, figure: Figure) -> str:
         """The name of the figure's stored result."""
@@ -51,6 +63,7 @@ class Run:
         """The command that makes this one figure again."""
         words = ["python", "-m", "experiments", name, "--preset", self.preset]
         words += ["--seed", str(self.seed)] if self.seed else []
+        words += [word for folder in self.checkpoints for word in ("--checkpoint", folder)]
         words += ["--out", str(self.out)] if self.out != Path("results") else []
         return shlex.join(words)
 

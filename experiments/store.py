@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import rc_jax
+from experiments import checkpoints
 
 FORGET_AFTER = 600.0  # seconds after which a temporary file belongs to nobody
 
@@ -38,8 +39,11 @@ class Stored:
 
 
 def identity(name: str, spec: Any, version: str = "") -> dict[str, Any]:
-    """Everything that decides a result's numbers, as plain JSON values."""
-    return {"figure": name, "spec": plain(spec), "version": version or package_version()}
+    """Everything that decides a result's numbers, as plain JSON values; checkpoints are known by their content."""
+    fields = plain(spec)
+    if folders := getattr(spec, "checkpoints", ()):
+        fields["checkpoints"] = checkpoints.identity(folders)
+    return {"figure": name, "spec": fields, "version": version or package_version()}
 
 
 def fingerprint(name: str, spec: Any, version: str = "") -> str:

@@ -1,5 +1,6 @@
 """Made-up figures, written to a package of their own, so that no real one has to run."""
 
+import ast
 import itertools
 import sys
 
@@ -16,12 +17,14 @@ ABOUT = figure.About("Title of {name}", "Caption of {name} with <b>&</b>.", "y =
 @dataclass(frozen=True)
 class Spec(figure.Spec):
     points: int = 5
-
+{field}
 PRESETS = {{"smoke": Spec(points=3), "quick": Spec(), "full": Spec(points=9)}}
 
 def compute(spec):
     with open({count!r}, "a") as file:
         file.write("{name}\\n")
+    with open({given!r}, "a") as file:
+        file.write(repr(getattr(spec, "checkpoints", None)) + "\\n")
 {compute}
     x = np.arange(1.0, spec.points + 1.0)
     return {{"x": x, "y": x**2 + 0.1 * spec.seed}}
@@ -41,20 +44,25 @@ _serial = itertools.count()
 
 
 class Figures:
-    """A package of made-up figures; `package` is its name and `computed` lists which were computed, in order."""
+    """A package of made-up figures; `package` is its name and `computed` lists which were computed, in order.
+
+    `given` lists the checkpoints each of those got; only figures added with `reads=True` have a field for them.
+    """
 
     def __init__(self, folder, package):
         self.folder, self.package = folder, package
         self.path = folder / package
         self.path.mkdir()
         (self.path / "__init__.py").write_text("")
-        self.count = folder / "computed.txt"
+        self.count, self.folders = folder / "computed.txt", folder / "given.txt"
 
-    def add(self, name, compute="", claims="", minutes=0.01):
+    def add(self, name, compute="", claims="", minutes=0.01, *, reads=False):
         text = TEMPLATE.format(
             name=name,
             minutes=minutes,
             count=str(self.count),
+            given=str(self.folders),
+            field="    checkpoints: tuple[str, ...] = ()\n" if reads else "",
             compute=_indent(compute),
             claims=_indent(claims),
         )
@@ -66,6 +74,18 @@ class Figures:
     @property
     def computed(self):
         return self.count.read_text().split() if self.count.exists() else []
+
+    @property
+    def given(self):
+        return [ast.literal_eval(line) for line in self.folders.read_text().splitlines()]
+
+
+def checkpoint(place, weights="weights"):
+    """A folder with what the door asks of a checkpoint; no made-up figure loads it."""
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "config.json").write_text("{}")
+    (place / "model.safetensors").write_text(weights)
+    return str(place)
 
 
 def _indent(text):

@@ -11,6 +11,7 @@ import pytest
 
 from experiments import ahead, record
 from experiments.command import main
+from tests.experiments.conftest import checkpoint
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.skipif(ahead._lock.fcntl is None, reason="no locks on this system")
@@ -49,6 +50,14 @@ def test_dear_figures_are_computed_meanwhile_and_once(shared, tmp_path, capsys):
     assert not entries["dear"].reused
     assert "dear: computed in" in capsys.readouterr().err
     assert not list((tmp_path / "out").rglob("*.claim"))
+
+
+def test_it_gets_the_checkpoints_too(shared, tmp_path):
+    shared.add("cheap", compute=wait_for(shared, "dear"), minutes=0.1, reads=True).add("dear", minutes=2.0, reads=True)
+    folder = checkpoint(tmp_path / "bert")
+    assert main(["--checkpoint", folder, "--out", str(tmp_path / "out")], shared.package) == 0
+    assert sorted(shared.computed) == ["cheap", "dear"]
+    assert shared.given == [(folder,), (folder,)]
 
 
 def test_a_process_that_dies_is_not_missed(shared, tmp_path):
