@@ -1,6 +1,7 @@
 """Real sentences that every installation of Python carries: the docstrings of its standard library."""
 
 import ast
+import functools
 import importlib.util
 import itertools
 from collections.abc import Iterator
@@ -24,35 +25,47 @@ MODULES = (
 )  # fmt: skip
 
 
-def docstrings() -> Iterator[str]:
+@functools.cache
+def docstrings() -> tuple[str, ...]:
     """Docstrings of modules, classes and functions, in the order of `MODULES` and of their sources."""
-    for name in MODULES:
-        try:
-            found = importlib.util.find_spec(name)
-        except ImportError:
-            continue
-        if found is None or not found.origin or not found.origin.endswith(".py"):
-            continue
-        tree = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                text = ast.get_docstring(node)
-                if text and text.strip():
-                    yield text
+    return tuple(text for name in MODULES for text in _docstrings(name))
+
+
+def _docstrings(name: str) -> Iterator[str]:
+    try:
+        found = importlib.util.find_spec(name)
+    except ImportError:
+        return
+    if found is None or not found.origin or not found.origin.endswith(".py"):
+        return
+    tree = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text and text.strip():
+                yield text
 
 
 def token_ids(checkpoint: Checkpoint, texts: int, tokens: int, *, spread: bool = False) -> np.ndarray:
-    """The first tokens of long docstrings between the model's own first and last token: (text, token).
+    """The first tokens of long docstrings inside the special tokens the model was trained with: (text, token).
 
     The first docstrings that are long enough or, if `spread`, as many evenly chosen from all of them.
 
     Raises:
-        Unavailable: this Python has too few docstrings of that length.
+        Unavailable: no tokenizer that can be used, a model for shorter sequences, or too few docstrings of that length.
     """
-    first, *_, last = checkpoint.encode("a").tolist()
-    inside = tokens - 2
-    every = (checkpoint.tokenizer.encode(text, add_special_tokens=False).ids for text in docstrings())
-    long = ([first, *ids[:inside], last] for ids in every if len(ids) >= inside)
+    model = checkpoint.folder.name
+    if checkpoint.most_tokens is not None and tokens > checkpoint.most_tokens:
+        raise Unavailable(f"{model} takes at most {checkpoint.most_tokens} tokens, {tokens} wanted")
+    try:
+        (before, after), tokenizer = checkpoint.frame, checkpoint.tokenizer
+    except (FileNotFoundError, ImportError, ValueError) as error:
+        raise Unavailable(f"no text for {model}: {error}") from error
+    inside = tokens - len(before) - len(after)
+    if inside < 1:
+        raise Unavailable(f"{tokens} tokens leave no room between the special tokens of {model}")
+    every = (tokenizer.encode(text, add_special_tokens=False).ids for text in docstrings())
+    long = ([*before, *ids[:inside], *after] for ids in every if len(ids) >= inside)
     chosen = list(long if spread else itertools.islice(long, texts))
     if len(chosen) < texts:
         raise Unavailable(

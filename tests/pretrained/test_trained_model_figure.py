@@ -1,4 +1,4 @@
-"""The figure of the trained model: its texts, what it says without a checkpoint, and whether its numbers are right."""
+"""The figure of the trained model: what it says without a checkpoint, and whether its numbers are right."""
 
 import dataclasses
 
@@ -6,16 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import sentences
 from experiments.figure import Unavailable
 from experiments.figures import trained_model
-from rc_jax import pretrained
-
-
-def test_sentences_are_many_and_always_the_same():
-    texts = list(sentences.docstrings())
-    assert texts == list(sentences.docstrings())
-    assert len(texts) > 1000 and all(text.strip() for text in texts)
+from experiments.figures._packaged import log_residuals
+from rc_jax import network, pretrained
 
 
 def test_without_a_checkpoint_it_says_how_to_get_one(monkeypatch):
@@ -24,26 +18,18 @@ def test_without_a_checkpoint_it_says_how_to_get_one(monkeypatch):
         trained_model.compute(trained_model.PRESETS["smoke"])
 
 
-def test_too_few_sentences_say_so(monkeypatch):
-    monkeypatch.setattr(sentences, "docstrings", lambda: iter(["too short"]))
-    with pytest.raises(Unavailable, match="only 0 docstrings of 14 tokens"):
-        trained_model.compute(dataclasses.replace(trained_model.PRESETS["smoke"], dtype="float32"))
-
-
 def test_smoke(x64):
     spec = trained_model.PRESETS["smoke"]
     data = trained_model.compute(spec)
     assert all(np.isfinite(value).all() for value in data.values())
-    assert data["trained_relative"].shape == data["initial_relative"].shape == (2, 4, spec.texts, 7)
-    start = data["trained_relative"][:, :, :, 0]  # the embeddings do not depend on the switches
-    np.testing.assert_array_equal(start, np.broadcast_to(start[:, :1], start.shape))
+    assert data["trained_log_residual"].shape == data["initial_log_residual"].shape == (spec.texts, 7)
     for variant in trained_model.VARIANTS:
         assert data[f"{variant}_sparsity"].shape == (1, 6, 12)
         assert (data[f"{variant}_sparsity"] >= spec.tokens**-0.5 - 1e-12).all()
         assert (data[f"{variant}_sparsity"] <= 1).all()
         assert ((data[f"{variant}_entropy"] >= 0) & (data[f"{variant}_entropy"] <= 1)).all()
     keys = [claim.key for claim in trained_model.claims(data)]
-    assert len(set(keys)) == len(keys) == 9
+    assert len(set(keys)) == len(keys) == 4
 
 
 def test_exact_and_plain_arithmetic_agree_where_plain_is_valid(x64, trained):
@@ -51,8 +37,8 @@ def test_exact_and_plain_arithmetic_agree_where_plain_is_valid(x64, trained):
     wide = pretrained.load(trained.folder, dtype="float64")
     bare = dataclasses.replace(wide.spec, skip=False, mlp=None, norm=None)
     x = wide.embed(wide.encode("Attention is not all you need, and neither are the skips."))[None]
-    exact = trained_model._log_residuals(wide.params, x, bare)[0]
-    states = jax.jit(lambda x: trained_model.network.hidden_states(wide.params, x, bare))(x[0])
+    exact = log_residuals(wide.params, x, bare)[0]
+    states = jax.jit(lambda x: network.hidden_states(wide.params, x, bare))(x[0])
     plain = np.log(np.linalg.norm(states - states.mean(axis=1, keepdims=True), axis=(1, 2)))
     seen = exact - np.log(np.linalg.norm(states, axis=(1, 2))) > np.log(1e-9)
     assert seen.sum() >= 3
