@@ -216,12 +216,13 @@ def load(folder: str | os.PathLike[str], *, dtype: DTypeLike | None = None) -> C
     """Read a published checkpoint: config.json, the weights and, when asked to encode, tokenizer.json.
 
     The families (`model_type` in config.json) are bert, albert, roberta, xlm-roberta, camembert, distilbert, gpt2, and
-    llama, mistral, qwen2 and qwen3. The weights are one file model.safetensors or, where there is none, the shards that model.safetensors.index.json
-    names. `network.apply(params, embed(ids), spec)` is the state after the last layer, and `Checkpoint.finish` of it
-    what the model hands out. The names may carry the prefix of a model with a head for a task or not. Every tensor
-    must be one that the layout knows; what hidden states do not depend on (the pooler, the heads beside a prefix,
-    stored position ids and masks) is left out, and `Checkpoint.ignored` names it. Nothing is executed: pickles are
-    refused. The tensors are read one by one into their places: memory stays below that of the parameters and one layer.
+    llama, mistral, qwen2 and qwen3. The weights are one file model.safetensors or, where there is none, the shards that
+    model.safetensors.index.json names. `network.apply(params, embed(ids), spec)` is the state after the last layer, and
+    `Checkpoint.finish` of it what the model hands out. The names may carry the prefix of a model with a head for a task
+    or not. Every tensor must be one that the layout knows; what hidden states do not depend on (the pooler, the heads
+    beside a prefix, stored position ids and masks) is left out, and `Checkpoint.ignored` names it. Nothing is executed:
+    pickles are refused. The tensors are read one by one into their places: beside the parameters, no more than one
+    layer is ever in memory.
 
     Args:
         folder: with the files.

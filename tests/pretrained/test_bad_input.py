@@ -30,7 +30,7 @@ def test_folder(tmp_path):
 
 def test_weights_missing(folder):
     (folder / "model.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match=r"`folder` must hold a file model.safetensors, or .* got '.*' without one"):
+    with pytest.raises(FileNotFoundError, match=r"must hold a file model.safetensors, or .* got '.*' without one"):
         pretrained.load(folder)
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")
     with pytest.raises(

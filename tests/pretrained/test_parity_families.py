@@ -1,0 +1,93 @@
+"""The same hidden states as the transformers library, layer by layer, for random small models of every family."""
+
+import numpy as np
+import pytest
+
+from rc_jax import network, pretrained
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.torch
+
+IDS = np.array([5, 9, 1, 2, 28, 7, 7, 3, 1, 1, 11, 0, 4, 4, 17, 29, 21, 8, 13, 6])
+ENCODER = {
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 4,
+    "intermediate_size": 24,
+    "vocab_size": 30,
+    "max_position_embeddings": 40,
+    "hidden_act": "gelu",
+}
+ROBERTA = ENCODER | {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-12}
+DISTILBERT = {"dim": 16, "n_heads": 2, "n_layers": 4, "hidden_dim": 24, "vocab_size": 30, "max_position_embeddings": 40}
+GPT2 = {"n_embd": 16, "n_head": 2, "n_layer": 4, "n_positions": 40, "vocab_size": 30, "bos_token_id": 1}
+DECODER = {
+    "hidden_size": 16,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 3,
+    "intermediate_size": 24,
+    "vocab_size": 30,
+    "max_position_embeddings": 64,
+    "head_dim": 8,
+}
+
+
+def rotary(kind, **more):
+    """Frequencies of which some turn fully within 12 tokens and some do not; 20 tokens are read."""
+    return DECODER | {"rope_parameters": {"rope_type": kind, "rope_theta": 50.0, "factor": 4.0} | more}
+
+
+ORIGINAL = {"original_max_position_embeddings": 12}
+CASES = {
+    "bert": ("BertForMaskedLM", "BertConfig", ENCODER),
+    "roberta": ("RobertaForMaskedLM", "RobertaConfig", ROBERTA),
+    "xlm-roberta": ("XLMRobertaModel", "XLMRobertaConfig", ROBERTA),
+    "camembert": ("CamembertForMaskedLM", "CamembertConfig", ROBERTA),
+    "distilbert": ("DistilBertForMaskedLM", "DistilBertConfig", DISTILBERT),
+    "albert": ("AlbertForMaskedLM", "AlbertConfig", ENCODER | {"embedding_size": 6}),
+    "albert in groups": ("AlbertModel", "AlbertConfig", ENCODER | {"embedding_size": 6, "num_hidden_groups": 2}),
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2 | {"eos_token_id": 1}),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", DECODER | {"attention_bias": True, "mlp_bias": True}),
+    "linear": ("LlamaModel", "LlamaConfig", rotary("linear")),
+    "llama3": ("LlamaModel", "LlamaConfig", rotary("llama3", **ORIGINAL, low_freq_factor=0.5, high_freq_factor=2.0)),
+    "yarn": ("LlamaModel", "LlamaConfig", rotary("yarn", **ORIGINAL, beta_fast=2.0, beta_slow=0.25)),
+    "mistral": ("MistralForCausalLM", "MistralConfig", DECODER | {"sliding_window": 4}),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", DECODER | {"tie_word_embeddings": True}),
+    "qwen3": (
+        "Qwen3ForCausalLM",
+        "Qwen3Config",
+        DECODER | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
+    ),
+}
+
+
+def made(case):
+    """A model whose biases, gains and shifts are away from their initial 0 and 1."""
+    model, config, settings = CASES[case]
+    torch.manual_seed(0)
+    built = getattr(transformers, model)(getattr(transformers, config)(**settings))
+    for value in built.parameters():
+        value.data += 0.3 * torch.randn_like(value)
+    built.set_attn_implementation("eager")
+    return built.eval()
+
+
+def reference(model):
+    """Hidden states of every layer by the other library; the last has passed the final norm."""
+    ids = torch.tensor(IDS)[None]
+    with torch.no_grad():
+        out = model(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
+    return np.stack([state[0].numpy() for state in out.hidden_states])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_random_small_model_agrees_layer_by_layer(tmp_path, case):
+    model = made(case)
+    model.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert (tmp_path / "model.safetensors.index.json").is_file()
+    found = pretrained.load(tmp_path)
+    states = network.hidden_states(found.params, found.embed(IDS), found.spec)
+    ours = np.stack([*states[:-1], found.finish(states[-1])])
+    np.testing.assert_allclose(ours, reference(model), rtol=0, atol=1e-5)
