@@ -59,11 +59,11 @@ class AttentionSpec:
         rotary: queries and keys turned by their positions 0, 1, 2, …, so that scores know distances; None: they do not.
         qk_norm: queries and keys of every head brought to one size and multiplied by gains, one for each feature.
             `rms`: q/√(mean q² + ε) (Henry et al. 2020's idea as Qwen3 has it), `layer`: LayerNorm without a shift
-            (Dehghani et al. 2023, "ViT-22B", eq. 2), both before the rotation; `unit`: q/|q| after it (Loshchilov et
-            al. 2024, "nGPT", eq. 15 and 16).
+            (Dehghani et al. 2023, "ViT-22B"), both before the rotation; `unit`: q/|q| after it (Loshchilov et
+            al. 2024, "nGPT").
         qk_norm_epsilon: ε of `rms` and `layer`.
         scale_law: `constant`, or `log_tokens`: row i's logits are multiplied by log n_i as well, n_i the number of
-            tokens that it sees (Nakanishi 2025, "Scalable-Softmax", eq. 4, whose s is √d_head times the `scale`).
+            tokens that it sees (Nakanishi 2025, "Scalable-Softmax", whose s is √d_head times the `scale`).
 
     Raises:
         ValueError: `heads` does not divide `d_model` (and no `d_head` is given), an unknown name, a size below 1, or
