@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
+from tokenizers import Tokenizer, normalizers, processors
 
 from rc_jax import network, pretrained
 from rc_jax.attention import AttentionSpec
@@ -105,6 +106,22 @@ def test_switches_leave_parts_out(small):
 def test_tokens_are_neither_cut_nor_padded(small):
     assert small.encode("rank collapse attention rank collapse").tolist() == [2, 4, 5, 6, 4, 5, 3]
     assert small.encode("rank").dtype == jnp.int32
+
+
+def test_frame_is_what_encoding_puts_around_a_text(tmp_path, small):
+    assert small.frame == ((2,), (3,))
+    made = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] [CLS] $A", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    (tmp_path / "other").mkdir()
+    made.save(str(tmp_path / "other" / "tokenizer.json"))
+    assert small._replace(folder=tmp_path / "other").frame == ((2, 2), ())
+    made.normalizer = normalizers.Replace("a", "")
+    (tmp_path / "none").mkdir()
+    made.save(str(tmp_path / "none" / "tokenizer.json"))
+    with pytest.raises(ValueError, match=r"none.tokenizer.json' must find a token in 'a', got ids \[2, 2\]"):
+        _ = small._replace(folder=tmp_path / "none").frame
 
 
 def test_embedding_is_a_batchable_sum_of_three_rows(small):

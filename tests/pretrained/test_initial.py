@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rc_jax import network, pretrained
-from tests.pretrained import made_up
+from tests.pretrained import families, made_up
 
 
 def test_twin_has_the_checkpoints_shapes_and_other_numbers(tmp_path, key):
@@ -46,6 +46,35 @@ def test_no_two_parts_share_numbers(key, trained):
     assert len(set(first)) == len(first)
     query = np.asarray(drawn.params.attention.query)
     assert not np.array_equal(query[0], query[1])
+
+
+@pytest.mark.parametrize("family", ["albert", "gpt2", "qwen3"])
+def test_every_family_starts_as_its_own_models_do(tmp_path, key, family):
+    config = families.CONFIGS[family] | {"initializer_range": 0.5}
+    like = pretrained.load(made_up.write(tmp_path, config, families.tensors(family)))
+    twin = pretrained.random_like(key, like)
+    same = [
+        jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), (each.params, each.embeddings)) for each in (like, twin)
+    ]
+    assert same[0] == same[1]
+    assert (twin.final_norm is None) == (family == "albert")
+    assert twin.final_norm is None or (twin.final_norm.scale == 1).all()
+    attention, mlp, depth = twin.params.attention, twin.params.mlp, twin.spec.depth
+    residual = (2 * depth) ** -0.5 if family == "gpt2" else 1.0
+    for leaf, factor in (
+        (attention.query, 1),
+        (attention.output, residual),
+        (mlp.weight_in, 1),
+        (mlp.weight_out, residual),
+    ):
+        drawn = np.unique(leaf)
+        assert abs((drawn.astype(float) ** 2).mean() / (0.5 * factor) ** 2 - 1) < 5 * (2 / drawn.size) ** 0.5
+    assert np.unique(attention.query).size == attention.query.size / (2 if family == "albert" else 1)
+    assert np.unique(attention.key).size == attention.key.size / (2 if family != "gpt2" else 1)
+    if family == "albert":
+        assert (attention.query[0] == attention.query[1]).all() and (attention.query[1] != attention.query[2]).any()
+    if family == "qwen3":
+        assert (attention.key[:, 0] == attention.key[:, 1]).all() and (attention.key_norm == 1).all()
 
 
 def test_std_is_traced_once(key, trained):

@@ -69,7 +69,7 @@ def made(case):
     torch.manual_seed(0)
     built = getattr(transformers, model)(getattr(transformers, config)(**settings))
     for value in built.parameters():
-        value.data += 0.3 * torch.randn_like(value)
+        value.data += 0.2 * torch.randn_like(value)
     built.set_attn_implementation("eager")
     return built.eval()
 
