@@ -18,6 +18,7 @@ class Report:
     text: str
     result: Mapping[str, Any]
     problems: tuple[str, ...] = ()
+    interrupted: bool = False
 
 
 def whole(name: str, text: str, least: int, most: int) -> int:

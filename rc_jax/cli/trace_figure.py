@@ -1,0 +1,165 @@
+"""`rc-jax trace --figure`: six panels drawn from the result that JSON prints. Matplotlib is imported here only."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+BLUE, ORANGE, GREEN, INK, QUIET = "#0072b2", "#d98c00", "#00875f", "#1b1f24", "#6a737d"  # after Okabe and Ito
+SETTINGS: dict[Any, Any] = {
+    "font.size": 10, "axes.titlesize": 11, "axes.titlelocation": "left", "axes.titleweight": "bold",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e3e6ea",
+    "axes.axisbelow": True, "legend.fontsize": 9, "legend.framealpha": 0.85, "legend.edgecolor": "none",
+    "pdf.fonttype": 42, "svg.fonttype": "none", "savefig.dpi": 150,
+}  # fmt: skip
+
+
+def save(result: dict[str, Any], path: Path) -> None:
+    """Draw and write, in the format that the file's ending names.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with mpl.rc_context(SETTINGS):
+        draw(result).savefig(path, format=path.suffix[1:].lower())
+
+
+def draw(result: dict[str, Any]) -> Figure:
+    """Residuals, log residual and path shares above; sparsity and entropy, ranks, and scales of heads below."""
+    drawing = Figure(figsize=(15, 8.4), layout="constrained")
+    panels = drawing.subplots(2, 3).flat
+    drawn = (_residuals, _log_residual, _paths, _evenness, _ranks, _scales)
+    for panel, fill in zip(panels, drawn, strict=True):
+        fill(panel, result)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    folder = "/".join(Path(result["folder"]).parts[-2:])
+    drawing.suptitle(
+        f"{folder} ({result['model']}), {' + '.join(result['switches'])}: {result['windows_done']} windows of "
+        f"{result['tokens']} tokens, {result['dtype']}; bars and bands: standard deviation over windows",
+        fontsize=10,
+        color=QUIET,
+    )
+    return drawing
+
+
+def _column(rows: list[dict[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Means and deviations of an observable; NaN where there is none."""
+    pairs = [(row[name] or {}).get(kind) for row in rows for kind in ("mean", "standard_deviation")]
+    values = np.array([np.nan if each is None else each for each in pairs]).reshape(-1, 2)
+    return values[:, 0], np.nan_to_num(values[:, 1])
+
+
+def _line(ax: Axes, x: list[int], rows: list[dict[str, Any]], name: str, color: str, marker: str, label: str) -> None:
+    middle, spread = _column(rows, name)
+    ax.errorbar(x, middle, spread, color=color, marker=marker, markersize=5, capsize=2, label=label)
+
+
+def _label(ax: Axes, x: str, y: str, title: str) -> None:
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    ax.set_title(title)
+
+
+def _layers(result: dict[str, Any]) -> list[int]:
+    return [row["layer"] for row in result["layers"]]
+
+
+def _residuals(ax: Axes, result: dict[str, Any]) -> None:
+    rows, layers, floor = result["layers"], _layers(result), result["rounding_floor"]
+    least = 1.0
+    for name, color, marker, label in (
+        ("relative_residual_1inf", BLUE, "o", "composite norm 1,∞"),
+        ("relative_residual_frobenius", ORANGE, "s", "Frobenius norm"),
+    ):
+        middle, spread = _column(rows, name)
+        low = np.maximum(middle - spread, floor)
+        ax.fill_between(layers, low, np.maximum(middle + spread, floor), color=color, alpha=0.2, linewidth=0)
+        ax.plot(layers, np.maximum(middle, floor), color=color, marker=marker, markersize=5, label=label)
+        least = min(least, np.nanmin(middle, initial=1.0))
+    if least < 0.05:
+        ax.set_yscale("log")
+        if least < 100 * floor:
+            ax.axhline(floor, color=QUIET, linestyle="--", linewidth=1, label=f"rounding floor, {result['dtype']}")
+    else:
+        ax.set_ylim(0, None)
+    ax.legend(loc="best")
+    _label(ax, "layer (0: embeddings)", "relative residual ‖res(X)‖/‖X‖", "How far tokens are from equal")
+
+
+def _log_residual(ax: Axes, result: dict[str, Any]) -> None:
+    title = "Residual in exact arithmetic"
+    _label(ax, "layer (0: embeddings)", "log ‖res(X)‖ in Frobenius norm (nats)", title)
+    if "log_residual" in result["reasons"]:
+        return _left_out(ax, result["reasons"]["log_residual"])
+    _line(ax, _layers(result), result["layers"], "log_residual", BLUE, "o", "mean")
+    return None
+
+
+def _paths(ax: Axes, result: dict[str, Any]) -> None:
+    _label(ax, "length of path (heads on it)", "share, adds up to 1", "Paths, MLPs and norms off")
+    if result["paths"] is None:
+        return _left_out(ax, result["reasons"]["paths"])
+    lengths = [row["length"] for row in result["paths"]]
+    _line(ax, lengths, result["paths"], "share", BLUE, "o", "of the output")
+    _line(ax, lengths, result["paths"], "residual_share", ORANGE, "s", "of the differences between tokens")
+    ax.axhline(0, color=QUIET, linewidth=0.8)
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high + 0.25 * (high - low))  # room for the legend
+    ax.legend(loc="upper right")
+    return None
+
+
+def _left_out(ax: Axes, reason: str) -> None:
+    ax.text(0.5, 0.5, f"left out:\n{reason}", transform=ax.transAxes, ha="center", va="center", wrap=True, color=QUIET)
+    ax.set_xticks([])
+    ax.set_yticks([])
+
+
+def _heads(ax: Axes, result: dict[str, Any], name: str, color: str, marker: str, label: str, shift: float) -> None:
+    """A point for each head, spread a little, and the median over heads as a line."""
+    rows = [row for row in result["layers"] if "heads" in row]
+    if not rows:
+        return
+    values = np.array([_column(row["heads"], name)[0] for row in rows])
+    layers = np.array([row["layer"] for row in rows])
+    spread = np.linspace(-0.1, 0.1, values.shape[1])
+    points = (layers[:, None] + shift + spread[None]).ravel()
+    ax.scatter(points, values.ravel(), s=14, color=color, marker=marker, alpha=0.6, linewidths=0)
+    ax.plot(layers + shift, np.median(values, axis=1), color=color, marker=marker, markersize=4, label=label)
+
+
+def _evenness(ax: Axes, result: dict[str, Any]) -> None:
+    _heads(ax, result, "sparsity", BLUE, "o", "sparsity S", -0.15)
+    _heads(ax, result, "relative_entropy", ORANGE, "s", "entropy / log n", 0.15)
+    ax.set_ylim(-0.03, 1.03)
+    _legend(ax)
+    _label(ax, "layer", "of a row of attention (1: even)", "How even rows of attention are")
+
+
+def _ranks(ax: Axes, result: dict[str, Any]) -> None:
+    _line(ax, _layers(result), result["layers"], "effective_rank", GREEN, "D", "tokens X")
+    _heads(ax, result, "effective_rank", BLUE, "o", "attention P", 0.0)
+    ax.set_ylim(0, None)
+    _legend(ax)
+    _label(ax, "layer (0: embeddings)", f"effective rank (of at most {result['tokens']})", "Effective ranks")
+
+
+def _scales(ax: Axes, result: dict[str, Any]) -> None:
+    cosines = result["cosine_optimal_scale"] is not None
+    names = ("cosine_factor", "cosine_optimal_scale") if cosines else ("implied_scale", "optimal_scale")
+    _heads(ax, result, names[0], BLUE, "o", "heads", 0.0)
+    ax.axhline(result[names[1]], color=INK, linestyle="--", linewidth=1.2, label=f"α* = {result[names[1]]:.3g}")
+    ax.set_yscale("log")
+    _legend(ax)
+    y = "factor on cosines" if cosines else "implied α: deviation of a row's logits"
+    _label(ax, "layer", y, "Scale against the one of most gradient")
+
+
+def _legend(ax: Axes) -> None:
+    """The line is the median; the points say so themselves."""
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(loc="best", title="points: heads; line: median", title_fontsize=8.5)

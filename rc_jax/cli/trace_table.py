@@ -1,0 +1,126 @@
+"""`rc-jax trace` for a reader: two tables, at most 100 columns wide, drawn from the result that JSON prints."""
+
+import statistics
+from typing import Any
+
+from rc_jax.cli.arguments import table
+
+UNKNOWN = "–"
+
+
+def text_of(result: dict[str, Any], *, heads: bool) -> str:
+    """Tokens by layer; then heads, each or as quartiles; then what the columns mean."""
+    parts = [_title(result), "Tokens after each layer, mean ± deviation over windows", _states(result)]
+    if any("heads" in row for row in result["layers"]):
+        title = "Attention, mean over rows and windows" + ("" if heads else ": quartiles and median over heads")
+        parts += [title, (_each_head if heads else _quartiles)(result)]
+    return "\n\n".join([*parts, _notes(result)])
+
+
+def _title(result: dict[str, Any]) -> str:
+    seen = "causal " if result["causal"] else ""
+    done, of = result["windows_done"], result["windows"]
+    windows = f"{of} windows" if done == of else f"{done} of {of} windows"
+    twice = f", {result['tokens_counted_twice']} counted twice" if result["tokens_counted_twice"] else ""
+    return (
+        f"{result['folder']}: {seen}{result['model']}, {result['depth']} layers, {result['heads']} heads of width "
+        f"{result['d_head']}\n"
+        f"{result['text']}: {result['text_tokens']} tokens in {windows} of {result['tokens']}, "
+        f"{result['special_tokens']} of them the model's own{twice}\n"
+        f"On: {', '.join(result['switches'])}; norms as in the checkpoint; {result['dtype']}"
+    )
+
+
+def _states(result: dict[str, Any]) -> str:
+    names = ("relative_residual_1inf", "relative_residual_frobenius", "log_residual", "effective_rank")
+    columns = ["layer", "‖res‖/‖X‖ 1,∞", "‖res‖/‖X‖ F", "log ‖res‖ F", "rank of X"]
+    columns += ["paths: output", "differences"] if result["paths"] else []
+    rows = []
+    for row in result["layers"]:
+        floor = result["rounding_floor"]
+        cells = [str(row["layer"])]
+        cells += [_spread(row[name], floor if name.startswith("relative") else None) for name in names]
+        if result["paths"]:
+            path = result["paths"][row["layer"]]
+            cells += [_digits(path[name]["mean"], 2) for name in ("share", "residual_share")]
+        rows.append(cells)
+    return table(columns, rows)
+
+
+HEAD_COLUMNS = {
+    "sparsity": "S",
+    "entropy": "entropy",
+    "relative_entropy": "/log n",
+    "effective_rank": "rank of P",
+    "implied_scale": "α",
+    "scale_ratio": "α/α*",
+    "cosine_factor": "cos α",
+    "cosine_ratio": "cos α/α*",
+}
+
+
+def _present(result: dict[str, Any]) -> list[str]:
+    first = next(row["heads"][0] for row in result["layers"] if "heads" in row)
+    return [name for name in HEAD_COLUMNS if name in first]
+
+
+def _each_head(result: dict[str, Any]) -> str:
+    names = _present(result)
+    rows = [
+        [str(row["layer"]), str(head["head"]), *(_digits(head[name]["mean"]) for name in names)]
+        for row in result["layers"]
+        for head in row.get("heads", ())
+    ]
+    return table(["layer", "head", *(HEAD_COLUMNS[name] for name in names)], rows)
+
+
+def _quartiles(result: dict[str, Any]) -> str:
+    names = [name for name in _present(result) if name not in ("entropy", "cosine_factor")]
+    rows = []
+    for row in (row for row in result["layers"] if "heads" in row):
+        cells = [str(row["layer"])]
+        for name in names:
+            values = [head[name]["mean"] for head in row["heads"] if head[name]["mean"] is not None]
+            cells.append(_three(values))
+        rows.append(cells)
+    return table(["layer", *(HEAD_COLUMNS[name] for name in names)], rows)
+
+
+def _three(values: list[float]) -> str:
+    if not values:
+        return UNKNOWN
+    cuts = statistics.quantiles(values, n=4, method="inclusive") if values[1:] else values * 3
+    return " ".join(_digits(cut, 2) for cut in cuts)
+
+
+def _notes(result: dict[str, Any]) -> str:
+    alpha = f"α*(n) = {_digits(result['optimal_scale'], 4)}"
+    if result["cosine_optimal_scale"] is not None:
+        alpha += f", for cosines {_digits(result['cosine_optimal_scale'], 4)}"
+    rows = f"{result['rows_of_a_window']} of {result['tokens']}"
+    lines = [
+        f"Rows: the {rows} that see n ≥ 2 tokens, each against its own n. S: 1 even, 1/√n on one token.",
+        f"α: standard deviation of a row's logits; {alpha} on average. Logarithms in nats.",
+        f"< {result['rounding_floor']:.0e}: below what {result['dtype']} resolves; log ‖res‖ is exact arithmetic.",
+    ]
+    if result["paths"]:
+        lines.append(
+            "Paths through as many heads as the row's number: share of the output of attention and skips\n"
+            "alone, MLPs and norms off, from the same embeddings; not of the network above."
+        )
+    names = {"log_residual": "log ‖res‖", "paths": "Path shares"}
+    lines += [f"{names[name]} left out: {reason}" for name, reason in result["reasons"].items()]
+    return "\n".join(lines)
+
+
+def _spread(values: dict[str, Any] | None, floor: float | None = None) -> str:
+    if values is None or values["mean"] is None:
+        return UNKNOWN
+    if floor is not None and values["mean"] < floor:
+        return f"< {floor:.0e}"
+    middle = _digits(values["mean"])
+    return middle if values["standard_deviation"] is None else f"{middle} ± {_digits(values['standard_deviation'], 2)}"
+
+
+def _digits(value: float | None, digits: int = 3) -> str:
+    return UNKNOWN if value is None else f"{value:.{digits}g}"
