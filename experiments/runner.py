@@ -171,7 +171,8 @@ def make(run: Run, name: str, figure: Figure | Broken) -> Entry:
         forget(run, name)
         trace = error.msg if isinstance(figure, Broken) and isinstance(error, ImportError) else traceback.format_exc()
         store.write(run.folder / "logs" / f"{name}.log", trace)
-        return Entry(**common, status=FAILED, reason=_last_line(trace))
+        reason = _last_line(trace) if isinstance(figure, Broken) else _in_a_line(error)
+        return Entry(**common, status=FAILED, reason=reason)
 
 
 def obtain(run: Run, name: str, figure: Figure, code: str) -> tuple[store.Stored, bool]:
@@ -254,6 +255,12 @@ def _line(entry: Entry) -> str:
         how = "loaded" if entry.reused else f"computed in {entry.provenance['seconds']:.1f} s"
         return "\n".join([f"✓ {entry.name}: {how}", *(f"  ! {warning}" for warning in entry.warnings)])
     return f"{'✗' if entry.status == FAILED else '–'} {entry.name}: {entry.status}: {entry.reason}"
+
+
+def _in_a_line(error: Exception) -> str:
+    """An error without its notes, of which JAX adds one about tracebacks."""
+    message = next((line.strip() for line in f"{error}".splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _last_line(trace: str) -> str:

@@ -209,7 +209,7 @@ def _mlp_slows(middle: dict[str, np.ndarray], floor: float, key: str, model: str
     for variant, residuals in middle.items():
         alone, with_mlp = residuals[SWITCHES.index("attention"), 1:], residuals[SWITCHES.index("mlp"), 1:]
         measured = (alone > floor) & (with_mlp > floor)
-        ratios += list(np.where(measured, with_mlp / alone, np.nan))
+        ratios += list(np.divide(with_mlp, alone, out=np.full(alone.shape, np.nan), where=measured))
         where += [f"{variant} layer {layer + 1}" for layer in range(alone.size)]
     ratio = np.array(ratios)
     return ledger.on_range(

@@ -76,6 +76,15 @@ def test_a_failed_figure_fails_alone(figures, tmp_path, capsys):
     assert not (folder / "unjudged.png").exists()
 
 
+def test_the_reason_of_a_failure_is_the_error_and_not_a_note_on_it(figures, tmp_path, capsys):
+    figures.add("noted", compute="error = ValueError('no such head')\nerror.add_note('For simplicity, …')\nraise error")
+    figures.add("silent", compute="raise StopIteration")
+    assert main(["--out", str(tmp_path / "out")], figures.package) == 1
+    out = capsys.readouterr().out
+    assert "failed: noted: ValueError: no such head (see " in out
+    assert "failed: silent: StopIteration (see " in out
+
+
 def test_unavailable_is_explained_and_succeeds(figures, tmp_path, capsys):
     figures.add("real", compute="raise figure.Unavailable('no checkpoint: install it')")
     assert main(["--out", str(tmp_path / "out")], figures.package) == 0
