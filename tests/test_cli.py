@@ -188,7 +188,7 @@ def test_collapse_with_skips_keeps_tokens_apart(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("", "Missing subcommand: Expected one of {scale, sparsity, collapse}"),
+        ("", "Missing subcommand: Expected one of {scale, sparsity, collapse, trace}"),
         ("entropy 3", "entropy"),
         ("scale", "`N` must be given"),
         ("scale x", "`N` must be a whole number such as 1024 or 2^20, got 'x'"),
@@ -246,7 +246,7 @@ def test_bad_arguments_are_one_line_and_status_two(capsys, argv, message):
     assert message in err
 
 
-@pytest.mark.parametrize("command", [[], ["scale"], ["sparsity"], ["collapse"]])
+@pytest.mark.parametrize("command", [[], ["scale"], ["sparsity"], ["collapse"], ["trace"]])
 def test_help_is_plain_and_has_examples(capsys, monkeypatch, command):
     monkeypatch.setenv("NO_COLOR", "1")
     assert main([*command, "--help"]) == 0
@@ -255,7 +255,7 @@ def test_help_is_plain_and_has_examples(capsys, monkeypatch, command):
     assert "\x1b" not in out
     assert out.startswith("usage: rc-jax")
     examples = out.split(" examples\n")[1].splitlines()
-    assert len(examples) == (3 if command else 9)
+    assert len(examples) == (3 if command else 12)
     assert all(line.startswith(" ".join(["  rc-jax", *command])) for line in examples)
 
 

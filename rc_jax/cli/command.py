@@ -200,7 +200,7 @@ def parse(argv: Sequence[str]) -> Any:
 def _with_examples(text: str, argv: Sequence[str]) -> str:
     """Help, with examples of the command that it is about, or of all."""
     about = [name for name in EXAMPLES if name in argv[:1]] or list(EXAMPLES)
-    text = re.sub(r"\s*\(default:\s*\)", "", text)
+    text = re.sub(r"\s*\(default:\s*(None)?\)", "", text)
     lines = [line.rstrip() for line in text.rstrip().splitlines()]
     return "\n".join([*lines, "", " examples", *(f"  rc-jax {each}" for name in about for each in EXAMPLES[name])])
 

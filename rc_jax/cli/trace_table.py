@@ -34,7 +34,7 @@ def _title(result: dict[str, Any]) -> str:
 def _states(result: dict[str, Any]) -> str:
     names = ("relative_residual_1inf", "relative_residual_frobenius", "log_residual", "effective_rank")
     columns = ["layer", "‖res‖/‖X‖ 1,∞", "‖res‖/‖X‖ F", "log ‖res‖ F", "rank of X"]
-    columns += ["paths: output", "differences"] if result["paths"] else []
+    columns += ["path X", "path res"] if result["paths"] else []
     rows = []
     for row in result["layers"]:
         floor = result["rounding_floor"]
@@ -105,8 +105,8 @@ def _notes(result: dict[str, Any]) -> str:
     ]
     if result["paths"]:
         lines.append(
-            "Paths through as many heads as the row's number: share of the output of attention and skips\n"
-            "alone, MLPs and norms off, from the same embeddings; not of the network above."
+            "Path: what paths through as many heads as the row's number add to the output X, and to res(X), of\n"
+            "attention and skips alone, MLPs and norms off, from the same embeddings; not of the network above."
         )
     names = {"log_residual": "log ‖res‖", "paths": "Path shares"}
     lines += [f"{names[name]} left out: {reason}" for name, reason in result["reasons"].items()]
@@ -119,7 +119,7 @@ def _spread(values: dict[str, Any] | None, floor: float | None = None) -> str:
     if floor is not None and values["mean"] < floor:
         return f"< {floor:.0e}"
     middle = _digits(values["mean"])
-    return middle if values["standard_deviation"] is None else f"{middle} ± {_digits(values['standard_deviation'], 2)}"
+    return middle if values["standard_deviation"] is None else f"{middle} ± {_digits(values['standard_deviation'], 1)}"
 
 
 def _digits(value: float | None, digits: int = 3) -> str:

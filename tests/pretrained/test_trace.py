@@ -108,14 +108,15 @@ def test_neither_memory_nor_programs_grow_with_the_text(causal):
 
 
 def test_switches_take_parts_away(tmp_path, monkeypatch):
-    monkeypatch.setattr(observables, "path_shares", refuse)
+    for program in ("path_shares", "log_residuals"):
+        monkeypatch.setattr(observables, program, refuse)
     checkpoint = pretrained.load(made_up.write(tmp_path / "made"))
     windows, floor = some_windows(1), math.sqrt(8) * np.finfo(np.float32).eps
     found = pretrained.trace(checkpoint, windows, switches=["attention"], layers=[1, 2])
     assert (found.spec.skip, found.spec.mlp, found.spec.norm) == (False, None, "post")
     assert found.rounding_floor == pytest.approx(floor)
     states, logits, weights = traced.forward(made_up.tensors(), made_up.CONFIG, windows[0], skip=False, mlp=False)
-    wanted = {name: values[1:3] for name, values in traced.of_states(states).items()}
+    wanted = {name: values[1:3] for name, values in traced.of_states(states).items() if name != "log_residual"}
     close(found.statistics.mean["states"], wanted, 1e-3)
     heads = {name: values[:2] for name, values in traced.of_heads(logits, weights, best).items()}
     close(found.statistics.mean["heads"], heads, 1e-3)
