@@ -9,7 +9,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from rc_jax import _checks
 from rc_jax.attention import masks
 from rc_jax.attention.layer import check_scale_and_mask
-from rc_jax.collapse import mean_residual, rounding, token_wise
+from rc_jax.collapse import mean_residual, rounding, split_attention, token_wise
+from rc_jax.collapse.covered import check_split
 from rc_jax.collapse.mean_residual import MeanResidual
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 from rc_jax.network.spec import check_stack
@@ -64,7 +65,7 @@ def log_residuals(
         >>> bool(log_norm[-1] < -500)
         True
     """
-    _check_covered(spec)
+    check_split(spec, {})
     check_stack(params, x, spec)
     check_scale_and_mask(scale, mask, x, spec.attention)
     return _log_residuals(params, x, spec, scale, mask)
@@ -75,16 +76,18 @@ def _log_residuals(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike |
     layer = spec.attention
     seen = masks.combine(x.shape[0], causal_mask=layer.causal, radius=layer.window, extra=mask)
     arithmetic = Arithmetic(
-        attend=lambda weights, state: mean_residual.attend(weights, state, layer, scale, seen),
+        attend=lambda weights, state: split_attention.attend(weights, state, layer, scale, seen),
         mlp=lambda weights, state: token_wise.mlp(weights, state, spec),
-        norm=lambda weights, state: token_wise.layer_norm(weights, state, spec.norm_epsilon),
+        norm=lambda weights, state: token_wise.NORMS[spec.norm_kind](weights, state, spec.norm_epsilon),
         add=mean_residual.add,
     )
 
     moves = rounding.nudges(x)
 
     def moved(state: MeanResidual, move: Array) -> MeanResidual:
-        return state._replace(direction=state.direction + move * state.direction)
+        out = state._replace(direction=state.direction + move * state.direction)
+        # Of bilinear logits the mean decides none but those that all rows share.
+        return out if layer.bilinear else out._replace(mean=state.mean + move[0] * state.mean)
 
     def step(states: MeanResidual, weights: LayerParams) -> tuple[MeanResidual, Array]:
         out = jax.vmap(lambda state, move: moved(block(weights, state, spec, arithmetic), move))(states, moves)
@@ -143,15 +146,3 @@ def _product_log_residuals(matrices: Array, x: Array) -> Array:
     start = mean_residual.decompose(x)
     logs = jax.lax.scan(step, (start.direction, start.log_norm), matrices)[1]
     return jnp.concatenate([start.log_norm[None], logs])
-
-
-def _check_covered(spec: StackSpec) -> None:
-    """Raise unless the arithmetic is exact for this network, and say why it is not."""
-    layer = spec.attention
-    reason = None
-    if layer.weights != "softmax":
-        reason = f"weights='softmax', whose rows share a factor that this form takes out, got {layer.weights!r}"
-    elif layer.scores != "dot":
-        reason = f"scores='dot', which are bilinear in the tokens, got {layer.scores!r}"
-    if reason:
-        raise ValueError(f"`spec` must have {reason}")

@@ -16,6 +16,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 from rc_jax import _checks, attention
 from rc_jax.attention import AttentionParams, masks
 from rc_jax.attention.layer import check_scale_and_mask
+from rc_jax.collapse.covered import check_covered
 from rc_jax.collapse.paths import SKIP, check_paths
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 from rc_jax.network.spec import check_stack
@@ -76,9 +77,7 @@ def path_reruns(
         >>> bool((alone[0] == x).all()), bool(jnp.abs(alone[1].mean(axis=1)).max() < 1e-5)
         (True, True)
     """
-    for name in ("mlp", "norm"):
-        if (came := getattr(spec, name)) is not None:
-            raise ValueError(f"`spec` must have {name}=None, for a path passes heads only, got {came!r}")
+    check_covered(spec, dict.fromkeys(("mlp", "norm"), "a path passes heads only"))
     check_stack(params, x, spec)
     check_scale_and_mask(scale, mask, x, spec.attention)
     check_paths(paths, spec)

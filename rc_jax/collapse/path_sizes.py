@@ -16,6 +16,7 @@ from rc_jax import _checks
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.attention.layer import check_scale_and_mask
 from rc_jax.collapse import path_terms, rounding
+from rc_jax.collapse.covered import check_split
 from rc_jax.collapse.path_terms import Frozen, Term
 from rc_jax.collapse.paths import SKIP, check_decomposes, check_paths, draw_paths
 from rc_jax.network import Layers, StackSpec
@@ -284,13 +285,5 @@ def _path_log_sizes(
 def _check_exact(spec: StackSpec) -> None:
     """Raise unless residuals of paths have a form that is free of cancellation."""
     check_decomposes(spec)
-    for name, wanted in (("weights", "softmax"), ("scores", "dot")):
-        came = getattr(spec.attention, name)
-        if came != wanted:
-            raise ValueError(
-                f"`spec` must have {name}={wanted!r}, for which nothing cancels, got {came!r}; "
-                f"`path_length_sums` takes any {name}"
-            )
-    for name in ("top_k", "rank"):
-        if (came := getattr(spec.attention, name)) is not None:
-            raise ValueError(f"`spec` must have {name}=None, got {came!r}; `path_length_sums` takes any {name}")
+    only = "residuals of paths are exact for that alone, `path_length_sums` takes any"
+    check_split(spec, dict.fromkeys(("weights", "top_k", "rank"), only))

@@ -24,7 +24,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.attention.queries import project
-from rc_jax.collapse import mean_residual
+from rc_jax.collapse import mean_residual, split_attention
+from rc_jax.collapse.mean_residual import MeanResidual
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 
 Carry = TypeVar("Carry")
@@ -67,13 +68,9 @@ def freeze(
     scale: ArrayLike | None,
     mask: Bool[Array, "token token"] | None,
 ) -> Frozen:
-    """The attention matrices of one layer of softmax on dot products, for the tokens that come to it."""
-    key = project(state.direction, params.key, None, spec)
-    mean = jnp.exp(state.log_mean) * state.mean[0]
-    slope, pair = mean_residual.score_parts(params, mean, state.direction, key, spec, scale)
-    common = jnp.exp(state.log_size) * slope
-    seen = None if mask is None else mask[None]
-    return Frozen(*mean_residual.split_weights(common, pair, jnp.broadcast_to(2 * state.log_size, spec.heads), seen))
+    """The attention matrices of one layer of softmax, for the tokens that come to it."""
+    tokens = MeanResidual(jnp.exp(state.log_mean) * state.mean[0], state.direction, state.log_size)
+    return Frozen(*split_attention.weights(params, tokens, spec, scale, mask))
 
 
 def through(

@@ -23,6 +23,7 @@ from rc_jax import _checks, attention
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.attention.layer import check_scale_and_mask
 from rc_jax.attention.queries import project
+from rc_jax.collapse.covered import check_covered
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 from rc_jax.network.spec import check_stack
 
@@ -160,16 +161,13 @@ def draw_paths(key: Array, depth: int, heads: int, length: Array, samples: int) 
 
 def check_decomposes(spec: StackSpec) -> None:
     """Raise unless the network is linear in its tokens once the attention matrices are frozen."""
-    reason = None
-    if spec.mlp is not None:
-        reason = f"no MLP (mlp=None), for it is not linear and a sum over paths does not exist, got mlp={spec.mlp!r}"
-    elif spec.norm is not None:
-        reason = (
-            "no LayerNorm (norm=None), for its division depends on all paths together and no path has a size "
-            f"of its own, got norm={spec.norm!r}"
-        )
-    if reason:
-        raise ValueError(f"`spec` must have {reason}")
+    check_covered(
+        spec,
+        {
+            "mlp": "it is not linear and a sum over paths does not exist",
+            "norm": "its division depends on all paths together and no path has a size of its own",
+        },
+    )
 
 
 def check_paths(paths: Array | np.ndarray, spec: StackSpec) -> None:

@@ -10,7 +10,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax.attention import AttentionParams, AttentionSpec
 from rc_jax.attention.layer import default_scale
-from rc_jax.collapse import mean_residual
+from rc_jax.collapse import mean_residual, split_attention
+from rc_jax.collapse.covered import BILINEAR, check_covered
 from rc_jax.collapse.mean_residual import MeanResidual
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 from rc_jax.network.spec import check_stack
@@ -18,32 +19,32 @@ from rc_jax.network.spec import check_stack
 Out = TypeVar("Out")
 
 _SQUARINGS = 40
+_ALIKE = "rows that see different tokens share no weights to compare"
 
 
 def check_bounded(params: Layers, x: Array, spec: StackSpec, mask: Array | None) -> None:
     """Raise unless the network is pure softmax attention over all tokens, and say why a bound needs that."""
-    layer, reason = spec.attention, None
-    if spec.skip:
-        reason = "skip=False: X + SA(X) keeps the differences of X, so no power of them bounds it"
-    elif spec.mlp is not None:
-        reason = "mlp=None: the differences an MLP passes on depend on its own Lipschitz constant, which is not known"
-    elif spec.norm is not None:
-        reason = "norm=None: LayerNorm divides by the tokens' own spread and can stretch their differences at will"
-    elif layer.weights != "softmax":
-        reason = f"weights='softmax': the proofs compare exponentials over one normaliser, got {layer.weights!r}"
-    elif layer.scores != "dot":
-        reason = f"scores='dot': the proofs need logits bilinear in the tokens, got {layer.scores!r}"
-    elif layer.causal or (layer.window is not None and layer.window < x.shape[0] - 1):
-        hidden = "causal=True" if layer.causal else f"window={layer.window}"
-        reason = f"no mask, for rows that see different tokens share no weights to compare, got {hidden}"
-    elif layer.top_k is not None and layer.top_k < x.shape[0]:
-        reason = f"no top_k, for rows that see different tokens share no weights to compare, got top_k={layer.top_k}"
-    elif layer.rank is not None:
-        reason = f"no rank: E decides how far apart the columns are, not the tokens alone, got rank={layer.rank}"
-    if reason:
-        raise ValueError(f"`spec` must have {reason}")
+    check_covered(
+        spec,
+        {
+            "skip": "X + SA(X) keeps the differences of X, so no power of them bounds it",
+            "mlp": "the differences an MLP passes on depend on its own Lipschitz constant, which is not known",
+            "norm": "a norm divides by the tokens' own sizes and can stretch their differences at will",
+            **BILINEAR,
+            "rank": "E decides how far apart the columns are, not the tokens alone",
+        },
+    )
+    layer, n = spec.attention, x.shape[0]
+    hiding = {
+        "causal=True": layer.causal,
+        f"window={layer.window}": layer.window is not None and layer.window < n - 1,
+        f"top_k={layer.top_k}": layer.top_k is not None and layer.top_k < n,
+    }
+    for hidden, hides in hiding.items():
+        if hides:
+            raise ValueError(f"`spec` must have no mask: {_ALIKE}, got {hidden}")
     if mask is not None:
-        raise ValueError("`mask` must be None: rows that see different tokens share no weights to compare")
+        raise ValueError(f"`mask` must be None: {_ALIKE}")
     check_stack(params, x, spec)
 
 
@@ -59,7 +60,7 @@ def walk(
 
     def step(state: MeanResidual, layer: LayerParams) -> tuple[MeanResidual, Out]:
         weights = jax.tree.map(lambda w: w.astype(kind), layer.attention)
-        after = mean_residual.attend(weights, state, spec.attention, scale, None)
+        after = split_attention.attend(weights, state, spec.attention, scale, None)
         return after, look(weights, state, after)
 
     return scan_layers(step, mean_residual.decompose(x.astype(kind)), params, spec)[1]

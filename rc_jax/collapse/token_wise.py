@@ -1,6 +1,6 @@
-"""The token-wise sublayers on split tokens: MLP and LayerNorm of 1x̄ᵀ + e^ℓ R̂, without subtracting what is equal.
+"""The token-wise maps on split tokens: MLPs and norms of 1x̄ᵀ + e^ℓ R̂, without subtracting what is equal.
 
-Both need (f(x̄ + e^ℓ r) − f(x̄))/e^ℓ for a row r of R̂, right for every e^ℓ from overflow to zero.
+All need (f(x̄ + e^ℓ r) − f(x̄))/e^ℓ for a row r of R̂, right for every e^ℓ from overflow to zero.
 """
 
 import math
@@ -9,9 +9,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
-from rc_jax.collapse.mean_residual import MeanResidual, expm1_ratio, from_rows
+from rc_jax.collapse.mean_residual import MeanResidual, from_rows
+from rc_jax.collapse.weight_rows import expm1_ratio
 from rc_jax.network import MLPParams, NormParams, StackSpec
 from rc_jax.network.stack import ACTIVATIONS
 
@@ -21,45 +22,101 @@ _NODES, _WEIGHTS = (_POINTS + 1) / 2, _WEIGHTS / 2
 
 
 def mlp(params: MLPParams, state: MeanResidual, spec: StackSpec) -> MeanResidual:
-    """σ(x W₁ + b₁) W₂ + b₂ of every token, split into mean and scaled difference."""
+    """The token-wise sublayer of every token, split into mean and scaled difference.
+
+    A gate is a product, and f'g' − fg = (f' − f)g' + f(g' − g).
+    """
     assert spec.mlp is not None
-    precision = spec.attention.precision
-    centre = jnp.matmul(state.mean, params.weight_in, precision=precision) + params.bias_in
-    step = jnp.matmul(state.direction, params.weight_in, precision=precision)
-    slope = _DIFFERENCES[spec.mlp.activation](centre[None], step, state.log_size)
+    precision, activation = spec.attention.precision, spec.mlp.activation
+
+    def into(weight: Array, bias: Array) -> tuple[Array, Array]:
+        centre = jnp.matmul(state.mean, weight, precision=precision) + bias
+        return centre, jnp.matmul(state.direction, weight, precision=precision)
+
+    linear, linear_step = into(params.weight_in, params.bias_in)
+    if spec.mlp.gated:
+        assert params.weight_gate is not None and params.bias_gate is not None
+        centre, step = into(params.weight_gate, params.bias_gate)
+    else:
+        centre, step = linear, linear_step
+    hidden = ACTIVATIONS[activation](centre)
+    slope = _DIFFERENCES[activation](centre[None], step, state.log_size)
+    if spec.mlp.gated:
+        slope = slope * (linear[None] + jnp.exp(state.log_size) * linear_step) + hidden[None] * linear_step
+        hidden = hidden * linear
     out = from_rows(jnp.matmul(slope, params.weight_out, precision=precision), state.log_size)
-    at_mean = jnp.matmul(ACTIVATIONS[spec.mlp.activation](centre), params.weight_out, precision=precision)
+    at_mean = jnp.matmul(hidden, params.weight_out, precision=precision)
     return out._replace(mean=at_mean + params.bias_out + out.mean)
 
 
 def layer_norm(params: NormParams, state: MeanResidual, epsilon: float) -> MeanResidual:
-    """LayerNorm of every token, split into mean and scaled difference.
+    """LayerNorm of every token: what RMSNorm makes of centred tokens."""
+    centred = state._replace(
+        mean=state.mean - jnp.mean(state.mean),
+        direction=state.direction - jnp.mean(state.direction, axis=1, keepdims=True),
+    )
+    return rms_norm(params, centred, epsilon)
 
-    With u the centred mean token and v = κu + w, w ⟂ u, a centred row of R̂, the token (1 + τ)u + e^ℓ w, τ = e^ℓ κ, is
-    divided by √s_i, s_i = |·|²/d + ε. LayerNorm all but removes the part along u, so that part is subtracted on paper:
+
+def rms_norm(params: NormParams, state: MeanResidual, epsilon: float) -> MeanResidual:
+    """RMSNorm of every token, split into mean and scaled difference."""
+    mean, rows = over_root_mean_square(state.mean, state.direction, state.log_size, epsilon)
+    out = from_rows(params.scale[None] * rows, state.log_size)
+    mean = params.scale * mean
+    return out._replace(mean=(mean if params.shift is None else mean + params.shift) + out.mean)
+
+
+def unit(
+    mean: Float[Array, "*heads width"], rows: Float[Array, "*heads token width"], log_size: Float[Array, "*heads"]
+) -> tuple[Float[Array, "*heads width"], Float[Array, "*heads token width"]]:
+    """Vectors mean + e^log_size · row over their lengths, split the same way; zero vectors stay zero.
+
+    Where the mean is zero and the rows are not, the differences are of order one, and may overflow over e^log_size.
+    """
+    size = jnp.exp(log_size)
+    limits = jnp.finfo(rows.dtype)
+    biggest = jnp.maximum(jnp.max(jnp.abs(mean), axis=-1), size * jnp.max(jnp.abs(rows), axis=(-2, -1)))
+    biggest = jax.lax.stop_gradient(jnp.clip(biggest, limits.tiny, limits.max / 16))
+    mean, rows = over_root_mean_square(mean / biggest[..., None], rows, log_size - jnp.log(biggest), 0.0)
+    root = jnp.sqrt(jnp.asarray(mean.shape[-1], mean.dtype))
+    return mean / root, rows / (root * biggest[..., None, None])
+
+
+def over_root_mean_square(
+    mean: Float[Array, "*heads width"],
+    rows: Float[Array, "*heads token width"],
+    log_size: Float[Array, "*heads"],
+    epsilon: float,
+) -> tuple[Float[Array, "*heads width"], Float[Array, "*heads token width"]]:
+    """Vectors x = mean + e^log_size · row over √(|x|²/d + ε), split the same way.
+
+    With u the mean and v = κu + w, w ⟂ u, a row, the vector (1 + τ)u + e^ℓ w, τ = e^ℓ κ, is divided by √s_i,
+    s_i = |·|²/d + ε. That all but removes the part along u, so that part is subtracted on paper:
     ((1 + τ)/√s_i − 1/√s)/e^ℓ = (ε κ(2 + τ) − e^ℓ|w|²/d) / (s s_i ((1 + τ)/√s_i + 1/√s)),   s = |u|²/d + ε.
     """
-    size = jnp.exp(state.log_size)
-    centre = state.mean - jnp.mean(state.mean)
-    rows = state.direction - jnp.mean(state.direction, axis=1, keepdims=True)
-    length = jnp.sum(jnp.square(centre))
-    along = jnp.sum(rows * centre[None], axis=1, keepdims=True) / jnp.where(length > 0, length, 1)
-    across = rows - along * centre[None]
+    size = jnp.exp(log_size)[..., None, None]
+    centre = mean[..., None, :]
+    length = jnp.sum(jnp.square(centre), axis=-1, keepdims=True)
+    along = jnp.sum(rows * centre, axis=-1, keepdims=True) / jnp.where(length > 0, length, 1)
+    across = rows - along * centre
 
     factor = 1 + size * along
-    off_axis = jnp.mean(jnp.square(across), axis=1, keepdims=True)
-    variance = jnp.mean(jnp.square(centre)) + epsilon
-    row_variance = jnp.square(factor) * jnp.mean(jnp.square(centre)) + jnp.square(size) * off_axis + epsilon
-    shrink, row_shrink = jax.lax.rsqrt(variance), jax.lax.rsqrt(row_variance)
+    mean_square = jnp.mean(jnp.square(centre), axis=-1, keepdims=True)
+    off_axis = jnp.mean(jnp.square(across), axis=-1, keepdims=True)
+    square = mean_square + epsilon
+    row_square = jnp.square(factor) * mean_square + jnp.square(size) * off_axis + epsilon
+    if epsilon == 0:  # zero vectors stay zero
+        square = jnp.where(square > 0, square, 1)
+        zero = jnp.all(across == 0, axis=-1, keepdims=True) & (row_square == 0)
+        row_square = jnp.where(zero, 1, row_square)
+    shrink, row_shrink = jax.lax.rsqrt(square), jax.lax.rsqrt(row_square)
 
-    beside = factor > 0  # else the token lies on the other side of the origin, and nothing cancels
+    beside = factor > 0  # else the vector lies on the other side of the origin, and nothing cancels
     total = jnp.where(beside, factor, 1) * row_shrink + shrink
-    on_paper = (epsilon * along * (1 + factor) - size * off_axis) / (variance * row_variance * total)
+    on_paper = (epsilon * along * (1 + factor) - size * off_axis) / (square * row_square * total)
     plainly = (factor * row_shrink - shrink) / jnp.where(beside, 1, size)
     change = jnp.where(beside, on_paper, plainly)
-
-    out = from_rows(params.scale[None] * (row_shrink * across + change * centre[None]), state.log_size)
-    return out._replace(mean=params.scale * centre * shrink + params.shift + out.mean)
+    return (centre * shrink)[..., 0, :], row_shrink * across + change * centre
 
 
 def _relu(centre: Array, step: Array, log_size: Array) -> Array:
@@ -111,4 +168,7 @@ _DIFFERENCES: dict[str, Callable[[Array, Array, Array], Array]] = {
     "gelu": _smooth(ACTIVATIONS["gelu"]),
     "gelu_tanh": _smooth(ACTIVATIONS["gelu_tanh"]),
     "tanh": _tanh,
+    "silu": _smooth(ACTIVATIONS["silu"]),
 }
+
+NORMS: dict[str, Callable[[NormParams, MeanResidual, float], MeanResidual]] = {"layer": layer_norm, "rms": rms_norm}

@@ -26,8 +26,10 @@ from rc_jax import _checks
 from rc_jax.attention import masks
 from rc_jax.attention.layer import check_scale_and_mask, default_scale
 from rc_jax.attention.queries import project
-from rc_jax.collapse import mean_residual
+from rc_jax.collapse import mean_residual, split_attention
+from rc_jax.collapse.covered import BILINEAR, check_covered
 from rc_jax.collapse.mean_residual import MeanResidual
+from rc_jax.collapse.weight_rows import log_softmax
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 from rc_jax.network.spec import check_stack
 
@@ -90,7 +92,8 @@ def log_weight_gradients(
         >>> bool(sizes.query[-1] < -100), bool(abs(sizes.value[-1]) < 10)
         (True, True)
     """
-    _check_covered(spec)
+    only = dict.fromkeys(("mlp", "norm"), "only attention and skip connections are differentiated here")
+    check_covered(spec, only | BILINEAR | dict.fromkeys(("top_k", "rank"), "every row must see the tokens themselves"))
     check_stack(params, x, spec)
     check_scale_and_mask(scale, mask, x, spec.attention)
     if cotangent.shape != x.shape or cotangent.dtype != x.dtype:
@@ -112,7 +115,7 @@ def _log_weight_gradients(
     seen = masks.combine(x.shape[0], causal_mask=layer.causal, radius=layer.window, extra=mask)
 
     def forward(state: MeanResidual, weights: LayerParams) -> tuple[MeanResidual, tuple[MeanResidual, LayerParams]]:
-        out = mean_residual.attend(weights.attention, state, layer, scale, seen)
+        out = split_attention.attend(weights.attention, state, layer, scale, seen)
         return mean_residual.add(state, out) if spec.skip else out, (state, weights)
 
     def backward(
@@ -151,7 +154,7 @@ def _backward(
         query_mean, value_mean = query_mean + params.query_bias, value_mean + params.value_bias
     query_all = query_mean[:, None] + size * query
     logits = alpha * size * product("hik,hjk->hij", query_all, key)
-    p = jnp.exp(mean_residual.log_softmax(logits if seen is None else jnp.where(seen[None], logits, -jnp.inf)))
+    p = jnp.exp(log_softmax(logits if seen is None else jnp.where(seen[None], logits, -jnp.inf)))
 
     heads = product("nd,hkd->hnk", cotangent, params.output)
     u = product("hik,hjk->hij", heads, value)
@@ -181,20 +184,3 @@ def _backward(
 
 def _log_norm(x: Float[Array, "head row column"]) -> Float[Array, ""]:
     return mean_residual.normalise(x.reshape(x.shape[0], -1))[1]
-
-
-def _check_covered(spec: StackSpec) -> None:
-    """Raise unless the arithmetic is exact for this network, and say why it is not."""
-    layer, reason = spec.attention, None
-    if spec.mlp is not None:
-        reason = "mlp=None: only attention and skip connections are differentiated here"
-    elif spec.norm is not None:
-        reason = "norm=None: only attention and skip connections are differentiated here"
-    elif layer.weights != "softmax":
-        reason = f"weights='softmax', which does not see a constant added to a row, got {layer.weights!r}"
-    elif layer.scores != "dot":
-        reason = f"scores='dot', which are bilinear in the tokens, got {layer.scores!r}"
-    elif layer.top_k is not None or layer.rank is not None:
-        reason = f"neither top_k nor rank, got top_k={layer.top_k} and rank={layer.rank}"
-    if reason:
-        raise ValueError(f"`spec` must have {reason}")

@@ -5,7 +5,7 @@ the weights, turned the other way, are as likely as before. So n tokens may be w
 width d, and one layer goes from coordinates to coordinates:
 
     queries, keys, values   coordinates times normals, d_head columns to a head
-    heads                   as in `rc_jax.collapse.mean_residual`: a mean and a scaled difference, H·d_head wide
+    heads                   as in `rc_jax.collapse.split_attention`: a mean and a scaled difference, H·d_head wide
     A = T Q                 the heads' mean and differences as a triangle times orthonormal rows
     Q W_O                   Gaussian, n × d: in a basis of its own rows a triangle B, normals under a diagonal √χ²
     T B                     the new coordinates
@@ -26,8 +26,9 @@ from rc_jax import _checks
 from rc_jax.attention import AttentionParams, masks
 from rc_jax.attention.drawing import split_normals
 from rc_jax.attention.layer import check_scale_and_mask
-from rc_jax.collapse import mean_residual
+from rc_jax.collapse import mean_residual, split_attention
 from rc_jax.collapse.coordinates import compress, extend, gaussian_diagonal, gaussian_rows
+from rc_jax.collapse.covered import BILINEAR, check_covered
 from rc_jax.collapse.mean_residual import MeanResidual
 from rc_jax.network import StackSpec
 
@@ -101,7 +102,11 @@ def sample_log_residuals(
         >>> round(float(falls[-1] / falls[-2]), 2)
         3.0
     """
-    _check_covered(spec)
+    basis = {
+        "mlp": "an activation acts feature by feature and prefers a basis",
+        "norm": "a norm has a gain for each feature, and LayerNorm subtracts their mean: they prefer a basis",
+    }
+    check_covered(spec, basis | BILINEAR | {"rank": "no E is drawn for it"})
     n, columns = x.shape
     if columns > spec.attention.d_model:
         raise ValueError(f"`x` must have at most d_model={spec.attention.d_model} columns, got {_checks.describe(x)}")
@@ -110,21 +115,6 @@ def sample_log_residuals(
         raise ValueError(f"`width` must be at least {least}, the larger side of `x`, got {_checks.describe(width)}")
     check_scale_and_mask(scale, mask, x, spec.attention)
     return _sample(key, x, spec, gain, scale, mask, width)
-
-
-def _check_covered(spec: StackSpec) -> None:
-    """Raise unless a rotation of the features leaves the law of a layer as it is and the arithmetic covers it."""
-    layer, reason = spec.attention, None
-    if spec.mlp is not None:
-        reason = "mlp=None, for an activation acts feature by feature and prefers a basis"
-    elif spec.norm is not None:
-        reason = "norm=None, for LayerNorm subtracts the mean of the features and prefers a basis"
-    elif layer.weights != "softmax" or layer.scores != "dot":
-        reason = f"scores='dot' and weights='softmax', got {layer.scores!r} and {layer.weights!r}"
-    elif layer.rank is not None:
-        reason = f"rank=None: no E is drawn for it, got rank={layer.rank}"
-    if reason:
-        raise ValueError(f"`spec` must have {reason}")
 
 
 def _sample(
@@ -196,7 +186,7 @@ def _layers(
         normals = split_normals(jax.random.fold_in(layer_key, _NORMALS), shapes, dtype)
         query, keys, value = gain * normals["inner"]
         params = AttentionParams(query, keys, value, normals["output"])
-        heads = mean_residual.side_by_side(mean_residual.heads(params, state, layer, scale, seen))
+        heads = split_attention.side_by_side(split_attention.heads(params, state, layer, scale, seen))
         heads = compress(heads) if rows < layer.heads * layer.head_width else heads
         weights = gaussian_rows(normals["output"], diagonal, size)
         fan_in = jnp.asarray(layer.heads * layer.head_width, dtype)

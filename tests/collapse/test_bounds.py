@@ -248,10 +248,10 @@ REFUSED = {
 REFUSED_LAYER = {
     "weights='softmax'": {"weights": "relu_squared"},
     "scores='dot'": {"scores": "cosine"},
-    "no mask, .*causal=True": {"causal": True},
-    "no mask, .*window=2": {"window": 2},
-    "no top_k, .*top_k=2": {"top_k": 2},
-    "no rank: .*rank=2": {"rank": 2, "tokens": 5},
+    "no mask: .*causal=True": {"causal": True},
+    "no mask: .*window=2": {"window": 2},
+    "no mask: .*top_k=2": {"top_k": 2},
+    "rank=None: .* got 2": {"rank": 2, "tokens": 5},
 }
 
 

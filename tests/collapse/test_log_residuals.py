@@ -308,7 +308,11 @@ def test_product_of_stochastic_matrices_against_many_digits(dtype):
             {"attention": attention.AttentionSpec(d_model=4, weights="relu_squared")},
             "`spec` must have weights='softmax'",
         ),
-        ({"attention": attention.AttentionSpec(d_model=4, scores="cosine")}, "`spec` must have scores='dot'"),
+        ({"attention": attention.AttentionSpec(d_model=4, scores="additive")}, "`spec` must have scores='dot' or 'cos"),
+        (
+            {"attention": attention.AttentionSpec(d_model=4, scores="cosine", rank=2, tokens=3)},
+            "`spec` must have scores='dot' with a rank",
+        ),
     ],
 )
 def test_networks_it_is_not_exact_for_are_refused(key, change, message):

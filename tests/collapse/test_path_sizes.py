@@ -230,9 +230,9 @@ def test_bad_input(key):
     spec = stack(depth=2)
     params, x = draw(0, spec, "float32")
     for change, message in (
-        ({"weights": "decay"}, "`spec` must have weights='softmax'.*`path_length_sums` takes any weights"),
-        ({"top_k": 2}, "`spec` must have top_k=None, got 2; `path_length_sums` takes any top_k"),
-        ({"scores": "cosine"}, "`spec` must have scores='dot'"),
+        ({"weights": "decay"}, "`spec` must have weights='softmax': .*`path_length_sums` takes any, got 'decay'"),
+        ({"top_k": 2}, "`spec` must have top_k=None: .*`path_length_sums` takes any, got 2"),
+        ({"scores": "additive"}, "`spec` must have scores='dot' or 'cosine'"),
     ):
         other = stack(depth=2, **change)
         with pytest.raises(ValueError, match=message):

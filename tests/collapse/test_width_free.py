@@ -317,8 +317,8 @@ def test_bad_input(key):
     refused(ValueError, "`mask` must have one row", mask=jnp.ones((5, 5), bool))
     refused(ValueError, "`spec` must have mlp=None", spec=dataclasses.replace(spec, mlp=network.MLPSpec(width=8)))
     refused(ValueError, "`spec` must have norm=None", spec=dataclasses.replace(spec, norm="pre"))
-    refused(ValueError, "`spec` must have scores='dot' .* got 'cosine'", spec=stack(8, 2, 4, 2, scores="cosine"))
-    refused(ValueError, "`spec` must have scores='dot' .* 'power6'", spec=stack(8, 2, 4, 2, weights="power6"))
+    refused(ValueError, "`spec` must have scores='dot': .* got 'cosine'", spec=stack(8, 2, 4, 2, scores="cosine"))
+    refused(ValueError, "`spec` must have weights='softmax': .* 'power6'", spec=stack(8, 2, 4, 2, weights="power6"))
 
 
 GPT3 = """

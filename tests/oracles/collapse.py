@@ -16,7 +16,8 @@ def attention(params, x, spec, scale=None, mask=None):
     E_h is the identity where there is no rank. Rows of E_h that sum to 1 but for their rounding are made to.
     """
     n = x.rows
-    alpha = mp.mpf(1) / mp.sqrt(spec.head_width) if scale is None else mp.mpf(scale)
+    root = mp.sqrt(spec.head_width)
+    alpha = mp.mpf(scale) if scale is not None else root if sized_by(spec) == "unit" else 1 / root
     out = mp.zeros(n, spec.d_model)
     ones = mp.ones(n, 1)
     for h in range(spec.heads):
@@ -28,12 +29,18 @@ def attention(params, x, spec, scale=None, mask=None):
         if spec.rank is not None:
             e = averages(matrix(params.pool[h]))
             key, value = e * key, e * value
+        query, key = (
+            turned_and_sized(each, None if gain is None else gain[h], spec)
+            for each, gain in ((query, params.query_norm), (key, params.key_norm))
+        )
         logits = query * key.T * alpha
         p = mp.zeros(n, logits.cols)
         for i in range(n):
             seen = [j for j in range(logits.cols) if mask is None or mask[i][j]]
             if spec.top_k is not None:
                 seen = sorted(seen, key=lambda j, i=i: logits[i, j])[-spec.top_k :]
+            if spec.scale_law == "log_tokens":
+                logits[i, :] *= mp.log(len(seen) if spec.top_k is None else n if mask is None else sum(mask[i]))
             top = max(logits[i, j] for j in seen)
             powers = {j: mp.exp(logits[i, j] - top) for j in seen}
             total = mp.fsum(powers.values())
@@ -41,6 +48,52 @@ def attention(params, x, spec, scale=None, mask=None):
                 p[i, j] = powers[j] / total
         out += p * value * matrix(params.output[h])
     return out + ones * matrix(params.output_bias).T if spec.bias else out
+
+
+def sized_by(spec):
+    """How queries and keys are normalised: cosines are products of unit vectors."""
+    return "unit" if spec.scores == "cosine" else spec.qk_norm
+
+
+def turned_and_sized(x, gain, spec):
+    """Queries or keys, token by token: normalised and turned by their positions, unit vectors the other way round."""
+    out = mp.zeros(x.rows, x.cols)
+    for position in range(x.rows):
+        row = [x[position, c] for c in range(x.cols)]
+        if sized_by(spec) in ("rms", "layer"):
+            row = sized(row, gain, spec)
+        if spec.rotary is not None:
+            row = turned(row, position, spec.rotary)
+        if sized_by(spec) == "unit":
+            row = sized(row, gain, spec)
+        for c, value in enumerate(row):
+            out[position, c] = value
+    return out
+
+
+def sized(row, gain, spec):
+    """One vector over its length or root mean square."""
+    width = len(row)
+    if sized_by(spec) == "unit":
+        over, root = row, mp.sqrt(mp.fsum(v**2 for v in row))
+    else:
+        mean = mp.fsum(row) / width if spec.qk_norm == "layer" else 0
+        over = [v - mean for v in row]
+        root = mp.sqrt(mp.fsum(v**2 for v in over) / width + mp.mpf(spec.qk_norm_epsilon))
+    gain = [mp.mpf(1)] * width if gain is None else matrix(gain)
+    return [v / root * g for v, g in zip(over, gain, strict=True)]
+
+
+def turned(row, position, rotary):
+    """Pairs (2i, 2i + 1) of the first features turned by the angle position · base^(−2i/width)."""
+    assert rotary.scaling is None
+    width = rotary.width or len(row)
+    row, factor = list(row), mp.mpf(rotary.attention_factor or 1)
+    for i in range(0, width, 2):
+        angle = position * mp.mpf(rotary.base) ** (-mp.mpf(i) / width)
+        cos, sin = mp.cos(angle), mp.sin(angle)
+        row[i], row[i + 1] = row[i] * cos - row[i + 1] * sin, row[i] * sin + row[i + 1] * cos
+    return [factor * v for v in row]
 
 
 def averages(e):
@@ -84,9 +137,9 @@ def layer(params, x, spec, scale=None, mask=None):
     if spec.mlp is not None:
         branches.append((lambda y: mlp(params.mlp, y, spec.mlp.activation), params.mlp_norm))
     for branch, norm in branches:
-        out = branch(layer_norm(norm, x, spec.norm_epsilon) if spec.norm == "pre" else x)
+        out = branch(layer_norm(norm, x, spec) if spec.norm == "pre" else x)
         out = x + out if spec.skip else out
-        x = layer_norm(norm, out, spec.norm_epsilon) if spec.norm == "post" else out
+        x = layer_norm(norm, out, spec) if spec.norm == "post" else out
     return x
 
 
@@ -96,25 +149,35 @@ def activation(name, x):
         return max(x, mp.mpf(0))
     if name == "tanh":
         return mp.tanh(x)
+    if name == "silu":
+        return x / (1 + mp.exp(-x))
     if name == "gelu":
         return x * mp.ncdf(x)
     return x / 2 * (1 + mp.tanh(mp.sqrt(2 / mp.pi) * (x + mp.mpf(0.044715) * x**3)))
 
 
 def mlp(params, x, name):
-    """σ(x W₁ + b₁) W₂ + b₂ on an mpmath matrix."""
+    """σ(x W₁ + b₁) W₂ + b₂ on an mpmath matrix, or with a gate (σ(x W_g + b_g) ⊙ (x W₁ + b₁)) W₂ + b₂."""
     ones = mp.ones(x.rows, 1)
-    hidden = (x * matrix(params.weight_in) + ones * matrix(params.bias_in).T).apply(lambda v: activation(name, v))
+    hidden = x * matrix(params.weight_in) + ones * matrix(params.bias_in).T
+    if params.weight_gate is None:
+        hidden = hidden.apply(lambda v: activation(name, v))
+    else:
+        gate = x * matrix(params.weight_gate) + ones * matrix(params.bias_gate).T
+        for i in range(hidden.rows):
+            for j in range(hidden.cols):
+                hidden[i, j] *= activation(name, gate[i, j])
     return hidden * matrix(params.weight_out) + ones * matrix(params.bias_out).T
 
 
-def layer_norm(params, x, epsilon):
-    """(x − mean)/√(variance + ε) · scale + shift, row by row."""
+def layer_norm(params, x, spec):
+    """(x − mean)/√(variance + ε) · scale + shift, row by row; RMSNorm takes nothing off and adds nothing."""
     out = mp.zeros(x.rows, x.cols)
-    scale, shift = matrix(params.scale), matrix(params.shift)
+    centred = spec.norm_kind == "layer"
+    scale, shift = matrix(params.scale), matrix(params.shift) if centred else mp.zeros(x.cols, 1)
     for i in range(x.rows):
-        mean = mp.fsum(x[i, j] for j in range(x.cols)) / x.cols
+        mean = mp.fsum(x[i, j] for j in range(x.cols)) / x.cols if centred else mp.mpf(0)
         variance = mp.fsum((x[i, j] - mean) ** 2 for j in range(x.cols)) / x.cols
         for j in range(x.cols):
-            out[i, j] = (x[i, j] - mean) / mp.sqrt(variance + epsilon) * scale[j] + shift[j]
+            out[i, j] = (x[i, j] - mean) / mp.sqrt(variance + spec.norm_epsilon) * scale[j] + shift[j]
     return out

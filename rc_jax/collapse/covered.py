@@ -1,0 +1,37 @@
+"""Which networks a function is about: one check, and the reasons why another network is not covered."""
+
+import dataclasses
+
+from rc_jax.attention import AttentionSpec
+from rc_jax.network import StackSpec
+
+_PLAIN = {field.name: field.default for kind in (StackSpec, AttentionSpec) for field in dataclasses.fields(kind)}
+
+# What makes P the softmax of α (x_i W_Q + b_Q)·(x_j W_K + b_K), `AttentionSpec.bilinear`, and what spoils it.
+BILINEAR = {
+    "weights": "exponentials over one normaliser do not see a constant added to a row",
+    "scores": "they are bilinear in the tokens",
+    "rotary": "with positions in the logits rows differ however alike the tokens are, and nothing is cubed",
+    "qk_norm": "logits of normalised queries and keys are not bilinear in the tokens",
+    "scale_law": "one scale for all rows is what makes logits bilinear in the tokens",
+}
+
+
+def check_covered(spec: StackSpec, reasons: dict[str, str]) -> None:
+    """Raise unless every named part of the network or of its attention is what it is by default, and say why."""
+    for name, reason in reasons.items():
+        came, wanted = getattr(spec if hasattr(spec, name) else spec.attention, name), _PLAIN[name]
+        if came != wanted:
+            raise ValueError(f"`spec` must have {name}={wanted!r}: {reason}, got {came!r}")
+
+
+def check_split(spec: StackSpec, reasons: dict[str, str]) -> None:
+    """Raise unless attention is softmax of products or cosines, which split tokens pass without cancellation."""
+    check_covered(spec, {"weights": BILINEAR["weights"]} | reasons)
+    layer = spec.attention
+    if layer.scores == "additive":
+        raise ValueError("`spec` must have scores='dot' or 'cosine': an additive score is no product, got 'additive'")
+    if layer.rank is not None and not layer.bilinear:
+        raise ValueError(
+            f"`spec` must have scores='dot' with a rank: cosines of E K are not split, got {layer.scores!r}"
+        )

@@ -1,0 +1,97 @@
+"""Attention on tokens that are a common part and a scaled difference, 1x̄ᵀ + e^ℓ R̂, without cancellation.
+
+The logits are 1rᵀ + e^λ Ê but for a constant per row (`rc_jax.collapse.split_logits`), and the weights 1p̃ᵀ + e^λ Δ̂
+(`rc_jax.collapse.weight_rows`). Rows sum to one: equal tokens stay equal, and the new difference is
+
+    e^{ℓ+λ} Σ_h Δ̂_h R̂ W_h.
+
+Where a logit is bilinear in the two tokens, λ = 2ℓ: the cube of the old difference by construction, however small it
+is. So it is where queries and keys are normalised first, for they split into a mean and differences as tokens do.
+Under a mask row i has a p̃ of its own, softmax(r) over the tokens it sees, and adds e^ℓ res(p̃^(i) R̂ W_h): nothing where
+all rows see the same tokens, the whole first order where they do not. Keeping the k largest scores is such a mask, and
+near collapse, where r alone decides, one that all rows share. Rotary positions have λ = 0, the first order: rows differ
+however alike the tokens are.
+
+With a rank the columns are E X = E1 x̄ᵀ + e^ℓ E R̂. Rows of E that sum to 1 keep all of the above, with E R̂ for R̂ in
+keys and values; other rows make columns that differ at order 1, and e^ℓ takes the place of e^{2ℓ} and e^{3ℓ}.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from rc_jax.attention import AttentionParams, AttentionSpec
+from rc_jax.attention.weights import largest
+from rc_jax.collapse.mean_residual import MeanResidual, from_rows, sum_at_largest
+from rc_jax.collapse.split_logits import columns, logits, pooled
+from rc_jax.collapse.weight_rows import split_weights
+
+
+class Heads(NamedTuple):
+    """What every head gives out: its mean, and e^log_size times the tokens' rows; the rows' own means are not taken."""
+
+    mean: Float[Array, "head width"]
+    rows: Float[Array, "head token width"]
+    log_size: Float[Array, " head"]
+
+
+def side_by_side(found: Heads) -> MeanResidual:
+    """The heads' outputs as one row of features per token."""
+    sizes = jax.lax.stop_gradient(jnp.max(found.log_size))
+    reference = jnp.where(jnp.isfinite(sizes), sizes, 0)
+    rows = jnp.exp(found.log_size - reference)[:, None, None] * found.rows
+    out = from_rows(jnp.moveaxis(rows, 0, 1).reshape(rows.shape[1], -1), reference)
+    return out._replace(mean=out.mean + found.mean.reshape(-1))
+
+
+def attend(
+    params: AttentionParams,
+    state: MeanResidual,
+    spec: AttentionSpec,
+    scale: ArrayLike | None,
+    mask: Bool[Array, "token token"] | None,
+) -> MeanResidual:
+    """One layer of softmax dot-product attention on the split tokens, its output split the same way."""
+    found = heads(params, state, spec, scale, mask)
+    rows = jnp.einsum("hik,hkd->hid", found.rows, params.output, precision=spec.precision)
+    out = from_rows(*sum_at_largest(rows, found.log_size))
+    mean = jnp.einsum("hk,hkd->d", found.mean, params.output, precision=spec.precision)
+    if spec.bias:
+        assert params.output_bias is not None
+        mean = mean + params.output_bias
+    return out._replace(mean=mean + out.mean)
+
+
+def heads(
+    params: AttentionParams,
+    state: MeanResidual,
+    spec: AttentionSpec,
+    scale: ArrayLike | None,
+    mask: Bool[Array, "token token"] | None,
+) -> Heads:
+    """The heads' outputs, before the output matrix: the layer up to there, in any number of features.
+
+    Sizes are carried head by head: what one head gives may be far below the smallest number beside another's.
+    """
+    value = pooled(columns(state, params.value, params.value_bias, spec), params, spec)
+    shared, rest, log_rest = weights(params, state, spec, scale, mask)
+    mean = jnp.exp(value.log_size)[:, None] * jnp.einsum("hj,hjk->hk", shared, value.rows, precision=spec.precision)
+    rows = jnp.einsum("hij,hjk->hik", rest, value.rows, precision=spec.precision)
+    return Heads(value.mean + mean, rows, value.log_size + log_rest)
+
+
+def weights(
+    params: AttentionParams,
+    state: MeanResidual,
+    spec: AttentionSpec,
+    scale: ArrayLike | None,
+    mask: Bool[Array, "token token"] | None,
+) -> tuple[Float[Array, "head column"], Float[Array, "head token column"], Float[Array, " head"]]:
+    """A row p, a matrix D and a logarithm μ for every head, with P = 1pᵀ + e^μ D."""
+    found = logits(params, state, spec, scale, mask)
+    seen = None if mask is None else mask[None]
+    if spec.top_k is not None:
+        seen = largest(found.order, seen, spec.top_k)
+    return split_weights(found.common, found.pair, found.log_pair, seen)
