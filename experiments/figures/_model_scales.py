@@ -1,10 +1,14 @@
 """Scales that published models put on cosines, and what one row of logits says about its own scale."""
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
+
+from rc_jax import attention, network
 
 
 class Used(NamedTuple):
@@ -31,6 +35,24 @@ USED = (
 )
 GRID = np.geomspace(0.25, 64, 41)
 ROWS = 4096  # in one program
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def layer_inputs(params: network.LayerParams, x: jax.Array, spec: network.StackSpec) -> jax.Array:
+    """Tokens before each layer of the whole model, of several texts: (text, layer, token, feature)."""
+    return jax.lax.map(lambda tokens: network.hidden_states(params, tokens, spec)[:-1], x)
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def layer_logits(
+    params: attention.AttentionParams, states: jax.Array, spec: attention.AttentionSpec, factor: ArrayLike | None = None
+) -> jax.Array:
+    """Scaled logits of every layer on its own tokens: (text, layer, head, row, key)."""
+
+    def one(text: jax.Array) -> jax.Array:
+        return jax.vmap(lambda layer, state: attention.scores(layer, state, spec, scale=factor))(params, text)
+
+    return jax.lax.map(one, states)
 
 
 def row_scales(logits: np.ndarray) -> dict[str, np.ndarray]:

@@ -1,6 +1,5 @@
 """The optimal scale and attention as it is: queries shared by a row, a trained model's rows, and scales in use."""
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,10 +12,10 @@ from matplotlib.figure import Figure
 import experiments.figure
 from experiments import sentences, style
 from experiments.figure import About
-from experiments.figures._model_scales import USED, peak, row_scales
+from experiments.figures._model_scales import USED, layer_inputs, layer_logits, peak, row_scales
 from experiments.figures._packaged import trained_checkpoint
 from experiments.ledger import Claim, on_range, within
-from rc_jax import attention, network, pretrained, scale
+from rc_jax import pretrained, scale
 
 SU = "Su Jianlin, kexue.fm/archives/9812"
 ASKED = f"asked here, of the optimum in {SU}"
@@ -68,7 +67,9 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     data = _shared(spec) | _in_use(spec, jax.random.fold_in(key, 1))
     for variant, checkpoint in zip(VARIANTS, (trained, twin), strict=True):
         x = jax.vmap(checkpoint.embed)(jnp.asarray(ids))
-        data |= _quartiles(variant, np.asarray(_logits(checkpoint.params, x, checkpoint.spec)))
+        states = layer_inputs(checkpoint.params, x, checkpoint.spec)
+        logits = layer_logits(checkpoint.params.attention, states, checkpoint.spec.attention)
+        data |= _quartiles(variant, np.asarray(logits))
     rows = row_scales(np.asarray(jax.random.normal(jax.random.fold_in(key, 2), (spec.gaussian_rows, spec.tokens))))
     return data | {
         "tokens": np.asarray(spec.tokens), "rows": np.asarray(ids.size),
@@ -105,17 +106,6 @@ def _in_use(spec: Spec, key: jax.Array) -> dict[str, np.ndarray]:
         data["used_typical"] = np.array([each.scale for each in found])
         data["used_typical_error"] = np.array([each.standard_error for each in found])
     return data
-
-
-@functools.partial(jax.jit, static_argnames="spec")
-def _logits(params: network.LayerParams, x: jax.Array, spec: network.StackSpec) -> jax.Array:
-    """Scaled logits in the whole model: (text, layer, head, row, key)."""
-
-    def one(tokens: jax.Array) -> jax.Array:
-        states = network.hidden_states(params, tokens, spec)[:-1]
-        return jax.vmap(lambda layer, state: attention.scores(layer, state, spec.attention))(params.attention, states)
-
-    return jax.lax.map(one, x)
 
 
 def _quartiles(variant: str, logits: np.ndarray) -> dict[str, np.ndarray]:

@@ -1,0 +1,296 @@
+"""Normalised queries and keys, and scales that grow with n: published forms of attention against the best scale."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import experiments.figure
+from experiments import style
+from experiments.figure import About
+from experiments.figures import _form_layers as layers
+from experiments.figures import _scale_forms as forms
+from experiments.figures._scale_forms import FORMS, LAWS, YARN_AT
+from experiments.ledger import Claim, on_range, within
+from rc_jax import scale
+
+OWN = "this package's own result"
+FIRST, LAST = 128, 65536  # lengths over which one growth law is to do
+ENOUGH, CLOSE = 0.9, 0.1  # of the largest typical gradient; of what the optimum asks
+SWIN_DIM, CLAIMED_DIM = 32, 64
+SCORES = ("dot products", "cosines")
+FACTORS = np.geomspace(2, 32, 9)
+BASES = (512, 4096, 32768)
+MIDDLES = np.geomspace(0.5, 16, 401)  # α at the middle of FIRST … LAST
+FACTOR = 8.0  # of longer texts
+POWERS = np.arange(4.0, 120.0)
+ABOUT = About(
+    title="Forms of attention's scale, on equal terms",
+    caption=(
+        "Published forms run through the same layer (points) on the same random queries and keys, heads of 64; lines "
+        "are their formulas. Top left: the factor each puts on scores of variance one, between the annealed and the "
+        "typical optimum (band). Top right: the geometric mean over rows of the gradient α(1 − Σp²) that it lets "
+        "through, over the largest that one scale for all rows can reach. Bottom left: the least such share over "
+        "n = 128 … 65 536 for three laws of growth, against their α in the middle. Bottom right: what YaRN multiplies "
+        "logits by when texts grow by a factor, what the optimum grows by, and what log n would."
+    ),
+    formula="share = exp(E log g(α) − max E log g),  g = α(1 − Σp²);   YaRN: (1 + 0.1 ln s)²;   SSMax: s log n",
+    minutes={"smoke": 0.2, "quick": 0.5, "full": 5},
+)
+Data = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Spec(experiments.figure.Spec):
+    """Lengths 2^first … 2^17 and widths simulated; lengths and draws through the layer; trained texts (0: none)."""
+
+    first: int = 4
+    step: int = 1
+    dims: tuple[int, ...] = (32, 64, 128)
+    samples: int = 256
+    sizes: tuple[int, ...] = (64, 1024)
+    draws: int = 12
+    factors: tuple[int, ...] = (4, 32)
+    texts: int = 6
+    tokens: int = 64
+
+
+PRESETS = {
+    "smoke": Spec(step=6, first=5, dims=(64,), samples=16, sizes=(32,), draws=3, factors=(), texts=0),
+    "quick": Spec(),
+    "full": Spec(samples=8192, sizes=(16, 64, 256, 1024, 4096), draws=16, factors=(2, 4, 8, 16, 32), texts=48),
+}
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """Factors and shares of every form by scores, width and n; the layer's own; growth laws; YaRN; trained rows."""
+    key = jax.random.key(spec.seed)
+    n = 2 ** np.arange(spec.first, 18, spec.step)
+    curves, errors = forms.typical_curves(jax.random.fold_in(key, 0), n, spec.dims, spec.samples)
+    typical, most = forms.tops(curves)
+    law = np.array([int(form.cosine) for form in FORMS])
+    alpha = np.stack([[np.broadcast_to(form.alpha(n, d), n.shape) for d in spec.dims] for form in FORMS])
+    return {
+        "n": n, "dims": np.array(spec.dims), "alpha": alpha, "typical": typical,
+        "share": np.exp(forms.at_scale(curves[law], alpha) - most[law]),
+        **_annealed(n.astype(float), spec.dims),
+        **forms.growth_laws(curves, n, (FIRST, LAST), MIDDLES),
+        **layers.every_run(spec, jax.random.fold_in(key, 1), CLAIMED_DIM, n, curves, errors),
+        **(layers.trained_rows(spec) if spec.texts else {}),
+    }  # fmt: skip
+
+
+def _annealed(n: np.ndarray, dims: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Annealed optima: by scores, width and n; what they grow by with longer texts; those of Swin v2's windows."""
+    bases = np.array(BASES, float)[:, None]
+    lengths = [n, FACTOR * n, bases, bases * FACTORS]
+    flat = np.asarray(scale.optimal_scale_exact(np.concatenate([each.ravel() for each in lengths])))
+    short, longer, base, grown = np.split(flat, np.cumsum([each.size for each in lengths])[:-1])
+    widths = np.repeat([*dims, SWIN_DIM], n.size)
+    places = np.concatenate([np.tile(n, len(dims) + 1), np.exp2(POWERS)])
+    widths = np.concatenate([widths, np.full(POWERS.size, SWIN_DIM)]).astype(float)
+    cosines, windows, far = np.split(
+        np.asarray(scale.optimal_scale(places, widths)), [len(dims) * n.size, (len(dims) + 1) * n.size]
+    )
+    scaled = cosines.reshape(len(dims), -1) / np.sqrt(dims)[:, None]
+    return {
+        "annealed": np.stack([np.broadcast_to(short, scaled.shape), scaled]),
+        "asked": grown.reshape(len(bases), -1) / base[:, None], "asked_by_n": longer / short,
+        "windows": windows, "clamped_n": np.exp2(np.interp(forms.CLAMP, far, POWERS)),
+    }  # fmt: skip
+
+
+def plot(data: Data) -> Figure:
+    """Factors; shares; laws of growth; YaRN."""
+    drawing, (factors, shares, laws, longer) = style.figure(columns=2, rows=2, width=6.2, height=4.6)
+    _plot_factors(factors, data)
+    _plot_shares(shares, data)
+    _plot_laws(laws, data)
+    _plot_yarn(longer, data)
+    return drawing
+
+
+def _look(index: int) -> dict:
+    if FORMS[index].key == "annealed":
+        return {"color": style.colour("theory"), "marker": "", "linestyle": style.DASHES[1]}
+    return style.cycle(index)
+
+
+def _plot_factors(ax: Axes, data: Data) -> None:
+    n, at = data["n"], list(data["dims"]).index(CLAIMED_DIM)
+    for law, label, shade in ((0, "dot products", 0.28), (1, "cosines", 0.13)):
+        ax.fill_between(
+            n, data["annealed"][law, at], data["typical"][law, at], color=style.colour("reference"), alpha=shade,
+            linewidth=0, label=f"annealed to typical optimum, {label}",
+        )  # fmt: skip
+    for index, form in enumerate(FORMS[:-1]):
+        look = _look(index)
+        ax.plot(n, data["alpha"][index, at], color=look["color"], linestyle=look["linestyle"], linewidth=1.5)
+        seen = data["run"] == form.key
+        ax.plot(data["run_n"][seen], data["run_alpha"][seen], look["marker"], color=look["color"])
+    ax.plot([], [], "o", color=style.colour("reference"), label="through the layer; forms as on the right")
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.set_yticks([0.5, 1, 2, 5, 10], ["0.5", "1", "2", "5", "10"])
+    ax.set_yticks([], minor=True)
+    style.labels(
+        ax, "n, number of keys", "α, factor on scores of variance one", f"What forms put on scores, d = {CLAIMED_DIM}"
+    )
+    style.legend(ax, "below")
+
+
+def _plot_shares(ax: Axes, data: Data) -> None:
+    at = list(data["dims"]).index(CLAIMED_DIM)
+    for index, form in enumerate(FORMS):
+        look = _look(index)
+        ax.plot(data["n"], data["share"][index, at], **look, markersize=4, linewidth=1.5, label=form.name)
+    style.reference(ax, y=ENOUGH, text="90 %")
+    ax.set_xscale("log", base=2)
+    ax.set_ylim(0, 1.03)
+    style.labels(
+        ax, "n, number of keys", "share of the largest typical gradient", f"What they let through, d = {CLAIMED_DIM}"
+    )
+    style.legend(ax, "below", columns=3)
+
+
+def _plot_laws(ax: Axes, data: Data) -> None:
+    at = list(data["dims"]).index(CLAIMED_DIM)
+    for index, law in enumerate(LAWS):
+        color = style.cycle(index)["color"]
+        for kind, dash in enumerate(style.DASHES[:2]):
+            ax.plot(
+                MIDDLES, data["law_least"][index, kind, at], color=color, linestyle=dash, label=f"{law}, {SCORES[kind]}"
+            )
+    style.reference(ax, y=ENOUGH, text="90 %")
+    ax.set_xscale("log")
+    ax.set_xticks([0.5, 1, 2, 4, 8, 16], ["0.5", "1", "2", "4", "8", "16"])
+    ax.set_xticks([], minor=True)
+    ax.set_ylim(0, 1.03)
+    title = f"The least share, n = {FIRST} … {LAST}, d = {CLAIMED_DIM}"
+    style.labels(ax, f"α at n = {round((FIRST * LAST) ** 0.5)}, then grown by the law", "least share over n", title)
+    style.legend(ax, "below", columns=3)
+
+
+def _plot_yarn(ax: Axes, data: Data) -> None:
+    squared, published = forms.yarn(FACTORS), style.colour("published")
+    ax.plot(FACTORS, squared, color=published, label="YaRN, (1 + 0.1 ln s)²")
+    ax.plot(FACTORS, squared**0.5, color=published, linestyle=style.DASHES[1], linewidth=1.2, label="1 + 0.1 ln s")
+    for base, row, color in zip(BASES, data["asked"], style.sequence(len(BASES)), strict=True):
+        ax.plot(FACTORS, row, color=color, linestyle=style.DASHES[3], label=f"α*(sN)/α*(N), N = {base}")
+    grown = np.log(YARN_AT * FACTORS) / np.log(YARN_AT)
+    ax.plot(FACTORS, grown, color=style.colour("reference"), linestyle=style.DASHES[2], label=f"log, N = {YARN_AT}")
+    factors = [name.split("-")[1] for name in data["run"] if name.startswith("yarn")]
+    if factors:
+        seen = [name.startswith("yarn") for name in data["run"]]
+        ax.plot(np.array(factors, float), data["run_alpha"][seen], "o", color=published, label="through the layer")
+    ax.set_xscale("log", base=2)
+    style.labels(
+        ax, "s, how many times longer texts are", "factor on the logits", "YaRN's temperature, and what is asked"
+    )
+    style.legend(ax, "below", columns=3)
+
+
+def claims(data: Data) -> list[Claim]:
+    """The layer, each form's share, the laws of growth, YaRN, Swin v2's clamp and the trained rows."""
+    return [*_layer_claims(data), *_share_claims(data), *_law_claims(data), *_yarn_claims(data), *_other_claims(data)]
+
+
+def _layer_claims(data: Data) -> list[Claim]:
+    z, share_z = (float(np.abs(data[name]).max(initial=0)) if data[name].size else np.nan for name in ("z", "share_z"))
+    note = f"largest of {data['z'].size} heads of layers"
+    return [
+        within(
+            "forms-layer-factor", "through the layer every form has the factor of its formula", "the forms' papers",
+            "|z| < 5", z, 0, 5, note=f"measured: z-scores, {note}",
+        ),
+        within(
+            "forms-layer-share", "E log α(1 − Σp²) of the layer's rows is that of simulated scores", OWN, "|z| < 5",
+            share_z, 0, 5, note=f"measured: z-scores; {data['share_z'].size} heads of layers",
+        ),
+    ]  # fmt: skip
+
+
+def _share_claims(data: Data) -> list[Claim]:
+    at, some = list(data["dims"]).index(CLAIMED_DIM), data["n"] <= LAST
+    found = []
+    for form, share in zip(FORMS, data["share"][:, at, some], strict=True):
+        statement = f"{form.name}: at least {ENOUGH:.0%} of the largest typical gradient, random scores"
+        source, asked = f"asked here, of {form.source}", f"≥ {ENOUGH:g}"
+        note = f"n = {data['n'][0]} … {LAST}, d = {CLAIMED_DIM}"
+        holds, where = share >= ENOUGH, data["n"][some]
+        found.append(on_range(f"forms-share-{form.key}", statement, source, asked, share, holds, where, note=note))
+    return found
+
+
+def _law_claims(data: Data) -> list[Claim]:
+    cases = [f"{scores}, d = {dim}" for scores in SCORES for dim in data["dims"]]
+    least = data["law_worst"].reshape(len(LAWS), -1)
+    found = [
+        on_range(
+            f"forms-law-{key}", f"α ∝ {law}, best factor: at least {ENOUGH:.0%} from n = {FIRST} to {LAST}", OWN,
+            f"≥ {ENOUGH:g}", row, row >= ENOUGH, cases,
+        )
+        for key, law, row in zip(("constant", "root", "log"), LAWS, least, strict=True)
+    ]  # fmt: skip
+    best = data["law_best"][2].ravel()
+    source = "Nakanishi 2025"
+    return [
+        *found,
+        on_range(
+            "forms-ssmax-law", "the scale should grow like log n: no constant and no √log n has a larger least share",
+            source, "log n", least[2], least[2] >= least[:2].max(0), cases,
+        ),
+        on_range(
+            "forms-ssmax-s", f"s log n with s = {forms.LEARNED} lets most gradient through, s to {CLOSE:.0%}; best s",
+            source, forms.LEARNED, best, np.abs(forms.LEARNED / best - 1) <= CLOSE, cases,
+            note="for scores of variance one, which a trained model's need not be",
+        ),
+    ]  # fmt: skip
+
+
+def _yarn_claims(data: Data) -> list[Claim]:
+    asked, labels = data["asked"][BASES.index(YARN_AT)], [f"{each:.3g}" for each in FACTORS]
+    source = "Peng et al. 2023, for the optimum of Su9812"
+    found = []
+    for key, power, name in (("square", 1.0, "(1 + 0.1 ln s)²"), ("root", 0.5, "1 + 0.1 ln s, not squared,")):
+        ratio = forms.yarn(FACTORS) ** power / asked
+        found.append(
+            on_range(
+                f"forms-yarn-{key}", f"{name} is what α*(sN)/α*(N) asks, to {CLOSE:.0%}, N = {YARN_AT}",
+                source if power == 1 else OWN, "1", ratio, np.abs(ratio - 1) <= CLOSE, labels, note="labels are s",
+            )
+        )  # fmt: skip
+    some = data["n"] <= LAST
+    ratio = forms.yarn(FACTOR) / data["asked_by_n"][some]
+    statement = f"(1 + 0.1 ln s)² is what α*(sN)/α*(N) asks, to {CLOSE:.0%}, s = {FACTOR:g}"
+    holds = np.abs(ratio - 1) <= CLOSE
+    return [
+        *found,
+        on_range("forms-yarn-length", statement, source, "1", ratio, holds, data["n"][some], note="labels are N"),
+    ]
+
+
+def _other_claims(data: Data) -> list[Claim]:
+    some, windows = data["n"] <= LAST, data["windows"]
+    found = [
+        on_range(
+            "forms-swin-clamp", f"Swin v2's clamp of 100 leaves room for the annealed optimum, d = {SWIN_DIM}",
+            "Liu et al. 2022", "α* < 100", windows[some], windows[some] < forms.CLAMP, data["n"][some],
+            note=f"α* reaches 100 at n = {float(data['clamped_n']):.2g}",
+        )
+    ]  # fmt: skip
+    if "trained_share" not in data:
+        return found
+    gain = data["trained_share"][1] / data["trained_share"][0]
+    return [
+        *found,
+        on_range(
+            "forms-trained-norm", "trained queries and keys, brought to one length with gain 1, keep "
+            f"{ENOUGH:.0%} of what they let through", OWN, f"≥ {ENOUGH:g}", gain, gain >= ENOUGH,
+            [f"layer {index + 1}" for index in range(gain.size)],
+            note="median share of a row's own largest gradient, over that without normalisation",
+        ),
+    ]  # fmt: skip
