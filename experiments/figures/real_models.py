@@ -40,7 +40,7 @@ SOURCE = "DCL21, section 4 and the figure of relative residuals"
 # Fixed before anything was measured. DCL21's figure has a linear axis that starts at 0: what its reader sees as
 # "rapid collapse, a zero residual" is at most a twentieth; "prevented" is at least half of what the embeddings had.
 COLLAPSED, PREVENTED = 0.05, 0.5
-DEEPEST = 1e5  # decades; no curve is drawn below
+DEEPEST = 1000  # decades; no curve is drawn below
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,16 +119,18 @@ def plot(data: dict[str, np.ndarray]) -> Figure:
     drawing, panels = style.figure(columns, -(-len(names) // columns), width=7.2 if columns == 1 else 5.2, height=4.8)
     for ax in panels[len(names) :]:
         ax.set_visible(False)
+    deepest = max(_plot_model(ax, data, index) for index, ax in enumerate(panels[: len(names)]))
     for index, (name, ax) in enumerate(zip(names, panels, strict=False)):
-        _plot_model(ax, data, index)
+        _decades(ax, min(1.6 * deepest, DEEPEST))
         causal = ", causal" if data["causal"][index] else ""
         style.labels(ax, "layer", "relative residual ‖res(X)‖₁,∞ / ‖X‖₁,∞", f"{name}{causal}")
     handles, labels = panels[0].get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=3 if columns == 1 else len(labels))
+    drawing.legend(handles, labels, loc="outside lower center", ncols=3 if columns == 1 else 4)
     return drawing
 
 
-def _plot_model(ax: Axes, data: dict[str, np.ndarray], index: int) -> None:
+def _plot_model(ax: Axes, data: dict[str, np.ndarray], index: int) -> float:
+    """Draw a panel; the decades it goes down."""
     bottom = -np.log10(float(data["floors"][index]))
     deepest = bottom
     for (variant, name), dash in zip(VARIANTS.items(), ("-", style.DASHES[1]), strict=True):
@@ -151,10 +153,10 @@ def _plot_model(ax: Axes, data: dict[str, np.ndarray], index: int) -> None:
                 ax.plot(layers[end - 1 :], deep[end - 1 :], color=color, linestyle=dash, linewidth=0.9)
         ax.plot([], [], color=style.colour("theory"), linestyle=dash, label=name)
     ax.plot([], [], color=style.colour("theory"), linewidth=0.9, label="beyond rounding (exact)")
-    _decades(ax, min(2 * deepest, DEEPEST))
-    ax.axhline(bottom, color=style.colour("reference"), linestyle=style.DASHES[2], linewidth=1.1)
-    ax.annotate("rounding floor", (0, bottom), xytext=(0, -3), textcoords="offset points", va="top",
-                fontsize=8.5, color=style.colour("reference"))  # fmt: skip
+    ax.axhline(
+        bottom, color=style.colour("reference"), linestyle=style.DASHES[2], linewidth=1.1, label="rounding floor"
+    )
+    return deepest
 
 
 def _decades(ax: Axes, deepest: float) -> None:

