@@ -39,8 +39,9 @@ def random_like(
 
     In GPT-2 the two matrices of a layer that write into the residual stream, the output of the attention and the last
     of the MLP, are smaller, N(0, std²/2L) in L layers. Layers that share their weights share them in the twin, and so
-    do heads that share keys and values. BERT's original code cuts the normal off at two standard deviations; the
-    transformers library, followed here, does not. The cut makes entries 12 % smaller.
+    do heads that share keys and values. DistilBERT's sinusoidal positions, which are not learned, stay. BERT's original
+    code cuts the normal off at two standard deviations, which makes entries 12 % smaller; the transformers library,
+    followed here, does not.
 
     Args:
         key: a typed key; layers and embeddings have streams of their own.
@@ -77,6 +78,8 @@ def random_like(
     spread = _own_std(like) if std is None else std
     tables = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, kind), (like.embeddings, like.final_norm))
     embeddings, final_norm = _draw(jax.random.fold_in(key, 1), tables, spread)
+    if like.config.get("sinusoidal_pos_embds") is True:
+        embeddings = embeddings._replace(position=like.embeddings.position)
     stored = jax.tree_util.tree_map_with_path(
         lambda path, leaf: jax.ShapeDtypeStruct(_stored_shape(path, leaf.shape, like), kind), like.params
     )

@@ -77,6 +77,15 @@ def test_every_family_starts_as_its_own_models_do(tmp_path, key, family):
         assert (attention.key[:, 0] == attention.key[:, 1]).all() and (attention.key_norm == 1).all()
 
 
+def test_positions_that_are_not_learned_stay(tmp_path, key):
+    config = families.CONFIGS["distilbert"]
+    like = pretrained.load(made_up.write(tmp_path, config, families.tensors("distilbert")))
+    fixed = like._replace(config=config | {"sinusoidal_pos_embds": True})
+    for each, same in ((like, False), (fixed, True)):
+        twin = pretrained.random_like(key, each)
+        assert np.array_equal(twin.embeddings.position, like.embeddings.position) == same
+
+
 def test_std_is_traced_once(key, trained):
     spec = dataclasses.replace(trained.spec, depth=1, mlp=None)
     traces = 0

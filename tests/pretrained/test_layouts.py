@@ -182,6 +182,11 @@ def test_window_settings(tmp_path, family, settings, window):
     [
         ("roberta", {"pad_token_id": -1}, "`pad_token_id` must be an integer >= 0 in '.*config.json', got -1"),
         ("roberta", {"max_position_embeddings": 2}, "`max_position_embeddings` must be an integer >= 3"),
+        (
+            "gpt2",
+            {"quantization_config": {"bits": 4}},
+            "`quantization_config` must be absent: .* in '.*', got {'bits': 4}",
+        ),
         ("distilbert", {"n_heads": 3}, "`n_heads` must divide dim=8 in '.*config.json', got 3"),
         ("albert", {"inner_group_num": 2}, "`inner_group_num` must be one of 1 in '.*', got 2"),
         ("albert", {"num_hidden_groups": 5}, "`num_hidden_groups` must be at most num_hidden_layers=4 in '.*', got 5"),
