@@ -60,6 +60,7 @@ def test_every_family_starts_as_its_own_models_do(tmp_path, key, family):
     assert (twin.final_norm is None) == (family == "albert")
     assert twin.final_norm is None or (twin.final_norm.scale == 1).all()
     attention, mlp, depth = twin.params.attention, twin.params.mlp, twin.spec.depth
+    assert mlp is not None
     residual = (2 * depth) ** -0.5 if family == "gpt2" else 1.0
     for leaf, factor in (
         (attention.query, 1),
@@ -83,6 +84,7 @@ def test_positions_that_are_not_learned_stay(tmp_path, key):
     fixed = like._replace(config=config | {"sinusoidal_pos_embds": True})
     for each, same in ((like, False), (fixed, True)):
         twin = pretrained.random_like(key, each)
+        assert twin.embeddings.position is not None and like.embeddings.position is not None
         assert np.array_equal(twin.embeddings.position, like.embeddings.position) == same
 
 
