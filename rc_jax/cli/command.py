@@ -115,6 +115,8 @@ class Trace:
     """Windows at a time; as many as fit comfortably, up to 8, when left out."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     """Precision to compute in, whatever the checkpoint is stored in."""
+    exact: Annotated[bool, tyro.conf.FlagCreatePairsOff] = True
+    """Leave out the log residual, whose exact arithmetic takes longest."""
     figure: Annotated[str | None, Options(metavar="FILE")] = None
     """Draw the result too, into a file that ends in .png, .pdf or .svg."""
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False

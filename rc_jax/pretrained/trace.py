@@ -97,6 +97,7 @@ class Tracer:
         batch: windows at a time; `batch_size` suggests one.
         layers: which layers to report; all by default.
         switches: which of skip and mlp are on, beside attention; all by default.
+        exact: whether to compute the log residual in exact arithmetic, which takes longest to compile and to run.
 
     Raises:
         TypeError, ValueError: as `trace`.
@@ -110,6 +111,7 @@ class Tracer:
         *,
         layers: Sequence[int] | None = None,
         switches: Sequence[str] = SWITCHES,
+        exact: bool = True,
     ):
         stack = checkpoint.spec
         layer = stack.attention
@@ -121,7 +123,7 @@ class Tracer:
         self.checkpoint, self.tokens, self.batch = checkpoint, tokens, batch
         self.spec = observables.switch(stack, check_switches(switches))
         self.layers = check_layers(range(stack.depth + 1) if layers is None else layers, stack.depth)
-        self.reasons: dict[str, str] = {}
+        self.reasons = {} if exact else {"log_residual": "not asked for"}
         best = observables.best_scales(tokens, layer)
         self._optimal = {name: float(np.nanmean(values)) for name, values in best.items()}
         self._rows = int(np.isfinite(best["dot"]).sum())
@@ -213,6 +215,7 @@ def trace(
     layers: Sequence[int] | None = None,
     switches: Sequence[str] = SWITCHES,
     batch: int | None = None,
+    exact: bool = True,
     progress: bool = False,
 ) -> Trace:
     """What each layer and each head of a trained network does to the tokens of a text.
@@ -231,7 +234,8 @@ def trace(
         layers: which layers to report, 0 … L, 0 being the embeddings; all by default.
         switches: which of "skip" and "mlp" are on; attention always is, and norms stay as the checkpoint has them. An
             MLP that is off takes its norm with it.
-        batch: windows at a time; by default as `batch_size` has it.
+        batch: windows at a time; by default up to 8 that keep a layer's attention matrices below 64 MB.
+        exact: whether to compute the log residual in exact arithmetic, which takes longest to compile and to run.
         progress: whether to show a bar on stderr.
 
     Raises:
@@ -245,13 +249,14 @@ def trace(
     Example:
         >>> from rc_jax import pretrained
         >>> checkpoint = pretrained.load(pretrained.packaged_checkpoint())
-        >>> found = trace(checkpoint, pretrained.cut(checkpoint, "Attention without skips loses rank.").ids, layers=[1])
+        >>> windows = pretrained.cut(checkpoint, "Attention without skips loses rank.").ids
+        >>> found = trace(checkpoint, windows, layers=[1], exact=False)
         >>> found.statistics.mean["heads"]["sparsity"].shape
         (1, 12)
     """
     windows = np.asarray(windows)
     size = batch_size(checkpoint, windows, batch)
-    tracer = Tracer(checkpoint, windows.shape[1], size, layers=layers, switches=switches)
+    tracer = Tracer(checkpoint, windows.shape[1], size, layers=layers, switches=switches, exact=exact)
     for part in batches(windows, size, progress=progress):
         tracer.add(part)
     return tracer.result()
