@@ -39,7 +39,7 @@ def draw(result: dict[str, Any]) -> Figure:
     folder = "/".join(Path(result["folder"]).parts[-2:])
     drawing.suptitle(
         f"{folder} ({result['model']}), {' + '.join(result['switches'])}: {result['windows_done']} windows of "
-        f"{result['tokens']} tokens, {result['dtype']}; bars and bands: standard deviation over windows",
+        f"{result['tokens']} tokens, {result['dtype']}; bars: standard deviation, bands: range over windows",
         fontsize=10,
         color=QUIET,
     )
@@ -75,15 +75,16 @@ def _residuals(ax: Axes, result: dict[str, Any]) -> None:
         ("relative_residual_1inf", BLUE, "o", "composite norm 1,∞"),
         ("relative_residual_frobenius", ORANGE, "s", "Frobenius norm"),
     ):
-        middle, spread = _column(rows, name)
-        low = np.maximum(middle - spread, floor)
-        ax.fill_between(layers, low, np.maximum(middle + spread, floor), color=color, alpha=0.2, linewidth=0)
-        ax.plot(layers, np.maximum(middle, floor), color=color, marker=marker, markersize=5, label=label)
+        middle = _column(rows, name)[0]
+        low, high = (np.array([row[name][kind] or np.nan for row in rows]) for kind in ("minimum", "maximum"))
+        shown = np.where(middle < floor, np.nan, middle)
+        ax.fill_between(layers, np.maximum(low, floor), np.maximum(high, floor), color=color, alpha=0.2, linewidth=0)
+        ax.plot(layers, shown, color=color, marker=marker, markersize=5, label=label)
         least = min(least, np.nanmin(middle, initial=1.0))
     if least < 0.05:
         ax.set_yscale("log")
         if least < 100 * floor:
-            ax.axhline(floor, color=QUIET, linestyle="--", linewidth=1, label=f"rounding floor, {result['dtype']}")
+            ax.axhline(floor, color=QUIET, linestyle="--", linewidth=1, label=f"{result['dtype']} is blind below")
     else:
         ax.set_ylim(0, None)
     ax.legend(loc="best")

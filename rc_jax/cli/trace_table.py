@@ -118,8 +118,8 @@ def _spread(values: dict[str, Any] | None, floor: float | None = None) -> str:
         return UNKNOWN
     if floor is not None and values["mean"] < floor:
         return f"< {floor:.0e}"
-    middle = _digits(values["mean"])
-    return middle if values["standard_deviation"] is None else f"{middle} ± {_digits(values['standard_deviation'], 1)}"
+    middle, spread = _digits(values["mean"]), values["standard_deviation"]
+    return middle if spread is None else f"{middle} ± {float(f'{spread:.1g}'):g}"
 
 
 def _digits(value: float | None, digits: int = 3) -> str:
