@@ -4,12 +4,15 @@ The runner opens a folder around `compute` and removes it once the result is sto
 """
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import IO
 
+import numpy as np
+
+from experiments import store
 from rc_jax import _lock
 
 _FOLDER: ContextVar[Path | None] = ContextVar("unfinished", default=None)
@@ -41,6 +44,19 @@ def place(name: str) -> Path | None:
     """The folder of one piece of a figure's work, or None where nothing is to be kept."""
     folder = _FOLDER.get()
     return None if folder is None else folder / name
+
+
+def once(name: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The arrays that `make` returns; those that it returned in a run which was stopped later, where they are whole."""
+    folder = place("arrays")
+    if folder is None:
+        return make()
+    with suppress(store.Damaged):
+        if found := store.load(folder, name):
+            return found.data
+    made = make()
+    store.save(folder, name, made, {})
+    return made
 
 
 def _hold(folder: Path) -> IO[str] | None:

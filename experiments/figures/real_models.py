@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments import figure, ledger, sentences, style
+from experiments import figure, ledger, sentences, style, unfinished
 from experiments.figure import About
 from experiments.figures._packaged import Found, beside_twins, log_residuals, named_checkpoints
 from experiments.ledger import Claim
@@ -70,16 +70,20 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     data: dict[str, np.ndarray] = {}
     names, floors, causal = [], [], []
     for index, (name, trained) in enumerate(named_checkpoints(spec.checkpoints, spec.dtype)):
-        ids = jnp.asarray(sentences.token_ids(trained, spec.texts, spec.tokens, spread=True))
-        found = beside_twins(
-            trained, functools.partial(_measure, ids=ids, deep=spec.exact), spec.seed, spec.initialisations
-        )
+        found = unfinished.once(f"{index}", functools.partial(_compare, trained, spec))
         data |= {f"{index}_{part}": value for part, value in found.items()}
         names.append(name)
         floors.append(np.sqrt(trained.spec.attention.d_model) * np.finfo(spec.dtype).eps)
         causal.append(trained.spec.attention.causal)
     about = {"names": names, "floors": floors, "causal": causal, "default": not spec.checkpoints}
     return data | {key: np.asarray(value) for key, value in about.items()}
+
+
+def _compare(trained: pretrained.Checkpoint, spec: Spec) -> Found:
+    """A checkpoint beside its random twins, on the same texts."""
+    ids = jnp.asarray(sentences.token_ids(trained, spec.texts, spec.tokens, spread=True))
+    measure = functools.partial(_measure, ids=ids, deep=spec.exact)
+    return beside_twins(trained, measure, spec.seed, spec.initialisations)
 
 
 def _measure(checkpoint: pretrained.Checkpoint, ids: jax.Array, deep: tuple[str, ...]) -> Found:

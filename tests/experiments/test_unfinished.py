@@ -29,6 +29,33 @@ def test_it_stays_where_the_run_failed_and_goes_where_it_succeeded(tmp_path):
     assert unfinished.place("sorting") is None
 
 
+def test_arrays_are_made_once_until_the_run_is_through(tmp_path):
+    made = []
+
+    def make():
+        made.append(len(made))
+        return {"x": np.full(3, made[-1])}
+
+    unfinished.once("first", make)
+    unfinished.once("first", make)
+    assert made == [0, 1]  # nothing is kept outside a run
+    folder = tmp_path / "figure-0123-code1"
+    with pytest.raises(KeyboardInterrupt), unfinished.kept(folder):
+        unfinished.once("first", make)
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt), unfinished.kept(folder):
+        np.testing.assert_array_equal(unfinished.once("first", make)["x"], [2, 2, 2])
+        unfinished.once("second", make)
+        (arrays,) = folder.rglob("first.npz")
+        arrays.write_bytes(arrays.read_bytes()[:-9])
+        raise KeyboardInterrupt
+    with unfinished.kept(folder):
+        np.testing.assert_array_equal(unfinished.once("first", make)["x"], [4, 4, 4])  # damaged: made again
+        np.testing.assert_array_equal(unfinished.once("second", make)["x"], [3, 3, 3])
+    assert made == [0, 1, 2, 3, 4]
+    assert not folder.exists()
+
+
 def test_stale_work_of_the_figure_goes_and_of_others_stays(tmp_path):
     for name in ("figure-0123-code1", "figure-4567-code1", "other-0123-code1"):
         (tmp_path / name).mkdir()
