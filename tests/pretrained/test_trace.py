@@ -99,12 +99,12 @@ def test_neither_memory_nor_programs_grow_with_the_text(causal):
         return max(alive), peak
 
     short, before = run(6), [program._cache_size() for program in PROGRAMS]
-    long = run(120)
+    long = run(60)
     assert [program._cache_size() for program in PROGRAMS] == before
     assert long[0] == short[0]
     numbers = 4 * 4 + 3 * 2 * 6 + 4 * 2
-    # Statistics wait in blocks of 1024 windows, at most 32 MB; states and attention of 120 windows would be 390 kB.
-    assert long[1] <= short[1] + 120 * 8 * numbers + 100_000
+    # Statistics wait in blocks of 1024 windows, at most 32 MB; states and attention of 57 windows would be 188 kB.
+    assert long[1] <= short[1] + 57 * 8 * numbers + 100_000
 
 
 def test_switches_take_parts_away(tmp_path, monkeypatch):
@@ -129,7 +129,7 @@ def test_factor_on_cosines(tmp_path, kind):
     checkpoint = pretrained.load(made_up.write(tmp_path / "made"))
     options = {"scores": "cosine"} if kind == "cosine" else {"qk_norm": kind, "scale_law": "log_tokens"}
     layer = dataclasses.replace(checkpoint.spec.attention, causal=True, **options)
-    spec = dataclasses.replace(checkpoint.spec, attention=layer)
+    spec = dataclasses.replace(checkpoint.spec, attention=layer, mlp=None, norm=None)
     gains = {name: jnp.full((3, 2, 4), gain) for name, gain in (("query_norm", 2.0), ("key_norm", 0.5))}
     params = checkpoint.params._replace(attention=checkpoint.params.attention._replace(**gains))
     x = jax.random.normal(jax.random.key(0), (1, TOKENS, 8))
@@ -145,11 +145,13 @@ def test_factor_on_cosines(tmp_path, kind):
 def test_the_real_checkpoint(trained):
     text = "Attention is not all you need: pure attention loses rank doubly exponentially with depth."
     windows = pretrained.cut(trained, text).ids
-    found = pretrained.trace(trained, windows)
+    found = pretrained.trace(trained, windows, exact=False)
     config = json.loads((trained.folder / "config.json").read_text())
     tensors = load_file(trained.folder / "model.safetensors")
     states, logits, weights = traced.forward(tensors, config, windows[0])
-    close(found.statistics.mean["states"], traced.of_states(states), 1e-3)
+    wanted = traced.of_states(states)
+    del wanted["log_residual"]
+    close(found.statistics.mean["states"], wanted, 1e-3)
     close(found.statistics.mean["heads"], traced.of_heads(logits, weights, best), 1e-3)
     paths = traced.of_paths(tensors, config, states[0], lambda *at: traced.attention_of(tensors, config, *at))
     close(found.statistics.mean["paths"], paths, 1e-3)
