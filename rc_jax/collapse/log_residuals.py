@@ -33,18 +33,20 @@ def log_residuals(
     Plain arithmetic subtracts the mean from tokens that agree in all their digits: float32 is blind after 2 or 3 layers
     and float64 after 3 or 4. Here the tokens are carried as a mean and a scaled difference, and every sublayer maps the
     difference without a cancellation: full attention to its cube, the others to first order
-    (`rc_jax.collapse.mean_residual`, `rc_jax.collapse.token_wise`; this package's own result). The relative error is a
-    few roundings times the conditioning of the network itself, however small the residual, and it is differentiable.
+    (`rc_jax.collapse.split_attention`, `rc_jax.collapse.token_wise`; this package's own result). The relative error is
+    a few roundings times the conditioning of the network itself, however small the residual, and it is differentiable.
 
-    Covers softmax attention on dot products with any heads, biases, masks, `top_k` and `rank`, with or without skip
-    connections, MLP and LayerNorm. A residual that this dtype cannot decide is NaN: one whose logarithm moves by
-    more than 0.01 nats (or 1024 roundings of itself) when every entry moves by a few roundings at every layer, as where
-    softmax is saturated and tokens fall into clusters. At `gain=1` and tokens of ordinary size none does.
+    Covers softmax attention on dot products or cosines with any heads, biases, masks, `top_k` and `rank`, rotary
+    positions, `qk_norm` and `scale_law`, with or without skip connections, MLPs (gated ones too), LayerNorm or RMSNorm.
+    Rotary positions are of first order like the masks (`rc_jax.collapse.split_logits`). A residual that this dtype
+    cannot decide is NaN: one whose logarithm moves by more than 0.01 nats (or 1024 roundings of itself) when every
+    entry moves by a few roundings at every layer, as where softmax is saturated and tokens fall into clusters. At
+    `gain=1` and tokens of ordinary size none does.
 
     Args:
         params: from `network.init`, or a recipe from `network.random_layers`.
         x: at least two tokens.
-        spec: the network; dot-product scores and softmax weights.
+        spec: the network; scores of dot products or cosines, and softmax weights.
         scale: α of every layer, a number or one per head; 1/√d_head by default; may be traced.
         mask: of every layer, True where row i may see column j.
 
@@ -52,8 +54,9 @@ def log_residuals(
         depth + 1 numbers; −inf where all tokens are equal, NaN where the residual is not known in this dtype.
 
     Raises:
-        ValueError: shapes that do not fit `spec`; fewer than two tokens; another score or weight than dot-product
-            softmax, for which no form without cancellation is built in; a `scale` that is not positive.
+        ValueError: shapes that do not fit `spec`; fewer than two tokens; other weights than softmax, or scores than
+            products and cosines, for which no form without cancellation is built in, or cosines with a rank; a `scale`
+            that is not positive.
         TypeError: `x` not floating-point, or of another dtype than `params`.
 
     Example:

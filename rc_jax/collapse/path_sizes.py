@@ -85,7 +85,7 @@ def path_shares(
 
     Raises:
         ValueError: shapes that do not fit `spec`; fewer than two tokens; a network with an MLP, LayerNorm, or another
-            score or weight than dot-product softmax, for which the residual has no form free of cancellation
+            weight than softmax of products or cosines, for which the residual has no form free of cancellation
             (`path_length_sums` takes any); a `scale` that is not positive.
         TypeError: `x` not floating-point, or of another dtype than `params`.
 

@@ -76,7 +76,7 @@ def unit(
     size = jnp.exp(log_size)
     limits = jnp.finfo(rows.dtype)
     biggest = jnp.maximum(jnp.max(jnp.abs(mean), axis=-1), size * jnp.max(jnp.abs(rows), axis=(-2, -1)))
-    biggest = jax.lax.stop_gradient(jnp.clip(biggest, limits.tiny, limits.max / 16))
+    biggest = jax.lax.stop_gradient(jnp.where(biggest > 0, jnp.clip(biggest, limits.tiny, limits.max / 16), 1))
     mean, rows = over_root_mean_square(mean / biggest[..., None], rows, log_size - jnp.log(biggest), 0.0)
     root = jnp.sqrt(jnp.asarray(mean.shape[-1], mean.dtype))
     return mean / root, rows / (root * biggest[..., None, None])

@@ -30,7 +30,7 @@ def attention(params, x, spec, scale=None, mask=None):
             e = averages(matrix(params.pool[h]))
             key, value = e * key, e * value
         query, key = (
-            turned_and_sized(each, None if gain is None else gain[h], spec)
+            turned_and_sized(each, gain[h] if spec.qk_norm else None, spec)
             for each, gain in ((query, params.query_norm), (key, params.key_norm))
         )
         logits = query * key.T * alpha
