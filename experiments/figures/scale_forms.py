@@ -38,7 +38,7 @@ ABOUT = About(
         "logits by when texts grow by a factor, what the optimum grows by, and what log n would."
     ),
     formula="share = exp(E log g(α) − max E log g),  g = α(1 − Σp²);   YaRN: (1 + 0.1 ln s)²;   SSMax: s log n",
-    minutes={"smoke": 0.2, "quick": 0.5, "full": 5},
+    minutes={"smoke": 0.2, "quick": 0.5, "full": 6},
 )
 Data = Mapping[str, np.ndarray]
 
@@ -52,7 +52,7 @@ class Spec(experiments.figure.Spec):
     dims: tuple[int, ...] = (32, 64, 128)
     samples: int = 256
     sizes: tuple[int, ...] = (64, 1024)
-    draws: int = 12
+    draws: int = 8
     factors: tuple[int, ...] = (4, 32)
     texts: int = 6
     tokens: int = 64
