@@ -143,6 +143,7 @@ def test_a_figure_that_cannot_be_written_does_not_take_the_rest_along(capsys, pl
         ("--text latin.txt", "`--text` must be a file in UTF-8, got 'latin.txt' with byte 1 in another code"),
         ("nowhere --text text.txt", "`folder` must be an existing folder"),
         ("bare --text text.txt", "`folder` must hold a file config.json"),
+        ("odd --text text.txt", "tokenizer.json' must give ids below 20, the rows of the checkpoint's table, got 40"),
         ("untold --text text.txt", "tokenizer.json', which does not exist"),
         ("made made --text text.txt", "`FOLDER` must be one folder, got 2"),
         ("made", "`--text` must be given"),
@@ -163,6 +164,8 @@ def test_bad_arguments_are_one_line_and_status_two(capsys, place, monkeypatch, m
     (place / "latin.txt").write_bytes("né".encode("latin-1"))
     (place / "bare").mkdir()
     made_up.write(place / "untold")
+    odd = made_up.write(place / "odd", tokenizer=True) / "tokenizer.json"
+    odd.write_text(odd.read_text().replace('"attention": 6', '"attention": 40'))
     monkeypatch.chdir(place)
     assert main(["trace", *more.split()]) == 2
     out, err = capsys.readouterr()

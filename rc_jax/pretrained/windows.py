@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Int
 
 from rc_jax import _checks
-from rc_jax.pretrained.checkpoint import Checkpoint
+from rc_jax.pretrained.checkpoint import TOKENIZER, Checkpoint
 
 LONGEST = 128  # tokens of a window where nothing else is asked for
 
@@ -44,7 +44,7 @@ def cut(checkpoint: Checkpoint, text: str, *, tokens: int | None = None, limit: 
     Raises:
         TypeError: `text` is not a string, `tokens` or `limit` not an integer.
         ValueError: `text` is empty or gives fewer than two tokens with the special ones, or `tokens` leaves no room
-            for the text.
+            for the text, or tokenizer.json gives an id that the checkpoint's table has no row for.
         FileNotFoundError: the folder has no tokenizer.json.
         ImportError: the package tokenizers is not installed.
 
@@ -71,4 +71,16 @@ def cut(checkpoint: Checkpoint, text: str, *, tokens: int | None = None, limit: 
         starts, overlap = starts[:limit], 0
     inside = ids[starts[:, None] + np.arange(width)[None]]
     frame = [np.broadcast_to(np.asarray(part, np.int32), (len(starts), len(part))) for part in (before, after)]
-    return Windows(np.concatenate([frame[0], inside, frame[1]], axis=1), len(ids), special, overlap)
+    found = np.concatenate([frame[0], inside, frame[1]], axis=1)
+    _check_rows(checkpoint, found)
+    return Windows(found, len(ids), special, overlap)
+
+
+def _check_rows(checkpoint: Checkpoint, ids: Int[np.ndarray, "window token"]) -> None:
+    """Refuse a token that was added to the tokenizer and not to the model before any window is run."""
+    rows = checkpoint.embeddings.word.shape[0]
+    if ids.max() >= rows:
+        raise ValueError(
+            f"'{checkpoint.folder / TOKENIZER}' must give ids below {rows}, the rows of the checkpoint's table, "
+            f"got {ids.max()}"
+        )

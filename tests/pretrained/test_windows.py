@@ -1,5 +1,7 @@
 """A text cut into windows: every token once, or twice where said, between the model's own."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -51,3 +53,14 @@ def test_bad_input(checkpoint):
     ):
         with pytest.raises(error, match=message):
             pretrained.cut(checkpoint, **{"text": "rank collapse", **arguments})
+
+
+def test_an_added_token_without_a_row_is_refused_at_once(tmp_path):
+    folder = made_up.write(tmp_path / "made", tokenizer=True)
+    told = json.loads((folder / "tokenizer.json").read_text())
+    told["model"]["vocab"]["added"] = 40
+    (folder / "tokenizer.json").write_text(json.dumps(told))
+    checkpoint = pretrained.load(folder)
+    with pytest.raises(ValueError, match=r"tokenizer.json' must give ids below 20, the rows .* table, got 40"):
+        pretrained.cut(checkpoint, "rank " * 20 + "added")
+    assert pretrained.cut(checkpoint, "rank " * 20 + "added", limit=1).ids.max() == 4  # not among those that run
