@@ -73,6 +73,14 @@ def test_json_is_the_library_s(capsys, place, monkeypatch):
     line = next(line for line in panels[1].lines if len(line.get_xdata()) == 4)
     np.testing.assert_allclose(line.get_ydata(), [row["log_residual"]["mean"] for row in got["layers"]])
 
+    # A name that would be bad mathtext, and a network whose rows see one token each, so that there is no scale.
+    for head in (head for row in got["layers"] for head in row.get("heads", ())):
+        head["implied_scale"] = {"mean": None, "standard_deviation": None, "not_finite": 4}
+    odd = got | {"folder": "/a/$x^$", "optimal_scale": None, "paths": None, "reasons": {"paths": "in '$y_$'"}}
+    save(odd, place / "odd.png")
+    assert (place / "odd.png").stat().st_size > 5000
+    assert "α*(n) = – on average" in text_of(odd, heads=False)
+
 
 def test_a_whole_run(capsys, place):
     figure = place / "drawn.png"
@@ -123,15 +131,24 @@ def test_numbers_that_are_none_are_said(capsys, place, monkeypatch):
     assert got["tokens_counted_twice"] == 0
 
 
-def test_a_figure_that_cannot_be_written_does_not_take_the_rest_along(capsys, place, monkeypatch):
-    def full(*_):
-        raise OSError("no space left")
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (OSError("no space left"), 1, "could not be written: no space left"),
+        (ValueError("$x^$\nbad mathtext"), 1, "could not be drawn: ValueError: $x^$ bad mathtext"),
+        (KeyboardInterrupt(), 130, "interrupted: "),
+    ],
+)
+def test_a_figure_that_fails_does_not_take_the_rest_along(capsys, place, monkeypatch, error, status, said):
+    def fail(*_):
+        raise error
 
-    monkeypatch.setattr("rc_jax.cli.trace_figure.save", full)
+    monkeypatch.setattr("rc_jax.cli.trace_figure.save", fail)
     monkeypatch.setattr(observables, "log_residuals", refuse)
-    got, err = answer(capsys, place, "--batch", "2", "--limit", "2", "--figure", str(place / "a.png"), status=1)
+    figure = ("--figure", str(place / "a.png"))
+    got, err = answer(capsys, place, "--batch", "2", "--limit", "2", *figure, status=status)
     assert got["windows_done"] == 2
-    assert "a.png' could not be written: no space left" in err
+    assert said in err and "a.png'" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -22,23 +22,38 @@ def run(arguments: Any) -> Report:
         Usage: an argument, the text or the checkpoint will not do.
     """
     _check(arguments)
-    text = _read(arguments.text)
+    words = _read(arguments.text)
     if "numpy" not in sys.modules:
         # A thread of its own for every processor makes LAPACK eighty times slower where others want the processors too.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from rc_jax.cli.trace_result import measure
     from rc_jax.cli.trace_table import text_of
 
-    result, problems, interrupted = measure(arguments, text, switches(arguments.switches))
+    result, problems, interrupted = measure(arguments, words, switches(arguments.switches))
+    text = text_of(result, heads=bool(arguments.layers) or arguments.heads)
     if arguments.figure is not None:
+        problem, stopped = _draw(result, Path(arguments.figure))
+        problems, interrupted = (*problems, *problem), interrupted or stopped
+    return Report(text, result, problems, interrupted)
+
+
+def _draw(result: dict[str, Any], path: Path) -> tuple[tuple[str, ...], bool]:
+    """What is wrong with the figure, if anything, and whether drawing was interrupted; numbers are printed anyway."""
+    try:
         from rc_jax.cli.trace_figure import save
 
-        try:
-            save(result, Path(arguments.figure))
-        except OSError as error:
-            problems = (*problems, f"'{arguments.figure}' could not be written: {error}")
-    listed = bool(arguments.layers) or arguments.heads
-    return Report(text_of(result, heads=listed), result, problems, interrupted)
+        save(result, path)
+    except KeyboardInterrupt:
+        return (f"interrupted: '{path}' was not drawn to the end",), True
+    except OSError as error:
+        return (f"'{path}' could not be written: {_line(error)}",), False
+    except Exception as error:  # whatever Matplotlib raises: minutes of computing are not to be lost to it
+        return (f"'{path}' could not be drawn: {type(error).__name__}: {_line(error)}",), False
+    return (), False
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{error}".split())
 
 
 def switches(text: str) -> tuple[str, ...]:

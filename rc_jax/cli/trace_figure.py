@@ -42,6 +42,7 @@ def draw(result: dict[str, Any]) -> Figure:
         f"{result['tokens']} tokens, {result['dtype']}; bars: standard deviation, bands: range over windows",
         fontsize=10,
         color=QUIET,
+        parse_math=False,
     )
     return drawing
 
@@ -115,7 +116,8 @@ def _paths(ax: Axes, result: dict[str, Any]) -> None:
 
 
 def _left_out(ax: Axes, reason: str) -> None:
-    ax.text(0.5, 0.5, f"left out:\n{reason}", transform=ax.transAxes, ha="center", va="center", wrap=True, color=QUIET)
+    said = "left out:\n" + reason.replace("$", "\\$")  # what wraps is read as mathtext whatever `parse_math` says
+    ax.text(0.5, 0.5, said, transform=ax.transAxes, ha="center", va="center", wrap=True, color=QUIET)
     ax.set_xticks([])
     ax.set_yticks([])
 
@@ -153,8 +155,10 @@ def _scales(ax: Axes, result: dict[str, Any]) -> None:
     cosines = result["cosine_optimal_scale"] is not None
     names = ("cosine_factor", "cosine_optimal_scale") if cosines else ("implied_scale", "optimal_scale")
     _heads(ax, result, names[0], BLUE, "o", "heads", 0.0)
-    ax.axhline(result[names[1]], color=INK, linestyle="--", linewidth=1.2, label=f"α* = {result[names[1]]:.3g}")
-    ax.set_yscale("log")
+    best = result[names[1]]
+    if best is not None:  # None where no row sees two tokens
+        ax.axhline(best, color=INK, linestyle="--", linewidth=1.2, label=f"α* = {best:.3g}")
+        ax.set_yscale("log")
     _legend(ax)
     y = "factor on cosines" if cosines else "implied α: deviation of a row's logits"
     _label(ax, "layer", y, "Scale against the one of most gradient")

@@ -32,7 +32,7 @@ class Trace:
         tokens: tokens of a window.
         rows: how many rows of an attention matrix see at least two tokens; means over rows are over these.
         rounding_floor: below it a relative residual is rounding, √d_model times the dtype's eps.
-        optimal_scale: α* for Gaussian scores, mean over those rows.
+        optimal_scale: α* for Gaussian scores, mean over those rows; NaN if there is none.
         cosine_optimal_scale: α* for cosines, mean over those rows; None unless queries and keys are normalised.
         statistics: `rc_jax.ensemble.Statistics` of three trees. "states": `relative_residual_1inf`,
             `relative_residual_frobenius`, `log_residual` (nats), `effective_rank`, each (layer,). "heads": `sparsity`,
@@ -125,8 +125,11 @@ class Tracer:
         self.layers = check_layers(range(stack.depth + 1) if layers is None else layers, stack.depth)
         self.reasons = {} if exact else {"log_residual": "not asked for"}
         best = observables.best_scales(tokens, layer)
-        self._optimal = {name: float(np.nanmean(values)) for name, values in best.items()}
-        self._rows = int(np.isfinite(best["dot"]).sum())
+        counted = np.isfinite(best["dot"])  # with a window of one token, no row
+        self._optimal = {
+            name: float(values[counted].mean()) if counted.any() else np.nan for name, values in best.items()
+        }
+        self._rows = int(counted.sum())
         self._best = {name: jnp.asarray(values) for name, values in best.items()}
         self._accumulator: Accumulator | None = None
 

@@ -207,3 +207,10 @@ def test_batches_are_equally_full(causal):
     windows = np.zeros((19, 6), int)
     assert [batch_size(causal, windows, most) for most in (None, 1, 6, 18, 19, 100)] == [7, 1, 5, 10, 19, 19]
     assert batch_size(causal, np.zeros((9, 4096), np.int8)) == 1  # one layer's attention is 128 MB
+
+
+def test_no_row_sees_two_tokens(causal):
+    layer = dataclasses.replace(causal.spec.attention, window=0)
+    alone = causal._replace(spec=dataclasses.replace(causal.spec, attention=layer))
+    tracer = pretrained.Tracer(alone, TOKENS, 1)  # without a warning
+    assert math.isnan(tracer._optimal["dot"]) and tracer._rows == 0
