@@ -100,7 +100,7 @@ def _notes(result: dict[str, Any]) -> str:
     rows = f"{result['rows_of_a_window']} of {result['tokens']}"
     lines = [
         f"Rows: the {rows} that see n ≥ 2 tokens, each against its own n. S: 1 even, 1/√n on one token.",
-        f"α: standard deviation of a row's logits; {alpha} on average. Logarithms in nats.",
+        f"α: sample deviation of a row's logits; {alpha} on average. Logarithms in nats.",
         f"‖res‖/‖X‖ is plain {result['dtype']}, blind below {result['rounding_floor']:.0e}; log ‖res‖ is not.",
     ]
     if result["paths"]:

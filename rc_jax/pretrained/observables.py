@@ -6,6 +6,7 @@ program, as do all batches of one shape.
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -80,13 +81,14 @@ def _rows(
     p = jax.nn.softmax(hidden, axis=-1)
     entropy = scale.softmax_entropy(hidden, 1.0)
     middle = jnp.sum(jnp.where(seen, logits, 0), axis=-1, keepdims=True) / counts[..., None]
-    spread = jnp.sqrt(jnp.sum(jnp.where(seen, jnp.square(logits - middle), 0), axis=-1) / counts)
+    squares = jnp.sum(jnp.where(seen, jnp.square(logits - middle), 0), axis=-1)
+    spread = jnp.sqrt(squares / jnp.maximum(counts - 1, 1))
     each = {
         "sparsity": sparsity.sparsity(p) * jnp.sqrt(x.shape[0] / counts),
         "entropy": entropy,
         "relative_entropy": entropy / jnp.log(jnp.maximum(counts, 2)),
         "implied_scale": spread,
-        "scale_ratio": spread / best["dot"][None],
+        "scale_ratio": spread / best["deviation"][None],
     }
     if normalised(spec):
         each["cosine_factor"] = factor = _cosine_factor(params, x, seen, counts, spec)
@@ -161,14 +163,23 @@ def effective_ranks(matrices: Float[np.ndarray, "*lead row column"]) -> Float[np
 
 
 def best_scales(tokens: int, spec: AttentionSpec) -> dict[str, Float[np.ndarray, " token"]]:
-    """α*(n_i) of each row that sees n_i ≥ 2 tokens, NaN of others: for Gaussian scores and, where it fits, cosines."""
+    """α*(n_i) of each row that sees n_i ≥ 2 tokens, NaN of others: for Gaussian scores and, where it fits, cosines.
+
+    "deviation" is c₄(n_i) α*(n_i): what a row's sample deviation is on average if its logits are Gaussian of scale α*.
+    """
     counts = np.asarray(visible(tokens, spec)).sum(axis=-1)
     unique, where = np.unique(np.maximum(counts, 2), return_inverse=True)
     number = np.asarray(unique, jax.dtypes.canonicalize_dtype(float))
     found = {"dot": scale.optimal_scale(number)}
+    found["deviation"] = found["dot"] * np.asarray([_mean_deviation(int(count)) for count in unique], number.dtype)
     if normalised(spec) and spec.head_width >= 3:
         found["cosine"] = scale.optimal_scale(number, dim=spec.head_width)
     return {name: np.where(counts >= 2, np.asarray(value)[where], np.nan) for name, value in found.items()}
+
+
+def _mean_deviation(n: int) -> float:
+    """c₄(n) = √(2/(n − 1)) Γ(n/2)/Γ((n − 1)/2): the mean sample deviation of n Gaussians of deviation 1."""
+    return math.sqrt(2 / (n - 1)) * math.exp(math.lgamma(n / 2) - math.lgamma((n - 1) / 2))
 
 
 def switch(spec: StackSpec, switches: tuple[str, ...]) -> StackSpec:

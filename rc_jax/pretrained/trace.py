@@ -226,10 +226,11 @@ def trace(
     For each window, layer by layer: ‖res(X)‖/‖X‖ in two norms, log ‖res(X)‖_F in exact arithmetic, the effective rank
     exp(−Σ s log s) of X; and head by head, as means over the rows of P that see n_i ≥ 2 tokens: sparsity
     S = E|p|/√E p² over the n_i weights, entropy −Σ p log p and entropy/log n_i, effective rank of P, the implied α (the
-    standard deviation of a row's logits) and its ratio to α*(n_i). For normalised queries and keys also the factor
-    that multiplies their cosines, and its ratio to α*(n_i, d_head). By length of path, the shares of the output of the
-    same attention with skip connections and without MLPs and norms. Then mean, deviation, range and quantiles over
-    windows. All this is independent of `batch`, to rounding.
+    sample deviation of a row's n_i logits, squares over n_i − 1) and its ratio to c₄(n_i) α*(n_i), the mean sample
+    deviation of n_i independent Gaussians of deviation α*(n_i). For normalised queries and keys also the factor that
+    multiplies their cosines, and its ratio to α*(n_i, d_head). By length of path, the shares of the output of the same
+    attention with skip connections and without MLPs and norms. Then mean, deviation, range and quantiles over windows.
+    All this is independent of `batch`, to rounding.
 
     Args:
         checkpoint: from `load`.

@@ -2,6 +2,7 @@
 
 import numpy as np
 from scipy.special import erf
+from scipy.stats import chi
 
 
 def forward(tensors, config, ids, *, causal=False, skip=True, mlp=True):
@@ -73,9 +74,10 @@ def of_heads(logits, weights, best, *, causal=False):
                 n = i + 1 if causal else len(p)
                 seen, row = scores[i, :n], p[i, :n]
                 entropy = -sum(weight * np.log(weight) for weight in row if weight > 0)
-                spread = np.std(seen)
+                spread = np.std(seen, ddof=1)
+                expected = best(n) * chi.mean(n - 1) / np.sqrt(n - 1)  # of Gaussian logits of scale α*
                 rows.append([row.mean() / np.sqrt((row**2).mean()), entropy, entropy / np.log(n)])
-                rows[-1] += [spread, spread / best(n)]
+                rows[-1] += [spread, spread / expected]
             means = np.mean(rows, axis=0)
             for name, value in zip((*names[:3], *names[4:]), means, strict=True):
                 found[name][layer, head] = value

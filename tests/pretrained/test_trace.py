@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from rc_jax import collapse, pretrained, scale
+from rc_jax import attention, collapse, pretrained, scale
 from rc_jax.pretrained import observables
 from rc_jax.pretrained.trace import batch_size
 from tests.oracles import traced
@@ -214,3 +214,12 @@ def test_no_row_sees_two_tokens(causal):
     alone = causal._replace(spec=dataclasses.replace(causal.spec, attention=layer))
     tracer = pretrained.Tracer(alone, TOKENS, 1)  # without a warning
     assert math.isnan(tracer._optimal["dot"]) and tracer._rows == 0
+
+
+def test_a_head_of_the_best_scale_reads_one(causal, monkeypatch):
+    spec, part = causal.spec.attention, causal.params.attention
+    scales = {name: jnp.asarray(values) for name, values in observables.best_scales(TOKENS, spec).items()}
+    draws = np.random.default_rng(0).normal(size=(4000, TOKENS, TOKENS)) * np.asarray(scales["dot"])[:, None]
+    monkeypatch.setattr(attention, "scores", lambda *_: jnp.asarray(draws))
+    rows = jax.jit(observables._rows, static_argnums=3)(part, jnp.zeros((TOKENS, 8)), scales, spec)[0]
+    assert float(rows["scale_ratio"].mean()) == pytest.approx(1, abs=0.02)  # standard error 0.004
