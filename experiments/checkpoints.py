@@ -31,29 +31,33 @@ def check(folders: Sequence[str]) -> None:
     """Look at every folder, without reading the weights.
 
     Raises:
-        Unusable: no folder, one without config.json or safetensors, or the same one twice.
+        Unusable: no folder, one without config.json, safetensors or tokenizer.json, or the same one twice.
     """
     for folder in folders:
         path = Path(folder)
         if not path.is_dir():
-            raise Unusable(f"`--checkpoint` must be an existing folder, got {folder}")
-        if not (path / CONFIG).is_file():
-            raise Unusable(f"`--checkpoint` must be a folder with {CONFIG}, got {folder} without one")
-        if not any((path / name).is_file() for name in (WEIGHTS, f"{WEIGHTS}.index.json")):
-            raise Unusable(f"`--checkpoint` must be a folder with {WEIGHTS} or {WEIGHTS}.index.json, got {folder}")
+            raise Unusable(f"`--checkpoint` must be an existing folder, got {folder!r}")
+        for names in ((CONFIG,), (WEIGHTS, f"{WEIGHTS}.index.json"), (TOKENIZER,)):
+            if not any((path / name).is_file() for name in names):
+                wanted = " or ".join(names)
+                raise Unusable(f"`--checkpoint` must be a folder with {wanted}, got {folder!r} without one")
     places = [os.path.realpath(folder) for folder in folders]
     for index, (folder, place) in enumerate(zip(folders, places, strict=True)):
         if place in places[:index]:
-            raise Unusable(f"`--checkpoint` must name different folders, got {folder} twice")
+            raise Unusable(f"`--checkpoint` must name different folders, got {folder!r} twice")
 
 
 def labels(folders: Sequence[str]) -> list[str]:
     """A name for each: the last part of its path, and where two end alike, the parts before it too.
 
-    A snapshot in the cache of the Hugging Face hub is named by model and revision.
+    A snapshot in the cache of the Hugging Face hub is named by model and revision; where seven digits of it and the
+    model's own name do not tell two apart, by the whole revision and the owner too.
     """
-    paths = [_parts(folder) for folder in folders]
-    found = []
+    short, found = [_parts(folder) for folder in folders], []
+    paths = [
+        _parts(folder, whole=True) if short.count(parts) > 1 else parts
+        for folder, parts in zip(folders, short, strict=True)
+    ]
     for own in paths:
         others, count = [path for path in paths if path != own], 1
         while any(other[-count:] == own[-count:] for other in others):
@@ -62,10 +66,12 @@ def labels(folders: Sequence[str]) -> list[str]:
     return found
 
 
-def _parts(folder: str) -> tuple[str, ...]:
+def _parts(folder: str, *, whole: bool = False) -> tuple[str, ...]:
     parts = Path(os.path.abspath(folder)).parts
     if len(parts) > 3 and parts[-2] == "snapshots" and parts[-3].startswith("models--"):
-        return (*parts[:-3], f"{parts[-3].rpartition('--')[2]}@{parts[-1][:7]}")
+        owner, dashes, model = parts[-3].removeprefix("models--").rpartition("--")
+        name = f"{owner}{dashes}{model}@{parts[-1]}" if whole else f"{model}@{parts[-1][:7]}"
+        return (*parts[:-3], name)
     return parts
 
 

@@ -84,6 +84,7 @@ def checkpoint(place, weights="weights"):
     """A folder with what the door asks of a checkpoint; no made-up figure loads it."""
     place.mkdir(parents=True, exist_ok=True)
     (place / "config.json").write_text("{}")
+    (place / "tokenizer.json").write_text("{}")
     (place / "model.safetensors").write_text(weights)
     return str(place)
 

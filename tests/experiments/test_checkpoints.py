@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from experiments import checkpoints, figure, record, store
 from experiments.command import main
 from tests.experiments.conftest import checkpoint
@@ -86,6 +88,11 @@ def test_names(tmp_path):
     assert checkpoints.labels(["/a/final", "/b/final", "/b/c"]) == ["a/final", "b/final", "c"]
     hub = "/cache/models--google-bert--bert-base-uncased/snapshots/86b5e0934494bd15c9632b12f734a8a67f723594"
     assert checkpoints.labels([hub]) == ["bert-base-uncased@86b5e09"]
+    later, other = hub[:-3] + "aaa", hub.replace("google", "me")
+    assert checkpoints.labels([hub, bert, later]) == [
+        f"google-bert--bert-base-uncased@{hub[-40:]}", "bert", f"google-bert--bert-base-uncased@{later[-40:]}",
+    ]  # fmt: skip
+    assert len(set(checkpoints.labels([hub, later, other]))) == 3
     assert "/" not in checkpoints.tag([checkpoint(tmp_path / "a" / "final"), checkpoint(tmp_path / "b" / "final")])
     assert len(checkpoints.tag([checkpoint(tmp_path / ("x" * 100 + str(i))) for i in range(3)])) < 100
 
@@ -97,12 +104,18 @@ def test_bad_folders_are_one_line_before_anything_is_computed(figures, tmp_path,
     pickle = tmp_path / "pickle"
     checkpoint(pickle)
     (pickle / "model.safetensors").rename(pickle / "pytorch_model.bin")
+    checkpoint(tmp_path / "mute")
+    (tmp_path / "mute" / "tokenizer.json").unlink()
     os.symlink(good, tmp_path / "again")
     for bad, message in (
         (["absent"], "`--checkpoint` must be an existing folder, got"),
         (["good/config.json"], "`--checkpoint` must be an existing folder, got"),
         (["good", "empty"], "`--checkpoint` must be a folder with config.json, got"),
         (["pickle"], "`--checkpoint` must be a folder with model.safetensors or model.safetensors.index.json, got"),
+        (
+            ["good", "mute"],
+            f"`--checkpoint` must be a folder with tokenizer.json, got '{tmp_path / 'mute'}' without one",
+        ),
         (["good", "again"], "`--checkpoint` must name different folders, got"),
     ):
         words = [word for name in bad for word in ("--checkpoint", str(tmp_path / name))]
@@ -113,6 +126,12 @@ def test_bad_folders_are_one_line_before_anything_is_computed(figures, tmp_path,
         assert captured.out == ""
     assert figures.computed == []
     assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_name_is_shown_as_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(checkpoints.Unusable, match=r"with config\.json, got '' without one"):
+        checkpoints.check([""])
 
 
 def test_a_checkpoint_that_no_figure_reads_is_refused(figures, tmp_path, capsys):

@@ -155,7 +155,7 @@ def test_the_default_is_the_packaged_checkpoint_and_says_how_to_get_it(monkeypat
 
 
 def test_a_checkpoint_that_cannot_be_read_is_an_error_with_its_name(folders, tmp_path):
-    broken = made_up.write(tmp_path / "broken")
+    broken = made_up.write(tmp_path / "broken", tokenizer=True)
     (broken / "config.json").write_text('{"model_type": "xlnet"}')
     checkpoints.check([str(broken)])
     with pytest.raises(ValueError, match=r"`model_type` must be one of .* in '.*broken/config.json', got 'xlnet'"):
