@@ -94,13 +94,10 @@ class Rotary:
 
     def frequencies(self, head_width: int) -> tuple[float, ...]:
         """Angles per position ω_i, radians, of the pairs that turn in a head of this width."""
-        return tuple(map(float, self._exact(head_width)))
+        return tuple(map(float, self.exact_frequencies(head_width)))
 
-    def turning(self, head_width: int) -> int:
-        """Number of features of a head of this width that turn."""
-        return head_width if self.width is None else self.width
-
-    def _exact(self, head_width: int) -> list[decimal.Decimal]:
+    def exact_frequencies(self, head_width: int) -> list[decimal.Decimal]:
+        """The same to 70 digits; what YaRN takes from logarithms has those of a float."""
         own = frequencies(self.turning(head_width), float(self.base))
         if self.scaling is None:
             return own
@@ -109,6 +106,10 @@ class Rotary:
             share = self._kept(own, self.turning(head_width))
             factor = decimal.Decimal(self.factor)
             return [each * kept + each / factor * (1 - kept) for each, kept in zip(own, share, strict=True)]
+
+    def turning(self, head_width: int) -> int:
+        """Number of features of a head of this width that turn."""
+        return head_width if self.width is None else self.width
 
     def _kept(self, own: list[decimal.Decimal], width: int) -> list[decimal.Decimal]:
         """What share of each frequency stays; the rest is divided by the factor."""
@@ -135,7 +136,7 @@ class Rotary:
 def rotate(x: Float[Array, "head token width"], spec: Rotary) -> Float[Array, "head token width"]:
     """Queries or keys of every head turned by their positions 0, 1, 2, …, and multiplied by the temperature."""
     width = spec.turning(x.shape[-1])
-    angle = angles(jnp.arange(x.shape[1]), spec._exact(x.shape[-1]), x.dtype)
+    angle = angles(jnp.arange(x.shape[1]), spec.exact_frequencies(x.shape[-1]), x.dtype)
     turned = turn(x[..., :width], jnp.cos(angle).astype(x.dtype)[None], jnp.sin(angle).astype(x.dtype)[None])
     whole = turned if width == x.shape[-1] else jnp.concatenate([turned, x[..., width:]], axis=-1)
     return whole if spec.temperature == 1 else whole * jnp.asarray(spec.temperature, x.dtype)

@@ -170,7 +170,7 @@ def _turned_from_first(
 def turn_less_one(rows: Float[Array, "head token width"], rotary: Rotary) -> Float[Array, "head token width"]:
     """Vectors turned by their positions 0, 1, 2, …, less themselves, however small the angle."""
     width = rotary.turning(rows.shape[-1])
-    angle = angles(jnp.arange(rows.shape[1]), rotary._exact(rows.shape[-1]), rows.dtype)
+    angle = angles(jnp.arange(rows.shape[1]), rotary.exact_frequencies(rows.shape[-1]), rows.dtype)
     less, sin = -2 * jnp.square(jnp.sin(angle / 2)), jnp.sin(angle)
     change = turn(rows[..., :width], less.astype(rows.dtype)[None], sin.astype(rows.dtype)[None])
     return jnp.concatenate([change, jnp.zeros_like(rows[..., width:])], axis=-1)

@@ -42,11 +42,19 @@ def mlp(params: MLPParams, state: MeanResidual, spec: StackSpec) -> MeanResidual
     hidden = ACTIVATIONS[activation](centre)
     slope = _DIFFERENCES[activation](centre[None], step, state.log_size)
     if spec.mlp.gated:
-        slope = slope * (linear[None] + jnp.exp(state.log_size) * linear_step) + hidden[None] * linear_step
+        product = slope * (linear[None] + jnp.exp(state.log_size) * linear_step) + hidden[None] * linear_step
+        # The product of two differences that are there is not zero: where it is, both factors have underflowed.
+        slope = _known_above_underflow(product, jnp.any((slope != 0) & (linear_step != 0)))
         hidden = hidden * linear
     out = from_rows(jnp.matmul(slope, params.weight_out, precision=precision), state.log_size)
     at_mean = jnp.matmul(hidden, params.weight_out, precision=precision)
     return out._replace(mean=at_mean + params.bias_out + out.mean)
+
+
+def _known_above_underflow(x: Array, there: Array) -> Array:
+    """NaN in the place of numbers that are `there` but so small that what underflowed on the way is not beside them."""
+    limits = jnp.finfo(x.dtype)
+    return jnp.where(there & (jnp.max(jnp.abs(x)) < limits.tiny / limits.eps), jnp.nan, x)
 
 
 def layer_norm(params: NormParams, state: MeanResidual, epsilon: float) -> MeanResidual:
@@ -72,14 +80,17 @@ def unit(
     """Vectors mean + e^log_size · row over their lengths, split the same way; zero vectors stay zero.
 
     Where the mean is zero and the rows are not, the differences are of order one, and may overflow over e^log_size.
+    Where both are about to underflow, or have, their directions are not known, and the rows are NaN.
     """
     size = jnp.exp(log_size)
     limits = jnp.finfo(rows.dtype)
     biggest = jnp.maximum(jnp.max(jnp.abs(mean), axis=-1), size * jnp.max(jnp.abs(rows), axis=(-2, -1)))
+    there = jnp.any(mean != 0, axis=-1) | jnp.any(rows != 0, axis=(-2, -1))
+    lost = there & (biggest < limits.tiny / limits.eps)  # a mean so small may have been another one
     biggest = jax.lax.stop_gradient(jnp.where(biggest > 0, jnp.clip(biggest, limits.tiny, limits.max / 16), 1))
     mean, rows = over_root_mean_square(mean / biggest[..., None], rows, log_size - jnp.log(biggest), 0.0)
     root = jnp.sqrt(jnp.asarray(mean.shape[-1], mean.dtype))
-    return mean / root, rows / (root * biggest[..., None, None])
+    return mean / root, jnp.where(lost[..., None, None], jnp.nan, rows / (root * biggest[..., None, None]))
 
 
 def over_root_mean_square(
@@ -157,8 +168,9 @@ def _tanh(centre: Array, step: Array, log_size: Array) -> Array:
     move = jnp.exp(log_size) * step
     after = centre + move
     # 1/cosh(x) = 2e^{−|x|}/(1 + e^{−2|x|}) and sinh(δ) = δ e^{|δ|} expm1(−2|δ|)/(−2|δ|). The exponentials are
-    # multiplied first, so that none overflows: |δ| ≤ |a| + |a + δ|.
-    exponential = jnp.exp(jnp.abs(move) - jnp.abs(centre) - jnp.abs(after))
+    # multiplied first, |δ| − |a| − |a + δ|, which is 0 across the origin and −2 times the smaller one beside it.
+    across = (centre < 0) != (after < 0)
+    exponential = jnp.exp(-2 * jnp.where(across, 0, jnp.minimum(jnp.abs(centre), jnp.abs(after))))
     both = (1 + jnp.exp(-2 * jnp.abs(centre))) * (1 + jnp.exp(-2 * jnp.abs(after)))
     return 4 * step * expm1_ratio(-2 * jnp.abs(move)) * exponential / both
 

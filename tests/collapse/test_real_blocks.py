@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 
@@ -186,3 +187,40 @@ def test_gated_mlps_and_norms_are_refused_where_they_have_no_theory(drawn, funct
     spec = stack(1, **changes)
     with pytest.raises(ValueError, match=f"`spec` must have {part}=None: "):
         function(drawn[0], jnp.ones((3, 8)), spec)
+
+
+def test_a_gate_that_underflows_is_not_a_collapse(x64):
+    """Without biases a gated layer is quadratic: the mean underflows, and what is not known is NaN, not −∞."""
+    layer = attention.AttentionSpec(d_model=4, causal=True)
+    spec = network.StackSpec(attention=layer, depth=5, mlp=GATED)
+    for dtype, size in (("float32", 1e-3), ("float64", 1e-23)):
+        params = network.init(jax.random.key(0), spec, dtype=dtype)
+        x = size * jax.random.normal(jax.random.key(1), (3, 4), dtype)
+        logs = np.asarray(collapse.log_residuals(params, x, spec))
+        assert np.isfinite(logs[:4]).all() and np.isnan(logs[-1]), logs
+        silent = params._replace(mlp=params.mlp._replace(weight_in=0 * params.mlp.weight_in))
+        assert np.isneginf(collapse.log_residuals(silent, x, spec)[-1])  # equal tokens indeed
+
+
+def test_unit_vectors_below_underflow_are_not_known(x64):
+    tiny = np.finfo("float64").tiny
+    mean, rows = jnp.full(3, tiny), jnp.array([[1.0, 2.0, 0.0], [-1.0, -2.0, 0.0]])
+    assert np.isnan(token_wise.unit(mean, rows, jnp.asarray(-1600.0))[1]).all()
+    assert np.isfinite(token_wise.unit(1e9 * mean / np.finfo("float64").eps, rows, jnp.asarray(-1600.0))[1]).all()
+    assert (token_wise.unit(0 * mean, 0 * rows, jnp.asarray(-1600.0))[1] == 0).all()
+
+
+@pytest.mark.parametrize("log_size", [-3.0, 1.0, 5.0, 12.0, 20.0])
+def test_tanh_of_long_steps(log_size):
+    """(tanh(a + δ) − tanh(a))/e^ℓ in float32 against many digits, across the origin and beside it."""
+    random = np.random.default_rng(0)
+    centre = np.float32(random.normal(size=200) * 10.0 ** random.uniform(-3, 1.5, 200))
+    step = np.float32(random.normal(size=200))
+    step[::4] = -centre[::4] * np.float32(np.exp(-log_size)) * np.float32(0.9)
+    found = token_wise._DIFFERENCES["tanh"](jnp.asarray(centre), jnp.asarray(step), jnp.float32(log_size))
+    with mpmath.workdps(60):
+        size = mpmath.exp(float(np.float32(log_size)))
+        exact = [(mpmath.tanh(float(a) + size * float(u)) - mpmath.tanh(float(a))) / size
+                 for a, u in zip(centre, step, strict=True)]  # fmt: skip
+        error = [float(abs(f - e) / abs(e)) for f, e in zip(map(float, found), exact, strict=True) if abs(e) > 1e-30]
+    assert max(error) < 100 * np.finfo("float32").eps * max(1, 2 * float(np.abs(centre).max()))
