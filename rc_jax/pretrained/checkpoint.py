@@ -77,7 +77,9 @@ class Checkpoint(NamedTuple):
             ValueError: the file is not a tokenizer.
             ImportError: the package tokenizers is not installed.
         """
-        return _tokenizer(self.folder / TOKENIZER)
+        file = self.folder / TOKENIZER
+        state = file.stat() if file.is_file() else None
+        return _tokenizer(file, None if state is None else (state.st_mtime_ns, state.st_size))
 
     @_checks.guard(text=_checks.text)
     def encode(self, text: str) -> Integer[Array, " token"]:
@@ -226,8 +228,8 @@ def load(folder: str | os.PathLike[str], *, dtype: DTypeLike | None = None) -> C
 
     Args:
         folder: with the files.
-        dtype: of the parameters: float32, bfloat16, or float64 (under `jax.enable_x64(True)`). By default as stored;
-            float16 becomes float32.
+        dtype: of the parameters: float32, bfloat16, or float64 (under `jax.enable_x64(True)`). By default as stored,
+            the widest where tensors differ; float16 becomes float32.
 
     Returns:
         A `Checkpoint`, a tuple that starts with (params, spec, …).
@@ -278,12 +280,13 @@ def _check_rows(name: str, ids: Array | np.ndarray, rows: int) -> None:
 
 
 @functools.lru_cache(maxsize=4)
-def _tokenizer(file: Path) -> "Tokenizer":
+def _tokenizer(file: Path, state: tuple[int, int] | None) -> "Tokenizer":
+    """The tokenizer in a file; read again when the file's time or size, its `state`, is another one."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
         raise ImportError("encoding text needs tokenizers: pip install 'rc_jax[pretrained]'") from error
-    if not file.is_file():
+    if state is None:
         raise FileNotFoundError(f"encoding text needs '{file}', which does not exist")
     try:
         tokenizer = Tokenizer.from_file(str(file))

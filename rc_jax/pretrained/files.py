@@ -8,13 +8,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from rc_jax.pretrained.settings import CONFIG, read_object
 
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
-FLOATS = ("F16", "BF16", "F32", "F64")  # as the format names them
+FLOATS = ("BF16", "F16", "F32", "F64")  # as the format names them, in the order of their digits
 Stored = Any  # a numpy array on its way to a place where a JAX array belongs
 
 
@@ -52,6 +53,7 @@ class Tensors:
         except ImportError as error:
             raise ImportError("reading a checkpoint needs safetensors: pip install 'rc_jax[pretrained]'") from error
         self._files = contextlib.ExitStack()
+        self.kind: np.dtype[Any] = np.dtype(np.float32)  # what the numbers are going to be
         self.ignored: tuple[str, ...] = ()
         self.file = folder / WEIGHTS
         with contextlib.ExitStack() as undo:
@@ -141,7 +143,17 @@ class Tensors:
             raise _corrupted(place.file, error) from error
         if not np.isfinite(value).all():
             raise ValueError(f"tensor '{place.name}' must be finite in '{place.file}', got NaN or infinity")
+        most = float(jnp.finfo(self.kind).max)
+        if value.size and float(jnp.finfo(value.dtype).max) > most and (came := float(abs(value).max())) > most:
+            raise ValueError(
+                f"tensor '{place.name}' must be finite in {self.kind}, at most {most:.3g}, in '{place.file}': {came:g}"
+            )
         return value
+
+    def widest(self) -> str:
+        """The widest floating-point format among the tensors left; of two of one size, the one of more digits."""
+        stored = {place.opened.get_slice(place.name).get_dtype() for place in self.left.values()}
+        return max(stored & set(FLOATS), key=FLOATS.index, default="F32")
 
     def finish(self) -> None:
         """Nothing may be left."""

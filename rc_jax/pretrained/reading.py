@@ -30,12 +30,8 @@ def read(tensors: Tensors, layout: Layout, dtype: DTypeLike | None) -> Parts:
     root = layout.root if any(name.startswith(layout.root) for name in tensors.left) else ""
     tensors.ignore((*(f"{root}{pattern}" for pattern in layout.unused), *(layout.heads if root else ())))
     at = Scope(tensors, root)
-    tables = layout.embeddings(at)
-    kind = jnp.dtype(tables.word.dtype if dtype is None else dtype)
-    if dtype is None and kind.name not in ("bfloat16", "float32"):
-        kind = jax.dtypes.canonicalize_dtype(jnp.float64 if kind.name == "float64" else jnp.float32)
-    embeddings = jax.tree.map(lambda leaf: _handed_over([_filled(leaf, kind)]), tables)
-    del tables
+    kind = tensors.kind = jnp.dtype(_as_stored(tensors) if dtype is None else dtype)
+    embeddings = jax.tree.map(lambda leaf: _handed_over([_filled(leaf, kind)]), layout.embeddings(at))
     norm = layout.final_norm(at) if layout.final_norm else None
     final_norm = jax.tree.map(lambda leaf: jnp.asarray(leaf.astype(kind)), norm)
     params = _stack(lambda index: layout.layer(at, index), layout.shared_layers, kind)
@@ -43,11 +39,17 @@ def read(tensors: Tensors, layout: Layout, dtype: DTypeLike | None) -> Parts:
     return Parts(params, embeddings, final_norm)
 
 
+def _as_stored(tensors: Tensors) -> DTypeLike:
+    stored = {"BF16": jnp.bfloat16, "F64": jnp.float64}.get(tensors.widest(), jnp.float32)
+    return jax.dtypes.canonicalize_dtype(stored)
+
+
 def _stack(read_layer: Callable[[int], LayerParams], shared: tuple[int, ...], kind: np.dtype) -> LayerParams:
     """Every layer in its place along a new leading axis; a stored layer is read once, however many layers it is."""
     places: list[np.ndarray] = []
     structure: Any = None
-    for stored in range(max(shared) + 1):
+    last = max(shared)
+    for stored in (last, *range(last)):  # that the last one is there is known before memory is asked for
         leaves, structure = jax.tree.flatten(read_layer(stored))
         places = places or [_empty((len(shared), *leaf.shape), kind) for leaf in leaves]
         for place in places:

@@ -1,17 +1,19 @@
 """A checkpoint's settings, config.json, each checked when it is asked for; errors name the setting and the file."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 CONFIG = "config.json"
+DEEPEST = 10_000  # layers; a number beyond it is a mistake, found before memory is asked for
 
 
 def read_object(file: Path) -> dict[str, Any]:
     """The JSON object that a file holds."""
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:  # bad JSON and bad UTF-8 alike
+    except (ValueError, RecursionError) as error:  # bad JSON, bad UTF-8, brackets without end
         raise ValueError(f"'{file}' must be a JSON file, but cannot be parsed: {error}") from error
     if not isinstance(values, dict):
         raise ValueError(f"'{file}' must hold a JSON object, got a {type(values).__name__}")
@@ -53,7 +55,7 @@ class Config:
     def positive(self, name: str, default: float | None = None) -> float:
         """A positive number."""
         value = self.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
             raise self.refuse(name, "be a positive number", value)
         return float(value)
 
@@ -62,6 +64,12 @@ class Config:
         value = self.get(name, default)
         if not any(value == option and type(value) is type(option) for option in options):
             raise self.refuse(name, f"be one of {', '.join(map(repr, options))}", value)
+        return value
+
+    def depth(self, name: str) -> int:
+        """A number of layers."""
+        if (value := self.integer(name)) > DEEPEST:
+            raise self.refuse(name, f"be at most {DEEPEST}", value)
         return value
 
     def divisor(self, name: str, of: str, default: int | None = None) -> int:

@@ -40,7 +40,8 @@ def test_weights_missing(folder):
 
 
 @pytest.mark.parametrize(
-    ("content", "match"), [("{", "cannot be parsed"), ("[]", "must hold a JSON object, got a list")]
+    ("content", "match"),
+    [("{", "cannot be parsed"), ("[" * 100_000, "cannot be parsed"), ("[]", "must hold a JSON object, got a list")],
 )
 def test_config_that_is_none(folder, content, match):
     (folder / "config.json").write_text(content)
@@ -55,10 +56,13 @@ def test_config_that_is_none(folder, content, match):
         ("model_type", None, "`model_type` must be one of 'bert', "),
         ("hidden_size", "8", "`hidden_size` must be an integer >= 1 in '.*config.json', got '8'"),
         ("num_hidden_layers", 0, "`num_hidden_layers` must be an integer >= 1"),
+        ("num_hidden_layers", 10**9, "`num_hidden_layers` must be at most 10000 in '.*config.json', got 1000000000"),
+        ("num_hidden_layers", 10**4, "tensor 'encoder.layer.9999.attention.self.query.weight' is missing in"),
         ("vocab_size", None, "`vocab_size` must be an integer >= 1"),
         ("num_attention_heads", 3, "`num_attention_heads` must divide hidden_size=8 in '.*config.json', got 3"),
         ("hidden_act", "swish", "`hidden_act` must be one of 'gelu', .* got 'swish'"),
         ("layer_norm_eps", -1, "`layer_norm_eps` must be a positive number .* got -1"),
+        ("layer_norm_eps", 10**400, "`layer_norm_eps` must be a positive number .* got 1000"),
         ("position_embedding_type", "relative_key", "`position_embedding_type` must be one of 'absolute'"),
         ("is_decoder", True, "`is_decoder` must be one of False .* got True"),
     ],
@@ -113,6 +117,16 @@ def test_dtype(folder):
         pretrained.load(folder, dtype="int32")
     with pytest.raises(TypeError, match="`dtype` must be float32, float64 or bfloat16, got 'wide'"):
         pretrained.load(folder, dtype="wide")
+
+
+@pytest.mark.parametrize(("stored", "size", "asked"), [("float64", 1e300, None), ("float32", 3.4e38, "bfloat16")])
+@pytest.mark.parametrize("name", [QUERY, "embeddings.word_embeddings.weight"])
+def test_numbers_that_do_not_fit_the_dtype(folder, name, stored, size, asked):
+    values = made_up.tensors(dtype=stored)
+    values[name][0, 0] = -size
+    made_up.write(folder, values=values)
+    with pytest.raises(ValueError, match=f"tensor '{name}' must be finite in {asked or 'float32'}, at most 3.*: 3|1"):
+        pretrained.load(folder, dtype=asked)
 
 
 def test_text(folder):

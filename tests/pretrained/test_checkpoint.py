@@ -86,6 +86,21 @@ def test_dtypes(tmp_path, stored, asked, expected):
     assert network.apply(found.params, x, found.spec).dtype.name == expected
 
 
+def test_the_widest_of_the_stored_dtypes_is_kept(tmp_path):
+    values = made_up.tensors(dtype=np.float32)
+    words = "embeddings.word_embeddings.weight"
+    values[words] = values[words].astype(bfloat16)
+    found = pretrained.load(made_up.write(tmp_path, values=values))
+    assert {leaf.dtype.name for leaf in jax.tree.leaves((found.params, found.embeddings))} == {"float32"}
+
+
+def test_a_changed_tokenizer_is_read_again(tmp_path, small):
+    before = small.encode("rank collapse").tolist()
+    file = tmp_path / "tokenizer.json"
+    file.write_text(file.read_text().replace('"rank": 4', '"x": 4').replace('"collapse": 5', '"rank": 5'))
+    assert small.encode("rank").tolist() == [2, 5, 3] != before
+
+
 def test_double_precision_needs_x64(tmp_path):
     folder = made_up.write(tmp_path)
     with pytest.raises(ValueError, match=r"`dtype` must be float32 or bfloat16 unless jax.enable_x64 is on"):

@@ -1,12 +1,15 @@
 """Every family's layout on a checkpoint written by hand: all numbers arrive, and one wrong tensor is named."""
 
 import json
+import pathlib
 
 import jax
 import numpy as np
 import pytest
 
 from rc_jax import attention, network, pretrained
+from rc_jax.pretrained.layouts import read_layout
+from rc_jax.pretrained.settings import Config
 from tests.pretrained import families, made_up
 
 FAMILIES = tuple(families.CONFIGS)
@@ -169,6 +172,7 @@ def test_rotary_settings_old_and_new(tmp_path, settings, expected):
         ("llama", {"sliding_window": 3}, None),
         ("qwen2", {"sliding_window": 3}, None),
         ("qwen2", {"sliding_window": 3, "use_sliding_window": True}, None),
+        ("qwen2", {"sliding_window": None, "use_sliding_window": True, "max_window_layers": 1}, None),
         ("qwen3", {"sliding_window": 3, "use_sliding_window": True, "max_window_layers": 0}, 2),
         ("qwen3", {"sliding_window": 3, "use_sliding_window": True, "layer_types": ["sliding_attention"] * 2}, 2),
     ],
@@ -198,6 +202,13 @@ def test_window_settings(tmp_path, family, settings, window):
         ("llama", {"head_dim": None, "num_attention_heads": 3}, "`num_attention_heads` must divide hidden_size=8"),
         ("llama", {"attention_bias": 1}, "`attention_bias` must be one of False, True in '.*', got 1"),
         ("llama", {"rope_theta": -1.0}, "`rope_theta` must be a positive number in '.*', got -1"),
+        ("llama", {"rope_theta": 0.5}, "`rope_theta` must be above 1 in '.*config.json', got 0.5"),
+        ("llama", {"rope_parameters": YARN | {"rope_theta": 1.0}}, "`rope_parameters.rope_theta` must be above 1 in"),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "sliding_window": 3, "layer_types": ["chunked_attention"] * 2},
+            "`layer_types` must be the same kind of attention for all 2 layers",
+        ),
         ("llama", {"rope_scaling": 2}, "`rope_scaling` must be a JSON object in '.*', got 2"),
         ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2}}, "`rope_scaling.type` must be one of 'default', "),
         ("llama", {"rope_parameters": {"rope_type": "longrope"}}, "`rope_parameters.rope_type` must be one of"),
@@ -218,6 +229,13 @@ def test_window_settings(tmp_path, family, settings, window):
 def test_settings_that_cannot_be_run_are_named(tmp_path, family, settings, match):
     with pytest.raises(ValueError, match=match):
         pretrained.load(write(tmp_path, family, **settings))
+
+
+def test_groups_of_albert_are_those_of_the_transformers_library():
+    """⌊l/(L/G)⌋ in floating point, which rounds: not what integers give at some l."""
+    config = families.CONFIGS["albert"] | {"num_hidden_layers": 18, "num_hidden_groups": 14}
+    shared = read_layout(Config(pathlib.Path("config.json"), config)).shared_layers
+    assert shared == tuple(int(layer / (18 / 14)) for layer in range(18)) != tuple(i * 14 // 18 for i in range(18))
 
 
 @pytest.mark.parametrize("family", ["xlm-roberta", "camembert"])

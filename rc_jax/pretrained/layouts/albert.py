@@ -17,14 +17,14 @@ NAMES = encoder.Names(
 
 
 def layout(config: Config) -> Layout:
-    """Layer l of L belongs to group ⌊l · groups / L⌋."""
+    """Layer l of L belongs to group ⌊l/(L/groups)⌋, in floating point, as in the transformers library."""
     config.choice("inner_group_num", (1,), 1)
     config.choice("position_embedding_type", ("absolute",), "absolute")
     d, narrow = config.integer("hidden_size"), config.integer("embedding_size")
     spec = encoder.stack_spec(
         d_model=d,
         heads=config.divisor("num_attention_heads", "hidden_size"),
-        depth=config.integer("num_hidden_layers"),
+        depth=config.depth("num_hidden_layers"),
         mlp=(config.integer("intermediate_size"), activation(config, "hidden_act", "gelu_new")),
         epsilon=config.positive("layer_norm_eps", 1e-12),
     )
@@ -47,5 +47,5 @@ def layout(config: Config) -> Layout:
         unused=("pooler.*", "embeddings.position_ids", "embeddings.token_type_ids"),
         most_tokens=config.integer("max_position_embeddings"),
         key_value_heads=spec.attention.heads,
-        shared_layers=tuple(layer * groups // spec.depth for layer in range(spec.depth)),
+        shared_layers=tuple(int(layer / (spec.depth / groups)) for layer in range(spec.depth)),
     )

@@ -31,7 +31,7 @@ def build(config: Config, *, root: str, heads: tuple[str, ...], padding: int | N
     spec = encoder.stack_spec(
         d_model=d,
         heads=config.divisor("num_attention_heads", "hidden_size"),
-        depth=config.integer("num_hidden_layers"),
+        depth=config.depth("num_hidden_layers"),
         mlp=(config.integer("intermediate_size"), activation(config, "hidden_act", "gelu")),
         epsilon=config.positive("layer_norm_eps", 1e-12),
     )

@@ -23,7 +23,7 @@ def layout(config: Config) -> Layout:
     spec = encoder.stack_spec(
         d_model=d,
         heads=config.divisor("n_heads", "dim"),
-        depth=config.integer("n_layers"),
+        depth=config.depth("n_layers"),
         mlp=(config.integer("hidden_dim"), activation(config, "activation", "gelu")),
         epsilon=EPSILON,
     )

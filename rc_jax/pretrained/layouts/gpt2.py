@@ -20,7 +20,7 @@ def layout(config: Config) -> Layout:
     d = config.integer("n_embd")
     spec = StackSpec(
         attention=AttentionSpec(d_model=d, heads=config.divisor("n_head", "n_embd"), bias=True, causal=True),
-        depth=config.integer("n_layer"),
+        depth=config.depth("n_layer"),
         skip=True,
         mlp=MLPSpec(
             width=config.integer("n_inner", 4 * d), activation=activation(config, "activation_function", "gelu_new")

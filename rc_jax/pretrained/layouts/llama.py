@@ -74,7 +74,7 @@ def _spec(config: Config, variant: Variant) -> StackSpec:
             qk_norm="rms" if variant.qk_norm else None,
             qk_norm_epsilon=epsilon,
         ),
-        depth=config.integer("num_hidden_layers"),
+        depth=config.depth("num_hidden_layers"),
         skip=True,
         mlp=MLPSpec(
             width=config.integer("intermediate_size"), activation=activation(config, "hidden_act", "silu"), gated=True
@@ -87,10 +87,10 @@ def _spec(config: Config, variant: Variant) -> StackSpec:
 
 def _window(config: Config) -> int | None:
     """How far back a token sees; here the distance, in the settings the number of tokens with itself."""
-    family, depth = config.get("model_type"), config.integer("num_hidden_layers")
+    family, depth = config.get("model_type"), config.depth("num_hidden_layers")
     if family == "llama" or (family != "mistral" and not config.choice("use_sliding_window", (False, True), False)):
         return None
-    default = None if family == "mistral" and "sliding_window" in config.values else 4096
+    default = None if "sliding_window" in config.values else 4096  # null: no window
     if (size := config.get("sliding_window", default)) is None:
         return None
     size = config.integer("sliding_window", size)
@@ -98,7 +98,7 @@ def _window(config: Config) -> int | None:
         return size - 1
     first = config.integer("max_window_layers", 28, least=0)
     kinds = config.get("layer_types", ["full_attention"] * min(first, depth) + ["sliding_attention"] * (depth - first))
-    if not isinstance(kinds, list) or len(kinds) != depth or len(set(map(str, kinds))) != 1:
+    if kinds not in ([kind] * depth for kind in ("full_attention", "sliding_attention")):
         name = "max_window_layers" if config.get("layer_types") is None else "layer_types"
         raise config.refuse(name, f"be the same kind of attention for all {depth} layers", config.get(name, first))
     return size - 1 if kinds[0] == "sliding_attention" else None

@@ -20,6 +20,8 @@ def read_rotary(config: Config) -> Rotary:
     for section in (config, part):
         section.choice("partial_rotary_factor", (1, 1.0), 1)
     base = part.positive("rope_theta", config.positive("rope_theta", 10_000.0))
+    if base <= 1:
+        raise (config if part.get("rope_theta") is None else part).refuse("rope_theta", "be above 1", base)
     if kind == "default":
         return Rotary(base=base)
     factor = part.positive("factor")
