@@ -130,6 +130,14 @@ def test_numbers_that_are_none_are_said(capsys, place, monkeypatch):
     assert got["layers"][3]["log_residual"]["not_finite"] == 1
     assert got["tokens_counted_twice"] == 0
 
+    monkeypatch.setattr(observables, "log_residuals", refuse)
+    monkeypatch.setattr(observables, "effective_ranks", lambda matrices: np.full(matrices.shape[:-2], np.nan))
+    err = answer(capsys, place, "--batch", "2", "--limit", "2", status=1)[1].splitlines()
+    assert err == [
+        f"rc-jax: effective_rank of {of} is not finite in {cases} of {cases} cases, which are left out"
+        for of, cases in (("attention P", 12), ("tokens X", 8))
+    ]
+
 
 @pytest.mark.parametrize(
     ("error", "status", "said"),

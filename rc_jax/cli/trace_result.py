@@ -12,6 +12,7 @@ from rc_jax.cli.arguments import Usage, number_or_none
 from rc_jax.pretrained.trace import Trace, Tracer, batch_size, batches
 
 REFUSED = (OSError, ValueError, TypeError, ImportError)  # what loading and cutting raise, in words for the user
+OF = {"states": "tokens X", "heads": "attention P", "paths": "paths"}
 FIELDS = {
     "mean": "mean",
     "standard_deviation": "variance",
@@ -157,8 +158,8 @@ def _problems(result: dict[str, Any], found: Trace, interrupted: bool) -> tuple[
     done, problems = found.statistics.count, []
     if interrupted:
         problems.append(f"interrupted: the numbers are of the first {done} of {result['windows']} windows")
-    for name, counts in (
-        (name, counts) for tree in found.statistics.nonfinite.values() for name, counts in tree.items()
+    for part, name, counts in (
+        (part, name, counts) for part, tree in found.statistics.nonfinite.items() for name, counts in tree.items()
     ):
         missing = int(counts.sum())
         if missing and name == "log_residual":
@@ -168,5 +169,7 @@ def _problems(result: dict[str, Any], found: Trace, interrupted: bool) -> tuple[
                 f"{where}: they are left out"
             )
         elif missing:
-            problems.append(f"{name} is not finite in {missing} of {counts.size * done} cases, which are left out")
+            problems.append(
+                f"{name} of {OF[part]} is not finite in {missing} of {counts.size * done} cases, which are left out"
+            )
     return tuple(problems)

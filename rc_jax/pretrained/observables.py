@@ -1,7 +1,8 @@
 """What one layer of a trained network shows on windows of tokens: the programs behind `rc_jax.pretrained.trace`.
 
-Numbers are computed in float32 at least, whatever the checkpoint's precision. The layers of a network share one
-program, as do all batches of one shape.
+Layers are computed in float32 at least, from parameters as the checkpoint rounds them, one layer widened at a time. Log
+residuals and path sums, which take all layers at once, are computed in the checkpoint's own precision. The layers of a
+network share one program, as do all batches of one shape.
 """
 
 import dataclasses
@@ -53,7 +54,7 @@ def layer(
     spec: StackSpec,
 ) -> tuple[Array, dict[str, Float[Array, "window head"]], Float[Array, "window head token token"]]:
     """The tokens after layer `index`, what the rows of its attention show on average, and the attention matrices."""
-    weights = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), params)
+    weights = jax.tree.map(lambda leaf: wide(jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False)), params)
     arithmetic = plain(spec, None, None)
 
     def one(tokens: Array) -> tuple[Array, dict[str, Array], Array]:

@@ -31,7 +31,7 @@ class Trace:
         layers: which layers are reported: 0 is the embeddings, l = 1 … L the l-th layer and the tokens after it.
         tokens: tokens of a window.
         rows: how many rows of an attention matrix see at least two tokens; means over rows are over these.
-        rounding_floor: below it a relative residual is rounding, √d_model times the dtype's eps.
+        rounding_floor: below it a relative residual is rounding, √d_model times the eps of float32, or float64.
         optimal_scale: α* for Gaussian scores, mean over those rows; NaN if there is none.
         cosine_optimal_scale: α* for cosines, mean over those rows; None unless queries and keys are normalised.
         statistics: `rc_jax.ensemble.Statistics` of three trees. "states": `relative_residual_1inf`,
@@ -66,22 +66,30 @@ def _token_windows(name: str, value: Any) -> None:
         )
 
 
+def _several(name: str, value: Any, of: str) -> list[Any]:
+    """What is in a list, tuple or other iterable; a string is one name, not several."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"`{name}` must be several {of}, got {_checks.describe(value)}")
+    return list(value)
+
+
 def check_layers(layers: Iterable[int], depth: int) -> tuple[int, ...]:
     """The layers in order, each once."""
-    chosen = sorted(set(layers))
-    for index in chosen:
-        if isinstance(index, bool) or not isinstance(index, int | np.integer) or not 0 <= index <= depth:
+    for index in (chosen := _several("layers", layers, "integers")):
+        if isinstance(index, bool) or not isinstance(index, int | np.integer):
+            raise TypeError(f"`layers` must be several integers, got {index!r} among them")
+        if not 0 <= index <= depth:
             raise ValueError(f"`layers` must lie in 0 … {depth}, 0 being the embeddings, got {index!r}")
     if not chosen:
         raise ValueError(f"`layers` must name at least one of 0 … {depth}, got none")
-    return tuple(int(index) for index in chosen)
+    return tuple(sorted({int(index) for index in chosen}))
 
 
 def check_switches(switches: Iterable[str]) -> tuple[str, ...]:
     """What is on, in the order of `SWITCHES`; attention always is."""
-    named = set(switches)
-    if unknown := sorted(named - set(SWITCHES)):
-        raise ValueError(f"`switches` must be among {', '.join(SWITCHES)}, got {unknown[0]!r}")
+    for name in (named := _several("switches", switches, "names")):
+        if name not in SWITCHES:
+            raise ValueError(f"`switches` must be among {', '.join(SWITCHES)}, got {name!r}")
     return tuple(name for name in SWITCHES if name in named or name == "attention")
 
 
@@ -134,7 +142,13 @@ class Tracer:
         self._accumulator: Accumulator | None = None
 
     def add(self, windows: Int[np.ndarray, "window token"]) -> None:
-        """Look at some windows, at most `batch` of them; all count or, if this is interrupted, none."""
+        """Look at some windows, at most `batch` of them; all count or, if this is interrupted, none.
+
+        Raises:
+            TypeError: they are not an array of integers.
+            ValueError: too many, of another length, or with an id that has no embedding.
+        """
+        _token_windows("windows", windows)
         count = len(windows)
         if not 1 <= count <= self.batch or windows.shape[1] != self.tokens:
             raise ValueError(
@@ -155,7 +169,7 @@ class Tracer:
         """
         if self._accumulator is None:
             raise ValueError("`add` must have been given at least one window, got none")
-        dtype = self.checkpoint.params.attention.query.dtype
+        dtype = observables.wide(self.checkpoint.params.attention.query[:0]).dtype
         return Trace(
             spec=self.spec,
             layers=self.layers,
@@ -175,7 +189,7 @@ class Tracer:
             "log_residual": self._covered("log_residual", observables.log_residuals, params, x, self.spec),
             "paths": self._covered("paths", observables.path_shares, params, x, observables.decomposed(self.spec)),
         }
-        states, heads = [], []
+        states, heads, x = [], [], observables.wide(x)
         for index in range(max(self.layers) + 1):
             if index:
                 x, rows, p = observables.layer(params, jnp.asarray(index - 1), x, self._best, self.spec)
@@ -243,7 +257,7 @@ def trace(
         progress: whether to show a bar on stderr.
 
     Raises:
-        TypeError: `windows` are not integers, or `batch` is not one.
+        TypeError: `windows` or `layers` are not integers, `batch` is not one, or `switches` is not several names.
         ValueError: no window, windows of one token or more than the model takes, an id without embedding, an unknown
             layer or switch, or a network whose attention is not softmax over tokens.
 

@@ -188,6 +188,13 @@ def test_bad_input(causal):
         ({"layers": [-1]}, ValueError, "`layers` must lie in 0 … 3"),
         ({"layers": []}, ValueError, "`layers` must name at least one of 0 … 3, got none"),
         ({"switches": ["norm"]}, ValueError, "`switches` must be among attention, skip, mlp, got 'norm'"),
+        ({"layers": 3}, TypeError, "`layers` must be several integers, got 3"),
+        ({"layers": "1"}, TypeError, "`layers` must be several integers, got '1'"),
+        ({"layers": [1, 2.0]}, TypeError, "`layers` must be several integers, got 2.0 among them"),
+        ({"layers": [1, None]}, TypeError, "`layers` must be several integers, got None among them"),
+        ({"switches": [1, "x"]}, ValueError, "`switches` must be among attention, skip, mlp, got 1"),
+        ({"switches": "skip"}, TypeError, "`switches` must be several names, got 'skip'"),
+        ({"switches": None}, TypeError, "`switches` must be several names, got None"),
         ({"batch": 0}, ValueError, "`batch` must be an integer >= 1, got 0"),
     ):
         with pytest.raises(error, match=message):
@@ -195,6 +202,8 @@ def test_bad_input(causal):
     tracer = pretrained.Tracer(causal, TOKENS, 1)
     with pytest.raises(ValueError, match="`windows` must be 1 to 1 windows of 6 tokens"):
         tracer.add(windows)
+    with pytest.raises(TypeError, match="`windows` must be an array of integers of shape"):
+        tracer.add([[1, 2, 3, 4, 5]])
     with pytest.raises(ValueError, match="`add` must have been given at least one window, got none"):
         tracer.result()
     layer = dataclasses.replace(causal.spec.attention, top_k=2)
@@ -223,3 +232,16 @@ def test_a_head_of_the_best_scale_reads_one(causal, monkeypatch):
     monkeypatch.setattr(attention, "scores", lambda *_: jnp.asarray(draws))
     rows = jax.jit(observables._rows, static_argnums=3)(part, jnp.zeros((TOKENS, 8)), scales, spec)[0]
     assert float(rows["scale_ratio"].mean()) == pytest.approx(1, abs=0.02)  # standard error 0.004
+
+
+def test_layers_of_rounded_parameters_are_computed_in_float32(tmp_path, monkeypatch):
+    monkeypatch.setattr(observables, "path_shares", refuse)
+    rounded = pretrained.load(made_up.write(tmp_path / "made"), dtype="bfloat16")
+    widened = rounded._replace(params=jax.tree.map(observables.wide, rounded.params))
+    found, wanted = (
+        pretrained.trace(each, some_windows(1), layers=[2], switches=["attention"], exact=False)
+        for each in (rounded, widened)
+    )
+    assert found.rounding_floor == wanted.rounding_floor == pytest.approx(math.sqrt(8) * 2**-23)
+    for part, tree in wanted.statistics.mean.items():
+        close(found.statistics.mean[part], tree, 1e-5)
