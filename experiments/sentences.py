@@ -46,6 +46,16 @@ def _docstrings(name: str) -> Iterator[str]:
                 yield text
 
 
+def check_length(model: str, most: int | None, tokens: int) -> None:
+    """Whether a model takes texts of so many tokens.
+
+    Raises:
+        Unavailable: it does not.
+    """
+    if most is not None and tokens > most:
+        raise Unavailable(f"{model} takes at most {most} tokens, {tokens} wanted")
+
+
 def token_ids(checkpoint: Checkpoint, texts: int, tokens: int, *, spread: bool = False) -> np.ndarray:
     """The first tokens of long docstrings inside the special tokens the model was trained with: (text, token).
 
@@ -55,8 +65,7 @@ def token_ids(checkpoint: Checkpoint, texts: int, tokens: int, *, spread: bool =
         Unavailable: no tokenizer that can be used, a model for shorter sequences, or too few docstrings of that length.
     """
     model = checkpoint.folder.name
-    if checkpoint.most_tokens is not None and tokens > checkpoint.most_tokens:
-        raise Unavailable(f"{model} takes at most {checkpoint.most_tokens} tokens, {tokens} wanted")
+    check_length(model, checkpoint.most_tokens, tokens)
     try:
         (before, after), tokenizer = checkpoint.frame, checkpoint.tokenizer
     except (FileNotFoundError, ImportError, ValueError) as error:

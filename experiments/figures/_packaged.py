@@ -2,13 +2,16 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import jax
 import numpy as np
 
-from experiments import checkpoints
+from experiments import checkpoints, sentences
 from experiments.figure import Unavailable
 from rc_jax import collapse, network, pretrained
+from rc_jax.pretrained.layouts import read_layout
+from rc_jax.pretrained.settings import Config
 
 NAME = "all-MiniLM-L6-v2"
 Found = dict[str, np.ndarray]
@@ -32,6 +35,17 @@ def named_checkpoints(folders: Sequence[str], dtype: str) -> Iterator[tuple[str,
         yield NAME, trained_checkpoint(dtype)
     for name, folder in zip(checkpoints.labels(folders), folders, strict=True):
         yield name, pretrained.load(folder, dtype=dtype)
+
+
+def check_settings(folders: Sequence[str], tokens: int) -> None:
+    """Whether every folder's settings are of a model that is read here and takes so many tokens; no weights are read.
+
+    Raises:
+        Unavailable: a model for shorter texts.
+        ValueError: settings that `pretrained.load` refuses.
+    """
+    for name, folder in zip(checkpoints.labels(folders), folders, strict=True):
+        sentences.check_length(name, read_layout(Config.read(Path(folder))).most_tokens, tokens)
 
 
 def beside_twins(

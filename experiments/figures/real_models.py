@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from experiments import figure, ledger, sentences, style, unfinished
 from experiments.figure import About
-from experiments.figures._packaged import Found, beside_twins, log_residuals, named_checkpoints
+from experiments.figures._packaged import Found, beside_twins, check_settings, log_residuals, named_checkpoints
 from experiments.ledger import Claim
 from rc_jax import collapse, network, pretrained
 
@@ -23,10 +24,11 @@ ABOUT = About(
         "all-MiniLM-L6-v2), on docstrings of Python's standard library, beside twins drawn as the model was before "
         "training. Both skips and the MLPs (each with its norm) are switched; the other norms stay as in the "
         "checkpoint, and nothing is retrained. States are those before a decoder's last norm. Lines: medians; bands: "
-        "10 % and 90 % over texts and initialisations; DCL21's composite norm in float64, on an axis where a "
-        "doubly exponential fall is a straight line. Thin lines go on below the rounding floor, in exact arithmetic "
-        "and the Frobenius norm, where this package has one for the layer. In a causal model token i sees tokens 1 … i "
-        "only: its tokens meet the first one, exponentially and not doubly so."
+        "10 % and 90 % over texts and initialisations; DCL21's composite norm in float64. The vertical axis is "
+        "logarithmic down to 0.1 and doubly logarithmic below: a doubly exponential fall is a straight line there. "
+        "Thin lines go on below the rounding floor, in exact arithmetic and the Frobenius norm, where this package has "
+        "one for the layer. In a causal model token i sees tokens 1 … i only: its tokens meet the first one, "
+        "exponentially and not doubly so."
     ),
     formula="‖res(X^l)‖₁,∞ / ‖X^l‖₁,∞,   res(X) = X − 1x̄ᵀ,   ‖X‖₁,∞ = √(‖X‖₁ ‖X‖_∞)",
     minutes={"smoke": 0.1, "quick": 0.4, "full": 6},
@@ -35,7 +37,9 @@ ABOUT = About(
 SWITCHES = ("attention", "skip", "mlp", "full")  # named by what is added to attention
 LABELS = {"attention": "attention only", "skip": "+ skip", "mlp": "+ MLP", "full": "+ skip + MLP (the model)"}
 VARIANTS = {"trained": "trained", "initial": "random initialisation"}
-SOURCE = "DCL21, section 4 and the figure of relative residuals"
+SOURCE, MLP_SOURCE = "DCL21, section 4 and the figure of relative residuals", "DCL21, on MLPs"
+CAUSAL_SOURCE = "asked here, of DCL21's figure; the theorem is about full attention"
+CAUSAL_NOTE = "causal: falls by a factor per layer, no cube"
 
 # Fixed before anything was measured. DCL21's figure has a linear axis that starts at 0: what its reader sees as
 # "rapid collapse, a zero residual" is at most a twentieth; "prevented" is at least half of what the embeddings had.
@@ -67,6 +71,7 @@ PRESETS = {
 
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """For each checkpoint and variant, relative residuals (run, switch, layer + 1), also exact (run, layer + 1)."""
+    check_settings(spec.checkpoints, spec.tokens)
     data: dict[str, np.ndarray] = {}
     names, floors, causal = [], [], []
     for index, (name, trained) in enumerate(named_checkpoints(spec.checkpoints, spec.dtype)):
@@ -127,16 +132,17 @@ def plot(data: dict[str, np.ndarray]) -> Figure:
     for index, (name, ax) in enumerate(zip(names, panels, strict=False)):
         _decades(ax, min(1.6 * deepest, DEEPEST))
         causal = ", causal" if data["causal"][index] else ""
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         style.labels(ax, "layer", "relative residual ‖res(X)‖₁,∞ / ‖X‖₁,∞", f"{name}{causal}")
-    handles, labels = panels[0].get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=3 if columns == 1 else 4)
+    entries = {str(line.get_label()): line for ax in panels for line in ax.get_legend_handles_labels()[0]}
+    drawing.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3 if columns == 1 else 4)
     return drawing
 
 
 def _plot_model(ax: Axes, data: dict[str, np.ndarray], index: int) -> float:
     """Draw a panel; the decades it goes down."""
     bottom = -np.log10(float(data["floors"][index]))
-    deepest = bottom
+    deepest, below = bottom, False
     for (variant, name), dash in zip(VARIANTS.items(), ("-", style.DASHES[1]), strict=True):
         for position, switch in enumerate(SWITCHES):
             runs = np.maximum(data[f"{index}_{variant}_relative"][:, position], 1e-300)
@@ -152,11 +158,13 @@ def _plot_model(ax: Axes, data: dict[str, np.ndarray], index: int) -> float:
             ax.plot(layers[:end], middle[:end], color=color, linestyle=dash, marker=marker, label=label)
             exact = data.get(f"{index}_{variant}_exact_{switch}")
             if end < middle.size and exact is not None:
+                below = True
                 deep = -np.median(exact, axis=0) / np.log(10)
                 deepest = max(deepest, float(np.nanmax(deep)))
                 ax.plot(layers[end - 1 :], deep[end - 1 :], color=color, linestyle=dash, linewidth=0.9)
         ax.plot([], [], color=style.colour("theory"), linestyle=dash, label=name)
-    ax.plot([], [], color=style.colour("theory"), linewidth=0.9, label="beyond rounding (exact)")
+    if below:
+        ax.plot([], [], color=style.colour("theory"), linewidth=0.9, label="beyond rounding (exact)")
     ax.axhline(
         bottom, color=style.colour("reference"), linestyle=style.DASHES[2], linewidth=1.1, label="rounding floor"
     )
@@ -187,29 +195,31 @@ def _claims(data: dict[str, np.ndarray], index: int, key: str, model: str) -> li
     start = np.array([middle[variant][0, 0] for variant in VARIANTS])
     zero, kept = f"≤ {COLLAPSED:g}", f"≥ {PREVENTED:g} of the embeddings'"
     floor, where = float(data["floors"][index]), list(VARIANTS)
-    noise = f"{floor:.3g} is the rounding floor"
+    causal = bool(data["causal"][index])
+    source, note = (CAUSAL_SOURCE, CAUSAL_NOTE) if causal else (SOURCE, "")
+    noise = "; ".join(part for part in (note, f"{floor:.3g} is the rounding floor") if part)
     return [
         ledger.on_range(
-            f"{key}-attention-collapses", f"{model}attention only: relative residual at the last layer is zero", SOURCE,
+            f"{key}-attention-collapses", f"{model}attention only: relative residual at the last layer is zero", source,
             zero, np.maximum(last["attention"], floor), last["attention"] <= COLLAPSED, where, note=noise,
         ),
         ledger.on_range(
-            f"{key}-mlp-collapses", f"{model}MLPs without skips do not prevent the collapse", SOURCE,
+            f"{key}-mlp-collapses", f"{model}MLPs without skips do not prevent the collapse", source,
             zero, np.maximum(last["mlp"], floor), last["mlp"] <= COLLAPSED, where, note=noise,
         ),
-        _mlp_slows(middle, floor, f"{key}-mlp-slows", model),
+        _mlp_slows(middle, floor, f"{key}-mlp-slows", model, causal=causal),
         ledger.on_range(
-            f"{key}-skip-prevents", f"{model}skips alone prevent the collapse", SOURCE,
-            kept, last["skip"] / start, last["skip"] >= PREVENTED * start, where,
+            f"{key}-skip-prevents", f"{model}skips alone prevent the collapse", source,
+            kept, last["skip"] / start, last["skip"] >= PREVENTED * start, where, note=causal * "causal",
         ),
         ledger.on_range(
-            f"{key}-full-prevents", f"{model}the whole model does not collapse", SOURCE,
-            kept, last["full"] / start, last["full"] >= PREVENTED * start, where,
+            f"{key}-full-prevents", f"{model}the whole model does not collapse", source,
+            kept, last["full"] / start, last["full"] >= PREVENTED * start, where, note=causal * "causal",
         ),
     ]  # fmt: skip
 
 
-def _mlp_slows(middle: dict[str, np.ndarray], floor: float, key: str, model: str) -> Claim:
+def _mlp_slows(middle: dict[str, np.ndarray], floor: float, key: str, model: str, *, causal: bool) -> Claim:
     """Layer by layer, where both residuals are above the floor."""
     ratios, where = [], []
     for variant, residuals in middle.items():
@@ -217,8 +227,9 @@ def _mlp_slows(middle: dict[str, np.ndarray], floor: float, key: str, model: str
         measured = (alone > floor) & (with_mlp > floor)
         ratios += list(np.divide(with_mlp, alone, out=np.full(alone.shape, np.nan), where=measured))
         where += [f"{variant} layer {layer + 1}" for layer in range(alone.size)]
-    ratio = np.array(ratios)
+    ratio, note = np.array(ratios), "layers at the rounding floor are not counted"
     return ledger.on_range(
-        key, f"{model}without skips, the residual with MLPs is larger than without", "DCL21, on MLPs",
-        "ratio > 1", ratio, ratio > 1, where, note="layers at the rounding floor are not counted",
+        key, f"{model}without skips, the residual with MLPs is larger than without",
+        CAUSAL_SOURCE if causal else MLP_SOURCE, "ratio > 1", ratio, ratio > 1, where,
+        note=f"{CAUSAL_NOTE}; {note}" if causal else note,
     )  # fmt: skip

