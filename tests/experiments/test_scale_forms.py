@@ -7,6 +7,8 @@ from scipy import special
 
 from experiments.figures import _form_layers as layers
 from experiments.figures import _scale_forms as forms
+from experiments.figures import scale_forms
+from experiments.ledger import Verdict
 from rc_jax import attention
 
 N, D = 12, 6
@@ -94,3 +96,31 @@ def test_a_shared_query_averages_over_its_length():
     inside = (forms.GRID > 0.5) & (forms.GRID < 32)
     np.testing.assert_allclose(found[0, inside], (-(u**2) - 2 * mean * u - square - mean)[inside], atol=3e-3)
     assert (error == 0).all()
+
+
+def law_verdicts(n, least):
+    """Verdicts of the claims about laws of growth, of one width and two kinds of scores, and their measured values."""
+    data = {"n": np.array(n), "dims": np.array([64]), "law_worst": np.array(least, float)[:, :, None]}
+    claims = scale_forms._law_claims(data | {"law_best": np.full((3, 2, 1), 0.43)})
+    return {claim.key.removeprefix("forms-"): claim.verdict for claim in claims}
+
+
+def test_no_law_is_judged_by_fewer_than_three_lengths():
+    best = [[0.8, 0.8], [0.95, 0.7], [1, 1]]
+    assert set(law_verdicts([32, 2048, 131072], best).values()) == {Verdict.NOT_MEASURED}
+    assert set(law_verdicts([64, 128, 65536], best).values()) == {Verdict.NOT_MEASURED}
+    found = law_verdicts([64, 128, 2048, 65536], best)
+    assert found == {
+        "law-constant": Verdict.REFUTED, "law-root": Verdict.ON_RANGE, "law-log": Verdict.REPRODUCED,
+        "ssmax-law": Verdict.REPRODUCED, "ssmax-s": Verdict.REPRODUCED,
+    }  # fmt: skip
+    for spec in scale_forms.PRESETS.values():
+        n = 2 ** np.arange(spec.first, 18, spec.step)
+        assert ((n >= scale_forms.FIRST) & (n <= scale_forms.LAST)).sum() >= 3
+        assert {scale_forms.FIRST, scale_forms.LAST} <= set(n)  # the ends are where a law fails first
+
+
+def test_what_the_grid_of_factors_cannot_tell_apart_is_a_tie():
+    lengths = [128, 2048, 65536]
+    assert law_verdicts(lengths, [[0.9, 0.9], [1, 1], [0.99999, 0.997]])["ssmax-law"] == Verdict.REPRODUCED
+    assert law_verdicts(lengths, [[0.9, 0.9], [1, 1], [0.98, 0.995]])["ssmax-law"] == Verdict.REFUTED
