@@ -162,6 +162,7 @@ def scalar(check: Check) -> Check:
 
 def instance(kind: type) -> Check:
     """A check for a value of one type; a NumPy boolean counts as a boolean."""
+
     def check(name: str, value: Any) -> None:
         if not isinstance(value, kind) and not (kind is bool and isinstance(value, np.bool_)):
             raise TypeError(f"`{name}` must be {_with_article(kind)}, got {describe(value)}")
