@@ -239,7 +239,7 @@ def _law_claims(data: Data) -> list[Claim]:
         )
         for key, law, row in zip(("constant", "root", "log"), LAWS, least, strict=True)
     ]  # fmt: skip
-    source = "Nakanishi 2025"
+    source = "asked here, of Nakanishi 2025 for the typical optimum"
     return [
         *found,
         on_range(
@@ -257,7 +257,7 @@ def _law_claims(data: Data) -> list[Claim]:
 
 def _yarn_claims(data: Data) -> list[Claim]:
     asked, labels = data["asked"][BASES.index(YARN_AT)], [f"{each:.3g}" for each in FACTORS]
-    source = "Peng et al. 2023, for the optimum of Su9812"
+    source = "asked here, of Peng et al. 2023 for the optimum of Su9812"
     found = []
     for key, power, name in (("square", 1.0, "(1 + 0.1 ln s)²"), ("root", 0.5, "1 + 0.1 ln s, not squared,")):
         ratio = forms.yarn(FACTORS) ** power / asked
