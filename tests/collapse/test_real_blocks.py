@@ -222,5 +222,9 @@ def test_tanh_of_long_steps(log_size):
         size = mpmath.exp(float(np.float32(log_size)))
         exact = [(mpmath.tanh(float(a) + size * float(u)) - mpmath.tanh(float(a))) / size
                  for a, u in zip(centre, step, strict=True)]  # fmt: skip
-        error = [float(abs(f - e) / abs(e)) for f, e in zip(map(float, found), exact, strict=True) if abs(e) > 1e-30]
-    assert max(error) < 100 * np.finfo("float32").eps * max(1, 2 * float(np.abs(centre).max()))
+        exact = np.array([float(e) for e in exact])
+    # Conditioning: where a + δ stays beside the origin the difference is about e^(−2|a + δ|), and |a + δ| ≤ |a| rounds.
+    bound = 8 * np.finfo("float32").eps * (1 + np.abs(centre)) * np.abs(exact)
+    seen = np.abs(exact) > 1e-30
+    assert (np.abs(np.asarray(found, float) - exact) <= bound)[seen].all()
+    assert seen.sum() > 150
