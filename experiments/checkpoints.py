@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+# As `rc_jax.pretrained` has them, which imports JAX; this door does not.
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 _LONGEST = 80  # characters of the names in a folder's name
 

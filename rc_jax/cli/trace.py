@@ -10,7 +10,7 @@ from typing import Any
 
 from rc_jax.cli.arguments import Report, Usage, bounded
 
-SWITCHES = ("attention", "skip", "mlp")
+SWITCHES = ("attention", "skip", "mlp")  # `rc_jax.pretrained.trace.SWITCHES`
 ENDINGS = (".png", ".pdf", ".svg")
 LARGEST = 2**31 - 1
 
