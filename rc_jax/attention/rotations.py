@@ -26,7 +26,7 @@ class Rotary:
                  linearly in N ω/2π (Llama 3.1's released code)
         yarn     the same idea, linear in the index i, from the i that turns `fast` times within N to the one that turns
                  `slow` times; queries and keys are both multiplied by `attention_factor` = 0.1 log s + 1, and so the
-                 logits by its square (Peng et al. 2023, eq. 22 and 23)
+                 logits by its square (Peng et al. 2023, "YaRN")
 
     Attributes:
         base: 10 000 where it is not given; Llama 3 has 500 000.
