@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike
 
 from rc_jax import _checks
 from rc_jax.attention.spec import AttentionParams, AttentionSpec, shapes
+from rc_jax.special import normals
 
 
 @_checks.guard(
@@ -81,7 +82,7 @@ def _decays(spec: AttentionSpec, dtype: DTypeLike) -> dict[str, Array]:
 def split_normals(key: Array, shapes: dict[str, tuple[int, ...]], dtype: DTypeLike) -> dict[str, Array]:
     """Standard normals of the given shapes, cut in order from one stream: one call of the generator, not one each."""
     sizes = [math.prod(shape) for shape in shapes.values()]
-    stream = jax.random.normal(key, (sum(sizes),), dtype)
+    stream = normals(key, (sum(sizes),), dtype)
     ends = list(itertools.accumulate(sizes))
     return {
         name: stream[end - size : end].reshape(shape)

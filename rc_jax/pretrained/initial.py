@@ -14,6 +14,7 @@ from rc_jax.attention.spec import DECAYING
 from rc_jax.network import LayerParams, StackSpec
 from rc_jax.network.spec import scale_layer
 from rc_jax.pretrained.checkpoint import Checkpoint
+from rc_jax.special import normals
 
 STD = 0.02
 
@@ -122,7 +123,7 @@ def _draw(key: Array, shapes: Any, std: ArrayLike) -> Any:
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
     kind = leaves[0][1].dtype
     sizes = [0 if _constant(path) is not None else math.prod(leaf.shape) for path, leaf in leaves]
-    normal = jnp.asarray(std, kind) * jax.random.normal(key, (sum(sizes),), kind)
+    normal = jnp.asarray(std, kind) * normals(key, (sum(sizes),), kind)
     drawn, start = [], 0
     for (path, leaf), size in zip(leaves, sizes, strict=True):
         constant = _constant(path)

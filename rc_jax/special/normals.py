@@ -1,0 +1,80 @@
+"""Gaussian numbers at the speed of arithmetic: Threefry written out, both of its words used.
+
+Most of the time of a random initialisation goes into its random numbers. `jax.random.normal` draws one number from each
+block of Threefry-2x32 and keeps the exclusive or of its two words; on a CPU it runs the twenty rounds as a loop through
+memory. Here both words become numbers and the rounds are plain operations, which a compiler turns into one pass without
+memory. The generator is the same (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", twenty rounds), and
+so is the way from a word to a normal number, by the inverse of its distribution.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, UInt32
+
+from rc_jax import _checks
+
+# Left rotations of four rounds and of the next four, and the constant that makes the third word of the key (Threefish).
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = np.uint32(0x1BD11BDA)
+_ROUNDS = 20
+
+
+@_checks.guard(key=_checks.random_key, dtype=_checks.floating_dtype)
+def normals(key: Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> Float[Array, "..."]:
+    """Independent standard normal numbers, as `jax.random.normal` but other ones of the same key, and in less time.
+
+    In float32 number i of m is √2 erf⁻¹(u), u in (−1, 1) from the upper 23 bits of word ⌊2i/m⌋ of the block of counter
+    i mod ⌈m/2⌉: no number is beyond ±5.42, as with `jax.random.normal`. In other types, and for keys that are not
+    Threefry's, it is `jax.random.normal` itself.
+
+    Args:
+        key: a typed key. The same key gives the same numbers on every device.
+        shape: of the result.
+        dtype: of the result; JAX's default floating type where it is not given.
+
+    Raises:
+        TypeError: `key` is not a typed key, or `dtype` is not a floating-point type.
+
+    Example:
+        >>> import jax
+        >>> numbers = normals(jax.random.key(0), (1000, 100))
+        >>> bool(abs(numbers.mean()) < 0.016), bool(abs(numbers.std() - 1) < 0.012)
+        (True, True)
+    """
+    kind = jax.dtypes.canonicalize_dtype(jnp.dtype(dtype if dtype is not None else float))
+    if kind != jnp.float32 or str(jax.random.key_impl(key)) != "threefry2x32":
+        return jax.random.normal(key, shape, kind)
+    return _normals(key, tuple(shape))
+
+
+@functools.partial(jax.jit, static_argnames="shape", inline=True)
+def _normals(key: Array, shape: tuple[int, ...]) -> Array:
+    count = math.prod(shape)
+    counters = jax.lax.iota(jnp.uint32, -(-count // 2))
+    words = jax.random.key_data(key)
+    pair = threefry((words[0], words[1]), (jnp.zeros_like(counters), counters))
+    # Between 1 and 2 all numbers of 23 bits are equally far apart; the lower end becomes the first number above −1.
+    lowest = np.nextafter(np.float32(-1), np.float32(0))
+    bits = jnp.concatenate(pair)[:count] >> jnp.uint32(9) | jnp.uint32(0x3F800000)
+    unit = jax.lax.bitcast_convert_type(bits, jnp.float32) - 1
+    uniform = jnp.maximum(unit * (1 - lowest) + lowest, lowest)
+    return (np.float32(math.sqrt(2)) * jax.lax.erf_inv(uniform)).reshape(shape)
+
+
+def threefry(
+    key: tuple[UInt32[Array, ""], UInt32[Array, ""]], counter: tuple[UInt32[Array, "block"], UInt32[Array, "block"]]
+) -> tuple[UInt32[Array, "block"], UInt32[Array, "block"]]:
+    """Threefry-2x32 with twenty rounds: two random words for every counter of two words."""
+    schedule = (*key, key[0] ^ key[1] ^ _PARITY)
+    left, right = counter[0] + schedule[0], counter[1] + schedule[1]
+    for group in range(_ROUNDS // 4):
+        for rotation in _ROTATIONS[group % 2]:
+            left = left + right
+            right = (right << np.uint32(rotation) | right >> np.uint32(32 - rotation)) ^ left
+        left, right = left + schedule[(group + 1) % 3], right + schedule[(group + 2) % 3] + np.uint32(group + 1)
+    return left, right
