@@ -1,9 +1,12 @@
-"""Thousands of random initialisations: batched, shared among devices, reduced to statistics on the way.
+"""Thousands of random initialisations: batched, shared among devices and hosts, reduced to statistics on the way.
 
-`run(fn, key, count)` maps a pure function of a key to its `Statistics`; `merge` puts two together.
+`run(fn, key, count)` maps a pure function of a key to its `Statistics`; `merge` puts two together; inside
+`kept(folder)` finished parts survive a run that is stopped.
 """
 
+from rc_jax.ensemble.processes import ProcessLost
 from rc_jax.ensemble.runner import run
 from rc_jax.ensemble.statistics import Statistics, merge
+from rc_jax.ensemble.stored import kept
 
-__all__ = ["Statistics", "merge", "run"]
+__all__ = ["ProcessLost", "Statistics", "kept", "merge", "run"]

@@ -2,8 +2,8 @@
 
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -11,8 +11,12 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from rc_jax import _checks
-from rc_jax.ensemble.sampling import Observable, Plan, evaluate, sample_shape
-from rc_jax.ensemble.statistics import Accumulator, Layout, Statistics
+from rc_jax.ensemble import processes, stored
+from rc_jax.ensemble import sketch as histogram
+from rc_jax.ensemble.portions import Collector, Cut, Portion, join, whole
+from rc_jax.ensemble.processes import check_mesh
+from rc_jax.ensemble.sampling import Observable, Plan, evaluate, program, sample_shape
+from rc_jax.ensemble.statistics import Layout, Statistics
 
 CHUNK_BYTES = 2**23  # observables of one chunk on one device
 CHUNK_ROUNDS = 64
@@ -30,13 +34,6 @@ def _observable(name: str, value: Any) -> None:
         ) from None
 
 
-def _local_mesh(name: str, value: Any) -> None:
-    if not isinstance(value, Mesh):
-        raise TypeError(f"`{name}` must be a jax.sharding.Mesh, got {value!r}")
-    if any(device.process_index != jax.process_index() for device in value.devices.flat):
-        raise ValueError(f"`{name}` must hold devices of this process only, got {value!r}")
-
-
 def _count(name: str, value: Any) -> None:
     _checks.integer(1)(name, value)
     if value > 2**32:
@@ -45,7 +42,7 @@ def _count(name: str, value: Any) -> None:
         )
 
 
-@_checks.guard(fn=_observable, key=_checks.random_key, count=_count, batch_size=_checks.integer(1), mesh=_local_mesh)
+@_checks.guard(fn=_observable, key=_checks.random_key, count=_count, batch_size=_checks.integer(1), mesh=check_mesh)
 def run(
     fn: Observable,
     key: jax.Array,
@@ -57,10 +54,14 @@ def run(
 ) -> Statistics:
     """Statistics of `fn` over `count` independent random keys, in memory that does not grow with `count`.
 
-    Sample i is `fn(fold_in(key, i))` whatever the batches, chunks and devices, so they change nothing but rounding
-    inside `fn`. The statistics themselves are kept on the host in float64 and are bit for bit the same for the same
-    samples. One program is compiled per `fn` and batch size and serves every `count`; pass the same function object
-    again (not a new lambda) to reuse it.
+    Sample i is `fn(fold_in(key, i))` whatever the batches, chunks, devices and processes, so they change nothing but
+    rounding inside `fn`. The statistics themselves are kept on the host in float64 and are bit for bit the same for the
+    same samples. One program is compiled per `fn` and batch size and serves every `count`; pass the same function
+    object again (not a new lambda) to reuse it.
+
+    After `jax.distributed.initialize` every process computes its share, and all of them return the statistics of the
+    whole: each must call `run` with the same arguments, in the same order. What travels is statistics, never samples.
+    `kept` lets finished parts outlive a process that is killed.
 
     Args:
         fn: A pure function from one key to a pytree of floating-point arrays, of a few thousand numbers at most: each
@@ -70,8 +71,9 @@ def run(
         batch_size: Samples that one device evaluates at the same time (`jax.vmap`); peak memory is proportional to it.
             Default: 32 on CPU, where a batch should stay in cache, 256 on an accelerator. Never more than a device's
             share of `count`.
-        mesh: Devices to share the samples among, all its axes alike. Default: all devices of this process.
-        progress: Show a bar with the time left on stderr.
+        mesh: Devices to share the samples among, all its axes alike: those of this process only, which then computes
+            for itself, or of every process. Default: all devices of all processes.
+        progress: Show a bar with the time left on stderr, of this process's share.
 
     Returns:
         Mean, variance, standard error, range, quantiles and the number of non-finite samples of every component.
@@ -79,7 +81,9 @@ def run(
     Raises:
         TypeError: `key` is not a typed key, `fn` is not a hashable function or returns anything but floating-point
             arrays, `count` or `batch_size` is not an integer.
-        ValueError: `count` or `batch_size` is less than 1, or `mesh` reaches into other processes.
+        ValueError: `count` or `batch_size` is less than 1, `mesh` reaches into some other processes but not all, or
+            another process runs another ensemble.
+        ProcessLost: another process has ended or does not answer.
 
     Example:
         >>> import jax
@@ -90,16 +94,62 @@ def run(
         >>> int(stats.nonfinite)
         0
     """
-    mesh = Mesh(np.array(jax.local_devices()), ("sample",)) if mesh is None else mesh
+    mesh, weights = processes.placed(mesh)
     if batch_size is None:
         batch_size = 32 if mesh.devices.flat[0].platform == "cpu" else 256
-    plan = _plan(sample_shape(fn, key), min(batch_size, -(-count // mesh.size)), mesh)
-    accumulator = Accumulator(Layout.of(plan.tree.unflatten(plan.leaves)))
-    with _bar(count, progress) as bar:
-        for samples, size in _chunks(fn, key, count, plan):
-            accumulator.add(samples)
-            bar.update(size)
-    return accumulator.finish()
+    plan = _plan(sample_shape(fn, key), min(batch_size, -(-count // sum(weights))), mesh)
+    layout = Layout.of(plan.tree.unflatten(plan.leaves))
+    task = Task(fn, key, plan, layout, Cut.of(count, sum(layout.sizes)))
+    return _statistics(task, weights, progress)
+
+
+class Task(NamedTuple):
+    """What is computed: a function, its keys, and how that is cut up."""
+
+    fn: Observable
+    key: jax.Array
+    plan: Plan
+    layout: Layout
+    cut: Cut
+
+    def identity(self) -> str:
+        """What must be the same in every process, in words: the function's name, the key, the count and the sample."""
+        name = getattr(self.fn, "__qualname__", type(self.fn).__qualname__)
+        words = np.asarray(jax.random.key_data(self.key)).ravel().tolist()
+        leaves = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in self.plan.leaves)
+        return f"{name} of {jax.random.key_impl(self.key)} {words}, {self.cut.count} samples of {leaves}"
+
+
+def _statistics(task: Task, weights: Sequence[int], progress: bool) -> Statistics:
+    """Take what is stored, share out the rest in proportion to `weights` (devices by process), put it together."""
+    together, process = np.count_nonzero(weights) > 1, jax.process_index()
+    store = stored.current()
+    shelf = store and store.shelf(lambda: f"{task.identity()} {program(task.fn, task.key)}")
+    names = shelf.names() if shelf else []
+    held = processes.agree(task.identity(), names) if together else [[]] * process + [names]
+    chosen, missing = processes.choose(held, task.cut.parts)
+    portions = [shelf.load(name) for name, owner in chosen.items() if owner == process] if shelf else []
+    ranges = processes.share(missing, weights, process)
+    portions += _compute(task, ranges, shelf, progress)
+    components = sum(task.layout.sizes)
+    limit = histogram.capacity(components)
+    portion = join([each for each in portions if each is not None], components, limit)
+    return whole(processes.gather(portion, limit) if together else portion, task.cut, task.layout)
+
+
+def _compute(task: Task, ranges: list[tuple[int, int]], shelf: stored.Shelf | None, progress: bool) -> list[Portion]:
+    """The parts of some ranges, kept on the way where there is a shelf."""
+    portions = []
+    samples = [task.cut.samples(*each) for each in ranges]
+    with _bar(sum(stop - start for start, stop in samples), progress) as bar:
+        for (first, _), (start, stop) in zip(ranges, samples, strict=True):
+            keep, every = (shelf.save, shelf.every) if shelf else (None, 0.0)
+            collector = Collector(task.layout, task.cut, first, keep, every)
+            for chunk, size in _chunks(task, start, stop):
+                collector.add(chunk)
+                bar.update(size)
+            portions += collector.finish()
+    return portions
 
 
 def _plan(sample: PyTree, batch: int, mesh: Mesh) -> Plan:
@@ -109,19 +159,20 @@ def _plan(sample: PyTree, batch: int, mesh: Mesh) -> Plan:
     return Plan(tree, tuple(leaves), batch, capacity, mesh)
 
 
-def _chunks(fn: Observable, key: jax.Array, count: int, plan: Plan) -> Iterator[tuple[PyTree, int]]:
-    """All samples in order, in chunks that grow from one round to about `CHUNK_SECONDS`; padding is cut off.
+def _chunks(task: Task, start: int, stop: int) -> Iterator[tuple[PyTree, int]]:
+    """Samples `start` to `stop` in order, in chunks that grow from one round to about `CHUNK_SECONDS`, without padding.
 
     The next chunk is handed to the devices before the last one is read, so neither waits for the other.
     """
+    plan = task.plan
     per_round = plan.batch * plan.mesh.size
-    start, rounds, running, clock = 0, 1, None, time.perf_counter()
-    while start < count or running is not None:
+    rounds, running, clock = 1, None, time.perf_counter()
+    while start < stop or running is not None:
         ahead = None
-        if start < count:
-            rounds = min(rounds, -(-(count - start) // per_round))
-            size = min(rounds * per_round, count - start)
-            ahead = evaluate(fn, key, np.uint32(start), np.int32(rounds), plan), size
+        if start < stop:
+            rounds = min(rounds, -(-(stop - start) // per_round))
+            size = min(rounds * per_round, stop - start)
+            ahead = evaluate(task.fn, task.key, np.uint32(start), np.int32(rounds), plan), size
             start += size
         if running is not None:
             yield _read(*running), running[1]

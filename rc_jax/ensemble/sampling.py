@@ -22,6 +22,11 @@ def sample_shape(fn: Observable, key: jax.Array) -> PyTree:
     return _one.eval_shape(fn, key)
 
 
+def program(fn: Observable, key: jax.Array) -> str:
+    """The program of one sample as text, with its constants: what tells two functions apart from run to run."""
+    return _one.lower(fn, key).as_text()
+
+
 @partial(jax.jit, static_argnames="fn")
 def _one(fn: Observable, key: jax.Array) -> PyTree:
     return _checked(fn(key))

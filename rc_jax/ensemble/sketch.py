@@ -9,6 +9,7 @@ to stay within a budget is due to UDDSketch: Epicoco et al., IEEE Access 8, 2020
 relative error to DDSketch: Masson, Rim and Lee, VLDB 2019. Exact order independence is this package's own observation.)
 """
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,23 @@ def merge(a: Sketch, b: Sketch, limit: int) -> Sketch:
     level = max(a.level, b.level)
     bins = np.concatenate([a.bins >> (level - a.level), b.bins >> (level - b.level)])
     return _fit(_gather(bins, np.concatenate([a.counts, b.counts]), level), limit)
+
+
+def pack(sketches: Sequence[Sketch]) -> dict[str, np.ndarray]:
+    """Sketches as plain arrays, which `unpack` reads back."""
+    return {
+        "bins": np.concatenate([sketch.bins for sketch in sketches]),
+        "counts": np.concatenate([sketch.counts for sketch in sketches]),
+        "lengths": np.array([len(sketch.bins) for sketch in sketches]),
+        "levels": np.array([sketch.level for sketch in sketches]),
+    }
+
+
+def unpack(arrays: Mapping[str, np.ndarray]) -> tuple[Sketch, ...]:
+    """The sketches that `pack` wrote."""
+    cuts = np.cumsum(arrays["lengths"])[:-1]
+    pieces = zip(np.split(arrays["bins"], cuts), np.split(arrays["counts"], cuts), arrays["levels"], strict=True)
+    return tuple(Sketch(bins, counts, int(level)) for bins, counts, level in pieces)
 
 
 def relative_error(sketch: Sketch) -> float:

@@ -138,10 +138,7 @@ class Statistics:
         return {
             "count": np.array(self.count),
             **self.moments._asdict(),
-            "bins": np.concatenate([sketch.bins for sketch in self.sketches]),
-            "counts": np.concatenate([sketch.counts for sketch in self.sketches]),
-            "lengths": np.array([len(sketch.bins) for sketch in self.sketches]),
-            "levels": np.array([sketch.level for sketch in self.sketches]),
+            **histogram.pack(self.sketches),
         }
 
     @classmethod
@@ -152,15 +149,14 @@ class Statistics:
             ValueError: the arrays do not have as many components as `like`.
         """
         layout = Layout.of(like)
-        levels, cuts = arrays["levels"], np.cumsum(arrays["lengths"])[:-1]
-        if len(levels) != sum(layout.sizes):
-            raise ValueError(f"`like` must have {len(levels)} components, as the arrays have, got {sum(layout.sizes)}")
-        pieces = zip(np.split(arrays["bins"], cuts), np.split(arrays["counts"], cuts), levels, strict=True)
+        components = len(arrays["levels"])
+        if components != sum(layout.sizes):
+            raise ValueError(f"`like` must have {components} components, as the arrays have, got {sum(layout.sizes)}")
         return cls(
             int(arrays["count"]),
             layout,
             Moments(*(np.asarray(arrays[name]) for name in Moments._fields)),
-            tuple(Sketch(bins, counts, int(level)) for bins, counts, level in pieces),
+            histogram.unpack(arrays),
         )
 
     def _variance(self) -> np.ndarray:
@@ -193,19 +189,17 @@ def merge(a: Statistics, b: Statistics) -> Statistics:
     return Statistics(a.count + b.count, a.layout, moment.merge(a.moments, b.moments), tuple(sketches))
 
 
-class Accumulator:
-    """Feeds chunks of any length to `merge` in blocks of one fixed length, so that chunks leave no trace, not a bit."""
+class Blocks:
+    """Cuts chunks of any length into blocks of one fixed length, so that chunks leave no trace, not a bit."""
 
-    def __init__(self, layout: Layout) -> None:
-        components = sum(layout.sizes)
-        self.limit = histogram.capacity(components)
-        self.block = int(np.clip(BLOCK_BYTES // (8 * components), 1, 1024))
-        self.statistics = Statistics.empty(layout)
+    def __init__(self, layout: Layout, block: int) -> None:
+        self.layout, self.block = layout, block
+        self.limit = histogram.capacity(sum(layout.sizes))
         self._waiting: list[np.ndarray] = []
 
     def add(self, samples: PyTree) -> None:
         """Take in the next samples, stacked along the leading axis of every leaf."""
-        self._waiting.append(self.statistics.layout.flat(samples))
+        self._waiting.append(self.layout.flat(samples))
         if sum(map(len, self._waiting)) >= self.block:
             rows = np.concatenate(self._waiting)
             whole = len(rows) - len(rows) % self.block
@@ -213,17 +207,37 @@ class Accumulator:
                 self._absorb(rows[start : start + self.block])
             self._waiting = [rows[whole:].copy()]
 
-    def finish(self) -> Statistics:
-        """The statistics of all that came."""
+    def _flush(self) -> None:
+        """Take in what waits, a block that is shorter."""
         if self._waiting and sum(map(len, self._waiting)):
             self._absorb(np.concatenate(self._waiting))
         self._waiting = []
+
+    def _absorb(self, rows: Float[np.ndarray, "sample component"]) -> None:
+        raise NotImplementedError
+
+
+class Accumulator(Blocks):
+    """Merges the blocks of a stream one after another."""
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout, block_rows(sum(layout.sizes)))
+        self.statistics = Statistics.empty(layout)
+
+    def finish(self) -> Statistics:
+        """The statistics of all that came."""
+        self._flush()
         return self.statistics
 
     def _absorb(self, rows: Float[np.ndarray, "sample component"]) -> None:
         sketches = tuple(histogram.observe(column, self.limit) for column in np.ascontiguousarray(rows.T))
-        block = Statistics(len(rows), self.statistics.layout, moment.observe(rows), sketches)
+        block = Statistics(len(rows), self.layout, moment.observe(rows), sketches)
         self.statistics = merge(self.statistics, block)
+
+
+def block_rows(components: int) -> int:
+    """Samples that are reduced at a time: 1 024, or what makes 32 MiB of doubles."""
+    return int(np.clip(BLOCK_BYTES // (8 * components), 1, 1024))
 
 
 def _words(layout: Layout) -> str:
