@@ -1,67 +1,62 @@
 """What exactness costs: mean-residual arithmetic against the plain forward pass and the norm of what is left."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from experiments.benchmarks.contest import Contest
-from experiments.benchmarks.initialisations import SPEC, TOKENS, multiplications_and_additions, tokens
+from experiments.benchmarks.direct import BATCHES
+from experiments.benchmarks.initialisations import averaged
 from experiments.benchmarks.machine import Roofline
-from rc_jax import collapse, ensemble, network
+from experiments.benchmarks.shapes import BASE, SMALL, Shape, each_of, networks, plain
+from rc_jax import collapse, network
 
-AGREED = 2  # depths at which float32 still sees the residual in plain arithmetic
-BATCH = 32
-
-
-def plain(params: network.Layers, x: jax.Array) -> jax.Array:
-    """The logarithms of ‖X − mean(X)‖_F after every layer; noise from the third on."""
-    states = network.hidden_states(params, x, SPEC)
-    return jnp.log(jnp.linalg.norm(states - states.mean(axis=1, keepdims=True), axis=(1, 2)))
+PLAIN, EXACT = "plain: hidden_states, then the norm", "exact: log_residuals"
 
 
-def exact(params: network.Layers, x: jax.Array) -> jax.Array:
-    """The same logarithms at any depth."""
-    return collapse.log_residuals(params, x, SPEC)
+def contests(count: int, machine: Roofline) -> Iterator[Contest]:
+    """With the weights drawn on the way, as in an ensemble, and with the weights given; at two shapes."""
+    del machine
+    for shape in (SMALL, BASE):
+        yield drawn(shape, shape.of(count))
+        yield given(shape, min(128, shape.of(count)))
 
 
-def contests(count: int, machine: Roofline) -> list[Contest]:
-    """With the weights drawn on the way, as in an ensemble, and with the weights given."""
-    x, key = 0.3 * tokens(), jax.random.key(0)
+def drawn(shape: Shape, count: int) -> Contest:
+    """Both sides draw the same weights, so their means are the same numbers."""
+    x, spec = shape.input(), shape.spec
 
-    def ensemble_of(measure: Callable) -> Callable[[], np.ndarray]:
-        def observe(key: jax.Array) -> jax.Array:
-            return measure(network.random_layers(key, SPEC), x)
+    def plainly(key: jax.Array) -> jax.Array:
+        return plain(network.random_layers(key, spec), x, spec)
 
-        return lambda: ensemble.run(observe, key, count).mean[:AGREED]
+    def exactly(key: jax.Array) -> jax.Array:
+        return collapse.log_residuals(network.random_layers(key, spec), x, spec)
 
-    given = max(BATCH, count // 4)
-    networks = jax.jit(jax.vmap(lambda key: network.init(key, SPEC)))(jax.random.split(key, given))
+    def side(fn):
+        run = averaged(fn, count)
+        return lambda: run()[0]
 
-    def batch_of(measure: Callable) -> Callable[[], np.ndarray]:
-        mapped = jax.jit(lambda networks: jax.lax.map(lambda p: measure(p, x), networks, batch_size=BATCH))
-        return lambda: np.asarray(mapped(networks)).mean(0)[:AGREED]
+    return Contest(
+        title=f"Exact against plain arithmetic, weights drawn, {shape.words}",
+        unit="networks/s",
+        work=count,
+        sides={PLAIN: side(plainly), EXACT: side(exactly)},
+        baseline=PLAIN,
+        tolerance=1e-3,
+    )
 
-    return [
-        Contest(
-            title=f"Exact against plain arithmetic, {words}, d={SPEC.attention.d_model}, L={SPEC.depth}, n={TOKENS}",
-            unit="networks/s",
-            work=work,
-            sides={"plain: apply, then the norm": side(plain), "exact: log_residuals": side(exact)},
-            baseline="plain: apply, then the norm",
-            tolerance=1e-3,
-            floor=floor,
-            note=note,
-        )
-        for words, work, side, floor, note in (
-            ("weights drawn", count, ensemble_of, None, ""),
-            (
-                "weights given",
-                given,
-                batch_of,
-                given * multiplications_and_additions() / machine.matmul_flops,
-                "floor: the plain forward pass's operations at the best matrix-product rate",
-            ),
-        )
-    ]
+
+def given(shape: Shape, count: int) -> Contest:
+    """The same stored weights for both."""
+    x, spec, weights, batch = shape.input(), shape.spec, networks(shape, count), BATCHES[shape.name]
+    return Contest(
+        title=f"Exact against plain arithmetic, weights given, {shape.words}",
+        unit="networks/s",
+        work=count,
+        sides={
+            PLAIN: each_of(lambda params: plain(params, x, spec), weights, batch),
+            EXACT: each_of(lambda params: collapse.log_residuals(params, x, spec), weights, batch),
+        },
+        baseline=PLAIN,
+        tolerance=1e-3,
+    )

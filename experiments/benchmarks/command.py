@@ -1,17 +1,21 @@
-"""The command line, the JSON file and the table."""
+"""The command line: run, write after every contest, print, and put what was measured into a page."""
 
 import datetime
 import importlib
+import importlib.util
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
-NAMES = ("initialisations", "arithmetic", "scale_grid", "width_free")
+from experiments.benchmarks.registry import MODULES
+
+QUICK_SECONDS, QUICK_COUNT, QUICK_ROUNDS = 0.2, 16, 2
 
 
 @dataclass(frozen=True)
@@ -19,49 +23,120 @@ class Arguments:
     """Time this package's ways of computing against others, in turns, with the machine's own best rates beside."""
 
     name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAME …]")] = ()
-    """Benchmarks to run: initialisations, arithmetic, scale_grid, width_free; all of them when none is named."""
+    """Benchmarks to run, all of them when none is named. Results of the others that stand in --out are kept."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("results/benchmarks")
-    """Folder for benchmarks.json and benchmarks.md."""
+    """Folder for benchmarks.json and benchmarks.md, both written after every contest."""
     seconds: Annotated[float, tyro.conf.arg(metavar="S")] = 20.0
     """Time for each contest (five rounds at least)."""
     count: Annotated[int, tyro.conf.arg(metavar="N")] = 512
     """Networks, or values of n, in one call."""
+    quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Two rounds of few and small networks: to see that everything runs, not to read figures from."""
+    show: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Run nothing: print the Markdown of the results that stand in --out."""
+    page: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """A page, such as docs/benchmarks.md, between whose two marks the Markdown is put."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the named benchmarks; 0 when all ran, 2 on bad input."""
+    """Run the named benchmarks; 0 when all ran, 1 when one broke off, 2 on bad input."""
     arguments = tyro.cli(Arguments, prog="python -m experiments.benchmarks", args=argv)
     problem = _problem(arguments)
     if problem:
         print(f"benchmarks: error: {problem}", file=sys.stderr)
         return 2
-    from experiments.benchmarks import contest, machine, report
+    from experiments.benchmarks import report
 
-    roof = machine.roofline(min(1.0, arguments.seconds))
-    results = []
-    for name in NAMES:
-        if name in arguments.name or not arguments.name:
-            module = importlib.import_module(f"experiments.benchmarks.{name}")
-            for each in module.contests(arguments.count, roof):
-                print(f"{each.title} …", file=sys.stderr, flush=True)
-                results.append(contest.run(each, arguments.seconds))
+    results = _stored(arguments.out)
+    broken = False if arguments.show else _measure(arguments, results)
+    table = report.markdown(results)
+    if arguments.page is not None:
+        try:
+            arguments.page.write_text(report.put_into(arguments.page.read_text("utf-8"), table), "utf-8")
+        except (OSError, ValueError) as error:
+            print(f"benchmarks: error: {error}", file=sys.stderr)
+            return 2
+    print(table, end="")
+    return int(broken)
+
+
+def _measure(arguments: Arguments, results: dict[str, Any]) -> bool:
+    """Run what is asked for into `results`, by name; whether anything broke off."""
+    from experiments.benchmarks import machine
+
+    seconds, count, rounds = arguments.seconds, arguments.count, 5
+    if arguments.quick:
+        seconds, count, rounds = QUICK_SECONDS, QUICK_COUNT, QUICK_ROUNDS
+    roof = machine.roofline(min(1.0, seconds))
     heading = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": machine.describe(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan"),
+        "asked": {"seconds": seconds, "count": count, "rounds": rounds},
         "roofline": asdict(roof),
     }
-    table = report.markdown(heading, results)
-    (arguments.out / "benchmarks.json").write_text(json.dumps(report.plain(heading, results), indent=1) + "\n")
-    (arguments.out / "benchmarks.md").write_text(table, encoding="utf-8")
-    print(table, end="")
-    return 0
+    for name in arguments.name or available():
+        section = results[name] = {"heading": heading, "contests": [], "tables": []}
+        try:
+            for _ in _run(name, seconds, count, rounds, roof, section):
+                _write(arguments.out, results)
+        except Exception as error:  # one broken benchmark does not take the others with it
+            section["failed"] = f"{type(error).__name__}: {error}"
+            print(f"{name}: {section['failed']}", file=sys.stderr)
+        _write(arguments.out, results)
+    return any("failed" in results[name] for name in arguments.name or available())
+
+
+def _run(name: str, seconds: float, count: int, rounds: int, roof: Any, section: dict[str, Any]):
+    """Fill one benchmark's section; comes back after every contest and table."""
+    from experiments.benchmarks import contest, report
+
+    module = importlib.import_module(MODULES[name])
+    for each in getattr(module, "contests", _nothing)(count, roof):
+        print(f"{each.title} …", file=sys.stderr, flush=True)
+        section["contests"].append(report.plain(contest.run(each, seconds, least=rounds), roof))
+        yield
+    for table in getattr(module, "tables", _nothing)(count, roof):
+        print(table.title, file=sys.stderr, flush=True)
+        section["tables"].append(asdict(table))
+        yield
+
+
+def _nothing(count: int, roof: Any) -> tuple[()]:
+    del count, roof
+    return ()
+
+
+def available() -> list[str]:
+    """The names of the benchmarks whose modules are there."""
+    return [name for name, module in MODULES.items() if importlib.util.find_spec(module) is not None]
+
+
+def _stored(out: Path) -> dict[str, Any]:
+    """Results of earlier runs."""
+    try:
+        return json.loads((out / "benchmarks.json").read_text("utf-8"))["benchmarks"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _write(out: Path, results: dict[str, Any]) -> None:
+    """Both files, under a temporary name first so that a killed run leaves the last whole ones."""
+    from experiments.benchmarks import report
+
+    for name, text in (
+        ("benchmarks.json", json.dumps({"benchmarks": results}, indent=1, ensure_ascii=False) + "\n"),
+        ("benchmarks.md", report.markdown(results)),
+    ):
+        (out / f"{name}.part").write_text(text, "utf-8")
+        (out / f"{name}.part").replace(out / name)
 
 
 def _problem(arguments: Arguments) -> str | None:
     """What is wrong with the arguments, if anything."""
     for name in arguments.name:
-        if name not in NAMES:
-            return f"unknown benchmark {name!r}; benchmarks are {', '.join(NAMES)}"
+        if name not in available():
+            return f"unknown benchmark {name!r}; benchmarks are {', '.join(available())}"
     if not arguments.seconds > 0:
         return f"`--seconds` must be > 0, got {arguments.seconds:g}"
     if arguments.count < 1:
@@ -71,4 +146,6 @@ def _problem(arguments: Arguments) -> str | None:
         (arguments.out / "benchmarks.json").touch()
     except OSError as error:
         return f"`--out` must be a folder that can be written to, got {arguments.out}: {error.strerror}"
+    if arguments.show and not _stored(arguments.out):
+        return f"`--show` must find results in `--out`, got none in {arguments.out}"
     return None

@@ -1,56 +1,74 @@
-"""Random initialisations per second: where are the weights drawn?"""
+"""Random initialisations per second, weights included: peers, and this package in three arithmetics."""
+
+import functools
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
 
-from experiments.benchmarks.contest import Contest
+from experiments.benchmarks import peers
+from experiments.benchmarks.contest import Contest, mean_and_error, same_law
+from experiments.benchmarks.counts import count as counted
 from experiments.benchmarks.machine import Roofline
-from rc_jax import attention, collapse, ensemble, network
+from experiments.benchmarks.shapes import BASE, SEEN, SMALL, Shape, plain
+from rc_jax import collapse, ensemble, network
 
-SPEC = network.StackSpec(attention=attention.AttentionSpec(d_model=64, heads=4), depth=12)
-TOKENS = 32
-
-
-def tokens() -> jax.Array:
-    """The input that every network gets."""
-    return jax.random.normal(jax.random.key(1), (TOKENS, SPEC.attention.d_model))
+LOOP, VMAP, NUMPY = "PyTorch, a loop", "PyTorch, torch.func.vmap", "NumPy and SciPy, a loop"
+PLAIN = "rc_jax, plain: hidden_states(random_layers)"
+EXACT = "rc_jax, exact: log_residuals(random_layers)"
+WIDTH_FREE = "rc_jax, width-free: sample_log_residuals"
 
 
-def normals() -> int:
-    """Gaussian numbers in one initialisation."""
-    return SPEC.depth * 4 * SPEC.attention.d_model**2
+def contests(count: int, machine: Roofline) -> Iterator[Contest]:
+    """At a small shape and at that of BERT-base."""
+    del machine
+    for shape in (SMALL, BASE):
+        yield contest(shape, shape.of(count))
 
 
-def multiplications_and_additions() -> int:
-    """Operations of one forward pass in plain arithmetic: four projections, QKᵀ and PV in every layer."""
-    width = SPEC.attention.d_model
-    return SPEC.depth * (8 * TOKENS * width**2 + 4 * TOKENS**2 * width)
+def ours(shape: Shape) -> dict[str, Callable[[jax.Array], jax.Array]]:
+    """This package's ways to one initialisation's residuals, each a function of a key."""
+    x, spec = shape.input(), shape.spec
+    return {
+        PLAIN: lambda key: plain(network.random_layers(key, spec), x, spec),
+        EXACT: lambda key: collapse.log_residuals(network.random_layers(key, spec), x, spec),
+        WIDTH_FREE: functools.partial(collapse.sample_log_residuals, x=x, spec=spec),
+    }
 
 
-def contests(count: int, machine: Roofline) -> list[Contest]:
-    """The exact log-residuals of `count` networks, in three ways."""
-    x, key = tokens(), jax.random.key(0)
+def theirs(shape: Shape, count: int) -> dict[str, Callable[[], np.ndarray]]:
+    """The peers' ways to `count` initialisations, as sides of a contest."""
+    x, spec = np.asarray(shape.input()), shape.spec
+    sizes = (x, spec.attention.heads, spec.depth, shape.inner, count)
+    ways = {
+        LOOP: lambda: peers.torch_drawn(*sizes),
+        VMAP: lambda: peers.torch_drawn(*sizes, together=shape.together),
+        NUMPY: lambda: peers.numpy_drawn(*sizes),
+    }
+    return {name: lambda way=way: mean_and_error(way()[:, :SEEN]) for name, way in ways.items()}
 
-    def drawn(key: jax.Array) -> jax.Array:
-        return collapse.log_residuals(network.random_layers(key, SPEC), x, SPEC)
 
-    def stored(key: jax.Array) -> jax.Array:
-        return collapse.log_residuals(network.init(key, SPEC), x, SPEC)
+def averaged(fn: Callable[[jax.Array], jax.Array], count: int) -> Callable[[], np.ndarray]:
+    """A side that runs an ensemble of `count`."""
 
-    everything = jax.jit(lambda key: jax.vmap(lambda i: stored(jax.random.fold_in(key, i)))(np.arange(count)).mean(0))
-    return [
-        Contest(
-            title=f"Initialisations, d={SPEC.attention.d_model}, H={SPEC.attention.heads}, L={SPEC.depth}, n={TOKENS}",
-            unit="initialisations/s",
-            work=count,
-            sides={
-                "all weights at once, one vmap": lambda: np.asarray(everything(key)),
-                "ensemble.run, network.init": lambda: ensemble.run(stored, key, count).mean,
-                "ensemble.run, network.random_layers": lambda: ensemble.run(drawn, key, count).mean,
-            },
-            baseline="all weights at once, one vmap",
-            tolerance=1e-4,
-            floor=count * (normals() / machine.normals + multiplications_and_additions() / machine.matmul_flops),
-            note="floor: the normals and the plain forward pass's operations at the machine's best rates",
-        )
-    ]
+    def side() -> np.ndarray:
+        found = ensemble.run(fn, jax.random.key(0), count)
+        return np.stack([found.mean, found.standard_error])[:, :SEEN]
+
+    return side
+
+
+def contest(shape: Shape, count: int) -> Contest:
+    """Peers draw other numbers than we do, so means are compared in standard errors."""
+    mine, key = ours(shape), jax.random.key(0)
+    counts = {name: counted(fn, key) for name, fn in mine.items()}
+    others = theirs(shape, count)
+    return Contest(
+        title=f"Initialisations, {shape.words}",
+        unit="initialisations/s",
+        work=count,
+        sides=others | {name: averaged(fn, count) for name, fn in mine.items()},
+        baseline=LOOP,
+        agree=same_law,
+        counts=counts | dict.fromkeys(others, counts[PLAIN]),
+    )

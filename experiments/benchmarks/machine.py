@@ -3,22 +3,38 @@
 import os
 import platform
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from experiments.benchmarks.counts import Counts
+from rc_jax.special.normals import normals
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Best rates of this machine, per second, in float32."""
+    """Best rates of this machine, per second, in float32, whoever reaches them; `reached_by` says who, rate by rate."""
 
     matmul_flops: float
     normals: float
     exponentials: float
     copied_bytes: float
+    factorising_flops: float = float("nan")
+    reached_by: Mapping[str, str] = field(default_factory=dict)
+
+    def seconds(self, counts: Counts) -> dict[str, float]:
+        """The least time that each kind of operation takes at its best rate, one kind after the other."""
+        rates = {
+            "normals": self.normals,
+            "operations": self.matmul_flops,
+            "exponentials": self.exponentials,
+            "factorising": self.factorising_flops,
+        }
+        return {kind: getattr(counts, kind) / rate if getattr(counts, kind) else 0.0 for kind, rate in rates.items()}
 
 
 def describe() -> str:
@@ -27,8 +43,16 @@ def describe() -> str:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return (
         f"{processor()}, {cores} cores; jax on {len(jax.devices())} x {device.device_kind} ({device.platform}), "
-        f"jax {jax.__version__}, Python {platform.python_version()}"
+        f"jax {jax.__version__}, {_torch()}Python {platform.python_version()}"
     )
+
+
+def _torch() -> str:
+    try:
+        import torch
+    except ImportError:
+        return "no PyTorch, "
+    return f"PyTorch {torch.__version__} on {torch.get_num_threads()} threads, "
 
 
 def processor() -> str:
@@ -42,31 +66,92 @@ def processor() -> str:
 
 
 def roofline(seconds: float = 1.0) -> Roofline:
-    """Measure each rate for about `seconds`: large matrix products, and streams cut to stay in cache."""
-    size, rows, block = 1024, 256, 2**14
+    """Measure every candidate of each rate for about `seconds`; a rate is that of the best."""
+    rates: dict[str, float] = {}
+    reached_by: dict[str, str] = {}
+    for (kind, name), (work, call) in (_of_jax() | _of_others()).items():
+        rate = work / _best(call, seconds)
+        if rate > rates.get(kind, 0.0):
+            rates[kind], reached_by[kind] = rate, name
+    return Roofline(**rates, reached_by=reached_by)
+
+
+Candidates = dict[tuple[str, str], tuple[float, Callable[[], object]]]
+
+
+def _of_jax() -> Candidates:
+    """Large matrix products, streams cut to stay in cache, factorisations of the size of an attention matrix."""
+    size, rows, block, small, many = 2048, 256, 2**14, 128, 32
     square = jnp.ones((size, size))
-    product = jax.jit(lambda a: jnp.matmul(a, a, precision="highest"))
+    tall = jax.random.normal(jax.random.key(0), (many, small, small))
+    definite = tall @ tall.mT + small * jnp.eye(small)
+
     # The sum keeps the numbers from being optimised away and is cheap beside them.
-    normal = jax.jit(
-        lambda key: jax.lax.map(lambda k: jax.random.normal(k, (block,)).sum(), jax.random.split(key, rows))
-    )
-    exponential = jax.jit(lambda x: jax.lax.map(lambda row: jnp.exp(row).sum(), x))
-    copy = jax.jit(lambda x: x + 1)
-    stream, large = jnp.ones((rows, block)), jnp.ones(2**24)
-    return Roofline(
-        matmul_flops=2 * size**3 / _best(lambda: product(square), seconds),
-        normals=rows * block / _best(lambda: normal(jax.random.key(0)), seconds),
-        exponentials=rows * block / _best(lambda: exponential(stream), seconds),
-        copied_bytes=2 * large.nbytes / _best(lambda: copy(large), seconds),
-    )
+    def stream(draw: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+        return jax.jit(lambda xs: jax.lax.map(lambda x: draw(x).sum(), xs))
+
+    def call(program: Callable[[jax.Array], jax.Array], x: jax.Array) -> Callable[[], object]:
+        compiled = jax.jit(program)
+        return lambda: compiled(x).block_until_ready()
+
+    keys, numbers, large = jax.random.split(jax.random.key(0), rows), jnp.ones((rows, block)), jnp.ones(2**24)
+    return {
+        ("matmul_flops", "JAX"): (2 * size**3, call(lambda a: jnp.matmul(a, a, precision="highest"), square)),
+        ("normals", "jax.random.normal"): (
+            rows * block,
+            call(stream(lambda key: jax.random.normal(key, (block,))), keys),
+        ),
+        ("normals", "rc_jax.special.normals"): (rows * block, call(stream(lambda key: normals(key, (block,))), keys)),
+        ("exponentials", "JAX"): (rows * block, call(stream(jnp.exp), numbers)),
+        ("copied_bytes", "JAX"): (2 * large.nbytes, call(lambda x: x + 1, large)),
+        ("factorising_flops", "JAX, QR"): (many * 4 / 3 * small**3, call(lambda a: jnp.linalg.qr(a, mode="r"), tall)),
+        ("factorising_flops", "JAX, Cholesky"): (many / 3 * small**3, call(jnp.linalg.cholesky, definite)),
+    }
 
 
-def _best(call: Callable[[], jax.Array], seconds: float) -> float:
+def _of_others() -> Candidates:
+    """What NumPy, and PyTorch where it is installed, make of the rates that peers depend on."""
+    square = np.ones((2048, 2048), np.float32)
+    found: Candidates = {("matmul_flops", "NumPy"): (2 * 2048**3, lambda: square @ square)}
+    try:
+        import torch
+    except ImportError:
+        return found
+    tensor, numbers, out = torch.ones(2048, 2048), torch.empty(2**18), torch.empty(2**18)
+    return found | {
+        ("matmul_flops", "PyTorch"): (2 * 2048**3, lambda: tensor @ tensor),
+        ("normals", "PyTorch"): (2**18, numbers.normal_),
+        ("exponentials", "PyTorch"): (2**18, lambda: torch.exp(numbers, out=out)),
+    }
+
+
+def peak_mebibytes() -> float:
+    """The most memory that this process has held; NaN where the system does not tell it.
+
+    Not from `getrusage`: Linux lets a new process begin with the peak of the one that started it.
+    """
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return float("nan")
+    lines = (line.split() for line in status.read_text().splitlines())
+    return next(int(words[1]) / 1024 for words in lines if words[0] == "VmHWM:")
+
+
+def memory_bytes() -> float:
+    """Memory that a new array could get; infinity where the system does not tell it."""
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():
+        return float("inf")
+    lines = (line.split() for line in meminfo.read_text().splitlines())
+    return next((1024.0 * int(words[1]) for words in lines if words[0] == "MemAvailable:"), float("inf"))
+
+
+def _best(call: Callable[[], object], seconds: float) -> float:
     """The shortest of many calls: what the machine can do when nothing disturbs it."""
-    call().block_until_ready()
+    call()
     shortest, deadline = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < deadline:
         before = time.perf_counter()
-        call().block_until_ready()
+        call()
         shortest = min(shortest, time.perf_counter() - before)
     return shortest

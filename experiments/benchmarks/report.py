@@ -1,64 +1,156 @@
-"""Results as JSON values and as a Markdown table."""
+"""Results as JSON values, and the Markdown that is made of them alone."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from experiments.benchmarks.contest import Result
+from experiments.benchmarks.machine import Roofline
+
+KINDS = {"normals": "normals", "operations": "matrix products", "exponentials": "exponentials", "factorising": "QR, …"}
+BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
 
 
-def plain(heading: dict[str, Any], results: Sequence[Result]) -> dict[str, Any]:
-    """Everything measured, each single time included."""
+def plain(result: Result, roof: Roofline) -> dict[str, Any]:
+    """One contest, each single time included, with what every unit takes and the least time that this could take."""
+    contest = result.contest
+    sides: dict[str, Any] = {}
+    for name in contest.sides:
+        if name in result.failed:
+            sides[name] = {"failed": result.failed[name]}
+            continue
+        times = result.seconds[name]
+        sides[name] = {
+            "seconds": times.tolist(),
+            "rate_quartiles": result.rate(name).tolist(),
+            "speedup_quartiles": result.speedup(name).tolist(),
+        }
+        if name in contest.counts:
+            least = roof.seconds(contest.counts[name])
+            share = contest.work * sum(least.values()) / float(np.median(times))
+            sides[name] |= {"counts": asdict(contest.counts[name]), "least_seconds": least, "share_of_best": share}
     return {
-        **heading,
-        "contests": [
-            {
-                "title": result.contest.title,
-                "unit": result.contest.unit,
-                "work": result.contest.work,
-                "baseline": result.contest.baseline,
-                "floor_seconds": result.contest.floor,
-                "sides": {
-                    name: {
-                        "seconds": times.tolist(),
-                        "rate_quartiles": result.rate(name).tolist(),
-                        "speedup_quartiles": result.speedup(name).tolist(),
-                    }
-                    for name, times in result.seconds.items()
-                },
-            }
-            for result in results
-        ],
+        "title": contest.title,
+        "unit": contest.unit,
+        "work": contest.work,
+        "baseline": result.baseline,
+        "note": contest.note,
+        "sides": sides,
     }
 
 
-def markdown(heading: dict[str, Any], results: Sequence[Result]) -> str:
-    """The table that docs/benchmarks.md shows: medians, quartiles in brackets."""
+def markdown(results: Mapping[str, Any]) -> str:
+    """The tables that docs/benchmarks.md shows: medians, quartiles in brackets, one section for each benchmark."""
+    lines: list[str] = []
+    heading = None
+    for name, section in results.items():
+        if section["heading"] != heading:
+            heading = section["heading"]
+            lines += [*_heading(heading), ""]
+        lines += [f"### {name}", ""]
+        if section["contests"]:
+            lines += [*_contests(section["contests"]), ""]
+        for table in section["tables"]:
+            lines += [*_table(table), ""]
+        if section.get("failed"):
+            lines += [f"Did not run to its end: {section['failed']}.", ""]
+    return "\n".join(lines)
+
+
+def put_into(page: str, table: str) -> str:
+    """The page with what stands between its two marks replaced.
+
+    Raises:
+        ValueError: the page does not have each mark once, in order.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end) or END in after or BEGIN in rest:
+        raise ValueError(f"`--page` must hold the line {BEGIN} and, after it, {END} once each")
+    return f"{before}{BEGIN}\n\n{table}\n{END}{after}"
+
+
+def _heading(heading: Mapping[str, Any]) -> list[str]:
     roof = heading["roofline"]
-    lines = [
-        f"Machine: {heading['machine']}; {heading['date']}.",
-        "",
-        f"Best rates in the same run, float32: matrix products {roof['matmul_flops'] / 1e9:.0f} GFLOP/s, "
-        f"normals {roof['normals'] / 1e6:.0f} M/s, exponentials {roof['exponentials'] / 1e6:.0f} M/s, "
-        f"copying {roof['copied_bytes'] / 1e9:.1f} GB/s.",
-        "",
-        "| what | how | rate | times faster | of the floor |",
-        "|---|---|---:|---:|---:|",
+    scales = {
+        "matmul_flops": ("matrix products", 1e9, "GFLOP/s"),
+        "normals": ("normals", 1e6, "M/s"),
+        "exponentials": ("exponentials", 1e6, "M/s"),
+        "factorising_flops": ("factorisations", 1e9, "GFLOP/s"),
+        "copied_bytes": ("copying", 1e9, "GB/s"),
+    }
+    rates = [
+        f"{words} {number(roof[key] / scale)} {unit} ({roof['reached_by'].get(key, '?')})"
+        for key, (words, scale, unit) in scales.items()
     ]
-    for result in results:
-        contest = result.contest
-        for number, (name, times) in enumerate(result.seconds.items()):
-            ratio = "1" if name == contest.baseline else _quartiles(result.speedup(name))
-            share = f"{contest.floor / np.median(times):.0%}" if contest.floor else "–"
-            what = f"{contest.title} ({len(times)} rounds)" if number == 0 else ""
-            lines.append(f"| {what} | {name} | {_quartiles(result.rate(name))} {contest.unit} | {ratio} | {share} |")
-    notes = dict.fromkeys(
-        f"{result.contest.title}: {result.contest.note}." for result in results if result.contest.note
-    )
-    return "\n".join([*lines, "", *notes]) + "\n"
+    return [
+        f"Machine: {heading['machine']}; {heading['date']}; load {number(heading['load'])} at the start.",
+        "",
+        f"Best rates in the same run, float32, and who reached them: {', '.join(rates)}.",
+    ]
 
 
-def _quartiles(values: np.ndarray) -> str:
-    low, middle, high = (f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" for value in values)
+def _contests(contests: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = ["| what | how | rate | times faster | of the best possible |", "|---|---|---:|---:|---:|"]
+    for contest in contests:
+        what = contest["title"]
+        for name, side in contest["sides"].items():
+            if "failed" in side:
+                lines.append(f"| {what} | {name} | did not run: {side['failed']} | – | – |")
+            else:
+                if what:
+                    what = f"{what} ({len(side['seconds'])} rounds)"
+                ratio = "1" if name == contest["baseline"] else _quartiles(side["speedup_quartiles"])
+                share = f"{side['share_of_best']:.0%}" if "share_of_best" in side else "–"
+                rate = f"{_quartiles(side['rate_quartiles'])} {contest['unit']}"
+                lines.append(f"| {what} | {name} | {rate} | {ratio} | {share} |")
+            what = ""
+    lines += _budget(contests)
+    notes = [f"{contest['title']}: {contest['note']}." for contest in contests if contest["note"]]
+    return [*lines, *([""] if notes else []), *notes]
+
+
+def _budget(contests: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What stands between a side and the best possible: milliseconds of each kind of operation at its best rate."""
+    rows = []
+    for contest in contests:
+        for name, side in contest["sides"].items():
+            if "least_seconds" not in side:
+                continue
+            least = [1e3 * side["least_seconds"][kind] for kind in KINDS]
+            cells = [*least, sum(least), 1e3 / side["rate_quartiles"][1]]
+            rows.append(f"| {contest['title']}: {name} | {' | '.join(number(cell) for cell in cells)} |")
+    if not rows:
+        return []
+    head = f"| milliseconds of one unit | {' | '.join(KINDS.values())} | together | measured |"
+    return ["", head, "|---|" + "---:|" * (len(KINDS) + 2), *rows]
+
+
+def _table(table: Mapping[str, Any]) -> list[str]:
+    numeric = [all(not isinstance(row[i], str) for row in table["rows"]) for i in range(len(table["columns"]))]
+    return [
+        f"{table['title']}:",
+        "",
+        f"| {' | '.join(table['columns'])} |",
+        "|" + "".join("---:|" if right else "---|" for right in numeric),
+        *(
+            f"| {' | '.join(cell if isinstance(cell, str) else number(cell) for cell in row)} |"
+            for row in table["rows"]
+        ),
+        *(["", f"{table['note']}."] if table["note"] else []),
+    ]
+
+
+def number(value: float) -> str:
+    """Three digits, without an exponent where that can be read."""
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _quartiles(values: Sequence[float]) -> str:
+    low, middle, high = (number(value) for value in values)
     return f"{middle} [{low}, {high}]"

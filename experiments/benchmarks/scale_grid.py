@@ -1,7 +1,7 @@
 """The optimal scale on Su Jianlin's grid n = 40·(1..500): one compiled program against a SciPy loop."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -43,9 +43,14 @@ def loop(objective: Callable[[float, float], float], sizes: np.ndarray, low: flo
     return np.array([best(n) for n in sizes])
 
 
-def compiled(sizes: np.ndarray, dim: int | None) -> tuple[Callable[[], np.ndarray], str]:
+def lambert(sizes: np.ndarray) -> np.ndarray:
+    """α* = √(W₀(n√e/2) − ½) through SciPy, all sizes in one call."""
+    return np.sqrt(special.lambertw(sizes * np.exp(0.5) / 2).real - 0.5)
+
+
+def compiled(find: Callable[[jax.Array], jax.Array], sizes: np.ndarray) -> tuple[Callable[[], np.ndarray], str]:
     """One program for all sizes, and how long its first call took."""
-    program = jax.jit(lambda n: scale.optimal_scale(n, dim))
+    program = jax.jit(find)
 
     def side() -> np.ndarray:
         with jax.enable_x64(True):
@@ -57,26 +62,31 @@ def compiled(sizes: np.ndarray, dim: int | None) -> tuple[Callable[[], np.ndarra
     return side, f"the first call, which compiles, took {wall:.2f} s ({processor:.2f} s of processor time)"
 
 
-def contests(count: int, machine: Roofline) -> list[Contest]:
-    """Gaussian and cosine scores, both sides in double precision; `count` of 500 or more takes the whole grid."""
+def contests(count: int, machine: Roofline) -> Iterator[Contest]:
+    """Gaussian and cosine scores, all in double precision; `count` of 500 or more takes the whole grid."""
+    del machine
     sizes = 40.0 * np.arange(1, min(count, 500) + 1)
-
-    programs = {dim: compiled(sizes, dim) for dim in (None, DIM)}
-    return [
-        Contest(
+    loops = "SciPy: a loop over minimize_scalar"
+    for words, dim, objective, bounds in (
+        ("Gaussian scores", None, gaussian_objective, (0.1, 10.0)),
+        (f"cosine scores, d={DIM}", DIM, cosine_objective, (1.0, 100.0)),
+    ):
+        program, note = compiled(lambda n, dim=dim: scale.optimal_scale(n, dim), sizes)
+        sides = {
+            loops: lambda f=objective, b=bounds: loop(f, sizes, *b),
+            "rc_jax.scale.optimal_scale, compiled": program,
+        }
+        if dim is None:
+            sides |= {
+                "SciPy: Lambert W, one call": lambda: lambert(sizes),
+                "rc_jax.scale.optimal_scale_exact, compiled": compiled(scale.optimal_scale_exact, sizes)[0],
+            }
+        yield Contest(
             title=f"Optimal scale, {words}, n = 40·(1..{len(sizes)})",
             unit="optima/s",
             work=len(sizes),
-            sides={
-                "SciPy: a loop over minimize_scalar": lambda f=objective, b=bounds: loop(f, sizes, *b),
-                "rc_jax.scale.optimal_scale, compiled": programs[dim][0],
-            },
-            baseline="SciPy: a loop over minimize_scalar",
+            sides=sides,
+            baseline=loops,
             tolerance=1e-6,
-            note=programs[dim][1],
+            note=f"optimal_scale: {note}",
         )
-        for words, dim, objective, bounds in (
-            ("Gaussian scores", None, gaussian_objective, (0.1, 10.0)),
-            (f"cosine scores, d={DIM}", DIM, cosine_objective, (1.0, 100.0)),
-        )
-    ]

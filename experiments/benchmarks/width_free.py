@@ -1,70 +1,94 @@
-"""Collapse at any width: in coordinates against drawing every weight, and the shape of GPT-3."""
+"""Collapse at any width: this package in coordinates, peers who draw every weight, and the shape of GPT-3."""
 
-import functools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
 
-from experiments.benchmarks.contest import Contest
-from experiments.benchmarks.machine import Roofline
-from rc_jax import attention, collapse, ensemble, network
+from experiments.benchmarks.contest import Contest, same_law
+from experiments.benchmarks.initialisations import PLAIN, WIDTH_FREE, averaged, ours, theirs
+from experiments.benchmarks.machine import Roofline, peak_mebibytes
+from experiments.benchmarks.shapes import Shape
+from experiments.benchmarks.table import Table
+from rc_jax import attention, collapse, network
 
-TOKENS = 32
-SPEC = network.StackSpec(attention=attention.AttentionSpec(d_model=512, heads=8), depth=12)
+WIDTHS = (256, 768, 3072, 12_288)
+HEADS, HEAD_WIDTH, TOKENS, DEPTH = 12, 64, 128, 12
 LARGE_TOKENS, LARGE_DEPTH = 128, 96
 LARGE = attention.AttentionSpec(d_model=12_288, heads=96)
-AGREED = 2  # depths compared: equal in law, so their means agree to a standard error
 
 
-def contests(count: int, machine: Roofline) -> list[Contest]:
-    """One width where both ways can be taken; twelve layers of the shape of GPT-3, for which there is one."""
+def contests(count: int, machine: Roofline) -> Iterator[Contest]:
+    """At one width after the other beside peers; then all widths against each other, in coordinates."""
     del machine
-    draws = max(16, count // 16)
-    x = jax.random.normal(jax.random.key(1), (TOKENS, SPEC.attention.d_model))
+    widths = WIDTHS if count >= 128 else WIDTHS[:2]
+    for width in widths:
+        yield against_peers(shape(width), max(2, count // 128))
+    yield flat(widths, max(2, count // 64))
 
-    def drawn(key: jax.Array) -> jax.Array:
-        return collapse.log_residuals(network.random_layers(key, SPEC), x, SPEC)
 
-    def side(sample: Callable[[jax.Array], jax.Array]) -> Callable[[], np.ndarray]:
-        return lambda: ensemble.run(sample, jax.random.key(0), draws).mean[:AGREED]
+def shape(width: int) -> Shape:
+    """H·d_head is the same at every width; peers run 256 networks together, as at any other shape, while they fit."""
+    layer = attention.AttentionSpec(d_model=width, heads=HEADS, d_head=HEAD_WIDTH)
+    return Shape(f"d={width:,}", network.StackSpec(attention=layer, depth=DEPTH), TOKENS, share=1.0, together=256)
 
-    twelve = network.StackSpec(attention=LARGE, depth=12)
-    wide = jax.random.normal(jax.random.key(1), (LARGE_TOKENS, LARGE.d_model))
-    return [
-        Contest(
-            title=f"Collapse at d={SPEC.attention.d_model}, H={SPEC.attention.heads}, L={SPEC.depth}, n={TOKENS}",
-            unit="initialisations/s",
-            work=draws,
-            sides={
-                "weights drawn: log_residuals": side(drawn),
-                "in coordinates: sample_log_residuals": side(
-                    functools.partial(collapse.sample_log_residuals, x=x, spec=SPEC)
-                ),
-            },
-            baseline="weights drawn: log_residuals",
-            tolerance=0.03,
+
+def against_peers(each: Shape, count: int) -> Contest:
+    """Equal in law, so means are compared in standard errors."""
+    mine = ours(each)
+    others = theirs(each, count)
+    return Contest(
+        title=f"Width {each.words}",
+        unit="initialisations/s",
+        work=count,
+        sides=others | {name: averaged(mine[name], count) for name in (PLAIN, WIDTH_FREE)},
+        baseline=next(iter(others)),
+        agree=same_law,
+    )
+
+
+def flat(widths: tuple[int, ...], count: int) -> Contest:
+    """Tokens with normal entries, over √d, have the same law at all widths but for terms of order n/d.
+
+    So nothing more is asked of the widths than to agree to a nat.
+    """
+
+    def side(width: int) -> Callable[[], np.ndarray]:
+        run = averaged(ours(shape(width))[WIDTH_FREE], count)
+        return lambda: run()[0] - np.log(width) / 2
+
+    return Contest(
+        title=f"Cost free of width (H·d_head={HEADS * HEAD_WIDTH}, L={DEPTH}, n={TOKENS}), {WIDTH_FREE}",
+        unit="initialisations/s",
+        work=count,
+        sides={f"d={width:,}": side(width) for width in widths},
+        baseline=f"d={widths[0]:,}",
+        agree=lambda found, expected: np.testing.assert_allclose(found, expected, atol=1.0),
+        note="'times faster' than the narrowest is 1 where the cost is free of width",
+    )
+
+
+def tables(count: int, machine: Roofline) -> Iterator[Table]:
+    """The shape of GPT-3, all layers with skips, in a process of its own."""
+    del machine
+    if count < 128:
+        return
+    found = fresh()
+    rest = found["peak"], found["peak"] - found["before"], found["load"]
+    yield Table(
+        title=f"GPT-3's shape, d={LARGE.d_model:,}, H={LARGE.heads}, L={LARGE_DEPTH} with skips, n={LARGE_TOKENS}, "
+        "one initialisation in a new process",
+        columns=("call", "seconds", "processor seconds", "peak MiB", "MiB above the process with its input", "load"),
+        rows=tuple(
+            (words, found[call], found[f"{call}_processor"], *rest)
+            for call, words in (("first", "first, compilation included"), ("second", "second"))
         ),
-        Contest(
-            title=f"Collapse at d={LARGE.d_model}, H={LARGE.heads}, L={twelve.depth}, n={LARGE_TOKENS}",
-            unit="layers/s",
-            work=twelve.depth,
-            sides={
-                "in coordinates: sample_log_residuals": lambda: np.asarray(
-                    collapse.sample_log_residuals(jax.random.key(0), wide, twelve)
-                )
-            },
-            baseline="in coordinates: sample_log_residuals",
-            tolerance=1e-6,
-            note=_in_words(fresh()),
-        ),
-    ]
+    )
 
 
 def fresh() -> dict[str, float]:
@@ -84,27 +108,6 @@ def measure() -> dict[str, float]:
         found |= {call: time.perf_counter() - wall, f"{call}_processor": time.process_time() - processor}
         assert np.all(np.isfinite(logs))
     return found | {"peak": peak_mebibytes()}
-
-
-def peak_mebibytes() -> float:
-    """The most memory that this process has held; NaN where the system does not tell it.
-
-    Not from `getrusage`: Linux lets a new process begin with the peak of the one that started it.
-    """
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return float("nan")
-    lines = (line.split() for line in status.read_text().splitlines())
-    return next(int(words[1]) / 1024 for words in lines if words[0] == "VmHWM:")
-
-
-def _in_words(found: dict[str, float]) -> str:
-    return (
-        f"all {LARGE_DEPTH} layers with skips in a new process: {found['first']:.1f} s with compilation "
-        f"({found['first_processor']:.1f} s of processor time), then {found['second']:.1f} s "
-        f"({found['second_processor']:.1f} s) an initialisation; peak {found['peak']:.0f} MiB, "
-        f"{found['peak'] - found['before']:.0f} MiB above the process with its input; load {found['load']:.1f}"
-    )
 
 
 if __name__ == "__main__":

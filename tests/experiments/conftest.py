@@ -101,3 +101,17 @@ def figures(tmp_path, monkeypatch):
     yield made
     for module in [each for each in sys.modules if each.startswith(made.package)]:
         del sys.modules[module]
+
+
+@pytest.fixture
+def one_thread():
+    """PyTorch on one thread: small matrices need no second, and where others work too, waiting for it takes long."""
+    try:
+        import torch
+    except ImportError:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

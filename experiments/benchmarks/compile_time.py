@@ -1,0 +1,46 @@
+"""Compile time in depth: a network is one loop over its layers, so a deep one compiles like a shallow one."""
+
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.benchmarks.contest import Contest
+from experiments.benchmarks.machine import Roofline
+from rc_jax import attention, collapse, network
+
+DEPTHS = (12, 48, 192)
+TOKENS, LAYER = 32, attention.AttentionSpec(d_model=64, heads=4)
+
+
+def contests(count: int, machine: Roofline) -> Iterator[Contest]:
+    """The plain forward pass, exact residuals and width-free ones, each traced and compiled anew at every call."""
+    del count, machine
+    ways: dict[str, Callable[[network.StackSpec], Callable[[jax.Array, jax.Array], jax.Array]]] = {
+        "network.apply": lambda spec: lambda key, x: network.apply(network.random_layers(key, spec), x, spec),
+        "log_residuals": lambda spec: lambda key, x: collapse.log_residuals(network.random_layers(key, spec), x, spec),
+        "sample_log_residuals": lambda spec: lambda key, x: collapse.sample_log_residuals(key, x, spec),
+    }
+    for name, way in ways.items():
+        yield Contest(
+            title=f"Compiling {name} (d={LAYER.d_model}, H={LAYER.heads}, n={TOKENS})",
+            unit="programs/s",
+            work=1,
+            sides={f"L={depth}": compiling(way, depth) for depth in DEPTHS},
+            baseline=f"L={DEPTHS[0]}",
+            note="'times faster' than the shallowest is 1 where compile time is flat in depth",
+        )
+
+
+def compiling(way: Callable[[network.StackSpec], Callable[..., jax.Array]], depth: int) -> Callable[[], np.ndarray]:
+    """A side that forgets all programs, then traces and compiles one; what it returns says that there is a program."""
+    spec = network.StackSpec(attention=LAYER, depth=depth)
+    x = jnp.ones((TOKENS, LAYER.d_model))
+
+    def side() -> np.ndarray:
+        jax.clear_caches()
+        program = jax.jit(way(spec)).lower(jax.random.key(0), x).compile()
+        return np.array(program.as_text() != "")
+
+    return side

@@ -1,0 +1,80 @@
+"""What a computation takes, counted from its program: the operations that each have a best rate of their own.
+
+Counted in the jaxpr, so before any compiler has had its say. The body of a scan counts as often as it runs; the body
+of a loop of unknown length, such as that of a rejection sampler, once; of branches, the dearest.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import jax
+
+EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic"})
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Normal numbers, operations of matrix products, exponentials and logarithms, operations of QR and so on."""
+
+    normals: float = 0.0
+    operations: float = 0.0
+    exponentials: float = 0.0
+    factorising: float = 0.0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def __mul__(self, times: float) -> "Counts":
+        return Counts(*(times * each for each in astuple(self)))
+
+
+def count(fn: Callable, *arguments: Any) -> Counts:
+    """What one call of a JAX function takes."""
+    return _of_jaxpr(jax.make_jaxpr(fn)(*arguments).jaxpr)
+
+
+def _of_jaxpr(jaxpr: Any) -> Counts:
+    return sum((_of_equation(equation) for equation in jaxpr.eqns), Counts())
+
+
+def _of_equation(equation: Any) -> Counts:
+    name, shape = equation.primitive.name, equation.outvars[0].aval.shape if equation.outvars else ()
+    if name == "cond":
+        return max((_of_jaxpr(branch.jaxpr) for branch in equation.params["branches"]), key=lambda c: sum(astuple(c)))
+    inner = [held for value in equation.params.values() for held in _jaxprs(value)]
+    if inner:
+        times = equation.params.get("length", 1) if name == "scan" else 1
+        return sum((_of_jaxpr(each) for each in inner), Counts()) * times
+    size = math.prod(shape)
+    if name == "erf_inv":  # the last step of every normal number
+        return Counts(normals=size)
+    if name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        return Counts(operations=2 * size * math.prod(equation.invars[0].aval.shape[axis] for axis in contracted))
+    if name in EXPONENTIALS:
+        return Counts(exponentials=size)
+    return Counts(factorising=_factorising(name, equation))
+
+
+def _jaxprs(value: Any) -> list[Any]:
+    """The programs that a parameter of an equation holds."""
+    if hasattr(value, "eqns"):
+        return [value]
+    if hasattr(value, "jaxpr"):
+        return [value.jaxpr]
+    return [held for each in value for held in _jaxprs(each)] if isinstance(value, tuple | list) else []
+
+
+def _factorising(name: str, equation: Any) -> float:
+    """Multiplications and additions of the textbook algorithms (Golub and Van Loan), by the operand's last two axes."""
+    if name not in ("geqrf", "qr", "householder_product", "cholesky", "triangular_solve"):
+        return 0.0
+    *batch, rows, columns = equation.invars[0].aval.shape
+    low, times = min(rows, columns), math.prod(batch)
+    if name == "cholesky":
+        return times * rows**3 / 3
+    if name == "triangular_solve":
+        return times * rows * math.prod(equation.invars[1].aval.shape[-2:])
+    return times * 2 * low**2 * (max(rows, columns) - low / 3)

@@ -1,0 +1,70 @@
+"""The networks that benchmarks run on, the input that all of them get, and the ways of computing on them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rc_jax import attention, network
+
+SEEN = 3  # depths at which float32 still sees the residual in plain arithmetic: before the first layer and after two
+
+
+@dataclass(frozen=True)
+class Shape:
+    """`spec` on `tokens` tokens; `share` of a benchmark's count is run of it; peers batch `together`."""
+
+    name: str
+    spec: network.StackSpec
+    tokens: int
+    share: float
+    together: int
+
+    @property
+    def words(self) -> str:
+        """For titles."""
+        layer = self.spec.attention
+        return f"{self.name} (d={layer.d_model}, H={layer.heads}, L={self.spec.depth}, n={self.tokens})"
+
+    @property
+    def inner(self) -> int:
+        """The width of all heads together."""
+        return self.spec.attention.heads * self.spec.attention.head_width
+
+    def input(self) -> jax.Array:
+        """The tokens that every network gets."""
+        return jax.random.normal(jax.random.key(1), (self.tokens, self.spec.attention.d_model))
+
+    def of(self, count: int, least: int = 2) -> int:
+        """How many networks make one call."""
+        return max(least, int(self.share * count))
+
+
+def _stack(d_model: int, heads: int) -> network.StackSpec:
+    return network.StackSpec(attention=attention.AttentionSpec(d_model=d_model, heads=heads), depth=12)
+
+
+SMALL = Shape("small", _stack(64, 4), tokens=32, share=1.0, together=256)
+BASE = Shape("base", _stack(768, 12), tokens=128, share=1 / 64, together=4)
+
+
+def plain(params: network.Layers, x: jax.Array, spec: network.StackSpec) -> jax.Array:
+    """The logarithms of ‖X − mean(X)‖_F before the first layer and after each; noise from the third on."""
+    states = network.hidden_states(params, x, spec)
+    return jnp.log(jnp.linalg.norm(states - states.mean(axis=1, keepdims=True), axis=(1, 2)))
+
+
+def networks(shape: Shape, count: int) -> network.LayerParams:
+    """So many networks' weights."""
+    draw = jax.jit(jax.vmap(lambda key: network.init(key, shape.spec)))
+    return draw(jax.random.split(jax.random.key(0), count))
+
+
+def each_of(
+    measure: Callable[[network.LayerParams], jax.Array], weights: network.LayerParams, batch: int
+) -> Callable[[], np.ndarray]:
+    """A side that measures networks whose weights are given, `batch` at a time."""
+    mapped = jax.jit(lambda weights: jax.lax.map(measure, weights, batch_size=batch))
+    return lambda: np.asarray(mapped(weights))[:, :SEEN]
