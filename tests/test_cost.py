@@ -1,0 +1,129 @@
+"""What is computed, counted: operations, bytes, the size of programs and how many are compiled. No clock."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from rc_jax import attention, collapse, ensemble, network, scale
+
+TOKENS = 8
+COMPILED = "/jax/core/compile/backend_compile_duration"
+TRACED = "/jax/core/compile/jaxpr_trace_duration"
+
+
+@functools.cache
+def stack(depth=3, d_model=16):
+    return network.StackSpec(attention=attention.AttentionSpec(d_model=d_model, heads=2, d_head=8), depth=depth)
+
+
+def weights(spec):
+    return jax.eval_shape(lambda key: network.init(key, spec), jax.random.key(0))
+
+
+def drawn(key, spec):
+    return network.random_layers(key, spec)
+
+
+KEY = jax.eval_shape(lambda: jax.random.key(0))
+# Every kernel that runs over layers: (function of the network, tokens and specification; whether weights are given).
+KERNELS = {
+    "apply": (network.apply, True),
+    "apply, drawn": (lambda key, x, spec: network.apply(drawn(key, spec), x, spec), False),
+    "hidden_states": (network.hidden_states, True),
+    "log_residuals": (collapse.log_residuals, True),
+    "log_residuals, drawn": (lambda key, x, spec: collapse.log_residuals(drawn(key, spec), x, spec), False),
+    "sample_log_residuals": (collapse.sample_log_residuals, False),
+}
+
+
+@functools.cache
+def lowered(name, depth=12, d_model=16, coordinates=16):
+    kernel, given = KERNELS[name]
+    spec = stack(depth, d_model)
+    x = jax.ShapeDtypeStruct((TOKENS, coordinates), jnp.float32)
+    return jax.jit(lambda first, x: kernel(first, x, spec)).lower(weights(spec) if given else KEY, x)
+
+
+def operations(name, **sizes):
+    """Of one layer and what surrounds it: XLA counts the body of a loop once."""
+    return lowered(name, **sizes).cost_analysis()["flops"]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_deeper_network_is_the_same_program(name):
+    shallow, deep = (lowered(name, depth=depth) for depth in (12, 192))
+    assert deep.as_text().count("\n") == shallow.as_text().count("\n")
+    assert operations(name, depth=192) <= 1.1 * operations(name, depth=12)
+
+
+def test_plain_layers_take_the_operations_of_the_formula():
+    # beside them: a comparison and an addition of the loop's counter
+    assert 0 <= operations("apply") - attention.operations(tokens=TOKENS, d_model=16, heads=2) <= 4
+
+
+@pytest.mark.parametrize(
+    ("name", "plain", "most"), [("log_residuals", "apply", 7.0), ("log_residuals, drawn", "apply, drawn", 4.0)]
+)
+def test_exact_arithmetic_takes_a_few_times_the_operations(name, plain, most):
+    assert operations(plain) < operations(name) < most * operations(plain)
+
+
+def test_collapse_at_any_width_takes_the_same_operations_and_bytes():
+    narrow, wide = (lowered("sample_log_residuals", d_model=d).cost_analysis() for d in (16, 12_288))
+    assert wide["flops"] == narrow["flops"]
+    assert wide["bytes accessed"] == narrow["bytes accessed"]
+
+
+def test_compiled_layers_touch_their_weights_a_few_times_and_keep_nothing():
+    shallow, deep = (lowered("apply", depth=depth, d_model=64, coordinates=64).compile() for depth in (3, 48))
+    layer = 4 * 64 * 16 * 4  # bytes of one layer's weights
+    touched = deep.cost_analysis()["bytes accessed"]
+    assert layer < touched < 12 * layer
+    assert touched <= 1.01 * shallow.cost_analysis()["bytes accessed"]
+    assert deep.memory_analysis().temp_size_in_bytes == shallow.memory_analysis().temp_size_in_bytes
+
+
+@pytest.fixture
+def events():
+    """How often something was compiled or traced while the test ran."""
+    seen, listening = {COMPILED: 0, TRACED: 0}, True
+
+    def listen(event, duration, **about):
+        del duration, about
+        if listening and event in seen:
+            seen[event] += 1
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield seen
+    listening = False
+
+
+SPEC = stack()
+PARAMS = network.init(jax.random.key(0), SPEC)
+TOKEN_VALUES = jnp.ones((TOKENS, 16))
+
+
+def one_number(key):
+    return jax.random.normal(key)
+
+
+AGAIN = {
+    "apply": lambda v: network.apply(PARAMS, v * TOKEN_VALUES, SPEC, scale=v),
+    "hidden_states": lambda v: network.hidden_states(PARAMS, v * TOKEN_VALUES, SPEC, scale=v),
+    "init": lambda v: network.init(jax.random.key(int(v)), SPEC, gain=v),
+    "log_residuals": lambda v: collapse.log_residuals(PARAMS, v * TOKEN_VALUES, SPEC, scale=v),
+    "optimal_scale": lambda v: scale.optimal_scale(v * 10.0),
+    "ensemble": lambda v: ensemble.run(one_number, jax.random.key(0), 3 * int(v) + 200, batch_size=4),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_other_numbers_neither_trace_nor_compile_again(name, events):
+    AGAIN[name](2.0)
+    first = dict(events)
+    AGAIN[name](3.0)
+    assert events == first
+    jax.jit(lambda v: v + 1)(2.0)
+    assert events[COMPILED] > first[COMPILED] and events[TRACED] > first[TRACED], "the listener hears nothing"

@@ -1,0 +1,173 @@
+"""What tests/test_house.py leaves out of its list of kernels: every other public function lowers for every platform."""
+
+import inspect
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from rc_jax import attention, collapse, network, scale, sparsity, special
+from rc_jax.attention import masks
+from rc_jax.collapse import audit
+
+SPEC = attention.AttentionSpec(d_model=8, heads=2)
+STACK = network.StackSpec(attention=SPEC, depth=3)
+ROOMS = (attention, network, collapse, scale, sparsity, special, audit)
+
+
+def key():
+    return jax.random.key(0)
+
+
+def network_of(spec=STACK):
+    return network.random_layers(key(), spec)
+
+
+GROUPS = {
+    "attention": lambda x, n: (
+        attention.scores(attention.init(key(), SPEC), x, SPEC),
+        attention.attention_weights(attention.init(key(), SPEC), x, SPEC, mask=masks.random(key(), 4, 0.5)),
+        attention.average_pool(4, 2),
+    ),
+    "networks": lambda x, n: (
+        network.hidden_states(network.scale_branches(network.init(key(), STACK), n[0]), x, STACK),
+        network.scan_layers(lambda carry, layer: (carry, None), x, network_of(), STACK),
+    ),
+    "width-free": lambda x, n: collapse.sample_log_residuals(key(), x, STACK, gain=n[0]),
+    "norms": lambda x, n: (collapse.effective_rank(x), collapse.frobenius(x), collapse.norm_1inf(x)),
+    "bounds": lambda x, n: (
+        collapse.depth_bound(network_of(), x, STACK),
+        collapse.layer_bound(network_of(), x, STACK),
+        collapse.measured_gamma(network_of(), x, STACK),
+    ),
+    "tanh bounds": lambda x, n: (
+        collapse.tanh_bound(network_of(), x, STACK),
+        collapse.tanh_depth_bound(network_of(), x, STACK),
+        collapse.tanh_layer_bound(network_of(), x, STACK),
+    ),
+    "audit": lambda x, n: (
+        audit.depth(network_of(), x, STACK),
+        audit.layer(network_of(), x, STACK),
+        audit.tanh_depth(network_of(), x, STACK),
+        audit.tanh_layer(network_of(), x, STACK),
+        audit.gamma_cap(jnp.eye(8), x),
+        audit.lemma_lower(x[:, :4], x[:, 4:]),
+        audit.lemma_upper(x[:, :4], x[:, 4:]),
+        audit.mixture(jax.nn.softmax(x[0, :4]), jax.nn.softmax(x[1, :4]), x),
+        audit.norm_step(jax.nn.softmax(x[0, :4]), x[:, :4], x),
+        audit.published_step(x[:, :4], x[:, 4:], x),
+        audit.repaired_step(x[:, :4], x[:, 4:], x),
+        audit.score_oscillation(jnp.eye(8), x),
+        audit.split(jnp.eye(8), x),
+        audit.total_variation(x[0], x[1]),
+    ),
+    "Gaussian logits": lambda x, n: (
+        collapse.gaussian_first_singular_value(n, 64),
+        collapse.gaussian_largest_weight(n, 64),
+        collapse.gaussian_second_singular_value(n, 64),
+        collapse.gaussian_spiked_singular_value(n, 64),
+        collapse.gaussian_squared_norm(n),
+        collapse.gaussian_stable_rank(n, 64),
+        collapse.layer_second_singular_value(n, 64, 64),
+        collapse.uniform_correlation(0.5, 0.1, n),
+        collapse.uniform_correlation_limit(0.5, n),
+        collapse.random_energy_entropy(n),
+        collapse.random_energy_participation(n),
+    ),
+    "paths": lambda x, n: (
+        collapse.path_length_sums(network_of(), x, STACK),
+        collapse.path_shares(network_of(), x, STACK),
+        collapse.path_log_sizes(network_of(), x, STACK, jnp.zeros((2, 3), int)),
+        collapse.path_reruns(network_of(), x, STACK, jnp.zeros((2, 3), int)),
+        collapse.sample_path_log_residuals(key(), network_of(), x, STACK, 3, 2),
+        collapse.product_log_residuals(jnp.ones((3, 4, 4)), x),
+    ),
+    "gradients of weights": lambda x, n: collapse.log_weight_gradients(network_of(), x, STACK, jnp.ones_like(x)),
+    "scales": lambda x, n: (
+        scale.annealed_entropy(n, 64, 16),
+        scale.annealed_objective(n, 64, 16),
+        scale.annealed_power_gradient(n),
+        scale.annealed_renyi_entropy(n, 64, 16),
+        scale.critical_gamma(0.5, n),
+        scale.decoder_loss(n, 8),
+        scale.effective_keys(n),
+        scale.entropy_loss_per_dimension(n),
+        scale.equicorrelated_gradient(n, 0.5, 64),
+        scale.equicorrelated_optimal_gamma(0.5, n),
+        scale.equicorrelated_weight(n, 0.5, 64),
+        scale.fixed_entropy_scale(n, 0.5),
+        scale.log_concentration(n, 16),
+        scale.scale_loss(n, 64),
+        scale.similarity_limit(n, 0.5),
+        scale.transition_width(0.5, n),
+    ),
+    "fits of scales": lambda x, n: (
+        scale.fit_coefficient(n, n, "sqrt_log"),
+        scale.relative_residual(n, n, "sqrt_log"),
+        scale.optimize_scale(n),
+        scale.per_sample_optimum(x),
+        scale.shared_query_objective(n, 64, 16),
+        scale.shared_query_optimum(n, 64),
+    ),
+    "Jacobians": lambda x, n: (
+        scale.jacobian_frobenius_norm(x, n[0]),
+        scale.jacobian_largest_entry(x, n[0]),
+        scale.jacobian_trace(x, n[0]),
+        scale.log_gradient_norm(x, n[0]),
+        scale.power_gradient_norm(x),
+    ),
+    "sampled scales": lambda x, n: (
+        scale.sample_scales(key(), 8, samples=4),
+        scale.scale_tail(key(), n[0], 8, samples=4),
+        scale.typical_objective(key(), n, 8, samples=4),
+        scale.typical_optimum(key(), 8, samples=4),
+    ),
+    "sparsity": lambda x, n: (
+        sparsity.entropy_sparsity(x),
+        sparsity.exponential(n),
+        sparsity.from_moments(n, n),
+        sparsity.hoyer(x),
+        sparsity.log_relu_squared(-n, n),
+        sparsity.nonnegative_linear(x, jnp.ones(8), jnp.eye(8)),
+        sparsity.nonnegative_linear_iid(x, 0.5, 0.2),
+        sparsity.norm_ratio(x),
+        sparsity.random_projections(key(), 4, 8),
+        sparsity.sparsity(x),
+        sparsity.top_share_uniform(1 / n),
+    ),
+    "special": lambda x, n: (
+        special.bessel_ratio(1.5, n),
+        special.hyp0f1_ratio(2.5, n),
+        special.lambert_w0_exp(n),
+        special.log_bessel_ie(1.5, n),
+        special.normals(key(), (5,)),
+    ),
+}
+# Plain Python on plain numbers, or descriptions of layers and kernels.
+ON_THE_HOST = {
+    "convolution_layer", "convolution_tokens", "message_passing_layer",
+    "layer_costs", "multiplications", "operations",
+    "path_counts", "cosine_power", "power", "taylor_zero", "locate_kinks",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_group_lowers_for_cpu_cuda_and_tpu(name):
+    shapes = jax.ShapeDtypeStruct((4, 8), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32)
+    exported = jax.export.export(jax.jit(GROUPS[name]), platforms=("cpu", "cuda", "tpu"))(*shapes)
+    assert set(exported.platforms) == {"cpu", "cuda", "tpu"}
+
+
+def test_no_public_function_is_forgotten():
+    here = pathlib.Path(__file__)
+    sources = here.read_text() + (here.parent / "test_house.py").read_text()
+    missing = [
+        f"{room.__name__}.{name}"
+        for room in ROOMS
+        for name in room.__all__
+        if inspect.isfunction(getattr(room, name))
+        and name not in ON_THE_HOST
+        and f"{room.__name__.rsplit('.', 1)[-1]}.{name}(" not in sources
+    ]
+    assert not missing
