@@ -53,6 +53,12 @@ def claim(folder: Path, stem: str) -> IO[str] | None:
     return _lock.hold(folder / "data" / f".{stem}.claim")
 
 
+def forget_claims(folder: Path) -> None:
+    """Remove the locked files, once nobody is at anything."""
+    for path in (folder / "data").glob(".*.claim"):
+        path.unlink(missing_ok=True)
+
+
 @contextmanager
 def helper(run: Any, names: Sequence[str], registry: Registry, package: str) -> Iterator[Helper]:
     """Start the process where there is enough for it to do; it ends with the block, however that ends."""
@@ -69,8 +75,7 @@ def helper(run: Any, names: Sequence[str], registry: Registry, package: str) -> 
         yield started
     finally:
         started.stop()
-        for path in (run.folder / "data").glob(".*.claim"):
-            path.unlink(missing_ok=True)
+        forget_claims(run.folder)
 
 
 def _two_can_work() -> bool:
@@ -92,7 +97,7 @@ def work(package: str, names: Sequence[str], options: dict[str, Any]) -> None:
     from experiments.figure import load
     from experiments.runner import Run, obtain
 
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     run = Run(Path(options["out"]), options["preset"], options["seed"], checkpoints=tuple(options["checkpoints"]))
     for name in names:
         figure = load(name, package)
@@ -109,7 +114,7 @@ def work(package: str, names: Sequence[str], options: dict[str, Any]) -> None:
             held.close()
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """End this process when the run that started it has gone without a word."""
     while os.getppid() == parent:
         time.sleep(1)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from experiments.figure import Registry
     from experiments.record import Entry
     from experiments.runner import Run
+    from experiments.team import Team
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,16 @@ class Arguments:
     """A trained model to draw figures of, once for each; without names, only the figures that read one are made."""
     replot: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Draw and judge again from stored results; compute nothing."""
+    distributed: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Share the work with other processes, each given the same command by a launcher (Slurm, Open MPI, a TPU pod)."""
+    coordinator: Annotated[str, tyro.conf.arg(metavar="HOST:PORT")] = ""
+    """Without a launcher: where process 0 listens; give --processes and --process too."""
+    processes: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Without a launcher: how many processes there are."""
+    process: Annotated[int, tyro.conf.arg(metavar="I")] = -1
+    """Without a launcher: which of them this is, from 0."""
+    patience: Annotated[int, tyro.conf.arg(metavar="SECONDS")] = 100
+    """How long another process may be silent before it counts as dead."""
     list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """List the figures with the minutes each preset takes on two cores, and stop."""
 
@@ -55,7 +66,14 @@ def main(argv: Sequence[str] | None = None, package: str = "experiments.figures"
             stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
     arguments = tyro.cli(Arguments, prog="python -m experiments", args=argv)
     try:
-        return _list(package) if arguments.list else _run(arguments, package)
+        if arguments.list:
+            return _list(package)
+        check(arguments, package)
+        if arguments.distributed:
+            from experiments import distributed
+
+            return distributed.supervise(package, sys.argv[1:] if argv is None else argv)
+        return run(arguments, package)
     except Usage as error:
         print(f"experiments: error: {error}", file=sys.stderr)
         return 2
@@ -73,31 +91,31 @@ def _list(package: str) -> int:
     return 0
 
 
-def _run(arguments: Arguments, package: str) -> int:
-    check(arguments, package)
+def run(arguments: Arguments, package: str, team: "type[Team] | None" = None) -> int:
+    """Make the figures and return the exit status; arguments have been checked."""
     from experiments import figure, terminal
     from experiments.runner import Run, make_all
 
     registry = figure.discover(package, arguments.preset)
-    run = Run(arguments.out, arguments.preset, arguments.seed, arguments.replot, arguments.checkpoint)
-    names = chosen(run, arguments.name, registry)
-    if run.replot:
-        names = replottable(run, names, registry, strict=bool(arguments.name))
+    choices = Run(arguments.out, arguments.preset, arguments.seed, arguments.replot, arguments.checkpoint)
+    names = chosen(choices, arguments.name, registry)
+    if choices.replot:
+        names = replottable(choices, names, registry, strict=bool(arguments.name))
     made: list[Entry] = []
     stopped = 0
     previous = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        for entry in make_all(run, names, registry, package):
+        for entry in make_all(choices, names, registry, package, team and team(choices.folder)):
             made.append(entry)
     except Stopped as stop:
         stopped = stop.number
     except OSError as error:
-        print(f"experiments: error: cannot write to {run.folder}: {error.strerror or error}", file=sys.stderr)
+        print(f"experiments: error: cannot write to {choices.folder}: {error.strerror or error}", file=sys.stderr)
         return 1
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    print(terminal.summary(run, made, total=len(names), stopped=bool(stopped)))
+    print(terminal.summary(choices, made, total=len(names), stopped=bool(stopped)))
     if stopped:
         return 128 + stopped
     return 1 if any(entry.status == "failed" for entry in made) else 0
@@ -117,6 +135,7 @@ def check(arguments: Arguments, package: str) -> None:
     from experiments.checkpoints import check as check_folders
     from experiments.figure import PRESET_NAMES, names
 
+    _check_processes(arguments)
     if arguments.preset not in PRESET_NAMES:
         raise Usage(f"unknown preset {arguments.preset!r}; presets are {', '.join(PRESET_NAMES)}")
     if not 0 <= arguments.seed < 2**32:
@@ -138,6 +157,21 @@ def check(arguments: Arguments, package: str) -> None:
         probe.unlink()
     except OSError as error:
         raise Usage(f"`--out` must be a folder that can be written to, got {arguments.out}: {error.strerror}") from None
+
+
+def _check_processes(arguments: Arguments) -> None:
+    named = bool(arguments.coordinator), arguments.processes > 0, arguments.process >= 0
+    if any(named) and not (all(named) and arguments.distributed and arguments.process < arguments.processes):
+        raise Usage(
+            "`--coordinator`, `--processes` and `--process` must come together, with `--distributed`, and a process "
+            f"be from 0 to {max(arguments.processes, 1) - 1}"
+        )
+    if arguments.coordinator and not arguments.coordinator.rpartition(":")[2].isdigit():
+        raise Usage(f"`--coordinator` must be HOST:PORT, got {arguments.coordinator!r}")
+    if arguments.patience < 1:
+        raise Usage(f"`--patience` must be >= 1, got {arguments.patience}")
+    if arguments.distributed and arguments.replot:
+        raise Usage("`--replot` computes nothing to share: leave out `--distributed`")
 
 
 def chosen(run: "Run", wanted: tuple[str, ...], registry: "Registry") -> list[str]:

@@ -21,6 +21,8 @@ from tqdm import tqdm
 from experiments import ahead, checkpoints, record, report, store, style, unfinished
 from experiments.figure import Broken, Figure, Registry, Unavailable, cost
 from experiments.record import DONE, FAILED, UNAVAILABLE, Entry
+from experiments.team import Team, calling
+from rc_jax.ensemble import ProcessLost
 
 THEMES = {"light": "", "dark": ".dark"}
 
@@ -68,16 +70,21 @@ class Run:
         return shlex.join(words)
 
 
-def make_all(run: Run, names: list[str], registry: Registry, package: str = "experiments.figures") -> Iterator[Entry]:
+def make_all(
+    run: Run, names: list[str], registry: Registry, package: str = "experiments.figures", team: Team | None = None
+) -> Iterator[Entry]:
     """Make the named figures in order, yielding each entry once it is recorded and the report shows it.
 
-    On two cores a second process computes the dear ones meanwhile: see `experiments.ahead`.
+    On two cores a second process computes the dear ones meanwhile: see `experiments.ahead`. In a team those whose
+    ensembles all processes share come first: see `experiments.team`.
     """
+    if team is not None:
+        names = team.in_order(names, registry)
     store.tidy(run.folder)
     clock = Clock({name: cost(registry[name], run.preset) for name in names})
     stored = {name for name in names if _is_stored(run, name, registry[name])}
     with (
-        ahead.helper(run, names, registry, package) as helper,
+        ahead.helper(run, names, registry, package) if team is None else team as helper,
         tqdm(total=len(names), disable=None, bar_format=BAR, file=sys.stderr) as bar,
     ):
         for done, name in enumerate(_in_turn(run, names, registry, helper)):
@@ -167,6 +174,8 @@ def make(run: Run, name: str, figure: Figure | Broken) -> Entry:
     except Unavailable as reason:
         forget(run, name)
         return Entry(**common, status=UNAVAILABLE, reason=str(reason))
+    except ProcessLost:
+        raise
     except Exception as error:
         forget(run, name)
         trace = error.msg if isinstance(figure, Broken) and isinstance(error, ImportError) else traceback.format_exc()
@@ -187,12 +196,17 @@ def obtain(run: Run, name: str, figure: Figure, code: str) -> tuple[store.Stored
     spec = run.spec(figure)
     from experiments.provenance import provenance
 
-    with unfinished.kept(run.folder / "unfinished" / f"{run.stem(name, figure)}-{code}"):
+    with unfinished.kept(unfinished_folder(run, name, figure, code)), calling(name):
         data, seconds = compute(figure, spec)
         store.save(run.folder / "data", run.stem(name, figure), data, provenance(name, spec, seconds, code))
     stored = store.load(run.folder / "data", run.stem(name, figure))
     assert stored is not None
     return stored, False
+
+
+def unfinished_folder(run: Run, name: str, figure: Figure, code: str) -> Path:
+    """Where a figure leaves its work until it is done."""
+    return run.folder / "unfinished" / f"{run.stem(name, figure)}-{code}"
 
 
 def stored_result(run: Run, name: str, figure: Figure) -> store.Stored | None:

@@ -13,14 +13,16 @@ from typing import IO
 import numpy as np
 
 from experiments import store
-from rc_jax import _lock
+from rc_jax import _lock, ensemble
 
 _FOLDER: ContextVar[Path | None] = ContextVar("unfinished", default=None)
 
 
 @contextmanager
 def kept(folder: Path) -> Iterator[None]:
-    """Inside, `place` names folders in this one. It stays where the block fails, and goes where it succeeds.
+    """Inside, `place` names folders in this one, and ensembles leave their finished parts there.
+
+    It stays where the block fails, and goes where it succeeds.
 
     Work of the same figure (the name up to the first dash) for another spec or by another state of the code goes now,
     unless a process is at it.
@@ -32,12 +34,18 @@ def kept(folder: Path) -> Iterator[None]:
             _release(old, lock)
     token = _FOLDER.set(folder)
     try:
-        yield
+        with ensemble.kept(parts(folder)):
+            yield
         shutil.rmtree(folder, ignore_errors=True)
     finally:
         _FOLDER.reset(token)
         if held is not None:
             _release(folder, held)
+
+
+def parts(folder: Path) -> Path:
+    """Where in a figure's folder its ensembles leave what they have finished."""
+    return folder / "ensembles"
 
 
 def place(name: str) -> Path | None:

@@ -5,7 +5,9 @@ parts they have; after it each sends the statistics of its parts to all, who put
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -38,9 +40,32 @@ def check_mesh(name: str, value: Any) -> None:
         raise ValueError(f"`{name}` must hold devices of this process only or of every process, got {value!r}")
 
 
+_ALONE: ContextVar[bool] = ContextVar("alone", default=False)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Inside, `run` uses all devices of this process and no other, and waits for nobody, where no mesh is given.
+
+    Example:
+        >>> import jax
+        >>> from rc_jax import ensemble
+        >>> with ensemble.alone():
+        ...     stats = ensemble.run(jax.random.normal, jax.random.key(0), 100)
+        >>> stats.count
+        100
+    """
+    token = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(token)
+
+
 def placed(mesh: Mesh | None) -> tuple[Mesh, list[int]]:
     """The devices on which this process computes, and how many each process brings."""
-    devices = jax.devices() if mesh is None else list(mesh.devices.flat)
+    everywhere = jax.local_devices() if _ALONE.get() else jax.devices()
+    devices = everywhere if mesh is None else list(mesh.devices.flat)
     own = [device for device in devices if device.process_index == jax.process_index()]
     if mesh is None or len(own) < len(devices):
         mesh = Mesh(np.array(own), ("sample",))
@@ -79,14 +104,14 @@ def agree(identity: str, names: Sequence[str]) -> list[list[str]]:
     Raises:
         ValueError: another process is at something else.
     """
-    said = [json.loads(each) for each in exchange(json.dumps([identity, list(names)]).encode())]
-    for number, (theirs, _) in enumerate(said):
+    said = [each.decode(errors="replace").split("\n") for each in exchange("\n".join([identity, *names]).encode())]
+    for number, (theirs, *_) in enumerate(said):
         if theirs != identity:
             raise ValueError(
                 f"every process must run the same ensembles in the same order, got {identity} in process "
-                f"{jax.process_index()} and {theirs} in process {number}"
+                f"{jax.process_index()} and {theirs:.200} in process {number}"
             )
-    return [list(files) for _, files in said]
+    return [files for _, *files in said]
 
 
 def choose(held: Sequence[Sequence[str]], parts: int) -> tuple[dict[str, int], np.ndarray]:
@@ -135,7 +160,9 @@ def _packed(portion: Portion) -> bytes:
 
 
 def _unpacked(content: bytes) -> Portion:
-    line, _, rest = content.partition(b"\n")
+    line, behind, rest = content.partition(b"\n")
+    if not behind:
+        raise ValueError("every process must run the same ensembles to their end, and another one gave up before")
     arrays, start = {}, 0
     for name, dtype, shape in json.loads(line):
         count = int(np.prod(shape))

@@ -73,7 +73,7 @@ def run(
             share of `count`.
         mesh: Devices to share the samples among, all its axes alike: those of this process only, which then computes
             for itself, or of every process. Default: all devices of all processes.
-        progress: Show a bar with the time left on stderr, of this process's share.
+        progress: Show a bar with the time left on stderr; of several processes the first shows it, of its share.
 
     Returns:
         Mean, variance, standard error, range, quantiles and the number of non-finite samples of every component.
@@ -191,4 +191,5 @@ def _read(chunk: PyTree, size: int) -> PyTree:
 def _bar(count: int, shown: bool) -> Any:
     from tqdm import tqdm
 
-    return tqdm(total=count, unit=" samples", unit_scale=True, file=sys.stderr, disable=not shown, dynamic_ncols=True)
+    silent = not shown or jax.process_index() > 0
+    return tqdm(total=count, unit=" samples", unit_scale=True, file=sys.stderr, disable=silent, dynamic_ncols=True)

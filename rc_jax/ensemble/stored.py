@@ -105,7 +105,7 @@ class Shelf:
     def load(self, name: str) -> Portion | None:
         """One file's portion; None where it is damaged."""
         try:
-            with np.load(self.folder / name, allow_pickle=False) as arrays:
+            with (self.folder / name).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return Portion.from_arrays(arrays)
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
