@@ -70,7 +70,7 @@ def roofline(seconds: float = 1.0) -> Roofline:
     rates: dict[str, float] = {}
     reached_by: dict[str, str] = {}
     for (kind, name), (work, call) in (_of_jax() | _of_others()).items():
-        rate = work / _best(call, seconds)
+        rate = work / best(call, seconds)
         if rate > rates.get(kind, 0.0):
             rates[kind], reached_by[kind] = rate, name
     return Roofline(**rates, reached_by=reached_by)
@@ -146,7 +146,7 @@ def memory_bytes() -> float:
     return next((1024.0 * int(words[1]) for words in lines if words[0] == "MemAvailable:"), float("inf"))
 
 
-def _best(call: Callable[[], object], seconds: float) -> float:
+def best(call: Callable[[], object], seconds: float) -> float:
     """The shortest of many calls: what the machine can do when nothing disturbs it."""
     call()
     shortest, deadline = float("inf"), time.perf_counter() + seconds
