@@ -15,7 +15,7 @@ import tyro
 
 from experiments.benchmarks.registry import MODULES
 
-QUICK_SECONDS, QUICK_COUNT, QUICK_ROUNDS = 0.2, 16, 2
+QUICK_SECONDS, QUICK_COUNT, QUICK_ROUNDS = 0.2, 16, 1
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Arguments:
     count: Annotated[int, tyro.conf.arg(metavar="N")] = 512
     """Networks, or values of n, in one call."""
     quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Two rounds of few and small networks: to see that everything runs, not to read figures from."""
+    """One round of few and small networks: to see that everything runs, not to read figures from."""
     show: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Run nothing: print the Markdown of the results that stand in --out."""
     page: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None

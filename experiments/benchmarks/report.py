@@ -9,6 +9,7 @@ import numpy as np
 
 from experiments.benchmarks.contest import Result
 from experiments.benchmarks.machine import Roofline
+from experiments.benchmarks.targets import rows
 
 KINDS = {"normals": "normals", "operations": "matrix products", "exponentials": "exponentials", "factorising": "QR, …"}
 BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
@@ -46,10 +47,24 @@ def markdown(results: Mapping[str, Any]) -> str:
     """The tables that docs/benchmarks.md shows: medians, quartiles in brackets, one section for each benchmark."""
     lines: list[str] = []
     heading = None
+    asked = [
+        f"| {words} | {bound} | {number(found)} | {'yes' if met else 'no'} |"
+        for words, bound, found, met in rows(results)
+    ]
     for name, section in results.items():
         if section["heading"] != heading:
             heading = section["heading"]
             lines += [*_heading(heading), ""]
+            if asked:
+                lines += [
+                    "### What was asked",
+                    "",
+                    "| what | asked | measured | met |",
+                    "|---|---:|---:|---|",
+                    *asked,
+                    "",
+                ]
+                asked = []
         lines += [f"### {name}", ""]
         if section["contests"]:
             lines += [*_contests(section["contests"]), ""]

@@ -13,6 +13,7 @@ from experiments.benchmarks.machine import Roofline
 from rc_jax import scale
 
 DIM = 128
+LOOPS, COMPILED = "SciPy: a loop over minimize_scalar", "rc_jax.scale.optimal_scale, compiled"
 
 
 def gaussian_objective(alpha: float, n: float) -> float:
@@ -66,15 +67,14 @@ def contests(count: int, machine: Roofline) -> Iterator[Contest]:
     """Gaussian and cosine scores, all in double precision; `count` of 500 or more takes the whole grid."""
     del machine
     sizes = 40.0 * np.arange(1, min(count, 500) + 1)
-    loops = "SciPy: a loop over minimize_scalar"
     for words, dim, objective, bounds in (
         ("Gaussian scores", None, gaussian_objective, (0.1, 10.0)),
         (f"cosine scores, d={DIM}", DIM, cosine_objective, (1.0, 100.0)),
     ):
         program, note = compiled(lambda n, dim=dim: scale.optimal_scale(n, dim), sizes)
         sides = {
-            loops: lambda f=objective, b=bounds: loop(f, sizes, *b),
-            "rc_jax.scale.optimal_scale, compiled": program,
+            LOOPS: lambda f=objective, b=bounds: loop(f, sizes, *b),
+            COMPILED: program,
         }
         if dim is None:
             sides |= {
@@ -86,7 +86,7 @@ def contests(count: int, machine: Roofline) -> Iterator[Contest]:
             unit="optima/s",
             work=len(sizes),
             sides=sides,
-            baseline=loops,
+            baseline=LOOPS,
             tolerance=1e-6,
             note=f"optimal_scale: {note}",
         )

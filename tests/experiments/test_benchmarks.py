@@ -13,13 +13,19 @@ import pytest
 from experiments.benchmarks import (
     arithmetic,
     command,
+    compile_time,
     contest,
     counts,
     direct,
     initialisations,
     machine,
+    peers,
     registry,
     report,
+    scale_grid,
+    shapes,
+    targets,
+    width_free,
 )
 from experiments.benchmarks.counts import Counts
 from experiments.benchmarks.shapes import Shape
@@ -112,6 +118,62 @@ def test_a_page_gets_what_stands_between_its_marks():
     assert report.put_into(page, "new") == f"before\n{report.BEGIN}\n\nnew\n{report.END}\nafter\n"
     with pytest.raises(ValueError, match="`--page` must hold"):
         report.put_into(page.replace(report.END, ""), "new")
+
+
+def test_what_was_asked_is_judged_from_medians():
+    """α*: met, in the other contest not; the exact arithmetic's sides did not both run, so nothing is said of it."""
+
+    def measured(title, **seconds):
+        sides = {name: {"seconds": times} for name, times in seconds.items()}
+        return {"title": title, "sides": sides, "work": 1}
+
+    results = {
+        "scale_grid": section(
+            [
+                measured(
+                    "Optimal scale, Gaussian scores",
+                    **{targets.LOOPS: [3.0, 2.0, 4.0], targets.COMPILED: [0.01, 0.01, 0.1]},
+                ),
+                measured("Optimal scale, cosine scores", **{targets.LOOPS: [1.0], targets.COMPILED: [0.5]}),
+            ]
+        ),
+        "arithmetic": section([measured("Exact against plain arithmetic, weights drawn, small", **{"gone": [1.0]})]),
+        "memory": section(tables=[{"rows": [["exact", 100_000, 20.0, 700.0, 300.0], ["other", 5, 1.0, 1.0, 1024.5]]}]),
+    }
+    found = list(targets.rows(results))
+    assert [(bound, number, met) for _, bound, number, met in found] == [
+        ("≥ 100", 200.0, True),
+        ("≥ 100", 2.0, False),
+        ("≤ 1024", 300.0, True),
+        ("≤ 1024", 1024.5, False),
+    ]
+
+
+def test_every_target_names_sides_that_there_are(monkeypatch):
+    """Titles and names of sides are written twice, and this holds them together; nothing is drawn or compiled."""
+    monkeypatch.setattr(Shape, "input", lambda shape: np.ones((1, 1)))
+    for module, name, put in (
+        (initialisations, "counted", lambda *_: Counts()),
+        (direct, "counted", lambda *_: Counts()),
+        (direct, "networks", lambda *_: {}),
+        (arithmetic, "networks", lambda *_: {}),
+        (peers, "side_by_side", lambda weights: peers.Weights(np.ones(1), np.ones(1))),
+        (scale_grid, "compiled", lambda *_: (missing, "")),
+    ):
+        monkeypatch.setattr(module, name, put)
+    found = {
+        "initialisations": [initialisations.contest(shapes.SMALL, 1), initialisations.contest(shapes.BASE, 1)],
+        "scale_grid": list(scale_grid.contests(2, ROOF)),
+        "compile_time": list(compile_time.contests(512, ROOF)),
+        "width_free": [width_free.flat(width_free.WIDTHS, 1)],
+        "direct": [direct.contest(shapes.SMALL, 1), direct.contest(shapes.BASE, 1)],
+        "arithmetic": [
+            make(shape, 1) for make in (arithmetic.drawn, arithmetic.given) for shape in (shapes.SMALL, shapes.BASE)
+        ],
+    }
+    for target in (*targets.FASTER, *targets.FLAT):
+        matching = [each for each in found[target.benchmark] if each.title.startswith(target.title)]
+        assert len(matching) == 1 and {target.over, target.side} <= set(matching[0].sides), target
 
 
 def test_operations_are_counted():

@@ -1,0 +1,94 @@
+"""What was asked of this package before it was measured, and what came out: ratios of medians of one run."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from experiments.benchmarks import arithmetic, compile_time, direct, width_free
+from experiments.benchmarks.initialisations import LOOP, VMAP, WIDTH_FREE
+from experiments.benchmarks.scale_grid import COMPILED, LOOPS
+
+GIBIBYTE = 1024.0  # MiB
+
+
+@dataclass(frozen=True)
+class Target:
+    """The time of `over` divided by that of `side`, in the contest whose title begins with `title`: a bound on it."""
+
+    words: str
+    benchmark: str
+    title: str
+    over: str
+    side: str
+    least: float = -np.inf
+    most: float = np.inf
+
+
+def _widths() -> tuple[str, str]:
+    return f"d={width_free.WIDTHS[-1]:,}", f"d={width_free.WIDTHS[0]:,}"
+
+
+FASTER = (
+    Target("small shape, over torch.func.vmap", "initialisations", "Initialisations, small", VMAP, WIDTH_FREE, 4),
+    Target("small shape, over the PyTorch loop", "initialisations", "Initialisations, small", LOOP, WIDTH_FREE, 10),
+    Target("base shape, over the PyTorch loop", "initialisations", "Initialisations, base", LOOP, WIDTH_FREE, 5),
+    Target("weights given, small, over torch.func.vmap", "direct", "Weights given, small", VMAP, direct.OURS, 2),
+    Target("weights given, base, over the PyTorch loop", "direct", "Weights given, base", LOOP, direct.OURS, 1.5),
+    Target("α*, Gaussian scores, over SciPy", "scale_grid", "Optimal scale, Gaussian", LOOPS, COMPILED, 100),
+    Target("α*, cosine scores, over SciPy", "scale_grid", "Optimal scale, cosine", LOOPS, COMPILED, 100),
+)
+FLAT = (
+    Target("cost in width, widest over narrowest", "width_free", "Cost free of width", *_widths(), most=1.3),
+    *(
+        Target(
+            f"compile time of {name}, L={compile_time.DEPTHS[-1]} over L={compile_time.DEPTHS[0]}",
+            "compile_time",
+            f"Compiling {name} (",
+            f"L={compile_time.DEPTHS[-1]}",
+            f"L={compile_time.DEPTHS[0]}",
+            most=1.3,
+        )
+        for name in compile_time.WAYS
+    ),
+    *(
+        Target(
+            f"exact over plain arithmetic, weights {weights}, {shape}",
+            "arithmetic",
+            f"Exact against plain arithmetic, weights {weights}, {shape}",
+            arithmetic.EXACT,
+            arithmetic.PLAIN,
+            most=2,
+        )
+        for shape in ("small", "base")
+        for weights in ("drawn", "given")
+    ),
+)
+
+
+def rows(results: Mapping[str, Any]) -> Iterator[tuple[str, str, float, bool]]:
+    """For what has been measured: what, the bound, the number, whether it is met."""
+    for target in (*FASTER, *FLAT):
+        for contest in results.get(target.benchmark, {"contests": ()})["contests"]:
+            sides = contest["sides"]
+            names = (target.over, target.side)
+            if contest["title"].startswith(target.title) and all("seconds" in sides.get(name, ()) for name in names):
+                over, side = (np.array(sides[name]["seconds"]) for name in names)
+                bound = f"≥ {target.least:g}" if np.isfinite(target.least) else f"≤ {target.most:g}"
+                ratio = float(np.median(over / side))
+                yield target.words, bound, ratio, target.least <= ratio <= target.most
+    yield from _rates(results)
+    for table in results.get("memory", {"tables": ()})["tables"]:
+        for how, size, *_, added in table["rows"]:
+            yield f"MiB added by {size:,} initialisations, {how}", f"≤ {GIBIBYTE:g}", added, added <= GIBIBYTE
+
+
+def _rates(results: Mapping[str, Any]) -> Iterator[tuple[str, str, float, bool]]:
+    """The share of the machine's own rate of matrix products that a forward pass with given weights reaches."""
+    section = results.get("direct", {"contests": ()})
+    for contest in section["contests"]:
+        side = contest["sides"].get(direct.OURS, {})
+        if contest["title"].startswith("Weights given, base") and "least_seconds" in side:
+            share = contest["work"] * side["least_seconds"]["operations"] / float(np.median(side["seconds"]))
+            yield "weights given, base, share of the best rate of matrix products", "≥ 0.5", share, share >= 0.5
