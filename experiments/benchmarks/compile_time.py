@@ -32,7 +32,6 @@ def contests(count: int, machine: Roofline) -> Iterator[Contest]:
             work=1,
             sides={f"L={depth}": compiling(way, depth) for depth in depths},
             baseline=f"L={DEPTHS[0]}",
-            note="'times faster' than the shallowest is 1 where compile time is flat in depth",
         )
 
 

@@ -100,6 +100,7 @@ def torch_drawn(
     import torch
 
     (tokens,), d = tensors(x), x.shape[-1]
+    together = min(together, count)
     _fits(4.0 * together * 4 * d * inner, f"one layer's weights of {together} networks")
     torch.manual_seed(seed)
 
