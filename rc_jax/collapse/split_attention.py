@@ -16,7 +16,8 @@ With a rank the columns are E X = E1 x̄ᵀ + e^ℓ E R̂. Rows of E that sum to
 keys and values; other rows make columns that differ at order 1, and e^ℓ takes the place of e^{2ℓ} and e^{3ℓ}.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +25,12 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax.attention import AttentionParams, AttentionSpec
 from rc_jax.attention.weights import largest
+from rc_jax.collapse.gentle_heads import Gentle, anywhere, covers, gentle, leading_rows, pairwise_rows
 from rc_jax.collapse.mean_residual import MeanResidual, from_rows, sum_at_largest
-from rc_jax.collapse.split_logits import columns, logits, pooled
+from rc_jax.collapse.split_logits import Columns, columns, logits, pooled, queries_and_keys
 from rc_jax.collapse.weight_rows import split_weights
+
+Result = TypeVar("Result")
 
 
 class Heads(NamedTuple):
@@ -54,14 +58,28 @@ def attend(
     mask: Bool[Array, "token token"] | None,
 ) -> MeanResidual:
     """One layer of softmax dot-product attention on the split tokens, its output split the same way."""
-    found = heads(params, state, spec, scale, mask)
-    rows = jnp.einsum("hik,hkd->hid", found.rows, params.output, precision=spec.precision)
-    out = from_rows(*sum_at_largest(rows, found.log_size))
-    mean = jnp.einsum("hk,hkd->d", found.mean, params.output, precision=spec.precision)
+
+    def project(found: Heads, sizes_agree: bool) -> tuple[Array, Array, Array]:
+        return *(_sum if sizes_agree else _sum_apart)(params, found, spec), found.mean
+
+    rows, reference, means = _by_regime(params, state, spec, scale, mask, project)
+    out = from_rows(rows, reference)
+    mean = jnp.einsum("hk,hkd->d", means, params.output, precision=spec.precision)
     if spec.bias:
         assert params.output_bias is not None
         mean = mean + params.output_bias
     return out._replace(mean=mean + out.mean)
+
+
+def _sum(params: AttentionParams, found: Heads, spec: AttentionSpec) -> tuple[Array, Array]:
+    """The heads' outputs, all at one size, in one product, and that size."""
+    return jnp.einsum("hik,hkd->id", found.rows, params.output, precision=spec.precision), found.log_size[0]
+
+
+def _sum_apart(params: AttentionParams, found: Heads, spec: AttentionSpec) -> tuple[Array, Array]:
+    """The same for sizes that one number may not hold: a large head may be one that the output does not read."""
+    rows = jnp.einsum("hik,hkd->hid", found.rows, params.output, precision=spec.precision)
+    return sum_at_largest(rows, found.log_size)
 
 
 def heads(
@@ -75,11 +93,42 @@ def heads(
 
     Sizes are carried head by head: what one head gives may be far below the smallest number beside another's.
     """
+    return _by_regime(params, state, spec, scale, mask, lambda found, _: found)
+
+
+def _by_regime(
+    params: AttentionParams,
+    state: MeanResidual,
+    spec: AttentionSpec,
+    scale: ArrayLike | None,
+    mask: Bool[Array, "token token"] | None,
+    finish: Callable[[Heads, bool], Result],
+) -> Result:
+    """What `finish` makes of the heads' outputs, and of whether their sizes are sure to be the same.
+
+    By the cheapest form that holds for all heads, and for the whole batch under `vmap`.
+    """
     value = pooled(columns(state, params.value, params.value_bias, spec), params, spec)
-    shared, rest, log_rest = weights(params, state, spec, scale, mask)
-    mean = jnp.exp(value.log_size)[:, None] * jnp.einsum("hj,hjk->hk", shared, value.rows, precision=spec.precision)
-    rows = jnp.einsum("hij,hjk->hik", rest, value.rows, precision=spec.precision)
-    return Heads(value.mean + mean, rows, value.log_size + log_rest)
+    query, key, factor = queries_and_keys(params, state, spec, scale)
+
+    def found(mean: Array, rows: Array, log_rest: Array) -> Heads:
+        return Heads(value.mean + jnp.exp(value.log_size)[:, None] * mean, rows, value.log_size + log_rest)
+
+    def in_general() -> Result:
+        shared, rest, log_rest = _weights(query, key, factor, spec, mask)
+        mean = jnp.einsum("hj,hjk->hk", shared, value.rows, precision=spec.precision)
+        rows = jnp.einsum("hij,hjk->hik", rest, value.rows, precision=spec.precision)
+        return finish(found(mean, rows, log_rest), False)
+
+    if not covers(spec, mask, value.rows.dtype):
+        return in_general()
+    parts, log_square = gentle(query, key, value, factor, spec), query.log_size + key.log_size
+
+    def gently(form: Callable[[Gentle, str], Array]) -> Result:
+        return finish(found(parts.value_mean, form(parts, spec.precision), log_square), True)
+
+    regime = jnp.where(anywhere(~parts.holds), 2, anywhere(~parts.leads).astype(jnp.int32))
+    return jax.lax.switch(regime, [lambda: gently(leading_rows), lambda: gently(pairwise_rows), in_general])
 
 
 def weights(
@@ -90,7 +139,17 @@ def weights(
     mask: Bool[Array, "token token"] | None,
 ) -> tuple[Float[Array, "head column"], Float[Array, "head token column"], Float[Array, " head"]]:
     """A row p, a matrix D and a logarithm μ for every head, with P = 1pᵀ + e^μ D."""
-    found = logits(params, state, spec, scale, mask)
+    return _weights(*queries_and_keys(params, state, spec, scale), spec, mask)
+
+
+def _weights(
+    query: Columns,
+    key: Columns,
+    factor: Float[Array, "head #width"],
+    spec: AttentionSpec,
+    mask: Bool[Array, "token token"] | None,
+) -> tuple[Float[Array, "head column"], Float[Array, "head token column"], Float[Array, " head"]]:
+    found = logits(query, key, factor, spec, mask)
     seen = None if mask is None else mask[None]
     if spec.top_k is not None:
         seen = largest(found.order, seen, spec.top_k)

@@ -69,11 +69,12 @@ def columns(
     spec: AttentionSpec,
 ) -> Columns:
     """Every head's linear map of the tokens, x W_h + b_h."""
-    mean = jnp.einsum("d,hdk->hk", state.mean, weight, precision=spec.precision)
+    # One product for the differences and the mean: weights are read once.
+    found = project(jnp.concatenate([state.direction, state.mean[None]]), weight, None, spec)
+    mean, rows = found[:, -1], found[:, :-1]
     if spec.bias:
         assert bias is not None
         mean = mean + bias
-    rows = project(state.direction, weight, None, spec)
     return Columns(mean, rows, jnp.broadcast_to(state.log_size, (spec.heads,)))
 
 
@@ -96,16 +97,12 @@ def pooled(found: Columns, params: AttentionParams, spec: AttentionSpec) -> Colu
     return Columns(sums[:, :1] * found.mean, *sum_at_largest(parts, logs))
 
 
-def logits(
-    params: AttentionParams,
-    state: MeanResidual,
-    spec: AttentionSpec,
-    scale: ArrayLike | None,
-    seen: Bool[Array, "token token"] | None,
-) -> Logits:
-    """The logits of a layer of dot products or cosines, its queries and keys normalised, turned and scaled as may be.
+def queries_and_keys(
+    params: AttentionParams, state: MeanResidual, spec: AttentionSpec, scale: ArrayLike | None
+) -> tuple[Columns, Columns, Float[Array, "head #width"]]:
+    """Queries and keys of dot products or cosines, normalised as may be, and the factors α that their products get.
 
-    With a rank only of plain dot products. `seen` is what the masks leave visible, which a `scale_law` counts.
+    With a rank only of plain dot products.
     """
     alpha = jnp.asarray(default_scale(spec) if scale is None else scale, state.mean.dtype)
     factor = jnp.broadcast_to(alpha, (spec.heads,))[:, None]
@@ -120,11 +117,32 @@ def logits(
     if spec.qk_norm == "unit":  # gains come after the rotation, and may as well all be the queries'
         assert params.query_norm is not None and params.key_norm is not None
         factor = factor * params.query_norm * params.key_norm
+    return query, key, factor
+
+
+def logits(
+    query: Columns,
+    key: Columns,
+    factor: Float[Array, "head #width"],
+    spec: AttentionSpec,
+    seen: Bool[Array, "token token"] | None,
+) -> Logits:
+    """The logits of queries and keys, which are turned and scaled by their positions as may be.
+
+    `seen` is what the masks leave visible, which a `scale_law` counts.
+    """
     if spec.rotary is not None or spec.scale_law != "constant":
         return _by_position(query, key, factor, spec, seen)
-    slope = jnp.einsum("hjk,hk->hj", key.rows, factor * query.mean, precision=spec.precision)
+    slope = plain_slope(query, key, factor, spec)
     pair = jnp.einsum("hik,hjk->hij", factor[:, None] * query.rows, key.rows, precision=spec.precision)
     return Logits(None, slope, key.log_size, pair, query.log_size + key.log_size)
+
+
+def plain_slope(
+    query: Columns, key: Columns, factor: Float[Array, "head #width"], spec: AttentionSpec
+) -> Float[Array, "head column"]:
+    """α q̄·k̂_j: what all rows share of logits that no position changes, over e^ℓ."""
+    return jnp.einsum("hjk,hk->hj", key.rows, factor * query.mean, precision=spec.precision)
 
 
 def _by_position(
