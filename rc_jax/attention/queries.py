@@ -10,6 +10,8 @@ from jaxtyping import Array, Bool, Float
 from rc_jax.attention.rotations import rotate
 from rc_jax.attention.spec import AttentionParams, AttentionSpec
 
+_WIDE = 64  # features of a head for which a product of its own is worth it
+
 
 def project(
     x: Float[Array, "token feature"],
@@ -17,8 +19,18 @@ def project(
     bias: Float[Array, "head width"] | None,
     spec: AttentionSpec,
 ) -> Float[Array, "head token width"]:
-    """Every head's linear map of every token: x W_h + b_h."""
-    out = jnp.einsum("nd,hdk->hnk", x, weight, precision=spec.precision)
+    """Every head's linear map of every token: x W_h + b_h.
+
+    As one product for all heads, or, where that is less to copy, one for each: heads stand before features, so XLA
+    turns all weights round before one product; before a product for each it repeats the tokens, once for queries, keys
+    and values. On a CPU the repetition is the cheaper one for wide heads and few tokens.
+    """
+    heads, d_model, width = weight.shape
+    if width >= _WIDE and heads * x.shape[0] <= 2 * d_model:
+        tokens = jnp.broadcast_to(x[None], (heads, *x.shape))
+        out = jnp.einsum("hnd,hdk->hnk", tokens, weight, precision=spec.precision)
+    else:
+        out = jnp.einsum("nd,hdk->hnk", x, weight, precision=spec.precision)
     return out if bias is None else out + bias[:, None]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from rc_jax import attention
 from rc_jax.attention import AttentionSpec, Rotary, masks
+from rc_jax.attention.queries import project
 
 SPEC = AttentionSpec(d_model=12, heads=3, bias=True)
 N = 6
@@ -164,3 +165,14 @@ def test_missing_gains_are_named():
     params, x = draw(SPEC, "float32")
     with pytest.raises(ValueError, match=r"`params.query_norm` must have shape \(3, 4\), got None"):
         attention.attend(params, x, spec)
+
+
+@pytest.mark.parametrize("tokens", [3, 200])  # few: a product for each head; many: one product
+def test_projections_of_wide_heads_are_what_they_say(tokens, key):
+    spec = AttentionSpec(d_model=128, heads=2)
+    shapes = (tokens, 128), (2, 128, 64), (2, 64)
+    x, weight, bias = (jax.random.normal(jax.random.fold_in(key, i), shape) for i, shape in enumerate(shapes))
+    expected = np.asarray(x, float) @ np.asarray(weight, float) + np.asarray(bias, float)[:, None]
+    np.testing.assert_allclose(project(x, weight, bias, spec), expected, atol=128 * 4 * np.finfo("float32").eps)
+    program = str(jax.make_jaxpr(lambda x: project(x, weight, bias, spec))(x))
+    assert ("([0], [0])" in program) == (tokens == 3)  # a product for each of the first axis
