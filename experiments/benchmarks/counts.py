@@ -1,7 +1,8 @@
 """What a computation takes, counted from its program: the operations that each have a best rate of their own.
 
-Counted in the jaxpr, so before any compiler has had its say. The body of a scan counts as often as it runs; the body
-of a loop of unknown length, such as that of a rejection sampler, once; of branches, the dearest.
+Counted in the jaxpr, so before any compiler has had its say. The body of a scan counts as often as it runs, and so does
+that of a while loop, which is run to know; loops of unknown length inside of others, such as those of rejection
+samplers, count once. Of branches, the dearest.
 """
 
 import math
@@ -10,7 +11,9 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 import jax
+from jax.extend.core import jaxpr_as_fun
 
+CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic"})
 
 
@@ -31,8 +34,50 @@ class Counts:
 
 
 def count(fn: Callable, *arguments: Any) -> Counts:
-    """What one call of a JAX function takes."""
-    return _of_jaxpr(jax.make_jaxpr(fn)(*arguments).jaxpr)
+    """What one call of a JAX function takes, on these arguments."""
+    program = jax.make_jaxpr(fn)(*arguments)
+    return _run(program, jax.tree.leaves(arguments))[0] if _loops(program.jaxpr) else _of_jaxpr(program.jaxpr)
+
+
+def _run(program: Any, arguments: list[Any]) -> tuple[Counts, list[Any]]:
+    """What a program takes, and what it returns: that decides how often later loops run."""
+    if not _loops(program.jaxpr):
+        return _of_jaxpr(program.jaxpr), jax.jit(jaxpr_as_fun(program))(*arguments)
+    known = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
+    known |= dict(zip(program.jaxpr.invars, arguments, strict=True))
+    total = Counts()
+    for equation in program.jaxpr.eqns:
+        values = [each.val if hasattr(each, "val") else known[each] for each in equation.invars]
+        name = equation.primitive.name
+        if name == "while":
+            counts, out = _run_loop(equation.params, values)
+        elif name in CALLS:
+            counts, out = _run(equation.params[CALLS[name]], values)
+        else:
+            counts, out = _of_equation(equation), equation.primitive.bind(*values, **equation.params)
+            out = out if equation.primitive.multiple_results else [out]
+        total += counts
+        known |= dict(zip(equation.outvars, out, strict=True))
+    return total, [each.val if hasattr(each, "val") else known[each] for each in program.jaxpr.outvars]
+
+
+def _run_loop(loop: dict[str, Any], values: list[Any]) -> tuple[Counts, list[Any]]:
+    first, second = loop["cond_nconsts"], loop["cond_nconsts"] + loop["body_nconsts"]
+    held_by_condition, held_by_body, carry = values[:first], values[first:second], values[second:]
+    going, step = (jax.jit(jaxpr_as_fun(loop[name])) for name in ("cond_jaxpr", "body_jaxpr"))
+    once, total = _of_jaxpr(loop["cond_jaxpr"].jaxpr) + _of_jaxpr(loop["body_jaxpr"].jaxpr), Counts()
+    while going(*held_by_condition, *carry)[0]:
+        carry, total = step(*held_by_body, *carry), total + once
+    return total, list(carry)
+
+
+def _loops(jaxpr: Any) -> bool:
+    """Whether a while loop stands in the program itself, or in one that it calls."""
+    return any(
+        equation.primitive.name == "while"
+        or (equation.primitive.name in CALLS and _loops(equation.params[CALLS[equation.primitive.name]].jaxpr))
+        for equation in jaxpr.eqns
+    )
 
 
 def _of_jaxpr(jaxpr: Any) -> Counts:

@@ -52,6 +52,7 @@ def made_up(**sides):
 def test_the_sides_of_a_contest_agree(make, left_out, monkeypatch, one_thread):
     """All that can be run here; PyTorch may be missing, and then its sides say so."""
     monkeypatch.setitem(direct.BATCHES, TINY.name, 4)
+    monkeypatch.setattr(initialisations, "counted", lambda *_: Counts())
     each = make(TINY, 40)
     assert set(left_out) <= set(each.sides)
     kept = {name: side for name, side in each.sides.items() if name not in left_out}
@@ -186,6 +187,13 @@ def test_operations_are_counted():
     found = counts.count(program, jax.random.key(0), jnp.ones((3, 4)), jnp.ones((4, 5)))
     assert (found.operations, found.exponentials, found.normals) == (7 * 2 * 3 * 4 * 5, 7 * 15, 11)
     assert found.factorising == pytest.approx(2 * 4 * (6 - 2 / 3))
+
+    def until(a):  # doubled until it is 1000: from 1, ten times; then a product
+        big = jax.lax.while_loop(lambda c: c[0, 0] < 1000, lambda c: jnp.exp(c * 0) * 2 * c, a)
+        return jax.jit(lambda b: b @ b)(big)
+
+    found = counts.count(jax.jit(until), jnp.ones((2, 2)))
+    assert (found.exponentials, found.operations) == (10 * 4, 16)
     spec, x = TINY.spec, TINY.input()
     forward = counts.count(lambda key: network.apply(network.random_layers(key, spec), x, spec), jax.random.key(0))
     n, d = x.shape
