@@ -109,11 +109,12 @@ def tables(count: int, machine: Roofline) -> Iterator[Table]:
     cut = Cut.of(int(MANY), components)
     fn: Callable = ours(SMALL)[EXACT]
     one = np.median([_seconds(fn) for _ in range(3)])
+    merge = _merge_seconds()
     rows = []
     for hosts in POD:
         sent = 48 * components * cut.parts / hosts + 16 * sketch.capacity(components) * components
         compute = MANY * one / hosts
-        arriving = hosts * sent if hosts > 1 else 0.0
+        arriving, merging = (hosts * sent, hosts * components * merge) if hosts > 1 else (0.0, 0.0)
         rows.append(
             (
                 hosts,
@@ -121,15 +122,26 @@ def tables(count: int, machine: Roofline) -> Iterator[Table]:
                 f"{sent / 2**20:.3g}",
                 f"{arriving / 2**20:.4g}",
                 f"{arriving / LINK:.3g} s",
-                f"{arriving / LINK / compute:.1e}",
+                f"{merging:.3g} s",
+                f"{(arriving / LINK + merging) / compute:.1e}",
             )
         )
     yield Table(
         title=f"A pod on paper: {MANY:.0e} initialisations, {SMALL.words}, by hosts like this machine",
-        columns=("hosts", "computing", "MiB sent by one", "MiB arriving at one", "on the way", "share of the time"),
+        columns=("hosts", "computing", "MiB sent by one", "MiB arriving at one", "on the way", "merging", "overhead"),
         rows=tuple(rows),
         note=f"{1e3 * one:.2f} ms an initialisation measured here; {LINK / 1e9:.0f} GB/s into each host; sketches full",
     )
+
+
+def _merge_seconds() -> float:
+    """Processor time to put two full sketches together."""
+    rng, limit = np.random.default_rng(0), sketch.capacity(1)
+    one, other = (sketch.observe(rng.normal(size=2**17), limit) for _ in range(2))
+    start = time.process_time()
+    for _ in range(20):
+        sketch.merge(one, other, limit)
+    return (time.process_time() - start) / 20
 
 
 def _seconds(fn: Callable, count: int = 128) -> float:
