@@ -89,6 +89,7 @@ def join(arguments: "Arguments", logs: Path) -> int:
         "process_id": arguments.process,
         "cluster_detection_method": "deactivate",
     }
+    jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
     try:
         jax.distributed.initialize(
             **(named if arguments.coordinator else {}),

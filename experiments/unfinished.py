@@ -49,16 +49,22 @@ def parts(folder: Path) -> Path:
 
 
 def place(name: str) -> Path | None:
-    """The folder of one piece of a figure's work, or None where nothing is to be kept."""
+    """The folder of one training of a figure, or None where nothing is to be kept.
+
+    Nor is anything beside other processes: orbax would wait for all of them to save with it.
+    """
+    import jax
+
     folder = _FOLDER.get()
-    return None if folder is None else folder / name
+    return None if folder is None or jax.process_count() > 1 else folder / name
 
 
 def once(name: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """The arrays that `make` returns; those that it returned in a run which was stopped later, where they are whole."""
-    folder = place("arrays")
-    if folder is None:
+    kept_in = _FOLDER.get()
+    if kept_in is None:
         return make()
+    folder = kept_in / "arrays"
     with suppress(store.Damaged):
         if found := store.load(folder, name):
             return found.data

@@ -36,13 +36,7 @@ class Folder:
         if lock is None:
             raise ValueError(f"`folder` must not be in use by another training, got {self.path}")
         self.lock = lock
-        me = jax.process_index()  # a training is one process's own, also beside others
-        alone = ocp.options.MultiprocessingOptions(
-            primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"{me}"
-        )
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=1, enable_async_checkpointing=False, multiprocessing_options=alone, create=False
-        )
+        options = ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=False)
         self.manager = ocp.CheckpointManager(self.path / STATE, options=options)
         try:
             if self.manager.latest_step() is None:  # nothing was trained here yet, whatever was tried
@@ -117,12 +111,6 @@ def _unbound(leaf: Any) -> Any:
         data = jnp.asarray(np.asarray(jax.random.key_data(leaf)))
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     return jnp.asarray(np.asarray(leaf))
-
-
-def _alone() -> ocp.options.MultiprocessingOptions:
-    """A training is one process's own, also beside others: nobody is waited for."""
-    me = jax.process_index()
-    return ocp.options.MultiprocessingOptions(me, active_processes={me}, barrier_sync_key_prefix=f"process{me}")
 
 
 def _text(line: dict[str, Any]) -> str:
