@@ -132,10 +132,13 @@ def test_what_was_asked_is_judged_from_medians():
         "scale_grid": section(
             [
                 measured(
-                    "Optimal scale, Gaussian scores",
+                    "Optimal scale, Gaussian scores, n = 40·(1..500)",
                     **{targets.LOOPS: [3.0, 2.0, 4.0], targets.COMPILED: [0.01, 0.01, 0.1]},
                 ),
-                measured("Optimal scale, cosine scores", **{targets.LOOPS: [1.0], targets.COMPILED: [0.5]}),
+                measured(
+                    "Optimal scale, cosine scores, d=128, n = 40·(1..500)",
+                    **{targets.LOOPS: [1.0], targets.COMPILED: [0.5]},
+                ),
             ]
         ),
         "arithmetic": section([measured("Exact against plain arithmetic, weights drawn, small", **{"gone": [1.0]})]),
@@ -164,7 +167,7 @@ def test_every_target_names_sides_that_there_are(monkeypatch):
         monkeypatch.setattr(module, name, put)
     found = {
         "initialisations": [initialisations.contest(shapes.SMALL, 1), initialisations.contest(shapes.BASE, 1)],
-        "scale_grid": list(scale_grid.contests(2, ROOF)),
+        "scale_grid": list(scale_grid.contests(500, ROOF)),
         "compile_time": list(compile_time.contests(512, ROOF)),
         "width_free": [width_free.flat(width_free.WIDTHS, 1)],
         "direct": [direct.contest(shapes.SMALL, 1), direct.contest(shapes.BASE, 1)],
