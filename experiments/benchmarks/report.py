@@ -71,7 +71,7 @@ def markdown(results: Mapping[str, Any]) -> str:
         for table in section["tables"]:
             lines += [*_table(table), ""]
         if section.get("failed"):
-            lines += [f"Did not run to its end: {section['failed']}.", ""]
+            lines += [f"Not run to its end: {section['failed']}.", ""]
     return "\n".join(lines)
 
 

@@ -208,6 +208,8 @@ def made_up_module(monkeypatch):
     """One contest, one table, then an error, in place of all benchmarks; the roofline is not measured."""
 
     def contests(count, roof):
+        if count == 14:
+            yield made_up(one=lambda: np.ones(1), other=lambda: np.zeros(1))
         yield made_up(a=lambda: np.ones(1), b=lambda: np.ones(1))
 
     def tables(count, roof):
@@ -240,8 +242,14 @@ def test_what_is_measured_stays_when_a_benchmark_breaks_off(made_up_module, tmp_
     assert command.main(["first", "--out", str(tmp_path), *made_up_module, "--count", "13"]) == 1
     text = (tmp_path / "benchmarks.md").read_text("utf-8")
     assert "| plain | 1,234 |" in text and "made up" in text
-    assert "Did not run to its end: RuntimeError: out of luck." in text
+    assert "Not run to its end: RuntimeError: out of luck." in text
     assert "out of luck" in capsys.readouterr().err
+
+
+def test_sides_that_disagree_do_not_take_the_next_contest_with_them(made_up_module, tmp_path):
+    assert command.main(["--out", str(tmp_path), *made_up_module, "--count", "14"]) == 1
+    found = json.loads((tmp_path / "benchmarks.json").read_text("utf-8"))["benchmarks"]["first"]
+    assert "other against one" in found["failed"] and [len(each["sides"]) for each in found["contests"]] == [2]
 
 
 @pytest.mark.parametrize(
