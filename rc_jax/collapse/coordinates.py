@@ -1,85 +1,12 @@
 """Tokens in as few coordinates as they span, and the law of a Gaussian matrix in a basis of its own rows."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax.collapse.mean_residual import MeanResidual
-
-
-@jax.custom_jvp
-def triangle(rows: Float[Array, "row feature"]) -> Float[Array, "row row"]:
-    """A lower triangle T with T Tᵀ = A Aᵀ: the rows of A by their coordinates in a basis of their span.
-
-    By products of matrices and two Cholesky factors, without the loss of half the digits that one would mean (shifted
-    Cholesky QR, Fukaya et al. 2020): rows are taken at unit length, A Aᵀ + s = L Lᵀ with
-    s a few n roundings, and the same again for B = L⁻¹A, B Bᵀ + s = M Mᵀ. Then T = L M/√(1+s) has
-
-        T Tᵀ = A Aᵀ + s²/(1+s)
-
-    exactly, rounding apart: what is added is less than a rounding, and no rows are too close to each other for it.
-
-    The derivative is taken with the basis Q of A = T Q held: what dA adds outside the span changes inner products in
-    second order only. So it is dA Qᵀ, and where rows depend on each other nothing is divided by zero.
-    """
-    size, first, _, second = _two_factors(rows)
-    return size * jnp.matmul(first, second, precision="highest")
-
-
-@triangle.defjvp
-def _triangle_derivative(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    size, first, rest, second = _two_factors(primals[0])
-    basis = _solve(second, rest)
-    out = size * jnp.matmul(first, second, precision="highest")
-    return out, jnp.matmul(tangents[0], basis.T, precision="highest")
-
-
-def _two_factors(rows: Array) -> tuple[Array, Array, Array, Array]:
-    """The rows' lengths, L, L⁻¹A and M/√(1+s)."""
-    n, features = rows.shape
-    shift = jnp.asarray((64 + 4 * n + features**0.5) * jnp.finfo(rows.dtype).eps, rows.dtype)
-
-    def factor(a: Array) -> Array:
-        gram = jnp.matmul(a, a.T, precision="highest")
-        return jnp.linalg.cholesky(gram + shift * jnp.eye(n, dtype=rows.dtype))
-
-    size = jnp.max(jnp.abs(rows), axis=1, keepdims=True)
-    size = jnp.where(size > 0, size, 1)
-    size = size * jnp.linalg.norm(rows / size, axis=1, keepdims=True)
-    size = jnp.where(size > 0, size, 1)
-    unit = rows / size
-    first = factor(unit)
-    rest = _solve(first, unit)
-    return size, first, rest, factor(rest) * jax.lax.rsqrt(1 + shift)
-
-
-def _solve(lower: Float[Array, "row row"], right: Float[Array, "row feature"]) -> Float[Array, "row feature"]:
-    """L⁻¹A by products: with the inverse, and once more for what that leaves, so that L times it is A to rounding.
-
-    LAPACK's solver wakes threads of its own for the smallest matrix, and on a busy machine waits whole time slices for
-    them.
-    """
-    inverse = functools.partial(jnp.matmul, _inverse(lower), precision="highest")
-    first = inverse(right)
-    return first + inverse(right - jnp.matmul(lower, first, precision="highest"))
-
-
-def _inverse(lower: Float[Array, "row row"]) -> Float[Array, "row row"]:
-    """The inverse of a lower triangle, from those of its diagonal blocks, twice as large each time."""
-    n = lower.shape[0]
-    padded = 1 << (n - 1).bit_length()
-    lower = jnp.pad(lower, (0, padded - n)) + jnp.diag((jnp.arange(padded) >= n).astype(lower.dtype))
-    blocks = 1 / jnp.diagonal(lower)[:, None, None]
-    while len(blocks) > 1:
-        pairs, size = len(blocks) // 2, blocks.shape[1]
-        corner = lower.reshape(pairs, 2, size, pairs, 2, size)[jnp.arange(pairs), 1, :, jnp.arange(pairs), 0]
-        above, below = blocks[::2], blocks[1::2]
-        corner = -jnp.matmul(below, jnp.matmul(corner, above, precision="highest"), precision="highest")
-        upper = jnp.concatenate([above, jnp.zeros_like(above)], axis=2)
-        blocks = jnp.concatenate([upper, jnp.concatenate([corner, below], axis=2)], axis=1)
-    return blocks[0, :n, :n]
+from rc_jax.collapse.triangles import triangle
+from rc_jax.special import normals
 
 
 def extend(state: MeanResidual, columns: int) -> MeanResidual:
@@ -108,9 +35,36 @@ def gaussian_diagonal(key: Array, rows: int, dimensions: ArrayLike, width: Float
     """
     freedom = dimensions - jnp.arange(rows).astype(width.dtype)
     usual = jnp.isfinite(freedom) & (freedom > 0)
-    square = 2 * jax.random.gamma(key, jnp.where(usual, freedom, 1) / 2, dtype=width.dtype)
+    square = chi_squares(key, jax.lax.stop_gradient(jnp.where(usual, freedom, 1)))
     ratio = jnp.sqrt(square / jnp.where(jnp.isfinite(width), width, 1))
     return jnp.where(usual, ratio, jnp.where(freedom > 0, 1, 0))
+
+
+def chi_squares(key: Array, freedom: Float[Array, " number"]) -> Float[Array, " number"]:
+    """Independent χ² numbers, all proposed and accepted side by side; `jax.random.gamma` draws one by one on a CPU.
+
+    Marsaglia & Tsang (2000): with a = ν/2 − 1/3 and c = 1/√(9a) a proposal is 2a(1 + cx)³ of a normal x, accepted with
+    probability exp(x²/2 + a(1 − v + log v)), v = (1 + cx)³: 95 % and more from ν = 2 on. Below ν = 1 it is χ² of ν + 2
+    times u^(2/ν), u uniform.
+    """
+    few = freedom < 1
+    shape = jnp.where(few, freedom + 2, freedom) / 2 - jnp.asarray(1 / 3, freedom.dtype)
+    spread = jax.lax.rsqrt(9 * shape)
+
+    def propose(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        number, found, square = state
+        of_x, of_chance = (jax.random.fold_in(jax.random.fold_in(key, number), role) for role in range(2))
+        x = normals(of_x, freedom.shape, freedom.dtype)
+        base = 1 + spread * x
+        cube = jnp.where(base > 0, base, 1) ** 3
+        log_chance = jnp.log(jax.random.uniform(of_chance, freedom.shape, freedom.dtype))
+        accepted = (base > 0) & (log_chance < x * x / 2 + shape * (1 - cube + jnp.log(cube)))
+        return number + 1, found | accepted, jnp.where(found, square, 2 * shape * cube)
+
+    start = jnp.uint32(1), jnp.zeros(freedom.shape, bool), jnp.zeros_like(freedom)
+    square = jax.lax.while_loop(lambda state: ~jnp.all(state[1]), propose, start)[2]
+    chance = jax.random.uniform(jax.random.fold_in(key, 0), freedom.shape, freedom.dtype)
+    return jnp.where(few, square * chance ** (2 / freedom), square)
 
 
 def gaussian_rows(

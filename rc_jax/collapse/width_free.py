@@ -23,17 +23,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax import _checks
-from rc_jax.attention import AttentionParams, masks
-from rc_jax.attention.drawing import split_normals
+from rc_jax.attention import masks
 from rc_jax.attention.layer import check_scale_and_mask
-from rc_jax.collapse import mean_residual, split_attention
-from rc_jax.collapse.coordinates import compress, extend, gaussian_diagonal, gaussian_rows
+from rc_jax.collapse import mean_residual
+from rc_jax.collapse.coordinates import compress, extend
 from rc_jax.collapse.covered import BILINEAR, check_covered
 from rc_jax.collapse.mean_residual import MeanResidual
+from rc_jax.collapse.sampled_layers import log_norms
 from rc_jax.network import StackSpec
 
 _TOKENS = _checks.float_array("token", "feature", minimum={"token": 2})
-_NORMALS, _DIAGONAL = range(2)
 
 
 def _check_width(name: str, value: ArrayLike) -> None:
@@ -133,7 +132,7 @@ def _sample(
     size = jnp.asarray(layer.d_model if width is None else width, start.mean.dtype)
     if not narrow:  # from here on no shape depends on the width, and all widths are one compiled program
         layer = dataclasses.replace(layer, d_model=n, d_head=layer.head_width)
-    logs = _layers(key, start, dataclasses.replace(spec, attention=layer), narrow, gain, scale, mask, size)
+    logs = log_norms(key, start, dataclasses.replace(spec, attention=layer), narrow, gain, scale, mask, size)
     return (logs + math.log(spec.attention.d_model) / 2).astype(x.dtype)
 
 
@@ -149,53 +148,3 @@ def _enter(x: Array, d_model: Array, features: int | None) -> MeanResidual:
     start = compress(start) if features is None else extend(start, features - x.shape[1])
     unit = d_model.astype(dtype)
     return start._replace(mean=start.mean / jnp.sqrt(unit), log_size=start.log_size - jnp.log(unit) / 2)
-
-
-@functools.partial(jax.jit, static_argnames=("spec", "narrow"))
-def _layers(
-    key: Array,
-    start: MeanResidual,
-    spec: StackSpec,
-    narrow: bool,
-    gain: ArrayLike,
-    scale: ArrayLike | None,
-    mask: Array | None,
-    size: Float[Array, ""],
-) -> Float[Array, " layer"]:
-    """Log ‖res‖ before the first layer and after each, at width `size`; d_model is the number of coordinates."""
-    layer = spec.attention
-    (n, coordinates), dtype = start.direction.shape, start.mean.dtype
-    gain = jnp.asarray(gain, dtype)
-    seen = masks.combine(n, causal_mask=layer.causal, radius=layer.window, extra=mask)
-    rows = min(n, layer.heads * layer.head_width)  # of the heads' outputs, by their own coordinates
-    plain = coordinates if narrow or spec.skip else 0  # coordinates of the layer's output that exist before it
-
-    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(spec.depth))
-    diagonals = None
-    if not narrow:  # of all layers at once, for drawing them takes rejections
-        diagonals = jax.vmap(lambda k: gaussian_diagonal(jax.random.fold_in(k, _DIAGONAL), rows, size - plain, size))(
-            keys
-        )
-
-    def step(state: MeanResidual, drawn: tuple[Array, Array | None]) -> tuple[MeanResidual, Array]:
-        layer_key, diagonal = drawn
-        shapes = {
-            "inner": (3, layer.heads, coordinates, layer.head_width),
-            "output": (rows, plain + (0 if diagonal is None else rows)),
-        }
-        normals = split_normals(jax.random.fold_in(layer_key, _NORMALS), shapes, dtype)
-        query, keys, value = gain * normals["inner"]
-        params = AttentionParams(query, keys, value, normals["output"])
-        heads = split_attention.side_by_side(split_attention.heads(params, state, layer, scale, seen))
-        heads = compress(heads) if rows < layer.heads * layer.head_width else heads
-        weights = gaussian_rows(normals["output"], diagonal, size)
-        fan_in = jnp.asarray(layer.heads * layer.head_width, dtype)
-        out = mean_residual.transform(heads, gain * jax.lax.rsqrt(fan_in) * weights, layer.precision)
-        extra = weights.shape[1] - coordinates
-        if spec.skip:
-            out = mean_residual.add(extend(state, extra), out)
-        out = compress(out) if extra > 0 else extend(out, -extra)
-        return out, out.log_norm
-
-    logs = jax.lax.scan(step, start, (keys, diagonals))[1]
-    return jnp.concatenate([start.log_norm[None], logs])

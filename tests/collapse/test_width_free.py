@@ -11,9 +11,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rc_jax import attention, collapse, network
+from rc_jax import attention, collapse, ensemble, network, special
 from rc_jax.attention import AttentionParams
-from rc_jax.collapse import coordinates, width_free
+from rc_jax.collapse import (
+    collapsed_layer,
+    coordinates,
+    mean_residual,
+    sampled_layers,
+    split_attention,
+    triangles,
+)
 from rc_jax.network import LayerParams
 
 
@@ -64,7 +71,7 @@ def explicit_layers(key, spec, gain, dtype):
 
     def draw(index):
         layer_key = jax.random.fold_in(key, index)
-        normals = jax.random.normal(jax.random.fold_in(layer_key, 0), (4 * heads * d * k,), dtype)
+        normals = special.normals(jax.random.fold_in(layer_key, 0), (4 * heads * d * k,), dtype)
         *inner, out = (
             gain * d**-0.5 * normals[: 3 * heads * d * k].reshape(3, heads, d, k),
             normals[3 * heads * d * k :],
@@ -153,10 +160,67 @@ def _summary(g, plain):
     return jnp.stack(statistics)
 
 
+@pytest.mark.parametrize("freedom", [0.5, 1.0, 2.0, 3.5, 40.0])
+def test_law_of_chi_squares(freedom):
+    drawn = np.asarray(coordinates.chi_squares(jax.random.key(3), jnp.full(400_000, freedom)))
+    assert stats.kstest(drawn, stats.chi2(freedom).cdf).pvalue > 1e-3
+
+
+def test_law_of_tokens_that_collapse_on_the_way():
+    """Twelve layers: the first few by the general form, the others as products."""
+    spec, x = stack(12, 2, 4, 12), tokens(6, 12)
+    assert_same_law(direct(spec, x, 10_000, 10), width_free_draws(spec, x, 10_000, 11))
+
+
+def test_a_layer_of_collapsed_tokens_is_the_general_layer(x64, key):
+    """Its differences by their inner products, as the heads give them: before Q W_O, which depends on the basis."""
+    spec = attention.AttentionSpec(d_model=6, heads=2, d_head=2)
+    alpha, inner = jnp.asarray([0.6, 0.9]), jax.random.normal(key, (3, 2, 6, 2))
+    state = mean_residual.decompose(1.0 + 1e-9 * tokens(7, 6, "float64"))
+    assert bool(collapsed_layer.has_collapsed(state, alpha, jnp.asarray(1.0), spec)) is False
+    state = state._replace(log_size=state.log_size - 30)
+    assert collapsed_layer.has_collapsed(state, alpha, jnp.asarray(1.0), spec)
+    heads = split_attention.side_by_side(
+        split_attention.heads(AttentionParams(*inner, inner[0]), state, spec, alpha, None)
+    )
+    got = collapsed_layer.layer(state, inner, jnp.eye(4), alpha, spec)
+    np.testing.assert_allclose(got.log_size, heads.log_size, rtol=1e-13)
+    wanted = heads.direction @ heads.direction.T
+    np.testing.assert_allclose(got.direction @ got.direction.T, wanted, atol=1e-12)
+
+
+def test_derivatives_are_of_the_same_draw(key):
+    """The value steps until tokens have collapsed, the derivative layer by layer."""
+    spec, x = stack(12, 2, 4, 5), tokens(6, 12)
+    last = jax.jit(lambda gain: collapse.sample_log_residuals(key, x, spec, gain=gain))
+    value, slope = jax.jvp(last, (1.0,), (1.0,))
+    np.testing.assert_allclose(value, last(1.0), rtol=1e-5)
+    # A factor on all four matrices: its fourth power on a layer's output, and on what the cube of the input makes.
+    np.testing.assert_allclose(slope[-1], 3 * slope[-2] + 4, rtol=0.02)
+
+
+def test_devices_of_one_process_do_not_wait_for_each_other(key):
+    """LAPACK's factorisations would, for ever, where there are more devices than cores."""
+    spec, x = stack(20, 2, 4, 2), tokens(6, 20)
+    found = ensemble.run(lambda k: collapse.sample_log_residuals(k, x, spec), key, 64, batch_size=4)
+    assert jax.device_count() == 8 and np.all(found.nonfinite == 0)
+
+
+@pytest.mark.parametrize("n", [1, 5, 16, 17, 40])
+def test_cholesky_and_inverse(dtype, n):
+    rows = np.random.default_rng(0).normal(size=(n, 3 * n)).astype(dtype)
+    gram = rows @ rows.T
+    factor, inverse = (np.asarray(each).astype(float) for each in jax.jit(triangles.cholesky)(jnp.asarray(gram)))
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(factor, np.linalg.cholesky(gram.astype(float)), atol=60 * eps * np.sqrt(gram.max()))
+    np.testing.assert_allclose(inverse @ factor, np.eye(n), atol=60 * eps)
+    assert np.array_equal(factor, np.tril(factor)) and np.array_equal(inverse, np.tril(inverse))
+
+
 @pytest.mark.parametrize("kind", ["plain", "equal", "line", "near", "pairs", "zero", "sizes"])
 @pytest.mark.parametrize("shape", [(2, 3), (5, 4000), (40, 90)])
 def test_triangle_keeps_inner_products(dtype, kind, shape):
-    rng = np.random.default_rng(0)
+    rng, factor = np.random.default_rng(0), jax.jit(triangles.triangle)
     for _ in range(10):
         a = rng.normal(size=shape)
         if kind == "equal":
@@ -173,7 +237,7 @@ def test_triangle_keeps_inner_products(dtype, kind, shape):
         elif kind == "sizes":
             a = a * 10.0 ** rng.uniform(-15, 15, size=(shape[0], 1))
         a = a.astype(dtype)
-        lower = np.asarray(coordinates.triangle(jnp.asarray(a))).astype(float)
+        lower = np.asarray(factor(jnp.asarray(a))).astype(float)
         assert np.array_equal(lower, np.tril(lower)) and np.all(np.isfinite(lower))
         a = a.astype(float)
         lengths = np.linalg.norm(a, axis=1) + (np.linalg.norm(a, axis=1) == 0)
@@ -186,7 +250,7 @@ def test_triangle_resolves_differences_far_below_the_root_of_a_rounding():
     rng = np.random.default_rng(1)
     a = rng.normal(size=(1, 60)) + 1e-3 * rng.normal(size=(8, 60))
     a = a.astype("float32")
-    lower = np.asarray(coordinates.triangle(jnp.asarray(a))).astype(float)
+    lower = np.asarray(jax.jit(triangles.triangle)(jnp.asarray(a))).astype(float)
     exact = np.linalg.svd(a.astype(float), compute_uv=False)
     np.testing.assert_allclose(np.linalg.svd(lower, compute_uv=False), exact, rtol=2e-3)
 
@@ -285,16 +349,16 @@ def test_biases_of_the_specification_are_zero_as_drawn(key):
 
 def test_sweeps_are_one_trace(key):
     spec, x = stack(24, 2, 4, 3), tokens(5, 24)
-    before = width_free._layers._cache_size()
+    before = sampled_layers.log_norms._cache_size()
     for gain, scale, width in ((1.0, 0.5, 24.0), (0.5, 1.0, 1e5), (2.0, 0.7, jnp.inf)):
         collapse.sample_log_residuals(key, x, spec, gain=gain, scale=scale, width=width)
-    assert width_free._layers._cache_size() == before + 1
+    assert sampled_layers.log_norms._cache_size() == before + 1
     np.testing.assert_array_equal(
         *(collapse.sample_log_residuals(key, x, spec, scale=0.5, width=width) for width in (None, 24))
     )
     wide = dataclasses.replace(spec, attention=dataclasses.replace(spec.attention, d_model=48))
     collapse.sample_log_residuals(key, tokens(5, 48), wide, scale=0.5)
-    assert width_free._layers._cache_size() == before + 1
+    assert sampled_layers.log_norms._cache_size() == before + 1
 
 
 @pytest.mark.usefixtures("as_installed")
@@ -324,7 +388,7 @@ def test_bad_input(key):
 GPT3 = """
 import json
 import jax
-from rc_jax import attention, collapse, network
+from rc_jax import attention, collapse, ensemble, network, special
 layer = attention.AttentionSpec(d_model=12288, heads=96)
 x = jax.random.normal(jax.random.key(1), (128, 12288))
 out = []
