@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float
 from rc_jax.attention import AttentionSpec
 from rc_jax.collapse.split_logits import Columns, plain_slope
 
-_LARGEST_WEIGHT = 0.75  # of p̃: a value less the mean of values then loses no more than a factor of 4
+_LARGEST_WEIGHT = 0.25  # of p̃: with 3/4 roundings grew three times as large as in the general form
 _DOUBLINGS = 5
 _LARGEST_EXPONENT = 2.0 ** (_DOUBLINGS - 1)
 

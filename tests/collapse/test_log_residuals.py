@@ -52,7 +52,7 @@ def test_pure_attention_agrees_with_six_thousand_digits(dtype, seed):
     spec = stack()
     params, x = draw(seed, spec, dtype)
     exact = exact_logs(params, x, spec, 6000)
-    assert exact[-1] < -2000  # the collapse is far beyond any floating-point residual
+    assert exact[-1] < -750  # beyond any floating-point residual: the smallest double is e^−745
     assert worst_error(collapse.log_residuals(params, x, spec), exact) < TOLERANCE[dtype]
 
 
