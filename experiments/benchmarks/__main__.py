@@ -1,7 +1,19 @@
 """Entry point of `python -m experiments.benchmarks`."""
 
+import os
 import sys
 
-from experiments.benchmarks.command import main
+COUNT = "--xla_force_host_platform_device_count"
 
-sys.exit(main())
+
+def start() -> int:
+    """Give XLA a device for each core, for it takes all of them for one, on which small networks use one core."""
+    if COUNT not in os.environ.get("XLA_FLAGS", ""):
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {COUNT}={cores}".strip()
+    from experiments.benchmarks.command import main
+
+    return main()
+
+
+sys.exit(start())
