@@ -1,11 +1,13 @@
 """The networks that benchmarks run on, the input that all of them get, and the ways of computing on them."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rc_jax import attention, network
 
@@ -65,6 +67,18 @@ def networks(shape: Shape, count: int) -> network.LayerParams:
 def each_of(
     measure: Callable[[network.LayerParams], jax.Array], weights: network.LayerParams, batch: int
 ) -> Callable[[], np.ndarray]:
-    """A side that measures networks whose weights are given, `batch` at a time."""
-    mapped = jax.jit(lambda weights: jax.lax.map(measure, weights, batch_size=batch))
-    return lambda: np.asarray(mapped(weights))[:, :SEEN]
+    """A side that measures networks whose weights are given, `batch` at a time on every device."""
+
+    def on_device(weights: network.LayerParams) -> jax.Array:
+        return jax.lax.map(measure, weights, batch_size=batch)
+
+    @functools.cache  # at the first call
+    def ready() -> Callable[[], jax.Array]:
+        count, devices = len(jax.tree.leaves(weights)[0]), jax.local_devices()
+        mesh = Mesh(np.array(devices if count % len(devices) == 0 else devices[:1]), ("network",))
+        shared = PartitionSpec("network")
+        placed = jax.device_put(weights, NamedSharding(mesh, shared))
+        mapped = jax.jit(jax.shard_map(on_device, mesh=mesh, in_specs=shared, out_specs=shared, check_vma=False))
+        return lambda: mapped(placed)
+
+    return lambda: np.asarray(ready()())[:, :SEEN]
