@@ -148,7 +148,7 @@ def test_masks_whose_rows_share_tokens_keep_the_cube(dtype, hidden):
 def test_top_k_agrees_with_many_digits(dtype, causal, size):
     # Seeds 3 and 4 have a layer after which float32 is right to 0.002 nats only, within what `known` allows.
     spec = stack(depth=5, top_k=2, causal=causal)
-    params, x = draw(0, spec, dtype, size=size)
+    params, x = draw(6, spec, dtype, size=size)
     mask = np.tri(5, dtype=bool) if causal else None
     exact, allowed = exact_logs_and_rounding(params, x, spec, 600, mask=mask)
     assert worst_error(collapse.log_residuals(params, x, spec), exact) < 16 * allowed
