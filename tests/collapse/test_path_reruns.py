@@ -76,7 +76,8 @@ def test_paths_do_not_add_up_to_the_network(x64):
 def test_recipes_and_normalised_rows(key):
     spec = stack(depth=3, scores="cosine")
     x = jax.random.normal(key, (5, 4))
-    rows = collapse.path_reruns(network.random_layers(key, spec), x, spec, PATHS)
+    layers = network.random_layers(key, spec, gain=5.0)  # sizes beside which the norm's epsilon is nothing
+    rows = collapse.path_reruns(layers, x, spec, PATHS)
     np.testing.assert_array_equal(rows[2], x)
     np.testing.assert_allclose(rows[:2].mean(axis=2), 0, atol=1e-5)
     np.testing.assert_allclose(rows[:2].var(axis=2), 1, atol=1e-2)
