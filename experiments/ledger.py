@@ -64,7 +64,7 @@ def within(
     """
     value, error = scalar("measured", measured), scalar("standard_error", standard_error)
     verdict = _meets(value, error, low, high, ("low", "high"))
-    return Claim(key, statement, source, published, value, _decide(verdict, Verdict.REFUTED), error, note)
+    return Claim(key, statement, source, published, value, _decide(verdict, Verdict.REFUTED), _finite(error), note)
 
 
 def corrected(
@@ -92,7 +92,7 @@ def corrected(
     theirs = _meets(value, error, published_low, published_high, ("published_low", "published_high"))
     ours = _meets(value, error, corrected_low, corrected_high, ("corrected_low", "corrected_high"))
     verdict = _decide(theirs, Verdict.CORRECTED if ours else Verdict.REFUTED)
-    return Claim(key, statement, source, published, value, verdict, error, note)
+    return Claim(key, statement, source, published, value, verdict, _finite(error), note)
 
 
 def on_range(
@@ -149,6 +149,11 @@ def scalar(name: str, value: ArrayLike) -> float:
     if numbers.size != 1:
         raise ValueError(f"`{name}` must be one number, got an array of shape {numbers.shape}")
     return float(numbers.reshape(()))
+
+
+def _finite(error: float) -> float | None:
+    """A standard error that there is: of one seed there is none."""
+    return error if math.isfinite(error) else None
 
 
 def show(value: str | float, standard_error: float | None = None) -> str:

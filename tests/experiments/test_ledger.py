@@ -110,3 +110,10 @@ def test_bad_input():
 )
 def test_show(value, error, text):
     assert show(value, error) == text
+
+
+def test_a_standard_error_of_one_seed_is_none():
+    """A record on disk has no word for NaN there, and must read back as it was written."""
+    nothing = float("nan")
+    assert within("k", "what", "who", 1, 1.0, 0, 2, nothing).standard_error is None
+    assert corrected("k", "what", "who", 1, 1.0, 0, 2, 0, 2, nothing).standard_error is None
