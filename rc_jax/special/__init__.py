@@ -1,4 +1,4 @@
-"""What no well-kept JAX library offers: Lambert W, Bessel I in logarithms, normal numbers at the speed of arithmetic."""
+"""What no well-kept JAX library offers: Lambert W, Bessel I in logarithms, normal numbers without waiting."""
 
 from rc_jax.special.bessel import bessel_ratio, log_bessel_i, log_bessel_ie
 from rc_jax.special.hyp0f1 import hyp0f1_ratio, log_hyp0f1

@@ -3,7 +3,7 @@
 Most of the time of a random initialisation goes into its random numbers. `jax.random.normal` draws one number from each
 block of Threefry-2x32 and keeps the exclusive or of its two words; on a CPU it runs the twenty rounds as a loop through
 memory. Here both words become numbers and the rounds are plain operations, which a compiler turns into one pass without
-memory. The generator is the same (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", twenty rounds), and
+memory. The generator is the same (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", twenty rounds) and
 so is the way from a word to a normal number, by the inverse of its distribution.
 """
 
