@@ -388,7 +388,7 @@ def test_bad_input(key):
 GPT3 = """
 import json
 import jax
-from rc_jax import attention, collapse, ensemble, network, special
+from rc_jax import attention, collapse, network
 layer = attention.AttentionSpec(d_model=12288, heads=96)
 x = jax.random.normal(jax.random.key(1), (128, 12288))
 out = []
