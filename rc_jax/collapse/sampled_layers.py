@@ -38,7 +38,7 @@ def log_norms(
     drawn = Drawn(key, jnp.asarray(gain, dtype), jnp.broadcast_to(alpha, (layer.heads,)), size)
     seen = masks.combine(start.direction.shape[0], causal_mask=layer.causal, radius=layer.window, extra=mask)
     if narrow or spec.skip or seen is not None:
-        return _in_turn(drawn, start, spec, narrow, seen)
+        return _in_turn(lambda state, number: _layer(drawn, state, number, spec, narrow, seen), start, spec.depth)
     return _until_collapsed(drawn, start, spec)
 
 
@@ -69,14 +69,14 @@ class Drawn(NamedTuple):
         return self.gain * normals["inner"], self.gain * jnp.asarray(columns**-0.5, output.dtype) * output
 
 
-def _in_turn(drawn: Drawn, start: MeanResidual, spec: StackSpec, narrow: bool, seen: Array | None) -> Array:
-    """Layer after layer by the general form."""
+def _in_turn(layer: Callable[[MeanResidual, Array], MeanResidual], start: MeanResidual, depth: int) -> Array:
+    """Log ‖res‖ before and after so many layers, one after another."""
 
     def step(state: MeanResidual, number: Array) -> tuple[MeanResidual, Array]:
-        out = _layer(drawn, state, number, spec, narrow, seen)
+        out = layer(state, number)
         return out, out.log_norm
 
-    logs = jax.lax.scan(step, start, jnp.arange(spec.depth))[1]
+    logs = jax.lax.scan(step, start, jnp.arange(depth))[1]
     return jnp.concatenate([start.log_norm[None], logs])
 
 
@@ -119,13 +119,12 @@ def _derivative_until_collapsed(spec: StackSpec, primals: tuple, tangents: tuple
     """The same draw with a number of steps that is known, for derivatives that go backwards."""
 
     def in_turn(drawn: Drawn, start: MeanResidual) -> Array:
-        def step(state: MeanResidual, number: Array) -> tuple[MeanResidual, Array]:
-            closed, opened = (functools.partial(each, spec=spec) for each in (_collapsed_layer, _open_layer))
-            out = jax.lax.cond(_collapsed(drawn, state, spec), closed, opened, drawn, state, number)
-            return out, out.log_norm
-
-        logs = jax.lax.scan(step, start, jnp.arange(spec.depth))[1]
-        return jnp.concatenate([start.log_norm[None], logs])
+        closed, opened = (functools.partial(each, drawn, spec=spec) for each in (_collapsed_layer, _open_layer))
+        return _in_turn(
+            lambda state, number: jax.lax.cond(_collapsed(drawn, state, spec), closed, opened, state, number),
+            start,
+            spec.depth,
+        )
 
     return jax.jvp(in_turn, primals, tangents)
 

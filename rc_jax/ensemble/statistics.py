@@ -1,5 +1,6 @@
 """Statistics of a stream of pytrees: mergeable, and writable as plain arrays."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -189,7 +190,7 @@ def merge(a: Statistics, b: Statistics) -> Statistics:
     return Statistics(a.count + b.count, a.layout, moment.merge(a.moments, b.moments), tuple(sketches))
 
 
-class Blocks:
+class Blocks(ABC):
     """Cuts chunks of any length into blocks of one fixed length, so that chunks leave no trace, not a bit."""
 
     def __init__(self, layout: Layout, block: int) -> None:
@@ -213,8 +214,9 @@ class Blocks:
             self._absorb(np.concatenate(self._waiting))
         self._waiting = []
 
+    @abstractmethod
     def _absorb(self, rows: Float[np.ndarray, "sample component"]) -> None:
-        raise NotImplementedError
+        """Take in a block."""
 
 
 class Accumulator(Blocks):

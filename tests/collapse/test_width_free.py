@@ -14,12 +14,7 @@ from scipy import stats
 from rc_jax import attention, collapse, ensemble, network, special
 from rc_jax.attention import AttentionParams
 from rc_jax.collapse import (
-    collapsed_layer,
-    coordinates,
-    mean_residual,
     sampled_layers,
-    split_attention,
-    triangles,
 )
 from rc_jax.network import LayerParams
 
@@ -124,69 +119,10 @@ def test_law_under_a_mask_and_of_tokens_that_are_nearly_equal():
     assert_same_law(direct(spec, x, 10_000, 5), width_free_draws(spec, x, 10_000, 6))
 
 
-@pytest.mark.parametrize("plain", [0, 3])
-def test_law_of_one_gaussian_matrix(x64, plain):
-    """Its Gram matrix is Wishart; its coordinates in fixed directions are normals that belong to it."""
-    rows, d = 4, 6
-    size = jnp.asarray(float(d))
-
-    def sample(key):
-        k1, k2 = jax.random.split(key)
-        diagonal = coordinates.gaussian_diagonal(k1, rows, size - plain, size)
-        g = coordinates.gaussian_rows(jax.random.normal(k2, (rows, plain + rows)), diagonal, size) * jnp.sqrt(size)
-        return _summary(g, plain)
-
-    def features(key):
-        return _summary(jax.random.normal(key, (rows, d)), plain)
-
-    # 40 000 of this seed are an unlucky sample (p = 2e-4 for the trace); 2.4 million of other seeds show nothing.
-    got, wanted = (draws(fn, 400_000, seed, batch=10_000) for seed, fn in enumerate((sample, features)))
-    for a, b in zip(got.T, wanted.T, strict=True):
-        assert stats.ks_2samp(a, b).pvalue > 1e-4
-    # Against E tr G² and E tr G³ of a Wishart matrix, which are exact.
-    squares, cubes = rows * d * (d + rows + 1), rows * d * (d**2 + rows**2 + 3 * rows * d + 3 * d + 3 * rows + 4)
-    for column, exact in ((4, squares), (5, cubes)):
-        assert abs(got[:, column].mean() - exact) < 5 * got[:, column].std() / np.sqrt(len(got))
-    # The trace of the Gram matrix is χ² with one degree of freedom for each entry.
-    assert stats.kstest(got[:, 0], stats.chi2(rows * d).cdf).pvalue > 1e-4
-
-
-def _summary(g, plain):
-    gram = g @ g.T
-    square = gram @ gram
-    statistics = [jnp.trace(gram), gram[0, 1], gram[3, 3], gram[3, 2], jnp.trace(square), jnp.trace(square @ gram)]
-    if plain:
-        statistics += [g[0, 0] * gram[0, 1], g[3, 2], jnp.sum(g[:, :plain]) * gram[3, 3]]
-    return jnp.stack(statistics)
-
-
-@pytest.mark.parametrize("freedom", [0.5, 1.0, 2.0, 3.5, 40.0])
-def test_law_of_chi_squares(freedom):
-    drawn = np.asarray(coordinates.chi_squares(jax.random.key(3), jnp.full(400_000, freedom)))
-    assert stats.kstest(drawn, stats.chi2(freedom).cdf).pvalue > 1e-3
-
-
 def test_law_of_tokens_that_collapse_on_the_way():
     """Twelve layers: the first few by the general form, the others as products."""
     spec, x = stack(12, 2, 4, 12), tokens(6, 12)
     assert_same_law(direct(spec, x, 10_000, 10), width_free_draws(spec, x, 10_000, 11))
-
-
-def test_a_layer_of_collapsed_tokens_is_the_general_layer(x64, key):
-    """Its differences by their inner products, as the heads give them: before Q W_O, which depends on the basis."""
-    spec = attention.AttentionSpec(d_model=6, heads=2, d_head=2)
-    alpha, inner = jnp.asarray([0.6, 0.9]), jax.random.normal(key, (3, 2, 6, 2))
-    state = mean_residual.decompose(1.0 + 1e-9 * tokens(7, 6, "float64"))
-    assert bool(collapsed_layer.has_collapsed(state, alpha, jnp.asarray(1.0), spec)) is False
-    state = state._replace(log_size=state.log_size - 30)
-    assert collapsed_layer.has_collapsed(state, alpha, jnp.asarray(1.0), spec)
-    heads = split_attention.side_by_side(
-        split_attention.heads(AttentionParams(*inner, inner[0]), state, spec, alpha, None)
-    )
-    got = collapsed_layer.layer(state, inner, jnp.eye(4), alpha, spec)
-    np.testing.assert_allclose(got.log_size, heads.log_size, rtol=1e-13)
-    wanted = heads.direction @ heads.direction.T
-    np.testing.assert_allclose(got.direction @ got.direction.T, wanted, atol=1e-12)
 
 
 def test_derivatives_are_of_the_same_draw(key):
@@ -204,55 +140,6 @@ def test_devices_of_one_process_do_not_wait_for_each_other(key):
     spec, x = stack(20, 2, 4, 2), tokens(6, 20)
     found = ensemble.run(lambda k: collapse.sample_log_residuals(k, x, spec), key, 64, batch_size=4)
     assert jax.device_count() == 8 and np.all(found.nonfinite == 0)
-
-
-@pytest.mark.parametrize("n", [1, 5, 16, 17, 40])
-def test_cholesky_and_inverse(dtype, n):
-    rows = np.random.default_rng(0).normal(size=(n, 3 * n)).astype(dtype)
-    gram = rows @ rows.T
-    factor, inverse = (np.asarray(each).astype(float) for each in jax.jit(triangles.cholesky)(jnp.asarray(gram)))
-    eps = np.finfo(dtype).eps
-    np.testing.assert_allclose(factor, np.linalg.cholesky(gram.astype(float)), atol=60 * eps * np.sqrt(gram.max()))
-    np.testing.assert_allclose(inverse @ factor, np.eye(n), atol=60 * eps)
-    assert np.array_equal(factor, np.tril(factor)) and np.array_equal(inverse, np.tril(inverse))
-
-
-@pytest.mark.parametrize("kind", ["plain", "equal", "line", "near", "pairs", "zero", "sizes"])
-@pytest.mark.parametrize("shape", [(2, 3), (5, 4000), (40, 90)])
-def test_triangle_keeps_inner_products(dtype, kind, shape):
-    rng, factor = np.random.default_rng(0), jax.jit(triangles.triangle)
-    for _ in range(10):
-        a = rng.normal(size=shape)
-        if kind == "equal":
-            a[:] = a[:1]
-        elif kind == "line":
-            a = rng.normal(size=(shape[0], 1)) * a[:1]
-        elif kind == "near":
-            a = a[:1] + 10.0 ** rng.uniform(-9, 0) * a
-        elif kind == "pairs":  # first rows that differ as later rows point
-            half = shape[0] // 2
-            a[:half] = rng.normal(size=shape[1]) + 10.0 ** rng.uniform(-8, -2, size=(half, 1)) * a[half : 2 * half]
-        elif kind == "zero":
-            a[1] = 0
-        elif kind == "sizes":
-            a = a * 10.0 ** rng.uniform(-15, 15, size=(shape[0], 1))
-        a = a.astype(dtype)
-        lower = np.asarray(factor(jnp.asarray(a))).astype(float)
-        assert np.array_equal(lower, np.tril(lower)) and np.all(np.isfinite(lower))
-        a = a.astype(float)
-        lengths = np.linalg.norm(a, axis=1) + (np.linalg.norm(a, axis=1) == 0)
-        error = np.abs(lower @ lower.T - a @ a.T) / lengths[:, None] / lengths
-        assert error.max() < 4 * np.sqrt(sum(shape)) * np.finfo(dtype).eps
-
-
-def test_triangle_resolves_differences_far_below_the_root_of_a_rounding():
-    """Rows that differ by 10⁻³ of their size have a Gram matrix that float32 cannot tell from rank one to a tenth."""
-    rng = np.random.default_rng(1)
-    a = rng.normal(size=(1, 60)) + 1e-3 * rng.normal(size=(8, 60))
-    a = a.astype("float32")
-    lower = np.asarray(jax.jit(triangles.triangle)(jnp.asarray(a))).astype(float)
-    exact = np.linalg.svd(a.astype(float), compute_uv=False)
-    np.testing.assert_allclose(np.linalg.svd(lower, compute_uv=False), exact, rtol=2e-3)
 
 
 def test_only_inner_products_matter(x64, key):

@@ -1,0 +1,71 @@
+"""Gaussian matrices by their coordinates, and layers of collapsed tokens, against what they stand for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from rc_jax import attention
+from rc_jax.attention import AttentionParams
+from rc_jax.collapse import collapsed_layer, coordinates, mean_residual, split_attention
+from tests.collapse.test_width_free import draws, tokens
+
+
+@pytest.mark.parametrize("plain", [0, 3])
+def test_law_of_one_gaussian_matrix(x64, plain):
+    """Its Gram matrix is Wishart; its coordinates in fixed directions are normals that belong to it."""
+    rows, d = 4, 6
+    size = jnp.asarray(float(d))
+
+    def sample(key):
+        k1, k2 = jax.random.split(key)
+        diagonal = coordinates.gaussian_diagonal(k1, rows, size - plain, size)
+        g = coordinates.gaussian_rows(jax.random.normal(k2, (rows, plain + rows)), diagonal, size) * jnp.sqrt(size)
+        return _summary(g, plain)
+
+    def features(key):
+        return _summary(jax.random.normal(key, (rows, d)), plain)
+
+    # 40 000 of this seed are an unlucky sample (p = 2e-4 for the trace); 2.4 million of other seeds show nothing.
+    got, wanted = (draws(fn, 400_000, seed, batch=10_000) for seed, fn in enumerate((sample, features)))
+    for a, b in zip(got.T, wanted.T, strict=True):
+        assert stats.ks_2samp(a, b).pvalue > 1e-4
+    # Against E tr G² and E tr G³ of a Wishart matrix, which are exact.
+    squares, cubes = rows * d * (d + rows + 1), rows * d * (d**2 + rows**2 + 3 * rows * d + 3 * d + 3 * rows + 4)
+    for column, exact in ((4, squares), (5, cubes)):
+        assert abs(got[:, column].mean() - exact) < 5 * got[:, column].std() / np.sqrt(len(got))
+    # The trace of the Gram matrix is χ² with one degree of freedom for each entry.
+    assert stats.kstest(got[:, 0], stats.chi2(rows * d).cdf).pvalue > 1e-4
+
+
+def _summary(g, plain):
+    gram = g @ g.T
+    square = gram @ gram
+    statistics = [jnp.trace(gram), gram[0, 1], gram[3, 3], gram[3, 2], jnp.trace(square), jnp.trace(square @ gram)]
+    if plain:
+        statistics += [g[0, 0] * gram[0, 1], g[3, 2], jnp.sum(g[:, :plain]) * gram[3, 3]]
+    return jnp.stack(statistics)
+
+
+@pytest.mark.parametrize("freedom", [0.5, 1.0, 2.0, 3.5, 40.0])
+def test_law_of_chi_squares(freedom):
+    drawn = np.asarray(coordinates.chi_squares(jax.random.key(3), jnp.full(400_000, freedom)))
+    assert stats.kstest(drawn, stats.chi2(freedom).cdf).pvalue > 1e-3
+
+
+def test_a_layer_of_collapsed_tokens_is_the_general_layer(x64, key):
+    """Its differences by their inner products, as the heads give them: before Q W_O, which depends on the basis."""
+    spec = attention.AttentionSpec(d_model=6, heads=2, d_head=2)
+    alpha, inner = jnp.asarray([0.6, 0.9]), jax.random.normal(key, (3, 2, 6, 2))
+    state = mean_residual.decompose(1.0 + 1e-9 * tokens(7, 6, "float64"))
+    assert bool(collapsed_layer.has_collapsed(state, alpha, jnp.asarray(1.0), spec)) is False
+    state = state._replace(log_size=state.log_size - 30)
+    assert collapsed_layer.has_collapsed(state, alpha, jnp.asarray(1.0), spec)
+    heads = split_attention.side_by_side(
+        split_attention.heads(AttentionParams(*inner, inner[0]), state, spec, alpha, None)
+    )
+    got = collapsed_layer.layer(state, inner, jnp.eye(4), alpha, spec)
+    np.testing.assert_allclose(got.log_size, heads.log_size, rtol=1e-13)
+    wanted = heads.direction @ heads.direction.T
+    np.testing.assert_allclose(got.direction @ got.direction.T, wanted, atol=1e-12)
