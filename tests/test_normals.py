@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.random import threefry_2x32
+from scipy import special as scipy_special
 from scipy import stats
 
 from rc_jax import special
+from rc_jax.special.erf_inv import erf_inv
 from rc_jax.special.normals import threefry
 
 
@@ -34,6 +36,14 @@ def test_jax_makes_the_same_numbers_of_the_same_words(count):
     uniform = (words >> 9) * 2.0**-22 - 1 + 2.0**-24 * (1 - (words >> 9) * 2.0**-23)
     got = np.asarray(special.normals(key, (count,))).astype(float)
     np.testing.assert_allclose(stats.norm.cdf(got), (uniform + 1) / 2, atol=2e-7)
+
+
+def test_inverse_error_function_at_every_word():
+    """All 2²³ numbers that 23 bits can become, against SciPy in double precision."""
+    uniform = np.arange(2**23) * 2.0**-22 - 1 + 2.0**-24 * (1 - np.arange(2**23) * 2.0**-23)
+    uniform = uniform.astype(np.float32)
+    got, wanted = np.asarray(jax.jit(erf_inv)(uniform)), scipy_special.erfinv(uniform.astype(float))
+    assert np.max(np.abs(got - wanted) / np.where(wanted, np.abs(wanted), 1)) < 5 * np.finfo(np.float32).eps / 2
 
 
 def test_law_and_independence():

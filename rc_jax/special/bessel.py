@@ -14,7 +14,7 @@ from rc_jax.special.debye import SHIFT, corrections
 from rc_jax.special.hyp0f1 import recur
 from rc_jax.special.inputs import as_common
 
-at_least_minus_half = _checks.bounded(-0.5)
+at_least_minus_half: _checks.Check = _checks.bounded(-0.5)
 
 
 @_checks.guard(order=at_least_minus_half, x=_checks.positive)

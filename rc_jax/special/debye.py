@@ -68,7 +68,9 @@ def corrections(t: jax.Array, p2: jax.Array) -> tuple[jax.Array, jax.Array]:
     coefficient = jnp.stack([value, slope], axis=-1).reshape((-1, 2) + (1,) * t.ndim)
     t, p2 = jnp.broadcast_to(t, (2, *t.shape)), jnp.broadcast_to(p2, (2, *t.shape))
 
-    def step(carry: tuple[jax.Array, jax.Array], at: tuple[jax.Array, jax.Array]) -> tuple:
+    def step(
+        carry: tuple[jax.Array, jax.Array], at: tuple[jax.Array, jax.Array]
+    ) -> tuple[tuple[jax.Array, jax.Array], None]:
         total, inner = carry
         c, end = at
         inner = inner * p2 + c

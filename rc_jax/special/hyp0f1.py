@@ -3,6 +3,8 @@
 ₀F₁(; d/2; α²/4) is the moment generating function, at α, of one coordinate of a random unit vector in d dimensions.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
@@ -14,8 +16,8 @@ from rc_jax.special.debye import SHIFT, correction_at_zero, corrections
 from rc_jax.special.inputs import as_common
 
 SERIES_TERMS = 14
-at_least_half = _checks.bounded(0.5)
-at_least_zero = _checks.bounded(0)
+at_least_half: _checks.Check = _checks.bounded(0.5)
+at_least_zero: _checks.Check = _checks.bounded(0)
 
 
 @_checks.guard(b=at_least_half, z=at_least_zero)
@@ -76,7 +78,7 @@ def _log_hyp0f1(b: jax.Array, z: jax.Array) -> jax.Array:
     return recur(b, z)[1]
 
 
-def _log_hyp0f1_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+def _log_hyp0f1_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
     """The ratio for z, itself differentiable without cancellation; the algorithm's own derivative for b, if b moves."""
     (b, z), (b_dot, z_dot) = primals, tangents
     ratio, out = recur(b, z)

@@ -95,7 +95,7 @@ def _of_exponential(t: jax.Array) -> jax.Array:
 
 
 @_of_exponential.defjvp
-def _of_exponential_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+def _of_exponential_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     w = _of_exponential(*primals)
     return w, w / (1 + w) * tangents[0]
 
@@ -115,7 +115,9 @@ def _pair(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 @_pair.defjvp
-def _pair_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
+def _pair_jvp(
+    primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
     (x,) = primals
     w, gap = _pair(x)
     dot = jnp.where(x > 1, w / jnp.maximum(x, 1), jnp.exp(-w)) / gap * tangents[0]

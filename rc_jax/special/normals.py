@@ -4,7 +4,7 @@ Most of the time of a random initialisation goes into its random numbers. `jax.r
 block of Threefry-2x32 and keeps the exclusive or of its two words; on a CPU it runs the twenty rounds as a loop through
 memory. Here both words become numbers and the rounds are plain operations, which a compiler turns into one pass without
 memory. The generator is the same (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", twenty rounds) and
-so is the way from a word to a normal number, by the inverse of its distribution.
+so is the way from a word to a normal number, by the inverse of its distribution, which is `rc_jax.special.erf_inv`.
 """
 
 import functools
@@ -17,6 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, UInt32
 
 from rc_jax import _checks
+from rc_jax.special.erf_inv import erf_inv
 
 # Left rotations of four rounds and of the next four, and the constant that makes the third word of the key (Threefish).
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -60,10 +61,13 @@ def _normals(key: Array, shape: tuple[int, ...]) -> Array:
     pair = threefry((words[0], words[1]), (jnp.zeros_like(counters), counters))
     # Between 1 and 2 all numbers of 23 bits are equally far apart; the lower end becomes the first number above −1.
     lowest = np.nextafter(np.float32(-1), np.float32(0))
-    bits = jnp.concatenate(pair)[:count] >> jnp.uint32(9) | jnp.uint32(0x3F800000)
-    unit = jax.lax.bitcast_convert_type(bits, jnp.float32) - 1
-    uniform = jnp.maximum(unit * (1 - lowest) + lowest, lowest)
-    return (np.float32(math.sqrt(2)) * jax.lax.erf_inv(uniform)).reshape(shape)
+
+    def normal(word: Array) -> Array:
+        unit = jax.lax.bitcast_convert_type(word >> jnp.uint32(9) | jnp.uint32(0x3F800000), jnp.float32) - 1
+        return np.float32(math.sqrt(2)) * erf_inv(jnp.maximum(unit * (1 - lowest) + lowest, lowest))
+
+    # Word by word and joined afterwards: a loop over what is joined would ask of every number which word it is.
+    return jnp.concatenate([normal(word) for word in pair])[:count].reshape(shape)
 
 
 def threefry(
