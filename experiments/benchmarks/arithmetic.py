@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import jax
 
 from experiments.benchmarks.contest import Contest
-from experiments.benchmarks.direct import BATCHES
 from experiments.benchmarks.initialisations import averaged
 from experiments.benchmarks.machine import Roofline
 from experiments.benchmarks.shapes import BASE, SMALL, Shape, each_of, networks, plain
@@ -48,14 +47,14 @@ def drawn(shape: Shape, count: int) -> Contest:
 
 def given(shape: Shape, count: int) -> Contest:
     """The same stored weights for both."""
-    x, spec, weights, batch = shape.input(), shape.spec, networks(shape, count), BATCHES[shape.name]
+    x, spec, weights = shape.input(), shape.spec, networks(shape, count)
     return Contest(
         title=f"Exact against plain arithmetic, weights given, {shape.words}",
         unit="networks/s",
         work=count,
         sides={
-            PLAIN: each_of(lambda params: plain(params, x, spec), weights, batch),
-            EXACT: each_of(lambda params: collapse.log_residuals(params, x, spec), weights, batch),
+            PLAIN: each_of(lambda params: plain(params, x, spec), weights),
+            EXACT: each_of(lambda params: collapse.log_residuals(params, x, spec), weights),
         },
         baseline=PLAIN,
         tolerance=1e-3,

@@ -65,12 +65,16 @@ def networks(shape: Shape, count: int) -> network.LayerParams:
 
 
 def each_of(
-    measure: Callable[[network.LayerParams], jax.Array], weights: network.LayerParams, batch: int
+    measure: Callable[[network.LayerParams], jax.Array], weights: network.LayerParams
 ) -> Callable[[], np.ndarray]:
-    """A side that measures networks whose weights are given, `batch` at a time on every device."""
+    """A side that measures networks whose weights are given, one after the other on every device.
+
+    Not in batches: XLA does a product of a matrix for each network worse than the same products one by one, and a batch
+    of one is not the same to it as none.
+    """
 
     def on_device(weights: network.LayerParams) -> jax.Array:
-        return jax.lax.map(measure, weights, batch_size=batch)
+        return jax.lax.map(measure, weights)
 
     @functools.cache  # at the first call
     def ready() -> Callable[[], jax.Array]:

@@ -51,7 +51,6 @@ def made_up(**sides):
 )
 def test_the_sides_of_a_contest_agree(make, left_out, monkeypatch, one_thread):
     """All that can be run here; PyTorch may be missing, and then its sides say so."""
-    monkeypatch.setitem(direct.BATCHES, TINY.name, 4)
     monkeypatch.setattr(initialisations, "counted", lambda *_: Counts())
     each = make(TINY, 40)
     assert set(left_out) <= set(each.sides)
@@ -236,6 +235,25 @@ def test_the_command(made_up_module, tmp_path, capsys):
     page.write_text(f"{report.BEGIN}\n{report.END}\nafter", "utf-8")
     assert command.main([*out, "--show", "--page", str(page)]) == 0
     assert capsys.readouterr().out == text and text in page.read_text("utf-8")
+
+
+def test_the_command_for_programs(made_up_module, tmp_path, capsys):
+    out = ["--out", str(tmp_path / "out"), "--json"]
+    assert command.main([*out, *made_up_module]) == 0
+    said, progress = capsys.readouterr()
+    found = json.loads(said, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))["benchmarks"]
+    assert list(found) == ["first"] and found["first"]["tables"][0]["rows"] == [["plain", 1234.5]]
+    assert "A table" in progress
+    assert command.main([*out, *made_up_module, "--quiet"]) == 0
+    assert not capsys.readouterr().err
+    assert command.main([*out, *made_up_module, "--quiet", "--count", "13"]) == 1
+    assert capsys.readouterr().err == "first: RuntimeError: out of luck\n"
+    assert command.main(["--list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == ["first"]
+
+
+def test_numbers_that_json_has_no_word_for():
+    assert command._finite({"a": [1.5, float("nan"), (float("inf"), "x")]}) == {"a": [1.5, None, [None, "x"]]}
 
 
 def test_what_is_measured_stays_when_a_benchmark_breaks_off(made_up_module, tmp_path, capsys):
