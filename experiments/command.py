@@ -1,5 +1,6 @@
 """The command line: `python -m experiments [NAME …]`. Bad input is one clear line and exit status 2."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -7,9 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+
+from rc_jax.cli.arguments import Usage
+from rc_jax.cli.shell import (
+    BAD_INPUT,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    LOST,
+    NO_READER,
+    Program,
+    guarded,
+    read,
+)
 
 if TYPE_CHECKING:
     from experiments.figure import Registry
@@ -46,10 +60,35 @@ class Arguments:
     """How long another process may be silent before it counts as dead."""
     list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """List the figures with the minutes each preset takes on two cores, and stop."""
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """No bar and no line for each figure on stderr; only what fails is said there."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the summary (or the list) as JSON, and nothing else on stdout."""
 
 
-class Usage(Exception):
-    """Bad input, in one line for the user."""
+PROGRAM = Program(
+    name="python -m experiments",
+    label="experiments",
+    description="Make the figures, judge every claim against them, and write one report.",
+    examples={
+        "": (
+            "",
+            "collapse_depth scale_gaussian",
+            "--preset full --seed 3 --out runs",
+            "--checkpoint models/gpt2",
+            "--replot --json --quiet",
+            "--list",
+        )
+    },
+    statuses={
+        DONE: "every figure was made, or explained where it lacks what it needs",
+        FAILED: "a figure failed (the others are finished), or the disk did",
+        BAD_INPUT: "bad input: one line on stderr, nothing computed",
+        LOST: "another process of a distributed run is lost: start all of them again",
+        INTERRUPTED: "interrupted; the same command goes on (143 after SIGTERM)",
+        NO_READER: "the reader of the output has gone, as after | head",
+    },
+)
 
 
 class Stopped(BaseException):
@@ -60,35 +99,43 @@ class Stopped(BaseException):
 
 
 def main(argv: Sequence[str] | None = None, package: str = "experiments.figures") -> int:
-    """Parse, run, and return the exit status: 0 all made, 1 some failed, 2 bad input, 128 + n stopped by signal n."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
-    arguments = tyro.cli(Arguments, prog="python -m experiments", args=argv)
-    try:
-        if arguments.list:
-            return _list(package)
-        check(arguments, package)
-        if arguments.distributed:
-            from experiments import distributed
+    """Parse, run, and return the exit status.
 
-            return distributed.supervise(package, sys.argv[1:] if argv is None else argv)
-        return run(arguments, package)
-    except Usage as error:
-        print(f"experiments: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:  # before the first figure began
-        return 130
-    except BrokenPipeError:  # the reader of our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 141
+    0 all made, 1 some failed, 2 bad input, 75 another process of the run was lost, 130 interrupted, 141 the output's
+    reader has gone, otherwise 128 + n where signal n stopped it.
+    """
+    return guarded(PROGRAM, lambda: _start(sys.argv[1:] if argv is None else argv, package))
 
 
-def _list(package: str) -> int:
+def parse(argv: Sequence[str]) -> Any:
+    """The arguments; None when help or version was asked for and has been printed.
+
+    Raises:
+        Usage: they do not parse.
+    """
+    return read(PROGRAM, Arguments, argv)
+
+
+def _start(argv: Sequence[str], package: str) -> int:
+    arguments = parse(argv)
+    if arguments is None:
+        return DONE
+    if arguments.list:
+        return _list(arguments, package)
+    check(arguments, package)
+    if arguments.distributed:
+        from experiments import distributed
+
+        return distributed.supervise(package, argv)
+    return run(arguments, package)
+
+
+def _list(arguments: Arguments, package: str) -> int:
     from experiments import figure, terminal
 
-    print(terminal.listing(figure.discover(package)))
-    return 0
+    registry = figure.discover(package)
+    print(terminal.as_json(terminal.plain_listing(registry)) if arguments.json else terminal.listing(registry))
+    return DONE
 
 
 def run(arguments: Arguments, package: str, team: "type[Team] | None" = None) -> int:
@@ -97,7 +144,9 @@ def run(arguments: Arguments, package: str, team: "type[Team] | None" = None) ->
     from experiments.runner import Run, make_all
 
     registry = figure.discover(package, arguments.preset)
-    choices = Run(arguments.out, arguments.preset, arguments.seed, arguments.replot, arguments.checkpoint)
+    choices = Run(
+        arguments.out, arguments.preset, arguments.seed, arguments.replot, arguments.checkpoint, arguments.quiet
+    )
     names = chosen(choices, arguments.name, registry)
     if choices.replot:
         names = replottable(choices, names, registry, strict=bool(arguments.name))
@@ -105,20 +154,25 @@ def run(arguments: Arguments, package: str, team: "type[Team] | None" = None) ->
     stopped = 0
     previous = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        for entry in make_all(choices, names, registry, package, team and team(choices.folder)):
-            made.append(entry)
+        with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
+            for entry in make_all(choices, names, registry, package, team and team(choices.folder)):
+                made.append(entry)
     except Stopped as stop:
         stopped = stop.number
     except OSError as error:
         print(f"experiments: error: cannot write to {choices.folder}: {error.strerror or error}", file=sys.stderr)
-        return 1
+        return FAILED
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    print(terminal.summary(choices, made, total=len(names), stopped=bool(stopped)))
+    told = {"total": len(names), "stopped": bool(stopped)}
+    if arguments.json:
+        print(terminal.as_json(terminal.plain_summary(choices, made, **told)))
+    else:
+        print(terminal.summary(choices, made, **told))
     if stopped:
         return 128 + stopped
-    return 1 if any(entry.status == "failed" for entry in made) else 0
+    return FAILED if any(entry.status == "failed" for entry in made) else DONE
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rc_jax.cli.shell import LOST
+
 if TYPE_CHECKING:
     from experiments.command import Arguments
 
-LOST = 75  # "try again later", as mail programs say it
 WAIT = 7 * 24 * 3600  # seconds that a process which has nothing left to do waits for the others
 
 
@@ -47,8 +48,6 @@ def supervise(package: str, argv: Sequence[str]) -> int:
 
 def work(package: str, argv: Sequence[str]) -> int:
     """What the worker does: join the others, then make figures (process 0) or help (every other one)."""
-    import tyro
-
     from experiments.ahead import end_with
 
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
@@ -56,8 +55,10 @@ def work(package: str, argv: Sequence[str]) -> int:
     from experiments.runner import Run
     from rc_jax.ensemble import ProcessLost
 
-    arguments = tyro.cli(command.Arguments, prog="python -m experiments", args=argv)
-    choices = Run(arguments.out, arguments.preset, arguments.seed, checkpoints=arguments.checkpoint)
+    arguments = command.parse(argv)
+    choices = Run(
+        arguments.out, arguments.preset, arguments.seed, checkpoints=arguments.checkpoint, quiet=arguments.quiet
+    )
     try:
         process = join(arguments, choices.folder / "logs")
         if process == 0:

@@ -20,6 +20,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 PRESET_NAMES = ("smoke", "quick", "full")
+TOPICS = {
+    "layer": "The layer",
+    "collapse": "Collapse",
+    "arithmetic": "Exact arithmetic",
+    "paths": "Paths",
+    "blocks": "Skips, MLPs and norms",
+    "masks": "Masks and sparse attention",
+    "scale": "Scale",
+    "sparsity": "Sparsity",
+    "sampling": "Sampling at any width",
+    "training": "Training",
+    "models": "Real models",
+    "later": "Later results",
+}
 PARTS = ("ABOUT", "Spec", "PRESETS", "compute", "plot", "claims")
 
 
@@ -31,14 +45,23 @@ class Unavailable(Exception):
 class About:
     """What a reader is told: title, honest caption, formula in plain text, and minutes on two cores for each preset.
 
-    `alone`: it measures time, so that nothing else may run beside it.
+    `topic`: a key of `TOPICS`, under which the contents and the ledger list it. `alone`: it measures time, so that
+    nothing else may run beside it.
+
+    Raises:
+        ValueError: a topic that is none of them.
     """
 
     title: str
     caption: str
     formula: str
     minutes: Mapping[str, float]
+    topic: str
     alone: bool = False
+
+    def __post_init__(self) -> None:
+        if self.topic not in TOPICS:
+            raise ValueError(f"`topic` must be one of {', '.join(TOPICS)}, got {self.topic!r}")
 
 
 @dataclass(frozen=True)

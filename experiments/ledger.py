@@ -6,6 +6,7 @@ itself plus or minus two standard errors. A number that is not finite was not me
 
 import enum
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,15 @@ class Verdict(enum.StrEnum):
     CORRECTED = "corrected"
     REFUTED = "refuted"
     NOT_MEASURED = "not measured"
+
+
+SOURCES = {
+    "this package": "^(this package|count of multiplications)",
+    "asked here": "^asked here",
+    "several papers": "papers",
+    "DCL21": "DCL21",
+    "Su Jianlin": r"Su Jianlin|^Su\d{4}",
+}
 
 
 @dataclass(frozen=True)
@@ -173,6 +183,22 @@ def show(value: str | float, standard_error: float | None = None) -> str:
         return f"{value:.6g} ± {standard_error:.1g}"
     places = max(0, -math.floor(math.log10(standard_error)))
     return f"{value:.{places}f} ± {standard_error:.{places}f}"
+
+
+def who(source: str) -> str:
+    """A claim's source without section and remarks: the authors and year, the package itself, or textbooks.
+
+    Example:
+        >>> who("Vaswani et al. 2017, section 3.2.1"), who("summaries of DCL21"), who("this package, after DCL21")
+        ('Vaswani et al. 2017', 'DCL21', 'this package')
+        >>> who("asked here, of Nakanishi 2025"), who("Su Jianlin, kexue.fm/archives/9812"), who("Markov chains")
+        ('asked here', 'Su Jianlin', 'textbook')
+    """
+    for name, pattern in SOURCES.items():
+        if re.search(pattern, source):
+            return name
+    dated = re.match(r".*?\b(19|20)\d\d\b", source)
+    return dated[0] if dated else "textbook"
 
 
 def _meets(value: float, error: float, low: float, high: float, names: tuple[str, str]) -> bool | None:

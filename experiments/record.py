@@ -11,6 +11,7 @@ from experiments import store
 from experiments.ledger import Claim, Verdict, show
 
 FILE = "claims.json"
+ADDED = ("shown", "topic", "figure")  # what a claim has in the file beside its own fields, for programs that read it
 DONE, FAILED, UNAVAILABLE = "done", "failed", "unavailable"
 
 
@@ -22,6 +23,7 @@ class Entry:
     title: str
     status: str
     command: str
+    topic: str = ""  # a key of `figure.TOPICS`; none where the file of the figure cannot be read
     caption: str = ""
     formula: str = ""
     reason: str = ""
@@ -50,11 +52,21 @@ def write(folder: Path, entries: Iterable[Entry], **about: Any) -> None:
 def _plain(entry: Entry) -> dict[str, Any]:
     fields = dataclasses.asdict(entry)
     del fields["name"], fields["reused"]
-    fields["claims"] = [
-        {**{key: _json(value) for key, value in dataclasses.asdict(claim).items()}, "shown": measured(claim)}
+    fields["claims"] = plain_claims(entry)
+    return fields
+
+
+def plain_claims(entry: Entry) -> list[dict[str, Any]]:
+    """The entry's claims for JSON, as they stand in the file."""
+    return [
+        {
+            **{key: _json(value) for key, value in dataclasses.asdict(claim).items()},
+            "shown": measured(claim),
+            "topic": entry.topic,
+            "figure": entry.name,
+        }
         for claim in entry.claims
     ]
-    return fields
 
 
 def _json(value: Any) -> Any:
@@ -65,7 +77,7 @@ def _json(value: Any) -> Any:
 def _entry(name: str, fields: dict[str, Any]) -> Entry:
     claims = []
     for each in fields.pop("claims"):
-        each = {key: value for key, value in each.items() if key != "shown"}
+        each = {key: value for key, value in each.items() if key not in ADDED}
         each["verdict"] = Verdict(each["verdict"])
         for key in ("published", "measured"):
             each[key] = math.nan if each[key] is None else each[key]

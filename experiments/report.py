@@ -1,22 +1,25 @@
 """The report: one page that needs nothing but itself, with every claim and, under it, every figure.
 
-Pictures are inside the page, light and dark; there is no script and nothing is fetched. A verdict is told by a symbol
-and a word as well as by colour. Rows and figures of earlier runs into the same folder stay until made again.
+Pictures are inside the page, light and dark; nothing is fetched. Its one script filters the claims, and the page is
+whole without it; the page's policy names the script's hash and lets no other run. A verdict is told by a symbol and a
+word as well as by colour. Rows and figures of earlier runs into the same folder stay until made again.
 """
 
 import base64
 import functools
-import struct
+import hashlib
+import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
+from PIL import Image
 
-from experiments import checkpoints, record, store
-from experiments.figure import Registry
-from experiments.ledger import Verdict, show
+from experiments import checkpoints, pictures, record, store
+from experiments.figure import TOPICS, Registry
+from experiments.ledger import Verdict, show, who
 from experiments.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.terminal import SYMBOL
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from experiments.runner import Run
 
 FILE = "report.html"
+OTHER = "Not read"  # topic of a figure whose file cannot be imported
 SHORT = {verdict: verdict.name.lower().replace("_", "-") for verdict in Verdict}
 PROVENANCE = (
     "date",
@@ -41,7 +45,8 @@ PROVENANCE = (
 
 
 def render(run: "Run", registry: Registry, entries: Sequence[Entry]) -> str:
-    """The whole page as text."""
+    """The whole page as text, figures by topic."""
+    entries = [entry for _, group in by_topic(entries) for entry in group]
     counts = Counter(claim.verdict for entry in entries for claim in entry.claims)
     latest = max((entry.provenance.get("date", "") for entry in entries), default="")
     known = {entry.name for entry in entries}
@@ -57,6 +62,12 @@ def render(run: "Run", registry: Registry, entries: Sequence[Entry]) -> str:
         pending=[(name, run.command(name)) for name in registry if name not in known and run.shows(registry[name])],
         checkpoints=checkpoints.labels(run.checkpoints),
         duplicates=record.duplicates(entries),
+        topics=by_topic(entries),
+        choices=_choices(entries),
+        script=script(),
+        script_hash=script_hash(),
+        heading=_heading,
+        who=who,
         symbol=SYMBOL,
         short=SHORT,
         show=show,
@@ -65,6 +76,39 @@ def render(run: "Run", registry: Registry, entries: Sequence[Entry]) -> str:
         FAILED=FAILED,
         UNAVAILABLE=UNAVAILABLE,
     )
+
+
+def by_topic(entries: Iterable[Entry]) -> list[tuple[str, list[Entry]]]:
+    """Entries under the titles of their topics, in the order of `TOPICS`; those without one come last."""
+    groups = {title: [] for title in (*TOPICS.values(), OTHER)}
+    for entry in entries:
+        groups[_heading(entry)].append(entry)
+    return [(title, group) for title, group in groups.items() if group]
+
+
+def _heading(entry: Entry) -> str:
+    return TOPICS.get(entry.topic, OTHER)
+
+
+def _choices(entries: Sequence[Entry]) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """The lists to filter by: name, label, and value and text of each option."""
+    judged = [entry for entry in entries if entry.claims]
+    sources = {who(claim.source) for entry in judged for claim in entry.claims}
+    return [
+        ("topic", "Topic", list(dict.fromkeys((entry.topic, _heading(entry)) for entry in judged))),
+        ("source", "Source", [(source, source) for source in sorted(sources, key=str.casefold)]),
+    ]
+
+
+@functools.cache
+def script() -> str:
+    """The page's one script, from the file beside this one."""
+    return Path(__file__).with_name("report.js").read_text(encoding="utf-8")
+
+
+def script_hash() -> str:
+    """What the page's policy calls the script by."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()}"
 
 
 @functools.cache
@@ -79,24 +123,40 @@ def template() -> jinja2.Template:
 
 def _figure(run: "Run", registry: Registry, entry: Entry) -> dict[str, Any]:
     """What the template shows of one figure."""
-    light, dark = (picture(run.folder / f"{entry.name}{suffix}.png") for suffix in ("", ".dark"))
+    light, dark = (
+        picture(run.folder / pictures.FOLDER / f"{entry.name}{suffix}.webp")
+        or picture(run.folder / f"{entry.name}{suffix}.png")  # of a version without that folder
+        for suffix in ("", ".dark")
+    )
     provenance = {key: entry.provenance[key] for key in PROVENANCE if entry.provenance.get(key) is not None}
     fields = [(key, value) for key, value in entry.provenance.get("spec", {}).items()]
     return {
         "entry": entry,
         "light": light,
         "dark": dark or light,
+        "moving": _moving(run, entry.name),
         "provenance": provenance,
         "spec": ", ".join(f"{key} = {value}" for key, value in fields),
         "old": entry.status == DONE and entry.code != store.code_state(registry[entry.name]),
     }
 
 
+def _moving(run: "Run", name: str) -> dict[str, Any] | None:
+    """A figure's animation and how it ends, in light and dark; `None` where it has none or part of it is gone."""
+    found = {
+        f"{part}{theme}": picture(run.folder / folder / f"{name}{middle}{suffix}.webp")
+        for theme, suffix in (("light", ""), ("dark", ".dark"))
+        for part, folder, middle in (("", "", ""), ("end_", pictures.FOLDER, ".end"))
+    }
+    return found if all(found.values()) else None
+
+
 def picture(path: Path) -> dict[str, Any] | None:
-    """A PNG as a data address with its size in pixels; `None` where there is none."""
+    """A picture as a data address with its size in pixels; `None` where there is none that can be read."""
     try:
         content = path.read_bytes()
-    except OSError:
+        with Image.open(io.BytesIO(content)) as image:
+            (width, height), kind = image.size, Image.MIME[str(image.format)]
+    except (OSError, KeyError):
         return None
-    width, height = struct.unpack(">II", content[16:24])
-    return {"src": f"data:image/png;base64,{base64.b64encode(content).decode()}", "width": width, "height": height}
+    return {"src": f"data:{kind};base64,{base64.b64encode(content).decode()}", "width": width, "height": height}

@@ -5,7 +5,6 @@ An interrupt stops the run between two of these steps with everything finished s
 """
 
 import dataclasses
-import io
 import math
 import shlex
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from experiments import ahead, checkpoints, record, report, store, style, unfinished
+from experiments import ahead, checkpoints, pictures, record, report, store, style, unfinished
 from experiments.figure import Broken, Figure, Registry, Unavailable, cost
 from experiments.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.team import Team, calling
@@ -31,7 +30,8 @@ THEMES = {"light": "", "dark": ".dark"}
 class Run:
     """One run's choices. Presets, seeds but 0 and checkpoints each have a folder of their own: a page never mixes them.
 
-    `checkpoints` are folders; they go to the figures whose Spec has a field of that name.
+    `checkpoints` are folders; they go to the figures whose Spec has a field of that name. A `quiet` run shows no
+    progress and says nothing of figures that are well.
     """
 
     out: Path = Path("results")
@@ -39,6 +39,7 @@ class Run:
     seed: int = 0
     replot: bool = False
     checkpoints: tuple[str, ...] = ()
+    quiet: bool = False
 
     @property
     def folder(self) -> Path:
@@ -85,7 +86,7 @@ def make_all(
     stored = {name for name in names if _is_stored(run, name, registry[name])}
     with (
         ahead.helper(run, names, registry, package) if team is None else team as helper,
-        tqdm(total=len(names), disable=None, bar_format=BAR, file=sys.stderr) as bar,
+        tqdm(total=len(names), disable=run.quiet or None, bar_format=BAR, file=sys.stderr) as bar,
     ):
         for done, name in enumerate(_in_turn(run, names, registry, helper)):
             bar.set_description_str(f"{done} of {len(names)} figures, {clock.left()} left, now {name}")
@@ -96,7 +97,7 @@ def make_all(
             refresh(run, registry, entry)
             clock.finish(name, time.perf_counter() - start, worked=entry.status == DONE and not entry.reused)
             bar.update()
-            tqdm.write(_line(entry), file=sys.stderr)
+            _say(_line(entry), quiet=run.quiet and entry.status != FAILED)
             yield entry
 
 
@@ -159,15 +160,16 @@ def make(run: Run, name: str, figure: Figure | Broken) -> Entry:
         if isinstance(figure, Broken):
             raise ImportError(figure.error)
         about, code = figure.ABOUT, store.code_state(figure)
-        common |= {"title": about.title, "caption": about.caption, "formula": about.formula, "code": code}
+        common |= {"title": about.title, "topic": about.topic, "caption": about.caption}
+        common |= {"formula": about.formula, "code": code}
         stored, reused = obtain(run, name, figure, code)
-        draw(run, name, figure, stored.data)
+        undrawn = draw(run, name, figure, stored.data)
         claims = tuple(figure.claims(stored.data))
         return Entry(
             **{**common, "code": stored.provenance["code"]},
             status=DONE,
             claims=claims,
-            warnings=tuple(store.nonfinite(stored.data)),
+            warnings=(*store.nonfinite(stored.data), *undrawn),
             provenance=stored.provenance,
             reused=reused,
         )
@@ -192,7 +194,7 @@ def obtain(run: Run, name: str, figure: Figure, code: str) -> tuple[store.Stored
     if run.replot:
         raise FileNotFoundError(f"no stored result to draw again: run `{run.command(name)}` first")
     if stored:
-        tqdm.write(f"  {name}: the code has changed since its result was stored; computing it again", file=sys.stderr)
+        _say(f"  {name}: the code has changed since its result was stored; computing it again", quiet=run.quiet)
     spec = run.spec(figure)
     from experiments.provenance import provenance
 
@@ -214,7 +216,7 @@ def stored_result(run: Run, name: str, figure: Figure) -> store.Stored | None:
     try:
         return store.load(run.folder / "data", run.stem(name, figure))
     except store.Damaged as reason:
-        tqdm.write(f"  {name}: the stored result is damaged ({reason})", file=sys.stderr)
+        _say(f"  {name}: the stored result is damaged ({reason})", quiet=run.quiet)
         return None
 
 
@@ -235,24 +237,56 @@ def compute(figure: Figure, spec: Any) -> tuple[dict[str, np.ndarray], float]:
     return data, time.perf_counter() - start
 
 
-def draw(run: Run, name: str, figure: Figure, data: Mapping[str, np.ndarray]) -> None:
-    """Draw a figure: PNG in light and dark, and a PDF in light."""
+def draw(run: Run, name: str, figure: Figure, data: Mapping[str, np.ndarray]) -> list[str]:
+    """Draw a figure, PNG in light and dark and a PDF in light, and its animation where it has one, with its warnings.
+
+    Only `plot` must succeed: without its animation a figure is still a figure.
+    """
     for theme, suffix in THEMES.items():
         with style.theme(theme):
             drawing = figure.plot(data)
-            for kind, metadata in (("png", {}), ("pdf", {"CreationDate": None})):
-                if kind == "pdf" and theme != "light":
-                    continue
-                buffer = io.BytesIO()
-                drawing.savefig(buffer, format=kind, metadata=metadata)
-                store.write(run.folder / f"{name}{suffix}.{kind}", buffer.getvalue())
+            still = pictures.png(drawing)
+            store.write(run.folder / f"{name}{suffix}.png", still)
+            store.write(run.folder / pictures.FOLDER / f"{name}{suffix}.webp", pictures.for_report(still))
+            if theme == "light":
                 drawing.set_layout_engine("none")  # the first picture has placed everything; the PDF is the same
+                store.write(run.folder / f"{name}.pdf", pictures.pdf(drawing))
+    try:
+        _animate(run, name, figure, data)
+    except Exception as error:
+        _remove(run, name, ANIMATED)
+        store.write(run.folder / "logs" / f"{name}.log", traceback.format_exc())
+        return [f"the animation: {_in_a_line(error)} (see logs/{name}.log)"]
+    return []
+
+
+def _animate(run: Run, name: str, figure: Figure, data: Mapping[str, np.ndarray]) -> None:
+    """Write a figure's animation in light and dark, each with the picture it ends with; remove one that it had."""
+    animate = getattr(figure, "animate", None)
+    if animate is None:
+        return _remove(run, name, ANIMATED)
+    from experiments import animation
+
+    for theme, suffix in THEMES.items():
+        with style.theme(theme):
+            content = animation.encode(animate(data))
+        store.write(run.folder / f"{name}{suffix}.webp", content)
+        store.write(run.folder / pictures.FOLDER / f"{name}.end{suffix}.webp", animation.last_frame(content))
+
+
+STILL = (".png", ".dark.png", ".pdf", f"{pictures.FOLDER}/.webp", f"{pictures.FOLDER}/.dark.webp")
+ANIMATED = (".webp", ".dark.webp", f"{pictures.FOLDER}/.end.webp", f"{pictures.FOLDER}/.end.dark.webp")
+
+
+def _remove(run: Run, name: str, endings: tuple[str, ...]) -> None:
+    for ending in endings:
+        folder, _, suffix = ending.rpartition("/")
+        (run.folder / folder / f"{name}{suffix}").unlink(missing_ok=True)
 
 
 def forget(run: Run, name: str) -> None:
     """Remove pictures of a figure that an earlier run drew and this one could not."""
-    for suffix in (".png", ".dark.png", ".pdf"):
-        (run.folder / f"{name}{suffix}").unlink(missing_ok=True)
+    _remove(run, name, STILL + ANIMATED)
 
 
 def refresh(run: Run, registry: Registry, entry: Entry) -> None:
@@ -262,6 +296,12 @@ def refresh(run: Run, registry: Registry, entry: Entry) -> None:
     record.write(run.folder, entries, preset=run.preset, seed=run.seed, version=store.package_version())
     page = report.render(run, registry, entries)
     store.write(run.folder / report.FILE, page)
+
+
+def _say(text: str, *, quiet: bool) -> None:
+    """A line on stderr, above the bar."""
+    if not quiet:
+        tqdm.write(text, file=sys.stderr)
 
 
 def _line(entry: Entry) -> str:

@@ -87,7 +87,7 @@ def code_state(figure: Any) -> str:
     shows it all the same and the report says so.
     """
     source = getattr(figure, "__file__", None)
-    own = "" if source is None else _meaning(Path(source), skip=("ABOUT", "plot", "claims"))
+    own = "" if source is None else _meaning(Path(source), skip=("ABOUT", "plot", "animate", "claims"))
     own += "".join(_meaning(path) for path in _helpers(source)) if source else ""
     return hashlib.sha256((_package_code() + own).encode()).hexdigest()[:12]
 
@@ -115,7 +115,7 @@ def _imported(source: str, changed: int) -> list[Path]:
             names |= {alias.name for alias in node.names}
     root = Path(__file__).parent.parent
     paths = {root / f"{name.replace('.', '/')}.py" for full in names for name in (full, full.rpartition(".")[0])}
-    unused = {Path(__file__).with_name(f"{name}.py") for name in ("figure", "ledger", "style")}
+    unused = {Path(__file__).with_name(f"{name}.py") for name in ("animation", "figure", "ledger", "style")}
     return sorted(path for path in paths - unused if path.is_relative_to(Path(__file__).parent) and path.exists())
 
 

@@ -1,14 +1,17 @@
 """What the command prints: the list of figures, and at the end the ledger in short with the way to the report."""
 
+import json
 import os
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from experiments import record
 from experiments.figure import PRESET_NAMES, Broken, Registry
 from experiments.ledger import Claim, Verdict
 from experiments.record import DONE, FAILED, UNAVAILABLE, Entry, measured
+from rc_jax import __version__
 
 if TYPE_CHECKING:
     from experiments.runner import Run
@@ -30,8 +33,8 @@ _CODE = {
 
 
 def paint(text: str, code: str) -> str:
-    """Colour for a terminal; plain where output is no terminal or NO_COLOR is set."""
-    plain = os.environ.get("NO_COLOR") or not sys.stdout.isatty()
+    """Colour for a terminal; plain where output is no terminal, or a dumb one, or NO_COLOR is set."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
     return text if plain else f"\033[{code}m{text}\033[0m"
 
 
@@ -48,6 +51,63 @@ def listing(registry: Registry) -> str:
     return "\n".join(lines)
 
 
+def plain_listing(registry: Registry) -> list[dict[str, Any]]:
+    """The same for programs: name, title, minutes and topic of each figure, or the error of one that cannot be used."""
+    return [
+        {"name": name, "error": figure.error.strip().splitlines()[-1]}
+        if isinstance(figure, Broken)
+        else {
+            "name": name,
+            "title": figure.ABOUT.title,
+            "topic": figure.ABOUT.topic,
+            "minutes": dict(figure.ABOUT.minutes),
+        }
+        for name, figure in registry.items()
+    ]
+
+
+def plain_summary(run: "Run", made: Sequence[Entry], *, total: int, stopped: bool) -> dict[str, Any]:
+    """The same as `summary` for programs; claims as in `claims.json`, but of the figures of this run only."""
+    claims = [claim for entry in made for claim in entry.claims]
+    return {
+        "command": "experiments",
+        "version": __version__,
+        "preset": run.preset,
+        "seed": run.seed,
+        "checkpoints": list(run.checkpoints),
+        "folder": str(run.folder),
+        "report": str(run.folder / "report.html") if made else None,
+        "ledger": str(run.folder / record.FILE) if made else None,
+        "total": total,
+        "done": sum(entry.status == DONE for entry in made),
+        "stopped": stopped,
+        "verdicts": {str(verdict): sum(claim.verdict == verdict for claim in claims) for verdict in Verdict},
+        "figures": {entry.name: _plain_entry(run, entry) for entry in made},
+    }
+
+
+def _plain_entry(run: "Run", entry: Entry) -> dict[str, Any]:
+    written = sorted(path for path in run.folder.glob(f"{entry.name}.*") if path.is_file())
+    log = run.folder / "logs" / f"{entry.name}.log"
+    return {
+        "status": entry.status,
+        "title": entry.title,
+        "reason": entry.reason,
+        "log": str(log) if entry.status == FAILED else None,
+        "loaded": entry.reused,
+        "seconds": entry.provenance.get("seconds"),
+        "command": entry.command,
+        "files": [str(path) for path in written],
+        "not_finite": list(entry.warnings),
+        "claims": record.plain_claims(entry),
+    }
+
+
+def as_json(value: Any) -> str:
+    """Text for a program: ASCII, so that no terminal's encoding matters, and no NaN."""
+    return json.dumps(value, indent=1, allow_nan=False)
+
+
 def summary(run: "Run", made: Sequence[Entry], *, total: int, stopped: bool) -> str:
     """The claims of this run in short, what failed and why, and where the report is."""
     claims = [claim for entry in made for claim in entry.claims]
@@ -60,7 +120,9 @@ def summary(run: "Run", made: Sequence[Entry], *, total: int, stopped: bool) -> 
             lines.append(paint(f"failed: {entry.name}: {entry.reason} (see {log})", "31"))
         if entry.status == UNAVAILABLE:
             lines.append(paint(f"unavailable: {entry.name}: {entry.reason}", "33"))
-        lines += [paint(f"not finite: {entry.name}: {warning}", "33") for warning in entry.warnings]
+        for warning in entry.warnings:
+            kind = "not finite" if warning.endswith("not finite") else "not drawn"
+            lines.append(paint(f"{kind}: {entry.name}: {warning}", "33"))
     if stopped:
         lines.append("run the same command again to go on from here")
     if made:

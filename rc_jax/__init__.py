@@ -5,7 +5,10 @@ Importing this package imports none of them, touches no JAX setting and starts n
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rc_jax import attention, collapse, ensemble, network, pretrained, scale, sparsity, special, training
 
 __version__ = "0.1.0"
 __all__ = ["attention", "collapse", "ensemble", "network", "pretrained", "scale", "sparsity", "special", "training"]

@@ -254,7 +254,7 @@ def test_help_is_plain_and_has_examples(capsys, monkeypatch, command):
     assert not err
     assert "\x1b" not in out
     assert out.startswith("usage: rc-jax")
-    examples = out.split(" examples\n")[1].splitlines()
+    examples = out.split(" examples\n")[1].split("\n exit status\n")[0].splitlines()
     assert len(examples) == (3 if command else 12)
     assert all(line.startswith(" ".join(["  rc-jax", *command])) for line in examples)
 
@@ -262,6 +262,34 @@ def test_help_is_plain_and_has_examples(capsys, monkeypatch, command):
 @pytest.mark.parametrize("example", [example for examples in EXAMPLES.values() for example in examples])
 def test_examples_parse(example):
     assert parse(example.split()) is not None
+
+
+@pytest.mark.parametrize(
+    ("more", "terminal", "shown"),
+    [([], True, True), ([], False, False), (["--quiet"], True, False), (["--json"], True, False)],
+)
+def test_a_bar_where_stderr_is_a_terminal_and_nobody_minds(capsys, monkeypatch, more, terminal, shown):
+    asked = []
+
+    def interrupted(*_, progress):
+        asked.append(progress)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ensemble, "run", interrupted)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    assert main(["collapse", *more]) == 130
+    assert asked == [shown]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_quiet_is_taken_everywhere(capsys):
+    said = []
+    for more in ([], ["--quiet"]):
+        assert main(["sparsity", "decay", "--lam", "0.5", "--n", "8", *more]) == 0
+        said.append(capsys.readouterr())
+    assert said[0] == said[1]
+    for name, examples in EXAMPLES.items():
+        assert parse([*examples[0].split(), "--quiet"]).quiet, name
 
 
 def test_whole_numbers_and_tables():

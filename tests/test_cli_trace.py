@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments import checkpoints
-from rc_jax import pretrained
+from rc_jax import collapse, pretrained
 from rc_jax.cli import main, trace
 from rc_jax.cli.command import parse
 from rc_jax.cli.trace import switches
@@ -118,7 +118,7 @@ def test_an_interruption_loses_nothing(capsys, place, monkeypatch):
 
 
 def refuse(params, x, spec):
-    raise ValueError("`spec` must be another")
+    raise collapse.NotCovered("`spec` must be another")
 
 
 def test_numbers_that_are_none_are_said(capsys, place, monkeypatch):

@@ -1,24 +1,59 @@
-"""The equations table resolves: every function, test and figure that it names exists, and is named once per row."""
+"""What the pages say exists: every function, test, figure, argument, symbol and link that they name."""
 
+import functools
 import importlib
+import inspect
 import pathlib
 import re
+import types
 
 import pytest
 
+from rc_jax.collapse import audit
+
 ROOT = pathlib.Path(__file__).parent.parent
-ROWS = [
-    [cell.strip() for cell in line.strip().strip("|").split("|")]
-    for line in (ROOT / "docs" / "equations.md").read_text().splitlines()
-    if line.startswith("| ") and "`" in line
-]
+DOCS = ROOT / "docs"
+ROOMS = ("attention", "network", "collapse", "scale", "sparsity", "ensemble", "special")
+
+
+def rows_of(page):
+    """The rows of all tables of a page that have names in code."""
+    return [
+        [cell.strip() for cell in line.strip().strip("|").split("|")]
+        for line in (DOCS / page).read_text("utf-8").splitlines()
+        if line.startswith("| ") and "`" in line
+    ]
 
 
 def names(cell):
     return re.findall(r"`([^`]+)`", cell)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
+@functools.cache
+def found_tests(path):
+    return set(re.findall(r"^def (test_\w+)\(", (ROOT / path).read_text("utf-8"), re.MULTILINE))
+
+
+def assert_test_exists(name):
+    path, _, function = name.partition("::")
+    assert function in found_tests(path), name
+
+
+def resolve(name):
+    """What a dotted name below rc_jax stands for; a field of a specification or of parameters counts."""
+    parts = name.split(".")
+    found, rest = importlib.import_module(f"rc_jax.{parts[0]}"), parts[1:]
+    for part in rest:
+        fields = {**getattr(found, "__dataclass_fields__", {}), **dict.fromkeys(getattr(found, "_fields", ()))}
+        assert hasattr(found, part) or part in fields, name
+        found = getattr(found, part, None)
+    return found
+
+
+EQUATIONS = rows_of("equations.md")
+
+
+@pytest.mark.parametrize("row", EQUATIONS, ids=[row[0] for row in EQUATIONS])
 def test_row_resolves(row):
     equation, source, functions, tests, figures = row
     assert equation and source and names(functions) and names(tests)
@@ -26,22 +61,123 @@ def test_row_resolves(row):
         room, _, attribute = name.partition(".")
         assert attribute in importlib.import_module(f"rc_jax.{room}").__all__
     for name in names(tests):
-        path, _, function = name.partition("::")
-        assert re.search(rf"^def {function}\(", (ROOT / path).read_text(), re.MULTILINE), name
+        assert_test_exists(name)
     for name in names(figures):
         assert (ROOT / "experiments" / "figures" / f"{name}.py").exists(), name
 
 
-def test_the_three_questions_are_covered_whole():
-    """Every public function of collapse, scale and sparsity stands in the table."""
-    listed = {name for row in ROWS for name in names(row[2])}
-    for room in ("collapse", "scale", "sparsity"):
+# What carries no formula: a loop over layers, and where and how an ensemble runs; `attention.init` is `network.init`'s.
+WITHOUT_FORMULA = {"attention.init", "network.scan_layers", "ensemble.alone", "ensemble.kept"}
+
+
+def test_every_room_is_covered_whole():
+    """Every public function that carries a formula stands in the table."""
+    listed = {name for row in EQUATIONS for name in names(row[2])}
+    found = set()
+    for room in ROOMS:
         module = importlib.import_module(f"rc_jax.{room}")
-        functions = {f"{room}.{name}" for name in module.__all__ if not isinstance(getattr(module, name), type)}
-        assert functions <= listed, sorted(functions - listed)
+        kinds = {name: getattr(module, name) for name in module.__all__}
+        found |= {f"{room}.{name}" for name, each in kinds.items() if not isinstance(each, type | types.UnionType)}
+    assert found - WITHOUT_FORMULA <= listed, sorted(found - WITHOUT_FORMULA - listed)
+    assert found >= WITHOUT_FORMULA
+
+
+# Notation
+
+SYMBOLS = [row for row in rows_of("notation.md") if len(row) == 5 and "](" in row[4] and "`" not in row[0]]
+ALL_NOTATION = [name for row in rows_of("notation.md") for cell in row for name in names(cell)]
+
+
+@pytest.mark.parametrize("name", sorted(set(ALL_NOTATION)))
+def test_notation_resolves(name):
+    """A file, or a name below rc_jax; in brackets an argument of it."""
+    if name.endswith(".py"):
+        assert (ROOT / name).exists()
+        return
+    dotted, _, argument = name.removesuffix(")").partition("(")
+    found = resolve(dotted)
+    if argument:
+        assert argument in inspect.signature(found).parameters
+
+
+def test_symbols_stand_on_the_page_that_is_linked():
+    assert len(SYMBOLS) > 50
+    missing = []
+    for symbols, meaning, _, code, link in SYMBOLS:
+        text = (DOCS / re.findall(r"\]\((\w+\.md)\)", link)[0]).read_text("utf-8")
+        assert meaning and (names(code) or code.startswith("– ")), symbols
+        missing += [
+            (symbol, link)
+            for symbol in re.split(r", (?![^()]*\))", symbols)
+            if not re.search(rf"(?<!\w){re.escape(symbol)}(?![a-z])", text)
+        ]
+    assert not missing
+
+
+def test_arguments_called_by_a_letter_are_explained():
+    """In every room that has one: alpha, beta, gamma, lam, rho, sigma, and arguments of a single letter."""
+    with_argument = [name.rstrip(")").split("(") for name in ALL_NOTATION if "(" in name]
+    explained = {(function.split(".")[0], argument) for function, argument in with_argument}
+    letters = re.compile(r"[a-z]|alpha|beta|gamma|lam|rho|sigma")
+    found = set()
+    for room in (*ROOMS, "collapse.audit"):
+        module = importlib.import_module(f"rc_jax.{room}")
+        for name in module.__all__:
+            if callable(each := getattr(module, name)) and not isinstance(each, type):
+                found |= {
+                    (room.split(".")[0], argument)
+                    for argument in inspect.signature(each).parameters
+                    if letters.fullmatch(argument)
+                }
+    # x is what a function is a function of; merge(a, b) takes two statistics
+    left_out = {("collapse", "x"), ("sparsity", "x"), ("ensemble", "a"), ("ensemble", "b")}
+    assert len(found) > 15 and found - left_out <= explained, sorted(found - left_out - explained)
+
+
+# The proof
+
+PROOF = [row for row in rows_of("proof.md") if len(row) == 3 and "::" in row[2]]
+
+
+@pytest.mark.parametrize("row", PROOF, ids=[row[0] for row in PROOF])
+def test_steps_of_the_proof_resolve(row):
+    """Each function of a step is called by one of the tests beside it."""
+    _, functions, tests = row
+    assert names(functions) and names(tests)
+    bodies = ""
+    for test in names(tests):
+        assert_test_exists(test)
+        path, _, function = test.partition("::")
+        text = (ROOT / path).read_text("utf-8")
+        bodies += re.search(rf"^((?:@.*\n)*)def {function}\(.*\n(?:(?:[ )].*)?\n)*", text, re.MULTILINE)[0]
+    for name in names(functions):
+        resolve(name)
+        assert re.search(rf"\b{name.rpartition('.')[2]}\b", bodies), name
+
+
+def test_every_inequality_of_the_audit_is_on_the_proofs_page():
+    table = {name for row in PROOF for name in names(row[1])}
+    public = {f"collapse.audit.{name}" for name in audit.__all__ if not isinstance(getattr(audit, name), type)}
+    assert public <= table, sorted(public - table)
+
+
+def anchors(path):
+    """What GitHub and the site make of a page's headings: small letters, no punctuation, hyphens for spaces."""
+    text = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_links_between_pages_resolve():
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for page in (ROOT / "README.md", *DOCS.glob("*.md")):
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text("utf-8")):
+            found = page.parent / target if target else page
+            assert found.exists(), f"{page.name} links to {target}"
+            assert not anchor or anchor in anchors(found), f"{page.name} links to {target}#{anchor}"
+
+
+def test_tests_named_on_pages_exist():
+    """Wherever a page writes `tests/…::test_x`."""
+    for page in DOCS.glob("*.md"):
+        for name in re.findall(r"`(tests/[\w/]+\.py::\w+)`", page.read_text("utf-8")):
+            assert_test_exists(name)

@@ -13,7 +13,7 @@ from rc_jax import attention, collapse, network, scale, sparsity, special, train
 
 ROOT = pathlib.Path(__file__).parent.parent
 ORDER = (
-    {"_checks", "_lock"},
+    {"_checks", "_lock", "_pytree"},
     {"special"},
     {"attention"},
     {"network"},

@@ -77,9 +77,20 @@ def test_keys_batches_and_types(x64):
     assert special.normals(keys[0], (0,), "float32").shape == (0,) and special.normals(keys[0], ()).shape == ()
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_counters_of_one_word_do_not_come_round(more):
+    def draw(key):
+        return special.normals(key, (2**33 + more,), "float32")
+
+    assert ("random_bits" in str(jax.make_jaxpr(draw)(jax.random.key(0)))) == bool(more)
+
+
 @pytest.mark.usefixtures("as_installed")
 def test_bad_input():
     with pytest.raises(TypeError, match="`key` must be one typed key"):
         special.normals(0, (3,))
+    for shape in (3, (-1,), (2.0,)):
+        with pytest.raises(TypeError, match="`shape` must be a tuple of integers"):
+            special.normals(jax.random.key(0), shape)
     with pytest.raises(TypeError, match="`dtype` must be"):
         special.normals(jax.random.key(0), (3,), int)

@@ -1,12 +1,14 @@
 """The command line: run, write after every contest, print, and put what was measured into a page."""
 
+import contextlib
 import datetime
 import importlib
 import importlib.util
 import json
+import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +16,8 @@ from typing import Annotated, Any
 import tyro
 
 from experiments.benchmarks.registry import MODULES
+from rc_jax.cli.arguments import Usage
+from rc_jax.cli.shell import BAD_INPUT, DONE, FAILED, INTERRUPTED, NO_READER, Program, guarded, read
 
 QUICK_SECONDS, QUICK_COUNT, QUICK_ROUNDS = 0.2, 16, 1
 
@@ -36,28 +40,62 @@ class Arguments:
     """Run nothing: print the Markdown of the results that stand in --out."""
     page: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """A page, such as docs/benchmarks.md, between whose two marks the Markdown is put."""
+    list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """List the benchmarks, and stop."""
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Do not say on stderr what is being measured; only what breaks off."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print JSON, as in benchmarks.json, in place of Markdown."""
+
+
+PROGRAM = Program(
+    name="python -m experiments.benchmarks",
+    label="benchmarks",
+    description=(
+        "Time this package's ways of computing against others, in turns, with the machine's own best rates beside."
+    ),
+    examples={"": ("", "paths memory --seconds 60", "--quick --out /tmp/benchmarks", "--show --json", "--list")},
+    statuses={
+        DONE: "every benchmark ran",
+        FAILED: "one broke off; stderr says which, the others are finished",
+        BAD_INPUT: "bad input: one line on stderr, nothing measured",
+        INTERRUPTED: "interrupted; contests that were finished are written",
+        NO_READER: "the reader of the output has gone, as after | head",
+    },
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the named benchmarks; 0 when all ran, 1 when one broke off, 2 on bad input."""
-    arguments = tyro.cli(Arguments, prog="python -m experiments.benchmarks", args=argv)
+    """Run the named benchmarks; 0 when all ran, 1 when one broke off, 2 on bad input, 130 interrupted."""
+    return guarded(PROGRAM, lambda: _start(sys.argv[1:] if argv is None else argv))
+
+
+def _start(argv: Sequence[str]) -> int:
+    arguments: Arguments | None = read(PROGRAM, Arguments, argv)
+    if arguments is None:
+        return DONE
+    if arguments.list:
+        print(json.dumps(available(), indent=1) if arguments.json else "\n".join(available()))
+        return DONE
     problem = _problem(arguments)
     if problem:
-        print(f"benchmarks: error: {problem}", file=sys.stderr)
-        return 2
+        raise Usage(problem)
     from experiments.benchmarks import report
 
     results = _stored(arguments.out)
-    broken = False if arguments.show else _measure(arguments, results)
+    with contextlib.redirect_stdout(sys.stderr):  # what a library has to say is no result
+        broken = False if arguments.show else _measure(arguments, results)
     table = report.markdown(results)
     if arguments.page is not None:
         try:
             arguments.page.write_text(report.put_into(arguments.page.read_text("utf-8"), table), "utf-8")
         except (OSError, ValueError) as error:
-            print(f"benchmarks: error: {error}", file=sys.stderr)
-            return 2
-    print(table, end="")
-    return int(broken)
+            raise Usage(str(error)) from None
+    if arguments.json:
+        print(json.dumps({"benchmarks": _finite(results)}, indent=1, allow_nan=False))
+    else:
+        print(table, end="")
+    return FAILED if broken else DONE
 
 
 def _measure(arguments: Arguments, results: dict[str, Any]) -> bool:
@@ -78,7 +116,7 @@ def _measure(arguments: Arguments, results: dict[str, Any]) -> bool:
     for name in arguments.name or available():
         section = results[name] = {"heading": heading, "contests": [], "tables": []}
         try:
-            for _ in _run(name, seconds, count, rounds, roof, section):
+            for _ in _run(name, seconds, count, rounds, roof, section, quiet=arguments.quiet):
                 _write(arguments.out, results)
         except Exception as error:  # one broken benchmark does not take the others with it
             section["failed"] = f"{type(error).__name__}: {error}"
@@ -87,13 +125,16 @@ def _measure(arguments: Arguments, results: dict[str, Any]) -> bool:
     return any("failed" in results[name] for name in arguments.name or available())
 
 
-def _run(name: str, seconds: float, count: int, rounds: int, roof: Any, section: dict[str, Any]):
+def _run(
+    name: str, seconds: float, count: int, rounds: int, roof: Any, section: dict[str, Any], *, quiet: bool
+) -> Iterator[None]:
     """Fill one benchmark's section; comes back after every contest and table."""
     from experiments.benchmarks import contest, report
 
     module = importlib.import_module(MODULES[name])
     for each in getattr(module, "contests", _nothing)(count, roof):
-        print(f"{each.title} …", file=sys.stderr, flush=True)
+        if not quiet:
+            print(f"{each.title} …", file=sys.stderr, flush=True)
         try:
             result = contest.run(each, seconds, least=rounds)
         except AssertionError as error:  # nothing is timed; the next contest may be sound
@@ -103,9 +144,19 @@ def _run(name: str, seconds: float, count: int, rounds: int, roof: Any, section:
         section["contests"].append(report.plain(result, roof))
         yield
     for table in getattr(module, "tables", _nothing)(count, roof):
-        print(table.title, file=sys.stderr, flush=True)
+        if not quiet:
+            print(table.title, file=sys.stderr, flush=True)
         section["tables"].append(asdict(table))
         yield
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for every number that JSON has no word for."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _nothing(count: int, roof: Any) -> tuple[()]:

@@ -11,4 +11,5 @@ MODULES = {
     "memory": "experiments.benchmarks.memory",
     "distributed": "experiments.benchmarks.distributed",
     "accelerator": "experiments.benchmarks.accelerator",
+    "precision": "experiments.benchmarks.precision",
 }

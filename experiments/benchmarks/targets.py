@@ -1,4 +1,4 @@
-"""What was asked of this package before it was measured, and what came out: ratios of medians of one run."""
+"""What was asked of this package before it was measured, and what came out: medians of ratios, round by round."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

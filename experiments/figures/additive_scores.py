@@ -29,6 +29,7 @@ ABOUT = About(
         "one head's scores, as compiled here for the CPU."
     ),
     formula="dot: α q·k;   additive: α vᵀtanh(q + k);   α = 1 or 1/√d_k",
+    topic="layer",
     minutes={"smoke": 0.15, "quick": 0.9, "full": 90.0},
     alone=True,
 )

@@ -33,6 +33,7 @@ ABOUT = About(
         "finite n, 1 − E[max s]/α."
     ),
     formula="annealed Σp² = e^{α²}/n;  E Σp² → max(0, 1 − α_c/α),  α_c = √(2 log n)",
+    topic="scale",
     minutes={"smoke": 0.1, "quick": 0.15, "full": 3},
 )
 Data = Mapping[str, np.ndarray]
@@ -128,7 +129,9 @@ def _map(drawing: Figure, ax: Axes, data: Data) -> None:
     lines = ax.contour(data["fractions"], data["n"], ratio, levels=[1.1, 2, 10, 100], colors="white", linewidths=0.9)
     for label in ax.clabel(lines, fmt="%g", fontsize=9, inline=False):
         label.set_path_effects([patheffects.withStroke(linewidth=4, foreground="0.3")])
-    ax.plot(data["optimum"], data["n"], "o-", ms=4, color="#ff8a45", label="annealed optimum α*")
+    ax.plot(
+        data["optimum"], data["n"], "o-", ms=4, color=style.MEANINGS["published"]["dark"], label="annealed optimum α*"
+    )
     ax.axvline(0.5, color="white", dashes=(5, 2), lw=1.1)
     ax.annotate("α$_c$/2", (0.495, 64), color="white", fontsize=9, ha="right")
     ax.set_yscale("log", base=2)

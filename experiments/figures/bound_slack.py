@@ -29,6 +29,7 @@ ABOUT = About(
         "Lower right: tokens and weights driven uphill by Adam until a bound is attained; the best of all starts."
     ),
     formula="‖res(SA(X))‖ ≤ 4γ‖W_QK‖₁‖W‖‖res(X)‖³/√d;   diam(SA(X)) ≤ Σ‖W_h‖₂ tanh(‖W_QK‖₂diam(X)²/4√d) diam(X)",
+    topic="collapse",
     minutes={"smoke": 0.5, "quick": 0.8, "full": 8.0},
 )
 

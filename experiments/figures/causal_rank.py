@@ -29,6 +29,7 @@ ABOUT = About(
         "float64's ε (checked in 60 digits)."
     ),
     formula="log det P = Σ log p_ii;  σ_min: uniform → 1/(2n), decay → (1 − λ)/(1 + λ), softmax ~ e^(−Λ(γ) n)",
+    topic="layer",
     minutes={"smoke": 0.1, "quick": 0.25, "full": 8.0},
 )
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.animation import Animation
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 import experiments.figure
-from experiments import style
+from experiments import animation, style
 from experiments.figure import About
 from experiments.figures._circle import (
     FATES,
@@ -37,9 +39,10 @@ ABOUT = About(
         "points, median and quartiles over seeds, before training dashed; right, how fast small displacements grow "
         "along the true circle. Switches are exact: without skip connections nothing is added anywhere. Preset quick "
         "has 10 seeds, two of the four widths and a short training: it shows the instability, not what long training "
-        "ends with."
+        "ends with. The animation passes through the roll-outs, slowly at first."
     ),
     formula="points θ → θ + 2π/1000;   without skip and MLP: ∂ log r′/∂ log r = 1 + 4y/sinh 2y, y half the logit gap",
+    topic="paths",
     minutes={"smoke": 0.15, "quick": 0.5, "full": 12.0},
 )
 LABELS = {"neither": "attention only", "skip": "+ skip", "mlp": "+ MLP", "both": "+ skip + MLP"}
@@ -52,6 +55,7 @@ ERROR = 1e-3
 SHARPNESS = np.geomspace(0.05, 5, 9)
 EXACT = 1e-3
 SHOWN = (1e-8, 1e3)
+FRAMES, TRAIL = 72, 8  # of the animation; moments that a point leaves behind it
 Data = Mapping[str, np.ndarray]
 
 
@@ -113,17 +117,73 @@ def _plot_paths(ax: Axes, path: np.ndarray, failed: np.ndarray, title: str) -> N
     ax.plot(radius * np.cos(angle), radius * np.sin(angle), color=style.colour("reference"), linewidth=5, alpha=0.25)
     fate, when = first_events(path, COLLAPSED, LEFT)
     for seed, (each, what, end) in enumerate(zip(path, fate, when, strict=True)):
-        for token, meaning in enumerate(("attention", "mlp")):
+        for token, color in enumerate(_point_colours()):
             x, y = each[: end + 1, token].T
             label = f"point {token + 1}" if seed == 0 else None
-            ax.plot(x, y, color=style.colour(meaning), linewidth=1, alpha=0.8, label=label)
-            ax.plot(x[:1], y[:1], "o", color=style.colour(meaning), markersize=4)
+            ax.plot(x, y, color=color, linewidth=1, alpha=0.8, label=label)
+            ax.plot(x[:1], y[:1], "o", color=color, markersize=4)
         if FATES[what] == "collapsed":
             ax.plot(*each[end].mean(axis=0), "x", color=style.colour("theory"), markersize=5, zorder=4)
     mark_failed(ax, np.zeros(len(failed)), failed >= 0)
+    _plane(ax, radius)
+    style.labels(ax, "x", "y", title)
+
+
+def _point_colours() -> tuple[str, str]:
+    return style.cycle(0)["color"], style.cycle(1)["color"]
+
+
+def _plane(ax: Axes, radius: float) -> None:
     size = 0.56 / 0.3 * radius
     ax.set(xlim=(-size, size), ylim=(-size, size), aspect="equal")
-    style.labels(ax, "x", "y", title)
+
+
+def animate(data: Data) -> Animation:
+    """The roll-outs of all seeds at one width, step by step; where two points have met, a cross stays."""
+    dims = data["dims"]
+    path = data["path"][int(np.argmin(np.abs(dims - 32))), :, :, -1]  # seed, switch, time, token, coordinate
+    last = path.shape[2] - 1
+    radius = float(np.linalg.norm(path[0, 0, 0, 0]))
+    drawing, panels = style.figure(columns=4, width=2.3, height=2.9)
+    parts = [
+        _start_panel(ax, path[:, index], radius, name)
+        for index, (ax, name) in enumerate(zip(panels, SWITCHES, strict=True))
+    ]
+    clock = drawing.suptitle(f"step 0 of {last}", fontsize=11)
+
+    def update(step: int) -> None:
+        clock.set_text(f"step {step} of {last}")
+        for index, (lines, crosses) in enumerate(parts):
+            fate, when = first_events(path[:, index], COLLAPSED, LEFT)
+            met = (fate == FATES.index("collapsed")) & (when <= step)
+            left = (fate == FATES.index("left")) & (when <= step)
+            panels[index].set_xlabel(f"{met.sum()} met, {left.sum()} left, of {len(path)}", fontsize=9)
+            where = path[met, index, when[met]].mean(axis=1)
+            crosses.set_data(where[:, 0], where[:, 1])
+            for seed, pair in enumerate(lines):
+                for token, line in enumerate(pair):
+                    gone = step > when[seed] and FATES[fate[seed]] != "kept"
+                    x, y = path[seed, index, max(0, step - TRAIL) : step + 1, token].T
+                    line.set_data(([], []) if gone else (x, y))
+
+    moments = np.unique(np.round(last * np.linspace(0, 1, FRAMES) ** 2).astype(int))
+    return animation.moving(drawing, update, [int(step) for step in moments])
+
+
+def _start_panel(ax: Axes, path: np.ndarray, radius: float, name: str) -> tuple[list[list[Line2D]], Line2D]:
+    """The empty panel of one setting: a line with a dot at its end for each seed and point, and the crosses."""
+    angle = np.linspace(0, 2 * np.pi, 120)
+    ax.plot(radius * np.cos(angle), radius * np.sin(angle), color=style.colour("reference"), linewidth=4, alpha=0.25)
+    lines = [
+        [ax.plot([], [], "-o", color=color, markersize=4, markevery=[-1], linewidth=1)[0] for color in _point_colours()]
+        for _ in path
+    ]
+    crosses = ax.plot([], [], "x", color=style.colour("theory"), markersize=5, zorder=4)[0]
+    _plane(ax, radius)
+    ax.set(xticks=[], yticks=[])
+    ax.grid(visible=False)
+    ax.set_title(LABELS[name], fontsize=10)
+    return lines, crosses
 
 
 def _plot_distances(ax: Axes, path: np.ndarray, dims: np.ndarray, title: str) -> None:
@@ -146,9 +206,9 @@ def _plot_fates(ax: Axes, data: Data) -> None:
     texts = [f"{label}, {dim}" for label in LABELS.values() for dim in data["dims"]]
     place = np.arange(len(names))[::-1].astype(float)
     start = np.zeros(len(names))
-    for index, (name, meaning) in enumerate(zip(FATES, ("published", "corrected", "float32"), strict=True)):
+    for index, (name, shade) in enumerate(zip(FATES, (4, 2, 6), strict=True)):
         share = np.array([(fate[dim, :, switch] == index).mean() for switch, dim in names])
-        ax.barh(place, share, left=start, color=style.colour(meaning), label=name, height=0.8)
+        ax.barh(place, share, left=start, color=style.cycle(shade)["color"], label=name, height=0.8)
         start += share
     ax.set_yticks(place, texts, fontsize=7.5)
     ax.set_xlim(0, 1)

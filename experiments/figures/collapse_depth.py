@@ -23,6 +23,7 @@ ABOUT = About(
         "mean–residual arithmetic; the middle panel shows where plain floating point stops seeing the same networks."
     ),
     formula="log ‖res(X^(l+1))‖ = 3 log ‖res(X^l)‖ + O(1),   res(X) = X − 1·mean(X)ᵀ",
+    topic="collapse",
     minutes={"smoke": 0.1, "quick": 0.6, "full": 8.0},
 )
 

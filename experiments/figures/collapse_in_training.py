@@ -28,6 +28,7 @@ ABOUT = About(
         "seeds, a width of 16 and few steps: it shows who learns at all, not where each one ends."
     ),
     formula="‖res(X^L)‖/‖X^L‖;   S = E|a|/√E a² of attention rows;   share of length k = ⟨Y_k, X^L⟩/‖X^L‖²",
+    topic="training",
     minutes={"smoke": 0.2, "quick": 0.5, "full": 40.0},
 )
 INDEX = {name: index for index, name in zip((0, 6, 1, 2, 3, 4, 5), VARIANTS, strict=True)}

@@ -27,6 +27,7 @@ ABOUT = About(
         "critical γ. Softmax's gradient is largest just below the transition."
     ),
     formula="p_ii = σ((1−ρ)γ log n − log(n−1)),   cos = c/(c + (1−ρ)a²),   c = ρ + (1−ρ)(1−a²)/n,   a = p_ii − p_ij",
+    topic="later",
     minutes={"smoke": 0.1, "quick": 0.15, "full": 2.5},
 )
 STEEP = 0.01  # how near to its limit a cosine or a place must be at n = 1e300, where 1/log n = 0.0014

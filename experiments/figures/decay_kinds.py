@@ -26,6 +26,7 @@ ABOUT = About(
         "quartiles over draws: they follow the continuum (black) up to n of about C², and then n^(−1/2)."
     ),
     formula="S² = (Σ w G(λ))²/(n Σ w w′ G(λλ′));  S ~ n^(−1/2) for p > 1, n^(1/2−p) for ½ < p < 1, constant for p < ½",
+    topic="sparsity",
     minutes={"smoke": 0.05, "quick": 0.15, "full": 3},
 )
 POWERS = (0.25, 0.5, 0.75, 1.0, 2.0)

@@ -28,6 +28,7 @@ ABOUT = About(
         "than float32. Width and heads hardly matter; the size of the logits does. Arrows: not reached in all networks."
     ),
     formula="u₁ = g²√((e^{σ²} − 1)/n),   u_(l+1) = m g⁴ u_l³/√k_l,   u_l √n g^(−2l) < ε/2;   σ = m g²",
+    topic="arithmetic",
     minutes={"smoke": 0.2, "quick": 0.6, "full": 8.0},
 )
 

@@ -33,6 +33,7 @@ ABOUT = About(
         "of the golden ratio, the loss per dimension at λ = 1, eight times the usual 1/√d at d = 64."
     ),
     formula="H = log n + log M(α) − αM′/M,   (log n − H)/d → ½ log((1 + √(1 + 4λ²))/2)",
+    topic="scale",
     minutes={"smoke": 0.15, "quick": 0.3, "full": 20},
 )
 Data = Mapping[str, np.ndarray]

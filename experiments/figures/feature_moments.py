@@ -29,6 +29,7 @@ ABOUT = About(
         "tokens whose variances fall like 1/i. The general form with the row's own moments is S itself, to rounding."
     ),
     formula="S = 1/√(1 + q̃ᵀΣ̃q̃/(q̃ᵀμ̃)²) exactly;  1/S² − 1 ≈ v(1 + v)/d + b/D,  v = σ̃²/μ̃², b = (E φ(ε)(ε² − 1))²/2μ̃²",
+    topic="sparsity",
     minutes={"smoke": 0.05, "quick": 0.18, "full": 8},
 )
 MAPS: dict[str, Callable[[Array], Array]] = {

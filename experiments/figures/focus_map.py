@@ -33,6 +33,7 @@ ABOUT = About(
         f"β/γ; only towards β/γ → −∞, at every γ; only there and with γ; or a floor. White line: S = {FOCUS:g}."
     ),
     formula="S = E|f(β + γε)|/√E f(β + γε)²",
+    topic="sparsity",
     minutes={"smoke": 0.1, "quick": 0.15, "full": 1.5},
 )
 BY_QUADRATURE = ("signed_exponential", "relu", "softplus", "sigmoid", "elu_plus_one", "tanh")

@@ -29,6 +29,7 @@ ABOUT = About(
         "errors below 1e−17 are drawn there; in the shaded part, up to four roundings, the closed forms are not better."
     ),
     formula="|S − truth| ≤ error",
+    topic="sparsity",
     minutes={"smoke": 0.1, "quick": 0.15, "full": 1.5},
 )
 AT_ONCE = 20

@@ -27,6 +27,7 @@ ABOUT = About(
         "is the largest's. Right: how long gradient descent takes to undo a wrong lead between two classes."
     ),
     formula="∂L/∂(αs) = p − y;   ∂½|p − y|²/∂(αs) = J(p − y);   wrong lead g: time (g + 1 − e^(−g))/2, or ≈ e^g/4",
+    topic="layer",
     minutes={"smoke": 0.04, "quick": 0.06, "full": 1.5},
 )
 LOSSES = {"cross": "cross-entropy", "squared": "squared error", "inside": "random direction"}

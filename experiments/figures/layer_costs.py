@@ -31,6 +31,7 @@ ABOUT = About(
         "without its projections, as in the source; windows and kernels are k tokens wide."
     ),
     formula="2n²d, 1, 1;   2nd², n, n;   knd², 1, 2(n − 1)/(k − 1) or log_k n;   window 2knd, 1, 2(n − 1)/(k − 1)",
+    topic="layer",
     minutes={"smoke": 0.1, "quick": 0.35, "full": 2.0},
     alone=True,
 )

@@ -28,6 +28,7 @@ ABOUT = About(
         "machine's, in float32."
     ),
     formula="2 n² d = 2 n d d_head at n = d_head;   causal: 2 n d (d_head + chunk), n = d_head + chunk",
+    topic="layer",
     minutes={"smoke": 0.1, "quick": 0.35, "full": 3.0},
     alone=True,
 )

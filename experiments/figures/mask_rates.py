@@ -28,6 +28,7 @@ ABOUT = About(
         "the last token has heard of the first. Exact mean–residual arithmetic; the weights' own growth is taken off."
     ),
     formula="log ‖res(X^(l+1))‖ − log ‖res(X^l)‖ → log |λ₂(D⁻¹A)| + ψ(d/2) − log(d/2),   A the mask, D its row sums",
+    topic="masks",
     minutes={"smoke": 0.15, "quick": 0.6, "full": 12.0},
 )
 

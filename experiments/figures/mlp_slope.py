@@ -26,6 +26,7 @@ ABOUT = About(
         "and DCL21's promise collapse. Beyond it softmax saturates, tokens copy each other, and their number falls."
     ),
     formula="log ‖res(X^(l+1))‖ = 3 log ‖res(X^l)‖ + log c + log λ;   at rest where log ‖res‖ = −log(cλ)/2",
+    topic="blocks",
     minutes={"smoke": 0.3, "quick": 0.5, "full": 25.0},
 )
 

@@ -27,6 +27,7 @@ ABOUT = About(
         "this machine's, in float32."
     ),
     formula="2 s² h for QKᵀ and PV + 4 s h² for projections, equal at s = 2h;   + s h + a s (4s − 1) other operations",
+    topic="layer",
     minutes={"smoke": 0.1, "quick": 0.4, "full": 2.0},
     alone=True,
 )

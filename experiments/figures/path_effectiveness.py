@@ -27,6 +27,7 @@ ABOUT = About(
         "fewer examples. It shows which way accuracy goes with length, not how well these networks can get."
     ),
     formula="accuracy of read(Y_k), of read(Y_0 + … + Y_k), and of read(Z),  Z ← LN(P_h(Z) Z W_h) along one path",
+    topic="paths",
     minutes={"smoke": 0.2, "quick": 0.8, "full": 120.0},
 )
 

@@ -27,6 +27,7 @@ ABOUT = About(
         "RoFormer's bound, over its value at 0, falls too."
     ),
     formula="‖PE‖ = √(d/2);   PE(p + k) = R_k PE(p);   (2/d) Σ_i cos(k ω_i) ≈ 1 − (log k + γ)/log base",
+    topic="layer",
     minutes={"smoke": 0.06, "quick": 0.08, "full": 0.5},
 )
 SHIFTED = 100.0  # roundings allowed to a score of `width` products

@@ -31,6 +31,7 @@ ABOUT = About(
         "exponentially and not doubly so."
     ),
     formula="‖res(X^l)‖₁,∞ / ‖X^l‖₁,∞,   res(X) = X − 1x̄ᵀ,   ‖X‖₁,∞ = √(‖X‖₁ ‖X‖_∞)",
+    topic="models",
     minutes={"smoke": 0.1, "quick": 0.4, "full": 6},
 )
 
@@ -104,7 +105,7 @@ def _measure(checkpoint: pretrained.Checkpoint, ids: jax.Array, deep: tuple[str,
     plain = {name: _plain(params, x, stack) for name, stack in switched.items()}
     found = {"relative": np.stack([plain[name]["relative"] for name in SWITCHES], axis=1)}
     for name in deep:
-        with contextlib.suppress(ValueError):  # `collapse.log_residuals` refuses what it does not cover
+        with contextlib.suppress(collapse.NotCovered):
             logs = log_residuals(params, x, switched[name])
             found[f"exact_{name}"] = np.asarray(logs) - np.log(plain[name]["size"])
     return found

@@ -23,6 +23,7 @@ ABOUT = About(
         "strength drives tokens together, 1/√L stops below 1 whatever the depth, 1/L changes nothing in the end."
     ),
     formula="logit ρ_L = logit ρ₀ + L log(1 + a²);   a = 1/√L, L → ∞:  ρ = eρ₀/(eρ₀ + 1 − ρ₀)",
+    topic="later",
     minutes={"smoke": 0.2, "quick": 0.5, "full": 30.0},
 )
 

@@ -30,6 +30,7 @@ ABOUT = About(
         "initialisations. A token is also reached through the values, which no saturation stops."
     ),
     formula="E(1 − Σp²) → E[max s] E[1/‖q‖] ≈ E[max s]/√d_k;   median ½ cosh⁻²(√d_k · median gap / 2)",
+    topic="layer",
     minutes={"smoke": 0.06, "quick": 0.25, "full": 12.0},
 )
 SIDES = ("plain", "scaled")  # logits q·k, q·k/√d_k

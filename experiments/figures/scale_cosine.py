@@ -32,6 +32,7 @@ ABOUT = About(
         "a reply to the source has it the other way round. The annealed mean is itself an approximation."
     ),
     formula="α* = argmax α(1 − M(2α)/(n M(α)²)),  M(α) = ₀F₁(; d/2; α²/4)",
+    topic="scale",
     minutes={"smoke": 0.15, "quick": 0.2, "full": 0.3},
 )
 Data = Mapping[str, np.ndarray]

@@ -35,6 +35,7 @@ ABOUT = About(
         "whose own typical optimum it is; bars are 2 standard errors."
     ),
     formula="mean over rows of α(1 − C(α)/i) = α(1 − C(α)/n_h),  n_h = (L − 1)/(H_L − 1)",
+    topic="scale",
     minutes={"smoke": 0.15, "quick": 0.3, "full": 15},
 )
 Data = Mapping[str, np.ndarray]

@@ -40,6 +40,7 @@ ABOUT = About(
         "logits by when texts grow by a factor, what the optimum grows by, and what log n would."
     ),
     formula="share = exp(E log g(α) − max E log g),  g = α(1 − Σp²);   YaRN: (1 + 0.1 ln s)²;   SSMax: s log n",
+    topic="scale",
     minutes={"smoke": 0.2, "quick": 0.5, "full": 6},
 )
 Data = Mapping[str, np.ndarray]

@@ -27,6 +27,7 @@ ABOUT = About(
         "mean is itself an approximation that fails near these scales."
     ),
     formula="α* = argmax α(1 − e^{α²}/n) = √(W₀(n√e/2) − ½)",
+    topic="scale",
     minutes={"smoke": 0.1, "quick": 0.1, "full": 0.1},
 )
 Data = Mapping[str, np.ndarray]

@@ -33,6 +33,7 @@ ABOUT = About(
         "it shows how costly a wrong α is early, not which of two near ones is better. Preset full: all six."
     ),
     formula="logits = α q·k/√d_head  or  α cos(q, k);   α* maximises α(1 − e^{α²}/n),  n keys (decoder: half a window)",
+    topic="training",
     minutes={"smoke": 0.2, "quick": 1.4, "full": 90.0},
 )
 

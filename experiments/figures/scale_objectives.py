@@ -42,6 +42,7 @@ ABOUT = About(
         "hence rises with α. Right below: the sixth-power normaliser, whose gradient knows neither scale nor n."
     ),
     formula="J = α(diag g − ggᵀ/Σg), g = p, √p or 1 on the support;   E tr J = E Σ p s;   a = s⁶/Σs⁶: J(ts) = J(s)/t",
+    topic="scale",
     minutes={"smoke": 0.15, "quick": 0.3, "full": 30},
 )
 Data = Mapping[str, np.ndarray]

@@ -31,6 +31,7 @@ ABOUT = About(
         "d of one plausible case each. The optima are those of random directions, which trained ones are not."
     ),
     formula="E_q e^{α²‖q‖²/d} = (1 − 2α²/d)^(−d/2);   implied α = std of a row's logits;   scale / α*(n, d)",
+    topic="scale",
     minutes={"smoke": 0.15, "quick": 0.4, "full": 1.5},
 )
 VARIANTS = ("trained", "initial")

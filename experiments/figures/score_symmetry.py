@@ -30,6 +30,7 @@ ABOUT = About(
         "scores on docstrings (without biases), with what random weights would give on the same tokens."
     ),
     formula="E‖A ∓ Aᵀ‖² ∝ (tr G)² ∓ ‖G‖²,  G = XXᵀ,  ρ = ‖G‖²/(tr G)²;   a² → (1 − ρ)/(1 + ρ)",
+    topic="layer",
     minutes={"smoke": 0.08, "quick": 0.2, "full": 2.0},
 )
 SHARES = (0.0, 0.3, 0.6, 0.9, 1.0)  # of a token that all tokens have in common

@@ -29,6 +29,7 @@ ABOUT = About(
         "features give a negative weight."
     ),
     formula="K ≈ 2γ² + 2.31·√3 γ;  E S/S₀ − 1 ≈ −[(D − 1)/2 − …]/m,  D = (1 − 2σ²)^(−d/2) e^{(1+2σ²)²‖q‖²/(1−2σ²)}",
+    topic="sparsity",
     minutes={"smoke": 0.1, "quick": 0.3, "full": 10},
 )
 TOLERANCE, Z = 0.01, 2.31  # one per cent of S₀: the larger of two Poisson counts exceeds K with probability 0.0197

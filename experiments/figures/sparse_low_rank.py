@@ -27,6 +27,7 @@ ABOUT = About(
         "cube until one order of the tokens is shared by all rows; blind sparse masks replace it by a constant fall."
     ),
     formula="SA(X) = softmax(X W_Q (E X W_K)ᵀ/√d_k) E X W;  E1 = 1: Δ log ‖res‖ triples;  else Δ² log ‖res‖ ≈ −log r",
+    topic="masks",
     minutes={"smoke": 0.3, "quick": 0.6, "full": 6.0},
 )
 

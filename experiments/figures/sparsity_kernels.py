@@ -31,6 +31,7 @@ ABOUT = About(
         "softmax (γ → ∞), squared ReLU (β/γ → −∞) and decay (n → ∞) reach 0; all kinds of weights: focus_map."
     ),
     formula="S = E|a|/√E a²;  softmax: e^{−γ²/2};  identity: ≥ √(2/π);  relu², β=0: 1/√6;  decay: → √((1+λ)/(n(1−λ)))",
+    topic="sparsity",
     minutes={"smoke": 0.3, "quick": 0.4, "full": 8},
 )
 

@@ -32,6 +32,7 @@ ABOUT = About(
         "strict Robin Hood together imply the other three."
     ),
     formula="softmax: S = e^{−γ²/2}, Gini = erf(γ/2), log n − H_q = qγ²/2, κ₄ = e^{4γ²}",
+    topic="sparsity",
     minutes={"smoke": 0.1, "quick": 0.15, "full": 1.5},
 )
 

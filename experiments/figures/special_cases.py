@@ -29,6 +29,7 @@ ABOUT = About(
         "Random kernels, images and graphs."
     ),
     formula="softmax_j(−α |j − i − δ|²) → one-hot at i + δ;   D^(−½)A D^(−½) = D^(½) (D⁻¹A) D^(−½)",
+    topic="layer",
     minutes={"smoke": 0.08, "quick": 0.1, "full": 1.0},
 )
 PADDINGS: tuple[Padding, ...] = ("zeros", "edge")

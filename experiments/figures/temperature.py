@@ -18,6 +18,7 @@ from rc_jax import scale, sparsity
 
 TEXTBOOK = "statistical mechanics of the canonical ensemble, energies −s"
 OWN = "this package's own result"
+ZHAI = "Zhai et al. 2023, lower bound on attention's entropy (second-hand; σ is the row's own)"
 ABOUT = About(
     title="Temperature",
     caption=(
@@ -27,6 +28,7 @@ ABOUT = About(
         "Last panel: the entropy's slope by automatic differentiation (dots) and α Var_p(s) (line)."
     ),
     formula="T = 1/α;  dE_p[s]/dα = Var_p(s);  dH/dα = −α Var_p(s);  d log Σp²/dα = 2(E_{p(2α)}[s] − E_{p(α)}[s])",
+    topic="scale",
     minutes={"smoke": 0.03, "quick": 0.05, "full": 0.5},
 )
 TIES = 4
@@ -59,6 +61,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     for name in NAMES:
         data[name] = np.quantile(found[name][:-1], (0.05, 0.5, 0.95), axis=0)
         data[f"{name}_tied"] = found[name][-1]
+    data |= _floor(s, found["entropy"][:-1], 1 / temperature)
     return data | {
         "mean_gradient": found["mean"][:-1].mean(0),  # E Σps = E α(1 − Σp²) for normal scores
         "warm_entropy": _gap(np.log(spec.keys) - found["entropy"], found["spread"] / (2 * temperature**2)),
@@ -75,6 +78,24 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
 def _gap(value: np.ndarray, law: np.ndarray) -> np.ndarray:
     """Largest relative gap over rows."""
     return np.abs(value / law - 1).max(0)
+
+
+def _floor(s: jax.Array, entropy: np.ndarray, alpha: np.ndarray) -> dict[str, np.ndarray]:
+    """How far rows are above the least entropy of logits of their norm σ, and one key ahead of equal ones from it."""
+    rows, n = np.asarray(s), s.shape[1]
+    ahead = np.eye(1, n)[0]
+    exact = jax.vmap(scale.softmax_entropy, (None, 0))(jnp.asarray(ahead), jnp.asarray(alpha))
+    return {
+        "above_floor": (entropy - _least(rows.std(axis=1)[:, None] * np.sqrt(n) * alpha, n)).min(axis=0),
+        "ahead_floor": np.asarray(exact) - _least(ahead.std() * np.sqrt(n) * alpha, n),
+    }
+
+
+def _least(sigma: np.ndarray, n: int) -> np.ndarray:
+    """log(1 + (n − 1)β) + σ√(n(n − 1)) β/(1 + (n − 1)β), β = e^(−σ√(n/(n − 1)))."""
+    lead = sigma * np.sqrt(n / (n - 1))
+    others = (n - 1) * np.exp(-lead)
+    return np.log1p(others) + lead * others / (1 + others)
 
 
 @jax.jit
@@ -161,6 +182,11 @@ def claims(data: Data) -> list[Claim]:
                  data["identity"] < 1e-9, alpha),
         on_range("temperature-participation", "d log Σp²/dα = 2(E_{p(2α)}[s] − E_{p(α)}[s]): largest gap over rows",
                  OWN, "0", data["participation"], data["participation"] < 1e-9, alpha),
+        on_range("temperature-entropy-floor", "no row of logits of norm σ has less entropy than log(1 + (n − 1)β) + "
+                 "σ√(n(n − 1)) β/(1 + (n − 1)β), β = e^(−σ√(n/(n − 1))): least of H − that over rows", ZHAI, "≥ 0",
+                 data["above_floor"], data["above_floor"] > -1e-12, alpha),
+        within("temperature-entropy-attained", "one key ahead of equal ones has just that entropy: largest gap", ZHAI,
+               "attained", np.abs(data["ahead_floor"]).max(), 0, 1e-12),
         within("temperature-typical", "the median row's gradient is largest at T = 1/√(2 log n), within a factor of 2",
                OWN, "1/√(2 log n)", best * np.sqrt(2 * np.log(n)), 0.5, 2),
     ]  # fmt: skip

@@ -25,6 +25,7 @@ ABOUT = About(
         "transition (points, ± 2 standard errors; dashed: linear fit)."
     ),
     formula="σ_a = β√(log T);  E Σp² → max(0, 1 − √2/β);  entropy/log T → max(0, 1 − β²/2)",
+    topic="later",
     minutes={"smoke": 0.1, "quick": 0.3, "full": 25.0},
 )
 CRITICAL = 2**0.5

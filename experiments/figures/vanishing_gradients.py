@@ -29,6 +29,7 @@ ABOUT = About(
         "1 − ρ; at a = 1/√L neither happens."
     ),
     formula="‖∂W_Q‖, ‖∂W_K‖ = O(‖res(X)‖²),  ‖∂W_V‖ = O(1);   ρ/(1−ρ) grows by 1 + a² a layer",
+    topic="later",
     minutes={"smoke": 0.2, "quick": 0.4, "full": 6.0},
 )
 

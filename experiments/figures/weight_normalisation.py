@@ -29,6 +29,7 @@ ABOUT = About(
         "predictions without a free number, points simulations; below are medians over networks."
     ),
     formula="mean square of Σ_j a_j x_j = (γ E f'/ν)²/d + E f²/(n ν²),   a = f(s)/(n ν),  s ~ N(0, γ²)",
+    topic="collapse",
     minutes={"smoke": 0.15, "quick": 0.5, "full": 15.0},
 )
 

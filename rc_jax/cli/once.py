@@ -5,10 +5,10 @@ from typing import Any
 
 import jax
 
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
-def once(function: Callable, *arguments: Any) -> Any:
+def once(function: Callable[..., Any], *arguments: Any) -> Any:
     """Compile for speed of compiling, where this XLA knows how, and call."""
     lowered = jax.jit(function).lower(*arguments)
     if jax.default_backend() == "cpu":

@@ -43,7 +43,7 @@ def run(arguments: Any) -> Report:
     return Report(f"Sparsity S = E|a|/√E a², {name}\n\n{text}", result, problems)
 
 
-def _pairs(first: str, left: list, second: str, right: list) -> list[tuple]:
+def _pairs(first: str, left: list[Any], second: str, right: list[Any]) -> list[tuple[Any, ...]]:
     """One list beside the other; a single value goes with all of the other's."""
     if len(left) != len(right) and 1 not in (len(left), len(right)):
         raise Usage(f"`{first}` and `{second}` must have equally many values, or one, got {len(left)} and {len(right)}")
@@ -84,7 +84,7 @@ def _gaussian(name: str, arguments: Any) -> tuple[list[dict[str, Any]], str]:
             raise Usage(f"`--beta` must be at most {LARGEST:g} times `--gamma` in size, got {beta:g} and {gamma:g}")
     beta, gamma = np.array(pairs, float).T
     closed, found = jax.tree.map(lambda x: np.asarray(x).tolist(), once(_both(name), beta, gamma))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "beta": b,
             "gamma": g,
@@ -101,11 +101,11 @@ def _gaussian(name: str, arguments: Any) -> tuple[list[dict[str, Any]], str]:
     return rows, table(["β", "γ", "closed form", "quadrature ± error"], cells)
 
 
-def _both(name: str) -> Callable[[jax.Array, jax.Array], tuple]:
+def _both(name: str) -> Callable[[jax.Array, jax.Array], tuple[Any, ...]]:
     """The closed form, where there is one, and the quadrature with its error."""
     kernel = sparsity.KERNELS[name]
 
-    def both(beta: jax.Array, gamma: jax.Array) -> tuple:
+    def both(beta: jax.Array, gamma: jax.Array) -> tuple[Any, ...]:
         closed = CLOSED[name](beta, gamma) if name in CLOSED else None
         return closed, sparsity.from_kernel_with_error(kernel.f, beta, gamma, kinks=kernel.kinks)
 

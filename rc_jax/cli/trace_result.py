@@ -34,8 +34,8 @@ def measure(arguments: Any, text: str, switches: tuple[str, ...]) -> tuple[dict[
             checkpoint = pretrained.load(_folder(arguments), dtype=arguments.dtype)
             windows = pretrained.cut(checkpoint, text, tokens=arguments.tokens, limit=arguments.limit)
             batch = batch_size(checkpoint, windows.ids, arguments.batch)
-            options = {"layers": arguments.layers or None, "switches": switches, "exact": arguments.exact}
-            tracer = Tracer(checkpoint, windows.ids.shape[1], batch, **options)
+            layers, longest = arguments.layers or None, windows.ids.shape[1]
+            tracer = Tracer(checkpoint, longest, batch, layers=layers, switches=switches, exact=arguments.exact)
         except REFUSED as error:
             raise Usage(" ".join(f"{error}".replace("`layers`", "`--layers`").split())) from error
         interrupted = _add(tracer, windows.ids, shown=sys.stderr.isatty() and not (arguments.json or arguments.quiet))

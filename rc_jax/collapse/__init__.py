@@ -2,6 +2,7 @@
 
 from rc_jax.collapse import audit
 from rc_jax.collapse.bounds import depth_bound, layer_bound, measured_gamma
+from rc_jax.collapse.covered import NotCovered
 from rc_jax.collapse.gaussian_logits import (
     gaussian_first_singular_value,
     gaussian_largest_weight,
@@ -24,6 +25,7 @@ from rc_jax.collapse.weight_gradients import WeightGradients, log_weight_gradien
 from rc_jax.collapse.width_free import sample_log_residuals
 
 __all__ = [
+    "NotCovered",
     "PathShares",
     "PathSizes",
     "WeightGradients",

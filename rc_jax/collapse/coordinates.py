@@ -34,7 +34,7 @@ def gaussian_diagonal(key: Array, rows: int, dimensions: ArrayLike, width: Float
     comes for an infinite `width`.
     """
     freedom = dimensions - jnp.arange(rows).astype(width.dtype)
-    usual = jnp.isfinite(freedom) & (freedom > 0)
+    usual = (freedom * jnp.finfo(width.dtype).tiny <= 1) & (freedom > 0)  # beyond it, 1/d underflows
     square = chi_squares(key, jax.lax.stop_gradient(jnp.where(usual, freedom, 1)))
     ratio = jnp.sqrt(square / jnp.where(jnp.isfinite(width), width, 1))
     return jnp.where(usual, ratio, jnp.where(freedom > 0, 1, 0))

@@ -17,12 +17,30 @@ BILINEAR = {
 }
 
 
+class NotCovered(ValueError):
+    """The theory behind a function is about other networks than the one it was given; the message says why.
+
+    A `ValueError` of its own, so that a program that goes on without the number does not take a mistake for it.
+
+    Example:
+        >>> import jax
+        >>> from rc_jax import attention, collapse, network
+        >>> spec = network.StackSpec(attention=attention.AttentionSpec(d_model=4, scores="additive"), depth=2)
+        >>> params, x = network.init(jax.random.key(0), spec), jax.random.normal(jax.random.key(1), (3, 4))
+        >>> try:
+        ...     collapse.log_residuals(params, x, spec)
+        ... except collapse.NotCovered as reason:
+        ...     print(reason)
+        `spec` must have scores='dot' or 'cosine': an additive score is no product, got 'additive'
+    """
+
+
 def check_covered(spec: StackSpec, reasons: dict[str, str]) -> None:
     """Raise unless every named part of the network or of its attention is what it is by default, and say why."""
     for name, reason in reasons.items():
         came, wanted = getattr(spec if hasattr(spec, name) else spec.attention, name), _PLAIN[name]
         if came != wanted:
-            raise ValueError(f"`spec` must have {name}={wanted!r}: {reason}, got {came!r}")
+            raise NotCovered(f"`spec` must have {name}={wanted!r}: {reason}, got {came!r}")
 
 
 def check_split(spec: StackSpec, reasons: dict[str, str]) -> None:
@@ -30,8 +48,8 @@ def check_split(spec: StackSpec, reasons: dict[str, str]) -> None:
     check_covered(spec, {"weights": BILINEAR["weights"]} | reasons)
     layer = spec.attention
     if layer.scores == "additive":
-        raise ValueError("`spec` must have scores='dot' or 'cosine': an additive score is no product, got 'additive'")
+        raise NotCovered("`spec` must have scores='dot' or 'cosine': an additive score is no product, got 'additive'")
     if layer.rank is not None and not layer.bilinear:
-        raise ValueError(
+        raise NotCovered(
             f"`spec` must have scores='dot' with a rank: cosines of E K are not split, got {layer.scores!r}"
         )

@@ -1,6 +1,6 @@
 """What is left of the tokens once the best common token is taken away."""
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +63,7 @@ def _offset_1inf(x: Float[Array, "token feature"]) -> Float[Array, " feature"]:
 
     optimiser = optax.adam(optax.exponential_decay(0.05, _STEPS, 1e-4))
 
-    def step(carry: tuple, _: None) -> tuple[tuple, None]:
+    def step(carry: tuple[Any, ...], _: None) -> tuple[tuple[Any, ...], None]:
         c, state, best, best_value = carry
         value, slope = jax.value_and_grad(objective)(c)
         better = value < best_value

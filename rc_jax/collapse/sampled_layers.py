@@ -6,7 +6,7 @@ from there on is a product of small matrices (`rc_jax.collapse.collapsed_layer`)
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -102,8 +102,10 @@ def _until_collapsed(drawn: Drawn, start: MeanResidual, spec: StackSpec) -> Arra
     """Layers of pure attention by the general form until logits are equal to rounding, and from there by products."""
     logs = jnp.zeros(spec.depth + 1, start.mean.dtype).at[0].set(start.log_norm)
 
-    def walk(layer: Callable, going: Callable, state: MeanResidual, number: Array, logs: Array) -> tuple:
-        def step(carry: tuple) -> tuple:
+    def walk(
+        layer: Callable[..., Any], going: Callable[..., Any], state: MeanResidual, number: Array, logs: Array
+    ) -> tuple[Any, ...]:
+        def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
             state, number, logs = carry
             state = layer(drawn, state, number, spec)
             return state, number + 1, logs.at[number + 1].set(state.log_norm)
@@ -115,7 +117,9 @@ def _until_collapsed(drawn: Drawn, start: MeanResidual, spec: StackSpec) -> Arra
 
 
 @_until_collapsed.defjvp
-def _derivative_until_collapsed(spec: StackSpec, primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+def _derivative_until_collapsed(
+    spec: StackSpec, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[Array, Array]:
     """The same draw with a number of steps that is known, for derivatives that go backwards."""
 
     def in_turn(drawn: Drawn, start: MeanResidual) -> Array:

@@ -17,8 +17,8 @@ from rc_jax.network import MLPParams, NormParams, StackSpec
 from rc_jax.network.stack import ACTIVATIONS
 
 # Gauss–Legendre on [−1, 1], moved to [0, 1]: for σ' along a step of length at most 1.
-_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(16)
-_NODES, _WEIGHTS = (_POINTS + 1) / 2, _WEIGHTS / 2
+_POINTS, _DOUBLED = np.polynomial.legendre.leggauss(16)
+_NODES, _WEIGHTS = (_POINTS + 1) / 2, _DOUBLED / 2
 
 
 def mlp(params: MLPParams, state: MeanResidual, spec: StackSpec) -> MeanResidual:

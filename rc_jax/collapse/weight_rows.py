@@ -26,22 +26,26 @@ def split_weights(
     """A row p, a matrix D and a logarithm μ with P = 1pᵀ + e^μ D, given r, Ê, log c and what each row sees.
 
     Near collapse the rows of e^μ D are p̃^(i) − p̃^(1), nothing without a mask, plus cΔ̂. Far from it, where cÊ is large,
-    p̃ and the rest could cancel, and whole rows are compared with the first one.
+    p̃ and the rest could cancel, and whole rows are compared with the first one. NaN where a logit is too large.
     """
-    square = jnp.minimum(jnp.exp(log_square), jnp.finfo(pair.dtype).max)[:, None, None]
+    most = jnp.finfo(pair.dtype).max
+    square = jnp.minimum(jnp.exp(log_square), most)[:, None, None]
     if seen is None:
         log_shared = log_softmax(common)[:, None]
     else:
         pair = jnp.where(seen, pair, 0)
         log_shared = log_softmax(jnp.where(seen, common[:, None], -jnp.inf))
     exponent = square * pair
+    held = jnp.all(jnp.isfinite(common), axis=-1) & jnp.all(jnp.isfinite(exponent), axis=(1, 2))
+    held &= (log_square <= jnp.log(most)) | jnp.all(pair == 0, axis=(1, 2))
     far = jnp.max(jnp.abs(exponent), axis=(1, 2), keepdims=True) > _NEAR
     log_rows = jnp.where(far, log_softmax(log_shared + exponent), log_shared)
     alike = ~far if seen is None else ~far & jnp.all(seen == seen[:, :1], axis=-1, keepdims=True)
     across, log_across = _from_first_row(log_rows, alike)
     differences, log_factor = weight_differences(log_shared, jnp.where(far, 0, pair), square)
     logs = jnp.stack([log_across, log_square + log_factor])
-    return jnp.exp(log_rows[:, 0]), *sum_at_largest(jnp.stack([across, differences]), logs)
+    rest, log_rest = sum_at_largest(jnp.stack([across, differences]), logs)
+    return jnp.exp(log_rows[:, 0]), jnp.where(held[:, None, None], rest, jnp.nan), log_rest
 
 
 def _from_first_row(

@@ -101,6 +101,11 @@ class Collector(Blocks):
     Each time `every` seconds have gone, the parts finished since then go to `keep`.
     """
 
+    cut: Cut
+    first: int
+    keep: Callable[[Portion], None] | None
+    every: float
+
     def __init__(
         self, layout: Layout, cut: Cut, first: int, keep: Callable[[Portion], None] | None = None, every: float = 0.0
     ) -> None:

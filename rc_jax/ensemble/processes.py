@@ -5,7 +5,7 @@ parts they have; after it each sends the statistics of its parts to all, who put
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -44,7 +44,7 @@ _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def alone() -> Generator[None, None, None]:
     """Inside, `run` uses all devices of this process and no other, and waits for nobody, where no mesh is given.
 
     Example:

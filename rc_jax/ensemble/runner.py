@@ -1,5 +1,6 @@
 """The host's part of an ensemble: which samples next, on which devices, and how far along it is."""
 
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -8,9 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import PyTree
 
 from rc_jax import _checks
+from rc_jax._pytree import PyTree
 from rc_jax.ensemble import processes, stored
 from rc_jax.ensemble import sketch as histogram
 from rc_jax.ensemble.portions import Collector, Cut, Portion, join, whole
@@ -66,7 +67,7 @@ def run(
     Args:
         fn: A pure function from one key to a pytree of floating-point arrays, of a few thousand numbers at most: each
             number costs up to 256 KiB of quantile bins.
-        key: One typed key.
+        key: One typed key, of Threefry (JAX's default): under `jax.vmap` other generators' numbers depend on the batch.
         count: Number of samples, 1 to 2³².
         batch_size: Samples that one device evaluates at the same time (`jax.vmap`); peak memory is proportional to it.
             Default: 32 on CPU, where a batch should stay in cache, 256 on an accelerator. Never more than a device's
@@ -185,7 +186,7 @@ def _chunks(task: Task, start: int, stop: int) -> Iterator[tuple[PyTree, int]]:
 
 def _read(chunk: PyTree, size: int) -> PyTree:
     """The first `size` samples of a chunk as NumPy arrays with one leading axis."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[3:])[:size], chunk)
+    return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(math.prod(leaf.shape[:3]), *leaf.shape[3:])[:size], chunk)
 
 
 def _bar(count: int, shown: bool) -> Any:

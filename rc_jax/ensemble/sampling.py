@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import PyTree
+
+from rc_jax._pytree import PyTree
 
 Observable = Callable[[jax.Array], PyTree]
 

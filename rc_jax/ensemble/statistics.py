@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, PyTree, Shaped
+from jaxtyping import Float, Shaped
 
 from rc_jax import _checks
+from rc_jax._pytree import PyTree
 from rc_jax.ensemble import moments as moment
 from rc_jax.ensemble import sketch as histogram
 from rc_jax.ensemble.moments import Moments
@@ -39,7 +40,9 @@ class Layout:
     def flat(self, samples: PyTree) -> Float[np.ndarray, "sample component"]:
         """Samples stacked along the leading axis of every leaf, as one double-precision matrix."""
         leaves = [np.asarray(leaf).astype(np.float64) for leaf in jax.tree.leaves(samples)]
-        return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+        return np.concatenate(
+            [leaf.reshape(len(leaf), size) for leaf, size in zip(leaves, self.sizes, strict=True)], axis=1
+        )
 
     def unflat(self, values: Shaped[np.ndarray, "*lead component"]) -> PyTree:
         """The last axis cut up again into the leaves of the tree, each with the leading axes of `values`."""
@@ -193,6 +196,10 @@ def merge(a: Statistics, b: Statistics) -> Statistics:
 class Blocks(ABC):
     """Cuts chunks of any length into blocks of one fixed length, so that chunks leave no trace, not a bit."""
 
+    layout: Layout
+    block: int
+    limit: int
+
     def __init__(self, layout: Layout, block: int) -> None:
         self.layout, self.block = layout, block
         self.limit = histogram.capacity(sum(layout.sizes))
@@ -224,7 +231,7 @@ class Accumulator(Blocks):
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout, block_rows(sum(layout.sizes)))
-        self.statistics = Statistics.empty(layout)
+        self.statistics: Statistics = Statistics.empty(layout)
 
     def finish(self) -> Statistics:
         """The statistics of all that came."""

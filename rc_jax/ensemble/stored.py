@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import os
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ def _folder(name: str, value: Any) -> None:
 
 
 @contextmanager
-def _kept(folder: str | os.PathLike, every: int | float) -> Iterator[None]:
+def _kept(folder: str | os.PathLike[str], every: int | float) -> Generator[None, None, None]:
     token = _STORE.set(Store(Path(folder), float(every)))
     try:
         yield
@@ -49,7 +49,7 @@ def _kept(folder: str | os.PathLike, every: int | float) -> Iterator[None]:
 
 
 @_checks.guard(folder=_folder, every=_checks.bounded(0))
-def kept(folder: str | os.PathLike, every: int | float = 5.0) -> AbstractContextManager[None]:
+def kept(folder: str | os.PathLike[str], every: int | float = 5.0) -> AbstractContextManager[None]:
     """Inside, `run` leaves what it has finished in `folder` every so often, and takes up what it finds there.
 
     A part on disk serves whoever computes the same ensemble next, on however many devices or processes, if the runs
@@ -107,7 +107,7 @@ class Shelf:
         try:
             with (self.folder / name).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return Portion.from_arrays(arrays)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):  # a flag of encryption, say
             return None
 
     def save(self, portion: Portion) -> None:

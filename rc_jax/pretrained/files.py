@@ -2,6 +2,7 @@
 
 import contextlib
 import fnmatch
+import importlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -49,15 +50,16 @@ class Tensors:
 
     def __init__(self, folder: Path):
         try:
-            import safetensors  # noqa: F401
+            importlib.import_module("safetensors")
         except ImportError as error:
             raise ImportError("reading a checkpoint needs safetensors: pip install 'rc_jax[pretrained]'") from error
         self._files = contextlib.ExitStack()
         self.kind: np.dtype[Any] = np.dtype(np.float32)  # what the numbers are going to be
         self.ignored: tuple[str, ...] = ()
-        self.file = folder / WEIGHTS
+        self.file: Path = folder / WEIGHTS
         with contextlib.ExitStack() as undo:
             undo.callback(self._files.close)
+            self.left: dict[str, _Place]
             if self.file.is_file():
                 self.left = self._open(self.file)
             elif (folder / INDEX).is_file():

@@ -7,10 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Int
 from tqdm import tqdm
 
 from rc_jax import _checks
+from rc_jax._pytree import PyTree
+from rc_jax.collapse import NotCovered
 from rc_jax.ensemble import Statistics
 from rc_jax.ensemble.statistics import Accumulator, Layout
 from rc_jax.network import LayerParams, StackSpec
@@ -111,6 +113,10 @@ class Tracer:
         TypeError, ValueError: as `trace`.
     """
 
+    checkpoint: Checkpoint
+    tokens: int
+    batch: int
+
     def __init__(
         self,
         checkpoint: Checkpoint,
@@ -129,9 +135,9 @@ class Tracer:
         _checks.integer(2)("tokens", tokens)
         _checks.integer(1)("batch", batch)
         self.checkpoint, self.tokens, self.batch = checkpoint, tokens, batch
-        self.spec = observables.switch(stack, check_switches(switches))
-        self.layers = check_layers(range(stack.depth + 1) if layers is None else layers, stack.depth)
-        self.reasons = {} if exact else {"log_residual": "not asked for"}
+        self.spec: StackSpec = observables.switch(stack, check_switches(switches))
+        self.layers: tuple[int, ...] = check_layers(range(stack.depth + 1) if layers is None else layers, stack.depth)
+        self.reasons: dict[str, str] = {} if exact else {"log_residual": "not asked for"}
         best = observables.best_scales(tokens, layer)
         counted = np.isfinite(best["dot"])  # with a window of one token, no row
         self._optimal = {
@@ -214,7 +220,7 @@ class Tracer:
             return None
         try:
             return program(params, x, spec)
-        except ValueError as error:
+        except NotCovered as error:
             self.reasons[name] = str(error)
             return None
 

@@ -13,8 +13,8 @@ from rc_jax.special.bessel import log_bessel_ie
 from rc_jax.special.hyp0f1 import log_hyp0f1
 from rc_jax.special.inputs import as_common
 
-at_least_two = _checks.bounded(2)
-at_least_three = _checks.bounded(3)
+at_least_two: _checks.Check = _checks.bounded(2)
+at_least_three: _checks.Check = _checks.bounded(3)
 
 
 @_checks.guard(alpha=_checks.positive, n=at_least_two, dim=at_least_three)

@@ -11,8 +11,8 @@ from rc_jax import _checks
 from rc_jax.scale.implicit import implicit_root
 from rc_jax.special.inputs import as_common
 
-checked = _checks.guard(gamma=_checks.bounded(0), rho=_checks.bounded(0, 1, open_high=True), n=_checks.bounded(2))
-two_checked = _checks.guard(rho=_checks.bounded(0, 1, open_high=True), n=_checks.bounded(2))
+_checked = _checks.guard(gamma=_checks.bounded(0), rho=_checks.bounded(0, 1, open_high=True), n=_checks.bounded(2))
+_two_checked = _checks.guard(rho=_checks.bounded(0, 1, open_high=True), n=_checks.bounded(2))
 
 
 class OutputGram(NamedTuple):
@@ -23,7 +23,7 @@ class OutputGram(NamedTuple):
     similarity: Float[Array, "..."]
 
 
-@checked
+@_checked
 def equicorrelated_weight(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """Attention a token pays to itself among n unit tokens with all inner products ρ, at logits γ log n ⟨x_i, x_j⟩.
 
@@ -53,7 +53,7 @@ def equicorrelated_weight(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> Flo
     return jax.nn.sigmoid(_lead(gamma, rho, n)).astype(dtype)
 
 
-@checked
+@_checked
 def equicorrelated_outputs(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> OutputGram:
     """Inner products of what attention makes of n unit tokens with all inner products ρ (values = tokens).
 
@@ -120,7 +120,7 @@ def similarity_limit(gamma: ArrayLike, rho: ArrayLike) -> Float[Array, "..."]:
     return jnp.where(gamma < step, 1, jnp.where(gamma > step, rho, on_it)).astype(dtype)
 
 
-@two_checked
+@_two_checked
 def critical_gamma(rho: ArrayLike, n: ArrayLike | None = None) -> Float[Array, "..."]:
     """The γ at which the cosine of two output tokens is half way down, (1 + ρ)/2.
 
@@ -156,7 +156,7 @@ def critical_gamma(rho: ArrayLike, n: ArrayLike | None = None) -> Float[Array, "
     return (lead / (1 - rho) / jnp.log(n)).astype(dtype)
 
 
-@two_checked
+@_two_checked
 def transition_width(rho: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """How much γ must change for the cosine of two output tokens to fall from 1 to ρ, at its slope half way down.
 
@@ -191,7 +191,7 @@ def transition_width(rho: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     return (ratio / (2 * pull * rest * (1 - rho) * jnp.log(n))).astype(dtype)
 
 
-@checked
+@_checked
 def equicorrelated_gradient(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """Size of softmax's Jacobian in the inner products, for n unit tokens with all inner products ρ.
 
@@ -222,7 +222,7 @@ def equicorrelated_gradient(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> F
     return (gamma * jnp.log(n) * rest * (1 + p - rest / (n - 1))).astype(dtype)
 
 
-@two_checked
+@_two_checked
 def equicorrelated_optimal_gamma(rho: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """The γ that maximises softmax's gradient on n unit tokens with all inner products ρ.
 

@@ -1,5 +1,7 @@
 """Fit a one-parameter law to scales over a range of n, and say how badly it fits."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -9,7 +11,7 @@ from rc_jax import _checks
 from rc_jax.special.inputs import as_common
 
 LAWS = ("sqrt_log", "log")
-law_name = _checks.one_of(LAWS)
+law_name: _checks.Check = _checks.one_of(LAWS)
 
 
 @_checks.guard(n=_checks.bounded(1, open_low=True), alpha=_checks.real, law=law_name)
@@ -67,7 +69,7 @@ def relative_residual(n: ArrayLike, alpha: ArrayLike, law: str) -> Float[Array, 
     return jnp.sqrt((misfit * misfit).sum() / (scales * scales).sum()).astype(dtype)
 
 
-def _law(n: ArrayLike, alpha: ArrayLike, law: str) -> tuple:
+def _law(n: ArrayLike, alpha: ArrayLike, law: str) -> tuple[Any, jax.Array, jax.Array]:
     dtype, (count, scales) = as_common(n=n, alpha=alpha)
     log_n = jnp.log(count)
     return dtype, jnp.sqrt(log_n) if law == "sqrt_log" else log_n, scales

@@ -20,10 +20,10 @@ from rc_jax.scale.rows import score_rows, shifted
 from rc_jax.special.inputs import converted, working_dtype
 
 NORMALISERS = ("softmax", "sparsemax", "entmax15")
-checked = _checks.guard(scores=score_rows, alpha=_checks.positive, normaliser=_checks.one_of(NORMALISERS))
+_checked = _checks.guard(scores=score_rows, alpha=_checks.positive, normaliser=_checks.one_of(NORMALISERS))
 
 
-@checked
+@_checked
 def jacobian_trace(
     scores: Float[Array, "... score"], alpha: ArrayLike, normaliser: str = "softmax"
 ) -> Float[Array, "..."]:
@@ -56,7 +56,7 @@ def jacobian_trace(
     return _trace(*_weights(scores, alpha, normaliser)).astype(scores.dtype)
 
 
-@checked
+@_checked
 def jacobian_largest_entry(
     scores: Float[Array, "... score"], alpha: ArrayLike, normaliser: str = "softmax"
 ) -> Float[Array, "..."]:
@@ -85,7 +85,7 @@ def jacobian_largest_entry(
     return (factor * (rest / (1 + rest))).astype(scores.dtype)
 
 
-@checked
+@_checked
 def jacobian_frobenius_norm(
     scores: Float[Array, "... score"], alpha: ArrayLike, normaliser: str = "softmax"
 ) -> Float[Array, "..."]:
@@ -110,7 +110,7 @@ def jacobian_frobenius_norm(
     return _frobenius(*_weights(scores, alpha, normaliser)).astype(scores.dtype)
 
 
-@checked
+@_checked
 def jacobian_spectral_norm(
     scores: Float[Array, "... score"], alpha: ArrayLike, normaliser: str = "softmax"
 ) -> Float[Array, "..."]:
@@ -179,7 +179,7 @@ def _at_eigenvector(tail: jax.Array, others: jax.Array) -> jax.Array:
 
 
 @_at_eigenvector.defjvp
-def _at_eigenvector_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+def _at_eigenvector_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     """At an eigenvector the quotient is flat: the slope is that of J alone, whose own slope follows the vector."""
     tail, others = primals
     slope = jax.jvp(lambda tail: _quotient(tail, others), (tail,), (tangents[0],))[1]

@@ -14,7 +14,7 @@ from rc_jax.scale.rows import score_rows, shifted
 from rc_jax.special.inputs import as_common, converted, working_dtype
 
 FAR = -1.25  # below −1 relative to the largest score nothing has weight, so that it need not be told apart
-at_least_one = _checks.scalar(_checks.bounded(1))
+at_least_one: _checks.Check = _checks.scalar(_checks.bounded(1))
 
 
 @_checks.guard(scores=score_rows, alpha=_checks.positive)

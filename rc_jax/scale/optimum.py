@@ -1,6 +1,6 @@
 """The scale that maximises the annealed gradient: one compiled program for every n, and one more for every d."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -107,7 +107,7 @@ def _log_scale(log_n: jax.Array, dim: jax.Array | None) -> tuple[jax.Array, jax.
     return rising_root_by_secants(lambda u: jnp.log1p((stationarity(u, dim, origin) - log_n) / log_n), u, slope)
 
 
-def _log_scale_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
+def _log_scale_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Implicit: stationarity h(u, n, d) = 0 stays zero, so du = −(∂h/∂n dn + ∂h/∂d dd)/(∂h/∂u)."""
     log_n, dim = primals
     u, converged = _log_scale(*primals)

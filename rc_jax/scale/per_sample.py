@@ -131,7 +131,7 @@ def optimum_of(row: Row, n: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]
     other = jnp.where(jnp.arange(GRID)[:, None] == best[None], -jnp.inf, ranked).argmax(0)
     step = (high - low) / (GRID - 1)
 
-    def halve(_: jax.Array, ends: tuple) -> tuple:
+    def halve(_: jax.Array, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         left, right = ends
         middle = (left + right) / 2
         rising = jax.vmap(slope)(middle) > 0

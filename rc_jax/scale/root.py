@@ -17,11 +17,11 @@ def rising_root(function: Callable[[jax.Array], jax.Array], start: jax.Array) ->
     """
     enough = 0.1 * float(jnp.finfo(start.dtype).eps) ** 0.5
 
-    def unfinished(state: tuple) -> jax.Array:
+    def unfinished(state: tuple[jax.Array, ...]) -> jax.Array:
         _, _, _, done, count = state
         return (count < MAX_STEPS) & ~done.all()
 
-    def step(state: tuple) -> tuple:
+    def step(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         u, low, high, done, count = state
         value, slope = jax.jvp(function, (u,), (jnp.ones_like(u),))
         low, high = jnp.where(value < 0, u, low), jnp.where(value < 0, high, u)
@@ -47,11 +47,11 @@ def rising_root_by_secants(
     """
     eps = float(jnp.finfo(start.dtype).eps)
 
-    def unfinished(state: tuple) -> jax.Array:
+    def unfinished(state: tuple[jax.Array, ...]) -> jax.Array:
         done, count = state[-2:]
         return (count < MAX_STEPS) & ~done.all()
 
-    def step(state: tuple) -> tuple:
+    def step(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         u, value, slope, move, low, high, done, count = state
         before, value = value, function(u)
         known = (count > 0) & (jnp.abs(move) > 64 * eps)  # closer points differ by rounding

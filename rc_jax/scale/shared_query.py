@@ -15,7 +15,8 @@ from rc_jax.scale.optimum import Optimum
 from rc_jax.special.inputs import as_common
 
 Average = Literal["row", "all"]
-at_least_one, known = _checks.bounded(1), _checks.one_of(("row", "all"))
+at_least_one: _checks.Check = _checks.bounded(1)
+known: _checks.Check = _checks.one_of(("row", "all"))
 
 
 @_checks.guard(alpha=_checks.positive, n=at_least_two, dim=at_least_one, average=known)

@@ -15,7 +15,7 @@ from rc_jax.scale.root import LONGEST_STEP, MAX_STEPS
 from rc_jax.scale.score_law import score_law
 from rc_jax.special.inputs import as_common
 
-checked = _checks.guard(
+_checked = _checks.guard(
     key=_checks.random_key, n=_checks.integer(2), dim=_checks.bounded(3), samples=_checks.integer(2)
 )
 
@@ -29,7 +29,7 @@ class TypicalOptimum(NamedTuple):
     converged: Bool[Array, ""]
 
 
-@checked
+@_checked
 def typical_scale(key: Array, n: int, dim: ArrayLike | None = None, samples: int = 256) -> Float[Array, ""]:
     """The scale α that maximises the mean logarithm of the softmax gradient of n random scores.
 
@@ -62,7 +62,7 @@ def typical_scale(key: Array, n: int, dim: ArrayLike | None = None, samples: int
     return jnp.where(found.converged, found.scale, jnp.nan)
 
 
-@checked
+@_checked
 def typical_optimum(key: Array, n: int, dim: ArrayLike | None = None, samples: int = 256) -> TypicalOptimum:
     """`typical_scale` with its standard error (first order in 1/√samples), the maximum (nats) and the search's end.
 

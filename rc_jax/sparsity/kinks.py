@@ -192,7 +192,9 @@ class _Search(NamedTuple):
         empty = _Halved(*(np.zeros(0, kind) for kind in (int, float, float, int, bool)))
         return _Halved(*(np.concatenate(each) for each in zip(empty, *parts, strict=True)))
 
-    def _logs(self, which: np.ndarray, low: np.ndarray, high: np.ndarray, *, probe: bool) -> tuple:
+    def _logs(
+        self, which: np.ndarray, low: np.ndarray, high: np.ndarray, *, probe: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Logarithm of |f| at the edges and nodes of every panel, and ε, padded to a power of 8 panels: few shapes."""
         epsilon = low[:, None] + (high - low)[:, None] / 2 * np.concatenate([[0], panels.NODES + 1, [2]])
         x = self.beta[which, None] + self.gamma[which, None] * epsilon

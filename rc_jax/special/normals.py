@@ -9,6 +9,8 @@ so is the way from a word to a normal number, by the inverse of its distribution
 
 import functools
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,15 +25,21 @@ from rc_jax.special.erf_inv import erf_inv
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 _ROUNDS = 20
+_MOST = 2**33  # numbers, of 2³² counters
 
 
-@_checks.guard(key=_checks.random_key, dtype=_checks.floating_dtype)
+def _shape(name: str, value: Any) -> None:
+    if not isinstance(value, Sequence) or not all(isinstance(side, int | np.integer) and side >= 0 for side in value):
+        raise TypeError(f"`{name}` must be a tuple of integers >= 0, got {value!r}")
+
+
+@_checks.guard(key=_checks.random_key, shape=_shape, dtype=_checks.floating_dtype)
 def normals(key: Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> Float[Array, "..."]:
     """Independent standard normal numbers, as `jax.random.normal` but other ones of the same key, and in less time.
 
     In float32 number i of m is √2 erf⁻¹(u), u in (−1, 1) from the upper 23 bits of word ⌊2i/m⌋ of the block of counter
-    i mod ⌈m/2⌉: no number is beyond ±5.42, as with `jax.random.normal`. In other types, and for keys that are not
-    Threefry's, it is `jax.random.normal` itself.
+    i mod ⌈m/2⌉: no number is beyond ±5.42, as with `jax.random.normal`. In other types, for other keys than
+    Threefry's and for more than 2³³ numbers, whose counters need a second word, it is `jax.random.normal` itself.
 
     Args:
         key: a typed key. The same key gives the same numbers on every device.
@@ -39,7 +47,7 @@ def normals(key: Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) 
         dtype: of the result; JAX's default floating type where it is not given.
 
     Raises:
-        TypeError: `key` is not a typed key, or `dtype` is not a floating-point type.
+        TypeError: `key` is not a typed key, `shape` is not one, or `dtype` is not a floating-point type.
 
     Example:
         >>> import jax
@@ -48,7 +56,7 @@ def normals(key: Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) 
         (True, True)
     """
     kind = jax.dtypes.canonicalize_dtype(jnp.dtype(dtype if dtype is not None else float))
-    if kind != jnp.float32 or str(jax.random.key_impl(key)) != "threefry2x32":
+    if kind != jnp.float32 or str(jax.random.key_impl(key)) != "threefry2x32" or math.prod(shape) > _MOST:
         return jax.random.normal(key, shape, kind)
     return _normals(key, tuple(shape))
 

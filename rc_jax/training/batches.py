@@ -5,9 +5,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from rc_jax import _checks
+from rc_jax._pytree import PyTree
 
 _ROUNDS = 6
 

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.tree_util import Partial
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from rc_jax import _checks
+from rc_jax._pytree import PyTree
 
 RESERVED = ("step", "loss", "gradient_norm")
 MOST_STEPS = 2**31 - 1  # a step is a 32-bit integer in the compiled program

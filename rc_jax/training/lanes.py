@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Int
+
+from rc_jax._pytree import PyTree
 
 Optimiser = optax.GradientTransformation | Callable[[Any], optax.GradientTransformation]
 
@@ -31,7 +33,7 @@ class Program:
     build: Callable[[Array, Any], nnx.Module]
     loss: Callable[[Any, Any, Any], Array]
     optimiser: Optimiser
-    graph: nnx.GraphDef
+    graph: nnx.GraphDef[Any]
 
     def model(self, weights: PyTree, rest: PyTree) -> Any:
         """The module that has these weights."""
@@ -52,14 +54,14 @@ def over_lanes(fn: Callable[..., Any]) -> Callable[..., Any]:
     return jax.vmap(jax.vmap(fn), in_axes=(0, None))
 
 
-def graph_of(build: Callable[[Array, Any], nnx.Module], key: Array, setting: Any) -> nnx.GraphDef:
+def graph_of(build: Callable[[Array, Any], nnx.Module], key: Array, setting: Any) -> nnx.GraphDef[Any]:
     """The static half of the model that `build` makes, without computing anything.
 
     Raises:
         TypeError: it makes no module.
         ValueError: there is nothing to train in the module.
     """
-    found: list[nnx.GraphDef] = []
+    found: list[nnx.GraphDef[Any]] = []
 
     def trace(key: Array, setting: Any) -> PyTree:
         model = build(key, setting)

@@ -106,6 +106,15 @@ class Transformer(nnx.Module):
         (2, 5, 2)
     """
 
+    spec: ModelSpec
+    embedding: nnx.Param[Any]
+    positions: nnx.Param[Any] | None
+    readout: nnx.Param[Any]
+    readout_bias: nnx.Param[Any]
+    parts: Any  # the layers' parameters, a tree
+    norm: Any  # of the final norm, or None
+    log_scale: nnx.Param[Any] | None
+
     @_checks.guard(
         spec=_checks.instance(ModelSpec),
         key=_checks.random_key,

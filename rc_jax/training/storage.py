@@ -6,6 +6,7 @@ a killed run wrote past its last checkpoint are cut off when it is taken up agai
 """
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -15,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from jaxtyping import PyTree
 
 from rc_jax import _lock
+from rc_jax._pytree import PyTree
 
 IDENTITY, METRICS, STATE, LOCK = "run.json", "metrics.jsonl", "state", ".lock"
 
@@ -28,6 +29,11 @@ class Damaged(ValueError):
 
 class Folder:
     """What a training writes down, and finds there when it is taken up again; one process at a time."""
+
+    path: Path
+    seconds: float
+    saved: float
+    manager: ocp.CheckpointManager
 
     def __init__(self, path: Path, identity: dict[str, Any], seconds: float):
         self.path, self.seconds, self.saved = path.absolute(), seconds, time.monotonic()
@@ -114,7 +120,23 @@ def _unbound(leaf: Any) -> Any:
 
 
 def _text(line: dict[str, Any]) -> str:
-    return json.dumps(line) + "\n"
+    """A line of strict JSON: NaN is null, infinities are the texts that `float` reads."""
+    return json.dumps({name: _plain(value) for name, value in line.items()}, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _number(value: Any) -> Any:
+    """What `_plain` was given; bare NaN and Infinity, as older files have them, `json` reads by itself."""
+    if isinstance(value, list):
+        return [_number(each) for each in value]
+    return math.nan if value is None else float(value) if isinstance(value, str) else value
 
 
 def _write_whole(path: Path, text: str) -> None:
@@ -129,7 +151,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     found = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
-            found.append(json.loads(line))
+            found.append({name: _number(value) for name, value in json.loads(line).items()})
         except json.JSONDecodeError:
             break
     return found

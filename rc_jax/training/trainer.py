@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.tree_util import Partial
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from rc_jax import _checks
+from rc_jax._pytree import PyTree
 from rc_jax.training import inputs
 from rc_jax.training import lanes as _lanes
 from rc_jax.training.lanes import Lane, Optimiser, Program

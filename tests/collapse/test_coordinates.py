@@ -54,6 +54,12 @@ def test_law_of_chi_squares(freedom):
     assert stats.kstest(drawn, stats.chi2(freedom).cdf).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("width", [1e30, 1e38, float("inf")])
+def test_diagonal_of_a_width_near_the_largest_number(key, width):
+    size = jnp.float32(width)
+    np.testing.assert_allclose(coordinates.gaussian_diagonal(key, 3, size, size), np.ones(3), rtol=1e-6)
+
+
 def test_a_layer_of_collapsed_tokens_is_the_general_layer(x64, key):
     """Its differences by their inner products, as the heads give them: before Q W_O, which depends on the basis."""
     spec = attention.AttentionSpec(d_model=6, heads=2, d_head=2)

@@ -119,3 +119,13 @@ def test_values_of_zero_leave_all_tokens_equal(dtype):
     params = params._replace(attention=params.attention._replace(value=jnp.zeros_like(params.attention.value)))
     logs = collapse.log_residuals(params, x, spec)
     assert bool(jnp.isfinite(logs[0])) and bool(jnp.all(jnp.isneginf(logs[1:])))
+
+
+def test_logits_too_large_for_the_dtype_are_not_guessed():
+    """A saturated softmax does not see the tokens' size, until c or a logit overflows: then NaN, no number."""
+    spec = network.StackSpec(attention=attention.AttentionSpec(d_model=8, heads=2), depth=3)
+    params, x = network.init(jax.random.key(3), spec), jax.random.normal(jax.random.key(9), (4, 8))
+    logs = {size: collapse.log_residuals(params, x * np.float32(size), spec) for size in (1e15, 1e17, 1e19, 1e30)}
+    np.testing.assert_allclose(logs[1e17] - logs[1e15], np.log(100), atol=1e-4)
+    for size in (1e19, 1e30):
+        assert bool(jnp.isfinite(logs[size][0])) and bool(jnp.all(jnp.isnan(logs[size][1:])))

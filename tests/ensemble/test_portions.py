@@ -131,6 +131,27 @@ def test_a_run_that_was_stopped_goes_on_from_its_finished_parts(key, tmp_path, m
     assert sum(computed) == 2001
 
 
+@pytest.mark.usefixtures("as_installed")
+def test_a_file_with_a_wrong_byte_is_damaged_or_the_same(key, tmp_path):
+    with ensemble.kept(tmp_path, every=0):
+        ensemble.run(observe, key, 64, batch_size=64)
+    file = next(tmp_path.rglob("*.npz"))
+    shelf = stored.Shelf(tmp_path, "0000", lambda: "", 0.0)
+    shelf.__dict__["folder"] = file.parent
+    content, whole = file.read_bytes(), shelf.load(file.name)
+    assert whole is not None
+    for place in range(0, len(content), 7):
+        for wrong in (0x01, 0x40):
+            file.write_bytes(content[:place] + bytes([content[place] ^ wrong]) + content[place + 1 :])
+            found = shelf.load(file.name)
+            if found is not None:
+                np.testing.assert_equal(found.to_arrays(), whole.to_arrays())
+    # A flag of encryption in the first entry of the zip file's directory.
+    place = content.index(b"PK\x01\x02") + 8
+    file.write_bytes(content[:place] + bytes([content[place] | 1]) + content[place + 1 :])
+    assert shelf.load(file.name) is None
+
+
 def test_another_function_finds_nothing_and_a_quick_run_leaves_nothing(key, tmp_path, computed):
     def scaled(factor):
         return lambda key: factor * observe(key)["number"]

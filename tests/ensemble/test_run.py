@@ -177,6 +177,12 @@ def test_one_sample_has_no_variance(key):
     assert stats.mean == stats.minimum == stats.maximum == stats.quantile(0.5)
 
 
+def test_an_observable_without_a_number_beside_one_with(key):
+    stats = ensemble.run(lambda key: {"none": jnp.zeros((2, 0)), "one": jax.random.normal(key)}, key, 70)
+    assert stats.mean["none"].shape == (2, 0) and stats.quantile([0.1, 0.5])["none"].shape == (2, 2, 0)
+    assert float(stats.mean["one"]) == float(ensemble.run(jax.random.normal, key, 70).mean)
+
+
 def test_merge_and_arrays(key, tmp_path):
     parts = [ensemble.run(observe, jax.random.fold_in(key, i), count) for i, count in enumerate((300, 9))]
     samples = [all_at_once(observe, jax.random.fold_in(key, i), count) for i, count in enumerate((300, 9))]

@@ -12,7 +12,7 @@ import numpy as np
 from experiments import figure, ledger, style
 
 ABOUT = figure.About("Title of {name}", "Caption of {name} with <b>&</b>.", "y = x² for {name}",
-                     {{"smoke": {minutes}, "quick": {minutes}, "full": 1.0}})
+                     {{"smoke": {minutes}, "quick": {minutes}, "full": 1.0}}, topic="{topic}")
 
 @dataclass(frozen=True)
 class Spec(figure.Spec):
@@ -56,10 +56,11 @@ class Figures:
         (self.path / "__init__.py").write_text("")
         self.count, self.folders = folder / "computed.txt", folder / "given.txt"
 
-    def add(self, name, compute="", claims="", minutes=0.01, *, reads=False):
+    def add(self, name, compute="", claims="", minutes=0.01, *, reads=False, topic="collapse"):
         text = TEMPLATE.format(
             name=name,
             minutes=minutes,
+            topic=topic,
             count=str(self.count),
             given=str(self.folders),
             field="    checkpoints: tuple[str, ...] = ()\n" if reads else "",

@@ -4,11 +4,14 @@ import dataclasses
 
 import pytest
 
-from experiments import figure, record, runner
+from experiments import figure, ledger_page, record, runner
 from experiments.figure import PRESET_NAMES, Broken
 from experiments.ledger import Verdict
 
 NAMES = figure.names()
+LEDGER = record.read(ledger_page.DOCS)
+# Their smoke presets have fewer kinds of network or tasks than the others, so that some claims are not made.
+FEWER_AT_SMOKE = {"focus_in_training", "path_effectiveness", "scale_in_training", "width_free"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -24,6 +27,10 @@ def test_smoke(name, tmp_path):
         assert claim.verdict in set(Verdict)
         assert claim.statement
         assert claim.source
+    assert name in LEDGER, "docs/ledger.md lacks a figure: see docs/experiments.md, A new figure"
+    found, known = ([claim.key for claim in each.claims] for each in (entry, LEDGER[name]))
+    assert set(found) <= set(known), "docs/ledger.md lacks a claim: see docs/experiments.md, A new figure"
+    assert found == known or name in FEWER_AT_SMOKE, "docs/ledger.md has a claim that the figure no longer makes"
     record.write(run.folder, [entry])
     assert repr(record.read(run.folder)[name]) == repr(entry)
     assert runner.obtain(dataclasses.replace(run, replot=True), name, module, "another state of the code")[1]

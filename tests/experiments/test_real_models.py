@@ -12,7 +12,7 @@ from experiments.command import main
 from experiments.figure import Unavailable
 from experiments.figures import real_models
 from experiments.ledger import Verdict
-from rc_jax import network, pretrained
+from rc_jax import collapse, network, pretrained
 from tests.pretrained import families, made_up
 
 WORDS = ("rank", "collapse", "attention")
@@ -131,14 +131,21 @@ def legend_of(drawing):
     return [text.get_text() for text in drawing.legends[0].get_texts()]
 
 
-def test_a_stack_without_exact_arithmetic_has_no_exact_curve(folders, monkeypatch):
-    def refuse(*_):
-        raise ValueError("`spec` must have weights='softmax'")
+def refuse(error):
+    def refused(*_):
+        raise error("`spec` must have weights='softmax'")
 
-    monkeypatch.setattr(real_models, "log_residuals", refuse)
+    return refused
+
+
+def test_a_stack_without_exact_arithmetic_has_no_exact_curve_and_a_mistake_is_an_error(folders, monkeypatch):
+    monkeypatch.setattr(real_models, "log_residuals", refuse(collapse.NotCovered))
     monkeypatch.setattr(real_models, "_plain", lambda params, x, spec: {"relative": jnp.ones((1, 2)), "size": None})
-    found = real_models._measure(pretrained.load(folders[1]), jnp.asarray([[4, 5]]), ("attention", "mlp"))
-    assert list(found) == ["relative"]
+    trained, ids = pretrained.load(folders[1]), jnp.asarray([[4, 5]])
+    assert list(real_models._measure(trained, ids, ("attention", "mlp"))) == ["relative"]
+    monkeypatch.setattr(real_models, "log_residuals", refuse(ValueError))
+    with pytest.raises(ValueError, match="weights='softmax'"):
+        real_models._measure(trained, ids, ("attention",))
 
 
 def test_panels_are_three_in_a_row_in_both_themes():

@@ -1,6 +1,8 @@
 """The page holds every claim, needs nothing but itself, and tells verdicts by more than colour."""
 
 import base64
+import hashlib
+import json
 import re
 from html.parser import HTMLParser
 
@@ -31,7 +33,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "img", "source", "br", "link"):
+        if tag not in ("meta", "img", "source", "br", "link", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
@@ -80,15 +82,57 @@ def test_contents_name_every_figure_in_its_order(page):
     assert "5 claims" in page.text
 
 
-def test_nothing_is_fetched_and_nothing_runs(page):
+def test_nothing_is_fetched_and_only_the_filter_runs(page):
     for tag, attributes in page.tags:
-        assert tag not in ("script", "link", "iframe", "object", "embed")
+        assert tag not in ("link", "iframe", "object", "embed", "form")
         assert not [name for name in attributes if name.startswith("on")]
         for name in ("src", "srcset", "data", "poster", "background"):
             assert attributes.get(name, "data:").startswith("data:")
         assert attributes.get("href", "#").startswith("#")
     assert "url(" not in page.text
     assert "@import" not in page.text
+    assert [attributes for tag, attributes in page.tags if tag == "script"] == [{}]
+    for word in ("fetch", "XMLHttpRequest", "import(", "innerHTML", "eval(", "</"):
+        assert word not in report.script()
+
+
+def test_the_policy_names_the_script_and_nothing_else(figures, tmp_path):
+    figures.add("one")
+    main(["--out", str(tmp_path)], figures.package)
+    text = (tmp_path / "quick" / report.FILE).read_text(encoding="utf-8")
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+
+
+def test_the_filter_is_labelled_and_hidden_until_the_script_runs(page):
+    by_name = {attributes["id"]: attributes for _, attributes in page.tags if "id" in attributes}
+    assert "hidden" in by_name["filter"]
+    assert by_name["filter"]["role"] == "search"
+    assert by_name["filter-count"]["aria-live"] == "polite"
+    labels = [attributes["for"] for tag, attributes in page.tags if tag == "label"]
+    fields = [attributes["id"] for tag, attributes in page.tags if tag in ("input", "select")]
+    assert labels == fields == ["filter-text", "filter-topic", "filter-source"]
+    buttons = [attributes["data-verdict"] for tag, attributes in page.tags if "aria-pressed" in attributes]
+    assert buttons == [report.SHORT[verdict] for verdict in Verdict]
+    rows = [attributes for tag, attributes in page.tags if tag == "tr" and "id" in attributes]
+    assert len(rows) == 5
+    for row in rows:
+        assert "hidden" not in row
+        assert row["data-topic"] == "collapse"
+    assert [row["data-source"] for row in rows] == ["textbook"] * 5
+
+
+def test_figures_are_listed_by_topic(figures, tmp_path):
+    figures.add("one", topic="scale").add("two", topic="layer").add("three", "raise ValueError", topic="nowhere")
+    main(["--out", str(tmp_path)], figures.package)
+    page = Page((tmp_path / "quick" / report.FILE).read_text(encoding="utf-8"))
+    headings = [page.text.index(f"\n{title}\n") for title in ("The layer", "Scale", "Not read")]
+    assert headings == sorted(headings)
+    sections = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
+    assert sections == ["figure-two", "figure-one", "figure-three"]
+    assert "`topic` must be one of layer, collapse, " in page.text
 
 
 def test_pictures_are_light_and_dark(page):
@@ -97,7 +141,8 @@ def test_pictures_are_light_and_dark(page):
     assert dark["media"] == "(prefers-color-scheme: dark)"
     assert light != dark["srcset"]
     for address in (light, dark["srcset"]):
-        assert base64.b64decode(address.removeprefix("data:image/png;base64,"), validate=True).startswith(b"\x89PNG")
+        content = base64.b64decode(address.removeprefix("data:image/webp;base64,"), validate=True)
+        assert content[:4] + content[8:12] == b"RIFFWEBP"
 
 
 def test_links_lead_somewhere_and_names_are_unique(page):
@@ -138,6 +183,10 @@ def test_plot_colours_stand_out_from_the_paper(theme):
     assert min(contrast(shade, style.PAPER[theme]) for shade in shades) >= 2.4
 
 
+def bare(word):
+    raise AssertionError(f"{word} is not JSON")
+
+
 def test_claims_file_round_trip(figures, tmp_path):
     figures.add("one", claims=ALL_VERDICTS)
     main(["--out", str(tmp_path)], figures.package)
@@ -145,6 +194,10 @@ def test_claims_file_round_trip(figures, tmp_path):
     assert [claim.verdict for claim in entry.claims] == list(
         map(Verdict, ["reproduced", "reproduced only on a range", "corrected", "refuted", "not measured"])
     )
+    (kept,) = json.loads((tmp_path / "quick" / record.FILE).read_text(encoding="utf-8"), parse_constant=bare)[
+        "figures"
+    ].values()
+    assert {(each["topic"], each["figure"]) for each in kept["claims"]} == {("collapse", "one")}
     record.write(tmp_path / "again", [entry])
     assert repr(record.read(tmp_path / "again")["one"]) == repr(entry)
 

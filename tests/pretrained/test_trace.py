@@ -67,7 +67,7 @@ def test_every_number_is_numpy_s(causal):
 
 
 def refuse(params, x, spec):
-    raise ValueError("`spec` must have no such thing")
+    raise collapse.NotCovered("`spec` must have no such thing")
 
 
 def test_batches_make_no_difference_and_only_what_is_asked_is_reported(causal):
@@ -173,6 +173,15 @@ def test_what_theory_does_not_cover_is_left_out_with_the_reason(causal, monkeypa
     assert found.reasons == dict.fromkeys(("log_residual", "paths"), "`spec` must have no such thing")
     assert "paths" not in found.statistics.mean
     assert "log_residual" not in found.statistics.mean["states"]
+
+
+def test_a_mistake_is_not_taken_for_what_theory_does_not_cover(causal, monkeypatch):
+    def mistaken(*_):
+        raise ValueError("shapes (3, 4) and (5,) do not fit")
+
+    monkeypatch.setattr(observables, "log_residuals", mistaken)
+    with pytest.raises(ValueError, match="do not fit"):
+        pretrained.trace(causal, some_windows(3), batch=3)
 
 
 @pytest.mark.usefixtures("as_installed")

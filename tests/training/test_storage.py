@@ -194,3 +194,26 @@ def test_a_killed_process_is_taken_up(tmp_path):
     for name, values in whole.metrics.items():
         np.testing.assert_allclose(again.metrics[name], values, rtol=1e-4, atol=1e-5)  # 8 devices here, 1 there
     assert again.step.tolist() == list(range(0, steps + 1, 2))
+
+
+def test_metrics_are_strict_json_and_older_ones_are_read(tmp_path):
+    def bare(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    values = np.array([[np.nan, 1.5], [np.inf, -np.inf]])
+    state = {"weight": jnp.arange(3.0)}
+    folder = storage.Folder(tmp_path, {"what": "test"}, 0.0)
+    folder.record({"step": 0, "loss": values}, state, last=True)
+    folder.close()
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line, parse_constant=bare) == {"step": 0, "loss": [[None, 1.5], ["Infinity", "-Infinity"]]}
+    for older in (False, True):
+        if older:
+            (tmp_path / "metrics.jsonl").write_text('{"step": 0, "loss": [[NaN, 1.5], [Infinity, -Infinity]]}\n')
+        folder = storage.Folder(tmp_path, {"what": "test"}, 0.0)
+        step, found, lines = folder.load(state)
+        folder.close()
+        assert step == 0
+        np.testing.assert_array_equal(np.asarray(lines[0]["loss"], float), values)
+        np.testing.assert_array_equal(found["weight"], state["weight"])
+        assert (tmp_path / "metrics.jsonl").read_text() == line + "\n"

@@ -1,0 +1,167 @@
+"""The ledger as a page of the docs: `docs/claims.json`, one run's ledger, and `docs/ledger.md`, made of it.
+
+`python -m experiments.ledger_page results/quick/claims.json` writes both; without a file it writes the page of the
+snapshot again. The page is Markdown that GitHub and Sphinx read alike; nothing in it is typed.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from experiments import record, report, runner, store
+from experiments.ledger import Verdict, show
+from experiments.record import DONE, Entry
+from experiments.terminal import SYMBOL
+
+PAGE = "ledger.md"
+DOCS = Path(__file__).parent.parent / "docs"
+KEPT = ("date", "device", "version", "jax")  # of a result's provenance
+HEADS = ("claim", "source", "published", "ours ± s.e.", "verdict", "figure")
+TOP = """<!-- Made by `{command}`; edits are lost. -->
+
+# Ledger
+
+Every published number that this package checks: who said what, the value, what is measured here and the verdict,
+which is computed from the two ([how](experiments.md#verdicts)). A refuted claim is a result; *corrected* means
+that the published value is not met and another one is. Sources named *this package* are statements of its own,
+*asked here* are questions that a source suggests and leaves open.
+
+Preset `{preset}`, seed {seed}, rc_jax {where}.
+`{command}` makes this page of that run's ledger; [claims.json](claims.json) holds
+the same for programs. The figure of a claim is made alone by `python -m experiments FIGURE`; its file is
+`experiments/figures/FIGURE.py`.
+
+"""
+SPECIAL = re.compile(r"([\\`*_{}\[\]<|~$&])")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command: its exit status is 1 where the ledger cannot be read or does not hold every figure, else 0."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.ledger_page",
+        description="Write docs/claims.json, a snapshot of a run's ledger, and docs/ledger.md, the page made of it.",
+        epilog="examples:\n  python -m experiments.ledger_page results/quick/claims.json    after a run\n"
+        "  python -m experiments.ledger_page    the page again, of the snapshot there is",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", nargs="?", type=Path, help="a run's claims.json (default: the snapshot itself)")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder to write into (default: docs)")
+    asked = parser.parse_args(arguments)
+    source = asked.file or asked.docs / record.FILE
+    try:
+        about, entries = read(source)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if asked.file:
+        keep(asked.docs, about, entries)
+    store.write(asked.docs / PAGE, markdown(about, entries))
+    left_out = [entry.name for entry in entries if entry.status != DONE]
+    for name in left_out:
+        print(f"left out: {name}, which was not made", file=sys.stderr)
+    print(asked.docs / PAGE)
+    return 1 if left_out else 0
+
+
+def read(path: Path) -> tuple[dict[str, str | int], list[Entry]]:
+    """A ledger's preset, seed and version, and its entries by topic.
+
+    Raises:
+        ValueError: no ledger, or one without claims.
+    """
+    entries = list(record.read(path.parent).values()) if path.name == record.FILE else []
+    if not any(entry.claims for entry in entries):
+        raise ValueError(f"`file` must be a {record.FILE} that a run wrote, got {path}")
+    content = json.loads(path.read_text(encoding="utf-8"))
+    about = {name: content[name] for name in ("preset", "seed", "version")}
+    ordered = [each for _, group in report.by_topic(sorted(entries, key=lambda entry: entry.name)) for each in group]
+    return about, ordered
+
+
+def keep(docs: Path, about: Mapping[str, str | int], entries: Sequence[Entry]) -> None:
+    """Write the snapshot: every claim, and of how it came about what a reader needs; `record.read` reads it."""
+    kept = []
+    for entry in entries:
+        if entry.status == DONE:
+            provenance = {name: entry.provenance[name] for name in KEPT if name in entry.provenance}
+            command = f"python -m experiments {entry.name} --preset {about['preset']}"
+            kept.append(
+                Entry(entry.name, entry.title, DONE, command, entry.topic, claims=entry.claims, provenance=provenance)
+            )
+    record.write(docs, kept, **about)
+
+
+def made_by(about: Mapping[str, str | int]) -> str:
+    """The command that makes the page of a run's ledger."""
+    folder = runner.Run(preset=str(about["preset"]), seed=int(about["seed"])).folder
+    return f"python -m experiments.ledger_page {(folder / record.FILE).as_posix()}"
+
+
+def markdown(about: Mapping[str, str | int], entries: Sequence[Entry]) -> str:
+    """The page: counts, then a table of every claim for each topic."""
+    made = [entry for entry in entries if entry.status == DONE]
+    topics = report.by_topic(made)
+    date = max(str(entry.provenance.get("date", "")) for entry in made)[:10]
+    machines = sorted({str(entry.provenance["device"]) for entry in made if "device" in entry.provenance})
+    command = made_by(about)
+    heads = ("topic", "figures", "claims", *(f"{SYMBOL[verdict]} {verdict}" for verdict in Verdict))
+    where = f"{about['version']}, {date}, on {', '.join(machines) or 'an unknown machine'}"
+    lines = [*TOP.format(command=command, where=where, **about).splitlines(), *table(heads, _counts(topics))]
+    for title, group in topics:
+        lines += ["", f"## {title}", ""]
+        lines += [f"- `{entry.name}`: {cell(entry.title)}" for entry in group]
+        lines += ["", *table(HEADS, [_row(entry, at) for entry in group for at in range(len(entry.claims))])]
+    return "\n".join(lines) + "\n"
+
+
+def _counts(topics: Sequence[tuple[str, Sequence[Entry]]]) -> list[tuple[str, ...]]:
+    """How many figures, claims and verdicts of each kind a topic has, and all of them together."""
+    rows = []
+    everything = [entry for _, group in topics for entry in group]
+    for title, group in (*topics, ("all", everything)):
+        found = Counter(claim.verdict for entry in group for claim in entry.claims)
+        numbers = (len(group), sum(found.values()), *(found[verdict] for verdict in Verdict))
+        name = title if title == "all" else f"[{title}](#{anchor(title)})"
+        rows.append((name, *(str(number) for number in numbers)))
+    return rows
+
+
+def _row(entry: Entry, at: int) -> tuple[str, ...]:
+    claim = entry.claims[at]
+    statement = cell(claim.statement) + (f" · {cell(claim.note)}" if claim.note else "")
+    verdict = f"{SYMBOL[claim.verdict]} {claim.verdict}"
+    numbers = cell(show(claim.published)), cell(record.measured(claim))
+    return statement, cell(claim.source), *numbers, verdict, f"`{entry.name}`"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    return [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows)]
+
+
+def cell(text: str) -> str:
+    r"""Plain text for a cell: on one line, with nothing that Markdown reads as its own.
+
+    Example:
+        >>> print(cell("|z| < 5 at γ_1"))
+        \|z\| \< 5 at γ\_1
+    """
+    return SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def anchor(title: str) -> str:
+    """What GitHub and Sphinx call a heading in an address.
+
+    Example:
+        >>> anchor("Skips, MLPs and norms")
+        'skips-mlps-and-norms'
+    """
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

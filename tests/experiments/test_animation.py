@@ -1,0 +1,160 @@
+"""Animations: frames that differ and loop, light and dark, small, stilled on request, and no figure falls with one."""
+
+import io
+import itertools
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments import animation, figure, record, report, style
+from experiments.command import main
+from experiments.figures import circle, sphere
+
+MOVING = """
+
+def animate(data):
+    from experiments import animation
+    drawing, (ax,) = style.figure(width=2, height=1.5)
+    line = ax.plot(data["x"], data["y"], color=style.colour("measured"))[0]
+    {before}
+    def update(part):
+        line.set_data(data["x"][:part], data["y"][:part])
+    return animation.moving(drawing, update, [1, 2, 3])
+"""
+
+
+def add(figures, before="pass"):
+    figures.add("one")
+    path = figures.path / "one.py"
+    path.write_text(path.read_text() + MOVING.format(before=before))
+    return figures
+
+
+def frames(content):
+    picture = Image.open(io.BytesIO(content))
+    out = []
+    for at in range(picture.n_frames):
+        picture.seek(at)
+        out.append(np.asarray(picture.convert("RGB")).astype(int))
+    return picture, out
+
+
+def unlike(one, other):
+    return np.abs(one - other).max() > 40
+
+
+def test_written_beside_the_pictures_and_stilled_in_the_report(figures, tmp_path):
+    add(figures)
+    assert main(["--preset", "smoke", "--out", str(tmp_path)], figures.package) == 0
+    folder = tmp_path / "smoke"
+    light, dark = ((folder / f"one{theme}.webp").read_bytes() for theme in ("", ".dark"))
+    picture, found = frames(light)
+    assert picture.info["loop"] == 0
+    assert len(found) == 3 + animation.HOLD or len(found) == 3  # equal frames at the end may be kept as one
+    assert unlike(found[0], found[1])
+    assert unlike(found[1], found[2])
+    assert found[0].mean() > 200 > 80 > frames(dark)[1][0].mean()
+    page = (folder / report.FILE).read_text(encoding="utf-8")
+    moving = page[page.index('class="frame moving"') :]
+    moving = moving[: moving.index("</picture>")]
+    sources = moving.split("<source ")[1:]
+    assert ["(prefers-reduced-motion: reduce) and (prefers-color-scheme: dark)" in sources[0],
+            'media="(prefers-reduced-motion: reduce)"' in sources[1],
+            'media="(prefers-color-scheme: dark)"' in sources[2]] == [True] * 3  # fmt: skip
+    shown = [report.picture(folder / name)["src"] for name in ("report/one.end.dark.webp", "report/one.end.webp",
+                                                               "one.dark.webp", "one.webp")]  # fmt: skip
+    places = [moving.index(each) for each in shown]
+    assert places == sorted(places)
+    assert 'alt="Title of one, animated"' in moving
+    for name in ("one.end.webp", "one.end.dark.webp"):
+        picture, stills = frames((folder / "report" / name).read_bytes())
+        assert len(stills) == 1
+    assert np.array_equal(frames((folder / "report" / "one.end.webp").read_bytes())[1][0], found[-1])
+
+
+def test_drawn_again_without_computing(figures, tmp_path):
+    add(figures)
+    main(["--preset", "smoke", "--out", str(tmp_path)], figures.package)
+    (tmp_path / "smoke" / "one.webp").unlink()
+    assert main(["--preset", "smoke", "--out", str(tmp_path), "--replot"], figures.package) == 0
+    assert (tmp_path / "smoke" / "one.webp").exists()
+    assert figures.computed == ["one"]
+
+
+def test_failure_is_a_warning_and_the_figure_stays(figures, tmp_path, capsys):
+    add(figures)
+    main(["--preset", "smoke", "--out", str(tmp_path)], figures.package)
+    add(figures, before="raise ValueError('no film')")
+    assert main(["--preset", "smoke", "--out", str(tmp_path), "--replot"], figures.package) == 0
+    folder = tmp_path / "smoke"
+    entry = record.read(folder)["one"]
+    assert entry.status == record.DONE
+    assert entry.claims
+    assert entry.warnings == ("the animation: ValueError: no film (see logs/one.log)",)
+    assert "no film" in (folder / "logs" / "one.log").read_text()
+    assert "not drawn: one: the animation: ValueError: no film" in capsys.readouterr().out
+    assert (folder / "one.png").exists()
+    assert not (folder / "one.webp").exists()  # the old one would not belong to these numbers
+    page = (folder / report.FILE).read_text(encoding="utf-8")
+    assert 'class="frame moving"' not in page
+    assert "the animation: ValueError: no film" in page
+
+
+def test_a_figure_that_fails_takes_its_animation_along(figures, tmp_path):
+    add(figures)
+    main(["--preset", "smoke", "--out", str(tmp_path)], figures.package)
+    figures.add("one", claims="raise ValueError('no')")
+    assert main(["--preset", "smoke", "--out", str(tmp_path), "--replot"], figures.package) == 1
+    left = {path.name for path in (tmp_path / "smoke").rglob("*") if path.suffix in (".png", ".webp", ".pdf")}
+    assert left == set()
+
+
+def test_few_moments_are_refused():
+    with style.theme("light"), pytest.raises(ValueError, match="`moments` must be at least two, got 1"):
+        animation.moving(style.figure()[0], lambda moment: None, [0])
+
+
+def test_eased_moments():
+    found = animation.eased(2.0, 3.0, 5)
+    assert found[0] == 2
+    assert (np.diff(found) > 0).all()
+    assert found[-1] < 3
+    np.testing.assert_allclose(animation.eased(0, 1, 4)[2], 0.5)
+
+
+def test_which_figures_move():
+    assert {name for name in figure.names() if hasattr(figure.load(name), "animate")} == {"circle", "sphere"}
+
+
+def sphere_data(depth=12, count=24):
+    """Made-up tokens: what tells them apart shrinks by 3 nats, then by the cube, or not at all."""
+    rng = np.random.default_rng(0)
+    mean = rng.normal(size=(3, depth + 1, 3))
+    direction = rng.normal(size=(3, depth + 1, count, 3))
+    direction -= direction.mean(axis=2, keepdims=True)
+    direction /= np.linalg.norm(direction, axis=(2, 3), keepdims=True)
+    falls = np.stack([-(3.0 ** np.arange(depth + 1)), -0.4 * np.arange(depth + 1), np.zeros(depth + 1)])
+    return {"shown_mean": mean, "shown_direction": direction, "shown_log_size": falls}
+
+
+def circle_data(seeds=10, steps=300):
+    """Made-up roll-outs: round, together, away and round."""
+    time = np.arange(steps + 1)
+    turn = 0.3 * np.stack([np.cos(time / 20), np.sin(time / 20)], axis=-1)
+    sizes = [np.ones(steps + 1), 0.97**time, 1.03**time, 1 + 0.1 * np.sin(time)]
+    path = np.stack([size[:, None, None] * np.stack([turn, -turn], axis=1) for size in sizes])
+    path = np.broadcast_to(path[None, None, :, None], (1, seeds, 4, 2, steps + 1, 2, 2))
+    return {"path": path, "dims": np.array([32])}
+
+
+@pytest.mark.parametrize(("module", "data"), [(sphere, sphere_data), (circle, circle_data)])
+def test_size_at_the_preset_quick(module, data):
+    """As many frames, points and panels as at `quick`, which moves no less than real numbers do."""
+    with style.theme("light"):
+        content = animation.encode(module.animate(data()))
+    picture, found = frames(content)
+    assert 50 <= picture.n_frames <= 120
+    assert sum(unlike(one, other) for one, other in itertools.pairwise(found)) > 0.8 * (len(found) - animation.HOLD - 1)
+    assert len(content) < 1.5e6
+    assert picture.size[0] <= 1000

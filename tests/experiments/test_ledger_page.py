@@ -1,0 +1,101 @@
+"""The page of the ledger is what its snapshot says, and the snapshot has every figure and claim that there is."""
+
+import json
+import re
+
+import pytest
+
+from experiments import figure, ledger_page, record, report
+from experiments.command import main
+from experiments.figure import TOPICS, Broken
+from experiments.ledger import Verdict, within
+from tests.experiments.test_report import ALL_VERDICTS
+
+ABOUT, ENTRIES = ledger_page.read(ledger_page.DOCS / record.FILE)
+LEAST = 45
+
+
+def bare(word):
+    raise AssertionError(f"{word} is not JSON")
+
+
+def test_the_page_is_made_of_the_snapshot():
+    page = (ledger_page.DOCS / ledger_page.PAGE).read_text(encoding="utf-8")
+    assert page == ledger_page.markdown(ABOUT, ENTRIES), f"make it again: {ledger_page.made_by(ABOUT)}"
+
+
+def test_the_snapshot_has_every_figure_as_it_is_now():
+    assert sorted(entry.name for entry in ENTRIES) == figure.names()
+    for entry in ENTRIES:
+        module = figure.load(entry.name)
+        assert not isinstance(module, Broken), module.error
+        assert (entry.title, entry.topic) == (module.ABOUT.title, module.ABOUT.topic), entry.name
+        assert entry.claims, entry.name
+    assert record.duplicates(ENTRIES) == []
+
+
+def test_many_claims_and_some_on_every_topic():
+    assert sum(len(entry.claims) for entry in ENTRIES) >= LEAST
+    assert {entry.topic for entry in ENTRIES if entry.claims} == set(TOPICS)
+
+
+def test_the_snapshot_is_strict_json_with_topic_and_figure():
+    text = (ledger_page.DOCS / record.FILE).read_text(encoding="utf-8")
+    for name, fields in json.loads(text, parse_constant=bare)["figures"].items():
+        for claim in fields["claims"]:
+            assert (claim["topic"], claim["figure"]) == (fields["topic"], name)
+    assert "/tmp" not in text
+
+
+def test_every_claim_has_a_row_of_six_cells():
+    page = (ledger_page.DOCS / ledger_page.PAGE).read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if re.search(r"\| `\w+` \|$", line)]
+    assert len(rows) == sum(len(entry.claims) for entry in ENTRIES)
+    for row in rows:
+        assert len(re.findall(r"(?<!\\)\|", row)) == len(ledger_page.HEADS) + 1
+    for title, group in report.by_topic(ENTRIES):
+        assert f"\n## {title}\n" in page
+        assert f"(#{ledger_page.anchor(title)}) | {len(group)} | " in page
+
+
+def test_a_run_becomes_a_page(figures, tmp_path, capsys):
+    figures.add("one", claims=ALL_VERDICTS, topic="scale").add("two", topic="layer")
+    main(["--out", str(tmp_path / "results")], figures.package)
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    assert ledger_page.main([str(tmp_path / "results" / "quick" / "claims.json"), "--docs", str(docs)]) == 0
+    page = (docs / "ledger.md").read_text(encoding="utf-8")
+    assert "Preset `quick`, seed 0" in page
+    assert "| [The layer](#the-layer) | 1 | 1 | 1 | 0 | 0 | 0 | 0 |" in page
+    assert "| [Scale](#scale) | 1 | 5 | 1 | 1 | 1 | 1 | 1 |" in page
+    assert "| all | 2 | 6 | 2 | 1 | 1 | 1 | 1 |" in page
+    assert "| Statement \\<1> \\& more | Source 1 | 3 | 3.00 ± 0.01 | ✓ reproduced | `one` |" in page
+    assert page.index("## The layer") < page.index("## Scale")
+    (docs / "ledger.md").write_text("")
+    assert ledger_page.main(["--docs", str(docs)]) == 0
+    assert (docs / "ledger.md").read_text(encoding="utf-8") == page
+    capsys.readouterr()
+
+
+def test_figures_that_were_not_made_are_named(figures, tmp_path, capsys):
+    figures.add("one").add("two", compute="raise ValueError('no')")
+    main(["--out", str(tmp_path)], figures.package)
+    assert ledger_page.main([str(tmp_path / "quick" / "claims.json"), "--docs", str(tmp_path)]) == 1
+    assert "left out: two" in capsys.readouterr().err
+    assert list(record.read(tmp_path)) == ["one"]
+
+
+@pytest.mark.parametrize("name", ["claims.json", "other.json"])
+def test_what_is_no_ledger_is_refused(name, tmp_path, capsys):
+    (tmp_path / name).write_text("{}")
+    assert ledger_page.main([str(tmp_path / name), "--docs", str(tmp_path)]) == 1
+    assert "`file` must be a claims.json that a run wrote" in capsys.readouterr().err
+    assert not (tmp_path / "ledger.md").exists()
+
+
+def test_cells_hold_anything():
+    claim = within("k", "a|b *c* <d>\n`e` [f] $g$ h_i\\j", "s", 1, 1.0, 0, 2)
+    entry = record.Entry("one", "Title", record.DONE, "command", "scale", claims=(claim,))
+    page = ledger_page.markdown({"preset": "quick", "seed": 0, "version": "1"}, [entry])
+    assert "| a\\|b \\*c\\* \\<d> \\`e\\` \\[f\\] \\$g\\$ h\\_i\\\\j | s | 1 | 1 | ✓ reproduced | `one` |" in page
+    assert claim.verdict is Verdict.REPRODUCED

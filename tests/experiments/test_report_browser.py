@@ -1,0 +1,132 @@
+"""The filter of the claims in a real browser, where one is installed; what an address asks for is what is shown."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from experiments import report
+from experiments.command import main
+from tests.experiments.test_report import ALL_VERDICTS, Page
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="no Chromium found")]
+OPTIONS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--dump-dom"),
+    "--virtual-time-budget=2000",
+)
+OTHER = 'return [ledger.within("k-other", "A cube of its own", "DCL21, section 2", 3, 3.0, 2.9, 3.1)]'
+
+
+@pytest.fixture
+def path(figures, tmp_path):
+    figures.add("one", claims=ALL_VERDICTS).add("two", claims=OTHER, topic="scale")
+    main(["--out", str(tmp_path)], figures.package)
+    return tmp_path / "quick" / report.FILE
+
+
+@pytest.fixture
+def look(path, tmp_path):
+    """What the browser makes of the page at an address: keys of the claims shown, and the whole page."""
+
+    def look(fragment=""):
+        profile = f"--user-data-dir={tmp_path / 'profile'}"
+        asked = [BROWSER, *OPTIONS, profile, f"{path.as_uri()}{fragment}"]
+        done = subprocess.run(asked, capture_output=True, text=True, encoding="utf-8", timeout=120, check=False)
+        assert "</html>" in done.stdout, done.stderr
+        page = Page(done.stdout)
+        rows = [attrs for tag, attrs in page.tags if tag == "tr" and "data-verdict" in attrs]
+        return [row["id"].split("-", 2)[2] for row in rows if "hidden" not in row], page
+
+    return look
+
+
+def test_without_a_filter_every_claim_is_shown(look):
+    shown, page = look()
+    assert shown == ["k-reproduced", "k-range", "k-corrected", "k-refuted", "k-unmeasured", "k-other"]
+    assert "6 of 6 claims shown" in page.text
+    assert [attrs for tag, attrs in page.tags if attrs.get("id") == "filter" and "hidden" not in attrs]
+
+
+@pytest.mark.parametrize(
+    ("fragment", "expected"),
+    [
+        ("#verdict=refuted+corrected", ["k-corrected", "k-refuted"]),
+        ("#topic=scale", ["k-other"]),
+        ("#source=DCL21", ["k-other"]),
+        ("#text=CUBE+own", ["k-other"]),
+        ("#text=statement&verdict=reproduced&topic=collapse", ["k-reproduced"]),
+        ("#topic=scale&verdict=refuted", []),
+        ("#topic=nonsense", ["k-reproduced", "k-range", "k-corrected", "k-refuted", "k-unmeasured", "k-other"]),
+    ],
+)
+def test_an_address_is_a_view(look, fragment, expected):
+    shown, page = look(fragment)
+    assert shown == expected
+    assert f"{len(expected)} of 6 claims shown" in page.text
+    pressed = {attrs["data-verdict"] for tag, attrs in page.tags if attrs.get("aria-pressed") == "true"}
+    assert pressed == {word for word in ("refuted", "corrected", "reproduced") if word in fragment}
+
+
+def test_counts_follow_the_other_filters(look):
+    _, page = look("#topic=scale")
+    assert "Collapse (5)" in page.text
+    assert "Scale (1)" in page.text
+    assert "All (1)" in page.text  # of the sources
+    assert "✓ reproduced 1" in page.text
+    assert "✗ refuted 0" in page.text
+
+
+def test_another_script_does_not_run(look, path):
+    text = path.read_text(encoding="utf-8")
+    path.write_text(
+        text.replace('"use strict";', '"use strict"; document.documentElement.lang = "xx";'), encoding="utf-8"
+    )
+    shown, page = look("#topic=scale")
+    assert len(shown) == 6
+    assert next(attrs["lang"] for tag, attrs in page.tags if tag == "html") == "en"
+    assert [attrs for tag, attrs in page.tags if attrs.get("id") == "filter" and "hidden" in attrs]
+
+
+CLICKS = """
+const said = [];
+const note = () => said.push(document.getElementById("filter-count").textContent + " " + location.hash);
+const [words, topic] = ["filter-text", "filter-topic"].map((id) => document.getElementById(id));
+const button = document.querySelector("button[data-verdict=refuted]");
+words.value = "STATEMENT";
+words.dispatchEvent(new Event("input"));
+note();
+button.click();
+note();
+button.click();
+topic.value = "scale";
+topic.dispatchEvent(new Event("change"));
+note();
+document.getElementById("filter-clear").click();
+note();
+button.click();
+location.hash = "#claim-one-k-range";
+setTimeout(() => {
+  note();
+  document.documentElement.lang = said.join("; ");
+}, 50);
+"""
+
+
+def test_clicks_and_words(look, path):
+    """The policy is taken off this copy, so that a script can click."""
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", path.read_text(encoding="utf-8"))
+    path.write_text(
+        text.replace("</main>", "</main><script defer>addEventListener('load', () => {" + CLICKS + "})</script>")
+    )
+    shown, page = look()
+    assert next(attrs["lang"] for tag, attrs in page.tags if tag == "html").split("; ") == [
+        "5 of 6 claims shown #text=STATEMENT",
+        "1 of 6 claims shown #text=STATEMENT&verdict=refuted",
+        "0 of 6 claims shown #text=STATEMENT&topic=scale",
+        "6 of 6 claims shown #claims",
+        "6 of 6 claims shown #claim-one-k-range",  # a link to a claim that was filtered away takes the filter off
+    ]
+    assert len(shown) == 6
