@@ -4,18 +4,23 @@
 snapshot again. The page is Markdown that GitHub and Sphinx read alike; nothing in it is typed.
 """
 
-import argparse
 import json
 import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from experiments import record, report, runner, store
 from experiments.ledger import Verdict, show
 from experiments.record import DONE, Entry
 from experiments.terminal import SYMBOL
+from rc_jax.cli import shell
+from rc_jax.cli.arguments import Usage
 
 PAGE = "ledger.md"
 DOCS = Path(__file__).parent.parent / "docs"
@@ -39,32 +44,53 @@ the same for programs. The figure of a claim is made alone by `python -m experim
 SPECIAL = re.compile(r"([\\`*_{}\[\]<|~$&])")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command: its exit status is 1 where the ledger cannot be read or does not hold every figure, else 0."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.ledger_page",
-        description="Write docs/claims.json, a snapshot of a run's ledger, and docs/ledger.md, the page made of it.",
-        epilog="examples:\n  python -m experiments.ledger_page results/quick/claims.json    after a run\n"
-        "  python -m experiments.ledger_page    the page again, of the snapshot there is",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("file", nargs="?", type=Path, help="a run's claims.json (default: the snapshot itself)")
-    parser.add_argument("--docs", type=Path, default=DOCS, help="folder to write into (default: docs)")
-    asked = parser.parse_args(arguments)
-    source = asked.file or asked.docs / record.FILE
+@dataclass(frozen=True)
+class Arguments:
+    """Write docs/claims.json, a snapshot of a run's ledger, and docs/ledger.md, the page made of it."""
+
+    file: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]")] = None
+    """A run's claims.json; without it the page is made again, of the snapshot there is."""
+    docs: Annotated[Path, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: docs)")] = DOCS
+    """Folder to write into."""
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Do not print where the page is."""
+
+
+PROGRAM = shell.Program(
+    name="python -m experiments.ledger_page",
+    label="ledger_page",
+    description="Write docs/claims.json, a snapshot of a run's ledger, and docs/ledger.md, the page made of it.",
+    examples={"": ("results/quick/claims.json", "")},
+    statuses={
+        shell.DONE: "the page holds every figure of the run",
+        shell.FAILED: "figures were left out; stderr names them",
+        shell.BAD_INPUT: "bad input: one line on stderr, nothing written",
+    },
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; its exit status is one of `PROGRAM.statuses`."""
+    return shell.guarded(PROGRAM, lambda: _make(sys.argv[1:] if argv is None else argv))
+
+
+def _make(argv: Sequence[str]) -> int:
+    asked: Arguments | None = shell.read(PROGRAM, Arguments, argv)
+    if asked is None:
+        return shell.DONE
     try:
-        about, entries = read(source)
+        about, entries = read(asked.file or asked.docs / record.FILE)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        raise Usage(str(error)) from None
     if asked.file:
         keep(asked.docs, about, entries)
     store.write(asked.docs / PAGE, markdown(about, entries))
     left_out = [entry.name for entry in entries if entry.status != DONE]
     for name in left_out:
         print(f"left out: {name}, which was not made", file=sys.stderr)
-    print(asked.docs / PAGE)
-    return 1 if left_out else 0
+    if not asked.quiet:
+        print(asked.docs / PAGE)
+    return shell.FAILED if left_out else shell.DONE
 
 
 def read(path: Path) -> tuple[dict[str, str | int], list[Entry]]:

@@ -88,9 +88,18 @@ def test_figures_that_were_not_made_are_named(figures, tmp_path, capsys):
 @pytest.mark.parametrize("name", ["claims.json", "other.json"])
 def test_what_is_no_ledger_is_refused(name, tmp_path, capsys):
     (tmp_path / name).write_text("{}")
-    assert ledger_page.main([str(tmp_path / name), "--docs", str(tmp_path)]) == 1
-    assert "`file` must be a claims.json that a run wrote" in capsys.readouterr().err
+    assert ledger_page.main([str(tmp_path / name), "--docs", str(tmp_path)]) == 2
+    assert "ledger_page: error: `file` must be a claims.json that a run wrote" in capsys.readouterr().err
     assert not (tmp_path / "ledger.md").exists()
+
+
+def test_help_has_examples_and_statuses(capsys):
+    assert ledger_page.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert "python -m experiments.ledger_page results/quick/claims.json" in text and "exit status" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert ledger_page.main(["--nonsense"]) == 2
+    assert capsys.readouterr().err.startswith("ledger_page: error: ")
 
 
 def test_cells_hold_anything():
