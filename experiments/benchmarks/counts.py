@@ -51,7 +51,7 @@ def _run(program: Any, arguments: list[Any]) -> tuple[Counts, list[Any]]:
         name = equation.primitive.name
         if name == "while":
             counts, out = _run_loop(equation.params, values)
-        elif name in CALLS:
+        elif name in CALLS and not _is_normal(equation):
             counts, out = _run(equation.params[CALLS[name]], values)
         else:
             counts, out = _of_equation(equation), equation.primitive.bind(*values, **equation.params)
@@ -88,19 +88,24 @@ def _of_equation(equation: Any) -> Counts:
     name, shape = equation.primitive.name, equation.outvars[0].aval.shape if equation.outvars else ()
     if name == "cond":
         return max((_of_jaxpr(branch.jaxpr) for branch in equation.params["branches"]), key=lambda c: sum(astuple(c)))
+    size = math.prod(shape)
+    if _is_normal(equation):
+        return Counts(normals=size)
     inner = [held for value in equation.params.values() for held in _jaxprs(value)]
     if inner:
         times = equation.params.get("length", 1) if name == "scan" else 1
         return sum((_of_jaxpr(each) for each in inner), Counts()) * times
-    size = math.prod(shape)
-    if name == "erf_inv":  # the last step of every normal number
-        return Counts(normals=size)
     if name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
         return Counts(operations=2 * size * math.prod(equation.invars[0].aval.shape[axis] for axis in contracted))
     if name in EXPONENTIALS:
         return Counts(exponentials=size)
     return Counts(factorising=_factorising(name, equation))
+
+
+def _is_normal(equation: Any) -> bool:
+    """Whether it is the last step of every normal number: XLA's inverse error function, or the package's own."""
+    return "erf_inv" in (equation.primitive.name, equation.params.get("name"))
 
 
 def _jaxprs(value: Any) -> list[Any]:

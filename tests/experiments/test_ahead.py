@@ -81,7 +81,9 @@ def test_what_measures_time_runs_alone_and_last(shared, tmp_path):
     shared.add("clock", compute=me, minutes=0.05).add("cheap", compute=wait_for(shared, "dear"), minutes=0.1)
     shared.add("dear", minutes=2.0)
     path = shared.path / "clock.py"
-    path.write_text(path.read_text().replace('"full": 1.0})', '"full": 1.0}, alone=True)'))
+    text = path.read_text()
+    assert text.count("topic=") == 1
+    path.write_text(text.replace("topic=", "alone=True, topic="))
     assert run(shared, tmp_path / "out") == 0
     assert shared.computed[-1] == "clock"
     assert len(shared.computed) == 3
