@@ -110,7 +110,10 @@ def _with(program: Any, held: list[Any], bits: int, carry: Sequence[Any]) -> lis
 
 
 def _scan(params: dict[str, Any], values: list[Any], bits: int) -> list[Any]:
-    held, carried = params["num_consts"], params["num_carry"]
+    if "ft_in" in params:  # from JAX 0.12 on: trees of what is held, carried and passed through
+        held, carried, _ = (len(tree) for tree in params["ft_in"].unpack())
+    else:
+        held, carried = params["num_consts"], params["num_carry"]
 
     def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
         out = _evaluate(params["jaxpr"], [*values[:held], *carry, *x], bits)
