@@ -13,6 +13,8 @@ from typing import Any
 import jax
 from jax.extend.core import jaxpr_as_fun
 
+from experiments.benchmarks.jaxprs import programs_in
+
 CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic"})
 
@@ -91,7 +93,7 @@ def _of_equation(equation: Any) -> Counts:
     size = math.prod(shape)
     if _is_normal(equation):
         return Counts(normals=size)
-    inner = [held for value in equation.params.values() for held in _jaxprs(value)]
+    inner = [held for value in equation.params.values() for held in programs_in(value)]
     if inner:
         times = equation.params.get("length", 1) if name == "scan" else 1
         return sum((_of_jaxpr(each) for each in inner), Counts()) * times
@@ -106,15 +108,6 @@ def _of_equation(equation: Any) -> Counts:
 def _is_normal(equation: Any) -> bool:
     """Whether it is the last step of every normal number: XLA's inverse error function, or the package's own."""
     return "erf_inv" in (equation.primitive.name, equation.params.get("name"))
-
-
-def _jaxprs(value: Any) -> list[Any]:
-    """The programs that a parameter of an equation holds."""
-    if hasattr(value, "eqns"):
-        return [value]
-    if hasattr(value, "jaxpr"):
-        return [value.jaxpr]
-    return [held for each in value for held in _jaxprs(each)] if isinstance(value, tuple | list) else []
 
 
 def _factorising(name: str, equation: Any) -> float:

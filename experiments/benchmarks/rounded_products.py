@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal
 
+from experiments.benchmarks.jaxprs import programs_in
+
 TF32_BITS, BFLOAT16_BITS = 10, 7  # of the mantissa, the leading one not counted
 _INLINED = {
     "jit": "jaxpr",
@@ -47,17 +49,9 @@ def has_products(fn: Callable[..., Any], *arguments: Any) -> bool:
 
 def _any_product(jaxpr: Any) -> bool:
     return any(
-        _coarse(each) or any(_any_product(inner) for value in each.params.values() for inner in _programs(value))
+        _coarse(each) or any(_any_product(inner) for value in each.params.values() for inner in programs_in(value))
         for each in jaxpr.eqns
     )
-
-
-def _programs(value: Any) -> list[Any]:
-    if hasattr(value, "eqns"):
-        return [value]
-    if hasattr(value, "jaxpr"):
-        return [value.jaxpr]
-    return [held for each in value for held in _programs(each)] if isinstance(value, tuple | list) else []
 
 
 def _coarse(equation: Any) -> bool:
@@ -96,8 +90,8 @@ def _apply(equation: Any, values: list[Any], bits: int) -> Sequence[Any]:
     if name == "cond":
         branches = [partial(_with, each, [], bits) for each in params["branches"]]
         return jax.lax.switch(values[0], branches, values[1:])
-    if any(_any_product(inner) for held in params.values() for inner in _programs(held)):
-        raise NotImplementedError(f"{name} holds matrix products, and what it does with them is not known here")
+    if any(_any_product(inner) for held in params.values() for inner in programs_in(held)):
+        raise ValueError(f"`fn` must hold its matrix products in loops, branches and calls, got them in {name}")
     if _coarse(equation):
         values = [jax.lax.reduce_precision(each, exponent_bits=8, mantissa_bits=bits) for each in values]
         params = params | {"precision": (jax.lax.Precision.HIGHEST,) * 2}  # no device rounds them once more
