@@ -59,7 +59,11 @@ def test_changelog_is_of_this_version():
 
 def test_citation_is_valid():
     cffconvert = pytest.importorskip("cffconvert")
-    cffconvert.Citation((ROOT / "CITATION.cff").read_text()).validate()
+    text = (ROOT / "CITATION.cff").read_text()
+    assert cffconvert.Citation(text).cffobj["title"] == CITATION["title"]
+    cffconvert.Citation(text).validate()
+    with pytest.raises(Exception, match="'authors'"):  # so validation looks
+        cffconvert.Citation(text.replace("\nauthors:", "\nwriters:")).validate()
 
 
 def test_citation_has_what_is_asked_for():
