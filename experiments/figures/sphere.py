@@ -210,7 +210,7 @@ def claims(data: Data) -> list[Claim]:
         ),
         within(
             "sphere-skip-rate", "With skip and random rotations as values, close tokens: nats per layer", OWN,
-            "1 − 2 log 2", float(rate[one]), 1 - 2 * math.log(2) - 0.005, 1 - 2 * math.log(2) + 0.005,
+            "1 − 2 log 2", float(rate[one]), 1 - 2 * math.log(2), 1 - 2 * math.log(2),
             float(error[one]), note="exponential, not doubly: a factor e/4 per layer",
         ),
         on_range(
@@ -219,7 +219,7 @@ def claims(data: Data) -> list[Claim]:
         ),
         within(
             "sphere-scaled", "Branches of 1/√L: all that L layers take from log distance, close tokens", OWN,
-            "−1/3", depth * float(rate[-1]), -1 / 3 - 0.03, -1 / 3 + 0.03, depth * float(error[-1]),
+            "−1/3", depth * float(rate[-1]), *sorted((-1 / 3, depth * float(law[-1]))), depth * float(error[-1]),
             note=f"L = {depth}, by the integral {depth * float(law[-1]):.4f}; −1/3 for L → ∞",
         ),
     ]  # fmt: skip
