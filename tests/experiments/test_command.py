@@ -1,6 +1,5 @@
 """The command line: what it makes, what it says when the input is bad, and how it goes on after being stopped."""
 
-import io
 import json
 import os
 import signal
@@ -194,96 +193,6 @@ def test_words_that_do_not_parse(figures, capsys, argv):
     out, err = capsys.readouterr()
     assert not out
     assert err.startswith("experiments: error: ") and argv[0] in err and err.count("\n") == 1
-
-
-def test_the_summary_for_programs(figures, tmp_path, capsys):
-    figures.add("bad", compute="raise ValueError('no such head')", minutes=0.001)
-    figures.add("absent", compute="raise figure.Unavailable('no checkpoint')", minutes=0.002)
-    figures.add("talks", compute="print('a library says something')", minutes=0.003)
-    out = ["--preset", "smoke", "--out", str(tmp_path / "out"), "--json"]
-    assert main(out, figures.package) == 1
-    said, progress = capsys.readouterr()
-    found = json.loads(said, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
-    assert said.isascii()
-    assert "a library says something" in progress and "bad: failed: ValueError: no such head" in progress
-    folder = tmp_path / "out" / "smoke"
-    assert (found["preset"], found["seed"], found["total"], found["done"], found["stopped"]) == (
-        "smoke",
-        0,
-        3,
-        1,
-        False,
-    )
-    assert found["verdicts"]["reproduced"] == 1 and sum(found["verdicts"].values()) == 1
-    assert found["report"] == str(folder / "report.html") and os.path.exists(found["report"])
-    assert {name: each["status"] for name, each in found["figures"].items()} == {
-        "bad": "failed", "absent": "unavailable", "talks": "done",
-    }  # fmt: skip
-    assert found["figures"]["bad"]["reason"] == "ValueError: no such head"
-    assert found["figures"]["bad"]["log"] == str(folder / "logs" / "bad.log") and os.path.exists(folder / "logs")
-    talks = found["figures"]["talks"]
-    assert {str(folder / f"talks{end}") for end in (".png", ".dark.png", ".pdf")} <= set(talks["files"])
-    assert isinstance(talks["seconds"], float) and not talks["loaded"]
-    with open(found["ledger"]) as ledger:
-        assert talks["claims"] == json.load(ledger)["figures"]["talks"]["claims"] != []
-    assert main(["talks", *out, "--replot"], figures.package) == 0
-    assert json.loads(capsys.readouterr().out)["figures"]["talks"]["loaded"]
-
-
-def test_the_list_for_programs(figures, capsys):
-    figures.add("one", minutes=0.25)
-    (figures.path / "absent.py").write_text("import no_such_module")
-    assert main(["--list", "--json"], figures.package) == 0
-    one, absent = json.loads(capsys.readouterr().out)
-    assert (one["name"], one["title"], one["minutes"]["quick"]) == ("one", "Title of one", 0.25)
-    assert absent == {"name": "absent", "error": "ModuleNotFoundError: No module named 'no_such_module'"}
-
-
-def test_a_quiet_run_says_only_what_fails(figures, tmp_path, capsys):
-    figures.add("bad", compute="raise ValueError('no such head')").add("good")
-    out = ["--out", str(tmp_path / "out"), "--quiet"]
-    assert main(["good", *out], figures.package) == 0
-    said, err = capsys.readouterr()
-    assert not err
-    assert "1 of 1 figures" in said
-    figures.add("good", compute="spec = spec")
-    assert main(out, figures.package) == 1
-    assert capsys.readouterr().err == "✗ bad: failed: ValueError: no such head\n"
-
-
-def test_a_terminal_that_knows_ascii_only(figures, tmp_path, monkeypatch):
-    figures.add("one")
-    written, told = io.BytesIO(), io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(told, encoding="ascii"))
-    assert main(["--out", str(tmp_path / "out")], figures.package) == 0
-    sys.stderr.flush()
-    assert b"? reproduced" in written.getvalue() and b"one: computed in" in told.getvalue()
-
-
-def test_list(figures, capsys):
-    figures.add("one", minutes=0.25)
-    (figures.path / "absent.py").write_text("import no_such_module")
-    assert main(["--list"], figures.package) == 0
-    out = capsys.readouterr().out
-    assert "Title of one" in out
-    assert "0.25" in out
-    assert "cannot be used: ModuleNotFoundError" in out
-    assert figures.computed == []
-
-
-def test_colour_only_on_a_terminal_and_never_with_no_color(monkeypatch):
-    from experiments import terminal
-
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    assert terminal.paint("x", "31") == "\033[31mx\033[0m"
-    monkeypatch.setenv("TERM", "dumb")
-    assert terminal.paint("x", "31") == "x"
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert terminal.paint("x", "31") == "x"
 
 
 def test_help_loads_no_jax_and_listing_starts_no_backend():
