@@ -34,7 +34,7 @@ _EXPONENT = np.int32(23)  # the bits below a float's exponent
 
 @jax.jit  # a program of its own name, by which what draws normals can be counted; compilers put it where it is called
 def erf_inv(x: Float32[Array, "*shape"]) -> Float32[Array, "*shape"]:
-    """erf⁻¹(x) for −1 < x < 1, to four roundings (2.6·10⁻⁷) of itself; plain operations that fuse into any loop."""
+    """erf⁻¹(x) for −1 < x < 1, to five roundings (2.6·10⁻⁷) of itself; plain operations that fuse into any loop."""
     w = -_log((1 - x) * (1 + x))
     central = w < 5
     step = jnp.where(central, w - np.float32(2.5), jnp.sqrt(w) - 3)
