@@ -201,6 +201,7 @@ def claims(data: Data) -> list[Claim]:
     one = int(np.argmin(np.abs(strengths - 1)))
     depth = data["shown_mean"].shape[1] - 1
     last = len(data["exponent_mean"]) - 1
+    by_integral = depth * float(law[-1])
     return [
         within(
             "sphere-cube", "Attention only, every token brought back to length 1: the fall multiplies by 3 per layer",
@@ -219,7 +220,7 @@ def claims(data: Data) -> list[Claim]:
         ),
         within(
             "sphere-scaled", "Branches of 1/√L: all that L layers take from log distance, close tokens", OWN,
-            "−1/3", depth * float(rate[-1]), *sorted((-1 / 3, depth * float(law[-1]))), depth * float(error[-1]),
-            note=f"L = {depth}, by the integral {depth * float(law[-1]):.4f}; −1/3 for L → ∞",
+            "−1/3", depth * float(rate[-1]), min(-1 / 3, by_integral), max(-1 / 3, by_integral), depth * float(error[-1]),
+            note=f"L = {depth}, by the integral {by_integral:.4f}; −1/3 for L → ∞",
         ),
     ]  # fmt: skip
