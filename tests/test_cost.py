@@ -85,6 +85,14 @@ def test_compiled_layers_touch_their_weights_a_few_times_and_keep_nothing():
     assert deep.memory_analysis().temp_size_in_bytes == shallow.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.parametrize("name", ["apply, drawn", "sample_log_residuals"])
+def test_a_normal_is_drawn_once_however_many_products_read_it(name):
+    """Twenty rounds for each of a layer's two halves: loops that would draw their numbers again have their own."""
+    program = lowered(name, d_model=64, coordinates=64).compile().as_text()
+    loops = [loop for loop in program.split("\n\n") if loop.count(" shift-right-logical(") >= 20]
+    assert len(loops) == {"apply, drawn": 2, "sample_log_residuals": 4 + 2}[name]
+
+
 @pytest.fixture
 def events():
     """How often something was compiled or traced while the test ran."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rc_jax import attention, network
 
@@ -67,22 +66,22 @@ def networks(shape: Shape, count: int) -> network.LayerParams:
 def each_of(
     measure: Callable[[network.LayerParams], jax.Array], weights: network.LayerParams
 ) -> Callable[[], np.ndarray]:
-    """A side that measures networks whose weights are given, one after the other on every device.
+    """A side that measures networks whose weights are given one by one, each a call, the devices by turns.
 
-    Not in batches: XLA does a product of a matrix for each network worse than the same products one by one, and a batch
-    of one is not the same to it as none.
+    Not in batches: XLA does a product of a matrix for each network worse than the same products one by one. Nor in a
+    loop inside the program, which copies every network's weights out of the stack before it reads them.
     """
 
-    def on_device(weights: network.LayerParams) -> jax.Array:
-        return jax.lax.map(measure, weights)
-
     @functools.cache  # at the first call
-    def ready() -> Callable[[], jax.Array]:
+    def ready() -> tuple[Callable[[network.LayerParams], jax.Array], list[network.LayerParams]]:
         count, devices = len(jax.tree.leaves(weights)[0]), jax.local_devices()
-        mesh = Mesh(np.array(devices if count % len(devices) == 0 else devices[:1]), ("network",))
-        shared = PartitionSpec("network")
-        placed = jax.device_put(weights, NamedSharding(mesh, shared))
-        mapped = jax.jit(jax.shard_map(on_device, mesh=mesh, in_specs=shared, out_specs=shared, check_vma=False))
-        return lambda: mapped(placed)
+        host = jax.tree.map(np.asarray, weights)
+        networks = [jax.tree.map(lambda leaf, number=number: leaf[number], host) for number in range(count)]
+        return jax.jit(measure), [jax.device_put(one, devices[i % len(devices)]) for i, one in enumerate(networks)]
 
-    return lambda: np.asarray(ready()())[:, :SEEN]
+    def side() -> np.ndarray:
+        compiled, placed = ready()
+        running = [compiled(one) for one in placed]  # a call returns at once
+        return np.stack(jax.device_get(running))[:, :SEEN]
+
+    return side

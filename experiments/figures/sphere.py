@@ -220,7 +220,7 @@ def claims(data: Data) -> list[Claim]:
         ),
         within(
             "sphere-scaled", "Branches of 1/√L: all that L layers take from log distance, close tokens", OWN,
-            "−1/3", depth * float(rate[-1]), min(-1 / 3, by_integral), max(-1 / 3, by_integral), depth * float(error[-1]),
-            note=f"L = {depth}, by the integral {by_integral:.4f}; −1/3 for L → ∞",
+            "−1/3", depth * float(rate[-1]), min(-1 / 3, by_integral), max(-1 / 3, by_integral),
+            depth * float(error[-1]), note=f"L = {depth}, by the integral {by_integral:.4f}; −1/3 for L → ∞",
         ),
     ]  # fmt: skip

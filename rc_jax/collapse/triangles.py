@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-_BLOCK = 16
+_SMALL = 64  # rows; to there blocks of 8 are best, beyond it blocks of 16
 _product = functools.partial(jnp.matmul, precision="highest")
 
 
@@ -70,9 +70,10 @@ def _solve(
 def cholesky(gram: Float[Array, "row row"]) -> tuple[Float[Array, "row row"], Float[Array, "row row"]]:
     """L and its inverse, for a positive definite matrix L Lᵀ: by diagonal blocks and what they leave of the rest."""
     n = gram.shape[0]
+    block = 8 if n <= _SMALL else 16
     factor, inverse, rest = jnp.zeros_like(gram), jnp.zeros_like(gram), gram
-    for start in range(0, n, _BLOCK):
-        stop = min(start + _BLOCK, n)
+    for start in range(0, n, block):
+        stop = min(start + block, n)
         width = stop - start
         corner, inverse_corner = _small_cholesky(rest[:width, :width])
         below = _product(rest[width:, :width], inverse_corner.T)

@@ -72,7 +72,10 @@ def _normals(key: Array, shape: tuple[int, ...]) -> Array:
 
     def normal(word: Array) -> Array:
         unit = jax.lax.bitcast_convert_type(word >> jnp.uint32(9) | jnp.uint32(0x3F800000), jnp.float32) - 1
-        return np.float32(math.sqrt(2)) * erf_inv(jnp.maximum(unit * (1 - lowest) + lowest, lowest))
+        number = np.float32(math.sqrt(2)) * erf_inv(jnp.maximum(unit * (1 - lowest) + lowest, lowest))
+        # XLA repeats cheap operations, all of Threefry's among them, in every loop that reads the result: three times
+        # in a layer. A division it never repeats; that this one is by 1 the code generator sees, and leaves it out.
+        return number / jnp.where(word | jnp.uint32(1) != 0, np.float32(1), np.float32(2))
 
     # Word by word and joined afterwards: a loop over what is joined would ask of every number which word it is.
     return jnp.concatenate([normal(word) for word in pair])[:count].reshape(shape)

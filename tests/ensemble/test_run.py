@@ -102,6 +102,21 @@ def test_devices_and_batches_with_matrix_products_and_scans(key):
         np.testing.assert_allclose(stats.variance, np.var(reference, 0, ddof=1), rtol=1e-4)
 
 
+def test_a_cpu_is_told_to_use_wide_vectors_unless_its_user_or_xla_will_not_have_it(monkeypatch):
+    name = "xla_cpu_prefer_vector_width"
+    assert sampling.compiler_options("cpu") == {name: 512}
+    assert sampling.compiler_options("cuda") == {}
+    monkeypatch.setenv("XLA_FLAGS", f"--{name}=256")
+    assert sampling.compiler_options("cpu") == {}
+    monkeypatch.delenv("XLA_FLAGS")
+
+    def refuse(fn, compiler_options):
+        raise jax.errors.JaxRuntimeError(f"INVALID_ARGUMENT: No such compile option: {list(compiler_options)}")
+
+    monkeypatch.setattr(jax, "jit", refuse)
+    assert sampling.compiler_options("cpu") == {}
+
+
 def test_every_device_works(key):
     mesh = devices(8)
     leaves, tree = jax.tree.flatten(sampling.sample_shape(observe, key))
