@@ -64,24 +64,27 @@ def networks(shape: Shape, count: int) -> network.LayerParams:
 
 
 def each_of(
-    measure: Callable[[network.LayerParams], jax.Array], weights: network.LayerParams
+    measure: Callable[[network.LayerParams], jax.Array], weights: network.LayerParams, together: int = 1
 ) -> Callable[[], np.ndarray]:
-    """A side that measures networks whose weights are given one by one, each a call, the devices by turns.
+    """A side that measures networks whose weights are given, so many to a call, the devices by turns.
 
-    Not in batches: XLA does a product of a matrix for each network worse than the same products one by one. Nor in a
-    loop inside the program, which copies every network's weights out of the stack before it reads them.
+    One by one is best for products alone: XLA does a product of a matrix for each network worse than the same products
+    one after the other, and a loop over networks inside the program copies their weights before it reads them.
     """
 
     @functools.cache  # at the first call
     def ready() -> tuple[Callable[[network.LayerParams], jax.Array], list[network.LayerParams]]:
         count, devices = len(jax.tree.leaves(weights)[0]), jax.local_devices()
         host = jax.tree.map(np.asarray, weights)
-        networks = [jax.tree.map(lambda leaf, number=number: leaf[number], host) for number in range(count)]
-        return jax.jit(measure), [jax.device_put(one, devices[i % len(devices)]) for i, one in enumerate(networks)]
+        parts = [slice(start, start + together) if together > 1 else start for start in range(0, count, together)]
+        calls = [jax.tree.map(lambda leaf, part=part: leaf[part], host) for part in parts]
+        placed = [jax.device_put(call, devices[i % len(devices)]) for i, call in enumerate(calls)]
+        return jax.jit(jax.vmap(measure) if together > 1 else measure), placed
 
     def side() -> np.ndarray:
         compiled, placed = ready()
-        running = [compiled(one) for one in placed]  # a call returns at once
-        return np.stack(jax.device_get(running))[:, :SEEN]
+        running = [compiled(call) for call in placed]  # returns at once
+        logs = jax.device_get(running)
+        return (np.concatenate(logs) if together > 1 else np.stack(logs))[:, :SEEN]
 
     return side
