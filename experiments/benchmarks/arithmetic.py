@@ -11,8 +11,6 @@ from experiments.benchmarks.shapes import BASE, SMALL, Shape, each_of, networks,
 from rc_jax import collapse, network
 
 PLAIN, EXACT = "plain: hidden_states, then the norm", "exact: log_residuals"
-# Networks with given weights to a call at which exact arithmetic is fastest; plain arithmetic is with one.
-TOGETHER = {SMALL.name: 8, BASE.name: 1}
 
 
 def contests(count: int, machine: Roofline) -> Iterator[Contest]:
@@ -56,7 +54,7 @@ def given(shape: Shape, count: int) -> Contest:
         work=count,
         sides={
             PLAIN: each_of(lambda params: plain(params, x, spec), weights),
-            EXACT: each_of(lambda params: collapse.log_residuals(params, x, spec), weights, TOGETHER[shape.name]),
+            EXACT: each_of(lambda params: collapse.log_residuals(params, x, spec), weights, shape.exact_together),
         },
         baseline=PLAIN,
         tolerance=1e-3,

@@ -15,13 +15,17 @@ SEEN = 3  # depths at which float32 still sees the residual in plain arithmetic:
 
 @dataclass(frozen=True)
 class Shape:
-    """`spec` on `tokens` tokens; `share` of a benchmark's count is run of it; peers batch `together`."""
+    """`spec` on `tokens` tokens; `share` of a benchmark's count is run of it; peers batch `together`.
+
+    Exact arithmetic on given weights is fastest `exact_together`, plain arithmetic one by one.
+    """
 
     name: str
     spec: network.StackSpec
     tokens: int
     share: float
     together: int
+    exact_together: int = 1
 
     @property
     def words(self) -> str:
@@ -47,7 +51,7 @@ def _stack(d_model: int, heads: int) -> network.StackSpec:
     return network.StackSpec(attention=attention.AttentionSpec(d_model=d_model, heads=heads), depth=12)
 
 
-SMALL = Shape("small", _stack(64, 4), tokens=32, share=1.0, together=256)
+SMALL = Shape("small", _stack(64, 4), tokens=32, share=1.0, together=256, exact_together=8)
 BASE = Shape("base", _stack(768, 12), tokens=128, share=1 / 64, together=4)
 
 

@@ -28,7 +28,7 @@ from experiments.benchmarks import (
     width_free,
 )
 from experiments.benchmarks.counts import Counts
-from experiments.benchmarks.shapes import Shape
+from experiments.benchmarks.shapes import Shape, each_of, networks, plain
 from experiments.benchmarks.table import Table
 from rc_jax import attention, network
 
@@ -57,6 +57,13 @@ def test_the_sides_of_a_contest_agree(make, left_out, monkeypatch, one_thread):
     kept = {name: side for name, side in each.sides.items() if name not in left_out}
     failed = contest.check(dataclasses.replace(each, sides=kept))
     assert kept and all("torch" in why for why in failed.values())
+
+
+def test_given_networks_measured_one_or_several_to_a_call_are_the_same():
+    weights, x = networks(TINY, 10), TINY.input()
+    one_by_one, by_fours = (each_of(lambda params: plain(params, x, TINY.spec), weights, many)() for many in (1, 4))
+    assert one_by_one.shape == (10, TINY.spec.depth + 1)
+    np.testing.assert_allclose(by_fours, one_by_one, rtol=1e-5)
 
 
 def test_sides_that_disagree_are_not_timed():
