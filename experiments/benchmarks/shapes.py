@@ -76,19 +76,21 @@ def each_of(
     one after the other, and a loop over networks inside the program copies their weights before it reads them.
     """
 
+    def call(weights: network.LayerParams) -> jax.Array:
+        if together > 1:
+            return jax.vmap(measure)(weights)
+        return measure(jax.tree.map(lambda leaf: leaf[0], weights))[None]  # to XLA a batch of one is not none
+
     @functools.cache  # at the first call
     def ready() -> tuple[Callable[[network.LayerParams], jax.Array], list[network.LayerParams]]:
-        count, devices = len(jax.tree.leaves(weights)[0]), jax.local_devices()
-        host = jax.tree.map(np.asarray, weights)
-        parts = [slice(start, start + together) if together > 1 else start for start in range(0, count, together)]
-        calls = [jax.tree.map(lambda leaf, part=part: leaf[part], host) for part in parts]
-        placed = [jax.device_put(call, devices[i % len(devices)]) for i, call in enumerate(calls)]
-        return jax.jit(jax.vmap(measure) if together > 1 else measure), placed
+        host, devices = jax.tree.map(np.asarray, weights), jax.local_devices()
+        starts = range(0, len(jax.tree.leaves(host)[0]), together)
+        parts = [jax.tree.map(lambda leaf, start=start: leaf[start : start + together], host) for start in starts]
+        return jax.jit(call), [jax.device_put(part, devices[i % len(devices)]) for i, part in enumerate(parts)]
 
     def side() -> np.ndarray:
         compiled, placed = ready()
-        running = [compiled(call) for call in placed]  # returns at once
-        logs = jax.device_get(running)
-        return (np.concatenate(logs) if together > 1 else np.stack(logs))[:, :SEEN]
+        running = [compiled(part) for part in placed]  # returns at once
+        return np.concatenate(jax.device_get(running))[:, :SEEN]
 
     return side
