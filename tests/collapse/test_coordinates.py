@@ -75,3 +75,30 @@ def test_a_layer_of_collapsed_tokens_is_the_general_layer(x64, key):
     np.testing.assert_allclose(got.log_size, heads.log_size, rtol=1e-13)
     wanted = heads.direction @ heads.direction.T
     np.testing.assert_allclose(got.direction @ got.direction.T, wanted, atol=1e-12)
+
+
+def test_rough_factors_of_collapsed_layers_leave_the_law_alone(x64):
+    """The same normals in float32, whose factors are shifted by 10⁻⁵, and in float64, where they are not to be seen."""
+    n, heads, width, d, depth, count = 12, 4, 4, 24, 4, 4000
+    spec = attention.AttentionSpec(d_model=n, heads=heads, d_head=width)
+
+    def logs(key, dtype):
+        start = mean_residual.decompose(jax.random.normal(key, (n, n), "float32").astype(dtype))
+        state, found = start._replace(log_size=start.log_size - 20), []
+        for number in range(depth):
+            of_inner, of_rows, of_diagonal = jax.random.split(jax.random.fold_in(key, number), 3)
+            inner = jax.random.normal(of_inner, (3, heads, n, width))
+            size = jnp.asarray(float(d))
+            diagonal = coordinates.gaussian_diagonal(of_diagonal, n, size, size)
+            output = coordinates.gaussian_rows(jax.random.normal(of_rows, (n, n)), diagonal, size)
+            state = collapsed_layer.layer(
+                state, inner.astype(dtype), output.astype(dtype), jnp.full(heads, 0.5, dtype), spec
+            )
+            found.append(state.log_size)
+        return jnp.stack(found)
+
+    rough, exact = (draws(lambda key, dtype=dtype: logs(key, dtype), count, 7) for dtype in ("float32", "float64"))
+    moved = (rough - exact) / np.abs(exact)
+    assert np.all(np.median(np.abs(moved), axis=0) < 1e-5)
+    assert np.all(np.abs(moved.mean(axis=0)) < 5 * moved.std(axis=0) / np.sqrt(count) + 5e-7)
+    assert np.all(moved.std(axis=0) < 1e-2 * exact.std(axis=0) / np.abs(exact.mean(axis=0)))

@@ -55,3 +55,21 @@ def test_triangle_resolves_differences_far_below_the_root_of_a_rounding():
     lower = np.asarray(jax.jit(triangles.triangle)(jnp.asarray(a))).astype(float)
     exact = np.linalg.svd(a.astype(float), compute_uv=False)
     np.testing.assert_allclose(np.linalg.svd(lower, compute_uv=False), exact, rtol=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["plain", "equal", "sizes"])
+def test_rough_triangle_moves_inner_products_by_a_shift_of_the_lengths(dtype, kind):
+    a = np.random.default_rng(2).normal(size=(40, 90))
+    if kind == "equal":
+        a[:] = a[:1]
+    elif kind == "sizes":
+        a = a * 10.0 ** np.random.default_rng(3).uniform(-15, 15, size=(40, 1))
+    a = a.astype(dtype)
+    lower = np.asarray(jax.jit(triangles.rough_triangle)(jnp.asarray(a))).astype(float)
+    assert np.array_equal(lower, np.tril(lower)) and np.all(np.isfinite(lower))
+    a = a.astype(float)
+    gram, eps = a @ a.T, float(np.finfo(dtype).eps)
+    shift = (64 + 4 * 40 + 90**0.5) * eps
+    lengths = np.sqrt(np.diag(gram))
+    wanted = (gram + shift * np.diag(np.diag(gram))) / (1 + shift)
+    assert (np.abs(lower @ lower.T - wanted) / lengths[:, None] / lengths).max() < 30 * eps
