@@ -51,7 +51,7 @@ def _stack(d_model: int, heads: int) -> network.StackSpec:
     return network.StackSpec(attention=attention.AttentionSpec(d_model=d_model, heads=heads), depth=12)
 
 
-SMALL = Shape("small", _stack(64, 4), tokens=32, share=1.0, together=256, exact_together=8)
+SMALL = Shape("small", _stack(64, 4), tokens=32, share=1.0, together=256, exact_together=16)
 BASE = Shape("base", _stack(768, 12), tokens=128, share=1 / 64, together=4)
 
 

@@ -21,7 +21,22 @@ from rc_jax.collapse.triangles import rough_triangle
 def has_collapsed(
     state: MeanResidual, alpha: Float[Array, " head"], gain: Float[Array, ""], spec: AttentionSpec
 ) -> Bool[Array, ""]:
-    """Whether the logits of this layer's rows, and of all later layers', are equal to rounding.
+    """Whether the logits of this layer's rows, and of all later layers', are equal to rounding."""
+    alike = _log_logits(state, alpha, gain, spec) <= jnp.log(2 * jnp.finfo(state.direction.dtype).eps)
+    return alike & jnp.any(state.direction != 0)
+
+
+def is_calm(
+    state: MeanResidual, alpha: Float[Array, " head"], gain: Float[Array, ""], spec: AttentionSpec
+) -> Bool[Array, ""]:
+    """Whether no softmax here or later is near saturation: logits of a row have standard deviations of 2 at most."""
+    return _log_logits(state, alpha, gain, spec) <= jnp.log(2)
+
+
+def _log_logits(
+    state: MeanResidual, alpha: Float[Array, " head"], gain: Float[Array, ""], spec: AttentionSpec
+) -> Float[Array, ""]:
+    """The logarithm of the largest standard deviation of a difference of logits, in this layer and all later ones.
 
     Queries and keys of normals times `gain` have logits of standard deviation α gain² √d_head |x_i| |x_j|. A layer
     multiplies the differences by their square, and mean and differences by no more than a few gain², or gain⁴.
@@ -30,8 +45,7 @@ def has_collapsed(
     log_length = state.log_size + jnp.log(longest)  # of the longest difference; their size alone underflows
     log_unit = jnp.log(jnp.max(alpha) * gain**2 * spec.head_width**0.5) + 4 * jnp.maximum(jnp.log(gain), 0)
     with_mean = log_length + jnp.log(jnp.linalg.norm(state.mean))
-    largest = log_unit + jnp.maximum(with_mean, 2 * log_length)
-    return (largest <= jnp.log(2 * jnp.finfo(longest.dtype).eps)) & (longest > 0)
+    return log_unit + jnp.maximum(with_mean, 2 * log_length)
 
 
 def layer(

@@ -1,5 +1,7 @@
 """Tokens in as few coordinates as they span, and the law of a Gaussian matrix in a basis of its own rows."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
@@ -15,13 +17,13 @@ def extend(state: MeanResidual, columns: int) -> MeanResidual:
     return MeanResidual(mean, direction, state.log_size)
 
 
-def compress(state: MeanResidual) -> MeanResidual:
+def compress(state: MeanResidual, factor: Callable[[Array], Array] = triangle) -> MeanResidual:
     """The same n tokens, up to a rotation, in n coordinates that depend on their inner products alone.
 
     Mean and differences are factored side by side, so that neither is rounded at the other's size. The last difference
     is left out, being minus the sum of the others.
     """
-    lower = triangle(jnp.concatenate([state.mean[None], state.direction[:-1]]))
+    lower = factor(jnp.concatenate([state.mean[None], state.direction[:-1]]))
     direction = jnp.concatenate([lower[1:], -jnp.sum(lower[1:], axis=0, keepdims=True)])
     direction = jnp.where(jnp.all(state.direction == 0), 0, direction)  # equal tokens stay so to the last bit
     return MeanResidual(lower[0], direction, state.log_size)
@@ -53,32 +55,49 @@ def chi_squares(key: Array, freedom: Float[Array, " number"]) -> Float[Array, " 
 
     def propose(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         number, found, square = state
-        of_x, of_chance = (jax.random.fold_in(jax.random.fold_in(key, number), role) for role in range(2))
-        x = normals(of_x, freedom.shape, freedom.dtype)
+        x, other = normals(jax.random.fold_in(key, number), (2, *freedom.shape), freedom.dtype)
         base = 1 + spread * x
         cube = jnp.where(base > 0, base, 1) ** 3
-        log_chance = jnp.log(jax.random.uniform(of_chance, freedom.shape, freedom.dtype))
+        # The share of normal numbers above another one is uniform: one draw for both.
+        log_chance = jnp.log(jax.lax.erfc(other * jnp.asarray(0.5**0.5, other.dtype)) / 2)
         accepted = (base > 0) & (log_chance < x * x / 2 + shape * (1 - cube + jnp.log(cube)))
         return number + 1, found | accepted, jnp.where(found, square, 2 * shape * cube)
 
     start = jnp.uint32(1), jnp.zeros(freedom.shape, bool), jnp.zeros_like(freedom)
     square = jax.lax.while_loop(lambda state: ~jnp.all(state[1]), propose, start)[2]
-    chance = jax.random.uniform(jax.random.fold_in(key, 0), freedom.shape, freedom.dtype)
-    return jnp.where(few, square * chance ** (2 / freedom), square)
+
+    def raised() -> Array:
+        chance = jax.random.uniform(jax.random.fold_in(key, 0), freedom.shape, freedom.dtype)
+        return jnp.where(few, square * chance ** (2 / freedom), square)
+
+    return jax.lax.cond(jnp.any(few), raised, lambda: square)
 
 
 def gaussian_rows(
-    normals: Float[Array, "row coordinate"], diagonal: Float[Array, " row"] | None, width: Float[Array, ""]
-) -> Float[Array, "row coordinate"]:
+    fixed: Float[Array, "row coordinate"],
+    folded: Float[Array, "half rest"],
+    diagonal: Float[Array, " row"],
+    width: Float[Array, ""],
+) -> Float[Array, "row all"]:
     """A Gaussian matrix of variance 1/d by its coordinates: along fixed directions, then in a basis of its own rest.
 
-    Along fixed directions it is plain normals: all columns but the last ones, as many as `diagonal` is long. The rest
-    of row i spans a direction of its own, with length `diagonal[i]`, and is plain normals along those of the rows
-    before it (Bartlett 1933); where the length is 0 all dimensions are used up and there is no direction.
+    Along fixed directions it is plain normals. The rest of row i spans a direction of its own, with length
+    `diagonal[i]`, and is plain normals, `unfold(folded)`, along those of the rows before it (Bartlett 1933); where the
+    length is 0 all dimensions are used up and there is no direction.
     """
-    normals = normals / jnp.sqrt(width)
-    if diagonal is None:
-        return normals
-    fixed = normals.shape[1] - diagonal.shape[0]
-    below = jnp.tril(normals[:, fixed:], -1) * (diagonal > 0).astype(width.dtype)[None]
-    return jnp.concatenate([normals[:, :fixed], below + jnp.diag(diagonal)], axis=1)
+    below = unfold(folded, diagonal.shape[0]) * (diagonal > 0).astype(width.dtype)[None]
+    return jnp.concatenate([fixed / jnp.sqrt(width), below / jnp.sqrt(width) + jnp.diag(diagonal)], axis=1)
+
+
+def folded_shape(rows: int) -> tuple[int, int]:
+    """Of the normals that `unfold` lays out below a diagonal."""
+    return -(-rows // 2), rows - 1
+
+
+def unfold(folded: Float[Array, "half rest"], rows: int) -> Float[Array, "row row"]:
+    """Numbers below a diagonal, each given one used once: of row r those left of it, turned round the others.
+
+    Rows r and rows − 1 − r of a triangle have rows − 1 numbers together. Where rows are odd half of the last given row
+    is not used.
+    """
+    return jnp.tril(jnp.pad(jnp.concatenate([folded, folded[: rows // 2][::-1, ::-1]]), ((0, 0), (0, 1))), -1)

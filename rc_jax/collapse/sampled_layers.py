@@ -16,8 +16,10 @@ from rc_jax.attention import AttentionParams, masks
 from rc_jax.attention.drawing import split_normals
 from rc_jax.attention.layer import default_scale
 from rc_jax.collapse import collapsed_layer, mean_residual, split_attention
-from rc_jax.collapse.coordinates import compress, extend, gaussian_diagonal, gaussian_rows
+from rc_jax.collapse.coordinates import compress, extend, folded_shape, gaussian_diagonal, gaussian_rows
+from rc_jax.collapse.gentle_heads import anywhere
 from rc_jax.collapse.mean_residual import MeanResidual
+from rc_jax.collapse.triangles import rough_triangle, triangle
 from rc_jax.network import StackSpec
 
 
@@ -59,13 +61,15 @@ class Drawn(NamedTuple):
         rows = min(n, columns)  # of the heads' outputs, by their own coordinates
         plain = coordinates if narrow or spec.skip else 0  # coordinates of the layer's output that exist before it
         of_normals, of_diagonal = (jax.random.fold_in(jax.random.fold_in(self.key, number), role) for role in range(2))
-        shapes = {
-            "inner": (3, layer.heads, coordinates, layer.head_width),
-            "output": (rows, plain + (0 if narrow else rows)),
-        }
+        shapes = {"inner": (3, layer.heads, coordinates, layer.head_width), "fixed": (rows, plain)}
+        if not narrow:
+            shapes["folded"] = folded_shape(rows)
         normals = split_normals(of_normals, shapes, self.size.dtype)
-        diagonal = None if narrow else gaussian_diagonal(of_diagonal, rows, self.size - plain, self.size)
-        output = gaussian_rows(normals["output"], diagonal, self.size)
+        if narrow:
+            output = normals["fixed"] / jnp.sqrt(self.size)
+        else:
+            diagonal = gaussian_diagonal(of_diagonal, rows, self.size - plain, self.size)
+            output = gaussian_rows(normals["fixed"], normals["folded"], diagonal, self.size)
         return self.gain * normals["inner"], self.gain * jnp.asarray(columns**-0.5, output.dtype) * output
 
 
@@ -81,7 +85,13 @@ def _in_turn(layer: Callable[[MeanResidual, Array], MeanResidual], start: MeanRe
 
 
 def _layer(
-    drawn: Drawn, state: MeanResidual, number: Array, spec: StackSpec, narrow: bool, seen: Array | None
+    drawn: Drawn,
+    state: MeanResidual,
+    number: Array,
+    spec: StackSpec,
+    narrow: bool,
+    seen: Array | None,
+    factor: Callable[[Array], Array] = triangle,
 ) -> MeanResidual:
     """One layer by the general form, from coordinates to coordinates."""
     n, coordinates = state.direction.shape
@@ -89,7 +99,7 @@ def _layer(
     heads = split_attention.side_by_side(
         split_attention.heads(AttentionParams(query, keys, value, output), state, spec.attention, drawn.alpha, seen)
     )
-    heads = compress(heads) if n < heads.direction.shape[1] else heads
+    heads = compress(heads, factor) if n < heads.direction.shape[1] else heads
     out = mean_residual.transform(heads, output, spec.attention.precision)
     extra = output.shape[1] - coordinates
     if spec.skip:
@@ -134,7 +144,13 @@ def _derivative_until_collapsed(
 
 
 def _open_layer(drawn: Drawn, state: MeanResidual, number: Array, spec: StackSpec) -> MeanResidual:
-    return _layer(drawn, state, number, spec, narrow=False, seen=None)
+    """Its tokens' parts outside each other are rough where no softmax, here or later, makes much of them."""
+    excited = anywhere(~collapsed_layer.is_calm(state, drawn.alpha, drawn.gain, spec.attention))
+
+    def factor(rows: Array) -> Array:
+        return jax.lax.cond(excited, triangle, rough_triangle, rows)
+
+    return _layer(drawn, state, number, spec, narrow=False, seen=None, factor=factor)
 
 
 def _collapsed_layer(drawn: Drawn, state: MeanResidual, number: Array, spec: StackSpec) -> MeanResidual:

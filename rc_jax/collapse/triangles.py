@@ -40,14 +40,24 @@ def _triangle_derivative(primals: tuple[Array], tangents: tuple[Array]) -> tuple
     return size * _product(first, second), _product(tangents[0], basis.T)
 
 
+@jax.custom_jvp
 def rough_triangle(rows: Float[Array, "row feature"]) -> Float[Array, "row row"]:
     """A lower triangle T with T Tᵀ = (A Aᵀ + s diag(A Aᵀ))/(1 + s), s a few n roundings: one factor, not two.
 
     A third of the price of `triangle`. Inner products are right to s of the lengths, but a row's part outside those
-    before it is never shorter than √s of it: enough for what depends on A Aᵀ smoothly and only in law.
+    before it is never shorter than √s of it: enough for what depends on A Aᵀ smoothly and only in law. The derivative
+    is taken as there.
     """
     size, unit, shift = _unit_rows(rows)
     return size * _shifted_factor(unit, shift)[0] * jax.lax.rsqrt(1 + shift)
+
+
+@rough_triangle.defjvp
+def _rough_derivative(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    size, unit, shift = _unit_rows(primals[0])
+    factor, inverse = _shifted_factor(unit, shift)
+    grown = jnp.sqrt(1 + shift)
+    return size * factor / grown, _product(tangents[0], grown * _solve(factor, inverse, unit).T)
 
 
 def _two_factors(rows: Array) -> tuple[Array, Array, Array, Array, Array]:
@@ -60,13 +70,13 @@ def _two_factors(rows: Array) -> tuple[Array, Array, Array, Array, Array]:
 
 
 def _unit_rows(rows: Array) -> tuple[Array, Array, Array]:
-    """Lengths, 1 for a row of zeros; the rows over them; and the s that no rounding of their Gram matrix reaches."""
+    """Lengths; the rows over them, zeros for zeros; and the s that no rounding of their Gram matrix reaches."""
     n, features = rows.shape
-    size = jnp.max(jnp.abs(rows), axis=1, keepdims=True)
-    size = jnp.where(size > 0, size, 1)
-    size = size * jnp.linalg.norm(rows / size, axis=1, keepdims=True)
-    size = jnp.where(size > 0, size, 1)
-    return size, rows / size, jnp.asarray((64 + 4 * n + features**0.5) * jnp.finfo(rows.dtype).eps, rows.dtype)
+    largest = jnp.max(jnp.abs(rows), axis=1, keepdims=True)
+    zero = largest == 0
+    size = largest * jnp.linalg.norm(rows / jnp.where(zero, 1, largest), axis=1, keepdims=True)
+    shift = (64 + 4 * n + features**0.5) * jnp.finfo(rows.dtype).eps
+    return size, rows / jnp.where(zero, 1, size), jnp.asarray(shift, rows.dtype)
 
 
 def _shifted_factor(unit: Array, shift: Array) -> tuple[Array, Array]:

@@ -12,16 +12,19 @@ from rc_jax.collapse import collapsed_layer, coordinates, mean_residual, split_a
 from tests.collapse.test_width_free import draws, tokens
 
 
-@pytest.mark.parametrize("plain", [0, 3])
-def test_law_of_one_gaussian_matrix(x64, plain):
+@pytest.mark.parametrize(("rows", "plain"), [(4, 0), (4, 3), (5, 0)])
+def test_law_of_one_gaussian_matrix(x64, rows, plain):
     """Its Gram matrix is Wishart; its coordinates in fixed directions are normals that belong to it."""
-    rows, d = 4, 6
+    d = 6
     size = jnp.asarray(float(d))
 
     def sample(key):
         k1, k2 = jax.random.split(key)
         diagonal = coordinates.gaussian_diagonal(k1, rows, size - plain, size)
-        g = coordinates.gaussian_rows(jax.random.normal(k2, (rows, plain + rows)), diagonal, size) * jnp.sqrt(size)
+        of_fixed, of_folded = jax.random.split(k2)
+        fixed = jax.random.normal(of_fixed, (rows, plain))
+        folded = jax.random.normal(of_folded, coordinates.folded_shape(rows))
+        g = coordinates.gaussian_rows(fixed, folded, diagonal, size) * jnp.sqrt(size)
         return _summary(g, plain)
 
     def features(key):
@@ -48,6 +51,16 @@ def _summary(g, plain):
     return jnp.stack(statistics)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 5, 6])
+def test_every_number_below_the_diagonal_is_another_one(rows):
+    half, rest = coordinates.folded_shape(rows)
+    folded = jnp.arange(1.0, half * rest + 1).reshape(half, rest)
+    laid = np.asarray(coordinates.unfold(folded, rows))
+    below = laid[np.tril_indices(rows, -1)]
+    assert laid.shape == (rows, rows) and np.count_nonzero(laid) == below.size == len(set(below.tolist()))
+    assert half * rest - below.size == (rows % 2) * (rows - 1) // 2  # not used
+
+
 @pytest.mark.parametrize("freedom", [0.5, 1.0, 2.0, 3.5, 40.0])
 def test_law_of_chi_squares(freedom):
     drawn = np.asarray(coordinates.chi_squares(jax.random.key(3), jnp.full(400_000, freedom)))
@@ -68,6 +81,8 @@ def test_a_layer_of_collapsed_tokens_is_the_general_layer(x64, key):
     assert bool(collapsed_layer.has_collapsed(state, alpha, jnp.asarray(1.0), spec)) is False
     state = state._replace(log_size=state.log_size - 30)
     assert collapsed_layer.has_collapsed(state, alpha, jnp.asarray(1.0), spec)
+    assert collapsed_layer.is_calm(state, alpha, jnp.asarray(1.0), spec)
+    assert not collapsed_layer.is_calm(state, alpha, jnp.asarray(1e12), spec)
     heads = split_attention.side_by_side(
         split_attention.heads(AttentionParams(*inner, inner[0]), state, spec, alpha, None)
     )
@@ -90,7 +105,8 @@ def test_rough_factors_of_collapsed_layers_leave_the_law_alone(x64):
             inner = jax.random.normal(of_inner, (3, heads, n, width))
             size = jnp.asarray(float(d))
             diagonal = coordinates.gaussian_diagonal(of_diagonal, n, size, size)
-            output = coordinates.gaussian_rows(jax.random.normal(of_rows, (n, n)), diagonal, size)
+            folded = jax.random.normal(of_rows, coordinates.folded_shape(n))
+            output = coordinates.gaussian_rows(jnp.zeros((n, 0)), folded, diagonal, size)
             state = collapsed_layer.layer(
                 state, inner.astype(dtype), output.astype(dtype), jnp.full(heads, 0.5, dtype), spec
             )

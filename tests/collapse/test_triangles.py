@@ -57,11 +57,13 @@ def test_triangle_resolves_differences_far_below_the_root_of_a_rounding():
     np.testing.assert_allclose(np.linalg.svd(lower, compute_uv=False), exact, rtol=2e-3)
 
 
-@pytest.mark.parametrize("kind", ["plain", "equal", "sizes"])
+@pytest.mark.parametrize("kind", ["plain", "equal", "zero", "sizes"])
 def test_rough_triangle_moves_inner_products_by_a_shift_of_the_lengths(dtype, kind):
     a = np.random.default_rng(2).normal(size=(40, 90))
     if kind == "equal":
         a[:] = a[:1]
+    elif kind == "zero":
+        a[1] = 0
     elif kind == "sizes":
         a = a * 10.0 ** np.random.default_rng(3).uniform(-15, 15, size=(40, 1))
     a = a.astype(dtype)
@@ -70,6 +72,18 @@ def test_rough_triangle_moves_inner_products_by_a_shift_of_the_lengths(dtype, ki
     a = a.astype(float)
     gram, eps = a @ a.T, float(np.finfo(dtype).eps)
     shift = (64 + 4 * 40 + 90**0.5) * eps
-    lengths = np.sqrt(np.diag(gram))
+    lengths = np.sqrt(np.diag(gram)) + (np.diag(gram) == 0)
+    assert np.array_equal(np.diag(gram) == 0, np.all(lower == 0, axis=1))
     wanted = (gram + shift * np.diag(np.diag(gram))) / (1 + shift)
     assert (np.abs(lower @ lower.T - wanted) / lengths[:, None] / lengths).max() < 30 * eps
+
+
+def test_derivative_of_inner_products_through_either_triangle(x64):
+    """Of T Tᵀ, which does not depend on the basis, against that of A Aᵀ."""
+    rng = np.random.default_rng(4)
+    a, tangent = jnp.asarray(rng.normal(size=(2, 6, 20)))
+    a = a.at[3].set(a[2])
+    wanted = tangent @ a.T + a @ tangent.T
+    for triangle in (triangles.triangle, triangles.rough_triangle):
+        got = jax.jvp(lambda rows, triangle=triangle: triangle(rows) @ triangle(rows).T, (a,), (tangent,))[1]
+        np.testing.assert_allclose(got, wanted, atol=1e-5)
