@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from rc_jax.attention import AttentionSpec
 from rc_jax.collapse.mean_residual import MeanResidual, normalise
-from rc_jax.collapse.triangles import rough_triangle
+from rc_jax.collapse.triangles import rough_triangle, with_last
 
 
 def has_collapsed(
@@ -70,9 +70,7 @@ def layer(
     both = product("hdk,hkl->dhl", query, core).reshape(features, -1)
     rows, log_rows = normalise(product("nd,dc->nc", direction, both))
     if rows.shape[1] > n:
-        # The last row is minus the sum of the others. Factored with them it would be given a part of its own.
-        lower = jnp.pad(rough_triangle(rows[:-1]), ((0, 0), (0, 1)))
-        rows = jnp.concatenate([lower, -jnp.sum(lower, axis=0, keepdims=True)])
+        rows = with_last(jnp.pad(rough_triangle(rows[:-1]), ((0, 0), (0, 1))))
     out, log_norm = normalise(product("nr,rc->nc", rows, output))
     out = jnp.pad(out, ((0, 0), (0, features - out.shape[1])))
     return MeanResidual(jnp.zeros_like(state.mean), out, 3 * state.log_size + log_rows + log_norm)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax.collapse.mean_residual import MeanResidual
-from rc_jax.collapse.triangles import triangle
+from rc_jax.collapse.triangles import triangle, with_last
 from rc_jax.special import normals
 
 
@@ -24,8 +24,7 @@ def compress(state: MeanResidual, factor: Callable[[Array], Array] = triangle) -
     is left out, being minus the sum of the others.
     """
     lower = factor(jnp.concatenate([state.mean[None], state.direction[:-1]]))
-    direction = jnp.concatenate([lower[1:], -jnp.sum(lower[1:], axis=0, keepdims=True)])
-    direction = jnp.where(jnp.all(state.direction == 0), 0, direction)  # equal tokens stay so to the last bit
+    direction = jnp.where(jnp.all(state.direction == 0), 0, with_last(lower[1:]))  # equal tokens stay equal
     return MeanResidual(lower[0], direction, state.log_size)
 
 

@@ -60,6 +60,11 @@ def _rough_derivative(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Ar
     return size * factor / grown, _product(tangents[0], grown * _solve(factor, inverse, unit).T)
 
 
+def with_last(rows: Float[Array, "row feature"]) -> Float[Array, "all feature"]:
+    """Rows and minus their sum: differences whose last was left out of a factor, to be given no part of its own."""
+    return jnp.concatenate([rows, -jnp.sum(rows, axis=0, keepdims=True)])
+
+
 def _two_factors(rows: Array) -> tuple[Array, Array, Array, Array, Array]:
     """The rows' lengths, L, L⁻¹A, M/√(1+s) and its inverse."""
     size, unit, shift = _unit_rows(rows)

@@ -86,4 +86,4 @@ def test_derivative_of_inner_products_through_either_triangle(x64):
     wanted = tangent @ a.T + a @ tangent.T
     for triangle in (triangles.triangle, triangles.rough_triangle):
         got = jax.jvp(lambda rows, triangle=triangle: triangle(rows) @ triangle(rows).T, (a,), (tangent,))[1]
-        np.testing.assert_allclose(got, wanted, atol=1e-5)
+        np.testing.assert_allclose(got, wanted, atol=1e-12)
