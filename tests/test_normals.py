@@ -5,12 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.random import threefry_2x32
-from scipy import special as scipy_special
 from scipy import stats
 
 from rc_jax import special
-from rc_jax.special.erf_inv import erf_inv
-from rc_jax.special.normals import threefry
+from rc_jax.special.box_muller import box_muller
+from rc_jax.special.normals import in_one_loop, in_turn, threefry
 
 
 @pytest.mark.parametrize(
@@ -27,23 +26,45 @@ def test_known_answers(counter, key, words):
     assert [int(left[0]), int(right[0])] == [int(word) for word in words]
 
 
+def points(left, right):
+    """Box and Muller's formula in double precision, of u rounded as float32 has it, and the distance from the origin."""
+    left, right = (np.asarray(word).astype(np.int64) for word in (left, right))
+    u = (left // 4 + 0.5).astype(np.float32).astype(float) / 2**30
+    part = right % 2**30
+    angle = np.pi / 2 * (right // 2**30 + np.where(part < 2**29, part, part - 2**30) / 2**30)
+    distance = np.sqrt(-2 * np.log(u))
+    return np.stack([distance * np.cos(angle), distance * np.sin(angle)]), distance
+
+
 @pytest.mark.parametrize("count", [1, 2, 7, 1000])
-def test_jax_makes_the_same_numbers_of_the_same_words(count):
+def test_jax_has_the_same_words_and_they_become_these_numbers(count):
     key = jax.random.key(3)
     half = -(-count // 2)
     counters = jnp.concatenate([jnp.zeros(half, jnp.uint32), jnp.arange(half, dtype=jnp.uint32)])
-    words = np.asarray(threefry_2x32(jax.random.key_data(key), counters))[:count]
-    uniform = (words >> 9) * 2.0**-22 - 1 + 2.0**-24 * (1 - (words >> 9) * 2.0**-23)
-    got = np.asarray(special.normals(key, (count,))).astype(float)
-    np.testing.assert_allclose(stats.norm.cdf(got), (uniform + 1) / 2, atol=2e-7)
+    words = np.asarray(threefry_2x32(jax.random.key_data(key), counters))
+    wanted = points(words[:half], words[half:])[0].T.ravel()[:count]
+    np.testing.assert_allclose(special.normals(key, (count,)), wanted, atol=1.5e-6)
 
 
-def test_inverse_error_function_at_every_word():
-    """All 2²³ numbers that 23 bits can become, against SciPy in double precision."""
-    uniform = np.arange(2**23) * 2.0**-22 - 1 + 2.0**-24 * (1 - np.arange(2**23) * 2.0**-23)
-    uniform = uniform.astype(np.float32)
-    got, wanted = np.asarray(jax.jit(erf_inv)(uniform)), scipy_special.erfinv(uniform.astype(float))
-    assert np.max(np.abs(got - wanted) / np.where(wanted, np.abs(wanted), 1)) < 5 * np.finfo(np.float32).eps / 2
+EDGES = np.array([0, 1, 2, 3, 4, 2**29 - 1, 2**29, 2**30 - 1, 2**30, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1], np.uint32)
+
+
+def test_every_quadrant_edge_and_length():
+    """The two ends of the uniform numbers and all corners of the angle, among many others."""
+    random = np.random.default_rng(0).integers(2**32, size=(2, 2**20), dtype=np.uint32)
+    left, right = (np.concatenate([side.ravel(), more]) for side, more in zip(np.meshgrid(EDGES, EDGES), random))
+    got = np.stack(jax.jit(box_muller)(left, right)).astype(float)
+    wanted, distance = points(left, right)
+    assert np.all(np.abs(got - wanted) <= 5 * np.finfo(np.float32).eps / 2 * distance)
+    assert 6.55 < np.abs(got).max() < 6.56
+
+
+def test_numbers_keep_their_places_on_every_device():
+    """A CPU packs two into one result; other devices stack them."""
+    pair = jnp.asarray([[1.5, -0.0, 3e-39], [-2.5, 0.0, 7.0]], jnp.float32)
+    packed, stacked = (jax.jit(form)(*pair) for form in (in_one_loop, in_turn))
+    np.testing.assert_array_equal(packed, stacked)
+    np.testing.assert_array_equal(stacked[:4], [1.5, -2.5, 0, 0])
 
 
 def test_law_and_independence():
@@ -53,7 +74,7 @@ def test_law_and_independence():
     for power, moment, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10170)):
         z = ((drawn**power).mean() - moment) / np.sqrt(variance / drawn.size)
         assert abs(z) < 4.5, (power, z)
-    # The two words of a block, neighbours, and the same places of neighbouring keys and of keys folded in.
+    # Halves, neighbours (the two of a block among them), and the same places of keys folded in.
     other = np.asarray(special.normals(jax.random.fold_in(jax.random.key(0), 1), (count,))).astype(float)
     for a, b in ((drawn[0], drawn[1]), (drawn[0, 1:], drawn[0, :-1]), (drawn[0], other)):
         for f in (lambda x: x, np.square, np.abs):

@@ -92,7 +92,7 @@ def _of_equation(equation: Any) -> Counts:
         return max((_of_jaxpr(branch.jaxpr) for branch in equation.params["branches"]), key=lambda c: sum(astuple(c)))
     size = math.prod(shape)
     if _is_normal(equation):
-        return Counts(normals=size)
+        return Counts(normals=sum(math.prod(out.aval.shape) for out in equation.outvars))
     inner = [held for value in equation.params.values() for held in programs_in(value)]
     if inner:
         times = equation.params.get("length", 1) if name == "scan" else 1
@@ -106,8 +106,8 @@ def _of_equation(equation: Any) -> Counts:
 
 
 def _is_normal(equation: Any) -> bool:
-    """Whether it is the last step of every normal number: XLA's inverse error function, or the package's own."""
-    return "erf_inv" in (equation.primitive.name, equation.params.get("name"))
+    """Whether it is what makes normal numbers of uniform ones: XLA's inverse error function, or the package's program."""
+    return equation.primitive.name == "erf_inv" or equation.params.get("name") == "box_muller"
 
 
 def _factorising(name: str, equation: Any) -> float:

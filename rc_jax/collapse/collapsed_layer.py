@@ -50,7 +50,7 @@ def _log_logits(
 
 def layer(
     state: MeanResidual,
-    inner: Float[Array, "3 head feature width"],
+    inner: Float[Array, "3 head width feature"],
     output: Float[Array, "row column"],
     alpha: Float[Array, " head"],
     spec: AttentionSpec,
@@ -65,10 +65,11 @@ def layer(
     def product(which: str, *factors: Array) -> Array:
         return jnp.einsum(which, *factors, precision=spec.precision)
 
-    keys, values = (product("nd,hdk->hnk", direction, each) for each in (key, value))
-    core = product("hnk,hnl->hkl", keys, values) * (alpha / n)[:, None, None]
-    both = product("hdk,hkl->dhl", query, core).reshape(features, -1)
-    rows, log_rows = normalise(product("nd,dc->nc", direction, both))
+    # Every head's rows and columns turned round: a head's own products are then of long rows, which is faster.
+    keys, values = (product("hkd,nd->hkn", each, direction) for each in (key, value))
+    core = product("hln,hkn->hlk", values, keys) * (alpha / n)[:, None, None]
+    both = product("hlk,hkd->hld", core, query).reshape(-1, features)
+    rows, log_rows = normalise(product("cd,nd->nc", both, direction))
     if rows.shape[1] > n:
         rows = with_last(jnp.pad(rough_triangle(rows[:-1]), ((0, 0), (0, 1))))
     out, log_norm = normalise(product("nr,rc->nc", rows, output))

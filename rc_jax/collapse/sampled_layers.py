@@ -61,7 +61,7 @@ class Drawn(NamedTuple):
         rows = min(n, columns)  # of the heads' outputs, by their own coordinates
         plain = coordinates if narrow or spec.skip else 0  # coordinates of the layer's output that exist before it
         of_normals, of_diagonal = (jax.random.fold_in(jax.random.fold_in(self.key, number), role) for role in range(2))
-        shapes = {"inner": (3, layer.heads, coordinates, layer.head_width), "fixed": (rows, plain)}
+        shapes = {"inner": (3, layer.heads, layer.head_width, coordinates), "fixed": (rows, plain)}
         if not narrow:
             shapes["folded"] = folded_shape(rows)
         normals = split_normals(of_normals, shapes, self.size.dtype)
@@ -95,7 +95,8 @@ def _layer(
 ) -> MeanResidual:
     """One layer by the general form, from coordinates to coordinates."""
     n, coordinates = state.direction.shape
-    (query, keys, value), output = drawn.weights(number, state, spec, narrow)
+    inner, output = drawn.weights(number, state, spec, narrow)
+    query, keys, value = jnp.swapaxes(inner, -1, -2)
     heads = split_attention.side_by_side(
         split_attention.heads(AttentionParams(query, keys, value, output), state, spec.attention, drawn.alpha, seen)
     )

@@ -2,9 +2,9 @@
 
 Most of the time of a random initialisation goes into its random numbers. `jax.random.normal` draws one number from each
 block of Threefry-2x32 and keeps the exclusive or of its two words; on a CPU it runs the twenty rounds as a loop through
-memory. Here both words become numbers and the rounds are plain operations, which a compiler turns into one pass without
-memory. The generator is the same (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", twenty rounds) and
-so is the way from a word to a normal number, by the inverse of its distribution, which is `rc_jax.special.erf_inv`.
+memory. Here the two words become two normal numbers (`rc_jax.special.box_muller`) and everything is plain operations,
+which a compiler turns into one pass without memory. The generator is the same (Salmon et al. 2011, "Parallel random
+numbers: as easy as 1, 2, 3", twenty rounds).
 """
 
 import functools
@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, UInt32
 
 from rc_jax import _checks
-from rc_jax.special.erf_inv import erf_inv
+from rc_jax.special.box_muller import box_muller
 
 # Left rotations of four rounds and of the next four, and the constant that makes the third word of the key (Threefish).
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -37,9 +37,9 @@ def _shape(name: str, value: Any) -> None:
 def normals(key: Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> Float[Array, "..."]:
     """Independent standard normal numbers, as `jax.random.normal` but other ones of the same key, and in less time.
 
-    In float32 number i of m is √2 erf⁻¹(u), u in (−1, 1) from the upper 23 bits of word ⌊2i/m⌋ of the block of counter
-    i mod ⌈m/2⌉: no number is beyond ±5.42, as with `jax.random.normal`. In other types, for other keys than
-    Threefry's and for more than 2³³ numbers, whose counters need a second word, it is `jax.random.normal` itself.
+    In float32 numbers 2i and 2i + 1 are the two that `rc_jax.special.box_muller` makes of the words of the block with
+    counter i. In other types, for other keys than Threefry's and for more than 2³³ numbers, whose counters need a
+    second word, it is `jax.random.normal` itself.
 
     Args:
         key: a typed key. The same key gives the same numbers on every device.
@@ -66,19 +66,24 @@ def _normals(key: Array, shape: tuple[int, ...]) -> Array:
     count = math.prod(shape)
     counters = jax.lax.iota(jnp.uint32, -(-count // 2))
     words = jax.random.key_data(key)
-    pair = threefry((words[0], words[1]), (jnp.zeros_like(counters), counters))
-    # Between 1 and 2 all numbers of 23 bits are equally far apart; the lower end becomes the first number above −1.
-    lowest = np.nextafter(np.float32(-1), np.float32(0))
+    pair = box_muller(*threefry((words[0], words[1]), (jnp.zeros_like(counters), counters)))
+    return jax.lax.platform_dependent(*pair, cpu=in_one_loop, default=in_turn)[:count].reshape(shape)
 
-    def normal(word: Array) -> Array:
-        unit = jax.lax.bitcast_convert_type(word >> jnp.uint32(9) | jnp.uint32(0x3F800000), jnp.float32) - 1
-        number = np.float32(math.sqrt(2)) * erf_inv(jnp.maximum(unit * (1 - lowest) + lowest, lowest))
-        # XLA repeats cheap operations, all of Threefry's among them, in every loop that reads the result: three times
-        # in a layer. A division it never repeats; that this one is by 1 the code generator sees, and leaves it out.
-        return number / jnp.where(word | jnp.uint32(1) != 0, np.float32(1), np.float32(2))
 
-    # Word by word and joined afterwards: a loop over what is joined would ask of every number which word it is.
-    return jnp.concatenate([normal(word) for word in pair])[:count].reshape(shape)
+def in_turn(even: Float[Array, " pair"], odd: Float[Array, " pair"]) -> Float[Array, " number"]:
+    """Numbers of the two by turns."""
+    return jnp.stack([even, odd], axis=1).reshape(-1)
+
+
+def in_one_loop(even: Float[Array, " pair"], odd: Float[Array, " pair"]) -> Float[Array, " number"]:
+    """The same by one result of twice the width: XLA's CPU loops have no two, and would run Threefry for each."""
+    with jax.enable_x64(True):
+        low, high = (jax.lax.bitcast_convert_type(each, jnp.uint32).astype(jnp.uint64) for each in (even, odd))
+        words = jax.lax.bitcast_convert_type(high << np.uint64(32) | low, jnp.uint32)
+    # XLA repeats cheap operations, all of the above among them, in every loop that reads the result: three times in a
+    # layer. A division it never repeats; that this one is by 1 the code generator sees, and leaves it out.
+    one = jnp.where(words | np.uint32(1) != 0, np.float32(1), np.float32(2))
+    return (jax.lax.bitcast_convert_type(words, jnp.float32) / one).reshape(-1)
 
 
 def threefry(

@@ -68,7 +68,7 @@ def explicit_layers(key, spec, gain, dtype):
         layer_key = jax.random.fold_in(key, index)
         normals = special.normals(jax.random.fold_in(layer_key, 0), (4 * heads * d * k,), dtype)
         *inner, out = (
-            gain * d**-0.5 * normals[: 3 * heads * d * k].reshape(3, heads, d, k),
+            gain * d**-0.5 * normals[: 3 * heads * d * k].reshape(3, heads, k, d).swapaxes(2, 3),
             normals[3 * heads * d * k :],
         )
         return AttentionParams(*inner[0], gain * (heads * k) ** -0.5 * out.reshape(heads, k, d))
