@@ -87,7 +87,7 @@ def test_compiled_layers_touch_their_weights_a_few_times_and_keep_nothing():
 
 @pytest.mark.parametrize("name", ["apply, drawn", "sample_log_residuals"])
 def test_a_normal_is_drawn_once_however_many_products_read_it(name):
-    """Twenty rounds for each block: loops that would draw their numbers again have their own, and so would its words."""
+    """Twenty rounds for a block of two numbers: a loop that drew them again, or one of them, would have its own."""
     program = lowered(name, d_model=64, coordinates=64).compile().as_text()
     loops = [loop for loop in program.split("\n\n") if loop.count(" shift-right-logical(") >= 20]
     # Width-free: one before the collapse and one after it, and as many for the proposals of their chi-squares.

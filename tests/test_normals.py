@@ -27,7 +27,7 @@ def test_known_answers(counter, key, words):
 
 
 def points(left, right):
-    """Box and Muller's formula in double precision, of u rounded as float32 has it, and the distance from the origin."""
+    """Box and Muller's formula in double precision, of u as float32 rounds it, and the distance from the origin."""
     left, right = (np.asarray(word).astype(np.int64) for word in (left, right))
     u = (left // 4 + 0.5).astype(np.float32).astype(float) / 2**30
     part = right % 2**30
@@ -52,7 +52,8 @@ EDGES = np.array([0, 1, 2, 3, 4, 2**29 - 1, 2**29, 2**30 - 1, 2**30, 2**31 - 1, 
 def test_every_quadrant_edge_and_length():
     """The two ends of the uniform numbers and all corners of the angle, among many others."""
     random = np.random.default_rng(0).integers(2**32, size=(2, 2**20), dtype=np.uint32)
-    left, right = (np.concatenate([side.ravel(), more]) for side, more in zip(np.meshgrid(EDGES, EDGES), random))
+    corners = np.stack(np.meshgrid(EDGES, EDGES)).reshape(2, -1)
+    left, right = np.concatenate([corners, random], axis=1)
     got = np.stack(jax.jit(box_muller)(left, right)).astype(float)
     wanted, distance = points(left, right)
     assert np.all(np.abs(got - wanted) <= 5 * np.finfo(np.float32).eps / 2 * distance)

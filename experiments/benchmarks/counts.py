@@ -106,7 +106,7 @@ def _of_equation(equation: Any) -> Counts:
 
 
 def _is_normal(equation: Any) -> bool:
-    """Whether it is what makes normal numbers of uniform ones: XLA's inverse error function, or the package's program."""
+    """Whether it makes normal numbers of uniform ones: XLA's inverse error function, or the package's program."""
     return equation.primitive.name == "erf_inv" or equation.params.get("name") == "box_muller"
 
 

@@ -37,12 +37,13 @@ def _shape(name: str, value: Any) -> None:
 def normals(key: Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> Float[Array, "..."]:
     """Independent standard normal numbers, as `jax.random.normal` but other ones of the same key, and in less time.
 
-    In float32 numbers 2i and 2i + 1 are the two that `rc_jax.special.box_muller` makes of the words of the block with
-    counter i. In other types, for other keys than Threefry's and for more than 2³³ numbers, whose counters need a
-    second word, it is `jax.random.normal` itself.
+    In float32 numbers 2i and 2i + 1 are √(−2 log u)·(cos θ, sin θ), u and θ from the words of the block with counter i
+    (Box & Muller 1958; which bits, says `rc_jax.special.box_muller`): no number is beyond ±6.56. In other types, for
+    other keys than Threefry's and for more than 2³³ numbers, whose counters need a second word, it is
+    `jax.random.normal` itself.
 
     Args:
-        key: a typed key. The same key gives the same numbers on every device.
+        key: a typed key. The same key gives the same numbers, to rounding, on every device.
         shape: of the result.
         dtype: of the result; JAX's default floating type where it is not given.
 
