@@ -86,7 +86,7 @@ def test_a_layer_of_collapsed_tokens_is_the_general_layer(x64, key):
     heads = split_attention.side_by_side(
         split_attention.heads(AttentionParams(*inner, inner[0]), state, spec, alpha, None)
     )
-    got = collapsed_layer.layer(state, inner, jnp.eye(4), alpha, spec)
+    got = collapsed_layer.layer(state, jnp.swapaxes(inner, -1, -2), jnp.eye(4), alpha, spec)
     np.testing.assert_allclose(got.log_size, heads.log_size, rtol=1e-13)
     wanted = heads.direction @ heads.direction.T
     np.testing.assert_allclose(got.direction @ got.direction.T, wanted, atol=1e-12)
@@ -102,7 +102,7 @@ def test_rough_factors_of_collapsed_layers_leave_the_law_alone(x64):
         state, found = start._replace(log_size=start.log_size - 20), []
         for number in range(depth):
             of_inner, of_rows, of_diagonal = jax.random.split(jax.random.fold_in(key, number), 3)
-            inner = jax.random.normal(of_inner, (3, heads, n, width))
+            inner = jax.random.normal(of_inner, (3, heads, width, n))
             size = jnp.asarray(float(d))
             diagonal = coordinates.gaussian_diagonal(of_diagonal, n, size, size)
             folded = jax.random.normal(of_rows, coordinates.folded_shape(n))

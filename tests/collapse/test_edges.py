@@ -30,8 +30,8 @@ def averaging(params, head=0, tokens=4):
 def test_heads_of_very_different_sizes_are_carried_apart():
     """e^-130 of one head is below float32's smallest number; the other gives less, for its softmax is saturated."""
     spec = stack(depth=4, rank=2, tokens=4, bias=False)
-    params, x = draw(14, spec, "float32", tokens=4)
-    params, x = averaging(params), jax.random.normal(jax.random.key(114), (4, 4))
+    params, x = draw(7, spec, "float32", tokens=4)
+    params, x = averaging(params), jax.random.normal(jax.random.key(107), (4, 4))
     scale = jnp.array([0.5, 300.0])
     with mp.workdps(400):  # a scale per head, by queries
         factor = np.asarray(scale)[None, :, None, None]

@@ -180,7 +180,7 @@ def test_random_columns_fall_by_a_constant(dtype):
 def test_saturated_softmax_is_right_or_not_a_number(dtype, masking):
     """Weights below the smallest number, and tokens in clusters whose insides later layers look at."""
     unknown = right = 0
-    for seed in range(6):
+    for seed in range(9):
         spec = stack(depth=5, causal=masking == "causal")
         params, x = draw(seed, spec, dtype, size=3.0, gain=2.0)
         mask = np.tri(5, dtype=bool) if masking else None
