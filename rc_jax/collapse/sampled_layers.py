@@ -54,8 +54,11 @@ class Drawn(NamedTuple):
 
     def weights(
         self, number: ArrayLike, state: MeanResidual, spec: StackSpec, narrow: bool
-    ) -> tuple[Float[Array, "3 head coordinate width"], Float[Array, "row column"]]:
-        """Queries, keys and values of a layer, and its output matrix by its coordinates in the heads' outputs' own."""
+    ) -> tuple[Float[Array, "3 head width coordinate"], Float[Array, "row column"]]:
+        """Queries, keys and values of a layer, and its output matrix by its coordinates in the heads' outputs' own.
+
+        The first three are turned round, which is faster to multiply (`collapsed_layer.layer`).
+        """
         layer, (n, coordinates) = spec.attention, state.direction.shape
         columns = layer.heads * layer.head_width
         rows = min(n, columns)  # of the heads' outputs, by their own coordinates
