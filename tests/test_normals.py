@@ -7,6 +7,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
+from experiments.benchmarks.precision import box_muller_exactly
 from rc_jax import special
 from rc_jax.special.box_muller import box_muller
 from rc_jax.special.normals import in_one_loop, in_turn, threefry
@@ -26,14 +27,10 @@ def test_known_answers(counter, key, words):
     assert [int(left[0]), int(right[0])] == [int(word) for word in words]
 
 
-def points(left, right):
-    """Box and Muller's formula in double precision, of u as float32 rounds it, and the distance from the origin."""
-    left, right = (np.asarray(word).astype(np.int64) for word in (left, right))
-    u = (left // 4 + 0.5).astype(np.float32).astype(float) / 2**30
-    part = right % 2**30
-    angle = np.pi / 2 * (right // 2**30 + np.where(part < 2**29, part, part - 2**30) / 2**30)
-    distance = np.sqrt(-2 * np.log(u))
-    return np.stack([distance * np.cos(angle), distance * np.sin(angle)]), distance
+def assert_points(got, left, right):
+    """Numbers, a pair to a column, are those of these words to five roundings of a pair's distance from the origin."""
+    wanted, distance = box_muller_exactly(left, right)
+    assert np.all(np.abs(got - wanted) <= 5 * np.finfo(np.float32).eps / 2 * distance)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 1000])
@@ -42,8 +39,9 @@ def test_jax_has_the_same_words_and_they_become_these_numbers(count):
     half = -(-count // 2)
     counters = jnp.concatenate([jnp.zeros(half, jnp.uint32), jnp.arange(half, dtype=jnp.uint32)])
     words = np.asarray(threefry_2x32(jax.random.key_data(key), counters))
-    wanted = points(words[:half], words[half:])[0].T.ravel()[:count]
-    np.testing.assert_allclose(special.normals(key, (count,)), wanted, atol=1.5e-6)
+    drawn = np.asarray(special.normals(key, (2 * half,))).astype(float)
+    assert_points(drawn.reshape(half, 2).T, words[:half], words[half:])
+    np.testing.assert_array_equal(special.normals(key, (count,)), drawn[:count])
 
 
 EDGES = np.array([0, 1, 2, 3, 4, 2**29 - 1, 2**29, 2**30 - 1, 2**30, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1], np.uint32)
@@ -55,8 +53,7 @@ def test_every_quadrant_edge_and_length():
     corners = np.stack(np.meshgrid(EDGES, EDGES)).reshape(2, -1)
     left, right = np.concatenate([corners, random], axis=1)
     got = np.stack(jax.jit(box_muller)(left, right)).astype(float)
-    wanted, distance = points(left, right)
-    assert np.all(np.abs(got - wanted) <= 5 * np.finfo(np.float32).eps / 2 * distance)
+    assert_points(got, left, right)
     assert 6.55 < np.abs(got).max() < 6.56
 
 

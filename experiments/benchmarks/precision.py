@@ -87,22 +87,26 @@ def _of_kinds(found: Callable[[Any], float]) -> list[float]:
     return [found(jnp.float32)] * 3 + [found(jnp.bfloat16)]
 
 
+def box_muller_exactly(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The two numbers of words in double precision, of u as float32 rounds it, and their distance from the origin."""
+    left, right = (np.asarray(word).astype(np.int64) for word in (left, right))
+    uniform = (left // 4 + 0.5).astype(np.float32).astype(float) / 2**30
+    part = right % 2**30
+    angle = np.pi / 2 * (right // 2**30 + np.where(part < 2**29, part, part - 2**30) / 2**30)
+    distance = np.sqrt(-2 * np.log(uniform))
+    return distance * np.stack([np.cos(angle), np.sin(angle)]), distance
+
+
 def normals_distance(dtype: Any, count: int = 2**16) -> float:
-    """The same words by Box and Muller's formula in double precision; other types than float32 draw other numbers."""
+    """From the numbers of the same words in double precision; other types than float32 draw other numbers."""
     if dtype != jnp.float32:
         return float("nan")
     key = jax.random.key(0)
     here = np.asarray(normals(key, (count,), dtype), float)
     words = jax.random.key_data(key)
     counters = jnp.arange(count // 2, dtype=jnp.uint32)
-    left, right = (
-        np.asarray(word).astype(np.int64)
-        for word in threefry((words[0], words[1]), (jnp.zeros_like(counters), counters))
-    )
-    uniform = (left // 4 + 0.5).astype(np.float32).astype(float) / 2**30
-    part = right % 2**30
-    angle = np.pi / 2 * (right // 2**30 + np.where(part < 2**29, part, part - 2**30) / 2**30)
-    exact = np.sqrt(-2 * np.log(uniform)) * np.stack([np.cos(angle), np.sin(angle)])
+    left, right = threefry((words[0], words[1]), (jnp.zeros_like(counters), counters))
+    exact, _ = box_muller_exactly(np.asarray(left), np.asarray(right))
     return float(np.abs(here - exact.T.ravel()).max())
 
 
