@@ -48,14 +48,14 @@ def markdown(results: Mapping[str, Any]) -> str:
     """The tables that docs/benchmarks.md shows: medians, quartiles in brackets, one section for each benchmark."""
     lines: list[str] = []
     heading = None
-    asked = [(words, bound, value, "yes" if met else "no") for words, bound, value, met in rows(results)]
+    targets = [(words, bound, value, "yes" if met else "no") for words, bound, value, met in rows(results)]
     for name, section in results.items():
-        # Results of one run share a heading; what was asked stands under the first.
+        # Results of one run share a heading; the targets stand under the first.
         if section["heading"] != heading:
             lines += [*_heading(section["heading"]), ""]
-            if asked and heading is None:
-                lines += ["### What was asked", "", "| what | asked | measured | met |", "|---|---:|---:|---|"]
-                lines += [*map(_line, asked), ""]
+            if targets and heading is None:
+                lines += ["### Targets", "", "| what | target | measured | met |", "|---|---:|---:|---|"]
+                lines += [*map(_line, targets), ""]
             heading = section["heading"]
         lines += [f"### {name}", ""]
         if section["contests"]:

@@ -106,7 +106,7 @@ def test_ratios_are_taken_round_by_round_and_shares_of_the_best():
     assert "| made up: b | 100 | 1,000 | 0 | 0 | 1,100 | 10,000 |" in text
 
 
-def test_what_was_asked_is_judged_from_medians():
+def test_targets_are_judged_from_medians():
     """α*: met, in the other contest not; the exact arithmetic's sides did not both run, so nothing is said of it."""
 
     def measured(title, **seconds):
