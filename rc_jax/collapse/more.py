@@ -11,6 +11,7 @@ from rc_jax.collapse.closed_forms.clustering import (
     expected_circle_clusters,
     fastest_circle_mode,
 )
+from rc_jax.collapse.closed_forms.mask_rates import critical_sink_value, log_sink_rate, log_sink_sensitivity
 from rc_jax.collapse.closed_forms.random_energy_model import (
     random_energy_correlation,
     random_energy_entropy,
@@ -38,6 +39,7 @@ __all__ = [
     "PathSizes",
     "WeightGradients",
     "circle_mode_growth",
+    "critical_sink_value",
     "equiangular_flow",
     "equiangular_layers",
     "equiangular_time",
@@ -50,6 +52,8 @@ __all__ = [
     "gaussian_squared_norm",
     "gaussian_stable_rank",
     "layer_second_singular_value",
+    "log_sink_rate",
+    "log_sink_sensitivity",
     "measured_gamma",
     "path_counts",
     "path_log_sizes",
