@@ -284,8 +284,12 @@ def test_the_ordinary_scale_comes_first():
     assert EXAMPLES["scale"][0] == "scale 8192 --head-dim 128"
 
 
-GENERATED = re.compile(r"<!-- (?:measured|headline|works).*?<!-- (?:end of|/).*?-->", re.DOTALL)
-WRITTEN = [page for page in PAGES if page.stem not in ("ledger", "gallery", "CHANGELOG") and page.parent.name != "dev"]
+GENERATED = re.compile(r"<!-- (?:measured|headline|works|parity|rows|figures).*?<!-- (?:end of|/).*?-->", re.DOTALL)
+WRITTEN = [
+    page
+    for page in PAGES
+    if page.stem not in ("ledger", "gallery", "CHANGELOG") and page.parent.name not in ("dev", "ledger")
+]
 BANNED = re.compile(
     r"\b(rooms?|doors?|lanes?|twins?|dear(?:er|est)?|portions?|shelf|recipes?|refuted|for ever|today's keys)\b", re.I
 )
@@ -321,13 +325,123 @@ def test_prose_that_is_not_plain_is_seen():
     assert max(len(each.split()) for each in sentences("a " * 50 + "end. Short. | not | this |")) == 51
 
 
+# The most words of a page: proofs need more, recipes and studies fewer.
+STUDIES = (
+    "path_effectiveness",
+    "circle",
+    "collapse_in_training",
+    "scale_in_training",
+    "focus_in_training",
+    "real_models",
+)
+MOST_WORDS = {"proof": 1200} | dict.fromkeys((*STUDIES, "scales_in_use", "scale_forms"), 500)
+
+
+def words(page):
+    """What a person wrote, in words; tables, code and generated blocks not counted."""
+    return len(re.findall(r"\w+", prose(page.read_text("utf-8"))))
+
+
 def test_pages_are_few_words():
-    """What a person wrote, in words; tables, code and generated pages not counted."""
     assert len((ROOT / "README.md").read_text("utf-8").split()) <= 500
-    assert sum(len(re.findall(r"\w+", prose(page.read_text("utf-8")))) for page in WRITTEN) <= 28_000
+    assert sum(map(words, WRITTEN)) <= 28_000
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.stem)
+def test_a_page_keeps_to_its_words(page):
+    assert words(page) <= MOST_WORDS.get(page.stem, 450 if page.parent.name == "how-to" else 1000)
+
+
+def test_a_page_is_linked_by_another():
+    """From a sentence or a table, not from a list of contents alone."""
+    linked = {
+        (page.parent / target).resolve()
+        for page in PAGES
+        for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text("utf-8"))
+        if (page.parent / target).resolve() != page
+    }
+    notebooks = [page.with_suffix(".ipynb") for page in PAGES if page.parent.name == "notebooks"]
+    pages = [page for page in PAGES if page.parent.name != "notebooks" and page != ROOT / "README.md"]
+    assert {page.resolve() for page in pages + notebooks} - linked == set()
+
+
+# Numbers that change by themselves: uncertainties, times, memory, counts. They belong into generated blocks.
+FEW = r"(?:\d[\d.,]*|(?i:two|three|four|five|six|seven|eight|nine|ten|fifteen|twenty|thirty))"
+MANY = r"(?:\d{2,}|(?i:eleven|twelve|thirteen|fourteen|fifteen|sixteen|twenty|thirty|forty|fifty))"
+CHANGING = re.compile(
+    r"±\s?\d*\.\d|\b\d[\d.,]*\s?(?:min|ms|µs|s|h|[kMGT]i?B|[GT]FLOP/s)\b|\b(?:a|half a|an|half an) (?:minute|hour)\b"
+    rf"|\b{FEW} (?:minutes?|seconds|hours?|days)\b"
+    rf"|\b{MANY} (?:tests|rows|statements|sources|families|figures|pages|models|seeds)\b"
+)
+# What may stand on a page: the README's two commands, and settings of the code.
+ALLOWED = {
+    "README.md": r"in about \w+ minutes on two cores",
+    "distributed.md": r"within 30 seconds|before 30 minutes",
+}
+
+
+def changing_numbers(text):
+    """Such numbers outside of code, formulas and generated blocks, each with what stands around it."""
+    plain = without_mathematics(CODE.sub(" X ", GENERATED.sub("", text)))
+    return [plain[max(0, found.start() - 20) : found.end() + 20] for found in CHANGING.finditer(plain)]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.stem)
+def test_numbers_that_change_are_generated(page):
+    """Times, memory, errors of measurement and counts: only between marks, with date and machine."""
+    allowed = ALLOWED.get(page.name, "(?!)")
+    text = page.read_text("utf-8")
+    assert (page.name in ALLOWED) == bool(re.search(allowed, text))
+    assert changing_numbers(re.sub(allowed, "", text)) == []
+
+
+def test_numbers_that_change_are_seen():
+    for text in (
+        "by 0.11 ± 0.18 nats",
+        "in 2 s",
+        "90 MB",
+        "6 to 25 minutes",
+        "two hours",
+        "about a minute",
+        "15 families",
+    ):
+        assert changing_numbers(text), text
+    for text in ("`about 2 s`", "$2$ s", "<!-- rows: a -->\n0.1 ± 0.2\n<!-- end of rows -->", "a second theorem", "±1"):
+        assert not changing_numbers(text), text
+
+
+# A formula in Unicode, outside of code; two pages have the printed names of columns.
+UNTYPESET = re.compile(r"[‖√∑∫½¼¾²³⁴⁰-₉ᵀℓ]")
+COLUMNS = ("trace", "diagnose-my-model")
+
+
+@pytest.mark.parametrize("page", [page for page in WRITTEN if page.stem not in COLUMNS], ids=lambda page: page.stem)
+def test_formulas_are_typeset(page):
+    text = without_mathematics(CODE.sub("", GENERATED.sub("", page.read_text("utf-8"))))
+    assert UNTYPESET.findall(text) == []
+
+
+MENTION = re.compile(r"([A-Z][\w’-]+)(?:'s)?(?: et al\.)?,?\s\(?⟦?((?:19|20)\d\d)")
+LISTS = ("citation", "equations", "notation", "released_code", "paper")  # pages whose tables or keys lead to the works
+
+
+@pytest.mark.parametrize("page", [page for page in WRITTEN if page.stem not in LISTS], ids=lambda page: page.stem)
+def test_the_first_mention_of_a_work_is_a_link(page):
+    """Author and year, with the link around the year or around both."""
+    text = re.sub(r"^#.*$", "", CODE.sub("", GENERATED.sub("", page.read_text("utf-8"))), flags=re.MULTILINE)
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"⟦\1⟧", text)
+    seen = set()
+    for found in MENTION.finditer(plain):
+        before = plain[: found.end()]
+        work = found[1].replace("Jianlin", "Su"), found[2]
+        assert work in seen or before.count("⟦") > before.count("⟧"), work
+        seen.add(work)
 
 
 def test_every_figure_has_a_small_picture():
     for name in figure.names():
         picture = DOCS / "pictures" / f"{name}.webp"
         assert picture.stat().st_size <= 50_000, name
+        if hasattr(figure.load(name), "animate"):
+            assert (DOCS / "pictures" / "moving" / f"{name}.webp").stat().st_size <= 200_000, name
+            assert f"](pictures/moving/{name}.webp)" in (DOCS / "gallery.md").read_text("utf-8")

@@ -16,23 +16,25 @@ from sphinx.util.docutils import SphinxDirective
 
 from experiments import figure, ledger
 from experiments.figure import PRESET_NAMES
-from experiments.ledger import record
+from experiments.ledger import pages, record
+from experiments.ledger.included import circumstances
 from experiments.running import runner
 
 
 class Reproduce(SphinxDirective):
-    """`{reproduce}`: a table of all figures, then each with its command and its numbers."""
+    """`{reproduce}`: which run, a table of all figures, then each with its command and its numbers."""
 
     def run(self) -> list[nodes.Node]:
-        """The table, then one section for every figure."""
+        """The run, the table, then one section for every figure."""
         folder = snapshot(pathlib.Path(self.env.srcdir), pathlib.Path(self.config.figures_results))
         try:
-            entries = record.read(folder)
-        except record.Damaged as error:
+            about, made = pages.read(folder / record.FILE)
+        except ValueError as error:
             raise self.error(str(error)) from None
         self.env.note_dependency(str(folder / record.FILE))
-        names = list(figure.discover())
-        return [overview(names, entries), *(section(name, entries.get(name)) for name in names)]
+        names, entries = list(figure.discover()), {entry.name: entry for entry in made}
+        run = nodes.paragraph("", f"Numbers are those of one run: {circumstances(about, made).replace('`', '')}")
+        return [run, overview(names, entries), *(section(name, entries.get(name)) for name in names)]
 
 
 def snapshot(docs: pathlib.Path, results: pathlib.Path) -> pathlib.Path:

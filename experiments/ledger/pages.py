@@ -1,33 +1,42 @@
 """The ledger in the docs: `docs/claims.json`, one run's ledger, and the pages made of it.
 
-`python -m experiments.ledger results/quick/claims.json` writes the snapshot, `ledger.md`, the headline of the first
-pages and the table of works on `citation.md`; without a file it writes the pages of the snapshot again. Pages are
-Markdown that GitHub and Sphinx read alike.
+`python -m experiments.ledger results/quick/claims.json` writes the snapshot, `ledger.md` with a page for each kind of
+row, the headline of the first pages, the table of works on `citation.md`, and on all pages the blocks of
+`experiments.ledger.included`. Without a file it writes the pages of the snapshot again. Pages are Markdown that GitHub
+and Sphinx read alike.
 """
 
 import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from experiments.ledger import record
+from experiments.ledger import included, record
 from experiments.ledger.claims import NAMES, Claim, Kind, interval_text, measured_text, neighbours_text
 from experiments.ledger.decision import SYMBOL, Verdict
+from experiments.ledger.included import cell, circumstances, table, when_and_where
 from experiments.ledger.literature import WORKS
 from experiments.ledger.record import DONE, Entry
-from experiments.ledger.sections import SECTIONS, by_topic, headline, sections
+from experiments.ledger.sections import by_topic, headline, sections
 from experiments.running import store
 from experiments.running.run import Run
 from rc_jax.cli import shell
 from rc_jax.cli.arguments import Usage
 
 PAGE = "ledger.md"
+# The page of each kind of row.
+PARTS = {
+    Kind.PUBLISHED: "ledger/published.md",
+    Kind.LAW: "ledger/laws.md",
+    Kind.PREDICTION: "ledger/predictions.md",
+    Kind.QUESTION: "ledger/questions.md",
+}
 DOCS = Path(__file__).parents[2] / "docs"
 KEPT = ("date", "device", "version", "jax")  # of a result's provenance
 HEADS = ("statement", "interval", "measured ± s.e.", "verdict", "figure")
@@ -40,18 +49,22 @@ TOP = """<!-- Made by `{command}`; edits are lost. -->
 A row is a statement, an interval, and what is measured. The verdict is computed from the interval and the standard
 error ([how](experiments.md#verdicts)). The interval stands in the code before the run. Where a source prints no number,
 the tolerance is our choice, made in some rows with earlier results known. Only published statements are said to agree
-or to differ. The package's own laws, predictions and questions stand in sections of their own. Who finds a row about
-their work unfair can [dispute it](citation.md#if-you-disagree-with-a-row-about-your-work) by its key.
+or to differ. The package's own laws, predictions and questions have pages of their own. If you find a row about your
+work unfair, [dispute it](citation.md#if-you-disagree-with-a-row-about-your-work) by its key.
 
-Preset `{preset}`, seed {seed}, rc_jax {where}.
-`{command}` makes this page of that run's ledger; [claims.json](claims.json) holds
-the same for programs. `python -m experiments FIGURE` makes the figure of a row again; its file is
-`experiments/figures/FIGURE.py`.
+The rows are those of one run: {circumstances}
+`{command}` makes these pages of its ledger; [claims.json](claims.json) holds the same for programs.
+`python -m experiments FIGURE` makes the figure of a row again.
 
+"""
+PART = """<!-- Made by `{command}`; edits are lost. -->
+
+# Ledger: {title}
+
+How to read a row, and rows of the other kinds: [ledger](../ledger.md). The rows are those of one run: {circumstances}
 """
 HEADLINE = re.compile(r"(<!-- headline -->)\n.*?(<!-- /headline -->)", re.DOTALL)
 TABLE_OF_WORKS = re.compile(r"(<!-- works: made by [^>]* -->)\n.*?(<!-- end of works -->)", re.DOTALL)
-SPECIAL = re.compile(r"([\\`*_{}\[\]<|~$&])")
 
 
 @dataclass(frozen=True)
@@ -97,11 +110,14 @@ def _write(argv: Sequence[str]) -> int:
     made = [entry for entry in entries if entry.status == DONE]
     if asked.file:
         record.write(asked.docs, [_kept(entry, about) for entry in made], **about)
-    store.write(asked.docs / PAGE, markdown(about, entries))
+    for page, text in markdown(about, entries).items():
+        store.write(asked.docs / page, text)
     for page, filled in (("index.md", headed), ("../README.md", headed), ("citation.md", with_works)):
         path = asked.docs / page
         if path.exists():
             store.write(path, filled(path.read_text(encoding="utf-8"), made))
+    for path, text in with_rows(asked.docs, about, made):
+        store.write(path, text)
     for entry in entries:
         if entry not in made:
             print(f"left out: {entry.name}, which was not made", file=sys.stderr)
@@ -140,37 +156,40 @@ def made_by(about: Mapping[str, str | int]) -> str:
     return f"python -m experiments.ledger {(folder / record.FILE).as_posix()}"
 
 
-def markdown(about: Mapping[str, str | int], entries: Sequence[Entry]) -> str:
-    """The page: counts by kind and verdict, then a table of rows for each source or topic."""
-    # Above the tables: what made the page, and where.
+def markdown(about: Mapping[str, str | int], entries: Sequence[Entry]) -> dict[str, str]:
+    """The pages by name: one with counts by kind and verdict, and one for each kind with tables by source or topic."""
     made = [entry for entry in entries if entry.status == DONE]
-    date = max(str(entry.provenance.get("date", "")) for entry in made)[:10]
-    machines = sorted({str(entry.provenance["device"]) for entry in made if "device" in entry.provenance})
-    where = f"{about['version']}, {date}, on {', '.join(machines) or 'an unknown machine'}"
+    where = {"command": made_by(about), "circumstances": circumstances(about, made)}
     claims = [claim for entry in made for claim in entry.claims]
-    top = TOP.format(command=made_by(about), headline=headline(claims), where=where, **about)
 
-    # How many rows there are of each kind and verdict.
+    # The first page: how many rows there are of each kind and verdict, each kind with a link to its page.
     rows = []
-    for kind in Kind:
+    for kind, part in PARTS.items():
         counts = Counter(claim.verdict for claim in claims if claim.kind is kind)
-        rows.append((NAMES[kind] + "s", str(counts.total()), *(str(counts[verdict] or "") for verdict in Verdict)))
-    lines = [*top.splitlines(), *table(("rows", "number", *Verdict), rows)]
+        link = f"[{NAMES[kind]}s]({part})"
+        rows.append((link, str(counts.total()), *(str(counts[verdict] or "") for verdict in Verdict)))
+    top = TOP.format(headline=headline(claims), **where)
+    pages = {PAGE: "\n".join([*top.splitlines(), *table(("rows", "number", *Verdict), rows)]) + "\n"}
 
-    # A source names a group of published statements; a topic names one of each other kind, so the kind is said too.
-    for section in sections(made):
-        lines += ["", f"## {section.title}", "", section.about]
-        kind = "" if section.title == SECTIONS[0][0] else f": {section.title.lower()}"
-        for group in section.groups:
-            lines += ["", f"### {group.title}{kind}"]
-            lines += ["", cell(group.about)] if group.about else []
-            lines += ["", *table(HEADS, [_row(entry, claim) for entry, claim in group.rows])]
-    return "\n".join(lines) + "\n"
+    # A page for each kind. A source names a group of published statements, a topic one of any other kind.
+    every = sections(made)
+    for kind, part in PARTS.items():
+        lines = PART.format(title=f"{NAMES[kind]}s", **where).splitlines()
+        for section in (each for each in every if each.rows[0][1].kind is kind):
+            lines += ["", f"## {section.title}", "", section.about]
+            suffix = "" if kind is Kind.PUBLISHED else f": {section.title.lower()}"
+            for group in section.groups:
+                lines += ["", f"### {group.title}{suffix}"]
+                lines += ["", cell(group.about)] if group.about else []
+                lines += ["", *table(HEADS, [_row(entry, claim) for entry, claim in group.rows])]
+        pages[part] = "\n".join(lines) + "\n"
+    return pages
 
 
 def headed(page: str, entries: Sequence[Entry]) -> str:
-    """A page with the ledger's headline between its two marks."""
+    """A page with the ledger's headline, its date and its machine between the two marks."""
     text = headline(claim for entry in entries for claim in entry.claims)
+    text += f" Run of {when_and_where(entries)}."
     return HEADLINE.sub(lambda marks: f"{marks[1]}\n{text}\n{marks[2]}", page)
 
 
@@ -182,6 +201,14 @@ def with_works(page: str, entries: Sequence[Entry] = ()) -> str:
     return TABLE_OF_WORKS.sub(lambda marks: f"{marks[1]}\n\n{text}\n\n{marks[2]}", page)
 
 
+def with_rows(docs: Path, about: Mapping[str, str | int], entries: Sequence[Entry]) -> Iterator[tuple[Path, str]]:
+    """Every page with marks for rows or figures, and its text with what belongs between them."""
+    for path in sorted(docs.rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if included.MARKS.search(text):
+            yield path, included.filled(text, about, entries, "../" * (len(path.relative_to(docs).parts) - 1))
+
+
 def _row(entry: Entry, claim: Claim) -> tuple[str, ...]:
     about = [
         claim.place,
@@ -189,23 +216,8 @@ def _row(entry: Entry, claim: Claim) -> tuple[str, ...]:
         claim.proof + (f", next to {neighbours_text(claim)}" if claim.neighbours else ""),
         claim.note,
     ]
-    details = " · ".join(cell(part) for part in about if part)
-    statement = f'<a id="{claim.key}"></a>{cell(claim.statement)}' + (f" · {details}" if details else "")
+    details = " · ".join([*(cell(part) for part in about if part), f"`{claim.key}`"])
+    statement = f'<a id="{claim.key}"></a>{cell(claim.statement)} · {details}'
     interval = cell(interval_text(claim)) + (f" ({cell(claim.interval_from)})" if claim.interval_from else "")
     verdict = f"{SYMBOL[claim.verdict]} {claim.verdict}"
     return statement, interval, cell(measured_text(claim)), verdict, f"`{entry.name}`"
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table."""
-    return [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows)]
-
-
-def cell(text: str) -> str:
-    r"""Plain text for a cell: on one line, with nothing that Markdown reads as its own.
-
-    Example:
-        >>> print(cell("|z| < 5 at γ_1"))
-        \|z\| \< 5 at γ\_1
-    """
-    return SPECIAL.sub(r"\\\1", " ".join(text.split()))

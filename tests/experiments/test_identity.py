@@ -241,7 +241,7 @@ ORDER = (
     "style", "animation", "checkpoints", "ledger.literature", "ledger.intervals", "ledger.decision", "ledger.claims",
     "ledger", "figure", "sentences", "reference_values", "running.sources", "running.run", "running.identity",
     "running.provenance", "running.store", "unfinished", "running.work", "ledger.record", "ledger.sections",
-    "ledger.pages",
+    "ledger.included", "ledger.pages",
     "report.pictures", "report.drawing", "report.terminal", "report.html", "running.progress", "running.pool",
     "running.runner", "command",
 )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from experiments import figure
 from experiments.command import main
 from experiments.figure import TOPICS, Broken
-from experiments.ledger import Kind, Verdict, pages, prediction, record, sections
+from experiments.ledger import Kind, Verdict, included, pages, prediction, record, sections
 from tests.experiments.test_report import ALL_VERDICTS
 
 ABOUT, ENTRIES = pages.read(pages.DOCS / record.FILE)
@@ -19,9 +19,41 @@ def bare(word):
     raise AssertionError(f"{word} is not JSON")
 
 
-def test_the_page_is_made_of_the_snapshot():
-    page = (pages.DOCS / pages.PAGE).read_text(encoding="utf-8")
-    assert page == pages.markdown(ABOUT, ENTRIES), f"make it again: {pages.made_by(ABOUT)}"
+@pytest.mark.parametrize("name", [pages.PAGE, *pages.PARTS.values()])
+def test_the_pages_are_made_of_the_snapshot(name):
+    page = (pages.DOCS / name).read_text(encoding="utf-8")
+    assert page == pages.markdown(ABOUT, ENTRIES)[name], f"make it again: {pages.made_by(ABOUT)}"
+
+
+def test_there_is_a_page_for_each_kind():
+    assert set(pages.PARTS) == set(Kind)
+    assert {f"ledger/{path.name}" for path in (pages.DOCS / "ledger").iterdir()} == set(pages.PARTS.values())
+
+
+def test_rows_and_figures_on_other_pages_are_those_of_the_snapshot():
+    shown = dict(pages.with_rows(pages.DOCS, ABOUT, ENTRIES))
+    assert len(shown) >= 6
+    for path, text in shown.items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: python -m experiments.ledger"
+
+
+def test_blocks_say_what_was_measured_with_date_and_machine():
+    claim = prediction("a-key", "It *rises*.", 0.5, (0, 1), interval_from="s", standard_error=0.125, note="by task")
+    provenance = {"date": "2026-01-02T03:04:05", "device": "2 × cpu"}
+    entry = record.Entry("circle", "Title", record.DONE, "command", "scale", claims=(claim,), provenance=provenance)
+    marks = "Before\n<!-- rows: a-key -->\nold\n<!-- end of rows -->\nafter"
+    page = included.filled(marks, {"preset": "quick", "seed": 3, "version": "1.2.3"}, [entry], "../")
+    assert page.startswith("Before\n<!-- rows: a-key -->\n") and page.endswith("\n<!-- end of rows -->\nafter")
+    assert "| It \\*rises\\*. · by task · `a-key` | this package | 0.5 ± 0.1 | held |" in page and "old" not in page
+    assert "[ledger](../ledger.md): preset `quick`, seed 3, rc_jax 1.2.3, 2026-01-02, on 2 × cpu." in page
+    minutes = figure.load("circle").ABOUT.minutes
+    page = included.filled(
+        marks.replace("rows: a-key", "figures: circle").replace("of rows", "of figures"), ABOUT, [entry]
+    )
+    row = f"| `circle` | `python -m experiments circle` | {minutes['quick']:g} | {minutes['full']:g} | 1 held |"
+    assert row in page and "2026-01-02, on 2 × cpu" in page
+    with pytest.raises(KeyError, match="other"):
+        included.filled(marks.replace("a-key", "other"), ABOUT, [entry])
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
@@ -55,7 +87,7 @@ def test_the_snapshot_is_strict_json_with_topic_and_figure():
 
 
 def test_every_row_is_on_the_page_with_its_anchor():
-    page = (pages.DOCS / pages.PAGE).read_text(encoding="utf-8")
+    page = "".join((pages.DOCS / name).read_text(encoding="utf-8") for name in pages.PARTS.values())
     claims = {claim.key: claim for entry in ENTRIES for claim in entry.claims}
     rows = [line for line in page.splitlines() if re.search(r"\| `\w+` \|$", line)]
     assert len(rows) == len(claims)
@@ -87,13 +119,15 @@ def test_a_run_becomes_a_page(figures, tmp_path, capsys):
     docs.mkdir()
     assert pages.main([str(tmp_path / "results" / "quick" / "claims.json"), "--docs", str(docs)]) == 0
     page = (docs / "ledger.md").read_text(encoding="utf-8")
-    assert "Preset `quick`, seed 0" in page
+    assert "preset `quick`, seed 0" in page
     assert "6 published statements of 2 sources are checked: 2 agree as made, 1 agrees in part, 1 differs" in page
-    assert "| published statements | 6 | 2 | 1 | 1 |  |  |  | 1 | 1 |" in page
-    assert "| laws | 1 |  |  |  | 1 |  |  |  |  |" in page
-    row = '| <a id="k-agrees"></a>Statement \\<1> \\& more · section 2 | 2.9 … 3.1 (our tolerance) | 3.00 ± 0.01 | '
-    assert f"{row}✓ agrees | `one` |" in page
-    assert page.index("## Published statements") < page.index("## Laws of this package") < page.index("## Questions")
+    assert "| [published statements](ledger/published.md) | 6 | 2 | 1 | 1 |  |  |  | 1 | 1 |" in page
+    assert "| [laws](ledger/laws.md) | 1 |  |  |  | 1 |  |  |  |  |" in page
+    row = '| <a id="k-agrees"></a>Statement \\<1> \\& more · section 2 · `k-agrees` | 2.9 … 3.1 (our tolerance) | '
+    row += "3.00 ± 0.01 | "
+    published = (docs / "ledger" / "published.md").read_text(encoding="utf-8")
+    assert f"{row}✓ agrees | `one` |" in published and "## Published statements" in published
+    assert "## Laws of this package" in (docs / "ledger" / "laws.md").read_text(encoding="utf-8")
     (docs / "ledger.md").write_text("")
     assert pages.main(["--docs", str(docs)]) == 0
     assert (docs / "ledger.md").read_text(encoding="utf-8") == page
@@ -128,7 +162,7 @@ def test_help_has_examples_and_statuses(capsys):
 def test_cells_hold_anything():
     claim = prediction("k", "a|b *c* <d>\n`e` [f] $g$ h_i\\j", 1.0, (0, 2), interval_from="s")
     entry = record.Entry("one", "Title", record.DONE, "command", "scale", claims=(claim,))
-    page = pages.markdown({"preset": "quick", "seed": 0, "version": "1"}, [entry])
-    row = r"a\|b \*c\* \<d> \`e\` \[f\] \$g\$ h\_i\\j | 0 … 2 (s) | 1 | ● held | `one` |"
+    page = pages.markdown({"preset": "quick", "seed": 0, "version": "1"}, [entry])["ledger/predictions.md"]
+    row = r"a\|b \*c\* \<d> \`e\` \[f\] \$g\$ h\_i\\j · `k` | 0 … 2 (s) | 1 | ● held | `one` |"
     assert f'| <a id="k"></a>{row}' in page
     assert claim.verdict is Verdict.HELD

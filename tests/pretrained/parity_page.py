@@ -1,11 +1,13 @@
 """The table of agreement in docs/checkpoints.md: `python -m tests.pretrained.parity_page` measures it and writes it."""
 
+import datetime
 import pathlib
 import re
 import tempfile
 
 import numpy as np
 
+from experiments.benchmarks import machine
 from tests.pretrained import test_parity_families as parity
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "checkpoints.md"
@@ -24,9 +26,10 @@ def rows():
 
 def main():
     """Write the table into the page."""
-    versions = f"transformers {parity.transformers.__version__}, torch {parity.torch.__version__}, float32 on a CPU."
+    versions = f"transformers {parity.transformers.__version__}, torch {parity.torch.__version__}, float32"
+    where = f"{machine.processor()}, {machine.cores()} cores; {datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     table = "\n".join([HEAD, *rows()])
-    PAGE.write_text(BLOCK.sub(lambda _: f"\n{table}\n\n{versions}\n\n", PAGE.read_text()))
+    PAGE.write_text(BLOCK.sub(lambda _: f"\n{table}\n\n{versions}; {where}.\n\n", PAGE.read_text()))
 
 
 if __name__ == "__main__":
