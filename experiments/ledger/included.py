@@ -65,8 +65,8 @@ def figures(names: Sequence[str], entries: Sequence[Entry]) -> list[str]:
         outcomes = Counter(str(claim.verdict) for claim in by_name[name].claims)
         minutes = (f"{shown.ABOUT.minutes[preset]:g}" for preset in ("quick", "full"))
         counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
-        cells.append((f"`{name}`", f"`python -m experiments {name}`", *minutes, counts))
-    return table(("figure", "command", "minutes", "minutes with `--preset full`", "outcomes of its rows"), cells)
+        cells.append((f"`python -m experiments {name}`", *minutes, counts))
+    return table(("command", "minutes", "minutes, `full`", "outcomes of its rows"), cells)
 
 
 def circumstances(about: Mapping[str, str | int], entries: Sequence[Entry]) -> str:

@@ -50,7 +50,7 @@ def test_blocks_say_what_was_measured_with_date_and_machine():
     page = included.filled(
         marks.replace("rows: a-key", "figures: circle").replace("of rows", "of figures"), ABOUT, [entry]
     )
-    row = f"| `circle` | `python -m experiments circle` | {minutes['quick']:g} | {minutes['full']:g} | 1 held |"
+    row = f"| `python -m experiments circle` | {minutes['quick']:g} | {minutes['full']:g} | 1 held |"
     assert row in page and "2026-01-02, on 2 × cpu" in page
     with pytest.raises(KeyError, match="other"):
         included.filled(marks.replace("a-key", "other"), ABOUT, [entry])
