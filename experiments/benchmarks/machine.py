@@ -1,7 +1,6 @@
 """The machine and the best it can do, measured here and now."""
 
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks.counts import Counts
+from experiments.running.provenance import cores, processor
 from rc_jax._numerics.random import normals
 from rc_jax.ensemble.compiled import compiler_options
 
@@ -56,21 +56,6 @@ def _torch() -> str:
     except ImportError:
         return "no PyTorch, "
     return f"PyTorch {torch.__version__} on {torch.get_num_threads()} threads, "
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def processor() -> str:
-    """The processor's name as the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def roofline(seconds: float = 1.0) -> Roofline:

@@ -77,7 +77,9 @@ def circumstances(about: Mapping[str, str | int], entries: Sequence[Entry]) -> s
 def when_and_where(entries: Sequence[Entry]) -> str:
     """The newest date of the entries, and their machines."""
     date = max((str(entry.provenance.get("date", "")) for entry in entries), default="")[:10]
-    machines = sorted({str(entry.provenance["device"]) for entry in entries if "device" in entry.provenance})
+    names = ("machine", "device")
+    told = ([str(entry.provenance[name]) for name in names if name in entry.provenance] for entry in entries)
+    machines = sorted({"; ".join(each) for each in told if each})
     return f"{date}, on {', '.join(machines) or 'an unknown machine'}"
 
 

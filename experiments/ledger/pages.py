@@ -38,7 +38,7 @@ PARTS = {
     Kind.QUESTION: "ledger/questions.md",
 }
 DOCS = Path(__file__).parents[2] / "docs"
-KEPT = ("date", "device", "version", "jax")  # of a result's provenance
+KEPT = ("date", "machine", "device", "version", "jax")  # of a result's provenance
 HEADS = ("statement", "interval", "measured ± s.e.", "verdict", "figure")
 TOP = """<!-- Made by `{command}`; edits are lost. -->
 

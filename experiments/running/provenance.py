@@ -2,6 +2,7 @@
 
 import datetime
 import importlib.metadata
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -28,6 +29,7 @@ def provenance(name: str, spec: Any, seconds: float, code: str) -> dict[str, Any
         "precision": f"{getattr(spec, 'dtype', 'float32')}, matrix products {matrix_precision(spec)}",
         "platform": platform.platform(),
         "python": platform.python_version(),
+        "machine": f"{processor()}, {cores()} cores",
         "jax": jax.__version__,
         "jaxlib": importlib.metadata.version("jaxlib"),
         "numpy": np.__version__,
@@ -56,3 +58,18 @@ def commit(folder: Path) -> str | None:
         return git("rev-parse", "HEAD")[:12] + (" with changes" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor() -> str:
+    """The processor's name as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

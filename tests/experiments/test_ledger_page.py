@@ -39,19 +39,19 @@ def test_rows_and_figures_on_other_pages_are_those_of_the_snapshot():
 
 def test_blocks_say_what_was_measured_with_date_and_machine():
     claim = prediction("a-key", "It *rises*.", 0.5, (0, 1), interval_from="s", standard_error=0.125, note="by task")
-    provenance = {"date": "2026-01-02T03:04:05", "device": "2 × cpu"}
+    provenance = {"date": "2026-01-02T03:04:05", "machine": "A chip", "device": "2 × cpu"}
     entry = record.Entry("circle", "Title", record.DONE, "command", "scale", claims=(claim,), provenance=provenance)
     marks = "Before\n<!-- rows: a-key -->\nold\n<!-- end of rows -->\nafter"
     page = included.filled(marks, {"preset": "quick", "seed": 3, "version": "1.2.3"}, [entry], "../")
     assert page.startswith("Before\n<!-- rows: a-key -->\n") and page.endswith("\n<!-- end of rows -->\nafter")
     assert "| It \\*rises\\*. · by task · `a-key` | this package | 0.5 ± 0.1 | held |" in page and "old" not in page
-    assert "[ledger](../ledger.md): preset `quick`, seed 3, rc_jax 1.2.3, 2026-01-02, on 2 × cpu." in page
+    assert "[ledger](../ledger.md): preset `quick`, seed 3, rc_jax 1.2.3, 2026-01-02, on A chip; 2 × cpu." in page
     minutes = figure.load("circle").ABOUT.minutes
     page = included.filled(
         marks.replace("rows: a-key", "figures: circle").replace("of rows", "of figures"), ABOUT, [entry]
     )
     row = f"| `python -m experiments circle` | {minutes['quick']:g} | {minutes['full']:g} | 1 held |"
-    assert row in page and "2026-01-02, on 2 × cpu" in page
+    assert row in page and "on A chip; 2 × cpu" in page
     with pytest.raises(KeyError, match="other"):
         included.filled(marks.replace("a-key", "other"), ABOUT, [entry])
 

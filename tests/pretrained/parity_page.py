@@ -7,7 +7,7 @@ import tempfile
 
 import numpy as np
 
-from experiments.benchmarks import machine
+from experiments.running.provenance import cores, processor
 from tests.pretrained import test_parity_families as parity
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "checkpoints.md"
@@ -27,7 +27,7 @@ def rows():
 def main():
     """Write the table into the page."""
     versions = f"transformers {parity.transformers.__version__}, torch {parity.torch.__version__}, float32"
-    where = f"{machine.processor()}, {machine.cores()} cores; {datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+    where = f"{processor()}, {cores()} cores; {datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     table = "\n".join([HEAD, *rows()])
     PAGE.write_text(BLOCK.sub(lambda _: f"\n{table}\n\n{versions}; {where}.\n\n", PAGE.read_text()))
 
