@@ -146,12 +146,15 @@ class RandomLayers:
 Layers = LayerParams | RandomLayers
 
 
-@arguments.guard(
+_checked = arguments.guard(
     key=arguments.random_key,
     gain=arguments.scalar(arguments.positive),
     bias_std=arguments.scalar(arguments.bounded(0)),
     dtype=arguments.floating_dtype,
 )
+
+
+@_checked
 def random_layers(
     key: Array,
     spec: StackSpec,
@@ -187,12 +190,7 @@ def random_layers(
     return RandomLayers(keys, jnp.asarray(gain, kind), jnp.asarray(bias_std, kind), kind.name)
 
 
-@arguments.guard(
-    key=arguments.random_key,
-    gain=arguments.scalar(arguments.positive),
-    bias_std=arguments.scalar(arguments.bounded(0)),
-    dtype=arguments.floating_dtype,
-)
+@_checked
 def init(
     key: Array,
     spec: StackSpec,

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax.sparsity import inputs
+from rc_jax._numerics.dtypes import as_common
 
 
 @arguments.guard(gamma=arguments.positive, subtracted=arguments.bounded(0), correlation=arguments.bounded(-1, 1))
@@ -42,7 +42,7 @@ def differential(gamma: ArrayLike, subtracted: ArrayLike, correlation: ArrayLike
         0.5600 0.6065
     """
     named = {"gamma": gamma, "subtracted": subtracted, "correlation": correlation}
-    (gamma, lam, rho), dtype = inputs.broadcast(**named, positive=("gamma",))
+    dtype, (gamma, lam, rho) = as_common(**named, positive=("gamma",))
     square = jnp.square(gamma)
     sigma = gamma * jnp.sqrt(2 * (1 - rho))
     # E|X − λY| as two error functions, whose arguments are ±∞ where λ = 0 or the scores are one.
@@ -89,7 +89,7 @@ def sinkhorn(couplings: ArrayLike, query: ArrayLike) -> Float[Array, "..."]:
     for name, value in (("couplings", couplings), ("query", query)):
         if not jnp.ndim(value):
             raise ValueError(f"`{name}` must hold the coordinates on its last axis, got {arguments.describe(value)}")
-    (a, x), dtype = inputs.broadcast(couplings=couplings, query=query)
+    dtype, (a, x) = as_common(couplings=couplings, query=query)
     rho = 2 * a / (1 + jnp.sqrt(1 + 4 * jnp.square(a)))
     square = jnp.square(rho)
     half_log = jnp.log1p(-jnp.square(square)) / 4 - square * jnp.square(x) / (2 * (1 + square))
@@ -120,7 +120,7 @@ def capped_floor(cap: ArrayLike) -> Float[Array, "..."]:
         >>> print(f"{sparsity.capped_floor(2.0):.4f}")
         0.2658
     """
-    (cap,), dtype = inputs.broadcast(cap=cap, positive=("cap",))
+    dtype, (cap,) = as_common(cap=cap, positive=("cap",))
     return (2 * jnp.exp(-cap) / (1 + jnp.exp(-2 * cap))).astype(dtype)
 
 
@@ -149,5 +149,5 @@ def capped_share(cap: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
         >>> print(f"{sparsity.capped_share(5.0, 1 + math.exp(10)):.4f} {sparsity.capped_share(50.0, 1e6):.4f}")
         0.5000 1.0000
     """
-    (cap, n), dtype = inputs.broadcast(cap=cap, n=n, positive=("cap", "n"))
+    dtype, (cap, n) = as_common(cap=cap, n=n, positive=("cap", "n"))
     return (1 / (1 + (n - 1) * jnp.exp(-2 * cap))).astype(dtype)
