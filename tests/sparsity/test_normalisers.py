@@ -99,17 +99,3 @@ def test_sigmoid_rows_add_up_to_order_one(x64):
             assert total <= math.exp(gamma**2 / 2) * (1 + 1e-12)
             s = float(sparsity.from_kernel(jax.nn.sigmoid, -math.log(n), gamma))
             assert 0 <= s / math.exp(-(gamma**2) / 2) - 1 < 2 * math.exp(4 * gamma**2) / n
-
-
-@pytest.mark.usefixtures("as_installed")
-def test_errors():
-    with pytest.raises(ValueError, match="`gamma` must be > 0"):
-        sparsity.differential(0.0, 0.5)
-    with pytest.raises(ValueError, match="`correlation`"):
-        sparsity.differential(1.0, 0.5, 2.0)
-    with pytest.raises(ValueError, match="`query` must hold the coordinates on its last axis"):
-        sparsity.sinkhorn(jnp.ones(2), 1.0)
-    with pytest.raises(ValueError, match="`cap` must be > 0"):
-        sparsity.capped_floor(-1.0)
-    with pytest.raises(ValueError, match="`n` must be"):
-        sparsity.capped_share(1.0, 0.5)

@@ -17,10 +17,10 @@ from rc_jax.sparsity import inputs
 
 # coth(x/2) − 2/x = −4 Σ (−1)^k ζ(2k) x^{2k−1}/(2π)^{2k}; 18 terms reach double precision for x < 2
 _COTANGENT_SERIES = tuple(-4 * (-1) ** k * special.zeta(2 * k) / (2 * math.pi) ** (2 * k) for k in range(1, 19))
-_RATE = arguments.bounded(0, 1, open_low=True)
+_DECAY = arguments.bounded(0, 1, open_low=True)
 
 
-@arguments.guard(lam=_RATE, n=arguments.bounded(1))
+@arguments.guard(lam=_DECAY, n=arguments.bounded(1))
 def decay(lam: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     r"""Sparsity of exponentially decaying weights a_j = λ^{n−j}, j = 1 … n.
 
@@ -93,7 +93,7 @@ def _cotangent(x: Array) -> Array:
     return jnp.where(small, series, (1 + fall) / (1 - fall) - 2 / away)
 
 
-@arguments.guard(weights=inputs.nonnegative_rows("channels"), lam=_RATE, n=arguments.bounded(1))
+@arguments.guard(weights=inputs.nonnegative_rows("channels"), lam=_DECAY, n=arguments.bounded(1))
 def channel_decay(weights: ArrayLike, lam: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     r"""Sparsity of a mixture of exponential decays, a_j = Σ_c w_c λ_c^{n−j}, j = 1 … n: one λ for each channel.
 
@@ -248,8 +248,8 @@ def _gated(log_gates: Array) -> Array:
 
 
 @arguments.guard(
-    mean=_RATE,
-    second=_RATE,
+    mean=_DECAY,
+    second=_DECAY,
     n=arguments.bounded(1),
 )
 def gated_decay_annealed(mean: ArrayLike, second: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:

@@ -124,48 +124,6 @@ def test_measured_moments_against_plain_numpy(dtype, key):
     assert np.all(np.isfinite(gradient))
 
 
-@pytest.mark.usefixtures("as_installed")
-def test_bad_keys():
-    with pytest.raises(ValueError, match="`feature_map` must have a positive mean"):
-        sparsity.feature_map_rates(jnp.zeros_like)
-    with pytest.raises(TypeError, match="`feature_map` must be a function"):
-        sparsity.feature_map_rates("relu")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match=r"`features` must be a floating-point array of shape \(token, feature\)"):
-        sparsity.feature_moments(jnp.ones((3, 2), int))
-    with pytest.raises(ValueError, match=r"`features` must be a floating-point array of shape \(token, feature\)"):
-        sparsity.feature_moments(jnp.ones(3))
-    with pytest.raises(ValueError, match="with token >= 1"):
-        sparsity.feature_moments(jnp.ones((0, 2)))
-    with pytest.raises(ValueError, match="`features` must be finite"):
-        sparsity.feature_moments(jnp.array([[jnp.inf, 1.0]]))
-
-
-def test_bad_input():
-    q, mean, cov = jnp.ones(3), jnp.ones(3), jnp.eye(3)
-    with pytest.raises(ValueError, match=r"`q`, `mean` and `cov` must have shapes"):
-        sparsity.nonnegative_linear(jnp.ones(4), mean, cov)
-    with pytest.raises(ValueError, match=r"`q`, `mean` and `cov` must have shapes"):
-        sparsity.nonnegative_linear(q, mean, jnp.eye(4))
-    with pytest.raises(ValueError, match="`q` must be >= 0"):
-        sparsity.nonnegative_linear(-q, mean, cov)
-    with pytest.raises(ValueError, match="`q` must have a positive entry"):
-        sparsity.nonnegative_linear(0 * q, mean, cov)
-    with pytest.raises(ValueError, match="`q` must overlap `mean`"):
-        sparsity.nonnegative_linear(jnp.array([1.0, 0, 0]), jnp.array([0, 1.0, 0]), cov)
-    with pytest.raises(ValueError, match="`cov` must be square"):
-        sparsity.nonnegative_linear(q, mean, jnp.ones((3, 2)))
-    with pytest.raises(ValueError, match="`cov` must be symmetric"):
-        sparsity.nonnegative_linear(q, mean, jnp.triu(jnp.ones((3, 3))))
-    with pytest.raises(ValueError, match="`cov` must be positive semi-definite, got smallest eigenvalue -1"):
-        sparsity.nonnegative_linear(q, mean, jnp.diag(jnp.array([1.0, 1.0, -1.0])))
-    with pytest.raises(TypeError, match="`q` must be a floating-point array"):
-        sparsity.nonnegative_linear(jnp.arange(3), mean, cov)
-    with pytest.raises(ValueError, match="`mean` must be > 0"):
-        sparsity.nonnegative_linear_iid(q, 0.0, 1.0)
-    with pytest.raises(ValueError, match="`deviation` must be >= 0"):
-        sparsity.nonnegative_linear_iid(q, 1.0, -1.0)
-
-
 def test_rates_of_feature_maps(x64):
     """Closed moments of ReLU, exp and relu², and rows of a layer whose d and D are large."""
     for phi, v, level in (
