@@ -49,10 +49,13 @@ def differential(gamma: ArrayLike, subtracted: ArrayLike, correlation: ArrayLike
     positive = jnp.where(lam > 0, lam, 1)
     distance = jnp.where(lam > 0, -jnp.log(positive), jnp.inf) / sigma
     upper, lower = (special.erf((distance + sign * sigma / 2) * 0.5**0.5) for sign in (1, -1))
-    # (1 + λ²) e^{γ²} − 2λ e^{ργ²} = (1 − λ)² + (1 + λ²)(e^{γ²} − 1) − 2λ(e^{ργ²} − 1)
-    spread = jnp.square(1 - lam) + (1 + lam**2) * jnp.expm1(square) - 2 * lam * jnp.expm1(rho * square)
     size = jnp.where(sigma > 0, upper - lam * lower, jnp.abs(1 - lam))
-    return (size / jnp.sqrt(spread)).astype(dtype)
+    # (1 + λ²) e^{γ²} − 2λ e^{ργ²} over e^{γ²}: (1 − λ)² e^{−γ²} + (1 + λ²)(1 − e^{−γ²}) − 2λ(e^{(ρ − 1)γ²} − e^{−γ²}),
+    # the last difference by that of its exponents, the smaller of which is −γ² where ρ ≥ 0.
+    above, below = jnp.where(rho < 0, 0, rho), jnp.where(rho < 0, rho, 0)
+    shared = jnp.exp(-square) * jnp.expm1(below * square) - jnp.exp((above - 1) * square) * jnp.expm1(-above * square)
+    spread = jnp.square(1 - lam) * jnp.exp(-square) - (1 + lam**2) * jnp.expm1(-square) - 2 * lam * shared
+    return (size * jnp.exp(-square / 2) / jnp.sqrt(spread)).astype(dtype)
 
 
 @arguments.guard(couplings=arguments.real, query=arguments.real)
@@ -90,9 +93,13 @@ def sinkhorn(couplings: ArrayLike, query: ArrayLike) -> Float[Array, "..."]:
         if not jnp.ndim(value):
             raise ValueError(f"`{name}` must hold the coordinates on its last axis, got {arguments.describe(value)}")
     dtype, (a, x) = as_common(couplings=couplings, query=query)
-    rho = 2 * a / (1 + jnp.sqrt(1 + 4 * jnp.square(a)))
+    # ρ = a/t and 1 − ρ² = 1/t with t = ½ + √(¼ + a²), so that 1 − ρ⁴ = (1 + ρ²)/t where ρ is near 1.
+    t = 0.5 + jnp.hypot(jnp.full_like(a, 0.5), a)
+    rho = a / t
     square = jnp.square(rho)
-    half_log = jnp.log1p(-jnp.square(square)) / 4 - square * jnp.square(x) / (2 * (1 + square))
+    near = square > 0.5
+    log = jnp.where(near, jnp.log1p(square) - jnp.log(t), jnp.log1p(-jnp.square(jnp.where(near, 0, square))))
+    half_log = log / 4 - jnp.square(rho * x) / (2 * (1 + square))
     return jnp.exp(jnp.sum(half_log, axis=-1)).astype(dtype)
 
 
