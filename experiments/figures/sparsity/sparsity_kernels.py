@@ -68,7 +68,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     """Direct draws, random layers, decaying rows, feature draws, and the lines."""
     key = jax.random.key(spec.seed)
     direct, layers, rows, features = (jax.random.fold_in(key, role) for role in range(4))
-    data = {"n": np.asarray(spec.tokens), "features": np.asarray(spec.features)}
+    data = {"features": np.asarray(spec.features)}
     data |= samples.direct(direct, spec) | samples.layers(layers, spec) | samples.linear_rows(rows, spec)
     data |= samples.decay_rows(spec) | samples.features(features, spec) | samples.isotropy(spec) | samples.printed()
     return data | _lines(spec)
