@@ -100,6 +100,7 @@ class StackSpec:
         self._check_local()
 
     def _check_local(self) -> None:
+        arguments.instance(tuple)("local_layers", self.local_layers)
         if (self.local is None) != (not self.local_layers):
             raise ValueError(f"`local_layers` must be given with local and only then, got {self.local_layers!r}")
         if self.local is None:

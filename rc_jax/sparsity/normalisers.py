@@ -43,6 +43,7 @@ def differential(gamma: ArrayLike, subtracted: ArrayLike, correlation: ArrayLike
     """
     named = {"gamma": gamma, "subtracted": subtracted, "correlation": correlation}
     dtype, (gamma, lam, rho) = as_common(**named, positive=("gamma",))
+    gamma = jnp.minimum(gamma, 100)  # S is 0 there in every type, and no square overflows
     square = jnp.square(gamma)
     sigma = gamma * jnp.sqrt(2 * (1 - rho))
     # E|X − λY| as two error functions, whose arguments are ±∞ where λ = 0 or the scores are one.

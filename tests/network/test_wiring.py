@@ -93,6 +93,7 @@ def test_the_strength_of_a_branch_that_ends_in_a_norm(x64, norm):
         ({"parallel": True, "norm": "post"}, ValueError, "`norm` must not be 'post' with parallel=True"),
         ({"local": NEAR}, ValueError, r"`local_layers` must be given with local and only then, got \(\)"),
         ({"local_layers": (1,)}, ValueError, r"`local_layers` must be given with local and only then, got \(1,\)"),
+        ({"local": NEAR, "local_layers": [1]}, TypeError, r"`local_layers` must be a tuple, got \[1\]"),
         ({"local": 3, "local_layers": (1,)}, TypeError, "`local` must be an AttentionSpec or None, got 3"),
         ({"local": NEAR, "local_layers": (3,)}, ValueError, r"`local_layers` must rise within 0 … 2, got \(3,\)"),
         ({"local": NEAR, "local_layers": (1, 0)}, ValueError, r"`local_layers` must rise within 0 … 2, got \(1, 0\)"),

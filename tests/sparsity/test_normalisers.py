@@ -40,6 +40,7 @@ def test_differential_has_all_of_its_range():
     for rho in (-1.0, -0.3, 0.0, 0.3):
         far = sparsity.differential(jnp.asarray([10.0, 12.0], "float32"), 0.8, rho)
         np.testing.assert_allclose(far, 1.8 / np.sqrt(1.64) * np.exp([-50.0, -72.0]), rtol=2e-5)
+        assert sparsity.differential(jnp.float32(1e30), 0.8, rho) == 0
     slopes = jax.grad(sparsity.differential, (0, 2))(jnp.float32(1.0), 0.8, 0.0)
     step = 1e-2
     ends = [float(sparsity.differential(1.0, 0.8, rho)) for rho in (-step, step)]

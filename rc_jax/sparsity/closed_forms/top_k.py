@@ -72,7 +72,8 @@ def top_share_exponential(gamma: ArrayLike, share: ArrayLike) -> Float[Array, ".
     """
     dtype, (gamma, share) = as_common(gamma=gamma, share=share, positive=("share",))
     inside = (gamma >= 0) & (share > 0) & (share <= 1)
-    return jnp.where(inside, jnp.exp(_log_top_share(gamma, share)), jnp.nan).astype(dtype)
+    capped = jnp.minimum(gamma, 100)  # S is 0 there in every type, and no square overflows
+    return jnp.where(inside, jnp.exp(_log_top_share(capped, share)), jnp.nan).astype(dtype)
 
 
 @jax.jit

@@ -50,6 +50,11 @@ def test_it_is_the_quadrature_of_its_step(x64):
             assert abs(found.value - sparsity.top_share_exponential(gamma, share[index])) <= found.error + 1e-14
 
 
+def test_nothing_is_left_where_squares_overflow():
+    s = sparsity.top_share_exponential(1e30, jnp.asarray([1e-8, 0.1, 0.9, 1.0]))
+    np.testing.assert_array_equal(s, 0)
+
+
 @pytest.mark.slow
 def test_gradients(x64):
     by_gamma, by_share = jax.grad(sparsity.top_share_exponential, (0, 1)), 1e-6
