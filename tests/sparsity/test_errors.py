@@ -9,6 +9,28 @@ from rc_jax import sparsity
 
 KEY = jax.random.key(0)
 HALF, ONES, EYE = jnp.full(2, 0.5), jnp.ones(3), jnp.eye(3)
+
+
+def located(beta):
+    return sparsity.from_kernel(jnp.exp, beta, 1.0, kinks="locate")
+
+
+def searched(rate):
+    return sparsity.locate_kinks(lambda x: jnp.exp(rate * x), 0.0, 1.0).sum()
+
+
+def imaginary(x):
+    return jax.lax.complex(x, x)
+
+
+def shared(x):
+    return jax.nn.softmax(jnp.ravel(x)).reshape(x.shape)
+
+
+def added(x):
+    return jnp.cumsum(x, axis=-1)
+
+
 CALLS = [
     # measures of given weights
     (lambda: sparsity.sparsity(jnp.arange(3)), TypeError, "`a` must be a floating-point array"),
@@ -99,21 +121,15 @@ CALLS = [
     (lambda: sparsity.from_kernel(jnp.exp, 0.0, 0.0), ValueError, "`gamma` must be > 0"),
     (lambda: sparsity.from_kernel(jnp.exp, 0.0, 1.0, kinks=(np.nan,)), ValueError, "`kinks` must be finite"),
     (lambda: sparsity.from_kernel(jnp.exp, 0.0, 1.0, kinks="all"), ValueError, "`kinks` .* or 'locate', got 'all'"),
-    (lambda: jax.jit(lambda b: sparsity.from_kernel(jnp.exp, b, 1.0, kinks="locate"))(0.0), ValueError,
-     "`kinks` must be located outside jit"),
-    (lambda: jax.jit(lambda c: sparsity.locate_kinks(lambda x: jnp.exp(c * x), 0.0, 1.0).sum())(1.0), ValueError,
-     "`kinks` must be located outside jit"),
-    (lambda: sparsity.from_kernel(jnp.log, 0.0, 1.0), ValueError,
-     "`f` must be finite within 20 deviations of the mean, got nan at x = -0"),
+    (lambda: jax.jit(located)(0.0), ValueError, "`kinks` must be located outside jit"),
+    (lambda: jax.jit(searched)(1.0), ValueError, "`kinks` must be located outside jit"),
+    (lambda: sparsity.from_kernel(jnp.log, 0.0, 1.0), ValueError, "`f` .* within 20 deviations .* nan at x = -0"),
     (lambda: sparsity.from_kernel(jnp.exp, 0.0, 10.0), ValueError, r"`f` must be finite .*, got inf at x = [89]"),
-    (lambda: sparsity.from_kernel(lambda x: jax.lax.complex(x, x), 0.0, 1.0), TypeError,
-     "`f` must return real numbers, got complex64"),
-    (lambda: sparsity.from_kernel(lambda x: jax.nn.softmax(jnp.ravel(x)).reshape(x.shape), 0.0, 1.0), ValueError,
-     "`f` must be elementwise, got a value at x = "),
-    (lambda: sparsity.from_kernel(lambda x: jnp.cumsum(x, axis=-1), 0.0, 1.0), ValueError,
-     "`f` must be elementwise, got a value at x = "),
+    (lambda: sparsity.from_kernel(imaginary, 0.0, 1.0), TypeError, "`f` must return real numbers, got complex64"),
+    (lambda: sparsity.from_kernel(shared, 0.0, 1.0), ValueError, "`f` must be elementwise, got a value at x = "),
+    (lambda: sparsity.from_kernel(added, 0.0, 1.0), ValueError, "`f` must be elementwise, got a value at x = "),
     (lambda: sparsity.from_kernel(jnp.sum, 0.0, 1.0), ValueError, "`f` must be elementwise, got shape"),
-]  # fmt: skip
+]
 OF_WEIGHTS = [sparsity.gini, sparsity.hoyer, sparsity.entropy_sparsity, sparsity.renyi_sparsity, sparsity.kurtosis]
 OF_RATIO = [sparsity.identity, sparsity.relu_squared, sparsity.log_relu_squared]
 MADE = [sparsity.positive_random_features, sparsity.trigonometric_random_features]
@@ -138,7 +154,7 @@ for closed in (*OF_RATIO[:2], lambda beta, gamma: sparsity.from_kernel(jnp.exp, 
         (lambda f=closed: f(0.0, 1e-39), ValueError, r"`gamma` must be > 0, got .*, which is 0 in float32"),
         (lambda f=closed: f(0.0, KEY), TypeError, r"`gamma` must be a real number .*, got a typed key"),
         (lambda f=closed: f(0.0, [[1.0], [1.0, 2.0]]), ValueError, "`gamma` must be .* rows of different lengths"),
-    ]  # fmt: skip
+    ]
 for features in MADE:
     CALLS += [
         (lambda f=features: f(0, EYE, 4), TypeError, "`key` must be one typed key"),
