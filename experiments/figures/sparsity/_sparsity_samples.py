@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from experiments.figures.sparsity.sparsity_kernels import Spec
 
 RELU, IDENTITY, EXP = 0, 1, 2
-# Direct draws, one an entry: the kernel, β/γ and γ
-KERNEL, RATIO, SPREAD = np.array([
+# Direct draws: (kernel, β/γ, γ)
+_DRAWN = (
     *((EXP, 0.0, gamma) for gamma in (0.25, 0.5, 0.75, 1.0, 1.25)),
     *((RELU, 0.0, gamma) for gamma in (0.5, 1.0, 2.0, 3.0)),
     *((RELU, -1.0, gamma) for gamma in (0.5, 1.0, 2.0, 3.0)),
@@ -28,7 +28,8 @@ KERNEL, RATIO, SPREAD = np.array([
     *((RELU, ratio, 1.0) for ratio in (-3.0, 1.0, 2.0, 4.0)),
     *((IDENTITY, 0.0, gamma) for gamma in (0.5, 1.0, 2.0, 3.0)),
     *((IDENTITY, ratio, 1.0) for ratio in (-4.0, -2.0, -1.0, 1.0, 2.0, 4.0)),
-]).T  # fmt: skip
+)
+KERNEL, RATIO, SPREAD = np.array(_DRAWN).T
 KERNELS = ("exp", "relu²", "identity")  # of the queries that share β and γ
 QUERIES, BETA, GAMMA = 4, -0.5, 0.8
 GAMMA_EDGES = np.linspace(0.2, 1.4, 7)
