@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from rc_jax._numerics.jax_names import canonical_dtype
 
 
-def common_dtype(*values: ArrayLike) -> Any:
+def common_dtype(*values: Any) -> Any:
     """The widest floating-point dtype among the arrays; Python numbers and integers follow, default float if alone."""
     widest = None
     for value in values:
@@ -58,7 +58,7 @@ def converted(name: str, value: ArrayLike, dtype: Any, *, positive: bool = False
     return jnp.asarray(held(name, value, dtype, positive=positive))
 
 
-def held(name: str, value: ArrayLike, dtype: Any, *, positive: bool = False) -> np.ndarray:
+def held(name: str, value: Any, dtype: Any, *, positive: bool = False) -> np.ndarray:
     """The numbers of `value` as `dtype` holds them once XLA has replaced the smallest (subnormal) ones by 0.
 
     Args:
