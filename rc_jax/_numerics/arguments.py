@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rc_jax._numerics.jax_names import Tracer, canonical_dtype
+from rc_jax._numerics.dtypes import common_dtype, held, working_dtype
+from rc_jax._numerics.jax_names import Tracer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -143,7 +144,7 @@ def real_numbers(name: str, value: Any) -> np.ndarray | None:
             return None
     else:
         numbers = _host_numbers(name, value)
-    dtype = working_dtype(value)
+    dtype = working_dtype(common_dtype(value))
     if numbers.dtype != dtype:
         numbers = numbers.astype(np.float64)
     if not np.all(np.isfinite(numbers)):
@@ -189,43 +190,6 @@ def _as_float(number: int | float) -> float:
         return np.inf
 
 
-def working_dtype(value: Any) -> Any:
-    """The dtype in which JAX computes with `value` alone: its own, at least float32; else JAX's default float."""
-    kind = getattr(value, "dtype", None)
-    kind = kind if kind is not None and jnp.issubdtype(kind, jnp.floating) else np.dtype(np.float64)
-    kind = canonical_dtype(kind)
-    return kind if kind.itemsize >= 4 else np.dtype(np.float32)
-
-
-def held(name: str, value: Any, dtype: Any, *, positive: bool = False) -> np.ndarray:
-    """The numbers of `value` as `dtype` holds them once XLA has replaced the smallest (subnormal) ones by 0.
-
-    Args:
-        name: of the argument, for errors.
-        value: finite numbers on the host.
-        dtype: float32 or float64.
-        positive: whether one that is not 0 may not become 0.
-
-    Raises:
-        ValueError: a number overflows `dtype`, or, if `positive`, underflows it.
-    """
-    numbers = np.asarray(value, np.float64)
-    limits = jnp.finfo(dtype)
-    with np.errstate(over="ignore", under="ignore"):
-        kept = numbers.astype(dtype)
-    large = np.isinf(kept)
-    if np.any(large):
-        most = f"{limits.max:.4g} in size, to fit {dtype}"
-        raise ValueError(f"`{name}` must be at most {most}, got {numbers[large][0]:g}")
-    kept = np.where(np.abs(kept) < limits.tiny, 0, kept)
-    lost = (kept == 0) & (numbers != 0)
-    if positive and np.any(lost):
-        raise ValueError(
-            f"`{name}` must be at least {limits.tiny:.4g} in size, to fit {dtype}, got {numbers[lost][0]:g}"
-        )
-    return kept
-
-
 def bounded(
     low: int | float = -np.inf, high: int | float = np.inf, *, open_low: bool = False, open_high: bool = False
 ) -> Check:
@@ -246,7 +210,7 @@ def bounded(
             raise ValueError(f"`{name}` must be {' and '.join(parts)}, got {float(numbers[~inside].flat[0]):g}")
         if not open_low and not open_high:
             return
-        dtype = working_dtype(value)
+        dtype = working_dtype(common_dtype(value))
         kept = held(name, numbers, dtype)
         on_end = ((kept == dtype.type(low)) & open_low) | ((kept == dtype.type(high)) & open_high)
         if np.any(on_end):
@@ -257,6 +221,16 @@ def bounded(
 
 
 positive = bounded(0, open_low=True)
+
+
+def both(first: Check, second: Check) -> Check:
+    """A check that passes the first and then the second."""
+
+    def check(name: str, value: Any) -> None:
+        first(name, value)
+        second(name, value)
+
+    return check
 
 
 def scalar(check: Check) -> Check:

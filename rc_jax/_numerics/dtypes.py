@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from rc_jax._numerics.jax_names import canonical_dtype
 
 
-def common_dtype(*values: ArrayLike) -> Any:
+def common_dtype(*values: Any) -> Any:
     """The widest floating-point dtype among the arrays; Python numbers and integers follow, default float if alone."""
     widest = None
     for value in values:
@@ -19,7 +19,7 @@ def common_dtype(*values: ArrayLike) -> Any:
             continue
         dtype = canonical_dtype(dtype)
         widest = dtype if widest is None else wider(widest, dtype)
-    return jnp.zeros(()).dtype if widest is None else widest
+    return canonical_dtype(np.float64) if widest is None else widest
 
 
 def working_dtype(dtype: Any) -> Any:
@@ -32,11 +32,12 @@ def wider(a: Any, b: Any) -> Any:
     return a if jnp.finfo(a).eps <= jnp.finfo(b).eps else b
 
 
-def as_common(**values: ArrayLike) -> tuple[Any, list[jax.Array]]:
+def as_common(*, positive: tuple[str, ...] = (), **values: ArrayLike) -> tuple[Any, list[jax.Array]]:
     """The result dtype, and the named arguments broadcast to one shape in the working dtype.
 
     Raises:
-        ValueError: if the shapes do not broadcast together, or a host number is too large for the working dtype.
+        ValueError: shapes that do not broadcast, or a number on the host that the working dtype cannot hold; one that
+            is named in `positive` may not become 0 either.
     """
     dtype = common_dtype(*values.values())
     shapes = [np.shape(value) for value in values.values()]
@@ -46,26 +47,45 @@ def as_common(**values: ArrayLike) -> tuple[Any, list[jax.Array]]:
         names = ", ".join(f"`{name}` {shape}" for name, shape in zip(values, shapes, strict=True))
         raise ValueError(f"the shapes of the arguments must broadcast together, got {names}") from None
     working = working_dtype(dtype)
-    return dtype, [jnp.broadcast_to(converted(name, value, working), shape) for name, value in values.items()]
+    arrays = [converted(name, value, working, positive=name in positive) for name, value in values.items()]
+    return dtype, [jnp.broadcast_to(array, shape) for array in arrays]
 
 
-def converted(name: str, value: ArrayLike, dtype: Any) -> jax.Array:
-    """Convert host numbers on the host: an integer past int32 must not wrap on its way to a float.
-
-    Raises:
-        ValueError: if a host number is too large for the dtype.
-    """
+def converted(name: str, value: ArrayLike, dtype: Any, *, positive: bool = False) -> jax.Array:
+    """An argument as an array of the dtype; numbers on the host are converted there, and checked by `held`."""
     if isinstance(value, jax.Array):
         return value.astype(dtype)
+    return jnp.asarray(held(name, value, dtype, positive=positive))
+
+
+def held(name: str, value: Any, dtype: Any, *, positive: bool = False) -> np.ndarray:
+    """The numbers of `value` as `dtype` holds them once XLA has replaced the smallest (subnormal) ones by 0.
+
+    Args:
+        name: of the argument, for errors.
+        value: finite numbers on the host.
+        dtype: float32 or float64.
+        positive: whether one that is not 0 may not become 0.
+
+    Raises:
+        ValueError: a number overflows `dtype`, or, if `positive`, underflows it.
+    """
+    # By way of float64: an integer past int32 must not wrap on its way to a float.
     try:
-        numbers = np.asarray(value).astype(float)
+        numbers = np.asarray(value).astype(np.float64)
     except OverflowError:  # an integer past float64
         numbers = np.asarray(np.inf)
-    with np.errstate(over="ignore"):
+    limits = jnp.finfo(dtype)
+    with np.errstate(over="ignore", under="ignore"):
         kept = numbers.astype(dtype)
     large = np.isinf(kept)
-    if large.any():
-        limit, got = float(jnp.finfo(dtype).max), numbers[large].flat[0]
+    if np.any(large):
+        got = numbers[large][0]
         shown = f"{got:g}" if np.isfinite(got) else "a larger integer"
-        raise ValueError(f"`{name}` must be at most {limit:.4g} in size, to fit {np.dtype(dtype)}, got {shown}")
-    return jnp.asarray(kept)
+        raise ValueError(f"`{name}` must be at most {limits.max:.4g} in size, to fit {dtype}, got {shown}")
+    kept[np.abs(kept) < limits.tiny] = 0
+    lost = (kept == 0) & (numbers != 0)
+    if positive and np.any(lost):
+        got = numbers[lost][0]
+        raise ValueError(f"`{name}` must be at least {limits.tiny:.4g} in size, to fit {dtype}, got {got:g}")
+    return kept

@@ -1,5 +1,7 @@
 """Elementary functions in forms that keep their digits, and their derivatives, where the textbook form loses them."""
 
+import math
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -14,3 +16,11 @@ def log_expm1(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """log(e^t − 1) for t ≥ 0, without overflow; −∞ at t = 0, with a derivative of 0."""
     positive = jnp.where(t == 0, 1, t)
     return jnp.where(t == 0, -jnp.inf, positive + jnp.log(-jnp.expm1(-positive)))
+
+
+def expm1_ratio(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """(e^t − 1)/t, 1 at t = 0, with derivatives: by 16 terms of Σ t^(k−1)/k! where |t| < ½."""
+    small = jnp.abs(t) < 0.5
+    near, away = jnp.where(small, t, 0), jnp.where(small, 1, t)
+    terms = jnp.asarray([1 / math.factorial(k) for k in range(16, 0, -1)], t.dtype)
+    return jnp.where(small, jnp.polyval(terms, near), jnp.expm1(away) / away)

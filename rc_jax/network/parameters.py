@@ -1,6 +1,6 @@
 """The parameters of the layers of a stack, and the strength of their branches."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from jaxtyping import Array, Float
 
@@ -36,34 +36,30 @@ class LayerParams(NamedTuple):
     mlp_out_norm: NormParams | None = None
 
 
+Part = TypeVar("Part", AttentionParams, MLPParams, NormParams)
+
+
 def scale_layer(layer: LayerParams, attention: Array | None, mlp: Array | None) -> LayerParams:
     """Multiply the outputs of a layer's branches by a number, or by one for each stacked layer; None leaves them.
 
     A norm behind a branch undoes a factor on its input, so there the norm is multiplied.
     """
 
-    def times(weight: Array | None, strength: Array) -> Array | None:
-        if weight is None:
-            return None
-        return weight * strength.astype(weight.dtype).reshape(strength.shape + (1,) * (weight.ndim - strength.ndim))
-
-    def times_norm(norm: NormParams, strength: Array) -> NormParams:
-        gain = times(norm.scale, strength)
-        assert gain is not None
-        return NormParams(gain, times(norm.shift, strength))
+    def times(part: Part, strength: Array, *names: str) -> Part:
+        changed = {}
+        for name in names:
+            if (weight := getattr(part, name)) is not None:
+                factor = strength.astype(weight.dtype)
+                changed[name] = weight * factor.reshape(factor.shape + (1,) * (weight.ndim - factor.ndim))
+        return part._replace(**changed)
 
     # The attention's branch, then the MLP's: the norm that ends it, or its output matrix and bias.
     if attention is not None and layer.attention_out_norm is not None:
-        layer = layer._replace(attention_out_norm=times_norm(layer.attention_out_norm, attention))
+        layer = layer._replace(attention_out_norm=times(layer.attention_out_norm, attention, "scale", "shift"))
     elif attention is not None:
-        old = layer.attention
-        output = times(old.output, attention)
-        assert output is not None
-        layer = layer._replace(attention=old._replace(output=output, output_bias=times(old.output_bias, attention)))
+        layer = layer._replace(attention=times(layer.attention, attention, "output", "output_bias"))
     if mlp is not None and layer.mlp_out_norm is not None:
-        layer = layer._replace(mlp_out_norm=times_norm(layer.mlp_out_norm, mlp))
+        layer = layer._replace(mlp_out_norm=times(layer.mlp_out_norm, mlp, "scale", "shift"))
     elif mlp is not None and layer.mlp is not None:
-        out, bias = times(layer.mlp.weight_out, mlp), times(layer.mlp.bias_out, mlp)
-        assert out is not None and bias is not None
-        layer = layer._replace(mlp=layer.mlp._replace(weight_out=out, bias_out=bias))
+        layer = layer._replace(mlp=times(layer.mlp, mlp, "weight_out", "bias_out"))
     return layer

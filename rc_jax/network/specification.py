@@ -100,6 +100,7 @@ class StackSpec:
         self._check_local()
 
     def _check_local(self) -> None:
+        arguments.instance(tuple)("local_layers", self.local_layers)
         if (self.local is None) != (not self.local_layers):
             raise ValueError(f"`local_layers` must be given with local and only then, got {self.local_layers!r}")
         if self.local is None:
@@ -146,12 +147,15 @@ class RandomLayers:
 Layers = LayerParams | RandomLayers
 
 
-@arguments.guard(
+_checked = arguments.guard(
     key=arguments.random_key,
     gain=arguments.scalar(arguments.positive),
     bias_std=arguments.scalar(arguments.bounded(0)),
     dtype=arguments.floating_dtype,
 )
+
+
+@_checked
 def random_layers(
     key: Array,
     spec: StackSpec,
@@ -187,12 +191,7 @@ def random_layers(
     return RandomLayers(keys, jnp.asarray(gain, kind), jnp.asarray(bias_std, kind), kind.name)
 
 
-@arguments.guard(
-    key=arguments.random_key,
-    gain=arguments.scalar(arguments.positive),
-    bias_std=arguments.scalar(arguments.bounded(0)),
-    dtype=arguments.floating_dtype,
-)
+@_checked
 def init(
     key: Array,
     spec: StackSpec,

@@ -159,7 +159,7 @@ def apply(
     """The output of the whole network.
 
     Pure attention (no skip, MLP or norm) unrolls to X^L = Σ over head choices (P^L_{h_L}···P^1_{h_1}) X
-    (W^1_{h_1}···W^L_{h_L}) + 1bᵀ, later layers on the left (DCL21, eq. 3).
+    (W^1_{h_1}···W^L_{h_L}) + 1bᵀ, later layers on the left (Dong et al. 2021, eq. 3).
 
     Args:
         params: from `init` or `random_layers`. Parts that `spec` does not have are not used.

@@ -1,6 +1,5 @@
 """Skip connections, MLP and norms switched by numbers that may be traced: one program for all these networks."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -48,13 +47,6 @@ def switched_apply(params: LayerParams, x: Array, stack: StackSpec, setting: Map
             raise ValueError(f"`stack` must have {name} among {needed} to be switched by numbers, got {value!r}")
     arithmetic = plain(stack, None, None)
     return scan_layers(lambda x, layer: (switched_layer(layer, x, arithmetic, setting), None), x, params, stack)[0]
-
-
-def static(stack: StackSpec, setting: Mapping[str, ArrayLike]) -> StackSpec:
-    """The specification of the network that a setting of the switches stands for."""
-    on = OFF | {name: bool(value) for name, value in setting.items()}
-    norm = "pre" if on["pre"] else "post" if on["post"] else None
-    return dataclasses.replace(stack, skip=on["skip"], mlp=stack.mlp if on["mlp"] else None, norm=norm)
 
 
 def _either(condition: ArrayLike, this: Tokens, other: Tokens) -> Tokens:

@@ -11,6 +11,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
+from rc_jax._numerics.stable import expm1_ratio
 from rc_jax.sparsity.measures import check_axis, check_weights, of_rows, over_mean, relative
 
 
@@ -191,7 +192,7 @@ def _renyi(a: Array, order: Array) -> Array:
     logs = jnp.where(some & (away <= -0.5), jnp.log(jnp.where(some, y, 1)), logs)
     tame = order * jnp.max(logs, axis=-1) < 20
     capped = jnp.where(tame[..., None], logs, 0)
-    terms = jnp.where(some, y * capped * _exponential_quotient(c * capped), 0) - away
+    terms = jnp.where(some, y * capped * expm1_ratio(c * capped), 0) - away
     small = jnp.abs(away) * jnp.maximum(order, 4) < 0.5
     excess = jnp.mean(jnp.where(small, _binomial_rest(jnp.where(small, away, 0), order), terms), axis=-1)
     # log(1 + cH)/c where 1 + cH is far from 0, else by log Σ exp.
@@ -209,14 +210,6 @@ def _binomial_rest(d: Array, q: Array) -> Array:
 
     total, _ = lax.scan(add, jnp.zeros_like(d), jnp.arange(22, 2, -1, dtype=d.dtype))
     return q * jnp.square(d) / 2 * (1 + total)
-
-
-def _exponential_quotient(x: Array) -> Array:
-    """(eˣ − 1)/x, with a gradient at 0."""
-    small = jnp.abs(x) < 0.5
-    near, away = jnp.where(small, x, 0), jnp.where(small, 1, x)
-    terms = jnp.asarray([1 / math.factorial(k) for k in range(16, 0, -1)], x.dtype)
-    return jnp.where(small, jnp.polyval(terms, near, unroll=1), jnp.expm1(away) / away)
 
 
 def _logarithm_quotient(x: Array) -> Array:

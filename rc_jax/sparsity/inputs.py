@@ -1,31 +1,13 @@
-"""Checks and conversion of arguments that the closed forms share."""
+"""Checks of arguments that the closed forms share."""
 
-from collections.abc import Callable
 from typing import Any
 
-import jax
+import numpy as np
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.dtypes import as_common, working_dtype
 
 
-def broadcast(*, positive: tuple[str, ...] = (), **values: Any) -> tuple[list[jax.Array], Any]:
-    """The named values in one common shape in the dtype to compute in, and the dtype the result should have.
-
-    Numbers, lists and integers take the floating dtype of the others. Half precisions are computed in float32.
-
-    Raises:
-        ValueError: shapes that do not broadcast, or a number on the host that the dtype cannot hold; one that is named
-            in `positive` may not become 0 either.
-    """
-    dtype, arrays = as_common(**values)
-    for name, value in values.items():
-        if not isinstance(value, jax.Array):
-            arguments.held(name, value, working_dtype(dtype), positive=name in positive)
-    return arrays, dtype
-
-
-def rows(what: str) -> Callable[[str, Any], None]:
+def rows(what: str) -> arguments.Check:
     """A check for a floating-point array with at least one entry of `what` on its last axis."""
     expected = f"a floating-point array whose last axis holds the {what}"
 
@@ -34,5 +16,19 @@ def rows(what: str) -> Callable[[str, Any], None]:
             raise TypeError(f"`{name}` must be {expected}, got {arguments.describe(value)}")
         if value.ndim == 0 or value.shape[-1] == 0:
             raise ValueError(f"`{name}` must be {expected}, got {arguments.describe(value)}")
+
+    return check
+
+
+def nonnegative_rows(what: str) -> arguments.Check:
+    """A check for numbers ≥ 0 whose last axis holds the `what`, one of them positive in every row."""
+
+    def check(name: str, value: Any) -> None:
+        arguments.bounded(0)(name, value)
+        if np.ndim(value) == 0 or np.size(value) == 0:
+            raise ValueError(f"`{name}` must have a last axis of {what}, got {arguments.describe(value)}")
+        numbers = arguments.at_hand(value)
+        if numbers is not None and not np.all(np.any(numbers.astype(float) > 0, axis=-1)):
+            raise ValueError(f"`{name}` must have a positive entry in every row, got a row of zeros")
 
     return check

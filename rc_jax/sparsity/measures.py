@@ -11,8 +11,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.dtypes import working_dtype
-from rc_jax.sparsity import inputs
+from rc_jax._numerics.dtypes import as_common, working_dtype
 
 
 def check_weights(name: str, value: Any) -> None:
@@ -123,7 +122,7 @@ def from_moments(first: ArrayLike, second: ArrayLike) -> Float[Array, "..."]:
         >>> print(f"{sparsity.from_moments(0.5, 1.0):.6f}")
         0.500000
     """
-    (first, second), dtype = inputs.broadcast(first=first, second=second, positive=("second",))
+    dtype, (first, second) = as_common(first=first, second=second, positive=("second",))
     ratio = first / jnp.sqrt(second)
     numbers = arguments.at_hand(ratio)
     if numbers is not None and np.any(numbers.astype(float) > 1 + 8 * float(jnp.finfo(dtype).eps)):

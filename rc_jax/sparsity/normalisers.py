@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax.sparsity import inputs
+from rc_jax._numerics.dtypes import as_common
 
 
 @arguments.guard(gamma=arguments.positive, subtracted=arguments.bounded(0), correlation=arguments.bounded(-1, 1))
@@ -42,17 +42,21 @@ def differential(gamma: ArrayLike, subtracted: ArrayLike, correlation: ArrayLike
         0.5600 0.6065
     """
     named = {"gamma": gamma, "subtracted": subtracted, "correlation": correlation}
-    (gamma, lam, rho), dtype = inputs.broadcast(**named, positive=("gamma",))
+    dtype, (gamma, lam, rho) = as_common(**named, positive=("gamma",))
+    gamma = jnp.minimum(gamma, 100)  # S is 0 there in every type, and no square overflows
     square = jnp.square(gamma)
     sigma = gamma * jnp.sqrt(2 * (1 - rho))
     # E|X − λY| as two error functions, whose arguments are ±∞ where λ = 0 or the scores are one.
     positive = jnp.where(lam > 0, lam, 1)
     distance = jnp.where(lam > 0, -jnp.log(positive), jnp.inf) / sigma
     upper, lower = (special.erf((distance + sign * sigma / 2) * 0.5**0.5) for sign in (1, -1))
-    # (1 + λ²) e^{γ²} − 2λ e^{ργ²} = (1 − λ)² + (1 + λ²)(e^{γ²} − 1) − 2λ(e^{ργ²} − 1)
-    spread = jnp.square(1 - lam) + (1 + lam**2) * jnp.expm1(square) - 2 * lam * jnp.expm1(rho * square)
     size = jnp.where(sigma > 0, upper - lam * lower, jnp.abs(1 - lam))
-    return (size / jnp.sqrt(spread)).astype(dtype)
+    # (1 + λ²) e^{γ²} − 2λ e^{ργ²} over e^{γ²}: (1 − λ)² e^{−γ²} + (1 + λ²)(1 − e^{−γ²}) − 2λ(e^{(ρ − 1)γ²} − e^{−γ²}),
+    # the last difference by that of its exponents, the smaller of which is −γ² where ρ ≥ 0.
+    above, below = jnp.where(rho < 0, 0, rho), jnp.where(rho < 0, rho, 0)
+    shared = jnp.exp(-square) * jnp.expm1(below * square) - jnp.exp((above - 1) * square) * jnp.expm1(-above * square)
+    spread = jnp.square(1 - lam) * jnp.exp(-square) - (1 + lam**2) * jnp.expm1(-square) - 2 * lam * shared
+    return (size * jnp.exp(-square / 2) / jnp.sqrt(spread)).astype(dtype)
 
 
 @arguments.guard(couplings=arguments.real, query=arguments.real)
@@ -89,10 +93,14 @@ def sinkhorn(couplings: ArrayLike, query: ArrayLike) -> Float[Array, "..."]:
     for name, value in (("couplings", couplings), ("query", query)):
         if not jnp.ndim(value):
             raise ValueError(f"`{name}` must hold the coordinates on its last axis, got {arguments.describe(value)}")
-    (a, x), dtype = inputs.broadcast(couplings=couplings, query=query)
-    rho = 2 * a / (1 + jnp.sqrt(1 + 4 * jnp.square(a)))
+    dtype, (a, x) = as_common(couplings=couplings, query=query)
+    # ρ = a/t and 1 − ρ² = 1/t with t = ½ + √(¼ + a²), so that 1 − ρ⁴ = (1 + ρ²)/t where ρ is near 1.
+    t = 0.5 + jnp.hypot(jnp.full_like(a, 0.5), a)
+    rho = a / t
     square = jnp.square(rho)
-    half_log = jnp.log1p(-jnp.square(square)) / 4 - square * jnp.square(x) / (2 * (1 + square))
+    near = square > 0.5
+    log = jnp.where(near, jnp.log1p(square) - jnp.log(t), jnp.log1p(-jnp.square(jnp.where(near, 0, square))))
+    half_log = log / 4 - jnp.square(rho * x) / (2 * (1 + square))
     return jnp.exp(jnp.sum(half_log, axis=-1)).astype(dtype)
 
 
@@ -120,7 +128,7 @@ def capped_floor(cap: ArrayLike) -> Float[Array, "..."]:
         >>> print(f"{sparsity.capped_floor(2.0):.4f}")
         0.2658
     """
-    (cap,), dtype = inputs.broadcast(cap=cap, positive=("cap",))
+    dtype, (cap,) = as_common(cap=cap, positive=("cap",))
     return (2 * jnp.exp(-cap) / (1 + jnp.exp(-2 * cap))).astype(dtype)
 
 
@@ -149,5 +157,5 @@ def capped_share(cap: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
         >>> print(f"{sparsity.capped_share(5.0, 1 + math.exp(10)):.4f} {sparsity.capped_share(50.0, 1e6):.4f}")
         0.5000 1.0000
     """
-    (cap, n), dtype = inputs.broadcast(cap=cap, n=n, positive=("cap", "n"))
+    dtype, (cap, n) = as_common(cap=cap, n=n, positive=("cap", "n"))
     return (1 / (1 + (n - 1) * jnp.exp(-2 * cap))).astype(dtype)

@@ -12,10 +12,7 @@ from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import canonical_dtype
 from rc_jax.sparsity import inputs
 
-
-def _vectors(name: str, value: Any) -> None:
-    inputs.rows("coordinates")(name, value)
-    arguments.real(name, value)
+_VECTORS = arguments.both(inputs.rows("coordinates"), arguments.real)
 
 
 @arguments.guard(
@@ -69,7 +66,7 @@ def _orthogonal(key: Array, count: int, width: int, dtype: Any) -> Array:
     return (rows * jnp.linalg.norm(others, axis=-1, keepdims=True)).reshape(-1, width)[:count]
 
 
-@arguments.guard(key=arguments.random_key, x=_vectors, count=arguments.integer(1))
+@arguments.guard(key=arguments.random_key, x=_VECTORS, count=arguments.integer(1))
 def positive_random_features(
     key: Array, x: Float[Array, "*batch width"], count: int, *, orthogonal: bool = False
 ) -> Float[Array, "*batch count"]:
@@ -106,7 +103,7 @@ def positive_random_features(
     return (jnp.exp(exponents - half) / count**0.5).astype(dtype)
 
 
-@arguments.guard(key=arguments.random_key, x=_vectors, count=arguments.integer(1))
+@arguments.guard(key=arguments.random_key, x=_VECTORS, count=arguments.integer(1))
 def trigonometric_random_features(
     key: Array, x: Float[Array, "*batch width"], count: int, *, orthogonal: bool = False
 ) -> Float[Array, "..."]:

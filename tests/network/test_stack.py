@@ -11,59 +11,14 @@ import pytest
 from rc_jax import attention, network
 from rc_jax.attention import AttentionSpec
 from rc_jax.network import MLPSpec, StackSpec
+from tests.oracles import network as oracle
 
 LAYER = AttentionSpec(d_model=8, heads=2, bias=True)
 EVERYTHING = StackSpec(attention=LAYER, depth=3, skip=True, mlp=MLPSpec(width=20, activation="gelu"), norm="pre")
 
 
-def draw(spec, dtype="float32", seed=0):
-    params = network.init(jax.random.key(seed), spec, bias_std=0.3, dtype=dtype)
-    return params, jax.random.normal(jax.random.key(seed + 100), (5, spec.attention.d_model), dtype)
-
-
 def layer(params, index):
     return jax.tree.map(lambda w: w[index], params)
-
-
-def reference(params, x, spec):
-    """The network layer by layer in NumPy; attention is tested on its own."""
-
-    def norm(x, weights):
-        centred = x - x.mean(axis=1, keepdims=True) if spec.norm_kind == "layer" else x
-        scaled = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + spec.norm_epsilon)
-        shift = 0 if weights.shift is None else np.asarray(weights.shift)
-        return scaled * np.asarray(weights.scale) + shift
-
-    def mlp(x, weights):
-        from scipy.special import erf
-
-        straight = x @ np.asarray(weights.weight_in) + np.asarray(weights.bias_in)
-        gate = x @ np.asarray(weights.weight_gate) + np.asarray(weights.bias_gate) if spec.mlp.gated else straight
-        hidden = {
-            "relu": lambda h: np.maximum(h, 0),
-            "tanh": np.tanh,
-            "gelu": lambda h: h * (1 + erf(h / np.sqrt(2))) / 2,
-            "gelu_tanh": lambda h: h / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3))),
-            "silu": lambda h: h / (1 + np.exp(-h)),
-        }[spec.mlp.activation](gate)
-        hidden = hidden * straight if spec.mlp.gated else hidden
-        return hidden @ np.asarray(weights.weight_out) + np.asarray(weights.bias_out)
-
-    states = [np.asarray(x)]
-    for index in range(spec.depth):
-        weights, x = layer(params, index), states[-1]
-        branches = [
-            (lambda y, w=weights: np.asarray(attention.attend(w.attention, jnp.asarray(y), LAYER)), "attention")
-        ]
-        if spec.mlp:
-            branches.append((lambda y, w=weights: mlp(y, w.mlp), "mlp"))
-        for branch, name in branches:
-            scale = getattr(weights, f"{name}_norm")
-            out = branch(norm(x, scale) if spec.norm == "pre" else x)
-            out = x + out if spec.skip else out
-            x = norm(out, scale) if spec.norm == "post" else out
-        states.append(x)
-    return np.stack(states)
 
 
 @pytest.mark.slow
@@ -76,15 +31,9 @@ def reference(params, x, spec):
 def test_switches_are_independent(x64, skip, activation, norm):
     mlp = MLPSpec(width=20, activation=activation) if activation else None
     spec = StackSpec(attention=LAYER, depth=2, skip=skip, mlp=mlp, norm=norm)
-    params, x = draw(spec, "float64")
-    if norm:  # scale 1 and shift 0 would hide a mix-up
-        shake = 1 + 0.3 * jax.random.normal(jax.random.key(8), (2, 8))
-        params = params._replace(attention_norm=network.NormParams(shake, shake - 1))
-        if mlp:
-            params = params._replace(mlp_norm=network.NormParams(shake + 1, 1 - shake))
-    np.testing.assert_allclose(
-        network.hidden_states(params, x, spec), reference(params, x, spec), rtol=1e-10, atol=1e-12
-    )
+    params, x = oracle.draw(spec)
+    states = network.hidden_states(params, x, spec)
+    np.testing.assert_allclose(states, oracle.hidden_states(params, x, spec), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +46,10 @@ def test_switches_are_independent(x64, skip, activation, norm):
 def test_rms_norm_and_gated_mlp(x64, gated, norm):
     mlp = MLPSpec(width=20, activation="silu", gated=gated)
     spec = StackSpec(attention=LAYER, depth=2, skip=True, mlp=mlp, norm=norm, norm_kind="rms", norm_epsilon=1e-3)
-    params, x = draw(spec, "float64")
+    params, x = oracle.draw(spec)
     assert params.mlp_norm.shift is None and (params.mlp.weight_gate is not None) == gated
-    shake = 1 + 0.3 * jax.random.normal(jax.random.key(8), (2, 8))
-    params = params._replace(attention_norm=network.NormParams(shake), mlp_norm=network.NormParams(shake + 1))
-    np.testing.assert_allclose(
-        network.hidden_states(params, x, spec), reference(params, x, spec), rtol=1e-10, atol=1e-12
-    )
+    states = network.hidden_states(params, x, spec)
+    np.testing.assert_allclose(states, oracle.hidden_states(params, x, spec), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -140,7 +86,7 @@ def test_pure_attention_is_the_sum_over_all_head_paths(x64):
 
 
 def test_apply_is_the_last_hidden_state():
-    params, x = draw(EVERYTHING)
+    params, x = oracle.draw(EVERYTHING, "float32")
     states = network.hidden_states(params, x, EVERYTHING)
     assert states.shape == (4, 5, 8)
     np.testing.assert_array_equal(states[0], x)
@@ -188,7 +134,7 @@ def test_initial_spread_of_every_part(key):
 
 
 def test_switched_off_parts_may_stay_in_the_parameters():
-    params, x = draw(EVERYTHING)
+    params, x = oracle.draw(EVERYTHING, "float32")
     bare = dataclasses.replace(EVERYTHING, skip=False, mlp=None, norm=None)
     alone = network.LayerParams(params.attention)
     np.testing.assert_array_equal(network.apply(params, x, bare), network.apply(alone, x, bare))
@@ -198,7 +144,7 @@ def test_switched_off_parts_may_stay_in_the_parameters():
 def test_masks_and_scales_reach_every_layer(x64):
     """With a causal mask, a token's output does not depend on later tokens, at any depth."""
     spec = StackSpec(attention=LAYER, depth=3, skip=True)
-    params, x = draw(spec, "float64")
+    params, x = oracle.draw(spec)
     mask = attention.masks.causal(5)
     changed = x.at[4].add(1.0)
     before, after = (network.apply(params, tokens, spec, mask=mask, scale=2.0) for tokens in (x, changed))
@@ -209,7 +155,7 @@ def test_masks_and_scales_reach_every_layer(x64):
 
 def test_one_trace_serves_a_sweep_and_depth_is_not_unrolled():
     spec = StackSpec(attention=LAYER, depth=3)
-    params, x = draw(spec)
+    params, x = oracle.draw(spec, "float32")
     traces = []
 
     @jax.jit
@@ -231,7 +177,7 @@ def test_one_trace_serves_a_sweep_and_depth_is_not_unrolled():
 
 @pytest.mark.usefixtures("as_installed")
 def test_bad_input(key):
-    params, x = draw(EVERYTHING)
+    params, x = oracle.draw(EVERYTHING, "float32")
     bad_specs = [
         (ValueError, "`depth` must be an integer >= 1, got 0", {"depth": 0}),
         (ValueError, "`norm` must be one of None, 'pre', 'post', 'branch', 'peri', got 'both'", {"norm": "both"}),

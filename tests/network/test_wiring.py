@@ -10,60 +10,13 @@ import pytest
 
 from rc_jax import attention, network
 from rc_jax.network.switches import switched_apply
+from tests.oracles import network as oracle
 
-N, D = 6, 8
+N, D = 5, 8
 FAR = attention.AttentionSpec(d_model=D, heads=2, bias=True, causal=True, rotary=attention.Rotary(base=100))
 NEAR = dataclasses.replace(FAR, window=1, rotary=attention.Rotary(base=10))
 MLP = network.MLPSpec(width=12, activation="tanh")
 PLAIN = network.StackSpec(attention=FAR, depth=3, skip=True, mlp=MLP)
-
-
-def draw(spec, dtype="float64"):
-    """Parameters whose gains and shifts are away from 1 and 0."""
-    params = network.init(jax.random.key(0), spec, bias_std=0.3, dtype=dtype)
-    for number, name in enumerate(field for field in params._fields if field.endswith("norm")):
-        if (norm := getattr(params, name)) is not None:
-            noise = 0.4 * jax.random.normal(jax.random.key(number), (2, *norm.scale.shape), dtype)
-            params = params._replace(**{name: network.NormParams(norm.scale + noise[0], noise[1])})
-    return params, jax.random.normal(jax.random.key(9), (N, D), dtype)
-
-
-def by_hand(params, x, spec):
-    """The network in NumPy, from the formula of each wiring; attention itself is tested elsewhere."""
-    for index in range(spec.depth):
-        weights = jax.tree.map(lambda w, index=index: np.asarray(w[index]), params)
-        layer = spec.local if index in spec.local_layers else spec.attention
-
-        def f(y, weights=weights, layer=layer):
-            return np.asarray(attention.attend(jax.tree.map(jnp.asarray, weights.attention), jnp.asarray(y), layer))
-
-        def g(y, weights=weights):
-            return (
-                np.tanh(y @ weights.mlp.weight_in + weights.mlp.bias_in) @ weights.mlp.weight_out + weights.mlp.bias_out
-            )
-
-        def n(y, norm):
-            over = y - y.mean(axis=1, keepdims=True)
-            return over / np.sqrt(over.var(axis=1, keepdims=True) + spec.norm_epsilon) * norm.scale + norm.shift
-
-        a, b, a_out, b_out = weights[2:]
-        skip = float(spec.skip)
-        if spec.parallel and spec.norm is None:
-            x = skip * x + f(x) + g(x)
-        elif spec.parallel and spec.norm == "pre":
-            x = skip * x + f(n(x, a)) + g(n(x, b))
-        elif spec.parallel:
-            x = skip * x + n(f(x), a_out) + n(g(x), b_out)
-        elif spec.norm == "branch":
-            x = skip * x + n(f(x), a_out)
-            x = skip * x + n(g(x), b_out)
-        elif spec.norm == "peri":
-            x = skip * x + n(f(n(x, a)), a_out)
-            x = skip * x + n(g(n(x, b)), b_out)
-        else:
-            x = skip * x + f(x)
-            x = skip * x + g(x)
-    return x
 
 
 WIRINGS = [
@@ -83,17 +36,17 @@ WIRINGS = [
 )
 def test_wirings_against_numpy(x64, change):
     spec = dataclasses.replace(PLAIN, **change)
-    params, x = draw(spec)
+    params, x = oracle.draw(spec)
     states = network.hidden_states(params, x, spec)
-    np.testing.assert_allclose(states[-1], by_hand(params, np.asarray(x), spec), rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(states, oracle.hidden_states(params, x, spec), rtol=1e-11, atol=1e-12)
 
 
 def test_layers_of_two_kinds(x64):
     """Every layer runs its own attention; a network of the other order, and one of one kind, give other numbers."""
     spec = dataclasses.replace(PLAIN, local=NEAR, local_layers=(0, 2))
-    params, x = draw(spec)
+    params, x = oracle.draw(spec)
     found = network.apply(params, x, spec)
-    np.testing.assert_allclose(found, by_hand(params, np.asarray(x), spec), rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(found, oracle.hidden_states(params, x, spec)[-1], rtol=1e-11, atol=1e-12)
     for other in (dataclasses.replace(spec, local_layers=(1,)), PLAIN, dataclasses.replace(PLAIN, attention=NEAR)):
         assert np.abs(network.apply(params, x, other) - found).max() > 1e-3
     assert [spec.kinds[spec.kind_of(index)].attention for index in range(3)] == [NEAR, FAR, NEAR]
@@ -126,7 +79,7 @@ def test_a_mask_must_leave_a_token_to_both_kinds(key):
 def test_the_strength_of_a_branch_that_ends_in_a_norm(x64, norm):
     """The norm would undo a factor on the output matrix, so its gain and shift are multiplied."""
     spec = dataclasses.replace(PLAIN, norm=norm, depth=1, mlp=None)
-    params, x = draw(spec)
+    params, x = oracle.draw(spec)
     branch = network.apply(params, x, spec) - x
     scaled = network.apply(network.scale_branches(params, 0.3), x, spec)
     np.testing.assert_allclose(scaled, x + 0.3 * branch, rtol=1e-12, atol=1e-12)
@@ -140,6 +93,7 @@ def test_the_strength_of_a_branch_that_ends_in_a_norm(x64, norm):
         ({"parallel": True, "norm": "post"}, ValueError, "`norm` must not be 'post' with parallel=True"),
         ({"local": NEAR}, ValueError, r"`local_layers` must be given with local and only then, got \(\)"),
         ({"local_layers": (1,)}, ValueError, r"`local_layers` must be given with local and only then, got \(1,\)"),
+        ({"local": NEAR, "local_layers": [1]}, TypeError, r"`local_layers` must be a tuple, got \[1\]"),
         ({"local": 3, "local_layers": (1,)}, TypeError, "`local` must be an AttentionSpec or None, got 3"),
         ({"local": NEAR, "local_layers": (3,)}, ValueError, r"`local_layers` must rise within 0 … 2, got \(3,\)"),
         ({"local": NEAR, "local_layers": (1, 0)}, ValueError, r"`local_layers` must rise within 0 … 2, got \(1, 0\)"),

@@ -4,6 +4,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import mpmath as mp
 import numpy as np
 import pytest
 
@@ -32,6 +33,18 @@ def test_differential_at_its_ends(x64):
     far = sparsity.differential(6.0, 0.8) / sparsity.exponential(6.0)
     assert abs(float(far) - 1.8 / math.sqrt(1.64)) < 1e-4
     assert bool(jnp.isnan(sparsity.differential(1.0, 1.0, 1.0)))
+
+
+def test_differential_has_all_of_its_range():
+    """Far out S is (1 + λ)/√(1 + λ²) e^{−γ²/2}, also where e^{γ²} is too large for single precision."""
+    for rho in (-1.0, -0.3, 0.0, 0.3):
+        far = sparsity.differential(jnp.asarray([10.0, 12.0], "float32"), 0.8, rho)
+        np.testing.assert_allclose(far, 1.8 / np.sqrt(1.64) * np.exp([-50.0, -72.0]), rtol=2e-5)
+        assert sparsity.differential(jnp.float32(1e30), 0.8, rho) == 0
+    slopes = jax.grad(sparsity.differential, (0, 2))(jnp.float32(1.0), 0.8, 0.0)
+    step = 1e-2
+    ends = [float(sparsity.differential(1.0, 0.8, rho)) for rho in (-step, step)]
+    assert np.all(np.isfinite(slopes)) and abs(float(slopes[1]) - (ends[1] - ends[0]) / (2 * step)) < 1e-3
 
 
 @pytest.mark.slow
@@ -69,6 +82,21 @@ def test_sinkhorn_by_scaling_to_convergence(x64):
     assert abs(float(many) - float(sparsity.exponential(1.0))) < 1e-3
 
 
+def test_sinkhorn_keeps_its_digits(dtype):
+    """Against 60 digits, from weak couplings to those whose square is out of range."""
+    couplings = np.asarray([1e-20, 1e-3, 0.5, 1.0, 1.5, 30.0, 1e4, 1e8, 1e18, 1e25], dtype)
+    queries = np.asarray([0.0, 0.7, 3.0], dtype)
+    measured = sparsity.sinkhorn(couplings[:, None, None], queries[:, None])
+    with mp.workdps(60):
+        for a, row in zip(couplings.astype(float), measured, strict=True):
+            rho = (mp.sqrt(1 + 4 * mp.mpf(a) ** 2) - 1) / (2 * mp.mpf(a))
+            front = mp.sqrt(mp.sqrt(1 - rho**4))
+            exact = [float(front * mp.exp(-((rho * x) ** 2) / (2 * (1 + rho**2)))) for x in queries.astype(float)]
+            np.testing.assert_allclose(row, exact, rtol=40 * jnp.finfo(dtype).eps)
+    slopes = jax.vmap(jax.grad(lambda a: sparsity.sinkhorn(a[None], jnp.ones(1, dtype))))(couplings)
+    assert np.all(np.isfinite(slopes))
+
+
 def test_caps(x64):
     rng = np.random.default_rng(1)
     for cap in (0.3, 2.0):
@@ -99,17 +127,3 @@ def test_sigmoid_rows_add_up_to_order_one(x64):
             assert total <= math.exp(gamma**2 / 2) * (1 + 1e-12)
             s = float(sparsity.from_kernel(jax.nn.sigmoid, -math.log(n), gamma))
             assert 0 <= s / math.exp(-(gamma**2) / 2) - 1 < 2 * math.exp(4 * gamma**2) / n
-
-
-@pytest.mark.usefixtures("as_installed")
-def test_errors():
-    with pytest.raises(ValueError, match="`gamma` must be > 0"):
-        sparsity.differential(0.0, 0.5)
-    with pytest.raises(ValueError, match="`correlation`"):
-        sparsity.differential(1.0, 0.5, 2.0)
-    with pytest.raises(ValueError, match="`query` must hold the coordinates on its last axis"):
-        sparsity.sinkhorn(jnp.ones(2), 1.0)
-    with pytest.raises(ValueError, match="`cap` must be > 0"):
-        sparsity.capped_floor(-1.0)
-    with pytest.raises(ValueError, match="`n` must be"):
-        sparsity.capped_share(1.0, 0.5)

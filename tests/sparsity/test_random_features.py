@@ -117,31 +117,3 @@ def test_where_there_is_no_rate():
     assert sparsity.positive_features_rate(jnp.zeros((3, 1)), 0.5, jnp.arange(1, 5))[0].shape == (3, 4)
     slopes = jax.jit(jax.grad(lambda g, s: sparsity.positive_features_rate(g, s, 4)[0], (0, 1)))(0.3, 0.4)
     assert all(np.isfinite(slope) for slope in slopes)
-
-
-@pytest.mark.usefixtures("as_installed")
-def test_bad_input(key):
-    x = jnp.ones((3, 2))
-    for make in (sparsity.positive_random_features, sparsity.trigonometric_random_features):
-        with pytest.raises(TypeError, match="`key` must be one typed key"):
-            make(0, x, 4)
-        with pytest.raises(TypeError, match="`x` must be a floating-point array"):
-            make(key, jnp.ones((3, 2), int), 4)
-        with pytest.raises(ValueError, match="`x` must be finite"):
-            make(key, x * jnp.nan, 4)
-        with pytest.raises(ValueError, match="`count` must be an integer >= 1, got 0"):
-            make(key, x, 0)
-        with pytest.raises(TypeError, match="`orthogonal` must be a bool"):
-            make(key, x, 4, orthogonal="yes")
-    with pytest.raises(ValueError, match="`width` must be an integer >= 1"):
-        sparsity.random_projections(key, 4, 0)
-    with pytest.raises(TypeError, match="`dtype` must be a floating-point dtype"):
-        sparsity.random_projections(key, 4, 2, dtype=int)
-    with pytest.raises(ValueError, match="`sigma` must be > 0"):
-        sparsity.positive_feature_moments(x, 0.0)
-    with pytest.raises(ValueError, match="`sigma` must be one number"):
-        sparsity.positive_feature_moments(x, jnp.ones(2))
-    with pytest.raises(ValueError, match=r"`projections` must be a floating-point array of shape \(feature, width\)"):
-        sparsity.positive_feature_moments(jnp.ones(3), 1.0)
-    with pytest.raises(ValueError, match="`dim` must be >= 1"):
-        sparsity.positive_features_rate(1.0, 0.5, 0)

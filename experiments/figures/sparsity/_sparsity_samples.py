@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RELU, IDENTITY, EXP = 0, 1, 2
 # Direct draws: (kernel, β/γ, γ)
-DIRECT = (
+_DRAWN = (
     *((EXP, 0.0, gamma) for gamma in (0.25, 0.5, 0.75, 1.0, 1.25)),
     *((RELU, 0.0, gamma) for gamma in (0.5, 1.0, 2.0, 3.0)),
     *((RELU, -1.0, gamma) for gamma in (0.5, 1.0, 2.0, 3.0)),
@@ -29,6 +29,7 @@ DIRECT = (
     *((IDENTITY, 0.0, gamma) for gamma in (0.5, 1.0, 2.0, 3.0)),
     *((IDENTITY, ratio, 1.0) for ratio in (-4.0, -2.0, -1.0, 1.0, 2.0, 4.0)),
 )
+KERNEL, RATIO, SPREAD = np.array(_DRAWN).T
 KERNELS = ("exp", "relu²", "identity")  # of the queries that share β and γ
 QUERIES, BETA, GAMMA = 4, -0.5, 0.8
 GAMMA_EDGES = np.linspace(0.2, 1.4, 7)
@@ -68,18 +69,18 @@ def _draw_keys(
 
 
 def direct(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
-    """S from keys drawn directly, for every case of `DIRECT`, and the closed form there."""
+    """S from keys drawn directly, for every kernel, β/γ and γ, and the closed form there."""
     size = min(spec.draws, 2**14)
     blocks = spec.draws // size
     draw = functools.partial(_draw_keys, blocks=blocks, size=size, width=spec.key_width, dtype=spec.dtype)
     sums = []
-    for index, (kernel, ratio, gamma) in enumerate(DIRECT):
-        numbers = jnp.asarray([ratio, gamma], spec.dtype)
-        sums.append(np.asarray(draw(jax.random.fold_in(key, index), jnp.asarray(kernel), *numbers), float).sum(0))
+    ratio, gamma = (jnp.asarray(each, spec.dtype) for each in (RATIO, SPREAD))
+    for index, kernel in enumerate(KERNEL.astype(int)):
+        found = draw(jax.random.fold_in(key, index), jnp.asarray(kernel), ratio[index], gamma[index])
+        sums.append(np.asarray(found, float).sum(0))
     value, error = _estimate(np.array(sums), blocks * size)
-    ratio, gamma = (jnp.asarray([case[i] for case in DIRECT], spec.dtype) for i in (1, 2))
     lines = (sparsity.relu_squared(ratio, 1.0), sparsity.identity(ratio, 1.0), sparsity.exponential(gamma))
-    theory = np.choose([case[0] for case in DIRECT], [np.asarray(line, float) for line in lines])
+    theory = np.choose(KERNEL.astype(int), [np.asarray(line, float) for line in lines])
     return {"direct": value, "direct_se": error, "direct_theory": theory}
 
 

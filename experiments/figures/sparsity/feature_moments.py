@@ -73,8 +73,8 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     return {
         "features": np.asarray(spec.features), "width": np.asarray(spec.width), "head": np.asarray(spec.head),
         "growth": np.asarray(growth.mean), "growth_se": np.asarray(growth.standard_error),
-        "spread": spread, "level": level, "gap": np.asarray(kinds.maximum["gap"]),
-    } | {name: np.asarray(kinds.mean[name]) for name in ("measured", "ratio", "excess")} | {
+        "spread": spread, "level": level,
+    } | {name: np.asarray(kinds.mean[name]) for name in ("ratio", "excess")} | {
         f"{name}_se": np.asarray(kinds.standard_error[name]) for name in ("ratio", "excess")
     } | _noisy(spec)  # fmt: skip
 
@@ -138,7 +138,7 @@ def _mapped(x: Array) -> Array:
 
 
 def _kinds(key: Array, spec: Spec) -> dict[str, Array]:
-    """For every kind of token and map: S measured, S of equal features over it, largest gap of the general form."""
+    """For every kind of token and map: the form for equal features over what is measured, for S and for 1/S² − 1."""
     roles = [jax.random.fold_in(key, role) for role in range(3)]
     noise = jax.random.normal(roles[0], (spec.tokens, spec.width), spec.dtype)
     pairs = []
@@ -154,13 +154,10 @@ def _kinds(key: Array, spec: Spec) -> dict[str, Array]:
 def _forms(q: Array, keys: Array) -> dict[str, Array]:
     rows = sparsity.sparsity(jnp.matmul(q, keys.T, precision="highest"))
     mean, cov = sparsity.feature_moments(keys)
-    general = sparsity.nonnegative_linear(q, mean, cov)
     equal = sparsity.nonnegative_linear_iid(q, jnp.mean(mean), jnp.sqrt(jnp.mean(jnp.diagonal(cov))))
     return {
-        "measured": jnp.mean(rows),
         "ratio": jnp.mean(equal / rows),
         "excess": jnp.mean(1 / jnp.square(equal) - 1) / jnp.mean(1 / jnp.square(rows) - 1),
-        "gap": jnp.max(jnp.abs(general / rows - 1)),
     }
 
 

@@ -14,7 +14,7 @@ import experiments.figure
 from experiments import style
 from experiments.figure import About
 from experiments.figures.sparsity import _sparsity_samples as samples
-from experiments.figures.sparsity._sparsity_samples import DIRECT, EXP, FEATURE_SPREAD, IDENTITY, RELU
+from experiments.figures.sparsity._sparsity_samples import EXP, FEATURE_SPREAD, IDENTITY, KERNEL, RATIO, RELU, SPREAD
 from experiments.ledger import Claim, at_most, near, published
 from rc_jax import sparsity
 
@@ -68,7 +68,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     """Direct draws, random layers, decaying rows, feature draws, and the lines."""
     key = jax.random.key(spec.seed)
     direct, layers, rows, features = (jax.random.fold_in(key, role) for role in range(4))
-    data = {"n": np.asarray(spec.tokens), "features": np.asarray(spec.features)}
+    data = {"features": np.asarray(spec.features)}
     data |= samples.direct(direct, spec) | samples.layers(layers, spec) | samples.linear_rows(rows, spec)
     data |= samples.decay_rows(spec) | samples.features(features, spec) | samples.isotropy(spec) | samples.printed()
     return data | _lines(spec)
@@ -99,7 +99,7 @@ def plot(data: Data) -> Figure:
 
 def _cases(kernel: int, ratio: float | None = None) -> np.ndarray:
     """True at the direct draws of a kernel, and of one β/γ."""
-    return np.array([case[0] == kernel and ratio in (None, case[1]) for case in DIRECT])
+    return (kernel == KERNEL) & (ratio is None or ratio == RATIO)
 
 
 def _hollow(ax: Axes, x: np.ndarray, data: Data, chosen: np.ndarray, meaning: str, marker: str) -> None:
@@ -121,17 +121,16 @@ def _say(ax: Axes, x: float, y: float, text: str, meaning: str, **options: Any) 
 
 
 def _against_gamma(ax: Axes, data: Data) -> None:
-    gamma = np.array([case[2] for case in DIRECT])
     ax.plot(data["line_gamma"], data["line_exp"], color=style.colour("softmax"))
     # Squared ReLU at three β/γ, identity, softmax; lines are closed forms.
     for ratio, dash in zip((0.0, -1.0, -2.0), style.DASHES, strict=False):
-        chosen = _cases(RELU, ratio) & ((gamma != 1) | (ratio in (0, -1, -2)))
+        chosen = _cases(RELU, ratio)
         ax.axhline(data["direct_theory"][chosen][0], color=style.colour("relu_squared"), linestyle=dash)
-        _hollow(ax, gamma, data, chosen, "relu_squared", "s")
+        _hollow(ax, SPREAD, data, chosen, "relu_squared", "s")
         _say(ax, 0.03, 0.88 * data["direct_theory"][chosen][0], f"relu², β/γ = {ratio:g}", "relu_squared", va="top")
     ax.axhline(data["direct_theory"][_cases(IDENTITY, 0.0)][0], color=style.colour("identity"))
-    _hollow(ax, gamma, data, _cases(IDENTITY, 0.0), "identity", "^")
-    _hollow(ax, gamma, data, _cases(EXP), "softmax", "o")
+    _hollow(ax, SPREAD, data, _cases(IDENTITY, 0.0), "identity", "^")
+    _hollow(ax, SPREAD, data, _cases(EXP), "softmax", "o")
     _filled(ax, data, "softmax", "o")
     _say(ax, 2.98, 0.84, "identity, β = 0", "identity", ha="right", va="bottom")
     _say(ax, 2.25, 0.1, "softmax,\n$e^{-γ^2/2}$", "softmax")
@@ -143,15 +142,13 @@ def _against_gamma(ax: Axes, data: Data) -> None:
 
 
 def _against_ratio(ax: Axes, data: Data) -> None:
-    ratio = np.array([case[1] for case in DIRECT])
-    gamma = np.array([case[2] for case in DIRECT])
     # Both homogeneous kernels, and the numbers that the source prints.
     for kernel, name, line, marker in (
         (RELU, "relu_squared", "line_relu", "s"),
         (IDENTITY, "identity", "line_identity", "^"),
     ):
         ax.plot(data["line_ratio"], data[line], color=style.colour(name))
-        _hollow(ax, ratio, data, _cases(kernel) & (gamma == 1), name, marker)
+        _hollow(ax, RATIO, data, _cases(kernel) & (SPREAD == 1), name, marker)
         _filled(ax, data, name, marker)
     style.reference(ax, y=math.sqrt(2 / math.pi))
     _say(ax, -6.9, 0.72, "√(2/π) = 0.798, floor of identity", "reference", va="top")
@@ -220,7 +217,7 @@ def _kernel_claims(data: Data) -> list[Claim]:
         row(
             "sparsity-exp", "The sparsity S of softmax rows is e^(−σ²‖q‖²/2).",
             value[soft] / theory[soft] - 1, near(0, 0.03), standard_error=error[soft] / theory[soft],
-            where=[f"γ = {case[2]:g}" for case in DIRECT if case[0] == EXP], place="section with two examples",
+            where=[f"γ = {gamma:g}" for gamma in SPREAD[soft]], place="section with two examples",
             interval_from="our tolerance",
             note="keys drawn at random, over formula less 1",
         ),

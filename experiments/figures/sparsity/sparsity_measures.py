@@ -83,8 +83,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     return {
         "gamma": np.array(spec.gammas), "line": line, "keys": np.asarray(spec.keys),
         "mean": found.mean(-1).T, "error": found.std(-1, ddof=1).T / spec.rows**0.5,
-        "limit": _limits(np.array(spec.gammas), spec.keys), "curve": _limits(line, spec.keys),
-        "margin": _axioms(np.random.default_rng(spec.seed), spec.trials),
+        "curve": _limits(line, spec.keys), "margin": _axioms(np.random.default_rng(spec.seed), spec.trials),
     }  # fmt: skip
 
 

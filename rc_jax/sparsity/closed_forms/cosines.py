@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax.sparsity import inputs
+from rc_jax._numerics.dtypes import as_common
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 
@@ -42,7 +42,7 @@ def cosine_similarity_power(power: ArrayLike, dim: ArrayLike) -> Float[Array, ".
         >>> print(f"{sparsity.cosine_similarity_power(6, 64):.4f} {sparsity.cosine_similarity_power(6, 1e9):.4f}")
         0.1676 0.1471
     """
-    (power, dim), dtype = inputs.broadcast(power=power, dim=dim, positive=("power",))
+    dtype, (power, dim) = as_common(power=power, dim=dim, positive=("power",))
     inside = (power > 0) & (dim >= 1)
     return jnp.where(inside, jnp.exp(_log_sparsity(power, dim)), jnp.nan).astype(dtype)
 

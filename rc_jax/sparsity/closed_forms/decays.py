@@ -1,7 +1,6 @@
 """Weights that decay with distance: λ^{n−j} with one λ, a mixture of such decays, and products of gates Π λ_t."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,17 +11,16 @@ from jaxtyping import Array, Float
 from scipy import special
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.dtypes import working_dtype
+from rc_jax._numerics.dtypes import as_common, working_dtype
+from rc_jax._numerics.stable import expm1_ratio
 from rc_jax.sparsity import inputs
 
 # coth(x/2) − 2/x = −4 Σ (−1)^k ζ(2k) x^{2k−1}/(2π)^{2k}; 18 terms reach double precision for x < 2
 _COTANGENT_SERIES = tuple(-4 * (-1) ** k * special.zeta(2 * k) / (2 * math.pi) ** (2 * k) for k in range(1, 19))
-
-# (1 − e^{−x})/x = Σ (−x)^k/(k + 1)!; fourteen terms reach double precision for x < 1/2
-_EXPONENTIAL_SERIES = tuple((-1) ** k / math.factorial(k + 1) for k in range(14))
+_DECAY = arguments.bounded(0, 1, open_low=True)
 
 
-@arguments.guard(lam=arguments.bounded(0, 1, open_low=True), n=arguments.bounded(1))
+@arguments.guard(lam=_DECAY, n=arguments.bounded(1))
 def decay(lam: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     r"""Sparsity of exponentially decaying weights a_j = λ^{n−j}, j = 1 … n.
 
@@ -48,7 +46,7 @@ def decay(lam: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
         >>> print(f"{sparsity.decay(0.5, 2):.6f} {sparsity.decay(1.0, 1000):.6f}")
         0.948683 1.000000
     """
-    (lam, n), dtype = inputs.broadcast(lam=lam, n=n, positive=("lam",))
+    dtype, (lam, n) = as_common(lam=lam, n=n, positive=("lam",))
     return _decay(lam, n).astype(dtype)
 
 
@@ -95,16 +93,7 @@ def _cotangent(x: Array) -> Array:
     return jnp.where(small, series, (1 + fall) / (1 - fall) - 2 / away)
 
 
-def _channel_weights(name: str, value: Any) -> None:
-    arguments.bounded(0)(name, value)
-    if np.ndim(value) == 0 or np.size(value) == 0:
-        raise ValueError(f"`{name}` must have a last axis of channels, got {arguments.describe(value)}")
-    numbers = arguments.at_hand(value)
-    if numbers is not None and not np.all(np.any(numbers.astype(float) > 0, axis=-1)):
-        raise ValueError(f"`{name}` must have a positive entry in every row, got a row of zeros")
-
-
-@arguments.guard(weights=_channel_weights, lam=arguments.bounded(0, 1, open_low=True), n=arguments.bounded(1))
+@arguments.guard(weights=inputs.nonnegative_rows("channels"), lam=_DECAY, n=arguments.bounded(1))
 def channel_decay(weights: ArrayLike, lam: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     r"""Sparsity of a mixture of exponential decays, a_j = Σ_c w_c λ_c^{n−j}, j = 1 … n: one λ for each channel.
 
@@ -133,7 +122,7 @@ def channel_decay(weights: ArrayLike, lam: ArrayLike, n: ArrayLike) -> Float[Arr
         >>> print([f"{sparsity.channel_decay(jnp.ones(2), jnp.array([0.5, last]), 1e4):.4f}" for last in (0.9, 1.0)])
         ['0.0375', '0.9999']
     """
-    (weights, lam, n), dtype = inputs.broadcast(weights=weights, lam=lam, n=_for_channels(n), positive=("lam",))
+    dtype, (weights, lam, n) = as_common(weights=weights, lam=lam, n=_for_channels(n), positive=("lam",))
     return _channels(weights, lam, n).astype(dtype)
 
 
@@ -164,19 +153,13 @@ def _channels(weights: Array, lam: Array, n: Array) -> Array:
 def mean_power(lam: Array, n: Array) -> Array:
     """G/n, the mean of λ^s over s = 0 … n − 1: (1 − λⁿ)/(n(1 − λ)), 1 at λ = 1; derivatives keep their digits."""
     far, delta, power = _split(lam, n)
-    return jnp.where(lam > 0.5, _mean_exponential(n * delta) / _mean_exponential(delta), (1 - power) / (n * (1 - far)))
-
-
-def _mean_exponential(x: Array) -> Array:
-    """(1 − e^{−x})/x for x ≥ 0, 1 at x = 0, with gradients."""
-    small = x < 0.5
-    series = jnp.polyval(jnp.asarray(_EXPONENTIAL_SERIES[::-1], x.dtype), jnp.where(small, x, 0))
-    away = jnp.where(small, 1, x)
-    return jnp.where(small, series, -jnp.expm1(-away) / away)
+    return jnp.where(lam > 0.5, expm1_ratio(-n * delta) / expm1_ratio(-delta), (1 - power) / (n * (1 - far)))
 
 
 @arguments.guard(
-    even=arguments.positive, weights=_channel_weights, lam=arguments.bounded(0, 1, open_low=True, open_high=True)
+    even=arguments.positive,
+    weights=inputs.nonnegative_rows("channels"),
+    lam=arguments.bounded(0, 1, open_low=True, open_high=True),
 )
 def channel_decay_lowest(
     even: ArrayLike, weights: ArrayLike, lam: ArrayLike
@@ -210,7 +193,7 @@ def channel_decay_lowest(
         >>> print(f"{n:.0f} {lowest:.4f}")
         100038 0.0276
     """
-    (weights, lam, even), dtype = inputs.broadcast(
+    dtype, (weights, lam, even) = as_common(
         weights=weights, lam=lam, even=_for_channels(even), positive=("lam", "even")
     )
     inside = jnp.all((weights >= 0) & (lam > 0) & (lam < 1) & (even > 0), axis=-1)
@@ -225,12 +208,7 @@ def channel_decay_lowest(
     return jnp.where(inside, where, jnp.nan).astype(dtype), jnp.where(inside, lowest, jnp.nan).astype(dtype)
 
 
-def _gates(name: str, value: Any) -> None:
-    inputs.rows("positions")(name, value)
-    arguments.bounded(high=0)(name, value)
-
-
-@arguments.guard(log_gates=_gates)
+@arguments.guard(log_gates=arguments.both(inputs.rows("positions"), arguments.bounded(high=0)))
 def gated_decay(log_gates: Float[Array, "*batch position"]) -> Float[Array, "*batch"]:
     r"""Sparsity of the last row of attention that decays by gates: a_j = Π_{t=j+1..n} λ_t, from the log λ_t ≤ 0.
 
@@ -270,8 +248,8 @@ def _gated(log_gates: Array) -> Array:
 
 
 @arguments.guard(
-    mean=arguments.bounded(0, 1, open_low=True),
-    second=arguments.bounded(0, 1, open_low=True),
+    mean=_DECAY,
+    second=_DECAY,
     n=arguments.bounded(1),
 )
 def gated_decay_annealed(mean: ArrayLike, second: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
@@ -299,7 +277,7 @@ def gated_decay_annealed(mean: ArrayLike, second: ArrayLike, n: ArrayLike) -> Fl
         >>> print(f"{sparsity.gated_decay_annealed(0.5, 1 / 3, 100):.6f}")  # λ uniform on (0, 1)
         0.163299
     """
-    (mean, second, n), dtype = inputs.broadcast(mean=mean, second=second, n=n, positive=("mean", "second"))
+    dtype, (mean, second, n) = as_common(mean=mean, second=second, n=n, positive=("mean", "second"))
     slack = 8 * float(jnp.finfo(mean.dtype).eps)
     possible = (second <= mean + slack) & (second >= jnp.square(mean) - slack)
     known = arguments.at_hand(possible)

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax.sparsity import inputs
+from rc_jax._numerics.dtypes import as_common
 from rc_jax.sparsity.closed_forms.squared_relu import direction
 
 
@@ -38,7 +38,7 @@ def exponential(gamma: ArrayLike) -> Float[Array, "..."]:
         >>> print(f"{sparsity.exponential(1.0):.6f}")
         0.606531
     """
-    (gamma,), dtype = inputs.broadcast(gamma=gamma)
+    dtype, (gamma,) = as_common(gamma=gamma)
     return jnp.where(gamma >= 0, jnp.exp(-jnp.square(gamma) / 2), jnp.nan).astype(dtype)
 
 
@@ -67,7 +67,7 @@ def identity(beta: ArrayLike, gamma: ArrayLike) -> Float[Array, "..."]:
         >>> print(f"{sparsity.identity(0.0, 3.0):.6f}")
         0.797885
     """
-    (beta, gamma), dtype = inputs.broadcast(beta=beta, gamma=gamma, positive=("gamma",))
+    dtype, (beta, gamma) = as_common(beta=beta, gamma=gamma, positive=("gamma",))
     return _identity(beta, gamma).astype(dtype)
 
 

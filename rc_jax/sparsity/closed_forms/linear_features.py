@@ -11,17 +11,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.dtypes import common_dtype, working_dtype
+from rc_jax._numerics.dtypes import as_common, common_dtype, working_dtype
 from rc_jax.sparsity import inputs
 from rc_jax.sparsity.measures import norm_ratio
 
-
-def _features(name: str, value: Any) -> None:
-    inputs.rows("features")(name, value)
-    arguments.bounded(0)(name, value)
-    numbers = arguments.at_hand(value)
-    if numbers is not None and not np.all(np.any(numbers.astype(float) > 0, axis=-1)):
-        raise ValueError(f"`{name}` must have a positive entry in every row, got a row of zeros")
+_KEYS = arguments.both(arguments.float_array("token", "feature", minimum={"token": 1, "feature": 1}), arguments.real)
+_FEATURES = arguments.both(inputs.rows("features"), inputs.nonnegative_rows("features"))
 
 
 def _covariance(name: str, value: Any) -> None:
@@ -44,12 +39,7 @@ def _covariance(name: str, value: Any) -> None:
         raise ValueError(f"`{name}` must be positive semi-definite, got smallest eigenvalue {least:g}")
 
 
-def _keys(name: str, value: Any) -> None:
-    arguments.float_array("token", "feature", minimum={"token": 1, "feature": 1})(name, value)
-    arguments.real(name, value)
-
-
-@arguments.guard(features=_keys)
+@arguments.guard(features=_KEYS)
 def feature_moments(features: Float[Array, "token feature"]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     r"""Mean and covariance of given keys' features: μ̃ = (1/n) Σ_j k̃_j, Σ̃ = (1/n) Σ_j (k̃_j − μ̃)(k̃_j − μ̃)ᵀ.
 
@@ -87,7 +77,7 @@ def feature_moments(features: Float[Array, "token feature"]) -> tuple[Float[Arra
     return mean.astype(features.dtype), ((cov + cov.T) / 2).astype(features.dtype)
 
 
-@arguments.guard(q=_features, mean=_features, cov=_covariance)
+@arguments.guard(q=_FEATURES, mean=_FEATURES, cov=_covariance)
 def nonnegative_linear(
     q: Float[Array, "*batch feature"], mean: Float[Array, "..."], cov: Float[Array, "..."]
 ) -> Float[Array, "*batch"]:
@@ -150,7 +140,7 @@ def _linear(q: Array, mean: Array, cov: Array) -> tuple[Array, Array]:
     return first, near / jnp.sqrt(jnp.square(near) + jnp.square(far) * spread)
 
 
-@arguments.guard(q=_features, mean=arguments.positive, deviation=arguments.bounded(0))
+@arguments.guard(q=_FEATURES, mean=arguments.positive, deviation=arguments.bounded(0))
 def nonnegative_linear_iid(
     q: Float[Array, "*batch feature"], mean: ArrayLike, deviation: ArrayLike
 ) -> Float[Array, "*batch"]:
@@ -179,7 +169,7 @@ def nonnegative_linear_iid(
         >>> print(f"{sparsity.nonnegative_linear_iid(jnp.array([1.0, 2.0]), 1.0, 1.0):.6f}")
         0.801784
     """
-    (ratio, mean, deviation), dtype = inputs.broadcast(q=norm_ratio(q), mean=mean, deviation=deviation)
+    dtype, (ratio, mean, deviation) = as_common(q=norm_ratio(q), mean=mean, deviation=deviation)
     inside = (mean > 0) & (deviation >= 0) & _sees(q)
     return jnp.where(inside, 1 / jnp.hypot(jnp.ones_like(ratio), deviation / mean * ratio), jnp.nan).astype(dtype)
 

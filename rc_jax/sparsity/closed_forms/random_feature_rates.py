@@ -12,16 +12,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.dtypes import working_dtype
-from rc_jax.sparsity import inputs
+from rc_jax._numerics.dtypes import as_common, working_dtype
+
+_DIRECTIONS = arguments.both(
+    arguments.float_array("feature", "width", minimum={"feature": 1, "width": 1}), arguments.real
+)
 
 
-def _directions(name: str, value: Array) -> None:
-    arguments.float_array("feature", "width", minimum={"feature": 1, "width": 1})(name, value)
-    arguments.real(name, value)
-
-
-@arguments.guard(projections=_directions, sigma=arguments.scalar(arguments.positive))
+@arguments.guard(projections=_DIRECTIONS, sigma=arguments.scalar(arguments.positive))
 def positive_feature_moments(
     projections: Float[Array, "feature width"], sigma: ArrayLike
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
@@ -100,7 +98,7 @@ def positive_features_rate(
         >>> print(f"{bias:.3f} {variance:.4f}")
         -3.904 0.0342
     """
-    (gamma, sigma, dim), dtype = inputs.broadcast(gamma=gamma, sigma=sigma, dim=dim, positive=("sigma",))
+    dtype, (gamma, sigma, dim) = as_common(gamma=gamma, sigma=sigma, dim=dim, positive=("sigma",))
     inside = (gamma >= 0) & (sigma > 0) & (dim >= 1)
     bias, variance = (jnp.where(inside, value, jnp.nan).astype(dtype) for value in _rate(gamma, sigma, dim))
     return bias, variance

@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax.sparsity import inputs
+from rc_jax._numerics.dtypes import as_common
 
 _STEP = np.arange(-3.5, 4.2, 0.085)
 _NODES = np.exp(_STEP - np.exp(-_STEP))  # v = e^{y − e^{−y}} turns the half line into a rapidly decaying integrand
@@ -54,7 +54,7 @@ def relu_squared(beta: ArrayLike, gamma: ArrayLike) -> Float[Array, "..."]:
         >>> print(f"{sparsity.relu_squared(0.0, 1.0):.6f} {sparsity.relu_squared(-2.0, 1.0):.4f}")
         0.408248 0.0720
     """
-    (beta, gamma), dtype = inputs.broadcast(beta=beta, gamma=gamma, positive=("gamma",))
+    dtype, (beta, gamma) = as_common(beta=beta, gamma=gamma, positive=("gamma",))
     return _sparsity(beta, gamma).astype(dtype)
 
 
@@ -82,7 +82,7 @@ def log_relu_squared(beta: ArrayLike, gamma: ArrayLike) -> Float[Array, "..."]:
         >>> print(f"{sparsity.log_relu_squared(-1e4, 1.0):.6g}")
         -2.5e+07
     """
-    (beta, gamma), dtype = inputs.broadcast(beta=beta, gamma=gamma, positive=("gamma",))
+    dtype, (beta, gamma) = as_common(beta=beta, gamma=gamma, positive=("gamma",))
     return _log_sparsity(beta, gamma).astype(dtype)
 
 

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from scipy import optimize
 
 from rc_jax._numerics import arguments
-from rc_jax.sparsity import inputs
+from rc_jax._numerics.dtypes import as_common
 
 _LARGEST = 64  # e^64 is well inside float32
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(33)
@@ -78,7 +78,7 @@ def taylor_exponential(beta: ArrayLike, gamma: ArrayLike, order: ArrayLike) -> F
         >>> print([f"{value:.4f}" for value in s])
         ['1.0000', '0.7746', '0.6514', '0.6079']
     """
-    (beta, gamma), dtype = inputs.broadcast(beta=beta, gamma=gamma)
+    dtype, (beta, gamma) = as_common(beta=beta, gamma=gamma)
     order = jnp.asarray(order, jnp.int32)
     try:
         shape = np.broadcast_shapes(beta.shape, order.shape)
@@ -142,7 +142,7 @@ def taylor_order(gamma: ArrayLike) -> Float[Array, "..."]:
         >>> print(f"{sparsity.taylor_order(1.0):.2f}")
         6.71
     """
-    (gamma,), dtype = inputs.broadcast(gamma=gamma)
+    dtype, (gamma,) = as_common(gamma=gamma)
     z = 2.31
     return (2 * gamma**2 + z * 3**0.5 * gamma + 5 * (z**2 - 1) / 18 - 0.5).astype(dtype)
 

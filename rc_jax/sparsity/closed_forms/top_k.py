@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax.sparsity import inputs
+from rc_jax._numerics.dtypes import as_common
 
 _SHARE = arguments.bounded(0, 1, open_low=True)
 
@@ -40,7 +40,7 @@ def top_share_uniform(share: ArrayLike) -> Float[Array, "..."]:
         >>> print(sparsity.top_share_uniform(0.25))
         0.5
     """
-    (share,), dtype = inputs.broadcast(share=share, positive=("share",))
+    dtype, (share,) = as_common(share=share, positive=("share",))
     return jnp.where((share > 0) & (share <= 1), jnp.sqrt(share), jnp.nan).astype(dtype)
 
 
@@ -70,9 +70,10 @@ def top_share_exponential(gamma: ArrayLike, share: ArrayLike) -> Float[Array, ".
         >>> print(f"{sparsity.top_share_exponential(1.0, 1.0):.6f} {sparsity.top_share_exponential(1.0, 0.1):.6f}")
         0.606531 0.270075
     """
-    (gamma, share), dtype = inputs.broadcast(gamma=gamma, share=share, positive=("share",))
+    dtype, (gamma, share) = as_common(gamma=gamma, share=share, positive=("share",))
     inside = (gamma >= 0) & (share > 0) & (share <= 1)
-    return jnp.where(inside, jnp.exp(_log_top_share(gamma, share)), jnp.nan).astype(dtype)
+    capped = jnp.minimum(gamma, 100)  # S is 0 there in every type, and no square overflows
+    return jnp.where(inside, jnp.exp(_log_top_share(capped, share)), jnp.nan).astype(dtype)
 
 
 @jax.jit

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax.sparsity import inputs
+from rc_jax._numerics.dtypes import as_common
 from rc_jax.sparsity.quadrature import panels
 from rc_jax.sparsity.quadrature.kinks import evaluated, kernel, kinks_or_locate, locate_kinks, reach
 
@@ -157,7 +157,7 @@ def _estimate(
     f: Callable[[Array], Array], beta: ArrayLike, gamma: ArrayLike, *, kinks: ArrayLike | Sequence[float] | str
 ) -> tuple[Array, Array, Any, tuple[Array, Array]]:
     """β and γ in the dtype to compute in, the dtype of the result, and S and the bound of its error in the former."""
-    (beta, gamma), dtype = inputs.broadcast(beta=beta, gamma=gamma, positive=("gamma",))
+    dtype, (beta, gamma) = as_common(beta=beta, gamma=gamma, positive=("gamma",))
     points = _padded(locate_kinks(f, beta, gamma)) if isinstance(kinks, str) else kinks
     return beta, gamma, dtype, _split(f, beta, gamma, points)
 

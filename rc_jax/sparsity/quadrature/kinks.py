@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax.sparsity import inputs
+from rc_jax._numerics.dtypes import as_common
 from rc_jax.sparsity.quadrature import panels
 
 LOCATE = "locate"
@@ -109,7 +109,7 @@ def locate_kinks(f: Callable[[Array], Array], beta: ArrayLike, gamma: ArrayLike)
         >>> print(f"{min(kinks, key=lambda x: abs(x - 0.7)):.3f}")
         0.700
     """
-    (beta, gamma), _ = inputs.broadcast(beta=beta, gamma=gamma)
+    _, (beta, gamma) = as_common(beta=beta, gamma=gamma)
     means, deviations = arguments.concrete(beta), arguments.concrete(gamma)
     if means is None or deviations is None:
         raise ValueError(

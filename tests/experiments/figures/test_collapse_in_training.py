@@ -1,5 +1,7 @@
 """What is recorded in training, against the public functions on the networks that the switches stand for."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from experiments.figures.training import _collapse_in_training as study
 from experiments.figures.training.collapse_in_training import PRESETS
 from rc_jax import attention, collapse, network, sparsity
-from rc_jax.network.switches import OFF, static
+from rc_jax.network.switches import OFF
 
 SPEC = PRESETS["smoke"]
 
@@ -24,7 +26,9 @@ def test_inside_against_public_functions(variant, key):
     setting = {name: jnp.asarray(value) for name, value in (OFF | study.VARIANTS[variant]).items()}
     measured = study.inside(made, setting, x)
 
-    spec = static(made.spec.stack, setting)
+    on, stack = OFF | study.VARIANTS[variant], made.spec.stack
+    norm = "pre" if on["pre"] else "post" if on["post"] else None
+    spec = dataclasses.replace(stack, skip=on["skip"], mlp=stack.mlp if on["mlp"] else None, norm=norm)
     layers = made.layers()
     states = network.hidden_states(layers, made.embed(x), spec)
     relative = [collapse.frobenius(collapse.residual(state)) / collapse.frobenius(state) for state in states]

@@ -50,11 +50,3 @@ def test_drawn_keys_of_any_size(deviation):
     for power in (1, 6):
         value, error = oracle.ratio_estimate(cosines**power)
         assert abs(value - float(sparsity.cosine_similarity_power(power, 5))) < 5 * error
-
-
-@pytest.mark.usefixtures("as_installed")
-def test_bad_input():
-    with pytest.raises(ValueError, match="`power` must be > 0"):
-        sparsity.cosine_similarity_power(0, 4)
-    with pytest.raises(ValueError, match="`dim` must be >= 1"):
-        sparsity.cosine_similarity_power(2, 0.5)

@@ -1,3 +1,5 @@
+import math
+
 import jax
 import jax.numpy as jnp
 import mpmath as mp
@@ -93,13 +95,18 @@ def test_measured_moments_give_the_sparsity_of_the_row(dtype, key):
             np.testing.assert_allclose(measured, sparsity.sparsity(row), rtol=40 * eps)
 
 
-def test_a_large_common_mean_costs_no_digits():
-    """One pass of adding up leaves an error of the mean whose square, .008, is in the covariance."""
-    features = jnp.asarray(1e6 + np.random.default_rng(0).exponential(size=(500, 5)), jnp.float32)
+@pytest.mark.parametrize("shift", [1e3, 1e6])
+def test_a_large_common_mean_costs_no_digits(dtype, shift):
+    """In float32 one pass of adding up leaves an error of the mean whose square, .008, is in the covariance."""
+    features = jnp.asarray(shift + np.random.default_rng(0).exponential(size=(500, 5)), dtype)
     mean, cov = sparsity.feature_moments(features)
-    exact = np.asarray(features, float)
-    np.testing.assert_allclose(mean, exact.mean(0), rtol=1e-7)
-    np.testing.assert_allclose(cov, np.cov(exact.T, bias=True), atol=0.002)
+    exact, eps = np.asarray(features, float), float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(mean, [math.fsum(column) / 500 for column in exact.T], rtol=0.8 * eps)
+    np.testing.assert_allclose(cov, np.cov(exact.T, bias=True), atol=max(200 * eps, (shift * eps) ** 2 / 7))
+    rounded = sparsity.feature_moments(features.astype(jnp.bfloat16))
+    assert rounded[0].dtype == rounded[1].dtype == jnp.bfloat16
+    gradient = jax.jit(jax.grad(lambda f: jnp.sum(sparsity.feature_moments(f)[1])))(features)
+    assert np.all(np.isfinite(gradient))
 
 
 @pytest.mark.usefixtures("as_installed")
@@ -109,61 +116,6 @@ def test_numpy_arrays_of_more_digits_than_jax_keeps():
     assert mean.dtype == cov.dtype == jnp.float32
     assert sparsity.nonnegative_linear(features, mean, cov).shape == (9,)
     assert sparsity.random_projections(jax.random.key(0), 3, 4, dtype=np.float64).dtype == jnp.float32
-
-
-@pytest.mark.slow
-def test_measured_moments_against_plain_numpy(dtype, key):
-    features = 1e3 + jax.random.exponential(key, (500, 5), dtype)
-    mean, cov = sparsity.feature_moments(features)
-    exact = np.asarray(features, np.float64)
-    np.testing.assert_allclose(mean, exact.mean(0), rtol=10 * jnp.finfo(dtype).eps)
-    np.testing.assert_allclose(cov, np.cov(exact.T, bias=True), atol=200 * jnp.finfo(dtype).eps)
-    rounded = sparsity.feature_moments(features.astype(jnp.bfloat16))
-    assert rounded[0].dtype == rounded[1].dtype == jnp.bfloat16
-    gradient = jax.jit(jax.grad(lambda f: jnp.sum(sparsity.feature_moments(f)[1])))(features)
-    assert np.all(np.isfinite(gradient))
-
-
-@pytest.mark.usefixtures("as_installed")
-def test_bad_keys():
-    with pytest.raises(ValueError, match="`feature_map` must have a positive mean"):
-        sparsity.feature_map_rates(jnp.zeros_like)
-    with pytest.raises(TypeError, match="`feature_map` must be a function"):
-        sparsity.feature_map_rates("relu")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match=r"`features` must be a floating-point array of shape \(token, feature\)"):
-        sparsity.feature_moments(jnp.ones((3, 2), int))
-    with pytest.raises(ValueError, match=r"`features` must be a floating-point array of shape \(token, feature\)"):
-        sparsity.feature_moments(jnp.ones(3))
-    with pytest.raises(ValueError, match="with token >= 1"):
-        sparsity.feature_moments(jnp.ones((0, 2)))
-    with pytest.raises(ValueError, match="`features` must be finite"):
-        sparsity.feature_moments(jnp.array([[jnp.inf, 1.0]]))
-
-
-def test_bad_input():
-    q, mean, cov = jnp.ones(3), jnp.ones(3), jnp.eye(3)
-    with pytest.raises(ValueError, match=r"`q`, `mean` and `cov` must have shapes"):
-        sparsity.nonnegative_linear(jnp.ones(4), mean, cov)
-    with pytest.raises(ValueError, match=r"`q`, `mean` and `cov` must have shapes"):
-        sparsity.nonnegative_linear(q, mean, jnp.eye(4))
-    with pytest.raises(ValueError, match="`q` must be >= 0"):
-        sparsity.nonnegative_linear(-q, mean, cov)
-    with pytest.raises(ValueError, match="`q` must have a positive entry"):
-        sparsity.nonnegative_linear(0 * q, mean, cov)
-    with pytest.raises(ValueError, match="`q` must overlap `mean`"):
-        sparsity.nonnegative_linear(jnp.array([1.0, 0, 0]), jnp.array([0, 1.0, 0]), cov)
-    with pytest.raises(ValueError, match="`cov` must be square"):
-        sparsity.nonnegative_linear(q, mean, jnp.ones((3, 2)))
-    with pytest.raises(ValueError, match="`cov` must be symmetric"):
-        sparsity.nonnegative_linear(q, mean, jnp.triu(jnp.ones((3, 3))))
-    with pytest.raises(ValueError, match="`cov` must be positive semi-definite, got smallest eigenvalue -1"):
-        sparsity.nonnegative_linear(q, mean, jnp.diag(jnp.array([1.0, 1.0, -1.0])))
-    with pytest.raises(TypeError, match="`q` must be a floating-point array"):
-        sparsity.nonnegative_linear(jnp.arange(3), mean, cov)
-    with pytest.raises(ValueError, match="`mean` must be > 0"):
-        sparsity.nonnegative_linear_iid(q, 0.0, 1.0)
-    with pytest.raises(ValueError, match="`deviation` must be >= 0"):
-        sparsity.nonnegative_linear_iid(q, 1.0, -1.0)
 
 
 def test_rates_of_feature_maps(x64):

@@ -346,39 +346,3 @@ def _mean_square_tanh(gamma):
 def test_a_kernel_that_is_zero_everywhere_has_no_sparsity():
     value, error = estimate(_relu_squared, -100.0, 1.0, (0.0,), np.float32)
     assert np.isnan(value) and np.isinf(error)
-
-
-@pytest.mark.usefixtures("as_installed")
-def test_bad_kernels_say_where():
-    with pytest.raises(ValueError, match="`f` must be finite within 20 deviations of the mean, got nan at x = -0"):
-        sparsity.from_kernel(jnp.log, 0.0, 1.0)
-    with pytest.raises(ValueError, match=r"`f` must be finite .*, got inf at x = [89]"):
-        sparsity.from_kernel(jnp.exp, 0.0, 10.0)  # e^{200} does not fit float32
-    with pytest.raises(TypeError, match="`f` must return real numbers, got complex64"):
-        sparsity.from_kernel(lambda x: jax.lax.complex(x, x), 0.0, 1.0)
-    for f in (lambda x: jax.nn.softmax(jnp.ravel(x)).reshape(x.shape), lambda x: jnp.cumsum(x, axis=-1)):
-        with pytest.raises(ValueError, match="`f` must be elementwise, got a value at x = "):
-            sparsity.from_kernel(f, 0.0, 1.0)
-    with pytest.raises(ValueError, match="`f` must be elementwise, got shape"):
-        sparsity.from_kernel(jnp.sum, 0.0, 1.0)
-    for power in (0, -2):
-        with pytest.raises(ValueError, match="`power` must be an integer >= 1"):
-            sparsity.power(power)
-    with pytest.raises(TypeError, match="`power` must be an integer"):
-        sparsity.cosine_power(1.5)
-
-
-@pytest.mark.usefixtures("as_installed")
-def test_bad_input():
-    with pytest.raises(TypeError, match="`f` must be a function"):
-        sparsity.from_kernel(3, 0.0, 1.0)
-    with pytest.raises(ValueError, match="`gamma` must be > 0"):
-        sparsity.from_kernel(jnp.exp, 0.0, 0.0)
-    with pytest.raises(ValueError, match="`kinks` must be finite"):
-        sparsity.from_kernel(jnp.exp, 0.0, 1.0, kinks=(float("nan"),))
-    with pytest.raises(ValueError, match="`kinks` must be numbers or 'locate', got 'search'"):
-        sparsity.from_kernel(jnp.exp, 0.0, 1.0, kinks="search")
-    with pytest.raises(ValueError, match="`kinks` must be located outside jit"):
-        jax.jit(lambda beta: sparsity.from_kernel(jnp.exp, beta, 1.0, kinks="locate"))(0.0)
-    with pytest.raises(ValueError, match="`kinks` must be located outside jit"):
-        jax.jit(lambda c: sparsity.locate_kinks(lambda x: jnp.exp(c * x), 0.0, 1.0).sum())(1.0)

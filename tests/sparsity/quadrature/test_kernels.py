@@ -145,25 +145,10 @@ def test_gradients_where_gamma_is_far_below_beta(dtype):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_installed")
-def test_lists_shapes_and_numbers_that_do_not_fit():
-    """Each works or is one error that names the argument; wrong numbers on a device give NaN."""
+def test_lists_work_and_wrong_numbers_on_a_device_give_nan():
     np.testing.assert_allclose(sparsity.exponential([1.0, 2.0]), np.exp([-0.5, -2.0]), rtol=1e-6)
     assert sparsity.decay([0.5], 3).shape == sparsity.identity([1.0], 1.0).shape == (1,)
     assert sparsity.from_kernel(jnp.exp, [0.0, 1.0], 1.0).shape == (2,)
-    for closed in (sparsity.identity, sparsity.relu_squared, lambda b, g: sparsity.from_kernel(jnp.exp, b, g)):
-        with pytest.raises(ValueError, match=r"must broadcast together, got `beta` \(3,\), `gamma` \(2,\)"):
-            closed(jnp.ones(3), jnp.ones(2))
-        for gamma in (1e-38, 1e-39):
-            with pytest.raises(ValueError, match=r"`gamma` must be > 0, got .*, which is 0 in float32"):
-                closed(0.0, gamma)
-        with pytest.raises(TypeError, match=r"`gamma` must be a real number .*, got a typed key"):
-            closed(0.0, jax.random.key(0))
-        with pytest.raises(ValueError, match=r"`gamma` must be .*, got rows of different lengths"):
-            closed(0.0, [[1.0], [1.0, 2.0]])
-    with pytest.raises(ValueError, match=r"`n` must be at most .* to fit float32, got 1e"):
-        sparsity.decay(1, 1e300)
-    with pytest.raises(ValueError, match=r"must broadcast together, got .*`n` \(3, 1\)"):
-        sparsity.channel_decay(jnp.ones((2, 2)), jnp.full(2, 0.5), jnp.ones(3))
     for closed in (sparsity.identity, sparsity.relu_squared, sparsity.log_relu_squared):
         out = closed(1.0, jnp.linspace(-1, 1, 20))
         assert np.all(np.isnan(out[:10])) and np.all(np.isfinite(out[10:]))
@@ -178,21 +163,3 @@ def test_double_precision_holds_what_single_does_not(x64):
     assert abs(sparsity.relu_squared(0.0, 1e-39) - 6**-0.5) < 1e-15
     with pytest.raises(ValueError, match=r"`gamma` must be at least .* in size, to fit float32, got 1e-39"):
         sparsity.identity(jnp.zeros(2, jnp.float32), 1e-39)
-
-
-@pytest.mark.parametrize("closed", [sparsity.identity, sparsity.relu_squared, sparsity.log_relu_squared])
-def test_bad_input(closed):
-    for gamma in (0.0, -1.0, jnp.array([1.0, 0.0])):
-        with pytest.raises(ValueError, match="`gamma` must be > 0"):
-            closed(1.0, gamma)
-    with pytest.raises(ValueError, match="`beta` must be finite"):
-        closed(float("nan"), 1.0)
-    with pytest.raises(TypeError, match="`beta` must be a real number"):
-        closed("1", 1.0)
-
-
-def test_bad_input_of_exponential():
-    with pytest.raises(ValueError, match="`gamma` must be >= 0, got -1"):
-        sparsity.exponential(-1.0)
-    with pytest.raises(ValueError, match="`gamma` must be finite"):
-        sparsity.exponential(float("inf"))
