@@ -18,10 +18,10 @@ WIDTH = 16
 
 def exact(positions, width, base=10_000.0):
     """Sines and cosines of p base^(−2i/width), to 40 digits."""
+    frequencies = defined(Rotary(base=base), width)
     with mpmath.workdps(40):
-        angles = [[int(p) * mpmath.mpf(base) ** (mpmath.mpf(-2 * i) / width) for i in range(width // 2)]
-                  for p in positions]  # fmt: skip
-        rows = [[float(f(a)) for a in row for f in (mpmath.sin, mpmath.cos)] for row in angles]
+        rows = [[float(f(int(p) * omega)) for omega in frequencies for f in (mpmath.sin, mpmath.cos)]
+                for p in positions]  # fmt: skip
     return np.array(rows)
 
 
