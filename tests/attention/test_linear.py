@@ -38,6 +38,10 @@ def test_sums_agree_with_pairs(dtype):
     check([dataclasses.replace(SPEC, causal=causal) for causal in (False, True)], dtype)
 
 
+def test_gates_on_the_output_are_those_of_attend():
+    check([dataclasses.replace(SPEC, output_gate=gate) for gate in ("elementwise", "headwise")], "float32")
+
+
 @pytest.mark.slow
 def test_every_feature_map_agrees_with_pairs(x64):
     maps = [name for name in get_args(FeatureMap) if name != "elu"]
