@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 
 from experiments import figure, style
 from experiments.figures.cost import _layer_kinds as layers
-from experiments.figures.cost._timing import rounds
+from experiments.figures.cost._timing import quartiles
 from experiments.ledger import Claim, at_most, near, published
 from rc_jax import attention
 from rc_jax.attention.cost import Kind
@@ -64,12 +64,12 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     for n in spec.tokens:
         x = jnp.asarray(random.normal(size=(n, spec.d_model)), jnp.float32)
         parts = list(zip(KINDS, programs, weights, strict=True))
-        timed = rounds({kind: functools.partial(run, given, x) for kind, run, given in parts}, spec.seconds, spec.least)
-        seconds.append([np.quantile(timed[kind], [0.25, 0.5, 0.75]) for kind in KINDS])
+        calls = {kind: functools.partial(run, given, x) for kind, run, given in parts}
+        seconds.append(list(quartiles(calls, spec.seconds, spec.least).values()))
         counted.append([layers.matrix_multiplications(run, given, x) for _, run, given in parts])
         steps.append([layers.sequential_steps(run, given, x) for _, run, given in parts])
-        costs = [attention.layer_costs(kind, tokens=n, d_model=spec.d_model, width=spec.width) for kind in KINDS]
-        expected.append(costs)
+        sizes = {"tokens": n, "d_model": spec.d_model, "width": spec.width}
+        expected.append([attention.layer_costs(kind, **sizes) for kind in KINDS])
     small = [jnp.asarray(random.normal(size=(n, 2)), jnp.float32) for n in spec.searched]
     early = jnp.asarray(random.normal(size=(max(spec.searched), spec.d_model)), jnp.float32)
     recurrence = functools.partial(layers.layer("recurrence"), weights[KINDS.index("recurrence")])
@@ -110,8 +110,7 @@ def plot(data: Data) -> Drawing:
         (work, "multiplications", f"Operations, d = {d}, k = {width}"), (path, "layers or steps", "Longest path"),
         (time, "time of a layer (ms)", "Time"),
     ):  # fmt: skip
-        style.panel(ax, "n, number of tokens", y, title, log="y", legend="below", columns=2)
-        ax.set_xscale("log", base=2)
+        style.panel(ax, "n, number of tokens", y, title, log="xy", base=2, legend="below", columns=2)
     return drawing
 
 
