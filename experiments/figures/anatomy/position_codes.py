@@ -56,7 +56,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     codes = [np.linalg.norm(attention.sinusoidal(jnp.arange(64), d), axis=1) for d in spec.d_models]
     return {
         "d_models": np.array(spec.d_models), "norm": np.mean(lengths, axis=1),
-        "norm_error": np.std(lengths, axis=1) / np.sqrt(spec.words), "code": np.array(codes),
+        "norm_error": np.std(lengths, axis=1, ddof=1) / np.sqrt(spec.words), "code": np.array(codes),
         "linear": np.array(_linear(spec)), "width": np.array([spec.width, spec.base]),
         **_shifts(spec, random), **_fall(spec),
     }  # fmt: skip

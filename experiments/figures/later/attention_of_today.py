@@ -134,10 +134,10 @@ def _rows(spec: Spec) -> dict[str, np.ndarray]:
         measured["Sinkhorn"], plan = _plan(rng, spec, gamma)
         plans.append(plan)
         found.append([measured[name].mean() for name in ROWS])
-        error.append([measured[name].std() / math.sqrt(measured[name].size) for name in ROWS])
+        error.append([measured[name].std(ddof=1) / math.sqrt(measured[name].size) for name in ROWS])
         total = np.asarray(jnp.sum(weights["sigmoid"], axis=-1)).ravel() * math.exp(-(gamma**2) / 2)
         sums.append(total.mean())
-        sums_error.append(total.std() / math.sqrt(total.size))
+        sums_error.append(total.std(ddof=1) / math.sqrt(total.size))
     closed = {
         "softmax": sparsity.exponential(gammas),
         "Sinkhorn": np.array(plans),
