@@ -92,25 +92,6 @@ def test_far_below_zero_elu_plus_one_keeps_its_digits():
     np.testing.assert_allclose(attention.attention_weights(params, x, spec), expected, rtol=1e-4)
 
 
-def test_special_cases(x64):
-    """Constant gates are one decay; equal channels are a decay times linear attention; λ = 1 is linear attention."""
-    plain = dataclasses.replace(GATED, weights="decay")
-    params, x = draw(GATED)
-    rate = jnp.asarray([0.2, 0.9, 0.999])
-    constant = params._replace(gate=params.gate * 0, gate_bias=jnp.log(rate / (1 - rate)))
-    decay = attention.attention_weights(params._replace(decay=rate), x, plain)
-    np.testing.assert_allclose(attention.attention_weights(constant, x, GATED), decay, rtol=1e-12)
-
-    params, x = draw(CHANNELS)
-    linear = attention.scores(params, x, dataclasses.replace(CHANNELS, weights="linear"))
-    equal = params._replace(decay=jnp.broadcast_to(rate[:, None], params.decay.shape))
-    product = np.asarray(linear) * np.asarray(decay) / np.asarray(decay).diagonal(axis1=1, axis2=2)[:, :, None]
-    np.testing.assert_allclose(attention.scores(equal, x, CHANNELS), np.tril(product), rtol=1e-12)
-    still = attention.attention_weights(params._replace(decay=jnp.ones_like(params.decay)), x, CHANNELS)
-    plain = dataclasses.replace(CHANNELS, weights="linear")
-    np.testing.assert_allclose(still, attention.attention_weights(params, x, plain), rtol=1e-12)
-
-
 def test_the_inverse_of_a_gate_has_two_diagonals(x64):
     """P = D⁻¹T and T⁻¹ = I − λ·shift, λ of the row: exact, with determinant Π p_ii > 0."""
     params, x = draw(GATED, tokens=9)
