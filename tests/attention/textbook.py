@@ -113,13 +113,13 @@ def scores(params, x, spec, seen, scale=None):
     if spec.weights in ("linear", "channel_decay"):
         query, key = (FEATURES[spec.feature_map](rows) for rows in (query, key))
     if spec.scores == "additive":
-        found = scale * np.einsum("hijk,hk->hij", np.tanh(query[:, :, None] + key[:, None]), params.score_vector)
+        logits = scale * np.einsum("hijk,hk->hij", np.tanh(query[:, :, None] + key[:, None]), params.score_vector)
     else:
         products = query[:, :, None] * key[:, None] * np.exp(fading(params, spec, len(x)))
-        found = scale * products.sum(axis=-1)
+        logits = scale * products.sum(axis=-1)
     if spec.weights == "channel_decay":
-        found = np.tril(found)
-    return found if spec.soft_cap is None else spec.soft_cap * np.tanh(found / spec.soft_cap)
+        logits = np.tril(logits)
+    return logits if spec.soft_cap is None else spec.soft_cap * np.tanh(logits / spec.soft_cap)
 
 
 def faded(params, x, spec):
