@@ -162,14 +162,14 @@ def panel(
         y: Label of the vertical axis.
         title: Title of the panel.
         log: The axes that are logarithmic.
-        base: Of the logarithmic axes.
+        base: Of a logarithmic horizontal axis; a vertical one has 10.
         legend: Where the legend goes, as for `style.legend`; none if None.
         **options: Of the legend.
     """
     if "x" in log:
         ax.set_xscale("log", base=base)
     if "y" in log:
-        ax.set_yscale("log", base=base)
+        ax.set_yscale("log")
     labels(ax, x, y, title)
     if legend is not None:
         _legend(ax, legend, **options)

@@ -82,13 +82,10 @@ def convolution_layer(kernel: Float[Array, "*width channel filter"]) -> Layer:
     # Queries (−1, 2(i + δ), −|i + δ|², −½), linear in the code of i; |i + δ|² = |i|² + 2 δ·i + |δ|².
     for head, at in enumerate(itertools.product(*map(range, widths))):
         offset = np.array(at) - (np.array(widths) - 1) // 2
-        query[head, one, 0] = -1
+        query[head, one, :codes] = [-1, *(2 * offset), -(offset @ offset), -0.5]
         query[head, position, 1 + np.arange(dims)] = 2
-        query[head, one, 1 : 1 + dims] = 2 * offset
-        query[head, square, 1 + dims] = -1
         query[head, position, 1 + dims] = -2 * offset
-        query[head, one, 1 + dims] = -(offset @ offset)
-        query[head, one, 2 + dims] = -0.5
+        query[head, square, 1 + dims] = -1
     # Keys (|j|², j, 1, 0), and (0, 0, 0, 1) of the token of zeros. Values are channels, outputs slices of the kernel.
     key[:, square, 0] = 1
     key[:, position, 1 + np.arange(dims)] = 1

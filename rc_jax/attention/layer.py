@@ -143,20 +143,23 @@ def _attend(
 ) -> Array:
     weights = _kernel(params, x, spec, scale, mask)
     value = pool(project(x, params.value, params.value_bias if spec.bias else None, spec), params, spec)
-    mixed = jnp.einsum("hij,hjk->hik", weights, value, precision=spec.precision)
+    return from_heads(jnp.einsum("hij,hjk->hik", weights, value, precision=spec.precision), params, x, spec)
+
+
+def from_heads(
+    mixed: Float[Array, "head token width"],
+    params: AttentionParams,
+    x: Float[Array, "token feature"],
+    spec: AttentionSpec,
+) -> Float[Array, "token feature"]:
+    """The layer's output from the values that its heads have mixed: times their gates, times W_O, summed, plus b_O."""
     if spec.output_gate is not None:
-        mixed = mixed * jax.nn.sigmoid(gate_logits(params, x, spec))
+        # The gate's logits x G are one for each feature, or one for the head.
+        assert params.output_gate is not None
+        gate = params.output_gate if spec.output_gate == "elementwise" else params.output_gate[..., None]
+        mixed = mixed * jax.nn.sigmoid(jnp.einsum("nd,hdk->hnk", x, gate, precision=spec.precision))
     out = jnp.einsum("hik,hkd->id", mixed, params.output, precision=spec.precision)
     return out + params.output_bias[None] if spec.bias and params.output_bias is not None else out
-
-
-def gate_logits(
-    params: AttentionParams, x: Float[Array, "token feature"], spec: AttentionSpec
-) -> Float[Array, "head token #width"]:
-    """The logits x G of the gate on every head's output, one for each feature or one for the head."""
-    assert params.output_gate is not None
-    gate = params.output_gate if spec.output_gate == "elementwise" else params.output_gate[..., None]
-    return jnp.einsum("nd,hdk->hnk", x, gate, precision=spec.precision)
 
 
 def check_scale_and_mask(scale: ArrayLike | None, mask: Array | None, x: Array, spec: AttentionSpec) -> None:

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import working_dtype
 from rc_jax.attention import kernels
-from rc_jax.attention.parameters import project
+from rc_jax.attention.layer import from_heads
+from rc_jax.attention.parameters import project, queries_and_keys
 from rc_jax.attention.specification import AttentionParams, AttentionSpec, check_layer
 
 
@@ -31,7 +32,7 @@ def linear_attend(
     Args:
         params: of one layer.
         x: tokens.
-        spec: the layer, with `weights="linear"`; any `feature_map`, with or without `causal` and `bias`.
+        spec: the layer, with `weights="linear"`; any `feature_map`, with or without `causal`, `bias` and `output_gate`.
         chunk: tokens in a run, where the layer is causal; changes roundings only.
 
     Raises:
@@ -59,8 +60,7 @@ def linear_attend(
 
 @functools.partial(jax.jit, static_argnames=("spec", "chunk"))
 def _linear_attend(params: AttentionParams, x: Array, spec: AttentionSpec, chunk: int) -> Array:
-    query = project(x, params.query, params.query_bias if spec.bias else None, spec)
-    key = project(x, params.key, params.key_bias if spec.bias else None, spec)
+    query, key = queries_and_keys(params, x, spec)
     value = project(x, params.value, params.value_bias if spec.bias else None, spec)
     # A last column of ones collects the sum of each row.
     value = jnp.concatenate([value, jnp.ones_like(value[..., :1])], axis=-1)
@@ -69,9 +69,7 @@ def _linear_attend(params: AttentionParams, x: Array, spec: AttentionSpec, chunk
     summed = _exponentials if spec.feature_map == "exp" else _features
     mixed = summed(query, key, value, spec, chunk if spec.causal else None)
     total = mixed[..., -1:]
-    mixed = (mixed[..., :-1] / jnp.where(total > 0, total, 1)).astype(x.dtype)
-    out = jnp.einsum("hik,hkd->id", mixed, params.output, precision=spec.precision)
-    return out + params.output_bias[None] if spec.bias and params.output_bias is not None else out
+    return from_heads((mixed[..., :-1] / jnp.where(total > 0, total, 1)).astype(x.dtype), params, x, spec)
 
 
 def _features(query: Array, key: Array, value: Array, spec: AttentionSpec, chunk: int | None) -> Array:

@@ -116,6 +116,18 @@ def rotary(
     return turn(x, jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype))
 
 
+# What an argument of `Rotary` must be by itself.
+_CHECKS: dict[str, arguments.Check] = {
+    **dict.fromkeys(("base", "factor"), arguments.scalar(arguments.bounded(1))),
+    "width": _even,
+    "scaling": arguments.one_of((None, *get_args(Scaling))),
+    "original_tokens": arguments.integer(1),
+    **dict.fromkeys(
+        ("low_frequency", "high_frequency", "fast", "slow", "attention_factor"), arguments.scalar(arguments.positive)
+    ),
+}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rotary:
     """The rotation of queries and keys of a layer by their positions; hashable, a part of `AttentionSpec`.
@@ -164,29 +176,20 @@ class Rotary:
     attention_factor: int | float | None = None
 
     def __post_init__(self) -> None:
-        arguments.scalar(arguments.bounded(1))("base", self.base)
-        arguments.one_of((None, *get_args(Scaling)))("scaling", self.scaling)
-        arguments.scalar(arguments.bounded(1))("factor", self.factor)
-        if self.width is not None:
-            arguments.integer(2)("width", self.width)
-            if self.width % 2:
-                raise ValueError(f"`width` must be even, got {self.width}")
-        for name in ("low_frequency", "high_frequency", "fast", "slow"):
-            arguments.scalar(arguments.positive)(name, getattr(self, name))
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None or field.default is not None:
+                _CHECKS[field.name](field.name, value)
         for low, high in (("low_frequency", "high_frequency"), ("slow", "fast")):
             if not getattr(self, low) < getattr(self, high):
                 raise ValueError(f"`{low}` must be below {high}={getattr(self, high)}, got {getattr(self, low)}")
         # What each scaling needs.
-        if self.attention_factor is not None:
-            arguments.scalar(arguments.positive)("attention_factor", self.attention_factor)
         if self.scaling is None and self.factor != 1:
             raise ValueError(f"`factor` must be 1 without a scaling, got {self.factor}")
         if self.scaling == "yarn" and self.base == 1:
             raise ValueError("`base` must be > 1 for scaling='yarn', got 1")
         if self.scaling in ("llama3", "yarn") and self.original_tokens is None:
             raise ValueError(f"`original_tokens` must be given for scaling={self.scaling!r}, got None")
-        if self.original_tokens is not None:
-            arguments.integer(1)("original_tokens", self.original_tokens)
 
     @property
     def temperature(self) -> float:

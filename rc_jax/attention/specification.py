@@ -1,6 +1,7 @@
 """The static specification of an attention layer, its parameters, and the check that they fit."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Literal, NamedTuple, get_args
 
 from jaxtyping import Array, Float
@@ -42,6 +43,21 @@ FEATURED = ("linear", "channel_decay")
 DECAYING = ("decay", "gated_decay", "channel_decay")
 # What else may happen to queries, keys and their logits, and what it is when nothing does.
 _QUERY_AND_KEY_OPTIONS = {"rotary": None, "qk_norm": None, "scale_law": "constant", "soft_cap": None}
+# What an argument must be by itself.
+_CHECKS: dict[str, arguments.Check] = {
+    **dict.fromkeys(("d_model", "heads", "d_head", "top_k", "rank", "tokens", "sinkhorn_steps"), arguments.integer(1)),
+    "window": arguments.integer(0),
+    **dict.fromkeys(("causal", "bias"), arguments.instance(bool)),
+    "scores": arguments.one_of(get_args(Scores)),
+    "weights": arguments.one_of(get_args(Weights)),
+    "precision": arguments.one_of(get_args(Precision)),
+    "feature_map": arguments.one_of(get_args(FeatureMap)),
+    "rotary": arguments.instance(Rotary),
+    "qk_norm": arguments.one_of((None, *get_args(QKNorm))),
+    "scale_law": arguments.one_of(get_args(ScaleLaw)),
+    **dict.fromkeys(("qk_norm_epsilon", "scale", "soft_cap"), arguments.scalar(arguments.positive)),
+    "output_gate": arguments.one_of((None, *get_args(OutputGate))),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,107 +130,63 @@ class AttentionSpec:
     output_gate: OutputGate | None = None
 
     def __post_init__(self) -> None:
-        arguments.integer(1)("d_model", self.d_model)
-        for name in ("causal", "bias"):
-            arguments.instance(bool)(name, getattr(self, name))
-        arguments.integer(1)("heads", self.heads)
-        arguments.one_of(get_args(Scores))("scores", self.scores)
-        arguments.one_of(get_args(Weights))("weights", self.weights)
-        arguments.one_of(get_args(Precision))("precision", self.precision)
-        if self.d_head is not None:
-            arguments.integer(1)("d_head", self.d_head)
-        elif self.d_model % self.heads:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None or field.default is not None:
+                _CHECKS[field.name](field.name, value)
+        if self.d_head is None and self.d_model % self.heads:
             raise ValueError(f"`heads` must divide d_model={self.d_model}, got heads={self.heads}")
-        if self.window is not None:
-            arguments.integer(0)("window", self.window)
-        # Arguments that have no meaning together.
-        if self.weights in (*FEATURED, *DECAYING) and self.scores != "dot":
-            raise ValueError(f"`scores` must be 'dot' when weights={self.weights!r}, got {self.scores!r}")
-        arguments.one_of(get_args(FeatureMap))("feature_map", self.feature_map)
-        if self.feature_map != "elu" and self.weights not in FEATURED:
-            raise ValueError(
-                f"`feature_map` must be left alone unless weights are one of {FEATURED}, got {self.feature_map!r} with "
-                f"weights={self.weights!r}"
-            )
-        self._check_sparse()
-        self._check_queries_and_keys()
-        self._check_normalisers()
+        for wrong, name, expected in (*self._column_rules(), *self._query_and_key_rules(), *self._normaliser_rules()):
+            if wrong:
+                raise ValueError(f"`{name}` must {expected}, got {getattr(self, name)!r}")
 
-    def _check_sparse(self) -> None:
-        for name in ("top_k", "rank", "tokens"):
-            if getattr(self, name) is not None:
-                arguments.integer(1)(name, getattr(self, name))
-        # top_k needs weights that grow with the score; a rank mixes all tokens, so it excludes every mask.
-        if self.top_k is not None and self.weights not in _INCREASING:
-            raise ValueError(
-                f"`weights` must grow with the score when top_k is given, one of {_INCREASING}, got {self.weights!r}"
-            )
-        if (self.rank is None) != (self.tokens is None):
-            raise ValueError(f"`tokens` must be given with rank and only then, got {self.tokens} and rank={self.rank}")
-        if self.rank is None:
-            if self.weights in ("gated_decay", "channel_decay") and not self.causal:
-                raise ValueError(f"`causal` must be True when weights={self.weights!r}, got False")
-            return
+    def _column_rules(self) -> Iterator[tuple[bool, str, str]]:
+        """What has no meaning together: whether it is given, the argument to change, and what that must be."""
+        when = f"when weights={self.weights!r}"
+        yield self.scores != "dot" and self.weights in (*FEATURED, *DECAYING), "scores", f"be 'dot' {when}"
+        unfeatured = self.feature_map != "elu" and self.weights not in FEATURED
+        yield unfeatured, "feature_map", f"be left alone unless weights are one of {FEATURED}, not {when}"
+        falling = self.top_k is not None and self.weights not in _INCREASING
+        yield falling, "weights", f"grow with the score when top_k is given, one of {_INCREASING}"
+        alone = (self.rank is None) != (self.tokens is None)
+        yield alone, "tokens", f"be given with rank and only then, with rank={self.rank}"
+        # A rank mixes all tokens, so it excludes every mask.
+        pooled = self.rank is not None
         for name, off in (("causal", False), ("window", None), ("top_k", None)):
-            if (given := getattr(self, name)) != off:
-                raise ValueError(f"`{name}` must be {off} when rank is given: E mixes all tokens, got {given!r}")
-        if self.weights in DECAYING:
-            raise ValueError(
-                f"`weights` must depend on the scores when rank is given, not on distances, got {self.weights!r}"
-            )
+            yield pooled and getattr(self, name) != off, name, f"be {off} when rank is given: E mixes all tokens"
+        fading = pooled and self.weights in DECAYING
+        yield fading, "weights", "depend on the scores when rank is given, not on distances"
+        yield not self.causal and self.weights in ("gated_decay", "channel_decay"), "causal", f"be True {when}"
 
-    def _check_queries_and_keys(self) -> None:
-        arguments.one_of((None, *get_args(QKNorm)))("qk_norm", self.qk_norm)
-        arguments.one_of(get_args(ScaleLaw))("scale_law", self.scale_law)
-        arguments.scalar(arguments.positive)("qk_norm_epsilon", self.qk_norm_epsilon)
-        for name in ("scale", "soft_cap"):
-            if getattr(self, name) is not None:
-                arguments.scalar(arguments.positive)(name, getattr(self, name))
+    def _query_and_key_rules(self) -> Iterator[tuple[bool, str, str]]:
         # Options of queries and keys have no meaning for features, decays and pooled tokens.
-        on = [name for name, off in _QUERY_AND_KEY_OPTIONS.items() if getattr(self, name) != off]
-        for name, wrong in (("weights", (*FEATURED, *DECAYING)), ("rank", tuple({self.rank} - {None}))):
-            if on and (given := getattr(self, name)) in wrong:
-                raise ValueError(f"`{on[0]}` must be left alone when {name}={given!r}, got {getattr(self, on[0])!r}")
-        if self.qk_norm is not None and self.scores != "dot":
-            raise ValueError(f"`scores` must be 'dot' when qk_norm={self.qk_norm!r}, got {self.scores!r}")
+        for name, off in _QUERY_AND_KEY_OPTIONS.items():
+            on = getattr(self, name) != off
+            unread = on and self.weights in (*FEATURED, *DECAYING)
+            yield unread, name, f"be left alone when weights={self.weights!r}"
+            yield on and self.rank is not None, name, f"be left alone when rank={self.rank}"
+        normed = self.qk_norm is not None and self.scores != "dot"
+        yield normed, "scores", f"be 'dot' when qk_norm={self.qk_norm!r}"
         if self.rotary is None:
             return
-        arguments.instance(Rotary)("rotary", self.rotary)
-        if self.scores == "additive":
-            raise ValueError("`rotary` must be None when scores='additive', which no rotation leaves alone")
-        if self.score_width % 2 or self.rotary.turning(self.score_width) > self.score_width:
-            raise ValueError(
-                f"`rotary` must turn an even number of features, at most the {self.score_width} of a head, got "
-                f"{self.rotary.turning(self.score_width)}"
-            )
+        yield self.scores == "additive", "rotary", "be None when scores='additive', which no rotation leaves alone"
+        turned, width = self.rotary.turning(self.score_width), self.score_width
+        uneven = width % 2 != 0 or turned > width
+        yield uneven, "rotary", f"turn an even number of features, at most the {width} of a head, not {turned}"
 
-    def _check_normalisers(self) -> None:
-        arguments.one_of((None, *get_args(OutputGate)))("output_gate", self.output_gate)
-        arguments.integer(1)("sinkhorn_steps", self.sinkhorn_steps)
-        if self.sinkhorn_steps % 2 == 0:
-            raise ValueError(
-                f"`sinkhorn_steps` must be odd: rows are divided first and last, got {self.sinkhorn_steps}"
-            )
-        if self.sinkhorn_steps != 5 and self.weights != "sinkhorn":
-            raise ValueError(f"`sinkhorn_steps` must be left alone when weights={self.weights!r}")
-        # What has no meaning for rows and columns that both sum to 1.
-        if self.weights == "sinkhorn" and self.causal:
-            raise ValueError(
-                "`causal` must be False when weights='sinkhorn': the only triangular matrix whose rows and columns sum "
-                "to 1 is the identity, got True"
-            )
-        if self.weights == "sinkhorn" and self.rank is not None:
-            raise ValueError(f"`rank` must be None when weights='sinkhorn', whose matrix is square, got {self.rank}")
-        if self.weights != "differential":
-            return
-        if self.scores == "additive":
-            raise ValueError("`scores` must be 'dot' or 'cosine' when weights='differential', got 'additive'")
-        if self.qk_norm is not None:
-            raise ValueError(f"`qk_norm` must be None when weights='differential', got {self.qk_norm!r}")
-        if self.head_width % 2:
-            raise ValueError(
-                f"`d_head` must be even when weights='differential', whose heads have two halves, got {self.head_width}"
-            )
+    def _normaliser_rules(self) -> Iterator[tuple[bool, str, str]]:
+        steps, plan, halved = self.sinkhorn_steps, self.weights == "sinkhorn", self.weights == "differential"
+        yield steps % 2 == 0, "sinkhorn_steps", "be odd: rows are divided first and last"
+        yield steps != 5 and not plan, "sinkhorn_steps", f"be left alone when weights={self.weights!r}"
+        # What has no meaning for rows and columns that both sum to 1, and for heads of two halves.
+        only = "the only triangular matrix whose rows and columns sum to 1 is the identity"
+        yield plan and self.causal, "causal", f"be False when weights='sinkhorn': {only}"
+        yield plan and self.rank is not None, "rank", "be None when weights='sinkhorn', whose matrix is square"
+        when = "when weights='differential'"
+        yield halved and self.scores == "additive", "scores", f"be 'dot' or 'cosine' {when}"
+        yield halved and self.qk_norm is not None, "qk_norm", f"be None {when}"
+        uneven = halved and self.head_width % 2 != 0
+        yield uneven, "d_head", f"be even {when}, whose heads have two halves, not {self.head_width}"
 
     @property
     def bilinear(self) -> bool:

@@ -1,14 +1,12 @@
 """Convolution and message passing as attention, against XLA's convolution and against loops over edges."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rc_jax import attention
-from rc_jax.attention import AttentionSpec, masks
+from rc_jax.attention import masks
 
 CASES = [  # image, kernel
     ((9, 2), (3, 2, 3)),
@@ -100,7 +98,6 @@ def test_one_trace_for_all_sharpnesses():
     assert len(traces) == 1
 
 
-@functools.cache
 def graph():
     """Twelve nodes, about three edges each, symmetric, none alone."""
     random = np.random.default_rng(1)
@@ -125,26 +122,6 @@ def test_message_passing_is_the_dense_aggregate(dtype, self_loops):
     symmetric = adjacency / root / root.T @ np.asarray(x) @ np.asarray(weight)
     np.testing.assert_allclose(root * inner, symmetric, rtol=0, atol=eps)
     assert np.abs((adjacency / root / root.T).sum(axis=1) - 1).max() > 0.05  # no softmax has such rows
-
-
-def test_scores_of_pairs_agree_with_a_loop_over_edges(x64):
-    """Scores vᵀtanh(W_q x_i + W_k x_j) on the edges, softmax over a node's neighbours: a graph attention network's."""
-    spec = AttentionSpec(d_model=4, heads=2, scores="additive", bias=True)
-    params = attention.init(jax.random.key(2), spec, bias_std=0.3, dtype="float64")
-    (x,) = draw(((12, 4),), "float64")
-    out = attention.attend(params, x, spec, mask=masks.graph(graph().astype(float)))
-    query, key, value, output, query_bias, key_bias, value_bias, output_bias, vector = map(np.asarray, params[:9])
-    x, expected = np.asarray(x), np.tile(output_bias, (12, 1))
-    for i in range(12):
-        neighbours = [i, *(j for j in range(12) if graph()[i, j])]
-        for h in range(2):
-            mass, message = 0.0, np.zeros(2)
-            for j in neighbours:
-                hidden = np.tanh(x[i] @ query[h] + query_bias[h] + x[j] @ key[h] + key_bias[h])
-                weight = np.exp(vector[h] @ hidden)
-                mass, message = mass + weight, message + weight * (x[j] @ value[h] + value_bias[h])
-            expected[i] += message / mass @ output[h]
-    np.testing.assert_allclose(out, expected, rtol=1e-12)
 
 
 @pytest.mark.usefixtures("as_installed")

@@ -1,6 +1,7 @@
-"""Weights that fade with distance, against products taken one by one in plain numpy, and on bad input."""
+"""Exponential features and weights that fade with distance: any size, long rows, few digits, special cases."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -8,84 +9,92 @@ import numpy as np
 import pytest
 
 from rc_jax import attention
-from rc_jax.attention import AttentionSpec
-from tests.attention.test_kernels import FEATURES, draw, projected
+from rc_jax.attention import AttentionSpec, kernels
+from tests.attention import textbook
+from tests.attention.textbook import draw
 
+SPEC = AttentionSpec(d_model=12, heads=3, bias=True)
 GATED = AttentionSpec(d_model=12, heads=3, weights="gated_decay", causal=True)
 CHANNELS = AttentionSpec(d_model=12, heads=3, weights="channel_decay", causal=True, bias=True)
 
 
-def over_sums(mass, seen):
-    mass = np.where(seen, mass, 0)
-    total = mass.sum(axis=-1, keepdims=True)
-    return mass / np.where(total > 0, total, 1)
+@pytest.mark.slow
+def test_exponential_features_neither_overflow_nor_change_their_gradient(x64):
+    spec = dataclasses.replace(SPEC, weights="linear", feature_map="exp")
+    params, x = draw(spec)
 
+    def naive(x):
+        scores = attention.scores(params, x, spec)
+        return jnp.sum(jnp.sin(scores / scores.sum(axis=-1, keepdims=True)))
 
-def gated(params, x):
-    """The product of the gates after j up to i, factor by factor."""
-    gates = 1 / (1 + np.exp(-(np.einsum("nd,hd->hn", x, params.gate) + np.asarray(params.gate_bias)[:, None])))
-    heads, n = gates.shape
-    mass = np.zeros((heads, n, n))
-    for h, i, j in np.ndindex(mass.shape):
-        mass[h, i, j] = np.prod(gates[h, j + 1 : i + 1]) if j <= i else 0
-    return mass
-
-
-def channels(params, x, name="elu"):
-    query, key = (FEATURES[name](v) for v in projected(params, x))
-    age = np.subtract.outer(np.arange(len(x)), np.arange(len(x)))
-    fade = np.where(age >= 0, np.asarray(params.decay)[:, :, None, None] ** np.maximum(age, 0), 0)
-    return np.einsum("hik,hjk,hkij->hij", query, key, fade)
-
-
-@pytest.mark.parametrize("tokens", [1, 7])
-def test_against_products_one_by_one(x64, tokens):
-    params, x = draw(GATED, tokens)
-    seen = np.tri(tokens, dtype=bool)
+    slope = jax.grad(lambda x: jnp.sum(jnp.sin(attention.attention_weights(params, x, spec))))(x)
+    np.testing.assert_allclose(slope, jax.grad(naive)(x), rtol=1e-9, atol=1e-12)
+    far = params._replace(query_bias=params.query_bias + 1000, key_bias=params.key_bias + 1000)
     np.testing.assert_allclose(
-        attention.attention_weights(params, x, GATED), over_sums(gated(params, x), seen), rtol=1e-12, atol=1e-15
+        attention.attention_weights(far, x, spec), attention.attention_weights(params, x, spec), rtol=1e-11
     )
-    params, x = draw(CHANNELS, tokens)
-    got = attention.attention_weights(params, x, CHANNELS)
-    np.testing.assert_allclose(got, over_sums(channels(params, x), seen), rtol=1e-12, atol=1e-15)
 
 
-def test_under_other_masks(x64):
-    edges = (np.random.default_rng(5).random((7, 7)) < 0.4) | np.eye(7, dtype=bool)
-    near = np.abs(np.subtract.outer(np.arange(7), np.arange(7))) <= 2
-    for spec, mass in ((GATED, gated), (CHANNELS, channels)):
-        params, x = draw(spec)
-        spec = dataclasses.replace(spec, window=2)
-        seen = edges & near & np.tri(7, dtype=bool)
-        np.testing.assert_allclose(
-            attention.attention_weights(params, x, spec, mask=jnp.asarray(edges)),
-            over_sums(mass(params, x), seen),
-            rtol=1e-12,
-            atol=1e-15,
-        )
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "size", "options"),
+    [
+        ("float64", 2000, {"weights": "linear"}),
+        ("float64", 2000, {"weights": "linear", "causal": True, "top_k": 2}),
+        ("float64", 2000, {"weights": "channel_decay", "causal": True, "window": 2}),
+        ("float32", 200, {"weights": "linear", "causal": True}),
+        ("float32", 200, {"weights": "channel_decay", "causal": True}),
+    ],
+)
+@pytest.mark.parametrize("graph", [False, True])
+def test_one_large_token_leaves_exponential_features_of_others_alone(x64, dtype, size, options, graph):
+    spec = dataclasses.replace(SPEC, feature_map="exp", **options)
+    params, x = draw(spec, dtype=dtype)
+    x = x.at[5].multiply(size)
+    mask = textbook.GRAPH if graph else np.ones((7, 7), bool)
+    expected = textbook.weights(params, x, spec, textbook.visible(spec, mask=mask))
+    query, key, _ = textbook.projections(params, x)
+    largest = np.abs(np.logaddexp.reduce(query[:, :, None] + key[:, None], axis=-1)).max()
+
+    @jax.jit
+    @functools.partial(jax.grad, has_aux=True)
+    def look(params, mask):
+        rows = attention.attention_weights(params, x, spec, mask=mask)
+        return jnp.sum(jnp.sin(rows)), rows
+
+    slope, got = look(params, jnp.asarray(mask))
+    assert got.dtype == dtype
+    tolerance = 4 * float(jnp.finfo(dtype).eps) * largest
+    np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * 1e-3)
+    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(slope))
 
 
-def test_special_cases(x64):
-    """Constant gates are one decay; equal channels are a decay times linear attention; λ = 1 is linear attention."""
-    plain = dataclasses.replace(GATED, weights="decay")
-    params, x = draw(GATED)
-    rate = jnp.asarray([0.2, 0.9, 0.999])
-    constant = params._replace(gate=params.gate * 0, gate_bias=jnp.log(rate / (1 - rate)))
-    decay = attention.attention_weights(params._replace(decay=rate), x, plain)
-    np.testing.assert_allclose(attention.attention_weights(constant, x, GATED), decay, rtol=1e-12)
+def test_exponential_features_in_few_digits(x64):
+    spec = dataclasses.replace(SPEC, weights="linear", feature_map="exp", rank=4, tokens=7)
+    params, x = draw(spec)
+    expected = attention.attention_weights(params, x, spec)
+    low = attention.attention_weights(jax.tree.map(lambda w: w.astype("bfloat16"), params), x.astype("bfloat16"), spec)
+    assert low.dtype == "bfloat16"
+    np.testing.assert_allclose(low.astype("float64"), expected, atol=16 * 2.0**-7 * np.abs(expected).max())
 
-    params, x = draw(CHANNELS)
-    linear = attention.scores(params, x, dataclasses.replace(CHANNELS, weights="linear"))
-    equal = params._replace(decay=jnp.broadcast_to(rate[:, None], params.decay.shape))
-    product = np.asarray(linear) * np.asarray(decay) / np.asarray(decay).diagonal(axis1=1, axis2=2)[:, :, None]
-    np.testing.assert_allclose(attention.scores(equal, x, CHANNELS), np.tril(product), rtol=1e-12)
-    still = attention.attention_weights(params._replace(decay=jnp.ones_like(params.decay)), x, CHANNELS)
-    np.testing.assert_allclose(still, over_sums(linear, np.tri(7, dtype=bool)), rtol=1e-12)
+
+def test_far_below_zero_elu_plus_one_keeps_its_digits():
+    """Queries and keys of −20 … −40 in float32, where elu rounds to −1, so that one more than it is 0."""
+    x = jnp.asarray([-40.0, -20.0, -1.0, 0.0, 2.0])
+    phi = kernels.FEATURES["elu"]
+    np.testing.assert_allclose(phi(x), [np.exp(-40), np.exp(-20), np.exp(-1), 1, 3], rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(jax.grad(phi))(x), [np.exp(-40), np.exp(-20), np.exp(-1), 1, 1], rtol=1e-6)
+    spec = dataclasses.replace(SPEC, weights="linear", causal=True)
+    params, x = draw(spec, dtype="float32")
+    params = params._replace(query_bias=params.query_bias - 30, key_bias=params.key_bias - 30)
+    exponential = dataclasses.replace(spec, feature_map="exp")  # which elu + 1 is there
+    expected = textbook.weights(params, x, exponential, textbook.visible(spec))
+    np.testing.assert_allclose(attention.attention_weights(params, x, spec), expected, rtol=1e-4)
 
 
 def test_the_inverse_of_a_gate_has_two_diagonals(x64):
     """P = D⁻¹T and T⁻¹ = I − λ·shift, λ of the row: exact, with determinant Π p_ii > 0."""
-    params, x = draw(GATED, 9)
+    params, x = draw(GATED, tokens=9)
     gates = jax.nn.sigmoid(jnp.einsum("nd,hd->hn", x, params.gate) + params.gate_bias[:, None])
     for rows, gate in zip(np.asarray(attention.attention_weights(params, x, GATED)), np.asarray(gates), strict=True):
         sums = 1 / rows.diagonal()
@@ -106,6 +115,25 @@ def test_the_past_is_forgotten_at_the_smallest_decay(x64, name):
     assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(slope))
 
 
+def test_the_smallest_decay_sees_itself_only():
+    spec = dataclasses.replace(SPEC, weights="decay")
+    params, x = draw(spec, "float32")
+    least = params._replace(decay=jnp.full(3, jnp.finfo("float32").tiny))
+    weights = attention.attention_weights(least, x, spec)
+    np.testing.assert_allclose(weights, np.broadcast_to(np.eye(7), (3, 7, 7)), atol=1e-37)
+    slope = jax.grad(lambda p: jnp.sum(jnp.sin(attention.attention_weights(p, x, spec))))(least).decay
+    assert bool(jnp.all(jnp.isfinite(slope)))
+
+
+@pytest.mark.slow
+def test_long_rows_of_a_decay_in_few_digits(key):
+    spec = dataclasses.replace(SPEC, weights="decay", causal=True, bias=False)
+    params, x = attention.init(key, spec, dtype="bfloat16"), jnp.ones((1024, 12), "bfloat16")
+    rate, age = np.asarray(params.decay, float)[:, None], np.arange(1024)[::-1]
+    row = attention.attention_weights(params, x, spec)[:, -1].astype("float32")
+    np.testing.assert_allclose(row, rate**age / (rate**age).sum(axis=1, keepdims=True), rtol=2.0**-8, atol=1e-30)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_long_rows_keep_their_digits(x64, dtype):
@@ -114,7 +142,7 @@ def test_long_rows_keep_their_digits(x64, dtype):
     x = np.zeros((n, 12))
     x[:shut, 0], x[shut:, 0] = -10, 8
     gate = jnp.zeros((3, 12), dtype).at[:, 0].set(1)
-    params = draw(GATED, 2, dtype=dtype)[0]._replace(gate=gate, gate_bias=jnp.zeros(3, dtype))
+    params = draw(GATED, dtype)[0]._replace(gate=gate, gate_bias=jnp.zeros(3, dtype))
     last = attention.attention_weights(params, jnp.asarray(x, dtype), GATED)[0, -1].astype("float64")
     age = np.arange(n)[::-1]
     logs = np.minimum(age, n - shut) * np.log1p(np.exp(-8)) + np.maximum(age - (n - shut), 0) * np.log1p(np.exp(10))
@@ -124,51 +152,9 @@ def test_long_rows_keep_their_digits(x64, dtype):
 
 
 def test_long_rows_of_channels_in_few_digits(x64):
-    params, tokens = draw(CHANNELS, 300, dtype="bfloat16")
+    params, tokens = draw(CHANNELS, "bfloat16", tokens=300)
     params = params._replace(decay=jnp.full((3, 4), 0.5, "bfloat16"))
     rows = attention.attention_weights(params, tokens, CHANNELS)
     assert rows.dtype == "bfloat16" and bool(jnp.all(jnp.isfinite(rows)))
-    exact = channels(jax.tree.map(lambda w: np.asarray(w, float), params), np.asarray(tokens, float)[-40:])[:, -1]
-    exact = exact / exact.sum(axis=-1, keepdims=True)
+    exact = textbook.weights(params, tokens[-40:], CHANNELS, np.tri(40, dtype=bool))[:, -1]
     np.testing.assert_allclose(rows[:, -1, -40:].astype("float64"), exact, atol=16 * 2.0**-7)
-
-
-@pytest.mark.slow
-def test_where_they_start(key):
-    wide = attention.init(key, dataclasses.replace(GATED, d_model=300, heads=3), gain=2.0)
-    np.testing.assert_allclose(jax.nn.sigmoid(wide.gate_bias), [1 - 1 / 32, 1 - 1 / 64, 1 - 1 / 128], rtol=1e-6)
-    assert abs(float(wide.gate.std()) * 300**0.5 / 2 - 1) < 5 / (2 * wide.gate.size) ** 0.5
-    decay = attention.init(key, CHANNELS).decay
-    assert decay.shape == (3, 4)
-    np.testing.assert_allclose(decay[1], 1 - 0.5 ** (1 + 7 * np.arange(4) / 3), rtol=1e-6)
-
-
-@pytest.mark.usefixtures("as_installed")
-def test_bad_input():
-    for spec, shape in ((dataclasses.replace(GATED, weights="decay"), (3,)), (CHANNELS, (3, 4))):
-        params, x = draw(spec, dtype="float32")
-        for value, came in ((1.5, "1.5"), (-0.1, "-0.1"), (0, "0")):
-            with pytest.raises(ValueError, match=f"`params\\.decay` must be > 0 and <= 1, got {came}"):
-                attention.attend(params._replace(decay=jnp.full(shape, 0.5).at[-1].set(value)), x, spec)
-        with pytest.raises(ValueError, match=r"`params\.decay` must be finite"):
-            attention.attend(params._replace(decay=jnp.full(shape, jnp.nan)), x, spec)
-    params, x = draw(GATED, dtype="float32")
-    with pytest.raises(ValueError, match=r"`params.gate` must have shape \(3, 12\), got None"):
-        attention.attend(params._replace(gate=None), x, GATED)
-    with pytest.raises(ValueError, match="`mask` must leave every token something to see"):
-        attention.attend(params, x, GATED, mask=np.asarray(~jnp.tri(7, dtype=bool) | (jnp.arange(7)[:, None] > 0)))
-    for weights in ("gated_decay", "channel_decay"):
-        with pytest.raises(ValueError, match="`scores` must be 'dot' when weights="):
-            AttentionSpec(d_model=8, weights=weights, causal=True, scores="cosine")
-        with pytest.raises(ValueError, match="`weights` must depend on the scores when rank is given"):
-            AttentionSpec(d_model=8, weights=weights, rank=2, tokens=4)
-
-
-@pytest.mark.slow
-def test_decays_start_as_retentive_networks_do(key):
-    spec = AttentionSpec(d_model=9, heads=3, weights="decay")
-    np.testing.assert_array_equal(attention.init(key, spec).decay, [1 - 1 / 32, 1 - 1 / 64, 1 - 1 / 128])
-    many = AttentionSpec(d_model=140, heads=140, weights="decay")
-    assert float(attention.init(key, many, dtype="bfloat16").decay[-1]) == 1 - 2.0**-8  # not 1
-    gates = attention.init(key, dataclasses.replace(many, weights="gated_decay", causal=True)).gate_bias
-    np.testing.assert_allclose(gates, np.log(np.exp2(np.arange(5.0, 145.0)) - 1), rtol=1e-6)

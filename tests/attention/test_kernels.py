@@ -1,60 +1,37 @@
-"""Other normalisations and feature maps: against their definitions, at sizes that overflow, and their gradients."""
+"""Weights at large and small scores, in few digits, on long rows, and their gradients; formulas: test_formulas."""
 
 import dataclasses
-import functools
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rc_jax import attention, network
-from rc_jax.attention import AttentionSpec, kernels
-from rc_jax.attention.specification import FeatureMap, shapes
+from rc_jax import attention
+from rc_jax.attention import AttentionSpec, Rotary, kernels
+from rc_jax.attention.specification import DECAYING, FEATURED, Weights
+from tests.attention import textbook
+from tests.attention.test_formulas import NARROW, ONLY_CAUSAL
+from tests.attention.textbook import draw
 
 SPEC = AttentionSpec(d_model=12, heads=3, bias=True)
-NEW = ("l2", "signed", "relu_squared_mean")
-
-
-def draw(spec, tokens=7, dtype="float64"):
-    """Parameters and tokens from numpy: a compiled draw for every shape would cost more than the tests."""
-    rng = np.random.default_rng(0)
-    params = {name: rng.normal(size=shape) / shape[-1] ** 0.5 for name, shape in shapes(spec).items()}
-    if "decay" in params:
-        params["decay"] = rng.uniform(0.3, 1, size=params["decay"].shape)
-    params = attention.AttentionParams(**{name: jnp.asarray(value, dtype) for name, value in params.items()})
-    return params, jnp.asarray(rng.normal(size=(tokens, spec.d_model)), dtype)
-
-
-def test_what_rows_add_up_to(x64):
-    params, x = draw(SPEC)
-    found = {name: attention.attention_weights(params, x, dataclasses.replace(SPEC, weights=name)) for name in NEW}
-    np.testing.assert_allclose(np.square(found["l2"]).sum(axis=-1), 1, rtol=1e-14)
-    np.testing.assert_allclose(np.abs(found["signed"]).sum(axis=-1), 1, rtol=1e-14)
-    scores = attention.scores(params, x, SPEC)
-    np.testing.assert_array_equal(np.sign(found["signed"]), np.sign(scores))
-    rows = attention.attention_weights(params, x, dataclasses.replace(SPEC, weights="relu_squared"))
-    total = found["relu_squared_mean"].sum(axis=-1, keepdims=True)
-    np.testing.assert_allclose(found["relu_squared_mean"], rows * total, rtol=1e-13)
-
-
-def test_dividing_before_squaring_is_a_scale(x64):
-    """max(s/n, 0)², as Hua et al. have it, is max(s, 0)²/n at a scale 1/√n times as large."""
-    spec = dataclasses.replace(SPEC, weights="relu_squared_mean")
-    params, x = draw(spec)
-    scores = np.asarray(attention.scores(params, x, spec))
-    got = attention.attention_weights(params, x, spec, scale=0.5 / 7**0.5)
-    np.testing.assert_allclose(got, np.maximum(scores / 7, 0) ** 2, rtol=1e-12, atol=1e-18)
 
 
 @pytest.mark.slow
-def test_signed_weights_of_one_sign_are_softmax(x64):
+def test_signed_weights_of_zero_scores_are_zero(x64):
     rows = jnp.abs(draw(SPEC)[1])[None]
-    np.testing.assert_allclose(kernels.signed(rows, None), kernels.softmax(rows, None), rtol=1e-14)
-    np.testing.assert_allclose(kernels.signed(-rows, None), -kernels.softmax(rows, None), rtol=1e-14)
     zeros = kernels.signed(rows.at[0, 0].set(0.0).at[0, 1, :3].set(0.0), None)
     np.testing.assert_array_equal(zeros[0, 0], 0)
     np.testing.assert_allclose(zeros[0, 1], np.r_[[0.0] * 3, kernels.softmax(rows[:, 1:2, 3:], None)[0, 0]], rtol=1e-14)
+
+
+def test_sinkhorn_tends_to_both_sums_and_ends_with_rows(x64):
+    rows = jax.random.normal(jax.random.key(3), (2, 5, 5)) * 3
+    np.testing.assert_allclose(kernels.sinkhorn(rows, None, 1), kernels.softmax(rows, None), rtol=1e-13)
+    doubly = kernels.sinkhorn(rows, None, 401)
+    np.testing.assert_allclose(doubly.sum(axis=-1), 1, rtol=1e-13)
+    np.testing.assert_allclose(doubly.sum(axis=-2), 1, rtol=1e-9)
 
 
 @pytest.mark.slow
@@ -73,145 +50,136 @@ def test_large_scores_do_not_overflow(dtype):
     np.testing.assert_array_equal(rows["l2"].argmax(axis=-1), rows["softmax"].argmax(axis=-1))
 
 
-FEATURES = {
-    "elu": lambda x: np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))),
-    "relu": lambda x: np.maximum(x, 0),
-    "softplus": lambda x: np.log1p(np.exp(x)),
-    "exp": np.exp,
-    "squared_relu": lambda x: np.maximum(x, 0) ** 2,
-}
-
-
-def projected(params, x):
-    return [
-        np.einsum("nd,hdk->hnk", x, w) + np.asarray(b)[:, None]
-        for w, b in ((params.query, params.query_bias), (params.key, params.key_bias))
-    ]
-
-
-@pytest.mark.parametrize("name", FeatureMap.__args__)
-def test_feature_maps(x64, name):
-    spec = dataclasses.replace(SPEC, weights="linear", feature_map=name, causal=True)
-    params, x = draw(spec)
-    products = np.einsum("hik,hjk->hij", *(FEATURES[name](v) for v in projected(params, x)))
-    np.testing.assert_allclose(attention.scores(params, x, spec, scale=1.0), products, rtol=1e-12, atol=1e-14)
-    if name not in ("relu", "exp"):  # weights are made of the scores: an empty row, and one with a shift, say enough
-        return
-    seen = np.tril(products)
-    total = seen.sum(axis=-1, keepdims=True)
-    expected = seen / np.where(total > 0, total, 1)
-    np.testing.assert_allclose(attention.attention_weights(params, x, spec), expected, rtol=1e-12, atol=1e-15)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", NARROW)
+def test_large_scores_neither_overflow_nor_stop_gradients(kind, dtype):
+    spec = dataclasses.replace(SPEC, weights=kind, output_gate="headwise", soft_cap=1e6)
+    params, x = draw(spec, dtype)
+    for size in (1e-4, 1e4):
+        out, slopes = jax.value_and_grad(lambda p, s=size: attention.attend(p, x, spec, scale=s).sum())(params)
+        assert out.dtype == dtype
+        assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(slopes))
+    low = attention.attend(params, x, spec).astype("float32")
+    wide = attention.attend(jax.tree.map(lambda w: w.astype("float32"), params), x.astype("float32"), spec)
+    assert float(jnp.abs(low - wide).max()) <= 64 * float(jnp.finfo(dtype).eps) * float(jnp.abs(wide).max())
 
 
 @pytest.mark.slow
-def test_exponential_features_neither_overflow_nor_change_their_gradient(x64):
-    spec = dataclasses.replace(SPEC, weights="linear", feature_map="exp")
+@pytest.mark.parametrize("kind", Weights.__args__)
+def test_gradients_agree_with_finite_differences(x64, kind):
+    """What keeps powers from overflow, such as the division by the row maximum, must not show in the derivative."""
+    capped = {} if kind in (*FEATURED, *DECAYING) else {"soft_cap": 2.0}
+    spec = dataclasses.replace(SPEC, weights=kind, causal=kind in ONLY_CAUSAL, output_gate="elementwise", **capped)
     params, x = draw(spec)
-
-    def naive(x):
-        scores = attention.scores(params, x, spec)
-        return jnp.sum(jnp.sin(scores / scores.sum(axis=-1, keepdims=True)))
-
-    slope = jax.grad(lambda x: jnp.sum(jnp.sin(attention.attention_weights(params, x, spec))))(x)
-    np.testing.assert_allclose(slope, jax.grad(naive)(x), rtol=1e-9, atol=1e-12)
-    far = params._replace(query_bias=params.query_bias + 1000, key_bias=params.key_bias + 1000)
-    np.testing.assert_allclose(
-        attention.attention_weights(far, x, spec), attention.attention_weights(params, x, spec), rtol=1e-11
-    )
-
-
-def log_weights(params, x):
-    """Logarithms of exponential features' scores, and of the fading of channels, in numpy."""
-    query, key = projected(params, x)
-    age = np.maximum(np.subtract.outer(np.arange(len(x)), np.arange(len(x))), 0)[None, :, :, None]
-    fade = 0 if params.decay is None else np.log(np.asarray(params.decay, float))[:, None, None]
-    return np.logaddexp.reduce(query[:, :, None] + key[:, None] + fade * age, axis=-1)
+    leaves, tree = jax.tree.flatten(params)
+    rng = np.random.default_rng(0)
+    moves = [jnp.asarray(rng.normal(size=leaf.shape)) for leaf in leaves]
+    loss = lambda p: jnp.sum(jnp.sin(attention.attend(p, x, spec)))  # noqa: E731
+    at = lambda t: float(loss(tree.unflatten([a + t * b for a, b in zip(leaves, moves, strict=True)])))  # noqa: E731
+    slope = sum(float(jnp.vdot(a, b)) for a, b in zip(jax.tree.leaves(jax.grad(loss)(params)), moves, strict=True))
+    step = 1e-4
+    measured = (8 * (at(step) - at(-step)) - at(2 * step) + at(-2 * step)) / (12 * step)
+    assert abs(slope - measured) < 1e-8 * max(1, abs(slope))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("dtype", "size", "options"),
-    [
-        ("float64", 2000, {"weights": "linear"}),
-        ("float64", 2000, {"weights": "linear", "causal": True, "top_k": 2}),
-        ("float64", 2000, {"weights": "channel_decay", "causal": True, "window": 2}),
-        ("float32", 200, {"weights": "linear", "causal": True}),
-        ("float32", 200, {"weights": "channel_decay", "causal": True}),
-    ],
-)
-@pytest.mark.parametrize("graph", [False, True])
-def test_one_large_token_leaves_exponential_features_of_others_alone(x64, dtype, size, options, graph):
-    spec = dataclasses.replace(SPEC, feature_map="exp", **options)
-    params, x = draw(spec, dtype=dtype)
-    x = x.at[5].multiply(size)
-    logs, age = log_weights(params, x), np.subtract.outer(np.arange(7), np.arange(7))
-    edges = (
-        ((np.random.default_rng(5).random((7, 7)) < 0.4) | np.eye(7, dtype=bool)) if graph else np.ones((7, 7), bool)
+@pytest.mark.parametrize("kind", kernels.FROM_SCORES)
+def test_gradients_are_finite_where_all_scores_are_zero(kind):
+    slope = jax.grad(lambda s: jnp.sum(jnp.sin(kernels.FROM_SCORES[kind](s, None))))(jnp.zeros((1, 5, 7)))
+    assert bool(jnp.all(jnp.isfinite(slope)))
+
+
+def test_sharp_powers_neither_overflow_nor_underflow():
+    for kernel in ("power6", "relu_squared"):
+        spec = dataclasses.replace(SPEC, weights=kernel)
+        params, x = draw(spec, "float32")
+        for size in (2.0**-40, 2.0**40):  # powers of two scale without rounding: not a bit may change
+            np.testing.assert_array_equal(
+                attention.attention_weights(params, x, spec, scale=size),
+                attention.attention_weights(params, x, spec, scale=1.0),
+            )
+
+
+def test_top_k_of_all_tokens_is_dense_and_of_one_is_hard(x64):
+    params, x = draw(SPEC)
+    dense = attention.attention_weights(params, x, SPEC)
+    np.testing.assert_array_equal(
+        attention.attention_weights(params, x, dataclasses.replace(SPEC, top_k=7)), np.asarray(dense)
     )
-    seen = edges & ((age >= 0) | (not spec.causal)) & (abs(age) <= (spec.window or 7))
-    shown = np.where(seen, logs, -np.inf)
-    if spec.top_k is not None:
-        shown = np.where(shown >= np.sort(shown, axis=-1)[..., -spec.top_k, None], shown, -np.inf)
-    expected = np.exp(shown - np.logaddexp.reduce(shown, axis=-1, keepdims=True))
-
-    @jax.jit
-    @functools.partial(jax.grad, has_aux=True)
-    def look(params, mask):
-        rows = attention.attention_weights(params, x, spec, mask=mask)
-        return jnp.sum(jnp.sin(rows)), rows
-
-    slope, got = look(params, jnp.asarray(edges))
-    assert got.dtype == dtype
-    tolerance = 4 * float(jnp.finfo(dtype).eps) * np.abs(logs).max()
-    np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * 1e-3)
-    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(slope))
+    hard = attention.attention_weights(params, x, dataclasses.replace(SPEC, top_k=1))
+    np.testing.assert_array_equal(hard, np.asarray(jax.nn.one_hot(jnp.argmax(dense, axis=-1), 7)))
 
 
-def test_exponential_features_of_pooled_keys_and_in_few_digits(x64):
-    spec = dataclasses.replace(SPEC, weights="linear", feature_map="exp", rank=4, tokens=7)
+def test_equal_scores_stay_in_together(x64):
+    spec = dataclasses.replace(SPEC, bias=False, top_k=2)  # scores of zeros are equal to the bit, whatever the product
     params, x = draw(spec)
-    query, key = projected(params, x)
-    products = np.einsum("hik,hrk->hir", np.exp(query), np.exp(np.einsum("hrn,hnk->hrk", params.pool, key)))
-    expected = products / products.sum(axis=-1, keepdims=True) @ np.asarray(params.pool)
-    np.testing.assert_allclose(attention.attention_weights(params, x, spec), expected, rtol=1e-12, atol=1e-14)
-    low = attention.attention_weights(jax.tree.map(lambda w: w.astype("bfloat16"), params), x.astype("bfloat16"), spec)
+    np.testing.assert_allclose(attention.attention_weights(params, jnp.zeros_like(x), spec), 1 / 7, rtol=1e-12)
+
+
+def test_average_pool_against_numpy():
+    for tokens, rank in ((12, 3), (7, 2), (5, 5), (9, 1)):
+        pool = np.asarray(attention.average_pool(tokens, rank))
+        x = np.random.default_rng(0).normal(size=tokens)
+        runs = [np.flatnonzero(np.arange(tokens) * rank // tokens == r) for r in range(rank)]
+        assert max(map(len, runs)) - min(map(len, runs)) <= 1
+        np.testing.assert_allclose(pool @ x, [x[run].mean() for run in runs], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_same_in_any_dtype_under_vmap_and_with_gradients():
+    spec = dataclasses.replace(SPEC, qk_norm="layer", rotary=Rotary(), scale_law="log_tokens", causal=True)
+    params, x = draw(spec, "float32")
+    batch = jnp.stack([x, -x])
+    out = jax.vmap(lambda y: attention.attend(params, y, spec))(batch)
+    np.testing.assert_allclose(out[0], attention.attend(params, x, spec), rtol=1e-5, atol=1e-6)
+    half = jax.tree.map(lambda w: w.astype("bfloat16"), params)
+    low = attention.attend(half, x.astype("bfloat16"), spec)
     assert low.dtype == "bfloat16"
-    np.testing.assert_allclose(low.astype("float64"), expected, atol=16 * 2.0**-7 * np.abs(expected).max())
+    np.testing.assert_allclose(low.astype("float32"), out[0], rtol=0, atol=0.1)
+    slopes = jax.grad(lambda p: jnp.sum(attention.attend(p, x, spec) ** 2))(params)
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))
+    assert float(jnp.abs(slopes.query_norm).max()) > 0
 
 
-def test_far_below_zero_elu_plus_one_keeps_its_digits():
-    """Queries and keys of −20 … −40 in float32, where elu rounds to −1, so that one more than it is 0."""
-    x = jnp.asarray([-40.0, -20.0, -1.0, 0.0, 2.0])
-    phi = kernels.FEATURES["elu"]
-    np.testing.assert_allclose(phi(x), [np.exp(-40), np.exp(-20), np.exp(-1), 1, 3], rtol=1e-6)
-    np.testing.assert_allclose(jax.vmap(jax.grad(phi))(x), [np.exp(-40), np.exp(-20), np.exp(-1), 1, 1], rtol=1e-6)
-    spec = dataclasses.replace(SPEC, weights="linear", causal=True)
-    params, x = draw(spec, dtype="float32")
-    params = params._replace(query_bias=params.query_bias - 30, key_bias=params.key_bias - 30)
-    logs = log_weights(params, x)  # where elu + 1 is exp
-    expected = np.exp(np.where(np.tri(7, dtype=bool), logs, -np.inf))
-    rows = attention.attention_weights(params, x, spec)
-    np.testing.assert_allclose(rows, expected / expected.sum(axis=-1, keepdims=True), rtol=1e-4)
+@pytest.mark.parametrize("kind", ["rms", pytest.param("layer", marks=pytest.mark.slow)])
+def test_normalised_queries_do_not_see_how_large_tokens_are(kind):
+    """To where tokens themselves overflow; their squares do from 1e19 on, and derivatives fall like 1/size."""
+    spec = attention.AttentionSpec(d_model=8, heads=2, qk_norm=kind)
+    params, x = attention.init(jax.random.key(0), spec), jax.random.normal(jax.random.key(1), (5, 8))
+    slopes = jax.jit(jax.value_and_grad(lambda x: attention.attention_weights(params, x, spec)[0, 1, 0]))
+    value, slope = slopes(1e8 * x)
+    for size in (1e10, 1e12, 1e19, 1e25, 1e37):
+        there, falling = slopes(size * x)
+        assert abs(there - value) < 1e-6
+        if size < 1e30:  # beyond, they are too small for float32
+            np.testing.assert_allclose(size * falling, 1e8 * slope, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_cosines_do_not_see_the_size_of_their_vectors(size):
+    spec = dataclasses.replace(SPEC, scores="cosine", bias=False)
+    params, x = draw(spec, "float32")
+    np.testing.assert_allclose(
+        attention.scores(params, size * x, spec), attention.scores(params, x, spec), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("weights", NEW)
-def test_gradients_are_finite_and_right(x64, weights):
-    rows, direction = jnp.asarray(np.random.default_rng(1).normal(size=(2, 1, 5, 7)))
-    value = jax.jit(lambda t: jnp.sum(jnp.sin(kernels.FROM_SCORES[weights](rows + t * direction, None))))
-    slope, step = float(jax.grad(value)(0.0)), 1e-6
-    assert abs(slope - float(value(step) - value(-step)) / (2 * step)) < 1e-7 * max(1, abs(slope))
-    dead = jax.grad(lambda s: jnp.sum(jnp.sin(kernels.FROM_SCORES[weights](s, None))))(jnp.zeros_like(rows))
-    assert bool(jnp.all(jnp.isfinite(dead)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("weights", ["gated_decay", "channel_decay"])
-def test_a_stack_of_them(key, weights):
-    """Drawn with the rest of the layer, in a scan, with gradients that reach every parameter."""
-    spec = network.StackSpec(attention=dataclasses.replace(SPEC, weights=weights, causal=True), depth=2, skip=True)
-    x, stored = draw(SPEC, dtype="float32")[1], network.init(key, spec)
-    slope = jax.jit(jax.grad(lambda p: jnp.sum(jnp.sin(network.apply(p, x, spec)))))(stored).attention
-    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(slope))
-    learned = (slope.gate, slope.gate_bias) if weights == "gated_decay" else (slope.decay, slope.query)
-    assert all(bool(jnp.any(leaf != 0)) for leaf in learned)
+@pytest.mark.parametrize("family", ["gpt_oss", "gemma2"])
+def test_agrees_with_transformers(x64, family):
+    """The eager attention of the models' own code, on our queries, keys and values."""
+    torch = pytest.importorskip("torch")
+    models = pytest.importorskip(f"transformers.models.{family}.modeling_{family}")
+    changes = {"weights": "softmax_sink"} if family == "gpt_oss" else {"soft_cap": 0.6}
+    spec = dataclasses.replace(SPEC, causal=True, **changes)
+    params, x = draw(spec)
+    query, key, value = (torch.tensor(rows)[None] for rows in textbook.projections(params, x))
+    sinks = None if params.sink is None else torch.tensor(np.asarray(params.sink))
+    module = types.SimpleNamespace(num_key_value_groups=1, sinks=sinks, training=False)
+    hidden = torch.tensor(np.where(textbook.visible(spec), 0, -np.inf))[None, None]
+    options = {} if family == "gpt_oss" else {"softcap": spec.soft_cap}
+    weights = models.eager_attention_forward(module, query, key, value, hidden, scaling=0.5, **options)[1]
+    tolerance = 1e-12 if family == "gpt_oss" else 1e-6  # Gemma's code has its softmax in single precision
+    np.testing.assert_allclose(attention.attention_weights(params, x, spec), weights[0].numpy(), atol=tolerance)

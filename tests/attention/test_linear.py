@@ -11,21 +11,15 @@ import pytest
 from rc_jax import attention
 from rc_jax.attention import AttentionSpec
 from rc_jax.attention.specification import FeatureMap
+from tests.attention import textbook
+from tests.attention.textbook import draw
 
 SPEC = AttentionSpec(d_model=12, heads=3, weights="linear", bias=True)
 
 
-def draw(spec, tokens, dtype):
-    shape = jax.eval_shape(lambda: attention.init(jax.random.key(0), spec, dtype=dtype))
-    random = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape) / 2, dtype), shape), jnp.asarray(
-        random.normal(size=(tokens, spec.d_model)), dtype
-    )
-
-
 def check(layers, dtype):
     """Both ways for every layer, compiled together."""
-    drawn = [(spec, *draw(spec, 11, dtype)) for spec in layers]
+    drawn = [(spec, *draw(spec, dtype, 11)) for spec in layers]
 
     @jax.jit
     def both(arrays):
@@ -44,6 +38,10 @@ def test_sums_agree_with_pairs(dtype):
     check([dataclasses.replace(SPEC, causal=causal) for causal in (False, True)], dtype)
 
 
+def test_gates_on_the_output_are_those_of_attend():
+    check([dataclasses.replace(SPEC, output_gate=gate) for gate in ("elementwise", "headwise")], "float32")
+
+
 @pytest.mark.slow
 def test_every_feature_map_agrees_with_pairs(x64):
     maps = [name for name in get_args(FeatureMap) if name != "elu"]
@@ -54,7 +52,7 @@ def test_every_feature_map_agrees_with_pairs(x64):
 @pytest.mark.parametrize("causal", [False, True])
 def test_gradients_agree_with_pairs(x64, causal):
     spec = dataclasses.replace(SPEC, causal=causal)
-    params, x = draw(spec, 7, "float64")
+    params, x = draw(spec)
     found, expected = jax.jit(
         lambda params, x: tuple(
             jax.grad(lambda params, x, layer=layer: jnp.sum(jnp.sin(layer(params, x, spec))), (0, 1))(params, x)
@@ -69,7 +67,7 @@ def test_gradients_agree_with_pairs(x64, causal):
 def test_sums_of_narrow_types_are_long(key):
     """One run a token: what is carried from run to run must not have bfloat16's eight bits."""
     spec = dataclasses.replace(SPEC, causal=True)
-    params, x = draw(spec, 2048, "bfloat16")
+    params, x = draw(spec, "bfloat16", 2048)
     one, all_ = (attention.linear_attend(params, x, spec, chunk=chunk)[-8:] for chunk in (1, 2048))
     np.testing.assert_allclose(one.astype(float), all_.astype(float), rtol=0, atol=0.02 * float(jnp.abs(all_).max()))
 
@@ -79,19 +77,9 @@ def test_sums_of_narrow_types_are_long(key):
 def test_exponentials_of_any_size(x64, causal):
     """A token so long that e^k overflows, and that its features dwarf those of earlier tokens."""
     spec = dataclasses.replace(SPEC, causal=causal, feature_map="exp")
-    params, x = draw(spec, 9, "float64")
+    params, x = draw(spec, tokens=9)
     x = x.at[5].multiply(2000)
-    leaves = {name: np.asarray(leaf) for name, leaf in params._asdict().items() if leaf is not None}
-    query, key, value = (
-        np.einsum("nd,hdk->hnk", x, leaves[name]) + leaves[f"{name}_bias"][:, None]
-        for name in ("query", "key", "value")
-    )
-    logs = np.logaddexp.reduce(query[:, :, None] + key[:, None], axis=-1)
-    if causal:
-        logs = np.where(np.tri(9, dtype=bool), logs, -np.inf)
-    weights = np.exp(logs - logs.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
-    expected = np.einsum("hij,hjk,hkd->id", weights, value, leaves["output"]) + leaves["output_bias"]
+    expected = textbook.layer(params, x, spec, textbook.visible(spec, len(x)))[1]
     for chunk in (1, 4, 9):
         out = attention.linear_attend(params, x, spec, chunk=chunk)
         np.testing.assert_allclose(out, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
@@ -102,7 +90,7 @@ def test_exponentials_of_any_size(x64, causal):
 @pytest.mark.slow
 def test_a_row_without_a_positive_feature_is_what_attend_makes_of_it():
     spec = dataclasses.replace(SPEC, feature_map="relu", bias=False)
-    params, x = draw(spec, 5, "float32")
+    params, x = draw(spec, "float32", 5)
     params = params._replace(query=-jnp.abs(params.query))
     out = attention.linear_attend(params, jnp.abs(x), spec)
     assert not np.asarray(out).any()
@@ -130,7 +118,7 @@ def test_memory_is_linear_in_the_number_of_tokens():
 
 @pytest.mark.usefixtures("as_installed")
 def test_bad_input():
-    params, x = draw(SPEC, 4, "float32")
+    params, x = draw(SPEC, "float32", 4)
     with pytest.raises(ValueError, match="`weights` must be 'linear' for sums in the place of pairs, got 'softmax'"):
         attention.linear_attend(params, x, dataclasses.replace(SPEC, weights="softmax"))
     for change in ({"window": 1}, {"top_k": 2}, {"rank": 2, "tokens": 4}):

@@ -77,6 +77,8 @@ def test_one_trace_for_all_densities():
         (lambda key: masks.random(key, 4.0, 0.5), TypeError, "`n` must be an integer"),
         (lambda key: masks.random(key, 4, 1.5), ValueError, "`density` must be >= 0 and <= 1, got 1.5"),
         (lambda key: masks.random(key, 4, float("nan")), ValueError, "`density` must be finite"),
+        (lambda key: masks.graph(jnp.ones((2, 3))), ValueError, "`adjacency` must be a square matrix"),
+        (lambda key: masks.graph(jnp.eye(2, k=1), self_loops=False), ValueError, "must let every .* an empty row 1"),
     ],
 )
 def test_bad_input_is_named(key, call, error, match):

@@ -1,7 +1,5 @@
 """Position codes and rotations of a layer against many digits, the released code, and as complex numbers."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import mpmath
@@ -9,7 +7,7 @@ import numpy as np
 import pytest
 
 from rc_jax import attention
-from rc_jax.attention import AttentionSpec, Rotary
+from rc_jax.attention import Rotary
 from rc_jax.attention.positions import rotate
 
 POSITIONS = np.array([0, 1, 2, 17, 1000, 65_535, 65_536, 999_983, 2_147_483_647, -1, -70_001])
@@ -18,10 +16,10 @@ WIDTH = 16
 
 def exact(positions, width, base=10_000.0):
     """Sines and cosines of p base^(−2i/width), to 40 digits."""
+    frequencies = defined(Rotary(base=base), width)
     with mpmath.workdps(40):
-        angles = [[int(p) * mpmath.mpf(base) ** (mpmath.mpf(-2 * i) / width) for i in range(width // 2)]
-                  for p in positions]  # fmt: skip
-        rows = [[float(f(a)) for a in row for f in (mpmath.sin, mpmath.cos)] for row in angles]
+        rows = [[float(f(int(p) * omega)) for omega in frequencies for f in (mpmath.sin, mpmath.cos)]
+                for p in positions]  # fmt: skip
     return np.array(rows)
 
 
@@ -210,18 +208,6 @@ def test_pairs_turn_as_complex_numbers(dtype, spec):
     expected[..., 0:width:2], expected[..., 1:width:2] = rotated.real, rotated.imag
     assert out.dtype == dtype
     np.testing.assert_allclose(out, spec.temperature * expected, rtol=0, atol=60 * float(jnp.finfo(dtype).eps))
-
-
-def test_scores_depend_on_distance_only(x64):
-    """The same token everywhere: score (i, j) is a function of i − j; without rotation it is one number."""
-    spec = AttentionSpec(d_model=8, heads=2, bias=True, rotary=Rotary(base=100))
-    params = attention.init(jax.random.key(0), spec, bias_std=1, dtype="float64")
-    x = jnp.tile(jax.random.normal(jax.random.key(1), (8,), "float64"), (9, 1))
-    scores = np.asarray(attention.scores(params, x, spec))
-    np.testing.assert_allclose(scores[:, 1:, 1:], scores[:, :-1, :-1], rtol=0, atol=1e-13)
-    assert np.ptp(scores[0, 0]) > 0.1
-    still = attention.scores(params, x, dataclasses.replace(spec, rotary=None))
-    assert np.ptp(still[0]) < 1e-13
 
 
 @pytest.mark.parametrize(

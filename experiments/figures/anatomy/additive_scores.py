@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from experiments import figure, style
 from experiments.figures.anatomy import _retrieval
-from experiments.figures.cost._timing import rounds
+from experiments.figures.cost._timing import quartiles
 from experiments.ledger import Claim, at_least, near, published
 from rc_jax import attention
 
@@ -107,8 +107,7 @@ def _cost(spec: Spec) -> dict[str, np.ndarray]:
         counted = [program.cost_analysis() or {} for program in programs]
         costs["operations"].append([c.get("flops", np.nan) + c.get("transcendentals", 0) for c in counted])
         costs["bytes"].append([program.memory_analysis().temp_size_in_bytes for program in programs])
-        times = rounds(calls, spec.seconds, spec.least)
-        costs["seconds"].append([np.quantile(times[kind], (0.25, 0.5, 0.75)) for kind in KINDS])
+        costs["seconds"].append(list(quartiles(calls, spec.seconds, spec.least).values()))
     return {name: np.moveaxis(np.array(values, float), 0, 1) for name, values in costs.items()}
 
 
@@ -125,9 +124,9 @@ def plot(data: Data) -> Figure:
     style.panel(rate, "learning rate of Adam", "accuracy", title, log="x", **below)
     for ax, name, unit in ((time, "seconds", 1e6), (memory, "bytes", 2.0**-20)):
         _plot_cost(ax, data["shapes"], unit * data[name])
-        ax.set_xscale("log", base=2)
-    style.panel(time, "n, tokens", "time (µs)", "Time of one head's scores", log="y", **below)
-    style.panel(memory, "n, tokens", "memory (MiB)", "Memory besides arguments and result", log="y", **below)
+    both = {"log": "xy", "base": 2} | below
+    style.panel(time, "n, tokens", "time (µs)", "Time of one head's scores", **both)
+    style.panel(memory, "n, tokens", "memory (MiB)", "Memory besides arguments and result", **both)
     return drawing
 
 

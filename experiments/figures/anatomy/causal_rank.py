@@ -137,16 +137,14 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
             share = data["rank"][list(data["seen"]).index(kind)].mean(axis=0)[:, index]
             rank.plot(lengths, share, linestyle=dash, marker="o", color=style.cycle(index)["color"],
                       label=f"{name}: {kind}")  # fmt: skip
-    for ax in (smallest, rank):
-        ax.set_xscale("log", base=2)
-    style.panel(smallest, "n, tokens", "−log₁₀ σ_min, digits (means)", "Smallest singular value", log="y",
+    style.panel(smallest, "n, tokens", "−log₁₀ σ_min, digits (means)", "Smallest singular value", log="xy", base=2,
                 legend="below", columns=3)  # fmt: skip
     style.panel(rate, "γ, standard deviation of scores", "−Δ log σ_min per token (nats)", "Softmax: the rate in n",
                 log="xy", legend="below", columns=2)  # fmt: skip
     rate.set_xticks(gammas, [f"{gamma:g}" for gamma in gammas])
     rate.minorticks_off()
     style.panel(rank, "n, tokens", "singular values above ε σ_max, over n", "Rank that floating point sees",
-                legend="below", columns=2)  # fmt: skip
+                log="x", base=2, legend="below", columns=2)  # fmt: skip
     return drawing
 
 

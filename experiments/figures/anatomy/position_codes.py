@@ -56,7 +56,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     codes = [np.linalg.norm(attention.sinusoidal(jnp.arange(64), d), axis=1) for d in spec.d_models]
     return {
         "d_models": np.array(spec.d_models), "norm": np.mean(lengths, axis=1),
-        "norm_error": np.std(lengths, axis=1) / np.sqrt(spec.words), "code": np.array(codes),
+        "norm_error": np.std(lengths, axis=1, ddof=1) / np.sqrt(spec.words), "code": np.array(codes),
         "linear": np.array(_linear(spec)), "width": np.array([spec.width, spec.base]),
         **_shifts(spec, random), **_fall(spec),
     }  # fmt: skip
@@ -148,12 +148,10 @@ def plot(data: Data) -> Drawing:
               label="RoFormer's bound")  # fmt: skip
     fall.plot(inside, _law(inside, base), "--", color=style.colour("theory"), label="1 − (log k + γ)/log b")
     style.reference(fall, x=base, text="base")
-    for ax in (length, shift):
-        ax.set_xscale("log", base=2)
-    style.panel(length, "d, width of the model", "length ‖·‖₂", "Codes beside embeddings", log="y", legend="below",
-                columns=2)  # fmt: skip
+    style.panel(length, "d, width of the model", "length ‖·‖₂", "Codes beside embeddings", log="xy", base=2,
+                legend="below", columns=2)  # fmt: skip
     style.panel(shift, "common shift of all positions", "largest change of a score / (|q||k|)", "A common shift",
-                log="y", legend="below")  # fmt: skip
+                log="xy", base=2, legend="below")  # fmt: skip
     style.panel(fall, "k, distance of query and key", "mean score / (|q||k|)", f"Fall with distance, d = {width}",
                 log="x", legend="below", columns=2)  # fmt: skip
     return drawing

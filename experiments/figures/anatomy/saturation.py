@@ -137,9 +137,8 @@ def plot(data: Data) -> Figure:
         (weights, "norm of the gradient", "By W_Q, one row of the output"),
         (tokens, "norm of the gradient", "By the tokens, one row"),
     ):
-        style.panel(ax, "d_k, width of a head", y, title, log="xy", legend="below", columns=2,
+        style.panel(ax, "d_k, width of a head", y, title, log="xy", base=4, legend="below", columns=2,
                     handlelength=1.4, columnspacing=1.0)  # fmt: skip
-        ax.set_xscale("log", base=4)
     return drawing
 
 

@@ -71,7 +71,8 @@ def _random(spec: Spec, key: jax.Array) -> dict[str, np.ndarray]:
     parts, errors, asymmetry, left_out = [], [], [], 0
     for width in spec.heads:
         layer = attention.AttentionSpec(d_model=spec.d_model, d_head=width)
-        stats = ensemble.run(_Parts(x, layer), jax.random.fold_in(key, width), spec.layers)
+        sample = functools.partial(_parts, x=x, layer=layer)
+        stats = ensemble.run(sample, jax.random.fold_in(key, width), spec.layers)
         left_out += int(np.sum(stats.nonfinite))
         parts.append(stats.mean / safe)
         errors.append(stats.standard_error / safe)
@@ -82,17 +83,11 @@ def _random(spec: Spec, key: jax.Array) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # `ensemble.run` hashes it, by identity
-class _Parts:
+def _parts(key: jax.Array, x: np.ndarray, layer: attention.AttentionSpec) -> jax.Array:
     """‖A − Aᵀ‖² and ‖A + Aᵀ‖² of one initialisation for each set of tokens: (sign, set)."""
-
-    x: np.ndarray
-    spec: attention.AttentionSpec
-
-    def __call__(self, key: jax.Array) -> jax.Array:
-        params = attention.init(key, self.spec)
-        a = jax.vmap(lambda x: attention.scores(params, x, self.spec)[0])(jnp.asarray(self.x))
-        return jnp.stack([((a + sign * a.mT) ** 2).sum((-2, -1)) for sign in (-1, 1)])
+    params = attention.init(key, layer)
+    a = jax.vmap(lambda tokens: attention.scores(params, tokens, layer)[0])(jnp.asarray(x))
+    return jnp.stack([((a + sign * a.mT) ** 2).sum((-2, -1)) for sign in (-1, 1)])
 
 
 def _overlap(x: np.ndarray) -> np.ndarray:
@@ -144,7 +139,7 @@ def _trained(spec: Spec, checkpoint: pretrained.Checkpoint, key: jax.Array) -> d
     rho, size = _overlap(x), (x**2).sum((2, 3)) ** 2  # (text, layer)
     random = pretrained.random_like(jax.random.fold_in(key, 9), checkpoint)
     return {
-        "trained_weights": products(checkpoint.params.attention), "twin_weights": products(random.params.attention),
+        "trained_weights": products(checkpoint.params.attention), "random_weights": products(random.params.attention),
         "trained_scores": _asymmetry(np.asarray(a, float), (0, 3, 4)),
         "random_scores": np.sqrt((size * (1 - rho)).sum(0) / (size * (1 + rho)).sum(0)),
         "trained_width": np.asarray(layer.d_model),
@@ -170,7 +165,7 @@ def plot(data: Data) -> Figure:
     d, layers = float(data["trained_width"]), np.arange(1, data["random_scores"].size + 1)
     for ax, values, marker, meaning, label in (
         (weights, data["trained_weights"], "o", "trained", "trained heads"),
-        (weights, data["twin_weights"], "s", "random", "random weights"),
+        (weights, data["random_weights"], "s", "random", "random weights"),
         (scores, data["trained_scores"], "o", "trained", "trained heads"),
     ):
         beside = layers[:, None] + np.linspace(-0.25, 0.25, values.shape[1])
@@ -218,7 +213,7 @@ def claims(data: Data) -> list[Claim]:
             hypotheses=f"centred entries of one variance, no biases; {int(data['layers'])} initialisations",
             interval_from="our tolerance: a tenth", note="measured over the law"),
         published("symmetry-trained", "In a model trained in both directions W_Q W_Kᵀ becomes more symmetric than at "
-                  "random.", np.median(data["trained_weights"], 1) / data["twin_weights"].min(1), at_most(1),
+                  "random.", np.median(data["trained_weights"], 1) / data["random_weights"].min(1), at_most(1),
                   source="saponati2025", place="abstract", where=layers,
                   hypotheses=f"{model}; the authors looked at others", interval_from="the sign of the difference",
                   note="measured: asymmetry of W_Q W_Kᵀ, median trained head over the most symmetric random one"),

@@ -130,13 +130,12 @@ def plot(data: Data) -> Figure:
         variance.errorbar(aside, data["variance"][index], 2 * data["variance_error"][index], capsize=2, **look)
         fourth.errorbar(aside, data["fourth"][index] - 3, 2 * data["fourth_error"][index], capsize=2, **look)
         fourth.plot(line, (kurtosis**2 - 3) / line, linewidth=1, **theory)
-    for ax in (variance, fourth, layers):
-        ax.set_xscale("log", base=2)
     fourth.set_yscale("symlog", linthresh=0.1)
-    style.panel(variance, "d_k, width of a head", "variance of q·k / d_k", "Var q·k = d_k whatever the law",
-                legend="below", columns=3)  # fmt: skip
-    style.panel(fourth, "d_k, width of a head", "E(q·k)⁴/d_k² − 3", "The tails become normal like 1/d_k",
-                legend="below", columns=3)  # fmt: skip
+    for ax, y, title in (
+        (variance, "variance of q·k / d_k", "Var q·k = d_k whatever the law"),
+        (fourth, "E(q·k)⁴/d_k² − 3", "The tails become normal like 1/d_k"),
+    ):
+        style.panel(ax, "d_k, width of a head", y, title, log="x", base=2, legend="below", columns=3)
 
     # The price of a mean, and layers at random, against their exact forms.
     mu = np.linspace(0, MEANS[-1], 100)
@@ -158,7 +157,7 @@ def plot(data: Data) -> Figure:
                         color=style.colour(meaning), label=label)  # fmt: skip
     layers.plot([], [], label="exact: 4/(d_k d) + 2(d_k + 1)/(d_k d²);  2/d_k", **theory)
     style.panel(layers, "d_k, width of a head", "relative variance, covariance", f"A random layer, d = {d_model:g}",
-                log="y", legend="below")  # fmt: skip
+                log="xy", base=2, legend="below")  # fmt: skip
     return drawing
 
 

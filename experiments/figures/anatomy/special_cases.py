@@ -145,9 +145,8 @@ def plot(data: Data) -> Drawing:
         error.plot(alpha[shown], values[shown], color=style.colour("theory"), linestyle=dash, linewidth=1.2, label=text,
                    zorder=5)  # fmt: skip
     ratio = "largest error / largest output"
-    style.panel(error, "α, sharpness of the scores", ratio, "Convolution by attention", log="xy", legend="below",
-                columns=2, fontsize=8)  # fmt: skip
-    error.set_xscale("log", base=2)
+    style.panel(error, "α, sharpness of the scores", ratio, "Convolution by attention", log="xy", base=2,
+                legend="below", columns=2, fontsize=8)  # fmt: skip
     style.panel(graph, "density of the graph", ratio, "Message passing, dense aggregates", log="xy", legend="below",
                 columns=2, fontsize=8)  # fmt: skip
     graph.set_xticks(densities, [f"{each:g}" for each in densities])

@@ -57,21 +57,15 @@ def weights(kind: str, d_model: int, width: int = 3, seed: int = 0) -> tuple[jax
     return tuple(jnp.asarray(draw(size=(d_model, d_model)) / np.sqrt(d_model), float) for _ in range(count))
 
 
-def matrix_multiplications(function: Callable, *args: Any) -> int:
-    """Multiplications in the matrix products and convolutions of a program, the bodies of loops as often as they run.
+def counts(function: Callable, *args: Any) -> tuple[int, int]:
+    """Multiplications in a program's matrix products and convolutions, and runs of its longest loop, 1 without any.
 
-    From XLA's own count of each alone, halved.
+    Multiplications are XLA's own count of each product alone, halved; the bodies of loops count as often as they run.
     """
-    return _counted(jax.make_jaxpr(function)(*args).jaxpr)[0]
-
-
-def sequential_steps(function: Callable, *args: Any) -> int:
-    """Number of runs of the longest loop of a program; 1 where there is none."""
-    return _counted(jax.make_jaxpr(function)(*args).jaxpr)[1]
+    return _counted(jax.make_jaxpr(function)(*args).jaxpr)
 
 
 def _counted(program: Any) -> tuple[int, int]:
-    """Multiplications in products, and how often the longest loop runs."""
     total, steps = 0, 1
     for equation in program.eqns:
         if equation.primitive.name in ("dot_general", "conv_general_dilated"):

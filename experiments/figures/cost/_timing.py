@@ -8,8 +8,8 @@ import numpy as np
 from experiments.benchmarks import contest
 
 
-def rounds(calls: Mapping[str, Callable[[], jax.Array]], seconds: float, least: int = 5) -> dict[str, np.ndarray]:
-    """Seconds of every call in every round, for about `seconds` and at least `least` rounds; each is compiled first."""
+def quartiles(calls: Mapping[str, Callable[[], jax.Array]], seconds: float, least: int) -> dict[str, np.ndarray]:
+    """Quartiles of each call's seconds, over about `seconds` and at least `least` rounds; each is compiled first."""
 
     def side(call: Callable[[], jax.Array]) -> contest.Side:
         def run() -> np.ndarray:
@@ -19,7 +19,6 @@ def rounds(calls: Mapping[str, Callable[[], jax.Array]], seconds: float, least: 
         return run
 
     sides = {name: side(call) for name, call in calls.items()}
-    timed = contest.run(
-        contest.Contest("", "calls/s", 1, sides, next(iter(sides)), 0.0), seconds, least=least, most=400
-    )
-    return dict(timed.seconds)
+    turns = contest.Contest("", "calls/s", 1, sides, next(iter(sides)))
+    timed = contest.run(turns, seconds, least=least, most=400)
+    return {name: np.quantile(timed.seconds[name], (0.25, 0.5, 0.75)) for name in calls}

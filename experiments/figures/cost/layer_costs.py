@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 
 from experiments import figure, style
 from experiments.figures.cost import _layer_kinds as layers
-from experiments.figures.cost._timing import rounds
+from experiments.figures.cost._timing import quartiles
 from experiments.ledger import Claim, at_most, near, published
 from rc_jax import attention
 from rc_jax.attention.cost import Kind
@@ -55,28 +55,25 @@ PRESETS = {
 
 
 def compute(spec: Spec) -> dict[str, np.ndarray]:
-    """By kind and number of tokens: counted and expected costs, and quartiles of seconds."""
+    """By number of tokens and kind: counted costs, quartiles of seconds, and paths."""
     random = np.random.default_rng(spec.seed)
     draw = [layers.weights(kind, spec.d_model, spec.width, spec.seed) for kind in KINDS]
     weights = [tuple(each.astype(jnp.float32) for each in given) for given in draw]
-    programs = [jax.jit(layers.layer(kind, spec.width)) for kind in KINDS]
-    counted, steps, seconds, expected = [], [], [], []
+    # One layer of each kind, timed and counted at each number of tokens; then paths, in narrow layers.
+    run = {kind: functools.partial(jax.jit(layers.layer(kind, spec.width)), weights[i]) for i, kind in enumerate(KINDS)}
+    counted, seconds = [], []
     for n in spec.tokens:
         x = jnp.asarray(random.normal(size=(n, spec.d_model)), jnp.float32)
-        parts = list(zip(KINDS, programs, weights, strict=True))
-        timed = rounds({kind: functools.partial(run, given, x) for kind, run, given in parts}, spec.seconds, spec.least)
-        seconds.append([np.quantile(timed[kind], [0.25, 0.5, 0.75]) for kind in KINDS])
-        counted.append([layers.matrix_multiplications(run, given, x) for _, run, given in parts])
-        steps.append([layers.sequential_steps(run, given, x) for _, run, given in parts])
-        costs = [attention.layer_costs(kind, tokens=n, d_model=spec.d_model, width=spec.width) for kind in KINDS]
-        expected.append(costs)
+        calls = {kind: functools.partial(run[kind], x) for kind in KINDS}
+        seconds.append(list(quartiles(calls, spec.seconds, spec.least).values()))
+        counted.append([layers.counts(run[kind], x) for kind in KINDS])
+    work, steps = np.moveaxis(np.array(counted, float), 2, 0)
     small = [jnp.asarray(random.normal(size=(n, 2)), jnp.float32) for n in spec.searched]
     early = jnp.asarray(random.normal(size=(max(spec.searched), spec.d_model)), jnp.float32)
     recurrence = functools.partial(layers.layer("recurrence"), weights[KINDS.index("recurrence")])
     return {
         "tokens": np.array(spec.tokens), "shape": np.array([spec.d_model, spec.width]),
-        "searched": np.array(spec.searched), "expected": np.array(expected, float),  # (n, kind, cost)
-        "counted": np.array(counted, float), "steps": np.array(steps, float), "seconds": np.array(seconds),
+        "searched": np.array(spec.searched), "counted": work, "steps": steps, "seconds": np.array(seconds),  # (n, kind)
         "paths": np.array([[layers.longest_path(kind, x, spec.width) for kind in KINDS] for x in small], float),
         "influence": np.array([_influence(recurrence, early[:n]) for n in spec.searched]),
     }  # fmt: skip
@@ -100,8 +97,10 @@ def plot(data: Data) -> Drawing:
         color, marker, dash = look["color"], look["marker"], look["linestyle"]
         # Windows multiply beyond the border and then hide what they made there.
         beyond = 2 * d * radius * (radius + 1) if kind == "restricted attention" else 0
-        paths = [attention.layer_costs(kind, tokens=int(m), d_model=d, width=width).longest_path for m in line]
-        work.plot(n, data["expected"][:, index, 0], linestyle=dash, color=color, linewidth=1.2)
+        cost = functools.partial(attention.layer_costs, kind, d_model=d, width=width)
+        products = [cost(tokens=int(m)).multiplications for m in n]
+        paths = [cost(tokens=int(m)).longest_path for m in line]
+        work.plot(n, products, linestyle=dash, color=color, linewidth=1.2)
         work.plot(n, data["counted"][:, index] - beyond, marker, color=color, label=kind)
         path.plot(line, paths, linestyle=dash, color=color, linewidth=1.2)
         path.plot(data["searched"], data["paths"][:, index], marker, color=color, label=kind, fillstyle="none")
@@ -110,8 +109,7 @@ def plot(data: Data) -> Drawing:
         (work, "multiplications", f"Operations, d = {d}, k = {width}"), (path, "layers or steps", "Longest path"),
         (time, "time of a layer (ms)", "Time"),
     ):  # fmt: skip
-        style.panel(ax, "n, number of tokens", y, title, log="y", legend="below", columns=2)
-        ax.set_xscale("log", base=2)
+        style.panel(ax, "n, number of tokens", y, title, log="xy", base=2, legend="below", columns=2)
     return drawing
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from experiments import figure, style
-from experiments.figures.cost._timing import rounds
+from experiments.figures.cost._timing import quartiles
 from experiments.ledger import Claim, near, published
 from rc_jax import attention
 
@@ -75,8 +75,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         x = jnp.asarray(np.random.default_rng(spec.seed).normal(size=(n, spec.d_model)), jnp.float32)
         compiled = {name: jax.jit(layer).lower(params, x).compile() for name, layer in layers.items()}
         calls = {name: functools.partial(program, params, x) for name, program in compiled.items()}
-        timed = rounds(calls, spec.seconds, spec.least)
-        seconds.append([np.quantile(timed[name], [0.25, 0.5, 0.75]) for name in SIDES])
+        seconds.append(list(quartiles(calls, spec.seconds, spec.least).values()))
         analyses = [compiled[name].memory_analysis() for name in SIDES]
         memory.append([-1 if each is None else each.temp_size_in_bytes for each in analyses])
     return {
@@ -108,11 +107,10 @@ def plot(data: Data) -> Drawing:
     ratio.set_yscale("log", base=2)
     ratio.yaxis.set_major_formatter("{x:g}")
     for ax, y, title, log in (
-        (time, "time of a layer (ms)", "Time", "y"), (memory, "memory set aside (MiB)", "Memory", "y"),
-        (ratio, "time of pairs / time of sums", f"d = {d}, d_head = {d // heads}, chunk = {chunk}", ""),
+        (time, "time of a layer (ms)", "Time", "xy"), (memory, "memory set aside (MiB)", "Memory", "xy"),
+        (ratio, "time of pairs / time of sums", f"d = {d}, d_head = {d // heads}, chunk = {chunk}", "x"),
     ):  # fmt: skip
-        style.panel(ax, "n, number of tokens", y, title, log=log, legend="below", columns=2)
-        ax.set_xscale("log", base=2)
+        style.panel(ax, "n, number of tokens", y, title, log=log, base=2, legend="below", columns=2)
     return drawing
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from experiments import figure, style
-from experiments.figures.cost._timing import rounds
+from experiments.figures.cost._timing import quartiles
 from experiments.ledger import Claim, at_least, near, published
 from rc_jax import attention
 
@@ -57,8 +57,8 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     """Quartiles of seconds by part and number of tokens, of whole layers with many heads and with one; XLA's counts."""
     random, times = np.random.default_rng(spec.seed), {}
     for tokens in spec.tokens:
-        for name, row in rounds(_calls(spec, tokens, random), spec.seconds, spec.least).items():
-            times.setdefault(name, []).append(np.quantile(row, [0.25, 0.5, 0.75]))
+        for name, row in quartiles(_calls(spec, tokens, random), spec.seconds, spec.least).items():
+            times.setdefault(name, []).append(row)
     flops, flops_one = ([_flops(n, spec.d_model, heads) for n in spec.tokens] for heads in (spec.heads, 1))
     return {
         "tokens": np.array(spec.tokens), "shape": np.array([spec.d_model, spec.heads]),
@@ -161,12 +161,11 @@ def plot(data: Data) -> Drawing:
     many, one = ([attention.operations(tokens=int(n), d_model=d, heads=each) for n in s] for each in (a, 1))
     heads.plot(s, np.divide(many, one), ":", color=theory, label="operations, counted")
     for ax, y, title, log in (
-        (times, "time (ms)", f"Parts of a layer, h = {d}, {a} heads", "y"),
-        (ratio, "quadratic part / projections", "Where the quadratic part passes", "y"),
-        (heads, f"{a} heads / 1 head", "Heads share the width", ""),
+        (times, "time (ms)", f"Parts of a layer, h = {d}, {a} heads", "xy"),
+        (ratio, "quadratic part / projections", "Where the quadratic part passes", "xy"),
+        (heads, f"{a} heads / 1 head", "Heads share the width", "x"),
     ):
-        style.panel(ax, "s, number of tokens", y, title, log=log, legend="below", columns=2)
-        ax.set_xscale("log", base=2)
+        style.panel(ax, "s, number of tokens", y, title, log=log, base=2, legend="below", columns=2)
     return drawing
 
 

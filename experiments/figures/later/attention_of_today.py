@@ -44,6 +44,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "sigmoid": {"weights": "sigmoid"},
     "gate": {"output_gate": "headwise"},
 }
+PLACE = {name: index for index, name in enumerate(KINDS)}
 CUBES, FIRST = tuple(KINDS)[:4], tuple(KINDS)[4:]
 ROWS = ("softmax", "Sinkhorn", "differential", f"cap {CAP:g}", "sigmoid")  # one more logit and gates keep S of softmax
 
@@ -87,7 +88,6 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         found.append(np.asarray(jax.vmap(lambda p, x, stack=stack: collapse.log_residuals(p, x, stack))(params, x)))
     table = np.stack(found)
     return {
-        "kinds": np.array(tuple(KINDS)),
         "depth": np.arange(spec.depth + 1),
         "logs": table[:, : spec.count],
         "sizes": np.array(spec.sizes),
@@ -134,10 +134,10 @@ def _rows(spec: Spec) -> dict[str, np.ndarray]:
         measured["Sinkhorn"], plan = _plan(rng, spec, gamma)
         plans.append(plan)
         found.append([measured[name].mean() for name in ROWS])
-        error.append([measured[name].std() / math.sqrt(measured[name].size) for name in ROWS])
+        error.append([measured[name].std(ddof=1) / math.sqrt(measured[name].size) for name in ROWS])
         total = np.asarray(jnp.sum(weights["sigmoid"], axis=-1)).ravel() * math.exp(-(gamma**2) / 2)
         sums.append(total.mean())
-        sums_error.append(total.std() / math.sqrt(total.size))
+        sums_error.append(total.std(ddof=1) / math.sqrt(total.size))
     closed = {
         "softmax": sparsity.exponential(gammas),
         "Sinkhorn": np.array(plans),
@@ -147,7 +147,6 @@ def _rows(spec: Spec) -> dict[str, np.ndarray]:
     }
     return {
         "gammas": gammas,
-        "row_kinds": np.array(ROWS),
         "sparsity": np.array(found).T,
         "sparsity_error": np.array(error).T,
         "sparsity_law": np.stack([np.asarray(closed[name]) for name in ROWS]),
@@ -170,10 +169,9 @@ def _plan(rng: np.random.Generator, spec: Spec, gamma: float) -> tuple[np.ndarra
 def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     """S against γ; residuals by layer; order of a layer by size; Sinkhorn less softmax."""
     drawing, (rows, deep, order, gap) = style.figure(columns=2, rows=2, width=6.0, height=4.2)
-    kinds = [str(name) for name in data["kinds"]]
     # Every kind has one look in all panels.
-    for index, name in enumerate(str(name) for name in data["row_kinds"]):
-        look: dict[str, Any] = style.cycle(kinds.index(name))
+    for index, name in enumerate(ROWS):
+        look: dict[str, Any] = style.cycle(PLACE[name])
         rows.plot(data["gammas"], data["sparsity_law"][index], color=look["color"], linestyle=look["linestyle"])
         points: dict[str, Any] = look | {"linestyle": "none", "label": name}
         rows.errorbar(data["gammas"], data["sparsity"][index], 2 * data["sparsity_error"][index], **points)
@@ -182,7 +180,7 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     )
     middle = (data["sizes"][1:] + data["sizes"][:-1]) / 2
     slopes = np.median(_orders(data), axis=1)
-    for index, name in enumerate(kinds):
+    for index, name in enumerate(KINDS):
         look = style.cycle(index)
         deep.plot(data["depth"], np.median(data["logs"][index], axis=0), label=name, **look)
         order.plot(middle, slopes[index], **look)
@@ -206,13 +204,11 @@ def _orders(data: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def _gap(data: Mapping[str, np.ndarray]) -> np.ndarray:
     """Logarithm after one layer of Sinkhorn less that of softmax, (network, size)."""
-    kinds = [str(name) for name in data["kinds"]]
-    return data["after"][kinds.index("Sinkhorn")] - data["after"][kinds.index("softmax")]
+    return data["after"][PLACE["Sinkhorn"]] - data["after"][PLACE["softmax"]]
 
 
 def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     """Orders, the doubly exponential fall and what Sinkhorn changes in it, sparsity and row sums."""
-    kinds = [str(name) for name in data["kinds"]]
     d, heads, tokens, count, keys = (int(value) for value in data["shape"])
     layer = f"Gaussian weights, d = {d}, {heads} heads, {tokens} tokens, no skip connections"
     before, page = "our tolerance: ", "docs/attention_of_today.md"
@@ -222,7 +218,7 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     )
 
     # What Sinkhorn changes in the fall, layer by layer and after one layer; where one more logit takes over.
-    logs = {name: data["logs"][kinds.index(name)] for name in ("Sinkhorn", "softmax")}
+    logs = {name: data["logs"][PLACE[name]] for name in ("Sinkhorn", "softmax")}
     falls = np.diff(logs["Sinkhorn"], axis=1)
     ratio = np.median(falls[:, -1] / falls[:, -2])
     kept = np.median(logs["Sinkhorn"] - logs["softmax"], axis=0)[1:]
@@ -230,19 +226,18 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     larger = int(np.sum(logs["Sinkhorn"][:, -1] > logs["softmax"][:, -1]))
     gaps = np.log(np.abs(np.median(np.abs(_gap(data)), axis=0)))
     slope = (gaps[-2] - gaps[-1]) / (data["sizes"][-2] - data["sizes"][-1])
-    turn = np.median(_orders(data), axis=1)[kinds.index("one more logit")] < 2
-    rows = [str(name) for name in data["row_kinds"]]
-    where = [f"{name}, γ = {gamma:g}" for name in rows for gamma in data["gammas"]]
+    turn = np.median(_orders(data), axis=1)[PLACE["one more logit"]] < 2
+    where = [f"{name}, γ = {gamma:g}" for name in ROWS for gamma in data["gammas"]]
     return [
         published("today-sinkhorn-doubly", "Without skip connections the rank of attention that Sinkhorn's algorithm "
                   "normalises falls to one doubly exponentially with depth.", ratio, at_least(DOUBLY),
                   source="lapenna2026", place="abstract", hypotheses=layer, interval_from=before + "1.5",
                   note=f"last fall of log ‖res‖ over the one before, median of {count} networks"),
         measured("today-cube", "One layer of softmax, Sinkhorn, differential or capped softmax attention maps a small "
-                 "residual to its cube.", orders[[kinds.index(name) for name in CUBES]], near(3, ORDER), where=CUBES,
+                 "residual to its cube.", orders[: len(CUBES)], near(3, ORDER), where=CUBES,
                  neighbours=["dong2021", "lapenna2026"], interval_from=before + "0.01"),
         measured("today-first-order", "One more logit, sigmoid weights and a gate on the output map a small residual "
-                 "to first order.", orders[[kinds.index(name) for name in FIRST]], near(1, ORDER), where=FIRST,
+                 "to first order.", orders[len(CUBES) :], near(1, ORDER), where=FIRST,
                  neighbours=["ramapuram2024", "qiu2025"], interval_from=before + "0.01"),
         measured("today-sinkhorn-softmax", "After one layer the logarithms of the residual under Sinkhorn and under "
                  "softmax weights differ by an amount in proportion to the residual before it.", slope,

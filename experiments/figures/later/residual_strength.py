@@ -143,15 +143,14 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
             right.plot(depths, data["rho"][1, 1, rows, depths], **crosses)
     limit = float(collapse.uniform_correlation_limit(start))
     style.reference(right, y=limit, text="limit of 1/√L:  k = e")
-    right.set_xscale("log", base=2)
     for ax in (left, right):
         ax.set_ylim(0, 1.05)
     for ax in (left, middle):
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     style.panel(left, "layer", "correlation ρ", f"By layer, L = {depths[-1]}")
     style.panel(middle, "layer", "log ρ/(1 − ρ) (nats)", "… its log odds: a straight line", legend="upper left")
-    style.panel(right, "depth L", "correlation ρ after L layers", "At the end, by depth", legend="lower left",
-                columns=3)  # fmt: skip
+    style.panel(right, "depth L", "correlation ρ after L layers", "At the end, by depth", log="x", base=2,
+                legend="lower left", columns=3)  # fmt: skip
     return drawing
 
 

@@ -157,8 +157,7 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
         (rank, "‖·‖²_F / s₁²", "Stable rank: with 11ᵀ/T (open) and without (filled)", None),
         (layer, "s₂", random, "lower left"),
     ):  # fmt: skip
-        style.panel(ax, "T, tokens", y, title, log="xy", legend=legend)
-        ax.set_xscale("log", base=2)
+        style.panel(ax, "T, tokens", y, title, log="xy", base=2, legend=legend)
     return drawing
 
 
