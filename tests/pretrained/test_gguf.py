@@ -161,7 +161,7 @@ def test_tokens_around_a_text(tmp_path):
         ({"block_count": None}, "`llama.block_count` must be given in '.*a.gguf', got None"),
         ({"attention.head_count": 0}, "`llama.attention.head_count` must be an integer >= 1 in '.*a.gguf', got 0"),
         ({"attention.head_count_kv": [2, 1]}, r"`llama.attention.head_count_kv` must be an integer .* got \[2, 1\]"),
-        ({"attention.head_count_kv": 3}, "`llama.attention.head_count_kv` must divide num_attention_heads=4"),
+        ({"attention.head_count_kv": 3}, "`llama.attention.head_count_kv` must divide llama.attention.head_count=4"),
         ({"rope.dimension_count": 4}, "`llama.rope.dimension_count` must be one of 8 in '.*a.gguf', got 4"),
         ({"rope.scaling.type": "yarn"}, "`llama.rope.scaling.type` must be one of 'none', 'linear' .* got 'yarn'"),
         ({"expert_count": 8}, "`llama.expert_count` must be one of 0 in '.*a.gguf', got 8"),
