@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rc_jax.attention import Rotary
 from rc_jax.pretrained.config import Config
+from rc_jax.pretrained.families.rope import read_rotary
 from rc_jax.pretrained.tensor_source import FLOATS, Location, Stored, Tensors
 
 # Architectures as files name them. Of the first alone the converter of llama.cpp reorders queries and keys.
@@ -49,7 +49,13 @@ PARTS = {
     "ffn_down": "mlp.down_proj",
 }
 FREQUENCIES = "rope_freqs.weight"  # by which the angles of Llama 3 are divided
-SLOW, FAST, TRAINED = 1.0, 4.0, 8192  # of Llama 3: rotations within so many tokens, below and above which it scales
+# Of Llama 3: rotations within so many tokens, below and above which it scales.
+LLAMA3 = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 
 
 class Contents(NamedTuple):
@@ -120,34 +126,23 @@ def read_config(file: Path) -> Config:
     width = _head_width(config)
     for name in ("rope.dimension_count", "attention.value_length"):
         stated.choice(name, (width,), width)
-    config.values["rope_scaling"] = _scaling(stated, tensors, width)
+    linear = stated.choice("rope.scaling.type", ("none", "linear"), "none") == "linear"
+    if FREQUENCIES in tensors:
+        _llama3(config, np.asarray(tensors[FREQUENCIES].data, np.float64).ravel(), width, linear=linear)
+    elif linear:
+        config.values["rope_scaling"] = {"rope_type": "linear", "factor": stated.positive("rope.scaling.factor")}
     return config
 
 
-def _scaling(stated: Config, tensors: dict[str, Any], width: int) -> dict[str, Any] | None:
-    """Stretched rotary positions; Llama 3's are stored as a table, whose settings are those that give it."""
-    linear = stated.choice("rope.scaling.type", ("none", "linear"), "none") == "linear"
-    if linear and FREQUENCIES not in tensors:
-        return {"rope_type": "linear", "factor": stated.positive("rope.scaling.factor")}
-    if FREQUENCIES not in tensors:
-        return None
+def _llama3(config: Config, table: np.ndarray, width: int, *, linear: bool) -> None:
+    """Set the settings of Llama 3's stretched rotation, which the file stores as a table."""
+    plain = np.array(read_rotary(config).frequencies(width))
     # The table is by what each frequency is divided; its largest entry is the factor of the slowest ones.
-    table = np.asarray(tensors[FREQUENCIES].data, np.float64).ravel()
-    base = stated.positive("rope.freq_base", 10_000.0)
     if not linear and table.size == width // 2 and np.isfinite(factor := float(table.max())) and factor >= 1:
-        rotation = Rotary(
-            base=base,
-            scaling="llama3",
-            factor=factor,
-            original_tokens=TRAINED,
-            low_frequency=SLOW,
-            high_frequency=FAST,
-        )
-        plain, scaled = (np.array(each.frequencies(width)) for each in (Rotary(base=base), rotation))
-        if np.allclose(table, plain / scaled, rtol=1e-6, atol=0):
-            settings = {"low_freq_factor": SLOW, "high_freq_factor": FAST, "original_max_position_embeddings": TRAINED}
-            return {"rope_type": "llama3", "factor": factor} | settings
-    raise ValueError(f"tensor '{FREQUENCIES}' must be the table of Llama 3's rotation in '{stated.file}', got another")
+        config.values["rope_scaling"] = LLAMA3 | {"factor": factor}
+        if np.allclose(table, plain / np.array(read_rotary(config).frequencies(width)), rtol=1e-6, atol=0):
+            return
+    raise ValueError(f"tensor '{FREQUENCIES}' must be the table of Llama 3's rotation in '{config.file}', got another")
 
 
 def tensors_of(file: Path, config: Config) -> Tensors:
