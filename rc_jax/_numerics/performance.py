@@ -8,7 +8,6 @@ in the environment, or `with plain():`, takes the plain forms on CPUs too. Each 
 - `rc_jax._numerics.linear_algebra`: factors of Gram matrices by products alone.
 - `rc_jax.attention.parameters`: one product a head in place of one for all heads.
 - `rc_jax.collapse.exact.unsaturated`: fewer exponentials where softmax is far from saturated.
-- `rc_jax.diagnostics.spectrum`: one matrix after another in place of all at once.
 - `rc_jax.diagnostics.streaming`: blocks that fit into the cache.
 - `quickly`: options for a faster compilation of functions that are called once.
 """

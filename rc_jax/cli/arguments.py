@@ -47,12 +47,13 @@ def bounded(name: str, number: Any, least: int | float, most: int | float = math
     Raises:
         Usage: it is not.
     """
-    if not math.isfinite(number):
+    if isinstance(number, float) and not math.isfinite(number):
         raise Usage(f"`{name}` must be finite, got {number}")
+    got = f"{number:g}" if abs(number) < 10**300 else "a number of more than 300 digits"
     if number < least or (above and number == least):
-        raise Usage(f"`{name}` must be {'>' if above else '>='} {least:g}, got {number:g}")
+        raise Usage(f"`{name}` must be {'>' if above else '>='} {least:g}, got {got}")
     if number > most:
-        raise Usage(f"`{name}` must be <= {most:g}, got {number:g}")
+        raise Usage(f"`{name}` must be <= {most:g}, got {got}")
     return number
 
 

@@ -1,14 +1,15 @@
 """`rc-jax collapse`: log ‖res‖ by layer over random initialisations of attention."""
 
-import dataclasses
+import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rc_jax import __version__, attention, collapse, ensemble, network
+from rc_jax import attention, collapse, ensemble, network
 from rc_jax.cli.arguments import Report, Usage, bounded, digits, number_or_none, table
 from rc_jax.cli.compile_options import once
 
@@ -25,20 +26,13 @@ SMALL = 2**25  # numbers that an ensemble handles in less time than the compilat
 BATCH = 32  # initialisations at a time
 
 
-@dataclasses.dataclass(frozen=True)
-class Observables:
-    """Log ‖res‖ of one initialisation before and after each layer, and the exponent of its fall."""
-
-    stack: network.StackSpec
-    tokens: int
-
-    def __call__(self, key: jax.Array) -> dict[str, jax.Array]:
-        """Draw tokens and weights from `key`, and measure."""
-        tokens = jax.random.normal(jax.random.fold_in(key, 0), (self.tokens, self.stack.attention.d_model), "float32")
-        layers = network.random_layers(jax.random.fold_in(key, 1), self.stack, dtype="float32")
-        logs = collapse.log_residuals(layers, tokens, self.stack)
-        falls = jnp.diff(logs)
-        return {"log_residual": logs, "exponent": falls[1:] / falls[:-1]}
+def observe(key: jax.Array, stack: network.StackSpec, count: int) -> dict[str, jax.Array]:
+    """Log ‖res‖ before and after each layer, of tokens and weights drawn from `key`, and the exponent of its fall."""
+    tokens = jax.random.normal(jax.random.fold_in(key, 0), (count, stack.attention.d_model), "float32")
+    layers = network.random_layers(jax.random.fold_in(key, 1), stack, dtype="float32")
+    logs = collapse.log_residuals(layers, tokens, stack)
+    falls = jnp.diff(logs)
+    return {"log_residual": logs, "exponent": falls[1:] / falls[:-1]}
 
 
 def run(arguments: Any) -> Report:
@@ -54,7 +48,7 @@ def run(arguments: Any) -> Report:
     # The ensemble, and its quartiles layer by layer; the first layer with an exponent is the second.
     layer = attention.AttentionSpec(d_model=arguments.d_model, heads=arguments.heads)
     stack = network.StackSpec(attention=layer, depth=arguments.depth, skip=arguments.skip)
-    statistics = _statistics(Observables(stack, arguments.tokens), arguments)
+    statistics = _statistics(functools.partial(observe, stack=stack, count=arguments.tokens), arguments)
     quantiles, missing = statistics.quantile(list(LEVELS.values())), statistics.nonfinite["log_residual"]
 
     def quartiles(name: str, index: int) -> dict[str, Any]:
@@ -70,29 +64,22 @@ def run(arguments: Any) -> Report:
         for index in range(arguments.depth + 1)
     ]
     settings = {name: getattr(arguments, name) for name in ("depth", "heads", "d_model", "tokens", "skip", "samples")}
-    result = {
-        "command": "collapse",
-        "version": __version__,
-        **settings,
-        "seed": arguments.seed,
-        "unit": "nats",
-        "layers": rows,
-    }
+    result = {**settings, "seed": arguments.seed, "unit": "nats", "layers": rows}
     unknown = ", ".join(str(row["layer"]) for row in rows if row["not_finite"])
     problems = (f"some initialisations have no finite log ‖res‖ at layers {unknown}",) if unknown else ()
     return Report(_text(arguments, rows), result, problems)
 
 
-def _statistics(observe: Observables, arguments: Any) -> ensemble.Statistics:
+def _statistics(measure: Callable[[jax.Array], Any], arguments: Any) -> ensemble.Statistics:
     """`ensemble.run`, or the same samples by a program that is compiled in less time than it saves."""
     key = jax.random.key(arguments.seed, impl="threefry2x32")
     numbers = 4 * arguments.d_model**2 + arguments.heads * arguments.tokens**2 + arguments.tokens * arguments.d_model
     if numbers * arguments.depth * arguments.samples > SMALL:
         shown = sys.stderr.isatty() and not (arguments.json or arguments.quiet)
-        return ensemble.run(observe, key, arguments.samples, progress=shown)
+        return ensemble.run(measure, key, arguments.samples, progress=shown)
 
     def samples(indices: jax.Array) -> dict[str, jax.Array]:
-        return jax.lax.map(lambda index: observe(jax.random.fold_in(key, index)), indices, batch_size=BATCH)
+        return jax.lax.map(lambda index: measure(jax.random.fold_in(key, index)), indices, batch_size=BATCH)
 
     return ensemble.Statistics.of(once(samples, np.arange(arguments.samples, dtype=np.uint32)))
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from rc_jax import __version__
 from rc_jax.cli.shell import BAD_INPUT, DONE, FAILED, INTERRUPTED, NO_READER, Program, guarded, read
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
@@ -202,8 +203,10 @@ def _answer(argv: Sequence[str]) -> int:
     arguments = parse(argv)
     if arguments is None:
         return DONE
-    report = importlib.import_module(f"rc_jax.cli.{MODULES[type(arguments)]}").run(arguments)  # which imports JAX
-    print(json.dumps(report.result, indent=1, allow_nan=False) if arguments.json else report.text, flush=True)
+    module = MODULES[type(arguments)]
+    report = importlib.import_module(f"rc_jax.cli.{module}").run(arguments)  # which imports JAX
+    result = {"command": module.partition(".")[0], "version": __version__, **report.result}
+    print(json.dumps(result, indent=1, allow_nan=False) if arguments.json else report.text, flush=True)
     for line in report.problems:
         print(f"rc-jax: {line}", file=sys.stderr)
     if report.interrupted:

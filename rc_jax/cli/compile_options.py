@@ -11,11 +11,8 @@ QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusio
 def once(function: Callable[..., Any], *arguments: Any) -> Any:
     """Compile for speed of compiling, where this XLA knows how, and call."""
     lowered = jax.jit(function).lower(*arguments)
-    if jax.default_backend() == "cpu":
-        try:
-            program = lowered.compile(QUICK)
-        except (RuntimeError, ValueError, TypeError):  # other versions of XLA have other options
-            program = lowered.compile()
-    else:
+    try:
+        program = lowered.compile(QUICK if jax.default_backend() == "cpu" else None)
+    except (RuntimeError, ValueError, TypeError):  # other versions of XLA have other options
         program = lowered.compile()
     return jax.block_until_ready(program(*arguments))

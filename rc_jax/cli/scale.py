@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rc_jax import __version__, scale
+from rc_jax import scale
 from rc_jax.cli.arguments import Report, Usage, bounded, digits, number_or_none, table, whole
 from rc_jax.cli.compile_options import once
 
@@ -42,8 +42,6 @@ def run(arguments: Any) -> Report:
         if row[kind] is not None and not row[kind]["converged"]
     ]
     result = {
-        "command": "scale",
-        "version": __version__,
         "scores": "gaussian" if dim is None else "cosine",
         "dim": dim,
         "head_dim": arguments.head_dim,

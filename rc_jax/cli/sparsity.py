@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rc_jax import __version__, sparsity
+from rc_jax import sparsity
 from rc_jax.cli.arguments import Report, Usage, bounded, digits, number_or_none, table, whole
 from rc_jax.cli.compile_options import once
 
@@ -39,8 +39,7 @@ def run(arguments: Any) -> Report:
         for row in rows
         if row["closed_form"] is None and row["quadrature"] is None
     )
-    result = {"command": "sparsity", "version": __version__, "kernel": name, "results": rows}
-    return Report(f"Sparsity S = E|a|/√E a², {name}\n\n{text}", result, problems)
+    return Report(f"Sparsity S = E|a|/√E a², {name}\n\n{text}", {"kernel": name, "results": rows}, problems)
 
 
 def _pairs(first: str, left: list[Any], second: str, right: list[Any]) -> list[tuple[Any, ...]]:

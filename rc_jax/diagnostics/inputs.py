@@ -137,7 +137,7 @@ def to_jax(name: str, value: Any) -> jax.Array:
     if isinstance(value, jax.Array):
         return value
     if is_torch(value):
-        value = value.detach()
+        value = value.detach().contiguous()  # JAX takes no view of a part
         if dtype_of(value) != canonical_dtype(dtype_of(value)):  # float64 where JAX has 32 bits
             return jnp.asarray(value.cpu().numpy())
         try:

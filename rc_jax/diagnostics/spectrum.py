@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rc_jax._numerics.performance import tricks
-
 STEPS = 16
 
 
@@ -30,13 +28,8 @@ def leading_singular_values(a: Float[Array, "... row key"], steps: int = STEPS) 
     Source: Golub and Kahan (1965); Lanczos (1950).
     """
     *batch, rows, keys = a.shape
-    alike = functools.partial(_lanczos, steps=min(steps, rows, keys))
-    flat = a.reshape(-1, rows, keys)
-    # One matrix after another stays in a processor's cache; elsewhere all at once. On two idle cores at n = 1024 both
-    # take the same time. Where XLA chooses by the platform, it compiles the products badly, so the choice is made here.
-    one_by_one = tricks() and jax.default_backend() == "cpu"
-    found = jax.lax.map(alike, flat) if one_by_one else jax.vmap(alike)(flat)
-    return found.reshape(*batch, 2)
+    of_one = functools.partial(_lanczos, steps=min(steps, rows, keys))
+    return jax.vmap(of_one)(a.reshape(-1, rows, keys)).reshape(*batch, 2)
 
 
 def _lanczos(a: Float[Array, "row key"], steps: int) -> Float[Array, " two"]:

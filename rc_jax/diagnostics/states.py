@@ -61,30 +61,32 @@ def hidden_states(states: Any, *, mask: Any = None) -> Diagnosis:
         for index in range(len(layers))
     ]
     stacked: dict[str, np.ndarray] = {name: np.stack([each[name] for each in found]) for name in found[0]}
-    bad = np.argwhere(~np.isfinite(stacked.pop("size")))
+    bad = np.argwhere(~stacked.pop("finite"))
     if len(bad):
         raise ValueError(f"`states` must be finite, got other numbers in state {bad[0][0]}, sample {bad[0][1]}")
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(stacked["relative_residual"])
         rate = np.diff(logs, axis=0, prepend=np.full_like(logs[:1], np.nan))
-    measures = {"relative_residual": stacked["relative_residual"], "residual_rate": rate}
-    measures |= {"cosine": stacked["cosine"], "token_rank": stacked["token_rank"]}
+    stacked["residual_rate"] = rate
     return Diagnosis(
-        {name: value.mean(1) for name, value in measures.items()},
+        {name: stacked[name].mean(1) for name in ("relative_residual", "residual_rate", "cosine", "token_rank")},
         tokens=n,
         samples=len(there),
-        notes=tuple(_notes(layers)),
+        notes=(f"States came in {layers.dtype} and are computed in float32.",) if layers.dtype.itemsize < 4 else (),
     )
 
 
 @quickly()
 def _measures(x: Array, there: Array) -> dict[str, Array]:
-    """The measures of each sample, and the size that shows whether all numbers are finite."""
+    """The measures of each sample, and whether all its numbers are finite."""
     kept = there[..., None]
     count = jnp.sum(there, axis=-1).astype(x.dtype)
     x = jnp.where(kept, x, 0)
     largest = jnp.max(jnp.abs(x), axis=(-1, -2), keepdims=True)
-    unit = x / jnp.where(largest > 0, largest, 1)  # so that squares stay in range
+    # Relative to the largest number, so that squares stay in range. XLA multiplies by its reciprocal, which would be
+    # subnormal, and so 0, above 8.5e37.
+    factor = jnp.where(largest > 1, 2.0**-8, 1).astype(x.dtype)
+    unit = (x * factor) / jnp.where(largest > 0, largest * factor, 1)
 
     def residual(tokens: Array) -> Array:
         # The mean twice: the first has a rounding error of the size of the tokens.
@@ -105,9 +107,5 @@ def _measures(x: Array, there: Array) -> dict[str, Array]:
         "relative_residual": jnp.sqrt(squares(residual(unit)) / jnp.where(total > 0, total, 1)),
         "cosine": ((count - 1) * whole - count * apart) / (count * (count - 1)),
         "token_rank": jax.vmap(collapse.stable_rank)(unit),
-        "size": largest[:, 0, 0] * jnp.sum(unit, axis=(-1, -2)),
+        "finite": jnp.isfinite(jnp.sum(unit, axis=(-1, -2))),
     }
-
-
-def _notes(layers: inputs.Layers) -> list[str]:
-    return [f"States came in {layers.dtype} and are computed in float32."] if layers.dtype.itemsize < 4 else []

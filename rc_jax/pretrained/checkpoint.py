@@ -52,7 +52,7 @@ class Checkpoint(NamedTuple):
         folder: where the checkpoint lies; of a GGUF file, the file.
         ignored: names of the stored tensors that hidden states do not depend on (pooler, task heads, position ids).
         final_norm: of the norm after the last layer, which `finish` applies; `None` where the family has none.
-        most_tokens: the longest sequence; `None` for no limit.
+        most_tokens: the longest sequence.
         key_value_heads: number of heads whose keys and values differ; `params` repeats each for the queries that read
             it, so that everything that holds for a head holds for each of them.
         shared_layers: which stored layer each layer is: 0, 1, 2, … but in ALBERT, where `params` repeats them.
@@ -67,7 +67,7 @@ class Checkpoint(NamedTuple):
     folder: Path
     ignored: tuple[str, ...]
     final_norm: NormParams | None
-    most_tokens: int | None
+    most_tokens: int
     key_value_heads: int
     shared_layers: tuple[int, ...]
     padding: int | None
@@ -113,7 +113,7 @@ class Checkpoint(NamedTuple):
             [101, 4635, 7859, 1012, 102]
         """
         ids = self.tokenizer.encode(text).ids
-        if self.most_tokens is not None and len(ids) > self.most_tokens:
+        if len(ids) > self.most_tokens:
             raise ValueError(
                 f"`text` must have at most {self.most_tokens} tokens, one per position of the model, got {len(ids)}"
             )
@@ -166,7 +166,7 @@ class Checkpoint(NamedTuple):
             ((5, 384), (5, 384))
         """
         tables, ids, count = self.embeddings, jnp.asarray(token_ids), token_ids.shape[0]
-        if not 1 <= count <= (count if self.most_tokens is None else self.most_tokens):
+        if not 1 <= count <= self.most_tokens:
             raise ValueError(f"`token_ids` must hold 1 to {self.most_tokens} tokens, one per position, got {count}")
         _check_rows("token_ids", token_ids, tables.word.shape[0])
         x = tables.word[ids]

@@ -40,6 +40,11 @@ class Config:
             raise FileNotFoundError(f"`folder` must hold a file {CONFIG}, got '{folder}' without one")
         return cls(file, read_object(file))
 
+    def under(self, names: dict[str, str]) -> "Config":
+        """The settings that the file calls otherwise: `names` has its name for each name of config.json."""
+        values = {name: self.values[own] for name, own in names.items() if own in self.values}
+        return Config(self.file, values, names=names)
+
     def get(self, name: str, default: Any = None) -> Any:
         """A setting as it is."""
         value = self.values.get(name)
@@ -47,8 +52,11 @@ class Config:
 
     def refuse(self, name: str, requirement: str, value: Any) -> ValueError:
         """The error for a setting that cannot be used."""
-        name = self.names.get(name, f"{self.within}{name}")
-        return ValueError(f"`{name}` must {requirement} in '{self.file}', got {value!r}")
+        return ValueError(f"`{self._stated(name)}` must {requirement} in '{self.file}', got {value!r}")
+
+    def _stated(self, name: str) -> str:
+        """What the file calls a setting."""
+        return self.names.get(name, f"{self.within}{name}")
 
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         """A whole number that is at least `least`."""
@@ -81,7 +89,7 @@ class Config:
         """A whole number that divides another setting."""
         whole, value = self.integer(of), self.integer(name, default)
         if whole % value:
-            raise self.refuse(name, f"divide {of}={whole}", value)
+            raise self.refuse(name, f"divide {self._stated(of)}={whole}", value)
         return value
 
     def section(self, name: str) -> "Config":

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rc_jax.attention import Rotary
 from rc_jax.pretrained.config import Config
+from rc_jax.pretrained.families.rope import read_rotary
 from rc_jax.pretrained.tensor_source import FLOATS, Location, Stored, Tensors
 
 # Architectures as files name them. Of the first alone the converter of llama.cpp reorders queries and keys.
@@ -31,14 +31,8 @@ OPTIONAL = {
 }
 # Settings that say what is true of every model read here, or nothing about its arithmetic.
 CHECKED = (
-    *(
-        "rope.dimension_count",
-        "attention.value_length",
-        "rope.scaling.type",
-        "rope.scaling.factor",
-        "rope.scaling.finetuned",
-    ),
-    *("expert_count", "expert_used_count", "tensor_data_layout"),
+    *("rope.dimension_count", "rope.scaling.type", "rope.scaling.factor", "rope.scaling.finetuned"),
+    *("attention.value_length", "expert_count", "expert_used_count", "tensor_data_layout"),
 )
 TABLES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 PARTS = {
@@ -55,7 +49,13 @@ PARTS = {
     "ffn_down": "mlp.down_proj",
 }
 FREQUENCIES = "rope_freqs.weight"  # by which the angles of Llama 3 are divided
-SLOW, FAST, TRAINED = 1.0, 4.0, 8192  # of Llama 3: rotations within so many tokens, below and above which it scales
+# Of Llama 3: rotations within so many tokens, below and above which it scales.
+LLAMA3 = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 
 
 class Contents(NamedTuple):
@@ -103,13 +103,14 @@ def read_config(file: Path) -> Config:
     family = Config(file, metadata).choice("general.architecture", ARCHITECTURES)
     own = {key.removeprefix(f"{family}."): value for key, value in metadata.items() if key.startswith(f"{family}.")}
     known = NEEDED | OPTIONAL
-    values = {"model_type": family} | {known[key]: value for key, value in own.items() if key in known}
-    values.setdefault("vocab_size", len(metadata.get("tokenizer.ggml.tokens", ())) or None)
-    values["attention_bias"], values["mlp_bias"] = (
-        f"blk.0.{part}.bias" in tensors for part in ("attn_output", "ffn_up")
+    config = Config(file, metadata).under({name: f"{family}.{key}" for key, name in known.items()})
+    config.values.setdefault("vocab_size", len(metadata.get("tokenizer.ggml.tokens", ())) or None)
+    config.values.update(
+        model_type=family,
+        attention_bias="blk.0.attn_output.bias" in tensors,
+        mlp_bias="blk.0.ffn_up.bias" in tensors,
+        tie_word_embeddings="output.weight" not in tensors,
     )
-    values["tie_word_embeddings"] = "output.weight" not in tensors
-    config = Config(file, values, names={name: f"{family}.{key}" for key, name in known.items()})
     # What is not among them must be known to change nothing.
     stated = Config(file, own, f"{family}.")
     for key in own:
@@ -122,99 +123,66 @@ def read_config(file: Path) -> Config:
         raise ValueError(f"'{file}' must be the whole model, got one of {parts} files: merge them by llama-gguf-split")
     for name in ("expert_count", "expert_used_count"):
         stated.choice(name, (0,), 0)
-    width = config.integer("head_dim", config.integer("hidden_size") // config.integer("num_attention_heads"))
+    width = _head_width(config)
     for name in ("rope.dimension_count", "attention.value_length"):
         stated.choice(name, (width,), width)
-    config.values["rope_scaling"] = _scaling(stated, tensors, width)
+    linear = stated.choice("rope.scaling.type", ("none", "linear"), "none") == "linear"
+    if FREQUENCIES in tensors:
+        _llama3(config, np.asarray(tensors[FREQUENCIES].data, np.float64).ravel(), width, linear=linear)
+    elif linear:
+        config.values["rope_scaling"] = {"rope_type": "linear", "factor": stated.positive("rope.scaling.factor")}
     return config
 
 
-def _scaling(stated: Config, tensors: dict[str, Any], width: int) -> dict[str, Any] | None:
-    """Stretched rotary positions; Llama 3's are stored as a table, whose settings are those that give it."""
-    linear = stated.choice("rope.scaling.type", ("none", "linear"), "none") == "linear"
-    if linear and FREQUENCIES not in tensors:
-        return {"rope_type": "linear", "factor": stated.positive("rope.scaling.factor")}
-    if FREQUENCIES not in tensors:
-        return None
+def _llama3(config: Config, table: np.ndarray, width: int, *, linear: bool) -> None:
+    """Set the settings of Llama 3's stretched rotation, which the file stores as a table."""
+    plain = np.array(read_rotary(config).frequencies(width))
     # The table is by what each frequency is divided; its largest entry is the factor of the slowest ones.
-    table = np.asarray(tensors[FREQUENCIES].data, np.float64).ravel()
-    base = stated.positive("rope.freq_base", 10_000.0)
     if not linear and table.size == width // 2 and np.isfinite(factor := float(table.max())) and factor >= 1:
-        rotation = Rotary(
-            base=base,
-            scaling="llama3",
-            factor=factor,
-            original_tokens=TRAINED,
-            low_frequency=SLOW,
-            high_frequency=FAST,
-        )
-        plain, scaled = (np.array(each.frequencies(width)) for each in (Rotary(base=base), rotation))
-        if np.allclose(table, plain / scaled, rtol=1e-6, atol=0):
-            settings = {"low_freq_factor": SLOW, "high_freq_factor": FAST, "original_max_position_embeddings": TRAINED}
-            return {"rope_type": "llama3", "factor": factor} | settings
-    raise ValueError(f"tensor '{FREQUENCIES}' must be the table of Llama 3's rotation in '{stated.file}', got another")
+        config.values["rope_scaling"] = LLAMA3 | {"factor": factor}
+        if np.allclose(table, plain / np.array(read_rotary(config).frequencies(width)), rtol=1e-6, atol=0):
+            return
+    raise ValueError(f"tensor '{FREQUENCIES}' must be the table of Llama 3's rotation in '{config.file}', got another")
 
 
 def tensors_of(file: Path, config: Config) -> Tensors:
     """The tensors of a file whose settings are known, under the names of published weights."""
-    width = config.integer("head_dim", config.integer("hidden_size") // config.integer("num_attention_heads"))
-    source = GGUFTensors(file, width if config.get("model_type") == REORDERED else None)
-    names = {_published(name): name for name in read_contents(file).tensors if name != FREQUENCIES}
-    return Tensors(file, {published: Location(source, name, file) for published, name in names.items()}, called=_stored)
+    left: dict[str, Location] = {}
+    for name, tensor in read_contents(file).tensors.items():
+        if name == FREQUENCIES:
+            continue
+        # The file has the dimensions innermost first. A quantised tensor is read as float32.
+        shape, kind = tuple(int(size) for size in reversed(tensor.shape)), tensor.tensor_type.name
+        kind = kind if kind in FLOATS or re.fullmatch(r"I\d+", kind) else "F32"
+        published = _renamed(name, r"blk\.(\d+)\.(\w+)", "model.layers", TABLES, PARTS)
+        left[published] = Location(name, file, shape, kind, functools.partial(_read, tensor, shape, file, config))
+    tables, parts = ({published: own for own, published in names.items()} for names in (TABLES, PARTS))
+    return Tensors(file, left, called=lambda name: _renamed(name, r"model\.layers\.(\d+)\.(.+)", "blk", tables, parts))
 
 
-def _published(name: str) -> str:
-    """The name of a tensor in published weights; one that is not known keeps its own."""
+def _renamed(name: str, pattern: str, blocks: str, tables: dict[str, str], parts: dict[str, str]) -> str:
+    """The other name of a tensor, of a table or of a part of a layer; one that is not known keeps its own."""
     stem, _, end = name.rpartition(".")
-    if stem in TABLES:
-        return f"{TABLES[stem]}.{end}"
-    block = re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)
-    return f"model.layers.{block[1]}.{PARTS[block[2]]}.{end}" if block and block[2] in PARTS else name
+    block = re.fullmatch(pattern, stem)
+    if block and block[2] in parts:
+        return f"{blocks}.{block[1]}.{parts[block[2]]}.{end}"
+    return f"{tables[stem]}.{end}" if stem in tables else name
 
 
-def _stored(name: str) -> str:
-    """The other way round."""
-    stem, _, end = name.rpartition(".")
-    for own, published in TABLES.items():
-        if stem == published:
-            return f"{own}.{end}"
-    block = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
-    own = {published: own for own, published in PARTS.items()}
-    return f"blk.{block[1]}.{own[block[2]]}.{end}" if block and block[2] in own else name
+def _read(tensor: Any, shape: tuple[int, ...], file: Path, config: Config) -> Stored:
+    """The numbers of a tensor, dequantised, in the order of published weights."""
+    name, kind = tensor.name, tensor.tensor_type
+    try:
+        values = np.asarray(importlib.import_module("gguf").dequantize(tensor.data, kind)).reshape(shape)
+    except NotImplementedError as error:
+        raise ValueError(f"tensor '{name}' must be of a type that gguf reads in '{file}', got {kind.name}") from error
+    # Rotary positions turn two features together. llama.cpp has them as neighbours, rows 2i and 2i + 1 of a head;
+    # published weights have them as rows i and i + width/2.
+    if config.get("model_type") == REORDERED and re.fullmatch(r"blk\.\d+\.attn_[qk]\.(weight|bias)", name):
+        pairs = values.reshape(-1, _head_width(config) // 2, 2, *shape[1:])
+        values = pairs.swapaxes(1, 2).reshape(shape)
+    return values
 
 
-class GGUFTensors(NamedTuple):
-    """The tensors of a file. `width`: of the heads whose queries and keys are reordered; `None` where none are."""
-
-    file: Path
-    width: int | None
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The dimensions, outermost first; the file has them the other way round."""
-        return tuple(int(size) for size in reversed(self._tensor(name).shape))
-
-    def kind(self, name: str) -> str:
-        """The format; a quantised one is read as float32."""
-        kind = self._tensor(name).tensor_type.name
-        return kind if kind in FLOATS or re.fullmatch(r"I\d+", kind) else "F32"
-
-    def read(self, name: str) -> Stored:
-        """The numbers, dequantised."""
-        tensor = self._tensor(name)
-        try:
-            values = np.asarray(importlib.import_module("gguf").dequantize(tensor.data, tensor.tensor_type))
-        except NotImplementedError as error:
-            kind = tensor.tensor_type.name
-            raise ValueError(
-                f"tensor '{name}' must be of a type that gguf reads in '{self.file}', got {kind}"
-            ) from error
-        values = values.reshape(self.shape(name))
-        # Rotary positions turn two features together. llama.cpp has them as neighbours, rows 2i and 2i + 1 of a head;
-        # published weights have them as rows i and i + width/2.
-        if self.width is not None and re.fullmatch(r"blk\.\d+\.attn_[qk]\.(weight|bias)", name):
-            pairs = values.reshape(-1, self.width // 2, 2, *values.shape[1:])
-            values = pairs.swapaxes(1, 2).reshape(values.shape)
-        return values
-
-    def _tensor(self, name: str) -> Any:
-        return read_contents(self.file).tensors[name]
+def _head_width(config: Config) -> int:
+    return config.integer("head_dim", config.integer("hidden_size") // config.integer("num_attention_heads"))

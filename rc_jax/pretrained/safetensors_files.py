@@ -28,9 +28,8 @@ def read(
     if dtype is None:
         dtype = canonical_dtype({"BF16": jnp.bfloat16, "F64": jnp.float64}.get(tensors.widest(), jnp.float32))
     kind = tensors.kind = jnp.dtype(dtype)
-    embeddings = jax.tree.map(lambda leaf: jnp.asarray(_filled(leaf, kind)), layout.embeddings(at))
-    norm = layout.final_norm(at) if layout.final_norm else None
-    final_norm = jax.tree.map(lambda leaf: jnp.asarray(leaf.astype(kind)), norm)
+    once = layout.embeddings(at), layout.final_norm(at) if layout.final_norm else None
+    embeddings, final_norm = jax.tree.map(lambda leaf: jnp.asarray(_filled(leaf, kind)), once)
     params = _stack(lambda index: layout.layer(at, index), layout.shared_layers, kind)
     tensors.finish()
     return params, embeddings, final_norm

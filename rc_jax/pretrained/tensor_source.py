@@ -2,12 +2,13 @@
 
 import contextlib
 import fnmatch
+import functools
 import importlib
 import os
 import re
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -47,49 +48,22 @@ def checkpoint_path(folder: str | os.PathLike[str]) -> Path:
     return path
 
 
-class Source(Protocol):
-    """An open file of tensors."""
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape, by the file's header."""
-        ...
-
-    def kind(self, name: str) -> str:
-        """The format of the numbers, by the file's header."""
-        ...
-
-    def read(self, name: str) -> Stored:
-        """The numbers; a file without them is a ValueError."""
-        ...
-
-
 class Location(NamedTuple):
-    """An open file with a tensor, the tensor's name there, and the file's path."""
+    """A tensor of an open file.
 
-    source: Source
+    Attributes:
+        name: what the file calls it.
+        file: the file's path.
+        shape: by the file's header.
+        kind: the format of the numbers, by the header.
+        read: gives the numbers; a file without them is a ValueError.
+    """
+
     name: str
     file: Path
-
-
-class _Safetensors(NamedTuple):
-    """An open safetensors file."""
-
-    opened: Any
-    file: Path
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self.opened.get_slice(name).get_shape())
-
-    def kind(self, name: str) -> str:
-        return self.opened.get_slice(name).get_dtype()
-
-    def read(self, name: str) -> Stored:
-        from safetensors import SafetensorError
-
-        try:
-            return self.opened.get_tensor(name)
-        except SafetensorError as error:
-            raise _corrupted(self.file, error) from error
+    shape: tuple[int, ...]
+    kind: str
+    read: Callable[[], Stored]
 
 
 class Tensors:
@@ -126,13 +100,13 @@ class Tensors:
         """Read the tensor of that name, once its shape, dtype and finiteness are checked."""
         if name not in self.left:
             raise ValueError(f"tensor '{self.called(name)}' is missing in '{self.file}'")
-        source, name, file = self.left.pop(name)
+        name, file, stored_shape, kind, read = self.left.pop(name)
         # The header is checked before any number is read.
-        if (stored_shape := source.shape(name)) != shape:
+        if stored_shape != shape:
             raise ValueError(f"tensor '{name}' must have shape {shape} in '{file}', got {stored_shape}")
-        if (kind := source.kind(name)) not in FLOATS:
+        if kind not in FLOATS:
             raise ValueError(f"tensor '{name}' must hold floating-point numbers in '{file}', got {kind}")
-        value = source.read(name)
+        value = read()
         if not np.isfinite(value).all():
             raise ValueError(f"tensor '{name}' must be finite in '{file}', got NaN or infinity")
         most = float(jnp.finfo(self.kind).max)
@@ -144,7 +118,7 @@ class Tensors:
 
     def widest(self) -> str:
         """The widest floating-point format among the tensors left; of two of one size, the one of more digits."""
-        stored = {location.source.kind(location.name) for location in self.left.values()}
+        stored = {location.kind for location in self.left.values()}
         return max(stored & set(FLOATS), key=FLOATS.index, default="F32")
 
     def finish(self) -> None:
@@ -178,10 +152,20 @@ def _open(file: Path, files: contextlib.ExitStack) -> dict[str, Location]:
 
     try:
         opened = files.enter_context(safe_open(str(file), framework="np"))
-        source = _Safetensors(opened, file)
-        return {name: Location(source, name, file) for name in opened.keys()}  # noqa: SIM118
+        headers = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise _corrupted(file, error) from error
+
+    def read(name: str) -> Stored:
+        try:
+            return opened.get_tensor(name)
+        except SafetensorError as error:
+            raise _corrupted(file, error) from error
+
+    return {
+        name: Location(name, file, tuple(header.get_shape()), header.get_dtype(), functools.partial(read, name))
+        for name, header in headers.items()
+    }
 
 
 def _open_shards(index: Path, files: contextlib.ExitStack) -> dict[str, Location]:

@@ -187,6 +187,7 @@ def test_collapse_with_skips_keeps_tokens_apart(capsys):
         ("scale -5", "`N` must be >= 2, got -5"),
         ("scale 64 1", "`N` must be >= 2, got 1"),
         ("scale 10^300", "`N` must be <= 1e+15"),
+        ("scale 10^999", "`N` must be <= 1e+15, got a number of more than 300 digits"),
         ("scale 64 --dim 2", "`--cosine-dim` must be >= 3, got 2"),
         ("scale 64 --cosine-dim nan", "`--cosine-dim` must be finite, got nan"),
         ("scale 64 --cosine-dim 1e9", "`--cosine-dim` must be <= 1e+06"),

@@ -182,7 +182,7 @@ def test_a_figure_that_fails_does_not_take_the_rest_along(capsys, place, monkeyp
         ("made --text text.txt --layers 4", "`--layers` must lie in 0 … 3, 0 being the embeddings, got 4"),
         ("made --text text.txt --layers -1", "`--layers` must be >= 0, got -1"),
         ("made --text text.txt --tokens 1", "`--tokens` must be >= 2, got 1"),
-        ("made --text text.txt --tokens 2", "`tokens` must be at least 3"),
+        ("made --text text.txt --tokens 2", "`--tokens` must be at least 3"),
         ("made --text text.txt --batch 0", "`--batch` must be >= 1, got 0"),
         ("made --text text.txt --limit 0", "`--limit` must be >= 1, got 0"),
         ("made --text text.txt --dtype float16", "dtype"),

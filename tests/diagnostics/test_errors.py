@@ -92,6 +92,14 @@ def test_hidden_states(name):
         diagnostics.hidden_states(**arguments)
 
 
+@pytest.mark.parametrize("more", [{}, {"attention_mask": np.ones((1, N), int)}])
+@pytest.mark.parametrize("name", ["attentions", "hidden_states"])
+def test_outputs_of_several_steps_are_told_from_those_of_one(name, more):
+    """`generate` returns a tuple of layers for each token that it writes."""
+    with pytest.raises(TypeError, match=r"\[0\]` must be an array of JAX, NumPy or PyTorch"):
+        diagnostics.from_transformers({name: ((GOOD[:1], GOOD[1:]),) * 2}, **more)
+
+
 def test_devices_may_not_be_mixed():
     first, second = jax.devices()[:2]
     layers = [jax.device_put(GOOD[0], first), jax.device_put(GOOD[1], second)]

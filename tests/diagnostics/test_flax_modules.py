@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 
 from rc_jax import diagnostics
+from tests.diagnostics import dense
 
 X = jax.random.normal(jax.random.key(1), (3, 5, 8))
 CAUSAL = np.tri(5, dtype=bool)
@@ -46,9 +47,7 @@ def by_hand(layer, x, mask=True):
         + np.asarray(part.bias[...], float)[:, None]
         for part in (layer.query, layer.key)
     )
-    logits = np.where(mask, np.einsum("bhid,bhjd->bhij", q, k) / q.shape[-1] ** 0.5, -np.inf)
-    e = np.exp(logits - logits.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
+    return dense.softmax(np.where(mask, np.einsum("bhid,bhjd->bhij", q, k) / q.shape[-1] ** 0.5, -np.inf))
 
 
 @pytest.fixture(scope="module")

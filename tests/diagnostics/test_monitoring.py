@@ -13,49 +13,46 @@ from flax import nnx
 
 from rc_jax import diagnostics, training
 from rc_jax.diagnostics import read_lines, score_metrics
+from tests.diagnostics import dense
 
 N = 12
 
 
-def softmax(logits):
-    e = np.exp(logits - logits.max(-1, keepdims=True))
-    return (e / e.sum(-1, keepdims=True)).astype(np.float32)
+NAMES = ["sparsity", "relative_entropy", "participation", "largest_weight", "sink_weight", "sink_rate"]
 
 
-def logits(*shape, causal=False):
-    drawn = np.random.default_rng(0).standard_normal((*shape, N, N)) * 2
-    return np.where(np.tri(N, dtype=bool), drawn, -np.inf) if causal else drawn
+def drawn(*shape, causal=False):
+    return dense.gaussian(0, (*shape, N, N), 2.0, causal).astype(np.float32)
 
 
-def assert_same(found, dense):
+def assert_same(found, diagnosis):
     """As the means over heads and layers of a diagnosis, which has one number for each."""
-    assert list(found) == [
-        *("sparsity", "relative_entropy", "participation", "largest_weight", "sink_weight", "sink_rate")
-    ]
+    assert list(found) == NAMES
     for name, value in found.items():
-        np.testing.assert_allclose(value, dense[name].mean(), rtol=2e-6, err_msg=name)
+        np.testing.assert_allclose(value, diagnosis[name].mean(), rtol=2e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_as_attention_says(causal):
-    weights = softmax(logits(2, 3, 4, causal=causal))  # layers, samples, heads
-    dense = diagnostics.attention(weights)
-    assert dense.causal == causal
-    assert_same(diagnostics.metrics(weights), dense)
-    assert_same(diagnostics.metrics({"first": weights[0], "second": weights[1]}), dense)
+    weights = drawn(2, 3, 4, causal=causal)  # layers, samples, heads
+    whole = diagnostics.attention(weights)
+    assert whole.causal == causal
+    assert_same(diagnostics.metrics(weights), whole)
+    assert_same(diagnostics.metrics({"first": weights[0], "second": weights[1]}), whole)
 
 
 def test_masks():
     """Of two samples the second is padded: its rows and keys of padding are left out."""
     seen = np.ones((2, N, N), bool)
     seen[1, 7:], seen[1, :, 7:] = False, False
-    weights = softmax(np.where(seen[:, None], logits(2, 4), -1e30))
-    dense = diagnostics.attention([weights], mask=seen[:, None])
-    assert_same(diagnostics.metrics(weights, mask=jnp.asarray(seen[:, None])), dense)
+    logits = np.random.default_rng(0).standard_normal((2, 4, N, N)) * 2
+    weights = dense.softmax(np.where(seen[:, None], logits, -1e30)).astype(np.float32)
+    masked = diagnostics.attention([weights], mask=seen[:, None])
+    assert_same(diagnostics.metrics(weights, mask=jnp.asarray(seen[:, None])), masked)
 
 
 def test_compiled_and_mapped():
-    weights = jnp.asarray(softmax(logits(5, 4)))
+    weights = jnp.asarray(drawn(5, 4))
     each = [diagnostics.metrics(sample) for sample in weights]
     mapped = jax.jit(jax.vmap(diagnostics.metrics))(weights)
     for name, value in mapped.items():
@@ -79,9 +76,9 @@ def test_scores_as_scores_say(mask):
     (_, found), slope = jax.jit(jax.vmap(jax.value_and_grad(loss, has_aux=True)))(scales, q, k)
     np.testing.assert_array_equal(slope, 1)
     for sample, scale in enumerate(scales):
-        dense = diagnostics.scores(q[sample], k[sample], scale=scale, mask=mask)
+        one = diagnostics.scores(q[sample], k[sample], scale=scale, mask=mask)
         for name, value in found.items():
-            np.testing.assert_allclose(value[sample], dense[name].mean(), rtol=2e-6)
+            np.testing.assert_allclose(value[sample], one[name].mean(), rtol=2e-6)
 
 
 @pytest.mark.parametrize(

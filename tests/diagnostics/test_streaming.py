@@ -10,6 +10,7 @@ import pytest
 
 from rc_jax import diagnostics
 from rc_jax.diagnostics.streaming.passes import stream
+from tests.diagnostics.dense import softmax
 
 HEADS, GROUPS, WIDTH = 4, 2, 8
 SCALE = WIDTH**-0.5
@@ -140,8 +141,7 @@ def test_scores_say_what_attention_says(kind):
     rng = np.random.default_rng(2)
     q, k = rng.standard_normal((2, 2, 2, 3, 24, 5)).astype(np.float32)
     logits = np.einsum("lshid,lshjd->lshij", q, k) * 0.7 + (0 if kind == "none" else np.log(np.tri(24) + 1e-300))
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    weights = (weights / weights.sum(-1, keepdims=True)).astype(np.float32)
+    weights = softmax(logits).astype(np.float32)
     found = diagnostics.scores(q, k, scale=0.7, mask=kind, block=16)
     dense = diagnostics.attention(weights)
     assert (found.tokens, found.samples, found.layers, found.heads) == (24, 2, 2, 3)
@@ -158,6 +158,13 @@ def test_queries_and_keys_may_differ_in_number():
     squares = dense(q, k, SCALE, np.ones((9, 50), bool))[0]
     np.testing.assert_allclose(found["participation"][0], (1 / squares).mean(-1), rtol=1e-5)
     assert found.tokens == 50 and found.notes[0] == "The 9 queries look at 50 keys."
+
+
+def test_the_threshold_is_told_and_used():
+    q, k = draw(9, 9)
+    low, high = (diagnostics.scores(q, k, threshold=threshold) for threshold in (1e-9, 0.999))
+    assert (low.threshold, high.threshold) == (1e-9, 0.999)
+    assert low["sink_rate"].all() and not high["sink_rate"].any()
 
 
 def test_one_head_and_half_precision():

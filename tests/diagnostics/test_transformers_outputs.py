@@ -109,6 +109,10 @@ def test_encoder_and_decoder(ids):
     assert (one.tokens, one.causal, other.tokens, other.causal) == (9, False, 5, True)
     with pytest.raises(ValueError, match="`part` must be 'encoder' or 'decoder' for a model that has both, got None"):
         diagnostics.from_transformers(outputs)
+    for name in ("attentions", "hidden_states"):  # one of the two is enough
+        alone = {f"{part}_{name}": outputs[f"{part}_{name}"] for part in ("encoder", "decoder")}
+        found = diagnostics.from_transformers(alone, part="decoder")
+        assert found.tokens == 5 and set(found.measures) < set(other.measures)
 
 
 def test_bad_input(ids):
@@ -122,7 +126,7 @@ def test_bad_input(ids):
     with pytest.raises(TypeError, match=r"`outputs` must have attentions or hidden states: .* got nothing"):
         diagnostics.from_transformers({})
     states = {"hidden_states": outputs.hidden_states}
-    with pytest.raises(ValueError, match="`part` must be None for a model without encoder_attentions"):
+    with pytest.raises(ValueError, match="`part` must be None for outputs without encoder_attentions and encoder_hid"):
         diagnostics.from_transformers(states, part="encoder")
     with pytest.raises(ValueError, match=r"`attention_mask` must have the shape \(3, 9\), got torch.int64\[3,8\]"):
         diagnostics.from_transformers(states, attention_mask=ids[:, 1:])

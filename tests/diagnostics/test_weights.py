@@ -146,8 +146,11 @@ def test_tensors_of_pytorch(dtype):
     found = diagnostics.attention(layers, mask=torch.ones(N, N, dtype=torch.bool))
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
     same = diagnostics.attention(tensor.detach().to(torch.float64).numpy().astype(kind))
+    wide = torch.cat([tensor, tensor], dim=-1).unbind(0)
+    views = diagnostics.attention([layer[..., N:] for layer in wide])  # parts of larger tensors
     for name in ("sparsity", "entropy", "second_singular_value", "sink_weight"):
         assert np.allclose(found[name], same[name], **dense.CLOSE), name
+        assert np.array_equal(views[name], found[name]), name
 
 
 def test_weights_that_are_no_distribution():

@@ -18,19 +18,13 @@ def forward(tensors, config, ids, *, causal=False, skip=True, mlp=True):
         deviation = np.sqrt((centred**2).mean(axis=1, keepdims=True) + epsilon)
         return centred / deviation * tensors[f"{at}.weight"] + tensors[f"{at}.bias"]
 
-    def split(rows):
-        return rows.reshape(len(ids), heads, -1).transpose(1, 0, 2)
-
     table = {name: tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")}
     x = norm("embeddings.LayerNorm", table["word"][ids] + table["position"][: len(ids)] + table["token_type"][0])
     states, logits, weights = [x], [], []
     for layer in range(config["num_hidden_layers"]):
         at = f"encoder.layer.{layer}."
-        query, key, value = (split(linear(f"{at}attention.self.{role}", x)) for role in ("query", "key", "value"))
-        scores = query @ key.transpose(0, 2, 1) / np.sqrt(query.shape[-1])
-        hidden = np.where(np.tri(len(ids), dtype=bool) | (not causal), scores, -np.inf)
-        p = np.exp(hidden - hidden.max(axis=-1, keepdims=True))
-        p /= p.sum(axis=-1, keepdims=True)
+        scores, p = attention_of(tensors, config, layer, x, causal=causal)
+        value = linear(f"{at}attention.self.value", x).reshape(len(ids), heads, -1).transpose(1, 0, 2)
         mixed = (p @ value).transpose(1, 0, 2).reshape(len(ids), -1)
         x = norm(f"{at}attention.output.LayerNorm", linear(f"{at}attention.output.dense", mixed) + skip * x)
         if mlp:
@@ -118,7 +112,7 @@ def of_paths(tensors, config, x, weights_of):
 
 
 def attention_of(tensors, config, layer, x, *, causal=False):
-    """P of one layer for given tokens."""
+    """Logits and P of one layer for given tokens, (head, n, n)."""
     tensors = {name: np.asarray(value, np.float64) for name, value in tensors.items()}
     heads, at = config["num_attention_heads"], f"encoder.layer.{layer}.attention.self."
     query, key = (
@@ -126,6 +120,6 @@ def attention_of(tensors, config, layer, x, *, causal=False):
         for role in ("query", "key")
     )
     scores = np.einsum("ihk,jhk->hij", query, key) / np.sqrt(query.shape[-1])
-    scores = np.where(np.tri(len(x), dtype=bool) | (not causal), scores, -np.inf)
-    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return p / p.sum(axis=-1, keepdims=True)
+    hidden = np.where(np.tri(len(x), dtype=bool) | (not causal), scores, -np.inf)
+    p = np.exp(hidden - hidden.max(axis=-1, keepdims=True))
+    return scores, p / p.sum(axis=-1, keepdims=True)

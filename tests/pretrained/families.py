@@ -19,17 +19,7 @@ _ENCODER = {
     "max_position_embeddings": POSITIONS,
     "type_vocab_size": 1,
 }
-_DECODER = {
-    "hidden_size": D,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": DEPTH,
-    "intermediate_size": WIDE,
-    "vocab_size": WORDS,
-    "max_position_embeddings": POSITIONS,
-    "head_dim": 4,
-    "rope_theta": 500.0,
-}
+_DECODER = _ENCODER | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "rope_theta": 500.0}
 CONFIGS = {
     "bert": made_up.CONFIG,
     "roberta": _ENCODER | {"model_type": "roberta", "pad_token_id": 1},
@@ -52,16 +42,7 @@ CONFIGS = {
     "olmo2": _DECODER | {"model_type": "olmo2"},
     "gemma2": _DECODER | {"model_type": "gemma2", "sliding_window": 3, "query_pre_attn_scalar": 9},
     "gemma3_text": _DECODER | {"model_type": "gemma3_text", "sliding_window": 3, "sliding_window_pattern": 2},
-    "gpt_neox": {
-        "model_type": "gpt_neox",
-        "hidden_size": D,
-        "num_attention_heads": 2,
-        "num_hidden_layers": DEPTH,
-        "intermediate_size": WIDE,
-        "vocab_size": WORDS,
-        "max_position_embeddings": POSITIONS,
-        "rotary_pct": 0.5,
-    },
+    "gpt_neox": _ENCODER | {"model_type": "gpt_neox", "rotary_pct": 0.5},
 }
 GEMMA = ("gemma2", "gemma3_text")  # what they store of a norm is the gain less 1
 

@@ -6,6 +6,8 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from rc_jax import network
+
 CONFIG = {
     "model_type": "bert",
     "hidden_size": 8,
@@ -52,6 +54,12 @@ def tensors(config=CONFIG, dtype=np.float32):
     """Random values for all of them."""
     random = np.random.default_rng(0)
     return {name: random.normal(size=shape).astype(dtype) for name, shape in shapes(config).items()}
+
+
+def states(found, ids):
+    """Hidden states of every layer of a loaded checkpoint; the last has passed the final norm."""
+    inner = network.hidden_states(found.params, found.embed(ids), found.spec)
+    return np.stack([*inner[:-1], found.finish(inner[-1])])
 
 
 def write(folder, config=CONFIG, values=None, *, tokenizer=False):

@@ -83,35 +83,22 @@ QUERY = "encoder.layer.1.attention.self.query.weight"
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({QUERY: None}, f"tensor '{QUERY}' is missing in '.*model.safetensors'"),
-        ({QUERY: np.zeros((8, 7), np.float32)}, rf"tensor '{QUERY}' must have shape \(8, 8\) in '.*', got \(8, 7\)"),
         ({QUERY: np.zeros((8, 8), np.int32)}, f"tensor '{QUERY}' must hold floating-point numbers .* got I32"),
         ({QUERY: np.full((8, 8), np.nan, np.float32)}, f"tensor '{QUERY}' must be finite in '.*', got NaN or infinity"),
-        ({"encoder.layer.3.extra": np.zeros(2)}, "unexpected tensor 'encoder.layer.3.extra' in '.*model.safetensors'"),
         ({f"x{i}": np.zeros(1) for i in range(5)}, "unexpected tensor 'x0', 'x1', 'x2' and 2 more in"),
     ],
 )
 def test_tensors(folder, change, match):
-    values = {name: value for name, value in (made_up.tensors() | change).items() if value is not None}
-    made_up.write(folder, values=values)
+    made_up.write(folder, values=made_up.tensors() | change)
     with pytest.raises(ValueError, match=match):
         pretrained.load(folder)
 
 
-@pytest.mark.parametrize("keep", [0, 5, 40, -1])
-def test_truncated_weights(folder, keep):
+@pytest.mark.parametrize(("start", "keep"), [(b"", 0), (b"", 5), (b"", 40), (b"", -1), (b"\xff" * 60, None)])
+def test_truncated_and_corrupted_weights(folder, start, keep):
     file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:keep])
+    file.write_bytes(start + file.read_bytes()[len(start) : keep])
     with pytest.raises(ValueError, match=r"model.safetensors' is truncated, corrupted or not a safetensors file"):
-        pretrained.load(folder)
-
-
-def test_corrupted_weights(folder):
-    file = folder / "model.safetensors"
-    content = bytearray(file.read_bytes())
-    content[:60] = b"\xff" * 60
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match="truncated, corrupted or not a safetensors file"):
         pretrained.load(folder)
 
 

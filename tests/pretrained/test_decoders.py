@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -144,10 +145,7 @@ def test_a_trace_sees_each_layer_s_own_window_and_cap(tmp_path, family):
     for index in range(2):
         one = dataclasses.replace(found.spec.kinds[found.spec.kind_of(index)], depth=1)
         layer = one.attention
-        params = type(found.params)(*(
-            None if part is None else type(part)(*(None if w is None else w[index] for w in part))
-            for part in found.params
-        ))  # fmt: skip
+        params = jax.tree.map(lambda leaf, index=index: leaf[index], found.params)
         read = NORMS["rms"](states[index], params.attention_norm, found.spec.norm_epsilon)
         logits = np.asarray(attention.scores(params.attention, read, layer), float)
         weights = np.asarray(attention.attention_weights(params.attention, read, layer), float)

@@ -1,15 +1,10 @@
 """Every family's layout on a checkpoint written by hand: all numbers arrive, and one wrong tensor is named."""
 
-import json
-import pathlib
-
 import jax
 import numpy as np
 import pytest
 
 from rc_jax import attention, network, pretrained
-from rc_jax.pretrained.config import Config
-from rc_jax.pretrained.families import read_layout
 from tests.pretrained import families, made_up
 
 FAMILIES = tuple(families.CONFIGS)
@@ -170,9 +165,8 @@ LLAMA3 = {"type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_fa
         ),
     ],
 )
-def test_rotary_settings_old_and_new(tmp_path, settings, expected):
-    rotary = pretrained.load(write(tmp_path, "llama", **settings)).spec.attention.rotary
-    assert rotary == expected
+def test_rotary_settings_old_and_new(settings, expected):
+    assert families.layout("llama", **settings).spec.attention.rotary == expected
 
 
 @pytest.mark.parametrize(
@@ -188,8 +182,8 @@ def test_rotary_settings_old_and_new(tmp_path, settings, expected):
         ("qwen3", {"sliding_window": 3, "use_sliding_window": True, "layer_types": ["sliding_attention"] * 2}, 2),
     ],
 )
-def test_window_settings(tmp_path, family, settings, window):
-    assert pretrained.load(write(tmp_path, family, **settings)).spec.attention.window == window
+def test_window_settings(family, settings, window):
+    assert families.layout(family, **settings).spec.attention.window == window
 
 
 @pytest.mark.parametrize(
@@ -248,15 +242,14 @@ def test_window_settings(tmp_path, family, settings, window):
         ("gpt_neox", {"hidden_act": "swiglu"}, "`hidden_act` must be one of 'gelu', .* got 'swiglu'"),
     ],
 )
-def test_settings_that_cannot_be_run_are_named(tmp_path, family, settings, match):
+def test_settings_that_cannot_be_run_are_named(family, settings, match):
     with pytest.raises(ValueError, match=match):
-        pretrained.load(write(tmp_path, family, **settings))
+        families.layout(family, **settings)
 
 
 def test_groups_of_albert_are_those_of_the_transformers_library():
     """⌊l/(L/G)⌋ in floating point, which rounds: not what integers give at some l."""
-    config = families.CONFIGS["albert"] | {"num_hidden_layers": 18, "num_hidden_groups": 14}
-    shared = read_layout(Config(pathlib.Path("config.json"), config)).shared_layers
+    shared = families.layout("albert", num_hidden_layers=18, num_hidden_groups=14).shared_layers
     assert shared == tuple(int(layer / (18 / 14)) for layer in range(18)) != tuple(i * 14 // 18 for i in range(18))
 
 
@@ -265,4 +258,4 @@ def test_same_layout_under_other_names(tmp_path, family):
     found = pretrained.load(write(tmp_path / "a", "roberta", model_type=family))
     other = pretrained.load(write(tmp_path / "b", "roberta"))
     assert found.spec == other.spec and found.padding == other.padding == 1
-    assert json.loads((tmp_path / "a" / "config.json").read_text())["model_type"] == family
+    assert found.config["model_type"] == family

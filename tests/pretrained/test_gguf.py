@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from tokenizers import pre_tokenizers
 
-from rc_jax import network, pretrained
+from rc_jax import pretrained
 from rc_jax.attention import Rotary
 from tests.pretrained import made_up_gguf as made
+from tests.pretrained.made_up import states
 
 IDS = np.array([5, 9, 1, 2, 28, 7, 7, 3, 1, 1, 11, 0, 4, 4, 17, 29, 21, 8, 13, 6])
 HEADS = {"query": ("attn_q", made.HEADS), "key": ("attn_k", made.KEY_HEADS), "value": ("attn_v", made.KEY_HEADS)}
@@ -83,12 +84,6 @@ def test_stretched_rotations(tmp_path):
         pretrained.load(made.write(tmp_path / "b.gguf", made.published() | {"rope_freqs.weight": table}, slow))
 
 
-def states(found):
-    """Hidden states of every layer; the last has passed the final norm."""
-    inner = network.hidden_states(found.params, found.embed(IDS), found.spec)
-    return np.stack([*inner[:-1], found.finish(inner[-1])])
-
-
 def transformers_model(file, **settings):
     """The model that the transformers library reads from a file, by the function that its own models are read by."""
     import torch
@@ -122,9 +117,9 @@ def test_transformers_reads_the_same_model(tmp_path, architecture):
     with torch.no_grad():
         own = {"head_dim": made.WIDTH} if architecture == "qwen3" else {}  # which transformers leaves at 128
         out = transformers_model(file, **own)(torch.tensor(IDS)[None], output_hidden_states=True)
-    np.testing.assert_allclose(states(found), [state[0] for state in out.hidden_states], rtol=0, atol=1e-5)
-    logits = states(found)[-1] @ found.embeddings.word.T
-    np.testing.assert_allclose(logits, out.logits[0], rtol=0, atol=1e-5)
+    ours = states(found, IDS)
+    np.testing.assert_allclose(ours, [state[0] for state in out.hidden_states], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(ours[-1] @ found.embeddings.word.T, out.logits[0], rtol=0, atol=1e-5)
 
 
 TEXTS = ("rank  col Rank's\n\n3 x", "l'été 2021: 12345  67", "  <end>rank<start> \n", "東京, O(n²)? it'LL\r\n\r\n x")
@@ -161,7 +156,7 @@ def test_tokens_around_a_text(tmp_path):
         ({"block_count": None}, "`llama.block_count` must be given in '.*a.gguf', got None"),
         ({"attention.head_count": 0}, "`llama.attention.head_count` must be an integer >= 1 in '.*a.gguf', got 0"),
         ({"attention.head_count_kv": [2, 1]}, r"`llama.attention.head_count_kv` must be an integer .* got \[2, 1\]"),
-        ({"attention.head_count_kv": 3}, "`llama.attention.head_count_kv` must divide num_attention_heads=4"),
+        ({"attention.head_count_kv": 3}, "`llama.attention.head_count_kv` must divide llama.attention.head_count=4"),
         ({"rope.dimension_count": 4}, "`llama.rope.dimension_count` must be one of 8 in '.*a.gguf', got 4"),
         ({"rope.scaling.type": "yarn"}, "`llama.rope.scaling.type` must be one of 'none', 'linear' .* got 'yarn'"),
         ({"expert_count": 8}, "`llama.expert_count` must be one of 0 in '.*a.gguf', got 8"),

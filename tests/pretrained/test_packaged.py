@@ -8,6 +8,7 @@ import pytest
 from experiments import sentences
 from rc_jax import network, pretrained
 from rc_jax.pretrained.packaged import PACKAGED
+from tests.pretrained.made_up import states
 from tests.pretrained.test_gguf import transformers_model
 
 TEXT = "Attention is not all you need: pure attention loses rank doubly exponentially with depth. " * 3
@@ -65,8 +66,7 @@ def test_the_decoder_s_states_and_logits_agree(decoder, reference):
     ids = decoder.encode(TEXT)
     with torch.no_grad():
         out = reference(torch.tensor(np.asarray(ids), dtype=torch.long)[None], output_hidden_states=True)
-    states = network.hidden_states(decoder.params, decoder.embed(ids), decoder.spec)
-    ours = np.stack([*states[:-1], decoder.finish(states[-1])])
+    ours = states(decoder, ids)
     for layer, theirs in enumerate(out.hidden_states):
         size = np.abs(theirs[0].numpy()).max()
         np.testing.assert_allclose(ours[layer], theirs[0].numpy(), rtol=0, atol=1e-5 * size)

@@ -7,8 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from rc_jax import attention, network, pretrained
+from rc_jax import attention, pretrained
 from rc_jax.network.blocks import NORMS
+from tests.pretrained import made_up
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -117,9 +118,9 @@ def made(case):
     return built.eval()
 
 
-def reference(model):
+def reference(model, ids=IDS):
     """Hidden states and attention of every layer by the other library; the last state has passed the final norm."""
-    ids = torch.tensor(IDS)[None]
+    ids = torch.tensor(np.asarray(ids), dtype=torch.long)[None]
     with torch.no_grad():
         out = model(
             input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True, output_attentions=True
@@ -127,12 +128,9 @@ def reference(model):
     return tuple(np.stack([part[0].numpy() for part in parts]) for parts in (out.hidden_states, out.attentions))
 
 
-def compared(folder, model):
-    """Our states and attention, and the other library's."""
-    model.save_pretrained(folder, max_shard_size="10KB")
-    assert (folder / "model.safetensors.index.json").is_file()
-    found = pretrained.load(folder)
-    spec, states = found.spec, network.hidden_states(found.params, found.embed(IDS), found.spec)
+def ours(found, ids=IDS):
+    """The same by this package."""
+    spec, states = found.spec, made_up.states(found, ids)
     rows = []
     for index in range(spec.depth):
         params = jax.tree.map(lambda leaf, index=index: leaf[index], found.params)
@@ -141,7 +139,14 @@ def compared(folder, model):
             x = NORMS[spec.norm_kind](x, params.attention_norm, spec.norm_epsilon)
         layer = spec.kinds[spec.kind_of(index)].attention
         rows.append(attention.attention_weights(params.attention, x, layer))
-    return (np.stack([*states[:-1], found.finish(states[-1])]), np.stack(rows)), reference(model)
+    return states, np.stack(rows)
+
+
+def compared(folder, model):
+    """Our states and attention, and the other library's."""
+    model.save_pretrained(folder, max_shard_size="10KB")
+    assert (folder / "model.safetensors.index.json").is_file()
+    return ours(pretrained.load(folder)), reference(model)
 
 
 # Learned positions and rotary ones, caps, branches side by side; the others with the slow tests.
@@ -152,8 +157,8 @@ FIRST = ("gpt2", "llama", "gemma2", "gpt_neox")
     "case", [pytest.param(case, marks=() if case in FIRST else pytest.mark.slow) for case in CASES]
 )
 def test_random_small_model_agrees_layer_by_layer(tmp_path, case):
-    for ours, theirs in zip(*compared(tmp_path, made(case)), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    for mine, theirs in zip(*compared(tmp_path, made(case)), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
 
 
 def test_the_table_of_the_page_has_every_case_and_numbers_below_the_tolerance():

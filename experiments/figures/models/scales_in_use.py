@@ -109,11 +109,9 @@ def _quartiles(variant: str, logits: np.ndarray) -> dict[str, np.ndarray]:
 
 def plot(data: Data) -> Figure:
     """Shared queries; implied scales; share of the gradient; scales in use."""
-    drawing, (shared, implied, share, used) = style.figure(columns=2, rows=2, width=6.2, height=4.4)
-    _plot_shared(shared, data)
-    _plot_implied(implied, data)
-    _plot_share(share, data)
-    _plot_used(used, data)
+    drawing, panels = style.figure(columns=2, rows=2, width=6.2, height=4.4)
+    for ax, fill in zip(panels, (_plot_shared, _plot_implied, _plot_share, _plot_used), strict=True):
+        fill(ax, data)
     return drawing
 
 
@@ -193,41 +191,34 @@ def _plot_used(ax: Axes, data: Data) -> None:
 
 def claims(data: Data) -> list[Claim]:
     """Shared queries, the rows of a model before and after training, and the table."""
-    implied = data["trained_implied_layer"]
-    best = float(data["gaussian_annealed"])
+    # Some numbers of keys for the shared query; medians and quartiles of trained rows, layer by layer.
+    some = slice(6, 20)
+    implied, best = data["trained_implied_layer"], float(data["gaussian_annealed"])
+    inside = (implied[0] <= best) & (best <= implied[2])
     layers = [f"layer {index + 1}" for index in range(implied.shape[1])]
     rows = f"all-MiniLM-L6-v2, medians over {int(data['rows'])} rows of each of 12 heads"
     return [
-        _shared_queries(data),
-        _implied(implied, best, layers, f"{rows}; n = {int(data['tokens'])}"),
+        question(
+            "scales-shared-independent",
+            "How large is the annealed optimum when the scores of a row share their query, over that of independent "
+            "scores, in heads of 64?",
+            data["row"][DIMS.index(64), some] / data["independent"][some],
+            where=[f"2^{int(np.log2(keys))}" for keys in data["n"][some]],
+            hypotheses="normal queries and keys; mean over queries",
+        ),
+        question(
+            "scales-trained-implied",
+            "How large is the standard deviation of a trained row's logits, over the annealed optimum for as many "
+            "keys?",
+            implied[1] / best,
+            where=layers,
+            hypotheses=f"{rows}; n = {int(data['tokens'])}",
+            reads=[implied],
+            note=f"the optimum, {best:.3f}, lies between the quartiles in {int(inside.sum())} of {inside.size} layers",
+        ),
         *_predictions(data, best, functools.partial(prediction, where=layers, hypotheses=rows)),
         _published_scales(data),
     ]
-
-
-def _shared_queries(data: Data) -> Claim:
-    some = slice(6, 20)
-    return question(
-        "scales-shared-independent",
-        "How large is the annealed optimum when the scores of a row share their query, over that of independent "
-        "scores, in heads of 64?",
-        data["row"][DIMS.index(64), some] / data["independent"][some],
-        where=[f"2^{int(np.log2(keys))}" for keys in data["n"][some]],
-        hypotheses="normal queries and keys; mean over queries",
-    )
-
-
-def _implied(implied: np.ndarray, best: float, layers: list[str], setting: str) -> Claim:
-    inside = (implied[0] <= best) & (best <= implied[2])
-    return question(
-        "scales-trained-implied",
-        "How large is the standard deviation of a trained row's logits, over the annealed optimum for as many keys?",
-        implied[1] / best,
-        where=layers,
-        hypotheses=setting,
-        reads=[implied],
-        note=f"the optimum, {best:.3f}, lies between the quartiles in {int(inside.sum())} of {inside.size} layers",
-    )
 
 
 def _predictions(data: Data, best: float, ours: Callable[..., Claim]) -> list[Claim]:

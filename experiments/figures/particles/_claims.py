@@ -89,9 +89,6 @@ def norms(data: Data, names: Sequence[str], labels: Mapping[str, str]) -> list[C
             standard_error=data["norm_product_error"][growing],
             where=[labels[names[index]] for index in growing], interval_from="our tolerance: 0.02 nats",
             note="change of log((1 − cos) r²) over the last quarter of the layers"),
-        question("cluster-ngpt-speed", "How many nats a layer does log(1 − cos) fall under nGPT with a constant step, "
-                 "over Post-LN of the same step?", data["norm_slope"][at["ngpt"]] / data["norm_slope"][at["post"]],
-                 hypotheses=f"{IDENTITY}; h = {step:g}", note="log(1 − h)/log(1 + h), less one, is the difference"),
     ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure as Drawing
 from scipy.special import ive
 
 from experiments import figure, style
+from experiments.figures._replicates import mean_and_error
 from experiments.figures.particles import _circle_flow, _claims, _layers
 from experiments.ledger import Claim
 from rc_jax import collapse
@@ -91,17 +92,14 @@ def _compute_sphere(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
     """Deviations of the cosines of uniform tokens from the law of the same layers, and orthogonal tokens."""
     run = functools.partial(_layers.cosines, beta=spec.beta)
     law = -np.expm1(collapse.equiangular_layers(np.full(spec.depth, spec.step), spec.tokens, spec.beta).log_gap)
-    mean, spread, worst, error = [], [], [], []
+    mean, spread, deviations = [], [], []
     for dimension in spec.dimensions:
-        x = _layers.tokens(
-            jax.random.fold_in(key, dimension), spec.draws, spec.tokens, dimension, spec.dtype
-        )  # fmt: skip
+        x = _layers.tokens(jax.random.fold_in(key, dimension), spec.draws, spec.tokens, dimension, spec.dtype)
         cosines = np.asarray(run(x, spec.step, depth=spec.depth), float)
-        deviation = np.abs(cosines - law[:, None]).max(axis=(1, 2))
         mean.append(cosines.mean(axis=(0, 2)))
         spread.append(cosines.std(axis=(0, 2)))
-        worst.append(deviation.mean())
-        error.append(deviation.std(ddof=1) / math.sqrt(spec.draws))
+        deviations.append(np.abs(cosines - law[:, None]).max(axis=(1, 2)))
+    worst, worst_error = mean_and_error(deviations, axis=1)
     # Orthogonal tokens at a small step and at half of it: the error of first order in h cancels in 2ρ(h/2) − ρ(h).
     x = math.sqrt(spec.tokens) * np.eye(spec.tokens, dtype=spec.dtype)[None]
     fine = functools.partial(run, depth=FINE * spec.depth)
@@ -111,7 +109,7 @@ def _compute_sphere(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
     return {
         "dimensions": np.asarray(spec.dimensions), "times": times, "layers": law,
         "flow": -np.expm1(collapse.equiangular_flow(times, spec.tokens, spec.beta).log_gap),
-        "mean": np.array(mean), "spread": np.array(spread), "worst": np.array(worst), "worst_error": np.array(error),
+        "mean": np.array(mean), "spread": np.array(spread), "worst": worst, "worst_error": worst_error,
         "orthogonal": 2 * half.mean(axis=1) - whole.mean(axis=1), "apart": np.ptp(half, axis=1),
         "setting": np.array([spec.tokens, spec.beta]),
     }  # fmt: skip
@@ -121,12 +119,9 @@ def _compute_norms(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
     """Gaps and lengths by layer under each norm, of uniform tokens and of the law; first speeds of orthogonal ones."""
     x = _layers.tokens(key, spec.norm_draws, spec.norm_tokens, spec.norm_dimension, spec.dtype)
     steps = np.full(spec.norm_depth, spec.norm_step)
-    logs, lengths, law = [], [], []
-    for norm in NORMS:
-        found = _layers.log_gaps(x, _layers.schedule(norm, steps, spec.dtype), spec.beta)
-        logs.append(np.asarray(found[0], float))
-        lengths.append(np.asarray(found[1], float))
-        law.append(_law(norm, steps, spec, float(logs[0][:, 0].mean())))
+    found = [_layers.log_gaps(x, _layers.schedule(norm, steps, spec.dtype), spec.beta) for norm in NORMS]
+    logs, lengths = (np.stack([np.asarray(each[at], float) for each in found]) for at in (0, 1))  # norm, draw, layer
+    start = float(logs[0, :, 0].mean())
     # The first of slow layers on orthogonal tokens; as many draws and layers as above, for one compiled program.
     orthogonal = math.sqrt(spec.norm_dimension) * np.eye(spec.norm_tokens, spec.norm_dimension, dtype=spec.dtype)
     first = []
@@ -134,17 +129,15 @@ def _compute_norms(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
         slow = _layers.schedule(norm, np.full(spec.norm_depth, SLOW), spec.dtype)
         log_gap = np.asarray(_layers.log_gaps(np.broadcast_to(orthogonal, x.shape), slow, spec.beta)[0], float)[0]
         first.append(-math.expm1(log_gap[1] - log_gap[0]) / SLOW)
-    mean, error = (np.array([_mean_and_error(each)[at] for each in logs]) for at in (0, 1))
-    product = np.stack(logs) + 2 * np.log(np.stack(lengths))
-    half = spec.norm_depth // 2
+    mean, error = mean_and_error(logs, axis=1)
+    slope, slope_error = mean_and_error(logs[..., -1] - logs[..., -2], axis=1)
+    products = logs + 2 * np.log(lengths)
+    product, product_error = mean_and_error(products[..., -1] - products[..., -(spec.norm_depth // 4)], axis=1)
     return {
-        "norm_log_gap": mean, "norm_error": error, "norm_law": np.array(law),
-        "norm_first": np.array(first),
-        "norm_slope": np.array([_mean_and_error(each[:, -1] - each[:, -2])[0] for each in logs]),
-        "norm_slope_error": np.array([_mean_and_error(each[:, -1] - each[:, -2])[1] for each in logs]),
-        "norm_product": np.array([_mean_and_error(each[:, -1] - each[:, -half // 2])[0] for each in product]),
-        "norm_product_error": np.array([_mean_and_error(each[:, -1] - each[:, -half // 2])[1] for each in product]),
-        "norm_late": _late_exponents(spec),
+        "norm_log_gap": mean, "norm_error": error, "norm_slope": slope, "norm_slope_error": slope_error,
+        "norm_product": product, "norm_product_error": product_error,
+        "norm_law": np.array([_law(norm, steps, spec, start) for norm in NORMS]),
+        "norm_first": np.array(first), "norm_late": _late_exponents(spec),
         "norm_setting": np.array([spec.norm_tokens, spec.beta, spec.norm_step, spec.norm_dimension]),
     }  # fmt: skip
 
@@ -159,10 +152,6 @@ def _late_exponents(spec: Spec) -> np.ndarray:
     roots = np.sqrt(np.array([1e4, 1.01e4]))
     clock = 2 * np.sqrt(roots**2 + 1) - 2
     return np.concatenate([post, *powers, np.diff(flow(clock).log_gap) / np.diff(roots)])
-
-
-def _mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return values.mean(axis=0), values.std(axis=0, ddof=1) / math.sqrt(len(values))
 
 
 def _law(norm: Norm, steps: np.ndarray, spec: Spec, start: float) -> np.ndarray:
@@ -199,28 +188,23 @@ def _compute_circle(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
         rates.append((logs[:, last] - logs[:, first]) / ((last - first) * spec.width))
         maxima.append(found[:, last])
         shown = angles[0] if at == len(betas) // 2 else shown
-    rate, rate_error = (np.array([_mean_and_error(each)[at] for each in rates]) for at in (0, 1))
-    maximum, maximum_error = (np.array([_mean_and_error(each)[at] for each in maxima]) for at in (0, 1))
+    (rate, rate_error), (mean_maxima, maxima_error) = (mean_and_error(each, axis=1) for each in (rates, maxima))
     return {
         "betas": betas, "sizes": sizes, "fastest": fastest, "count": count, "shown": shown,
         "shown_at": np.array([betas[len(betas) // 2], spec.width]),
         "rate": rate, "rate_error": rate_error,
         "growth": collapse.circle_mode_growth(np.arange(modes + 1), betas[:, None]),
-        "maxima": maximum, "maxima_error": maximum_error,
+        "maxima": mean_maxima, "maxima_error": maxima_error,
         "expected": collapse.expected_circle_clusters(betas, early[1] * spec.width),
-        "at_first": collapse.expected_circle_clusters(betas),
     }  # fmt: skip
 
 
 def plot(data: Data) -> Drawing:
     """Cosines, deviations and gaps on the sphere; angles, numbers and shares on the circle."""
     drawing, panels = style.figure(columns=3, rows=2, width=4.8, height=4.1)
-    _plot_cosines(panels[0], data)
-    _plot_deviations(panels[1], data)
-    _plot_norms(panels[2], data)
-    _plot_angles(panels[3], data)
-    _plot_numbers(panels[4], data)
-    _plot_shares(panels[5], data)
+    fills = (_plot_cosines, _plot_deviations, _plot_norms, _plot_angles, _plot_numbers, _plot_shares)
+    for ax, fill in zip(panels, fills, strict=True):
+        fill(ax, data)
     return drawing
 
 
@@ -287,7 +271,7 @@ def _plot_numbers(ax: Axes, data: Data) -> None:
     ax.plot(fine, np.sqrt(2 * fine), "--", color=style.colour("published"), label="√(2β)")
     ax.plot(fine, np.sqrt(1.5 * fine), ":", color=style.colour("reference"), label="√(3β/2), at first")
     for which in (0, -1):
-        mean, error = _mean_and_error(data["count"][:, which].T)
+        mean, error = mean_and_error(data["count"][:, which], axis=1)
         look = style.cycle(0 if which == 0 else 2)
         ax.errorbar(betas * (1.03 if which else 0.97), mean, 2 * error, fmt=look["marker"], color=look["color"],
                     markersize=4, label=f"N = {_claims.power(data['sizes'][which])}")  # fmt: skip

@@ -15,7 +15,7 @@ from experiments.figures import _replicates
 from experiments.figures._replicates import failures, mean_and_error, seed_band
 from experiments.figures.sinks import _trigger
 from experiments.figures.sinks._trigger import KINDS, Task
-from experiments.ledger import Claim, at_most, prediction, published, question
+from experiments.ledger import Claim, at_most, prediction, published
 
 ABOUT = figure.About(
     title="A task that needs a sink",
@@ -148,7 +148,7 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     below, limits = np.full(2 * len(names), -np.inf), np.repeat([SINK, SOLVED], len(names))
     with_sink = np.repeat([SINK, -np.inf], len(names)), np.repeat([np.inf, SOLVED], len(names))
     row = {"where": [*names, *(f"error, {name}" for name in names)], "interval_from": threshold, "note": note}
-    (sink, of_sink), (value, of_value) = of("sink", 0), of("value", 0)
+    value, of_value = of("value", 0)
     return [
         published("trigger-softmax", "A softmax network that learns to average on a trigger, and to answer zero "
                   "otherwise, forms a sink.", interval=with_sink, source="ranmilo2026", place="abstract",
@@ -165,6 +165,4 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
         prediction("trigger-one-more", "With one more logit of 0 in its denominator softmax learns the task without a "
                    "sink on the first token.", interval=(below, limits), hypotheses=setting, **sink_and_error(2),
                    **row),
-        question("trigger-weight", "This is the weight of the first token in rows of softmax that answer zero.",
-                 sink, standard_error=of_sink, where=names, hypotheses=setting),
     ]  # fmt: skip

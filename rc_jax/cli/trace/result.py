@@ -1,13 +1,14 @@
 """`rc-jax trace`: the checkpoint loaded, the text traced batch by batch, and the answer as plain numbers for JSON."""
 
 import contextlib
+import re
 import sys
 from typing import Any
 
 import jax
 import numpy as np
 
-from rc_jax import __version__, pretrained
+from rc_jax import pretrained
 from rc_jax.cli.arguments import Usage, number_or_none
 from rc_jax.pretrained import Trace, Tracer
 from rc_jax.pretrained.blocks import PACKAGED, batch_size, batches
@@ -37,7 +38,8 @@ def measure(arguments: Any, text: str, switches: tuple[str, ...]) -> tuple[dict[
             layers, longest = arguments.layers or None, windows.ids.shape[1]
             tracer = Tracer(checkpoint, longest, batch, layers=layers, switches=switches, exact=arguments.exact)
         except REFUSED as error:
-            raise Usage(" ".join(f"{error}".replace("`layers`", "`--layers`").split())) from error
+            named = re.sub("`(layers|tokens)`", r"`--\1`", f"{error}")  # as the command calls these arguments
+            raise Usage(" ".join(named.split())) from error
         interrupted, shown = False, sys.stderr.isatty() and not (arguments.json or arguments.quiet)
         try:
             for part in batches(windows.ids, batch, progress=shown):
@@ -72,8 +74,6 @@ def _result(
     lengths = range(0 if "paths" in found.reasons else stack.depth + 1)
     cosine = None if found.cosine_optimal_scale is None else number_or_none(found.cosine_optimal_scale)
     return {
-        "command": "trace",
-        "version": __version__,
         "folder": str(checkpoint.folder),
         "model": checkpoint.config.get("model_type"),
         "depth": stack.depth,

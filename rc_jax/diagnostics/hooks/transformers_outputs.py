@@ -14,6 +14,7 @@ from rc_jax.diagnostics.states import hidden_states
 from rc_jax.diagnostics.weights import attention
 
 PARTS = (None, "encoder", "decoder")
+FIELDS = ("attentions", "hidden_states")
 
 
 @arguments.guard(part=arguments.one_of(PARTS))
@@ -40,7 +41,7 @@ def from_transformers(
 
     Raises:
         TypeError: `outputs` has neither attentions nor hidden states, or these are not arrays.
-        ValueError: the attentions are empty, or `attention_mask` does not fit; and whatever `attention` and
+        ValueError: the attentions are empty, or `part` or `attention_mask` does not fit; and whatever `attention` and
             `hidden_states` raise.
 
     Source: as `attention` and `hidden_states`.
@@ -54,7 +55,12 @@ def from_transformers(
         [[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]]
     """
     # What the output holds, and why something that should be there is not.
-    weights, states = (_field(outputs, name, part) for name in ("attentions", "hidden_states"))
+    if part is None and any(_field(outputs, f"encoder_{name}") is not None for name in FIELDS):
+        raise ValueError("`part` must be 'encoder' or 'decoder' for a model that has both, got None")
+    names = [name if part is None else f"{part}_{name}" for name in FIELDS]
+    weights, states = (_field(outputs, name) for name in names)
+    if weights is None and states is None and part is not None:
+        raise ValueError(f"`part` must be None for outputs without {' and '.join(names)}, got {part!r}")
     if weights is None and states is None:
         raise TypeError(
             "`outputs` must have attentions or hidden states: call the model with output_attentions=True and "
@@ -65,9 +71,11 @@ def from_transformers(
             "`outputs` must hold the attention weights of every layer, got none: load the model with "
             'attn_implementation="eager", because other implementations do not form them'
         )
-    shape = (weights if weights is not None else states)[0].shape
-    batch, tokens = shape[0], shape[-1 if weights is not None else -2]
-    real = None if attention_mask is None else _real(attention_mask, batch, tokens)
+    real = None
+    if attention_mask is not None:
+        layers = list(states if weights is None else weights)
+        shape = inputs.layers_of("outputs", layers, ("tokens", "features"), stacked=4).shape
+        real = _real(attention_mask, shape[0], shape[-2])
     found: list[Diagnosis] = []
     if weights is not None:
         found.append(_of_weights(weights, real, options))
@@ -76,18 +84,8 @@ def from_transformers(
     return found[0] | found[1] if len(found) == 2 else found[0]
 
 
-def _field(outputs: Any, name: str, part: str | None) -> Any:
-    """A field of an object or a mapping; `None` where there is none.
-
-    Raises:
-        ValueError: `part` must be given, or must not.
-    """
-    has = outputs.__contains__ if isinstance(outputs, Mapping) else lambda key: hasattr(outputs, key)
-    if part is None and has(f"encoder_{name}"):
-        raise ValueError("`part` must be 'encoder' or 'decoder' for a model that has both, got None")
-    name = name if part is None else f"{part}_{name}"
-    if part is not None and not has(name):
-        raise ValueError(f"`part` must be None for a model without {name}, got {part!r}")
+def _field(outputs: Any, name: str) -> Any:
+    """A field of an object or a mapping; `None` where there is none."""
     return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
 
 

@@ -99,6 +99,7 @@ def scores(
         layers=len(queries),
         heads=measured["sparsity"].shape[1],
         causal=mask == "causal" if isinstance(mask, str) else not np.triu(mask, 1).any(),
+        threshold=threshold,
         notes=(*rectangular, f"Computed without weights, from queries and keys: {ABSENT} are left out."),
     )
 
@@ -190,5 +191,5 @@ def _of_layer(
 
 @jax.jit
 def _summary(streamed: Streamed) -> tuple[dict[str, Array], Array]:
-    number = jnp.sum(streamed.first_seen).astype(streamed.first.dtype)
-    return measures.row_means(streamed.rows, streamed.keys[None]), jnp.sum(streamed.first, axis=-1) / number
+    seen = jnp.broadcast_to(streamed.first_seen, streamed.first.shape)
+    return measures.row_means(streamed.rows, streamed.keys[None]), measures.mean_over(streamed.first, seen)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from rc_jax.pretrained.config import Config
-from rc_jax.pretrained.families import albert, bert, distilbert, gpt2, gpt_neox, llama
+from rc_jax.pretrained.families import albert, bert, gpt2, gpt_neox, llama
 from rc_jax.pretrained.families.shared import Embeddings, Layout, Scope
 
 FAMILIES: dict[str, Callable[[Config], Layout]] = {
@@ -12,7 +12,7 @@ FAMILIES: dict[str, Callable[[Config], Layout]] = {
     "roberta": bert.roberta,
     "xlm-roberta": bert.roberta,
     "camembert": bert.roberta,
-    "distilbert": distilbert.layout,
+    "distilbert": bert.distilbert,
     "gpt2": gpt2.layout,
     "gpt_neox": gpt_neox.layout,
     **dict.fromkeys(llama.FAMILIES, llama.layout),

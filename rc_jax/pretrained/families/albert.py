@@ -2,7 +2,7 @@
 
 from rc_jax.pretrained.config import Config
 from rc_jax.pretrained.families import encoder
-from rc_jax.pretrained.families.shared import Embeddings, Layout, Scope, activation
+from rc_jax.pretrained.families.shared import Embeddings, Layout, Scope
 
 NAMES = encoder.Names(
     query="attention.query",
@@ -19,15 +19,7 @@ NAMES = encoder.Names(
 def layout(config: Config) -> Layout:
     """Layer l of L belongs to group ⌊l/(L/groups)⌋, in floating point, as in the transformers library."""
     config.choice("inner_group_num", (1,), 1)
-    config.choice("position_embedding_type", ("absolute",), "absolute")
-    d, narrow = config.integer("hidden_size"), config.integer("embedding_size")
-    spec = encoder.stack_spec(
-        d_model=d,
-        heads=config.divisor("num_attention_heads", "hidden_size"),
-        depth=config.depth("num_hidden_layers"),
-        mlp=(config.integer("intermediate_size"), activation(config, "hidden_act", "gelu_new")),
-        epsilon=config.positive("layer_norm_eps", 1e-12),
-    )
+    spec, narrow = encoder.stack_spec(config, "gelu_new"), config.integer("embedding_size")
     # A group is one stored layer.
     groups = config.integer("num_hidden_groups", 1)
     if groups > spec.depth:
@@ -35,7 +27,7 @@ def layout(config: Config) -> Layout:
 
     def embeddings(at: Scope) -> Embeddings:
         tables = encoder.read_tables(at.under("embeddings"), config, narrow)
-        projection, bias = at.linear("encoder.embedding_hidden_mapping_in", narrow, d)
+        projection, bias = at.linear("encoder.embedding_hidden_mapping_in", narrow, spec.attention.d_model)
         return tables._replace(projection=projection, projection_bias=bias)
 
     group = "encoder.albert_layer_groups.{}.albert_layers.0"

@@ -4,9 +4,8 @@ from typing import NamedTuple
 
 from rc_jax.attention import AttentionParams, AttentionSpec
 from rc_jax.network import LayerParams, MLPParams, MLPSpec, StackSpec
-from rc_jax.network.blocks import Activation
 from rc_jax.pretrained.config import Config
-from rc_jax.pretrained.families.shared import Embeddings, Scope, split_heads
+from rc_jax.pretrained.families.shared import Embeddings, Scope, activation, split_heads
 from rc_jax.pretrained.tensor_source import Stored
 
 
@@ -23,15 +22,19 @@ class Names(NamedTuple):
     mlp_norm: str
 
 
-def stack_spec(*, d_model: int, heads: int, depth: int, mlp: tuple[int, Activation], epsilon: float) -> StackSpec:
+def stack_spec(config: Config, default_activation: str) -> StackSpec:
     """Post-norm blocks with skips, biases everywhere."""
+    config.choice("position_embedding_type", ("absolute",), "absolute")  # relative positions are another network
+    d, heads = config.integer("hidden_size"), config.divisor("num_attention_heads", "hidden_size")
     return StackSpec(
-        attention=AttentionSpec(d_model=d_model, heads=heads, bias=True),
-        depth=depth,
+        attention=AttentionSpec(d_model=d, heads=heads, bias=True),
+        depth=config.depth("num_hidden_layers"),
         skip=True,
-        mlp=MLPSpec(width=mlp[0], activation=mlp[1]),
+        mlp=MLPSpec(
+            width=config.integer("intermediate_size"), activation=activation(config, "hidden_act", default_activation)
+        ),
         norm="post",
-        norm_epsilon=epsilon,
+        norm_epsilon=config.positive("layer_norm_eps", 1e-12),
     )
 
 

@@ -1,6 +1,7 @@
 """Rotary positions as the decoder families' settings describe them, in the older and in the newer form."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -64,40 +65,23 @@ def _rotary(config: Config, part: Config, base_name: str, default: float, width:
     if base <= 1:
         where, name = (config, base_name) if part.get("rope_theta") is None else (part, "rope_theta")
         raise where.refuse(name, "be above 1", base)
+    settings: dict[str, Any] = {"base": base, "width": width}
     if kind == "default":
-        return Rotary(base=base, width=width)
+        return Rotary(**settings)
     factor = part.positive("factor")
     if factor < 1:
         raise part.refuse("factor", "be at least 1", factor)
+    settings |= {"scaling": kind, "factor": factor}
     if kind == "linear":
-        return Rotary(base=base, width=width, scaling="linear", factor=factor)
-    trained = config.integer(
-        "original_max_position_embeddings",
-        part.integer("original_max_position_embeddings", config.integer("max_position_embeddings")),
-    )
+        return Rotary(**settings)
+    name = "original_max_position_embeddings"
+    settings["original_tokens"] = config.integer(name, part.integer(name, config.integer("max_position_embeddings")))
     if kind == "llama3":
         low, high = _rising(part, "low_freq_factor", "high_freq_factor")
-        return Rotary(
-            base=base,
-            width=width,
-            scaling="llama3",
-            factor=factor,
-            original_tokens=trained,
-            low_frequency=low,
-            high_frequency=high,
-        )
+        return Rotary(**settings, low_frequency=low, high_frequency=high)
     part.choice("truncate", (True,), True)
     slow, fast = _rising(part, "beta_slow", "beta_fast", 1.0, 32.0)
-    return Rotary(
-        base=base,
-        width=width,
-        scaling="yarn",
-        factor=factor,
-        original_tokens=trained,
-        slow=slow,
-        fast=fast,
-        attention_factor=_yarn_temperature(part, factor),
-    )
+    return Rotary(**settings, slow=slow, fast=fast, attention_factor=_yarn_temperature(part, factor))
 
 
 def _rising(

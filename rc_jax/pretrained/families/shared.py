@@ -74,7 +74,7 @@ class Layout:
         root: the prefix that names carry in a model with a head for a task.
         heads: patterns of the tensors of such heads, beside the root.
         unused: patterns of the tensors under the root that hidden states do not depend on.
-        most_tokens: the longest sequence; `None` for no limit.
+        most_tokens: the longest sequence.
         key_heads: number of heads whose keys and values differ, each repeated for the queries that read it; all heads
             where it is `None`.
         shared: the number of the stored layer that each layer is; its own where it is `None`.
@@ -89,7 +89,7 @@ class Layout:
     root: str
     heads: tuple[str, ...]
     unused: tuple[str, ...]
-    most_tokens: int | None
+    most_tokens: int
     key_heads: int | None = None
     shared: tuple[int, ...] | None = None
     padding: int | None = None

@@ -57,7 +57,7 @@ def cut(checkpoint: Checkpoint, text: str, *, tokens: int | None = None, limit: 
     """
     before, after = checkpoint.frame
     special = len(before) + len(after)
-    longest = min(LONGEST if tokens is None else tokens, checkpoint.most_tokens or np.iinfo(np.int32).max)
+    longest = min(LONGEST if tokens is None else tokens, checkpoint.most_tokens)
     inner = longest - special
     if inner < 1:
         raise ValueError(f"`tokens` must be at least {special + 1}: {special} are the model's own, got {longest}")

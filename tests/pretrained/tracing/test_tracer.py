@@ -55,7 +55,7 @@ def test_every_number_is_numpy_s(causal, monkeypatch, complete):
         of = {"states": traced.of_states(states), "heads": traced.of_heads(logits, weights, best, causal=True)}
         if complete:
             of["paths"] = traced.of_paths(
-                tensors, config, states[0], lambda layer, x: traced.attention_of(tensors, config, layer, x, causal=True)
+                tensors, config, states[0], lambda *at: traced.attention_of(tensors, config, *at, causal=True)[1]
             )
         else:
             del of["states"]["log_residual"]
