@@ -1,10 +1,11 @@
-"""Files: a lock for one process at a time, which the system lets go when it ends, and lines of strict JSON."""
+"""Files: a lock that the system lets go when its process ends, writing whole or not at all, lines of strict JSON."""
 
 import errno
 import functools
 import json
 import logging
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,16 @@ def _warn(folder: Path) -> None:
     logging.getLogger(__name__).warning(
         "%s is on a file system without locks: let only one process at a time work there", folder
     )
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write under another name and rename, so that no reader, and no crash of the machine, sees half a file."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
 
 
 def json_line(line: Mapping[str, Any]) -> str:
