@@ -229,7 +229,7 @@ def _observed(program: Program, fn: Partial, state: Replicate, settings: PyTree)
     def of_one(replicate: Replicate, setting: Any) -> PyTree:
         return fn(program.model(replicate.weights, replicate.rest), setting)
 
-    return replicates.over_replicates(of_one)(state, settings)
+    return jax.vmap(jax.vmap(of_one), in_axes=(0, None))(state, settings)
 
 
 def _report(failed: np.ndarray, before: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""The sorting task: the i-th answer is the i-th smallest symbol."""
+"""Tasks on sequences of random symbols: sorting, and labels that must be memorised because no rule gives them."""
 
 import jax
 import jax.numpy as jnp
@@ -40,3 +40,40 @@ def sorting(
     """
     tokens = jax.random.randint(key, (count, length), 0, symbols)
     return tokens, jnp.sort(tokens, axis=1)
+
+
+@arguments.guard(
+    key=arguments.random_key, count=arguments.integer(1), length=arguments.integer(1), symbols=arguments.integer(1)
+)
+def memorisation(
+    key: Array, count: int, *, length: int = 64, symbols: int = 256
+) -> tuple[Integer[Array, "sequence token"], Integer[Array, "sequence token"]]:
+    """Draw sequences of random symbols, every token with a random label of its own, 0 or 1.
+
+    Labels say nothing about other sequences, so there is no test set. Where a symbol is rare at its position, symbol
+    and position suffice, without any other token. With the default sizes and 500 sequences, the commonest label of each
+    (symbol, position) is right in about three quarters of cases, that of each symbol in little more than half.
+
+    Args:
+        key: a typed key; the same key gives the same sequences and labels.
+        count: number of sequences.
+        length: tokens in each.
+        symbols: size of the vocabulary; symbols are independent and equally likely.
+
+    Returns:
+        Tokens 0 … symbols − 1 and labels 0 or 1, both of shape (count, length).
+
+    Raises:
+        TypeError, ValueError: a `key` that is not a typed key, a size that is not an integer of at least 1.
+
+    Source: the task of Dong, Cordonnier & Loukas 2021, section 4, whose tokens come from English sentences. These are
+        random.
+
+    Example:
+        >>> import jax
+        >>> tokens, labels = memorisation(jax.random.key(0), 3, length=5)
+        >>> tokens.shape, labels.shape, int(labels.max())
+        ((3, 5), (3, 5), 1)
+    """
+    tokens = jax.random.randint(jax.random.fold_in(key, 0), (count, length), 0, symbols)
+    return tokens, jax.random.randint(jax.random.fold_in(key, 1), (count, length), 0, 2)
