@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from rc_jax._numerics import files
 from rc_jax.cli.arguments import Usage
 from rc_jax.cli.shell import BAD_INPUT, DONE, FAILED, INTERRUPTED, NO_READER, Program, guarded, read
 
@@ -194,12 +195,9 @@ def _stored(out: Path) -> dict[str, Any]:
 
 
 def _write(out: Path, results: dict[str, Any]) -> None:
-    """Both files, under a temporary name first so that a killed run leaves the last whole ones."""
+    """Both files, each whole, so that a killed run leaves the last ones."""
     from experiments.benchmarks import report
 
-    for name, text in (
-        ("benchmarks.json", json.dumps({"benchmarks": results}, indent=1, ensure_ascii=False) + "\n"),
-        ("benchmarks.md", report.markdown(results)),
-    ):
-        (out / f"{name}.part").write_text(text, "utf-8")
-        (out / f"{name}.part").replace(out / name)
+    stored = json.dumps({"benchmarks": results}, indent=1, ensure_ascii=False) + "\n"
+    for name, text in (("benchmarks.json", stored), ("benchmarks.md", report.markdown(results))):
+        files.write_whole(out / name, text.encode())

@@ -5,17 +5,15 @@
 
 import json
 import sys
-import time
 from collections.abc import Iterator
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.sparse.linalg
 
 from experiments.benchmarks.contest import Contest, Table
 from experiments.benchmarks.counts import Counts
-from experiments.benchmarks.machine import in_new_process, peak_mebibytes
+from experiments.benchmarks.machine import added_by, in_new_process
 from rc_jax import diagnostics
 
 MODULE = "experiments.benchmarks.instruments.diagnosis"
@@ -147,11 +145,8 @@ def by_blocks(q: np.ndarray, k: np.ndarray, causal: bool, size: int = 256) -> np
 
 def measure(tokens: int) -> dict[str, float]:
     """Diagnose here: seconds, the peak of this process and how much of it this added (MiB)."""
-    q, k = drawn(tokens)
-    jax.jit(jnp.sin)(q).block_until_ready()
-    before, start = peak_mebibytes(), time.perf_counter()
-    diagnostics.scores(q, k, mask="causal")
-    return {"seconds": time.perf_counter() - start, "peak": peak_mebibytes(), "added": peak_mebibytes() - before}
+    q, k = jax.block_until_ready(drawn(tokens))
+    return added_by(lambda: diagnostics.scores(q, k, mask="causal"))
 
 
 if __name__ == "__main__":
