@@ -95,10 +95,7 @@ def _start(argv: Sequence[str]) -> int:
         broken = False if arguments.show else _measure(arguments, results)
     table = report.markdown(results)
     if arguments.page is not None:
-        try:
-            arguments.page.write_text(report.put_into(arguments.page.read_text("utf-8"), table), "utf-8")
-        except (OSError, ValueError) as error:
-            raise Usage(str(error)) from None
+        arguments.page.write_text(report.put_into(arguments.page.read_text("utf-8"), table), "utf-8")
     if arguments.json:
         print(json.dumps({"benchmarks": _finite(results)}, indent=1, allow_nan=False))
     else:
@@ -110,7 +107,7 @@ def _check(arguments: Arguments) -> None:
     """Look at every argument before anything is measured.
 
     Raises:
-        Usage: a name, number or folder that cannot be used.
+        Usage: a name, number, page or folder that cannot be used.
     """
     for name in arguments.name:
         if name not in MODULES:
@@ -119,13 +116,25 @@ def _check(arguments: Arguments) -> None:
         raise Usage(f"`--seconds` must be > 0, got {arguments.seconds:g}")
     if arguments.count < 1:
         raise Usage(f"`--count` must be >= 1, got {arguments.count}")
+    if arguments.page is not None:
+        from experiments.benchmarks import report
+
+        try:
+            with arguments.page.open("r+", encoding="utf-8") as page:
+                report.put_into(page.read(), "")
+        except OSError as error:
+            raise Usage(f"`--page` must be a file to write to, got {arguments.page}: {error.strerror}") from None
+        except ValueError as error:
+            raise Usage(str(error)) from None
+    if arguments.show:  # reads alone
+        if not _stored(arguments.out):
+            raise Usage(f"`--show` must find results in `--out`, got none in {arguments.out}")
+        return
     try:
         arguments.out.mkdir(parents=True, exist_ok=True)
         (arguments.out / "benchmarks.json").touch()
     except OSError as error:
         raise Usage(f"`--out` must be a folder that can be written to, got {arguments.out}: {error.strerror}") from None
-    if arguments.show and not _stored(arguments.out):
-        raise Usage(f"`--show` must find results in `--out`, got none in {arguments.out}")
 
 
 def _measure(arguments: Arguments, results: dict[str, Any]) -> bool:

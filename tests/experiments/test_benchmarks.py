@@ -253,12 +253,16 @@ def test_what_is_measured_stays_when_a_benchmark_breaks_off(made_up_module, tmp_
         (["--count", "0"], "`--count` must be >= 1, got 0"),
         (["--out", "{file}/x"], "`--out` must be a folder that can be written to"),
         (["--out", "{file}.new", "--show"], "`--show` must find results in `--out`, got none in "),
+        (["--out", "{file}.new", "--page", "{file}.md"], "`--page` must be a file to write to, got "),
+        (["--out", "{file}.new", "--page", "{file}"], "`--page` must hold the line <!-- measured -->"),
     ],
 )
 def test_bad_input(arguments, message, tmp_path, capsys):
+    """Nothing is measured, and nothing is left behind."""
     (tmp_path / "file").touch()
     assert command.main([word.format(file=tmp_path / "file") for word in arguments]) == 2
     assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_every_benchmark_has_what_the_command_asks_for():
