@@ -177,7 +177,7 @@ def merge(a: Statistics, b: Statistics) -> Statistics:
         1000
     """
     if a.layout != b.layout:
-        of_a, of_b = (each.layout.tree.unflatten(each.layout.shapes) for each in (a, b))
+        of_a, of_b = (layout.tree.unflatten(layout.shapes) for layout in (a.layout, b.layout))
         raise ValueError(f"`b` must have the observables of `a`, {of_a}, got {of_b}")
     sketches = summaries.merge_sketches(a.sketches, b.sketches, summaries.capacity(len(a.sketches)))
     return Statistics(a.count + b.count, a.layout, a.moments.merged(b.moments), sketches)
