@@ -209,4 +209,4 @@ def _write(out: Path, results: dict[str, Any]) -> None:
 
     stored = json.dumps({"benchmarks": results}, indent=1, ensure_ascii=False) + "\n"
     for name, text in (("benchmarks.json", stored), ("benchmarks.md", report.markdown(results))):
-        files.write_whole(out / name, text.encode())
+        files.write_whole(out / name, text)

@@ -47,14 +47,18 @@ def _warn(folder: Path) -> None:
     )
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write under another name and rename, so that no reader, and no crash of the machine, sees half a file."""
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Write a file whole or not at all: to a temporary name beside it, then renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def json_line(line: Mapping[str, Any]) -> str:

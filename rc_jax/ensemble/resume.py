@@ -106,7 +106,6 @@ class PartFiles:
 
     def save(self, piece: Parts) -> None:
         """Write parts whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         name = file_name(int(piece.numbers[0]), int(piece.numbers[-1]) + 1)
         files.write_whole(self.folder / name, piece.to_bytes())
         self.last = time.monotonic()

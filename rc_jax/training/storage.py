@@ -41,7 +41,7 @@ class Folder:
         self.manager = ocp.CheckpointManager(self.path / STATE, options=options)
         try:
             if self.manager.latest_step() is None:  # nothing was trained here yet, whatever was tried
-                files.write_whole(self.path / IDENTITY, json.dumps(identity, indent=1).encode())
+                files.write_whole(self.path / IDENTITY, json.dumps(identity, indent=1))
             else:
                 self._check_same(identity)
         except BaseException:
@@ -56,7 +56,7 @@ class Folder:
         """
         step = self.manager.latest_step()
         if step is None:
-            files.write_whole(self.path / METRICS, b"")
+            files.write_whole(self.path / METRICS, "")
             return None
         lines = [line for line in files.json_lines(self.path / METRICS) if line["step"] <= step]
         steps = [line["step"] for line in lines]
@@ -67,7 +67,7 @@ class Folder:
             arrays = self.manager.restore(step, args=ocp.args.StandardRestore(_named(leaves)))
         except Exception as error:
             raise self._damaged(f"its checkpoint cannot be read ({type(error).__name__})") from error
-        files.write_whole(self.path / METRICS, "".join(map(files.json_line, lines)).encode())
+        files.write_whole(self.path / METRICS, "".join(map(files.json_line, lines)))
         return step, tree.unflatten([_unbound(arrays[name]) for name in _named(leaves)]), lines
 
     def record(self, line: dict[str, Any], state: PyTree, *, last: bool) -> None:
