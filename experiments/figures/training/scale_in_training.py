@@ -94,7 +94,7 @@ def plot(data: Mapping[str, np.ndarray]) -> Figure:
             ax.axvline(1, label="layer's default", **default)
     # One legend for all panels, under them; what stands in several panels is named once.
     named = {text: line for ax in panels for line, text in zip(*ax.get_legend_handles_labels(), strict=True)}
-    drawing.legend(list(named.values()), list(named), loc="outside lower center", ncols=3)
+    drawing.legend(list(named.values()), list(named), loc="outside lower center", ncols=len(names))
     return drawing
 
 
