@@ -7,7 +7,7 @@ COUNT = "--xla_force_host_platform_device_count"
 
 
 def start() -> int:
-    """Give XLA a device for each core, for it takes all of them for one, on which small networks use one core."""
+    """Give XLA a device for each core: by default all cores are one device, on which a small network uses one core."""
     if COUNT not in os.environ.get("XLA_FLAGS", ""):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {COUNT}={cores}".strip()

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from rc_jax._numerics import files
 from rc_jax.cli.arguments import Usage
 from rc_jax.cli.shell import BAD_INPUT, DONE, FAILED, INTERRUPTED, NO_READER, Program, guarded, read
 
@@ -94,10 +95,7 @@ def _start(argv: Sequence[str]) -> int:
         broken = False if arguments.show else _measure(arguments, results)
     table = report.markdown(results)
     if arguments.page is not None:
-        try:
-            arguments.page.write_text(report.put_into(arguments.page.read_text("utf-8"), table), "utf-8")
-        except (OSError, ValueError) as error:
-            raise Usage(str(error)) from None
+        arguments.page.write_text(report.put_into(arguments.page.read_text("utf-8"), table), "utf-8")
     if arguments.json:
         print(json.dumps({"benchmarks": _finite(results)}, indent=1, allow_nan=False))
     else:
@@ -109,7 +107,7 @@ def _check(arguments: Arguments) -> None:
     """Look at every argument before anything is measured.
 
     Raises:
-        Usage: a name, number or folder that cannot be used.
+        Usage: a name, number, page or folder that cannot be used.
     """
     for name in arguments.name:
         if name not in MODULES:
@@ -118,13 +116,25 @@ def _check(arguments: Arguments) -> None:
         raise Usage(f"`--seconds` must be > 0, got {arguments.seconds:g}")
     if arguments.count < 1:
         raise Usage(f"`--count` must be >= 1, got {arguments.count}")
+    if arguments.page is not None:
+        from experiments.benchmarks import report
+
+        try:
+            with arguments.page.open("r+", encoding="utf-8") as page:
+                report.put_into(page.read(), "")
+        except OSError as error:
+            raise Usage(f"`--page` must be a file to write to, got {arguments.page}: {error.strerror}") from None
+        except ValueError as error:
+            raise Usage(str(error)) from None
+    if arguments.show:  # reads alone
+        if not _stored(arguments.out):
+            raise Usage(f"`--show` must find results in `--out`, got none in {arguments.out}")
+        return
     try:
         arguments.out.mkdir(parents=True, exist_ok=True)
         (arguments.out / "benchmarks.json").touch()
     except OSError as error:
         raise Usage(f"`--out` must be a folder that can be written to, got {arguments.out}: {error.strerror}") from None
-    if arguments.show and not _stored(arguments.out):
-        raise Usage(f"`--show` must find results in `--out`, got none in {arguments.out}")
 
 
 def _measure(arguments: Arguments, results: dict[str, Any]) -> bool:
@@ -194,12 +204,9 @@ def _stored(out: Path) -> dict[str, Any]:
 
 
 def _write(out: Path, results: dict[str, Any]) -> None:
-    """Both files, under a temporary name first so that a killed run leaves the last whole ones."""
+    """Both files, each whole, so that a killed run leaves the last ones."""
     from experiments.benchmarks import report
 
-    for name, text in (
-        ("benchmarks.json", json.dumps({"benchmarks": results}, indent=1, ensure_ascii=False) + "\n"),
-        ("benchmarks.md", report.markdown(results)),
-    ):
-        (out / f"{name}.part").write_text(text, "utf-8")
-        (out / f"{name}.part").replace(out / name)
+    stored = json.dumps({"benchmarks": results}, indent=1, ensure_ascii=False) + "\n"
+    for name, text in (("benchmarks.json", stored), ("benchmarks.md", report.markdown(results))):
+        files.write_whole(out / name, text)

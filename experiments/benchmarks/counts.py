@@ -1,8 +1,7 @@
 """The cost of a computation, counted from its program: the operations that each have a best rate of their own.
 
-Counted in the jaxpr, so before any compiler has had its say. The body of a scan counts as often as it runs, and so does
-that of a while loop, which is run to know; loops of unknown length inside of others, such as those of rejection
-samplers, count once. Of branches, the one with the most operations counts.
+Counted in the jaxpr, so before any compiler has had its say. The body of a scan counts as often as it runs, and that of
+a loop of unknown length, such as a rejection sampler's, once. Of branches, the one with the most operations counts.
 """
 
 import math
@@ -11,9 +10,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 import jax
-from jax.extend.core import jaxpr_as_fun
 
-CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic"})
 
 
@@ -44,50 +41,7 @@ class Counts:
 
 def count(fn: Callable, *arguments: Any) -> Counts:
     """The cost of one call of a JAX function on these arguments."""
-    program = jax.make_jaxpr(fn)(*arguments)
-    return _run(program, jax.tree.leaves(arguments))[0] if _loops(program.jaxpr) else _of_jaxpr(program.jaxpr)
-
-
-def _run(program: Any, arguments: list[Any]) -> tuple[Counts, list[Any]]:
-    """The cost of a program and its results, which decide how often later loops run."""
-    if not _loops(program.jaxpr):
-        return _of_jaxpr(program.jaxpr), jax.jit(jaxpr_as_fun(program))(*arguments)
-    known = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
-    known |= dict(zip(program.jaxpr.invars, arguments, strict=True))
-    total = Counts()
-    for equation in program.jaxpr.eqns:
-        # A loop and a call are entered; everything else is counted as it stands, and computed.
-        values = [atom.val if hasattr(atom, "val") else known[atom] for atom in equation.invars]
-        name = equation.primitive.name
-        if name == "while":
-            counts, out = _run_loop(equation.params, values)
-        elif name in CALLS and not _is_normal(equation):
-            counts, out = _run(equation.params[CALLS[name]], values)
-        else:
-            counts, out = _of_equation(equation), equation.primitive.bind(*values, **equation.params)
-            out = out if equation.primitive.multiple_results else [out]
-        total += counts
-        known |= dict(zip(equation.outvars, out, strict=True))
-    return total, [atom.val if hasattr(atom, "val") else known[atom] for atom in program.jaxpr.outvars]
-
-
-def _run_loop(loop: dict[str, Any], values: list[Any]) -> tuple[Counts, list[Any]]:
-    first, second = loop["cond_nconsts"], loop["cond_nconsts"] + loop["body_nconsts"]
-    held_by_condition, held_by_body, carry = values[:first], values[first:second], values[second:]
-    going, step = (jax.jit(jaxpr_as_fun(loop[name])) for name in ("cond_jaxpr", "body_jaxpr"))
-    once, total = _of_jaxpr(loop["cond_jaxpr"].jaxpr) + _of_jaxpr(loop["body_jaxpr"].jaxpr), Counts()
-    while going(*held_by_condition, *carry)[0]:
-        carry, total = step(*held_by_body, *carry), total + once
-    return total, list(carry)
-
-
-def _loops(jaxpr: Any) -> bool:
-    """True where a while loop stands in the program itself, or in one that it calls."""
-    return any(
-        equation.primitive.name == "while"
-        or (equation.primitive.name in CALLS and _loops(equation.params[CALLS[equation.primitive.name]].jaxpr))
-        for equation in jaxpr.eqns
-    )
+    return _of_jaxpr(jax.make_jaxpr(fn)(*arguments).jaxpr)
 
 
 def _of_jaxpr(jaxpr: Any) -> Counts:

@@ -15,8 +15,8 @@ import numpy as np
 
 from experiments.benchmarks.counts import Counts
 from experiments.running.provenance import cores, processor
+from rc_jax._numerics.performance import wide_vectors
 from rc_jax._numerics.random import normals
-from rc_jax.ensemble.compiled import compiler_options
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _of_jax() -> Candidates:
         return jax.jit(lambda xs: jax.lax.map(lambda x: jnp.max(draw(x).reshape(-1, 64), axis=0), xs))
 
     def call(program: Callable[[jax.Array], jax.Array], x: jax.Array) -> Callable[[], object]:
-        compiled = jax.jit(program, compiler_options=compiler_options(jax.default_backend()))
+        compiled = jax.jit(program, compiler_options=wide_vectors(jax.default_backend()))
         return lambda: compiled(x).block_until_ready()
 
     keys, numbers, large = jax.random.split(jax.random.key(0), rows), jnp.ones((rows, block)), jnp.ones(2**24)
@@ -134,6 +134,14 @@ def peak_mebibytes() -> float:
     Not from `getrusage`: Linux lets a new process begin with the peak of the one that started it.
     """
     return _kibibytes("/proc/self/status", "VmHWM:", float("nan")) / 1024
+
+
+def added_by(call: Callable[[], object]) -> dict[str, float]:
+    """Seconds of one call, the peak of this process and how much of it the call added (MiB)."""
+    jax.jit(jnp.sin)(1.0).block_until_ready()
+    before, start = peak_mebibytes(), time.perf_counter()
+    call()
+    return {"seconds": time.perf_counter() - start, "peak": peak_mebibytes(), "added": peak_mebibytes() - before}
 
 
 def memory_bytes() -> float:

@@ -101,7 +101,11 @@ def torch_drawn(
 
     (tokens,), d = tensors(x), x.shape[-1]
     together = min(together, count)
-    _fits(4.0 * together * 4 * d * inner, f"one layer's weights of {together} networks")
+    # Linux grants memory that it does not have, and ends the process when it is used: rather refuse.
+    needed, free = 4.0 * together * 4 * d * inner, memory_bytes()
+    if needed > free:
+        what = f"one layer's weights of {together} networks"
+        raise MemoryError(f"{what} are {needed / 1e9:.0f} GB, {free / 1e9:.0f} GB are free")
     torch.manual_seed(seed)
 
     def draw(layer: int) -> tuple[Any, Any]:
@@ -137,12 +141,6 @@ def tensors(*arrays: np.ndarray) -> tuple[Any, ...]:
     import torch
 
     return tuple(torch.as_tensor(np.array(array)) for array in arrays)
-
-
-def _fits(needed: float, what: str) -> None:
-    """Raise rather than ask for what is not there: Linux grants it, and ends the process when it is used."""
-    if needed > (free := memory_bytes()):
-        raise MemoryError(f"{what} are {needed / 1e9:.0f} GB, {free / 1e9:.0f} GB are free")
 
 
 def _numpy_log(x: np.ndarray) -> np.ndarray:

@@ -8,13 +8,14 @@ import dataclasses
 import hashlib
 import io
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from rc_jax._numerics.files import write_whole as write
 
 FORGET_AFTER = 600.0  # seconds after which a temporary file belongs to nobody
 
@@ -29,20 +30,6 @@ class Stored:
 
     data: dict[str, np.ndarray]
     provenance: dict[str, Any]
-
-
-def write(path: Path, content: bytes | str) -> None:
-    """Write a file whole or not at all: to a temporary name beside it, then renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def tidy(folder: Path) -> None:

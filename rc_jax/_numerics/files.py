@@ -1,10 +1,11 @@
-"""Files: a lock for one process at a time, which the system lets go when it ends, and lines of strict JSON."""
+"""Files: a lock that the system lets go when its process ends, writing whole or not at all, lines of strict JSON."""
 
 import errno
 import functools
 import json
 import logging
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,20 @@ def _warn(folder: Path) -> None:
     logging.getLogger(__name__).warning(
         "%s is on a file system without locks: let only one process at a time work there", folder
     )
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Write a file whole or not at all: to a temporary name beside it, then renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def json_line(line: Mapping[str, Any]) -> str:

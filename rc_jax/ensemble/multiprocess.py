@@ -1,4 +1,4 @@
-"""Several processes, one ensemble: the share of each process, and the exchange of statistics.
+"""Several processes, one ensemble: their devices, and the exchange of statistics.
 
 Samples never travel. Before a run the processes exchange what they are about to compute and which finished parts they
 have. After it each process sends the statistics of its parts to all, and all merge them alike.
@@ -13,10 +13,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from rc_jax.ensemble import resume
-from rc_jax.ensemble import sketch as histogram
-from rc_jax.ensemble.moments import Moments
 from rc_jax.ensemble.parts import Parts, join
+from rc_jax.ensemble.summaries import Moments, capacity
 
 GATHERED_BYTES = 2**27  # the most that arrives in one exchange
 
@@ -114,29 +112,6 @@ def agree(identity: str, names: Sequence[str]) -> list[list[str]]:
     return [files for _, *files in answers]
 
 
-def choose(available: Sequence[Sequence[str]], parts: int) -> tuple[dict[str, int], np.ndarray]:
-    """Files to use, no part twice, each with the first process that has it; and the parts that are in no file.
-
-    Longer files go first. All processes get the same answer.
-    """
-    owner = {name: number for number in reversed(range(len(available))) for name in available[number]}
-    missing, chosen = np.ones(parts, bool), {}
-    for name in sorted(owner, key=lambda name: (-len(resume.parts_of(name)), name)):
-        stored = resume.parts_of(name)
-        if stored.stop <= parts and missing[stored.start : stored.stop].all():
-            missing[stored.start : stored.stop] = False
-            chosen[name] = owner[name]
-    return chosen, np.flatnonzero(missing)
-
-
-def share(missing: np.ndarray, weights: Sequence[int], process: int) -> list[tuple[int, int]]:
-    """This process's part of the work in proportion to its devices, as ranges of parts without a gap."""
-    ends = len(missing) * np.cumsum([0, *weights]) // sum(weights)
-    own = missing[ends[process] : ends[process + 1]]
-    pieces = np.split(own, np.flatnonzero(np.diff(own) != 1) + 1)
-    return [(int(piece[0]), int(piece[-1]) + 1) for piece in pieces if len(piece)]
-
-
 def gather(parts: Parts, limit: int) -> Parts:
     """The parts of all processes as one, some components at a time, so that what arrives at once stays small.
 
@@ -144,7 +119,7 @@ def gather(parts: Parts, limit: int) -> Parts:
         ValueError: another process has given up its run.
     """
     components = len(parts.sketches)
-    most = jax.process_count() * 16 * histogram.capacity(components)  # bytes of one component
+    most = jax.process_count() * 16 * capacity(components)  # bytes of one component
     step = max(1, GATHERED_BYTES // most)
     columns = []
     for first in range(0, components, step):

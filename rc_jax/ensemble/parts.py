@@ -13,11 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from rc_jax.ensemble import moments as moment
-from rc_jax.ensemble import sketch as histogram
-from rc_jax.ensemble.moments import Moments
-from rc_jax.ensemble.sketch import Sketch
-from rc_jax.ensemble.statistics import Layout, Statistics
+from rc_jax.ensemble import summaries
+from rc_jax.ensemble.summaries import EMPTY, Moments, Sketch, merge_sketches, sketches_of
 
 LEAST, MOST = 64, 4096  # parts of an ensemble, where it has that many samples
 MOMENT_BYTES = 2**25  # of all parts together
@@ -63,15 +60,14 @@ class Parts(NamedTuple):
 
     def columns(self, first: int, stop: int) -> "Parts":
         """The components from `first` to `stop`, not included."""
-        return Parts(
-            self.numbers, Moments(*(field[:, first:stop] for field in self.moments)), self.sketches[first:stop]
-        )
+        moments = Moments(*(field[:, first:stop] for field in self.moments))
+        return Parts(self.numbers, moments, self.sketches[first:stop])
 
     def to_bytes(self) -> bytes:
         """The content of an npz file, which `from_bytes` reads."""
         file = io.BytesIO()
-        arrays = {"parts": self.numbers, **self.moments._asdict(), **histogram.pack(self.sketches)}
-        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+        arrays = summaries.to_arrays(self.moments, self.sketches)
+        np.savez(file, parts=self.numbers, **arrays)  # pyright: ignore[reportArgumentType]
         return file.getvalue()
 
     @classmethod
@@ -79,8 +75,7 @@ class Parts(NamedTuple):
         """The parts that `to_bytes` wrote; None where the content is damaged."""
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                moments = Moments(*(np.asarray(arrays[name]) for name in Moments._fields))
-                return cls(np.asarray(arrays["parts"]), moments, histogram.unpack(arrays))
+                return cls(np.asarray(arrays["parts"]), *summaries.from_arrays(arrays))
         except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):  # a flag of encryption, say
             return None
 
@@ -112,8 +107,8 @@ def reduce(
 
     After a part, if it is `due`, and at the end, those finished since the last time are yielded.
     """
-    limit = histogram.capacity(components)
-    nothing = (histogram.EMPTY,) * components
+    limit = summaries.capacity(components)
+    nothing = (EMPTY,) * components
     finished: list[Moments] = []
     rows: list[np.ndarray] = []
     running, sketches, taken = None, nothing, 0
@@ -121,7 +116,7 @@ def reduce(
     def sketched() -> tuple[Sketch, ...]:
         if not rows:
             return sketches
-        return histogram.merge_columns(sketches, histogram.observe_columns(np.concatenate(rows), limit), limit)
+        return merge_sketches(sketches, sketches_of(np.concatenate(rows), limit), limit)
 
     def reduced() -> Parts:
         numbers = np.arange(first, first + len(finished))
@@ -129,8 +124,8 @@ def reduce(
 
     for block in _blocks(chunks, partition.block):
         # The moments of a part are merged block by block, in order.
-        seen = moment.observe(block)
-        running = seen if running is None else moment.merge(running, seen)
+        seen = Moments.of(block)
+        running = seen if running is None else running.merged(seen)
         taken += len(block)
         # Sketches are made of many samples at a time, because each merge costs as much as the bins it has.
         rows.append(block)
@@ -150,23 +145,35 @@ def reduce(
 
 
 def join(pieces: Sequence[Parts], components: int, limit: int) -> Parts:
-    """Several sets of parts as one; `limit` is what `sketch.capacity` gives for the whole sample."""
-    sketches: tuple[Sketch, ...] = (histogram.EMPTY,) * components
+    """Several sets of parts as one; `limit` is what `summaries.capacity` gives for the whole sample."""
+    sketches = (EMPTY,) * components
     for piece in pieces:
-        sketches = histogram.merge_columns(sketches, piece.sketches, limit)
-    stacks = [piece.moments for piece in pieces] or [Moments(*(x[None][:0] for x in moment.empty(components)))]
-    moments = Moments(*(np.concatenate(fields) for fields in zip(*stacks, strict=True)))
+        sketches = merge_sketches(sketches, piece.sketches, limit)
+    none = Moments(*(field[None][:0] for field in Moments.of(np.empty((0, components)))))
+    moments = Moments(*map(np.concatenate, zip(none, *(piece.moments for piece in pieces), strict=True)))
     return Parts(np.concatenate([np.empty(0, np.int64), *(piece.numbers for piece in pieces)]), moments, sketches)
 
 
-def whole(parts: Parts, partition: Partition, layout: Layout) -> Statistics:
-    """The statistics of all parts, whose moments are merged in pairs of neighbours, and the results in pairs again."""
+def whole(parts: Parts, partition: Partition) -> tuple[Moments, tuple[Sketch, ...]]:
+    """Moments and sketches of all parts; moments are merged in pairs of neighbours, and the results in pairs again."""
     order = np.argsort(parts.numbers)
     if not np.array_equal(parts.numbers[order], np.arange(partition.parts)):
         raise AssertionError(f"every part must be there once, of {partition.parts}, got {parts.numbers.tolist()}")
     stack = Moments(*(field[order] for field in parts.moments))
     while len(stack.mean) > 1:
         paired = len(stack.mean) // 2 * 2
-        pairs = moment.merge(*(Moments(*(field[start:paired:2] for field in stack)) for start in (0, 1)))
-        stack = Moments(*(np.concatenate([new, old[paired:]]) for new, old in zip(pairs, stack, strict=True)))
-    return Statistics(partition.count, layout, Moments(*(field[0] for field in stack)), parts.sketches)
+        first, second = (Moments(*(field[start:paired:2] for field in stack)) for start in (0, 1))
+        merged = zip(first.merged(second), stack, strict=True)
+        stack = Moments(*(np.concatenate([new, old[paired:]]) for new, old in merged))
+    return Moments(*(field[0] for field in stack)), parts.sketches
+
+
+def missing_ranges(missing: np.ndarray, weights: Sequence[int], process: int) -> list[tuple[int, int]]:
+    """A process's part of the missing parts in proportion to its devices, as ranges without a gap.
+
+    `weights` are the numbers of devices of all processes.
+    """
+    ends = len(missing) * np.cumsum([0, *weights]) // sum(weights)
+    own = missing[ends[process] : ends[process + 1]]
+    pieces = np.split(own, np.flatnonzero(np.diff(own) != 1) + 1)
+    return [(int(piece[0]), int(piece[-1]) + 1) for piece in pieces if len(piece)]

@@ -4,14 +4,17 @@ import hashlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rc_jax._numerics import arguments
+import numpy as np
+
+from rc_jax._numerics import arguments, files
 from rc_jax.ensemble.parts import Parts
 
 
@@ -32,7 +35,8 @@ def _check_folder(name: str, value: Any) -> None:
 
 
 @arguments.guard(folder=_check_folder, every=arguments.bounded(0))
-def kept(folder: str | os.PathLike[str], every: int | float = 5.0) -> AbstractContextManager[None]:
+@contextmanager
+def kept(folder: str | os.PathLike[str], every: int | float = 5.0) -> Generator[None, None, None]:
     """Inside, `run` leaves what it has finished in `folder` every so often, and takes up what it finds there.
 
     A part on disk serves whoever computes the same ensemble next, on however many devices or processes, if the runs
@@ -56,36 +60,35 @@ def kept(folder: str | os.PathLike[str], every: int | float = 5.0) -> AbstractCo
         >>> stats.count
         100
     """
-
-    @contextmanager
-    def inside() -> Generator[None, None, None]:
-        token = _FOLDER.set(_Folder(Path(folder), float(every), itertools.count()))
-        try:
-            yield
-        finally:
-            _FOLDER.reset(token)
-
-    return inside()
+    token = _FOLDER.set(_Folder(Path(folder), float(every), itertools.count()))
+    try:
+        yield
+    finally:
+        _FOLDER.reset(token)
 
 
+@dataclass
 class PartFiles:
-    """The files of one run, each named by the parts in it.
+    """The files of one run, each named by the parts in it. Outside `kept` there is no folder, and no file is ever due.
 
     The folder's name is asked of `identity` only once something is read or written, because it takes a compilation.
     """
 
-    def __init__(self, parent: Path, number: int, identity: Callable[[], str], every: float) -> None:
-        self._parent, self._number, self._identity, self._every = parent, f"{number:04d}", identity, every
-        self._last = time.monotonic()
+    identity: Callable[[], str]
+    parent: Path | None
+    every: float
+    number: str
+    last: float = field(default_factory=time.monotonic)
 
     @cached_property
     def folder(self) -> Path:
         """The folder of the files."""
-        return self._parent / f"{self._number}-{hashlib.sha256(self._identity().encode()).hexdigest()[:12]}"
+        assert self.parent is not None
+        return self.parent / f"{self.number}-{hashlib.sha256(self.identity().encode()).hexdigest()[:12]}"
 
     def names(self) -> list[str]:
         """The names of all files that can be read."""
-        if not any(self._parent.glob(f"{self._number}-*")):
+        if self.parent is None or not any(self.parent.glob(f"{self.number}-*")):
             return []
         names = sorted(path.name for path in self.folder.glob("*.npz") if not path.name.startswith("."))
         return [name for name in names if self.load(name) is not None]
@@ -99,25 +102,36 @@ class PartFiles:
 
     def due(self) -> bool:
         """True if the last file is old enough for the next."""
-        return time.monotonic() - self._last >= self._every
+        return self.parent is not None and time.monotonic() - self.last >= self.every
 
     def save(self, piece: Parts) -> None:
         """Write parts whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / file_name(int(piece.numbers[0]), int(piece.numbers[-1]) + 1)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        with partial.open("wb") as file:
-            file.write(piece.to_bytes())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        self._last = time.monotonic()
+        name = file_name(int(piece.numbers[0]), int(piece.numbers[-1]) + 1)
+        files.write_whole(self.folder / name, piece.to_bytes())
+        self.last = time.monotonic()
 
 
-def part_files(identity: Callable[[], str]) -> PartFiles | None:
-    """The files of the next run; None outside `kept`."""
+def part_files(identity: Callable[[], str]) -> PartFiles:
+    """The files of the next run."""
     folder = _FOLDER.get()
-    return None if folder is None else PartFiles(folder.path, next(folder.numbers), identity, folder.every)
+    if folder is None:
+        return PartFiles(identity, None, 0.0, "")
+    return PartFiles(identity, folder.path, folder.every, f"{next(folder.numbers):04d}")
+
+
+def choose(available: Sequence[Sequence[str]], parts: int) -> tuple[dict[str, int], np.ndarray]:
+    """Files to use, no part twice, each with the first process that has it; and the parts that are in no file.
+
+    Longer files go first. All processes get the same answer.
+    """
+    owner = {name: number for number in reversed(range(len(available))) for name in available[number]}
+    missing, chosen = np.ones(parts, bool), {}
+    for name in sorted(owner, key=lambda name: (-len(parts_of(name)), name)):
+        stored = parts_of(name)
+        if stored.stop <= parts and missing[stored.start : stored.stop].all():
+            missing[stored.start : stored.stop] = False
+            chosen[name] = owner[name]
+    return chosen, np.flatnonzero(missing)
 
 
 def file_name(first: int, stop: int) -> str:

@@ -10,10 +10,8 @@ from jaxtyping import Float, Shaped
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.jax_names import PyTree
-from rc_jax.ensemble import moments as moment
-from rc_jax.ensemble import sketch as histogram
-from rc_jax.ensemble.moments import Moments
-from rc_jax.ensemble.sketch import Sketch
+from rc_jax.ensemble import summaries
+from rc_jax.ensemble.summaries import Moments, Sketch
 
 
 @dataclass(frozen=True)
@@ -77,13 +75,13 @@ class Statistics:
         """Statistics of samples stacked along the leading axis of every leaf."""
         layout = Layout.of(jax.tree.map(lambda leaf: leaf[0], samples))
         rows = layout.flat(samples)
-        sketches = histogram.observe_columns(rows, histogram.capacity(rows.shape[1]))
-        return cls(len(rows), layout, moment.observe(rows), sketches)
+        sketches = summaries.sketches_of(rows, summaries.capacity(rows.shape[1]))
+        return cls(len(rows), layout, Moments.of(rows), sketches)
 
     @property
     def mean(self) -> PyTree:
         """Arithmetic mean of the finite samples; nan where there is none."""
-        return self.layout.unflat(np.where(self.moments.finite > 0, self.moments.mean, np.nan))
+        return self._of_finite(self.moments.mean)
 
     @property
     def variance(self) -> PyTree:
@@ -98,12 +96,12 @@ class Statistics:
     @property
     def minimum(self) -> PyTree:
         """Smallest finite sample; nan where there is none."""
-        return self.layout.unflat(np.where(self.moments.finite > 0, self.moments.minimum, np.nan))
+        return self._of_finite(self.moments.minimum)
 
     @property
     def maximum(self) -> PyTree:
         """Largest finite sample; nan where there is none."""
-        return self.layout.unflat(np.where(self.moments.finite > 0, self.moments.maximum, np.nan))
+        return self._of_finite(self.moments.maximum)
 
     @property
     def nonfinite(self) -> PyTree:
@@ -126,7 +124,7 @@ class Statistics:
         """
         q = np.asarray(q, np.float64)
         columns = [
-            histogram.quantile(sketch, q, low, high)
+            sketch.quantile(q, low, high)
             for sketch, low, high in zip(self.sketches, self.moments.minimum, self.moments.maximum, strict=True)
         ]
         return self.layout.unflat(np.stack(columns, axis=-1))
@@ -134,15 +132,11 @@ class Statistics:
     @property
     def quantile_error(self) -> PyTree:
         """Bound on the relative error of the order statistics behind `quantile`: 0 where they are exact."""
-        return self.layout.unflat(np.array([histogram.relative_error(sketch) for sketch in self.sketches]))
+        return self.layout.unflat(np.array([sketch.relative_error() for sketch in self.sketches]))
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Everything but the layout as plain arrays, ready for `numpy.savez`; `from_arrays` reads them back."""
-        return {
-            "count": np.array(self.count),
-            **self.moments._asdict(),
-            **histogram.pack(self.sketches),
-        }
+        return {"count": np.array(self.count), **summaries.to_arrays(self.moments, self.sketches)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], like: PyTree) -> "Statistics":
@@ -155,12 +149,10 @@ class Statistics:
         components = len(arrays["levels"])
         if components != sum(layout.sizes):
             raise ValueError(f"`like` must have {components} components, as the arrays have, got {sum(layout.sizes)}")
-        return cls(
-            int(arrays["count"]),
-            layout,
-            Moments(*(np.asarray(arrays[name]) for name in Moments._fields)),
-            histogram.unpack(arrays),
-        )
+        return cls(int(arrays["count"]), layout, *summaries.from_arrays(arrays))
+
+    def _of_finite(self, values: np.ndarray) -> PyTree:
+        return self.layout.unflat(np.where(self.moments.finite > 0, values, np.nan))
 
     def _variance(self) -> np.ndarray:
         finite = self.moments.finite
@@ -185,11 +177,7 @@ def merge(a: Statistics, b: Statistics) -> Statistics:
         1000
     """
     if a.layout != b.layout:
-        raise ValueError(f"`b` must have the observables of `a`, {_words(a.layout)}, got {_words(b.layout)}")
-    sketches = histogram.merge_columns(a.sketches, b.sketches, histogram.capacity(len(a.sketches)))
-    return Statistics(a.count + b.count, a.layout, moment.merge(a.moments, b.moments), sketches)
-
-
-def _words(layout: Layout) -> str:
-    """The tree with shapes for leaves."""
-    return str(layout.tree.unflatten(layout.shapes))
+        of_a, of_b = (layout.tree.unflatten(layout.shapes) for layout in (a.layout, b.layout))
+        raise ValueError(f"`b` must have the observables of `a`, {of_a}, got {of_b}")
+    sketches = summaries.merge_sketches(a.sketches, b.sketches, summaries.capacity(len(a.sketches)))
+    return Statistics(a.count + b.count, a.layout, a.moments.merged(b.moments), sketches)

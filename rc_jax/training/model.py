@@ -158,8 +158,9 @@ class Transformer(nnx.Module):
             scale: α of every layer, fixed: it takes the place of a trained one. One number or one per head.
 
         Raises:
-            ValueError, TypeError: tokens of another shape or type, more of them than `spec.tokens`, or a `scale` that
-                is not positive. Integers outside the vocabulary are refused where they are known (not traced).
+            ValueError, TypeError: tokens of another shape or type, more of them than `spec.tokens` (or fewer, where an
+                attention of low rank fixes their number), or a `scale` that is not positive. Integers outside the
+                vocabulary are refused where they are known (not traced).
         """
         return self.read(network.apply(self.layers(), self.embed(x), self.spec.stack, scale=self.scale(scale)))
 
@@ -230,5 +231,7 @@ def _check_tokens(x: Array, spec: ModelSpec, dtype: DTypeLike) -> None:
             raise ValueError(f"`x` must have {spec.inputs} numbers per token, got {arguments.describe(x)}")
         if x.dtype != dtype:
             raise TypeError(f"`x` must have the dtype of the model, {dtype}, got {arguments.describe(x)}")
-    if x.shape[0] > spec.tokens or (spec.stack.attention.tokens is not None and x.shape[0] != spec.tokens):
-        raise ValueError(f"`x` must have at most {spec.tokens} tokens, got {arguments.describe(x)}")
+    fixed = spec.stack.attention.tokens is not None  # by an attention of low rank
+    if x.shape[0] > spec.tokens or (fixed and x.shape[0] < spec.tokens):
+        words = f"{spec.tokens} tokens" if fixed else f"at most {spec.tokens} tokens"
+        raise ValueError(f"`x` must have {words}, got {arguments.describe(x)}")

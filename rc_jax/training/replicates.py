@@ -49,11 +49,6 @@ class Program:
         return optax.with_extra_args_support(optimiser)
 
 
-def over_replicates(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn(replicate, setting)` for all replicates (seed, setting) and settings (setting,)."""
-    return jax.vmap(jax.vmap(fn), in_axes=(0, None))
-
-
 def graph_of(build: Callable[[Array, Any], nnx.Module], key: Array, setting: Any) -> nnx.GraphDef[Any]:
     """The static half of the model that `build` makes, without computing anything.
 

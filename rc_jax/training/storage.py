@@ -6,7 +6,6 @@ have written lines past its last checkpoint; a resumed run drops these lines and
 """
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,6 @@ class Damaged(ValueError):
 class Folder:
     """The folder of one training, for one process at a time."""
 
-    path: Path
-    seconds: float
-    saved: float
-    manager: ocp.CheckpointManager
-
     def __init__(self, path: Path, identity: dict[str, Any], seconds: float):
         self.path, self.seconds, self.saved = path.absolute(), seconds, time.monotonic()
         self.path.mkdir(parents=True, exist_ok=True)
@@ -47,7 +41,7 @@ class Folder:
         self.manager = ocp.CheckpointManager(self.path / STATE, options=options)
         try:
             if self.manager.latest_step() is None:  # nothing was trained here yet, whatever was tried
-                _write_whole(self.path / IDENTITY, json.dumps(identity, indent=1))
+                files.write_whole(self.path / IDENTITY, json.dumps(identity, indent=1))
             else:
                 self._check_same(identity)
         except BaseException:
@@ -62,7 +56,7 @@ class Folder:
         """
         step = self.manager.latest_step()
         if step is None:
-            _write_whole(self.path / METRICS, "")
+            files.write_whole(self.path / METRICS, "")
             return None
         lines = [line for line in files.json_lines(self.path / METRICS) if line["step"] <= step]
         steps = [line["step"] for line in lines]
@@ -73,7 +67,7 @@ class Folder:
             arrays = self.manager.restore(step, args=ocp.args.StandardRestore(_named(leaves)))
         except Exception as error:
             raise self._damaged(f"its checkpoint cannot be read ({type(error).__name__})") from error
-        _write_whole(self.path / METRICS, "".join(map(files.json_line, lines)))
+        files.write_whole(self.path / METRICS, "".join(map(files.json_line, lines)))
         return step, tree.unflatten([_unbound(arrays[name]) for name in _named(leaves)]), lines
 
     def record(self, line: dict[str, Any], state: PyTree, *, last: bool) -> None:
@@ -118,10 +112,3 @@ def _unbound(leaf: Any) -> Any:
         data = jnp.asarray(np.asarray(jax.random.key_data(leaf)))
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     return jnp.asarray(np.asarray(leaf))
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write under another name and rename, so that no reader sees half a file."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text)
-    part.replace(path)

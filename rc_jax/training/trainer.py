@@ -56,7 +56,8 @@ class Training:
         """
         seeds, count = self.failed.shape
         if not (0 <= seed < seeds and 0 <= setting < count):
-            raise IndexError(f"`seed` and `setting` must be below {seeds} and {count}, got {seed} and {setting}")
+            ends = f"0 … {seeds - 1} and 0 … {count - 1}"
+            raise IndexError(f"`seed` and `setting` must be in {ends}, got {seed} and {setting}")
         one = jax.tree.map(lambda leaf: leaf[seed, setting], (self._replicates.weights, self._replicates.rest))
         return self._program.model(*one)
 
@@ -229,7 +230,7 @@ def _observed(program: Program, fn: Partial, state: Replicate, settings: PyTree)
     def of_one(replicate: Replicate, setting: Any) -> PyTree:
         return fn(program.model(replicate.weights, replicate.rest), setting)
 
-    return replicates.over_replicates(of_one)(state, settings)
+    return jax.vmap(jax.vmap(of_one), in_axes=(0, None))(state, settings)
 
 
 def _report(failed: np.ndarray, before: np.ndarray) -> None:

@@ -5,15 +5,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rc_jax.ensemble import moments
+from rc_jax.ensemble.summaries import Moments
 
 EPS = np.finfo(np.float64).eps
 
 
+def nothing(components):
+    return Moments.of(np.empty((0, components)))
+
+
 def merged(values, cuts):
-    total = moments.empty(values.shape[1])
+    total = nothing(values.shape[1])
     for block in np.split(values, cuts):
-        total = moments.merge(total, moments.observe(block))
+        total = total.merged(Moments.of(block))
     return total
 
 
@@ -49,8 +53,8 @@ def test_nonfinite_entries_are_counted_and_left_out():
 
 
 def test_nothing_is_neutral():
-    some = moments.observe(np.random.default_rng(0).normal(size=(9, 2)))
-    for total in (moments.merge(moments.empty(2), some), moments.merge(some, moments.empty(2))):
+    some = Moments.of(np.random.default_rng(0).normal(size=(9, 2)))
+    for total in (nothing(2).merged(some), some.merged(nothing(2))):
         for one, other in zip(total, some, strict=True):
             np.testing.assert_array_equal(one, other)
 

@@ -8,13 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rc_jax import ensemble
-from rc_jax.ensemble import multiprocess, parts, resume, runner, sketch
+from rc_jax.ensemble import parts, resume, runner, summaries
 from rc_jax.ensemble.parts import Partition
-from rc_jax.ensemble.statistics import Layout
+from rc_jax.ensemble.statistics import Layout, Statistics
 from tests.ensemble.worker import observe
 
-LAYOUT = Layout.of(np.zeros(3))
-LIMIT = sketch.capacity(3)
+
+def statistics(pieces, partition):
+    """Statistics of all parts, three components each."""
+    whole = parts.whole(parts.join(pieces, 3, summaries.capacity(3)), partition)
+    return Statistics(partition.count, Layout.of(np.zeros(3)), *whole)
 
 
 def assert_same(a, b):
@@ -36,16 +39,16 @@ def test_parts_cover_all_samples_once_in_bounded_memory(count, components):
 @given(st.lists(st.booleans(), min_size=1, max_size=90), st.lists(st.integers(1, 8), min_size=1, max_size=7))
 def test_what_is_missing_is_shared_out_in_proportion(there, weights):
     missing = np.flatnonzero(~np.array(there))
-    shares = [multiprocess.share(missing, weights, process) for process in range(len(weights))]
+    shares = [parts.missing_ranges(missing, weights, process) for process in range(len(weights))]
     counts = [sum(stop - first for first, stop in ranges) for ranges in shares]
-    parts = [part for ranges in shares for first, stop in ranges for part in range(first, stop)]
-    assert parts == missing.tolist()
+    covered = [part for ranges in shares for first, stop in ranges for part in range(first, stop)]
+    assert covered == missing.tolist()
     assert all(abs(n - len(missing) * w / sum(weights)) <= 1 for n, w in zip(counts, weights, strict=True))
 
 
 def test_files_that_overlap_are_used_once_and_by_the_first_who_has_them():
     names = [resume.file_name(*each) for each in ((0, 4), (2, 9), (4, 6), (9, 10), (8, 99))]
-    chosen, missing = multiprocess.choose([names[:1] + names[3:], names, []], 12)
+    chosen, missing = resume.choose([names[:1] + names[3:], names, []], 12)
     assert chosen == {names[1]: 1, names[3]: 0}
     assert missing.tolist() == [0, 1, 10, 11]
 
@@ -71,8 +74,7 @@ def test_whoever_reduces_them_the_numbers_are_the_same(seed, count, shares, chun
     edges = sorted({0, partition.parts, *(int(share * partition.parts) for share in shares)})
     pieces = [piece for first, stop in itertools.pairwise(edges) for piece in reduced(first, stop, chunk)]
     sent = [parts.Parts.from_bytes(pieces[number].to_bytes()) for number in rng.permutation(len(pieces))]
-    shared = parts.whole(parts.join(sent, 3, LIMIT), partition, LAYOUT)
-    alone = parts.whole(parts.join(reduced(0, partition.parts, count), 3, LIMIT), partition, LAYOUT)
+    shared, alone = statistics(sent, partition), statistics(reduced(0, partition.parts, count), partition)
     assert_same(shared, alone)
     np.testing.assert_allclose(shared.mean, values.mean(0), rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(shared.variance, values.var(0, ddof=1), rtol=1e-6)
@@ -86,7 +88,7 @@ def test_a_part_that_is_missing_or_twice_there_is_no_statistic():
     (piece,) = parts.reduce([np.ones((partition.size, 3))], partition, 0, 3)
     for wrong in ([piece], [piece] * partition.parts):
         with pytest.raises(AssertionError, match="every part must be there once"):
-            parts.whole(parts.join(wrong, 3, LIMIT), partition, LAYOUT)
+            statistics(wrong, partition)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh
 
 from rc_jax import ensemble
-from rc_jax.ensemble import compiled
+from rc_jax.ensemble import runner
 
 PROBABILITIES = np.array([[0.05, 0.25], [0.5, 0.95]])
 
@@ -38,14 +38,9 @@ def devices(count):
     return Mesh(np.array(jax.devices()[:count]), ("sample",))
 
 
-def fields(stats):
-    names = ("mean", "variance", "standard_error", "minimum", "maximum", "nonfinite", "quantile_error")
-    return [getattr(stats, name) for name in names] + [stats.quantile(PROBABILITIES)]
-
-
 def assert_same(a, b):
-    assert a.count == b.count
-    jax.tree.map(np.testing.assert_array_equal, fields(a), fields(b))
+    """Every bit that all statistics are made of."""
+    np.testing.assert_equal(a.to_arrays(), b.to_arrays())
 
 
 @pytest.mark.parametrize("count", [7, 1029])
@@ -106,26 +101,11 @@ def test_devices_and_batches_with_matrix_products_and_scans(key):
         np.testing.assert_allclose(stats.variance, np.var(reference, 0, ddof=1), rtol=1e-4)
 
 
-def test_a_cpu_is_told_to_use_wide_vectors_unless_its_user_or_xla_will_not_have_it(monkeypatch):
-    name = "xla_cpu_prefer_vector_width"
-    assert compiled.compiler_options("cpu") == {name: 512}
-    assert compiled.compiler_options("cuda") == {}
-    monkeypatch.setenv("XLA_FLAGS", f"--{name}=256")
-    assert compiled.compiler_options("cpu") == {}
-    monkeypatch.delenv("XLA_FLAGS")
-
-    def refuse(fn, compiler_options):
-        raise jax.errors.JaxRuntimeError(f"INVALID_ARGUMENT: No such compile option: {list(compiler_options)}")
-
-    monkeypatch.setattr(jax, "jit", refuse)
-    assert compiled.compiler_options("cpu") == {}
-
-
 def test_every_device_works(key):
     mesh = devices(8)
-    leaves, tree = jax.tree.flatten(compiled.sample_shape(observe, key))
-    plan = compiled.Plan(tree, tuple(leaves), batch=4, capacity=2, mesh=mesh)
-    chunk = compiled.evaluate(observe, key, np.uint32(0), np.int32(2), plan)
+    leaves, tree = jax.tree.flatten(jax.eval_shape(observe, key))
+    plan = runner.Plan(tree, tuple(leaves), batch=4, capacity=2, mesh=mesh)
+    chunk = runner.evaluate(observe, key, 0, 2, plan)
     for leaf in jax.tree.leaves(chunk):
         assert leaf.shape[:3] == (2, 8, 4)
         assert {shard.device: shard.data.shape[1] for shard in leaf.addressable_shards} == dict.fromkeys(

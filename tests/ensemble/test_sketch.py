@@ -6,16 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from rc_jax.ensemble import sketch
+from rc_jax.ensemble import summaries
+from rc_jax.ensemble.summaries import Sketch
 
 PROBABILITIES = np.array([0, 0.001, 0.05, 0.25, 0.5, 0.77, 0.95, 0.999, 1])
 any_float = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def sketched(values, limit, cuts=()):
-    total = sketch.EMPTY
+    total = summaries.EMPTY
     for block in np.split(values, cuts):
-        total = sketch.merge(total, sketch.observe(block, limit), limit)
+        total = total.merged(Sketch.of(block, limit), limit)
     return total
 
 
@@ -27,8 +28,8 @@ def same(a, b):
 @given(arrays(np.float64, st.integers(1, 40), elements=any_float.filter(lambda x: abs(x) < 1e307)))
 def test_exact_while_the_bins_suffice(values):
     one = sketched(values, 64)
-    got = sketch.quantile(one, PROBABILITIES, values.min(), values.max())
-    assert sketch.relative_error(one) == 0
+    got = one.quantile(PROBABILITIES, values.min(), values.max())
+    assert one.relative_error() == 0
     scale = np.abs(values).max()
     np.testing.assert_allclose(
         got, np.quantile(values, PROBABILITIES), rtol=1e-14, atol=4 * np.finfo(float).eps * scale
@@ -58,13 +59,13 @@ def test_order_statistics_keep_the_stated_relative_error(name):
         "cauchy": generator.standard_cauchy(size=100_000),
         "negative": -np.exp(generator.normal(size=100_000)),
     }[name]
-    limit = sketch.capacity(1)
+    limit = summaries.capacity(1)
     one = sketched(values, limit, range(1000, 100_000, 1000))
-    error = sketch.relative_error(one)
+    error = one.relative_error()
     assert 0 < error < (1e-9 if name == "offset" else 1e-2)  # the log-normal one spans 240 octaves
     ordered = np.sort(values)
     ranks = np.arange(0, 100_000, 37)
-    got = sketch.quantile(one, ranks / 99_999, values.min(), values.max())
+    got = one.quantile(ranks / 99_999, values.min(), values.max())
     # the rank is recovered from a rounded probability, so allow for one neighbour
     near = np.maximum(np.abs(ordered[ranks]), np.abs(ordered[np.minimum(ranks + 1, 99_999)]))
     gap = np.abs(ordered[np.minimum(ranks + 1, 99_999)] - ordered[ranks])
@@ -75,13 +76,13 @@ def test_every_double_fits_in_the_smallest_capacity():
     """One bin per sign and exponent is the worst there can be: a relative error of one half."""
     exponents = np.arange(-1074, 1024)
     values = np.concatenate([np.ldexp(1.0, exponents), np.ldexp(1.5, exponents), np.ldexp(1.75, exponents)])
-    one = sketched(np.concatenate([values, -values]), sketch.EXPONENTS)
-    assert one.level <= sketch.MANTISSA and sketch.relative_error(one) <= 0.5
+    one = sketched(np.concatenate([values, -values]), summaries.EXPONENTS)
+    assert one.level <= summaries.MANTISSA and one.relative_error() <= 0.5
 
 
 def test_zeros_signs_and_nonfinite():
     values = np.array([-0.0, 0.0, -1.0, 1.0, np.nan, np.inf, -np.inf])
     one = sketched(values, 16)
     np.testing.assert_array_equal(one.counts, [1, 2, 1])
-    np.testing.assert_array_equal(sketch.quantile(one, np.array([0, 0.5, 1.0]), -1.0, 1.0), [-1, 0, 1])
-    assert np.isnan(sketch.quantile(sketch.EMPTY, np.array(0.5), np.inf, -np.inf))
+    np.testing.assert_array_equal(one.quantile(np.array([0, 0.5, 1.0]), -1.0, 1.0), [-1, 0, 1])
+    assert np.isnan(summaries.EMPTY.quantile(np.array(0.5), np.inf, -np.inf))

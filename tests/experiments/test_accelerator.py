@@ -15,7 +15,7 @@ TINY = Shape("tiny", network.StackSpec(attention=attention.AttentionSpec(d_model
 def test_float32_is_near_float64_and_bfloat16_is_not():
     """A distance of rounding errors, and not 0."""
     fine, coarse = (
-        accelerator.distance(accelerator.one_layer, TINY, *accelerator.PRECISIONS[name])
+        accelerator.distance(accelerator.one_layer, TINY, accelerator.PRECISIONS[name])
         for name in ("float32, highest", "bfloat16")
     )
     eps = float(jnp.finfo("float32").eps)

@@ -175,13 +175,6 @@ def test_operations_are_counted():
     found = counts.count(program, jax.random.key(0), jnp.ones((3, 4)), jnp.ones((4, 5)))
     assert (found.operations, found.exponentials, found.normals) == (7 * 2 * 3 * 4 * 5, 7 * 15, 11)
     assert found.factorising == pytest.approx(2 * 4 * (6 - 2 / 3))
-
-    def until(a):  # doubled until it is 1000: from 1, ten times; then a product
-        big = jax.lax.while_loop(lambda c: c[0, 0] < 1000, lambda c: jnp.exp(c * 0) * 2 * c, a)
-        return jax.jit(lambda b: b @ b)(big)
-
-    found = counts.count(jax.jit(until), jnp.ones((2, 2)))
-    assert (found.exponentials, found.operations) == (10 * 4, 16)
     spec, x = TINY.spec, TINY.input()
     forward = counts.count(lambda key: network.apply(network.random_layers(key, spec), x, spec), jax.random.key(0))
     n, d = x.shape
@@ -260,12 +253,16 @@ def test_what_is_measured_stays_when_a_benchmark_breaks_off(made_up_module, tmp_
         (["--count", "0"], "`--count` must be >= 1, got 0"),
         (["--out", "{file}/x"], "`--out` must be a folder that can be written to"),
         (["--out", "{file}.new", "--show"], "`--show` must find results in `--out`, got none in "),
+        (["--out", "{file}.new", "--page", "{file}.md"], "`--page` must be a file to write to, got "),
+        (["--out", "{file}.new", "--page", "{file}"], "`--page` must hold the line <!-- measured -->"),
     ],
 )
 def test_bad_input(arguments, message, tmp_path, capsys):
+    """Nothing is measured, and nothing is left behind."""
     (tmp_path / "file").touch()
     assert command.main([word.format(file=tmp_path / "file") for word in arguments]) == 2
     assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_every_benchmark_has_what_the_command_asks_for():

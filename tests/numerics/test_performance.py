@@ -40,6 +40,20 @@ def test_an_xla_that_does_not_know_the_options_is_left_alone(monkeypatch):
     assert performance._known.__wrapped__() == {}
 
 
+def test_a_cpu_is_told_to_use_wide_vectors_unless_its_user_or_xla_will_not_have_it(monkeypatch):
+    name = "xla_cpu_prefer_vector_width"
+    assert performance.wide_vectors("cpu") == {name: 512}
+    assert performance.wide_vectors("cuda") == {}
+    with monkeypatch.context() as patch:
+        patch.setattr(performance, "tricks", lambda: False)
+        assert performance.wide_vectors("cpu") == {}
+    with monkeypatch.context() as patch:
+        patch.setenv("XLA_FLAGS", f"--{name}=256")
+        assert performance.wide_vectors("cpu") == {}
+    monkeypatch.setattr(performance, "WIDE", {"xla_of_no_version": True})
+    assert performance.wide_vectors("cpu") == {}
+
+
 def test_errors_of_the_function_are_its_own():
     def refuse(x):
         raise ValueError("`x` is refused")

@@ -112,10 +112,12 @@ def test_rates_of_decay_stay_rates_however_far_they_are_trained(weights):
         assert np.isfinite(decaying(jnp.array([6, 0, 3]))).all()
 
 
+LOW_RANK = network.StackSpec(attention=AttentionSpec(d_model=6, rank=2, tokens=4), depth=1)
 ODD = network.StackSpec(attention=AttentionSpec(d_model=3), depth=1)
 REFUSED = [
     (lambda: model()(jnp.array([0, 7])), ValueError, "symbols 0 … 6, got 7"),
     (lambda: model()(jnp.zeros(5, int)), ValueError, "at most 4 tokens"),
+    (lambda: model(stack=LOW_RANK)(jnp.zeros(3, int)), ValueError, "`x` must have 4 tokens, got"),
     (lambda: model()(jnp.zeros((2, 7))), TypeError, "`x` must be an array of int"),
     (
         lambda: model(symbols=False)(jnp.zeros((2, 7), jnp.bfloat16)),

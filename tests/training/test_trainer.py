@@ -91,6 +91,8 @@ def test_map_measures_every_trained_model():
     sums = done.map(lambda model, setting: setting["scale"] * jnp.sum(model.readout[...]))
     expected = done.metrics["readout"][:, :, -1].sum(axis=(-1, -2)) * np.asarray(SETTINGS["scale"])
     np.testing.assert_allclose(sums, expected, rtol=1e-5)
+    with pytest.raises(IndexError, match="`seed` and `setting` must be in 0 … 1 and 0 … 1, got -1 and 0"):
+        done.model(-1)
 
 
 @pytest.mark.slow

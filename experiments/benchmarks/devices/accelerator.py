@@ -6,25 +6,26 @@ many networks fit at once. Rates are those of JAX's default device.
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from experiments.benchmarks import machine as host
 from experiments.benchmarks.contest import Table
+from experiments.benchmarks.devices import precision
+from experiments.benchmarks.devices.precision import Kind
+from experiments.benchmarks.devices.quantities import ABSOLUTE, Quantity
 from experiments.benchmarks.shapes import BASE, SMALL, Shape
 from rc_jax import collapse, network
 from rc_jax.attention.specification import Precision
 
-# Name: dtype of weights and tokens, precision of matrix products. What a precision means is the device's: `default` is
-# TF32 on NVIDIA's recent GPUs and one bfloat16 pass on TPUs; a CPU computes all three of float32 alike.
-PRECISIONS: dict[str, tuple[Any, Precision]] = {
-    "float32, highest": (jnp.float32, "highest"),
-    "float32, high": (jnp.float32, "high"),
-    "float32, default": (jnp.float32, "default"),
-    "bfloat16": (jnp.bfloat16, "default"),
+# What a precision of matrix products means is the device's: `default` is TF32 on NVIDIA's recent GPUs and one bfloat16
+# pass on TPUs; a CPU computes all three of float32 alike.
+PRECISIONS = {
+    "float32, highest": Kind(jnp.float32),
+    "float32, high": Kind(jnp.float32, "high"),
+    "float32, default": Kind(jnp.float32, "default"),
+    "bfloat16": Kind(jnp.bfloat16, "default"),
 }
 SECONDS = 0.5  # for each rate
 FULL = 512  # the benchmarks' default count; with fewer, everything here is smaller
@@ -48,9 +49,9 @@ def tables(count: int) -> Iterator[Table]:
         title="Distance from float64, the largest over all numbers",
         columns=("shape", "precision", *measures),
         rows=tuple(
-            (shape.name, name, *(distance(measure, shape, *how) for measure in measures.values()))
+            (shape.name, name, *(distance(measure, shape, kind) for measure in measures.values()))
             for shape in shapes
-            for name, how in PRECISIONS.items()
+            for name, kind in PRECISIONS.items()
         ),
         note="the same rounded weights and tokens on both sides; tokens in units of their root mean square",
     )
@@ -75,12 +76,12 @@ def tables(count: int) -> Iterator[Table]:
 def matmul_rates(size: int) -> dict[str, float]:
     """Operations per second of a large square product in every precision."""
 
-    def rate(dtype: Any, precision: str) -> float:
-        square = jnp.ones((size, size), dtype)
-        product = jax.jit(lambda a: jnp.matmul(a, a, precision=precision))
+    def rate(kind: Kind) -> float:
+        square = jnp.ones((size, size), kind.dtype)
+        product = jax.jit(lambda a: jnp.matmul(a, a, precision=kind.precision))
         return 2 * size**3 / _best(lambda: product(square))
 
-    return {name: rate(*how) for name, how in PRECISIONS.items()}
+    return {name: rate(kind) for name, kind in PRECISIONS.items()}
 
 
 def copy_rate(size: int) -> float:
@@ -96,21 +97,17 @@ def one_layer(params: network.LayerParams, x: jax.Array, spec: network.StackSpec
 
 
 def distance(
-    measure: Callable[[network.LayerParams, jax.Array, network.StackSpec], jax.Array],
-    shape: Shape,
-    dtype: Any,
-    precision: Precision,
+    measure: Callable[[network.LayerParams, jax.Array, network.StackSpec], jax.Array], shape: Shape, kind: Kind
 ) -> float:
     """The largest distance of what is measured on a network of 3 layers from float64 on the host."""
-    layer = dataclasses.replace(shape.spec.attention, precision=precision)
-    spec = network.StackSpec(attention=layer, depth=3)
-    params, x = network.init(jax.random.key(0), spec, dtype=dtype), shape.input().astype(dtype)
-    here = np.asarray(measure(params, x, spec), float)
-    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
-        spec = network.StackSpec(attention=dataclasses.replace(layer, precision="highest"), depth=3)
-        wide = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, float)), params)
-        exact = measure(wide, jnp.asarray(np.asarray(x, float)), spec)
-        return float(np.abs(here - np.asarray(exact)).max())
+
+    def measured(inputs: tuple[network.LayerParams, jax.Array], products: Precision) -> jax.Array:
+        layer = dataclasses.replace(shape.spec.attention, precision=products)
+        return measure(*inputs, network.StackSpec(attention=layer, depth=3))
+
+    spec = dataclasses.replace(shape.spec, depth=3)
+    inputs = network.init(jax.random.key(0), spec, dtype=kind.dtype), shape.input().astype(kind.dtype)
+    return precision.distance(Quantity("", ABSOLUTE, inputs, measured), kind)
 
 
 def kernels(shape: Shape) -> dict[str, Callable[[jax.Array], jax.Array]]:

@@ -100,24 +100,24 @@ def _apply(equation: Any, values: list[Any], bits: int) -> Sequence[Any]:
     return out if equation.primitive.multiple_results else [out]
 
 
-def _with(program: Any, held: list[Any], bits: int, carry: Sequence[Any]) -> list[Any]:
-    return _evaluate(program, [*held, *carry], bits)
+def _with(program: Any, constants: list[Any], bits: int, carry: Sequence[Any]) -> list[Any]:
+    return _evaluate(program, [*constants, *carry], bits)
 
 
 def _scan(params: dict[str, Any], values: list[Any], bits: int) -> list[Any]:
-    if "ft_in" in params:  # from JAX 0.12 on: trees of what is held, carried and passed through
-        held, carried, _ = (len(tree) for tree in params["ft_in"].unpack())
+    if "ft_in" in params:  # from JAX 0.12 on: trees of constants, of what is carried and of what is scanned over
+        constants, carried, _ = (len(tree) for tree in params["ft_in"].unpack())
     else:
-        held, carried = params["num_consts"], params["num_carry"]
+        constants, carried = params["num_consts"], params["num_carry"]
 
     def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-        out = _evaluate(params["jaxpr"], [*values[:held], *carry, *x], bits)
+        out = _evaluate(params["jaxpr"], [*values[:constants], *carry, *x], bits)
         return out[:carried], out[carried:]
 
     carry, stacked = jax.lax.scan(
         step,
-        values[held : held + carried],
-        values[held + carried :],
+        values[constants : constants + carried],
+        values[constants + carried :],
         length=params["length"],
         reverse=params["reverse"],
     )

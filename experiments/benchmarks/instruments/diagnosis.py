@@ -5,17 +5,15 @@
 
 import json
 import sys
-import time
 from collections.abc import Iterator
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.sparse.linalg
 
 from experiments.benchmarks.contest import Contest, Table
 from experiments.benchmarks.counts import Counts
-from experiments.benchmarks.machine import in_new_process, peak_mebibytes
+from experiments.benchmarks.machine import added_by, in_new_process
 from rc_jax import diagnostics
 
 MODULE = "experiments.benchmarks.instruments.diagnosis"
@@ -61,8 +59,8 @@ def weights(layers: int) -> Contest:
     p /= p.sum(-1, keepdims=True)
 
     def ours() -> np.ndarray:
-        found = diagnostics.attention(p)
-        return np.stack([found[name] for name in SHARED])
+        measures = diagnostics.attention(p)
+        return np.stack([measures[name] for name in SHARED])
 
     return Contest(
         title=f"Diagnosis of weights ({layers}, {HEADS}, {TOKENS}, {TOKENS}), float32",
@@ -78,21 +76,21 @@ def weights(layers: int) -> Contest:
 def of_rows(p: np.ndarray) -> np.ndarray:
     """The shared measures in NumPy, a layer at a time: (measure, layer, head)."""
     keys = np.arange(1, p.shape[-1] + 1)[1:]
-    found = []
+    by_layer = []
     for layer in p:
         rows = layer[:, 1:]
         squares = np.einsum("hij,hij->hi", rows, rows)
         entropy = -np.sum(rows * np.log(np.where(rows > 0, rows, 1)), axis=-1)
         values = [1 / np.sqrt(keys * squares), entropy / np.log(keys), 1 / squares, rows.max(-1)]
-        found.append([*(value.mean(-1) for value in values), layer[..., 0].mean(-1)])
-    return np.swapaxes(found, 0, 1)
+        by_layer.append([*(value.mean(-1) for value in values), layer[..., 0].mean(-1)])
+    return np.swapaxes(by_layer, 0, 1)
 
 
 def second_values(p: np.ndarray) -> np.ndarray:
     """σ₂/σ₁ of every head by SciPy's Lanczos iteration."""
     flat = p.reshape(-1, *p.shape[-2:])
-    found = np.array([scipy.sparse.linalg.svds(a, k=2, return_singular_vectors=False) for a in flat])
-    return found.min(-1) / found.max(-1)
+    largest_two = np.array([scipy.sparse.linalg.svds(a, k=2, return_singular_vectors=False) for a in flat])
+    return largest_two.min(-1) / largest_two.max(-1)
 
 
 def drawn(tokens: int) -> tuple[jax.Array, jax.Array]:
@@ -108,8 +106,8 @@ def streaming(tokens: int, causal: bool, *, alone: bool) -> Contest:
     mask, pairs = ("causal", tokens * (tokens + 1) // 2) if causal else ("none", tokens**2)
 
     def ours() -> np.ndarray:
-        found = diagnostics.scores(q, k, mask=mask)
-        return np.array([found[name] for name in SHARED]).ravel()
+        measures = diagnostics.scores(q, k, mask=mask)
+        return np.array([measures[name] for name in SHARED]).ravel()
 
     theirs = {} if alone else {BLOCKS: lambda: by_blocks(np.asarray(q), np.asarray(k), causal)}
     counts = Counts(operations=2 * WIDTH, exponentials=1)
@@ -147,11 +145,8 @@ def by_blocks(q: np.ndarray, k: np.ndarray, causal: bool, size: int = 256) -> np
 
 def measure(tokens: int) -> dict[str, float]:
     """Diagnose here: seconds, the peak of this process and how much of it this added (MiB)."""
-    q, k = drawn(tokens)
-    jax.jit(jnp.sin)(q).block_until_ready()
-    before, start = peak_mebibytes(), time.perf_counter()
-    diagnostics.scores(q, k, mask="causal")
-    return {"seconds": time.perf_counter() - start, "peak": peak_mebibytes(), "added": peak_mebibytes() - before}
+    q, k = jax.block_until_ready(drawn(tokens))
+    return added_by(lambda: diagnostics.scores(q, k, mask="causal"))
 
 
 if __name__ == "__main__":

@@ -5,14 +5,12 @@
 
 import json
 import sys
-import time
 from collections.abc import Iterator
 
 import jax
-import jax.numpy as jnp
 
 from experiments.benchmarks.contest import Table
-from experiments.benchmarks.machine import in_new_process, peak_mebibytes
+from experiments.benchmarks.machine import added_by, in_new_process
 from experiments.benchmarks.shapes import SMALL
 from experiments.benchmarks.speed.initialisations import EXACT, WIDTH_FREE, ours
 from rc_jax import ensemble
@@ -36,12 +34,12 @@ def tables(count: int) -> Iterator[Table]:
 
 def measure(way: str, count: int) -> dict[str, float]:
     """Run an ensemble here: seconds, the peak of this process and how much of it the ensemble added (MiB)."""
-    fn = ours(SMALL)[WAYS[way]]
-    jax.jit(jnp.sin)(1.0).block_until_ready()
-    before, start = peak_mebibytes(), time.perf_counter()
-    statistics = ensemble.run(fn, jax.random.key(0), count)
-    assert int(statistics.nonfinite.sum()) == 0
-    return {"seconds": time.perf_counter() - start, "peak": peak_mebibytes(), "added": peak_mebibytes() - before}
+
+    def run() -> None:
+        statistics = ensemble.run(ours(SMALL)[WAYS[way]], jax.random.key(0), count)
+        assert int(statistics.nonfinite.sum()) == 0
+
+    return added_by(run)
 
 
 if __name__ == "__main__":

@@ -34,12 +34,12 @@ def shape(width: int) -> Shape:
     return Shape(f"d={width:,}", network.StackSpec(attention=layer, depth=DEPTH), TOKENS, share=1.0, together=4)
 
 
-def against_peers(each: Shape, count: int) -> Contest:
+def against_peers(one: Shape, count: int) -> Contest:
     """Equal in law, so means are compared in standard errors."""
-    mine = ours(each)
-    others = {name: side for name, side in theirs(each, count).items() if name != NUMPY}  # the slowest
+    mine = ours(one)
+    others = {name: side for name, side in theirs(one, count).items() if name != NUMPY}  # the slowest
     return Contest(
-        title=f"Width {each.words}",
+        title=f"Width {one.words}",
         unit="initialisations/s",
         work=count,
         sides=others | {name: averaged(mine[name], count) for name in (PLAIN, WIDTH_FREE)},

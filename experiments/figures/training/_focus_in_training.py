@@ -149,23 +149,21 @@ def commonest(held_out: Pairs, lengths: tuple[int, ...]) -> np.ndarray:
 
 
 def rank_correlation(s: np.ndarray, accuracy: np.ndarray) -> float:
-    """Spearman's ρ over all points where both are numbers; NaN for fewer than three or where one does not vary."""
-    known = np.isfinite(s) & np.isfinite(accuracy)
-    x, y = s[known], accuracy[known]
-    if x.size < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+    """Spearman's ρ over all points; NaN where a training did not finish, or one of the two does not vary."""
+    if not np.isfinite([s, accuracy]).all() or np.ptp(s) == 0 or np.ptp(accuracy) == 0:
         return float("nan")
-    return float(np.corrcoef(stats.rankdata(x), stats.rankdata(y))[0, 1])
+    return float(np.corrcoef(stats.rankdata(s), stats.rankdata(accuracy))[0, 1])
 
 
 def over_kinds(s: np.ndarray, accuracy: np.ndarray, count: int = 1000) -> np.ndarray:
     """Ends of the central 95 % of Spearman's ρ when kinds (first axis) are drawn again; NaN if no draw has one."""
     draws = np.random.default_rng(0).integers(len(s), size=(count, len(s)))
-    # All draws at once: ranks of the points where both are numbers, then Pearson's correlation of the ranks.
+    if not np.isfinite([s, accuracy]).all():
+        return np.full(2, np.nan)
+    # All draws at once: ranks of the points, then Pearson's correlation of the ranks.
     pair = np.stack([values[draws].reshape(count, -1) for values in (s, accuracy)])
-    known = np.isfinite(pair).all(axis=0)
-    ranks: np.ndarray = stats.rankdata(np.where(known, pair, np.nan), axis=2, nan_policy="omit")
-    ranks = ranks[:, known.sum(axis=1) >= 3]
-    ranks = ranks - np.nanmean(ranks, axis=2, keepdims=True)
-    squares = np.nansum(ranks * ranks, axis=2).prod(axis=0)
-    rho = np.nansum(ranks.prod(axis=0), axis=1)[squares > 0] / np.sqrt(squares[squares > 0])
+    ranks: np.ndarray = stats.rankdata(pair, axis=2)
+    ranks = ranks - ranks.mean(axis=2, keepdims=True)
+    squares = np.square(ranks).sum(axis=2).prod(axis=0)
+    rho = ranks.prod(axis=0).sum(axis=1)[squares > 0] / np.sqrt(squares[squares > 0])
     return np.quantile(rho, (0.025, 0.975)) if rho.size else np.full(2, np.nan)

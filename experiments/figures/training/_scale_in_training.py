@@ -51,14 +51,13 @@ class Spec(figure.Spec):
 
 
 class Task(NamedTuple):
-    """Sizes of the model, number of keys in a row, whether it is a decoder, batches, held-out examples, the text."""
+    """Sizes of the model, number of keys in a row, whether it is a decoder, batches, held-out examples."""
 
     sizes: dict[str, Any]
     keys: int
     decoder: bool
     batches: Callable[[jax.Array, jax.Array], Any]
     held_out: tuple[jax.Array, jax.Array]
-    source: dict[str, np.ndarray]
 
 
 def make(name: str, spec: Spec, key: jax.Array) -> Task:
@@ -70,7 +69,7 @@ def make(name: str, spec: Spec, key: jax.Array) -> Task:
         batches = training.shuffled((data.train_x, data.train_labels), spec.batch)
         held_out = (data.test_x[: spec.held_out], data.test_labels[: spec.held_out])
         sizes = {"inputs": features, "outputs": 10, "tokens": tokens, "symbols": False, "pooled": True}
-        return Task(sizes, tokens, False, batches, held_out, {})
+        return Task(sizes, tokens, False, batches, held_out)
     # Characters: a decoder predicts the next one. Its rows see 1 to n tokens, half of n in the mean: α* is that of n/2.
     if name == "characters":
         text = tasks.characters(vocabulary=spec.vocabulary)
@@ -81,8 +80,7 @@ def make(name: str, spec: Spec, key: jax.Array) -> Task:
         held_out = tasks.windows(key, text.test, spec.held_out, spec.window)
         symbols = len(text.symbols) + 1  # one for every other character
         sizes = {"inputs": symbols, "outputs": symbols, "tokens": spec.window}
-        source = {"text_length": np.array(text.length), "text_digest": np.array(text.digest)}
-        return Task(sizes, spec.window // 2, True, Partial(windows, text.train), held_out, source)
+        return Task(sizes, spec.window // 2, True, Partial(windows, text.train), held_out)
 
     # Sorting: an encoder answers at every position, on sequences drawn anew at every step.
     def sequences(key: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -90,7 +88,7 @@ def make(name: str, spec: Spec, key: jax.Array) -> Task:
 
     held_out = tasks.sorting(key, spec.held_out, length=spec.length, symbols=spec.symbols)
     sizes = {"inputs": spec.symbols, "outputs": spec.symbols, "tokens": spec.length}
-    return Task(sizes, spec.length, False, sequences, held_out, {})
+    return Task(sizes, spec.length, False, sequences, held_out)
 
 
 def model_spec(task: Task, scores: Any, spec: Spec) -> training.ModelSpec:
@@ -205,6 +203,6 @@ def train(name: str, scores: str, spec: Spec) -> dict[str, np.ndarray]:
     def by_mode(values: np.ndarray) -> np.ndarray:
         return np.moveaxis(values.reshape(spec.seeds, len(MODES), alphas.size, *values.shape[2:]), 1, 0)
 
-    data = task.source | {metric: by_mode(done.metrics[metric]) for metric in METRICS}
+    data = {metric: by_mode(done.metrics[metric]) for metric in METRICS}
     data |= {"step": done.step, "failed": by_mode(done.failed), "alphas": alphas, "keys": np.array(task.keys)}
     return data | {f"mark_{name}": np.array(value) for name, value in mark.items()}

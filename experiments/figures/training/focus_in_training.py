@@ -238,10 +238,10 @@ def _foretelling(data: Data) -> list[Claim]:
         # Spearman's ρ of S with the last accuracy, seed by seed. Squares of two errors add up: that of the mean over
         # seeds, and a quarter of the 95 % range when the kinds of weights are drawn again with replacement.
         s = data["sparsity"][..., record]  # kind, seed, length
-        seeds = range(s.shape[1])
-        every, of_every = mean_and_error([_correlation(s[:, seed], accuracy[:, seed]) for seed in seeds])
+        correlation, seeds = recall.rank_correlation, range(s.shape[1])
+        every, of_every = mean_and_error([correlation(s[:, seed], accuracy[:, seed]) for seed in seeds])
         alone, of_alone = mean_and_error([
-            [_correlation(s[:, seed, at], accuracy[:, seed, at]) for at in range(len(lengths))] for seed in seeds
+            [correlation(s[:, seed, at], accuracy[:, seed, at]) for at in range(len(lengths))] for seed in seeds
         ])  # fmt: skip
         low, high = recall.over_kinds(s.mean(axis=1), accuracy.mean(axis=1))
         of_kinds = (high - low) / 4  # at one length too, where kinds that are in order show no error of their own
@@ -262,11 +262,6 @@ def _foretelling(data: Data) -> list[Claim]:
             ),
         ]  # fmt: skip
     return rows
-
-
-def _correlation(s: np.ndarray, accuracy: np.ndarray) -> float:
-    """Spearman's ρ; NaN where any training did not finish."""
-    return recall.rank_correlation(s, accuracy) if np.isfinite(s).all() and np.isfinite(accuracy).all() else np.nan
 
 
 def _blind(data: Data, blind: list[tuple[int, str]]) -> list[Claim]:

@@ -84,13 +84,17 @@ def plot(data: Mapping[str, np.ndarray]) -> Figure:
             of_task = [pair for pair in pairs if pair.task == name]
             for pair in of_task:
                 draw(ax, pair)
-                for which, (_, dash) in _marks(pair.scores):
+                for which, (label, dash) in _marks(pair.scores):
                     appearance = {"linestyle": style.DASHES[dash], "color": style.colour(MEANING[pair.scores])}
-                    ax.axvline(pair.mark(which) / pair.mark("default"), linewidth=1.1, **appearance)
+                    at = pair.mark(which) / pair.mark("default")
+                    ax.axvline(at, linewidth=1.1, label=f"{label}, {pair.scores}", **appearance)
             x = "first α / default" if row == 3 else "α / default"
             style.panel(ax, x, Y_LABELS[row], _title(of_task[0]) if row == 0 else "", log="x", base=2)
-            ax.axvline(1, color=style.colour("reference"), linestyle=style.DASHES[1], linewidth=1.1)
-    _legend(drawing, panels[0], list(dict.fromkeys(pair.scores for pair in pairs)))
+            default = {"color": style.colour("reference"), "linestyle": style.DASHES[1], "linewidth": 1.1}
+            ax.axvline(1, label="layer's default", **default)
+    # One legend for all panels, under them; what stands in several panels is named once.
+    named = {text: line for ax in panels for line, text in zip(*ax.get_legend_handles_labels(), strict=True)}
+    drawing.legend(list(named.values()), list(named), loc="outside lower center", ncols=len(names))
     return drawing
 
 
@@ -117,13 +121,10 @@ def _line(ax: Axes, pair: Pair, values: np.ndarray, dashed: bool = False, band: 
     low, middle, high = seed_band(np.where(np.isfinite(values), values, np.nan))
     if band:
         ax.fill_between(ratio, low, high, color=color, alpha=0.18, linewidth=0)
-    ax.plot(ratio, middle, **_appearance(pair.scores, dashed))
-
-
-def _appearance(scores: str, dashed: bool) -> dict[str, Any]:
-    line = {"linestyle": style.DASHES[2], "fillstyle": "none"} if dashed else {"linestyle": "-"}
-    marker = "o" if scores == "dot" else "s"
-    return line | {"color": style.colour(MEANING[scores]), "marker": marker, "markersize": 4}
+    scores, marker = ("q·k/√d_head", "o") if pair.scores == "dot" else ("cosines", "s")
+    label = f"{scores}: α learned (gradient: W_Q, W_K)" if dashed else f"{scores}: α fixed (gradient: all)"
+    line: dict[str, Any] = {"linestyle": style.DASHES[2], "fillstyle": "none"} if dashed else {"linestyle": "-"}
+    ax.plot(ratio, middle, **line, color=color, marker=marker, markersize=4, label=label)
 
 
 def _plot_loss(ax: Axes, pair: Pair) -> None:
@@ -151,26 +152,8 @@ def _plot_gradient(ax: Axes, pair: Pair) -> None:
 def _plot_learned(ax: Axes, pair: Pair) -> None:
     ratio = pair["alphas"] / pair.mark("default")
     _line(ax, pair, pair["alpha"][1, :, :, -1] / pair.mark("default"), dashed=True)
-    ax.plot(ratio, ratio, color=style.colour("reference"), linewidth=1)
+    ax.plot(ratio, ratio, color=style.colour("reference"), linewidth=1, label="where it started")
     ax.set_yscale("log", base=2)
-
-
-def _legend(drawing: Figure, ax: Axes, kinds: list[str]) -> None:
-    """One legend for all panels, under them."""
-    grey = style.colour("reference")
-    appearances: list[dict[str, Any]] = []
-    for scores in kinds:
-        words = "q·k/√d_head" if scores == "dot" else "cosines"
-        appearances.append(_appearance(scores, False) | {"label": f"{words}: α fixed (gradient: all)"})
-        appearances.append(_appearance(scores, True) | {"label": f"{words}: α learned (gradient: W_Q, W_K)"})
-        line = {"color": style.colour(MEANING[scores]), "linewidth": 1.1}
-        for _, (label, dash) in _marks(scores):
-            appearances.append(line | {"linestyle": style.DASHES[dash], "label": f"{label}, {scores}"})
-    appearances.append({"color": grey, "linestyle": style.DASHES[1], "label": "layer's default"})
-    appearances.append({"color": grey, "linewidth": 1, "label": "where it started"})
-    entries = [ax.plot([], [], **appearance)[0] for appearance in appearances]
-    stopped = [line for line in ax.get_lines() if str(line.get_label()).startswith("stopped")]
-    drawing.legend(handles=[*entries, *stopped[:1]], loc="outside lower center", ncols=3)
 
 
 def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:

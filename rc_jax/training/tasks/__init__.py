@@ -4,9 +4,8 @@ from rc_jax.training.tasks._characters import characters, windows
 from rc_jax.training.tasks._circle import circle, roll_out
 from rc_jax.training.tasks._convex_hull import convex_hull, on_hull
 from rc_jax.training.tasks._digits import digits
-from rc_jax.training.tasks._memorisation import memorisation
 from rc_jax.training.tasks._recall import recall, recall_mask, recall_question
-from rc_jax.training.tasks._sorting import sorting
+from rc_jax.training.tasks._sequences import memorisation, sorting
 from rc_jax.training.tasks._trigger import trigger
 
 __all__ = [

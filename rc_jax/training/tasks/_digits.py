@@ -9,7 +9,6 @@ from jaxtyping import Array, Float, Int
 from rc_jax._numerics import arguments
 
 SIDE = 8  # pixels, of a square picture
-CLASSES = 10
 
 
 class Digits(NamedTuple):

@@ -1,9 +1,45 @@
-"""Sequence memorisation: labels that must be memorised, because no rule gives them."""
+"""Tasks on sequences of random symbols: sorting, and labels that must be memorised because no rule gives them."""
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Integer
 
 from rc_jax._numerics import arguments
+
+
+@arguments.guard(
+    key=arguments.random_key, count=arguments.integer(1), length=arguments.integer(1), symbols=arguments.integer(1)
+)
+def sorting(
+    key: Array, count: int, *, length: int = 8, symbols: int = 10
+) -> tuple[Integer[Array, "sequence token"], Integer[Array, "sequence token"]]:
+    """Draw sequences of random symbols, repeats allowed, and the same symbols in ascending order.
+
+    The label of a token depends on its position and on all symbols, not on its own. The position alone is informative:
+    the first answer is often 0.
+
+    Args:
+        key: a typed key; the same key gives the same sequences.
+        count: number of sequences.
+        length: symbols in each.
+        symbols: size of the alphabet; symbols are independent and equally likely.
+
+    Returns:
+        Tokens 0 … symbols − 1 and labels 0 … symbols − 1, both of shape (count, length).
+
+    Raises:
+        TypeError, ValueError: a `key` that is not a typed key, a size that is not an integer of at least 1.
+
+    Source: the task of Dong, Cordonnier & Loukas 2021, section 4, with the sizes of their released code.
+
+    Example:
+        >>> import jax
+        >>> tokens, labels = sorting(jax.random.key(0), 1)
+        >>> sorted(tokens[0].tolist()) == labels[0].tolist()
+        True
+    """
+    tokens = jax.random.randint(key, (count, length), 0, symbols)
+    return tokens, jnp.sort(tokens, axis=1)
 
 
 @arguments.guard(
