@@ -49,6 +49,14 @@ def as_common(**values: ArrayLike) -> tuple[Any, list[jax.Array]]:
     return dtype, [jnp.broadcast_to(converted(name, value, working), shape) for name, value in values.items()]
 
 
+def common_with_dim(dim: ArrayLike | None, **values: ArrayLike) -> tuple[Any, list[jax.Array], jax.Array | None]:
+    """`as_common` of the values and of dim, which may be None and then stays so."""
+    if dim is None:
+        return *as_common(**values), None
+    dtype, arrays = as_common(**values, dim=dim)
+    return dtype, arrays[:-1], arrays[-1]
+
+
 def converted(name: str, value: ArrayLike, dtype: Any) -> jax.Array:
     """Convert host numbers on the host: an integer past int32 must not wrap on its way to a float.
 

@@ -75,11 +75,3 @@ def test_sigmoid_weights_have_no_best_scale(x64):
     ]
     error = np.std(measured) / math.sqrt(len(measured))
     assert abs(np.mean(measured) - values[2]) < 5 * error
-
-
-@pytest.mark.usefixtures("as_installed")
-def test_errors():
-    with pytest.raises(ValueError, match="`n` must be"):
-        scale.sink_scale(1.0)
-    with pytest.raises(ValueError, match="`alpha` must be"):
-        scale.sink_objective(0.0, 10)

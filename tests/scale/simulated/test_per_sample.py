@@ -107,21 +107,6 @@ def test_shapes_and_dtypes_follow_the_scores():
     assert scale.per_sample_scale(scores[:0]).shape == (0, 3)
 
 
-@pytest.mark.parametrize(
-    ("scores", "error", "message"),
-    [
-        ([1.0, 2.0], TypeError, "`scores` must be a floating-point array of shape"),
-        (np.arange(3), TypeError, "`scores` must be a floating-point array of shape"),
-        (np.ones((2, 1)), ValueError, "score >= 2"),
-        (np.array([1.0, np.nan]), ValueError, "`scores` must be finite"),
-    ],
-)
-@pytest.mark.usefixtures("as_installed")
-def test_bad_input_is_refused_by_name(scores, error, message):
-    with pytest.raises(error, match=message):
-        scale.per_sample_scale(scores)
-
-
 def test_rows_of_any_size():
     """α* is inverse to the unit of the scores, from the smallest to the largest numbers of the dtype."""
     row = jnp.asarray([0.3, -0.2, 1.0, 0.9], jnp.float32)
