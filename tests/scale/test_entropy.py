@@ -132,13 +132,11 @@ def test_second_derivatives_of_the_inverse(x64):
 
 
 @pytest.mark.slow
-def test_traced_values_outside_and_dtypes():
+def test_traced_values_outside_give_nan():
     assert np.isnan(jax.jit(scale.fixed_entropy_scale)(8.0, -0.5))
     assert np.isnan(jax.jit(scale.fixed_entropy_scale)(8.0, 0.0, 16.0))
     assert np.isnan(jax.jit(scale.fixed_entropy_scale)(8.0, 3.0))
     assert np.isnan(jax.jit(scale.fixed_entropy_scale)(8.0, 3.0, 16.0))
-    assert scale.softmax_entropy(jnp.zeros(4, jnp.bfloat16), 1.0).dtype == jnp.bfloat16
-    assert scale.annealed_entropy(jnp.bfloat16(1.0), 8).dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize("n", [2, 5])

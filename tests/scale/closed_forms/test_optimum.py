@@ -273,16 +273,6 @@ def test_objective_needs_no_moment_to_be_representable(dtype):
     np.testing.assert_allclose(got, exact, rtol=32 * float(jnp.finfo(dtype).eps))
 
 
-@pytest.mark.slow
-def test_results_follow_the_input_dtype(x64):
-    for kind in (jnp.bfloat16, jnp.float32, jnp.float64):
-        assert scale.optimal_scale(jnp.asarray([64.0], kind)).dtype == kind
-        assert scale.optimal_scale_exact(jnp.asarray([64.0], kind)).dtype == kind
-        assert scale.annealed_objective(2.0, jnp.asarray([64.0], kind), 128).dtype == kind
-    assert scale.optimal_scale(GRID[:2]).dtype == jnp.float64
-    assert scale.optimal_scale_exact(10**12) > 0
-
-
 def test_laws_are_fitted_in_closed_form(x64):
     n = jnp.asarray([10.0, 100.0, 1000.0])
     alpha = 2.5 * jnp.log(n)

@@ -67,11 +67,10 @@ def test_a_wrong_saturated_softmax_has_a_full_gradient_and_a_squared_error_none(
     assert jnp.abs(jax.grad(squared)(s, 1)).sum() < 1e-15
 
 
-def test_traced_labels_outside_and_half_precision():
+def test_traced_labels_outside_give_nan():
     found = jax.jit(scale.cross_entropy_gradient)(jnp.zeros((2, 3)), jnp.asarray([1, 3]))
     np.testing.assert_allclose(found[0], [1 / 3, -2 / 3, 1 / 3], rtol=1e-6)
     assert np.isnan(found[1]).all()
-    assert scale.cross_entropy_gradient(jnp.zeros(4, jnp.bfloat16), 1).dtype == jnp.bfloat16
 
 
 @pytest.mark.usefixtures("as_installed")

@@ -66,11 +66,3 @@ def test_tie_density_is_the_mean_of_the_largest(n):
     assert quadrature.tie_density(n) == pytest.approx(largest, rel=1e-6)
     assert quadrature.mean_largest(n) == pytest.approx(largest, rel=1e-9)
     assert quadrature.tie_density(n, 3) == pytest.approx(n / 2, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_shapes_and_dtypes(x64, key):
-    chance, error = scale.scale_tail(key, jnp.ones((2, 1), jnp.float32), 4, 5.0, samples=4)
-    assert chance.shape == error.shape == (2, 1)
-    assert chance.dtype == jnp.float32
-    assert scale.sample_scales(key, 4, samples=3).dtype == jnp.float64

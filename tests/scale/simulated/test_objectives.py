@@ -272,9 +272,3 @@ def test_dimension_is_traced(key):
     one = scale.expected_objective(key, 2.0, 16, samples=40)[0]
     many = scale.expected_objective(key, jnp.asarray([1.0, 2.0]), 16, samples=40)[0]
     assert many[1] == pytest.approx(float(one), rel=1e-6)
-
-
-@pytest.mark.slow
-def test_results_follow_the_input_dtype(x64, key):
-    assert scale.expected_objective(key, 2.0, 8, jnp.float32(4), samples=8)[1].dtype == jnp.float64
-    assert scale.typical_scale(key, 8, jnp.float32(4), 8).dtype == jnp.float32
