@@ -34,6 +34,7 @@ TOPICS = {
     "models": "Real models",
     "later": "Later results",
 }
+Data = Mapping[str, "np.ndarray"]  # what `compute` gives, by name
 PARTS = ("ABOUT", "Spec", "PRESETS", "compute", "plot", "claims")
 
 

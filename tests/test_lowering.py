@@ -112,9 +112,9 @@ GROUPS = {
         scale.shared_query_optimum(n, 64),
     ),
     "Jacobians": lambda x, n: (
-        scale.jacobian_frobenius_norm(x, n[0]),
+        scale.jacobian_frobenius_norm(x, n[0], "entmax15"),
         scale.jacobian_largest_entry(x, n[0]),
-        scale.jacobian_trace(x, n[0]),
+        scale.jacobian_trace(x, n[0], "sparsemax"),
         scale.log_gradient_norm(x, n[0]),
         scale.power_gradient_norm(x),
     ),

@@ -1,4 +1,4 @@
-"""Maximisers of curves over a grid of scales, between the points of the grid."""
+"""Maximisers of curves over a grid of scales, between the points of the grid, and their errors."""
 
 import numpy as np
 
@@ -14,3 +14,8 @@ def peaks(alpha: np.ndarray, curves: np.ndarray, reach: int = 2) -> np.ndarray:
         a, b, _ = np.polyfit(u[near] - u[top], curve[near], 2)
         best[i] = np.exp(u[top] - b / (2 * a))
     return best.reshape(curves.shape[:-1])
+
+
+def jackknife(left_out: np.ndarray) -> np.ndarray:
+    """Standard error from the values found with each batch left out (first axis)."""
+    return np.sqrt((len(left_out) - 1) / len(left_out) * ((left_out - left_out.mean(0)) ** 2).sum(0))

@@ -51,6 +51,14 @@ def as_common(*, positive: tuple[str, ...] = (), **values: ArrayLike) -> tuple[A
     return dtype, [jnp.broadcast_to(array, shape) for array in arrays]
 
 
+def common_with_dim(dim: ArrayLike | None, **values: ArrayLike) -> tuple[Any, list[jax.Array], jax.Array | None]:
+    """`as_common` of the values and of dim, which may be None and then stays so."""
+    if dim is None:
+        return *as_common(**values), None
+    dtype, arrays = as_common(**values, dim=dim)
+    return dtype, arrays[:-1], arrays[-1]
+
+
 def converted(name: str, value: ArrayLike, dtype: Any, *, positive: bool = False) -> jax.Array:
     """An argument as an array of the dtype; numbers on the host are converted there, and checked by `held`."""
     if isinstance(value, jax.Array):

@@ -39,7 +39,8 @@ def sink_objective(alpha: ArrayLike, n: ArrayLike, sink: ArrayLike = 0.0) -> Flo
         1.8930 1.8934
     """
     dtype, (alpha, n, sink) = as_common(alpha=alpha, n=n, sink=sink)
-    return _objective(alpha, n, sink).astype(dtype)
+    log_share, rest = _share_and_rest(alpha, n, sink)
+    return (alpha * jnp.exp(log_share) * rest).astype(dtype)
 
 
 @arguments.guard(n=at_least_two, sink=arguments.real)
@@ -72,21 +73,27 @@ def sink_scale(n: ArrayLike, sink: ArrayLike = 0.0) -> Float[Array, "..."]:
     return _scale(n, sink).astype(dtype)
 
 
-def _objective(alpha: Array, n: Array, sink: Array) -> Array:
-    share = jax.nn.sigmoid(jnp.log(n) + jnp.square(alpha) / 2 - sink)
-    return alpha * share * ((1 + share) / 2 - share * jnp.exp(jnp.square(alpha) - jnp.log(n)))
+def _share_and_rest(alpha: Array, n: Array, sink: Array) -> tuple[Array, Array]:
+    """Logarithm of ρ, and the factor (1 + ρ)/2 − Σp²/ρ of α ρ; ρ may underflow and e^{α²} overflow."""
+    log_share = jax.nn.log_sigmoid(jnp.log(n) + jnp.square(alpha) / 2 - sink)
+    collisions = jnp.exp(log_share + jnp.square(alpha) - jnp.log(n))
+    return log_share, (1 + jnp.exp(log_share)) / 2 - collisions
 
 
 @jax.jit
 def _scale(n: Array, sink: Array) -> Array:
-    """Bisection of the sign of the objective's slope, which is positive at first and negative in the end."""
-    slope = jax.grad(lambda alpha: jnp.sum(_objective(alpha, n, sink)))
-    # At the upper end e^{α²} > n (1 + ρ)/(2ρ), where the objective is negative.
+    """Bisection of the sign of the slope of the objective's logarithm, positive at first and negative in the end."""
+
+    def log_objective(alpha: Array) -> Array:
+        log_share, rest = _share_and_rest(alpha, n, sink)
+        return jnp.sum(jnp.log(alpha) + log_share + jnp.log(rest))
+
+    # At the upper end e^{α²} > n (1 + ρ)/(2ρ), where the objective is negative and its logarithm has no slope.
     ends = jnp.full_like(n, 0.05), jnp.sqrt(jnp.log(n) + jnp.maximum(sink, 0) + 2)
 
     def halve(_: Array | int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         middle = (ends[0] + ends[1]) / 2
-        rising = slope(middle) > 0
+        rising = (_share_and_rest(middle, n, sink)[1] > 0) & (jax.grad(log_objective)(middle) > 0)
         return jnp.where(rising, middle, ends[0]), jnp.where(rising, ends[1], middle)
 
     low, high = jax.lax.fori_loop(0, _HALVINGS, halve, ends)

@@ -1,9 +1,8 @@
 """Exact means over random rows of scores by quadrature: no sampling, and no formula of the closed forms.
 
 1/Z² = ∫ e^{2x} exp(−e^x Z) dx turns the mean over n independent scores into a product of means over one:
-E Σp² = n ∫ E[e^{2(x + αs)} g] φ^{n−1} dx with g = exp(−e^{x + αs}) and φ = E g, and likewise
-E Σ p s = n ∫ E[s e^{x + αs} g] φ^{n−1} dx.
-Both integrands are smooth on the scale of 1 in x and in αs, so trapezoidal sums converge exponentially.
+E Σp² = n ∫ E[e^{2(x + αs)} g] φ^{n−1} dx with g = exp(−e^{x + αs}) and φ = E g.
+The integrand is smooth on the scale of 1 in x and in αs, so trapezoidal sums converge exponentially.
 """
 
 import numpy as np
@@ -14,6 +13,8 @@ STEP = 0.2
 
 def participation(alpha: float, n: int, dim: int | float | None = None) -> float:
     """Mean of Σp² for p = softmax(αs) over n independent scores.
+
+    Memory grows like α²: for normal scores it is several gigabytes at α = 100.
 
     Args:
         alpha: α > 0.
@@ -30,24 +31,26 @@ def participation(alpha: float, n: int, dim: int | float | None = None) -> float
         >>> print(f"{quadrature.participation(1e-6, 10):.4f}")  # even weights
         0.1000
     """
-    z, _, weights, rest = _terms(alpha, n, dim)
+    # Nodes y, evenly apart: s = y for normal scores, tanh y for cosines, out to where n scores have no tail left.
+    if dim is None:
+        ends = np.sqrt(2 * (np.log(n) + 40))
+    else:
+        power = (np.log(n) + 40) / (dim - 1)
+        ends = power + np.log1p(np.sqrt(-np.expm1(-2 * power)))
+    count = int(2 * ends * max(alpha / STEP, 40 / ends)) + 1
+    y = np.linspace(-ends, ends, count)
+    s, log_density = (y, -y * y / 2) if dim is None else (np.tanh(y), -(dim - 1) * np.log(np.cosh(y)))
+    weights = np.exp(log_density)
+    weights /= weights.sum()
+    # φ^(n−1), formed from 1 − φ, over all x where it is not 0 and something has weight
+    x = np.arange(-alpha * s[-1] - 40, -alpha * s[0] + 8, STEP)
+    z = np.minimum(x[:, None] + alpha * s[None], 6.5)  # exp(−e^6.5) is 0 to any digit that is kept
+    gone = np.minimum((weights * -np.expm1(-np.exp(z))).sum(1), 1)
+    with np.errstate(divide="ignore"):
+        rest = np.exp((n - 1) * np.log1p(-gone))
+    used = (rest > 1e-30) & (n * gone > 1e-12)
+    z, rest = z[used], rest[used]
     return float((n * STEP * rest * (weights * np.exp(2 * z - np.exp(z))).sum(1)).sum())
-
-
-def mean_score(alpha: float, n: int, dim: int | float | None = None) -> float:
-    """Mean of Σ p s for p = softmax(αs) over n independent scores; arguments as `participation`.
-
-    Formula: E Σ p s = α(1 − E Σp²) for standard normal scores.
-
-    Source: Derrida (1981) for the random-energy model; the integral is this package's own.
-
-    Example:
-        >>> from rc_jax.scale import quadrature
-        >>> print(f"{quadrature.mean_score(2.0, 64):.4f} {2 * (1 - quadrature.participation(2.0, 64)):.4f}")
-        1.6785 1.6785
-    """
-    z, s, weights, rest = _terms(alpha, n, dim)
-    return float((n * STEP * rest * (weights * s * np.exp(z - np.exp(z))).sum(1)).sum())
 
 
 def mean_largest(n: int) -> float:
@@ -90,27 +93,3 @@ def tie_density(n: int, dim: int | float | None = None) -> float:
         above = np.log(stats.beta.sf(share, half, half))
     log_below = np.log1p(-np.minimum(np.exp(above), 1 - 1e-15))
     return float(n * (n - 1) * integrate.simpson(np.exp(log_squared + (n - 2) * log_below), x=y))
-
-
-def _terms(alpha: float, n: int, dim: int | float | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The exponent x + αs on a grid, s, the weights of the law of s, and φ^(n−1)."""
-    # Nodes y, evenly apart: s = y for normal scores, tanh y for cosines, out to where n scores have no tail left.
-    if dim is None:
-        ends, power = np.sqrt(2 * (np.log(n) + 40)), 0.0
-    else:
-        power = (np.log(n) + 40) / (dim - 1)
-        ends = power + np.log1p(np.sqrt(-np.expm1(-2 * power)))
-    count = int(2 * ends * max(alpha / STEP, 40 / ends)) + 1
-    y = np.linspace(-ends, ends, count)
-    s, log_density = (y, -y * y / 2) if dim is None else (np.tanh(y), -(dim - 1) * np.log(np.cosh(y)))
-    weights = np.exp(log_density)
-    weights /= weights.sum()
-    # φ^(n−1), formed from 1 − φ, over all x where it is not 0 and something has weight
-    x = np.arange(-alpha * s[-1] - 40, -alpha * s[0] + 8, STEP)
-    z = np.minimum(x[:, None] + alpha * s[None], 6.5)  # exp(−e^6.5) is 0 to any digit that is kept
-    gone = (weights * -np.expm1(-np.exp(z))).sum(1)
-    keep = gone < 1
-    with np.errstate(divide="ignore"):
-        rest = np.where(keep, np.exp((n - 1) * np.log1p(-np.where(keep, gone, 0))), 0)
-    used = (rest > 1e-30) & (n * gone > 1e-12)
-    return z[used], s, weights, rest[used]

@@ -94,14 +94,10 @@ def _inside(v: jax.Array, x_is_inside: jax.Array, value: jax.Array) -> jax.Array
     return jnp.where((v >= -0.5) & x_is_inside, value, jnp.nan)
 
 
-def _is_large(v: jax.Array, x: jax.Array) -> jax.Array:
-    return x > v + SHIFT
-
-
 @jax.jit
 def _ratio(v: jax.Array, x: jax.Array) -> jax.Array:
     """Small x: x ρ/(2b). Large x: 1 − H/x, whose derivative does not cancel."""
-    large = _is_large(v, x)
+    large = x > v + SHIFT
     low, high = jnp.where(large, 1, x), jnp.where(large, x, v + (SHIFT + 1))
     b = v + 1
     return jnp.where(large, 1 - _large(v, high)[0] / high, low / (2 * b) * recur(b, low / 2, low / 2)[0])
@@ -110,7 +106,7 @@ def _ratio(v: jax.Array, x: jax.Array) -> jax.Array:
 @functools.partial(jax.jit, static_argnums=2)
 def _log_i(v: jax.Array, x: jax.Array, scaled: int) -> jax.Array:
     """log(e^{−x} I_v) if scaled is 1, log I_v if it is 0."""
-    large = _is_large(v, x)
+    large = x > v + SHIFT
     low, high = jnp.where(large, 1, x), jnp.where(large, x, v + (SHIFT + 1))
     b = v + 1
     small_form = recur(b, low / 2, low / 2)[1] + v * jnp.log(low / 2) - gammaln(b) - scaled * low

@@ -13,45 +13,28 @@ from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.polynomial import polynomial
 
 SHIFT = 16
 TERMS = 12
-Polynomial = list[Fraction]
-
-
-def _product(a: Polynomial, b: Polynomial) -> Polynomial:
-    out = [Fraction(0)] * (len(a) + len(b) - 1)
-    for i, x in enumerate(a):
-        for j, y in enumerate(b):
-            out[i + j] += x * y
-    return out
-
-
-def _sum(a: Polynomial, b: Polynomial) -> Polynomial:
-    short, long = sorted((a, b), key=len)
-    return [x + (short[i] if i < len(short) else 0) for i, x in enumerate(long)]
-
-
-def _next(u: Polynomial) -> Polynomial:
-    """U_{k+1} = ½p²(1 − p²) U_k' + ⅛ ∫₀^p (1 − 5t²) U_k dt."""
-    slope = [i * c for i, c in enumerate(u)][1:] or [Fraction(0)]
-    integrand = _product([Fraction(1, 8), Fraction(0), Fraction(-5, 8)], u)
-    integral = [Fraction(0)] + [c / (i + 1) for i, c in enumerate(integrand)]
-    return _sum(_product([Fraction(0), Fraction(0), Fraction(1, 2), Fraction(0), Fraction(-1, 2)], slope), integral)
 
 
 @functools.cache
 def coefficients() -> tuple[tuple[Fraction, ...], ...]:
     """Row k − 1 holds P_k: log(1 + Σ U_k(p)/v^k) = Σ_k (p/v)^k P_k(p²), degree k in p²."""
-    u = [[Fraction(1)]]
+    # U_{k+1} = ½p²(1 − p²) U_k' + ⅛ ∫₀^p (1 − 5t²) U_k dt, polynomials of fractions from the constant up.
+    half, eighth = Fraction(1, 2), Fraction(1, 8)
+    of_slope, of_integrand = np.array([0, 0, half, 0, -half]), np.array([eighth, 0, -5 * eighth])
+    u = [np.array([Fraction(1)])]
     for _ in range(TERMS):
-        u.append(_next(u[-1]))
-    log: list[Polynomial] = [[]]
+        integral = polynomial.polyint(polynomial.polymul(of_integrand, u[-1]))
+        u.append(polynomial.polyadd(polynomial.polymul(of_slope, polynomial.polyder(u[-1])), integral))
+    # The logarithm's L_k, from k U_k = Σ_j j L_j U_{k−j}.
+    log = u[:1]
     for k in range(1, TERMS + 1):
-        d = u[k]
-        for j in range(1, k):
-            d = _sum(d, _product([Fraction(-j, k)], _product(log[j], u[k - j])))
-        log.append(d)
+        products = [Fraction(j, k) * polynomial.polymul(log[j], u[k - j]) for j in range(1, k)]
+        log.append(functools.reduce(polynomial.polysub, products, u[k]))
     return tuple(tuple(log[k][k : 3 * k + 1 : 2]) for k in range(1, TERMS + 1))
 
 

@@ -5,8 +5,6 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rc_jax import scale
 from rc_jax.scale.closed_forms.entropy import least_entropy
@@ -35,43 +33,14 @@ def test_shapes_broadcast_and_order_of_the_two(key):
     assert shannon[2, 1] == pytest.approx(float(scale.softmax_entropy(scores[2, 0], 4.0)), rel=1e-6)
 
 
-@settings(deadline=None, max_examples=10)
-@given(st.lists(st.integers(-8, 8), min_size=2, max_size=6), st.integers(-64, 64), st.sampled_from([0.5, 1.0, 4.0]))
-def test_adding_a_constant_changes_nothing(values, shift, alpha):
-    scores = jnp.asarray(values, jnp.float32)
-    moved = scores + jnp.float32(shift)
-    for function in (scale.softmax_entropy, scale.renyi_entropy):
-        assert function(scores, alpha) == function(moved, alpha)
-        assert function(scores, alpha) <= np.log(len(values)) + 1e-6
-
-
-@pytest.mark.parametrize("name", ["tie", pytest.param("random", marks=pytest.mark.slow)])
-def test_derivatives_match_the_plain_formula(x64, name):
-    scores = jnp.asarray(oracle.SCORES[name])
-
-    def shannon(scores, alpha):
-        log_p = jax.nn.log_softmax(alpha * scores)
-        return -(jnp.exp(log_p) * log_p).sum()
-
-    def renyi(scores, alpha):
-        return -jnp.log((jax.nn.softmax(alpha * scores) ** 2).sum())
-
-    for ours, plain in ((scale.softmax_entropy, shannon), (scale.renyi_entropy, renyi)):
-        for argument in (0, 1):
-            expected = jax.grad(plain, argument)(scores, 0.7)
-            np.testing.assert_allclose(jax.grad(ours, argument)(scores, 0.7), expected, atol=1e-13)
-
-
 @pytest.mark.slow
 def test_annealed_entropies_against_simulation():
     """Gaussian scores and cosines in numpy; the first correction in 1/n, by the delta method, is taken into account."""
     rng = np.random.default_rng(3)
     n, samples = 4096, 400
     for dim, alpha in ((None, 0.8), (None, 1.0), (32, 5.0)):
-        scores = rng.normal(size=(samples, n))
+        scores = oracle.drawn_rows(rng, samples, n, dim)
         unit = 1.0 if dim is None else dim**0.5
-        if dim:
-            scores = scores / np.sqrt(scores**2 + rng.chisquare(dim - 1, size=scores.shape))
         weights = np.exp(alpha * scores)
         p = weights / weights.sum(1, keepdims=True)
         shannon, renyi = -(p * np.log(p)).sum(1), -np.log((p * p).sum(1))
@@ -163,13 +132,11 @@ def test_second_derivatives_of_the_inverse(x64):
 
 
 @pytest.mark.slow
-def test_traced_values_outside_and_dtypes():
+def test_traced_values_outside_give_nan():
     assert np.isnan(jax.jit(scale.fixed_entropy_scale)(8.0, -0.5))
     assert np.isnan(jax.jit(scale.fixed_entropy_scale)(8.0, 0.0, 16.0))
     assert np.isnan(jax.jit(scale.fixed_entropy_scale)(8.0, 3.0))
     assert np.isnan(jax.jit(scale.fixed_entropy_scale)(8.0, 3.0, 16.0))
-    assert scale.softmax_entropy(jnp.zeros(4, jnp.bfloat16), 1.0).dtype == jnp.bfloat16
-    assert scale.annealed_entropy(jnp.bfloat16(1.0), 8).dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize("n", [2, 5])

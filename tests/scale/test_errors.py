@@ -1,11 +1,16 @@
-"""Bad input of every closed form and normaliser gives one error that names the argument and the value."""
+"""Bad input of every function gives one error that names the argument and the value."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rc_jax import scale
 
+KEY = jax.random.key(0)
+TOO_LARGE = "`n` must be at most 3.403e.38 in size, to fit float32"
 CALLS = [
     (lambda: scale.optimal_scale(1), ValueError, "`n` must be >= 2, got 1"),
     (lambda: scale.optimal_scale(np.array([40.0, 1.5])), ValueError, "`n` must be >= 2, got 1.5"),
@@ -52,9 +57,6 @@ CALLS = [
     (lambda: scale.decoder_loss(1.0, 8.0), TypeError, "`length` must be an integer >= 2"),
     (lambda: scale.decoder_loss(1.0, 8, np.ones(2) * 8), ValueError, "`dim` must be one number"),
     (lambda: scale.scale_loss(np.ones(3), np.ones(2) * 8), ValueError, "must broadcast together"),
-    (lambda: scale.softmax_entropy([1.0, 2.0], 1.0), TypeError, "`scores` must be a floating-point array"),
-    (lambda: scale.renyi_entropy(np.ones((2, 1)), 1.0), ValueError, "`scores` must be .* score >= 2"),
-    (lambda: scale.softmax_entropy(np.ones(3), 0.0), ValueError, "`alpha` must be > 0, got 0"),
     (lambda: scale.annealed_entropy(-1.0, 8), ValueError, "`alpha` must be > 0"),
     (lambda: scale.annealed_entropy(1.0, 1), ValueError, "`n` must be >= 2"),
     (lambda: scale.annealed_renyi_entropy(1.0, 8, 2), ValueError, "`dim` must be >= 3"),
@@ -63,13 +65,48 @@ CALLS = [
     (lambda: scale.fixed_entropy_scale(8, 3.0), ValueError, "`entropy` must be below log n"),
     (lambda: scale.fixed_entropy_scale(8, 0.0), ValueError, "`entropy` must be > 0"),
     (lambda: scale.fixed_entropy_scale(np.ones(3) * 8, np.ones(2)), ValueError, "must broadcast together"),
-    (lambda: scale.sparsemax([1.0, 2.0], 1.0), TypeError, "`scores` must be a floating-point array"),
-    (lambda: scale.entmax15(np.ones(3), 0.0), ValueError, "`alpha` must be > 0"),
-    (lambda: scale.sparsemax(jnp.ones((3, 2)), jnp.ones(2)), ValueError, "`alpha` must broadcast"),
-    (lambda: scale.power_weights(np.ones(1)), ValueError, "`scores` must be .* score >= 2"),
+    (lambda: scale.jacobian_trace(np.ones(2), 1.0, "power6"), ValueError, "`normaliser` must be one of 'softmax'"),
     (lambda: scale.power_weights(np.ones(3), 0.5), ValueError, "`power` must be >= 1"),
     (lambda: scale.power_gradient_norm(np.ones(3), np.ones(2)), ValueError, "`power` must be one number"),
     (lambda: scale.annealed_power_gradient(1), ValueError, "`n` must be >= 2"),
+    (lambda: scale.sink_scale(1.0), ValueError, "`n` must be >= 2"),
+    (lambda: scale.sink_objective(0.0, 10), ValueError, "`alpha` must be > 0"),
+    (lambda: scale.scale_tail(KEY, 0.0, 8), ValueError, "`level` must be > 0"),
+    (lambda: scale.expected_objective(KEY, -1.0, 8), ValueError, "`alpha` must be > 0"),
+    (lambda: scale.typical_scale(KEY, 10**60), ValueError, f"{TOO_LARGE}, got 1e.60"),
+    (lambda: scale.sample_scales(KEY, 10**60), ValueError, f"{TOO_LARGE}, got 1e.60"),
+    (lambda: scale.expected_objective(KEY, 1.0, 10**400), ValueError, f"{TOO_LARGE}, got a larger integer"),
+]
+OF_SCORES_AND_SCALE = [
+    scale.gradient_norm, scale.log_gradient_norm, scale.softmax_entropy, scale.renyi_entropy,
+    scale.sparsemax, scale.entmax15, scale.jacobian_trace, scale.jacobian_largest_entry,
+    scale.jacobian_frobenius_norm, scale.jacobian_spectral_norm,
+]  # fmt: skip
+OF_SCORES = [
+    lambda scores, alpha: scale.per_sample_scale(scores),
+    lambda scores, alpha: scale.per_sample_optimum(scores),
+    lambda scores, alpha: scale.power_weights(scores),
+    lambda scores, alpha: scale.power_gradient_norm(scores),
+    lambda scores, alpha: scale.cross_entropy_gradient(scores, 0, alpha),
+]
+BAD_ROWS = [
+    ([1.0, 2.0], 1.0, TypeError, "`scores` must be a floating-point array"),
+    (np.arange(3), 1.0, TypeError, "`scores` must be a floating-point array"),
+    (np.ones((2, 1), np.float32), 1.0, ValueError, "`scores` must be .* score >= 2"),
+    (np.float32([0, np.nan]), 1.0, ValueError, "`scores` must be finite"),
+]
+BAD_SCALES = [
+    (np.ones(2, np.float32), 0.0, ValueError, "`alpha` must be > 0, got 0"),
+    (np.ones(2, np.float32), "x", TypeError, "`alpha` must be a real number"),
+    (jnp.ones((3, 2)), jnp.ones(2), ValueError, "`alpha` must broadcast"),
+]
+BAD_DRAWS = [
+    ({"key": 0}, TypeError, "`key` must be one typed key"),
+    ({"n": 1}, ValueError, "`n` must be an integer >= 2, got 1"),
+    ({"n": 8.0}, TypeError, "`n` must be an integer >= 2"),
+    ({"dim": 2}, ValueError, "`dim` must be >= 3"),
+    ({"dim": "8"}, TypeError, "`dim` must be a real number"),
+    ({"dim": jnp.asarray([4.0, 5.0])}, ValueError, "`dim` must be one number"),
 ]
 
 
@@ -78,3 +115,29 @@ CALLS = [
 def test_bad_input_is_refused_by_name(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize("function", OF_SCORES_AND_SCALE + OF_SCORES)
+def test_bad_rows_of_scores_are_refused_by_name(function):
+    for scores, alpha, error, message in BAD_ROWS + BAD_SCALES * (function in OF_SCORES_AND_SCALE):
+        with pytest.raises(error, match=message):
+            function(scores, alpha)
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize(
+    ("function", "least"),
+    [
+        (functools.partial(scale.expected_objective, alpha=1.0), 2),
+        (functools.partial(scale.typical_objective, alpha=1.0), 2),
+        (functools.partial(scale.scale_tail, level=5.0), 2),
+        (scale.typical_scale, 2),
+        (scale.typical_optimum, 2),
+        (scale.sample_scales, 1),
+    ],
+)
+def test_bad_draws_are_refused_by_name(function, least):
+    for arguments, error, message in [*BAD_DRAWS, ({"samples": least - 1}, ValueError, f"integer >= {least}")]:
+        with pytest.raises(error, match=message):
+            function(**({"key": KEY, "n": 8} | arguments))

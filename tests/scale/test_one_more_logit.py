@@ -50,6 +50,14 @@ def test_objective_and_its_maximum(x64, sink):
         assert 0 < float(scale.sink_scale(n) - scale.optimal_scale_exact(n)) < 1 / n
 
 
+def test_a_sink_that_holds_nearly_the_whole_row():
+    """ρ = e^{−260}, below single precision: without it the maximum is where Σp²/ρ = ½(1 + α²)/(1 + 4α²), at any n."""
+    for n in (10, 1000):
+        square = float(scale.sink_scale(n, 400.0)) ** 2
+        assert np.exp(1.5 * square - 400) == pytest.approx((1 + square) / (2 + 8 * square), rel=1e-3)
+    assert scale.sink_objective(20.0, 1000, 1000.0) == 0  # e^{α²} alone would overflow
+
+
 @pytest.mark.slow
 def test_sigmoid_weights_have_no_best_scale(x64):
     """½ α n E sigmoid'(αε − log n) = ½ n ∫ sigmoid'(u − log n) φ(u/α) du rises with α for every u, to n/(2√(2π))."""
@@ -67,11 +75,3 @@ def test_sigmoid_weights_have_no_best_scale(x64):
     ]
     error = np.std(measured) / math.sqrt(len(measured))
     assert abs(np.mean(measured) - values[2]) < 5 * error
-
-
-@pytest.mark.usefixtures("as_installed")
-def test_errors():
-    with pytest.raises(ValueError, match="`n` must be"):
-        scale.sink_scale(1.0)
-    with pytest.raises(ValueError, match="`alpha` must be"):
-        scale.sink_objective(0.0, 10)

@@ -1,7 +1,5 @@
 """The range of the annealed approximation: its participation against the true one, over α and n, by integration."""
 
-from collections.abc import Mapping
-
 import jax
 import numpy as np
 from matplotlib import patheffects
@@ -11,7 +9,7 @@ from matplotlib.figure import Figure
 
 import experiments.figure
 from experiments import style
-from experiments.figure import About
+from experiments.figure import About, Data
 from experiments.ledger import Claim, at_least, law, near, prediction, question
 from rc_jax import scale
 from rc_jax.scale.quadrature import mean_largest, participation
@@ -34,7 +32,6 @@ ABOUT = About(
     minutes={"smoke": 0.1, "quick": 0.13, "full": 3},
     core=True,
 )
-Data = Mapping[str, np.ndarray]
 
 
 class Spec(experiments.figure.Spec):
@@ -113,16 +110,14 @@ def _map(drawing: Figure, ax: Axes, data: Data) -> None:
     lines = ax.contour(data["fractions"], data["n"], ratio, levels=[1.1, 2, 10, 100], colors="white", linewidths=0.9)
     for label in ax.clabel(lines, fmt="%g", fontsize=9, inline=False):
         label.set_path_effects([patheffects.withStroke(linewidth=4, foreground="0.3")])
-    ax.plot(
-        data["optimum"], data["n"], "o-", ms=4, color=style.MEANINGS["published"]["dark"], label="annealed optimum α*"
-    )
+    bright = style.MEANINGS["published"]["dark"]
+    ax.plot(data["optimum"], data["n"], "o-", ms=4, color=bright, label="annealed optimum α*")
     ax.axvline(0.5, color="white", dashes=(5, 2), lw=1.1)
     ax.annotate("α$_c$/2", (0.495, 64), color="white", fontsize=9, ha="right")
-    ax.set_yscale("log", base=2)
     ax.grid(visible=False)
     drawing.colorbar(shown, ax=ax, label="annealed Σp² / true E Σp²", extend="max")
-    style.labels(ax, "α/α$_c$", "n, number of keys", "Annealed over true participation")
-    style.legend(ax, "below")
+    title = "Annealed over true participation"
+    style.panel(ax, "α/α$_c$", "n, number of keys", title, log="y", base=2, legend="below")
 
 
 def _participation(ax: Axes, data: Data) -> None:
@@ -134,12 +129,11 @@ def _participation(ax: Axes, data: Data) -> None:
         finite = 1 - data["largest"][i] / data["curve_critical"][i] / wide
         ax.plot(wide, finite, color=tint, dashes=(2, 2), lw=1.2, label="1 − E[max s]/α" if i == 0 else None)
     ax.plot(wide, 1 - 1 / wide, color=style.colour("theory"), lw=1.3, label="n → ∞: 1 − α$_c$/α")
-    ax.set_xscale("log")
+    title = "True participation against its limit"
+    style.panel(ax, "α/α$_c$", "E Σp², participation", title, log="x", legend="upper left")
     ax.set_xticks([0.3, 0.5, 1, 2, 4, 8], ["0.3", "0.5", "1", "2", "4", "8"])
     ax.set_xticks([], minor=True)
     ax.set_ylim(0, 1)
-    style.labels(ax, "α/α$_c$", "E Σp², participation", "True participation against its limit")
-    style.legend(ax, "upper left")
 
 
 def claims(data: Data) -> list[Claim]:

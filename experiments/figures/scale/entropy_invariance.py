@@ -1,7 +1,6 @@
 """Does a logarithm of n in the scale keep attention's entropy? Entropy against n for five scales, and where 0.24 is."""
 
 import functools
-from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ from matplotlib.figure import Figure
 
 import experiments.figure
 from experiments import style
-from experiments.figure import About
+from experiments.figure import About, Data
 from experiments.figures._complete import complete
 from experiments.ledger import Claim, at_least, law, near, prediction, printed, published, question
 from rc_jax import ensemble, scale
@@ -37,7 +36,6 @@ ABOUT = About(
     topic="scale",
     minutes={"smoke": 0.15, "quick": 0.43, "full": 20},
 )
-Data = Mapping[str, np.ndarray]
 
 
 class Spec(experiments.figure.Spec):
@@ -141,9 +139,8 @@ def _against_n(ax: Axes, data: Data, order: int, label: str, title: str) -> None
             data["n"], data["entropy"][order, i], 2 * data["entropy_error"][order, i], color=look["color"],
             marker=look["marker"], linestyle="none", label=name,
         )  # fmt: skip
-    ax.set_xscale("log", base=2)
+    style.panel(ax, "n, number of keys", label, f"{title}, d = {int(data['dim'])}", log="x", base=2)
     ax.set_ylim(-0.4, None)
-    style.labels(ax, "n, number of keys", label, f"{title}, d = {int(data['dim'])}")
     if order == 0:
         ax.set_ylim(-0.4, 10.8)
         style.legend(ax, "upper left", title="scale of q·k")
@@ -158,10 +155,9 @@ def _against_lambda(ax: Axes, data: Data) -> None:
     ax.plot(lam, data["limit"] / lam, color=style.colour("theory"), label="d → ∞")
     ax.plot([1], [data["golden"]], "D", color=style.colour("corrected"), label="½ log golden ratio")
     style.reference(ax, x=float(data["dim"]) ** -0.5, text=f"1/√d, d = {int(data['dim'])}")
-    ax.set_xscale("log")
     ax.set_ylim(0, 0.3)
-    style.labels(ax, "λ, factor on q·k for vectors of length √d", "(log n − H)/(λd)", "0.24 is the value near λ = 1")
-    style.legend(ax, "lower right")
+    factor, title = "λ, factor on q·k for vectors of length √d", "0.24 is the value near λ = 1"
+    style.panel(ax, factor, "(log n − H)/(λd)", title, log="x", legend="lower right")
 
 
 def _validity(ax: Axes, data: Data) -> None:
@@ -173,21 +169,14 @@ def _validity(ax: Axes, data: Data) -> None:
         annealed = log - (fine * critical) ** 2 / (2 - order)
         shown = annealed > -0.6
         ax.plot(fine[shown], annealed[shown], color=look["color"], label=f"{name}, annealed")
-        ax.plot(
-            fraction, data["swept"][order], look["marker"], color=look["color"], label=f"{name}, simulated",
-        )  # fmt: skip
+        ax.plot(fraction, data["swept"][order], look["marker"], color=look["color"], label=f"{name}, simulated")
     # beyond half the critical scale the random-energy model has another branch
     frozen = np.where(fine < 0.5, np.nan, np.where(fine < 1, (critical * (1 - fine)) ** 2, 0))
     ax.plot(fine, frozen, color=style.colour("reference"), linestyle=":", label="Rényi, random energy model")
     ax.set_ylim(-0.4, None)
-    power = round(np.log2(n))
-    style.labels(
-        ax,
-        "α/α$_c$, scale of Gaussian scores over √(2 log n)",
-        "entropy (nats)",
-        f"Where annealing holds, n = $2^{{{power}}}$",
-    )
-    style.legend(ax, "upper right")
+    at = "α/α$_c$, scale of Gaussian scores over √(2 log n)"
+    title = f"Where annealing holds, n = $2^{{{round(np.log2(n))}}}$"
+    style.panel(ax, at, "entropy (nats)", title, legend="upper right")
 
 
 def claims(data: Data) -> list[Claim]:

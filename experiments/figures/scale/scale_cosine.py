@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +10,7 @@ from scipy import special
 
 import experiments.figure
 from experiments import style
-from experiments.figure import About
+from experiments.figure import About, Data
 from experiments.ledger import Claim, at_least, law, near, printed, published, question
 from rc_jax import scale
 
@@ -24,6 +23,7 @@ WIDE = 64  # where the line of the reply starts
 LARGE = 1024  # dimensions from here on decide how α* grows with d
 said = functools.partial(published, source=SU, place="section on the cosine distribution, below the plot, 2023-10-22")
 FEW_DIMS, MANY_KEYS = np.array([3.0, 4.0, 5.0, 8.0]), 1e15  # where the power of n is looked at
+SCALE, WIDTH = "α*, scale of the cosines", "d, dimension of the vectors"
 ABOUT = About(
     title="α*, cosine scores: which law, and how it grows with d",
     caption=(
@@ -38,7 +38,6 @@ ABOUT = About(
     minutes={"smoke": 0.14, "quick": 0.14, "full": 0.3},
     core=True,
 )
-Data = Mapping[str, np.ndarray]
 
 
 class Spec(experiments.figure.Spec):
@@ -92,9 +91,9 @@ def many_keys_scale(n: float, dim: np.ndarray) -> np.ndarray:
 
 
 def plot(data: Data) -> Figure:
-    """Optimum against n and against d; fitted coefficient and misfit against d."""
-    drawing, axes = style.figure(columns=2, rows=2)
-    for panel, ax in zip((_against_n, _against_d, _coefficient, _misfit), axes, strict=True):
+    """Optimum against n and against d; misfit of both laws against d."""
+    drawing, axes = style.figure(columns=3, width=4.8, height=4.2)
+    for panel, ax in zip((_against_n, _against_d, _misfit), axes, strict=True):
         panel(ax, data)
     return drawing
 
@@ -106,15 +105,14 @@ def _row(data: Data, dim: int) -> int:
 def _against_n(ax: Axes, data: Data) -> None:
     n, row = data["n"], _row(data, DIM)
     shown = np.unique(np.geomspace(1, n.size, 25).astype(int)) - 1
-    ax.axhspan(25, 35, color=style.colour("published"), alpha=0.1, linewidth=0)
+    ax.axhspan(LOW, HIGH, color=style.colour("published"), alpha=0.1, linewidth=0)
     ax.annotate("“25 to 35”", (45, 34.6), color=style.colour("published"), fontsize=9, va="top")
     ax.plot(n, PUBLISHED * np.log(n), color=style.colour("published"), dashes=(5, 2), label="3.5 log n")
     root = data["root_coefficient"][row]
     ax.plot(n, root * np.sqrt(np.log(n)), color=style.colour("corrected"), label=f"{root:.2f} √log n")
     ax.plot(n[shown], data["alpha"][row][shown], "o", color=style.colour("measured"), label="maximised by gradient")
-    ax.set_xscale("log")
-    style.labels(ax, "n, number of keys", "α*, scale of the cosines", f"Optimal scale against n, d = {DIM}")
-    style.legend(ax, "lower right")
+    title = f"Optimal scale against n, d = {DIM}"
+    style.panel(ax, "n, number of keys", SCALE, title, log="x", legend="lower right")
 
 
 def _against_d(ax: Axes, data: Data) -> None:
@@ -125,28 +123,9 @@ def _against_d(ax: Axes, data: Data) -> None:
     middle = data["at_counts"][-1, 1] / np.sqrt(dims[-1] - 3)
     ax.plot(line, middle * np.sqrt(line - 3), color=style.colour("theory"), label="∝ √(d − 3)")
     start = data["at_counts"][_row(data, WIDE), 1]
-    ax.plot(
-        line, start * np.sqrt((WIDE - 3) / (line - 3)), color=style.colour("published"), dashes=(5, 2),
-        label="∝ 1/√(d − 3), as written",
-    )  # fmt: skip
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    style.labels(ax, "d, dimension of the vectors", "α*, scale of the cosines", "Optimal scale against d")
-    style.legend(ax, "lower left")
-
-
-def _coefficient(ax: Axes, data: Data) -> None:
-    ax.plot(data["dims"], data["coefficient"], "o", color=style.colour("measured"), label="c in α* ≈ c log n")
-    ax.plot(
-        [DIM], [PUBLISHED], "D", mfc="none", mew=1.8, ms=11, color=style.colour("published"), label="published: 3.5"
-    )
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    style.labels(ax, "d, dimension of the vectors", "fitted coefficient c", "The coefficient of log n depends on d")
-    ax.yaxis.set_major_formatter("{x:g}")
-    ax.set_yticks([2, 5, 10, 20, 50])
-    ax.set_yticks([], minor=True)
-    style.legend(ax, (0.3, 0.8))
+    written = start * np.sqrt((WIDE - 3) / (line - 3))
+    ax.plot(line, written, color=style.colour("published"), dashes=(5, 2), label="∝ 1/√(d − 3), as written")
+    style.panel(ax, WIDTH, SCALE, "Optimal scale against d", log="xy", legend="lower left")
 
 
 def _misfit(ax: Axes, data: Data) -> None:
@@ -156,10 +135,8 @@ def _misfit(ax: Axes, data: Data) -> None:
     ):
         ax.plot(data["dims"], 100 * data[name], marker=marker, color=style.colour(meaning), label=label)
     style.reference(ax, x=DIM, text=f"d = {DIM}")
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    style.labels(ax, "d, dimension of the vectors", "relative rms misfit (%)", "Which law fits n = 40 … 20 000")
-    style.legend(ax, "lower right")
+    title = "Which law fits n = 40 … 20 000"
+    style.panel(ax, WIDTH, "relative rms misfit (%)", title, log="xy", legend="lower right")
 
 
 def claims(data: Data) -> list[Claim]:

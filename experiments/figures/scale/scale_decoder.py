@@ -1,7 +1,5 @@
 """One scale for all rows of a decoder, row i seeing i keys: for which n to take it, and what it loses."""
 
-from collections.abc import Mapping
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,9 +8,9 @@ from matplotlib.figure import Figure
 
 import experiments.figure
 from experiments import style
-from experiments.figure import About
+from experiments.figure import About, Data
 from experiments.figures._complete import complete
-from experiments.figures._peaks import peaks
+from experiments.figures._peaks import jackknife, peaks
 from experiments.ledger import Claim, at_least, law, near, prediction, published, question
 from rc_jax import ensemble, scale
 
@@ -23,6 +21,7 @@ GEOMETRIC = float(np.exp(-1))  # the geometric mean of many rows 1 … L is L/e
 FRIENDLY = 0.9  # a row with so much of its own largest gradient: our reading of "friendly"
 DIM = 128
 BATCHES = 8
+LONGEST = "L, longest row"
 LAWS = ("Gaussian", f"cosine, d = {DIM}")
 CHOICES = ("n = L/2", "harmonic mean", "best, floored")
 ABOUT = About(
@@ -37,7 +36,6 @@ ABOUT = About(
     topic="scale",
     minutes={"smoke": 0.15, "quick": 0.3, "full": 15},
 )
-Data = Mapping[str, np.ndarray]
 
 
 class Spec(experiments.figure.Spec):
@@ -86,25 +84,20 @@ def _law(rows: np.ndarray, lengths: np.ndarray, dim: int | None, points: int) ->
         summed[:, j] = np.cumsum(gradient)[lengths - 2] / (lengths - 1)
     at_floored, at_summed = (peaks(grid, curves) for curves in (-floored, summed))
     choices = np.stack([half, mean, at_floored])
-    table = np.array([
-        [np.minimum(_loss(rows[: n - 1], best[: n - 1], a, dim), 1).mean() for a, n in zip(each, lengths, strict=True)]
-        for each in choices
-    ])  # fmt: skip
-    friendly = np.array([
-        [np.mean(_loss(rows[: n - 1], best[: n - 1], a, dim) <= 1 - share) for a, n in zip(half, lengths, strict=True)]
-        for share in (FRIENDLY, HALF)
-    ])  # fmt: skip
+    # losses (choice, row) of the rows of each length
+    c = np.exp(np.asarray(scale.log_concentration(choices, dim)))
+    losses = [1 - choices[:, [j]] * (1 - c[:, [j]] / rows[: n - 1]) / best[: n - 1] for j, n in enumerate(lengths)]
+    some = slice(None, None, max(1, rows.size // 4000))
     return {
-        "choices": choices, "mean_floored": table, "friendly": friendly[0], "halved": friendly[1],
+        "choices": choices,
+        "mean_floored": np.stack([np.minimum(loss, 1).mean(1) for loss in losses], axis=1),
+        "friendly": np.array([np.mean(loss[0] <= 1 - FRIENDLY) for loss in losses]),
+        "halved": np.array([np.mean(loss[0] <= 1 - HALF) for loss in losses]),
         "best_n": np.interp(at_floored, own, rows),
         "best_sum_n": np.interp(at_summed, own, rows),
-        "profile": np.stack([_loss(rows, best, a, dim)[:: max(1, rows.size // 4000)] for a in choices[:, -1]]),
-        "profile_n": rows[:: max(1, rows.size // 4000)],
-    }  # fmt: skip
-
-
-def _loss(rows: np.ndarray, best: np.ndarray, alpha: float, dim: int | None) -> np.ndarray:
-    return 1 - alpha * (1 - np.exp(float(scale.log_concentration(alpha, dim))) / rows) / best
+        "profile": losses[-1][:, some],
+        "profile_n": rows[some],
+    }
 
 
 def _typical(spec: Spec) -> dict[str, np.ndarray]:
@@ -113,7 +106,9 @@ def _typical(spec: Spec) -> dict[str, np.ndarray]:
     edges = np.concatenate([[1.5], np.sqrt(rows[1:] * rows[:-1]), [rows[-1] + 0.5]])
     alpha = np.geomspace(0.7, 7, 41)
     lengths = 2 ** np.arange(spec.first, spec.simulated + 1)
-    last = np.searchsorted(rows, lengths)
+    # the part of rows 2 … L that each of these rows stands for
+    weights = np.diff(np.minimum(edges, lengths[:, None] + 0.5))
+    weights /= weights.sum(1, keepdims=True)
 
     def one(key: jax.Array) -> jax.Array:
         scores = jax.random.normal(key, (int(rows[-1]),), jnp.float32)
@@ -129,23 +124,14 @@ def _typical(spec: Spec) -> dict[str, np.ndarray]:
     def shares(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         own = peaks(alpha, curves)
         line = np.polyfit(np.log(np.log(rows[4:])), np.log(own[4:]), 2)  # the row that an α suits, smoothly
-        found, loss = [], []
         fine = np.linspace(np.log(np.log(8)), np.log(np.log(rows[-1])), 2000)
-        for length, k in zip(lengths, last, strict=True):
-            cut = np.append(edges[: k + 1], length + 0.5)
-            mean = np.diff(cut) @ curves[: k + 1] / np.diff(cut).sum()
-            best = peaks(alpha, mean)
-            found.append(np.exp(np.exp(np.interp(np.log(best), np.polyval(line, fine), fine))) / length)
-            top = np.diff(cut) @ np.array([c.max() for c in curves[: k + 1]]) / np.diff(cut).sum()
-            loss.append(top - mean.max())
-        return np.array(found), np.array(loss)
+        means = weights @ curves
+        best = np.interp(np.log(peaks(alpha, means)), np.polyval(line, fine), fine)
+        return np.exp(np.exp(best)) / lengths, weights @ curves.max(1) - means.max(1)
 
     share, loss = shares(batches.mean(0))
-    left_out = np.stack([shares(np.delete(batches, i, 0).mean(0))[0] for i in range(BATCHES)])
-    error = np.sqrt((BATCHES - 1) / BATCHES * ((left_out - left_out.mean(0)) ** 2).sum(0))
-    return {
-        "typical_lengths": lengths, "typical_share": share, "typical_error": error, "typical_loss": loss,
-    }  # fmt: skip
+    error = jackknife(np.stack([shares(np.delete(batches, i, 0).mean(0))[0] for i in range(BATCHES)]))
+    return {"typical_lengths": lengths, "typical_share": share, "typical_error": error, "typical_loss": loss}
 
 
 def plot(data: Data) -> Figure:
@@ -164,14 +150,10 @@ def _profile(ax: Axes, data: Data) -> None:
             data["profile_n"][0] / length, data["profile"][0, i], color=look["color"], linestyle=look["linestyle"],
             label=f"{name}, α = {data['choices'][0, i, -1]:.2f}",
         )  # fmt: skip
-    ax.set_xscale("log")
+    title = f"Gaussian rows, L = $2^{{{int(np.log2(length))}}}$: short rows pay"
+    style.panel(ax, "i/L, row", "loss of the row, share of its best gradient", title, log="x", legend="lower left")
     ax.set_ylim(-0.02, 1.05)
-    style.labels(
-        ax, "i/L, row", "loss of the row, share of its best gradient",
-        f"Gaussian rows, L = $2^{{{int(np.log2(length))}}}$: short rows pay",
-    )  # fmt: skip
     ax.set_xlim(1e-4, 1.3)
-    style.legend(ax, "lower left")
 
 
 def _means(ax: Axes, data: Data) -> None:
@@ -182,41 +164,25 @@ def _means(ax: Axes, data: Data) -> None:
                 data["lengths"], data["mean_floored"][j, i], color=look["color"], marker=look["marker"],
                 linestyle=style.DASHES[j], mfc=look["color"] if j == 0 else "none", label=f"{name}, {scores}",
             )  # fmt: skip
-    ax.set_xscale("log", base=2)
     ax.set_ylim(0, 0.22)
-    style.labels(ax, "L, longest row", "mean loss, negative gradients as zero", "What one α for all rows loses")
-    style.legend(ax, "upper right", columns=2, fontsize=8)
+    height, title = "mean loss, negative gradients as zero", "What one α for all rows loses"
+    style.panel(ax, LONGEST, height, title, log="x", base=2, legend="upper right", columns=2, fontsize=8)
 
 
 def _shares(ax: Axes, data: Data) -> None:
     lengths = data["lengths"]
     style.reference(ax, y=HALF, text="in the article: ½", meaning="published")
-    ax.plot(
-        lengths, data["harmonic"] / lengths, color=style.colour("theory"), label="harmonic mean of the rows, over L"
-    )
+    harmonic = data["harmonic"] / lengths
+    ax.plot(lengths, harmonic, color=style.colour("theory"), label="harmonic mean of the rows, over L")
     # closed forms: circles for the sum of annealed gradients, squares where negative ones count as zero
     for j, scores in enumerate(LAWS):
         tint = style.cycle(j)["color"]
-        ax.plot(
-            lengths,
-            data["best_sum_n"][j] / lengths,
-            "o",
-            mfc="none" if j else tint,
-            color=tint,
-            label=f"annealed, {scores}",
-        )
-        ax.plot(
-            lengths,
-            data["best_n"][j] / lengths,
-            "s--",
-            mfc="none" if j else tint,
-            color=tint,
-            label=f"floored, {scores}",
-        )
-    ax.set_xscale("log", base=2)
+        for name, marker, sense in (("best_sum_n", "o", "annealed"), ("best_n", "s--", "floored")):
+            share, inside = data[name][j] / lengths, "none" if j else tint
+            ax.plot(lengths, share, marker, mfc=inside, color=tint, label=f"{sense}, {scores}")
     ax.set_ylim(0, 0.9)
-    style.labels(ax, "L, longest row", "best single n, as a share of L", "Which n to take the one α for")
-    style.legend(ax, "upper right")
+    height, title = "best single n, as a share of L", "Which n to take the one α for"
+    style.panel(ax, LONGEST, height, title, log="x", base=2, legend="upper right")
 
 
 def _typical_panel(ax: Axes, data: Data) -> None:
@@ -229,10 +195,9 @@ def _typical_panel(ax: Axes, data: Data) -> None:
         linestyle="none", label="best single n, as a share of L",
     )  # fmt: skip
     ax.plot(lengths, data["typical_loss"], "^:", color=style.colour("corrected"), label="mean loss there, nats")
-    ax.set_xscale("log", base=2)
     ax.set_ylim(0, 0.9)
-    style.labels(ax, "L, longest row", "share of L; nats", "Typical rows: mean logarithm of the gradient")
-    style.legend(ax, "upper right")
+    title = "Typical rows: mean logarithm of the gradient"
+    style.panel(ax, LONGEST, "share of L; nats", title, log="x", base=2, legend="upper right")
 
 
 def claims(data: Data) -> list[Claim]:

@@ -1,7 +1,5 @@
 """Normalised queries and keys, and scales that grow with n: published forms of attention against the best scale."""
 
-from collections.abc import Mapping
-
 import jax
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,7 +7,7 @@ from matplotlib.figure import Figure
 
 import experiments.figure
 from experiments import style
-from experiments.figure import About
+from experiments.figure import About, Data
 from experiments.figures.scale.parts import _form_layers as layers
 from experiments.figures.scale.parts import _scale_forms as forms
 from experiments.figures.scale.parts._scale_forms import FORMS, LAWS, YARN_AT
@@ -19,13 +17,12 @@ from rc_jax import scale
 PAGE = "docs/scale_forms.md"
 FIRST, LAST = 128, 65536  # lengths over which one growth law is to do
 ENOUGH = 0.9  # of the largest typical gradient
-SWIN_DIM, CLAIMED_DIM = 32, 64
-SCORES = ("dot products", "cosines")
+CLAIMED_DIM = 64
+SCORES, KEYS = ("dot products", "cosines"), "n, number of keys"
 FACTORS = np.geomspace(2, 32, 9)
 BASES = (512, 4096, 32768)
 FEWEST = 3  # lengths between them, without which no law of growth is judged
 MIDDLES = np.geomspace(0.5, 16, 401)  # α at the middle of FIRST … LAST
-POWERS = np.arange(4.0, 120.0)
 ABOUT = About(
     title="Forms of attention's scale, on equal terms",
     caption=(
@@ -40,7 +37,6 @@ ABOUT = About(
     topic="scale",
     minutes={"smoke": 0.2, "quick": 0.5, "full": 6},
 )
-Data = Mapping[str, np.ndarray]
 
 
 class Spec(experiments.figure.Spec):
@@ -88,24 +84,12 @@ def fading(n: np.ndarray) -> np.ndarray:
 
 
 def _annealed(n: np.ndarray, dims: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Annealed optima: by scores, width and n; their growth with longer texts; those of Swin v2's windows."""
-    # all Gaussian optima in one call, then all of cosines in another
-    bases = np.array(BASES, float)[:, None]
-    lengths = [n, bases, bases * FACTORS]
-    flat = np.asarray(scale.optimal_scale_exact(np.concatenate([each.ravel() for each in lengths])))
-    short, base, grown = np.split(flat, np.cumsum([each.size for each in lengths])[:-1])
-    widths = np.repeat([*dims, SWIN_DIM], n.size)
-    places = np.concatenate([np.tile(n, len(dims) + 1), np.exp2(POWERS)])
-    widths = np.concatenate([widths, np.full(POWERS.size, SWIN_DIM)]).astype(float)
-    cosines, windows, far = np.split(
-        np.asarray(scale.optimal_scale(places, widths)), [len(dims) * n.size, (len(dims) + 1) * n.size]
-    )
-    scaled = cosines.reshape(len(dims), -1) / np.sqrt(dims)[:, None]
-    return {
-        "annealed": np.stack([np.broadcast_to(short, scaled.shape), scaled]),
-        "asked": grown.reshape(len(bases), -1) / base[:, None],
-        "windows": windows, "clamped_n": np.exp2(np.interp(forms.CLAMP, far, POWERS)),
-    }  # fmt: skip
+    """Annealed optima: by scores, width and n; their growth with longer texts."""
+    widths = np.array(dims, float)[:, None]
+    scaled = np.asarray(scale.optimal_scale(n, widths)) / np.sqrt(widths)
+    gaussian = np.broadcast_to(scale.optimal_scale_exact(n), scaled.shape)
+    longer = np.asarray(scale.optimal_scale_exact(np.outer(BASES, np.append(1, FACTORS))))
+    return {"annealed": np.stack([gaussian, scaled]), "asked": longer[:, 1:] / longer[:, :1]}
 
 
 def plot(data: Data) -> Figure:
@@ -138,14 +122,11 @@ def _plot_factors(ax: Axes, data: Data) -> None:
         seen = data["run"] == form.key
         ax.plot(data["run_n"][seen], data["run_alpha"][seen], look["marker"], color=look["color"])
     ax.plot([], [], "o", color=style.colour("reference"), label="through the layer; forms as on the right")
-    ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_yticks([0.5, 1, 2, 5, 10], ["0.5", "1", "2", "5", "10"])
     ax.set_yticks([], minor=True)
-    style.labels(
-        ax, "n, number of keys", "α, factor on scores of variance one", f"What forms put on scores, d = {CLAIMED_DIM}"
-    )
-    style.legend(ax, "below")
+    title = f"What forms put on scores, d = {CLAIMED_DIM}"
+    style.panel(ax, KEYS, "α, factor on scores of variance one", title, log="x", base=2, legend="below")
 
 
 def _plot_shares(ax: Axes, data: Data) -> None:
@@ -154,12 +135,9 @@ def _plot_shares(ax: Axes, data: Data) -> None:
         look = _look(index)
         ax.plot(data["n"], data["share"][index, at], **look, markersize=4, linewidth=1.5, label=form.name)
     style.reference(ax, y=ENOUGH, text="90 %")
-    ax.set_xscale("log", base=2)
     ax.set_ylim(0, 1.03)
-    style.labels(
-        ax, "n, number of keys", "share of the largest typical gradient", f"What they let through, d = {CLAIMED_DIM}"
-    )
-    style.legend(ax, "below", columns=3)
+    title = f"What they let through, d = {CLAIMED_DIM}"
+    style.panel(ax, KEYS, "share of the largest typical gradient", title, log="x", base=2, legend="below", columns=3)
 
 
 def _plot_laws(ax: Axes, data: Data) -> None:
@@ -168,21 +146,15 @@ def _plot_laws(ax: Axes, data: Data) -> None:
     for index, growth in enumerate(LAWS):
         color = style.cycle(index)["color"]
         for kind, dash in enumerate(style.DASHES[:2]):
-            ax.plot(
-                MIDDLES,
-                data["law_least"][index, kind, at],
-                color=color,
-                linestyle=dash,
-                label=f"{growth}, {SCORES[kind]}",
-            )
+            least = data["law_least"][index, kind, at]
+            ax.plot(MIDDLES, least, color=color, linestyle=dash, label=f"{growth}, {SCORES[kind]}")
     style.reference(ax, y=ENOUGH, text="90 %")
-    ax.set_xscale("log")
+    grown = f"α at n = {round((FIRST * LAST) ** 0.5)}, then grown by the law"
+    title = f"The least share, n = {FIRST} … {LAST}, d = {CLAIMED_DIM}"
+    style.panel(ax, grown, "least share over n", title, log="x", legend="below", columns=3)
     ax.set_xticks([0.5, 1, 2, 4, 8, 16], ["0.5", "1", "2", "4", "8", "16"])
     ax.set_xticks([], minor=True)
     ax.set_ylim(0, 1.03)
-    title = f"The least share, n = {FIRST} … {LAST}, d = {CLAIMED_DIM}"
-    style.labels(ax, f"α at n = {round((FIRST * LAST) ** 0.5)}, then grown by the law", "least share over n", title)
-    style.legend(ax, "below", columns=3)
 
 
 def _plot_yarn(ax: Axes, data: Data) -> None:
@@ -198,15 +170,12 @@ def _plot_yarn(ax: Axes, data: Data) -> None:
     if factors:
         seen = [name.startswith("yarn") for name in data["run"]]
         ax.plot(np.array(factors, float), data["run_alpha"][seen], "o", color=published, label="through the layer")
-    ax.set_xscale("log", base=2)
-    style.labels(
-        ax, "s, how many times longer texts are", "factor on the logits", "YaRN's temperature, and what is asked"
-    )
-    style.legend(ax, "below", columns=3)
+    times, title = "s, how many times longer texts are", "YaRN's temperature, and what is asked"
+    style.panel(ax, times, "factor on the logits", title, log="x", base=2, legend="below", columns=3)
 
 
 def claims(data: Data) -> list[Claim]:
-    """Each form's share, the laws of growth, SSMax's own figure, YaRN, Swin v2's clamp and the trained rows."""
+    """Each form's share, the laws of growth, SSMax's own figure, YaRN and the trained rows."""
     return [*_share_claims(data), *_law_claims(data), *_other_claims(data)]
 
 
@@ -275,9 +244,8 @@ def _law_claims(data: Data) -> list[Claim]:
 
 
 def _other_claims(data: Data) -> list[Claim]:
-    labels, long = [f"{each:.3g}" for each in FACTORS], data["n"] <= LAST
-    asked, some = data["asked"][BASES.index(YARN_AT)], data["windows"][long]
-    n = data["n"][long]
+    long = data["n"] <= LAST
+    n, over = data["n"][long], forms.yarn(FACTORS) / data["asked"][BASES.index(YARN_AT)]
     # the largest weight of figure 1's scores: softmax at the largest n, SSMax at all
     softmax, ssmax = data["fading"][0, long][-1], data["fading"][1, long]
     found = [
@@ -293,27 +261,13 @@ def _other_claims(data: Data) -> list[Claim]:
             interval_from="our tolerance: a tenth from 0 and from 1",
             note="measured: softmax at the largest n, then SSMax",
         ),
-        *(
-            question(
-                f"forms-yarn-{key}",
-                f"How large is {name}, over the growth of the annealed optimum from N = {YARN_AT} to sN keys?",
-                forms.yarn(FACTORS) ** power / asked,
-                where=labels,
-                note=f"{forms.yarn(FACTORS[0]) ** power / asked[0]:.2f} at s = {FACTORS[0]:g}, "
-                f"{forms.yarn(FACTORS[-1]) ** power / asked[-1]:.2f} at {FACTORS[-1]:g}",
-            )
-            for key, power, name in (
-                ("square", 1.0, "YaRN's factor on the logits, (1 + 0.1 ln s)² (Peng et al. 2023)"),
-                ("root", 0.5, "YaRN's factor on queries and keys, 1 + 0.1 ln s (Peng et al. 2023)"),
-            )
-        ),
         question(
-            "forms-swin-clamp",
-            "At which number of keys does the annealed optimum of cosines in 32 dimensions reach Swin v2's clamp of "
-            "100 (Liu et al. 2022)?",
-            data["clamped_n"],
-            reads=[data["windows"]],
-            note=f"{some[0]:.1f} at n = {n[0]}, {some[-1]:.1f} at {n[-1]}",
+            "forms-yarn-square",
+            "How large is YaRN's factor on the logits, (1 + 0.1 ln s)² (Peng et al. 2023), over the growth of the "
+            f"annealed optimum from N = {YARN_AT} to sN keys?",
+            over,
+            where=[f"{each:.3g}" for each in FACTORS],
+            note=f"{over[0]:.2f} at s = {FACTORS[0]:g}, {over[-1]:.2f} at {FACTORS[-1]:g}",
         ),
     ]
     if "trained_share" not in data:

@@ -1,7 +1,6 @@
 """The scale that maximises softmax's annealed gradient for Gaussian scores, against the published square-root law."""
 
 import functools
-from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,7 +8,7 @@ from matplotlib.figure import Figure
 
 import experiments.figure
 from experiments import style
-from experiments.figure import About
+from experiments.figure import About, Data
 from experiments.ledger import Claim, at_least, law, near, printed, published
 from rc_jax import scale
 
@@ -34,7 +33,6 @@ ABOUT = About(
     minutes={"smoke": 0.07, "quick": 0.07, "full": 0.1},
     core=True,
 )
-Data = Mapping[str, np.ndarray]
 
 
 class Spec(experiments.figure.Spec):
@@ -88,16 +86,14 @@ def plot(data: Data) -> Figure:
 def _optimum(ax: Axes, data: Data) -> None:
     n, line = data["doubling_n"], data["near_n"]
     shown = n <= line[-1]
-    ax.axhspan(2, 3, color=style.colour("published"), alpha=0.1, linewidth=0)
+    ax.axhspan(LOW, HIGH, color=style.colour("published"), alpha=0.1, linewidth=0)
     ax.annotate("“between 2 and 3”", (2.2, 2.93), color=style.colour("published"), fontsize=9, va="top")
     ax.plot(line, data["near_exact"], color=style.colour("theory"), label="Lambert W")
-    ax.plot(
-        line, PUBLISHED * np.sqrt(np.log(line)), color=style.colour("published"), dashes=(5, 2), label="0.84 √log n"
-    )
+    law_line = PUBLISHED * np.sqrt(np.log(line))
+    ax.plot(line, law_line, color=style.colour("published"), dashes=(5, 2), label="0.84 √log n")
     ax.plot(n[shown], data["doubling_alpha"][shown], "o", color=style.colour("measured"), label="maximised by gradient")
-    ax.set_xscale("log")
-    style.labels(ax, "n, number of keys", "α*, scale of unit-variance logits", "The optimal scale grows slowly")
-    style.legend(ax, "lower right")
+    height, title = "α*, scale of unit-variance logits", "The optimal scale grows slowly"
+    style.panel(ax, "n, number of keys", height, title, log="x", legend="lower right")
 
 
 def _ratio(ax: Axes, data: Data) -> None:
@@ -112,13 +108,12 @@ def _ratio(ax: Axes, data: Data) -> None:
     # guides, and ticks at powers of ten whose exponents are themselves on a logarithmic axis
     style.reference(ax, y=PUBLISHED, text="published: 0.84", meaning="published")
     style.reference(ax, y=1.0, text="limit: 1", meaning="corrected")
-    ax.set_xscale("log")
+    title = "The coefficient drifts to 1"
+    style.panel(ax, "n, number of keys (axis in log log n)", "α* / √log n", title, log="x", legend=(0.55, 0.2))
     powers = [p for p in (1, 2, 4, 10, 30, 100, 250) if p <= np.log10(far[-1]) * 1.01]
     ax.set_xticks(powers, [f"$10^{{{p}}}$" for p in powers])
     ax.set_xticks([], minor=True)
     ax.set_ylim(0.6, 1.03)
-    style.labels(ax, "n, number of keys (axis in log log n)", "α* / √log n", "The coefficient drifts to 1")
-    style.legend(ax, (0.55, 0.2))
 
 
 def claims(data: Data) -> list[Claim]:

@@ -1,7 +1,5 @@
 """Other measures of softmax's gradient, and other normalisers: which scale is best then, and does it follow log n?"""
 
-from collections.abc import Mapping
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,10 +8,9 @@ from matplotlib.figure import Figure
 
 import experiments.figure
 from experiments import style
-from experiments.figure import About
+from experiments.figure import About, Data
 from experiments.figures._complete import complete
-from experiments.figures._peaks import peaks
-from experiments.figures.scale.parts import _power_training as training
+from experiments.figures._peaks import jackknife, peaks
 from experiments.figures.scale.parts._objective_rows import HIGH, LOW, NAMES, claims
 from rc_jax import ensemble, scale
 
@@ -42,7 +39,6 @@ ABOUT = About(
     minutes={"smoke": 0.15, "quick": 0.52, "full": 30},
 )
 __all__ = ["ABOUT", "PRESETS", "Spec", "claims", "compute", "plot"]
-Data = Mapping[str, np.ndarray]
 
 
 class Spec(experiments.figure.Spec):
@@ -52,14 +48,12 @@ class Spec(experiments.figure.Spec):
     last: int = 6
     samples: int = 192
     points: int = 25
-    seeds: int = 8
-    steps: int = 100
 
 
 PRESETS = {
-    "smoke": Spec(last=4, samples=32, points=13, seeds=2, steps=4),
+    "smoke": Spec(last=4, samples=32, points=13),
     "quick": Spec(),
-    "full": Spec(last=9, samples=2048, points=49, seeds=64, steps=1000),
+    "full": Spec(last=9, samples=2048, points=49),
 }
 
 
@@ -83,11 +77,10 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     misfits = np.array([_misfit(sizes, each[1]) for each in typical])
     data = {
         "n": sizes, "alpha": alpha, "few": few, "typical": typical[0],
-        "typical_error": _jackknife(typical[1:]), "misfit": misfits[0], "misfit_error": _jackknife(misfits[1:]),
+        "typical_error": jackknife(typical[1:]), "misfit": misfits[0], "misfit_error": jackknife(misfits[1:]),
         "bound": np.max([part.maximum["bound"] for part in parts]),
         "homogeneous": np.max([part.maximum["homogeneous"] for part in parts]),
         "ends": _ends(spec.seed), "sixth_sparsity": _sixth_sparsity(),
-        "training": training.losses(spec.seed, spec.seeds, spec.steps),
     }  # fmt: skip
     for name in ("norm", "trace", "product", "power", "softmax", "largest", "later"):
         data[name] = batches[name].mean(0)
@@ -137,11 +130,6 @@ def _misfit(n: np.ndarray, optima: np.ndarray) -> float:
     return min(float(scale.relative_residual(n.astype(float), optima, law)) for law in ("log", "sqrt_log"))
 
 
-def _jackknife(left_out: np.ndarray) -> np.ndarray:
-    """Standard error from the values found with each batch left out."""
-    return np.sqrt((len(left_out) - 1) / len(left_out) * ((left_out - left_out.mean(0)) ** 2).sum(0))
-
-
 def _ends(seed: int) -> np.ndarray:
     """Gradient of rows of 64 normal scores at α = 0.001 and at 40 over the top gap, over its largest: (end, row)."""
     rows = np.random.default_rng(seed).normal(size=(64, 64))
@@ -177,9 +165,8 @@ def _means(ax: Axes, data: Data) -> None:
     ax.set_ylim(-0.2, 1.8 * top)
     _level(ax, alpha[0], top, "E max s")
     _level(ax, alpha[0], top / 2, "½ E max s")
-    ax.set_xscale("log")
-    style.labels(ax, "α, scale of the scores", "mean size of the Jacobian", f"No size has a best scale, n = {n}")
-    style.legend(ax, "upper left")
+    title = f"No size has a best scale, n = {n}"
+    style.panel(ax, "α, scale of the scores", "mean size of the Jacobian", title, log="x", legend="upper left")
 
 
 def _optima(ax: Axes, data: Data) -> None:
@@ -191,10 +178,9 @@ def _optima(ax: Axes, data: Data) -> None:
     line = np.geomspace(n[0], n[-1], 60)
     ax.plot(line, np.sqrt(2 * np.log(line)), color=style.colour("theory"), label="α$_c$ = √(2 log n)")
     ax.plot(line, scale.optimal_scale_exact(line), color=style.colour("reference"), dashes=(5, 2), label="annealed α*")
-    ax.set_xscale("log")
     ax.set_ylim(0.8, 9.8)
-    style.labels(ax, "n, number of keys", "α that maximises the mean logarithm", "What suits a typical row")
-    style.legend(ax, "upper left", columns=2)
+    height, title = "α that maximises the mean logarithm", "What suits a typical row"
+    style.panel(ax, "n, number of keys", height, title, log="x", legend="upper left", columns=2)
 
 
 def _normalisers(ax: Axes, data: Data) -> None:
@@ -204,14 +190,8 @@ def _normalisers(ax: Axes, data: Data) -> None:
         ax.plot(alpha, data["product"][i], color=look["color"], linestyle=look["linestyle"])
         _points(ax, alpha, data["trace"][i], data["trace_error"][i], i, name)
     _level(ax, alpha[0], float(data["largest"][-2]), "E max s")
-    ax.set_xscale("log")
-    style.labels(
-        ax,
-        "α, scale of the scores",
-        "mean trace of the Jacobian",
-        f"Points: E tr J, lines: E Σ p s, n = {data['n'][-2]}",
-    )
-    style.legend(ax, "lower right")
+    title = f"Points: E tr J, lines: E Σ p s, n = {data['n'][-2]}"
+    style.panel(ax, "α, scale of the scores", "mean trace of the Jacobian", title, log="x", legend="lower right")
 
 
 def _power(ax: Axes, data: Data) -> None:
@@ -221,9 +201,8 @@ def _power(ax: Axes, data: Data) -> None:
     line = np.geomspace(n[0], n[-1], 60)
     annealed = np.asarray(scale.annealed_power_gradient(line))
     ax.plot(line[annealed > 1], annealed[annealed > 1], color=style.colour("theory"), label="2.553 − 81.7/n")
-    ax.set_xscale("log")
-    style.labels(ax, "n, number of keys", "mean ½‖J‖₁ for standard normal scores", "The sixth power against softmax")
-    style.legend(ax, "lower right")
+    height, title = "mean ½‖J‖₁ for standard normal scores", "The sixth power against softmax"
+    style.panel(ax, "n, number of keys", height, title, log="x", legend="lower right")
 
 
 def _points(

@@ -1,7 +1,6 @@
 """Softmax from one key to all of them: entropy, largest weight, sparsity and gradient against temperature."""
 
 import itertools
-from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ from matplotlib.figure import Figure
 
 import experiments.figure
 from experiments import style
-from experiments.figure import About
+from experiments.figure import About, Data
 from experiments.figures._peaks import peaks
 from experiments.ledger import Claim, at_least, at_most, published, question
 from rc_jax import scale, sparsity
@@ -36,7 +35,6 @@ SHARP = 0.025  # a temperature at which scores a deviation apart are far apart
 JACOBIANS = 4  # rows whose Jacobian is formed
 TIED = ("entropy", "largest", "gradient")
 NAMES = ("entropy", "largest", "sparsity", "gradient", "variance", "slope")
-Data = Mapping[str, np.ndarray]
 
 
 class Spec(experiments.figure.Spec):
@@ -63,20 +61,13 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         data[name] = np.quantile(found[name][:-1], (0.05, 0.5, 0.95), axis=0)
         if name in TIED:
             data[f"{name}_tied"] = found[name][-1]
-    data |= _floor(s, found["entropy"][:-1], 1 / temperature) | {
-        "jacobian_size": _jacobian_size(s[:JACOBIANS], temperature)
-    }
+    jacobians = jax.vmap(jax.jacobian(jax.nn.softmax))(s[:JACOBIANS] / temperature[0])
+    data |= _floor(s, found["entropy"][:-1], 1 / temperature)
     return data | {
+        "jacobian_size": np.abs(jacobians).max(),
         "mean_gradient": found["mean"][:-1].mean(0),  # E Σps = E α(1 − Σp²) for normal scores
         "median_spread": np.asarray(np.median(found["spread"])),
     }
-
-
-def _jacobian_size(rows: jax.Array, temperature: np.ndarray) -> np.ndarray:
-    """Largest entry of the Jacobian of softmax at s/T over rows, for the least, the middle and the largest T."""
-    chosen = temperature[[0, temperature.size // 2, -1]]
-    size = jax.vmap(lambda x: jnp.abs(jax.jacobian(jax.nn.softmax)(x)).max())
-    return np.array([size(rows / t).max() for t in chosen])
 
 
 def _floor(s: jax.Array, entropy: np.ndarray, alpha: np.ndarray) -> dict[str, np.ndarray]:
@@ -182,7 +173,7 @@ def claims(data: Data) -> list[Claim]:
         published(
             "temperature-extremes", "A number that is far too large or too small for softmax may bring a result to "
             "0 and its gradient with it.",
-            [top * (1 - top), 1 - top, data["jacobian_size"][0]], at_most(LIMIT), source=NOTES,
+            [top * (1 - top), 1 - top, data["jacobian_size"]], at_most(LIMIT), source=NOTES,
             place="section on the division by √d_k",
             where=["far above the others: p(1 − p)", "far below the largest: p", "every entry of the Jacobian, "
                    f"T = {t[0]:g}"],

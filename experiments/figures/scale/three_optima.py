@@ -1,7 +1,5 @@
 """Three averages, three optimal scales: annealed, typical and row by row; and the mean, which has none."""
 
-from collections.abc import Mapping
-
 import jax
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,7 +7,7 @@ from matplotlib.figure import Figure
 
 import experiments.figure
 from experiments import style
-from experiments.figure import About
+from experiments.figure import About, Data
 from experiments.figures.scale.parts._three_optima_rows import COSINE_RISE, CURVE, CURVE_DIM, claims
 from rc_jax import scale
 from rc_jax.scale.quadrature import mean_largest, tie_density
@@ -17,6 +15,7 @@ from rc_jax.scale.quadrature import mean_largest, tie_density
 PAIR = 1.5434046384182085  # 2x with x tanh x = 1/2
 BLOCK = 11  # scales in one call
 MARKED = np.array([0.5, 0.7, 1.0, 2.0])
+KEYS = "n, number of keys"
 ABOUT = About(
     title="Which α lets most gradient through? Three answers, and a mean without one",
     caption=(
@@ -31,7 +30,6 @@ ABOUT = About(
     minutes={"smoke": 0.5, "quick": 0.79, "full": 20},
 )
 __all__ = ["ABOUT", "PRESETS", "Spec", "claims", "compute", "plot"]
-Data = Mapping[str, np.ndarray]
 
 
 class Spec(experiments.figure.Spec):
@@ -100,14 +98,10 @@ def _optima(key: jax.Array, spec: Spec, n: np.ndarray) -> dict[str, np.ndarray]:
 
 def _curves(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
     critical = float(np.sqrt(2 * np.log(CURVE)))
-    far = 20 * critical
-    grid = np.geomspace(0.1 * critical, far, spec.curve_points - MARKED.size)
+    grid = np.geomspace(0.1 * critical, 20 * critical, spec.curve_points - MARKED.size)
     alpha = np.sort(np.concatenate([grid, MARKED * critical]))
     fine = np.linspace(0.1, 0.72, 125)  # in units of α_c; falls below 0 beyond
     mean, error = _expected(key, alpha, CURVE, None, spec.curve_rows, spec.dtype)
-    long = 2**20
-    reach = np.sqrt(2 * np.log(long)) * alpha / critical
-    large, large_error = _expected(key, reach, long, None, spec.curve_rows, spec.dtype)
     rise, rise_error = _expected(key, COSINE_RISE, CURVE, float(CURVE_DIM), spec.curve_rows, spec.dtype)
     return {
         "alpha": alpha / critical,
@@ -116,8 +110,6 @@ def _curves(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
         "annealed_alpha": fine,
         "annealed_curve": np.asarray(scale.annealed_objective(fine * critical, float(CURVE)), float),
         "plateau": np.array(mean_largest(CURVE)),
-        "large_mean": large / np.sqrt(2 * np.log(long)),
-        "large_error": large_error / np.sqrt(2 * np.log(long)),
         "cosine_rise": rise,
         "cosine_rise_error": rise_error,
     }
@@ -174,13 +166,12 @@ def _gaussian(ax: Axes, data: Data) -> None:
     )  # fmt: skip
     ax.plot(n, data["annealed"][0], color=style.colour("published"), dashes=(5, 2), label="annealed")
     ax.plot(n, np.sqrt(2 * np.log(n)), color=style.colour("theory"), lw=1.1, label="α$_c$ = √(2 log n)")
-    ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_ylim(0.8, 5 * high.max())
     ax.set_yticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
     ax.set_yticks([], minor=True)
-    style.labels(ax, "n, number of keys", "optimal scale α of unit-variance logits", "Gaussian scores")
-    style.legend(ax, "upper left", columns=2)
+    scale_label = "optimal scale α of unit-variance logits"
+    style.panel(ax, KEYS, scale_label, "Gaussian scores", log="x", base=2, legend="upper left", columns=2)
 
 
 def _cosine(ax: Axes, data: Data) -> None:
@@ -194,10 +185,9 @@ def _cosine(ax: Axes, data: Data) -> None:
     ax.plot([], [], "s", mfc="none", color=grey, label="row by row: median")
     ax.plot([], [], "o", color=grey, label="typical")
     ax.plot([], [], color=grey, dashes=(5, 2), label="annealed")
-    ax.set_xscale("log", base=2)
     ax.set_yscale("log")
-    style.labels(ax, "n, number of keys", "optimal scale / √d", "Cosines in d dimensions")
-    style.legend(ax, "upper left")
+    title = "Cosines in d dimensions"
+    style.panel(ax, KEYS, "optimal scale / √d", title, log="x", base=2, legend="upper left")
 
 
 def _mean(ax: Axes, data: Data) -> None:
@@ -205,16 +195,13 @@ def _mean(ax: Axes, data: Data) -> None:
     shown = data["annealed_curve"] > 0
     fine = data["annealed_alpha"][shown]
     ax.plot(x, np.minimum(x, 1) * critical, color=style.colour("theory"), lw=1.2, label="n → ∞: min(α, α$_c$)")
-    ax.plot(
-        fine, data["annealed_curve"][shown], color=style.colour("published"), dashes=(5, 2), label="annealed"
-    )  # fmt: skip
+    ax.plot(fine, data["annealed_curve"][shown], color=style.colour("published"), dashes=(5, 2), label="annealed")
     ax.plot(x, data["mean"], "o", ms=4, color=style.colour("measured"), label="true mean")
     style.reference(ax, y=float(data["plateau"]), text="E max s")
-    ax.set_xscale("log")
+    title = f"The mean has no maximum, n = {CURVE}"
+    style.panel(ax, "α/α$_c$", "mean gradient α(1 − E Σp²)", title, log="x", legend="lower right")
     ax.set_ylim(0, 1.15 * critical)
     ax.xaxis.set_major_formatter("{x:g}")
-    style.labels(ax, "α/α$_c$", "mean gradient α(1 − E Σp²)", f"The mean has no maximum, n = {CURVE}")
-    style.legend(ax, "lower right")
 
 
 def _tail(ax: Axes, data: Data) -> None:
@@ -226,9 +213,7 @@ def _tail(ax: Axes, data: Data) -> None:
         level, data["tail"], 2 * data["tail_error"], fmt="o", ms=4, color=style.colour("measured"),
         label="importance sampling",
     )  # fmt: skip
-    ax.set_xscale("log")
-    ax.set_yscale("log")
+    at, title = "a, scale of unit-variance logits", "No mean row by row, n = 1024"
+    style.panel(ax, at, "P(best scale of a row > a)", title, log="xy", legend="upper right")
     ax.set_xlim(1, 2e6)
     ax.set_ylim(0.3 * data["tail_law"][-1], 2)
-    style.labels(ax, "a, scale of unit-variance logits", "P(best scale of a row > a)", "No mean row by row, n = 1024")
-    style.legend(ax, "upper right")

@@ -1,7 +1,5 @@
 """The annealed mean of softmax's gradient: numerator and denominator averaged apart, for two laws of scores."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
@@ -9,7 +7,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.dtypes import as_common
+from rc_jax._numerics.dtypes import common_with_dim
 from rc_jax.special import log_bessel_ie, log_hyp0f1
 
 at_least_two: arguments.Check = arguments.bounded(2)
@@ -100,11 +98,3 @@ def objective(log_alpha: jax.Array, log_n: jax.Array, dim: jax.Array | None) -> 
     """The annealed objective in logarithmic variables, for arrays of one shape and dtype."""
     alpha = jnp.exp(log_alpha)
     return -alpha * jnp.expm1(concentration(alpha, dim) - log_n)
-
-
-def common_with_dim(dim: ArrayLike | None, **values: ArrayLike) -> tuple[Any, list[jax.Array], jax.Array | None]:
-    """`as_common` of the values and of dim, which may be None and then stays so."""
-    if dim is None:
-        return *as_common(**values), None
-    dtype, arrays = as_common(**values, dim=dim)
-    return dtype, arrays[:-1], arrays[-1]

@@ -7,8 +7,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.dtypes import as_common, converted
-from rc_jax.scale.closed_forms.annealed import at_least_three, at_least_two, common_with_dim, concentration
+from rc_jax._numerics.dtypes import as_common, common_with_dim, converted
+from rc_jax.scale.closed_forms.annealed import at_least_three, at_least_two, concentration
 from rc_jax.scale.closed_forms.optimum import optimal_scale, optimize_scale
 from rc_jax.scale.results import DecoderLoss
 

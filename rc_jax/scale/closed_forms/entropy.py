@@ -9,9 +9,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.dtypes import as_common
+from rc_jax._numerics.dtypes import as_common, common_with_dim
 from rc_jax._numerics.roots import implicit_root
-from rc_jax.scale.closed_forms.annealed import at_least_three, at_least_two, common_with_dim, concentration
+from rc_jax.scale.closed_forms.annealed import at_least_three, at_least_two, concentration
 from rc_jax.special import bessel_ratio, log_bessel_ie, log_hyp0f1
 
 

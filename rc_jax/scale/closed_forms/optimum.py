@@ -8,10 +8,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.dtypes import as_common
+from rc_jax._numerics.dtypes import as_common, common_with_dim
 from rc_jax._numerics.performance import quickly
 from rc_jax._numerics.roots import implicit_root, rising_root_by_secants
-from rc_jax.scale.closed_forms.annealed import at_least_three, at_least_two, common_with_dim, objective
+from rc_jax.scale.closed_forms.annealed import at_least_three, at_least_two, objective
 from rc_jax.scale.closed_forms.stationarity import (
     FEW_TERMS,
     debye_at_origin,

@@ -233,13 +233,10 @@ def _relative_weights(scores: jax.Array, alpha: jax.Array, normaliser: str) -> t
     The largest is divided out with its derivative, which is then the factor's.
     """
     logits, is_top, alpha = shifted(scores, alpha)
-    weights: Callable[[jax.Array], jax.Array] = _SHAPES[normaliser]
-    g = weights(logits)
+    g = _SHAPES[normaliser](logits)
     top = jnp.where(is_top, g, 0).sum(-1)
-    if normaliser == "softmax":
-        total = g.sum(-1)
-        return jnp.where(is_top, 0, g / top[..., None]), alpha * (top / total)
-    return jnp.where(is_top, 0, g / top[..., None]), alpha * top
+    size = top / g.sum(-1) if normaliser == "softmax" else top
+    return jnp.where(is_top, 0, g / top[..., None]), alpha * size
 
 
 def _support(logits: jax.Array) -> jax.Array:

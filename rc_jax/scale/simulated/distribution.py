@@ -10,9 +10,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.dtypes import as_common, converted
+from rc_jax._numerics.dtypes import as_common, common_with_dim, converted
 from rc_jax.scale.simulated.averages import TOPS, mean_over_rows
-from rc_jax.scale.simulated.objectives import precision
 from rc_jax.scale.simulated.per_sample import optimum_of
 from rc_jax.scale.simulated.random_rows import SPACINGS, Row, bulk, close_gaps, even_batch, inside, make_row
 from rc_jax.scale.simulated.score_distribution import ScoreLaw, score_law
@@ -57,9 +56,8 @@ def sample_scales(key: Array, n: int, dim: ArrayLike | None = None, samples: int
         >>> print(3 < jnp.median(sample_scales(jax.random.key(0), 64)) < 6)
         True
     """
-    dtype, dim = precision(dim)
-    working = jnp.zeros(()).dtype if dim is None else dim.dtype
-    return _draw(key, dim, converted("n", n, working), samples).astype(dtype)
+    dtype, (size,), dim = common_with_dim(dim, n=n)
+    return _draw(key, dim, size, samples).astype(dtype)
 
 
 @arguments.guard(

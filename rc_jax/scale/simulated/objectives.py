@@ -1,7 +1,6 @@
 """The true mean of softmax's gradient, of its logarithm, and the scale that maximises the latter, by simulation."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,23 +8,21 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.dtypes import as_common, converted
+from rc_jax._numerics.dtypes import as_common, common_with_dim, converted
 from rc_jax._numerics.roots import MAX_STEPS, bracketed
 from rc_jax.scale.results import Optimum
 from rc_jax.scale.simulated.averages import mean_over_rows
 from rc_jax.scale.simulated.random_rows import Row, even_batch, log_gradient, near_ties
 from rc_jax.scale.simulated.score_distribution import score_law
 
-_checked = arguments.guard(
-    key=arguments.random_key,
-    alpha=arguments.positive,
-    n=arguments.integer(2),
-    dim=arguments.bounded(3),
-    samples=arguments.integer(2),
-)
-_keyed = arguments.guard(
-    key=arguments.random_key, n=arguments.integer(2), dim=arguments.bounded(3), samples=arguments.integer(2)
-)
+_CHECKS = {
+    "key": arguments.random_key,
+    "n": arguments.integer(2),
+    "dim": arguments.scalar(arguments.bounded(3)),
+    "samples": arguments.integer(2),
+}
+_checked = arguments.guard(alpha=arguments.positive, **_CHECKS)
+_keyed = arguments.guard(**_CHECKS)
 SCALES_TOGETHER = 8  # in one vectorised step over rows
 
 
@@ -57,7 +54,7 @@ def expected_objective(
 
     Raises:
         TypeError: if `key` is not a typed key, n or samples not an integer, another argument not real.
-        ValueError: if α <= 0, n < 2, dim < 3 or samples < 2.
+        ValueError: if α <= 0, n < 2, dim < 3 or not one number, or samples < 2.
 
     Source: the identity is that of the random-energy model (Derrida 1981), for the objective of kexue.fm/archives/9812.
 
@@ -88,7 +85,7 @@ def typical_objective(
 
     Raises:
         TypeError: if `key` is not a typed key, n or samples not an integer, another argument not real.
-        ValueError: if α <= 0, n < 2, dim < 3 or samples < 2.
+        ValueError: if α <= 0, n < 2, dim < 3 or not one number, or samples < 2.
 
     Source: this package's own, for the gradient of kexue.fm/archives/9812.
 
@@ -121,7 +118,7 @@ def typical_scale(key: Array, n: int, dim: ArrayLike | None = None, samples: int
 
     Raises:
         TypeError: if `key` is not a typed key, or n or samples not an integer.
-        ValueError: if n < 2, dim < 3 or samples < 2.
+        ValueError: if n < 2, dim < 3 or not one number, or samples < 2.
 
     Source: this package's own, for the gradient of Su Jianlin, kexue.fm/archives/9812.
 
@@ -141,7 +138,7 @@ def typical_optimum(key: Array, n: int, dim: ArrayLike | None = None, samples: i
 
     Raises:
         TypeError: if `key` is not a typed key, or n or samples not an integer.
-        ValueError: if n < 2, dim < 3 or samples < 2.
+        ValueError: if n < 2, dim < 3 or not one number, or samples < 2.
 
     Source: this package's own.
 
@@ -151,9 +148,8 @@ def typical_optimum(key: Array, n: int, dim: ArrayLike | None = None, samples: i
         >>> print(typical_optimum(jax.random.key(0), 64, samples=64).converged)
         True
     """
-    dtype, dim = precision(dim)
-    working = jnp.zeros(()).dtype if dim is None else dim.dtype
-    scale, value, converged, error = _typical(key, dim, converted("n", n, working), jnp.asarray(samples))
+    dtype, (size,), dim = common_with_dim(dim, n=n)
+    scale, value, converged, error = _typical(key, dim, size, jnp.asarray(samples))
     return Optimum(scale.astype(dtype), value.astype(dtype), converged, error.astype(dtype))
 
 
@@ -161,7 +157,6 @@ def _mean(
     key: Array, alpha: ArrayLike, n: int, dim: ArrayLike | None, samples: int, *, logarithm: bool
 ) -> tuple[Array, Array]:
     """Either mean, with its arguments brought to the dtype of α."""
-    precision(dim)
     dtype, (alpha,) = as_common(alpha=alpha)
     dim = None if dim is None else converted("dim", dim, alpha.dtype)
     mean, error = _simulated(key, alpha, dim, converted("n", n, alpha.dtype), jnp.asarray(samples), logarithm)
@@ -197,20 +192,6 @@ def _simulated(
     mean, error = mean_over_rows(objective, key, law, n, samples, power=power)
     unit = unit * (alpha / within) if logarithm else unit
     return mean.reshape(alpha.shape) * unit, error.reshape(alpha.shape) * unit
-
-
-def precision(dim: ArrayLike | None) -> tuple[Any, jax.Array | None]:
-    """The dtype of results, which `dim` decides where it has one, and `dim` in the working dtype.
-
-    Raises:
-        ValueError: if `dim` is not a scalar.
-    """
-    if dim is None:
-        return jnp.zeros(()).dtype, None
-    dtype, (dim,) = as_common(dim=dim)
-    if jnp.ndim(dim):
-        raise ValueError(f"`dim` must be a scalar, got shape {jnp.shape(dim)}")
-    return dtype, dim
 
 
 @jax.jit

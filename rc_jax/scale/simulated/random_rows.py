@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.nn import log1mexp
 
 from rc_jax.scale.simulated.score_distribution import (
     NODES,
@@ -84,9 +85,9 @@ def make_row(
     left = n - 2 - jnp.arange(drawn, dtype=dtype)
     log_not = -_second(second, n)
     logs_not = jnp.append(log_not + jnp.cumsum(jnp.log(others[:drawn]) / jnp.maximum(left, 1)), log_not)
-    logs = _log_complement(logs_not)
+    logs = log1mexp(-logs_not)
     tops = logs[-1] + log_parts
-    y = _score(law, jnp.append(logs, tops), jnp.append(logs_not, _log_complement(tops)))
+    y = _score(law, jnp.append(logs, tops), jnp.append(logs_not, log1mexp(-tops)))
     # Scores below the level are dropped; random counts on the nodes take their place, of the right mean and covariance.
     above = (logs[:drawn] < rest.log_level) & (left > 0)
     count = jnp.maximum(n - 2 - above.sum().astype(dtype), 0)
@@ -121,7 +122,7 @@ def near_ties(law: ScoreLaw, row: Row, alpha: jax.Array) -> tuple[Row, jax.Array
     w = -jnp.expm1(row.log_parts) / (1 + c * jnp.exp(row.log_parts))
     log_parts = jnp.log1p(-w)
     tops = jnp.append(row.log_second + log_parts, row.log_second)
-    y = _score(law, tops, _log_complement(tops))
+    y = _score(law, tops, log1mexp(-tops))
     gaps = jnp.maximum(score_difference(law, y[:-1], y[-1]), 0)
     return close_gaps(law, row._replace(gaps=gaps, log_parts=log_parts)), 2 * jnp.log1p(c * w) - jnp.log1p(c)
 
@@ -134,7 +135,7 @@ def _score(law: ScoreLaw, log_above: jax.Array, log_not: jax.Array) -> jax.Array
 
 def _slope_of_score(law: ScoreLaw, log_above: jax.Array) -> jax.Array:
     """Derivative of the score in the logarithm of its tail probability."""
-    log_not = _log_complement(log_above)
+    log_not = log1mexp(-log_above)
     mirrored = jnp.where(log_above <= log_not, 1, jnp.exp(log_above - log_not))
     slope = slope_at(law, jnp.minimum(log_above, log_not)) * mirrored
     return slope * score_slope(law, _score(law, log_above, log_not))
@@ -168,13 +169,3 @@ def _second(target: jax.Array, n: jax.Array) -> jax.Array:
 
     start = target + jnp.sqrt(2 * target / (1 - 1 / n)) + jnp.log1p(target)
     return jax.lax.fori_loop(0, NEWTON_STEPS, better, start) / n
-
-
-def _log_complement(log_part: jax.Array) -> jax.Array:
-    """log(1 − e^x) for x < 0, near 0 or far from it."""
-    small = log_part > -math.log(2)
-    return jnp.where(
-        small,
-        jnp.log(-jnp.expm1(jnp.where(small, log_part, -1))),
-        jnp.log1p(-jnp.exp(jnp.where(small, -1, log_part))),
-    )

@@ -1,11 +1,10 @@
-"""What figures about the scale compute beside the library: limits, the sixth power, and its small classifier."""
+"""What figures about the scale compute beside the library: limits, the sixth power, shares of rows."""
 
 import numpy as np
 import pytest
-from scipy import integrate, special
+from scipy import integrate
 
 from experiments.figures.scale import scale_cosine, scale_decoder, scale_objectives
-from experiments.figures.scale.parts import _power_training as training
 
 
 def test_many_keys_in_three_dimensions_want_half_their_number():
@@ -41,20 +40,3 @@ def test_shares_of_rows_that_keep_nearly_all_of_their_gradient(x64):
     share = half * (1 - np.exp(half**2) / rows) / best
     assert found["friendly"] == pytest.approx((share >= 0.9).mean())
     assert found["halved"] == pytest.approx((share >= 0.5).mean())
-
-
-def test_first_losses_of_both_normalisers():
-    found = training.losses(0, 2, 2)
-    assert found.shape == (2, len(training.RATES), 2, 2)
-    assert (found[:, :, :, 0] == found[:, :1, :, 0]).all()  # the rate has not acted yet
-    rng = np.random.default_rng(0)
-    label = rng.integers(0, training.CLASSES, (2, training.EXAMPLES))
-    centres = rng.normal(size=(2, training.CLASSES, training.FEATURES))
-    x = np.stack([each[which] for each, which in zip(centres, label, strict=True)])
-    x = x + rng.normal(size=x.shape)
-    first = rng.normal(size=(2, training.FEATURES, training.HIDDEN)) / training.FEATURES**0.5
-    second = rng.normal(size=(2, training.HIDDEN, training.CLASSES)) / training.HIDDEN**0.5
-    score = np.maximum(x @ first, 0) @ second
-    for row, logs in enumerate((special.log_softmax(score, -1), special.log_softmax(6 * np.log(np.abs(score)), -1))):
-        expected = -np.take_along_axis(logs, label[..., None], -1)[..., 0].mean(1)
-        np.testing.assert_allclose(found[row, 0, :, 0], expected, rtol=1e-4)

@@ -172,17 +172,6 @@ def test_derivatives_match_differences(x64, function):
     np.testing.assert_allclose(forward, reverse, rtol=1e-12)
 
 
-def test_results_follow_the_input_dtype(x64):
-    n, rho = jnp.asarray([[64.0], [256.0]], jnp.bfloat16), jnp.asarray([[0.1, 0.2, 0.3]], jnp.bfloat16)
-    assert scale.equicorrelated_outputs(1.0, rho, n).similarity.dtype == jnp.bfloat16
-    for function in (scale.critical_gamma, scale.transition_width, scale.equicorrelated_optimal_gamma):
-        found = jax.eval_shape(function, rho, n)
-        assert found.dtype == jnp.bfloat16
-        assert found.shape == (2, 3)
-    assert scale.similarity_limit(1.0, np.float32(0.5)).dtype == jnp.float32
-    assert scale.critical_gamma(0.5).dtype == jnp.float64
-
-
 def test_traced_n_below_two_gives_nan():
     assert np.isnan(jax.jit(lambda n: scale.equicorrelated_outputs(1.0, 0.5, n).similarity)(1.0))
     assert np.isnan(jax.jit(lambda n: scale.equicorrelated_optimal_gamma(0.5, n))(1.0))

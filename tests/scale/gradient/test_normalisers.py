@@ -103,11 +103,7 @@ def test_annealed_power_gradient(x64):
 
 
 @pytest.mark.slow
-def test_shapes_dtypes_and_derivatives():
-    scores = jax.random.normal(jax.random.key(0), (3, 1, 5))
-    assert scale.sparsemax(scores, jnp.asarray([0.5, 1.0])).shape == (3, 2, 5)
-    assert scale.entmax15(scores.astype(jnp.bfloat16), 1.0).dtype == jnp.bfloat16
-    assert scale.power_gradient_norm(scores).shape == (3, 1)
+def test_derivatives_are_finite_at_ties():
     for function in (scale.sparsemax, scale.entmax15):
         slopes = jax.jit(jax.jacrev(function, (0, 1)))
         for name in ("equal", "tie", "peaked"):

@@ -8,6 +8,7 @@ from scipy import integrate, stats
 
 from rc_jax import scale
 from rc_jax.scale import quadrature
+from tests.oracles.scale import drawn_rows
 
 TWO = 1.5434046384182085
 
@@ -17,10 +18,7 @@ TWO = 1.5434046384182085
 def test_drawn_scales_have_the_law_of_plain_rows(key, n, dim):
     """Kolmogorov–Smirnov against maximisers of numpy's own rows, whole and long ones."""
     drawn = np.asarray(scale.sample_scales(key, n, dim, samples=600))
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(600, n))
-    if dim is not None:
-        rows = rows / np.sqrt(rows**2 + rng.chisquare(dim - 1, size=rows.shape))
+    rows = drawn_rows(np.random.default_rng(0), 600, n, dim)
     plain = np.asarray(scale.per_sample_scale(jnp.asarray(rows, jnp.float32)))
     grid = np.sort(np.concatenate([drawn, plain]))
     apart = [np.searchsorted(np.sort(each), grid, side="right") / 600 for each in (drawn, plain)]
@@ -68,31 +66,3 @@ def test_tie_density_is_the_mean_of_the_largest(n):
     assert quadrature.tie_density(n) == pytest.approx(largest, rel=1e-6)
     assert quadrature.mean_largest(n) == pytest.approx(largest, rel=1e-9)
     assert quadrature.tie_density(n, 3) == pytest.approx(n / 2, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_shapes_and_dtypes(x64, key):
-    chance, error = scale.scale_tail(key, jnp.ones((2, 1), jnp.float32), 4, 5.0, samples=4)
-    assert chance.shape == error.shape == (2, 1)
-    assert chance.dtype == jnp.float32
-    assert scale.sample_scales(key, 4, samples=3).dtype == jnp.float64
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"key": 0}, TypeError, "`key` must be one typed key"),
-        ({"n": 1}, ValueError, "`n` must be an integer >= 2"),
-        ({"dim": 2.0}, ValueError, "`dim` must be >= 3"),
-        ({"dim": np.array([4.0, 5.0])}, ValueError, "`dim` must be one number"),
-        ({"samples": 0}, ValueError, "`samples` must be an integer >="),
-    ],
-)
-@pytest.mark.usefixtures("as_installed")
-def test_bad_input_is_refused_by_name(key, arguments, error, message):
-    with pytest.raises(error, match=message):
-        scale.sample_scales(**({"key": key, "n": 8} | arguments))
-    with pytest.raises(error, match=message):
-        scale.scale_tail(**({"key": key, "level": 5.0, "n": 8} | arguments))
-    with pytest.raises(ValueError, match="`level` must be > 0"):
-        scale.scale_tail(key, 0.0, 8)

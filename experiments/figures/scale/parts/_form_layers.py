@@ -11,14 +11,7 @@ import numpy as np
 from experiments import sentences
 from experiments.figures.models._model_scales import layer_inputs, layer_logits, row_scales
 from experiments.figures.models._packaged import trained_checkpoint
-from experiments.figures.scale.parts._scale_forms import (
-    CLAMP,
-    LEARNED,
-    SWIN,
-    TRAINED_AT,
-    log_pairs,
-    yarn,
-)
+from experiments.figures.scale.parts._scale_forms import CLAMP, LEARNED, SWIN, TRAINED_AT, log_pairs, yarn
 from rc_jax import attention
 
 MORE = 8  # times as many draws of short rows, whose sums are far from normal
@@ -89,29 +82,17 @@ def every_run(spec: Any, key: jax.Array, dim: int) -> dict[str, np.ndarray]:
 
 
 def trained_rows(spec: Any) -> dict[str, np.ndarray]:
-    """Trained queries and keys under some of the forms: medians over rows of α and share: (form, layer)."""
+    """Medians over rows of the share that trained queries and keys let through: as they are, and with gain 1."""
     model = trained_checkpoint(spec.dtype)
     ids = jnp.asarray(sentences.token_ids(model, spec.texts, spec.tokens, spread=True))
     states = layer_inputs(model.params, jax.vmap(model.embed)(ids), model.spec)
-    plain, tokens = model.spec.attention, float(spec.tokens)
+    plain = model.spec.attention
     gain = jnp.ones((model.spec.depth, plain.heads, plain.head_width), states.dtype)
     params = model.params.attention._replace(query_norm=gain, key_norm=gain)
-    cosine = dataclasses.replace(plain, scores="cosine")
-    # the layer and its factor for each form
-    kinds = {
-        "as trained": (plain, None),
-        "QK-norm, gain 1": (dataclasses.replace(plain, qk_norm="rms"), None),
-        "Swin v2, 10": (cosine, SWIN),
-        "QKNorm, log₂(n² − n)": (cosine, float(log_pairs(tokens))),
-        "SSMax, 0.43 log n": (
-            dataclasses.replace(plain, scale_law="log_tokens"), LEARNED / plain.head_width**0.5,
-        ),
-    }  # fmt: skip
-    found = {"trained_alpha": [], "trained_share": []}
-    for kind, factor in kinds.values():
-        logits = np.asarray(layer_logits(params, states, kind, factor))
-        rows = row_scales(logits.reshape(-1, logits.shape[-1]))
-        for name, source in (("trained_alpha", "implied"), ("trained_share", "share")):
-            value = rows[source].reshape(logits.shape[:-1])
-            found[name].append(np.median(value, axis=(0, 2, 3)))
-    return {"trained": np.array(list(kinds)), **{name: np.stack(value) for name, value in found.items()}}
+    # (form, layer)
+    shares = []
+    for kind in (plain, dataclasses.replace(plain, qk_norm="rms")):
+        logits = np.asarray(layer_logits(params, states, kind))
+        share = row_scales(logits.reshape(-1, logits.shape[-1]))["share"]
+        shares.append(np.median(share.reshape(logits.shape[:-1]), axis=(0, 2, 3)))
+    return {"trained_share": np.stack(shares)}

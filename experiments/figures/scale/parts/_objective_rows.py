@@ -1,11 +1,10 @@
 """Rows of the ledger on other objectives: the largest entry, the sixth power, both ends."""
 
 import functools
-from collections.abc import Mapping
 
 import numpy as np
 
-from experiments.figures.scale.parts import _power_training as training
+from experiments.figure import Data
 from experiments.ledger import Claim, at_least, at_most, law, near, published, question
 
 SU, COMMENTS, PAGE = "su2023scale", "su2023scale-comments", "docs/scale_objectives.md"
@@ -16,12 +15,11 @@ CLEAN = 0.016  # relative misfit of a law that may be called clean
 FLAT = 0.05  # relative change below which a gradient does not depend on n
 VANISHED = 0.01  # of its largest value over the scales
 LINEAR_FLOOR = float(np.sqrt(2 / np.pi))  # the least sparsity E|a|/√E a² of linear attention over normal keys
-Data = Mapping[str, np.ndarray]
 
 
 def claims(data: Data) -> list[Claim]:
     """Statements of the article and of its readers on both ends, the largest entry, the sixth power and the means."""
-    return [*_largest_entry(data), *_sixth_power(data), *_training_and_sparsity(data), _ends_row(data)]
+    return [*_largest_entry(data), *_sixth_power(data), _sparsity_row(data), _ends_row(data)]
 
 
 def _largest_entry(data: Data) -> list[Claim]:
@@ -128,40 +126,20 @@ def _sixth_power(data: Data) -> list[Claim]:
     ]
 
 
-def _training_and_sparsity(data: Data) -> list[Claim]:
-    # last losses by normaliser, rate and seed; the first ones do not depend on the rate
-    softmax, sixth = data["training"][..., -1]
-    gain = softmax - sixth
-    start = data["training"][..., 0].mean((1, 2))
+def _sparsity_row(data: Data) -> Claim:
     least = data["sixth_sparsity"].min()
-    return [
-        question(
-            "objectives-power-training",
-            "By how much, in nats, does the training loss of a small classifier end lower with x⁶/Σx⁶ than with "
-            "softmax as its last normaliser?",
-            gain.mean(-1),
-            standard_error=gain.std(-1, ddof=1) / gain.shape[-1] ** 0.5,
-            where=[f"rate {rate:g}" for rate in training.RATES],
-            shown=", ".join(f"{mean:.2f}" for mean in gain.mean(-1)),
-            reads=[data["training"]],
-            hypotheses=f"one hidden layer, ten clouds of points, {data['training'].shape[-1]} steps of Adam, "
-            f"{gain.shape[-1]} seeds; rates {', '.join(f'{rate:g}' for rate in training.RATES)}",
-            note=f"it starts at {start[1]:.1f} nats with x⁶ and {start[0]:.1f} with softmax; a reader's comment of "
-            "2024-01-31 reports a faster fall in an MLP and names no setting",
-        ),
-        published(
-            "objectives-power-sparse",
-            "Weights in proportion to x⁶ can very probably guarantee sparsity too.",
-            least,
-            at_most(LINEAR_FLOOR),
-            source=COMMENTS,
-            place="reply of 2024-01-31",
-            hypotheses="the measure E|a|/√E a² that the reply refers to; normal scores of any mean and spread",
-            interval_from="the floor √(2/π) of linear attention",
-            reads=[data["sixth_sparsity"]],
-            note=f"its floor is {least:.3f}; softmax has none",
-        ),
-    ]
+    return published(
+        "objectives-power-sparse",
+        "Weights in proportion to x⁶ can very probably guarantee sparsity too.",
+        least,
+        at_most(LINEAR_FLOOR),
+        source=COMMENTS,
+        place="reply of 2024-01-31",
+        hypotheses="the measure E|a|/√E a² that the reply refers to; normal scores of any mean and spread",
+        interval_from="the floor √(2/π) of linear attention",
+        reads=[data["sixth_sparsity"]],
+        note=f"its floor is {least:.3f}; softmax has none",
+    )
 
 
 def _ends_row(data: Data) -> Claim:

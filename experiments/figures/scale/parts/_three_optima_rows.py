@@ -1,10 +1,10 @@
 """Rows of the ledger on the three optima: the mean, the optima and the tail."""
 
 import itertools
-from collections.abc import Mapping
 
 import numpy as np
 
+from experiments.figure import Data
 from experiments.ledger import Claim, at_least, at_most, law, near, published, question
 
 PAGE = "docs/annealed.md"
@@ -12,8 +12,7 @@ ENERGIES = ("derrida1981", "derrida2015", "bovier2002")  # the random-energy mod
 CURVE = 1024
 CURVE_DIM = 128
 STEPS = np.array([0.1, 0.5, 0.7, 1.0, 2.0, 20.0])  # over the critical scale: where the rise is looked at
-COSINE_RISE = np.array([20.0, 40, 80, 120, 160, 200, 240, 280, 320, 360, 400])
-Data = Mapping[str, np.ndarray]
+COSINE_RISE = np.array([20.0, 40, 80, 400])
 
 
 def claims(data: Data) -> list[Claim]:
@@ -23,10 +22,9 @@ def claims(data: Data) -> list[Claim]:
 
 def _mean_claims(data: Data) -> list[Claim]:
     x, mean, error = data["alpha"], data["mean"], data["mean_error"]
-    # rises between chosen multiples of the critical scale, and between chosen scales of cosines
+    # rises between chosen multiples of the critical scale
     at = [int(np.argmin(np.abs(x - step))) for step in STEPS]
-    some = [0, 1, 2, -1]
-    cosine, cosine_error = data["cosine_rise"][some], data["cosine_rise_error"][some]
+    cosine, cosine_error = data["cosine_rise"], data["cosine_rise_error"]
     return [
         law(
             "three-mean-rises",
@@ -56,17 +54,16 @@ def _mean_claims(data: Data) -> list[Claim]:
             neighbours=["su2023scale"],
             interval_from="the sign",
             standard_error=np.hypot(cosine_error[1:], cosine_error[:-1]),
-            where=[f"{a:g} … {b:g}" for a, b in itertools.pairwise(COSINE_RISE[some])],
+            where=[f"{a:g} … {b:g}" for a, b in itertools.pairwise(COSINE_RISE)],
             note="measured: rises between values of α",
         ),
     ]
 
 
 def _plateau_rows(data: Data) -> list[Claim]:
-    # the mean at the largest α and at its own largest, in units of E max s; and against the limit of many scores
+    # the mean at the largest α and at its own largest, in units of E max s
     x, mean, error = data["alpha"], data["mean"], data["mean_error"]
     plateau, top = float(data["plateau"]), int(np.argmax(mean))
-    limit = np.abs(data["large_mean"] / np.minimum(x, 1) - 1)
     return [
         law(
             "three-plateau",
@@ -92,15 +89,6 @@ def _plateau_rows(data: Data) -> list[Claim]:
             interval_from="E max s, which bounds the mean; our tolerance of half a per cent for the sampling",
             standard_error=error[top] / plateau,
             note="measured: the largest mean over α, over E max s; single rows have no common bound",
-        ),
-        question(
-            "three-rem",
-            "How far, relatively, is the mean gradient of 2²⁰ standard normal scores at most from the random-energy "
-            "limit min(α, √(2 log n))?",
-            limit.max(),
-            standard_error=data["large_error"][limit.argmax()],
-            note=f"at {x[limit.argmax()]:.3g} α_c; at the largest α {limit[-1]:.3f}",
-            reads=[data["large_error"]],
         ),
     ]
 
