@@ -1,6 +1,7 @@
 """Made-up figures, written to a package of their own, so that no real one has to run."""
 
 import ast
+import contextlib
 import itertools
 import sys
 from concurrent.futures import Executor, Future
@@ -73,9 +74,13 @@ class Figures:
             claims=_indent(claims),
         )
         (self.path / f"{name}.py").write_text(text)
+        self.forget()
+        return self
+
+    def forget(self):
+        """Have the figures imported anew."""
         for module in [each for each in sys.modules if each.startswith(self.package)]:
             del sys.modules[module]
-        return self
 
     @property
     def computed(self):
@@ -128,21 +133,23 @@ def processes(monkeypatch):
     monkeypatch.setattr(pool, "Processes", PROCESSES)
 
 
-@pytest.fixture
-def coarse(monkeypatch):
-    """Few dots an inch, where no test looks at them."""
-    monkeypatch.setattr(pictures, "DPI", 40)
-    monkeypatch.setattr(pictures, "DRAFT", 40)
+@contextlib.contextmanager
+def made_up(folder):
+    """A package of made-up figures in a folder, drawn with few dots, for as long as the block lasts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pictures, "DPI", 40)
+        patch.setattr(pictures, "DRAFT", 40)
+        patch.syspath_prepend(str(folder))
+        patch.setattr(sys, "dont_write_bytecode", True)  # files are rewritten within a second
+        made = Figures(folder, f"made_up_{next(_serial)}")
+        yield made
+        made.forget()
 
 
 @pytest.fixture
-def figures(tmp_path, monkeypatch, coarse):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files are rewritten within a second
-    made = Figures(tmp_path, f"made_up_{next(_serial)}")
-    yield made
-    for module in [each for each in sys.modules if each.startswith(made.package)]:
-        del sys.modules[module]
+def figures(tmp_path):
+    with made_up(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

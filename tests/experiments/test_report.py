@@ -13,6 +13,7 @@ from experiments.command import main
 from experiments.ledger import Verdict, record
 from experiments.ledger.decision import SYMBOL
 from experiments.report import html
+from tests.experiments.conftest import made_up
 
 ALL_VERDICTS = """
 said = {"source": "dong2021", "place": "section 2", "interval_from": "our tolerance"}
@@ -52,11 +53,13 @@ class Page(HTMLParser):
         self.text += data
 
 
-@pytest.fixture
-def page(figures, tmp_path):
-    figures.add("one", claims=ALL_VERDICTS).add("two", compute="raise ValueError('<script>')")
-    main(["--out", str(tmp_path)], figures.package)
-    return Page((tmp_path / "quick" / html.FILE).read_text(encoding="utf-8"))
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    with made_up(folder) as figures:
+        figures.add("one", claims=ALL_VERDICTS).add("two", compute="raise ValueError('<script>')")
+        main(["--out", str(folder)], figures.package)
+    return Page((folder / "quick" / html.FILE).read_text(encoding="utf-8"))
 
 
 def test_every_row_with_symbol_and_word(page):
