@@ -3,11 +3,17 @@
 import ast
 import contextlib
 import itertools
+import json
+import os
+import pathlib
+import subprocess
 import sys
+import time
 from concurrent.futures import Executor, Future
 
 import pytest
 
+from experiments.ledger import record
 from experiments.report import pictures
 from experiments.running import pool
 
@@ -45,6 +51,7 @@ def claims(data):
     return [ledger.published("{name}-exponent", "The exponent of {name} is 2.", slope, (1.9, 2.1), source="dong2021",
                              place="II.4", interval_from="our tolerance", standard_error=1e-3)]
 """
+ROOT = pathlib.Path(__file__).parent.parent.parent
 _serial = itertools.count()
 
 
@@ -83,12 +90,42 @@ class Figures:
             del sys.modules[module]
 
     @property
+    def environment(self):
+        """For other processes, so that they can import the figures too."""
+        paths = [str(self.folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+    def process(self, *words, **options):
+        """`python -m experiments` on these figures in a process of its own."""
+        code = f"import sys; from experiments.command import main; sys.exit(main(package={self.package!r}))"
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": self.environment}
+        return subprocess.Popen([sys.executable, "-c", code, *words], **pipes, **options)
+
+    @property
     def computed(self):
         return self.count.read_text().split() if self.count.exists() else []
 
     @property
     def given(self):
         return [ast.literal_eval(line) for line in self.folders.read_text().splitlines()]
+
+
+def strict_json(text):
+    """What strict JSON says: the words NaN and Infinity are none of it."""
+    return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+
+def statuses(folder):
+    """The status of each figure in a folder's ledger."""
+    return {name: entry.status for name, entry in record.read(folder).items()}
+
+
+def until(condition, seconds=120.0):
+    """Wait for a condition; it is an error if it does not come true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def checkpoint(place, weights="weights"):
