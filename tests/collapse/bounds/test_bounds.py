@@ -212,10 +212,11 @@ def test_equal_tokens_and_silent_heads():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("hasty_compiler")
 @pytest.mark.parametrize("bound", BOUNDS[1:6])
 def test_gradients_are_finite_at_any_depth(bound):
     params, x = case("float32")
-    slopes = jax.grad(lambda weights, x: bound(weights, x, STACK)[-1], argnums=(0, 1))(params, x)
+    slopes = jax.jit(jax.grad(lambda weights, x: bound(weights, x, STACK)[-1], argnums=(0, 1)))(params, x)
     assert all(jnp.isfinite(slope).all() for slope in jax.tree.leaves(slopes))
 
 

@@ -12,6 +12,7 @@ from tests.oracles import collapse as oracle
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("hasty_compiler")
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "tanh"])
 def test_every_activation_keeps_the_dtype(x64, activation, kind):

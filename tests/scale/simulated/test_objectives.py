@@ -273,8 +273,9 @@ def test_dimension_is_traced(key):
 
 @pytest.mark.slow
 def test_results_follow_the_input_dtype(x64, key):
-    assert scale.expected_objective(key, 2.0, 8, jnp.float32(4), samples=8)[1].dtype == jnp.float64
-    assert scale.typical_scale(key, 8, jnp.float32(4), 8).dtype == jnp.float32
+    error = jax.eval_shape(lambda: scale.expected_objective(key, 2.0, 8, jnp.float32(4), samples=8)[1])
+    assert error.dtype == jnp.float64
+    assert jax.eval_shape(lambda: scale.typical_scale(key, 8, jnp.float32(4), 8)).dtype == jnp.float32
 
 
 @pytest.mark.parametrize(
