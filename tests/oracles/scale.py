@@ -60,12 +60,17 @@ def gaussian_scale(n):
         return low
 
 
+def probabilities(scores, alpha):
+    """Softmax of α times scores, at the working precision."""
+    weights = [mp.exp(mp.mpf(float(alpha)) * mp.mpf(float(s))) for s in scores]
+    total = mp.fsum(weights)
+    return [w / total for w in weights]
+
+
 def gradient_norm(scores, alpha):
     """Half the sum of absolute entries of α(diag p − p pᵀ), entry by entry."""
     with mp.workdps(60):
-        weights = [mp.exp(mp.mpf(float(alpha)) * mp.mpf(float(s))) for s in scores]
-        total = mp.fsum(weights)
-        p = [w / total for w in weights]
+        p = probabilities(scores, alpha)
         entries = [abs((p[i] if i == j else 0) - p[i] * p[j]) for i in range(len(p)) for j in range(len(p))]
         return mp.mpf(float(alpha)) * mp.fsum(entries) / 2
 
@@ -73,9 +78,7 @@ def gradient_norm(scores, alpha):
 def entropies(scores, alpha):
     """Shannon's and Rényi's entropy of softmax, from the probabilities, plainly."""
     with mp.workdps(60):
-        weights = [mp.exp(mp.mpf(float(alpha)) * mp.mpf(float(s))) for s in scores]
-        total = mp.fsum(weights)
-        p = [w / total for w in weights]
+        p = probabilities(scores, alpha)
         return -mp.fsum(x * mp.log(x) for x in p), -mp.log(mp.fsum(x * x for x in p))
 
 
@@ -98,9 +101,7 @@ def cosine_entropy_loss(alpha, dim):
 def jacobian(scores, alpha):
     """α(diag p − p pᵀ) of softmax, in many digits, as double precision."""
     with mp.workdps(40):
-        weights = [mp.exp(mp.mpf(float(alpha)) * mp.mpf(float(s))) for s in scores]
-        total = mp.fsum(weights)
-        p = [w / total for w in weights]
+        p = probabilities(scores, alpha)
         rows = [[float(alpha * ((a if i == j else 0) - a * b)) for j, b in enumerate(p)] for i, a in enumerate(p)]
     return np.array(rows)
 
