@@ -151,7 +151,7 @@ def test_what_another_run_is_at_is_waited_for_and_loaded(figures, tmp_path, monk
 def test_two_runs_into_one_folder(figures, tmp_path):
     for number in range(4):
         figures.add(f"figure_{number}", compute="import time\ntime.sleep(1)", minutes=0.1)
-    runs = [figures.process("--out", str(tmp_path / "out")) for _ in range(2)]
+    runs = [figures.process("--out", str(tmp_path / "out"), computes=True) for _ in range(2)]
     said = [each.communicate(timeout=240) for each in runs]
     assert [each.returncode for each in runs] == [0, 0], said
     assert sorted(figures.computed) == [f"figure_{number}" for number in range(4)]
