@@ -98,7 +98,9 @@ class Figures:
     def process(self, *words, computes=False, **options):
         """`python -m experiments` on these figures in a process of its own, which `computes` itself or has others."""
         code = f"import sys; from experiments.command import main; sys.exit(main(package={self.package!r}))"
-        here = "from experiments.running import pool; from tests.experiments.conftest import Here; pool.Processes = Here"
+        here = (
+            "from experiments.running import pool; from tests.experiments.conftest import Here; pool.Processes = Here"
+        )
         code = f"{here}; {code}" if computes else code
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": self.environment}
         return subprocess.Popen([sys.executable, "-c", code, *words], **pipes, **options)
