@@ -15,13 +15,6 @@ DIMENSIONS = (1, 2, 3, 4, 5, 8, 32, 128, 1024, 65536)
 ARGUMENTS = (2.0**-10, 0.125, 1.0, 3.0, 17.0, 100.0, 3e3, 1e5)  # x²/4 is exact, in float32 too
 
 
-@pytest.fixture(params=["float32", pytest.param("float64", marks=pytest.mark.slow)])
-def dtype(request):
-    """Both working precisions; double precision, whose compilers and oracles take longer, not by default."""
-    with jax.enable_x64(request.param == "float64"):
-        yield request.param
-
-
 @functools.cache
 def reference(order: float, x: float) -> oracle.Bessel:
     return oracle.bessel(order, x)
