@@ -1,4 +1,4 @@
-"""The rules of the house: who imports whom, what importing costs, and that every kernel compiles for every platform."""
+"""The rules of the house: who imports whom, what importing costs, and which names are taught."""
 
 import ast
 import functools
@@ -9,11 +9,7 @@ import subprocess
 import sys
 import types
 
-import jax
-import jax.numpy as jnp
 import pytest
-
-from rc_jax import attention, collapse, network, scale, sparsity, special
 
 ROOT = pathlib.Path(__file__).parent.parent
 ORDER = (
@@ -111,83 +107,6 @@ heavy = {"flax", "gguf", "matplotlib", "safetensors", "tokenizers", "torch", "tr
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
-
-
-STACK = network.StackSpec(attention=attention.AttentionSpec(d_model=8, heads=2), depth=3)
-LINEAR = attention.AttentionSpec(d_model=8, heads=2, weights="linear", causal=True)
-DECODER = network.StackSpec(
-    attention=attention.AttentionSpec(
-        d_model=8, heads=2, causal=True, qk_norm="rms", scale_law="log_tokens", rotary=attention.Rotary()
-    ),
-    depth=3, skip=True, mlp=network.MLPSpec(width=16, activation="silu", gated=True), norm="pre", norm_kind="rms",
-)  # fmt: skip
-KERNELS = {
-    "attend": lambda x, n: attention.attend(
-        attention.init(jax.random.key(0), STACK.attention), x, STACK.attention, scale=n[0]
-    ),
-    "linear_attend": lambda x, n: attention.linear_attend(
-        attention.init(jax.random.key(0), LINEAR), x, LINEAR, chunk=2
-    ),
-    "convolve": lambda x, n: attention.convolve(x, jnp.ones((3, 8, 2)), scale=n[0]),
-    "position codes": lambda x, n: attention.rotary(x + attention.sinusoidal(jnp.arange(4), 8), jnp.arange(4)),
-    "network": lambda x, n: network.apply(network.random_layers(jax.random.key(0), STACK), x, STACK),
-    "decoder": lambda x, n: network.apply(network.random_layers(jax.random.key(0), DECODER), x, DECODER),
-    "log_residuals": lambda x, n: collapse.log_residuals(network.random_layers(jax.random.key(0), STACK), x, STACK),
-    "gradient of log_residuals": lambda x, n: jax.grad(
-        lambda x: collapse.log_residuals(network.random_layers(jax.random.key(0), STACK), x, STACK)[-1]
-    )(x),
-    "residual": lambda x, n: collapse.residual(x, "argmin"),
-    "ranks": lambda x, n: (collapse.stable_rank(x), collapse.diameter(x)),
-    "optimal_scale": lambda x, n: scale.optimal_scale(n),
-    "optimal_scale, cosine": lambda x, n: scale.optimal_scale(n, dim=128),
-    "optimal_scale_exact": lambda x, n: scale.optimal_scale_exact(n),
-    "gradient_norm": lambda x, n: scale.gradient_norm(x, n[0]),
-    "per_sample_scale": lambda x, n: scale.per_sample_scale(x),
-    "expected_objective": lambda x, n: scale.expected_objective(jax.random.key(0), n, 1024, samples=4),
-    "typical_scale": lambda x, n: scale.typical_scale(jax.random.key(0), 64, n[0], samples=4),
-    "shared_query_scale": lambda x, n: scale.shared_query_scale(n, 64),
-    "decoder_scale": lambda x, n: scale.decoder_scale(n),
-    "equicorrelated_outputs": lambda x, n: scale.equicorrelated_outputs(n, 0.5, 1024),
-    "jacobian_spectral_norm": lambda x, n: scale.jacobian_spectral_norm(x, n[0], "entmax15"),
-    "cross_entropy_gradient": lambda x, n: scale.cross_entropy_gradient(x, jnp.zeros(4, int), n[0]),
-    "entropies": lambda x, n: (scale.softmax_entropy(x, n[0]), scale.renyi_entropy(x, n[0])),
-    "normalisers": lambda x, n: (scale.sparsemax(x, n[0]), scale.entmax15(x, n[0]), scale.power_weights(x)),
-    "relu_squared": lambda x, n: sparsity.relu_squared(-n, n),
-    "identity": lambda x, n: sparsity.identity(-n, n),
-    "decay": lambda x, n: sparsity.decay(1 / n, 8),
-    "kinds of decay": lambda x, n: (
-        sparsity.channel_decay(n, 1 / n, 8),
-        sparsity.channel_decay_lowest(0.1, n, 1 / (1 + n)),
-        sparsity.gated_decay(jax.nn.log_sigmoid(x)),
-        sparsity.gated_decay_annealed(1 / n, 1 / n, 8),
-    ),
-    "feature_moments": lambda x, n: sparsity.feature_moments(x),
-    "taylor_exponential": lambda x, n: sparsity.taylor_exponential(-n, n, 5),
-    "random features": lambda x, n: (
-        sparsity.positive_random_features(jax.random.key(0), x, 9, orthogonal=True),
-        sparsity.trigonometric_random_features(jax.random.key(0), x, 9),
-        sparsity.positive_feature_moments(x, n[0]),
-        sparsity.positive_features_rate(n, n, 4),
-        sparsity.taylor_order(n),
-    ),
-    "from_kernel": lambda x, n: sparsity.from_kernel(jax.nn.softplus, -n, n),
-    "from_kernel_with_error": lambda x, n: sparsity.from_kernel_with_error(jax.nn.relu, -n, n, kinks=(0.0,)),
-    "inequality": lambda x, n: (sparsity.gini(x), sparsity.renyi_sparsity(x, n[0]), sparsity.kurtosis(x)),
-    "top share, cosines": lambda x, n: sparsity.top_share_exponential(n, 0.1) + sparsity.cosine_similarity_power(n, 64),
-    "special": lambda x, n: (special.log_bessel_i(1.5, n), special.log_hyp0f1(2.5, n), special.lambert_w0(n)),
-}
-
-
-LOWERED_BY_DEFAULT = {"log_residuals", "optimal_scale", "decoder"}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in LOWERED_BY_DEFAULT else pytest.mark.slow) for name in KERNELS]
-)
-def test_every_kernel_lowers_for_cpu_cuda_and_tpu(name):
-    shapes = jax.ShapeDtypeStruct((4, 8), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32)
-    exported = jax.export.export(jax.jit(KERNELS[name]), platforms=("cpu", "cuda", "tpu"))(*shapes)
-    assert set(exported.platforms) == {"cpu", "cuda", "tpu"}
 
 
 def test_slow_examples_exist():

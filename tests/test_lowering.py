@@ -1,4 +1,4 @@
-"""What tests/test_house.py leaves out of its list of kernels: every other public function lowers for every platform."""
+"""Every public function lowers for CPU, CUDA and TPU."""
 
 import inspect
 import pathlib
@@ -13,6 +13,13 @@ from rc_jax.collapse import audit
 
 SPEC = attention.AttentionSpec(d_model=8, heads=2)
 STACK = network.StackSpec(attention=SPEC, depth=3)
+LINEAR = attention.AttentionSpec(d_model=8, heads=2, weights="linear", causal=True)
+DECODER = network.StackSpec(
+    attention=attention.AttentionSpec(
+        d_model=8, heads=2, causal=True, qk_norm="rms", scale_law="log_tokens", rotary=attention.Rotary()
+    ),
+    depth=3, skip=True, mlp=network.MLPSpec(width=16, activation="silu", gated=True), norm="pre", norm_kind="rms",
+)  # fmt: skip
 PACKAGES = (attention, network, collapse, scale, sparsity, special, audit)
 
 
@@ -24,7 +31,51 @@ def network_of(spec=STACK):
     return network.random_layers(key(), spec)
 
 
-GROUPS = {
+KERNELS = {
+    "attend": lambda x, n: attention.attend(attention.init(key(), SPEC), x, SPEC, scale=n[0]),
+    "linear_attend": lambda x, n: attention.linear_attend(attention.init(key(), LINEAR), x, LINEAR, chunk=2),
+    "convolve": lambda x, n: attention.convolve(x, jnp.ones((3, 8, 2)), scale=n[0]),
+    "position codes": lambda x, n: attention.rotary(x + attention.sinusoidal(jnp.arange(4), 8), jnp.arange(4)),
+    "network": lambda x, n: network.apply(network_of(), x, STACK),
+    "decoder": lambda x, n: network.apply(network_of(DECODER), x, DECODER),
+    "log_residuals": lambda x, n: collapse.log_residuals(network_of(), x, STACK),
+    "gradient of log_residuals": lambda x, n: jax.grad(lambda x: collapse.log_residuals(network_of(), x, STACK)[-1])(x),
+    "residual": lambda x, n: collapse.residual(x, "argmin"),
+    "optimal_scale": lambda x, n: scale.optimal_scale(n),
+    "optimal_scale, cosine": lambda x, n: scale.optimal_scale(n, dim=128),
+    "optimal_scale_exact": lambda x, n: scale.optimal_scale_exact(n),
+    "gradient_norm": lambda x, n: scale.gradient_norm(x, n[0]),
+    "per_sample_scale": lambda x, n: scale.per_sample_scale(x),
+    "expected_objective": lambda x, n: scale.expected_objective(key(), n, 1024, samples=4),
+    "typical_scale": lambda x, n: scale.typical_scale(key(), 64, n[0], samples=4),
+    "shared_query_scale": lambda x, n: scale.shared_query_scale(n, 64),
+    "decoder_scale": lambda x, n: scale.decoder_scale(n),
+    "equicorrelated_outputs": lambda x, n: scale.equicorrelated_outputs(n, 0.5, 1024),
+    "jacobian_spectral_norm": lambda x, n: scale.jacobian_spectral_norm(x, n[0], "entmax15"),
+    "cross_entropy_gradient": lambda x, n: scale.cross_entropy_gradient(x, jnp.zeros(4, int), n[0]),
+    "entropies": lambda x, n: (scale.softmax_entropy(x, n[0]), scale.renyi_entropy(x, n[0])),
+    "normalisers": lambda x, n: (scale.sparsemax(x, n[0]), scale.entmax15(x, n[0]), scale.power_weights(x)),
+    "closed forms of kernels": lambda x, n: (sparsity.relu_squared(-n, n), sparsity.identity(-n, n)),
+    "decays": lambda x, n: (
+        sparsity.decay(1 / n, 8),
+        sparsity.channel_decay(n, 1 / n, 8),
+        sparsity.channel_decay_lowest(0.1, n, 1 / (1 + n)),
+        sparsity.gated_decay(jax.nn.log_sigmoid(x)),
+        sparsity.gated_decay_annealed(1 / n, 1 / n, 8),
+    ),
+    "feature_moments": lambda x, n: sparsity.feature_moments(x),
+    "taylor_exponential": lambda x, n: sparsity.taylor_exponential(-n, n, 5),
+    "random features": lambda x, n: (
+        sparsity.positive_random_features(key(), x, 9, orthogonal=True),
+        sparsity.trigonometric_random_features(key(), x, 9),
+        sparsity.positive_feature_moments(x, n[0]),
+        sparsity.positive_features_rate(n, n, 4),
+        sparsity.taylor_order(n),
+    ),
+    "from_kernel": lambda x, n: sparsity.from_kernel(jax.nn.softplus, -n, n),
+    "from_kernel_with_error": lambda x, n: sparsity.from_kernel_with_error(jax.nn.relu, -n, n, kinks=(0.0,)),
+    "inequality": lambda x, n: (sparsity.gini(x), sparsity.renyi_sparsity(x, n[0]), sparsity.kurtosis(x)),
+    "top share, cosines": lambda x, n: sparsity.top_share_exponential(n, 0.1) + sparsity.cosine_similarity_power(n, 64),
     "attention": lambda x, n: (
         attention.scores(attention.init(key(), SPEC), x, SPEC),
         attention.attention_weights(attention.init(key(), SPEC), x, SPEC, mask=masks.random(key(), 4, 0.5)),
@@ -36,6 +87,7 @@ GROUPS = {
     ),
     "width-free": lambda x, n: collapse.sample_log_residuals(key(), x, STACK, gain=n[0]),
     "norms": lambda x, n: (collapse.effective_rank(x), collapse.frobenius(x), collapse.norm_1inf(x)),
+    "ranks": lambda x, n: (collapse.stable_rank(x), collapse.diameter(x)),
     "bounds": lambda x, n: (
         collapse.depth_bound(network_of(), x, STACK),
         collapse.layer_bound(network_of(), x, STACK),
@@ -138,6 +190,9 @@ GROUPS = {
         sparsity.top_share_uniform(1 / n),
     ),
     "special": lambda x, n: (
+        special.log_bessel_i(1.5, n),
+        special.log_hyp0f1(2.5, n),
+        special.lambert_w0(n),
         special.bessel_ratio(1.5, n),
         special.hyp0f1_ratio(2.5, n),
         special.lambert_w0_exp(n),
@@ -154,27 +209,26 @@ ON_THE_HOST = {
 }  # fmt: skip
 
 
-LOWERED_BY_DEFAULT = {"sparsity", "networks", "attention"}
+LOWERED_BY_DEFAULT = {"log_residuals", "optimal_scale", "decoder", "sparsity", "networks", "attention"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in LOWERED_BY_DEFAULT else pytest.mark.slow) for name in GROUPS]
+    "name", [pytest.param(name, marks=() if name in LOWERED_BY_DEFAULT else pytest.mark.slow) for name in KERNELS]
 )
-def test_group_lowers_for_cpu_cuda_and_tpu(name):
+def test_every_kernel_lowers_for_cpu_cuda_and_tpu(name):
     shapes = jax.ShapeDtypeStruct((4, 8), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32)
-    exported = jax.export.export(jax.jit(GROUPS[name]), platforms=("cpu", "cuda", "tpu"))(*shapes)
+    exported = jax.export.export(jax.jit(KERNELS[name]), platforms=("cpu", "cuda", "tpu"))(*shapes)
     assert set(exported.platforms) == {"cpu", "cuda", "tpu"}
 
 
 def test_no_public_function_is_forgotten():
-    here = pathlib.Path(__file__)
-    sources = here.read_text() + (here.parent / "test_house.py").read_text()
+    source = pathlib.Path(__file__).read_text()
     missing = [
         f"{package.__name__}.{name}"
         for package in PACKAGES
         for name in package.__all__
         if inspect.isfunction(getattr(package, name))
         and name not in ON_THE_HOST
-        and f"{package.__name__.rsplit('.', 1)[-1]}.{name}(" not in sources
+        and f"{package.__name__.rsplit('.', 1)[-1]}.{name}(" not in source
     ]
     assert not missing

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from experiments.ledger.decision import Points, Verdict
-from experiments.ledger.intervals import Interval, interval_as_text, show
+from experiments.ledger.intervals import Interval, ends_text, show
 from experiments.ledger.literature import WORKS
 
 OWN = "rc_jax"
@@ -77,7 +77,8 @@ def interval_text(claim: Claim) -> str:
         >>> interval_text(prediction("x", "It rises.", 1.2, at_least(1), interval_from="our tolerance"))
         '≥ 1'
     """
-    return interval_as_text(claim.interval)
+    texts = [ends_text(*ends) for ends in claim.interval]
+    return "".join(texts[:1]) if len(set(texts)) <= 1 else f"{texts[0]}, …, {texts[-1]}, one for each point"
 
 
 def measured_text(claim: Claim) -> str:

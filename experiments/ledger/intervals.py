@@ -39,15 +39,8 @@ def printed(text: str) -> Interval:
     return round(float(text) - half, places), round(float(text) + half, places)
 
 
-def interval_as_text(pairs: Sequence[tuple[float, float]]) -> str:
-    """One interval as text; of several, the first and the last."""
-    if not pairs:
-        return ""
-    texts = [_ends(*pair) for pair in pairs]
-    return texts[0] if len(set(texts)) == 1 else f"{texts[0]}, …, {texts[-1]}, one for each point"
-
-
-def _ends(low: float, high: float) -> str:
+def ends_text(low: float, high: float) -> str:
+    """An interval as text."""
     if low == high:
         return f"{low:.6g}"
     if math.isinf(low) and math.isinf(high):

@@ -96,7 +96,7 @@ def _heading(row: Row) -> tuple[str, str]:
     """Title of the group to which a row belongs, and what is said under the title."""
     entry, claim = row
     if claim.kind is not Kind.PUBLISHED:
-        return TOPICS.get(entry.topic, "Other"), ""
+        return TOPICS.get(entry.topic, OTHER), ""
     work = WORKS[claim.source]
     parts = [work.title, work.address or work.unaddressed, SECOND_HAND if work.second_hand else ""]
     return work.label, "; ".join(part for part in parts if part)

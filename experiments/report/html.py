@@ -109,11 +109,7 @@ def anchor(title: str) -> str:
 
 def _figure(run: Run, registry: Registry, entry: Entry) -> dict[str, Any]:
     """The names that the template uses of one figure."""
-    light, dark = (
-        picture(run.folder / pictures.FOLDER / f"{entry.name}{suffix}.webp")
-        or picture(run.folder / f"{entry.name}{suffix}.png")  # of a version without that folder
-        for suffix in ("", ".dark")
-    )
+    light, dark = (picture(run.folder / pictures.FOLDER / f"{entry.name}{suffix}.webp") for suffix in ("", ".dark"))
     # The animation and how it ends, in light and dark; none where part of it is gone.
     moving = {
         f"{part}{theme}": picture(run.folder / folder / f"{entry.name}{middle}{suffix}.webp")

@@ -65,7 +65,6 @@ def plain_listing(registry: Registry) -> list[dict[str, Any]]:
 def plain_summary(run: Run, made: Sequence[Entry], *, total: int, stopped: bool) -> dict[str, Any]:
     """The same as `summary` for programs; claims as in `claims.json`, but of the figures of this run only."""
     # The run, counts over all its figures, then each figure.
-    # The run, counts over all its figures, then each figure.
     verdicts = [claim.verdict for entry in made for claim in entry.claims]
     return {
         "command": "experiments",
@@ -105,7 +104,6 @@ def as_json(value: Any) -> str:
 
 def summary(run: Run, made: Sequence[Entry], *, total: int, stopped: bool) -> str:
     """The claims of this run in short, what failed and why, and where the report is."""
-    # The rows, their number, then what is missing.
     # The rows, their number, then what is missing.
     claims = [claim for entry in made for claim in entry.claims]
     lines = ["", *(table(claims) if claims else [])]

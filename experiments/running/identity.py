@@ -27,18 +27,17 @@ DRAWING = frozenset(f"experiments.{name}" for name in ("animation", "figure", "s
 DRAWN = ("ABOUT", "plot", "animate", "claims")
 
 
-def identity(name: str, spec: Any, version: str = "") -> dict[str, Any]:
+def identity(name: str, spec: Any) -> dict[str, Any]:
     """A result's spec as plain JSON values, seed and precision among them; checkpoints are known by their content."""
     fields = plain(spec)
     if folders := getattr(spec, "checkpoints", ()):
         fields["checkpoints"] = checkpoints.identity(folders)
-    return {"figure": name, "spec": fields, "version": version or package_version()}
+    return {"figure": name, "spec": fields, "version": rc_jax.__version__}
 
 
-def fingerprint(name: str, spec: Any, version: str = "") -> str:
+def fingerprint(name: str, spec: Any) -> str:
     """Twelve hexadecimal digits of the hash of `identity`: any other field, seed, dtype or version gives others."""
-    text = json.dumps(identity(name, spec, version), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return _short([json.dumps(identity(name, spec), sort_keys=True)])
 
 
 def stem(run: Run, name: str, figure: Figure) -> str:
@@ -66,11 +65,6 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"a spec must hold numbers, text, tuples and dataclasses only, got {value!r}")
-
-
-def package_version() -> str:
-    """The version of rc_jax."""
-    return str(getattr(rc_jax, "__version__", "unknown"))
 
 
 def code_state(figure: Any) -> str:

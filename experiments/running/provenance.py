@@ -19,6 +19,7 @@ def provenance(name: str, spec: Any, seconds: float, code: str) -> dict[str, Any
 
     # The identity, then everything that may change the numbers without being part of it.
     devices = jax.devices()
+    products = getattr(jax.config, "jax_default_matmul_precision", None) or "highest"
     return {
         **identity.identity(name, spec),
         "code": code,
@@ -26,7 +27,7 @@ def provenance(name: str, spec: Any, seconds: float, code: str) -> dict[str, Any
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 2),
         "device": f"{len(devices)} × {devices[0].device_kind} ({devices[0].platform})",
-        "precision": f"{getattr(spec, 'dtype', 'float32')}, matrix products {matrix_precision(spec)}",
+        "precision": f"{spec.dtype}, matrix products {products}",
         "platform": platform.platform(),
         "python": platform.python_version(),
         "machine": f"{processor()}, {cores()} cores",
@@ -34,15 +35,6 @@ def provenance(name: str, spec: Any, seconds: float, code: str) -> dict[str, Any
         "jaxlib": importlib.metadata.version("jaxlib"),
         "numpy": np.__version__,
     }
-
-
-def matrix_precision(spec: Any) -> str:
-    """The precision of matrix products: the spec's own where it names one, else the package's default."""
-    import jax
-
-    return str(
-        getattr(spec, "precision", None) or getattr(jax.config, "jax_default_matmul_precision", None) or "highest"
-    )
 
 
 def commit(folder: Path) -> str | None:

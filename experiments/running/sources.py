@@ -125,7 +125,6 @@ def _write(node: object, parts: list[str]) -> None:
     `repr` shows. So empty fields are left out, pieces that touch are joined, and text is written in ASCII.
     """
     # A node, a list of nodes, or a value. A text that stands alone is a docstring.
-    # A node, a list of nodes, or a value. A text that stands alone is a docstring.
     if isinstance(node, ast.AST):
         parts.append(f"({type(node).__name__}")
         for field in node._fields:

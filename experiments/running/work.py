@@ -56,8 +56,7 @@ def compute(run: Run, name: str, code: str, figure: Figure | None = None) -> Out
         if identity.code_state(module) != code:
             raise RuntimeError("the process that computes has other code, or another JAX, than the one that asked")
         spec = run.spec(module)
-        if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
-            jax.clear_caches()  # each compiled program holds maps of memory
+        forget_programs()
 
         # In the spec's precision; what is unfinished stays in the run's folder, where there is one.
         kept = unfinished.kept(folder(run, name, module, code)) if run.folder.is_dir() else contextlib.nullcontext()
@@ -69,6 +68,14 @@ def compute(run: Run, name: str, code: str, figure: Figure | None = None) -> Out
         return Outcome(reason=str(reason))
     except (Exception, SystemExit) as error:
         return Outcome(reason=in_a_line(error), trace=traceback.format_exc())
+
+
+def forget_programs() -> None:
+    """Let go of compiled programs, each of which holds maps of memory, where there are many of them."""
+    import jax
+
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
 
 
 def compute_here(run: Run, name: str, code: str) -> Outcome:

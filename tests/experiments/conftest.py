@@ -1,12 +1,19 @@
 """Made-up figures, written to a package of their own, so that no real one has to run."""
 
 import ast
+import contextlib
 import itertools
+import json
+import os
+import pathlib
+import subprocess
 import sys
+import time
 from concurrent.futures import Executor, Future
 
 import pytest
 
+from experiments.ledger import record
 from experiments.report import pictures
 from experiments.running import pool
 
@@ -44,6 +51,7 @@ def claims(data):
     return [ledger.published("{name}-exponent", "The exponent of {name} is 2.", slope, (1.9, 2.1), source="dong2021",
                              place="II.4", interval_from="our tolerance", standard_error=1e-3)]
 """
+ROOT = pathlib.Path(__file__).parent.parent.parent
 _serial = itertools.count()
 
 
@@ -73,9 +81,29 @@ class Figures:
             claims=_indent(claims),
         )
         (self.path / f"{name}.py").write_text(text)
+        self.forget()
+        return self
+
+    def forget(self):
+        """Have the figures imported anew."""
         for module in [each for each in sys.modules if each.startswith(self.package)]:
             del sys.modules[module]
-        return self
+
+    @property
+    def environment(self):
+        """For other processes, so that they can import the figures too."""
+        paths = [str(self.folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+    def process(self, *words, computes=False, **options):
+        """`python -m experiments` on these figures in a process of its own, which `computes` itself or has others."""
+        code = f"import sys; from experiments.command import main; sys.exit(main(package={self.package!r}))"
+        here = (
+            "from experiments.running import pool; from tests.experiments.conftest import Here; pool.Processes = Here"
+        )
+        code = f"{here}; {code}" if computes else code
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": self.environment}
+        return subprocess.Popen([sys.executable, "-c", code, *words], **pipes, **options)
 
     @property
     def computed(self):
@@ -84,6 +112,24 @@ class Figures:
     @property
     def given(self):
         return [ast.literal_eval(line) for line in self.folders.read_text().splitlines()]
+
+
+def strict_json(text):
+    """What strict JSON says: the words NaN and Infinity are none of it."""
+    return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+
+def statuses(folder):
+    """The status of each figure in a folder's ledger."""
+    return {name: entry.status for name, entry in record.read(folder).items()}
+
+
+def until(condition, seconds=120.0):
+    """Wait for a condition; it is an error if it does not come true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def checkpoint(place, weights="weights"):
@@ -128,21 +174,23 @@ def processes(monkeypatch):
     monkeypatch.setattr(pool, "Processes", PROCESSES)
 
 
-@pytest.fixture
-def coarse(monkeypatch):
-    """Few dots an inch, where no test looks at them."""
-    monkeypatch.setattr(pictures, "DPI", 40)
-    monkeypatch.setattr(pictures, "DRAFT", 40)
+@contextlib.contextmanager
+def made_up(folder):
+    """A package of made-up figures in a folder, drawn with few dots, for as long as the block lasts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pictures, "DPI", 40)
+        patch.setattr(pictures, "DRAFT", 40)
+        patch.syspath_prepend(str(folder))
+        patch.setattr(sys, "dont_write_bytecode", True)  # files are rewritten within a second
+        made = Figures(folder, f"made_up_{next(_serial)}")
+        yield made
+        made.forget()
 
 
 @pytest.fixture
-def figures(tmp_path, monkeypatch, coarse):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files are rewritten within a second
-    made = Figures(tmp_path, f"made_up_{next(_serial)}")
-    yield made
-    for module in [each for each in sys.modules if each.startswith(made.package)]:
-        del sys.modules[module]
+def figures(tmp_path):
+    with made_up(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from experiments import figure
+from experiments.running import work
 
 FOLDER = pathlib.Path(__file__).parent / "data"
 
@@ -36,7 +37,7 @@ def computed(name):
     spec = module.PRESETS["smoke"]
     with jax.enable_x64(spec.dtype == "float64"):
         data = module.compute(spec)
-    jax.clear_caches()
+    work.forget_programs()
     return {key: np.asarray(value) for key, value in data.items()}
 
 

@@ -1,37 +1,25 @@
 """`--scheduler`: the workers of a dask scheduler compute; one that is killed loses nothing."""
 
 import json
-import os
-import pathlib
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from experiments.command import main
-from experiments.ledger import record
 from experiments.running import pool
+from tests.experiments.conftest import statuses, until
 
 pytest.importorskip("distributed")
-ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
-def begin(module, *words, folder):
-    paths = os.pathsep.join([str(folder), str(ROOT)])
-    environment = {**os.environ, "PYTHONPATH": paths, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+def begin(module, *words, figures):
+    environment = figures.environment | {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", f"distributed.cli.{module}", *words, "--no-dashboard"]
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def until(condition, seconds=120.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -40,11 +28,11 @@ def cluster(figures, tmp_path):
     known = tmp_path / "scheduler.json"
     place = ["--scheduler-file", str(known)]
     here = ["--host", "127.0.0.1"]
-    running = [begin("dask_scheduler", *here, "--port", "0", *place, folder=figures.folder)]
+    running = [begin("dask_scheduler", *here, "--port", "0", *place, figures=figures)]
 
     def worker():
         words = [*place, *here, "--nthreads", "1", "--no-nanny", "--local-directory", str(tmp_path / "dask")]
-        running.append(begin("dask_worker", *words, folder=figures.folder))
+        running.append(begin("dask_worker", *words, figures=figures))
         return running[-1]
 
     until(lambda: known.exists() and known.read_text().strip().endswith("}"))
@@ -52,10 +40,6 @@ def cluster(figures, tmp_path):
     for each in running:
         each.kill()
         each.wait()
-
-
-def statuses(out):
-    return {name: entry.status for name, entry in record.read(out / "quick").items()}
 
 
 def test_a_worker_computes_and_this_process_writes(figures, cluster, tmp_path, capsys):
@@ -66,7 +50,7 @@ def test_a_worker_computes_and_this_process_writes(figures, cluster, tmp_path, c
     out = tmp_path / "out"
     assert main(["--out", str(out), "--scheduler", address], figures.package) == 1
     assert (tmp_path / "pid").read_text() == str(process.pid)
-    assert statuses(out) == {"one": "done", "bad": "failed"}
+    assert statuses(out / "quick") == {"one": "done", "bad": "failed"}
     assert "bad: ValueError: no such head" in capsys.readouterr().out
     assert not list((out / "quick" / "unfinished").glob("*"))
 
@@ -90,8 +74,8 @@ if not place.exists():
 
     def kill():
         """Where one figure computes and another is stored: what is stored by then is not computed again."""
-        until(lambda: marker.exists() and marker.read_text() and statuses(out))
-        stored.update(statuses(out))
+        until(lambda: marker.exists() and marker.read_text() and statuses(out / "quick"))
+        stored.update(statuses(out / "quick"))
         workers[int(marker.read_text())].send_signal(signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
@@ -99,7 +83,7 @@ if not place.exists():
     assert main(["--out", str(out), "--scheduler", address], figures.package) == 0
     thread.join()
     assert [process.poll() for process in workers.values()].count(-signal.SIGKILL) == 1
-    assert statuses(out) == dict.fromkeys(["hangs", *(f"figure_{number}" for number in range(4))], "done")
+    assert statuses(out / "quick") == dict.fromkeys(["hangs", *(f"figure_{number}" for number in range(4))], "done")
     assert figures.computed.count("hangs") == 2
     assert stored and "hangs" not in stored
     assert {figures.computed.count(name) for name in stored} == {1}

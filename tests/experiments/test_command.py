@@ -5,17 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 
 from experiments.command import main
 from experiments.ledger import record
-
-
-def entries(folder):
-    return record.read(folder)
+from tests.experiments.conftest import statuses, strict_json, until
 
 
 def test_cheap_figures_first_and_a_ledger_after_each(figures, tmp_path, capsys):
@@ -42,7 +38,7 @@ def test_second_run_loads_and_third_with_another_seed_computes(figures, tmp_path
         assert main(["--out", str(tmp_path / "out"), "--seed", seed], figures.package) == 0
     assert figures.computed == ["one", "one"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["quick", "quick-seed1"]
-    assert "--seed 1" in entries(tmp_path / "out" / "quick-seed1")["one"].command
+    assert "--seed 1" in record.read(tmp_path / "out" / "quick-seed1")["one"].command
     (path,) = (tmp_path / "out" / "quick-seed1" / "data").glob("*.json")
     about = json.loads(path.read_text())
     assert about["spec"] == {"seed": 1, "dtype": "float32", "points": 5} and about["date"].endswith("+00:00")
@@ -62,9 +58,9 @@ def test_a_failed_figure_fails_alone(figures, tmp_path, capsys):
     (figures.path / "unread.py").write_text("ABOUT = (")
     assert main(["--out", str(tmp_path / "out")], figures.package) == 1
     folder = tmp_path / "out" / "quick"
-    statuses = {name: entry.status for name, entry in entries(folder).items()}
-    assert (statuses.pop("good"), statuses.pop("lacks")) == ("done", "unavailable")
-    assert statuses == dict.fromkeys(["bad", "silent", "unjudged", "absent", "partial", "unread"], "failed")
+    found = statuses(folder)
+    assert (found.pop("good"), found.pop("lacks")) == ("done", "unavailable")
+    assert found == dict.fromkeys(["bad", "silent", "unjudged", "absent", "partial", "unread"], "failed")
     out = capsys.readouterr().out
     for line in (
         "failed: bad: ValueError: no such head (see ",
@@ -88,10 +84,9 @@ def test_numbers_that_are_not_finite_are_reported(figures, tmp_path, capsys):
     assert "not finite: one: y: 1 of 3 numbers are not finite" in captured.out
     assert "? not run" in captured.out
     assert "y: 1 of 3 numbers are not finite" in (tmp_path / "out" / "quick" / "report.html").read_text()
-    (claim,) = entries(tmp_path / "out" / "quick")["one"].claims
+    (claim,) = record.read(tmp_path / "out" / "quick")["one"].claims
     assert np.isnan(claim.measured)
-    strict = {"parse_constant": lambda word: pytest.fail(f"{word} is not JSON")}
-    json.loads((tmp_path / "out" / "quick" / "claims.json").read_text(), **strict)
+    strict_json((tmp_path / "out" / "quick" / "claims.json").read_text())
 
 
 def test_one_figure_keeps_the_rows_of_the_others(figures, tmp_path):
@@ -104,7 +99,7 @@ def test_one_figure_keeps_the_rows_of_the_others(figures, tmp_path):
     page = (tmp_path / "out" / "quick" / "report.html").read_text()
     assert all(f"The exponent of {name}" in page for name in "abc")
     assert "Not made yet" not in page
-    assert list(entries(tmp_path / "out" / "quick")) == ["a", "b", "c"]
+    assert list(record.read(tmp_path / "out" / "quick")) == ["a", "b", "c"]
 
 
 def test_damaged_state_is_made_again(figures, tmp_path, capsys):
@@ -203,15 +198,8 @@ assert "matplotlib.pyplot" not in sys.modules
 def start(figures, tmp_path):
     """`python -m experiments` on made-up figures in a real process, caught in the middle of its second figure."""
     marker = tmp_path / "second.started"
-    code = f"import sys; from experiments.command import main; sys.exit(main(package={figures.package!r}))"
-    paths = os.pathsep.join([str(tmp_path), os.getcwd(), os.environ.get("PYTHONPATH", "")])
-    words = [sys.executable, "-c", code, "--out", str(tmp_path / "out")]
-    environment = {**os.environ, "PYTHONPATH": paths}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
-    process = subprocess.Popen(words, env=environment, **pipes)
-    deadline = time.time() + 120
-    while not (marker.exists() and marker.read_text()) and process.poll() is None and time.time() < deadline:
-        time.sleep(0.1)
+    process = figures.process("--out", str(tmp_path / "out"), start_new_session=True)
+    until(lambda: (marker.exists() and marker.read_text()) or process.poll() is not None)
     assert marker.exists(), process.communicate(timeout=10)
     return process, int(marker.read_text())
 
@@ -243,16 +231,13 @@ if not os.path.exists({marker!r}):
         assert "1 of 2 figures, 1 published statement: 1 agrees; stopped before the end" in out
         assert "The exponent of first" in (folder / "report.html").read_text()
     assert "Traceback" not in err
-    deadline = time.time() + 30
-    while os.path.exists(f"/proc/{worker}") and time.time() < deadline:
-        time.sleep(0.1)
-    assert not os.path.exists(f"/proc/{worker}")
+    until(lambda: not os.path.exists(f"/proc/{worker}"), seconds=30)
     assert not list(folder.rglob("*.partial"))
-    assert list(entries(folder)) == ["first"]
+    assert list(record.read(folder)) == ["first"]
     assert [path.name.split("-")[0] for path in folder.glob("data/*.npz")] == ["first"]
     assert main(["--out", str(tmp_path / "out")], figures.package) == 0
     assert figures.computed == ["first", "second", "second"]
-    assert list(entries(folder)) == ["first", "second"]
+    assert list(record.read(folder)) == ["first", "second"]
 
 
 def test_the_core_or_all_or_a_topic(figures, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 
 import experiments.command
 from experiments.command import main
+from tests.experiments.conftest import strict_json
 
 
 def test_the_summary_for_programs(figures, tmp_path, capsys):
@@ -21,7 +22,7 @@ def test_the_summary_for_programs(figures, tmp_path, capsys):
     out = ["--preset", "smoke", "--out", str(tmp_path / "out"), "--json"]
     assert main(out, figures.package) == 1
     said, progress = capsys.readouterr()
-    found = json.loads(said, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    found = strict_json(said)
     assert said.isascii()
     assert "a library says something" in progress and "bad: failed: ValueError: no such head" in progress
     folder = tmp_path / "out" / "smoke"

@@ -5,10 +5,7 @@ import errno
 import fcntl
 import json
 import os
-import pathlib
 import signal
-import subprocess
-import sys
 import threading
 
 import jax
@@ -21,19 +18,14 @@ from experiments.running import identity, runner, store, work
 from experiments.running.progress import Progress
 from experiments.running.run import Run
 from rc_jax._numerics import files
-
-ROOT = pathlib.Path(__file__).parent.parent.parent
+from tests.experiments.conftest import statuses
 
 
 @pytest.fixture
 def shared(figures, monkeypatch):
-    """Made-up figures that other processes can import too."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(figures.folder), str(ROOT)]))
+    """Made-up figures that the processes of a run can import too."""
+    monkeypatch.setenv("PYTHONPATH", figures.environment["PYTHONPATH"])
     return figures
-
-
-def statuses(folder):
-    return {name: entry.status for name, entry in record.read(folder).items()}
 
 
 def test_a_crash_and_an_exit_are_failures_of_their_figures(shared, processes, tmp_path, capfd):
@@ -156,16 +148,14 @@ def test_what_another_run_is_at_is_waited_for_and_loaded(figures, tmp_path, monk
 
 
 @pytest.mark.slow
-def test_two_runs_into_one_folder(shared, tmp_path):
+def test_two_runs_into_one_folder(figures, tmp_path):
     for number in range(4):
-        shared.add(f"figure_{number}", compute="import time\ntime.sleep(1)", minutes=0.1)
-    code = f"import sys; from experiments.command import main; sys.exit(main(package={shared.package!r}))"
-    words = [sys.executable, "-c", code, "--out", str(tmp_path / "out")]
-    runs = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        figures.add(f"figure_{number}", compute="import time\ntime.sleep(1)", minutes=0.1)
+    runs = [figures.process("--out", str(tmp_path / "out"), computes=True) for _ in range(2)]
     said = [each.communicate(timeout=240) for each in runs]
     assert [each.returncode for each in runs] == [0, 0], said
-    assert sorted(shared.computed) == [f"figure_{number}" for number in range(4)]
-    assert list(statuses(tmp_path / "out" / "quick")) == sorted(shared.computed)
+    assert sorted(figures.computed) == [f"figure_{number}" for number in range(4)]
+    assert list(statuses(tmp_path / "out" / "quick")) == sorted(figures.computed)
 
 
 def test_a_lock_is_held_once(tmp_path):

@@ -29,12 +29,13 @@ def test_smoke_from_computing_to_the_record(tmp_path, name="scale_gaussian"):
     assert stored.data.keys() == smoke_data.load(name).keys()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hasty_compiler():
     """Programs are compiled in half the time and run slower, for tests of shapes and names and not of numbers."""
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+    jax.clear_caches()  # which do not know how a program was compiled
 
 
 @pytest.mark.slow

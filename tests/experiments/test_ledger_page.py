@@ -1,6 +1,5 @@
 """The page of the ledger is what its snapshot says, and the snapshot has every figure and claim that there is."""
 
-import json
 import re
 
 import pytest
@@ -9,14 +8,11 @@ from experiments import figure
 from experiments.command import main
 from experiments.figure import TOPICS, Broken
 from experiments.ledger import Kind, Verdict, included, pages, prediction, record, sections
+from tests.experiments.conftest import strict_json
 from tests.experiments.test_report import ALL_VERDICTS
 
 ABOUT, ENTRIES = pages.read(pages.DOCS / record.FILE)
 LEAST = 45
-
-
-def bare(word):
-    raise AssertionError(f"{word} is not JSON")
 
 
 @pytest.mark.parametrize("name", [pages.PAGE, *pages.PARTS.values()])
@@ -80,7 +76,7 @@ def test_many_claims_and_some_on_every_topic():
 
 def test_the_snapshot_is_strict_json_with_topic_and_figure():
     text = (pages.DOCS / record.FILE).read_text(encoding="utf-8")
-    for name, fields in json.loads(text, parse_constant=bare)["figures"].items():
+    for name, fields in strict_json(text)["figures"].items():
         for claim in fields["claims"]:
             assert (claim["topic"], claim["figure"]) == (fields["topic"], name)
     assert "/tmp" not in text

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 import re
 from html.parser import HTMLParser
 
@@ -13,6 +12,7 @@ from experiments.command import main
 from experiments.ledger import Verdict, record
 from experiments.ledger.decision import SYMBOL
 from experiments.report import html
+from tests.experiments.conftest import made_up, strict_json
 
 ALL_VERDICTS = """
 said = {"source": "dong2021", "place": "section 2", "interval_from": "our tolerance"}
@@ -52,11 +52,13 @@ class Page(HTMLParser):
         self.text += data
 
 
-@pytest.fixture
-def page(figures, tmp_path):
-    figures.add("one", claims=ALL_VERDICTS).add("two", compute="raise ValueError('<script>')")
-    main(["--out", str(tmp_path)], figures.package)
-    return Page((tmp_path / "quick" / html.FILE).read_text(encoding="utf-8"))
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    with made_up(folder) as figures:
+        figures.add("one", claims=ALL_VERDICTS).add("two", compute="raise ValueError('<script>')")
+        main(["--out", str(folder)], figures.package)
+    return Page((folder / "quick" / html.FILE).read_text(encoding="utf-8"))
 
 
 def test_every_row_with_symbol_and_word(page):
@@ -194,19 +196,13 @@ def test_plot_colours_stand_out_from_the_paper(theme):
     assert min(contrast(shade, style.PAPER[theme]) for shade in shades) >= 2.4
 
 
-def bare(word):
-    raise AssertionError(f"{word} is not JSON")
-
-
 def test_claims_file_round_trip(figures, tmp_path):
     figures.add("one", claims=ALL_VERDICTS)
     main(["--out", str(tmp_path)], figures.package)
     entry = record.read(tmp_path / "quick")["one"]
     verdicts = ["agrees", "agrees in part", "differs", "undecided", "not run", "held", "failed", "answered"]
     assert [claim.verdict for claim in entry.claims] == list(map(Verdict, verdicts))
-    (kept,) = json.loads((tmp_path / "quick" / record.FILE).read_text(encoding="utf-8"), parse_constant=bare)[
-        "figures"
-    ].values()
+    (kept,) = strict_json((tmp_path / "quick" / record.FILE).read_text(encoding="utf-8"))["figures"].values()
     assert {(each["topic"], each["figure"]) for each in kept["claims"]} == {("collapse", "one")}
     record.write(tmp_path / "again", [entry])
     assert repr(record.read(tmp_path / "again")["one"]) == repr(entry)

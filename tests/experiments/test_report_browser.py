@@ -1,5 +1,6 @@
 """The filter of the claims in a real browser, where one is installed; what an address asks for is what is shown."""
 
+import pathlib
 import re
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ import pytest
 
 from experiments.command import main
 from experiments.report import html
+from tests.experiments.conftest import made_up
 from tests.experiments.test_report import ALL_VERDICTS, KEYS, Page
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -22,19 +24,27 @@ OTHER = """return [ledger.published("k-other", "A cube of its own", 3.0, (2.9, 3
 EVERY = [*KEYS[:5], "k-other", *KEYS[5:]]
 
 
-@pytest.fixture
-def path(figures, tmp_path):
-    figures.add("one", claims=ALL_VERDICTS).add("two", claims=OTHER, topic="scale")
-    main(["--out", str(tmp_path)], figures.package)
-    return tmp_path / "quick" / html.FILE
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    with made_up(folder) as figures:
+        figures.add("one", claims=ALL_VERDICTS).add("two", claims=OTHER, topic="scale")
+        main(["--out", str(folder)], figures.package)
+    return folder / "quick" / html.FILE
 
 
 @pytest.fixture
-def look(path, tmp_path):
+def path(report, tmp_path):
+    """A copy of the page, which a test may change."""
+    return pathlib.Path(shutil.copy(report, tmp_path))
+
+
+@pytest.fixture
+def look(path, report):
     """What the browser makes of the page at an address: keys of the claims shown, and the whole page."""
 
     def look(fragment=""):
-        profile = f"--user-data-dir={tmp_path / 'profile'}"
+        profile = f"--user-data-dir={report.parent / 'profile'}"
         asked = [BROWSER, *OPTIONS, profile, f"{path.as_uri()}{fragment}"]
         done = subprocess.run(asked, capture_output=True, text=True, encoding="utf-8", timeout=120, check=False)
         assert "</html>" in done.stdout, done.stderr

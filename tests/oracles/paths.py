@@ -135,13 +135,3 @@ def length_sums_exactly(layers, x, spec):
 def inner(a, b):
     """⟨A, B⟩_F."""
     return mp.fsum(a[i, j] * b[i, j] for i in range(a.rows) for j in range(a.cols))
-
-
-def centred(x):
-    """x minus its column means."""
-    out = x.copy()
-    for j in range(x.cols):
-        mean = mp.fsum(x[i, j] for i in range(x.rows)) / x.rows
-        for i in range(x.rows):
-            out[i, j] -= mean
-    return out

@@ -16,6 +16,7 @@ from rc_jax.collapse.paths import sums as paths
 from tests.collapse.paths.networks import draw, stack
 from tests.oracles import collapse as exact_oracle
 from tests.oracles import paths as oracle
+from tests.oracles.bounds import centred
 
 # Two networks for most of the tests: what compiles once is run many times.
 SKIP, PURE = stack(bias=True), stack(depth=5, skip=False, bias=True)
@@ -42,8 +43,8 @@ def exact_shares(params, x, spec, digits, mask=None):
         output = sums[0].copy()
         for other in sums[1:]:
             output += other
-        rest = oracle.centred(output)
-        rests = [oracle.centred(each) for each in sums]
+        rest = centred(output)
+        rests = [centred(each) for each in sums]
         return collapse.PathShares(
             [exact_log(each) for each in sums],
             [exact_log(each) for each in rests],

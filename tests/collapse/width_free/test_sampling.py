@@ -1,6 +1,7 @@
 """Width-free sampling against the networks themselves: number for number where both draw the same, in law elsewhere."""
 
 import dataclasses
+import functools
 import json
 import subprocess
 import sys
@@ -187,8 +188,15 @@ def test_limit_of_width(x64):
 def test_limit_has_the_law_of_a_wide_network(skip):
     spec, x = stack(4096, 1, 2, 2, skip), tokens(3, 4096)
     wide = direct(spec, x, 2000, 7)
-    assert_same_law(wide, width_free_draws(spec, x, 2000, 8))
-    assert_same_law(wide, width_free_draws(spec, x, 2000, 9, width=jnp.inf))
+
+    @jax.jit
+    def sample(keys, width):
+        one = functools.partial(collapse.sample_log_residuals, x=x, spec=spec, width=width)
+        return jax.lax.map(one, keys, batch_size=1000)
+
+    for seed, width in ((8, 4096.0), (9, jnp.inf)):
+        drawn = sample(jax.random.split(jax.random.key(seed), 2000), jnp.asarray(width))
+        assert_same_law(wide, np.asarray(drawn, float))
 
 
 @pytest.mark.slow
