@@ -34,6 +34,7 @@ from rc_jax.scale.results import DecoderLoss, OutputGram, RowOptimum, TypicalOpt
 from rc_jax.scale.simulated.distribution import scale_tail
 from rc_jax.scale.simulated.objectives import typical_objective
 from rc_jax.scale.simulated.per_sample import per_sample_optimum
+from rc_jax.scale.soft_cap import capped_objective, capped_scale
 
 __all__ = [
     "DecoderLoss",
@@ -42,6 +43,8 @@ __all__ = [
     "TypicalOptimum",
     "annealed_power_gradient",
     "annealed_renyi_entropy",
+    "capped_objective",
+    "capped_scale",
     "decoder_loss",
     "effective_keys",
     "entmax15",

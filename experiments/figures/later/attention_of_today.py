@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
+from scipy import optimize
 
 from experiments import figure, style
 from experiments.ledger import Claim, at_least, law, near, prediction, published, question
-from rc_jax import attention, collapse, network, sparsity
+from rc_jax import attention, collapse, network, scale, sparsity
 from rc_jax.attention import kernels
 
 ABOUT = figure.About(
@@ -33,7 +34,8 @@ ABOUT = figure.About(
 
 # Fixed before the first run: an order is known to a hundredth, a slope to a twentieth, S and a row sum to 0.02. What
 # falls doubly exponentially multiplies its fall by at least 1.5 at the last layer.
-ORDER, SLOPE, SIZE, DOUBLY = 0.01, 0.05, 0.02, 1.5
+ORDER, SLOPE, SIZE, DOUBLY, CAP_SCALE = 0.01, 0.05, 0.02, 1.5, 0.02
+CAPS, MANY_KEYS = (64.0, 128.0, 256.0), 1e300  # log n = 691 is far above the caps
 CAP, SUBTRACTED, COORDINATES = 1.0, 0.8, 8
 KINDS: dict[str, dict[str, Any]] = {
     "softmax": {},
@@ -94,6 +96,8 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         "after": table[:, spec.count :, 1].reshape(len(KINDS), spec.count, -1),
         "shape": np.array([spec.d_model, spec.heads, spec.tokens, spec.count, spec.keys]),
         "bias": np.array(spec.bias),
+        "caps": np.array(CAPS),
+        "cap_scale": np.asarray(scale.capped_scale(MANY_KEYS, jnp.asarray(CAPS, spec.dtype))),
     } | _rows(spec)
 
 
@@ -228,6 +232,8 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     slope = (gaps[-2] - gaps[-1]) / (data["sizes"][-2] - data["sizes"][-1])
     turn = np.median(_orders(data), axis=1)[PLACE["one more logit"]] < 2
     where = [f"{name}, γ = {gamma:g}" for name in ROWS for gamma in data["gammas"]]
+    u = optimize.brentq(lambda u: u * math.tanh(u) - 0.5, 0, 2)
+    saddle = math.sqrt(u) * math.cosh(u) * np.sqrt(data["caps"])
     return [
         published("today-sinkhorn-doubly", "Without skip connections the rank of attention that Sinkhorn's algorithm "
                   "normalises falls to one doubly exponentially with depth.", ratio, at_least(DOUBLY),
@@ -258,6 +264,11 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
             proof="derived", place=page, neighbours=["su2023concentrate", "ye2024", "sander2022"],
             standard_error=data["sparsity_error"].ravel(), interval_from=before + "0.02",
             hypotheses=f"scores N(0, γ²), {keys} keys", note="measured less law"),
+        law("today-cap-scale", "For many keys the scale that maximises the annealed gradient of softmax under a cap c "
+            "depends on c alone: for large c it is √u cosh u √c with u tanh u = 1/2.", data["cap_scale"] / saddle,
+            near(1, CAP_SCALE), where=[f"c = {cap:g}" for cap in data["caps"]], proof="derived", place=page,
+            neighbours=["su2023scale"], interval_from=before + "0.02", note="measured over the law",
+            hypotheses=f"scores N(0, 1), log n = {math.log(MANY_KEYS):.0f}"),
         law("today-sigmoid-rows", "Rows of sigmoid weights with the bias −log n add up to e^{γ²/2} less at most "
             "e^{2γ²}/n.", data["sums"], near(1, SIZE), where=[f"γ = {gamma:g}" for gamma in data["gammas"]],
             proof="proved", place=page, neighbours=["ramapuram2024"], standard_error=data["sums_error"],

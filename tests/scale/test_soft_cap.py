@@ -1,0 +1,76 @@
+"""Softmax of capped logits: its measure against Jacobians, its objective against quadrature, limits of its scale."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, optimize
+
+from rc_jax import scale
+from tests.scale.test_one_more_logit import half_sum
+
+
+def quadrature(alpha, n, cap):
+    """The annealed objective from SciPy's adaptive integrals over one normal score."""
+    last = 10 + 2 * math.sqrt(cap)
+
+    def mean(k, slope):
+        def integrand(s):
+            capped = math.tanh(alpha * s / cap)
+            return math.exp(k * cap * (capped - 1) - s * s / 2) * (1 - capped**2 if slope else 1.0)
+
+        edges = [edge for edge in (-cap / alpha, 0.0, cap / alpha) if abs(edge) < last]
+        value, _ = integrate.quad(integrand, -last, last, points=edges, limit=500, epsabs=0, epsrel=1e-12)
+        return value / math.sqrt(2 * math.pi)
+
+    normaliser = mean(1, False)
+    return alpha * (mean(1, True) / normaliser - mean(2, True) / (n * normaliser**2))
+
+
+def test_the_measure_is_half_the_sum_of_the_jacobian(x64):
+    alpha, cap = 1.7, 0.8
+    scores = jnp.asarray(np.random.default_rng(0).standard_normal(6))
+    found = half_sum(lambda s: jax.nn.softmax(cap * jnp.tanh(alpha * s / cap)), scores)
+    p = np.exp(cap * np.tanh(alpha * scores / cap))
+    p /= p.sum()
+    assert abs(float(alpha * (p * (1 - p) / np.cosh(alpha * scores / cap) ** 2).sum()) - found) < 1e-13
+
+
+@pytest.mark.parametrize("cap", [0.3, 5.0, 50.0])
+def test_objective_and_its_maximum(x64, cap):
+    n = 1000
+    for alpha in (0.5, 3.0):
+        assert abs(float(scale.capped_objective(alpha, n, cap)) / quadrature(alpha, n, cap) - 1) < 1e-9
+    tried = np.geomspace(0.1, 20, 40)
+    near = tried[np.argmax([quadrature(alpha, n, cap) for alpha in tried])]
+    bounds = (near / 1.2, near * 1.2)
+    best = optimize.minimize_scalar(
+        lambda alpha: -quadrature(alpha, n, cap), bounds=bounds, method="bounded", options={"xatol": 1e-8}
+    )
+    assert abs(float(scale.capped_scale(n, cap)) - best.x) < 1e-5
+
+
+def test_limits_of_the_scale(x64):
+    # A cap far above log n changes nothing; one far below it leaves √u cosh u √c with u tanh u = ½, whatever n.
+    n = np.array([64.0, 8192.0])
+    np.testing.assert_allclose(scale.capped_scale(n, 1e6), scale.optimal_scale_exact(n), rtol=1e-6)
+    u = optimize.brentq(lambda u: u * math.tanh(u) - 0.5, 0.1, 2)
+    caps = np.array([25.0, 100.0])
+    found = scale.capped_scale(1e300, caps) / np.sqrt(caps)
+    distance = np.abs(found / (math.sqrt(u) * math.cosh(u)) - 1)
+    assert distance[1] < 0.02 and distance[1] < 0.5 * distance[0]
+    np.testing.assert_allclose(scale.capped_scale(1e300, 2.0), scale.capped_scale(1e200, 2.0), rtol=1e-9)
+    assert scale.capped_scale(2.0, 1.0) == math.inf  # the objective rises for ever
+    assert np.all(np.diff(scale.capped_objective(np.geomspace(0.1, 100, 30), 2.0, 1.0)) > 0)
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_errors():
+    with pytest.raises(ValueError, match="`n` must be"):
+        scale.capped_scale(1.0, 5.0)
+    with pytest.raises(ValueError, match="`cap` must be"):
+        scale.capped_scale(10, 0.0)
+    with pytest.raises(ValueError, match="`alpha` must be"):
+        scale.capped_objective(0.0, 10, 5.0)
