@@ -211,6 +211,12 @@ def _gap(data: Mapping[str, np.ndarray]) -> np.ndarray:
     return data["after"][PLACE["Sinkhorn"]] - data["after"][PLACE["softmax"]]
 
 
+def _cap_ratio(data: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Scale under each cap over √u cosh u √c, u tanh u = 1/2."""
+    u = optimize.brentq(lambda u: u * math.tanh(u) - 0.5, 0, 2)
+    return data["cap_scale"] / (math.sqrt(u) * math.cosh(u) * np.sqrt(data["caps"]))
+
+
 def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     """Orders, the doubly exponential fall and what Sinkhorn changes in it, sparsity and row sums."""
     d, heads, tokens, count, keys = (int(value) for value in data["shape"])
@@ -232,8 +238,6 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     slope = (gaps[-2] - gaps[-1]) / (data["sizes"][-2] - data["sizes"][-1])
     turn = np.median(_orders(data), axis=1)[PLACE["one more logit"]] < 2
     where = [f"{name}, γ = {gamma:g}" for name in ROWS for gamma in data["gammas"]]
-    u = optimize.brentq(lambda u: u * math.tanh(u) - 0.5, 0, 2)
-    saddle = math.sqrt(u) * math.cosh(u) * np.sqrt(data["caps"])
     return [
         published("today-sinkhorn-doubly", "Without skip connections the rank of attention that Sinkhorn's algorithm "
                   "normalises falls to one doubly exponentially with depth.", ratio, at_least(DOUBLY),
@@ -265,9 +269,9 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
             standard_error=data["sparsity_error"].ravel(), interval_from=before + "0.02",
             hypotheses=f"scores N(0, γ²), {keys} keys", note="measured less law"),
         law("today-cap-scale", "For many keys the scale that maximises the annealed gradient of softmax under a cap c "
-            "depends on c alone: for large c it is √u cosh u √c with u tanh u = 1/2.", data["cap_scale"] / saddle,
-            near(1, CAP_SCALE), where=[f"c = {cap:g}" for cap in data["caps"]], proof="derived", place=page,
-            neighbours=["su2023scale"], interval_from=before + "0.02", note="measured over the law",
+            "depends on c alone: for large c it is √u cosh u √c with u tanh u = 1/2.",
+            _cap_ratio(data), near(1, CAP_SCALE), where=[f"c = {cap:g}" for cap in data["caps"]], proof="derived",
+            place=page, neighbours=["su2023scale"], interval_from=before + "0.02", note="measured over the law",
             hypotheses=f"scores N(0, 1), log n = {math.log(MANY_KEYS):.0f}"),
         law("today-sigmoid-rows", "Rows of sigmoid weights with the bias −log n add up to e^{γ²/2} less at most "
             "e^{2γ²}/n.", data["sums"], near(1, SIZE), where=[f"γ = {gamma:g}" for gamma in data["gammas"]],
