@@ -51,7 +51,7 @@ def as_common(*, positive: tuple[str, ...] = (), **values: ArrayLike) -> tuple[A
     return dtype, [jnp.broadcast_to(array, shape) for array in arrays]
 
 
-def common_with_dim(dim: ArrayLike | None, **values: ArrayLike) -> tuple[Any, list[jax.Array], jax.Array | None]:
+def common_with_dim(dim: ArrayLike | None, **values: Any) -> tuple[Any, list[jax.Array], jax.Array | None]:
     """`as_common` of the values and of dim, which may be None and then stays so."""
     if dim is None:
         return *as_common(**values), None

@@ -213,7 +213,7 @@ def _gap(data: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def _cap_ratio(data: Mapping[str, np.ndarray]) -> np.ndarray:
     """Scale under each cap over √u cosh u √c, u tanh u = 1/2."""
-    u = optimize.brentq(lambda u: u * math.tanh(u) - 0.5, 0, 2)
+    u: Any = optimize.brentq(lambda u: u * math.tanh(u) - 0.5, 0, 2)
     return data["cap_scale"] / (math.sqrt(u) * math.cosh(u) * np.sqrt(data["caps"]))
 
 

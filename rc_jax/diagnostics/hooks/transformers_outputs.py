@@ -73,8 +73,8 @@ def from_transformers(
         )
     real = None
     if attention_mask is not None:
-        layers = list(states if weights is None else weights)
-        shape = inputs.layers_of("outputs", layers, ("tokens", "features"), stacked=4).shape
+        layers: Any = states if weights is None else weights
+        shape = inputs.layers_of("outputs", list(layers), ("tokens", "features"), stacked=4).shape
         real = _real(attention_mask, shape[0], shape[-2])
     found: list[Diagnosis] = []
     if weights is not None:
