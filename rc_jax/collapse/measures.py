@@ -15,7 +15,7 @@ _TOKENS = arguments.float_array("token", "feature", minimum={"token": 1, "featur
 _STEPS = 2000
 
 
-def _unit(x: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, ""]]:
+def over_largest(x: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, ""]]:
     """`x` over its largest magnitude, and that magnitude, both kept where a reciprocal neither over- nor underflows."""
     limits = jnp.finfo(x.dtype)
     size = jax.lax.stop_gradient(jnp.clip(jnp.max(jnp.abs(x)), limits.tiny, limits.max / 16))
@@ -42,7 +42,7 @@ def norm_1inf(x: Float[Array, "token feature"]) -> Float[Array, ""]:
         >>> round(float(norm_1inf(jnp.array([[1.0, -2.0], [0.0, 2.0]]))), 5)  # √4 · √3
         3.4641
     """
-    unit, size = _unit(x)
+    unit, size = over_largest(x)
     magnitude = jnp.abs(unit)
     return size * (_root(jnp.max(jnp.sum(magnitude, axis=0))) * _root(jnp.max(jnp.sum(magnitude, axis=1))))
 
@@ -59,7 +59,7 @@ def frobenius(x: Float[Array, "token feature"]) -> Float[Array, ""]:
         >>> bool(frobenius(jnp.array([[3e-30, 4e-30]])) > 4.9e-30)
         True
     """
-    unit, size = _unit(x)
+    unit, size = over_largest(x)
     return size * _root(jnp.sum(jnp.square(unit)))
 
 
@@ -75,7 +75,7 @@ def diameter(x: Float[Array, "token feature"]) -> Float[Array, ""]:
         >>> float(diameter(jnp.array([[0.0, 0.0], [3.0, 4.0], [1.0, 1.0]])))
         5.0
     """
-    size = _unit(x - x[:1])[1]  # of the differences: their squares may underflow beside a large common part
+    size = over_largest(x - x[:1])[1]  # of the differences: their squares may underflow beside a large common part
 
     def farthest(token: Array) -> Array:
         return jnp.max(jnp.sum(jnp.square((x - token[None]) / size), axis=1))
@@ -119,7 +119,7 @@ def effective_rank(x: Float[Array, "token feature"]) -> Float[Array, ""]:
 
 def _relative_spectrum(x: Float[Array, "token feature"]) -> Float[Array, " rank"]:
     """The singular values over the largest one; all 0 for a matrix of zeros. Half precision is computed in float32."""
-    unit = _unit(x)[0]
+    unit = over_largest(x)[0]
     spectrum = jnp.linalg.svd(unit.astype(x.dtype if x.dtype.itemsize >= 4 else jnp.float32), compute_uv=False)
     return spectrum / jnp.where(spectrum[0] == 0, 1, spectrum[0])
 

@@ -60,7 +60,7 @@ def states(params: AttentionParams, x: jax.Array, skip: jax.Array | float, stren
     def step(state: MeanResidual, weights: AttentionParams) -> tuple[MeanResidual, MeanResidual]:
         branch = attention.attend(weights, state, LAYER, None, None)
         out = mean_residual.add(scaled(state, skip), scaled(branch, strength))
-        out = mlp_and_norms.rms_norm(norm, out, EPSILON)
+        out = mlp_and_norms.norm(norm, out, EPSILON, centred=False)
         return out, out
 
     start = mean_residual.decompose(x)

@@ -80,7 +80,7 @@ def log_gaps(x: jax.Array, layers: Schedule, beta: float) -> tuple[jax.Array, ja
     same, ones = weights(dimension, 1.0, x.dtype), NormParams(jnp.ones(dimension, x.dtype))
 
     def normed(state: MeanResidual) -> MeanResidual:
-        return mlp_and_norms.rms_norm(ones, state, EPSILON)
+        return mlp_and_norms.norm(ones, state, EPSILON, centred=False)
 
     def scaled(state: MeanResidual, factor: jax.Array) -> MeanResidual:
         return state._replace(mean=factor * state.mean, log_size=state.log_size + jnp.log(factor))

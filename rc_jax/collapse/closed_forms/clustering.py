@@ -181,9 +181,9 @@ def equiangular_flow(
     # The logarithms of gap and radius: neither becomes too small for a relative error.
     first = (float(start), math.log(radius) if grows else 0.0)
     last = max(float(moments[-1]), np.finfo(float).tiny)
-    found = solve_ivp(speeds, (0.0, last), first, "DOP853", moments, rtol=1e-11, atol=1e-11)
-    assert found.success, found.message
-    return Equiangular(found.y[0], np.exp(found.y[1]))
+    solution = solve_ivp(speeds, (0.0, last), first, "DOP853", moments, rtol=1e-11, atol=1e-11)
+    assert solution.success, solution.message
+    return Equiangular(solution.y[0], np.exp(solution.y[1]))
 
 
 @arguments.guard(log_gap=arguments.real, tokens=_TOKENS, beta=_BETA, start=_REAL)

@@ -65,7 +65,7 @@ def crossing(logs: Float[Array, " layer"] | NDArray[np.floating], threshold: Arr
         threshold: the number to fall below.
 
     Returns:
-        The layer, infinite where the curve stays above, NaN where a NaN comes before the crossing.
+        The layer: 0 where the curve starts below, infinite where it stays above, NaN where one comes before it.
 
     Raises:
         TypeError, ValueError: `logs` is not a vector of at least two floating-point numbers.
@@ -80,5 +80,6 @@ def crossing(logs: Float[Array, " layer"] | NDArray[np.floating], threshold: Arr
     after = jnp.maximum(jnp.argmax(below), 1)
     part = (logs[after - 1] - threshold) / (logs[after - 1] - logs[after])
     layer = jnp.where(crosses, (after - 1).astype(logs.dtype) + part, jnp.inf)
-    last = jnp.where(crosses, after, logs.size - 1)
+    layer = jnp.where(below[0], 0, layer)
+    last = jnp.where(crosses, jnp.argmax(below), logs.size - 1)
     return jnp.where(jnp.any(jnp.isnan(logs) & (jnp.arange(logs.size) <= last)), jnp.nan, layer)

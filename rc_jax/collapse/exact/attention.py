@@ -19,7 +19,6 @@ Weights other than softmax, capped logits and gates are in `rc_jax.collapse.exac
 """
 
 import dataclasses
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,40 +28,7 @@ from rc_jax._numerics import performance
 from rc_jax.attention import AttentionParams, AttentionSpec
 from rc_jax.attention.blocks import default_scale, halves, largest, pool, project
 from rc_jax.collapse.exact import mlp_and_norms, normalisers, positions, unsaturated
-from rc_jax.collapse.exact.state import Columns, MeanResidual, from_rows, split_softmax, sum_at_largest
-
-
-class Heads(NamedTuple):
-    """Outputs of the heads: a mean, and e^log_size times rows for the tokens; rows have means of their own."""
-
-    mean: Float[Array, "head width"]
-    rows: Float[Array, "head token width"]
-    log_size: Float[Array, " head"]
-
-
-class Logits(NamedTuple):
-    """Logits up to a constant per row: zeroth_j + e^log_slope · slope_j + e^log_pair · pair_ij; zeroth None for 0."""
-
-    zeroth: Float[Array, "head column"] | None
-    slope: Float[Array, "head column"]
-    log_slope: Float[Array, " head"]
-    pair: Float[Array, "head token column"]
-    log_pair: Float[Array, " head"]
-
-    @property
-    def common(self) -> Float[Array, "head column"]:
-        """The part r that all rows share."""
-        first = jnp.exp(self.log_slope)[:, None] * self.slope
-        return first if self.zeroth is None else self.zeroth + first
-
-    @property
-    def ordered(self) -> Float[Array, "head token column"]:
-        """The logits over a factor of each head that prevents underflow: numbers in the order of the logits."""
-        parts, logs = [self.slope[:, None], self.pair], [self.log_slope, self.log_pair]
-        if self.zeroth is not None:
-            parts, logs = [self.zeroth[:, None], *parts], [jnp.zeros_like(self.log_slope), *logs]
-        whole = [jnp.broadcast_to(part, self.pair.shape) for part in parts]
-        return sum_at_largest(jnp.stack(whole), jnp.stack(logs))[0]
+from rc_jax.collapse.exact.state import Columns, Logits, MeanResidual, from_rows, split_softmax, sum_at_largest
 
 
 def attend(
@@ -73,19 +39,19 @@ def attend(
     mask: Bool[Array, "token token"] | None,
 ) -> MeanResidual:
     """One layer of softmax attention on the split tokens, its output split the same way."""
-    found = heads(params, state, spec, scale, mask)
+    outputs = heads(params, state, spec, scale, mask)
 
     def at_one_size() -> tuple[Array, Array]:
-        return jnp.einsum("hik,hkd->id", found.rows, params.output, precision=spec.precision), found.log_size[0]
+        return jnp.einsum("hik,hkd->id", outputs.rows, params.output, precision=spec.precision), outputs.log_size[0]
 
     def at_largest() -> tuple[Array, Array]:
         # Of the products, not of the heads: a large head may be one that the output matrix does not read.
-        rows = jnp.einsum("hik,hkd->hid", found.rows, params.output, precision=spec.precision)
-        return sum_at_largest(rows, found.log_size)
+        rows = jnp.einsum("hik,hkd->hid", outputs.rows, params.output, precision=spec.precision)
+        return sum_at_largest(rows, outputs.log_size)
 
-    sizes_differ = performance.any_in_batch(jnp.any(found.log_size != found.log_size[0]))
+    sizes_differ = performance.any_in_batch(jnp.any(outputs.log_size != outputs.log_size[0]))
     out = from_rows(*jax.lax.cond(sizes_differ, at_largest, at_one_size))
-    mean = jnp.einsum("hk,hkd->d", found.mean, params.output, precision=spec.precision)
+    mean = jnp.einsum("hk,hkd->d", outputs.mean, params.output, precision=spec.precision)
     if spec.bias:
         assert params.output_bias is not None
         mean = mean + params.output_bias
@@ -98,7 +64,7 @@ def heads(
     spec: AttentionSpec,
     scale: ArrayLike | None,
     mask: Bool[Array, "token token"] | None,
-) -> Heads:
+) -> Columns:
     """The outputs of the heads, before the output matrix: the layer up to there, in any number of features.
 
     Every head has a size of its own, because one head's output may be far below the smallest number beside another's.
@@ -106,45 +72,28 @@ def heads(
     value = _pooled(columns(state, params.value, params.value_bias, spec), params, spec)
     query, key, factor = _queries_and_keys(params, state, spec, scale)
     if spec.weights == "sigmoid":
-        found = _by_sigmoids(query, key, value, factor, spec, mask)
+        level, logits, seen = _logits(query, key, factor, spec, mask)
+        outputs = normalisers.by_sigmoids(level, logits, seen, value, spec.precision)
     elif spec.weights == "differential":
         assert params.subtracted is not None
         first, second = (
             _by_softmax(_heads_of(query, half), _heads_of(key, half), value, jnp.split(factor, 2)[half], spec, mask)
             for half in (0, 1)
         )
-        found = normalisers.difference(first, second, params.subtracted)
+        outputs = normalisers.difference(first, second, params.subtracted)
     else:
-        found = _by_softmax(query, key, value, factor, spec, mask)
+        outputs = _by_softmax(query, key, value, factor, spec, mask)
     # One more logit is a gate on the output of softmax; then the gate that tokens make themselves.
     if spec.weights in ("softmax_plus_one", "softmax_sink"):
-        sink = jnp.zeros_like(found.log_size) if params.sink is None else params.sink
+        sink = jnp.zeros_like(outputs.log_size) if params.sink is None else params.sink
         level, logits, seen = _logits(query, key, factor, spec, mask)
-        normaliser = normalisers.log_normaliser(logits.common, logits.pair, logits.log_pair, seen)
-        found = normalisers.gated(found, normalisers.above_sink(level, normaliser, sink))
+        normaliser = normalisers.log_normaliser(logits, seen)
+        outputs = normalisers.gated(outputs, normalisers.above_sink(level, normaliser, sink))
     if spec.output_gate is not None:
-        found = normalisers.gated(found, _gate(params, state, spec))
-    return Heads(*found)
-
-
-def _gate(params: AttentionParams, state: MeanResidual, spec: AttentionSpec) -> Columns:
-    """The logits of the gates on the heads' outputs."""
-    assert params.output_gate is not None
-    gate = params.output_gate if spec.output_gate == "elementwise" else params.output_gate[..., None]
-    return columns(state, gate, None, dataclasses.replace(spec, bias=False))
-
-
-def _by_sigmoids(
-    query: Columns,
-    key: Columns,
-    value: Columns,
-    factor: Float[Array, "head #width"],
-    spec: AttentionSpec,
-    mask: Bool[Array, "token token"] | None,
-) -> Columns:
-    """The heads' outputs for `sigmoid` weights."""
-    level, logits, seen = _logits(query, key, factor, spec, mask)
-    return normalisers.by_sigmoids(level, logits.common, logits.pair, logits.log_pair, seen, value, spec.precision)
+        assert params.output_gate is not None
+        gate = params.output_gate if spec.output_gate == "elementwise" else params.output_gate[..., None]
+        outputs = normalisers.gated(outputs, columns(state, gate, None, dataclasses.replace(spec, bias=False)))
+    return outputs
 
 
 def _by_softmax(
@@ -192,13 +141,13 @@ def weights(
     return _weights(*_queries_and_keys(params, state, spec, scale), spec, mask)
 
 
-def side_by_side(found: Heads) -> MeanResidual:
+def side_by_side(outputs: Columns) -> MeanResidual:
     """The outputs of the heads as one row of features per token."""
-    sizes = jax.lax.stop_gradient(jnp.max(found.log_size))
+    sizes = jax.lax.stop_gradient(jnp.max(outputs.log_size))
     reference = jnp.where(jnp.isfinite(sizes), sizes, 0)
-    rows = jnp.exp(found.log_size - reference)[:, None, None] * found.rows
+    rows = jnp.exp(outputs.log_size - reference)[:, None, None] * outputs.rows
     out = from_rows(jnp.moveaxis(rows, 0, 1).reshape(rows.shape[1], -1), reference)
-    return out._replace(mean=out.mean + found.mean.reshape(-1))
+    return out._replace(mean=out.mean + outputs.mean.reshape(-1))
 
 
 def _weights(
@@ -212,7 +161,7 @@ def _weights(
     _, logits, seen = _logits(query, key, factor, spec, mask)
     common = logits.common
     if spec.weights == "sinkhorn":
-        common = normalisers.sinkhorn(common, logits.pair, logits.log_pair, seen, spec.sinkhorn_steps)
+        common = normalisers.sinkhorn(logits, seen, spec.sinkhorn_steps)
     return split_softmax(common, logits.pair, logits.log_pair, seen)
 
 
@@ -232,13 +181,9 @@ def _logits(
         logits = Logits(None, slope, key.log_size, pair, query.log_size + key.log_size)
     else:
         level = positions.level(query, key, factor, spec, mask)
-        logits = Logits(*positions.logits(query, key, factor, spec, mask))
+        logits = positions.logits(query, key, factor, spec, mask)
     if spec.soft_cap is not None:
-        slope, log_slope = logits.slope, logits.log_slope
-        if logits.zeroth is not None:
-            slope, log_slope = logits.common, jnp.zeros_like(logits.log_slope)
-        capped = normalisers.capped(level, slope, log_slope, logits.pair, logits.log_pair, float(spec.soft_cap))
-        level, logits = capped[0], Logits(None, capped[1], log_slope, *capped[2:])
+        level, logits = normalisers.capped(level, logits, float(spec.soft_cap))
     seen = None if mask is None else mask[None]
     if spec.top_k is not None:
         seen = largest(logits.ordered, seen, spec.top_k)
@@ -261,22 +206,22 @@ def columns(
     return Columns(mean, rows, jnp.broadcast_to(state.log_size, (spec.heads,)))
 
 
-def _pooled(found: Columns, params: AttentionParams, spec: AttentionSpec) -> Columns:
+def _pooled(vectors: Columns, params: AttentionParams, spec: AttentionSpec) -> Columns:
     """Keys or values of the columns that are attended to: the tokens, or with a rank E times them.
 
     The row sums s_r of E multiply the mean, so columns differ by (s_r − s_1) of it beside E's part of the tokens'
     differences. Sums that are equal but for their rounding count as equal: averages, whose sums are 1, keep the cube.
     """
     if spec.rank is None:
-        return found
+        return vectors
     assert params.pool is not None
     sums = jnp.sum(params.pool, axis=-1)
     rounding = 2 * params.pool.shape[-1] * jnp.finfo(sums.dtype).eps * jnp.sum(jnp.abs(params.pool), axis=-1)
     apart = sums - sums[:, :1]
     apart = apart - jax.lax.stop_gradient(jnp.where(jnp.abs(apart) <= rounding, apart, 0))
-    parts = jnp.stack([apart[:, :, None] * found.mean[:, None], pool(found.rows, params, spec)])
-    logs = jnp.stack([jnp.zeros_like(found.log_size), found.log_size])
-    return Columns(sums[:, :1] * found.mean, *sum_at_largest(parts, logs))
+    parts = jnp.stack([apart[:, :, None] * vectors.mean[:, None], pool(vectors.rows, params, spec)])
+    logs = jnp.stack([jnp.zeros_like(vectors.log_size), vectors.log_size])
+    return Columns(sums[:, :1] * vectors.mean, *sum_at_largest(parts, logs))
 
 
 def _queries_and_keys(
@@ -304,25 +249,23 @@ def _queries_and_keys(
     return query, key, factor
 
 
-def _heads_of(found: Columns, half: int) -> Columns:
+def _heads_of(vectors: Columns, half: int) -> Columns:
     """The first or the second half of the heads."""
-    return Columns(*(jnp.split(part, 2)[half] for part in found))
+    return Columns(*(jnp.split(part, 2)[half] for part in vectors))
 
 
-def _in_halves(found: Columns) -> Columns:
+def _in_halves(vectors: Columns) -> Columns:
     """The first halves of all heads' features, then the second ones, each as a head of its own."""
-    mean = halves(found.mean[:, None])[:, 0]
-    return Columns(mean, halves(found.rows), jnp.concatenate([found.log_size, found.log_size]))
+    mean = halves(vectors.mean[:, None])[:, 0]
+    return Columns(mean, halves(vectors.rows), jnp.concatenate([vectors.log_size, vectors.log_size]))
 
 
-def _normalised(found: Columns, gain: Float[Array, "head width"] | None, spec: AttentionSpec) -> Columns:
+def _normalised(vectors: Columns, gain: Float[Array, "head width"] | None, spec: AttentionSpec) -> Columns:
     """Queries or keys over their root mean square, less their means first where `spec` says so, times their gains."""
     assert gain is not None
     if spec.qk_norm == "rms_joint":  # over the features of all heads, side by side
-        mean, rows, log_size = mlp_and_norms.over_root_mean_square(
-            *side_by_side(Heads(*found)), spec.qk_norm_epsilon, False
-        )
+        mean, rows, log_size = mlp_and_norms.over_root_mean_square(*side_by_side(vectors), spec.qk_norm_epsilon, False)
         rows = jnp.moveaxis(rows.reshape(rows.shape[0], *gain.shape), 1, 0)
         return Columns(gain * mean.reshape(gain.shape), gain[:, None] * rows, jnp.full(gain.shape[:1], log_size))
-    mean, rows, log_size = mlp_and_norms.over_root_mean_square(*found, spec.qk_norm_epsilon, spec.qk_norm == "layer")
+    mean, rows, log_size = mlp_and_norms.over_root_mean_square(*vectors, spec.qk_norm_epsilon, spec.qk_norm == "layer")
     return Columns(gain * mean, gain[:, None] * rows, log_size)

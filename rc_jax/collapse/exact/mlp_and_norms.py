@@ -56,17 +56,8 @@ def _nan_if_underflowed(x: Array, nonzero: Array) -> Array:
     return jnp.where(nonzero & (jnp.max(jnp.abs(x)) < limits.tiny / limits.eps), jnp.nan, x)
 
 
-def layer_norm(params: NormParams, state: MeanResidual, epsilon: float) -> MeanResidual:
-    """LayerNorm of every token: what RMSNorm makes of centred tokens."""
-    return _norm(params, state, epsilon, centred=True)
-
-
-def rms_norm(params: NormParams, state: MeanResidual, epsilon: float) -> MeanResidual:
-    """RMSNorm of every token, split into mean and scaled difference."""
-    return _norm(params, state, epsilon, centred=False)
-
-
-def _norm(params: NormParams, state: MeanResidual, epsilon: float, centred: bool) -> MeanResidual:
+def norm(params: NormParams, state: MeanResidual, epsilon: float, *, centred: bool) -> MeanResidual:
+    """RMSNorm of every token, or LayerNorm, which is that of `centred` tokens, split as they are."""
     mean, rows, log_size = over_root_mean_square(*state, epsilon, centred)
     out = from_rows(params.scale[None] * rows, log_size)
     mean = params.scale * mean
@@ -261,5 +252,3 @@ _DIFFERENCES: dict[str, Callable[[Array, Array, Array], Array]] = {
     "tanh": _tanh,
     "silu": _smooth(ACTIVATIONS["silu"]),
 }
-
-NORMS: dict[str, Callable[[NormParams, MeanResidual, float], MeanResidual]] = {"layer": layer_norm, "rms": rms_norm}

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rc_jax.collapse.exact.state import Columns, expm1_ratio, log1p_ratio, log_softmax, sum_at_largest
+from rc_jax.collapse.exact.state import Columns, Logits, expm1_ratio, log1p_ratio, log_softmax, sum_at_largest
 
 _NEAR = 1.0  # up to this |cÊ| rows of logits are compared by their differences
 
@@ -35,20 +35,16 @@ def level(query: Columns, key: Columns, factor: Float[Array, "head #width"], pre
     return Columns(mean[:, None], rows[..., None], query.log_size)
 
 
-def capped(
-    found: Columns,
-    slope: Float[Array, "head column"],
-    log_slope: Float[Array, " head"],
-    pair: Float[Array, "head token column"],
-    log_pair: Float[Array, " head"],
-    cap: float,
-) -> tuple[Columns, Float[Array, "head column"], Float[Array, "head token column"], Float[Array, " head"]]:
-    """The level, slope and pair part of C tanh(s/C) for s_ij = w + e^ℓ x_i + e^ℓ' y_j + e^m z_ij, and its new size.
+def capped(levels: Columns, logits: Logits, cap: float) -> tuple[Columns, Logits]:
+    """The level and the other parts of C tanh(s/C) for s_ij = w + e^ℓ x_i + e^ℓ' y_j + e^m z_ij.
 
     With T(s) = C tanh(s/C), the level is T(w + x_i), the slope T(w + y_j) − T(w), and the pair part what is left.
     """
-    w, x, y, z = found.mean[..., None] / cap, found.rows / cap, slope[:, None] / cap, pair / cap
-    small_x, small_y, small_z = (jnp.exp(log)[:, None, None] for log in (found.log_size, log_slope, log_pair))
+    slope, log_slope = logits.slope, logits.log_slope
+    if logits.zeroth is not None:
+        slope, log_slope = logits.common, jnp.zeros_like(log_slope)
+    w, x, y, z = levels.mean[..., None] / cap, levels.rows / cap, slope[:, None] / cap, logits.pair / cap
+    small_x, small_y, small_z = (jnp.exp(log)[:, None, None] for log in (levels.log_size, log_slope, logits.log_pair))
     row, column = w + small_x * x, w + small_y * y
     both = row + small_y * y
     # sinh(a − b)/((a − b) cosh a cosh b) is the mean slope of tanh from b to a, here for x, y and z in turn.
@@ -56,10 +52,10 @@ def capped(
     of_pair = z * _mean_slope(small_z * z, both + small_z * z, both)
     # tanh(w+x+y) − tanh(w+x) − tanh(w+y) + tanh(w) = −(tanh(w+x+y) + tanh w) sinh x sinh y/(cosh(w+x) cosh(w+y))
     crossed = x * y * of_row * of_column * jnp.square(jnp.cosh(w)) * (jnp.tanh(both) + jnp.tanh(w))
-    rows = Columns(cap * jnp.tanh(w[..., 0]), cap * x * of_row, found.log_size)
+    rows = Columns(cap * jnp.tanh(w[..., 0]), cap * x * of_row, levels.log_size)
     parts = jnp.stack([of_pair, -crossed])
-    rest, log_rest = sum_at_largest(parts, jnp.stack([log_pair, found.log_size + log_slope]))
-    return rows, cap * (y * of_column)[:, 0], cap * rest, log_rest
+    rest, log_rest = sum_at_largest(parts, jnp.stack([logits.log_pair, levels.log_size + log_slope]))
+    return rows, Logits(None, cap * (y * of_column)[:, 0], log_slope, cap * rest, log_rest)
 
 
 def _mean_slope(t: Array, a: Array, b: Array) -> Array:
@@ -69,40 +65,32 @@ def _mean_slope(t: Array, a: Array, b: Array) -> Array:
     return 4 * power * expm1_ratio(-2 * size) / ((1 + jnp.exp(-2 * jnp.abs(a))) * (1 + jnp.exp(-2 * jnp.abs(b))))
 
 
-def sinkhorn(
-    common: Float[Array, "head column"],
-    pair: Float[Array, "head token column"],
-    log_pair: Float[Array, " head"],
-    seen: Bool[Array, "#head token column"] | None,
-    steps: int,
-) -> Float[Array, "head column"]:
+def sinkhorn(logits: Logits, seen: Bool[Array, "#head token column"] | None, steps: int) -> Float[Array, "head column"]:
     """The common part r with the logarithms of the column factors that `steps` alternate divisions end with.
 
     A factor of a column is the same for all rows, so an error in it moves no two rows apart.
     """
-    square = jnp.minimum(jnp.exp(log_pair), jnp.finfo(pair.dtype).max)[:, None, None]
-
-    def logits(common: Array) -> Array:
-        whole = common[:, None] + square * pair
-        return whole if seen is None else jnp.where(seen, whole, -jnp.inf)
-
+    common, pair = logits.common, _square(logits) * logits.pair
     for _ in range(steps // 2):
-        common = common - jax.nn.logsumexp(log_softmax(logits(common)), axis=-2)
+        whole = common[:, None] + pair
+        whole = whole if seen is None else jnp.where(seen, whole, -jnp.inf)
+        common = common - jax.nn.logsumexp(log_softmax(whole), axis=-2)
     return common
 
 
+def _square(logits: Logits) -> Float[Array, "head 1 1"]:
+    """The factor c of the pair part, at most the largest number."""
+    return jnp.minimum(jnp.exp(logits.log_pair), jnp.finfo(logits.pair.dtype).max)[:, None, None]
+
+
 def log_normaliser(
-    common: Float[Array, "head column"],
-    pair: Float[Array, "head token column"],
-    log_pair: Float[Array, " head"],
-    seen: Bool[Array, "#head token column"] | None,
+    logits: Logits, seen: Bool[Array, "#head token column"] | None
 ) -> tuple[Float[Array, "head 1"], Float[Array, "part head token 1"], Float[Array, "part head"]]:
     """The logarithm of Σ_j e^{r_j + cÊ_ij} over what row i sees: a number, and parts of the rest, with their sizes.
 
     The rest is what masks change, of order 1, and c ẑ_i of `state`. Heads with large cÊ take the whole difference.
     """
-    square = jnp.minimum(jnp.exp(log_pair), jnp.finfo(pair.dtype).max)[:, None, None]
-    shared = common[:, None]
+    square, pair, shared = _square(logits), logits.pair, logits.common[:, None]
     if seen is not None:
         pair, shared = jnp.where(seen, pair, 0), jnp.where(seen, shared, -jnp.inf)
     far = jnp.max(jnp.abs(square * pair), axis=(1, 2), keepdims=True) > _NEAR
@@ -116,38 +104,36 @@ def log_normaliser(
     near = jnp.where(far, 0, pair)
     growth = jnp.sum(jnp.exp(log_softmax(shared)) * near * expm1_ratio(square * near), axis=-1, keepdims=True)
     rest = growth * log1p_ratio(square * growth)
-    return first[:, 0], jnp.stack([across, rest]), jnp.stack([jnp.zeros_like(log_pair), log_pair])
+    return first[:, 0], jnp.stack([across, rest]), jnp.stack([jnp.zeros_like(logits.log_pair), logits.log_pair])
 
 
-def above_sink(found: Columns, normaliser: tuple[Array, Array, Array], sink: Float[Array, " head"]) -> Columns:
+def above_sink(levels: Columns, normaliser: tuple[Array, Array, Array], sink: Float[Array, " head"]) -> Columns:
     """The logit of the share that one more logit leaves the others: level_i + log Σ_j e^{…} − b."""
     first, parts, logs = normaliser
     rows, log_size = sum_at_largest(
-        jnp.concatenate([found.rows[None], parts]), jnp.concatenate([found.log_size[None], logs])
+        jnp.concatenate([levels.rows[None], parts]), jnp.concatenate([levels.log_size[None], logs])
     )
-    return Columns(found.mean + first - sink[:, None], rows, log_size)
+    return Columns(levels.mean + first - sink[:, None], rows, log_size)
 
 
-def gated(found: Columns, logits: Columns) -> Columns:
+def gated(outputs: Columns, logits: Columns) -> Columns:
     """Outputs of heads times sigmoid(logits), one for each feature or one for the head."""
     base, change, log_change, whole, log_whole = _sigmoids(logits)
-    parts = jnp.stack([change * found.mean[:, None], whole * found.rows])
-    return Columns(base * found.mean, *sum_at_largest(parts, jnp.stack([log_change, found.log_size + log_whole])))
+    parts = jnp.stack([change * outputs.mean[:, None], whole * outputs.rows])
+    return Columns(base * outputs.mean, *sum_at_largest(parts, jnp.stack([log_change, outputs.log_size + log_whole])))
 
 
 def by_sigmoids(
-    found: Columns,
-    common: Float[Array, "head column"],
-    pair: Float[Array, "head token column"],
-    log_pair: Float[Array, " head"],
+    levels: Columns,
+    logits: Logits,
     seen: Bool[Array, "#head token column"] | None,
     value: Columns,
     precision: str,
 ) -> Columns:
     """Heads whose weights are sigmoid(level_i + r_j + cÊ_ij − log n)."""
-    rows = jnp.broadcast_to(found.rows, pair.shape)
-    change = sum_at_largest(jnp.stack([rows, pair]), jnp.stack([found.log_size, log_pair]))
-    base, moved, log_moved, *_ = _sigmoids(Columns(found.mean + common - math.log(pair.shape[-1]), *change))
+    rows, log_tokens = jnp.broadcast_to(levels.rows, logits.pair.shape), math.log(logits.pair.shape[-1])
+    change = sum_at_largest(jnp.stack([rows, logits.pair]), jnp.stack([levels.log_size, logits.log_pair]))
+    base, moved, log_moved, *_ = _sigmoids(Columns(levels.mean + logits.common - log_tokens, *change))
     weights, across = base[:, None], jnp.zeros_like(moved)
     if seen is not None:
         weights = jnp.where(seen[:, :1], weights, 0)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from rc_jax.attention import AttentionSpec, Rotary
 from rc_jax.attention.blocks import angles, log_tokens, turn
-from rc_jax.collapse.exact.state import Columns, sum_at_largest
+from rc_jax.collapse.exact.state import Columns, Logits, sum_at_largest
 
 
 def logits(
@@ -24,10 +24,10 @@ def logits(
     factor: Float[Array, "head #width"],
     spec: AttentionSpec,
     seen: Bool[Array, "token token"] | None,
-) -> tuple[Array, Array, Array, Array, Array]:
-    """The fields of `attention.Logits`; a `scale_law` counts the tokens that are `seen`."""
+) -> Logits:
+    """Logits with positions; a `scale_law` counts the tokens that are `seen`."""
     n = key.rows.shape[1]
-    law = log_tokens(n, seen, factor.dtype) if spec.scale_law == "log_tokens" else jnp.ones((n, 1), factor.dtype)
+    law = _law(n, factor, spec, seen)
 
     def rotated(rows: Float[Array, "head token width"]) -> Array:
         return rows if spec.rotary is None else rows + rotation_less_identity(rows, spec.rotary)
@@ -50,7 +50,15 @@ def logits(
     pairs = [(change, key_change), (rows, key_change), (change, key_rows), (rows, key_rows)]
     logs = [jnp.zeros_like(key.log_size), query.log_size, key.log_size, query.log_size + key.log_size]
     pair, log_pair = sum_at_largest(jnp.stack([products(*each) for each in pairs]), jnp.stack(logs))
-    return products(reference, key_change)[:, 0], products(reference, key_rows)[:, 0], key.log_size, pair, log_pair
+    zeroth, slope = products(reference, key_change)[:, 0], products(reference, key_rows)[:, 0]
+    return Logits(zeroth, slope, key.log_size, pair, log_pair)
+
+
+def _law(
+    n: int, factor: Float[Array, "head #width"], spec: AttentionSpec, seen: Bool[Array, "token token"] | None
+) -> Float[Array, "token 1"]:
+    """The scale of each row over that of its head."""
+    return log_tokens(n, seen, factor.dtype) if spec.scale_law == "log_tokens" else jnp.ones((n, 1), factor.dtype)
 
 
 def level(
@@ -61,8 +69,7 @@ def level(
     seen: Bool[Array, "token token"] | None,
 ) -> Columns:
     """What the logits of row i share, α_i G_i q_i·G_0 k̄: the first row's part of q̄, and the rest of it and of q̂_i."""
-    n = query.rows.shape[1]
-    law = log_tokens(n, seen, factor.dtype) if spec.scale_law == "log_tokens" else jnp.ones((n, 1), factor.dtype)
+    law = _law(query.rows.shape[1], factor, spec, seen)
     means = jnp.broadcast_to(query.mean[:, None], query.rows.shape)
     change, rows = jnp.zeros_like(means), query.rows
     if spec.rotary is not None:

@@ -20,6 +20,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from rc_jax.collapse.measures import over_largest
+
 # Up to this |cÊ| a row of softmax is compared with p̃, beyond it with the first row.
 _NEAR = 1.0
 
@@ -41,11 +43,39 @@ class MeanResidual(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Queries, keys or values of every head: a mean over the tokens, and e^log_size times the differences from it."""
+    """Queries, keys, values or outputs of every head: a mean, and e^log_size times rows for the tokens.
+
+    Rows are differences from the mean; those of outputs may have a mean of their own.
+    """
 
     mean: Float[Array, "head width"]
     rows: Float[Array, "head column width"]
     log_size: Float[Array, " head"]
+
+
+class Logits(NamedTuple):
+    """Logits up to a constant per row: zeroth_j + e^log_slope · slope_j + e^log_pair · pair_ij; zeroth None for 0."""
+
+    zeroth: Float[Array, "head column"] | None
+    slope: Float[Array, "head column"]
+    log_slope: Float[Array, " head"]
+    pair: Float[Array, "head token column"]
+    log_pair: Float[Array, " head"]
+
+    @property
+    def common(self) -> Float[Array, "head column"]:
+        """The part r that all rows share."""
+        first = jnp.exp(self.log_slope)[:, None] * self.slope
+        return first if self.zeroth is None else self.zeroth + first
+
+    @property
+    def ordered(self) -> Float[Array, "head token column"]:
+        """The logits over a factor of each head that prevents underflow: numbers in the order of the logits."""
+        parts, logs = [self.slope[:, None], self.pair], [self.log_slope, self.log_pair]
+        if self.zeroth is not None:
+            parts, logs = [self.zeroth[:, None], *parts], [jnp.zeros_like(self.log_slope), *logs]
+        whole = [jnp.broadcast_to(part, self.pair.shape) for part in parts]
+        return sum_at_largest(jnp.stack(whole), jnp.stack(logs))[0]
 
 
 def decompose(x: Float[Array, "token feature"]) -> MeanResidual:
@@ -57,9 +87,7 @@ def decompose(x: Float[Array, "token feature"]) -> MeanResidual:
 
 def normalise(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feature"], Float[Array, ""]]:
     """x/‖x‖_F and log ‖x‖_F; zeros stay zeros with log-norm −inf, and NaN stays NaN."""
-    limits = jnp.finfo(x.dtype)
-    size = jax.lax.stop_gradient(jnp.clip(jnp.max(jnp.abs(x)), limits.tiny, limits.max / 16))
-    unit = x / size  # neither its square nor the derivative of its square underflows
+    unit, size = over_largest(x)  # neither its square nor the derivative of its square underflows
     square = jnp.sum(jnp.square(unit))
     zero = square == 0
     norm = jnp.sqrt(jnp.where(zero, 1, square))

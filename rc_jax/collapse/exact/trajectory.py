@@ -134,7 +134,9 @@ def split_arithmetic(
     return Arithmetic(
         attend=lambda weights, state: attention.attend(weights, state, layer, scale, seen),
         mlp=lambda weights, state: mlp_and_norms.mlp(weights, state, spec),
-        norm=lambda weights, state: mlp_and_norms.NORMS[spec.norm_kind](weights, state, spec.norm_epsilon),
+        norm=lambda weights, state: mlp_and_norms.norm(
+            weights, state, spec.norm_epsilon, centred=spec.norm_kind == "layer"
+        ),
         add=mean_residual.add,
     )
 

@@ -38,6 +38,11 @@ def test_form_is_near_networks(key):
     assert (np.abs(measured - form)[1:] < 0.2 * 3.0 ** np.arange(3)).all()
 
 
+def test_a_curve_that_starts_below_crosses_at_layer_0():
+    assert float(crossing(jnp.array([-3.0, -4.0, -9.0]), -2.0)) == 0
+    assert float(crossing(jnp.array([-3.0, -3.0, jnp.nan]), -2.0)) == 0
+
+
 def test_crossing_is_not_known_where_a_number_before_it_is_not():
     falling = jnp.array([0.0, -1.0, -3.0, -9.0])
     assert float(crossing(falling, -2.0)) == 1.5

@@ -9,7 +9,7 @@ import pytest
 
 from rc_jax import attention, collapse, network
 from rc_jax.collapse.exact import state
-from tests.collapse.exact.test_trajectory import exact_logs, mostly_slow
+from tests.collapse.exact.test_trajectory import exact_logs, mostly_slow, worst_error
 
 NOT_OPTIMISED = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True}
 TOKENS = np.random.default_rng(5).normal(size=(3, 4))
@@ -21,19 +21,13 @@ def stack(layer, **changes):
     return network.StackSpec(attention=attention.AttentionSpec(**shape), **({"depth": 2} | changes))
 
 
-def worst(got, exact):
-    """The largest error of a logarithm, over 1 nat or itself."""
-    pairs = [(float(g), float(e)) for g, e in zip(got, exact, strict=True)]
-    return max(0 if g == e else abs(g - e) / max(1, abs(e)) for g, e in pairs)
-
-
 def errors(spec, dtype, tokens, digits=100, compiled=collapse.log_residuals):
     params = network.init(jax.random.key(7), spec, dtype=dtype)
     found = []
     for x in tokens:
         x = jnp.asarray(x, dtype)
         exact = [-np.inf if e < -2.2 * digits else e for e in exact_logs(params, x, spec, digits)]  # rounding there
-        found.append(worst(compiled(params, x, spec), exact))
+        found.append(worst_error(compiled(params, x, spec), exact))
     return np.array(found)
 
 
@@ -75,7 +69,7 @@ def narrow_tokens(width, offsets):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", mostly_slow(NARROW, fast=("layer, pre",)))
+@pytest.mark.parametrize("name", NARROW)
 def test_norms_that_leave_one_direction(dtype, name):
     """All but the sign is lost to ε: what is left of the differences, e^−87 of them, is no difference of roundings."""
     spec, width = NARROW[name]
