@@ -11,8 +11,6 @@ RᵀR alone, so that R may be any matrix with that product. With R Z (R Z)ᵀ = 
 stands for Q W_O as in `rc_jax.collapse.width_free.sampling`.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
@@ -35,15 +33,6 @@ from rc_jax.collapse.width_free.gaussian_matrices import (
 from rc_jax.network import StackSpec
 
 
-class Ensemble(NamedTuple):
-    """What the random weights of all layers are drawn from; traced."""
-
-    key: Array
-    gain: Float[Array, ""]
-    alpha: Float[Array, " head"]
-    size: Float[Array, ""]
-
-
 @quickly(static_argnames=("spec", "narrow"))
 def log_norms(
     key: Array,
@@ -54,35 +43,44 @@ def log_norms(
     scale: ArrayLike | None,
     mask: Array | None,
     size: Float[Array, ""],
+    log_unit: float,
 ) -> Float[Array, " layer"]:
-    """Log ‖res‖ before the first layer and after each, at width `size`; d_model is the number of coordinates."""
+    """Log ‖res‖ before the first layer and after each, at width `size`, for tokens in units of e^log_unit.
+
+    d_model is the number of coordinates.
+    """
     layer, dtype = spec.attention, start.mean.dtype
-    alpha = jnp.asarray(default_scale(layer) if scale is None else scale, dtype)
-    drawn = Ensemble(key, jnp.asarray(gain, dtype), jnp.broadcast_to(alpha, (layer.heads,)), size)
+    gain = jnp.asarray(gain, dtype)
+    alpha = jnp.broadcast_to(jnp.asarray(default_scale(layer) if scale is None else scale, dtype), (layer.heads,))
     seen = masks.combine(start.direction.shape[0], causal_mask=layer.causal, radius=layer.window, extra=mask)
 
-    def general(state: MeanResidual, inner: Array, output: Array) -> MeanResidual:
-        return general_layer(state, inner, output, drawn.alpha, spec, seen)
+    def step(state: MeanResidual, keys: Array) -> tuple[MeanResidual, Array]:
+        inner, output = draw_weights(keys, gain, size, state.direction.shape, spec, narrow)
 
-    def collapsed(state: MeanResidual, inner: Array, output: Array) -> MeanResidual:
-        return collapsed_layer(state, inner, output, drawn.alpha, layer)
+        def general() -> MeanResidual:
+            return general_layer(state, inner, output, alpha, spec, seen)
 
-    def step(state: MeanResidual, number: Array) -> tuple[MeanResidual, Array]:
-        inner, output = draw_weights(drawn, number, state.direction.shape, spec, narrow)
         if narrow or spec.skip or seen is not None:
-            out = general(state, inner, output)
+            out = general()
         else:
             # The general form is right for collapsed tokens too, so that a batch takes one form for all its members.
-            is_open = any_in_batch(~has_collapsed(state, drawn.alpha, drawn.gain, layer))
-            out = jax.lax.cond(is_open, general, collapsed, state, inner, output)
+            is_open = any_in_batch(~has_collapsed(state, alpha, gain, layer))
+            out = jax.lax.cond(is_open, general, lambda: collapsed_layer(state, inner, output, alpha, layer))
         return out, out.log_norm
 
-    logs = jax.lax.scan(step, start, jnp.arange(spec.depth))[1]
-    return jnp.concatenate([start.log_norm[None], logs])
+    # A key for the normals of each layer, and one for the diagonal of its output matrix.
+    of_layers = jax.vmap(_folded, in_axes=(0, None))(_folded(key, spec.depth), 2)
+    logs = jax.lax.scan(step, start, of_layers)[1]
+    return jnp.concatenate([start.log_norm[None], logs]) + log_unit
+
+
+def _folded(key: Array, count: int) -> Array:
+    """So many keys made of one, by `fold_in` of 0, 1, 2, … in turn."""
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count))
 
 
 def draw_weights(
-    drawn: Ensemble, number: Array, shape: tuple[int, ...], spec: StackSpec, narrow: bool
+    keys: Array, gain: Float[Array, ""], size: Float[Array, ""], shape: tuple[int, ...], spec: StackSpec, narrow: bool
 ) -> tuple[Float[Array, "3 head width coordinate"], Float[Array, "row column"]]:
     """W_Q, W_K, W_V of a layer, transposed, and W_O in an orthonormal basis of the span of the heads' outputs.
 
@@ -92,17 +90,16 @@ def draw_weights(
     columns = layer.heads * layer.head_width
     rows = min(n, columns)  # the dimension of that span
     plain = coordinates if narrow or spec.skip else 0  # coordinates of the layer's output that exist before it
-    of_normals, of_diagonal = (jax.random.fold_in(jax.random.fold_in(drawn.key, number), role) for role in range(2))
     shapes = {"inner": (3, layer.heads, layer.head_width, coordinates), "fixed": (rows, plain)}
     if not narrow:
         shapes["folded"] = folded_shape(rows)
-    normals = split_normals(of_normals, shapes, drawn.size.dtype)
+    normals = split_normals(keys[0], shapes, size.dtype)
     if narrow:
-        output = normals["fixed"] / jnp.sqrt(drawn.size)
+        output = normals["fixed"] / jnp.sqrt(size)
     else:
-        diagonal = gaussian_diagonal(of_diagonal, rows, drawn.size - plain, drawn.size)
-        output = gaussian_rows(normals["fixed"], normals["folded"], diagonal, drawn.size)
-    return drawn.gain * normals["inner"], drawn.gain * jnp.asarray(columns**-0.5, output.dtype) * output
+        diagonal = gaussian_diagonal(keys[1], rows, size - plain, size)
+        output = gaussian_rows(normals["fixed"], normals["folded"], diagonal, size)
+    return gain * normals["inner"], gain * jnp.asarray(columns**-0.5, output.dtype) * output
 
 
 def general_layer(

@@ -121,8 +121,9 @@ def sample_log_residuals(
     size = jnp.asarray(layer.d_model if width is None else width, start.mean.dtype)
     if not narrow:  # from here on no shape depends on the width, and all widths are one compiled program
         layer = dataclasses.replace(layer, d_model=n, d_head=layer.head_width)
-    logs = log_norms(key, start, dataclasses.replace(spec, attention=layer), narrow, gain, scale, mask, size)
-    return (logs + math.log(spec.attention.d_model) / 2).astype(x.dtype)
+    log_unit = math.log(spec.attention.d_model) / 2
+    logs = log_norms(key, start, dataclasses.replace(spec, attention=layer), narrow, gain, scale, mask, size, log_unit)
+    return logs.astype(x.dtype)
 
 
 @quickly(static_argnames="features")
