@@ -25,24 +25,20 @@ _product = functools.partial(jnp.matmul, precision="highest")
 def gram_factor(rows: Float[Array, "row feature"], rough: bool = False) -> Float[Array, "row row"]:
     """A lower triangular T with T Tᵀ = A Aᵀ to rounding, relative to the rows' lengths.
 
-    Where `rough` is true, a CPU computes T Tᵀ = (A Aᵀ + s diag(A Aᵀ))/(1 + s) with s a few n roundings. That takes a
-    third of the time (measured 2026-11). Inner products are then right to s of the lengths, but the part of a row
-    outside the span of the rows before it is never shorter than √s of it.
+    Where `rough` is true, a CPU computes T Tᵀ = (A Aᵀ + s diag(A Aᵀ))/(1 + s) with s a few n roundings. That takes less
+    than a third of the time (measured 2026-11). Inner products are then right to s of the lengths, but the part of a
+    row outside the span of the rows before it is never shorter than √s of it.
 
     The derivative is dA Qᵀ, where the basis Q of A = T Q is held constant: a change of A outside the span of its rows
     changes inner products in second order only. Nothing is divided by zero where rows depend on each other.
     """
-    return _factor_and_basis(rows, rough)[0]
+    return on_cpu(functools.partial(by_products, rough=rough), by_reflections, rows)[0]
 
 
 @gram_factor.defjvp
 def _derivative(rough: bool, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    factor, basis = _factor_and_basis(*primals, rough)
+    factor, basis = on_cpu(functools.partial(by_products, rough=rough, with_basis=True), by_reflections, *primals)
     return factor, _product(tangents[0], basis.T)
-
-
-def _factor_and_basis(rows: Array, rough: bool) -> tuple[Array, Array]:
-    return on_cpu(functools.partial(by_products, rough=rough), by_reflections, rows)
 
 
 def by_reflections(rows: Float[Array, "row feature"]) -> tuple[Array, Array]:
@@ -52,7 +48,9 @@ def by_reflections(rows: Float[Array, "row feature"]) -> tuple[Array, Array]:
     return upper.T, basis.T[:, :features]
 
 
-def by_products(rows: Float[Array, "row feature"], rough: bool = False) -> tuple[Array, Array]:
+def by_products(
+    rows: Float[Array, "row feature"], rough: bool = False, with_basis: bool = False
+) -> tuple[Array, Array]:
     """T and Q of A = T Q by two Cholesky factors (shifted Cholesky QR, Fukaya et al. 2020).
 
     Rows are taken at unit length. With s a few n roundings, A Aᵀ + s = L Lᵀ, and the same again for B = L⁻¹A,
@@ -61,7 +59,8 @@ def by_products(rows: Float[Array, "row feature"], rough: bool = False) -> tuple
         T Tᵀ = A Aᵀ + s²/(1+s)
 
     exactly, rounding apart: what is added is less than a rounding, and no rows are too close to each other for it.
-    The first factor alone is the rough one.
+    The first factor alone is the rough one. A loop computes all its results, so that Q is formed where it is asked for
+    and is 0 elsewhere.
     """
     n, features = rows.shape
     shift = jnp.asarray((64 + 4 * n + features**0.5) * jnp.finfo(rows.dtype).eps, rows.dtype)
@@ -69,13 +68,14 @@ def by_products(rows: Float[Array, "row feature"], rough: bool = False) -> tuple
     length = jnp.linalg.norm(unit, axis=1, keepdims=True)
     unit = unit / jnp.where(length == 0, 1, length)
     length, shifts, grown = largest * length, shift * jnp.eye(n, dtype=rows.dtype), jnp.sqrt(1 + shift)
-    identity = jnp.eye(n, dtype=rows.dtype)
-    first, inverse = cholesky(_product(unit, unit.T) + shifts, identity)
-    rest = _solved(first, inverse, unit)
+    unused, identity = jnp.zeros_like(rows), jnp.eye(n, dtype=rows.dtype)
+    none = identity[:, :0]
+    first, inverse = cholesky(_product(unit, unit.T) + shifts, none if rough and not with_basis else identity)
     if rough:
-        return length * first / grown, grown * rest
-    second, inverse = cholesky(_product(rest, rest.T) + shifts, identity)
-    return length * _product(first, second) / grown, grown * _solved(second, inverse, rest)
+        return length * first / grown, grown * _solved(first, inverse, unit) if with_basis else unused
+    rest = _solved(first, inverse, unit)
+    second, inverse = cholesky(_product(rest, rest.T) + shifts, identity if with_basis else none)
+    return length * _product(first, second) / grown, grown * _solved(second, inverse, rest) if with_basis else unused
 
 
 def _solved(

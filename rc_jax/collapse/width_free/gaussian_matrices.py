@@ -1,8 +1,10 @@
 """Tokens in as few coordinates as they span, and the law of a Gaussian matrix in a basis of its own rows."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax._numerics.linear_algebra import gram_factor
 from rc_jax.collapse.exact.state import MeanResidual
@@ -20,13 +22,18 @@ def with_last(rows: Float[Array, "row feature"]) -> Float[Array, "all feature"]:
     return jnp.concatenate([rows, -jnp.sum(rows, axis=0, keepdims=True)])
 
 
-def compress(state: MeanResidual) -> MeanResidual:
+def compress(state: MeanResidual, rough: Bool[Array, ""] | None = None) -> MeanResidual:
     """The same n tokens, up to a rotation, in n coordinates that depend on their inner products alone.
 
     Mean and differences are factored side by side, so that neither is rounded at the other's size. The last difference
-    is left out, because it is minus the sum of the others.
+    is left out, because it is minus the sum of the others. Where `rough` is true, the factor is `gram_factor`'s rough
+    one.
     """
-    lower = gram_factor(jnp.concatenate([state.mean[None], state.direction[:-1]]))
+    rows = jnp.concatenate([state.mean[None], state.direction[:-1]])
+    if rough is None:
+        lower = gram_factor(rows)
+    else:
+        lower = jax.lax.cond(rough, functools.partial(gram_factor, rough=True), gram_factor, rows)
     direction = jnp.where(jnp.all(state.direction == 0), 0, with_last(lower[1:]))  # equal tokens stay equal
     return MeanResidual(lower[0], direction, state.log_size)
 

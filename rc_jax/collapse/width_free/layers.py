@@ -11,6 +11,9 @@ RᵀR alone, so that R may be any matrix with that product. With R Z (R Z)ᵀ = 
 stands for Q W_O as in `rc_jax.collapse.width_free.sampling`.
 """
 
+import functools
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
@@ -32,6 +35,9 @@ from rc_jax.collapse.width_free.gaussian_matrices import (
 )
 from rc_jax.network import StackSpec
 
+# Up to this deviation of the logits no softmax is near saturation, and the layer depends on inner products smoothly.
+CALM = 2.0
+
 
 @quickly(static_argnames=("spec", "narrow"))
 def log_norms(
@@ -43,7 +49,7 @@ def log_norms(
     scale: ArrayLike | None,
     mask: Array | None,
     size: Float[Array, ""],
-    log_unit: float,
+    log_unit: ArrayLike,
 ) -> Float[Array, " layer"]:
     """Log ‖res‖ before the first layer and after each, at width `size`, for tokens in units of e^log_unit.
 
@@ -57,15 +63,18 @@ def log_norms(
     def step(state: MeanResidual, keys: Array) -> tuple[MeanResidual, Array]:
         inner, output = draw_weights(keys, gain, size, state.direction.shape, spec, narrow)
 
-        def general() -> MeanResidual:
-            return general_layer(state, inner, output, alpha, spec, seen)
+        def general(calm: Array | None = None) -> MeanResidual:
+            return general_layer(state, inner, output, alpha, spec, seen, calm)
 
         if narrow or spec.skip or seen is not None:
             out = general()
         else:
             # The general form is right for collapsed tokens too, so that a batch takes one form for all its members.
-            is_open = any_in_batch(~has_collapsed(state, alpha, gain, layer))
-            out = jax.lax.cond(is_open, general, lambda: collapsed_layer(state, inner, output, alpha, layer))
+            log_deviation = log_logit_deviation(state, alpha, gain, layer)
+            is_open = any_in_batch(~has_collapsed(state, log_deviation))
+            calm = ~any_in_batch(log_deviation > math.log(CALM))
+            collapsed = functools.partial(collapsed_layer, state, inner, output, alpha, layer)
+            out = jax.lax.cond(is_open, lambda: general(calm), collapsed)
         return out, out.log_norm
 
     # A key for the normals of each layer, and one for the diagonal of its output matrix.
@@ -109,14 +118,15 @@ def general_layer(
     alpha: Float[Array, " head"],
     spec: StackSpec,
     seen: Bool[Array, "token key"] | None,
+    calm: Bool[Array, ""] | None = None,
 ) -> MeanResidual:
-    """One layer from coordinates to coordinates, in mean–residual form."""
+    """One layer from coordinates to coordinates, in mean–residual form; rough factors do where all logits are calm."""
     n, coordinates = state.direction.shape
     query, key, value = jnp.swapaxes(inner, -1, -2)
     params = AttentionParams(query, key, value, output)
     heads = attention.side_by_side(attention.heads(params, state, spec.attention, alpha, seen))
     # A = T Q: more columns of the heads' outputs than tokens are replaced by as many coordinates as tokens.
-    heads = compress(heads) if n < heads.direction.shape[1] else heads
+    heads = compress(heads, calm) if n < heads.direction.shape[1] else heads
     out = mean_residual.transform(heads, output, spec.attention.precision)
     # With a skip connection the output has directions beyond those of its input; the sum is compressed again.
     extra = output.shape[1] - coordinates
@@ -153,10 +163,15 @@ def collapsed_layer(
     return MeanResidual(jnp.zeros_like(state.mean), out, 3 * state.log_size + log_rows + log_norm)
 
 
-def has_collapsed(
+def has_collapsed(state: MeanResidual, log_deviation: Float[Array, ""]) -> Bool[Array, ""]:
+    """Whether the logits of a row are equal to rounding, by `log_logit_deviation`; equal tokens have not collapsed."""
+    return (log_deviation <= jnp.log(2 * jnp.finfo(state.direction.dtype).eps)) & jnp.any(state.direction != 0)
+
+
+def log_logit_deviation(
     state: MeanResidual, alpha: Float[Array, " head"], gain: Float[Array, ""], spec: AttentionSpec
-) -> Bool[Array, ""]:
-    """Whether the logits of a row are equal to rounding, in this layer and, by orders of magnitude, in all later ones.
+) -> Float[Array, ""]:
+    """Log of the largest deviation of a difference of logits, here and, by orders of magnitude, in all later layers.
 
     Queries and keys of normals times `gain` have logits of standard deviation α gain² √d_head |x_i| |x_j|. A layer
     multiplies the differences by their square, and mean and differences by no more than a few gain², or gain⁴.
@@ -165,5 +180,4 @@ def has_collapsed(
     log_length = state.log_size + jnp.log(longest)  # of the longest difference; its length alone underflows
     log_unit = jnp.log(jnp.max(alpha) * gain**2 * spec.head_width**0.5) + 4 * jnp.maximum(jnp.log(gain), 0)
     with_mean = log_length + jnp.log(jnp.linalg.norm(state.mean))
-    log_deviation = log_unit + jnp.maximum(with_mean, 2 * log_length)
-    return (log_deviation <= jnp.log(2 * jnp.finfo(state.direction.dtype).eps)) & jnp.any(state.direction != 0)
+    return log_unit + jnp.maximum(with_mean, 2 * log_length)

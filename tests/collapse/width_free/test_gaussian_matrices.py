@@ -82,9 +82,13 @@ def test_a_layer_of_collapsed_tokens_is_the_general_layer(x64, key):
     spec = attention.AttentionSpec(d_model=6, heads=2, d_head=2)
     alpha, inner = jnp.asarray([0.6, 0.9]), jax.random.normal(key, (3, 2, 6, 2))
     state = mean_residual.decompose(1.0 + 1e-9 * tokens(7, 6, "float64"))
-    assert not layers.has_collapsed(state, alpha, jnp.asarray(1.0), spec)
+
+    def collapsed(state):
+        return layers.has_collapsed(state, layers.log_logit_deviation(state, alpha, jnp.asarray(1.0), spec))
+
+    assert not collapsed(state)
     state = state._replace(log_size=state.log_size - 30)
-    assert layers.has_collapsed(state, alpha, jnp.asarray(1.0), spec)
+    assert collapsed(state)
     heads = split_attention.side_by_side(
         split_attention.heads(AttentionParams(*inner, inner[0]), state, spec, alpha, None)
     )
