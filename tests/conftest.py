@@ -15,10 +15,13 @@ import time
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
-# Most of the tests' time is compiling, and these two halve it: one module for LLVM in place of 32, and XLA's older
-# emitters of fused loops. LLVM optimises as for users. `RC_JAX_TESTS_COMPILE=as-installed` leaves the compiler alone.
+# Most of the tests' time is compiling, and the options of `rc_jax._numerics.performance.quickly` more than halve it.
+# `RC_JAX_TESTS_COMPILE=as-installed` leaves the compiler alone.
 if os.environ.get("RC_JAX_TESTS_COMPILE") != "as-installed":
-    os.environ["XLA_FLAGS"] += " --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false"
+    os.environ["XLA_FLAGS"] += (
+        " --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false"
+        " --xla_backend_optimization_level=1"
+    )
 # All processes of a run read each other's compiled programs: workers and subprocesses inherit the variables, and the
 # folder goes when the run ends. Whoever sets `JAX_COMPILATION_CACHE_DIR` keeps the programs.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

@@ -98,7 +98,7 @@ def _residuals(ax: Axes, result: dict[str, Any]) -> None:
     if least < 0.05:
         ax.set_yscale("log")
         if least < 100 * floor:
-            ax.axhline(floor, color=QUIET, linestyle="--", linewidth=1, label="arithmetic is blind below")
+            ax.axhline(floor, color=QUIET, linestyle="--", linewidth=1, label="only rounding below")
     else:
         ax.set_ylim(0, None)
     ax.legend(loc="best")

@@ -94,7 +94,7 @@ def _notes(result: dict[str, Any]) -> str:
     lines = [
         f"Rows: the {rows} that see n ≥ 2 tokens, each against its own n. S: 1 even, 1/√n on one token.",
         f"α: sample deviation of a row's logits; {alpha} on average. Logarithms in nats.",
-        f"‖res‖/‖X‖ is plain arithmetic, blind below {result['rounding_floor']:.0e}; log ‖res‖ is not.",
+        f"‖res‖/‖X‖ is plain arithmetic, only rounding below {result['rounding_floor']:.0e}; log ‖res‖ is not.",
     ]
     if result["paths"]:
         lines.append(
