@@ -12,6 +12,7 @@ from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import Tracer, canonical_dtype
 
+MASKS = ("none", "causal")  # masks that a word says
 EXPECTED = "an array of JAX, NumPy or PyTorch with floating-point numbers"
 
 

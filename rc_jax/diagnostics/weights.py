@@ -69,7 +69,7 @@ def attention(
             NumPy or PyTorch.
         mask: True where a query may see a key; its shape broadcasts to that of one layer. Or a list of masks, one for
             each layer. A query that may see nothing is left out, whatever its row holds. `None`: all keys, or with
-            `causal` those up to the query's own.
+            `causal` those up to the query's own. As in `scores`, "causal" and "none" say it in a word.
         values: v, as `weights` with axes (…, heads, n, features). Fewer heads are repeated, as in grouped queries.
         causal: Whether no query sees a later key; `None` finds out whether all weights above the diagonals are 0.
         normalised: Whether rows must add up to one. False is for signed or other weights: then measures that need a
@@ -99,6 +99,11 @@ def attention(
     n = layers.shape[-1]
     if layers.shape[-2] != n or n < 2:
         raise ValueError(f"`weights` must have two last axes of one length n >= 2, got the shape {layers.shape}")
+    if isinstance(mask, str):
+        arguments.one_of(inputs.MASKS)("mask", mask)
+        if causal not in (None, mask == "causal"):
+            raise ValueError(f"`causal` must agree with mask={mask!r}, got {causal}")
+        mask, causal = None, mask == "causal"
     masks = masks_of(mask, layers, causal)
     given = [None] * len(layers) if values is None else _values(values, layers)
     # One pass over each layer; only numbers of rows and keys are kept.

@@ -84,6 +84,16 @@ def test_alpha_is_compared_with_the_scale_of_most_gradient():
     assert np.allclose(causal["entropy_scale"] / causal["scale_ratio"], best, rtol=1e-5)
 
 
+def test_a_mask_may_be_a_word():
+    weights = np.tril(np.ones((1, 2, 4, 4), np.float32))
+    weights /= weights.sum(-1, keepdims=True)
+    for word, causal, mask in (("causal", True, np.tri(4, dtype=bool)), ("none", False, np.ones((4, 4), bool))):
+        found = diagnostics.attention(weights, mask=word)
+        assert found.causal is causal
+        assert np.array_equal(found["sparsity"], diagnostics.attention(weights, mask=mask, causal=causal)["sparsity"])
+    assert (diagnostics.attention(weights, mask="none")["sparsity"] < 0.9).all()
+
+
 def test_a_mask_limits_keys_and_leaves_rows_out():
     """The keys of a window of three, and the last two tokens are padding, whose rows hold anything."""
     window = CAUSAL & ~np.tri(N, k=-3, dtype=bool)

@@ -41,8 +41,8 @@ def log_residuals(
 ) -> Float[Array, " layer"]:
     """The logarithms log ‖res(X^l)‖_F (nats) before the first layer and after each one, exact at any depth.
 
-    Plain arithmetic subtracts the mean from tokens that agree in all their digits: float32 has no digit left after 2 or 3
-    layers and float64 after 3 or 4. Here the tokens are carried as a mean and a scaled difference, and every sublayer
+    Plain arithmetic subtracts the mean from tokens that agree in all their digits: float32 has no digit left after 2 to
+    3 layers and float64 after 3 or 4. Here the tokens are carried as a mean and a scaled difference, and every sublayer
     maps the difference without a cancellation: full attention to its cube, the others to first order
     (`rc_jax.collapse.exact.attention`, `rc_jax.collapse.exact.mlp_and_norms`; this package's own result). The relative
     error is a few roundings times the conditioning of the network itself, however small the residual, and it is

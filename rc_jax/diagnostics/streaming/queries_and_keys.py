@@ -15,7 +15,6 @@ from rc_jax.diagnostics.diagnosis import Diagnosis
 from rc_jax.diagnostics.implied_scale import entropy_scale, optimal_scale
 from rc_jax.diagnostics.streaming.passes import Streamed, stream
 
-MASKS = ("none", "causal")
 ORDER = (
     *("sparsity", "entropy", "relative_entropy", "participation", "largest_weight", "entropy_scale", "scale_ratio"),
     *("sink_weight", "sink_rate"),
@@ -154,7 +153,7 @@ def fitted(q: Any, k: Any, scale: ArrayLike | None, mask: Any) -> Fitted:
 def _allowed(mask: Any, n: int, m: int) -> Array | None:
     """The mask as an array, `None` where a word says it all."""
     if isinstance(mask, str):
-        arguments.one_of(MASKS)("mask", mask)
+        arguments.one_of(inputs.MASKS)("mask", mask)
         if mask == "causal" and n != m:
             raise ValueError(f"`mask` must be an array where {n} queries look at {m} keys, got 'causal'")
         return None
