@@ -4,6 +4,7 @@ import pathlib
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -134,7 +135,7 @@ def ours(found, ids=IDS):
     rows = []
     for index in range(spec.depth):
         params = jax.tree.map(lambda leaf, index=index: leaf[index], found.params)
-        x = states[index]
+        x = jnp.asarray(states[index])
         if spec.norm in ("pre", "peri"):
             x = NORMS[spec.norm_kind](x, params.attention_norm, spec.norm_epsilon)
         layer = spec.kinds[spec.kind_of(index)].attention
