@@ -60,8 +60,9 @@ def log_norms(
     alpha = jnp.broadcast_to(jnp.asarray(default_scale(layer) if scale is None else scale, dtype), (layer.heads,))
     seen = masks.combine(start.direction.shape[0], causal_mask=layer.causal, radius=layer.window, extra=mask)
 
-    def step(state: MeanResidual, keys: Array) -> tuple[MeanResidual, Array]:
-        inner, output = draw_weights(keys, gain, size, state.direction.shape, spec, narrow)
+    def step(state: MeanResidual, number: Array) -> tuple[MeanResidual, Array]:
+        of_layer = jax.random.fold_in(key, number)
+        inner, output = draw_weights(of_layer, gain, size, state.direction.shape, spec, narrow)
 
         def general(calm: Array | None = None) -> MeanResidual:
             return general_layer(state, inner, output, alpha, spec, seen, calm)
@@ -77,19 +78,12 @@ def log_norms(
             out = jax.lax.cond(is_open, lambda: general(calm), collapsed)
         return out, out.log_norm
 
-    # A key for the normals of each layer, and one for the diagonal of its output matrix.
-    of_layers = jax.vmap(_folded, in_axes=(0, None))(_folded(key, spec.depth), 2)
-    logs = jax.lax.scan(step, start, of_layers)[1]
+    logs = jax.lax.scan(step, start, jnp.arange(spec.depth))[1]
     return jnp.concatenate([start.log_norm[None], logs]) + log_unit
 
 
-def _folded(key: Array, count: int) -> Array:
-    """So many keys made of one, by `fold_in` of 0, 1, 2, … in turn."""
-    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count))
-
-
 def draw_weights(
-    keys: Array, gain: Float[Array, ""], size: Float[Array, ""], shape: tuple[int, ...], spec: StackSpec, narrow: bool
+    key: Array, gain: Float[Array, ""], size: Float[Array, ""], shape: tuple[int, ...], spec: StackSpec, narrow: bool
 ) -> tuple[Float[Array, "3 head width coordinate"], Float[Array, "row column"]]:
     """W_Q, W_K, W_V of a layer, transposed, and W_O in an orthonormal basis of the span of the heads' outputs.
 
@@ -99,14 +93,15 @@ def draw_weights(
     columns = layer.heads * layer.head_width
     rows = min(n, columns)  # the dimension of that span
     plain = coordinates if narrow or spec.skip else 0  # coordinates of the layer's output that exist before it
+    of_normals, of_diagonal = (jax.random.fold_in(key, role) for role in range(2))
     shapes = {"inner": (3, layer.heads, layer.head_width, coordinates), "fixed": (rows, plain)}
     if not narrow:
         shapes["folded"] = folded_shape(rows)
-    normals = split_normals(keys[0], shapes, size.dtype)
+    normals = split_normals(of_normals, shapes, size.dtype)
     if narrow:
         output = normals["fixed"] / jnp.sqrt(size)
     else:
-        diagonal = gaussian_diagonal(keys[1], rows, size - plain, size)
+        diagonal = gaussian_diagonal(of_diagonal, rows, size - plain, size)
         output = gaussian_rows(normals["fixed"], normals["folded"], diagonal, size)
     return gain * normals["inner"], gain * jnp.asarray(columns**-0.5, output.dtype) * output
 
