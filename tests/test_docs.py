@@ -365,6 +365,21 @@ def test_a_page_is_linked_by_another():
     assert {page.resolve() for page in pages + notebooks} - linked == set()
 
 
+def theory():
+    """The pages of theory, by the captions of the index."""
+    index = (DOCS / "index.md").read_text("utf-8")
+    for caption in ("Collapse", "Scale", "Sparsity", "Layers"):
+        names = re.search(rf":caption: {caption}\n:hidden:\n\n((?:\w+\n)+)```", index)
+        assert names is not None, caption
+        yield from names[1].split()
+
+
+@pytest.mark.parametrize("name", list(theory()))
+def test_an_idea_has_one_figure(name):
+    for section in re.split(r"^## ", (DOCS / f"{name}.md").read_text("utf-8"), flags=re.MULTILINE):
+        assert section.count("](pictures/") <= 1, section.partition("\n")[0]
+
+
 # Numbers that change by themselves: uncertainties, times, memory, counts. They belong into generated blocks.
 FEW = r"(?:\d[\d.,]*|(?i:two|three|four|five|six|seven|eight|nine|ten|fifteen|twenty|thirty))"
 MANY = r"(?:\d{2,}|(?i:eleven|twelve|thirteen|fourteen|fifteen|sixteen|twenty|thirty|forty|fifty))"
