@@ -28,7 +28,7 @@ from rc_jax._numerics.jax_names import Tracer
 P = ParamSpec("P")
 R = TypeVar("R")
 QUICK: dict[str, Any] = {
-    "xla_cpu_parallel_codegen_split_count": 1,
+    "xla_cpu_parallel_codegen_split_count": min(os.cpu_count() or 1, 8),
     "xla_cpu_use_fusion_emitters": False,
     "xla_backend_optimization_level": 1,
 }
@@ -77,10 +77,10 @@ def quickly(**jit_options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """`jax.jit` with these options, compiled for speed of compiling where it is called outside of any trace.
 
     A small network is compiled in seconds and computed in milliseconds. Three options halve the processor time of
-    compiling on CPUs: one module for LLVM in place of 32, XLA's older emitters of fused loops, and LLVM's first level
-    of optimisation in place of its third, which takes a fifth of the rest. Repeated calls take up to a sixth longer by
-    the first two (measured 2026-10) and no longer than that by the third (2026-11). Inside a caller's own `jit`, `vmap`
-    or `grad`, and inside `ensemble.run`, the caller's options hold.
+    compiling on CPUs: one module for LLVM per core, eight at most, in place of 32; XLA's older emitters of fused loops;
+    and LLVM's first level of optimisation in place of its third, which takes a fifth of the rest. Repeated calls take
+    up to a sixth longer by the first two (measured 2026-10) and no longer than that by the third (2026-11). Inside a
+    caller's own `jit`, `vmap` or `grad`, and inside `ensemble.run`, the caller's options hold.
     """
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:

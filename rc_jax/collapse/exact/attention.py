@@ -50,7 +50,7 @@ def attend(
         return sum_at_largest(rows, outputs.log_size)
 
     sizes_differ = performance.any_in_batch(jnp.any(outputs.log_size != outputs.log_size[0]))
-    out = from_rows(*jax.lax.cond(sizes_differ, at_largest, at_one_size))
+    out = from_rows(*jax.lax.cond(sizes_differ, jax.checkpoint(at_largest), jax.checkpoint(at_one_size)))
     mean = jnp.einsum("hk,hkd->d", outputs.mean, params.output, precision=spec.precision)
     if spec.bias:
         assert params.output_bias is not None
@@ -127,7 +127,9 @@ def _by_softmax(
         in_general,
     ]
     saturated, second_order = performance.any_in_batch(~parts.holds), performance.any_in_batch(~parts.leads)
-    return jax.lax.switch(jnp.where(saturated, 2, second_order.astype(jnp.int32)), forms)
+    # Reverse mode would keep what every form needs; a checkpoint computes it again for the one that was taken.
+    index = jnp.where(saturated, 2, second_order.astype(jnp.int32))
+    return jax.lax.switch(index, [jax.checkpoint(form) for form in forms])
 
 
 def weights(
