@@ -62,7 +62,12 @@ def test_a_file_can_be_seen_whole_and_its_functions_are_explained(path):
     assert uncommented(text) == [], "a comment inside says the step in words"
 
 
-NAMING = ("test_style_rules", "test_docs")  # tests that name the words
+NAMING = ("test_style_rules", "test_prose")  # tests that name the words
+
+
+def test_a_file_of_tests_can_be_seen_whole():
+    lengths = {name(path): path.read_text("utf-8").count("\n") for path in (ROOT / "tests").rglob("*.py")}
+    assert {path: lines for path, lines in lengths.items() if lines > MOST_LINES} == {}
 
 
 def pages():
