@@ -3,7 +3,6 @@
 from rc_jax.attention import masks
 from rc_jax.attention.cost import layer_costs, multiplications
 from rc_jax.attention.layer import attend, attention_weights, scores
-from rc_jax.attention.linear import linear_attend
 from rc_jax.attention.more import *  # noqa: F403
 from rc_jax.attention.parameters import init
 from rc_jax.attention.positions import Rotary, rotary
@@ -17,7 +16,6 @@ __all__ = [
     "attention_weights",
     "init",
     "layer_costs",
-    "linear_attend",
     "masks",
     "multiplications",
     "rotary",

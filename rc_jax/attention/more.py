@@ -2,7 +2,7 @@
 
 from rc_jax.attention.constructions import convolution_layer, convolution_tokens, convolve, message_passing_layer
 from rc_jax.attention.cost import LayerCosts, operations
-from rc_jax.attention.linear import average_pool
+from rc_jax.attention.linear import average_pool, linear_attend
 from rc_jax.attention.parameters import differential_start
 from rc_jax.attention.positions import sinusoidal
 
@@ -13,6 +13,7 @@ __all__ = [
     "convolution_tokens",
     "convolve",
     "differential_start",
+    "linear_attend",
     "message_passing_layer",
     "operations",
     "sinusoidal",

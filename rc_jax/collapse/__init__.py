@@ -4,7 +4,6 @@ from rc_jax.collapse import audit
 from rc_jax.collapse.bounds.cubic import depth_bound, layer_bound
 from rc_jax.collapse.bounds.tanh import tanh_bound
 from rc_jax.collapse.exact.trajectory import log_residuals
-from rc_jax.collapse.exact.weight_gradients import log_weight_gradients
 from rc_jax.collapse.measures import diameter, effective_rank, frobenius, norm_1inf, residual, stable_rank
 from rc_jax.collapse.more import *  # noqa: F403
 from rc_jax.collapse.paths.sizes import path_shares
@@ -21,7 +20,6 @@ __all__ = [
     "frobenius",
     "layer_bound",
     "log_residuals",
-    "log_weight_gradients",
     "norm_1inf",
     "path_length_sums",
     "path_shares",

@@ -28,7 +28,7 @@ from rc_jax.collapse.closed_forms.softmax_spectrum import (
     layer_second_singular_value,
 )
 from rc_jax.collapse.exact.trajectory import product_log_residuals
-from rc_jax.collapse.exact.weight_gradients import WeightGradients
+from rc_jax.collapse.exact.weight_gradients import WeightGradients, log_weight_gradients
 from rc_jax.collapse.paths.reruns import path_reruns
 from rc_jax.collapse.paths.sizes import PathShares, PathSizes, path_log_sizes, sample_path_log_residuals
 from rc_jax.collapse.paths.sums import path_counts
@@ -54,6 +54,7 @@ __all__ = [
     "layer_second_singular_value",
     "log_sink_rate",
     "log_sink_sensitivity",
+    "log_weight_gradients",
     "measured_gamma",
     "path_counts",
     "path_log_sizes",

@@ -10,8 +10,6 @@ from rc_jax.scale.closed_forms.decoder import decoder_scale
 from rc_jax.scale.closed_forms.entropy import annealed_entropy, fixed_entropy_scale
 from rc_jax.scale.closed_forms.equicorrelated import critical_gamma
 from rc_jax.scale.closed_forms.optimum import optimal_scale, optimal_scale_exact
-from rc_jax.scale.closed_forms.shared_query import shared_query_scale
-from rc_jax.scale.gradient.cross_entropy import cross_entropy_gradient
 from rc_jax.scale.gradient.entropy import softmax_entropy
 from rc_jax.scale.gradient.softmax import gradient_norm
 from rc_jax.scale.more import *  # noqa: F403
@@ -25,7 +23,6 @@ __all__ = [
     "annealed_entropy",
     "annealed_objective",
     "critical_gamma",
-    "cross_entropy_gradient",
     "decoder_scale",
     "expected_objective",
     "fixed_entropy_scale",
@@ -34,7 +31,6 @@ __all__ = [
     "optimal_scale_exact",
     "per_sample_scale",
     "sample_scales",
-    "shared_query_scale",
     "softmax_entropy",
     "typical_optimum",
     "typical_scale",

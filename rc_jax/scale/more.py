@@ -12,8 +12,9 @@ from rc_jax.scale.closed_forms.equicorrelated import (
     transition_width,
 )
 from rc_jax.scale.closed_forms.optimum import optimize_scale
-from rc_jax.scale.closed_forms.shared_query import shared_query_objective, shared_query_optimum
+from rc_jax.scale.closed_forms.shared_query import shared_query_objective, shared_query_optimum, shared_query_scale
 from rc_jax.scale.fits import fit_coefficient, relative_residual
+from rc_jax.scale.gradient.cross_entropy import cross_entropy_gradient
 from rc_jax.scale.gradient.entropy import renyi_entropy
 from rc_jax.scale.gradient.jacobian_norms import (
     jacobian_frobenius_norm,
@@ -45,6 +46,7 @@ __all__ = [
     "annealed_renyi_entropy",
     "capped_objective",
     "capped_scale",
+    "cross_entropy_gradient",
     "decoder_loss",
     "effective_keys",
     "entmax15",
@@ -70,6 +72,7 @@ __all__ = [
     "scale_tail",
     "shared_query_objective",
     "shared_query_optimum",
+    "shared_query_scale",
     "similarity_limit",
     "sink_objective",
     "sink_scale",

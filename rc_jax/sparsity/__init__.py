@@ -4,8 +4,6 @@ from rc_jax.sparsity.closed_forms.decays import decay
 from rc_jax.sparsity.closed_forms.exponential_identity import exponential, identity
 from rc_jax.sparsity.closed_forms.linear_features import nonnegative_linear
 from rc_jax.sparsity.closed_forms.squared_relu import relu_squared
-from rc_jax.sparsity.closed_forms.taylor import taylor_exponential
-from rc_jax.sparsity.closed_forms.top_k import top_share_exponential
 from rc_jax.sparsity.inequality import gini, hoyer, renyi_sparsity
 from rc_jax.sparsity.measures import norm_ratio, sparsity
 from rc_jax.sparsity.more import *  # noqa: F403
@@ -26,6 +24,4 @@ __all__ = [
     "relu_squared",
     "renyi_sparsity",
     "sparsity",
-    "taylor_exponential",
-    "top_share_exponential",
 ]

@@ -6,8 +6,8 @@ from rc_jax.sparsity.closed_forms.linear_features import feature_map_rates, feat
 from rc_jax.sparsity.closed_forms.random_feature_rates import positive_feature_moments, positive_features_rate
 from rc_jax.sparsity.closed_forms.spectra import decay_spectrum
 from rc_jax.sparsity.closed_forms.squared_relu import log_relu_squared
-from rc_jax.sparsity.closed_forms.taylor import taylor_order, taylor_zero
-from rc_jax.sparsity.closed_forms.top_k import top_share_uniform
+from rc_jax.sparsity.closed_forms.taylor import taylor_exponential, taylor_order, taylor_zero
+from rc_jax.sparsity.closed_forms.top_k import top_share_exponential, top_share_uniform
 from rc_jax.sparsity.inequality import entropy_sparsity, kurtosis
 from rc_jax.sparsity.measures import from_moments
 from rc_jax.sparsity.normalisers import capped_floor, capped_share, differential, sinkhorn
@@ -43,8 +43,10 @@ __all__ = [
     "power",
     "random_projections",
     "sinkhorn",
+    "taylor_exponential",
     "taylor_order",
     "taylor_zero",
+    "top_share_exponential",
     "top_share_uniform",
     "trigonometric_random_features",
 ]

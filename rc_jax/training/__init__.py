@@ -6,14 +6,12 @@
 from rc_jax.training import tasks
 from rc_jax.training.model import ModelSpec, Transformer
 from rc_jax.training.more import *  # noqa: F403
-from rc_jax.training.objectives import cross_entropy
 from rc_jax.training.trainer import Training, train
 
 __all__ = [
     "ModelSpec",
     "Training",
     "Transformer",
-    "cross_entropy",
     "tasks",
     "train",
 ]
