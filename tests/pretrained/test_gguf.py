@@ -2,12 +2,14 @@
 
 import sys
 
+import gguf
 import numpy as np
 import pytest
 from tokenizers import pre_tokenizers
 
 from rc_jax import pretrained
 from rc_jax.attention import Rotary
+from rc_jax.pretrained import gguf_file
 from tests.pretrained import made_up_gguf as made
 from tests.pretrained.made_up import states
 
@@ -56,6 +58,21 @@ def test_settings_are_those_of_config_json(tmp_path):
     assert (layer.rotary, found.spec.norm_epsilon) == (Rotary(base=500.0), pytest.approx(1e-5))
     assert found.config["tie_word_embeddings"] is False
     assert pretrained.load(tmp_path, dtype="bfloat16").embeddings.word.dtype == "bfloat16"
+
+
+def test_the_header_is_what_the_library_itself_reads(tmp_path):
+    """Arrays of every kind, which are read here by another way; those of text with letters of several bytes."""
+    arrays = {
+        "words": ["", "a", "東京", "l'été"],
+        "wide": [-(2**31), 7],
+        "narrow": [0.5, -1.25],
+        "flags": [True, False, True],
+    }
+    file = made.write(tmp_path / "a.gguf", settings=made.SETTINGS | arrays)
+    reader, found = gguf.GGUFReader(file), gguf_file.read_contents(file)
+    wanted = {key: field.contents() for key, field in reader.fields.items()}
+    assert list(found.metadata.items()) == list(wanted.items()) and wanted["llama.words"] == arrays["words"]
+    assert [each.data_offset for each in found.tensors.values()] == [each.data_offset for each in reader.tensors]
 
 
 def llama3_table(base, width, factor, low, high, trained):
