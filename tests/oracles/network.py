@@ -17,14 +17,21 @@ SIGMA = {
 
 
 def draw(spec, dtype="float64"):
-    """Parameters whose gains and shifts are away from 1 and 0, which would hide a mix-up, and five tokens."""
-    params = network.init(jax.random.key(0), spec, bias_std=0.3, dtype=dtype)
-    for number, name in enumerate(field for field in params._fields if field.endswith("norm")):
-        if (norm := getattr(params, name)) is not None:
-            noise = 0.4 * jax.random.normal(jax.random.key(number), (2, *norm.scale.shape), dtype)
-            shift = None if norm.shift is None else noise[1]
-            params = params._replace(**{name: network.NormParams(norm.scale + noise[0], shift)})
-    return params, jax.random.normal(jax.random.key(100), (5, spec.attention.d_model), dtype)
+    """Parameters whose gains and shifts are away from 1 and 0, which would hide a mix-up, and five tokens.
+
+    Their shapes are the package's. NumPy draws the entries: matrices as Xavier has them, others with deviations
+    near 1/3.
+    """
+    random = np.random.default_rng(0)
+
+    def entries(path, leaf):
+        name = jax.tree_util.keystr(path[-1:]).strip(".")
+        deviation = np.sqrt(2 / sum(leaf.shape[-2:])) if "bias" not in name and name not in ("scale", "shift") else 0.35
+        return jnp.asarray((name == "scale") + deviation * random.normal(size=leaf.shape), dtype)
+
+    shapes = jax.eval_shape(lambda: network.init(jax.random.key(0), spec, bias_std=0.3, dtype=dtype))
+    params = jax.tree_util.tree_map_with_path(entries, shapes)
+    return params, jnp.asarray(random.normal(size=(5, spec.attention.d_model)), dtype)
 
 
 def normalised(x, weights, spec):
