@@ -18,10 +18,11 @@ PAGE = "docs/anatomy.md"
 ABOUT = figure.About(
     title="The last softmax",
     caption=(
-        "Sum of the magnitudes of a loss's gradient by the logits αs of a row of normal scores: cross-entropy's p − y, "
-        "squared error's J(p − y), and J times a random direction, as behind attention's softmax; means (thick), "
-        "medians (thin) and the laws of sharp rows. Left: the label is another than the largest score's; middle: it "
-        "is the largest's. Right: how long gradient descent takes to undo a wrong lead between two classes."
+        "Sum of the magnitudes of a loss's gradient by the logits αs of a row of normal scores. The gradients are "
+        "cross-entropy's p − y, squared error's J(p − y), and J times a random direction, as behind attention's "
+        "softmax. Lines are means (thick), medians (thin) and the laws of sharp rows. Left: the label is another than "
+        "the largest score's. Middle: it is the largest's. Right: how long gradient descent takes to undo a wrong lead "
+        "between two classes."
     ),
     formula="∂L/∂(αs) = p − y;   ∂½|p − y|²/∂(αs) = J(p − y);   wrong lead g: time (g + 1 − e^(−g))/2, or ≈ e^g/4",
     topic="layer",

@@ -21,10 +21,11 @@ ABOUT = figure.About(
     title="Saturation: rare large gradients, typical tiny ones",
     caption=(
         "Left: ½‖∂p/∂(logits)‖₁ = 1 − Σp² of rows whose logits are q·k or q·k/√d_k, mean and median over rows, with "
-        "the laws of sharp rows: they follow the gap between the two largest scores, which is small with a probability "
-        "that falls like 1/√d_k and typically is not. Middle and right: gradient of a linear function of one output "
-        "row of a randomly initialised layer by W_Q (dots: by W_K) and by the tokens, root mean square and median over "
-        "initialisations. A token is also reached through the values, which no saturation stops."
+        "the laws of sharp rows. Sharp rows follow the gap between the two largest scores. It is small with a "
+        "probability that falls like 1/√d_k, and typically it is large. Middle and right: gradient of a linear "
+        "function of one output row of a randomly initialised layer by W_Q (dots: by W_K) and by the tokens, root mean "
+        "square and median over initialisations. A token is also reached through the values, which no saturation "
+        "stops."
     ),
     formula="E(1 − Σp²) → E[max s] E[1/‖q‖] ≈ E[max s]/√d_k;   median ½ cosh⁻²(√d_k · median gap / 2)",
     topic="layer",

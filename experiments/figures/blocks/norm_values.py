@@ -25,8 +25,8 @@ ABOUT = figure.About(
         "tokens, Gaussian W_QK; W_V W_O is the identity, a random rotation or Gaussian (bands: 5–95 % of "
         "initialisations), or a trained BERT's heads with their own LayerNorms. LayerNorm delays collapse by a layer "
         "or two and leaves the cube. Fifth panel: a shear as W_V W_O under causal uniform attention, two tokens, the "
-        "second anywhere on a circle; there LayerNorm holds 5 of 12 starts apart for ever. Sixth: how unequal the "
-        "tokens' LayerNorm divisors are; where they are equal it is a rescaling of W."
+        "second anywhere on a circle; there LayerNorm keeps 5 of 12 starts apart at every depth. Sixth: how unequal "
+        "the tokens' LayerNorm divisors are; where they are equal it is a rescaling of W."
     ),
     formula="X ← LN(Σ_h P_h X W_V,h W_O,h);   ‖res(X^l)‖/‖X^l‖,  rank ‖X‖_F²/‖X‖₂²,  log max/min of LN's divisors",
     topic="blocks",

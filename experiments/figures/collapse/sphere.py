@@ -23,12 +23,12 @@ ABOUT = About(
     caption=(
         "Tokens in three dimensions, brought back to one length after every layer (RMSNorm). Queries and keys are "
         "Gaussian, values a random rotation of its own for each layer. Top: the same tokens and weights at the start "
-        "(hollow) and after 4 layers (filled), the far side faint; in the discs what tells the tokens apart, seen "
+        "(hollow) and after 4 layers (filled), the far side faint. The discs show what tells the tokens apart, seen "
         "along their mean and magnified to one size. Bottom: change of log ‖res‖, and for attention only a fall over "
-        "the one before it (lines: medians; bands: 5–95 % of initialisations; dotted: the close tokens' rate); right: "
-        "nats per layer for tokens that are close already, against the strength a of the branch in x + a SA(x) "
-        "(points: means ± 2 standard errors; line: closed form). Exact mean–residual arithmetic: floats of any size "
-        "show one token after a few layers of attention alone. The animation passes through all layers."
+        "the one before it. Lines are medians, bands 5–95 % of initialisations, and dotted lines the close tokens' "
+        "rate. Bottom right: nats per layer for tokens that are close already, against the strength a of the branch in "
+        "x + a SA(x) (points: means ± 2 standard errors; line: closed form). The arithmetic is exact: floats of any "
+        "size show one token after a few layers of attention alone. The animation passes through all layers."
     ),
     formula=(
         "attention only: log ‖res‖ × 3 a layer;   x ← (x + a O SA(x))/‖·‖: E log(angle′/angle) = "

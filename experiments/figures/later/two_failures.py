@@ -15,11 +15,11 @@ from rc_jax import collapse
 ABOUT = figure.About(
     title="Two failure modes",
     caption=(
-        "A network of attention layers X ← λX + SA(X), tokens brought back to length 1 after each, in the limit of "
-        "infinite width (simulated through the T × T matrix of inner products), from orthogonal tokens; the logits of "
-        "the first layer have standard deviation β√(log T). Above: mean correlation of tokens, and mean Σp² of a row, "
-        "at the last layer; dashed: β = √2. Below: Σp² of single rows of independent logits at several T against its "
-        "limit (line); and where the median sum of exponentials has fallen to half its mean, which marks the "
+        "A network of attention layers X ← λX + SA(X) starts from orthogonal tokens and brings them back to length 1 "
+        "after each layer. Its width is infinite: the T × T matrix of inner products is simulated. The logits of the "
+        "first layer have standard deviation β√(log T). Above: mean correlation of tokens, and mean Σp² of a row, at "
+        "the last layer; dashed: β = √2. Below: Σp² of single rows of independent logits at several T against its "
+        "limit (line). Last: where the median sum of exponentials has fallen to half its mean, which marks the "
         "transition (points, ± 2 standard errors; squares: far larger T, through the largest logits alone)."
     ),
     formula="σ_a = β√(log T);  E Σp² → max(0, 1 − √2/β);  entropy/log T → max(0, 1 − β²/2)",

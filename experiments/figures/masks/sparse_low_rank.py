@@ -22,9 +22,10 @@ ABOUT = figure.About(
     caption=(
         "Pure attention with Gaussian weights (bands: 5–95 % of initialisations; lines: medians). A Linformer-like "
         "layer attends to r sums E X instead of the n tokens. With sums that are averages the fall triples as in full "
-        "attention, and the lower the rank the faster; with a Gaussian E, whose rows do not sum to the same number, "
-        "the fall per layer only grows by a constant: log ‖res‖ is a parabola. Keeping the k largest scores delays the "
-        "cube until one order of the tokens is shared by all rows; blind sparse masks replace it by a constant fall."
+        "attention, and it is faster at a lower rank. With a Gaussian E, whose rows do not sum to the same number, the "
+        "fall per layer only grows by a constant, so log ‖res‖ is a parabola. Keeping the k largest scores delays the "
+        "cube until all rows share one order of the tokens. Sparse masks that do not depend on the tokens replace it "
+        "by a constant fall."
     ),
     formula="SA(X) = softmax(X W_Q (E X W_K)ᵀ/√d_k) E X W;  E1 = 1: Δ log ‖res‖ triples;  else Δ² log ‖res‖ ≈ −log r",
     topic="masks",

@@ -21,12 +21,12 @@ ABOUT = About(
     title="Scales in use, against the scale of most gradient",
     caption=(
         "The top left panel shows the annealed optimum of rows whose scores share their query, as they do in "
-        "attention: it is lower, and bounded by √(d/2). The top right panel shows the standard deviation of each "
-        "row's logits in a trained 6-layer BERT (all-MiniLM-L6-v2, on docstrings) and in a randomly initialised "
-        "copy, with a dot (median) and a bar (quartiles) for each head, and the optimum of the rows themselves. The "
-        "bottom left panel shows the share of a row's largest possible gradient at its scale. The bottom right panel "
-        "shows factors on cosines in published models over the annealed and the typical optimum for the n and d of "
-        "one plausible case each. The optima are those of random directions, which trained ones are not."
+        "attention: it is lower, and bounded by √(d/2). The top right panel shows the standard deviation of each row's "
+        "logits in a trained 6-layer BERT (all-MiniLM-L6-v2, on docstrings) and in a randomly initialised copy. Each "
+        "head has a dot (median) and a bar (quartiles), beside the optimum of the rows themselves. The bottom left "
+        "panel shows the share of a row's largest possible gradient at its scale. The bottom right panel shows factors "
+        "on cosines in published models over the annealed and the typical optimum for the n and d of one plausible "
+        "case each. The optima are those of random directions, which trained ones are not."
     ),
     formula="E_q e^{α²‖q‖²/d} = (1 − 2α²/d)^(−d/2);   implied α = std of a row's logits;   scale / α*(n, d)",
     topic="scale",

@@ -22,11 +22,11 @@ ABOUT = About(
     title="Paths by length",
     caption=(
         "An attention network with skip connections is a sum over paths, with the attention matrices of the forward "
-        "pass. The panels show the number of paths of each length, what all paths of a length together add to the "
-        "output and to the differences between tokens, and how nearly equal the tokens are in the sum of a length and "
-        "in single paths drawn at random. The weights are Gaussian (bands: 5–95 % of initialisations), or those of "
-        "all-MiniLM-L6-v2 before and after training (over texts; skips on, MLPs and LayerNorms off, so this is not the "
-        "model itself). The last panel has the same Gaussian layers without skips. The arithmetic is exact."
+        "pass. The panels show the number of paths of each length, and what all paths of a length together add to the "
+        "output and to the differences between tokens. They also show how nearly equal the tokens are in the sum of a "
+        "length and in single paths drawn at random. The weights are Gaussian (bands: 5–95 % of initialisations), or "
+        "those of all-MiniLM-L6-v2 before and after training (over texts; skips on, MLPs and LayerNorms off, so this "
+        "is not the model itself). The last panel has the same Gaussian layers without skips. The arithmetic is exact."
     ),
     formula="X^L = Σ_k Y_k,   Y_k ← Y_k + Σ_h P_h Y_(k−1) W_h,   C(L,k) H^k paths in Y_k",
     topic="paths",

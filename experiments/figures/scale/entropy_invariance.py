@@ -27,10 +27,10 @@ SCALES = ("1/√d", "log₅₁₂(n)/√d", "log n/(0.24 d)", "α*(n)/d", "H = 4
 ABOUT = About(
     title="Entropy against n: how much of the growth with log n a scale cancels",
     caption=(
-        "Rows of n inner products of vectors of length √d. Points: simulation; lines: the annealed closed forms. With "
-        "log₅₁₂(n)/√d part of the growth is cancelled, as its author says: all of it cannot be; log n/(0.24 d), three "
-        "times as sharp, cancels most, where a few keys carry the row and the annealed form is off. The estimate 0.24 "
-        "is half the logarithm of the golden ratio, the loss per dimension at λ = 1."
+        "Rows of n inner products of vectors of length √d. Points: simulation; lines: the annealed closed forms. The "
+        "scale log₅₁₂(n)/√d cancels part of the growth. Its author says that all of it cannot be cancelled. The scale "
+        "log n/(0.24 d), three times as sharp, cancels most of it; there a few keys carry the row, and the annealed "
+        "form is off. The estimate 0.24 is half the logarithm of the golden ratio, the loss per dimension at λ = 1."
     ),
     formula="H = log n + log M(α) − αM′/M,   (log n − H)/d → ½ log((1 + √(1 + 4λ²))/2)",
     topic="scale",

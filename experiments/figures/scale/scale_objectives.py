@@ -30,9 +30,10 @@ ABOUT = About(
     title="Other objectives: the mean has no best scale, the typical row has one near α_c",
     caption=(
         "n standard normal scores, J the Jacobian of p(αs). Left above: four sizes of J grow with α on the mean, "
-        "towards E max s or half of it. Right above: the α that maximises the mean logarithm, 2 standard errors. "
-        "Left below: the mean trace (points) is E Σ p s (lines) for every normaliser that is a regularised maximum, "
-        "hence rises with α. Right below: the sixth-power normaliser, whose gradient knows neither scale nor n."
+        "towards E max s or half of it. Right above: the α that maximises the mean logarithm, 2 standard errors. Left "
+        "below: the mean trace (points) is E Σ p s (lines) for every normaliser that is a regularised maximum, hence "
+        "rises with α. Right below: the sixth-power normaliser, whose gradient by s is the same at every scale and "
+        "tends to a constant in n."
     ),
     formula="J = α(diag g − ggᵀ/Σg), g = p, √p or 1 on the support;   E tr J = E Σ p s;   a = s⁶/Σs⁶: J(ts) = J(s)/t",
     topic="scale",

@@ -21,9 +21,9 @@ ABOUT = About(
     caption=(
         "Top: the annealed optimum (line), the maximiser of the mean logarithm (points, with standard errors) and the "
         "median of the best scale of each row (band: quartiles), for Gaussian scores and for cosines divided by √d. "
-        "Below left: the true mean gradient of 1024 Gaussian scores rises for ever, from α to its plateau, the mean of "
-        "the largest score; only the annealed curve falls. Below right: how often the best scale of a row exceeds a, "
-        "by drawing rows and by importance sampling, and its law."
+        "Below left: the true mean gradient of 1024 Gaussian scores begins as α, rises at every α and tends to the "
+        "mean of the largest score. Only the annealed curve falls. Below right: how often the best scale of a row "
+        "exceeds a, by drawing rows and by importance sampling, and its law."
     ),
     formula="E α(1 − Σp²) = E Σ p s = d/dα E log Z;  P(α* > a) → 1.543 E[max s]/a",
     topic="scale",

@@ -21,11 +21,11 @@ ABOUT = figure.About(
     title="A task that needs a sink",
     caption=(
         "One token of a sequence asks for the mean of the tokens so far; all others must answer zero. Attention is "
-        "trained on it with Adam: softmax rows, ReLU rows over the number of tokens seen, and softmax with one more "
-        "logit of 0 in its denominator, as one layer of one head (lines) and as two layers of two heads with skip "
-        "connections (dashed). First: error over that of answering zero. Second: weight of the first token in the "
-        "rows that must answer zero, in the head where it is largest. Bands reach from the smallest to the largest "
-        "over seeds. Third: size of that token's output in this head over the mean of the others. "
+        "trained on it with Adam in three kinds: softmax rows, ReLU rows over the number of tokens seen, and softmax "
+        "with one more logit of 0 in its denominator. Solid lines are one layer of one head; dashed lines are two "
+        "layers of two heads with skip connections. First: error over that of answering zero. Second: weight of the "
+        "first token in the rows that must answer zero, in the head where it is largest. Bands reach from the smallest "
+        "to the largest over seeds. Third: size of that token's output in this head over the mean of the others. "
         "Below: mean rows of one head where the trigger is the middle token."
     ),
     formula="x_j ↦ (x₂ + … + x_j)/(j − 1) at the trigger j, else 0;   rows e^s/Σe^s,  max(s, 0)/j,  e^s/(1 + Σe^s)",

@@ -25,10 +25,11 @@ ABOUT = About(
     title="All kernels on one map: which focus, and on what",
     caption=(
         "The maps show the sparsity S of a row of many weights (dark: focused) against what it depends on, in one "
-        "colour scale. Twelve panels have weights f(logit), for logits of mean β and deviation γ. The others have "
-        "what does not see (β, γ) of a logit: linear attention (features elu + 1 of key coordinates of mean β and "
-        f"deviation γ, an even query of {FEATURES} features; and any features against their spread and the query's "
-        "unevenness), powers of cosine similarity, and decay. Titles are verdicts computed from the maps and from "
+        "colour scale. Twelve panels have weights f(logit), for logits of mean β and deviation γ. The weights of the "
+        "others are no function of such a logit: linear attention, powers of cosine similarity, and decay. Linear "
+        "attention has features elu + 1 of key coordinates of mean β and deviation γ under an even query of "
+        f"{FEATURES} features, and any features against their spread and the query's unevenness. "
+        "Titles are verdicts computed from the maps and from "
         f"points beyond them: S falls below {FOCUS:g} with γ at every β/γ; only towards β/γ → −∞, at every γ; only "
         f"there and with γ; or it has a floor. The white line is S = {FOCUS:g}."
     ),

@@ -26,11 +26,12 @@ ABOUT = About(
         "reads handwritten digits as patches and sorts symbols; a decoder predicts the next characters of Python's "
         "help texts. There is one training for every scale α, fixed (solid) or starting there and learned (dotted). At "
         "all scales it starts from the same weights and sees the same batches. Bands span all seeds, lines are "
-        "medians. The rows show the held-out loss after the last step; the steps until 80 % of the way to the best "
-        "loss is gone (triangles: not every seed arrives); the gradient of the held-out loss before the first step, of "
-        "all weights and of W_Q, W_K alone; and the last value of a learned α. Preset quick has 5 seeds, 128 steps, "
-        "cosines on the digits and dot products in sorting, and rows of so few keys that α* is near the default. It "
-        "shows how costly a wrong α is early, not which of two near ones is better. Preset full has all six pairs."
+        "medians. The first row shows the held-out loss after the last step. The second shows the steps until 80 % of "
+        "the way to the best loss is gone (triangles: not every seed arrives). The third shows the gradient of the "
+        "held-out loss before the first step, of all weights and of W_Q, W_K alone. The fourth shows the last value of "
+        "a learned α. Preset quick has 5 seeds, 128 steps, cosines on the digits and dot products in sorting, and rows "
+        "of so few keys that α* is near the default. It shows how costly a wrong α is early, not which of two near "
+        "ones is better. Preset full has all six pairs."
     ),
     formula="logits = α q·k/√d_head  or  α cos(q, k);   α* maximises α(1 − e^{α²}/n),  n keys (decoder: half a window)",
     topic="training",
