@@ -79,6 +79,8 @@ def test_a_badge_stands_only_where_there_is_an_address(name, pair):
     colab, file = "https://colab.research.google.com", f"docs/notebooks/{name}.ipynb"
     without, with_one = (pair.notebook(FOLDER / f"{name}.md", address) for address in (None, "someone/attention"))
     assert "colab" not in without and "github" not in without
+    introductions = [cells(json.loads(each), "markdown")[0] for each in (without, with_one)]
+    assert ["bring a clone" in text for text in introductions] == [True, False] and "the package.\n" in introductions[1]
     badge = f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({colab}/github/someone/attention/blob/main/{file})"
     title, *_, last = cells(json.loads(with_one), "markdown")[0].partition(badge)
     assert re.fullmatch(r"# .+\n\n", title) and last and (ROOT / file).is_file()

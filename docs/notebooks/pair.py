@@ -1,7 +1,8 @@
 """Write each notebook from its text form, without outputs: `python docs/notebooks/pair.py` after editing a text form.
 
-The text form installs rc_jax from the clone that it lies in. Where `[project.urls]` of pyproject.toml names a
-repository on GitHub, under `Repository`, the notebooks install from there and carry a Colab badge. Needs jupytext.
+The text form installs rc_jax from the clone that it lies in, and says what to do where there is none. Where
+`[project.urls]` of pyproject.toml names a repository on GitHub, under `Repository`, the notebooks install from there
+and carry a Colab badge. Needs jupytext.
 """
 
 import pathlib
@@ -11,6 +12,7 @@ import tomllib
 HERE = pathlib.Path(__file__).parent
 PROJECT = HERE.parent.parent / "pyproject.toml"
 CLONE = re.compile(r'"?\.\./\.\.(\[[\w,]+\])?"?(?=\s|$)')  # the clone and its extras, in the first cell
+WITHOUT = re.compile(r" from the clone around this notebook\..*?`docs/notebooks` first(?=\.)", re.DOTALL)
 COLAB = "https://colab.research.google.com"
 
 
@@ -37,9 +39,9 @@ def notebook(path: pathlib.Path, repository: str | None) -> str:
     for index, cell in enumerate(book.cells):
         cell["id"] = f"{path.stem}-{index}"
     if repository:
-        # The first cell of text gets the badge, the first of code the address.
+        # The first cell of text gets the badge and loses the way to a clone; the first of code gets the address.
         text, code = (next(cell for cell in book.cells if cell.cell_type == kind) for kind in ("markdown", "code"))
-        title, _, rest = text.source.partition("\n\n")
+        title, _, rest = WITHOUT.sub("", text.source).partition("\n\n")
         place = f"github/{repository}/blob/main/docs/notebooks/{path.stem}.ipynb"
         text.source = f"{title}\n\n[![Open in Colab]({COLAB}/assets/colab-badge.svg)]({COLAB}/{place})\n\n{rest}"
         code.source = CLONE.sub(rf'"rc_jax\1 @ git+https://github.com/{repository}"', code.source)
