@@ -5,7 +5,7 @@ which colour-blind readers tell apart, lightened on the dark page; lines also di
 Theory is a line, simulation is points or a band.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -14,9 +14,11 @@ import matplotlib as mpl
 import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
 from numpy.typing import ArrayLike
 
 _THEME: ContextVar[str] = ContextVar("theme", default="light")
@@ -37,6 +39,7 @@ _BLUE, _ORANGE, _GREEN, _RED, _PINK, _SKY, _GREY = (
 )
 ORDER = (_BLUE, _ORANGE, _GREEN, _PINK, _RED, _SKY, _GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+BELOW = 38  # points from a panel to a legend below it
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
 MEANINGS = {
     "theory": INK,  # an exact formula or bound
@@ -178,11 +181,21 @@ def panel(
 def legend(ax: Axes, place: Any = "best", *, columns: int = 1, **options: Any) -> None:
     """A legend inside at `place`, or, so that it covers no data, `"below"` or `"right"` of the panel."""
     if place == "below":
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns, borderaxespad=0.0, **options)
+        # under numbers and label, which are as high on a low panel as on a high one
+        shift = ScaledTranslation(0, -BELOW / 72, ax.get_figure(root=True).dpi_scale_trans)
+        options |= {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": ax.transAxes + shift}
+        ax.legend(ncols=columns, borderaxespad=0.0, **options)
     elif place == "right":
         ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), ncols=columns, borderaxespad=0.0, **options)
     else:
         ax.legend(loc=place, ncols=columns, **options)
+
+
+def ticks(axis: Axis, values: Iterable[float]) -> None:
+    """Plain numbers on a logarithmic axis of few decades, where powers of ten would leave it nearly bare."""
+    chosen = tuple(values)
+    axis.set_ticks(chosen, [f"{value:g}" for value in chosen])
+    axis.set_ticks([], minor=True)
 
 
 _legend = legend  # under a name that an argument does not hide

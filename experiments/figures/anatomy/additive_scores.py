@@ -137,7 +137,7 @@ def _plot_accuracy(ax: Axes, x: np.ndarray, values: np.ndarray, data: Data) -> N
     for index, rows in enumerate(values):
         style.bands(ax, x, rows.min(1), rows.mean(1), rows.max(1), meaning=COLOURS[index], label=NAMES[index],
                     marker=style.MARKERS[index], alpha=0.13)  # fmt: skip
-    style.reference(ax, y=float(data["ceiling"].mean()), text="who knows the rotation", meaning="theory")
+    style.reference(ax, y=float(data["ceiling"].mean()), text="with the rotation known", meaning="theory")
     ax.set_ylim(0, 1.08)
 
 

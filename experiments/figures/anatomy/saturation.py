@@ -140,6 +140,7 @@ def plot(data: Data) -> Figure:
     ):
         style.panel(ax, "d_k, width of a head", y, title, log="xy", base=4, legend="below", columns=2,
                     handlelength=1.4, columnspacing=1.0)  # fmt: skip
+    style.ticks(tokens.yaxis, (0.2, 0.5, 1, 2, 5, 10))
     return drawing
 
 

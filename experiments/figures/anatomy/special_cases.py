@@ -139,7 +139,7 @@ def plot(data: Data) -> Drawing:
             graph.plot(densities, values, marker=marker, color=style.colour(kind), linestyle=style.DASHES[index],
                        label=f"{label}, {kind}", fillstyle="none")  # fmt: skip
     for values, dash, text in (
-        (np.exp(-alpha / 2), ":", "$e^{-α/2}$, a token of zeros"), (2 * np.exp(-alpha), "--", "$2e^{-α}$, none"),
+        (np.exp(-alpha / 2), ":", "$e^{-α/2}$, a token of zeros"), (2 * np.exp(-alpha), "--", "$2e^{-α}$, without one"),
     ):  # fmt: skip
         shown = values > 1e-17
         error.plot(alpha[shown], values[shown], color=style.colour("theory"), linestyle=dash, linewidth=1.2, label=text,

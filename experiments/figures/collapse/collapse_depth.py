@@ -211,6 +211,7 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
         other.plot(data["other_layer"], ranks, label=name, color=look["color"], linestyle=look["linestyle"])
     other.set_xscale("symlog", linthresh=1)
     style.panel(other, "layer", "stable rank", "Random networks without attention", log="y", legend="lower left")
+    style.ticks(other.yaxis, (1, 2, 4, 8))
     return drawing
 
 

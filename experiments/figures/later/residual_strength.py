@@ -142,7 +142,7 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
             right.plot(fine, np.asarray(collapse.uniform_correlation(start, strength, fine)), color=color)
             right.plot(depths, data["rho"][1, 1, rows, depths], **crosses)
     limit = float(collapse.uniform_correlation_limit(start))
-    style.reference(right, y=limit, text="limit of 1/√L:  k = e")
+    style.reference(right, y=limit, text="limit of a = 1/√L")
     for ax in (left, right):
         ax.set_ylim(0, 1.05)
     for ax in (left, middle):

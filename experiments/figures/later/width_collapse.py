@@ -158,6 +158,7 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
         (layer, "s₂", random, "lower left"),
     ):  # fmt: skip
         style.panel(ax, "T, tokens", y, title, log="xy", base=2, legend=legend)
+    style.ticks(layer.yaxis, (0.05, 0.1, 0.2, 0.4))
     return drawing
 
 

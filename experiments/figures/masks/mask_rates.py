@@ -164,7 +164,7 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
         (rates, "predicted fall, −log |λ₂| (nats per layer)", "measured in the second half (nats per layer)",
          "Rate against the second eigenvalue", "xy", 3),
         (wait, "layer (dashed: 2(n − 1)/radius)", "change of log ‖res‖, weights' growth off (nats)",
-         "Causal windows wait", "", 2),
+         "Causal windows begin late", "", 2),
     ):  # fmt: skip
         style.panel(ax, x, y, title, log=log, legend="below", columns=columns)
     for ax in (fall, wait):

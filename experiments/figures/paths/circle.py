@@ -248,7 +248,7 @@ def _plot_returns(ax: Axes, data: Data) -> None:
     apart = np.maximum(data["right_angle"][: len(time)], TINY)
     appearance = {"color": style.colour("reference"), "linestyle": style.DASHES[1]}
     ax.plot(time[: len(apart)], apart, label="90° apart: their distance", **appearance)
-    style.reference(ax, y=_circle_claims.RETURNED)
+    style.reference(ax, y=_circle_claims.RETURNED, text="back")
     y, title = "distance from opposite points (radii)", "Two heads: points come back"
     style.panel(ax, "step", y, title, log="y", legend="upper right", fontsize=SMALL)
     ax.set_ylim(TINY / 2, 10)

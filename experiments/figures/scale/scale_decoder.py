@@ -150,7 +150,7 @@ def _profile(ax: Axes, data: Data) -> None:
             data["profile_n"][0] / length, data["profile"][0, i], color=look["color"], linestyle=look["linestyle"],
             label=f"{name}, α = {data['choices'][0, i, -1]:.2f}",
         )  # fmt: skip
-    title = f"Gaussian rows, L = $2^{{{int(np.log2(length))}}}$: short rows pay"
+    title = f"Gaussian rows, L = $2^{{{int(np.log2(length))}}}$: short rows lose most"
     style.panel(ax, "i/L, row", "loss of the row, share of its best gradient", title, log="x", legend="lower left")
     ax.set_ylim(-0.02, 1.05)
     ax.set_xlim(1e-4, 1.3)

@@ -104,7 +104,7 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
         layers, heads = data["shapes"][1, :2]
         error.plot([], [], color=style.colour("theory"), linestyle=style.DASHES[1],
                    label=f"{layers} layers of {heads} heads")  # fmt: skip
-    style.reference(error, y=SOLVED)
+    style.reference(error, y=SOLVED, text="learnt below")
     style.reference(sink, y=SINK, text="threshold of a sink")
     style.reference(value, y=NEGLIGIBLE, text="negligible")
     for ax in (error, value):

@@ -85,7 +85,7 @@ def plot(data: Data) -> Figure:
         style.reference(row[0], y=float(data["chance"]), text="one answer")
         style.panel(row[0], "step", "accuracy, held out", f"Accuracy{start}")
         _over_time(row[1], data, np.maximum(data["residual"][..., -1], FLOOR), equal)
-        style.reference(row[1], y=COLLAPSED)
+        style.reference(row[1], y=COLLAPSED, text="collapsed below")
         style.panel(row[1], "step", relative, f"Residual{start}", log="y")
     for variant in VARIANTS:
         values, appearance = (
@@ -97,7 +97,7 @@ def plot(data: Data) -> Figure:
         panels[2].plot(
             layers, seed_band(values[:, 0])[1], color=appearance["color"], linestyle=style.DASHES[1], linewidth=1
         )
-    style.reference(panels[2], y=COLLAPSED)
+    style.reference(panels[2], y=COLLAPSED, text="collapsed below")
     # Rows of attention during training, and shares of paths before and after it.
     style.panel(panels[2], "layer l", relative.replace("L", "l"), "By layer: trained, and before (dashed)", log="y")
     _over_time(panels[3], data, data["sparsity"], False)
