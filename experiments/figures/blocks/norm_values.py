@@ -286,7 +286,7 @@ def _equilibria(data: Mapping[str, np.ndarray]) -> list[Claim]:
                   where=[*ranks, "rank 2, causal"], interval_from="rest; rounding of float32",
                   hypotheses="±√d u_k with identity values in full attention; a shear under a causal mask",
                   note="how far one layer moves the tokens, over their size; the constructions are ours"),
-        law("norm-shear-held", "Under a shear as value matrix LayerNorm holds 5 of 12 starts at rank 2 for ever.",
+        law("norm-shear-held", "Under a shear as value matrix LayerNorm keeps 5 of 12 starts at rank 2 at every depth.",
             float(data["held"]), near(SHARE, 0.02), interval_from="our tolerance: 0.02", **shear,
             standard_error=float(data["held_standard_error"]), note="second token uniform on the circle"),
         law("norm-shear-off", "Without LayerNorm the same weights halve ‖res‖/‖X‖ at every layer.", float(data["fall"]),

@@ -152,14 +152,15 @@ def claims(data: dict[str, np.ndarray]) -> list[Claim]:
     share = np.quantile(data["trained_sparsity"] / data["trained_predicted"], (0.1, 0.5, 0.9))
     return [
         published(
-            "trained-cube", "Without skips and MLPs the bound on the residual is cubed by every layer: log ‖res‖ falls "
-            "three times as far.", [float(np.median(factor)) for factor in factors.values()], CUBE, source="dong2021",
+            "trained-cube", "Without skips and MLPs every layer cubes the bound on the residual, so that log ‖res‖ falls "
+            "doubly exponentially.", [float(np.median(factor)) for factor in factors.values()], CUBE, source="dong2021",
             place="theorem 2.2, as others restate it",
             hypotheses="softmax attention, no mask, no positions inside; here one checkpoint, LayerNorm off",
             interval_from="our tolerance: the factor rounds to 3",
             standard_error=[1.2533 * factor.std(ddof=1) / np.sqrt(factor.size) for factor in factors.values()],
             where=[f"{variant} weights" for variant in VARIANTS],
-            note=f"the fall in the last layer over that before, medians over texts; log ‖res‖ ends at {deepest}",
+            note="the fall in the last layer over that before, medians over texts; the theorem is an upper bound; "
+            f"log ‖res‖ ends at {deepest}",
         ),
         question(
             "initial-gaussian-rows", "How large is the sparsity E|p|/√E p² of softmax rows of a randomly initialised "
