@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from experiments import figure
 from tests.pages import CODE, DOCS, GENERATED, ROOT, WRITTEN, prose, without_mathematics
 
 BANNED = re.compile(
@@ -11,12 +12,17 @@ BANNED = re.compile(
 )
 UNDEFINED = re.compile(r"\b(?:DCL21|Su9812|Su9889|Su8823|V17)\b")
 LONGEST = 40  # words of a sentence
+END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z*`(\[])")
 
 
 def sentences(text):
     for paragraph in re.split(r"\n\s*\n|\n(?=[-*] |\d+\. )", prose(text)):
         plain = re.sub(r"\]\([^)]*\)", "]", " ".join(paragraph.split()))
-        yield from re.split(r"(?<=[.!?:;])\s+(?=[A-Z*`(\[])", plain)
+        yield from END.split(plain)
+
+
+def too_long(found):
+    return [each for each in found if len(re.findall(r"[\w']+", each)) > LONGEST]
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.stem)
@@ -25,13 +31,20 @@ def test_prose_is_plain(page):
     text = page.read_text("utf-8")
     assert not BANNED.findall(CODE.sub("", GENERATED.sub("", text)))
     assert not UNDEFINED.findall(text)
-    long = [each for each in sentences(text) if len(re.findall(r"[\w']+", each)) > LONGEST]
-    assert not long, long
+    assert too_long(sentences(text)) == []
+
+
+@pytest.mark.parametrize("name", figure.names())
+def test_a_caption_is_plain(name):
+    """What stands under a figure in the report, in the gallery and on its page."""
+    caption = figure.load(name).ABOUT.caption
+    assert BANNED.findall(caption) == [] and too_long(END.split(caption)) == []
 
 
 def test_prose_that_is_not_plain_is_seen():
     assert BANNED.findall("a dear twin in the room") == ["dear", "twin", "room"] and UNDEFINED.findall("by DCL21, V17")
     assert max(len(each.split()) for each in sentences("a " * 50 + "end. Short. | not | this |")) == 51
+    assert too_long(END.split("Left: " + "a " * 41 + "end. Short.")) == ["Left: " + "a " * 41 + "end."]
 
 
 # The most words of a page: proofs need more, recipes and studies fewer.

@@ -42,6 +42,27 @@ def test_helpers_draw():
     assert len(set(style.sequence(6))) == 6
 
 
+@pytest.mark.parametrize("height", [2.2, 3.3, 5.0])
+def test_a_legend_below_keeps_clear_of_numbers_and_label(height):
+    drawing, (ax,) = style.figure(height=height)
+    ax.plot([1, 1e9], [1, 2], label="a line")
+    style.panel(ax, "d_k, width of a head", "y", log="x", legend="below")
+    drawing.canvas.draw()
+    box = ax.get_legend().get_window_extent()
+    assert box.y1 <= ax.xaxis.label.get_window_extent().y0 + 1  # a pixel for rounding
+    assert box.y0 >= 0
+
+
+def test_plain_numbers_on_a_logarithmic_axis():
+    drawing, (ax,) = style.figure()
+    ax.plot([1, 2], [0.3, 8])
+    style.panel(ax, "x", "y", log="y")
+    style.ticks(ax.yaxis, (0.5, 1, 2, 5))
+    drawing.canvas.draw()
+    assert [each.get_text() for each in ax.get_yticklabels()] == ["0.5", "1", "2", "5"]
+    assert [each.get_text() for each in ax.get_yticklabels(minor=True)] == []
+
+
 def test_bad_names():
     with pytest.raises(ValueError, match="`name` must be 'light' or 'dark'"), style.theme("sepia"):
         pass

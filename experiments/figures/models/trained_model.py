@@ -152,8 +152,9 @@ def claims(data: dict[str, np.ndarray]) -> list[Claim]:
     share = np.quantile(data["trained_sparsity"] / data["trained_predicted"], (0.1, 0.5, 0.9))
     return [
         published(
-            "trained-cube", "Without skips and MLPs every layer cubes the bound on the residual, so that log ‖res‖ falls "
-            "doubly exponentially.", [float(np.median(factor)) for factor in factors.values()], CUBE, source="dong2021",
+            "trained-cube", "Without skips and MLPs every layer cubes the bound on the residual, so that log ‖res‖ "
+            "falls doubly exponentially.",
+            [float(np.median(factor)) for factor in factors.values()], CUBE, source="dong2021",
             place="theorem 2.2, as others restate it",
             hypotheses="softmax attention, no mask, no positions inside; here one checkpoint, LayerNorm off",
             interval_from="our tolerance: the factor rounds to 3",

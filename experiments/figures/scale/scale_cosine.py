@@ -210,8 +210,8 @@ def _dimension_rows(data: Data) -> list[Claim]:
             interval_from="exponent −½ of d − 3, by our tolerance of 0.05",
             note=f"measured: local exponents, {first.min():.2f} … {first.max():.2f} at d = {WIDE}; "
             "it reads as a slip of the pen: the approximation e^{−(s√(d − 3))²/2} of the reply "
-            "makes the scale proportional to √(d − 3), exponent ½, and that holds; the question was about RMS-normalised "
-            "q and k, whose product is d cosines, and the factor α*/d on it does fall, about as 1/√d",
+            "makes the scale proportional to √(d − 3), exponent ½, and that holds; the question was about "
+            "RMS-normalised q and k, whose product is d cosines, and the factor α*/d on it does fall, about as 1/√d",
         ),
         law(
             "scale-cosine-power",
