@@ -33,7 +33,7 @@ def guard(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
-        # Arguments whose annotation says all are checked by it.
+        # Arguments without a check of their own get one from their annotation.
         signature = inspect.signature(function)
         unknown = set(checks) - set(signature.parameters)
         assert not unknown, f"guard names arguments that {function.__name__} does not have: {unknown}"
@@ -211,11 +211,11 @@ def bounded(
         if not open_low and not open_high:
             return
         dtype = working_dtype(common_dtype(value))
-        kept = held(name, numbers, dtype)
-        on_end = ((kept == dtype.type(low)) & open_low) | ((kept == dtype.type(high)) & open_high)
+        cast = held(name, numbers, dtype)
+        on_end = ((cast == dtype.type(low)) & open_low) | ((cast == dtype.type(high)) & open_high)
         if np.any(on_end):
-            number, there = float(numbers[on_end].flat[0]), kept[on_end].flat[0]
-            raise ValueError(f"`{name}` must be {' and '.join(parts)}, got {number!r}, which is {there:g} in {dtype}")
+            number, rounded = float(numbers[on_end].flat[0]), cast[on_end].flat[0]
+            raise ValueError(f"`{name}` must be {' and '.join(parts)}, got {number!r}, which is {rounded:g} in {dtype}")
 
     return check
 

@@ -1,6 +1,6 @@
 """Triangular factors of Gram matrices, and spectral norms.
 
-A factor gives rows by their coordinates in an orthonormal basis of their span.
+In A = T Q with orthonormal rows of Q, row i of the factor T holds the coordinates of row i of A in that basis.
 
 On CPUs the factors are made of matrix products alone, without LAPACK. Where several devices of one process factorise at
 the same time, LAPACK's calls wait for threads that the others hold, for ever on a machine with few cores; and its
@@ -27,7 +27,7 @@ def gram_factor(rows: Float[Array, "row feature"], rough: bool = False) -> Float
 
     Where `rough` is true, a CPU computes T Tᵀ = (A Aᵀ + s diag(A Aᵀ))/(1 + s) with s a few n roundings. That takes less
     than a third of the time (measured 2026-11). Inner products are then right to s of the lengths, but the part of a
-    row outside the span of the rows before it is never shorter than √s of it.
+    row outside the span of the rows before it is never shorter than √s of the row.
 
     The derivative is dA Qᵀ, where the basis Q of A = T Q is held constant: a change of A outside the span of its rows
     changes inner products in second order only. Nothing is divided by zero where rows depend on each other.
@@ -53,35 +53,34 @@ def by_products(
 ) -> tuple[Array, Array]:
     """T and Q of A = T Q by two Cholesky factors (shifted Cholesky QR, Fukaya et al. 2020).
 
-    Rows are taken at unit length. With s a few n roundings, A Aᵀ + s = L Lᵀ, and the same again for B = L⁻¹A,
-    B Bᵀ + s = M Mᵀ. Then T = L M/√(1+s) has
+    Rows are taken at unit length. With s a few n roundings and I the identity, A Aᵀ + sI = L Lᵀ, and the same again for
+    B = L⁻¹A, B Bᵀ + sI = M Mᵀ. Then T = L M/√(1+s) has
 
-        T Tᵀ = A Aᵀ + s²/(1+s)
+        T Tᵀ = A Aᵀ + s²/(1+s) I
 
     exactly, rounding apart: what is added is less than a rounding, and no rows are too close to each other for it.
-    The first factor alone is the rough one. A loop computes all its results, so that Q is formed where it is asked for
-    and is 0 elsewhere.
+    The rough T is L/√(1+s). XLA's loops also compute results that are not used, so Q is 0 unless `with_basis` is true.
     """
     n, features = rows.shape
     shift = jnp.asarray((64 + 4 * n + features**0.5) * jnp.finfo(rows.dtype).eps, rows.dtype)
     unit, largest = divide_by_largest(rows, axis=1)
     length = jnp.linalg.norm(unit, axis=1, keepdims=True)
     unit = unit / jnp.where(length == 0, 1, length)
-    length, shifts, grown = largest * length, shift * jnp.eye(n, dtype=rows.dtype), jnp.sqrt(1 + shift)
-    unused, identity = jnp.zeros_like(rows), jnp.eye(n, dtype=rows.dtype)
-    none = identity[:, :0]
-    first, inverse = cholesky(_product(unit, unit.T) + shifts, none if rough and not with_basis else identity)
+    identity, root = jnp.eye(n, dtype=rows.dtype), jnp.sqrt(1 + shift)
+    length, shifts, nothing, no_basis = largest * length, shift * identity, identity[:, :0], jnp.zeros_like(rows)
+    # `first` is L, `rest` is B and `second` is M; each comes with its inverse where that is needed.
+    first, inverse = cholesky(_product(unit, unit.T) + shifts, nothing if rough and not with_basis else identity)
     if rough:
-        return length * first / grown, grown * _solved(first, inverse, unit) if with_basis else unused
+        return length * first / root, root * _solved(first, inverse, unit) if with_basis else no_basis
     rest = _solved(first, inverse, unit)
-    second, inverse = cholesky(_product(rest, rest.T) + shifts, identity if with_basis else none)
-    return length * _product(first, second) / grown, grown * _solved(second, inverse, rest) if with_basis else unused
+    second, inverse = cholesky(_product(rest, rest.T) + shifts, identity if with_basis else nothing)
+    return length * _product(first, second) / root, root * _solved(second, inverse, rest) if with_basis else no_basis
 
 
 def _solved(
     lower: Float[Array, "row row"], inverse: Float[Array, "row row"], right: Float[Array, "row column"]
 ) -> Float[Array, "row column"]:
-    """L⁻¹B by the inverse, and once more for what that leaves, so that L times it is B to rounding."""
+    """L⁻¹B with one step of refinement: X = L⁻¹B by the inverse, and then X + L⁻¹(B − L X)."""
     first = _product(inverse, right)
     return first + _product(inverse, right - _product(lower, first))
 
@@ -93,11 +92,11 @@ def cholesky(
     n = gram.shape[0]
     block = min(n, _BLOCK)
     size = -(-n // block) * block
-    # Rows of the identity fill the last block.
+    # Rows and columns of the identity extend G to a whole number of blocks.
     fill = size - n
     gram = jnp.pad(gram, (0, fill)) + jnp.diag(jnp.where(jnp.arange(size) < n, 0, 1).astype(gram.dtype))
     both = jnp.concatenate([gram, jnp.pad(right, ((0, fill), (0, 0)))], axis=1)
-    number = jnp.arange(size)
+    row_index = jnp.arange(size)
 
     def eliminate(index: Array, both: Array) -> Array:
         start = index * block
@@ -106,10 +105,10 @@ def cholesky(
         factor, inverse = _small_cholesky(jax.lax.dynamic_slice_in_dim(panel, start, block, axis=1))
         rows = _product(inverse, panel)
         rows = rows + _product(inverse, panel - _product(factor, rows))
-        # On the diagonal they are the factor itself, which its quotient by the inverse has to fewer digits.
+        # Their diagonal block is the transposed factor itself; the product with the inverse has fewer of its digits.
         rows = jax.lax.dynamic_update_slice_in_dim(rows, factor.T, start, axis=1)
-        # Multiples of them are subtracted from the rows below; by symmetry the factors are the same numbers.
-        factors = jnp.where(number >= start + block, rows[:, :size], 0).T
+        # Multiples of them are subtracted from the rows below. The multipliers of row r are their entries in column r.
+        factors = jnp.where(row_index >= start + block, rows[:, :size], 0).T
         return jax.lax.dynamic_update_slice_in_dim(both - _product(factors, rows), rows, start, axis=0)
 
     both = jax.lax.fori_loop(0, size // block, eliminate, both)
@@ -119,13 +118,13 @@ def cholesky(
 def _small_cholesky(gram: Float[Array, "row row"]) -> tuple[Float[Array, "row row"], Float[Array, "row row"]]:
     """L and L⁻¹ of a positive definite matrix L Lᵀ, row by row: eliminating in (L Lᵀ, 1) leaves (Lᵀ, L⁻¹)."""
     n = gram.shape[0]
-    number = jnp.arange(n)
+    row_index = jnp.arange(n)
 
     def eliminate(j: Array, both: Array) -> Array:
         row = jax.lax.dynamic_index_in_dim(both, j, keepdims=False)
         row = row * jax.lax.rsqrt(jax.lax.dynamic_index_in_dim(row, j))
-        factors = jnp.where(number > j, row[:n], 0)
-        return jnp.where((number == j)[:, None], row[None], both - factors[:, None] * row[None])
+        factors = jnp.where(row_index > j, row[:n], 0)
+        return jnp.where((row_index == j)[:, None], row[None], both - factors[:, None] * row[None])
 
     both = jax.lax.fori_loop(0, n, eliminate, jnp.concatenate([gram, jnp.eye(n, dtype=gram.dtype)], axis=1))
     return jnp.triu(both[:, :n]).T, jnp.tril(both[:, n:])
@@ -137,7 +136,8 @@ def spectral_norm(
     """‖left·right‖₂, or ‖left‖₂ where there is no `right`, as ‖left·right·v‖ for the leading right singular vector v.
 
     An error in v counts only by its square, and the derivative of the norm is that at fixed v. Repeated squaring of
-    the Gram matrix finds v, a power iteration of 2^40 steps, on a matrix as wide as the factors where they are narrow.
+    the Gram matrix finds v, which is a power iteration of 2^40 steps. Where `left` has fewer columns than rows, the
+    squared matrix is width × width.
     """
     vector = jax.lax.stop_gradient(_leading_vector(*jax.lax.stop_gradient((left, right))))
     image = _product(left, vector if right is None else _product(right, vector))

@@ -43,7 +43,7 @@ def tricks() -> bool:
 
 @contextlib.contextmanager
 def plain() -> Generator[None, None, None]:
-    """Use the plain forms alone. Compiled programs are forgotten on the way in and out: they hold either form."""
+    """Use the plain forms alone. JAX forgets its compiled programs at entry and exit, because each holds one form."""
     global _plain
     before, _plain = _plain, True
     jax.clear_caches()
@@ -63,7 +63,7 @@ def on_cpu(cpu: Callable[..., Any], default: Callable[..., Any], *operands: Any)
 
 @jax.custom_batching.custom_vmap
 def any_in_batch(flag: Bool[Array, ""]) -> Bool[Array, ""]:
-    """Whether a flag is up in any member of a batch: under `vmap` a `lax.cond` on it runs one branch, not both."""
+    """The flag; under `vmap`, whether it is true in any member of the batch, so that a `lax.cond` runs one branch."""
     return flag
 
 
@@ -96,7 +96,7 @@ def quickly(**jit_options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 return nested(*args, **kwargs)
             try:
                 return outermost(tuple(_known().items()) if tricks() else ())(*args, **kwargs)
-            except ValueError as error:  # a trace that hands over no traced value refuses the options, not the function
+            except ValueError as error:  # inside a trace, even with no argument traced, JAX refuses the options
                 if "compiler_options" not in str(error):
                     raise
                 return nested(*args, **kwargs)
@@ -125,7 +125,7 @@ def wide_vectors(platform: str) -> dict[str, Any]:
 
 @functools.cache
 def _accepts(options: tuple[tuple[str, Any], ...]) -> bool:
-    """Whether this XLA knows the options."""
+    """Whether this XLA takes the options."""
     try:
         jax.jit(lambda: 0, compiler_options=dict(options))()
     except jax.errors.JaxRuntimeError:

@@ -25,7 +25,7 @@ from rc_jax._numerics.jax_names import canonical_dtype
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 _ROUNDS = 20
-_MOST = 2**33  # numbers, of 2³² counters
+_MOST = 2**33  # numbers: two of each of the 2³² counters of one word
 # Cephes (Moshier): logf's (log(1 + m) − m + m²/2)/m³ for 1 + m between √½ and √2, sinf's (sin s/s − 1)/s² and cosf's
 # (cos s − 1 + s²/2)/s⁴ for |s| ≤ π/4, highest power first.
 _LOG = (
@@ -35,9 +35,9 @@ _LOG = (
 _SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 _COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 _ROOT_HALF = np.float32(0.5**0.5).view(np.int32)
-_EXPONENT = np.int32(23)  # the bits below a float's exponent
-_ROOT_GUESS = np.int32(0x5F3759DF)  # less half of a float's bits: its inverse square root to 3 %
-_SIGN, _SECOND = np.uint32(1 << 31), np.uint32(1 << 30)
+_FRACTION = np.int32(23)  # bits of a float below its exponent
+_ROOT_GUESS = np.int32(0x5F3759DF)  # this minus (bits of x)/2 are the bits of 1/√x, to 3 %
+_FIRST_BIT, _SECOND_BIT = np.uint32(1 << 31), np.uint32(1 << 30)
 
 
 def _shape(name: str, value: Any) -> None:
@@ -87,7 +87,7 @@ def _normals(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def side_by_side(key: UInt32[Array, "2"], blocks: int) -> Float[Array, " number"]:
-    """The two numbers of each block, block after block."""
+    """The two normal numbers of each block of Threefry, block after block."""
     return jnp.stack(_pairs(key, jax.lax.iota(jnp.uint32, blocks)), axis=1).reshape(-1)
 
 
@@ -109,6 +109,7 @@ def through_complex_numbers(key: UInt32[Array, "2"], blocks: int) -> Float[Array
 
 
 def _pairs(key: UInt32[Array, "2"], counters: UInt32[Array, " block"]) -> tuple[Array, Array]:
+    """Two normal numbers for each counter."""
     return box_muller(*threefry((key[0], key[1]), (jnp.zeros_like(counters), counters)))
 
 
@@ -132,36 +133,37 @@ def box_muller(
 ) -> tuple[Float32[Array, "*shape"], Float32[Array, "*shape"]]:
     """Two normal numbers from two random words: √(−2 log u)·(cos θ, sin θ) (Box & Muller 1958).
 
-    u is (⌊left/4⌋ + ½)/2³⁰ rounded to float32, θ an angle from the bits of `right`.
-
-    θ = (π/2)(q + t) with q the upper two bits and t ∈ [−½, ½) the lower thirty, as a number with a sign. No number is
-    beyond ±6.56, and none is off by more than 3·10⁻⁷ of the pair's length.
+    u = (⌊left/4⌋ + ½)/2³⁰, rounded to float32. θ = (π/2)(q + t), where q is the number in the upper two bits of `right`
+    and t ∈ [−½, ½) the signed number in the lower thirty. No number is beyond ±6.56, and none is off by more than
+    3·10⁻⁷ of the pair's length.
     """
     uniform = (left >> 1 | 1).astype(jnp.int32).astype(jnp.float32) * np.float32(2.0**-31)
     length = _square_root(-2 * _log(uniform))
-    part = jax.lax.bitcast_convert_type(right << 2, jnp.int32).astype(jnp.float32)
-    angle = part * np.float32(np.pi / 4 * 2.0**-31)
+    # (π/2)t, its sine and its cosine
+    t = jax.lax.bitcast_convert_type(right << 2, jnp.int32).astype(jnp.float32)
+    angle = t * np.float32(np.pi / 4 * 2.0**-31)
     square = angle * angle
     sin = angle + angle * square * _polynomial(_SIN, square)
     cos = 1 - square / 2 + square * square * _polynomial(_COS, square)
-    swapped, sign = right & _SECOND != 0, right & _SIGN
-    across, up = jnp.where(swapped, -sin, cos), jnp.where(swapped, cos, sin)
-    return _negated(length * across, sign), _negated(length * up, sign)
+    # q quarter turns: the lower bit of q is one of them, the upper bit a change of both signs.
+    quarter, half = right & _SECOND_BIT != 0, right & _FIRST_BIT
+    cos_theta, sin_theta = jnp.where(quarter, -sin, cos), jnp.where(quarter, cos, sin)
+    return _negated(length * cos_theta, half), _negated(length * sin_theta, half)
 
 
 def _negated(number: Float32[Array, "*shape"], sign: UInt32[Array, "*shape"]) -> Float32[Array, "*shape"]:
-    """With its first bit turned where that of `sign` is set."""
+    """The number, with the opposite sign where the first bit of `sign` is set."""
     return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(number, jnp.uint32) ^ sign, jnp.float32)
 
 
 def _polynomial(coefficients: Sequence[float], x: Float32[Array, "*shape"]) -> Float32[Array, "*shape"]:
-    """By Horner's rule, highest power first."""
-    first, *rest = (np.float32(each) for each in coefficients)
+    """Σ c_k x^k by Horner's rule; the coefficient of the highest power is the first."""
+    first, *rest = (np.float32(coefficient) for coefficient in coefficients)
     return functools.reduce(lambda value, coefficient: value * x + coefficient, rest, jnp.full_like(x, first))
 
 
 def _square_root(x: Float32[Array, "*shape"]) -> Float32[Array, "*shape"]:
-    """√x of a number that is 0 or normal. XLA makes a loop of its own for a root that two results read."""
+    """√x of a number that is 0 or normal. XLA makes a loop of its own for a `jnp.sqrt` that two results read."""
     bits = jax.lax.bitcast_convert_type(x, jnp.int32)
     inverse = jax.lax.bitcast_convert_type(_ROOT_GUESS - (bits >> 1), jnp.float32)
     for _ in range(2):
@@ -171,10 +173,10 @@ def _square_root(x: Float32[Array, "*shape"]) -> Float32[Array, "*shape"]:
 
 
 def _log(x: Float32[Array, "*shape"]) -> Float32[Array, "*shape"]:
-    """Log x of a normal number 0 < x < ∞: nothing else comes here, so that no case need be looked for."""
+    """Log x = e log 2 + log(1 + m) for x = 2^e (1 + m), √½ ≤ 1 + m < √2; x must be normal, positive and finite."""
     bits = jax.lax.bitcast_convert_type(x, jnp.int32)
-    exponent = (bits - _ROOT_HALF) >> _EXPONENT
-    m = jax.lax.bitcast_convert_type(bits - (exponent << _EXPONENT), jnp.float32) - 1
+    exponent = (bits - _ROOT_HALF) >> _FRACTION
+    m = jax.lax.bitcast_convert_type(bits - (exponent << _FRACTION), jnp.float32) - 1
     square = m * m
     rest = _polynomial(_LOG, m)
     return exponent.astype(jnp.float32) * np.float32(np.log(2)) + (m - square / 2 + rest * m * square)

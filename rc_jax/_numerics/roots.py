@@ -22,9 +22,9 @@ def implicit_root(
 ) -> Root:
     """Solve function(u, *parameters) = 0 elementwise, with the derivatives of u in the parameters.
 
-    `search(start, *parameters)` finds the root and says where it succeeded, by default `rising_root` of the function.
-    Both functions must be defined at module level, because they are static arguments. The start has no influence on
-    the root and no derivative.
+    Returns the root and, elementwise, whether the search succeeded. `search(start, *parameters)` finds both; it is
+    `rising_root` of the function by default. Both functions must be defined at module level, because they are static
+    arguments. The start has no derivative.
     """
     return _implicit_root(function, search, start, *parameters)
 
@@ -47,7 +47,7 @@ def _implicit_root_jvp(
     primals: tuple[Any, ...],
     tangents: tuple[Any, ...],
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """h(u, θ) = 0 stays zero: du = −(∂h/∂θ dθ)/(∂h/∂u), where only parameters that move are differentiated."""
+    """Implicit differentiation of h(u, θ) = 0: du = −(∂h/∂θ dθ)/(∂h/∂u), over the parameters with a tangent only."""
     start, *parameters = primals
     u, converged = _implicit_root(function, search, start, *parameters)
     moving = [i for i, t in enumerate(tangents[1:]) if t is not None and not isinstance(t, SymbolicZero)]
@@ -69,8 +69,8 @@ _implicit_root.defjvp(_implicit_root_jvp, symbolic_zeros=True)
 def rising_root(function: Callable[[jax.Array], jax.Array], start: jax.Array) -> Root:
     """Solve function(u) = 0 elementwise for a function that rises through zero, and say where it succeeded.
 
-    Each element's bracket starts open and closes as signs are seen; a Newton step that leaves it is replaced by its
-    middle. An element stops after a step shorter than the square root of rounding: Newton has then doubled its digits.
+    Each element's bracket starts as the whole line, and each value moves the end that has its sign. An element stops
+    after a step shorter than a tenth of the square root of rounding: Newton has then doubled its digits.
     """
     enough = 0.1 * float(jnp.finfo(start.dtype).eps) ** 0.5
 
@@ -80,7 +80,7 @@ def rising_root(function: Callable[[jax.Array], jax.Array], start: jax.Array) ->
 
     def step(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         u, low, high, done, count = state
-        # Newton's step, or the middle of the bracket where that step leaves it.
+        # Newton's step inside the bracket; elements that are done stay.
         value, slope = jax.jvp(function, (u,), (jnp.ones_like(u),))
         new, low, high = bracketed(u, value, slope, low, high)
         finished = done | (jnp.abs(new - u) < enough)
@@ -95,11 +95,11 @@ def rising_root(function: Callable[[jax.Array], jax.Array], start: jax.Array) ->
 def rising_root_by_secants(
     function: Callable[[jax.Array], jax.Array], start: jax.Array, slope: jax.Array, eps: float | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`rising_root` for a function that is not differentiated, and the slope there; `slope` is that at the start.
+    """`rising_root` by secants: the root, the slope there and where it succeeded; `slope` is a guess at the start.
 
-    The error of a secant step is about the product of the last two steps, if the curvature of the function is
-    moderate. An element stops when that product is less than rounding, or than `eps`. The first step, whose slope is
-    a guess, must itself be that short.
+    The function is not differentiated. The error of a secant step is about the product of the last two steps, if the
+    curvature of the function is moderate. An element stops when a tenth of `eps` (rounding, where it is None) exceeds
+    that product. The first step, whose slope is a guess, must itself be that short.
     """
     rounding = float(jnp.finfo(start.dtype).eps)
     eps = rounding if eps is None else eps
@@ -129,7 +129,7 @@ def rising_root_by_secants(
 def bracketed(
     u: jax.Array, value: jax.Array, slope: jax.Array, low: jax.Array, high: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The next point and bracket: Newton's step, or the middle of the bracket where that step leaves it."""
+    """The next point and bracket: Newton's step, cut to `LONGEST_STEP`; the bracket's middle where it leaves that."""
     low, high = jnp.where(value < 0, u, low), jnp.where(value < 0, high, u)
     new = jnp.where(value == 0, u, u + jnp.clip(-value / slope, -LONGEST_STEP, LONGEST_STEP))
     return jnp.where((new >= low) & (new <= high), new, (low + high) / 2), low, high

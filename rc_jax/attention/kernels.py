@@ -143,10 +143,11 @@ def gated_decay(logits: Float[Array, "head token"], mask: Mask) -> Rows:
     steps = jax.nn.log_sigmoid(logits.astype(working_dtype(logits.dtype)))
     index = jnp.arange(logits.shape[1])
 
-    def row(last: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-        i, step = now
-        last = jnp.where((index < i)[None], last + step[:, None], 0)
-        return last, last
+    # Row i of the exponents Σ_{t=j+1..i} log λ_t is the row before plus log λ_i.
+    def row(exponents: Array, token: tuple[Array, Array]) -> tuple[Array, Array]:
+        i, step = token
+        exponents = jnp.where((index < i)[None], exponents + step[:, None], 0)
+        return exponents, exponents
 
     exponents = jax.lax.scan(row, jnp.zeros_like(steps), (index, steps.T))[1]
     return softmax(jnp.swapaxes(exponents, 0, 1), mask).astype(logits.dtype)
@@ -162,10 +163,11 @@ def channel_products(
     query, key, fade = (array.astype(working_dtype(rate.dtype)) for array in (query, key, rate))
     index = jnp.arange(query.shape[1])
 
-    def row(last: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-        i, one = now
-        last = jnp.where((index == i)[None, :, None], key, fade[:, None] * last)
-        return last, jnp.einsum("hk,hjk->hj", one, last, precision=precision)
+    # Row i carries k_jc λ_c^(i−j) for j ≤ i, and 0 beyond.
+    def row(faded: Array, token: tuple[Array, Array]) -> tuple[Array, Array]:
+        i, query_row = token
+        faded = jnp.where((index == i)[None, :, None], key, fade[:, None] * faded)
+        return faded, jnp.einsum("hk,hjk->hj", query_row, faded, precision=precision)
 
     rows = jax.lax.scan(row, jnp.zeros_like(key), (index, jnp.swapaxes(query, 0, 1)))[1]
     return jnp.swapaxes(rows, 0, 1).astype(rate.dtype)
@@ -185,9 +187,9 @@ def log_products(
     fade = None if rate is None else jnp.log(rate.astype(key.dtype))[:, None]
     index = jnp.arange(key.shape[1])
 
-    def row(now: tuple[Array, Array]) -> Array:
-        i, one = now
-        logs = one[:, None] + key
+    def row(token: tuple[Array, Array]) -> Array:
+        i, query_row = token
+        logs = query_row[:, None] + key
         if fade is not None:
             logs = logs + fade * jnp.maximum(i - index, 0).astype(key.dtype)[None, :, None]
         return jax.nn.logsumexp(logs, axis=-1)
@@ -197,7 +199,7 @@ def log_products(
 
 
 def largest(scores: Rows, mask: Mask | None, k: int) -> Bool[Array, "head token column"]:
-    """True at the k largest scores of each row among those that it sees, and at what equals the last of them."""
+    """True at the k largest scores of each row among those that it sees, and at scores equal to the k-th."""
     if mask is not None:
         scores = jnp.where(mask, scores, -jnp.inf)
     if k >= scores.shape[-1]:

@@ -65,14 +65,14 @@ def _linear_attend(params: AttentionParams, x: Array, spec: AttentionSpec, chunk
     # A last column of ones collects the sum of each row.
     value = jnp.concatenate([value, jnp.ones_like(value[..., :1])], axis=-1)
     query, key, value = (rows.astype(working_dtype(x.dtype)) for rows in (query, key, value))  # sums are long
-    # The sums of exponentials are carried relative to the largest: e^x is not taken before it is known to be small.
-    summed = _exponentials if spec.feature_map == "exp" else _features
+    # Sums of exponentials are taken relative to the largest, so no power of e is above 1.
+    summed = _sums_of_exponentials if spec.feature_map == "exp" else _sums_of_features
     mixed = summed(query, key, value, spec, chunk if spec.causal else None)
     total = mixed[..., -1:]
     return from_heads((mixed[..., :-1] / jnp.where(total > 0, total, 1)).astype(x.dtype), params, x, spec)
 
 
-def _features(query: Array, key: Array, value: Array, spec: AttentionSpec, chunk: int | None) -> Array:
+def _sums_of_features(query: Array, key: Array, value: Array, spec: AttentionSpec, chunk: int | None) -> Array:
     """Σ_j φ(q_i)·φ(k_j) v_j over all j, or over j ≤ i run by run."""
     # All tokens: one sum of φ(k_j) v_jᵀ. Causal: pairs within a run, and the sum over all runs before.
     product = functools.partial(jnp.einsum, precision=spec.precision)
@@ -90,8 +90,8 @@ def _features(query: Array, key: Array, value: Array, spec: AttentionSpec, chunk
     return _by_runs(step, empty, (query, key, value), chunk)
 
 
-def _exponentials(query: Array, key: Array, value: Array, spec: AttentionSpec, chunk: int | None) -> Array:
-    """The same for φ = exp, each row over a factor of its own."""
+def _sums_of_exponentials(query: Array, key: Array, value: Array, spec: AttentionSpec, chunk: int | None) -> Array:
+    """The same for φ = exp, each row divided by a number of its own, which drops out over the row sum."""
     product = functools.partial(jnp.einsum, precision=spec.precision)
     if chunk is None:
         features, top = _from_largest(key, axis=1)
@@ -101,7 +101,7 @@ def _exponentials(query: Array, key: Array, value: Array, spec: AttentionSpec, c
     # In runs of tokens: the state holds Σ_j e^{k_j} v_jᵀ over all earlier runs, each channel divided by e^{largest k}.
     # Where a later run raises that maximum the state is multiplied by the ratio, so nothing overflows (online softmax).
     def step(carried: tuple[Array, Array], run: tuple[Array, Array, Array]) -> tuple[tuple[Array, Array], Array]:
-        # Sums over the runs before, relative to the largest of each channel, and pairs within this run.
+        # Sums over the runs before, where `largest` is each channel's largest key, and pairs within this run.
         largest, state = carried
         q, k, v = run
         before, before_top = _from_largest(q + largest)
@@ -111,9 +111,9 @@ def _exponentials(query: Array, key: Array, value: Array, spec: AttentionSpec, c
         top = jnp.maximum(before_top, within_top)
         out = jnp.exp(before_top - top) * product("hik,hkv->hiv", before, state)
         out = out + jnp.exp(within_top - top) * product("hij,hjv->hiv", within, v)
-        now = jnp.maximum(largest, jax.lax.stop_gradient(jnp.max(k, axis=1, keepdims=True)))
-        sums = product("hjk,hjv->hkv", jnp.exp(k - now), v)
-        return (now, jnp.swapaxes(jnp.exp(largest - now), 1, 2) * state + sums), out
+        raised = jnp.maximum(largest, jax.lax.stop_gradient(jnp.max(k, axis=1, keepdims=True)))
+        sums = product("hjk,hjv->hkv", jnp.exp(k - raised), v)
+        return (raised, jnp.swapaxes(jnp.exp(largest - raised), 1, 2) * state + sums), out
 
     heads, _, width = key.shape
     lowest = jnp.full((heads, 1, width), jnp.finfo(key.dtype).min / 8, key.dtype)

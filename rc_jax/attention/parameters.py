@@ -8,13 +8,13 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float
 
-from rc_jax._numerics import arguments
+from rc_jax._numerics import arguments, performance
 from rc_jax._numerics.jax_names import canonical_dtype
 from rc_jax.attention.positions import rotate
 from rc_jax.attention.specification import AttentionParams, AttentionSpec, shapes
 from rc_jax.special import normals
 
-_WIDE = 64  # features of a head for which a product of its own is worth it
+_WIDE = 64  # features of a head from which on a product of its own is faster
 
 
 @arguments.guard(
@@ -55,8 +55,8 @@ def init(
         >>> init(jax.random.key(0), spec).query.shape
         (2, 8, 4)
     """
-    # What is fixed: decays and the gains of normalised queries and keys. What is drawn: N(0, 1), all from one stream,
-    # times a deviation by fan-in.
+    # `fixed` holds the decays, λ and the gains of queries and keys. The rest is drawn: normals, all from one stream,
+    # times a deviation, by fan-in for matrices.
     kind = canonical_dtype(jnp.dtype(dtype if dtype is not None else float))
     fixed = _decays(spec, kind)
     if spec.qk_norm is not None:
@@ -143,7 +143,7 @@ def project(
         return jnp.einsum("hnd,hdk->hnk", tokens, weight, precision=spec.precision)
 
     if width >= _WIDE and heads * x.shape[0] <= 2 * d_model:
-        out = jax.lax.platform_dependent(x, weight, cpu=by_head, default=at_once)
+        out = performance.on_cpu(by_head, at_once, x, weight)
     else:
         out = at_once(x, weight)
     return out if bias is None else out + bias[:, None]

@@ -203,28 +203,28 @@ class Rotary:
         return tuple(map(float, self.exact_frequencies(head_width)))
 
     def exact_frequencies(self, head_width: int) -> list[decimal.Decimal]:
-        """The same to 70 digits, but for the mixing of frequencies, which has those of a float."""
+        """The same to 70 digits; the share of a frequency that a scaling keeps has the digits of a float."""
         width = self.turning(head_width)
-        own = frequencies(width, float(self.base))
+        unscaled = frequencies(width, float(self.base))
         if self.scaling is None:
-            return own
+            return unscaled
         with decimal.localcontext() as context:
             context.prec = 70
-            stay = [decimal.Decimal(float(share)) for share in self._unscaled(np.array(own, float), width)]
+            shares = [decimal.Decimal(float(share)) for share in self._kept_shares(np.array(unscaled, float), width)]
             factor = decimal.Decimal(self.factor)
-            return [omega * share + omega / factor * (1 - share) for omega, share in zip(own, stay, strict=True)]
+            return [omega * share + omega / factor * (1 - share) for omega, share in zip(unscaled, shares, strict=True)]
 
     def turning(self, head_width: int) -> int:
         """Number of features of a head of this width that are rotated."""
         return head_width if self.width is None else self.width
 
-    def _unscaled(self, own: np.ndarray, width: int) -> np.ndarray:
-        """The share of each frequency that stays; the rest is divided by the factor."""
+    def _kept_shares(self, unscaled: np.ndarray, width: int) -> np.ndarray:
+        """The share s of each unscaled frequency ω that is kept: the scaled one is sω + (1 − s)ω/factor."""
         if self.scaling == "linear":
-            return np.zeros(len(own))
+            return np.zeros(len(unscaled))
         assert self.original_tokens is not None
         if self.scaling == "llama3":
-            rotations = self.original_tokens * own / (2 * math.pi)
+            rotations = self.original_tokens * unscaled / (2 * math.pi)
             return np.clip((rotations - self.low_frequency) / (self.high_frequency - self.low_frequency), 0, 1)
         # YaRN: the real index i whose frequency makes a given number of rotations within the original tokens.
         first, last = (
@@ -233,7 +233,7 @@ class Rotary:
         )
         first, last = max(math.floor(first), 0), min(math.ceil(last), width - 1)
         span = last - first or 0.001  # as in the released code
-        return 1 - np.clip((np.arange(len(own)) - first) / span, 0, 1)
+        return 1 - np.clip((np.arange(len(unscaled)) - first) / span, 0, 1)
 
 
 def rotate(x: Float[Array, "head token width"], spec: Rotary) -> Float[Array, "head token width"]:
@@ -263,10 +263,10 @@ def frequencies(width: int, base: float) -> list[decimal.Decimal]:
 
 
 def angles(positions: Array, per_position: Sequence[decimal.Decimal], kind: DTypeLike) -> Array:
-    """The angles p ω_i in [−π, π), in the wider of float32 and what comes, from whole rotations that wrap as integers.
+    """The angles p ω_i less whole rotations, in [−π, π]: in float64 where positions or `kind` have 64 bits, or float32.
 
-    A frequency in rotations is a fraction of two words, high and low. Position times high wraps at whole rotations by
-    itself. Of position times low only what carries into the high word is kept.
+    A frequency in rotations per position is a binary fraction of two words, high and low. In integers, position times
+    high drops whole rotations by itself. Of position times low only what carries into the high word is kept.
     """
     positions = jnp.asarray(positions)
     wide = 8 in (jnp.dtype(kind).itemsize, positions.dtype.itemsize)

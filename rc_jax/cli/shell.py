@@ -65,7 +65,7 @@ def guarded(program: Program, body: Callable[[], int]) -> int:
 
 
 def _discard() -> None:
-    """Let what is still to be flushed go nowhere."""
+    """Send standard output to the null device, so that the interpreter's last flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -99,7 +99,7 @@ def _epilogue(program: Program, command: Sequence[str]) -> str:
 
 
 def _one_line(message: str) -> str:
-    """The title and the first paragraph of a message that stands in a box."""
+    """The title and the first paragraph of a parser's error message, which is drawn in a box, as one line."""
     title, *lines = [line.strip(" |│╭╮╰╯─") for line in message.strip().splitlines()]
     lines = list(itertools.dropwhile(lambda line: not line.strip("-+="), lines))
     text = " ".join(itertools.takewhile(lambda line: line.strip("-+="), lines))

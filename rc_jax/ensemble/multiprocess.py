@@ -70,6 +70,7 @@ def placed(mesh: Mesh | None) -> tuple[Mesh, list[int]]:
 
 
 def _weights(devices: Sequence[Any]) -> np.ndarray:
+    """How many of the devices each process has."""
     return np.bincount([device.process_index for device in devices], minlength=jax.process_count())
 
 
@@ -119,8 +120,8 @@ def gather(parts: Parts, limit: int) -> Parts:
         ValueError: another process has given up its run.
     """
     components = len(parts.sketches)
-    most = jax.process_count() * 16 * capacity(components)  # bytes of one component
-    step = max(1, GATHERED_BYTES // most)
+    component_bytes = jax.process_count() * 16 * capacity(components)  # a full sketch from each
+    step = max(1, GATHERED_BYTES // component_bytes)
     columns = []
     for first in range(0, components, step):
         stop = min(first + step, components)

@@ -17,7 +17,7 @@ from rc_jax.ensemble import summaries
 from rc_jax.ensemble.summaries import EMPTY, Moments, Sketch, merge_sketches, sketches_of
 
 LEAST, MOST = 64, 4096  # parts of an ensemble, where it has that many samples
-MOMENT_BYTES = 2**25  # of all parts together
+MOMENT_BYTES = 2**25  # of all parts together, six numbers for each component of a part
 BLOCK_BYTES = 2**25  # of the samples that are reduced at a time
 SKETCHED = 1024  # samples that wait for their sketch
 
@@ -52,7 +52,7 @@ class Partition:
 
 
 class Parts(NamedTuple):
-    """Some reduced parts: their numbers, the moments of each (leading axis), one sketch a component of them all."""
+    """Some reduced parts: their places among all, the moments of each (leading axis), a sketch for each component."""
 
     numbers: Int[np.ndarray, "part"]
     moments: Moments
@@ -105,43 +105,43 @@ def reduce(
 ) -> Iterator[Parts]:
     """Reduce the samples of consecutive parts, from part `first` on, as they come in chunks of any length.
 
-    After a part, if it is `due`, and at the end, those finished since the last time are yielded.
+    After a part, if `due()` is true, and at the end, the parts finished since the last time are yielded.
     """
     limit = summaries.capacity(components)
     nothing = (EMPTY,) * components
     finished: list[Moments] = []
-    rows: list[np.ndarray] = []
+    unsketched: list[np.ndarray] = []
     running, sketches, taken = None, nothing, 0
 
-    def sketched() -> tuple[Sketch, ...]:
-        if not rows:
+    def all_sketched() -> tuple[Sketch, ...]:
+        if not unsketched:
             return sketches
-        return merge_sketches(sketches, sketches_of(np.concatenate(rows), limit), limit)
+        return merge_sketches(sketches, sketches_of(np.concatenate(unsketched), limit), limit)
 
-    def reduced() -> Parts:
+    def finished_parts() -> Parts:
         numbers = np.arange(first, first + len(finished))
-        return Parts(numbers, Moments(*(np.stack(fields) for fields in zip(*finished, strict=True))), sketched())
+        return Parts(numbers, Moments(*(np.stack(fields) for fields in zip(*finished, strict=True))), all_sketched())
 
     for block in _blocks(chunks, partition.block):
         # The moments of a part are merged block by block, in order.
-        seen = Moments.of(block)
-        running = seen if running is None else running.merged(seen)
+        moments = Moments.of(block)
+        running = moments if running is None else running.merged(moments)
         taken += len(block)
         # Sketches are made of many samples at a time, because each merge costs as much as the bins it has.
-        rows.append(block)
-        if sum(map(len, rows)) >= SKETCHED:
-            sketches, rows = sketched(), []
+        unsketched.append(block)
+        if sum(map(len, unsketched)) >= SKETCHED:
+            sketches, unsketched = all_sketched(), []
         # A part is finished after `size` samples, the last one of all perhaps earlier.
         if taken % partition.size == 0:
             finished.append(running)
             running = None
             if due():
-                yield reduced()
-                first, finished, rows, sketches = first + len(finished), [], [], nothing
+                yield finished_parts()
+                first, finished, unsketched, sketches = first + len(finished), [], [], nothing
     if running is not None:
         finished.append(running)
     if finished:
-        yield reduced()
+        yield finished_parts()
 
 
 def join(pieces: Sequence[Parts], components: int, limit: int) -> Parts:
@@ -149,8 +149,8 @@ def join(pieces: Sequence[Parts], components: int, limit: int) -> Parts:
     sketches = (EMPTY,) * components
     for piece in pieces:
         sketches = merge_sketches(sketches, piece.sketches, limit)
-    none = Moments(*(field[None][:0] for field in Moments.of(np.empty((0, components)))))
-    moments = Moments(*map(np.concatenate, zip(none, *(piece.moments for piece in pieces), strict=True)))
+    no_parts = Moments(*(field[None][:0] for field in Moments.of(np.empty((0, components)))))
+    moments = Moments(*map(np.concatenate, zip(no_parts, *(piece.moments for piece in pieces), strict=True)))
     return Parts(np.concatenate([np.empty(0, np.int64), *(piece.numbers for piece in pieces)]), moments, sketches)
 
 

@@ -124,6 +124,7 @@ def choose(available: Sequence[Sequence[str]], parts: int) -> tuple[dict[str, in
 
     Longer files go first. All processes get the same answer.
     """
+    # Later assignments win, so the processes are gone through backwards.
     owner = {name: number for number in reversed(range(len(available))) for name in available[number]}
     missing, chosen = np.ones(parts, bool), {}
     for name in sorted(owner, key=lambda name: (-len(parts_of(name)), name)):

@@ -215,8 +215,9 @@ def _read(chunk: PyTree, size: int) -> Float[np.ndarray, "sample component"]:
 def evaluate(fn: Observable, key: jax.Array, start: int, rounds: int, plan: Plan) -> PyTree:
     """Hand the samples from number `start` on to the devices: leaves (capacity, devices, batch, ...), not waited for.
 
-    They are filled up to `rounds`. Read in row-major order the first three axes count samples, so device d of D takes
-    batch r·D + d. `start` and `rounds` are traced: a short last chunk runs the same program and stops early.
+    The first `rounds` entries of the first axis are filled. In row-major order the first three axes count samples, so
+    device d of D takes batch r·D + d in round r. `start` and `rounds` are traced: a short last chunk runs the same
+    program and stops early.
 
     Raises:
         TypeError: `fn` uses values of a trace around `run`.
@@ -246,13 +247,13 @@ def _rounds(fn: Observable, key: jax.Array, start: Any, rounds: Any, plan: Plan)
     def on_device(key: jax.Array, start: jax.Array, rounds: jax.Array) -> PyTree:
         device = lax.axis_index(axes).astype(jnp.uint32)
 
-        def one_batch(number: jax.Array) -> PyTree:
-            first = start + (number.astype(jnp.uint32) * devices + device) * jnp.uint32(plan.batch)
-            indices = first + jnp.arange(plan.batch, dtype=jnp.uint32)
-            return jax.vmap(lambda index: jax.tree.map(jnp.asarray, fn(jax.random.fold_in(key, index))))(indices)
+        def one_batch(index: jax.Array) -> PyTree:
+            first = start + (index.astype(jnp.uint32) * devices + device) * jnp.uint32(plan.batch)
+            samples = first + jnp.arange(plan.batch, dtype=jnp.uint32)
+            return jax.vmap(lambda sample: jax.tree.map(jnp.asarray, fn(jax.random.fold_in(key, sample))))(samples)
 
-        def step(number: jax.Array, filled: PyTree) -> PyTree:
-            return jax.tree.map(lambda old, new: old.at[number, 0].set(new), filled, one_batch(number))
+        def step(index: jax.Array, filled: PyTree) -> PyTree:
+            return jax.tree.map(lambda old, new: old.at[index, 0].set(new), filled, one_batch(index))
 
         shapes = ((plan.capacity, 1, plan.batch, *leaf.shape) for leaf in plan.leaves)
         empty = plan.tree.unflatten(map(jnp.zeros, shapes, (leaf.dtype for leaf in plan.leaves)))

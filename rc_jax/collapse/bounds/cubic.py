@@ -23,9 +23,9 @@ from rc_jax.collapse.bounds.pure_attention import (
     check_bounded,
     column_norm,
     cubed,
-    log_or_zero,
     logit_scale,
     row_norm,
+    safe_log,
     scan_exact,
 )
 from rc_jax.collapse.exact.state import MeanResidual
@@ -166,21 +166,21 @@ class Parts(NamedTuple):
 
     log_bound: Float[Array, "*depth"]
     log_gamma: Float[Array, "*depth"]
-    log_beta: Float[Array, "*depth"]  # of H β α
+    log_beta_h_alpha: Float[Array, "*depth"]  # of β H α
     log_residual: Float[Array, "*depth"]  # of the layer's input
     log_after: Float[Array, "*depth"]  # of its output
 
 
 def in_depth(parts: Parts) -> Float[Array, " layer"]:
-    """The depth bound from what the layers gave, with the largest γ and β of the first l layers for the l-th."""
+    """`depth_bound` from the parts of every layer: entry l takes the largest γ and β of the first l layers."""
     log_gamma = jnp.where(jnp.isnan(parts.log_gamma), -jnp.inf, parts.log_gamma)
-    constants = math.log(4) + jax.lax.cummax(log_gamma) + jax.lax.cummax(parts.log_beta)
+    constants = math.log(4) + jax.lax.cummax(log_gamma) + jax.lax.cummax(parts.log_beta_h_alpha)
     return cubed(constants, parts.log_residual[0])
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "center"))
 def bound_parts(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, center: Center) -> Parts:
-    """All that the bounds are made of, at every layer."""
+    """The logarithms that the bounds are made of, at every layer, with the tokens in exact arithmetic."""
 
     def measure(weights: AttentionParams, before: MeanResidual, after: MeanResidual) -> Parts:
         parts = _layer_parts(weights, before, spec.attention, scale, center)
@@ -192,7 +192,7 @@ def bound_parts(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | No
 def _layer_parts(
     weights: AttentionParams, state: MeanResidual, spec: AttentionSpec, scale: ArrayLike | None, center: Center
 ) -> Parts:
-    """The bound with d_h,i ≥ |P − P̃| relative to P̃, from E = α R W_QK Rᵀ; `log_after` is filled in by the caller."""
+    """The parts of one layer, from E = α R W_QK Rᵀ; |P − P̃| ≤ d_h,i P̃ in row i. The caller fills in `log_after`."""
     alpha = logit_scale(scale, spec, state.mean.dtype)
     difference = _difference(state, center)
     log_size = _log_size(difference, state)
@@ -202,7 +202,7 @@ def _layer_parts(
     key = project(difference, weights.key, None, spec)
     pair = jnp.einsum("hik,hjk->hij", query, key, precision="highest")
     oscillation = jnp.max(pair, axis=-1) - jnp.min(pair, axis=-1)
-    log_change = log_weight_change(log_or_zero(oscillation) + 2 * state.log_size)
+    log_change = log_weight_change(safe_log(oscillation) + 2 * state.log_size)
     if center == "mean":
         n = difference.shape[0]
         log_mean = jax.nn.logsumexp(log_change, axis=-1, keepdims=True) - math.log(n)
@@ -211,22 +211,22 @@ def _layer_parts(
     # √(Σ_h ‖d_h‖₁‖W_h‖₁) √(Σ_h ‖d_h‖_∞‖W_h‖_∞), and γ as its quotient with 4 Σ_h α‖W_QK,h‖₁‖W_h‖_{1,∞} ‖R‖².
     value = jnp.matmul(weights.value, weights.output, precision="highest")
     score = jnp.matmul(weights.query, jnp.swapaxes(weights.key, -1, -2), precision="highest")
-    log_columns, log_rows = log_or_zero(column_norm(value)), log_or_zero(row_norm(value))
-    log_heads = jnp.log(alpha) + log_or_zero(column_norm(score)) + (log_columns + log_rows) / 2
+    log_columns, log_rows = safe_log(column_norm(value)), safe_log(row_norm(value))
+    log_heads = jnp.log(alpha) + safe_log(column_norm(score)) + (log_columns + log_rows) / 2
     in_columns = jax.nn.logsumexp(jax.nn.logsumexp(log_change, axis=-1) + log_columns)
     in_rows = jax.nn.logsumexp(jnp.max(log_change, axis=-1) + log_rows)
     log_mixed = (in_columns + in_rows) / 2
     return Parts(
         log_bound=log_mixed + log_size,
         log_gamma=log_mixed - math.log(4) - jax.nn.logsumexp(log_heads) - 2 * log_size,
-        log_beta=jnp.max(log_heads) + math.log(spec.heads),
+        log_beta_h_alpha=jnp.max(log_heads) + math.log(spec.heads),
         log_residual=log_size,
         log_after=log_size,
     )
 
 
 def log_weight_change(log_oscillation: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Log max(2δ, e^δ − 1) of log δ: a softmax weight moves by at most so much of itself when logits move by δ."""
+    """Log max(2δ, e^δ − 1), given log δ: a bound on a softmax weight's relative change when logits move by δ."""
     oscillation = jnp.exp(log_oscillation)
     large = oscillation > 1
     safe = jnp.where(large, oscillation, 2)
@@ -235,8 +235,10 @@ def log_weight_change(log_oscillation: Float[Array, "*shape"]) -> Float[Array, "
 
 
 def _difference(state: MeanResidual, center: Center) -> Float[Array, "token feature"]:
+    """R/e^ℓ about the given centre."""
     return state.direction if center == "mean" else residual(state.direction, center)
 
 
 def _log_size(difference: Float[Array, "token feature"], state: MeanResidual) -> Float[Array, ""]:
-    return log_or_zero(norm_1inf(difference)) + state.log_size
+    """Log ‖R‖_{1,∞}."""
+    return safe_log(norm_1inf(difference)) + state.log_size

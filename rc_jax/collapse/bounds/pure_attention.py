@@ -87,8 +87,8 @@ def row_norm(x: Float[Array, "*heads row column"]) -> Float[Array, "*heads"]:
     return jnp.max(jnp.sum(jnp.abs(x), axis=-1), axis=-1)
 
 
-def log_or_zero(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """The logarithm, −inf at 0, where the gradient is 0."""
+def safe_log(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Log x, and −inf at x = 0, where the gradient is 0."""
     return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1)), -jnp.inf)
 
 

@@ -1,6 +1,6 @@
 """Bounds on the diameter of the tokens: no factor to measure, no condition, and attained.
 
-With the two rows' logits of tokens i and i' differing by at most α‖W_QK‖₂ diam(X)² more at one token than at another,
+The difference between two rows of logits varies from token to token by at most α‖W_QK‖₂ diam(X)². Therefore
 
     diam(SA(X)) ≤ Σ_h ‖W_h‖₂ tanh(α‖W_QK,h‖₂ diam(X)²/4) diam(X),   diam(X) = max ‖x_i − x_i'‖₂.
 
@@ -23,8 +23,8 @@ from rc_jax.attention import AttentionParams, AttentionSpec
 from rc_jax.collapse.bounds.pure_attention import (
     check_bounded,
     cubed,
-    log_or_zero,
     logit_scale,
+    safe_log,
     scan_exact,
     working_dtype,
 )
@@ -151,8 +151,8 @@ def diameters_by_layer(params: Layers, x: Array, spec: StackSpec, scale: ArrayLi
     """Bound and diameter of every layer's output, for the tokens that really reach the layer."""
 
     def measure(weights: AttentionParams, before: MeanResidual, after: MeanResidual) -> Diameters:
-        log_before, log_after = (log_or_zero(diameter(s.direction)) + s.log_size for s in (before, after))
-        return Diameters(_grown(_head_norms(weights, spec.attention, scale), log_before), log_after)
+        log_before, log_after = (safe_log(diameter(s.direction)) + s.log_size for s in (before, after))
+        return Diameters(_log_layer_bound(_log_head_norms(weights, spec.attention, scale), log_before), log_after)
 
     return scan_exact(params, x, spec, scale, measure)
 
@@ -165,34 +165,36 @@ def _from_first_tokens(
     kind = working_dtype(x.dtype)
 
     def step(log_diameter: Array, layer: LayerParams) -> tuple[Array, tuple[Array, Array]]:
-        norms = _head_norms(jax.tree.map(lambda w: w.astype(kind), layer.attention), spec.attention, scale)
-        out = _grown(norms, log_diameter)
+        norms = _log_head_norms(jax.tree.map(lambda w: w.astype(kind), layer.attention), spec.attention, scale)
+        out = _log_layer_bound(norms, log_diameter)
         return out, (out, jax.nn.logsumexp(norms[0] + norms[1]))
 
-    start = log_or_zero(diameter(x.astype(kind)))
+    start = safe_log(diameter(x.astype(kind)))
     later, log_constants = scan_layers(step, start, params, spec)[1]
     return jnp.concatenate([start[None], later]), cubed(log_constants - math.log(4), start)
 
 
-def _head_norms(
+def _log_head_norms(
     weights: AttentionParams, spec: AttentionSpec, scale: ArrayLike | None
 ) -> tuple[Float[Array, " head"], Float[Array, " head"]]:
     """Log ‖W_h‖₂ and log α‖W_QK,h‖₂."""
     alpha = logit_scale(scale, spec, weights.query.dtype)
     score = spectral_norm(weights.query, jnp.swapaxes(weights.key, -1, -2))
-    return log_or_zero(spectral_norm(weights.value, weights.output)), jnp.log(alpha) + log_or_zero(score)
+    return safe_log(spectral_norm(weights.value, weights.output)), jnp.log(alpha) + safe_log(score)
 
 
-def _grown(norms: tuple[Float[Array, " head"], Float[Array, " head"]], log_diameter: Array) -> Float[Array, ""]:
-    """The logarithm of Σ_h ‖W_h‖₂ tanh(α‖W_QK,h‖₂ diam²/4) diam."""
-    log_value, log_score = norms
+def _log_layer_bound(
+    log_norms: tuple[Float[Array, " head"], Float[Array, " head"]], log_diameter: Array
+) -> Float[Array, ""]:
+    """The logarithm of Σ_h ‖W_h‖₂ tanh(α‖W_QK,h‖₂ diam²/4) diam, from `_log_head_norms`."""
+    log_value, log_score = log_norms
     return jax.nn.logsumexp(log_value + log_tanh(log_score + 2 * log_diameter - math.log(4))) + log_diameter
 
 
 def log_tanh(log_t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Log tanh(t) of log t, also where t itself underflows."""
     small = log_t < math.log(0.01)
-    tiny = jnp.square(jnp.exp(jnp.where(small, log_t, 0)))
-    series = log_t - tiny / 3 * (1 - tiny * 7 / 30)
+    square = jnp.square(jnp.exp(jnp.where(small, log_t, 0)))
+    series = log_t - square / 3 * (1 - square * 7 / 30)
     plain = jnp.log(jnp.tanh(jnp.exp(jnp.clip(jnp.where(small, 0, log_t), None, 6))))
     return jnp.where(small, series, plain)

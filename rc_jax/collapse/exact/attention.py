@@ -45,7 +45,7 @@ def attend(
         return jnp.einsum("hik,hkd->id", outputs.rows, params.output, precision=spec.precision), outputs.log_size[0]
 
     def at_largest() -> tuple[Array, Array]:
-        # Of the products, not of the heads: a large head may be one that the output matrix does not read.
+        # The largest product counts, not the largest head: the output matrix may map that head to 0.
         rows = jnp.einsum("hik,hkd->hid", outputs.rows, params.output, precision=spec.precision)
         return sum_at_largest(rows, outputs.log_size)
 
@@ -65,7 +65,7 @@ def heads(
     scale: ArrayLike | None,
     mask: Bool[Array, "token token"] | None,
 ) -> Columns:
-    """The outputs of the heads, before the output matrix: the layer up to there, in any number of features.
+    """The outputs of the heads, before the output matrix.
 
     Every head has a size of its own, because one head's output may be far below the smallest number beside another's.
     """
@@ -104,7 +104,7 @@ def _by_softmax(
     spec: AttentionSpec,
     mask: Bool[Array, "token token"] | None,
 ) -> Columns:
-    """The heads' outputs for weights that are softmax of given logits."""
+    """The heads' outputs for softmax (or Sinkhorn's) weights of the given queries and keys."""
 
     def output(mean: Array, rows: Array, log_rest: Array) -> Columns:
         return Columns(value.mean + jnp.exp(value.log_size)[:, None] * mean, rows, value.log_size + log_rest)
@@ -117,8 +117,8 @@ def _by_softmax(
 
     if not (performance.tricks() and unsaturated.covers(spec, mask, value.rows.dtype)):
         return in_general()
-    # Two forms give the same numbers with fewer exponentials. The cheapest form is taken that holds for all heads, and
-    # for all members of a batch: a choice by each member would compute every form.
+    # Two forms give the same numbers with fewer exponentials. The cheapest form that is right for all heads and all
+    # members of a batch is taken: a choice by each member would compute every form.
     parts = unsaturated.prepare(query, key, value, factor, spec)
     log_square = query.log_size + key.log_size
     forms = [
@@ -126,7 +126,8 @@ def _by_softmax(
         lambda: output(parts.value_mean, unsaturated.pairwise_rows(parts, spec.precision), log_square),
         in_general,
     ]
-    saturated, second_order = performance.any_in_batch(~parts.holds), performance.any_in_batch(~parts.leads)
+    saturated = performance.any_in_batch(~parts.unsaturated)
+    second_order = performance.any_in_batch(~parts.first_order)
     # Reverse mode would keep what every form needs; a checkpoint computes it again for the one that was taken.
     index = jnp.where(saturated, 2, second_order.astype(jnp.int32))
     return jax.lax.switch(index, [jax.checkpoint(form) for form in forms])
@@ -144,9 +145,9 @@ def weights(
 
 
 def side_by_side(outputs: Columns) -> MeanResidual:
-    """The outputs of the heads as one row of features per token."""
-    sizes = jax.lax.stop_gradient(jnp.max(outputs.log_size))
-    reference = jnp.where(jnp.isfinite(sizes), sizes, 0)
+    """The heads' outputs as tokens whose features are those of all heads, one after the other."""
+    largest_size = jax.lax.stop_gradient(jnp.max(outputs.log_size))
+    reference = jnp.where(jnp.isfinite(largest_size), largest_size, 0)
     rows = jnp.exp(outputs.log_size - reference)[:, None, None] * outputs.rows
     out = from_rows(jnp.moveaxis(rows, 0, 1).reshape(rows.shape[1], -1), reference)
     return out._replace(mean=out.mean + outputs.mean.reshape(-1))
@@ -159,7 +160,7 @@ def _weights(
     spec: AttentionSpec,
     mask: Bool[Array, "token token"] | None,
 ) -> tuple[Float[Array, "head column"], Float[Array, "head token column"], Float[Array, " head"]]:
-    """P = 1pᵀ + e^μ D of queries and keys: their logits, the columns that every row sees, and softmax."""
+    """p, D and μ of P = 1pᵀ + e^μ D, from queries and keys."""
     _, logits, seen = _logits(query, key, factor, spec, mask)
     common = logits.common
     if spec.weights == "sinkhorn":
@@ -174,7 +175,7 @@ def _logits(
     spec: AttentionSpec,
     mask: Bool[Array, "token token"] | None,
 ) -> tuple[Columns, Logits, Bool[Array, "#head token column"] | None]:
-    """What a row's logits share, the rest of them, and the columns that every row sees."""
+    """The level that each row's logits share, the rest of the logits, and which columns each row sees (None: all)."""
     # r_j = e^ℓ (α q̄·k̂_j) and Ê_ij = α q̂_i·k̂_j, or those of logits with positions
     if spec.rotary is None and spec.scale_law == "constant":
         level = normalisers.level(query, key, factor, spec.precision)
@@ -211,8 +212,9 @@ def columns(
 def _pooled(vectors: Columns, params: AttentionParams, spec: AttentionSpec) -> Columns:
     """Keys or values of the columns that are attended to: the tokens, or with a rank E times them.
 
-    The row sums s_r of E multiply the mean, so columns differ by (s_r − s_1) of it beside E's part of the tokens'
-    differences. Sums that are equal but for their rounding count as equal: averages, whose sums are 1, keep the cube.
+    With s_r the sum of row r of E, column r is s_r x̄ and E's part of the tokens' differences. So columns differ by
+    (s_r − s_1) x̄ too. Sums that are equal but for their rounding count as equal: with averages, whose sums are 1,
+    differences are still cubed.
     """
     if spec.rank is None:
         return vectors

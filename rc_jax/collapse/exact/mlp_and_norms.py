@@ -1,6 +1,7 @@
 """The token-wise maps on split tokens: MLPs and norms of 1x̄ᵀ + e^ℓ R̂, without subtracting what is equal.
 
-All of them need (f(x̄ + e^ℓ r) − f(x̄))/e^ℓ for a row r of R̂, right for every e^ℓ from overflow to zero.
+All of them need (f(x̄ + e^ℓ r) − f(x̄))/e^ℓ for a row r of R̂, right for every e^ℓ from overflow to zero. For activations
+σ the functions in `_DIFFERENCES` give it, (σ(a + e^ℓ u) − σ(a))/e^ℓ of a = `centre`, u = `step` and ℓ = `log_size`.
 """
 
 import math
@@ -72,7 +73,7 @@ def unit(
 ) -> Split:
     """Vectors mean + e^log_size · row over their lengths, split the same way; zero vectors stay zero.
 
-    Where both are about to underflow, or have, their directions are not known, and the rows are NaN.
+    Where mean and rows are about to underflow, or have, the directions are not known, and the rows are NaN.
     """
     limits = jnp.finfo(rows.dtype)
     nonzero = jnp.any(mean != 0, axis=-1) | jnp.any(rows != 0, axis=(-2, -1))
@@ -105,13 +106,13 @@ def over_root_mean_square(
         mean, rows, log_size = _on_a_line(mean[..., 0], rows[..., 0], log_size, epsilon)
         return mean[..., None], rows[..., None], log_size
     if mean.shape[-1] == 2 and centred:  # (h, −h), with h half the difference of the two entries
-        mean, rows = ((each[..., 0] - each[..., 1]) / 2 for each in (mean, rows))
+        mean, rows = ((vectors[..., 0] - vectors[..., 1]) / 2 for vectors in (mean, rows))
         mean, rows, log_size = _on_a_line(mean, rows, log_size, epsilon)
         return jnp.stack([mean, -mean], axis=-1), jnp.stack([rows, -rows], axis=-1), log_size
     if centred:
-        mean, rows = (each - jnp.mean(each, axis=-1, keepdims=True) for each in (mean, rows))
+        mean, rows = (vectors - jnp.mean(vectors, axis=-1, keepdims=True) for vectors in (mean, rows))
 
-    # u = `centre`, κ = `along`, w = `across`.
+    # u = `centre`, κ = `along`, w = `across`, ε = `added`, all in units of the power of two.
     unit = _unit_of_size(mean, rows, log_size, epsilon)
     log_size = log_size - jnp.log(unit)
     size, unit = jnp.exp(log_size)[..., None, None], unit[..., None, None]
@@ -120,7 +121,7 @@ def over_root_mean_square(
     along = jnp.sum(rows * centre, axis=-1, keepdims=True) / jnp.where(length > 0, length, 1)
     across = rows - along * centre
 
-    # s and s_i of the docstring, in units of the power of two.
+    # 1 + τ = `factor`, s = `square`, s_i = `row_square`.
     factor = 1 + size * along
     mean_square = jnp.mean(jnp.square(centre), axis=-1, keepdims=True)
     off_axis = jnp.mean(jnp.square(across), axis=-1, keepdims=True)
@@ -133,20 +134,20 @@ def over_root_mean_square(
     shrink, row_shrink = jax.lax.rsqrt(square), jax.lax.rsqrt(row_square)
 
     # On the other side of the origin (1 + τ < 0) nothing cancels, and the plain difference is taken.
-    beside = factor > 0
-    total = jnp.where(beside, factor, 1) * row_shrink + shrink
+    same_side = factor > 0
+    total = jnp.where(same_side, factor, 1) * row_shrink + shrink
     on_paper = (added * along * (1 + factor) - size * off_axis) / (square * row_square * total)
-    plainly = (factor * row_shrink - shrink) / jnp.where(beside, 1, size)
-    change = jnp.where(beside, on_paper, plainly)
+    plainly = (factor * row_shrink - shrink) / jnp.where(same_side, 1, size)
+    change = jnp.where(same_side, on_paper, plainly)
     return (centre * shrink)[..., 0, :], row_shrink * across + change * centre, log_size
 
 
 def _on_a_line(
     mean: Float[Array, "*heads"], rows: Float[Array, "*heads token"], log_size: Float[Array, "*heads"], epsilon: float
 ) -> tuple[Float[Array, "*heads"], Float[Array, "*heads token"], Float[Array, "*heads"]]:
-    """Numbers x over √(x² + ε), split the same way, on one side of the origin however close to ±1.
+    """Numbers x over √(x² + ε), split the same way; right also where all results round to 1, or to −1.
 
-    With r = √(h² + ε) and r_i of the mean h and a number h_i beside it,
+    With h the mean, h_i = h + e^ℓ · row_i a number, r = √(h² + ε) and r_i = √(h_i² + ε),
     h_i/r_i − h/r = ε (h_i − h)(h_i + h) / (r r_i (h_i r + h r_i)), and ε goes to the logarithm.
     """
     unit = _unit_of_size(mean[..., None], rows[..., None], log_size, epsilon)
@@ -166,14 +167,14 @@ def _on_a_line(
     log_paper = log_size + math.log(epsilon) - 2 * jnp.log(unit) - 3 * jnp.log(least[..., 0])
 
     # On the other side of the origin nothing cancels.
-    beside = (after >= 0) == (mean >= 0)
-    apart = jnp.any(~beside, axis=-1)
-    factor = jnp.exp(jnp.where(apart, log_paper, 0))[..., None]
-    plainly = jnp.where(beside, factor * on_paper, after / after_root - mean / root)
+    same_side = (after >= 0) == (mean >= 0)
+    crosses = jnp.any(~same_side, axis=-1)
+    factor = jnp.exp(jnp.where(crosses, log_paper, 0))[..., None]
+    plainly = jnp.where(same_side, factor * on_paper, after / after_root - mean / root)
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(plainly), axis=-1))
     largest = jnp.where(largest > 0, largest, 1)
-    rows = jnp.where(apart[..., None], plainly / largest[..., None], on_paper)
-    return (mean / root)[..., 0], rows, jnp.where(apart, jnp.log(largest), log_paper)
+    rows = jnp.where(crosses[..., None], plainly / largest[..., None], on_paper)
+    return (mean / root)[..., 0], rows, jnp.where(crosses, jnp.log(largest), log_paper)
 
 
 def _largest(
@@ -181,8 +182,8 @@ def _largest(
 ) -> Float[Array, "*heads"]:
     """The largest entry of the mean or of e^log_size · rows."""
     most = jnp.max(jnp.abs(rows), axis=(-2, -1))
-    beside = jnp.where(most > 0, jnp.exp(log_size + jnp.log(jnp.where(most > 0, most, 1))), 0)
-    return jax.lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(mean), axis=-1), beside))
+    in_rows = jnp.where(most > 0, jnp.exp(log_size + jnp.log(jnp.where(most > 0, most, 1))), 0)
+    return jax.lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(mean), axis=-1), in_rows))
 
 
 def _unit_of_size(
@@ -200,20 +201,20 @@ def _unit_of_size(
 
 
 def _relu(centre: Array, step: Array, log_size: Array) -> Array:
-    """max(u, −a/e^ℓ) where a > 0, max(u + a/e^ℓ, 0) elsewhere; a/e^ℓ is bounded where it is beyond every u."""
+    """max(u, −a/e^ℓ) where a > 0, max(u + a/e^ℓ, 0) elsewhere; |a|/e^ℓ is cut where it is larger than every |u|."""
     log_far = jnp.log(jnp.where(centre == 0, 1, jnp.abs(centre))) - log_size
     far = jnp.sign(centre) * jnp.exp(jnp.minimum(log_far, math.log(float(jnp.finfo(step.dtype).max)) / 2))
     return jnp.where(centre > 0, jnp.maximum(step, -far), jnp.maximum(step + far, 0))
 
 
 def _smooth(activation: Callable[[Array], Array]) -> Callable[[Array, Array, Array], Array]:
-    """∫₀¹ σ'(a + te^ℓu) dt · u for a step of length up to 1, the plain difference over e^ℓ for a longer one."""
+    """∫₀¹ σ'(a + te^ℓu) dt · u where |e^ℓu| ≤ 1, the plain difference over e^ℓ elsewhere."""
 
     def slope(x: Array) -> Array:
         return jax.jvp(activation, (x,), (jnp.ones_like(x),))[1]
 
     def difference(centre: Array, step: Array, log_size: Array) -> Array:
-        # By Gauss–Legendre quadrature of σ' where |e^ℓ u| ≤ 1, node by node, so that memory does not grow with nodes.
+        # Gauss–Legendre quadrature of σ', node by node, so that memory does not grow with nodes.
         size = jnp.exp(log_size)
         centre = jnp.broadcast_to(centre, step.shape)
         move = size * step
@@ -234,11 +235,11 @@ def _smooth(activation: Callable[[Array], Array]) -> Callable[[Array, Array, Arr
 
 
 def _tanh(centre: Array, step: Array, log_size: Array) -> Array:
-    """tanh(a + δ) − tanh(a) = sinh(δ)/(cosh(a) cosh(a + δ)), which saturation does not touch; δ = e^ℓu."""
+    """By tanh(a + δ) − tanh(a) = sinh(δ)/(cosh(a) cosh(a + δ)), δ = e^ℓu, where saturation costs no digit."""
     move = jnp.exp(log_size) * step
     after = centre + move
     # 1/cosh(x) = 2e^{−|x|}/(1 + e^{−2|x|}) and sinh(δ) = δ e^{|δ|} expm1(−2|δ|)/(−2|δ|). The exponentials are
-    # multiplied first, |δ| − |a| − |a + δ|, which is 0 across the origin and −2 times the smaller one beside it.
+    # multiplied first: |δ| − |a| − |a + δ| is 0 where a and a + δ have opposite signs, else −2 min(|a|, |a + δ|).
     across = (centre < 0) != (after < 0)
     exponential = jnp.exp(-2 * jnp.where(across, 0, jnp.minimum(jnp.abs(centre), jnp.abs(after))))
     both = (1 + jnp.exp(-2 * jnp.abs(centre))) * (1 + jnp.exp(-2 * jnp.abs(after)))

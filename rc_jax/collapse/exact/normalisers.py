@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float
 
 from rc_jax.collapse.exact.state import Columns, Logits, expm1_ratio, log1p_ratio, log_softmax, sum_at_largest
 
-_NEAR = 1.0  # up to this |cÊ| rows of logits are compared by their differences
+_NEAR = 1.0  # beyond this |cÊ| the normalisers of rows are subtracted as whole numbers
 
 
 def level(query: Columns, key: Columns, factor: Float[Array, "head #width"], precision: str) -> Columns:
@@ -36,39 +36,39 @@ def level(query: Columns, key: Columns, factor: Float[Array, "head #width"], pre
 
 
 def capped(levels: Columns, logits: Logits, cap: float) -> tuple[Columns, Logits]:
-    """The level and the other parts of C tanh(s/C) for s_ij = w + e^ℓ x_i + e^ℓ' y_j + e^m z_ij.
+    """Level, slope and pair part of T(s) = C tanh(s/C) for logits s_ij = w + e^ℓ x_i + e^ℓ' y_j + e^m z_ij.
 
-    With T(s) = C tanh(s/C), the level is T(w + x_i), the slope T(w + y_j) − T(w), and the pair part what is left.
+    The new level is T(w + e^ℓ x_i), the new slope T(w + e^ℓ' y_j) − T(w), and the pair part what is left.
     """
     slope, log_slope = logits.slope, logits.log_slope
     if logits.zeroth is not None:
         slope, log_slope = logits.common, jnp.zeros_like(log_slope)
     w, x, y, z = levels.mean[..., None] / cap, levels.rows / cap, slope[:, None] / cap, logits.pair / cap
-    small_x, small_y, small_z = (jnp.exp(log)[:, None, None] for log in (levels.log_size, log_slope, logits.log_pair))
-    row, column = w + small_x * x, w + small_y * y
-    both = row + small_y * y
+    size_x, size_y, size_z = (jnp.exp(log)[:, None, None] for log in (levels.log_size, log_slope, logits.log_pair))
+    row, column = w + size_x * x, w + size_y * y
+    both = row + size_y * y
     # sinh(a − b)/((a − b) cosh a cosh b) is the mean slope of tanh from b to a, here for x, y and z in turn.
-    of_row, of_column = _mean_slope(small_x * x, row, w), _mean_slope(small_y * y, column, w)
-    of_pair = z * _mean_slope(small_z * z, both + small_z * z, both)
+    of_row, of_column = _mean_slope(size_x * x, row, w), _mean_slope(size_y * y, column, w)
+    of_pair = z * _mean_slope(size_z * z, both + size_z * z, both)
     # tanh(w+x+y) − tanh(w+x) − tanh(w+y) + tanh(w) = −(tanh(w+x+y) + tanh w) sinh x sinh y/(cosh(w+x) cosh(w+y))
     crossed = x * y * of_row * of_column * jnp.square(jnp.cosh(w)) * (jnp.tanh(both) + jnp.tanh(w))
-    rows = Columns(cap * jnp.tanh(w[..., 0]), cap * x * of_row, levels.log_size)
+    level_of_cap = Columns(cap * jnp.tanh(w[..., 0]), cap * x * of_row, levels.log_size)
     parts = jnp.stack([of_pair, -crossed])
     rest, log_rest = sum_at_largest(parts, jnp.stack([logits.log_pair, levels.log_size + log_slope]))
-    return rows, Logits(None, cap * (y * of_column)[:, 0], log_slope, cap * rest, log_rest)
+    return level_of_cap, Logits(None, cap * (y * of_column)[:, 0], log_slope, cap * rest, log_rest)
 
 
 def _mean_slope(t: Array, a: Array, b: Array) -> Array:
-    """sinh(t)/(t cosh a cosh b) for t = a − b, without a power of e above 1."""
+    """sinh(t)/(t cosh a cosh b) for t = a − b, by powers of e that do not overflow."""
     size = jnp.abs(t)
     power = jnp.exp(size - jnp.abs(a) - jnp.abs(b))
     return 4 * power * expm1_ratio(-2 * size) / ((1 + jnp.exp(-2 * jnp.abs(a))) * (1 + jnp.exp(-2 * jnp.abs(b))))
 
 
 def sinkhorn(logits: Logits, seen: Bool[Array, "#head token column"] | None, steps: int) -> Float[Array, "head column"]:
-    """The common part r with the logarithms of the column factors that `steps` alternate divisions end with.
+    """r_j plus the logarithm of column j's factor, after `steps` divisions by row and column sums in turn.
 
-    A factor of a column is the same for all rows, so an error in it moves no two rows apart.
+    A column's factor is the same for all rows, so an error in it moves no two rows apart.
     """
     common, pair = logits.common, _square(logits) * logits.pair
     for _ in range(steps // 2):
@@ -79,16 +79,17 @@ def sinkhorn(logits: Logits, seen: Bool[Array, "#head token column"] | None, ste
 
 
 def _square(logits: Logits) -> Float[Array, "head 1 1"]:
-    """The factor c of the pair part, at most the largest number."""
+    """The factor c = e^log_pair of the pair part, cut at the dtype's largest number."""
     return jnp.minimum(jnp.exp(logits.log_pair), jnp.finfo(logits.pair.dtype).max)[:, None, None]
 
 
 def log_normaliser(
     logits: Logits, seen: Bool[Array, "#head token column"] | None
 ) -> tuple[Float[Array, "head 1"], Float[Array, "part head token 1"], Float[Array, "part head"]]:
-    """The logarithm of Σ_j e^{r_j + cÊ_ij} over what row i sees: a number, and parts of the rest, with their sizes.
+    """Log Σ_j e^{r_j + cÊ_ij} over what row i sees: the first row's log Σ_j e^{r_j}, parts of the rest, their logs.
 
-    The rest is what masks change, of order 1, and c ẑ_i of `state`. Heads with large cÊ take the whole difference.
+    The first part is what masks change, of order 1; the second is c ẑ_i of `state`. In heads with large cÊ the first
+    is the whole difference.
     """
     square, pair, shared = _square(logits), logits.pair, logits.common[:, None]
     if seen is not None:
@@ -108,7 +109,7 @@ def log_normaliser(
 
 
 def above_sink(levels: Columns, normaliser: tuple[Array, Array, Array], sink: Float[Array, " head"]) -> Columns:
-    """The logit of the share that one more logit leaves the others: level_i + log Σ_j e^{…} − b."""
+    """The logit L_i − b of the gate: level_i + log Σ_j e^{r_j + cÊ_ij} − b."""
     first, parts, logs = normaliser
     rows, log_size = sum_at_largest(
         jnp.concatenate([levels.rows[None], parts]), jnp.concatenate([levels.log_size[None], logs])
@@ -117,7 +118,7 @@ def above_sink(levels: Columns, normaliser: tuple[Array, Array, Array], sink: Fl
 
 
 def gated(outputs: Columns, logits: Columns) -> Columns:
-    """Outputs of heads times sigmoid(logits), one for each feature or one for the head."""
+    """Outputs of heads times sigmoid(logits): one logit for each feature of a head, or one for the head."""
     base, change, log_change, whole, log_whole = _sigmoids(logits)
     parts = jnp.stack([change * outputs.mean[:, None], whole * outputs.rows])
     return Columns(base * outputs.mean, *sum_at_largest(parts, jnp.stack([log_change, outputs.log_size + log_whole])))

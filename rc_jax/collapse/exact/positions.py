@@ -1,13 +1,14 @@
 """Logits that depend on positions: rotated queries and keys, or a scale of its own for every row.
 
-With G_p the rotation at position p, times what else queries and keys carry, and G'_p = G_p − G_0, the logits
-α_i G_i q_i·G_j k_j of q_i = q̄ + e^ℓ q̂_i and k_j = k̄ + e^ℓ k̂_j are, but for a constant per row,
+With G_p the rotation at position p, G_0 = 1, and G'_p = G_p − 1, the logits α_i G_i q_i·G_j k_j of q_i = q̄ + e^ℓ q̂_i
+and k_j = k̄ + e^ℓ k̂_j are, but for a constant per row,
 
     r_j + m_i·G'_j k̄ + e^ℓ (α_i G_i q̂_i·G'_j k̄ + m_i·G_j k̂_j) + e^{2ℓ} α_i G_i q̂_i·G_j k̂_j
 
-with r_j = a G_0 q̄·(G'_j k̄ + e^ℓ G_j k̂_j), any number a, and m_i = α_i G'_i q̄ + (α_i − a) G_0 q̄. Rows of equal tokens
-differ by m_i·G'_j k̄, which is of order one, so attention maps the tokens' difference to first order. G' is made of
-cos θ − 1 = −2 sin²(θ/2) and sin θ, so that slow rotations, and what they leave the same in all rows, lose no digits.
+with r_j = a q̄·(G'_j k̄ + e^ℓ G_j k̂_j), any number a, and m_i = α_i G'_i q̄ + (α_i − a) q̄. A temperature, and gains that
+follow the rotation, are factors of α_i. Rows of equal tokens differ by m_i·G'_j k̄, which is of order one, so attention
+maps the tokens' difference to first order. G' is made of cos θ − 1 = −2 sin²(θ/2) and sin θ, so that slow rotations,
+and what they leave the same in all rows, lose no digits.
 """
 
 import jax.numpy as jnp
@@ -40,7 +41,7 @@ def logits(
     def products(vectors: Float[Array, "head row width"], others: Float[Array, "head column width"]) -> Array:
         return jnp.einsum("hik,hjk->hij", vectors, others, precision=spec.precision)
 
-    # Of r: a G_0 q̄ with the largest α_i for a. Of each row: m_i and α_i G_i q̂_i. Of each column: G'_j k̄ and G_j k̂_j.
+    # Of r: a q̄ with the largest α_i for a. Of each row: m_i and α_i G_i q̂_i. Of each column: G'_j k̄ and G_j k̂_j.
     first, most = factor * query.mean, jnp.max(law)
     reference = most * first[:, None]
     change = (law - most)[None] * first[:, None] + law[None] * factor[:, None] * mean_change(query.mean)
@@ -49,7 +50,7 @@ def logits(
 
     pairs = [(change, key_change), (rows, key_change), (change, key_rows), (rows, key_rows)]
     logs = [jnp.zeros_like(key.log_size), query.log_size, key.log_size, query.log_size + key.log_size]
-    pair, log_pair = sum_at_largest(jnp.stack([products(*each) for each in pairs]), jnp.stack(logs))
+    pair, log_pair = sum_at_largest(jnp.stack([products(*factors) for factors in pairs]), jnp.stack(logs))
     zeroth, slope = products(reference, key_change)[:, 0], products(reference, key_rows)[:, 0]
     return Logits(zeroth, slope, key.log_size, pair, log_pair)
 
@@ -57,7 +58,7 @@ def logits(
 def _law(
     n: int, factor: Float[Array, "head #width"], spec: AttentionSpec, seen: Bool[Array, "token token"] | None
 ) -> Float[Array, "token 1"]:
-    """The scale of each row over that of its head."""
+    """The factor of each row in α_i, which `scale_law` sets: log n_i of the n_i tokens that row i sees, or 1."""
     return log_tokens(n, seen, factor.dtype) if spec.scale_law == "log_tokens" else jnp.ones((n, 1), factor.dtype)
 
 
@@ -68,12 +69,12 @@ def level(
     spec: AttentionSpec,
     seen: Bool[Array, "token token"] | None,
 ) -> Columns:
-    """What the logits of row i share, α_i G_i q_i·G_0 k̄: the first row's part of q̄, and the rest of it and of q̂_i."""
+    """What the logits of row i share, α_i G_i q_i·k̄: the first row's α_0 q̄·k̄ is the mean, and the rest the rows."""
     law = _law(query.rows.shape[1], factor, spec, seen)
     means = jnp.broadcast_to(query.mean[:, None], query.rows.shape)
     change, rows = jnp.zeros_like(means), query.rows
     if spec.rotary is not None:
-        change, rows = (rotation_less_identity(each, spec.rotary) for each in (means, rows))
+        change, rows = (rotation_less_identity(vectors, spec.rotary) for vectors in (means, rows))
         rows = query.rows + rows
 
     def shared(vectors: Float[Array, "head row width"]) -> Array:

@@ -45,7 +45,7 @@ class MeanResidual(NamedTuple):
 class Columns(NamedTuple):
     """Queries, keys, values or outputs of every head: a mean, and e^log_size times rows for the tokens.
 
-    Rows are differences from the mean; those of outputs may have a mean of their own.
+    Rows are differences from `mean`, scaled. Their own mean is 0, except for outputs, where it may be anything.
     """
 
     mean: Float[Array, "head width"]
@@ -54,7 +54,10 @@ class Columns(NamedTuple):
 
 
 class Logits(NamedTuple):
-    """Logits up to a constant per row: zeroth_j + e^log_slope · slope_j + e^log_pair · pair_ij; zeroth None for 0."""
+    """Logits of row i and column j: zeroth_j + e^log_slope · slope_j + e^log_pair · pair_ij, and a constant of the row.
+
+    The three parts are of order 1, e^ℓ and e^{2ℓ} in the tokens' difference; `zeroth` is None where it is 0.
+    """
 
     zeroth: Float[Array, "head column"] | None
     slope: Float[Array, "head column"]
@@ -64,7 +67,7 @@ class Logits(NamedTuple):
 
     @property
     def common(self) -> Float[Array, "head column"]:
-        """The part r that all rows share."""
+        """The part r_j = zeroth_j + e^log_slope · slope_j, which all rows share."""
         first = jnp.exp(self.log_slope)[:, None] * self.slope
         return first if self.zeroth is None else self.zeroth + first
 
@@ -95,7 +98,10 @@ def normalise(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token fea
 
 
 def _direction(x: Float[Array, "token feature"], log_size: Float[Array, ""]) -> tuple[Array, Float[Array, ""]]:
-    """Direction and size of e^log_size · x. Zeros get a size of at most 1, and the derivative that belongs to it."""
+    """Direction and log-size of e^log_size · x. Zeros get the log-size min(log_size, 0).
+
+    Their direction is 0, with the derivative in x that belongs to that size.
+    """
     unit, log_norm = normalise(x)
     zero = jnp.isneginf(log_norm)
     stored = jnp.minimum(log_size, 0)
@@ -134,7 +140,7 @@ def transform(state: MeanResidual, matrix: Float[Array, "feature out"], precisio
 def sum_at_largest(
     parts: Float[Array, "part *shape"], logs: Float[Array, "part *batch"]
 ) -> tuple[Float[Array, "*shape"], Float[Array, "*batch"]]:
-    """Σ e^log · part over e^reference, and the reference: the logarithm of the part whose largest entry is largest.
+    """Σ e^log · part over e^reference, and the reference: the logarithm of the largest entry among all e^log · part.
 
     A part that is 0 does not set the reference, so it hides no other part; its derivative is right.
     """
@@ -152,7 +158,7 @@ def sum_at_largest(
 
 
 def _largest_log_factor(dtype: DTypeLike) -> float:
-    """The logarithm of the largest factor of a derivative; the product of a few of them does not overflow."""
+    """A bound on the logarithm of a factor: products of three factors up to it do not overflow."""
     return math.log(float(jnp.finfo(dtype).max)) / 4
 
 
@@ -164,8 +170,8 @@ def split_softmax(
 ) -> tuple[Float[Array, "head column"], Float[Array, "head token column"], Float[Array, " head"]]:
     """A row p, a matrix D and a logarithm μ with P = 1pᵀ + e^μ D, given r, Ê, log c and the columns each row sees.
 
-    Near collapse the rows of e^μ D are p̃^(i) − p̃^(1), which is 0 without a mask, plus cΔ̂. Far from collapse, where cÊ
-    is large, p̃ and the rest could cancel, and whole rows are compared with the first one. D is NaN where a logit
+    Near collapse row i of e^μ D is p̃^(i) − p̃^(1), which is 0 without a mask, plus row i of cΔ̂. Far from collapse, where
+    cÊ is large, p̃ and the rest could cancel, and D is whole rows of P less the first one. D is NaN where a logit
     overflows.
     """
     most = jnp.finfo(pair.dtype).max
@@ -179,7 +185,7 @@ def split_softmax(
     finite = jnp.all(jnp.isfinite(common), axis=-1) & jnp.all(jnp.isfinite(exponent), axis=(1, 2))
     finite &= (log_square <= jnp.log(most)) | jnp.all(pair == 0, axis=(1, 2))
 
-    # Heads far from collapse give D by whole rows less the first row; the others by cΔ̂, and by p̃^(i) − p̃^(1).
+    # `across` is whole rows less the first in heads far from collapse, p̃^(i) − p̃^(1) in the others; `delta` is Δ̂.
     far = jnp.max(jnp.abs(exponent), axis=(1, 2), keepdims=True) > _NEAR
     log_rows = jnp.where(far, log_softmax(log_shared + exponent), log_shared)
     alike = ~far if seen is None else ~far & jnp.all(seen == seen[:, :1], axis=-1, keepdims=True)
@@ -194,7 +200,7 @@ def _less_first_row(
 ) -> tuple[Float[Array, "head token column"], Float[Array, " head"]]:
     """D and μ with e^log_rows less its first row = e^μ D. D is 0 for rows that are `alike`; its rows sum to exactly 0.
 
-    μ is the largest logarithm outside each row's largest entry, because those entries tell saturated rows apart.
+    μ is the largest logarithm among entries that are not the largest of their row: saturated rows differ in these.
     """
     largest = jnp.argmax(log_rows, axis=-1)
     others = ~jax.nn.one_hot(largest, log_rows.shape[-1], dtype=bool) & ~alike
@@ -202,7 +208,7 @@ def _less_first_row(
     factor = jnp.max(jnp.where(others & (log_rows != first), jnp.maximum(log_rows, first), -jnp.inf), axis=(1, 2))
     factor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(factor), factor, 0))
     rows, first = (jnp.where(others, _exp_below(logs, factor), 0) for logs in (log_rows, first))
-    return _close_rows(rows - first, largest), factor
+    return _with_zero_sums(rows - first, largest), factor
 
 
 def _scaled_change(
@@ -216,7 +222,7 @@ def _scaled_change(
     all weights but the largest of a row may be below the smallest number: μ is the logarithm of the largest of these.
     """
     shared = jnp.exp(log_shared)
-    # s = Σ p̃ Ê f(cÊ), and ẑ = g(cs) s is the logarithm of the normaliser over c.
+    # s = Σ p̃ Ê f(cÊ) is `growth`; ẑ = g(cs) s is the logarithm of the normaliser over c; Ê − ẑ is `gap`.
     growth = jnp.sum(shared * pair * expm1_ratio(square * pair), axis=-1, keepdims=True)
     gap = pair - growth * log1p_ratio(square * growth)
 
@@ -225,13 +231,13 @@ def _scaled_change(
     factor = jnp.max(jnp.where(others, log_shared, -jnp.inf), axis=(1, 2))
     factor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(factor), factor, 0))
     scaled = jnp.where(others, _exp_below(log_shared, factor), 0)
-    return _close_rows(scaled * gap * expm1_ratio(square * gap), largest), factor
+    return _with_zero_sums(scaled * gap * expm1_ratio(square * gap), largest), factor
 
 
-def _close_rows(
+def _with_zero_sums(
     differences: Float[Array, "head token column"], largest: Int[Array, "head token"]
 ) -> Float[Array, "head token column"]:
-    """Rows that sum to exactly 0: a row's entry for its largest weight becomes minus the sum of the others.
+    """The differences with rows that sum to exactly 0: the entry at `largest` becomes minus the sum of the others.
 
     The difference of two weights close to 1 has lost its digits; the differences of the small weights have not.
     """

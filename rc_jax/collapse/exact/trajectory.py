@@ -94,7 +94,7 @@ def log_residuals(
 
 @quickly(static_argnames="spec")
 def _log_residuals(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Array:
-    # Of the mean bilinear logits see only what all rows share, so there the difference alone is perturbed.
+    # In bilinear logits under softmax the mean enters r alone, which all rows share: it is not perturbed there.
     mean_decides = any(
         not layer.bilinear or layer.weights != "softmax" or layer.output_gate is not None
         for layer in (kind.attention for kind in spec.kinds)
@@ -112,15 +112,16 @@ def _log_residuals(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike |
         arithmetic = split_arithmetic(kind, x.shape[0], scale, mask)
 
         def step(states: MeanResidual, weights: LayerParams) -> tuple[MeanResidual, Array]:
-            out = jax.vmap(lambda state, move: perturbed(block(weights, state, kind, arithmetic), move))(
-                states, amounts
-            )
+            def one(state: MeanResidual, amount: Array) -> MeanResidual:
+                return perturbed(block(weights, state, kind, arithmetic), amount)
+
+            out = jax.vmap(one)(states, amounts)
             return out, log_norms(out)
 
         return step
 
     log_norms = jax.vmap(lambda state: state.log_norm)
-    start = jax.vmap(lambda move: perturbed(mean_residual.decompose(x), move))(amounts)
+    start = jax.vmap(lambda amount: perturbed(mean_residual.decompose(x), amount))(amounts)
     logs = jnp.concatenate([log_norms(start)[None], scan_kinds(step_of, start, params, spec)[1]])
     return decided(logs.T)
 
@@ -142,7 +143,7 @@ def split_arithmetic(
 
 
 def perturbations(x: Float[Array, "token feature"]) -> Float[Array, "2 token feature"]:
-    """Relative amounts by which the two computations move the entries: zero, and a few roundings.
+    """Relative amounts by which the two computations move the entries: zero, then a few roundings.
 
     The amounts of a token are made of its own bits, and no pair of tokens is compared: tokens that are equal move
     together, so that they stay exactly equal.

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float
 from rc_jax.attention import AttentionSpec
 from rc_jax.collapse.exact.state import Columns
 
-_LARGEST_WEIGHT = 0.25  # of p̃: at 3/4 rounding errors are three times as large as in the general form
+_LARGEST_WEIGHT = 0.25  # of p̃; with 3/4 the rounding errors would be three times those of the general form
 _DOUBLINGS = 5
 _LARGEST_EXPONENT = 2.0 ** (_DOUBLINGS - 1)
 
@@ -41,14 +41,14 @@ class Parts(NamedTuple):
     bound: Float[Array, " head"]
 
     @property
-    def holds(self) -> Bool[Array, ""]:
-        """True where every head is far from saturation; False where a number is NaN."""
+    def unsaturated(self) -> Bool[Array, ""]:
+        """True where both forms are right, because every head is far from saturation; False where a number is NaN."""
         weight = jnp.max(self.shared, axis=-1) <= _LARGEST_WEIGHT
         return jnp.all(weight & (self.bound <= _LARGEST_EXPONENT))
 
     @property
-    def leads(self) -> Bool[Array, ""]:
-        """True where the dtype sees the first term of e^{cÊ} − 1 alone."""
+    def first_order(self) -> Bool[Array, ""]:
+        """True where every cÊ is so small that e^{cÊ} − 1 rounds to cÊ."""
         return jnp.all(self.bound <= jnp.finfo(self.key.dtype).eps / 8)
 
 
@@ -62,7 +62,7 @@ def covers(spec: AttentionSpec, mask: Array | None, dtype: DTypeLike) -> bool:
 def prepare(
     query: Columns, key: Columns, value: Columns, factor: Float[Array, "head #width"], spec: AttentionSpec
 ) -> Parts:
-    """The parts of a head that cost no pairs of tokens."""
+    """Compute the parts of every head, none of which has an entry for each pair of tokens."""
     # r_j = e^ℓ (α q̄·k̂_j)
     slope = jnp.einsum("hjk,hk->hj", key.rows, factor * query.mean, precision=spec.precision)
     shared = jax.nn.softmax(jnp.exp(key.log_size)[:, None] * slope, axis=-1)
@@ -80,13 +80,13 @@ def prepare(
 
 
 def _longest(rows: Float[Array, "head token width"]) -> Float[Array, " head"]:
-    """The largest length of a row, or the root of the smallest number where that is larger."""
+    """The largest length of a row, but at least the root of the smallest normal number."""
     square = jnp.max(jnp.sum(jnp.square(rows), axis=-1), axis=-1)
     return jnp.sqrt(jnp.maximum(square, jnp.finfo(rows.dtype).tiny))
 
 
 def pairwise_rows(parts: Parts, precision: str) -> Float[Array, "head token width"]:
-    """Σ_j E_ij p̃_j ṽ_j / Z_i, for every |cÊ| up to the largest."""
+    """Σ_j E_ij p̃_j ṽ_j / Z_i, right where |cÊ| ≤ `_LARGEST_EXPONENT`."""
     pair = jnp.einsum("hik,hjk->hij", parts.query, parts.key, precision=precision)
     # A last column of ones gives Σ_j E_ij p̃_j in the same product.
     weighed = parts.shared[:, :, None] * jnp.concatenate([parts.value, jnp.ones_like(parts.value[..., :1])], axis=-1)
@@ -95,7 +95,7 @@ def pairwise_rows(parts: Parts, precision: str) -> Float[Array, "head token widt
 
 
 def leading_rows(parts: Parts, precision: str) -> Float[Array, "head token width"]:
-    """The limit for small c: queries times the covariance of keys and values."""
+    """Their limit for c → 0, α q̂_iᵀ Cov_p̃(k̂, v̂): queries times the covariance of keys and values."""
     weighed = parts.shared[:, :, None] * parts.value
     covariance = jnp.einsum("hjk,hjl->hkl", parts.key, weighed, precision=precision)
     return jnp.einsum("hik,hkl->hil", parts.query, covariance, precision=precision)

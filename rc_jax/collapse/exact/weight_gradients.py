@@ -162,7 +162,7 @@ def _backward(
     u = product("hik,hjk->hij", g, value.rows)
     d = alpha[:, None, None] * p * (u - jnp.sum(p * u, axis=-1, keepdims=True))
 
-    # At the queries e^{2ℓ} D K̂, at the keys e^ℓ Dᵀ Q, at the values Pᵀ g.
+    # The gradients at queries, keys and values are e^{2ℓ} D K̂, e^ℓ Dᵀ Q and Pᵀ g; their powers of e^ℓ are added last.
     at_query, at_key, at_value = (
         product("hij,hjk->hik", d, key.rows),
         product("hij,hik->hjk", d, queries),
@@ -177,9 +177,9 @@ def _backward(
 
     # The rows of D sum to 0, so x̄ is not in ∂W_K.
     of_key = product("nd,hnk->hdk", difference, at_key)
-    mixed = product("hij,hjk->hik", p, value.rows)
+    attended = product("hij,hjk->hik", p, value.rows)
     of_output = value.mean[:, :, None] * jnp.sum(cotangent, axis=0)[None, None] + size * product(
-        "hik,id->hkd", mixed, cotangent
+        "hik,id->hkd", attended, cotangent
     )
 
     at_input = product("hjk,hdk->jd", at_value, params.value)

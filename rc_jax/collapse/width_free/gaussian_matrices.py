@@ -12,40 +12,40 @@ from rc_jax.special import normals
 
 
 def extend(state: MeanResidual, columns: int) -> MeanResidual:
-    """The same tokens with so many further coordinates, all zero."""
+    """The same tokens with `columns` further coordinates, all zero."""
     mean, direction = jnp.pad(state.mean, (0, columns)), jnp.pad(state.direction, ((0, 0), (0, columns)))
     return MeanResidual(mean, direction, state.log_size)
 
 
-def with_last(rows: Float[Array, "row feature"]) -> Float[Array, "all feature"]:
-    """Differences from the mean whose last was left out, and that last: minus the sum of the others."""
-    return jnp.concatenate([rows, -jnp.sum(rows, axis=0, keepdims=True)])
+def append_last(differences: Float[Array, "first feature"]) -> Float[Array, "token feature"]:
+    """Differences of all n tokens from their mean, given the first n − 1: the last is minus the sum of the others."""
+    return jnp.concatenate([differences, -jnp.sum(differences, axis=0, keepdims=True)])
 
 
 def compress(state: MeanResidual, rough: Bool[Array, ""] | None = None) -> MeanResidual:
     """The same n tokens, up to a rotation, in n coordinates that depend on their inner products alone.
 
-    Mean and differences are factored side by side, so that neither is rounded at the other's size. The last difference
-    is left out, because it is minus the sum of the others. Where `rough` is true, the factor is `gram_factor`'s rough
-    one.
+    The coordinates are a triangular factor of n rows: the mean, and the first n − 1 differences as `state` holds them.
+    e^log_size stays outside, so that neither mean nor differences are rounded at the other's size. Where `rough` is
+    true, `gram_factor` computes its rough factor.
     """
     rows = jnp.concatenate([state.mean[None], state.direction[:-1]])
     if rough is None:
         lower = gram_factor(rows)
     else:
         lower = jax.lax.cond(rough, functools.partial(gram_factor, rough=True), gram_factor, rows)
-    direction = jnp.where(jnp.all(state.direction == 0), 0, with_last(lower[1:]))  # equal tokens stay equal
+    direction = jnp.where(jnp.all(state.direction == 0), 0, append_last(lower[1:]))  # equal tokens stay equal
     return MeanResidual(lower[0], direction, state.log_size)
 
 
 def gaussian_diagonal(key: Array, rows: int, dimensions: ArrayLike, width: Float[Array, ""]) -> Float[Array, " row"]:
     """√(χ²_{d'−i}/d) for rows i = 0, 1, … of a Gaussian matrix of variance 1/d in d' dimensions; 0 from row d' on.
 
-    That is the length of the part of row i outside the span of the rows before it. It tends to 1 as d and d' go to
-    infinity together, and is 1 for an infinite `width`.
+    That is the length of the part of row i outside the span of the rows before it, for d' = `dimensions` and
+    d = `width`. It tends to 1 as d and d' go to infinity together, and is 1 for an infinite `width`.
     """
     freedom = dimensions - jnp.arange(rows).astype(width.dtype)
-    usual = (freedom * jnp.finfo(width.dtype).tiny <= 1) & (freedom > 0)  # beyond it, 1/d underflows
+    usual = (freedom * jnp.finfo(width.dtype).tiny <= 1) & (freedom > 0)  # beyond it 1/d underflows: the length is 1
     square = chi_squares(key, jax.lax.stop_gradient(jnp.where(usual, freedom, 1)))
     ratio = jnp.sqrt(square / jnp.where(jnp.isfinite(width), width, 1))
     return jnp.where(usual, ratio, jnp.where(freedom > 0, 1, 0))
@@ -64,11 +64,11 @@ def chi_squares(key: Array, freedom: Float[Array, " number"]) -> Float[Array, " 
 
     def propose(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         number, done, square = state
-        # One draw for both: the share of normal numbers above another normal number is uniform.
-        x, other = normals(jax.random.fold_in(key, number), (2, *freedom.shape), freedom.dtype)
+        # One draw for both: P(normal > y) of a second normal y is the uniform number that decides.
+        x, y = normals(jax.random.fold_in(key, number), (2, *freedom.shape), freedom.dtype)
         base = 1 + spread * x
         cube = jnp.where(base > 0, base, 1) ** 3
-        log_chance = jnp.log(jax.lax.erfc(other * jnp.asarray(0.5**0.5, other.dtype)) / 2)
+        log_chance = jnp.log(jax.lax.erfc(y * jnp.asarray(0.5**0.5, y.dtype)) / 2)
         accepted = (base > 0) & (log_chance < x * x / 2 + shape * (1 - cube + jnp.log(cube)))
         return number + 1, done | accepted, jnp.where(done, square, 2 * shape * cube)
 
@@ -85,18 +85,19 @@ def gaussian_rows(
     diagonal: Float[Array, " row"],
     width: Float[Array, ""],
 ) -> Float[Array, "row all"]:
-    """A Gaussian matrix of variance 1/d by its coordinates: along fixed directions, then in a basis of its own rest.
+    """A Gaussian matrix G of variance 1/d in coordinates: G = [F, B] with orthonormal directions along the columns.
 
-    Along fixed directions it is plain normals. The rest of row i spans a direction of its own, with length
-    `diagonal[i]`, and is plain normals, `unfold(folded)`, along those of the rows before it (Bartlett 1933); where the
-    length is 0 all dimensions are used up and there is no direction.
+    F = `fixed`/√d holds the coordinates along directions given beforehand. The rest of G is in a basis made of its own
+    rows (Bartlett 1933), so B is lower triangular: `diagonal`, and below it `unfold(folded)`/√d. Where an entry of
+    the diagonal is 0, no dimension is left for that direction, and its column is 0. `fixed` and `folded` are standard
+    normals.
     """
     below = unfold(folded, diagonal.shape[0]) * (diagonal > 0).astype(width.dtype)[None]
     return jnp.concatenate([fixed / jnp.sqrt(width), below / jnp.sqrt(width) + jnp.diag(diagonal)], axis=1)
 
 
 def folded_shape(rows: int) -> tuple[int, int]:
-    """The shape of the normals that `unfold` arranges below a diagonal."""
+    """The shape ⌈rows/2⌉ × (rows − 1) of the normals that `unfold` arranges below a diagonal."""
     return -(-rows // 2), rows - 1
 
 

@@ -2,13 +2,13 @@
 
 Pure attention collapses within a few layers. Where all logits of a row are equal to rounding, softmax is
 1/n + (1/n)(s_ij − mean_j s_ij) to rounding, and a layer without masks or skip connections maps the differences R by a
-product (this package's own result):
+product (this package's own result), n × d_model like the tokens:
 
     R' = R Z W_O,   Z = [α W_Q K, head by head],   K = (R W_K)ᵀ(R W_V)/n.
 
-The tokens' mean has no part in it, and no n × n weights are left. With Gaussian weights R' has a law that depends on
-RᵀR alone, so that R may be any matrix with that product. With R Z (R Z)ᵀ = T Tᵀ and R Z = T Q the new R is T B, where B
-stands for Q W_O as in `rc_jax.collapse.width_free.sampling`.
+The tokens' mean has no part in it, and no n × n weights are left. With Gaussian weights the law of R' depends on the
+inner products R Rᵀ alone, so that R may be any matrix with these. With R Z = T Q, T lower triangular and the rows of Q
+orthonormal, the new R is T B, where B stands for Q W_O as in `rc_jax.collapse.width_free.sampling`.
 """
 
 import functools
@@ -26,16 +26,16 @@ from rc_jax.collapse.exact import attention
 from rc_jax.collapse.exact import state as mean_residual
 from rc_jax.collapse.exact.state import MeanResidual, normalise
 from rc_jax.collapse.width_free.gaussian_matrices import (
+    append_last,
     compress,
     extend,
     folded_shape,
     gaussian_diagonal,
     gaussian_rows,
-    with_last,
 )
 from rc_jax.network import StackSpec
 
-# Up to this deviation of the logits no softmax is near saturation, and the layer depends on inner products smoothly.
+# Where logits deviate by no more than this, softmax is not near saturation, and a rough factor of the tokens will do.
 CALM = 2.0
 
 
@@ -51,18 +51,18 @@ def log_norms(
     size: Float[Array, ""],
     log_unit: ArrayLike,
 ) -> Float[Array, " layer"]:
-    """Log ‖res‖ before the first layer and after each, at width `size`, for tokens in units of e^log_unit.
+    """Log ‖res‖ before the first layer and after each, at width d = `size`, for tokens in units of e^log_unit.
 
-    d_model is the number of coordinates.
+    The d_model of `spec` is the number of coordinates of a token. Where `narrow` is true, these are its features.
     """
     layer, dtype = spec.attention, start.mean.dtype
     gain = jnp.asarray(gain, dtype)
     alpha = jnp.broadcast_to(jnp.asarray(default_scale(layer) if scale is None else scale, dtype), (layer.heads,))
     seen = masks.combine(start.direction.shape[0], causal_mask=layer.causal, radius=layer.window, extra=mask)
 
-    def step(state: MeanResidual, number: Array) -> tuple[MeanResidual, Array]:
-        of_layer = jax.random.fold_in(key, number)
-        inner, output = draw_weights(of_layer, gain, size, state.direction.shape, spec, narrow)
+    def step(state: MeanResidual, index: Array) -> tuple[MeanResidual, Array]:
+        layer_key = jax.random.fold_in(key, index)
+        inner, output = draw_weights(layer_key, gain, size, state.direction.shape, spec, narrow)
 
         def general(calm: Array | None = None) -> MeanResidual:
             return general_layer(state, inner, output, alpha, spec, seen, calm)
@@ -70,12 +70,12 @@ def log_norms(
         if narrow or spec.skip or seen is not None:
             out = general()
         else:
-            # The general form is right for collapsed tokens too, so that a batch takes one form for all its members.
+            # The general form is right for collapsed tokens too: a batch takes it where one member needs it.
             log_deviation = log_logit_deviation(state, alpha, gain, layer)
-            is_open = any_in_batch(~has_collapsed(state, log_deviation))
+            needs_general = any_in_batch(~has_collapsed(state, log_deviation))
             calm = ~any_in_batch(log_deviation > math.log(CALM))
             collapsed = functools.partial(collapsed_layer, state, inner, output, alpha, layer)
-            out = jax.lax.cond(is_open, lambda: general(calm), collapsed)
+            out = jax.lax.cond(needs_general, lambda: general(calm), collapsed)
         return out, out.log_norm
 
     logs = jax.lax.scan(step, start, jnp.arange(spec.depth))[1]
@@ -85,23 +85,23 @@ def log_norms(
 def draw_weights(
     key: Array, gain: Float[Array, ""], size: Float[Array, ""], shape: tuple[int, ...], spec: StackSpec, narrow: bool
 ) -> tuple[Float[Array, "3 head width coordinate"], Float[Array, "row column"]]:
-    """W_Q, W_K, W_V of a layer, transposed, and W_O in an orthonormal basis of the span of the heads' outputs.
+    """Draw W_Q, W_K, W_V of a layer, transposed, and Q W_O: W_O in an orthonormal basis Q of the heads' outputs.
 
     Products of transposed weights have longer rows, which is faster (`collapsed_layer`).
     """
     layer, (n, coordinates) = spec.attention, shape
     columns = layer.heads * layer.head_width
-    rows = min(n, columns)  # the dimension of that span
-    plain = coordinates if narrow or spec.skip else 0  # coordinates of the layer's output that exist before it
+    rows = min(n, columns)  # of Q
+    kept = coordinates if narrow or spec.skip else 0  # coordinates of the input that the output has too
     of_normals, of_diagonal = (jax.random.fold_in(key, role) for role in range(2))
-    shapes = {"inner": (3, layer.heads, layer.head_width, coordinates), "fixed": (rows, plain)}
+    shapes = {"inner": (3, layer.heads, layer.head_width, coordinates), "fixed": (rows, kept)}
     if not narrow:
         shapes["folded"] = folded_shape(rows)
     normals = split_normals(of_normals, shapes, size.dtype)
     if narrow:
         output = normals["fixed"] / jnp.sqrt(size)
     else:
-        diagonal = gaussian_diagonal(of_diagonal, rows, size - plain, size)
+        diagonal = gaussian_diagonal(of_diagonal, rows, size - kept, size)
         output = gaussian_rows(normals["fixed"], normals["folded"], diagonal, size)
     return gain * normals["inner"], gain * jnp.asarray(columns**-0.5, output.dtype) * output
 
@@ -115,19 +115,19 @@ def general_layer(
     seen: Bool[Array, "token key"] | None,
     calm: Bool[Array, ""] | None = None,
 ) -> MeanResidual:
-    """One layer from coordinates to coordinates, in mean–residual form; rough factors do where all logits are calm."""
+    """One layer from coordinates to coordinates; where `calm` is true, the factor of the heads' outputs is rough."""
     n, coordinates = state.direction.shape
     query, key, value = jnp.swapaxes(inner, -1, -2)
     params = AttentionParams(query, key, value, output)
     heads = attention.side_by_side(attention.heads(params, state, spec.attention, alpha, seen))
-    # A = T Q: more columns of the heads' outputs than tokens are replaced by as many coordinates as tokens.
+    # The heads' outputs A = T Q: where they have more columns than tokens, n coordinates T take their place.
     heads = compress(heads, calm) if n < heads.direction.shape[1] else heads
     out = mean_residual.transform(heads, output, spec.attention.precision)
     # With a skip connection the output has directions beyond those of its input; the sum is compressed again.
-    extra = output.shape[1] - coordinates
+    added = output.shape[1] - coordinates
     if spec.skip:
-        out = mean_residual.add(extend(state, extra), out)
-    return compress(out) if extra > 0 else extend(out, -extra)
+        out = mean_residual.add(extend(state, added), out)
+    return compress(out) if added > 0 else extend(out, -added)
 
 
 def collapsed_layer(
@@ -137,42 +137,43 @@ def collapsed_layer(
     alpha: Float[Array, " head"],
     spec: AttentionSpec,
 ) -> MeanResidual:
-    """The differences after a layer of tokens that have collapsed, R' = R Z W_O; their mean is set to 0."""
+    """The differences R' = R Z W_O after a layer of collapsed tokens; the mean has no part in them and is set to 0."""
     direction, (n, coordinates) = state.direction, state.direction.shape
     query, key, value = inner
 
     def product(which: str, *factors: Array) -> Array:
         return jnp.einsum(which, *factors, precision=spec.precision)
 
-    # αKᵀ and Zᵀ, a head at a time, and then R Z.
+    # `core` is αKᵀ and `stacked` is Zᵀ, a head at a time; then R Z.
     keys, values = (product("hkd,nd->hkn", weights, direction) for weights in (key, value))
     core = product("hln,hkn->hlk", values, keys) * (alpha / n)[:, None, None]
     stacked = product("hlk,hkd->hld", core, query).reshape(-1, coordinates)
     rows, log_rows = normalise(product("cd,nd->nc", stacked, direction))
     # R Z = T Q, and the new R = T B. Only R Rᵀ matters from here on, and smoothly: the rough factor is enough.
-    # The differences add up to 0, so that the last one needs no row of the factor.
+    # Rows add up to 0, so that T of the first n − 1 gives the last.
     if rows.shape[1] > n:
-        rows = with_last(jnp.pad(gram_factor(rows[:-1], rough=True), ((0, 0), (0, 1))))
+        rows = append_last(jnp.pad(gram_factor(rows[:-1], rough=True), ((0, 0), (0, 1))))
     out, log_norm = normalise(product("nr,rc->nc", rows, output))
     out = jnp.pad(out, ((0, 0), (0, coordinates - out.shape[1])))
     return MeanResidual(jnp.zeros_like(state.mean), out, 3 * state.log_size + log_rows + log_norm)
 
 
 def has_collapsed(state: MeanResidual, log_deviation: Float[Array, ""]) -> Bool[Array, ""]:
-    """Whether the logits of a row are equal to rounding, by `log_logit_deviation`; equal tokens have not collapsed."""
+    """Whether each row's logits are equal to rounding, by `log_logit_deviation`; False where all tokens are equal."""
     return (log_deviation <= jnp.log(2 * jnp.finfo(state.direction.dtype).eps)) & jnp.any(state.direction != 0)
 
 
 def log_logit_deviation(
     state: MeanResidual, alpha: Float[Array, " head"], gain: Float[Array, ""], spec: AttentionSpec
 ) -> Float[Array, ""]:
-    """Log of the largest deviation of a difference of logits, here and, by orders of magnitude, in all later layers.
+    """Log of an estimate of the largest standard deviation by which two logits of a row differ, now or in later layers.
 
-    Queries and keys of normals times `gain` have logits of standard deviation α gain² √d_head |x_i| |x_j|. A layer
-    multiplies the differences by their square, and mean and differences by no more than a few gain², or gain⁴.
+    W_Q and W_K of normals times `gain` give a logit x_iᵀW_Q W_Kᵀx_j the deviation α gain² √d_head |x_i| |x_j|. Rows
+    differ through differences from the mean, so |x_j| is the longest of these, and |x_i| that or the mean. Later
+    layers multiply each by a few gain² at most; where gain > 1, a factor gain⁴ allows for this.
     """
     longest = jnp.max(jnp.linalg.norm(state.direction, axis=1))
-    log_length = state.log_size + jnp.log(longest)  # of the longest difference; its length alone underflows
+    log_length = state.log_size + jnp.log(longest)  # of the longest difference, whose length itself may underflow
     log_unit = jnp.log(jnp.max(alpha) * gain**2 * spec.head_width**0.5) + 4 * jnp.maximum(jnp.log(gain), 0)
     with_mean = log_length + jnp.log(jnp.linalg.norm(state.mean))
     return log_unit + jnp.maximum(with_mean, 2 * log_length)

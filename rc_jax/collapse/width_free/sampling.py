@@ -66,8 +66,8 @@ def sample_log_residuals(
     result; the proof is in docs/width_free.md). A draw differs from the one that `random_layers` makes of the same key.
     It has the arithmetic of `log_residuals`, but not its second computation: where softmax is saturated (a `gain` of 2
     and more, or many layers with skip connections) a number may come back that the dtype cannot decide, without a NaN.
-    Its gradient in `x`, `gain` and `scale` has the mean of that one's. Factors of inner products are shifted where
-    tokens have collapsed: in float32 the law is right to 10⁻⁵ nats after a layer, in float64 to 10⁻¹⁴.
+    Its gradient in `x`, `gain` and `scale` has the mean of the gradient of `log_residuals`. Cholesky factors of
+    collapsed tokens are rough: in float32 the law is right to 10⁻⁵ nats after a layer, in float64 to 10⁻¹⁴.
 
     Args:
         key: a typed key; another key, another draw.
@@ -128,9 +128,9 @@ def sample_log_residuals(
 
 @quickly(static_argnames="features")
 def _coordinates(x: Array, d_model: Array, features: int | None) -> MeanResidual:
-    """The tokens over √d: in `features` features, or in as many coordinates as tokens where none are given.
+    """The tokens over √d, with zeros up to `features` columns; where that is None, in as many coordinates as tokens.
 
-    Queries and keys of normals of variance 1 then have a limit in d.
+    W_Q and W_K with entries of variance 1, in place of 1/d, then make queries and keys that have a limit in d.
     """
     # There are no factorisations in a narrower type.
     dtype = x.dtype if jnp.finfo(x.dtype).bits >= 32 else jnp.dtype("float32")

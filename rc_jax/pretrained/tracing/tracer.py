@@ -141,14 +141,14 @@ class Tracer:
         self.reasons: dict[str, str] = {} if exact else {"log_residual": "not asked for"}
         # α* depends on a row only by the number n_i of tokens that it sees, so it is solved for once for each kind of
         # layers, at the start.
-        found = [observables.best_scales(tokens, kind.attention) for kind in stack.kinds]
-        best = found[0]
+        scales = [observables.best_scales(tokens, kind.attention) for kind in stack.kinds]
+        best = scales[0]
         counted = np.isfinite(best["dot"])  # with a window of one token, no row
         self._optimal = {
             name: float(values[counted].mean()) if counted.any() else np.nan for name, values in best.items()
         }
         self._rows = int(counted.sum())
-        self._best = [{name: jnp.asarray(values) for name, values in kind.items()} for kind in found]
+        self._best = [{name: jnp.asarray(values) for name, values in kind.items()} for kind in scales]
         self._statistics: Statistics | None = None
         self._waiting: PyTree = None  # observables of windows that are not in the statistics yet
 
@@ -202,14 +202,14 @@ class Tracer:
 
     def _reduce(self) -> None:
         """Merge the observables that wait into the statistics."""
-        found = Statistics.of(self._waiting)
-        self._statistics = found if self._statistics is None else merge(self._statistics, found)
+        waiting = Statistics.of(self._waiting)
+        self._statistics = waiting if self._statistics is None else merge(self._statistics, waiting)
         self._waiting = None
 
     def _observe(self, x: Array) -> PyTree:
         """All observables of one batch; every leaf has a leading axis of windows."""
         params, stack = self.checkpoint.params, self.spec
-        bare = dataclasses.replace(stack, skip=True, mlp=None, norm=None)  # of which paths are summed
+        bare = dataclasses.replace(stack, skip=True, mlp=None, norm=None)  # the network whose paths are summed
         logs = self._covered("log_residual", observables.log_residuals, x, stack)
         paths = self._covered("paths", observables.path_shares, x, bare)
         # One layer after another, so that only one layer's attention matrices are in memory.
@@ -223,14 +223,14 @@ class Tracer:
                 del p
             if index in self.layers:
                 states.append(observables.sizes(x) | {"effective_rank": observables.effective_ranks(x)})
-        found: dict[str, Any] = {"states": _stacked(states)}
+        batch: dict[str, Any] = {"states": _stacked(states)}
         if heads:
-            found["heads"] = _stacked(heads)
+            batch["heads"] = _stacked(heads)
         if logs is not None:
-            found["states"]["log_residual"] = np.asarray(logs)[:, list(self.layers)]
+            batch["states"]["log_residual"] = np.asarray(logs)[:, list(self.layers)]
         if paths is not None:
-            found["paths"] = paths
-        return found
+            batch["paths"] = paths
+        return batch
 
     def _covered(self, name: str, program: Any, x: Array, spec: StackSpec) -> Any:
         """The result of a program; None, with the reason stored, where theory does not cover the network."""
@@ -305,7 +305,7 @@ def trace(
 
 
 def batch_size(checkpoint: Checkpoint, windows: Int[np.ndarray, "window token"], most: int | None = None) -> int:
-    """Windows at a time: `most`, or up to 8 that keep a layer's attention matrices below 64 MB; batches as full."""
+    """Windows at a time: at most `most`, or 8 that keep a layer's attention matrices below 64 MB, in even batches."""
     count, tokens = windows.shape
     if most is None:
         most = max(1, min(MOST_WINDOWS, MOST_NUMBERS // (checkpoint.spec.attention.heads * tokens**2)))

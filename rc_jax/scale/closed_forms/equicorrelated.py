@@ -43,7 +43,7 @@ def equicorrelated_weight(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> Flo
         0.5000
     """
     dtype, (gamma, rho, n) = as_common(gamma=gamma, rho=rho, n=n)
-    return jax.nn.sigmoid(_lead(gamma, rho, n)).astype(dtype)
+    return jax.nn.sigmoid(_logit(gamma, rho, n)).astype(dtype)
 
 
 @_checked
@@ -106,7 +106,7 @@ def similarity_limit(gamma: ArrayLike, rho: ArrayLike) -> Float[Array, "..."]:
         [1.  0.8 0.5]
     """
     dtype, (gamma, rho) = as_common(gamma=gamma, rho=rho)
-    step, on_it = _step(rho), jnp.where(rho > 0, 4 * rho / (1 + 3 * rho), 0.5)
+    step, on_it = _critical_limit(rho), jnp.where(rho > 0, 4 * rho / (1 + 3 * rho), 0.5)
     return jnp.where(gamma < step, 1, jnp.where(gamma > step, rho, on_it)).astype(dtype)
 
 
@@ -138,12 +138,12 @@ def critical_gamma(rho: ArrayLike, n: ArrayLike | None = None) -> Float[Array, "
     """
     if n is None:
         dtype, (rho,) = as_common(rho=rho)
-        return _step(rho).astype(dtype)
+        return _critical_limit(rho).astype(dtype)
     dtype, (rho, n) = as_common(rho=rho, n=n)
-    n = _tokens(n)
-    floor, a = _half_way(rho, n)
-    lead = jnp.log1p((n - 1) * a) + jnp.log1p(a) + jnp.log1p(floor)  # 1/(1 − a) = (1 + r)(1 + a)
-    return (lead / (1 - rho) / jnp.log(n)).astype(dtype)
+    n = _at_least_two(n)
+    mean_square, a = _half_way(rho, n)
+    logit = jnp.log1p((n - 1) * a) + jnp.log1p(a) + jnp.log1p(mean_square)  # 1/(1 − a) = (1 + r)(1 + a)
+    return (logit / (1 - rho) / jnp.log(n)).astype(dtype)
 
 
 @_two_checked
@@ -172,13 +172,15 @@ def transition_width(rho: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
         0.910 0.091
     """
     dtype, (rho, n) = as_common(rho=rho, n=n)
-    n = _tokens(n)
-    floor, a = _half_way(rho, n)
-    length = n * rho + (1 - rho) * (1 + (n - 1) * (floor / (1 + floor)))  # squared, n times
-    pull = 1 / n + (n - 1) / n * ((1 + rho) / 2)
-    rest = 1 / ((1 + floor) * (1 + a))  # 1 − a
-    ratio = jnp.exp(jnp.log(length) - jnp.log1p((n - 1) * a) - jnp.log(a))
-    return (ratio / (2 * pull * rest * (1 - rho) * jnp.log(n))).astype(dtype)
+    n = _at_least_two(n)
+    mean_square, a = _half_way(rho, n)
+    # With L the squared length of an output, |d cos/da| = 2a(1 − ρ)(1/n + (1 − 1/n) cos)/L and
+    # da/dγ = (1 + (n − 1)a)(1 − a)(1 − ρ)(log n)/n. `squared` is nL, `below` is 1 − a.
+    squared = n * rho + (1 - rho) * (1 + (n - 1) * (mean_square / (1 + mean_square)))
+    slope = 1 / n + (n - 1) / n * ((1 + rho) / 2)
+    below = 1 / ((1 + mean_square) * (1 + a))
+    ratio = jnp.exp(jnp.log(squared) - jnp.log1p((n - 1) * a) - jnp.log(a))
+    return (ratio / (2 * slope * below * (1 - rho) * jnp.log(n))).astype(dtype)
 
 
 @_checked
@@ -207,8 +209,8 @@ def equicorrelated_gradient(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> F
         20.72
     """
     dtype, (gamma, rho, n) = as_common(gamma=gamma, rho=rho, n=n)
-    lead = _lead(gamma, rho, n)
-    p, rest = jax.nn.sigmoid(lead), jax.nn.sigmoid(-lead)
+    logit = _logit(gamma, rho, n)
+    p, rest = jax.nn.sigmoid(logit), jax.nn.sigmoid(-logit)
     return (gamma * jnp.log(n) * rest * (1 + p - rest / (n - 1))).astype(dtype)
 
 
@@ -246,9 +248,9 @@ def equicorrelated_optimal_gamma(rho: ArrayLike, n: ArrayLike) -> Float[Array, "
 def _outputs(gamma: jax.Array, rho: jax.Array, n: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Squared length, inner product and cosine, finite with their derivatives wherever n and 1/n are."""
     # a = p_ii − p_ij = (1 − e^{−x})p_ii with x = (1 − ρ)γ log n: no difference of near equals
-    lead = _lead(gamma, rho, n)
-    a = -jnp.expm1(-(1 - rho) * gamma * jnp.log(n)) * jax.nn.sigmoid(lead)
-    below = jax.nn.sigmoid(-lead) / ((n - 1) / n)  # 1 − a
+    logit = _logit(gamma, rho, n)
+    a = -jnp.expm1(-(1 - rho) * gamma * jnp.log(n)) * jax.nn.sigmoid(logit)
+    below = jax.nn.sigmoid(-logit) / ((n - 1) / n)  # 1 − a
     inner = rho + (1 - rho) * below * (1 + a) / n
     squared = inner + (1 - rho) * a * a
     # the cosine from n times both, over a constant that keeps them and their derivatives in range
@@ -262,36 +264,38 @@ def _outputs(gamma: jax.Array, rho: jax.Array, n: jax.Array) -> tuple[jax.Array,
 
 @jax.jit
 def _optimal(rho: jax.Array, n: jax.Array) -> jax.Array:
+    """γ = x/((1 − ρ) log n) with the root x = e^u of `_stationarity`."""
     log_n = jnp.log(n)
-    u, converged = implicit_root(_stationarity, jnp.log(log_n + 0.5), _tokens(n))
+    u, converged = implicit_root(_stationarity, jnp.log(log_n + 0.5), _at_least_two(n))
     return jnp.where(converged, jnp.exp(u) / (1 - rho) / log_n, jnp.nan)
 
 
 def _stationarity(u: jax.Array, n: jax.Array) -> jax.Array:
     """Log of 2x p a/(1 + p − (1 − p)/(n − 1)) at x = e^u: rises through zero where x(1 − Σp²) is largest."""
     x = jnp.exp(u)
-    lead = x - jnp.log(n - 1)
-    log_p = jax.nn.log_sigmoid(lead)
-    p, rest = jax.nn.sigmoid(lead), jax.nn.sigmoid(-lead)
+    logit = x - jnp.log(n - 1)
+    log_p = jax.nn.log_sigmoid(logit)
+    p, rest = jax.nn.sigmoid(logit), jax.nn.sigmoid(-logit)
     return jnp.log(2 * x * -jnp.expm1(-x)) + 2 * log_p - jnp.log1p(p - rest / (n - 1))
 
 
-def _lead(gamma: jax.Array, rho: jax.Array, n: jax.Array) -> jax.Array:
+def _logit(gamma: jax.Array, rho: jax.Array, n: jax.Array) -> jax.Array:
     """Log p_ii/(1 − p_ii)."""
-    n = _tokens(n)
+    n = _at_least_two(n)
     return (1 - rho) * gamma * jnp.log(n) - jnp.log(n - 1)
 
 
 def _half_way(rho: jax.Array, n: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Squared length of the mean token, r = ρ + (1 − ρ)/n, and a = p_ii − p_ij at the cosine (1 + ρ)/2."""
-    floor = rho + (1 - rho) / n
-    return floor, jnp.sqrt(floor / (1 + floor))
+    """Squared length r = ρ + (1 − ρ)/n of the mean token, a = p_ii − p_ij where the output's cosine is (1 + ρ)/2."""
+    mean_square = rho + (1 - rho) / n
+    return mean_square, jnp.sqrt(mean_square / (1 + mean_square))
 
 
-def _step(rho: jax.Array) -> jax.Array:
+def _critical_limit(rho: jax.Array) -> jax.Array:
+    """`critical_gamma` for n → ∞."""
     return jnp.where(rho > 0, 1 / (1 - rho), 0.5)
 
 
-def _tokens(n: jax.Array) -> jax.Array:
-    """Fewer than two tokens, which only a traced n can be, give NaN."""
+def _at_least_two(n: jax.Array) -> jax.Array:
+    """n, or NaN below 2, which only a traced n can be."""
     return jnp.where(n >= 2, n, jnp.nan)

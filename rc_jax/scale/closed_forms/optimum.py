@@ -114,15 +114,16 @@ def optimal_scale_exact(n: ArrayLike) -> Float[Array, "..."]:
 
 @quickly()
 def _optimize(n: jax.Array, dim: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """α* and where it was found, by the implicit root of `stationarity` = log n in log α."""
+    """α*, and whether the search succeeded, by the implicit root of `stationarity` = log n in log α."""
     log_n = jnp.log(jnp.where(n >= 2, n, jnp.nan))
+    # `_search` makes its own start, so any array of the right shape serves.
     u, converged = implicit_root(differentiable_stationarity, log_n, log_n, dim, search=_search)
     converged &= u < math.log(float(jnp.finfo(u.dtype).max) / 8)
     return jnp.where(converged, jnp.exp(u), jnp.nan), converged
 
 
 def _search(_: jax.Array, log_n: jax.Array, dim: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """Find log α*: the root of log(`stationarity`/log n), whose curvature in log α is small for all n and d."""
+    """Log α*, and whether the search succeeded: the root of log(`stationarity`/log n), nearly linear in log α."""
     u, slope = first_guess(log_n, dim)
     origin = None if dim is None else debye_at_origin(dim)
 

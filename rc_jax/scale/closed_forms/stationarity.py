@@ -33,9 +33,9 @@ Sums = Callable[[Pair, Pair], tuple[Pair, Pair]]
 def stationarity(
     log_alpha: jax.Array, dim: jax.Array | None, origin: jax.Array | None, terms: int = TERMS
 ) -> jax.Array:
-    """C + log(1 + T), which is log n at the optimum, from so many terms of Debye's expansion.
+    """C + log(1 + T), which is log n at the optimum, from the first `terms` terms of Debye's expansion.
 
-    `origin` is `debye_at_origin(dim)`, which a search needs once.
+    `origin` is `debye_at_origin(dim)`, which does not depend on α: a search computes it once.
     """
     alpha = jnp.exp(log_alpha)
     if dim is None or origin is None:
@@ -43,7 +43,7 @@ def stationarity(
     v, near, order = _orders(alpha, dim)
     sums = functools.partial(_sums_written_out, terms=terms)
     state = _by_debye(alpha, order, jnp.where(near, correction_at_zero(1 / order), origin), sums)
-    c, t = jax.lax.cond(near.any(), lambda: _down(alpha, v, near, UNROLLED, *state), lambda: state[:2])
+    c, t = jax.lax.cond(near.any(), lambda: _recur_down(alpha, v, near, UNROLLED, *state), lambda: state[:2])
     return c + jnp.log1p(t)
 
 
@@ -53,7 +53,7 @@ def differentiable_stationarity(log_alpha: jax.Array, log_n: jax.Array, dim: jax
     if dim is None:
         return alpha * alpha + jnp.log1p(2 * alpha * alpha) - log_n
     v, near, order = _orders(alpha, dim)
-    c, t = _down(alpha, v, near, 1, *_by_debye(alpha, order, debye_at_origin(2 * order + 2), _sums_in_a_loop))
+    c, t = _recur_down(alpha, v, near, 1, *_by_debye(alpha, order, debye_at_origin(2 * order + 2), _sums_in_a_loop))
     return c + jnp.log1p(t) - log_n
 
 
@@ -71,13 +71,14 @@ def debye_at_origin(dim: jax.Array) -> jax.Array:
 
 
 def first_guess(log_n: jax.Array, dim: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """A start for log α, right to about one, and what the slope of log `stationarity` in log α would be there.
+    """A start for log α, right to about one, and the slope of log `stationarity` in log α that it implies.
 
     α² goes from log n/3 for few keys to log n for many, times d for cosines; in few dimensions α is the power
     n^{2/(d−1)}.
     """
     square = log_n * (1 + log_n) / (3 + log_n)
-    growth = 1 + 3 * log_n / (1 + log_n) / (3 + log_n) - log_n / (3 + log_n) * (1 - 1 / (1 + log_n))  # in log log n
+    # d log α²/d log log n
+    growth = 1 + 3 * log_n / (1 + log_n) / (3 + log_n) - log_n / (3 + log_n) * (1 - 1 / (1 + log_n))
     if dim is None:
         return jnp.log(square) / 2, 2 / growth
     y = 4 * square / (dim - 1)
@@ -115,7 +116,7 @@ def _by_debye(alpha: jax.Array, v: jax.Array, origin: jax.Array, sums: Sums) -> 
     rest = 3 * v * (v / (2 * s1 + s2))  # 2S(α) − S(2α)
     difference = r1 * r2 * (v + rest)  # S(2α) − 2S(α) + v
     excess = (r2 / 2 * (alpha * ((s2 - 3 * v) / (s2 + v))) - v / (v + s2) * difference) / (2 * v)
-    c, t = difference + v * jnp.log1p(excess), r1 * r2 * (v + rest)
+    c, t = difference + v * jnp.log1p(excess), difference  # T's leading term is this difference too
     # ½ log(S(α)²/(v S(2α))), and the sums of the higher terms with their slopes
     t1, t2 = 1 / s1, 1 / s2
     q1, q2 = alpha * t1, 2 * alpha * t2
@@ -127,7 +128,7 @@ def _by_debye(alpha: jax.Array, v: jax.Array, origin: jax.Array, sums: Sums) -> 
     return c, t, r1 - t1 * below1, r2 - t2 * below2
 
 
-def _down(
+def _recur_down(
     alpha: jax.Array,
     v: jax.Array,
     near: jax.Array,
@@ -137,7 +138,7 @@ def _down(
     r1: jax.Array,
     r2: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """C and T at order v where it is `near` zero, from those at v + LIFT.
+    """C and T at order v: where `near` is true by LIFT steps of recurrence from those at v + LIFT, else unchanged.
 
     A step leads from order k down to k − 1: r_{k−1} = 1/(2k/x + r_k) and T_{k−1} = (2k − T_k) r_{k−1}(α) r_{k−1}(2α);
     log M falls by log(x/(2k r_{k−1})).

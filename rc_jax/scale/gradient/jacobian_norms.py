@@ -140,26 +140,29 @@ def jacobian_spectral_norm(
 
 @jax.jit
 def _trace(tail: jax.Array, factor: jax.Array) -> jax.Array:
+    """α(G − Σg²/G) from `_relative_weights`."""
     rest, squares = tail.sum(-1), (tail * tail).sum(-1)
     return factor * ((2 * rest + jnp.maximum(rest * rest - squares, 0)) / (1 + rest))
 
 
 @jax.jit
 def _frobenius(tail: jax.Array, factor: jax.Array) -> jax.Array:
-    """In units of the largest of the other weights, whose square could underflow."""
+    """The norm, with the g_i of `tail` divided by the largest of them, whose square could underflow."""
     largest = tail.max(-1)
     unit = jnp.where(largest > 0, jax.lax.stop_gradient(largest), 1)
     total, share = 1 + tail.sum(-1), tail / unit[..., None]
     squares = share * share
-    others = 1 - tail / total[..., None]
-    diagonal = (share.sum(-1) / total) ** 2 + (squares * others * others).sum(-1)
+    rest = 1 - tail / total[..., None]
+    # Σ g_i²(1 − g_i/G)², in which i = 1 is apart, and Σ_{i≠j} g_i²g_j²/G²
+    diagonal = (share.sum(-1) / total) ** 2 + (squares * rest * rest).sum(-1)
     second, fourth = squares.sum(-1), (squares * squares).sum(-1)
-    crossed = (2 * second + unit * unit * jnp.maximum(second * second - fourth, 0)) / (total * total)
-    return factor * unit * jnp.where(largest > 0, jnp.sqrt(jnp.where(largest > 0, diagonal + crossed, 1)), 0)
+    off_diagonal = (2 * second + unit * unit * jnp.maximum(second * second - fourth, 0)) / (total * total)
+    return factor * unit * jnp.where(largest > 0, jnp.sqrt(jnp.where(largest > 0, diagonal + off_diagonal, 1)), 0)
 
 
 @jax.jit
 def _spectral(tail: jax.Array, factor: jax.Array) -> jax.Array:
+    """The largest eigenvalue of the Jacobian, from its eigenvector."""
     return factor * _at_eigenvector(tail, _leading(tail))
 
 
@@ -228,9 +231,9 @@ def _weights(scores: jax.Array, alpha: ArrayLike, normaliser: str) -> tuple[jax.
 
 @functools.partial(jax.jit, static_argnums=2)
 def _relative_weights(scores: jax.Array, alpha: jax.Array, normaliser: str) -> tuple[jax.Array, jax.Array]:
-    """Every g over the largest, that one left out (its place holds 0), and α times it: J = factor·(diag g − ggᵀ/G).
+    """`tail`, every g over the largest g₁ with 0 in the place of g₁, and `factor`, α g₁.
 
-    The largest is divided out with its derivative, which is then the factor's.
+    With these g, 1 included, J = factor·(diag g − ggᵀ/G). The derivative of g₁ is in `factor` alone.
     """
     logits, is_top, alpha = shifted(scores, alpha)
     g = _SHAPES[normaliser](logits)

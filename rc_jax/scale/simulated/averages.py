@@ -13,8 +13,8 @@ TOPS = 16
 PAIRS = 16  # in one vectorised step
 
 
-def stratified(uniform: jax.Array) -> jax.Array:
-    """Logarithms of one number in each of equal strata of (0, 1)."""
+def log_stratified(uniform: jax.Array) -> jax.Array:
+    """Logarithms of numbers uniform on (0, 1), one in each of as many equal strata as numbers are given."""
     count = uniform.size
     return jnp.log(inside((jnp.arange(count, dtype=uniform.dtype) + uniform) / count))
 
@@ -25,16 +25,17 @@ def mean_over_rows(
     law: ScoreLaw,
     n: jax.Array,
     samples: jax.Array,
-    log_parts: Callable[[jax.Array], jax.Array] = stratified,
+    draw_log_parts: Callable[[jax.Array], jax.Array] = log_stratified,
     power: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Mean of function(row) and its standard error; memory grows neither with n nor with `samples`.
 
-    A row has `TOPS` largest scores, by default one in each stratum of its law given the others; `function` takes the
-    average over them. Rows come in pairs. The rank of the second score of both rows of a pair lies in the same one of
-    samples/2 equal strata (an odd number is rounded up); the two rows share nothing else. So the sum of (a − b)²/4
-    over pairs estimates the variance of the sum of their means without bias. A `power` above 1 draws more rows with a
-    high second score: 1 less its rank is that power of a uniform number, and each row has the weight that corrects it.
+    A row has `TOPS` candidates for its largest score, by default one in each stratum of its law given the others;
+    `function` takes the average over them. Rows come in pairs. The second score of both rows of a pair is the quantile
+    of a level in (0, 1), which lies in the same one of samples/2 equal strata (an odd number is rounded up). The two
+    rows share nothing else. So the sum of (a − b)²/4 over pairs estimates the variance of the sum of their means
+    without bias. A `power` above 1 draws more rows with a high second score: 1 − level is that power of a uniform
+    number, and each row has the weight that corrects for it.
     """
     strata = (samples + 1) // 2
     rest = bulk(law, n)
@@ -42,13 +43,13 @@ def mean_over_rows(
     def row(i: jax.Array) -> jax.Array:
         """The function's value on row i, from its own random numbers."""
         numbers = inside(jax.random.uniform(jax.random.fold_in(key, i), (1 + TOPS + SPACINGS,), law.step.dtype))
-        rank = inside(((i // 2).astype(numbers.dtype) + numbers[0]) / strata)
-        second = -jnp.log(rank) if power is None else -jnp.log1p(-(rank**power))
-        drawn = make_row(law, rest, n, second, log_parts(numbers[1 : TOPS + 1]), numbers[TOPS + 1 :])
-        return function(drawn) if power is None else power * rank ** (power - 1) * function(drawn)
+        uniform = inside(((i // 2).astype(numbers.dtype) + numbers[0]) / strata)
+        second = -jnp.log(uniform) if power is None else -jnp.log1p(-(uniform**power))
+        drawn = make_row(law, rest, n, second, draw_log_parts(numbers[1 : TOPS + 1]), numbers[TOPS + 1 :])
+        return function(drawn) if power is None else power * uniform ** (power - 1) * function(drawn)
 
     def add(step: jax.Array, carry: Any) -> Any:
-        """Add the mean and the squared half difference of so many pairs; the last step has fewer."""
+        """Add the means and the squared half differences of `PAIRS` pairs; the last step has fewer."""
         stratum = PAIRS * step + jnp.arange(PAIRS)
         values = jax.vmap(row)(jnp.concatenate([2 * stratum, 2 * stratum + 1]))
         one, other = values[:PAIRS], values[PAIRS:]
@@ -64,8 +65,8 @@ def mean_over_rows(
 
 
 def _compensated(running: tuple[jax.Array, jax.Array], new: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Kahan's sum: millions of terms in float32 lose no digit."""
-    total, lost = running
-    new = new - lost
-    grown = total + new
-    return grown, (grown - total) - new
+    """Kahan's sum, in which millions of terms in float32 lose no digit: the total, and its excess by rounding."""
+    total, excess = running
+    new = new - excess
+    rounded = total + new
+    return rounded, (rounded - total) - new

@@ -13,10 +13,10 @@ from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common, common_with_dim, converted
 from rc_jax.scale.simulated.averages import TOPS, mean_over_rows
 from rc_jax.scale.simulated.per_sample import optimum_of
-from rc_jax.scale.simulated.random_rows import SPACINGS, Row, bulk, close_gaps, even_batch, inside, make_row
+from rc_jax.scale.simulated.random_rows import SPACINGS, Row, bulk, even_batch, inside, make_row, refine_small_gaps
 from rc_jax.scale.simulated.score_distribution import ScoreLaw, score_law
 
-LEAST = 1e-9  # below it, parts of the tail are drawn uniformly only
+LEAST = 1e-9  # distances w below this are drawn evenly in w only, those above also evenly in log w
 NATS = -math.log(LEAST)
 ROWS_TOGETHER = 64  # in one vectorised step
 
@@ -116,7 +116,7 @@ def _draw(key: jax.Array, dim: jax.Array | None, n: jax.Array, samples: int) -> 
     def one(i: jax.Array) -> jax.Array:
         """Draw row i, with one largest score, and search for its best scale."""
         numbers = inside(jax.random.uniform(jax.random.fold_in(key, i), (2 + SPACINGS,), n.dtype))
-        row = close_gaps(law, make_row(law, rest, n, -jnp.log(numbers[0]), jnp.log(numbers[1:2]), numbers[2:]))
+        row = refine_small_gaps(law, make_row(law, rest, n, -jnp.log(numbers[0]), jnp.log(numbers[1:2]), numbers[2:]))
         u, _, converged = optimum_of(row, n)
         return jnp.where(converged, jnp.exp(u), jnp.nan)[0]
 
@@ -129,13 +129,13 @@ def _tail(
 ) -> tuple[jax.Array, jax.Array]:
     law = score_law(n, dim)
     chance, error = mean_over_rows(
-        functools.partial(_exceeds, law, n, jnp.log(level.ravel())), key, law, n, samples, _near_ties
+        functools.partial(_exceeds, law, n, jnp.log(level.ravel())), key, law, n, samples, _log_parts_near_ties
     )
     return chance.reshape(level.shape), error.reshape(level.shape)
 
 
-def _near_ties(uniform: jax.Array) -> jax.Array:
-    """Logarithms of 1 − w: half of the w even in (0, 1), half even in log w, one in each of equal strata."""
+def _log_parts_near_ties(uniform: jax.Array) -> jax.Array:
+    """log(1 − w) of distances w from a tie: half of the w are even in (0, 1), half even in log w, all stratified."""
     half = TOPS // 2
     strata = inside((jnp.asarray(np.arange(TOPS) % half, uniform.dtype) + uniform) / half)
     return jnp.log1p(-inside(jnp.where(jnp.arange(TOPS) < half, strata, jnp.exp(-NATS * strata))))
@@ -143,8 +143,9 @@ def _near_ties(uniform: jax.Array) -> jax.Array:
 
 def _exceeds(law: ScoreLaw, n: jax.Array, log_level: jax.Array, row: Row) -> jax.Array:
     """Weighted share of a row's largest scores whose best scale exceeds each level."""
+    # w = 1 − V₁/V₂ has the density ½ + ½/(w log(1/LEAST)), where a uniform number has 1.
     assert row.log_parts is not None
-    u, _, converged = optimum_of(close_gaps(law, row), n)
+    u, _, converged = optimum_of(refine_small_gaps(law, row), n)
     w = -jnp.expm1(row.log_parts)
     density = 0.5 + jnp.where(w > LEAST, 0.5 / NATS / w, 0)
     above = jnp.where(u[None] > log_level[:, None], 1 / density[None], 0)

@@ -65,7 +65,7 @@ def expected_objective(
         >>> print(abs(mean - 1.679) < 5 * error)
         True
     """
-    return _mean(key, alpha, n, dim, samples, logarithm=False)
+    return _mean_of(key, alpha, n, dim, samples, logarithm=False)
 
 
 @_checked
@@ -96,7 +96,7 @@ def typical_objective(
         >>> print(mean.argmax())  # α* = 2.9
         1
     """
-    return _mean(key, alpha, n, dim, samples, logarithm=True)
+    return _mean_of(key, alpha, n, dim, samples, logarithm=True)
 
 
 @_keyed
@@ -153,10 +153,10 @@ def typical_optimum(key: Array, n: int, dim: ArrayLike | None = None, samples: i
     return Optimum(scale.astype(dtype), value.astype(dtype), converged, error.astype(dtype))
 
 
-def _mean(
+def _mean_of(
     key: Array, alpha: ArrayLike, n: int, dim: ArrayLike | None, samples: int, *, logarithm: bool
 ) -> tuple[Array, Array]:
-    """Either mean, with its arguments brought to the dtype of α."""
+    """Mean of the gradient or of its logarithm, with the arguments brought to the dtype of α."""
     dtype, (alpha,) = as_common(alpha=alpha)
     dim = None if dim is None else converted("dim", dim, alpha.dtype)
     mean, error = _simulated(key, alpha, dim, converted("n", n, alpha.dtype), jnp.asarray(samples), logarithm)
@@ -169,8 +169,8 @@ def _simulated(
 ) -> tuple[jax.Array, jax.Array]:
     """Mean of the gradient, or of its logarithm, and its standard error, for every α over the same rows."""
     law = score_law(n, dim)
-    # Beyond the largest number to the power ¾ the mean no longer changes and its logarithm's falls like α: that one is
-    # taken in units of α, whose square would overflow.
+    # Beyond α = (largest number)^¾ the mean no longer changes, and the mean logarithm falls like α. The latter is taken
+    # in units of α, because its square would overflow.
     within = jnp.minimum(alpha, float(jnp.finfo(alpha.dtype).max) ** 0.75)
     unit = jnp.maximum(within, 1) if logarithm else jnp.ones_like(alpha)
 
@@ -185,9 +185,9 @@ def _simulated(
     def objective(row: Row) -> jax.Array:
         return jax.lax.map(lambda pair: at(pair[0], pair[1], row), (within.ravel(), unit.ravel()), batch_size=batch)
 
-    # At large α a row counts as the density of scores at its second one over the tail there, V^(−2/(d−1)) for cosines;
-    # 1 less the rank of V is like V² for small V, so that this power makes rows alike. In three dimensions alone the
-    # variance would else be infinite; from five on weights cost more than they bring.
+    # At large α a row contributes the density of scores at its second one over the tail V there, V^(−2/(d−1)) for
+    # cosines. 1 − level is like V² for small V, so this power makes rows contribute alike. Without it the variance is
+    # infinite for d = 3; from d = 5 on weights cost more than they bring.
     power = None if logarithm or dim is None else jnp.where(dim < 5, (dim - 1) / (dim - 2), 1)
     mean, error = mean_over_rows(objective, key, law, n, samples, power=power)
     unit = unit * (alpha / within) if logarithm else unit
@@ -198,9 +198,10 @@ def _simulated(
 def _typical(
     key: jax.Array, dim: jax.Array | None, n: jax.Array, samples: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Newton's steps in a bracket, as `rising_root`; each pass over the rows gives value, slope and second derivative.
+    """α*, the maximum, whether the search ended, and the standard error of α*.
 
-    All three are in u = log α. The standard error of α* is α times that of the slope over the second derivative.
+    Newton's steps stay in a bracket, as in `rising_root`. Each pass over the rows gives value, slope and second
+    derivative in u = log α. The standard error of α* is α* times that of the slope over the second derivative.
     """
     dtype = n.dtype
     law = score_law(n, dim)
@@ -234,5 +235,5 @@ def _derivatives(u: jax.Array, row: Row) -> jax.Array:
     def slope(u: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jax.jvp(value, (u,), (jnp.ones_like(u),))
 
-    (first, second), (_, third) = jax.jvp(slope, (u,), (jnp.ones_like(u),))
-    return jnp.stack([first, second, third]).mean(1)
+    (log_value, rate), (_, bend) = jax.jvp(slope, (u,), (jnp.ones_like(u),))
+    return jnp.stack([log_value, rate, bend]).mean(1)

@@ -70,15 +70,18 @@ def per_sample_optimum(scores: Float[Array, "... score"]) -> Optimum:
     """
     scores = jnp.asarray(scores)
     rows = scores.astype(working_dtype(scores.dtype)).reshape(-1, scores.shape[-1])
-    scale, value, converged = _each(rows)
+    scale, value, converged = _optima(rows)
     shape = scores.shape[:-1]
     scale, value = (x.astype(scores.dtype).reshape(shape) for x in (scale, value))
     return Optimum(scale, value, converged.reshape(shape))
 
 
 @jax.jit
-def _each(rows: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Scale, gradient and status of every row, in units of its spread, to which both are inverse."""
+def _optima(rows: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Best scale, gradient there and status of every row. Rows are divided by their spread for the search.
+
+    Scale and gradient of a row are both inverse to its spread.
+    """
     count, n = rows.shape
 
     def one(scores: jax.Array) -> tuple[jax.Array, ...]:
@@ -107,15 +110,15 @@ def _as_row(scores: jax.Array) -> Row:
 
 
 def optimum_of(row: Row, n: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Logarithm of the best scale for each largest score of a row, of the gradient there, and where the search ended.
+    """Log of the best scale, log of the gradient there, and whether the search ended, for each largest score of a row.
 
     A grid over all scales between the bounds, then the root of the slope by halving beside the two best local maxima
     of the grid. f/α falls with α, so that f between two points of the grid exceeds the left one by their ratio at most.
     """
     tied = row.gaps <= 0
     row = row._replace(gaps=jnp.where(tied, 1, row.gaps))
-    still = jax.lax.stop_gradient(row)
-    centres, reach = _best_of_grid(still, n)
+    constant = jax.lax.stop_gradient(row)
+    centres, reach = _best_of_grid(constant, n)
 
     # Halve the interval around both maxima, where the slope changes its sign.
     def halve(_: jax.Array, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -124,12 +127,12 @@ def optimum_of(row: Row, n: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]
         rising = slopes(middle) > 0
         return jnp.where(rising, middle, left), jnp.where(rising, right, middle)
 
-    slopes = jax.vmap(functools.partial(_slope, still))
+    slopes = jax.vmap(functools.partial(_slope, constant))
     left, right = jax.lax.fori_loop(0, HALVINGS, halve, (centres - reach, centres + reach))
     both = (left + right) / 2
     ended = (slopes(both - 1e-3 * reach) >= 0) & (slopes(both + 1e-3 * reach) <= 0)
     # The higher of the two is the maximum; one step of Newton gives it its last digits and its derivatives.
-    heights = jax.vmap(functools.partial(_log_gradients, still))(both)
+    heights = jax.vmap(functools.partial(_log_gradients, constant))(both)
     is_second = heights[1] > heights[0]
     u, log_value, converged = (jnp.where(is_second, x[1], x[0]) for x in (both, heights, ended))
     u = _newton_step(row, u)
@@ -138,6 +141,7 @@ def optimum_of(row: Row, n: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]
 
 def _best_of_grid(row: Row, n: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The two best local maxima on a grid between the bounds of log α, (2, gap), and the step of the grid."""
+    # The bounds are those of `per_sample_scale`: from TIE/R to the α where n scores' gradient is below that of a tie.
     low = math.log(TIE) - jnp.log(row.gaps - jnp.minimum(row.offsets.min(initial=0), 0)) - 0.01
     most = jnp.log(4.5 * n)
     high = jnp.log(most + 2 * jnp.log(most + 1) + 1) - jnp.log(row.gaps)
@@ -164,7 +168,7 @@ def _slope(row: Row, u: jax.Array) -> jax.Array:
 
 
 def _newton_step(row: Row, u: jax.Array) -> jax.Array:
-    """One step of Newton from `u` held constant: its derivative in the scores is that of the maximiser."""
+    """One step of Newton for slope = 0 from a constant `u`; the step has the maximiser's derivative in the scores."""
     u = jax.lax.stop_gradient(u)
     value, bend = jax.jvp(functools.partial(_slope, row), (u,), (jnp.ones_like(u),))
     return u - jnp.clip(value / jax.lax.stop_gradient(bend), -1e-3, 1e-3)

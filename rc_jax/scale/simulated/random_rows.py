@@ -7,8 +7,8 @@ through random counts on the nodes of a quadrature: these give every sum Σ g(s)
 their exact covariance, given how many scores are left. At any α a score has p ≤ 1/rank, so those below the level have
 p < 1/`DRAWN` or so. The counts do not match third cumulants, which are of the order Σ p³ ≤ DRAWN^-2, 2e-4 at most.
 
-The largest score is left out of a row: given the others, its tail probability is uniform on (0, that of the second).
-So averages over it need no new row.
+The largest score is not part of a row: given the others, its tail probability V₁ is uniform on (0, V₂), with V₂ that of
+the second score. The ratio V₁/V₂ is called its *part*. So averages over the largest score need no new row.
 """
 
 import math
@@ -35,7 +35,7 @@ NEWTON_STEPS = 8
 
 
 class Bulk(NamedTuple):
-    """The law below the level: log P(score above it), and nodes and weights of a quadrature over the rest."""
+    """The law below the level: log P(score above the level), nodes y of a quadrature below it, and their weights."""
 
     log_level: jax.Array
     nodes: jax.Array
@@ -43,12 +43,16 @@ class Bulk(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Scores but for the largest, relative to the second, with weights; and the largest's, one for each part given."""
+    """A row of scores s₁ ≥ s₂ ≥ …, as differences to the second; there may be several s₁ to the same rest.
+
+    `offsets` are s_i − s₂ for i ≥ 3 and for nodes of the quadrature, `weights` how many scores each stands for, `gaps`
+    s₁ − s₂ for each s₁. `log_second` is log V₂ and `log_parts` are log(V₁/V₂), V_i = P(score above s_i).
+    """
 
     offsets: jax.Array
     weights: jax.Array
     gaps: jax.Array
-    log_second: jax.Array | None = None  # log P(score above the second)
+    log_second: jax.Array | None = None
     log_parts: jax.Array | None = None
 
 
@@ -74,9 +78,9 @@ def make_row(
 ) -> Row:
     """Make a row of n scores from numbers uniform on (0, 1).
 
-    `second` is minus the logarithm of the second score's rank. `log_parts` are logarithms of the ratio of the largest
-    score's tail probability to the second's: one for each of several largest scores that share the rest of the row.
-    `others` are the spacings below.
+    `second` is −log of a uniform number, the level whose quantile the second score is. `log_parts` are log(V₁/V₂) of
+    several largest scores that share the rest of the row. `others` are uniform numbers for the spacings of the scores
+    below and for the counts on the nodes.
     """
     dtype = law.step.dtype
     drawn = PLACES - 2
@@ -101,20 +105,20 @@ def make_row(
     return Row(offsets, weights, score_difference(law, y[drawn + 1 :], y[drawn]), logs[-1], log_parts)
 
 
-def close_gaps(law: ScoreLaw, row: Row) -> Row:
-    """Gaps of nearly equal top scores from the slope of the quantile, where their difference would lose digits."""
+def refine_small_gaps(law: ScoreLaw, row: Row) -> Row:
+    """The row with gaps s₁ − s₂ from the quantile's slope where they are so small that a difference loses digits."""
     assert row.log_second is not None and row.log_parts is not None
     slope = _slope_of_score(law, row.log_second + row.log_parts / 2)
     return row._replace(gaps=jnp.where(row.log_parts > -1e-2, slope * row.log_parts, row.gaps))
 
 
 def near_ties(law: ScoreLaw, row: Row, alpha: jax.Array) -> tuple[Row, jax.Array]:
-    """The row with largest scores as they matter at scale α, drawn by importance, and the logarithms of their weights.
+    """The row with largest scores drawn where they matter at scale α, and the logarithms of their importance weights.
 
-    Let w be 1 − V₁/V₂, V the tail probabilities of the two largest scores: uniform on (0, 1). The gradient falls off
-    where α times the gap, α s′w for small w, exceeds 1 + log Σ e^{α(s − s₂)}, the sum over all scores but the largest.
-    With c the quotient of αs′ by that, w is drawn with the density (1 + c)/(1 + cw)²: uniform for small α, some 1/α
-    wide for large. The row's own parts V₁/V₂ serve as the uniform numbers.
+    w = 1 − V₁/V₂ is uniform on (0, 1). The gradient falls off where α times the gap, α s′w for small w, exceeds
+    1 + log Σ e^{α(s − s₂)}, the sum over all scores but the largest. With c the quotient of αs′ by that number, w is
+    drawn with the density (1 + c)/(1 + cw)²: uniform for small α, some 1/α wide for large. The row's own parts V₁/V₂
+    serve as the uniform numbers.
     """
     assert row.log_second is not None and row.log_parts is not None
     c = alpha * -_slope_of_score(law, row.log_second) / (1 + jnp.log(_sum(row, alpha)))
@@ -124,7 +128,7 @@ def near_ties(law: ScoreLaw, row: Row, alpha: jax.Array) -> tuple[Row, jax.Array
     tops = jnp.append(row.log_second + log_parts, row.log_second)
     y = _score(law, tops, log1mexp(-tops))
     gaps = jnp.maximum(score_difference(law, y[:-1], y[-1]), 0)
-    return close_gaps(law, row._replace(gaps=gaps, log_parts=log_parts)), 2 * jnp.log1p(c * w) - jnp.log1p(c)
+    return refine_small_gaps(law, row._replace(gaps=gaps, log_parts=log_parts)), 2 * jnp.log1p(c * w) - jnp.log1p(c)
 
 
 def _score(law: ScoreLaw, log_above: jax.Array, log_not: jax.Array) -> jax.Array:
@@ -142,15 +146,17 @@ def _slope_of_score(law: ScoreLaw, log_above: jax.Array) -> jax.Array:
 
 
 def _sum(row: Row, alpha: jax.Array) -> jax.Array:
-    """Sum of the exponentials of all scores but the largest, the second's being 1."""
+    """Σ e^{α(s − s₂)} over all scores but the largest; the second contributes 1."""
     return jnp.maximum(1 + (row.weights * jnp.exp(alpha * row.offsets)).sum(), 1)
 
 
 def log_gradient(row: Row, alpha: jax.Array) -> jax.Array:
     """Logarithm of α(1 − Σp²) for each largest score of a row."""
+    # With R = `rest` the sum of all other exponentials over the largest's, 1 − Σp² = R(2 + R(1 − Σq²))/(1 + R)², where
+    # q is the softmax of the others alone.
     once = _sum(row, alpha)
     twice = 1 + (row.weights * jnp.exp(2 * (alpha * row.offsets))).sum()
-    spread = jnp.maximum(1 - twice / once / once, 0)  # 1 − Σp² among the others
+    spread = jnp.maximum(1 - twice / once / once, 0)  # 1 − Σq²
     log_rest = jnp.log(once) - alpha * row.gaps
     rest = jnp.exp(log_rest)
     return jnp.log(alpha) + log_rest + jnp.log(2 + rest * spread) - 2 * jnp.log1p(rest)
@@ -159,13 +165,13 @@ def log_gradient(row: Row, alpha: jax.Array) -> jax.Array:
 def _second(target: jax.Array, n: jax.Array) -> jax.Array:
     """Find w = −log(1 − V) for the second smallest V of n uniforms, from P(V > v) = (1 − v)^n + n v (1 − v)^(n−1).
 
-    `target` is −log P(V > v).
+    `target` is −log P(V > v). Newton's steps are in z = n w.
     """
 
-    def better(_: jax.Array, z: jax.Array) -> jax.Array:
+    def step(_: jax.Array, z: jax.Array) -> jax.Array:
         grown = n * jnp.expm1(z / n)
         value = z - jnp.log1p(grown) - target
         return z - value * (1 + grown) / ((1 - 1 / n) * grown)
 
     start = target + jnp.sqrt(2 * target / (1 - 1 / n)) + jnp.log1p(target)
-    return jax.lax.fori_loop(0, NEWTON_STEPS, better, start) / n
+    return jax.lax.fori_loop(0, NEWTON_STEPS, step, start) / n

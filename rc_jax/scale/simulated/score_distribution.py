@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 CELLS = 2048
-EVEN = 4096
+ENTRIES = 4096
 BEYOND = 30.0  # the table ends where the tail is e^-30/n: no score above it is drawn in 10^12 rows
 NODES = 64
 
@@ -39,16 +39,16 @@ def score_law(n: jax.Array, dim: jax.Array | None) -> ScoreLaw:
         end = power + jnp.log1p(jnp.sqrt(-jnp.expm1(-2 * power)))  # cosh(end)^(1−d) = e^−reach
     x, w = (jnp.asarray(table, dtype) for table in np.polynomial.legendre.leggauss(4))
     edges = end * jnp.linspace(0, 1, CELLS + 1, dtype=dtype)
-    inside = edges[:-1, None] + (end / CELLS) * (x[None] + 1) / 2
-    cells = (jnp.exp(log_density(inside, dim)) * w[None]).sum(1)
-    beyond = jnp.exp(log_density(end, dim)) / -_slope(end, dim)  # first order of the tail past the table's end
+    nodes = edges[:-1, None] + (end / CELLS) * (x[None] + 1) / 2
+    cells = (jnp.exp(log_density(nodes, dim)) * w[None]).sum(1)
+    beyond = jnp.exp(log_density(end, dim)) / -_log_density_slope(end, dim)  # the tail past it, first order
     above = jnp.cumsum(cells[::-1])[::-1] + 2 * CELLS / end * beyond
     above = jnp.append(above, 2 * CELLS / end * beyond)
     log_above = jnp.log(above) - jnp.log(2 * above[0])
     rate = -above * (end / CELLS / 2) / jnp.exp(log_density(edges, dim))  # dy/dℓ
     # Invert log P(score above) on even steps by cubics between the edges.
-    step = (reach - math.log(2)) / (EVEN - 1)
-    levels = -math.log(2) - step * jnp.arange(EVEN, dtype=dtype)
+    step = (reach - math.log(2)) / (ENTRIES - 1)
+    levels = -math.log(2) - step * jnp.arange(ENTRIES, dtype=dtype)
     cell = jnp.clip(jnp.searchsorted(-log_above, -levels, side="right") - 1, 0, CELLS - 1)
     width = log_above[cell + 1] - log_above[cell]
     part = (levels - log_above[cell]) / width
@@ -72,8 +72,8 @@ def slope_at(law: ScoreLaw, log_above: jax.Array) -> jax.Array:
 def _cell(law: ScoreLaw, log_above: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The cell of the table that holds a logarithm, and the position in it from 0 to 1."""
     position = (-jnp.asarray(math.log(2), law.step.dtype) - log_above) / law.step
-    position = jnp.clip(position, 0, EVEN - 1)
-    cell = jnp.minimum(position.astype(jnp.int32), EVEN - 2)
+    position = jnp.clip(position, 0, ENTRIES - 1)
+    cell = jnp.minimum(position.astype(jnp.int32), ENTRIES - 2)
     return cell, position - cell.astype(position.dtype)
 
 
@@ -89,7 +89,7 @@ def score_slope(law: ScoreLaw, y: jax.Array) -> jax.Array:
 
 
 def below(law: ScoreLaw, level: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Nodes y and weights, adding up to 1, of a quadrature over the law given y < `level`."""
+    """Nodes y and weights, adding up to 1, of a quadrature over the law given y < `level`, less a tail of e⁻²⁵."""
     x, w = (jnp.asarray(table, level.dtype) for table in np.polynomial.legendre.leggauss(NODES))
     lowest = -quantile(law, jnp.full_like(level, -25))
     y = lowest + (level - lowest) * (x + 1) / 2
@@ -102,16 +102,17 @@ def log_density(y: jax.Array, dim: jax.Array | None) -> jax.Array:
     return -y * y / 2 if dim is None else -(dim - 1) * jnp.log1p(2 * jnp.sinh(y / 2) ** 2)
 
 
-def _slope(y: jax.Array, dim: jax.Array | None) -> jax.Array:
+def _log_density_slope(y: jax.Array, dim: jax.Array | None) -> jax.Array:
+    """Derivative of `log_density` in y."""
     return -y if dim is None else -(dim - 1) * jnp.tanh(y)
 
 
 def _hermite(
-    part: jax.Array, width: jax.Array, left: jax.Array, right: jax.Array, rate: jax.Array, next_rate: jax.Array
+    part: jax.Array, width: jax.Array, left: jax.Array, right: jax.Array, left_rate: jax.Array, right_rate: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Cubic through two values and two slopes at a part 0 … 1 of a cell, and its slope there."""
+    """Cubic through the values and slopes at both ends of a cell, at a part 0 … 1 of its width, and its slope there."""
     rise = right - left
-    a, b = rate * width - rise, rise - next_rate * width
+    a, b = left_rate * width - rise, rise - right_rate * width
     value = left + part * rise + part * (1 - part) * ((1 - part) * a + part * b)
     slope = rise + (1 - 2 * part) * ((1 - part) * a + part * b) + part * (1 - part) * (b - a)
     return value, slope / width

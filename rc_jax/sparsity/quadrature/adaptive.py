@@ -156,7 +156,7 @@ def from_kernel_with_error(
 def _estimate(
     f: Callable[[Array], Array], beta: ArrayLike, gamma: ArrayLike, *, kinks: ArrayLike | Sequence[float] | str
 ) -> tuple[Array, Array, Any, tuple[Array, Array]]:
-    """β and γ in the dtype to compute in, the dtype of the result, and S and the bound of its error in the former."""
+    """β and γ in the working dtype, the dtype of the result, and (S, bound of its error) in the working dtype."""
     dtype, (beta, gamma) = as_common(beta=beta, gamma=gamma, positive=("gamma",))
     points = _padded(locate_kinks(f, beta, gamma)) if isinstance(kinks, str) else kinks
     return beta, gamma, dtype, _split(f, beta, gamma, points)
@@ -189,7 +189,7 @@ def _split(
 
 @functools.partial(jax.jit, static_argnames="dtype")
 def _returned(value: Array, error: Array, dtype: Any) -> Estimate:
-    """Both in `dtype`, where the error covers what the value loses by that, and is itself rounded up."""
+    """Value and error in `dtype`; the error covers what the value loses by that, and is itself rounded up."""
     cast, info = value.astype(dtype), jnp.finfo(dtype)
     error = error + lax.stop_gradient(jnp.abs(cast.astype(value.dtype) - value))
     up = (error * (1 + float(info.eps)) + float(info.tiny)).astype(dtype)
@@ -223,7 +223,7 @@ def _nodes(beta: Array, gamma: Array, kinks: Array) -> tuple[Array, Array, Array
 
 
 def _doubt(epsilon: Array, shift: Array) -> Array:
-    """The rounding of a node ε of x = β + γε, with `shift` = |β|/γ."""
+    """How far rounding can move a node ε of x = β + γε, with `shift` = |β|/γ."""
     return 4 * jnp.finfo(epsilon.dtype).eps * (shift + jnp.abs(epsilon) + 1)
 
 
@@ -259,7 +259,7 @@ def _integral(
     size = jnp.where(jnp.isfinite(logs), jnp.abs(logs), 0) + jnp.square(epsilon) + 16
     rounding = jnp.finfo(edges.dtype).eps * jnp.sum(parts * size, axis=(-2, -1))
     values, parts, edges, epsilon = lax.stop_gradient((values, parts, edges, epsilon))  # an error carries no gradient
-    error = panels.errors(values, edges, known, doubt) + rounding
+    error = panels.error_bound(values, edges, known, doubt) + rounding
     error = error + _beyond(parts, epsilon) + _beyond(parts, -epsilon)
     return total, top[..., 0, 0], error / total
 
@@ -279,8 +279,8 @@ def _beyond(parts: Array, epsilon: Array) -> Array:
         for k in (1, 2, 3)
     )
     two, three = (math.log1p(-k / limit) / math.log1p(-1 / limit) for k in (2, 3))
-    some = last > 0
-    ratio = jnp.minimum(before / jnp.where(some, last, 1), 1e6) * (1 - eps * limit**2)  # less what logarithms lose
+    has_tail = last > 0
+    ratio = jnp.minimum(before / jnp.where(has_tail, last, 1), 1e6) * (1 - eps * limit**2)  # less what logarithms lose
     falling = ratio > two - 1  # else p ≤ 1
     ratio = jnp.where(falling, ratio, two)
 
@@ -295,4 +295,4 @@ def _beyond(parts: Array, epsilon: Array) -> Array:
     matters = last * limit > eps * jnp.sum(parts, axis=(-2, -1))
     unknown = ~falling | (flatter & matters)
     # Panels that contradict a falling power leave the tail unknown.
-    return jnp.where(some, jnp.where(unknown, jnp.inf, last / (v - 1)), 0)
+    return jnp.where(has_tail, jnp.where(unknown, jnp.inf, last / (v - 1)), 0)

@@ -123,7 +123,8 @@ def locate_kinks(f: Callable[[Array], Array], beta: ArrayLike, gamma: ArrayLike)
     low, high, level = _unresolved(f, pairs, *_panels(pairs, shifted, np.zeros(0)), working, FINEST, ends=True)
     corners = _brackets(low[level >= CORNER], high[level >= CORNER], pairs[1].min())
 
-    # Second pass: what is unresolved although the panels are split there is steep. It is split at all middles.
+    # Second pass: what is unresolved although the panels are split there is steep. It is split at all middles, of which
+    # one is kept where several lie within a quarter of their panel.
     edges = np.arange(-limit, limit + 1.0)
     low, high, _ = _unresolved(f, pairs, *_panels(pairs, edges, corners), working, CORNER, ends=False)
     middles, quarters = (low + high) / 2, 2.0 ** np.floor(np.log2(high - low) - 2) if low.size else low
@@ -166,7 +167,7 @@ def _unresolved(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """All panels that the quadrature does not resolve, halved up to `depth` times: both ends in x, and halvings.
 
-    There are none if they become too many. `ends` is that of `panels.judged`.
+    There are none if they become too many. `ends` is that of `panels.sums_and_bounds`.
     """
     eps = float(jnp.finfo(dtype).eps)
     parts = [(np.zeros(0), np.zeros(0), np.zeros(0, int))]
@@ -187,7 +188,7 @@ def _unresolved(
         # What the last Legendre coefficients of |f|φ and f²φ leave open, above rounding and against the whole integral.
         half, shift = (high - low) / 2, np.abs(beta / gamma)[:, 0]
         size = np.where(np.isfinite(logs), np.abs(logs), 0).max(-1) + (epsilon**2).max(-1) + shift + 64
-        again = np.zeros(len(x), bool)
+        unresolved = np.zeros(len(x), bool)
         for row, power in enumerate((1, 2)):
             weighted = power * logs - epsilon**2 / 2
             if level == 0:
@@ -195,14 +196,15 @@ def _unresolved(
                 np.maximum.at(tops[row], pair, weighted.max(-1))
                 tops[row] = np.where(np.isfinite(tops[row]), tops[row], 0)
             values = np.exp(weighted - tops[row, pair, None])
-            total, tail = panels.judged(values, half, ends=ends)
+            total, tail = panels.sums_and_bounds(values, half, ends=ends)
             if level == 0:
                 totals[row] = np.bincount(pair, total, pairs.shape[1])
-            again |= (tail > 16 * eps * size * half * values.max(-1)) & (tail > eps / 64 * totals[row, pair])
+            unresolved |= (tail > 16 * eps * size * half * values.max(-1)) & (tail > eps / 64 * totals[row, pair])
 
         # Halve those, unless they are as narrow as the rounding of their nodes.
-        again &= (high - low) > 4 * eps * (1 + shift + np.abs(low))
-        pair, low, high, beta, gamma = pair[again], low[again], high[again], beta[again, 0], gamma[again, 0]
+        unresolved &= (high - low) > 4 * eps * (1 + shift + np.abs(low))
+        pair, low, high = pair[unresolved], low[unresolved], high[unresolved]
+        beta, gamma = beta[unresolved, 0], gamma[unresolved, 0]
         if pair.size > MOST[0] + MOST[1] * pairs.shape[1]:
             return parts[0]  # half a search is of no use
         if not pair.size:

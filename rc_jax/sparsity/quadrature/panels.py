@@ -13,13 +13,15 @@ SIZE = 24
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(SIZE)
 GAP = float(1 - NODES[-1])  # from the outermost node to the edge, in half widths
 APART = float(np.diff(NODES).max() / 2)  # between two nodes at most, in units of the panel
-LAST = 20  # the coefficients from this degree on judge
+LAST = 20  # coefficients from this degree on tell whether the integrand is resolved
 SAFETY = 4.0  # twice what single jumps, corners, roots, logarithms, steep steps and oscillations need at worst
 
 _DEGREES = np.arange(SIZE)
 _VALUES = np.polynomial.legendre.legvander(NODES, SIZE - 1)
 _COEFFICIENTS = (_VALUES * WEIGHTS[:, None]) * (_DEGREES + 0.5)  # value at a node → coefficient of a degree
 _SLOPES = np.polynomial.legendre.legval(NODES, np.polynomial.legendre.legder(np.eye(SIZE)))  # (degree, node)
+# Maps values at the nodes of a panel to the coefficients from LAST on, to the polynomial at the left and at the right
+# edge, and to its slope at every node times the node's weight.
 ANALYSIS = np.concatenate(
     [
         _COEFFICIENTS[:, LAST:],
@@ -39,19 +41,20 @@ def positions(edges: Float[Array, "... edge"]) -> tuple[Float[Array, "..."], Flo
     return edges[..., :-1, None] + half * nodes, half * weights
 
 
-def errors(
+def error_bound(
     values: Float[Array, "..."],
     edges: Float[Array, "... edge"],
     known: Bool[Array, "... edge"],
     doubt: Float[Array, "..."],
 ) -> Float[Array, "..."]:
-    """Bound of the error of the sum over all panels of `values`, of shape (..., panel, node).
+    """A bound of the error of the sum over all panels, from `values` of shape (..., panel, node).
 
     At a `known` edge the integrand may jump: there a jump costs only the uncertainty of the edge. `doubt` is the
     uncertainty of every node's position, in the units of the edges.
     """
     shape = (1,) * (values.ndim - 2) + ANALYSIS.shape
     analysed = jnp.matmul(values, jnp.asarray(ANALYSIS, values.dtype).reshape(shape), precision="highest")
+    # Unresolved panels, nodes in doubt (slope and weight in half widths cancel), and neighbours that differ at an edge.
     tail, slopes = analysed[..., : SIZE - LAST], analysed[..., SIZE - LAST + 2 :]
     half = jnp.diff(edges) / 2
     unresolved = SAFETY * half * jnp.max(jnp.abs(tail), axis=-1)
@@ -63,8 +66,8 @@ def errors(
     return jnp.sum(unresolved + misplaced, axis=-1) + jnp.sum(at_edges, axis=-1)
 
 
-def judged(values: np.ndarray, half: np.ndarray, *, ends: bool) -> tuple[np.ndarray, np.ndarray]:
-    """For single panels, on the host, with values at both edges around those at the nodes: the sum and its bound.
+def sums_and_bounds(values: np.ndarray, half: np.ndarray, *, ends: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The sum over every single panel and a bound of its error, on the host, from values at edge, nodes and edge.
 
     `ends` says whether the values at the edges count; they do not where the integrand may jump there.
     """

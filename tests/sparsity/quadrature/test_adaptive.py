@@ -293,7 +293,7 @@ def test_the_error_covers_nodes_that_are_not_where_they_should_be(x64):
     """All shifted one way by their doubt, which leaves values that are smooth; or rounded as far as they are apart."""
     edges = np.arange(-8.0, 9.0)
     places, weights = (np.asarray(each) for each in panels.positions(jnp.asarray(edges)))
-    values, errors, free = (lambda x: np.cosh(3 * x) * np.exp(-x * x)), jax.jit(panels.errors), np.zeros(2, bool)
+    values, errors, free = (lambda x: np.cosh(3 * x) * np.exp(-x * x)), jax.jit(panels.error_bound), np.zeros(2, bool)
     for doubt in (1e-9, 1e-5):
         missed = weights * (values(places + 0.9 * doubt) - values(places))
         for one in (5, 8, 11):  # one panel alone, where nothing cancels

@@ -31,7 +31,7 @@ def _climb(log_ratio: Callable[[Point], Array], starts: Point, steps: int) -> Fl
     """The log ratio at every step of Adam, from every start (leading axis), with a step that shrinks tenfold."""
     optimiser = optax.adam(optax.exponential_decay(0.03, steps, 0.1))
 
-    def one(start: Point) -> Array:
+    def from_start(start: Point) -> Array:
         def step(carry: tuple[Any, ...], _: None) -> tuple[tuple[Any, ...], Array]:
             point, state = carry
             value, slope = jax.value_and_grad(log_ratio)(point)
@@ -42,11 +42,11 @@ def _climb(log_ratio: Callable[[Point], Array], starts: Point, steps: int) -> Fl
         return jax.lax.scan(step, (start, optimiser.init(start)), None, length=steps)[1]
 
     with jax.numpy_dtype_promotion("standard"):  # optax raises floats to integer powers
-        return jax.jit(jax.vmap(one))(starts)
+        return jax.jit(jax.vmap(from_start))(starts)
 
 
 def _at_limit(move: Array) -> Array:
-    """E moved and stretched to an oscillation of exactly the lemma's limit in every row."""
+    """E = `move`, shifted and scaled in every row so that max E − min E is exactly the lemma's limit."""
     low, high = jnp.min(move, axis=-1, keepdims=True), jnp.max(move, axis=-1, keepdims=True)
     return LEMMA_LIMIT * (move - low) / (high - low)
 

@@ -26,14 +26,17 @@ LEMMA_LIMIT: float = _root()
 
 
 class _Moved(NamedTuple):
-    shared: Float[Array, "row token"]  # P̃
+    """P̃ = softmax(Ã), and how P = softmax(Ã + E) differs from it."""
+
+    shared: Float[Array, "row token"]
     log_change: Float[Array, "row token"]  # log P/P̃
     bound: Float[Array, "row one"]  # D
 
 
 def _moved(base: Array, perturbation: Array) -> _Moved:
-    """Softmax of `base` and the logarithm of its change when `perturbation` is added, of the size of the latter."""
+    """P̃, log P/P̃ and D for Ã = `base` and E = `perturbation`; log P/P̃ keeps its digits however small E is."""
     shared = jax.nn.softmax(base, axis=-1)
+    # log P/P̃ = E − log Σ P̃ e^E, with the least entry of each row of E at 0
     raised = perturbation - jnp.min(perturbation, axis=-1, keepdims=True)
     growth = jnp.log1p(jnp.sum(shared * jnp.expm1(raised), axis=-1, keepdims=True))
     return _Moved(shared, raised - growth, jnp.max(raised, axis=-1, keepdims=True))

@@ -43,9 +43,9 @@ def split(weight: Float[Array, "feature feature"], x: Float[Array, "token featur
     """
     check_square(weight, x)
     rest = residual(x, center)
-    pulled = jnp.matmul(weight, rest.T, precision="highest")
-    common = jnp.matmul(jnp.mean(x - rest, axis=0, keepdims=True), pulled, precision="highest")
-    return Split(common, jnp.matmul(rest, pulled, precision="highest"), rest)
+    weighted = jnp.matmul(weight, rest.T, precision="highest")
+    common = jnp.matmul(jnp.mean(x - rest, axis=0, keepdims=True), weighted, precision="highest")
+    return Split(common, jnp.matmul(rest, weighted, precision="highest"), rest)
 
 
 @arguments.guard(perturbation=arguments.float_array("row", "token"), rest=arguments.float_array("token", "feature"))
@@ -179,7 +179,7 @@ def depth(
 
 
 def compare(left: Array, right: Array, x: Array) -> Inequality:
-    """The two logarithms and their difference; 0 where both are −inf, for no difference is left to bound."""
+    """Two logarithms in the dtype of `x`, and their difference; 0 where both are −inf: no residual is left to bound."""
     gone = jnp.isneginf(left)
     slack = jnp.where(gone, jnp.where(jnp.isneginf(right), 0, jnp.inf), right - jnp.where(gone, 0, left))
     return Inequality(left.astype(x.dtype), right.astype(x.dtype), slack.astype(x.dtype))
