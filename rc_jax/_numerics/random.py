@@ -150,7 +150,7 @@ def box_muller(
 
 
 def _negated(number: Float32[Array, "*shape"], sign: UInt32[Array, "*shape"]) -> Float32[Array, "*shape"]:
-    """With its first bit turned where that of `sign` is set."""
+    """With its first bit flipped where that of `sign` is set."""
     return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(number, jnp.uint32) ^ sign, jnp.float32)
 
 

@@ -22,18 +22,17 @@ def with_last(rows: Float[Array, "row feature"]) -> Float[Array, "all feature"]:
     return jnp.concatenate([rows, -jnp.sum(rows, axis=0, keepdims=True)])
 
 
-def compress(state: MeanResidual, rough: Bool[Array, ""] | None = None) -> MeanResidual:
+def compress(state: MeanResidual, regularised: Bool[Array, ""] | None = None) -> MeanResidual:
     """The same n tokens, up to a rotation, in n coordinates that depend on their inner products alone.
 
     Mean and differences are factored side by side, so that neither is rounded at the other's size. The last difference
-    is left out, because it is minus the sum of the others. Where `rough` is true, the factor is `gram_factor`'s rough
-    one.
+    is left out, because it is minus the sum of the others. Where `regularised` is true, `gram_factor` is, too.
     """
     rows = jnp.concatenate([state.mean[None], state.direction[:-1]])
-    if rough is None:
+    if regularised is None:
         lower = gram_factor(rows)
     else:
-        lower = jax.lax.cond(rough, functools.partial(gram_factor, rough=True), gram_factor, rows)
+        lower = jax.lax.cond(regularised, functools.partial(gram_factor, regularised=True), gram_factor, rows)
     direction = jnp.where(jnp.all(state.direction == 0), 0, with_last(lower[1:]))  # equal tokens stay equal
     return MeanResidual(lower[0], direction, state.log_size)
 

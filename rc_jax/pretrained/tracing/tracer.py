@@ -141,14 +141,14 @@ class Tracer:
         self.reasons: dict[str, str] = {} if exact else {"log_residual": "not asked for"}
         # α* depends on a row only by the number n_i of tokens that it sees, so it is solved for once for each kind of
         # layers, at the start.
-        found = [observables.best_scales(tokens, kind.attention) for kind in stack.kinds]
-        best = found[0]
+        by_kind = [observables.best_scales(tokens, kind.attention) for kind in stack.kinds]
+        best = by_kind[0]
         counted = np.isfinite(best["dot"])  # with a window of one token, no row
         self._optimal = {
             name: float(values[counted].mean()) if counted.any() else np.nan for name, values in best.items()
         }
         self._rows = int(counted.sum())
-        self._best = [{name: jnp.asarray(values) for name, values in kind.items()} for kind in found]
+        self._best = [{name: jnp.asarray(values) for name, values in kind.items()} for kind in by_kind]
         self._statistics: Statistics | None = None
         self._waiting: PyTree = None  # observables of windows that are not in the statistics yet
 
@@ -202,8 +202,8 @@ class Tracer:
 
     def _reduce(self) -> None:
         """Merge the observables that wait into the statistics."""
-        found = Statistics.of(self._waiting)
-        self._statistics = found if self._statistics is None else merge(self._statistics, found)
+        statistics = Statistics.of(self._waiting)
+        self._statistics = statistics if self._statistics is None else merge(self._statistics, statistics)
         self._waiting = None
 
     def _observe(self, x: Array) -> PyTree:
@@ -223,14 +223,14 @@ class Tracer:
                 del p
             if index in self.layers:
                 states.append(observables.sizes(x) | {"effective_rank": observables.effective_ranks(x)})
-        found: dict[str, Any] = {"states": _stacked(states)}
+        observed: dict[str, Any] = {"states": _stacked(states)}
         if heads:
-            found["heads"] = _stacked(heads)
+            observed["heads"] = _stacked(heads)
         if logs is not None:
-            found["states"]["log_residual"] = np.asarray(logs)[:, list(self.layers)]
+            observed["states"]["log_residual"] = np.asarray(logs)[:, list(self.layers)]
         if paths is not None:
-            found["paths"] = paths
-        return found
+            observed["paths"] = paths
+        return observed
 
     def _covered(self, name: str, program: Any, x: Array, spec: StackSpec) -> Any:
         """The result of a program; None, with the reason stored, where theory does not cover the network."""
@@ -292,8 +292,8 @@ def trace(
         >>> from rc_jax import pretrained
         >>> checkpoint = pretrained.load(pretrained.packaged_checkpoint())
         >>> windows = pretrained.cut(checkpoint, "Attention without skips loses rank.").ids
-        >>> found = trace(checkpoint, windows, layers=[1], exact=False)
-        >>> found.statistics.mean["heads"]["sparsity"].shape
+        >>> traced = trace(checkpoint, windows, layers=[1], exact=False)
+        >>> traced.statistics.mean["heads"]["sparsity"].shape
         (1, 12)
     """
     windows = np.asarray(windows)

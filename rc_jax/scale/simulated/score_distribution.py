@@ -34,14 +34,16 @@ def score_law(n: jax.Array, dim: jax.Array | None) -> ScoreLaw:
     reach = jnp.log(n) + BEYOND
     if dim is None:
         end = jnp.sqrt(2 * reach)
+        fall = end
     else:
         power = reach / (dim - 1)
         end = power + jnp.log1p(jnp.sqrt(-jnp.expm1(-2 * power)))  # cosh(end)^(1−d) = e^−reach
+        fall = (dim - 1) * jnp.tanh(end)
     x, w = (jnp.asarray(table, dtype) for table in np.polynomial.legendre.leggauss(4))
     edges = end * jnp.linspace(0, 1, CELLS + 1, dtype=dtype)
     inside = edges[:-1, None] + (end / CELLS) * (x[None] + 1) / 2
     cells = (jnp.exp(log_density(inside, dim)) * w[None]).sum(1)
-    beyond = jnp.exp(log_density(end, dim)) / -_slope(end, dim)  # first order of the tail past the table's end
+    beyond = jnp.exp(log_density(end, dim)) / fall  # first order of the tail past the table's end, by the log's slope
     above = jnp.cumsum(cells[::-1])[::-1] + 2 * CELLS / end * beyond
     above = jnp.append(above, 2 * CELLS / end * beyond)
     log_above = jnp.log(above) - jnp.log(2 * above[0])
@@ -100,10 +102,6 @@ def below(law: ScoreLaw, level: jax.Array) -> tuple[jax.Array, jax.Array]:
 def log_density(y: jax.Array, dim: jax.Array | None) -> jax.Array:
     """Logarithm of the density of y, zero at y = 0."""
     return -y * y / 2 if dim is None else -(dim - 1) * jnp.log1p(2 * jnp.sinh(y / 2) ** 2)
-
-
-def _slope(y: jax.Array, dim: jax.Array | None) -> jax.Array:
-    return -y if dim is None else -(dim - 1) * jnp.tanh(y)
 
 
 def _hermite(
