@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.jax_names import canonical_dtype
+from rc_jax._numerics.performance import on_cpu
 from rc_jax.attention.positions import rotate
 from rc_jax.attention.specification import AttentionParams, AttentionSpec, shapes
 from rc_jax.special import normals
@@ -143,7 +144,7 @@ def project(
         return jnp.einsum("hnd,hdk->hnk", tokens, weight, precision=spec.precision)
 
     if width >= _WIDE and heads * x.shape[0] <= 2 * d_model:
-        out = jax.lax.platform_dependent(x, weight, cpu=by_head, default=at_once)
+        out = on_cpu(by_head, at_once, x, weight)
     else:
         out = at_once(x, weight)
     return out if bias is None else out + bias[:, None]

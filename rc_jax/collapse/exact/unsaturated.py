@@ -47,7 +47,7 @@ class Parts(NamedTuple):
         return jnp.all(weight & (self.bound <= _LARGEST_EXPONENT))
 
     @property
-    def leads(self) -> Bool[Array, ""]:
+    def first_order(self) -> Bool[Array, ""]:
         """True where the dtype sees the first term of e^{cÊ} − 1 alone."""
         return jnp.all(self.bound <= jnp.finfo(self.key.dtype).eps / 8)
 
