@@ -54,8 +54,8 @@ def _packed(path: Path) -> list[Path]:
     """The GGUF file that is meant, in a list; none where a folder has other files, or several."""
     if path.is_file() and path.suffix == GGUF:
         return [path]
-    found = [] if (path / CONFIG).is_file() else sorted(path.glob(f"*{GGUF}"))
-    return found if len(found) == 1 else []
+    gguf_files = [] if (path / CONFIG).is_file() else sorted(path.glob(f"*{GGUF}"))
+    return gguf_files if len(gguf_files) == 1 else []
 
 
 def labels(folders: Sequence[str]) -> list[str]:

@@ -32,7 +32,7 @@ def formulas(text):
 
 def without_mathematics(text):
     """A page with a letter in place of each formula that MathJax sets; lines stay where they are."""
-    return MATHEMATICS.sub(lambda found: "x" + "\n" * found[0].count("\n"), text)
+    return MATHEMATICS.sub(lambda match: "x" + "\n" * match[0].count("\n"), text)
 
 
 def prose(text):

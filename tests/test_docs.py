@@ -42,12 +42,12 @@ def assert_test_exists(name):
 def resolve(name):
     """What a dotted name below rc_jax stands for; a field of a specification or of parameters counts."""
     parts = name.split(".")
-    found, rest = importlib.import_module(f"rc_jax.{parts[0]}"), parts[1:]
+    value, rest = importlib.import_module(f"rc_jax.{parts[0]}"), parts[1:]
     for part in rest:
-        fields = {**getattr(found, "__dataclass_fields__", {}), **dict.fromkeys(getattr(found, "_fields", ()))}
-        assert hasattr(found, part) or part in fields, name
-        found = getattr(found, part, None)
-    return found
+        fields = {**getattr(value, "__dataclass_fields__", {}), **dict.fromkeys(getattr(value, "_fields", ()))}
+        assert hasattr(value, part) or part in fields, name
+        value = getattr(value, part, None)
+    return value
 
 
 EQUATIONS = rows_of("equations.md")
@@ -66,22 +66,23 @@ def test_row_resolves(row):
         assert name in figure.names(), name
 
 
-# What carries no formula: a loop over layers, and where and how an ensemble runs; `attention.init` is `network.init`'s.
-WITHOUT_FORMULA = {"attention.init", "network.scan_layers", "ensemble.alone", "ensemble.kept"}
+# What carries no formula: a loop over layers, where and how an ensemble runs, and a function's old name;
+# `attention.init` is `network.init`'s.
+WITHOUT_FORMULA = {"attention.init", "network.scan_layers", "ensemble.alone", "ensemble.kept", "scale.optimize_scale"}
 
 
 def test_every_package_is_covered_whole():
     """Every public function that carries a formula stands in the table."""
     listed = {name for row in EQUATIONS for name in names(row[2])}
-    found = set()
+    taught = set()
     for package in PACKAGES:
         module = importlib.import_module(f"rc_jax.{package}")
         has_more = (ROOT / "rc_jax" / package / "more.py").exists()
         more = importlib.import_module(f"rc_jax.{package}.more").__all__ if has_more else []
         kinds = {name: getattr(module, name) for name in [*module.__all__, *more]}
-        found |= {f"{package}.{name}" for name, each in kinds.items() if not isinstance(each, type | types.UnionType)}
-    assert found - WITHOUT_FORMULA <= listed, sorted(found - WITHOUT_FORMULA - listed)
-    assert found >= WITHOUT_FORMULA
+        taught |= {f"{package}.{name}" for name, each in kinds.items() if not isinstance(each, type | types.UnionType)}
+    assert taught - WITHOUT_FORMULA <= listed, sorted(taught - WITHOUT_FORMULA - listed)
+    assert taught >= WITHOUT_FORMULA
 
 
 # Notation
@@ -97,9 +98,9 @@ def test_notation_resolves(name):
         assert (ROOT / name).exists()
         return
     dotted, _, argument = name.removesuffix(")").partition("(")
-    found = resolve(dotted)
+    function = resolve(dotted)
     if argument:
-        assert argument in inspect.signature(found).parameters
+        assert argument in inspect.signature(function).parameters
 
 
 def test_symbols_stand_on_the_page_that_is_linked():
@@ -122,19 +123,19 @@ def test_arguments_called_by_a_letter_are_explained():
     with_argument = [name.rstrip(")").split("(") for name in ALL_NOTATION if "(" in name]
     explained = {(function.split(".")[0], argument) for function, argument in with_argument}
     letters = re.compile(r"[a-z]|alpha|beta|gamma|lam|rho|sigma")
-    found = set()
+    by_letter = set()
     for package in (*PACKAGES, "collapse.audit"):
         module = importlib.import_module(f"rc_jax.{package}")
         for name in module.__all__:
             if callable(each := getattr(module, name)) and not isinstance(each, type):
-                found |= {
+                by_letter |= {
                     (package.split(".")[0], argument)
                     for argument in inspect.signature(each).parameters
                     if letters.fullmatch(argument)
                 }
     # x is what a function is a function of; merge(a, b) takes two statistics
     left_out = {("collapse", "x"), ("sparsity", "x"), ("ensemble", "a"), ("ensemble", "b")}
-    assert len(found) > 15 and found - left_out <= explained, sorted(found - left_out - explained)
+    assert len(by_letter) > 15 and by_letter - left_out <= explained, sorted(by_letter - left_out - explained)
 
 
 # The proof
@@ -174,9 +175,9 @@ def anchors(path):
 def test_links_between_pages_resolve():
     for page in PAGES:
         for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text("utf-8")):
-            found = page.parent / target if target else page
-            assert found.exists(), f"{page.name} links to {target}"
-            assert not anchor or anchor in anchors(found), f"{page.name} links to {target}#{anchor}"
+            linked = page.parent / target if target else page
+            assert linked.exists(), f"{page.name} links to {target}"
+            assert not anchor or anchor in anchors(linked), f"{page.name} links to {target}#{anchor}"
 
 
 def test_tests_named_on_pages_exist():
@@ -194,15 +195,15 @@ SWALLOWED = re.compile(r"[^\s(>\[\"“]<(?:em|strong)>|<em><em>|</(?:em|strong)>
 
 def swallowed(text):
     """Passages of a Markdown page in which `*` or `_` of a formula is taken for emphasis, each with its line."""
-    found = []
+    blocks = []
     for token in MARKDOWN.parse(without_mathematics(text)):
         if token.type == "inline":
             html = MARKDOWN.renderInline(token.content)
             inside = re.findall(r"<em>(.*?)</em>", html, re.DOTALL)
             torn = [each for each in inside if any(each.count(a) != each.count(b) for a, b in ("()", "[]", "{}"))]
             if torn or SWALLOWED.search(html):
-                found.append((token.map[0] + 1, token.content))
-    return found
+                blocks.append((token.map[0] + 1, token.content))
+    return blocks
 
 
 @pytest.mark.parametrize(

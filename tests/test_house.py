@@ -5,6 +5,7 @@ import functools
 import importlib
 import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 import types
@@ -81,6 +82,35 @@ def test_no_module_has_the_name_of_what_its_package_exports():
             assert isinstance(value, types.ModuleType) or name not in modules, f"{path.parent} has a file called {name}"
 
 
+def without_tests(sources, tests):
+    """Folders of `sources` that have neither a folder in `tests` nor a file `test_` and their name there."""
+    for folder in sorted(path.parent.relative_to(sources) for path in sources.rglob("__init__.py")):
+        mirror = tests.joinpath(*(part.lstrip("_") for part in folder.parts))
+        if not mirror.is_dir() and not (mirror.parent / f"test_{mirror.name}.py").exists():
+            yield folder.as_posix()
+
+
+def without_sources(tests, sources):
+    """Folders of `tests` that mirror no folder of `sources`."""
+    for folder in sorted(path.parent.relative_to(tests) for path in tests.rglob("__init__.py")):
+        if not any((sources / folder.parent / name).is_dir() for name in (folder.name, f"_{folder.name}")):
+            yield folder.as_posix()
+
+
+def test_tests_mirror_the_tree(tmp_path):
+    tests = ROOT / "tests"
+    assert list(without_tests(ROOT / "rc_jax", tests)) == []
+    assert list(without_sources(tests / "experiments", ROOT / "experiments")) == []
+    others = [folder for folder in without_sources(tests, ROOT / "rc_jax") if not folder.startswith("experiments")]
+    assert others == ["oracles"]
+    # Both directions see a folder that is alone.
+    for name in ("a", "b"):
+        (tmp_path / name / name).mkdir(parents=True)
+        (tmp_path / name / name / "__init__.py").touch()
+    assert list(without_tests(tmp_path / "a", tmp_path / "b")) == ["a"]
+    assert list(without_sources(tmp_path / "b", tmp_path / "a")) == ["b"]
+
+
 # Their agreement is evidence only while neither uses the other. What both start from, a definition or a root finder,
 # stands beside them.
 @pytest.mark.parametrize("side, other", [("closed_forms", "simulated"), ("closed_forms", "quadrature")])
@@ -107,6 +137,27 @@ heavy = {"flax", "gguf", "matplotlib", "safetensors", "tokenizers", "torch", "tr
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+# One file knows what JAX may take away, one knows for which compiler a form is chosen, and no check copies an array
+# from a device.
+@pytest.mark.parametrize(
+    ("names", "places"),
+    [
+        (r"jax\.(_src|core|experimental|extend|interpreters|dtypes\.canonicalize_dtype)\b", {"jax_names"}),
+        (r"\b(platform_dependent|default_backend|xla_\w+)\b", {"performance"}),
+        (r"\barguments\.concrete\(", {"adaptive", "kinks"}),  # copies to the host: the search for kinks runs there
+    ],
+)
+def test_some_names_stand_in_few_files(names, places):
+    users = {path.stem for path in (ROOT / "rc_jax").rglob("*.py") if re.search(names, path.read_text("utf-8"))}
+    assert users == places
+
+
+def test_no_program_switches_64_bit_types_on():
+    """Commands do, before they trace anything; the library never does, inside a trace or outside of one."""
+    users = {path for path in (ROOT / "rc_jax").rglob("*.py") if "with jax.enable_x64(" in path.read_text("utf-8")}
+    assert users and {path.relative_to(ROOT / "rc_jax").parts[0] for path in users} == {"cli"}
 
 
 def test_slow_examples_exist():

@@ -158,7 +158,7 @@ KERNELS = {
     "fits of scales": lambda x, n: (
         scale.fit_coefficient(n, n, "sqrt_log"),
         scale.relative_residual(n, n, "sqrt_log"),
-        scale.optimize_scale(n),
+        scale.optimise_scale(n),
         scale.per_sample_optimum(x),
         scale.shared_query_objective(n, 64, 16),
         scale.shared_query_optimum(n, 64),

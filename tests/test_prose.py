@@ -107,7 +107,7 @@ ALLOWED = {
 def changing_numbers(text):
     """Such numbers outside of code, formulas and generated blocks, each with what stands around it."""
     plain = without_mathematics(CODE.sub(" X ", GENERATED.sub("", text)))
-    return [plain[max(0, found.start() - 20) : found.end() + 20] for found in CHANGING.finditer(plain)]
+    return [plain[max(0, match.start() - 20) : match.end() + 20] for match in CHANGING.finditer(plain)]
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.stem)
@@ -155,8 +155,8 @@ def test_the_first_mention_of_a_work_is_a_link(page):
     text = re.sub(r"^#.*$", "", CODE.sub("", GENERATED.sub("", page.read_text("utf-8"))), flags=re.MULTILINE)
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"⟦\1⟧", text)
     seen = set()
-    for found in MENTION.finditer(plain):
-        before = plain[: found.end()]
-        work = found[1].replace("Jianlin", "Su"), found[2]
+    for mention in MENTION.finditer(plain):
+        before = plain[: mention.end()]
+        work = mention[1].replace("Jianlin", "Su"), mention[2]
         assert work in seen or before.count("⟦") > before.count("⟧"), work
         seen.add(work)

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import pathlib
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +59,7 @@ ROW = re.compile(r"^\| `(\w+\.\w+)` \| `\((.*)\)` \| .+ \|$", re.MULTILINE)
 TABLE = ROW.findall((ROOT / "docs" / "stability.md").read_text())
 
 
-def found(name):
+def public(name):
     package, _, attribute = name.partition(".")
     module = importlib.import_module(f"rc_jax.{package}")
     assert package in rc_jax.__all__ and attribute in module.__all__
@@ -79,7 +80,7 @@ def written(function):
 @pytest.mark.parametrize("name", PROMISE)
 def test_the_promise_is_kept(name):
     places, _, by_name = PROMISE[name].partition("|")
-    parameters = inspect.signature(found(name)).parameters
+    parameters = inspect.signature(public(name)).parameters
     in_place = [each.name for each in parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
     promised = dict(word.partition("=")[::2] for word in (places + by_name).split())
     for index, word in enumerate(places.split()):
@@ -96,7 +97,7 @@ def test_the_page_lists_what_is_promised():
 
 @pytest.mark.parametrize(("name", "parameters"), TABLE, ids=[name for name, _ in TABLE])
 def test_the_page_says_what_the_code_does(name, parameters):
-    now = written(found(name))
+    now = written(public(name))
     if parameters.endswith(", …"):
         assert now.startswith(parameters.removesuffix("…")), now
         assert "*" in parameters  # what "…" stands for is given by name
@@ -162,3 +163,32 @@ def test_specifications_are_frozen_and_hashable():
         assert isinstance(hash(spec), int)
         with pytest.raises(AttributeError):
             spec.depth = 3
+
+
+OLD_SPELLINGS = {
+    "`sigma` of `gaussian_squared_norm`": (collapse.gaussian_squared_norm, {"sigma": 0.5}, (0.5,)),
+    "`sigma` of `gaussian_stable_rank`": (collapse.gaussian_stable_rank, {"sigma": 0.5, "n": 64}, (0.5, 64)),
+    "`d` of `layer_second_singular_value`": (
+        collapse.layer_second_singular_value, {"d": 8, "gamma": 0.5, "n": 64}, (0.5, 64, 8),
+    ),
+    "`width` of `random_projections`": (sparsity.random_projections, {"width": 3, "key": KEY, "count": 2}, (KEY, 2, 3)),
+    "`optimize_scale`": (scale.optimize_scale, {"n": 64}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spelling", OLD_SPELLINGS)
+def test_an_old_spelling_works_and_says_so_once(spelling):
+    function, old, new = OLD_SPELLINGS[spelling]
+    with pytest.warns(DeprecationWarning, match=f"{spelling} is now called"):
+        before = function(**old)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = function(**old)
+    expected = scale.optimise_scale(64) if new is None else function(*new)
+    for value in (before, again):
+        assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.all(a == b)), value, expected))
+
+
+def test_an_argument_has_one_name_at_a_time():
+    with pytest.raises(TypeError, match="`gamma` must be given once"):
+        collapse.gaussian_second_singular_value(n=64, gamma=0.5, sigma=0.5)

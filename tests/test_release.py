@@ -47,12 +47,12 @@ def test_changelog_is_of_this_version():
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     released = [heading for heading in headings if heading != "Unreleased"]
     assert headings in (released, ["Unreleased", *released])
-    found = [re.fullmatch(r"(\d+)\.(\d+)\.(\d+) \((\d{4}-\d\d-\d\d)\)", heading) for heading in released]
-    assert all(found), released
-    versions = [tuple(map(int, match.groups()[:3])) for match in found]
+    matches = [re.fullmatch(r"(\d+)\.(\d+)\.(\d+) \((\d{4}-\d\d-\d\d)\)", heading) for heading in released]
+    assert all(matches), released
+    versions = [tuple(map(int, match.groups()[:3])) for match in matches]
     assert versions == sorted(set(versions), reverse=True)
-    assert ".".join(found[0].groups()[:3]) == rc_jax.__version__
-    dates = [datetime.date.fromisoformat(match[4]) for match in found]
+    assert ".".join(matches[0].groups()[:3]) == rc_jax.__version__
+    dates = [datetime.date.fromisoformat(match[4]) for match in matches]
     assert dates == sorted(dates, reverse=True)
     assert dates[0] == CITATION["date-released"], "CITATION.cff has the date of the newest version"
     assert datetime.date(2026, 1, 1) < dates[0] <= datetime.date.today() + datetime.timedelta(days=1)
@@ -187,8 +187,8 @@ def test_provenance_has_the_version_and_no_commit_outside_a_checkout(tmp_path):
     from experiments.running import provenance
 
     assert provenance.commit(tmp_path) is None
-    found = provenance.provenance("x", figure.Spec(), 1.0, "code")
-    assert found["version"] == rc_jax.__version__
+    about = provenance.provenance("x", figure.Spec(), 1.0, "code")
+    assert about["version"] == rc_jax.__version__
 
 
 def test_an_installed_copy_inside_another_checkout_has_no_commit(tmp_path):

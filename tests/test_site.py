@@ -34,8 +34,8 @@ def ext(monkeypatch):
     """The site's own modules, as conf.py makes them importable."""
     monkeypatch.syspath_prepend(str(DOCS / "_ext"))
     names = ("figures", "reference", "reproduce", "code_links")
-    found = types.SimpleNamespace(**{name: importlib.import_module(name) for name in names})
-    yield found
+    extensions = types.SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+    yield extensions
     for name in names:
         sys.modules.pop(name, None)
 
@@ -77,8 +77,8 @@ def test_the_site_builds_without_a_warning_and_has_everything(tmp_path):
     page = (tmp_path / "site" / "equations.html").read_text()
     assert re.search(r'href="api/scale.html#rc_jax.scale.optimal_scale"', page)
     assert re.search(r'href="collapse.html#figure-collapse-depth"', page)
-    found = re.search(r'href="(source/tests/scale/[^"#]+)#(test_\w+)"', page)
-    assert f'id="{found[2]}"' in (tmp_path / "site" / found[1]).read_text()
+    match = re.search(r'href="(source/tests/scale/[^"#]+)#(test_\w+)"', page)
+    assert f'id="{match[2]}"' in (tmp_path / "site" / match[1]).read_text()
 
     page = (tmp_path / "site" / "collapse.html").read_text()
     assert "_images/collapse_depth.png" in page and "_images/collapse_depth.dark.png" in page
@@ -140,11 +140,11 @@ def test_pictures_are_taken_from_results_where_both_themes_are_there(ext, tmp_pa
 
 def test_what_stands_under_a_picture(ext):
     about = figure.load("collapse_depth").ABOUT
-    found = ext.figures.block("collapse_depth", about, {"light": "a.png", "dark": "b.png"}, "full")
-    text = found.astext()
+    block = ext.figures.block("collapse_depth", about, {"light": "a.png", "dark": "b.png"}, "full")
+    text = block.astext()
     assert about.caption in text and about.formula in text
     assert f"python -m experiments collapse_depth --preset full · about {about.minutes['full']:g} min" in text
-    assert [image["classes"] for image in found.findall(lambda node: node.tagname == "image")] == [
+    assert [image["classes"] for image in block.findall(lambda node: node.tagname == "image")] == [
         ["only-light"],
         ["only-dark"],
     ]

@@ -50,8 +50,8 @@ def uncommented(text):
 
 
 def test_a_folder_holds_at_most_nine_files():
-    found = large_folders(SOURCES)
-    assert set(found) == set(LARGE_FOLDERS), found
+    large = large_folders(SOURCES)
+    assert set(large) == set(LARGE_FOLDERS), large
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)
@@ -81,8 +81,19 @@ def private_words(text):
 
 
 def test_no_private_word():
-    found = {name(path): private_words(path.read_text("utf-8")) for path in pages()}
-    assert {path: words for path, words in found.items() if words} == {}
+    words = {name(path): private_words(path.read_text("utf-8")) for path in pages()}
+    assert {path: some for path, some in words.items() if some} == {}
+
+
+def vague(text):
+    """Names bound in a file that say only that there is a value; the quantity has a name."""
+    names = (getattr(each, "id", getattr(each, "arg", None)) for each in ast.walk(ast.parse(text)))
+    return [each for each in names if each == "found"]
+
+
+def test_no_value_is_only_found():
+    files = [path for path in pages() if path.suffix == ".py"]
+    assert {name(path): names for path in files if (names := vague(path.read_text("utf-8")))} == {}
 
 
 def test_every_rule_can_be_broken():
@@ -92,4 +103,5 @@ def test_every_rule_can_be_broken():
     assert too_long("def f():\n" + 61 * body) == ["f"] and too_long('def f():\n    """Say."""\n' + 60 * body) == []
     assert uncommented("def f():\n" + 16 * body) == ["f"]
     assert uncommented("def f():\n    # One step.\n" + 16 * body) == uncommented("def f():\n" + 15 * body) == []
+    assert vague("def f(found): return found.scale") == ["found"] * 2 and vague("optimum.found = 'found'") == []
     assert private_words("A Twin in its room, and a classroom.") == ["room", "twin"]

@@ -60,10 +60,10 @@ def parents(node: nodes.Node) -> Iterator[nodes.Node]:
 
 def file_target(text: str) -> tuple[str, str] | None:
     """The page and anchor of a file of this repository, or of a test in one."""
-    found = FILE.fullmatch(text)
-    if found is None or found["path"] not in files():
+    match = FILE.fullmatch(text)
+    if match is None or match["path"] not in files():
         return None
-    return source_page(found["path"]), found["test"] or ""
+    return source_page(match["path"]), match["test"] or ""
 
 
 @functools.cache
@@ -86,10 +86,10 @@ def name_target(env: BuildEnvironment, docname: str, text: str) -> tuple[str, st
 
     A name alone counts when it is code for certain (an underscore, capitals, a call) and one subpackage has it.
     """
-    found = NAME.fullmatch(text)
-    if found is None:
+    match = NAME.fullmatch(text)
+    if match is None:
         return None
-    name = found["name"]
+    name = match["name"]
     here = docname.removeprefix("api/") if docname.startswith("api/") else None
     candidates = [name] if "." in name or text.startswith("rc_jax.") else []
     candidates += [f"{here}.{name}"] if here else []
@@ -107,11 +107,11 @@ def name_target(env: BuildEnvironment, docname: str, text: str) -> tuple[str, st
 @functools.cache
 def homes() -> dict[str, list[str]]:
     """Public names and the subpackages that have them: `optimal_scale` is `scale.optimal_scale`, `init` is in two."""
-    found: dict[str, list[str]] = {}
+    destinations: dict[str, list[str]] = {}
     for package in (*rc_jax.__all__, "collapse.audit"):
         for name in importlib.import_module(f"rc_jax.{package}").__all__:
-            found.setdefault(name, []).append(f"{package}.{name}")
-    return found
+            destinations.setdefault(name, []).append(f"{package}.{name}")
+    return destinations
 
 
 @functools.cache
@@ -133,9 +133,9 @@ def listing(app: Sphinx, text: str) -> str:
     """A file in colours, its definitions marked so that a link leads there."""
     lines = app.builder.highlighter.highlight_block(text, "python", force=True).splitlines()  # pyright: ignore[reportAttributeAccessIssue]
     for number, line in enumerate(text.splitlines()):
-        found = re.match(r"(?:async )?(?:def|class) (\w+)", line)
-        if found:
-            lines[number] = f'<span id="{found[1]}" class="definition">{lines[number]}</span>'
+        match = re.match(r"(?:async )?(?:def|class) (\w+)", line)
+        if match:
+            lines[number] = f'<span id="{match[1]}" class="definition">{lines[number]}</span>'
     return "\n".join(lines)
 
 

@@ -25,10 +25,10 @@ def repository(project: pathlib.Path = PROJECT) -> str | None:
     address = tomllib.loads(project.read_text(encoding="utf-8"))["project"].get("urls", {}).get("Repository")
     if address is None:
         return None
-    found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?", address)
-    if found is None:
+    match = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?", address)
+    if match is None:
         raise ValueError(f"`Repository` must be https://github.com/OWNER/NAME, got {address}")
-    return found[1]
+    return match[1]
 
 
 def notebook(path: pathlib.Path, repository: str | None) -> str:

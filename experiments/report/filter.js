@@ -28,12 +28,12 @@
 
   // Rows that would be left, by their value of one filter.
   function count(name) {
-    const found = new Map([["", 0]]);
+    const counts = new Map([["", 0]]);
     for (const row of rows.filter(test(name))) {
-      found.set("", found.get("") + 1);
-      found.set(row.dataset[name], (found.get(row.dataset[name]) || 0) + 1);
+      counts.set("", counts.get("") + 1);
+      counts.set(row.dataset[name], (counts.get(row.dataset[name]) || 0) + 1);
     }
-    return (value) => found.get(value) || 0;
+    return (value) => counts.get(value) || 0;
   }
 
   function show() {

@@ -4,13 +4,16 @@
 Dtypes and shapes are always looked at. Numbers are looked at where that costs nothing: those of Python and NumPy, and
 those of device arrays with at most `SMALL` elements. A traced value has no number yet, and a larger device array would
 have to be copied to the host (one that lives on several hosts cannot be): there the functions return NaN out of domain.
+Indices, and sums of rows, have no NaN to return. They are checked in arrays of any size, if those are in the host's own
+memory (`on_host`).
 """
 
 import dataclasses
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +24,7 @@ from rc_jax._numerics.jax_names import Tracer
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Function = TypeVar("Function", bound=Callable[..., Any])
 Check = Callable[[str, Any], None]
 SMALL = 16  # elements of a device array that are copied to the host to be checked: the price of one number
 
@@ -54,6 +58,43 @@ def guard(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return wrap
 
 
+def renamed(**names: str) -> Callable[[Function], Function]:
+    """Let a function take arguments by their old names too, `renamed(old="new")`; the first use of each warns."""
+
+    def wrap(function: Function) -> Function:
+        tell_once = functools.cache(_tell_of_name)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for old in names.keys() & kwargs:
+                if names[old] in kwargs:
+                    raise TypeError(f"`{names[old]}` must be given once, got `{old}`, its old name, as well")
+                tell_once(f"`{old}` of `{function.__name__}`", names[old])
+                kwargs[names[old]] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return cast(Function, call)
+
+    return wrap
+
+
+def old_name(name: str, function: Function) -> Function:
+    """The function under a name that it had before; the first call warns."""
+    tell_once = functools.cache(_tell_of_name)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        tell_once(f"`{name}`", function.__name__)
+        return function(*args, **kwargs)
+
+    call.__doc__ = f"`{function.__name__}` under its old name."
+    return cast(Function, call)
+
+
+def _tell_of_name(old: str, new: str) -> None:
+    warnings.warn(f"{old} is now called `{new}`", DeprecationWarning, stacklevel=3)
+
+
 def describe(value: Any) -> str:
     """Describe a value in few words: `float32[3,4]` for an array, a short `repr` or the type's name otherwise."""
     if isinstance(value, jax.Array | np.ndarray):
@@ -82,6 +123,18 @@ def at_hand(value: Any) -> np.ndarray | None:
     ):
         return None
     return np.asarray(value)
+
+
+def on_host(value: Any) -> np.ndarray | None:
+    """All numbers of `value` where they are in the host's memory, for a check; else as `at_hand`."""
+    return concrete(value) if in_host_memory(value) else at_hand(value)
+
+
+def in_host_memory(value: Any) -> bool:
+    """Whether the numbers of an array are there for NumPy to read without a transfer."""
+    if isinstance(value, Tracer) or not isinstance(value, jax.Array):
+        return not isinstance(value, Tracer)
+    return all(device.platform == "cpu" for device in value.devices())
 
 
 def concrete(value: Any) -> np.ndarray | None:

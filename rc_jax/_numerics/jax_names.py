@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
+import numpy as np
 from jax.core import Tracer
 from jax.typing import DTypeLike
 
@@ -12,9 +13,16 @@ if TYPE_CHECKING:
 else:
     from jaxtyping import PyTree
 
-__all__ = ["PyTree", "Tracer", "canonical_dtype"]
+__all__ = ["PyTree", "Tracer", "canonical_dtype", "process_allgather"]
 
 
 def canonical_dtype(dtype: DTypeLike) -> Any:
     """The dtype that JAX gives where this one is asked for: float32 for float64 unless 64-bit types are on."""
     return jax.dtypes.canonicalize_dtype(dtype)
+
+
+def process_allgather(numbers: np.ndarray) -> Any:
+    """One array of each process, stacked in the order of the processes; each must call this with one shape."""
+    from jax.experimental.multihost_utils import process_allgather
+
+    return process_allgather(numbers)

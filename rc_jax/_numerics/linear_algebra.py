@@ -22,22 +22,24 @@ _product = functools.partial(jnp.matmul, precision="highest")
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def gram_factor(rows: Float[Array, "row feature"], rough: bool = False) -> Float[Array, "row row"]:
+def gram_factor(rows: Float[Array, "row feature"], regularised: bool = False) -> Float[Array, "row row"]:
     """A lower triangular T with T Tᵀ = A Aᵀ to rounding, relative to the rows' lengths.
 
-    Where `rough` is true, a CPU computes T Tᵀ = (A Aᵀ + s diag(A Aᵀ))/(1 + s) with s a few n roundings. That takes less
+    Where `regularised` is true, a CPU computes T Tᵀ = (A Aᵀ + s diag(A Aᵀ))/(1 + s) with s a few n roundings. That takes less
     than a third of the time (measured 2026-11). Inner products are then right to s of the lengths, but the part of a
     row outside the span of the rows before it is never shorter than √s of the row.
 
     The derivative is dA Qᵀ, where the basis Q of A = T Q is held constant: a change of A outside the span of its rows
     changes inner products in second order only. Nothing is divided by zero where rows depend on each other.
     """
-    return on_cpu(functools.partial(by_products, rough=rough), by_reflections, rows)[0]
+    return on_cpu(functools.partial(by_products, regularised=regularised), by_reflections, rows)[0]
 
 
 @gram_factor.defjvp
-def _derivative(rough: bool, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    factor, basis = on_cpu(functools.partial(by_products, rough=rough, with_basis=True), by_reflections, *primals)
+def _derivative(regularised: bool, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    factor, basis = on_cpu(
+        functools.partial(by_products, regularised=regularised, with_basis=True), by_reflections, *primals
+    )
     return factor, _product(tangents[0], basis.T)
 
 
@@ -49,7 +51,7 @@ def by_reflections(rows: Float[Array, "row feature"]) -> tuple[Array, Array]:
 
 
 def by_products(
-    rows: Float[Array, "row feature"], rough: bool = False, with_basis: bool = False
+    rows: Float[Array, "row feature"], regularised: bool = False, with_basis: bool = False
 ) -> tuple[Array, Array]:
     """T and Q of A = T Q by two Cholesky factors (shifted Cholesky QR, Fukaya et al. 2020).
 
@@ -59,7 +61,7 @@ def by_products(
         T Tᵀ = A Aᵀ + s²/(1+s) I
 
     exactly, rounding apart: what is added is less than a rounding, and no rows are too close to each other for it.
-    The rough T is L/√(1+s). XLA's loops also compute results that are not used, so Q is 0 unless `with_basis` is true.
+    The regularised T is L/√(1+s). XLA's loops also compute results that are not used, so Q is 0 unless `with_basis` is true.
     """
     n, features = rows.shape
     shift = jnp.asarray((64 + 4 * n + features**0.5) * jnp.finfo(rows.dtype).eps, rows.dtype)
@@ -69,8 +71,8 @@ def by_products(
     identity, root = jnp.eye(n, dtype=rows.dtype), jnp.sqrt(1 + shift)
     length, shifts, nothing, no_basis = largest * length, shift * identity, identity[:, :0], jnp.zeros_like(rows)
     # `first` is L, `rest` is B and `second` is M; each comes with its inverse where that is needed.
-    first, inverse = cholesky(_product(unit, unit.T) + shifts, nothing if rough and not with_basis else identity)
-    if rough:
+    first, inverse = cholesky(_product(unit, unit.T) + shifts, nothing if regularised and not with_basis else identity)
+    if regularised:
         return length * first / root, root * _solved(first, inverse, unit) if with_basis else no_basis
     rest = _solved(first, inverse, unit)
     second, inverse = cholesky(_product(rest, rest.T) + shifts, identity if with_basis else nothing)

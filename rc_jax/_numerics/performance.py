@@ -10,7 +10,7 @@ in the environment, or `with plain():`, takes the plain forms on CPUs too. Each 
 - `rc_jax.collapse.exact.unsaturated`: fewer exponentials where softmax is far from saturated.
 - `rc_jax.diagnostics.streaming`: blocks that fit into the cache.
 - `rc_jax.ensemble.runner`: vectors of 512 bits.
-- `quickly`: options for a faster compilation of functions that are called once.
+- `quickly` and `once`: options for a faster compilation of functions that are called a few times, or once.
 """
 
 import contextlib
@@ -32,6 +32,7 @@ QUICK: dict[str, Any] = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_backend_optimization_level": 1,
 }
+ONCE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 WIDE: dict[str, Any] = {"xla_cpu_prefer_vector_width": 512}
 _plain = os.environ.get("RC_JAX_PLAIN", "0") not in ("", "0")
 
@@ -110,6 +111,16 @@ def quickly(**jit_options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
 def _known() -> dict[str, Any]:
     """The options that this XLA knows: none on other devices than CPUs."""
     return QUICK if jax.default_backend() == "cpu" and _accepts(tuple(QUICK.items())) else {}
+
+
+def once(function: Callable[..., R], *arguments: Any) -> R:
+    """The result of a program that a command runs once: half a second of compiling saved outweighs its milliseconds."""
+    lowered = jax.jit(function).lower(*arguments)
+    try:
+        program = lowered.compile(ONCE if tricks() and jax.default_backend() == "cpu" else None)
+    except (RuntimeError, ValueError, TypeError):  # other versions of XLA have other options
+        program = lowered.compile()
+    return jax.block_until_ready(program(*arguments))
 
 
 def wide_vectors(platform: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from rc_jax.attention.kernels import elu_plus_one, largest
 from rc_jax.attention.layer import check_scale_and_mask, default_scale, log_tokens
 from rc_jax.attention.parameters import halves, pool, project, queries_and_keys, split_normals
-from rc_jax.attention.positions import angles, turn
+from rc_jax.attention.positions import angles, rotate_pairs
 from rc_jax.attention.specification import DECAYING, QKNorm, check_layer, shapes
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
     "pool",
     "project",
     "queries_and_keys",
+    "rotate_pairs",
     "shapes",
     "split_normals",
-    "turn",
 ]

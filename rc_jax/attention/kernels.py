@@ -180,8 +180,8 @@ def log_products(
 ) -> Rows:
     """The logarithm of Σ_c e^(q_ic + k_jc) λ_c^max(i−j, 0), in float32 at least; without a rate λ = 1.
 
-    Products of exponentials are never taken, so neither size nor distance of queries and keys matters. Row by row, so
-    that there are never more than head·column·width numbers, and once more where there is a gradient.
+    Products of exponentials are never taken, so neither size nor distance of queries and keys matters. A few rows at a
+    time, so that there are never more than 8·head·column·width numbers, and once more where there is a gradient.
     """
     query, key = (array.astype(working_dtype(key.dtype)) for array in (query, key))
     fade = None if rate is None else jnp.log(rate.astype(key.dtype))[:, None]
@@ -194,7 +194,8 @@ def log_products(
             logs = logs + fade * jnp.maximum(i - index, 0).astype(key.dtype)[None, :, None]
         return jax.nn.logsumexp(logs, axis=-1)
 
-    rows = jax.lax.map(jax.checkpoint(row, prevent_cse=False), (jnp.arange(query.shape[1]), jnp.swapaxes(query, 0, 1)))
+    tokens = jnp.arange(query.shape[1]), jnp.swapaxes(query, 0, 1)
+    rows = jax.lax.map(jax.checkpoint(row, prevent_cse=False), tokens, batch_size=8)
     return jnp.swapaxes(rows, 0, 1)
 
 

@@ -113,7 +113,7 @@ def rotary(
         )
     x = jnp.asarray(x)
     angle = angles(positions, frequencies(x.shape[1], float(base)), x.dtype)
-    return turn(x, jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype))
+    return rotate_pairs(x, jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype))
 
 
 # What an argument of `Rotary` must be by itself.
@@ -204,7 +204,7 @@ class Rotary:
 
     def exact_frequencies(self, head_width: int) -> list[decimal.Decimal]:
         """The same to 70 digits; the share of a frequency that a scaling keeps has the digits of a float."""
-        width = self.turning(head_width)
+        width = self.rotated_width(head_width)
         unscaled = frequencies(width, float(self.base))
         if self.scaling is None:
             return unscaled
@@ -214,7 +214,7 @@ class Rotary:
             factor = decimal.Decimal(self.factor)
             return [omega * share + omega / factor * (1 - share) for omega, share in zip(unscaled, shares, strict=True)]
 
-    def turning(self, head_width: int) -> int:
+    def rotated_width(self, head_width: int) -> int:
         """Number of features of a head of this width that are rotated."""
         return head_width if self.width is None else self.width
 
@@ -238,14 +238,14 @@ class Rotary:
 
 def rotate(x: Float[Array, "head token width"], spec: Rotary) -> Float[Array, "head token width"]:
     """Queries or keys of every head rotated by their positions 0, 1, 2, …, and multiplied by the temperature."""
-    width = spec.turning(x.shape[-1])
+    width = spec.rotated_width(x.shape[-1])
     angle = angles(jnp.arange(x.shape[1]), spec.exact_frequencies(x.shape[-1]), x.dtype)
-    rotated = turn(x[..., :width], jnp.cos(angle).astype(x.dtype)[None], jnp.sin(angle).astype(x.dtype)[None])
+    rotated = rotate_pairs(x[..., :width], jnp.cos(angle).astype(x.dtype)[None], jnp.sin(angle).astype(x.dtype)[None])
     whole = rotated if width == x.shape[-1] else jnp.concatenate([rotated, x[..., width:]], axis=-1)
     return whole if spec.temperature == 1 else whole * jnp.asarray(spec.temperature, x.dtype)
 
 
-def turn(
+def rotate_pairs(
     x: Float[Array, "*heads token feature"],
     cos: Float[Array, "*#heads token pair"],
     sin: Float[Array, "*#heads token pair"],

@@ -170,9 +170,9 @@ class AttentionSpec:
         if self.rotary is None:
             return
         yield self.scores == "additive", "rotary", "be None when scores='additive', which no rotation leaves alone"
-        turned, width = self.rotary.turning(self.score_width), self.score_width
-        uneven = width % 2 != 0 or turned > width
-        yield uneven, "rotary", f"turn an even number of features, at most the {width} of a head, not {turned}"
+        rotated, width = self.rotary.rotated_width(self.score_width), self.score_width
+        uneven = width % 2 != 0 or rotated > width
+        yield uneven, "rotary", f"rotate an even number of features, at most the {width} of a head, not {rotated}"
 
     def _normaliser_rules(self) -> Iterator[tuple[bool, str, str]]:
         steps, plan, halved = self.sinkhorn_steps, self.weights == "sinkhorn", self.weights == "differential"

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rc_jax import attention, collapse, ensemble, network
+from rc_jax._numerics.performance import once
 from rc_jax.cli.arguments import Report, Usage, bounded, digits, number_or_none, table
-from rc_jax.cli.compile_options import once
 
 LEVELS = {"lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75}
 BOUNDS = {

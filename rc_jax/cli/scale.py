@@ -7,8 +7,8 @@ import jax
 import numpy as np
 
 from rc_jax import scale
+from rc_jax._numerics.performance import once
 from rc_jax.cli.arguments import Report, Usage, bounded, digits, number_or_none, table, whole
-from rc_jax.cli.compile_options import once
 
 LARGEST_N = 10**15  # exact in double precision
 LARGEST_DIM = 1e6

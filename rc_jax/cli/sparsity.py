@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from rc_jax import sparsity
+from rc_jax._numerics.performance import once
 from rc_jax.cli.arguments import Report, Usage, bounded, digits, number_or_none, table, whole
-from rc_jax.cli.compile_options import once
 
 CLOSED: dict[str, Callable[..., jax.Array]] = {
     "exponential": lambda beta, gamma: sparsity.exponential(gamma),
@@ -97,7 +97,7 @@ def _gaussian(name: str, arguments: Any) -> tuple[list[dict[str, Any]], str]:
         rows.append({**row, "quadrature": judged})
     cells = []
     for row in rows:
-        found = row["quadrature"]
-        shown = digits(None) if found is None else f"{digits(found['sparsity'], 9)} ± {found['error']:.0e}"
+        estimate = row["quadrature"]
+        shown = digits(None) if estimate is None else f"{digits(estimate['sparsity'], 9)} ± {estimate['error']:.0e}"
         cells.append([f"{row['beta']:g}", f"{row['gamma']:g}", digits(row["closed_form"], 9), shown])
     return rows, table(["β", "γ", "closed form", "quadrature ± error"], cells)

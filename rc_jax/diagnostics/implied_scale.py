@@ -88,8 +88,8 @@ class EntropyScale:
         entropy = np.asarray(entropy, float)
         inside = (entropy > 0) & (entropy < self.most)
         safe = np.where(inside, entropy, self.most / 2)
-        found = np.exp(self._inverse(np.log((self.most - safe) / safe)))
-        return np.where(inside, found, np.where(entropy <= 0, np.inf, 0.0))
+        alpha = np.exp(self._inverse(np.log((self.most - safe) / safe)))
+        return np.where(inside, alpha, np.where(entropy <= 0, np.inf, 0.0))
 
 
 @functools.lru_cache(maxsize=32)

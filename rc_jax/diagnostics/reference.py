@@ -31,12 +31,12 @@ def _models() -> dict[str, list[Diagnosis]]:
 
 def trained(diagnosis: Diagnosis) -> "Sequence[tuple[str, Diagnosis]]":
     """The packaged models with the same kind of attention, each at the nearest number of tokens, named with that."""
-    found: list[tuple[str, Diagnosis]] = []
+    nearby: list[tuple[str, Diagnosis]] = []
     for name, several in _models().items():
         if diagnosis.causal in (None, several[0].causal):
             nearest = min(several, key=lambda each: (abs(math.log(each.tokens / diagnosis.tokens)), -each.tokens))
-            found.append((f"{name}, n = {nearest.tokens}", nearest))
-    return found
+            nearby.append((f"{name}, n = {nearest.tokens}", nearest))
+    return nearby
 
 
 def random(diagnosis: Diagnosis) -> "Sequence[tuple[str, Diagnosis]]":

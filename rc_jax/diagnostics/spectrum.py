@@ -79,11 +79,11 @@ def spectrum_measures(
     """
     values = jnp.linalg.svd(a, compute_uv=False) if full else leading_singular_values(a)
     first = jnp.where(values[..., 0] > 0, values[..., 0], 1)
-    found = {
+    measures = {
         "second_singular_value": values[..., 1] / first,
         "stable_rank": jnp.sum(squares, axis=-1) / jnp.square(first),
     }
     if full:
         floor = max(a.shape[-2:]) * float(jnp.finfo(a.dtype).eps) * values[..., :1]
-        found["numerical_rank"] = jnp.sum(values > floor, axis=-1).astype(a.dtype)
-    return found
+        measures["numerical_rank"] = jnp.sum(values > floor, axis=-1).astype(a.dtype)
+    return measures

@@ -45,8 +45,8 @@ def hidden_states(states: Any, *, mask: Any = None) -> Diagnosis:
         >>> import numpy as np
         >>> from rc_jax import diagnostics
         >>> apart = np.array([[1.0, 1.0], [1.0, -1.0]], np.float32)
-        >>> found = diagnostics.hidden_states([apart, apart * np.float32([1, 0.1])])
-        >>> print(found["relative_residual"].round(3), found["cosine"].round(3))
+        >>> diagnosis = diagnostics.hidden_states([apart, apart * np.float32([1, 0.1])])
+        >>> print(diagnosis["relative_residual"].round(3), diagnosis["cosine"].round(3))
         [0.707 0.1  ] [0.   0.98]
     """
     layers = inputs.layers_of("states", states, ("tokens", "features"), stacked=3)
@@ -56,11 +56,11 @@ def hidden_states(states: Any, *, mask: Any = None) -> Diagnosis:
     if there.sum(-1).min() < 2:
         raise ValueError(f"`states` must have at least two tokens in each sample, got {int(there.sum(-1).min())}")
     # A state at a time; the rate is a difference of logarithms of neighbours.
-    found = [
+    by_state = [
         jax.tree.map(np.asarray, _measures(layers[index].reshape(-1, n, features), jnp.asarray(there)))
         for index in range(len(layers))
     ]
-    stacked: dict[str, np.ndarray] = {name: np.stack([each[name] for each in found]) for name in found[0]}
+    stacked: dict[str, np.ndarray] = {name: np.stack([each[name] for each in by_state]) for name in by_state[0]}
     bad = np.argwhere(~stacked.pop("finite"))
     if len(bad):
         raise ValueError(f"`states` must be finite, got other numbers in state {bad[0][0]}, sample {bad[0][1]}")

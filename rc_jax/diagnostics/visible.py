@@ -19,15 +19,15 @@ def masks_of(mask: Any, layers: inputs.Layers, causal: bool | None) -> list[np.n
     if len(several) not in (1, len(layers)) or not several:
         raise ValueError(f"`mask` must be one mask or one for each of {len(layers)} layers, got {len(several)}")
     # All get the axes (sample, head, query, key), and one shape.
-    found: list[np.ndarray] = []
+    seen: list[np.ndarray] = []
     for each in several:
         inside = inputs.mask_of("mask", each, layers.shape)
         inside = inside.reshape((1,) * (len(layers.shape) - inside.ndim) + inside.shape)
         if any(size > 1 for size in inside.shape[:-3]):
             inside = np.broadcast_to(inside, (*samples, *inside.shape[-3:]))
         inside = np.broadcast_to(inside, (*inside.shape[:-2], n, n)).reshape(-1, inside.shape[-3], n, n)
-        found.append(inside & np.tri(n, dtype=bool) if causal else inside)
-    return list(np.broadcast_arrays(*found))
+        seen.append(inside & np.tri(n, dtype=bool) if causal else inside)
+    return list(np.broadcast_arrays(*seen))
 
 
 class Visible(NamedTuple):

@@ -91,8 +91,8 @@ def attention(
         >>> import numpy as np
         >>> from rc_jax import diagnostics
         >>> even = np.tril(np.ones((1, 2, 4, 4), np.float32))
-        >>> found = diagnostics.attention(even / even.sum(-1, keepdims=True))
-        >>> print(found.causal, found["participation"], found["sink_rate"])
+        >>> diagnosis = diagnostics.attention(even / even.sum(-1, keepdims=True))
+        >>> print(diagnosis.causal, diagnosis["participation"], diagnosis["sink_rate"])
         True [[3. 3.]] [[1. 1.]]
     """
     layers = inputs.layers_of("weights", weights, ("heads", "tokens", "tokens"), stacked=4)
@@ -139,10 +139,10 @@ def _pass(weights: Array, inside: Any, values: Array | None, full: bool) -> Pass
     if inside is not None:
         a, outside = _masked(weights, inside)
     rows = _rows(a)
-    found = _spectrum(a, rows.squares, full)
+    observed = _spectrum(a, rows.squares, full)
     if values is not None:
-        found |= _value_measures(a, values)
-    passed = Passed(rows, _key_totals(a), _near(a), _above(a), outside, found)
+        observed |= _value_measures(a, values)
+    passed = Passed(rows, _key_totals(a), _near(a), _above(a), outside, observed)
     # Axes of samples become one here, where nothing large is left: a reshaped array is a copy.
     skipped = len(samples) + 1
     return jax.tree.map(lambda each: np.asarray(each).reshape(-1, heads, *each.shape[skipped:]), passed)
@@ -199,15 +199,15 @@ def _values(values: Any, layers: inputs.Layers) -> inputs.Layers:
     Raises:
         ValueError: they do not.
     """
-    found = inputs.layers_of("values", values, ("heads", "tokens", "features"), stacked=4)
+    arrays = inputs.layers_of("values", values, ("heads", "tokens", "features"), stacked=4)
     *samples, heads, n, _ = layers.shape
-    *own, groups, tokens, _ = found.shape
-    if len(found) != len(layers) or own != samples or tokens != n or heads % groups:
+    *own, groups, tokens, _ = arrays.shape
+    if len(arrays) != len(layers) or own != samples or tokens != n or heads % groups:
         raise ValueError(
             f"`values` must have {len(layers)} layers of shape {(*samples, heads, n)} + (features,), or a divisor of "
-            f"the heads, got {len(found)} of {found.shape}"
+            f"the heads, got {len(arrays)} of {arrays.shape}"
         )
-    return found
+    return arrays
 
 
 def _checked(
@@ -260,7 +260,7 @@ def _diagnosis(
         rows, keys, near, seen = own
         parts.append(jax.tree.map(np.asarray, _summary(rows, keys, near, seen, threshold)))
     means, sinks = jax.tree.map(lambda *layered: np.stack(layered), *parts)
-    found: dict[str, np.ndarray] = {
+    observed: dict[str, np.ndarray] = {
         name: value.mean(1) for name, value in {**means, **sinks, **passed.measures}.items()
     }
     # The implied scale belongs to the lengths of the rows.
@@ -269,11 +269,11 @@ def _diagnosis(
         keys = visible.keys[place][visible.keys[place] >= 2]
         same = tuple(slice(None) if visible.keys.shape[axis] == 1 else index for axis, index in enumerate(place))
         alpha[same], best[same] = entropy_scale(means["entropy"][same], keys), optimal_scale(keys)
-    found |= {"entropy_scale": alpha.mean(1), "scale_ratio": (alpha / best).mean(1)}
+    observed |= {"entropy_scale": alpha.mean(1), "scale_ratio": (alpha / best).mean(1)}
     left = ("row_sum",) if normalised else (*NORMALISED_ONLY, *SINKS)
-    names = [name for name in ORDER if name in found and name not in left]
+    names = [name for name in ORDER if name in observed and name not in left]
     return Diagnosis(
-        {name: found[name] for name in names},
+        {name: observed[name] for name in names},
         tokens=layers.shape[-1],
         samples=passed.keys.shape[1],
         layers=len(layers),

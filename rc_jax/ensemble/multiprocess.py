@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from rc_jax._numerics.jax_names import process_allgather
 from rc_jax.ensemble.parts import Parts, join
 from rc_jax.ensemble.summaries import Moments, capacity
 
@@ -80,8 +81,6 @@ def exchange(payload: bytes) -> list[bytes]:
     Raises:
         ProcessLost: one of them has gone.
     """
-    from jax.experimental.multihost_utils import process_allgather
-
     try:
         lengths = np.asarray(process_allgather(np.array([len(payload)], np.int32))).ravel()
         padded = np.zeros(1 << int(lengths.max() - 1).bit_length(), np.uint8)  # few lengths, so few programs

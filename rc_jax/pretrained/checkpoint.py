@@ -297,7 +297,7 @@ def _settings(path: Path) -> Config:
 
 
 def _check_rows(name: str, ids: Array | np.ndarray, rows: int) -> None:
-    numbers = arguments.concrete(ids)
+    numbers = arguments.on_host(ids)
     if numbers is not None and not ((numbers >= 0) & (numbers < rows)).all():
         worst = numbers[(numbers < 0) | (numbers >= rows)][0]
         raise ValueError(f"`{name}` must lie in 0 … {rows - 1}, the rows of the checkpoint's table, got {worst}")

@@ -210,7 +210,7 @@ def _read(tensor: Any, shape: tuple[int, ...], file: Path, config: Config) -> St
         values = np.asarray(importlib.import_module("gguf").dequantize(tensor.data, kind)).reshape(shape)
     except NotImplementedError as error:
         raise ValueError(f"tensor '{name}' must be of a type that gguf reads in '{file}', got {kind.name}") from error
-    # Rotary positions turn two features together. llama.cpp has them as neighbours, rows 2i and 2i + 1 of a head;
+    # Rotary positions rotate two features together. llama.cpp has them as neighbours, rows 2i and 2i + 1 of a head;
     # published weights have them as rows i and i + width/2.
     if config.get("model_type") == REORDERED and re.fullmatch(r"blk\.\d+\.attn_[qk]\.(weight|bias)", name):
         pairs = values.reshape(-1, _head_width(config) // 2, 2, *shape[1:])

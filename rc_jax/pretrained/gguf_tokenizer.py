@@ -44,14 +44,16 @@ def build_tokenizer(metadata: dict[str, Any], file: Path) -> "Tokenizer":
         raise stated.refuse("token_type", f"have one entry for each of {len(tokens)} tokens", len(kinds))
     ids = {token: index for index, token in enumerate(tokens)}
     try:
-        found = Tokenizer(models.BPE(ids, [tuple(merge.split(" ")) for merge in merges], ignore_merges=split in WHOLE))
+        tokenizer = Tokenizer(
+            models.BPE(ids, [tuple(merge.split(" ")) for merge in merges], ignore_merges=split in WHOLE)
+        )
     except Exception as error:  # tokenizers raises nothing narrower
         raise stated.refuse("merges", f"join two tokens each ({error})", merges[:1]) from error
     pieces = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITS[split]]
-    found.pre_tokenizer = pre_tokenizers.Sequence(
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [*pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
-    found.decoder = decoders.ByteLevel()
+    tokenizer.decoder = decoders.ByteLevel()
     # Tokens that stand for themselves wherever they are written.
     for kind in (CONTROL, USER_DEFINED):
         made = [
@@ -59,12 +61,12 @@ def build_tokenizer(metadata: dict[str, Any], file: Path) -> "Tokenizer":
             for token, each in zip(tokens, kinds, strict=True)
             if each == kind
         ]
-        (found.add_special_tokens if kind == CONTROL else found.add_tokens)(made)
-    _frame(found, stated, tokens, begins=split in WHOLE)
-    return found
+        (tokenizer.add_special_tokens if kind == CONTROL else tokenizer.add_tokens)(made)
+    _frame(tokenizer, stated, tokens, begins=split in WHOLE)
+    return tokenizer
 
 
-def _frame(found: "Tokenizer", stated: Config, tokens: list[str], *, begins: bool) -> None:
+def _frame(tokenizer: "Tokenizer", stated: Config, tokens: list[str], *, begins: bool) -> None:
     """The tokens that the file puts before a text and after it."""
     from tokenizers import processors
 
@@ -76,6 +78,6 @@ def _frame(found: "Tokenizer", stated: Config, tokens: list[str], *, begins: boo
         around.append([tokens[index]] if wanted else [])
     before, after = around
     if special := {*before, *after}:
-        found.post_processor = processors.TemplateProcessing(
+        tokenizer.post_processor = processors.TemplateProcessing(
             single=[*before, "$A", *after], special_tokens=[(token, tokens.index(token)) for token in special]
         )

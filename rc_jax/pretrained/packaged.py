@@ -46,8 +46,8 @@ def packaged_checkpoint(kind: Kind = "encoder") -> Path | None:
     """
     if kind not in PACKAGED:
         raise ValueError(f"`kind` must be one of {', '.join(map(repr, PACKAGED))}, got {kind!r}")
-    found = importlib.util.find_spec(PACKAGED[kind].module)
-    for root in (found.submodule_search_locations or ()) if found else ():
+    module = importlib.util.find_spec(PACKAGED[kind].module)
+    for root in (module.submodule_search_locations or ()) if module else ():
         if (path := Path(root) / PACKAGED[kind].place).exists():
             return path
     return None

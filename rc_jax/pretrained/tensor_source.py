@@ -33,10 +33,10 @@ def checkpoint_path(folder: str | os.PathLike[str]) -> Path:
     path = Path(folder)
     if path.is_file() and path.suffix == GGUF:
         return path
-    if path.is_dir() and not (path / CONFIG).is_file() and (found := sorted(path.glob(f"*{GGUF}"))):
-        if len(found) > 1:
-            raise ValueError(f"`folder` must be one of the {len(found)} {GGUF} files in '{path}', got their folder")
-        return found[0]
+    if path.is_dir() and not (path / CONFIG).is_file() and (files := sorted(path.glob(f"*{GGUF}"))):
+        if len(files) > 1:
+            raise ValueError(f"`folder` must be one of the {len(files)} {GGUF} files in '{path}', got their folder")
+        return files[0]
     if not path.is_dir():
         # A name such as google-bert/bert-base-uncased is a repository of the hub, which must be fetched first.
         name = os.fspath(folder)

@@ -11,7 +11,7 @@ from rc_jax.scale.closed_forms.equicorrelated import (
     similarity_limit,
     transition_width,
 )
-from rc_jax.scale.closed_forms.optimum import optimize_scale
+from rc_jax.scale.closed_forms.optimum import optimise_scale, optimize_scale
 from rc_jax.scale.closed_forms.shared_query import shared_query_objective, shared_query_optimum, shared_query_scale
 from rc_jax.scale.fits import fit_coefficient, relative_residual
 from rc_jax.scale.gradient.cross_entropy import cross_entropy_gradient
@@ -62,6 +62,7 @@ __all__ = [
     "jacobian_trace",
     "log_concentration",
     "log_gradient_norm",
+    "optimise_scale",
     "optimize_scale",
     "per_sample_optimum",
     "power_gradient_norm",

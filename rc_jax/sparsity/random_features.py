@@ -15,13 +15,14 @@ from rc_jax.sparsity import inputs
 _VECTORS = arguments.both(inputs.rows("coordinates"), arguments.real)
 
 
+@arguments.renamed(width="dim")
 @arguments.guard(
-    key=arguments.random_key, count=arguments.integer(1), width=arguments.integer(1), dtype=arguments.floating_dtype
+    key=arguments.random_key, count=arguments.integer(1), dim=arguments.integer(1), dtype=arguments.floating_dtype
 )
 def random_projections(
-    key: Array, count: int, width: int, *, orthogonal: bool = False, dtype: Any = jnp.float32
-) -> Float[Array, "count width"]:
-    r"""Random directions w₁ … w_m, each N(0, I): independent, or orthogonal within blocks of `width`.
+    key: Array, count: int, dim: int, *, orthogonal: bool = False, dtype: Any = jnp.float32
+) -> Float[Array, "count dim"]:
+    r"""Random directions w₁ … w_m, each N(0, I): independent, or orthogonal within blocks of `dim`.
 
     In a block the directions are the orthonormalised rows of a Gaussian matrix and the lengths are independent with
     the law of √χ²_d, so that every single w is N(0, I) in both cases. The last block may be incomplete.
@@ -29,7 +30,7 @@ def random_projections(
     Args:
         key: A typed key; the same key gives the same directions.
         count: Number m of directions; static.
-        width: Number d of coordinates; static.
+        dim: Number d of coordinates; static.
         orthogonal: Whether directions of one block are orthogonal.
         dtype: Floating-point dtype of the result.
 
@@ -52,8 +53,8 @@ def random_projections(
     dtype = canonical_dtype(dtype)
     working = working_dtype(dtype)
     if not orthogonal:
-        return jax.random.normal(key, (count, width), working).astype(dtype)
-    return _orthogonal(key, int(count), int(width), jnp.dtype(working)).astype(dtype)
+        return jax.random.normal(key, (count, dim), working).astype(dtype)
+    return _orthogonal(key, int(count), int(dim), jnp.dtype(working)).astype(dtype)
 
 
 @functools.partial(jax.jit, static_argnames=("count", "width", "dtype"))

@@ -221,7 +221,7 @@ def _values(parts: Any) -> Any:
 def _check_tokens(x: Array, spec: ModelSpec, dtype: DTypeLike) -> None:
     if spec.symbols:
         arguments.integer_array("token")("x", x)
-        known = arguments.concrete(x)
+        known = arguments.on_host(x)
         if known is not None and known.size and not (known.min() >= 0 and known.max() < spec.inputs):
             wrong = np.asarray(known)[(known < 0) | (known >= spec.inputs)][0]
             raise ValueError(f"`x` must hold symbols 0 … {spec.inputs - 1}, got {wrong}")

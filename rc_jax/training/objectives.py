@@ -19,7 +19,7 @@ def _check_pair(logits: Array, labels: Array) -> None:
             "`labels` must have the shape of `logits` without the last axis, "
             f"{logits.shape[:-1]}, got {arguments.describe(labels)} for {arguments.describe(logits)}"
         )
-    known = arguments.concrete(labels)
+    known = arguments.on_host(labels)
     if known is not None and known.size and not (known.min() >= 0 and known.max() < logits.shape[-1]):
         wrong = known[(known < 0) | (known >= logits.shape[-1])].flat[0]
         raise ValueError(f"`labels` must be 0 … {logits.shape[-1] - 1}, got {wrong}")

@@ -51,8 +51,8 @@ def test_variance_of_the_scores_of_random_layers():
         return jnp.stack([rows[0, 1] ** 2, rows[0, 2] ** 2, squares, over_tokens, (over_tokens - 1) ** 2])
 
     exact = np.array([1.0, 0.25, 2 / k, 1.0, 4 / (k * d) + 2 * (k + 1) / (k * d**2)])
-    found = ensemble.run(observe, jax.random.key(1), 20_000)
-    assert (np.abs(found.mean - exact) < 5 * found.standard_error).all()
+    statistics = ensemble.run(observe, jax.random.key(1), 20_000)
+    assert (np.abs(statistics.mean - exact) < 5 * statistics.standard_error).all()
 
 
 def test_sharp_rows_let_gradient_through_at_near_ties_only(x64):
@@ -86,8 +86,8 @@ def test_what_temperature_does_to_entropy_mean_and_participation(x64):
         )
 
     alpha = jnp.asarray([1e-3, 0.3, 2.0, 30.0])
-    found = jax.jit(jax.vmap(jax.vmap(gaps, (None, 0)), (0, None)))(rows, alpha)
-    np.testing.assert_allclose(found, 0, atol=1e-13)
+    errors = jax.jit(jax.vmap(jax.vmap(gaps, (None, 0)), (0, None)))(rows, alpha)
+    np.testing.assert_allclose(errors, 0, atol=1e-13)
 
 
 def test_both_ends_of_temperature(x64):
@@ -130,12 +130,12 @@ def test_asymmetry_of_random_scores_is_that_of_the_tokens():
     exact = 2 * (np.trace(gram) ** 2 + np.array([-1, 1]) * (gram**2).sum()) / d**2
 
     def observe(key):
-        found = []
+        sums = []
         for width in (1, 4):
             spec = AttentionSpec(d_model=d, d_head=width)
             a = attention.scores(attention.init(key, spec), x, spec)[0]
-            found += [((a - a.T) ** 2).sum(), ((a + a.T) ** 2).sum()]
-        return jnp.stack(found)
+            sums += [((a - a.T) ** 2).sum(), ((a + a.T) ** 2).sum()]
+        return jnp.stack(sums)
 
     stats = ensemble.run(observe, jax.random.key(5), 20_000)
     assert (np.abs(stats.mean - np.tile(exact, 2)) < 5 * stats.standard_error).all()

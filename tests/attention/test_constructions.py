@@ -78,9 +78,9 @@ def test_weights_by_their_law_at_any_sharpness(x64):
 
 def test_gradients_are_those_of_the_convolution(x64):
     image, kernel = draw(CASES[0], "float64")
-    found = jax.jit(jax.grad(lambda x, w: jnp.sum(jnp.sin(attention.convolve(x, w))), (0, 1)))(image, kernel)
+    gradients = jax.jit(jax.grad(lambda x, w: jnp.sum(jnp.sin(attention.convolve(x, w))), (0, 1)))(image, kernel)
     expected = jax.jit(jax.grad(lambda x, w: jnp.sum(jnp.sin(reference(x, w, "zeros"))), (0, 1)))(image, kernel)
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
 
 

@@ -53,13 +53,13 @@ def test_every_feature_map_agrees_with_pairs(x64):
 def test_gradients_agree_with_pairs(x64, causal):
     spec = dataclasses.replace(SPEC, causal=causal)
     params, x = draw(spec)
-    found, expected = jax.jit(
+    slopes, expected = jax.jit(
         lambda params, x: tuple(
             jax.grad(lambda params, x, layer=layer: jnp.sum(jnp.sin(layer(params, x, spec))), (0, 1))(params, x)
             for layer in (lambda *args: attention.linear_attend(*args, chunk=4), attention.attend)
         )
     )(params, x)
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    for one, other in zip(jax.tree.leaves(slopes), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-13)
 
 

@@ -137,7 +137,7 @@ PARTIAL = Rotary(width=6, attention_factor=1.5)
 def defined(spec, width):
     """The frequencies by their definitions, wavelength by wavelength, with 40 digits."""
     with mpmath.workdps(40):
-        found = []
+        frequencies = []
         for i in range(width // 2):
             own = mpmath.mpf(spec.base) ** (mpmath.mpf(-2 * i) / width)
             if spec.scaling is None:
@@ -160,8 +160,8 @@ def defined(spec, width):
                 ]
                 low, high = max(mpmath.floor(ends[0]), 0), min(mpmath.ceil(ends[1]), width - 1)
                 kept = 1 - min(max((i - low) / (high - low), 0), 1)
-            found.append(own * kept + own / spec.factor * (1 - kept))
-        return found
+            frequencies.append(own * kept + own / spec.factor * (1 - kept))
+        return frequencies
 
 
 @pytest.mark.parametrize("spec", [Rotary(), LINEAR, LLAMA3, YARN], ids=lambda spec: str(spec.scaling))

@@ -48,8 +48,8 @@ WRONG_VALUES = [
     ({"soft_cap": -1}, "`soft_cap` must be > 0, got -1"),
     ({"soft_cap": 5, "weights": "decay"}, "`soft_cap` must be left alone when weights='decay'"),
     ({"rotary": Rotary(), "scores": "additive"}, "`rotary` must be None when scores='additive'"),
-    ({"rotary": Rotary(width=6)}, "`rotary` must turn an even number of features, at most the 4 of a head, not 6"),
-    ({"rotary": Rotary(), "d_head": 5}, "`rotary` must turn an even number of features, at most the 5"),
+    ({"rotary": Rotary(width=6)}, "`rotary` must rotate an even number of features, at most the 4 of a head, not 6"),
+    ({"rotary": Rotary(), "d_head": 5}, "`rotary` must rotate an even number of features, at most the 5"),
     # Normalisers and the gate on the output.
     ({"weights": "sinkhorn", "causal": True}, "`causal` must be False when weights='sinkhorn': the only"),
     ({"weights": "sinkhorn", "sinkhorn_steps": 4}, "`sinkhorn_steps` must be odd: .*, got 4"),

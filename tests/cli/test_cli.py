@@ -59,11 +59,11 @@ def test_gaussian_scales_are_the_library_s(capsys):
         assert abs(row["annealed"]["scale"] - row["exact"]["scale"]) < row["annealed"]["rounding_error"]
         assert row["logits"]["factor_on_q_dot_k"] == pytest.approx(float(a) / 8, rel=1e-13)
         assert row["typical"]["converged"] and row["typical"]["samples"] == 64
-    found = scale.typical_optimum(jax.random.key(3), 64, samples=64)
+    optimum = scale.typical_optimum(jax.random.key(3), 64, samples=64)
     typical = got["results"][0]["typical"]
-    assert typical["scale"] == pytest.approx(float(found.scale), rel=1e-3)
-    assert typical["standard_error"] == pytest.approx(float(found.standard_error), rel=1e-2)
-    assert typical["mean_log_objective"] == pytest.approx(float(found.value), abs=1e-4)
+    assert typical["scale"] == pytest.approx(float(optimum.scale), rel=1e-3)
+    assert typical["standard_error"] == pytest.approx(float(optimum.standard_error), rel=1e-2)
+    assert typical["mean_log_objective"] == pytest.approx(float(optimum.value), abs=1e-4)
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_cosine_scales_are_the_library_s(capsys):
 
 
 def test_options_that_this_compiler_does_not_know_are_left_out(capsys, monkeypatch):
-    monkeypatch.setattr("rc_jax.cli.compile_options.QUICK", {"xla_no_such_option": 1})
+    monkeypatch.setattr("rc_jax._numerics.performance.ONCE", {"xla_no_such_option": 1})
     assert main(["scale", "1024", "--samples", "0"]) == 0
     assert "2.146531" in capsys.readouterr().out
 

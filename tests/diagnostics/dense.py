@@ -37,21 +37,21 @@ def head(p, seen, dtype=np.float32):
                 "largest_weight": a.max(),
             }
         )
-    found = {name: np.mean([row[name] for row in rows]) for name in rows[0]}
+    measures = {name: np.mean([row[name] for row in rows]) for name in rows[0]}
     several = [i for i in range(len(p)) if seen[i].sum() >= 2]
-    found["self_weight"] = np.mean([p[i, i] for i in several])
-    found["previous_weight"] = np.mean([p[i, i - 1] for i in several if i])
+    measures["self_weight"] = np.mean([p[i, i] for i in several])
+    measures["previous_weight"] = np.mean([p[i, i - 1] for i in several if i])
     # Importance of key k: the mean of A_ik over the queries i that may see k.
     importance = np.array([p[seen[:, k], k].mean() if seen[:, k].any() else np.nan for k in range(len(p))])
     candidates = [k for k in range(len(p)) if 2 * seen[:, k].sum() >= seen.sum(0).max()]
     strongest = max(candidates, key=lambda k: importance[k])
-    found |= {"sink_weight": importance[0], "sink_rate": float(importance[0] > 0.3)}
-    found |= {"strongest_key": strongest, "strongest_weight": importance[strongest]}
+    measures |= {"sink_weight": importance[0], "sink_rate": float(importance[0] > 0.3)}
+    measures |= {"strongest_key": strongest, "strongest_weight": importance[strongest]}
     spectrum = np.linalg.svd(np.where(seen, p, 0), compute_uv=False)
-    found["second_singular_value"] = spectrum[1] / spectrum[0]
-    found["stable_rank"] = np.sum(spectrum**2) / spectrum[0] ** 2
-    found["numerical_rank"] = np.linalg.matrix_rank(np.where(seen, p, 0).astype(dtype))
-    return found
+    measures["second_singular_value"] = spectrum[1] / spectrum[0]
+    measures["stable_rank"] = np.sum(spectrum**2) / spectrum[0] ** 2
+    measures["numerical_rank"] = np.linalg.matrix_rank(np.where(seen, p, 0).astype(dtype))
+    return measures
 
 
 def state(x):

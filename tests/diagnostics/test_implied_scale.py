@@ -52,9 +52,9 @@ def test_the_table_inverts_the_mean(keys):
 def test_a_known_scale_is_recovered_from_weights(alpha, causal):
     """32 heads of 48 tokens: the mean over heads is α within standard errors, of which there is no bias to speak of."""
     weights = dense.gaussian(1, (32, 48, 48), alpha, causal).astype(np.float32)
-    found = diagnostics.attention(weights)["entropy_scale"]
-    assert abs(found.mean() - alpha) < 5 * found.std() / np.sqrt(found.size)
-    assert found.std() < 0.1 * alpha
+    diagnosis = diagnostics.attention(weights)["entropy_scale"]
+    assert abs(diagnosis.mean() - alpha) < 5 * diagnosis.std() / np.sqrt(diagnosis.size)
+    assert diagnosis.std() < 0.1 * alpha
 
 
 def test_the_best_scale_on_the_host_is_that_of_the_package():

@@ -21,17 +21,17 @@ def sinking(strength, heads=4, layers=2):
 
 
 @pytest.fixture(scope="module")
-def found():
+def diagnosis():
     states = np.random.default_rng(1).standard_normal((3, N, 8)).astype(np.float32)
     return diagnostics.attention(sinking(4.0)) | diagnostics.hidden_states(states)
 
 
-def test_json_keeps_everything(found):
-    again = Diagnosis.from_dict(json.loads(found.to_json(indent=1)))
-    assert set(again.measures) == set(found.measures)
-    for name, values in found.measures.items():
+def test_json_keeps_everything(diagnosis):
+    again = Diagnosis.from_dict(json.loads(diagnosis.to_json(indent=1)))
+    assert set(again.measures) == set(diagnosis.measures)
+    for name, values in diagnosis.measures.items():
         assert np.array_equal(again[name], values, equal_nan=True), name
-    assert again.to_json() == found.to_json() and str(again) == str(found)
+    assert again.to_json() == diagnosis.to_json() and str(again) == str(diagnosis)
     with pytest.raises(ValueError, match="`stored` must have the fields"):
         Diagnosis.from_dict({"tokens": 3})
 
@@ -42,35 +42,35 @@ def test_what_is_not_finite_becomes_null():
     assert json.loads(diagnostics.attention(single).to_json())["measures"]["entropy_scale"] == [[None]]
 
 
-def test_the_table_has_a_row_a_layer_and_what_to_compare_with(found):
-    text = str(found)
+def test_the_table_has_a_row_a_layer_and_what_to_compare_with(diagnosis):
+    text = str(diagnosis)
     lines = text.splitlines()
     assert lines[0] == "2 layers of 4 heads and 3 hidden states: 16 tokens, causal"
     rows = next(index for index, line in enumerate(lines) if line.split()[:2] == ["layer", "S"])
     assert [line.split()[0] for line in lines[rows + 1 : rows + 5]] == ["1", "2", "SmolLM2-135M,", "random"]
-    middle = np.median(found["largest_weight"][0])
+    middle = np.median(diagnosis["largest_weight"][0])
     assert f"{middle:.2g}" in lines[rows + 1]
     keys = next(line for line in lines if line.split()[:2] == ["layer", "key"])
     assert "sinks" in keys and "4/4" in lines[lines.index(keys) + 1]
     assert "α* = " in text.replace("\n", " ") and "Hidden states after each layer" in text
-    assert "head 3" in found.table(heads=True, compare=False) and "head 3" not in text
+    assert "head 3" in diagnosis.table(heads=True, compare=False) and "head 3" not in text
     assert max(map(len, lines)) <= 130
 
 
-def test_measures_are_found_by_name(found):
-    assert found["entropy"].shape == (2, 4) and found["cosine"].shape == (3,)
+def test_measures_are_found_by_name(diagnosis):
+    assert diagnosis["entropy"].shape == (2, 4) and diagnosis["cosine"].shape == (3,)
     with pytest.raises(KeyError, match="no measure 'entrpy'; there are sparsity"):
-        found["entrpy"]
+        diagnosis["entrpy"]
 
 
-def test_only_diagnoses_of_the_same_tokens_are_joined(found):
+def test_only_diagnoses_of_the_same_tokens_are_joined(diagnosis):
     shorter = diagnostics.hidden_states(np.eye(3, dtype=np.float32)[None])
     with pytest.raises(ValueError, match="same number of tokens, got 16 and 3"):
         diagnostics.attention(sinking(0.0)) | shorter
     with pytest.raises(ValueError, match="both diagnoses have cosine"):
-        found | diagnostics.hidden_states(np.ones((1, N, 2), np.float32) * np.arange(N, dtype=np.float32)[:, None])
+        diagnosis | diagnostics.hidden_states(np.ones((1, N, 2), np.float32) * np.arange(N, dtype=np.float32)[:, None])
     with pytest.raises(TypeError):
-        found | 3
+        diagnosis | 3
 
 
 def test_random_weights_are_ordinary():
@@ -121,9 +121,9 @@ def test_the_stored_models_are_complete():
 
 
 @pytest.mark.parametrize("style", ["default", "dark_background"])
-def test_the_figure_has_a_panel_for_each_measure(found, style):
+def test_the_figure_has_a_panel_for_each_measure(diagnosis, style):
     with plt.style.context(style):
-        drawing = found.figure()
+        drawing = diagnosis.figure()
     titles = [ax.get_title(loc="left") for ax in drawing.axes if ax.get_title(loc="left")]
     assert len(titles) == 6 and "weight on the first key" in titles and "mean cosine of tokens" in titles
     alone = diagnostics.hidden_states(np.eye(4, dtype=np.float32)[None])

@@ -14,34 +14,34 @@ STATES += 0.5 * STATES.mean(2, keepdims=True)
 @pytest.mark.parametrize("dtype, close", [(np.float32, dense.CLOSE), (ml_dtypes.bfloat16, dict(rtol=1e-4, atol=1e-5))])
 def test_every_measure_is_its_definition(dtype, close):
     states = STATES.astype(dtype)
-    found = diagnostics.hidden_states(list(states))
+    diagnosis = diagnostics.hidden_states(list(states))
     expected = [[dense.state(sample) for sample in state.astype(float)] for state in states]
     for name in expected[0][0]:
-        assert np.allclose(found[name], [np.mean([s[name] for s in state]) for state in expected], **close), name
+        assert np.allclose(diagnosis[name], [np.mean([s[name] for s in state]) for state in expected], **close), name
     residual = np.array([[s["relative_residual"] for s in state] for state in expected])
-    assert np.isnan(found["residual_rate"][0])
-    assert np.allclose(found["residual_rate"][1:], np.diff(np.log(residual), axis=0).mean(1), **close)
-    assert (found.tokens, found.samples, found.layers, found.causal) == (7, 2, 0, None)
-    assert len(found.notes) == (dtype != np.float32)
+    assert np.isnan(diagnosis["residual_rate"][0])
+    assert np.allclose(diagnosis["residual_rate"][1:], np.diff(np.log(residual), axis=0).mean(1), **close)
+    assert (diagnosis.tokens, diagnosis.samples, diagnosis.layers, diagnosis.causal) == (7, 2, 0, None)
+    assert len(diagnosis.notes) == (dtype != np.float32)
 
 
 def test_an_array_is_its_states_and_a_mask_leaves_tokens_out():
     states = STATES[:, 0].astype(np.float32)
     padded = np.concatenate([states, 1e3 * states[:, :2]], axis=1)
     padded[:, -1] = np.nan
-    found = diagnostics.hidden_states(padded, mask=np.arange(9) < 7)
+    diagnosis = diagnostics.hidden_states(padded, mask=np.arange(9) < 7)
     alone = diagnostics.hidden_states(states)
     for name in alone.measures:
-        assert np.allclose(found[name], alone[name], equal_nan=True, **dense.CLOSE), name
+        assert np.allclose(diagnosis[name], alone[name], equal_nan=True, **dense.CLOSE), name
 
 
 def test_tokens_that_nearly_agree_keep_their_digits():
     """Residuals of 1e-5 of tokens of size one, whose squares no float32 would see beside them."""
     common = np.array([3.0, 4.0], np.float32)
     apart = np.array([[1.0, 0.0], [-1.0, 0.0]]) * 2.0**-16
-    found = diagnostics.hidden_states([(common + apart).astype(np.float32)])
-    assert np.isclose(found["relative_residual"][0], 2.0**-16 / 5, rtol=1e-3)
-    assert 0.9999999 <= found["cosine"][0] <= 1
+    diagnosis = diagnostics.hidden_states([(common + apart).astype(np.float32)])
+    assert np.isclose(diagnosis["relative_residual"][0], 2.0**-16 / 5, rtol=1e-3)
+    assert 0.9999999 <= diagnosis["cosine"][0] <= 1
 
 
 def test_sizes_do_not_matter():

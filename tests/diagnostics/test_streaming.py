@@ -52,8 +52,8 @@ def assert_close(streamed, q, k, scale, seen, *, roundings=8.0):
     *expected, size = dense(q, k, scale, seen)
     some = seen.any(1)
     limit = roundings * np.finfo(q.dtype).eps * (1 + size)
-    found = (streamed.rows.squares, streamed.rows.entropy, streamed.rows.largest, streamed.first)
-    for mine, theirs in zip(found, expected, strict=True):
+    measures = (streamed.rows.squares, streamed.rows.entropy, streamed.rows.largest, streamed.first)
+    for mine, theirs in zip(measures, expected, strict=True):
         assert np.abs(np.asarray(mine, float) - theirs)[:, some].max() < limit
     np.testing.assert_array_equal(streamed.keys, seen.sum(1))
     np.testing.assert_array_equal(streamed.first_seen, seen[:, 0])
@@ -105,10 +105,10 @@ def test_scores_of_ten_thousand(dtype):
     with jax.enable_x64(dtype == np.float64):
         one = jnp.ones(1, dtype)
         streamed = stream(jnp.asarray(q[None], dtype), jnp.asarray(k[None], dtype), one, None, causal=False, block=16)
-    found = np.stack([streamed.rows.squares[0], streamed.rows.entropy[0], streamed.rows.largest[0]], axis=-1)
-    assert np.isfinite(found).all()
+    measures = np.stack([streamed.rows.squares[0], streamed.rows.entropy[0], streamed.rows.largest[0]], axis=-1)
+    assert np.isfinite(measures).all()
     # The scores are right to a few eps·10⁴, and so are their exponentials.
-    assert np.abs(found - np.array(expected, float)).max() < 4 * np.finfo(dtype).eps * np.abs(scores).max()
+    assert np.abs(measures - np.array(expected, float)).max() < 4 * np.finfo(dtype).eps * np.abs(scores).max()
 
 
 def test_nothing_as_large_as_the_weights_is_held():
@@ -142,22 +142,22 @@ def test_scores_say_what_attention_says(kind):
     q, k = rng.standard_normal((2, 2, 2, 3, 24, 5)).astype(np.float32)
     logits = np.einsum("lshid,lshjd->lshij", q, k) * 0.7 + (0 if kind == "none" else np.log(np.tri(24) + 1e-300))
     weights = softmax(logits).astype(np.float32)
-    found = diagnostics.scores(q, k, scale=0.7, mask=kind, block=16)
+    diagnosis = diagnostics.scores(q, k, scale=0.7, mask=kind, block=16)
     dense = diagnostics.attention(weights)
-    assert (found.tokens, found.samples, found.layers, found.heads) == (24, 2, 2, 3)
-    assert found.causal == dense.causal == (kind == "causal")
-    assert set(found.measures) < set(dense.measures)
-    for name, value in found.measures.items():
+    assert (diagnosis.tokens, diagnosis.samples, diagnosis.layers, diagnosis.heads) == (24, 2, 2, 3)
+    assert diagnosis.causal == dense.causal == (kind == "causal")
+    assert set(diagnosis.measures) < set(dense.measures)
+    for name, value in diagnosis.measures.items():
         np.testing.assert_allclose(value, dense[name], rtol=2e-4 if "scale" in name else 2e-6, err_msg=name)
-    assert all(name in found.notes[-1] for name in set(dense.measures) - set(found.measures))
+    assert all(name in diagnosis.notes[-1] for name in set(dense.measures) - set(diagnosis.measures))
 
 
 def test_queries_and_keys_may_differ_in_number():
     q, k = draw(9, 50)
-    found = diagnostics.scores(q, k, scale=np.full(HEADS, SCALE))
+    diagnosis = diagnostics.scores(q, k, scale=np.full(HEADS, SCALE))
     squares = dense(q, k, SCALE, np.ones((9, 50), bool))[0]
-    np.testing.assert_allclose(found["participation"][0], (1 / squares).mean(-1), rtol=1e-5)
-    assert found.tokens == 50 and found.notes[0] == "The 9 queries look at 50 keys."
+    np.testing.assert_allclose(diagnosis["participation"][0], (1 / squares).mean(-1), rtol=1e-5)
+    assert diagnosis.tokens == 50 and diagnosis.notes[0] == "The 9 queries look at 50 keys."
 
 
 def test_the_threshold_is_told_and_used():

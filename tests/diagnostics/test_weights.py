@@ -18,22 +18,32 @@ FULL = np.ones((N, N), bool)
 CAUSAL = np.tri(N, dtype=bool)
 
 
-def check(found, layer, head, expected):
+def check(diagnosis, layer, head, expected):
     for name, value in expected.items():
-        if name in found.measures:
-            assert np.allclose(found[name][layer, head], value, **dense.CLOSE), (name, found[name][layer, head], value)
+        if name in diagnosis.measures:
+            assert np.allclose(diagnosis[name][layer, head], value, **dense.CLOSE), (
+                name,
+                diagnosis[name][layer, head],
+                value,
+            )
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_every_measure_is_its_definition(causal):
     weights = np.stack([dense.gaussian(0, (2, N, N), 1.0, causal), dense.gaussian(1, (2, N, N), 3.0, causal)])
-    found = diagnostics.attention(weights.astype(np.float32), full_spectrum=True)
-    assert (found.layers, found.heads, found.tokens, found.samples, found.causal) == (2, 2, N, 1, causal)
+    diagnosis = diagnostics.attention(weights.astype(np.float32), full_spectrum=True)
+    assert (diagnosis.layers, diagnosis.heads, diagnosis.tokens, diagnosis.samples, diagnosis.causal) == (
+        2,
+        2,
+        N,
+        1,
+        causal,
+    )
     seen = CAUSAL if causal else FULL
     for layer in range(2):
         for head in range(2):
-            check(found, layer, head, dense.head(weights[layer, head], seen))
-    assert set(dense.head(weights[0, 0], seen)) | {"entropy_scale", "scale_ratio"} == set(found.measures)
+            check(diagnosis, layer, head, dense.head(weights[layer, head], seen))
+    assert set(dense.head(weights[0, 0], seen)) | {"entropy_scale", "scale_ratio"} == set(diagnosis.measures)
 
 
 def test_samples_are_averaged_and_a_list_is_a_list_of_layers():
@@ -61,14 +71,14 @@ def test_known_cases():
     causal = (CAUSAL / np.arange(1, N + 1)[:, None])[None].astype(np.float32)
     sink = np.full((1, N, N), 0.5 / (N - 1), np.float32)
     sink[..., 0] = 0.5
-    found = diagnostics.attention([even, single, sink])
-    assert np.allclose(found["sparsity"].ravel(), [1, N**-0.5, (N * (0.25 + 0.25 / (N - 1))) ** -0.5])
-    assert np.allclose(found["participation"].ravel(), [N, 1, 1 / (0.25 + 0.25 / (N - 1))])
-    assert np.allclose(found["entropy"].ravel(), [np.log(N), 0, np.log(2) + 0.5 * np.log(N - 1)], **dense.CLOSE)
-    assert np.allclose(found["second_singular_value"], 0, atol=1e-5)
-    assert found["sink_rate"].ravel().tolist() == [0, 0, 1]
-    assert found["strongest_key"].ravel().tolist()[1:] == [3, 0]
-    assert found["entropy_scale"][1, 0] == np.inf and found["entropy_scale"][0, 0] < 2e-3
+    diagnosis = diagnostics.attention([even, single, sink])
+    assert np.allclose(diagnosis["sparsity"].ravel(), [1, N**-0.5, (N * (0.25 + 0.25 / (N - 1))) ** -0.5])
+    assert np.allclose(diagnosis["participation"].ravel(), [N, 1, 1 / (0.25 + 0.25 / (N - 1))])
+    assert np.allclose(diagnosis["entropy"].ravel(), [np.log(N), 0, np.log(2) + 0.5 * np.log(N - 1)], **dense.CLOSE)
+    assert np.allclose(diagnosis["second_singular_value"], 0, atol=1e-5)
+    assert diagnosis["sink_rate"].ravel().tolist() == [0, 0, 1]
+    assert diagnosis["strongest_key"].ravel().tolist()[1:] == [3, 0]
+    assert diagnosis["entropy_scale"][1, 0] == np.inf and diagnosis["entropy_scale"][0, 0] < 2e-3
     decoder = diagnostics.attention(causal)
     assert decoder.causal
     assert np.allclose(decoder["sparsity"], 1) and np.allclose(decoder["participation"], np.arange(2, N + 1).mean())
@@ -88,9 +98,11 @@ def test_a_mask_may_be_a_word():
     weights = np.tril(np.ones((1, 2, 4, 4), np.float32))
     weights /= weights.sum(-1, keepdims=True)
     for word, causal, mask in (("causal", True, np.tri(4, dtype=bool)), ("none", False, np.ones((4, 4), bool))):
-        found = diagnostics.attention(weights, mask=word)
-        assert found.causal is causal
-        assert np.array_equal(found["sparsity"], diagnostics.attention(weights, mask=mask, causal=causal)["sparsity"])
+        diagnosis = diagnostics.attention(weights, mask=word)
+        assert diagnosis.causal is causal
+        assert np.array_equal(
+            diagnosis["sparsity"], diagnostics.attention(weights, mask=mask, causal=causal)["sparsity"]
+        )
     assert (diagnostics.attention(weights, mask="none")["sparsity"] < 0.9).all()
 
 
@@ -101,11 +113,11 @@ def test_a_mask_limits_keys_and_leaves_rows_out():
     logits = np.random.default_rng(4).standard_normal((2, N, N))
     weights = dense.softmax(np.where(window | (np.arange(N)[:, None] >= N - 2), logits, -1e9)).astype(np.float32)
     weights[:, -1] = np.nan
-    found = diagnostics.attention(weights, mask=window, full_spectrum=True)
+    diagnosis = diagnostics.attention(weights, mask=window, full_spectrum=True)
     for head in range(2):
-        check(found, 0, head, dense.head(np.where(window.any(-1)[:, None], weights[head], 0).astype(float), window))
+        check(diagnosis, 0, head, dense.head(np.where(window.any(-1)[:, None], weights[head], 0).astype(float), window))
     by_layer = diagnostics.attention([weights, weights], mask=[window, jnp.asarray(window)[None]])
-    assert np.array_equal(by_layer["entropy"][1], found["entropy"][0])
+    assert np.array_equal(by_layer["entropy"][1], diagnosis["entropy"][0])
     # A mask for each sample: the measures are those of each sample alone.
     other = np.tri(N, dtype=bool)
     both = np.stack([weights, dense.gaussian(5, (2, N, N), causal=True).astype(np.float32)])
@@ -118,34 +130,34 @@ def test_a_mask_limits_keys_and_leaves_rows_out():
 def test_values_tell_what_the_first_key_adds():
     weights = dense.gaussian(6, (4, N, N), 2.0, causal=True)
     values = np.random.default_rng(7).standard_normal((2, N, 5))  # two groups of two heads
-    found = diagnostics.attention(weights.astype(np.float32), values=values.astype(np.float32))
+    diagnosis = diagnostics.attention(weights.astype(np.float32), values=values.astype(np.float32))
     for head in range(4):
         v = values[head // 2]
         output = weights[head] @ v
         first = np.linalg.norm(np.outer(weights[head][:, 0], v[0])) / np.linalg.norm(output)
         ratio = np.linalg.norm(v[0]) / np.linalg.norm(v[1:], axis=1).mean()
-        assert np.isclose(found["sink_output_share"][0, head], first, **dense.CLOSE)
-        assert np.isclose(found["sink_value_ratio"][0, head], ratio, **dense.CLOSE)
+        assert np.isclose(diagnosis["sink_output_share"][0, head], first, **dense.CLOSE)
+        assert np.isclose(diagnosis["sink_value_ratio"][0, head], ratio, **dense.CLOSE)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_other_precisions_are_read_as_they_are(dtype):
     exact = dense.gaussian(8, (2, N, N), 2.0)
     rounded = exact.astype(dtype)
-    found = diagnostics.attention(rounded, full_spectrum=True)
+    diagnosis = diagnostics.attention(rounded, full_spectrum=True)
     for head in range(2):
         own = rounded[head].astype(np.float64)
         expected = dense.head(own, FULL) | {"participation": np.mean(own.sum(-1) ** 2 / (own**2).sum(-1))}
-        check(found, 0, head, {name: value for name, value in expected.items() if name != "numerical_rank"})
-    assert len(found.notes) == 1 and str(np.dtype(dtype)) in found.notes[0]
+        check(diagnosis, 0, head, {name: value for name, value in expected.items() if name != "numerical_rank"})
+    assert len(diagnosis.notes) == 1 and str(np.dtype(dtype)) in diagnosis.notes[0]
 
 
 def test_double_precision_is_used_where_jax_has_it(x64):
     weights = dense.gaussian(9, (1, N, N), 2.0)
-    found = diagnostics.attention(weights, full_spectrum=True)
-    assert not found.notes
+    diagnosis = diagnostics.attention(weights, full_spectrum=True)
+    assert not diagnosis.notes
     for name, value in dense.head(weights[0], FULL, np.float64).items():
-        assert np.isclose(found[name][0, 0], value, rtol=1e-12, atol=1e-13), name
+        assert np.isclose(diagnosis[name][0, 0], value, rtol=1e-12, atol=1e-13), name
 
 
 @pytest.mark.torch
@@ -154,27 +166,27 @@ def test_tensors_of_pytorch(dtype):
     torch = pytest.importorskip("torch")
     tensor = torch.softmax(torch.randn(2, 3, N, N, dtype=getattr(torch, dtype)), -1).requires_grad_()
     layers = tuple(tensor.unbind(0))
-    found = diagnostics.attention(layers, mask=torch.ones(N, N, dtype=torch.bool))
+    diagnosis = diagnostics.attention(layers, mask=torch.ones(N, N, dtype=torch.bool))
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
     same = diagnostics.attention(tensor.detach().to(torch.float64).numpy().astype(kind))
     wide = torch.cat([tensor, tensor], dim=-1).unbind(0)
     views = diagnostics.attention([layer[..., N:] for layer in wide])  # parts of larger tensors
     for name in ("sparsity", "entropy", "second_singular_value", "sink_weight"):
-        assert np.allclose(found[name], same[name], **dense.CLOSE), name
-        assert np.array_equal(views[name], found[name]), name
+        assert np.allclose(diagnosis[name], same[name], **dense.CLOSE), name
+        assert np.array_equal(views[name], diagnosis[name]), name
 
 
 def test_weights_that_are_no_distribution():
     signed = np.random.default_rng(10).standard_normal((2, N, N))
-    found = diagnostics.attention(signed.astype(np.float32), normalised=False)
-    assert "entropy" not in found.measures and "sink_weight" not in found.measures
-    assert "entropy_scale, scale_ratio, largest_weight" in found.notes[0]
+    diagnosis = diagnostics.attention(signed.astype(np.float32), normalised=False)
+    assert "entropy" not in diagnosis.measures and "sink_weight" not in diagnosis.measures
+    assert "entropy_scale, scale_ratio, largest_weight" in diagnosis.notes[0]
     magnitude = np.abs(signed)
     assert np.allclose(
-        found["participation"][0], (magnitude.sum(-1) ** 2 / (signed**2).sum(-1)).mean(-1), **dense.CLOSE
+        diagnosis["participation"][0], (magnitude.sum(-1) ** 2 / (signed**2).sum(-1)).mean(-1), **dense.CLOSE
     )
-    assert np.allclose(found["row_sum"][0], signed.sum(-1).mean(-1), **dense.CLOSE)
-    assert "sum" in str(found) and "Unusual" not in found.table(compare=False)
+    assert np.allclose(diagnosis["row_sum"][0], signed.sum(-1).mean(-1), **dense.CLOSE)
+    assert "sum" in str(diagnosis) and "Unusual" not in diagnosis.table(compare=False)
 
 
 @settings(max_examples=5, deadline=None)
@@ -182,10 +194,10 @@ def test_weights_that_are_no_distribution():
 def test_the_order_of_keys_does_not_matter_and_that_of_heads_is_kept(order, seed):
     """All but the first key change places."""
     weights = dense.gaussian(seed, (2, 6, 6), 2.0).astype(np.float32)
-    found, mixed = (diagnostics.attention(each) for each in (weights, weights[::-1, :, [0, *order]]))
-    for name in set(found.measures) - {"strongest_key", "self_weight", "previous_weight"}:
-        assert np.allclose(found[name][:, ::-1], mixed[name], rtol=1e-4, atol=1e-5), name
-    assert np.array_equal(np.array([0, *order])[mixed["strongest_key"].astype(int)], found["strongest_key"][:, ::-1])
+    ordered, mixed = (diagnostics.attention(each) for each in (weights, weights[::-1, :, [0, *order]]))
+    for name in set(ordered.measures) - {"strongest_key", "self_weight", "previous_weight"}:
+        assert np.allclose(ordered[name][:, ::-1], mixed[name], rtol=1e-4, atol=1e-5), name
+    assert np.array_equal(np.array([0, *order])[mixed["strongest_key"].astype(int)], ordered["strongest_key"][:, ::-1])
 
 
 def spectra(n):
@@ -206,15 +218,15 @@ def spectra(n):
 @pytest.mark.parametrize("n", [2, 3, 20, pytest.param(1024, marks=pytest.mark.slow)])
 def test_two_singular_values_without_a_decomposition(n):
     matrices = np.stack(list(spectra(n)))
-    found = np.asarray(jax.jit(leading_singular_values)(jnp.asarray(matrices, jnp.float32)))
+    values = np.asarray(jax.jit(leading_singular_values)(jnp.asarray(matrices, jnp.float32)))
     # Their squares are the two largest eigenvalues of AᵀA: to 10⁻⁸ of the largest, and in a third of the time.
     ends = [n - 2, n - 1]
     squares = np.stack([scipy.linalg.eigvalsh(a.T @ a, subset_by_index=ends)[::-1] for a in matrices])
     exact = np.sqrt(np.maximum(squares, 0))
     rounding = 1e-5 * exact[:, 0]
-    assert (found <= exact + rounding[:, None]).all()
-    assert (found[:, 0] >= 0.998 * exact[:, 0]).all()
-    assert (found[:, 1] >= 0.97 * exact[:, 1] - rounding).all()
+    assert (values <= exact + rounding[:, None]).all()
+    assert (values[:, 0] >= 0.998 * exact[:, 0]).all()
+    assert (values[:, 1] >= 0.97 * exact[:, 1] - rounding).all()
 
 
 def test_the_example_of_the_paper_counts_sinks_per_sample():
@@ -225,5 +237,5 @@ def test_the_example_of_the_paper_counts_sinks_per_sample():
     weights = dense.softmax(np.where(CAUSAL, logits, -np.inf))
     ratios = np.arange(N, 0, -1)
     theirs = ((weights / ratios).sum(-2) > 0.3).mean((1, 2))[:, 0]
-    found = diagnostics.attention(weights.astype(np.float32))
-    assert np.allclose(found["sink_rate"].mean(-1), theirs) and 0 < theirs[0] < 1
+    diagnosis = diagnostics.attention(weights.astype(np.float32))
+    assert np.allclose(diagnosis["sink_rate"].mean(-1), theirs) and 0 < theirs[0] < 1

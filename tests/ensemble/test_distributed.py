@@ -67,9 +67,9 @@ def test_two_processes_and_one_of_them_killed(key, tmp_path, monkeypatch):
     done = [part for path in tmp_path.rglob("*.npz") for part in resume.parts_of(path.name)]
     assert len(set(done)) == len(done) and partition.parts // 2 < len(done) < partition.parts
     with ensemble.kept(tmp_path):
-        found = digest(ensemble.run(observe, key, 3000, batch_size=8))
+        shared = digest(ensemble.run(observe, key, 3000, batch_size=8))
     assert sum(asked) < 3000 - 0.9 * len(done) * partition.size
-    assert found == alone(key, 3000)
+    assert shared == alone(key, 3000)
 
 
 @pytest.mark.slow

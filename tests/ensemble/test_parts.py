@@ -142,8 +142,8 @@ def test_a_file_with_a_wrong_byte_is_damaged_or_the_same(key, tmp_path):
     for place in range(0, len(content), 7):
         for wrong in (0x01, 0x40):
             damaged = content[:place] + bytes([content[place] ^ wrong]) + content[place + 1 :]
-            found = parts.Parts.from_bytes(damaged)
-            assert found is None or found.to_bytes() == whole.to_bytes()
+            read = parts.Parts.from_bytes(damaged)
+            assert read is None or read.to_bytes() == whole.to_bytes()
     # A flag of encryption in the first entry of the zip file's directory.
     place = content.index(b"PK\x01\x02") + 8
     damaged = content[:place] + bytes([content[place] | 1]) + content[place + 1 :]

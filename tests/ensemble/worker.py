@@ -41,13 +41,13 @@ def _die_after(saves):
 def main(job):
     """Run the job's ensembles, print a line of JSON, and end without the ceremony of `jax.distributed`."""
     jax.distributed.initialize(job["address"], job["processes"], job["process"], cluster_detection_method="deactivate")
-    key, found = jax.random.key(0), {}
+    key, digests = jax.random.key(0), {}
     for count in job["counts"]:
-        found[str(count)] = digest(ensemble.run(observe, key, count, batch_size=8))
+        digests[str(count)] = digest(ensemble.run(observe, key, count, batch_size=8))
     if job.get("local"):
         mesh = jax.sharding.Mesh(np.array(jax.local_devices()), ("sample",))
         number = job["process"]
-        found["local"] = digest(ensemble.run(observe, jax.random.key(number), 100, mesh=mesh))
+        digests["local"] = digest(ensemble.run(observe, jax.random.key(number), 100, mesh=mesh))
     try:
         if job.get("differ"):
             ensemble.run(observe, key, 100 + job["process"])
@@ -57,8 +57,8 @@ def main(job):
             with ensemble.kept(job["folder"], every=0):
                 ensemble.run(observe, key, 3000, batch_size=8)
     except (ensemble.ProcessLost, ValueError) as error:
-        found["error"] = f"{type(error).__name__}: {error}"
-    print(json.dumps(found), flush=True)
+        digests["error"] = f"{type(error).__name__}: {error}"
+    print(json.dumps(digests), flush=True)
     os._exit(0)
 
 

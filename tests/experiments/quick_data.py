@@ -22,8 +22,8 @@ def main(folder, *names):
     """Copy the newest result of these figures, of all where none is named, from a run's folder."""
     FOLDER.mkdir(exist_ok=True)
     for name in names or figure.names():
-        found = sorted(pathlib.Path(folder, "data").glob(f"{name}-*.npz"), key=lambda path: path.stat().st_mtime)
-        shutil.copyfile(found[-1], FOLDER / f"{name}.npz")
+        stored = sorted(pathlib.Path(folder, "data").glob(f"{name}-*.npz"), key=lambda path: path.stat().st_mtime)
+        shutil.copyfile(stored[-1], FOLDER / f"{name}.npz")
 
 
 if __name__ == "__main__":

@@ -51,12 +51,12 @@ def test_written_beside_the_pictures_and_stilled_in_the_report(figures, tmp_path
     assert main(["--out", str(tmp_path)], figures.package) == 0
     folder = tmp_path / "quick"
     light, dark = ((folder / f"one{theme}.webp").read_bytes() for theme in ("", ".dark"))
-    picture, found = frames(light)
+    picture, pictures = frames(light)
     assert picture.info["loop"] == 0
-    assert len(found) == 3 + animation.HOLD or len(found) == 3  # equal frames at the end may be kept as one
-    assert unlike(found[0], found[1])
-    assert unlike(found[1], found[2])
-    assert found[0].mean() > 200 > 80 > frames(dark)[1][0].mean()
+    assert len(pictures) == 3 + animation.HOLD or len(pictures) == 3  # equal frames at the end may be kept as one
+    assert unlike(pictures[0], pictures[1])
+    assert unlike(pictures[1], pictures[2])
+    assert pictures[0].mean() > 200 > 80 > frames(dark)[1][0].mean()
     page = (folder / html.FILE).read_text(encoding="utf-8")
     moving = page[page.index('class="frame moving"') :]
     moving = moving[: moving.index("</picture>")]
@@ -72,7 +72,7 @@ def test_written_beside_the_pictures_and_stilled_in_the_report(figures, tmp_path
     for name in ("one.end.webp", "one.end.dark.webp"):
         picture, stills = frames((folder / "report" / name).read_bytes())
         assert len(stills) == 1
-    assert np.array_equal(frames((folder / "report" / "one.end.webp").read_bytes())[1][0], found[-1])
+    assert np.array_equal(frames((folder / "report" / "one.end.webp").read_bytes())[1][0], pictures[-1])
 
 
 def test_drawn_again_without_computing(figures, tmp_path):
@@ -118,10 +118,10 @@ def test_few_moments_are_refused():
 
 
 def test_eased_moments():
-    found = animation.eased(2.0, 3.0, 5)
-    assert found[0] == 2
-    assert (np.diff(found) > 0).all()
-    assert found[-1] < 3
+    moments = animation.eased(2.0, 3.0, 5)
+    assert moments[0] == 2
+    assert (np.diff(moments) > 0).all()
+    assert moments[-1] < 3
     np.testing.assert_allclose(animation.eased(0, 1, 4)[2], 0.5)
 
 
@@ -134,8 +134,8 @@ def test_which_figures_move():
 def test_size_at_the_preset_quick(name):
     with style.theme("light"):
         content = animation.encode(figure.load(name).animate(quick_data.load(name)))
-    picture, found = frames(content)
+    picture, shown = frames(content)
     assert 50 <= picture.n_frames <= 120
-    assert sum(unlike(one, other) for one, other in itertools.pairwise(found)) > 0.8 * (len(found) - animation.HOLD - 1)
+    assert sum(unlike(one, other) for one, other in itertools.pairwise(shown)) > 0.8 * (len(shown) - animation.HOLD - 1)
     assert len(content) < 1.5e6
     assert picture.size[0] <= 1000

@@ -76,11 +76,11 @@ def test_what_the_identity_of_a_result_depends_on(tmp_path):
     same = {before, known(first), known(first + "/"), known(checkpoint(tmp_path / "there" / "bert"))}
     assert len(same) == 1
     renamed = checkpoint(tmp_path / "there" / "roberta")  # panels and claims carry the name
-    found = [before, known(), known(renamed), known(first, renamed), known(renamed, first)]
+    identities = [before, known(), known(renamed), known(first, renamed), known(renamed, first)]
     for file in ("config.json", "tokenizer.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json"):
         (place / file).write_text("[]")
-        found.append(known(first))
-    assert len(set(found)) == len(found) == 9
+        identities.append(known(first))
+    assert len(set(identities)) == len(identities) == 9
 
 
 def test_a_gguf_file_is_a_checkpoint(tmp_path):

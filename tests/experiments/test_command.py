@@ -58,9 +58,9 @@ def test_a_failed_figure_fails_alone(figures, tmp_path, capsys):
     (figures.path / "unread.py").write_text("ABOUT = (")
     assert main(["--out", str(tmp_path / "out")], figures.package) == 1
     folder = tmp_path / "out" / "quick"
-    found = statuses(folder)
-    assert (found.pop("good"), found.pop("lacks")) == ("done", "unavailable")
-    assert found == dict.fromkeys(["bad", "silent", "unjudged", "absent", "partial", "unread"], "failed")
+    status = statuses(folder)
+    assert (status.pop("good"), status.pop("lacks")) == ("done", "unavailable")
+    assert status == dict.fromkeys(["bad", "silent", "unjudged", "absent", "partial", "unread"], "failed")
     out = capsys.readouterr().out
     for line in (
         "failed: bad: ValueError: no such head (see ",

@@ -22,23 +22,23 @@ def test_the_summary_for_programs(figures, tmp_path, capsys):
     out = ["--preset", "smoke", "--out", str(tmp_path / "out"), "--json"]
     assert main(out, figures.package) == 1
     said, progress = capsys.readouterr()
-    found = strict_json(said)
+    answer = strict_json(said)
     assert said.isascii()
     assert "a library says something" in progress and "bad: failed: ValueError: no such head" in progress
     folder = tmp_path / "out" / "smoke"
     wanted = {"preset": "smoke", "seed": 0, "total": 3, "done": 1, "stopped": False}
-    assert {name: found[name] for name in wanted} == wanted
-    assert found["verdicts"]["agrees"] == 1 and sum(found["verdicts"].values()) == 1
-    assert found["report"] == str(folder / "report.html") and os.path.exists(found["report"])
-    assert {name: each["status"] for name, each in found["figures"].items()} == {
+    assert {name: answer[name] for name in wanted} == wanted
+    assert answer["verdicts"]["agrees"] == 1 and sum(answer["verdicts"].values()) == 1
+    assert answer["report"] == str(folder / "report.html") and os.path.exists(answer["report"])
+    assert {name: each["status"] for name, each in answer["figures"].items()} == {
         "bad": "failed", "absent": "unavailable", "talks": "done",
     }  # fmt: skip
-    assert found["figures"]["bad"]["reason"] == "ValueError: no such head"
-    assert found["figures"]["bad"]["log"] == str(folder / "logs" / "bad.log") and os.path.exists(folder / "logs")
-    talks = found["figures"]["talks"]
+    assert answer["figures"]["bad"]["reason"] == "ValueError: no such head"
+    assert answer["figures"]["bad"]["log"] == str(folder / "logs" / "bad.log") and os.path.exists(folder / "logs")
+    talks = answer["figures"]["talks"]
     assert {str(folder / f"talks{end}") for end in (".png",)} <= set(talks["files"])
     assert isinstance(talks["seconds"], float) and 0 <= talks["seconds"] < 60 and not talks["loaded"]
-    with open(found["ledger"]) as ledger:
+    with open(answer["ledger"]) as ledger:
         assert talks["claims"] == json.load(ledger)["figures"]["talks"]["claims"] != []
     assert main(["talks", *out, "--replot"], figures.package) == 0
     assert json.loads(capsys.readouterr().out)["figures"]["talks"]["loaded"]

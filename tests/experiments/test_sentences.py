@@ -25,9 +25,9 @@ def model(frame, most_tokens=64):
         folder = Path("made/up")
         frame = property(pretrained.Checkpoint.frame.fget)
 
-    found = Model()
-    found.tokenizer, found.most_tokens = tokenizer, most_tokens
-    return found
+    stand_in = Model()
+    stand_in.tokenizer, stand_in.most_tokens = tokenizer, most_tokens
+    return stand_in
 
 
 @pytest.mark.slow

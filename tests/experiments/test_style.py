@@ -80,12 +80,12 @@ def draw(columns=2, text="ẑ ≤ √(2 log n)"):
 
 def chunks(content):
     """The chunks of a PNG: name and bytes."""
-    at, found = 8, {}
+    at, parts = 8, {}
     while at < len(content):
         (length,) = struct.unpack(">I", content[at : at + 4])
-        found[content[at + 4 : at + 8].decode()] = content[at + 8 : at + 8 + length]
+        parts[content[at + 4 : at + 8].decode()] = content[at + 8 : at + 8 + length]
         at += 12 + length
-    return found
+    return parts
 
 
 @pytest.mark.parametrize(("columns", "inches"), [(1, 3.5), (2, 7.0), (3, 9.5)])
@@ -127,7 +127,7 @@ ALLOWED = {"none", "white", "black"}  # on colour maps, where ink must stand out
 def test_every_colour_comes_from_style(path):
     """No figure names a colour itself: literals are found by their grammar, and in what colour arguments are given."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = [
+    colours = [
         node.value
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant)
@@ -137,9 +137,9 @@ def test_every_colour_comes_from_style(path):
     for call in ast.walk(tree):
         for given in getattr(call, "keywords", []):
             if given.arg in ("color", "c", "colors", "facecolor", "edgecolor", "ecolor", "markerfacecolor"):
-                found += [each.value for each in ast.walk(given.value) if isinstance(each, ast.Constant)
+                colours += [each.value for each in ast.walk(given.value) if isinstance(each, ast.Constant)
                           and mpl.colors.is_color_like(each.value) and isinstance(each.value, str)]  # fmt: skip
-    assert set(found) <= ALLOWED
+    assert set(colours) <= ALLOWED
     assert "matplotlib.pyplot" not in path.read_text(encoding="utf-8")
 
 

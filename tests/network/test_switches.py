@@ -22,8 +22,8 @@ def test_switches_are_those_of_the_network(key):
     for skip, mlp, norm in itertools.product((False, True), (False, True), ("pre", "post", None)):
         setting = {"skip": skip, "mlp": mlp, "pre": norm == "pre", "post": norm == "post"}
         spec = dataclasses.replace(stack, skip=skip, mlp=stack.mlp if mlp else None, norm=norm)
-        found = traced(jax.tree.map(jnp.asarray, setting))
-        np.testing.assert_allclose(found, network.apply(params, x, spec), rtol=1e-4, atol=1e-5)
+        output = traced(jax.tree.map(jnp.asarray, setting))
+        np.testing.assert_allclose(output, network.apply(params, x, spec), rtol=1e-4, atol=1e-5)
 
 
 def test_off_is_the_default(key):

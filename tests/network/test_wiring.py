@@ -45,10 +45,10 @@ def test_layers_of_two_kinds(x64):
     """Every layer runs its own attention; a network of the other order, and one of one kind, give other numbers."""
     spec = dataclasses.replace(PLAIN, local=NEAR, local_layers=(0, 2))
     params, x = oracle.draw(spec)
-    found = network.apply(params, x, spec)
-    np.testing.assert_allclose(found, oracle.hidden_states(params, x, spec)[-1], rtol=1e-11, atol=1e-12)
+    output = network.apply(params, x, spec)
+    np.testing.assert_allclose(output, oracle.hidden_states(params, x, spec)[-1], rtol=1e-11, atol=1e-12)
     for other in (dataclasses.replace(spec, local_layers=(1,)), PLAIN, dataclasses.replace(PLAIN, attention=NEAR)):
-        assert np.abs(network.apply(params, x, other) - found).max() > 1e-3
+        assert np.abs(network.apply(params, x, other) - output).max() > 1e-3
     assert [spec.kinds[spec.kind_of(index)].attention for index in range(3)] == [NEAR, FAR, NEAR]
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rc_jax import scale
 from rc_jax._numerics import arguments
 
 
@@ -88,6 +89,16 @@ def test_large_device_arrays_are_not_copied(monkeypatch):
     monkeypatch.setattr(arguments, "jax", types.SimpleNamespace(Array=Elsewhere, tree=jax.tree, dtypes=jax.dtypes))
     take(x=Elsewhere(), positive=Elsewhere())
     assert arguments.describe(Elsewhere()) == "float32[]"
+
+
+def test_no_array_of_another_device_is_copied_to_be_checked(monkeypatch):
+    scores, labels = jnp.zeros((64, 3)), jnp.full(64, 7)
+    with pytest.raises(ValueError, match="`labels` must be"):
+        scale.cross_entropy_gradient(scores, labels)
+    monkeypatch.setattr(arguments, "in_host_memory", lambda value: not isinstance(value, jax.Array))
+    assert jnp.isnan(scale.cross_entropy_gradient(scores, labels)).all()
+    with pytest.raises(ValueError, match="`labels` must be"):
+        scale.cross_entropy_gradient(scores, np.asarray(labels))
 
 
 def test_traced_values_and_keys_are_described():

@@ -88,16 +88,16 @@ def test_rough_factor_moves_inner_products_by_a_shift_of_the_lengths(dtype, kind
     assert (np.abs(lower @ lower.T - expected) / lengths[:, None] / lengths).max() < 30 * eps
 
 
-@pytest.mark.parametrize("rough", [False, True])
+@pytest.mark.parametrize("regularised", [False, True])
 @pytest.mark.parametrize("columns", [pytest.param(20, marks=pytest.mark.slow), 4])
-def test_derivative_of_inner_products_through_the_factor(x64, columns, rough):
+def test_derivative_of_inner_products_through_the_factor(x64, columns, regularised):
     """Of T Tᵀ, which does not depend on the basis, against that of A Aᵀ; with equal rows, and with few columns."""
     rng = np.random.default_rng(4)
     a, tangent = jnp.asarray(rng.normal(size=(2, 6, columns)))
     a = a.at[3].set(a[2])
 
     def gram(rows):
-        factor = linear_algebra.gram_factor(rows, rough)
+        factor = linear_algebra.gram_factor(rows, regularised)
         return factor @ factor.T
 
     got = jax.jvp(gram, (a,), (tangent,))[1]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rc_jax import special
+from rc_jax import attention, collapse, network, special
 from rc_jax._numerics import linear_algebra, performance
 
 
@@ -82,6 +82,31 @@ def test_plain_forms_give_the_same_numbers_to_rounding():
     assert ("lapack" in here, "lapack" in there) == (False, True)
     for one, other in zip(fast, plain, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-5)
+
+
+LAYER = attention.AttentionSpec(d_model=128, heads=1)
+STACK = network.StackSpec(attention=LAYER, depth=2)
+FORMS = {  # a program with a form for CPUs, and a word that its text has in that form alone
+    "one product a head": (lambda x: attention.attend(attention.init(jax.random.key(0), LAYER), x, LAYER), "batching"),
+    "unsaturated softmax": (
+        lambda x: collapse.log_residuals(network.random_layers(jax.random.key(0), STACK), x, STACK),
+        "stablehlo.case",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_for_cpus_is_in_no_program_for_other_devices(form):
+    function, word = FORMS[form]
+    x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
+
+    def program(platform):
+        return jax.export.export(jax.jit(lambda x: function(x)), platforms=(platform,))(x).mlir_module()
+
+    assert program("cpu").count(word) > program("cuda").count(word) == program("tpu").count(word)
+    on_cuda = program("cuda").count(word)
+    with performance.plain():
+        assert program("cpu").count(word) == on_cuda
 
 
 @pytest.mark.slow

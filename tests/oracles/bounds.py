@@ -40,10 +40,10 @@ def spectral(x):
 
 def states(params, x, spec, scale=None):
     """The tokens before every layer and after the last one."""
-    found = [matrix(x)]
+    before = [matrix(x)]
     for index in range(spec.depth):
-        found.append(collapse.layer(collapse.select(params, index), found[-1], spec, scale))
-    return found
+        before.append(collapse.layer(collapse.select(params, index), before[-1], spec, scale))
+    return before
 
 
 def heads(params, index, alpha):

@@ -41,16 +41,16 @@ def attention(params, x, spec, scale=None, mask=None):
         pairs = [(query, key)]
         if spec.weights == "differential":
             pairs = [(query[:, :width], key[:, :width]), (query[:, width:], key[:, width:])]
-        found = []
+        kinds = []
         for query, key in pairs:
             query, key = (
                 turned_and_sized(each, gain[h] if spec.qk_norm else None, spec)
                 for each, gain in ((query, params.query_norm), (key, params.key_norm))
             )
-            found.append(weights(query * key.T * alpha, spec, mask, None if params.sink is None else params.sink[h]))
-        p = found[0]
+            kinds.append(weights(query * key.T * alpha, spec, mask, None if params.sink is None else params.sink[h]))
+        p = kinds[0]
         if spec.weights == "differential":
-            p = p - mp.mpf(float(params.subtracted[h])) * found[1]
+            p = p - mp.mpf(float(params.subtracted[h])) * kinds[1]
         mixed = p * value
         if spec.output_gate is not None:
             gate = x * matrix(params.output_gate[h])
@@ -113,7 +113,7 @@ def jointly(heads, spec):
 
 
 def turned_and_sized(x, gain, spec):
-    """Queries or keys, token by token: normalised and turned by their positions, unit vectors the other way round."""
+    """Queries or keys, token by token: normalised and rotated by their positions, unit vectors the other way round."""
     out = mp.zeros(x.rows, x.cols)
     for position in range(x.rows):
         row = [x[position, c] for c in range(x.cols)]
@@ -122,7 +122,7 @@ def turned_and_sized(x, gain, spec):
         if spec.qk_norm == "rms_joint":  # the rest is done
             row = [v * g for v, g in zip(row, matrix(gain), strict=True)]
         if spec.rotary is not None:
-            row = turned(row, position, spec.rotary)
+            row = rotated(row, position, spec.rotary)
         if sized_by(spec) == "unit":
             row = sized(row, gain, spec)
         for c, value in enumerate(row):
@@ -143,8 +143,8 @@ def sized(row, gain, spec):
     return [v / root * g for v, g in zip(over, gain, strict=True)]
 
 
-def turned(row, position, rotary):
-    """Pairs (2i, 2i + 1) of the first features turned by the angle position · base^(−2i/width)."""
+def rotated(row, position, rotary):
+    """Pairs (2i, 2i + 1) of the first features rotated by the angle position · base^(−2i/width)."""
     assert rotary.scaling is None
     width = rotary.width or len(row)
     row, factor = list(row), mp.mpf(rotary.attention_factor or 1)

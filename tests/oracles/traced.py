@@ -46,21 +46,26 @@ def rank(matrix):
 
 def of_states(states):
     """By observable, one number per state."""
-    found = {"relative_residual_1inf": [], "relative_residual_frobenius": [], "log_residual": [], "effective_rank": []}
+    measures = {
+        "relative_residual_1inf": [],
+        "relative_residual_frobenius": [],
+        "log_residual": [],
+        "effective_rank": [],
+    }
     for x in states:
         rest = x - x.mean(axis=0)
         both = [np.sqrt(np.abs(each).sum(axis=0).max()) * np.sqrt(np.abs(each).sum(axis=1).max()) for each in (rest, x)]
-        found["relative_residual_1inf"].append(both[0] / both[1])
-        found["relative_residual_frobenius"].append(np.linalg.norm(rest) / np.linalg.norm(x))
-        found["log_residual"].append(np.log(np.linalg.norm(rest)))
-        found["effective_rank"].append(rank(x))
-    return {name: np.array(values) for name, values in found.items()}
+        measures["relative_residual_1inf"].append(both[0] / both[1])
+        measures["relative_residual_frobenius"].append(np.linalg.norm(rest) / np.linalg.norm(x))
+        measures["log_residual"].append(np.log(np.linalg.norm(rest)))
+        measures["effective_rank"].append(rank(x))
+    return {name: np.array(values) for name, values in measures.items()}
 
 
 def of_heads(logits, weights, best, *, causal=False):
     """By observable, (layer, head); row by row, over the tokens that a row sees. `best(n)` is α*."""
     names = ("sparsity", "entropy", "relative_entropy", "effective_rank", "implied_scale", "scale_ratio")
-    found = {name: np.zeros((len(weights), len(weights[0]))) for name in names}
+    measures = {name: np.zeros((len(weights), len(weights[0]))) for name in names}
     for layer, (each_logits, each_weights) in enumerate(zip(logits, weights, strict=True)):
         for head, (scores, p) in enumerate(zip(each_logits, each_weights, strict=True)):
             rows = []
@@ -74,9 +79,9 @@ def of_heads(logits, weights, best, *, causal=False):
                 rows[-1] += [spread, spread / expected]
             means = np.mean(rows, axis=0)
             for name, value in zip((*names[:3], *names[4:]), means, strict=True):
-                found[name][layer, head] = value
-            found["effective_rank"][layer, head] = rank(p)
-    return found
+                measures[name][layer, head] = value
+            measures["effective_rank"][layer, head] = rank(p)
+    return measures
 
 
 def of_paths(tensors, config, x, weights_of):

@@ -59,9 +59,9 @@ def _norms(width, *names):
 
 
 def _tables(width, *, kinds=1):
-    found = {"word_embeddings.weight": (WORDS, width), "position_embeddings.weight": (POSITIONS, width)}
-    found |= {"token_type_embeddings.weight": (kinds, width)} if kinds else {}
-    return {f"embeddings.{name}": shape for name, shape in (found | _norms(width, "LayerNorm")).items()}
+    tables = {"word_embeddings.weight": (WORDS, width), "position_embeddings.weight": (POSITIONS, width)}
+    tables |= {"token_type_embeddings.weight": (kinds, width)} if kinds else {}
+    return {f"embeddings.{name}": shape for name, shape in (tables | _norms(width, "LayerNorm")).items()}
 
 
 def _distilbert():

@@ -26,7 +26,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "rank", "collapse", "attention"]
 def shapes(config=CONFIG):
     """Name and shape of every tensor of a BertModel of this size, as the transformers library stores it."""
     d, width = config["hidden_size"], config["intermediate_size"]
-    found = {
+    tensors = {
         "embeddings.word_embeddings.weight": (config["vocab_size"], d),
         "embeddings.position_embeddings.weight": (config["max_position_embeddings"], d),
         "embeddings.token_type_embeddings.weight": (config["type_vocab_size"], d),
@@ -44,10 +44,10 @@ def shapes(config=CONFIG):
     for layer in range(config["num_hidden_layers"]):
         at = f"encoder.layer.{layer}."
         for name, shape in linear.items():
-            found |= {f"{at}{name}.weight": shape, f"{at}{name}.bias": shape[:1]}
+            tensors |= {f"{at}{name}.weight": shape, f"{at}{name}.bias": shape[:1]}
         for name in ("attention.output.LayerNorm", "output.LayerNorm"):
-            found |= {f"{at}{name}.weight": (d,), f"{at}{name}.bias": (d,)}
-    return found
+            tensors |= {f"{at}{name}.weight": (d,), f"{at}{name}.bias": (d,)}
+    return tensors
 
 
 def tensors(config=CONFIG, dtype=np.float32):
@@ -56,10 +56,10 @@ def tensors(config=CONFIG, dtype=np.float32):
     return {name: random.normal(size=shape).astype(dtype) for name, shape in shapes(config).items()}
 
 
-def states(found, ids):
+def states(checkpoint, ids):
     """Hidden states of every layer of a loaded checkpoint; the last has passed the final norm."""
-    inner = network.hidden_states(found.params, found.embed(ids), found.spec)
-    return np.stack([*inner[:-1], found.finish(inner[-1])])
+    inner = network.hidden_states(checkpoint.params, checkpoint.embed(ids), checkpoint.spec)
+    return np.stack([*inner[:-1], checkpoint.finish(inner[-1])])
 
 
 def write(folder, config=CONFIG, values=None, *, tokenizer=False):

@@ -62,10 +62,10 @@ def test_prefix_old_norm_names_and_unused_tensors(tmp_path, small, root):
         root
     )
     values |= {name: np.zeros(3, np.int64 if "ids" in name else np.float32) for name in unused}
-    found = pretrained.load(made_up.write(tmp_path / "other", values=values))
-    assert sorted(found.ignored) == sorted(unused)
-    jax.tree.map(np.testing.assert_array_equal, found.params, small.params)
-    jax.tree.map(np.testing.assert_array_equal, found.embeddings, small.embeddings)
+    checkpoint = pretrained.load(made_up.write(tmp_path / "other", values=values))
+    assert sorted(checkpoint.ignored) == sorted(unused)
+    jax.tree.map(np.testing.assert_array_equal, checkpoint.params, small.params)
+    jax.tree.map(np.testing.assert_array_equal, checkpoint.embeddings, small.embeddings)
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ def test_dtypes(tmp_path, stored, asked, expected):
     values = made_up.tensors(dtype=np.float32 if stored == "mixed" else stored)
     if stored == "mixed":  # the widest is taken
         values["embeddings.word_embeddings.weight"] = values["embeddings.word_embeddings.weight"].astype(bfloat16)
-    found = pretrained.load(made_up.write(tmp_path, values=values), dtype=asked)
-    x = found.embed(np.arange(4))
-    assert {leaf.dtype.name for leaf in jax.tree.leaves((found.params, found.embeddings, x))} == {expected}
-    assert jax.eval_shape(lambda x: network.apply(found.params, x, found.spec), x).dtype.name == expected
+    checkpoint = pretrained.load(made_up.write(tmp_path, values=values), dtype=asked)
+    x = checkpoint.embed(np.arange(4))
+    assert {leaf.dtype.name for leaf in jax.tree.leaves((checkpoint.params, checkpoint.embeddings, x))} == {expected}
+    assert jax.eval_shape(lambda x: network.apply(checkpoint.params, x, checkpoint.spec), x).dtype.name == expected
 
 
 def test_a_changed_tokenizer_is_read_again(tmp_path, small):

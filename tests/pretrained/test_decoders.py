@@ -79,12 +79,12 @@ def test_scales_and_caps():
 
 def test_gemma_s_embeddings_and_gains(tmp_path):
     ids, stored = np.array([4, 0, 7]), families.tensors("gemma2")
-    found = pretrained.load(write(tmp_path, "gemma2"))
+    checkpoint = pretrained.load(write(tmp_path, "gemma2"))
     root = np.float32(families.D**0.5)
-    np.testing.assert_array_equal(found.embed(ids), stored["embed_tokens.weight"][ids] * root)
+    np.testing.assert_array_equal(checkpoint.embed(ids), stored["embed_tokens.weight"][ids] * root)
     x = np.random.default_rng(2).normal(size=(3, families.D)).astype(np.float32)
     expected = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-6) * (1 + stored["norm.weight"])
-    np.testing.assert_allclose(found.finish(jnp.asarray(x)), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(checkpoint.finish(jnp.asarray(x)), expected, rtol=1e-5, atol=1e-5)
     places = {
         "attention_norm": "input_layernorm",
         "attention_out_norm": "post_attention_layernorm",
@@ -92,7 +92,7 @@ def test_gemma_s_embeddings_and_gains(tmp_path):
         "mlp_out_norm": "post_feedforward_layernorm",
     }
     for place, name in places.items():
-        gains = getattr(found.params, place).scale
+        gains = getattr(checkpoint.params, place).scale
         np.testing.assert_array_equal(gains[1], 1 + stored[f"layers.1.{name}.weight"])
 
 
@@ -110,43 +110,43 @@ def test_queries_keys_and_values_of_gpt_neox_lie_head_by_head(tmp_path):
     stored = families.tensors("gpt_neox")
     weight = stored["layers.1.attention.query_key_value.weight"].reshape(2, 3, 4, families.D)
     bias = stored["layers.1.attention.query_key_value.bias"].reshape(2, 3, 4)
-    found = pretrained.load(write(tmp_path, "gpt_neox")).params.attention
+    checkpoint = pretrained.load(write(tmp_path, "gpt_neox")).params.attention
     for index, role in enumerate(("query", "key", "value")):
         # Half of the 4 features are rotated: 0 with 1, as they lie.
-        np.testing.assert_array_equal(getattr(found, role)[1], weight[:, index].transpose(0, 2, 1))
-        np.testing.assert_array_equal(getattr(found, f"{role}_bias")[1], bias[:, index])
+        np.testing.assert_array_equal(getattr(checkpoint, role)[1], weight[:, index].transpose(0, 2, 1))
+        np.testing.assert_array_equal(getattr(checkpoint, f"{role}_bias")[1], bias[:, index])
 
 
 def test_features_of_gpt_neox_that_rotate_together_are_brought_together(tmp_path):
     stored = families.tensors("gpt_neox")["layers.0.attention.query_key_value.weight"].reshape(2, 3, 4, families.D)
-    found = pretrained.load(write(tmp_path, "gpt_neox", rotary_pct=1.0))
-    assert found.spec.attention.rotary == attention.Rotary() and found.spec.parallel
-    np.testing.assert_array_equal(found.params.attention.key[0], stored[:, 1][:, [0, 2, 1, 3]].transpose(0, 2, 1))
-    np.testing.assert_array_equal(found.params.attention.value[0], stored[:, 2].transpose(0, 2, 1))
+    checkpoint = pretrained.load(write(tmp_path, "gpt_neox", rotary_pct=1.0))
+    assert checkpoint.spec.attention.rotary == attention.Rotary() and checkpoint.spec.parallel
+    np.testing.assert_array_equal(checkpoint.params.attention.key[0], stored[:, 1][:, [0, 2, 1, 3]].transpose(0, 2, 1))
+    np.testing.assert_array_equal(checkpoint.params.attention.value[0], stored[:, 2].transpose(0, 2, 1))
 
 
 def test_one_after_the_other_and_no_biases(tmp_path):
     values = {name: value for name, value in families.tensors("gpt_neox").items() if "attention" not in name or
               "norm" in name or "bias" not in name}  # fmt: skip
     settings = {"use_parallel_residual": False, "attention_bias": False}
-    found = pretrained.load(write(tmp_path, "gpt_neox", values, **settings))
-    assert not found.spec.parallel and not found.spec.attention.bias
-    assert found.params.attention.query_bias is None and found.params.mlp.bias_in is not None
+    checkpoint = pretrained.load(write(tmp_path, "gpt_neox", values, **settings))
+    assert not checkpoint.spec.parallel and not checkpoint.spec.attention.bias
+    assert checkpoint.params.attention.query_bias is None and checkpoint.params.mlp.bias_in is not None
 
 
 @pytest.mark.parametrize("family", ["gemma2", pytest.param("gemma3_text", marks=pytest.mark.slow)])
 def test_a_trace_sees_each_layer_s_own_window_and_cap(tmp_path, family):
     """Rows of heads against NumPy, on states and logits of the layer's own attention."""
     settings = {"attn_logit_softcapping": 1.0} if family == "gemma2" else {}
-    found = pretrained.load(write(tmp_path, family, **settings))
+    checkpoint = pretrained.load(write(tmp_path, family, **settings))
     ids = np.random.default_rng(0).integers(0, families.WORDS, (1, 9))
-    trace = pretrained.trace(found, ids, exact=False)
-    states = network.hidden_states(found.params, found.embed(ids[0]), found.spec)
+    trace = pretrained.trace(checkpoint, ids, exact=False)
+    states = network.hidden_states(checkpoint.params, checkpoint.embed(ids[0]), checkpoint.spec)
     for index in range(2):
-        one = dataclasses.replace(found.spec.kinds[found.spec.kind_of(index)], depth=1)
+        one = dataclasses.replace(checkpoint.spec.kinds[checkpoint.spec.kind_of(index)], depth=1)
         layer = one.attention
-        params = jax.tree.map(lambda leaf, index=index: leaf[index], found.params)
-        read = NORMS["rms"](states[index], params.attention_norm, found.spec.norm_epsilon)
+        params = jax.tree.map(lambda leaf, index=index: leaf[index], checkpoint.params)
+        read = NORMS["rms"](states[index], params.attention_norm, checkpoint.spec.norm_epsilon)
         logits = np.asarray(attention.scores(params.attention, read, layer), float)
         weights = np.asarray(attention.attention_weights(params.attention, read, layer), float)
         gap = np.arange(9)[:, None] - np.arange(9)

@@ -20,18 +20,18 @@ def write(folder, family, values=None, **settings):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_number_arrives_once_or_where_it_is_shared(tmp_path, family):
-    found = pretrained.load(write(tmp_path, family))
-    arrived = jax.tree.leaves((found.params, found.embeddings, found.final_norm))
+    checkpoint = pretrained.load(write(tmp_path, family))
+    arrived = jax.tree.leaves((checkpoint.params, checkpoint.embeddings, checkpoint.final_norm))
     values = families.tensors(family)
     for name in values if family in families.GEMMA else ():
         values[name] = values[name] + np.float32("norm" in name)
     stored = np.concatenate([value.ravel() for value in values.values()])
     numbers = np.concatenate([np.ravel(leaf) for leaf in arrived])
     np.testing.assert_array_equal(np.unique(numbers[numbers != 0]), np.unique(stored))
-    shared = found.spec.attention.heads != found.key_value_heads or family == "albert"
+    shared = checkpoint.spec.attention.heads != checkpoint.key_value_heads or family == "albert"
     assert ((numbers != 0).sum() > stored.size) == shared  # Qwen3's gains are shared as well
     x = jax.ShapeDtypeStruct((5, families.D), np.float32)
-    out = jax.eval_shape(lambda x: network.apply(found.params, x, found.spec), x)
+    out = jax.eval_shape(lambda x: network.apply(checkpoint.params, x, checkpoint.spec), x)
     assert out.shape == x.shape
 
 
@@ -72,10 +72,12 @@ def test_prefix_and_what_hidden_states_do_not_depend_on(tmp_path, family):
     root, inside, beside = UNUSED[family]
     values = {root + name: value for name, value in families.tensors(family).items()}
     aside = [root + name for name in inside] + beside
-    found = pretrained.load(write(tmp_path / "a", family, values | dict.fromkeys(aside, np.zeros(3, np.float32))))
-    assert sorted(found.ignored) == sorted(aside)
+    checkpoint = pretrained.load(write(tmp_path / "a", family, values | dict.fromkeys(aside, np.zeros(3, np.float32))))
+    assert sorted(checkpoint.ignored) == sorted(aside)
     plain = pretrained.load(write(tmp_path / "b", family))
-    jax.tree.map(np.testing.assert_array_equal, (found.params, found.embeddings), (plain.params, plain.embeddings))
+    jax.tree.map(
+        np.testing.assert_array_equal, (checkpoint.params, checkpoint.embeddings), (plain.params, plain.embeddings)
+    )
     with pytest.raises(ValueError, match="unexpected tensor"):  # a head without the prefix is not expected
         pretrained.load(write(tmp_path / "c", family, families.tensors(family) | {beside[0]: np.zeros(3, np.float32)}))
 
@@ -97,21 +99,21 @@ def test_shared_layers_and_heads_are_repeated(tmp_path):
 
 def test_features_that_are_rotated_together_are_brought_together(tmp_path):
     stored = families.tensors("llama")["layers.1.self_attn.k_proj.weight"].reshape(2, 4, families.D)
-    found = pretrained.load(write(tmp_path, "llama")).params.attention.key[1]
-    np.testing.assert_array_equal(found[0].T, stored[0][[0, 2, 1, 3]])
-    np.testing.assert_array_equal(found[3].T, stored[1][[0, 2, 1, 3]])
+    checkpoint = pretrained.load(write(tmp_path, "llama")).params.attention.key[1]
+    np.testing.assert_array_equal(checkpoint[0].T, stored[0][[0, 2, 1, 3]])
+    np.testing.assert_array_equal(checkpoint[3].T, stored[1][[0, 2, 1, 3]])
 
 
 def test_positions_after_padding_count_tokens_only(tmp_path):
-    found = pretrained.load(write(tmp_path, "roberta"))
-    assert found.most_tokens == families.POSITIONS - 2
-    bare = found._replace(
-        embeddings=found.embeddings._replace(word=0 * found.embeddings.word, token_type=None, norm=None)
+    checkpoint = pretrained.load(write(tmp_path, "roberta"))
+    assert checkpoint.most_tokens == families.POSITIONS - 2
+    bare = checkpoint._replace(
+        embeddings=checkpoint.embeddings._replace(word=0 * checkpoint.embeddings.word, token_type=None, norm=None)
     )
     table = families.tensors("roberta")["embeddings.position_embeddings.weight"]
     np.testing.assert_array_equal(bare.embed(np.array([5, 1, 7, 1, 1, 3])), table[[2, 1, 3, 1, 1, 4]])
     with pytest.raises(ValueError, match="`token_ids` must hold 1 to 8 tokens, one per position, got 9"):
-        found.embed(np.zeros(9, int))
+        checkpoint.embed(np.zeros(9, int))
 
 
 def test_first_and_last_states_by_hand(tmp_path):
@@ -235,8 +237,8 @@ def test_window_settings(family, settings, window):
         ("gemma3_text", {"rope_local_base_freq": 1}, "`rope_local_base_freq` must be above 1 in '.*', got 1"),
         ("gemma3_text", {"rope_scaling": {"rope_type": "ntk"}}, "`rope_scaling.rope_type` must be one of 'default', "),
         ("olmo2", {"rope_parameters": YARN | {"truncate": False}}, "`rope_parameters.truncate` must be one of True"),
-        ("gpt_neox", {"rotary_pct": 0.75}, "`rotary_pct` must turn an even number of the 4 features of a head in"),
-        ("gpt_neox", {"rotary_pct": 0.25}, "`rotary_pct` must turn an even number of the 4 features of a head in"),
+        ("gpt_neox", {"rotary_pct": 0.75}, "`rotary_pct` must rotate an even number of the 4 features of a head in"),
+        ("gpt_neox", {"rotary_pct": 0.25}, "`rotary_pct` must rotate an even number of the 4 features of a head in"),
         ("gpt_neox", {"rope_scaling": {"type": "yarn", "factor": 2}}, "`rope_scaling.type` must be one of 'default', "),
         ("gpt_neox", {"use_parallel_residual": 1}, "`use_parallel_residual` must be one of False, True in '.*', got 1"),
         ("gpt_neox", {"hidden_act": "swiglu"}, "`hidden_act` must be one of 'gelu', .* got 'swiglu'"),
@@ -255,7 +257,7 @@ def test_groups_of_albert_are_those_of_the_transformers_library():
 
 @pytest.mark.parametrize("family", ["xlm-roberta", "camembert"])
 def test_same_layout_under_other_names(tmp_path, family):
-    found = pretrained.load(write(tmp_path / "a", "roberta", model_type=family))
+    checkpoint = pretrained.load(write(tmp_path / "a", "roberta", model_type=family))
     other = pretrained.load(write(tmp_path / "b", "roberta"))
-    assert found.spec == other.spec and found.padding == other.padding == 1
-    assert found.config["model_type"] == family
+    assert checkpoint.spec == other.spec and checkpoint.padding == other.padding == 1
+    assert checkpoint.config["model_type"] == family

@@ -20,7 +20,7 @@ HEADS = {"query": ("attn_q", made.HEADS), "key": ("attn_k", made.KEY_HEADS), "va
 @pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_1"])
 def test_every_number_goes_to_its_place(tmp_path, kind):
     stored = made.published()
-    found = pretrained.load(made.write(tmp_path / "a.gguf", stored, kind=kind))
+    checkpoint = pretrained.load(made.write(tmp_path / "a.gguf", stored, kind=kind))
     kept = {
         name: made.dequantise(made.quantise(values, kind) if kind != "F32" else values, kind, values.shape)
         if values.ndim == 2
@@ -31,32 +31,38 @@ def test_every_number_goes_to_its_place(tmp_path, kind):
         max(np.abs(kept[name] - stored[name]).max() for name in stored)
         < {"F32": 1e-9, "Q8_0": 0.01, "Q4_1": 0.07}[kind]
     )
-    np.testing.assert_array_equal(found.embeddings.word, kept["token_embd.weight"])
-    np.testing.assert_array_equal(found.final_norm.scale, kept["output_norm.weight"])
+    np.testing.assert_array_equal(checkpoint.embeddings.word, kept["token_embd.weight"])
+    np.testing.assert_array_equal(checkpoint.final_norm.scale, kept["output_norm.weight"])
     for layer in range(made.DEPTH):
         at = f"blk.{layer}."
         for role, (name, heads) in HEADS.items():
             matrices = kept[f"{at}{name}.weight"].reshape(heads, made.WIDTH, made.D).repeat(made.HEADS // heads, axis=0)
-            if role != "value":  # features i and i + width/2 turn together, here as neighbours
+            if role != "value":  # features i and i + width/2 are rotated together, here as neighbours
                 matrices = matrices[:, [0, 4, 1, 5, 2, 6, 3, 7]]
-            np.testing.assert_array_equal(getattr(found.params.attention, role)[layer], matrices.transpose(0, 2, 1))
-        output = found.params.attention.output[layer].reshape(-1, made.D)
+            np.testing.assert_array_equal(
+                getattr(checkpoint.params.attention, role)[layer], matrices.transpose(0, 2, 1)
+            )
+        output = checkpoint.params.attention.output[layer].reshape(-1, made.D)
         np.testing.assert_array_equal(output, kept[f"{at}attn_output.weight"].T)
         for part, name in (("weight_gate", "ffn_gate"), ("weight_in", "ffn_up"), ("weight_out", "ffn_down")):
-            np.testing.assert_array_equal(getattr(found.params.mlp, part)[layer], kept[f"{at}{name}.weight"].T)
-        np.testing.assert_array_equal(found.params.attention_norm.scale[layer], kept[f"{at}attn_norm.weight"])
-        np.testing.assert_array_equal(found.params.mlp_norm.scale[layer], kept[f"{at}ffn_norm.weight"])
+            np.testing.assert_array_equal(getattr(checkpoint.params.mlp, part)[layer], kept[f"{at}{name}.weight"].T)
+        np.testing.assert_array_equal(checkpoint.params.attention_norm.scale[layer], kept[f"{at}attn_norm.weight"])
+        np.testing.assert_array_equal(checkpoint.params.mlp_norm.scale[layer], kept[f"{at}ffn_norm.weight"])
 
 
 def test_settings_are_those_of_config_json(tmp_path):
     made.write(tmp_path / "a.gguf", made.published(tied=False))
-    found = pretrained.load(tmp_path)  # a folder with one such file
-    layer = found.spec.attention
-    assert (found.folder, found.ignored, found.most_tokens) == (tmp_path / "a.gguf", ("output.weight",), 64)
-    assert (layer.d_model, layer.heads, layer.head_width, found.key_value_heads) == (32, 4, 8, 2)
-    assert (found.spec.depth, found.spec.mlp.width, layer.causal) == (2, 64, True)
-    assert (layer.rotary, found.spec.norm_epsilon) == (Rotary(base=500.0), pytest.approx(1e-5))
-    assert found.config["tie_word_embeddings"] is False
+    checkpoint = pretrained.load(tmp_path)  # a folder with one such file
+    layer = checkpoint.spec.attention
+    assert (checkpoint.folder, checkpoint.ignored, checkpoint.most_tokens) == (
+        tmp_path / "a.gguf",
+        ("output.weight",),
+        64,
+    )
+    assert (layer.d_model, layer.heads, layer.head_width, checkpoint.key_value_heads) == (32, 4, 8, 2)
+    assert (checkpoint.spec.depth, checkpoint.spec.mlp.width, layer.causal) == (2, 64, True)
+    assert (layer.rotary, checkpoint.spec.norm_epsilon) == (Rotary(base=500.0), pytest.approx(1e-5))
+    assert checkpoint.config["tie_word_embeddings"] is False
     assert pretrained.load(tmp_path, dtype="bfloat16").embeddings.word.dtype == "bfloat16"
 
 
@@ -69,10 +75,10 @@ def test_the_header_is_what_the_library_itself_reads(tmp_path):
         "flags": [True, False, True],
     }
     file = made.write(tmp_path / "a.gguf", settings=made.SETTINGS | arrays)
-    reader, found = gguf.GGUFReader(file), gguf_file.read_contents(file)
+    reader, contents = gguf.GGUFReader(file), gguf_file.read_contents(file)
     wanted = {key: field.contents() for key, field in reader.fields.items()}
-    assert list(found.metadata.items()) == list(wanted.items()) and wanted["llama.words"] == arrays["words"]
-    assert [each.data_offset for each in found.tensors.values()] == [each.data_offset for each in reader.tensors]
+    assert list(contents.metadata.items()) == list(wanted.items()) and wanted["llama.words"] == arrays["words"]
+    assert [each.data_offset for each in contents.tensors.values()] == [each.data_offset for each in reader.tensors]
 
 
 def llama3_table(base, width, factor, low, high, trained):
@@ -86,14 +92,14 @@ def llama3_table(base, width, factor, low, high, trained):
 
 def test_stretched_rotations(tmp_path):
     scaled = made.SETTINGS | {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
-    found = pretrained.load(made.write(tmp_path / "linear.gguf", settings=scaled))
-    assert found.spec.attention.rotary == Rotary(base=500.0, scaling="linear", factor=4.0)
+    checkpoint = pretrained.load(made.write(tmp_path / "linear.gguf", settings=scaled))
+    assert checkpoint.spec.attention.rotary == Rotary(base=500.0, scaling="linear", factor=4.0)
     table = llama3_table(500_000.0, 8, 4.0, 1.0, 4.0, 8192)
     assert table[0] == 1 < table[2] < table[3] == 4
     slow = made.SETTINGS | {"rope.freq_base": 500_000.0}
-    found = pretrained.load(made.write(tmp_path / "a.gguf", made.published() | {"rope_freqs.weight": table}, slow))
+    checkpoint = pretrained.load(made.write(tmp_path / "a.gguf", made.published() | {"rope_freqs.weight": table}, slow))
     wanted = Rotary(base=500_000.0, scaling="llama3", factor=4.0, original_tokens=8192)
-    assert found.spec.attention.rotary == wanted
+    assert checkpoint.spec.attention.rotary == wanted
     table[2] *= 1.001
     with pytest.raises(
         ValueError, match=r"tensor 'rope_freqs.weight' must be the table of Llama 3's rotation in '.*b.gguf'"
@@ -130,13 +136,13 @@ def test_transformers_reads_the_same_model(tmp_path, architecture):
         }
     settings = made.SETTINGS | {"attention.key_length": made.WIDTH, "attention.value_length": made.WIDTH}
     file = made.write(tmp_path / "a.gguf", weights, settings, kind="Q4_1", architecture=architecture)
-    found = pretrained.load(file)
+    checkpoint = pretrained.load(file)
     with torch.no_grad():
         own = {"head_dim": made.WIDTH} if architecture == "qwen3" else {}  # which transformers leaves at 128
         out = transformers_model(file, **own)(torch.tensor(IDS)[None], output_hidden_states=True)
-    ours = states(found, IDS)
+    ours = states(checkpoint, IDS)
     np.testing.assert_allclose(ours, [state[0] for state in out.hidden_states], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(ours[-1] @ found.embeddings.word.T, out.logits[0], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(ours[-1] @ checkpoint.embeddings.word.T, out.logits[0], rtol=0, atol=1e-5)
 
 
 TEXTS = ("rank  col Rank's\n\n3 x", "l'été 2021: 12345  67", "  <end>rank<start> \n", "東京, O(n²)? it'LL\r\n\r\n x")
@@ -151,10 +157,10 @@ def test_tokens_are_those_of_transformers(tmp_path, split):
     if split == "smollm":  # which transformers divides as GPT-2 does; the published tokenizer sets digits apart first
         digits, rest = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
         theirs.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, rest])
-    found = pretrained.load(file)
+    checkpoint = pretrained.load(file)
     for text in TEXTS:
-        assert found.encode(text).tolist() == theirs(text)["input_ids"]
-        assert found.tokenizer.decode(found.encode(text).tolist(), skip_special_tokens=False) == text
+        assert checkpoint.encode(text).tolist() == theirs(text)["input_ids"]
+        assert checkpoint.tokenizer.decode(checkpoint.encode(text).tolist(), skip_special_tokens=False) == text
 
 
 def test_tokens_around_a_text(tmp_path):
@@ -242,7 +248,7 @@ def test_a_file_cut_off_anywhere_is_one_error(tmp_path):
     ],
 )
 def test_tokenizers_that_are_refused_and_models_that_still_run(tmp_path, settings, match):
-    found = pretrained.load(made.write(tmp_path / "a.gguf", tokenizer=made.TOKENIZER | settings))
+    checkpoint = pretrained.load(made.write(tmp_path / "a.gguf", tokenizer=made.TOKENIZER | settings))
     with pytest.raises(ValueError, match=match):
-        found.encode("rank")
-    assert found.embed(IDS).shape == (20, made.D)
+        checkpoint.encode("rank")
+    assert checkpoint.embed(IDS).shape == (20, made.D)

@@ -129,12 +129,12 @@ def reference(model, ids=IDS):
     return tuple(np.stack([part[0].numpy() for part in parts]) for parts in (out.hidden_states, out.attentions))
 
 
-def ours(found, ids=IDS):
+def ours(checkpoint, ids=IDS):
     """The same by this package."""
-    spec, states = found.spec, made_up.states(found, ids)
+    spec, states = checkpoint.spec, made_up.states(checkpoint, ids)
     rows = []
     for index in range(spec.depth):
-        params = jax.tree.map(lambda leaf, index=index: leaf[index], found.params)
+        params = jax.tree.map(lambda leaf, index=index: leaf[index], checkpoint.params)
         x = jnp.asarray(states[index])
         if spec.norm in ("pre", "peri"):
             x = NORMS[spec.norm_kind](x, params.attention_norm, spec.norm_epsilon)
@@ -165,6 +165,6 @@ def test_random_small_model_agrees_layer_by_layer(tmp_path, case):
 def test_the_table_of_the_page_has_every_case_and_numbers_below_the_tolerance():
     page = (pathlib.Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text()
     block = page[page.index("<!-- parity -->") : page.index("<!-- end of parity -->")]
-    found = re.findall(r"^\| (.+) \| `(\w+)` \| (\S+) \| (\S+) \|$", block, re.MULTILINE)
-    assert [(case, model) for case, model, *_ in found] == [(case, names[0]) for case, names in CASES.items()]
-    assert all(0 < float(number) < 1e-5 for _, _, *numbers in found for number in numbers)
+    rows = re.findall(r"^\| (.+) \| `(\w+)` \| (\S+) \| (\S+) \|$", block, re.MULTILINE)
+    assert [(case, model) for case, model, *_ in rows] == [(case, names[0]) for case, names in CASES.items()]
+    assert all(0 < float(number) < 1e-5 for _, _, *numbers in rows for number in numbers)

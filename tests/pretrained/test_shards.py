@@ -144,8 +144,8 @@ def test_no_second_copy_is_ever_in_memory(tmp_path, dtype):
     del values
     pretrained.load(tmp_path)
     tracemalloc.start()
-    found = pretrained.load(tmp_path)
+    checkpoint = pretrained.load(tmp_path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert found.params.attention.query.dtype == np.float32
+    assert checkpoint.params.attention.query.dtype == np.float32
     assert peak < 1.15 * whole  # a layer is a sixteenth; all tensors beside the stack would be twice the whole

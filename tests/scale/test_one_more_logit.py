@@ -23,13 +23,13 @@ def test_the_measure_is_half_the_sum_of_the_jacobian(x64):
     scores = jnp.asarray(np.random.default_rng(0).standard_normal(6))
     p = kernels.softmax_sink(alpha * scores[None, None], None, jnp.asarray([sink]))[0, 0]
     share = float(p.sum())
-    found = half_sum(lambda s: kernels.softmax_sink(alpha * s[None, None], None, jnp.asarray([sink]))[0, 0], scores)
-    assert abs(alpha * (share * (1 + share) / 2 - float((p**2).sum())) - found) < 1e-13
+    exact = half_sum(lambda s: kernels.softmax_sink(alpha * s[None, None], None, jnp.asarray([sink]))[0, 0], scores)
+    assert abs(alpha * (share * (1 + share) / 2 - float((p**2).sum())) - exact) < 1e-13
     # Of differential weights with scores of their own the two measures add up, so α* is that of softmax.
     both = jnp.asarray(np.random.default_rng(1).standard_normal((2, 6)))
     first, second = (float(scale.gradient_norm(row, alpha)) for row in both)
-    found = half_sum(lambda s: kernels.differential(alpha * s[:, None], None, jnp.asarray([0.3]))[0, 0], both)
-    assert abs(first + 0.3 * second - found) < 1e-13
+    exact = half_sum(lambda s: kernels.differential(alpha * s[:, None], None, jnp.asarray([0.3]))[0, 0], both)
+    assert abs(first + 0.3 * second - exact) < 1e-13
 
 
 @pytest.mark.parametrize("sink", [0.0, 6.0, 9.0])

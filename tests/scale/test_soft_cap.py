@@ -32,10 +32,10 @@ def quadrature(alpha, n, cap):
 def test_the_measure_is_half_the_sum_of_the_jacobian(x64):
     alpha, cap = 1.7, 0.8
     scores = jnp.asarray(np.random.default_rng(0).standard_normal(6))
-    found = half_sum(lambda s: jax.nn.softmax(cap * jnp.tanh(alpha * s / cap)), scores)
+    exact = half_sum(lambda s: jax.nn.softmax(cap * jnp.tanh(alpha * s / cap)), scores)
     p = np.exp(cap * np.tanh(alpha * scores / cap))
     p /= p.sum()
-    assert abs(float(alpha * (p * (1 - p) / np.cosh(alpha * scores / cap) ** 2).sum()) - found) < 1e-13
+    assert abs(float(alpha * (p * (1 - p) / np.cosh(alpha * scores / cap) ** 2).sum()) - exact) < 1e-13
 
 
 @pytest.mark.parametrize("cap", [0.3, 5.0, 50.0])
@@ -58,8 +58,8 @@ def test_limits_of_the_scale(x64):
     np.testing.assert_allclose(scale.capped_scale(n, 1e6), scale.optimal_scale_exact(n), rtol=1e-6)
     u = optimize.brentq(lambda u: u * math.tanh(u) - 0.5, 0.1, 2)
     caps = np.array([25.0, 100.0])
-    found = scale.capped_scale(1e300, caps) / np.sqrt(caps)
-    distance = np.abs(found / (math.sqrt(u) * math.cosh(u)) - 1)
+    ratio = scale.capped_scale(1e300, caps) / np.sqrt(caps)
+    distance = np.abs(ratio / (math.sqrt(u) * math.cosh(u)) - 1)
     assert distance[1] < 0.02 and distance[1] < 0.5 * distance[0]
     np.testing.assert_allclose(scale.capped_scale(1e300, 2.0), scale.capped_scale(1e200, 2.0), rtol=1e-9)
     assert scale.capped_scale(2.0, 1.0) == math.inf  # the objective rises for ever

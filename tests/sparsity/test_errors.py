@@ -108,7 +108,7 @@ CALLS = [
     (lambda: sparsity.nonnegative_linear(jnp.arange(3), ONES, EYE), TypeError, "`q` must be a floating-point array"),
     (lambda: sparsity.nonnegative_linear_iid(ONES, 0.0, 1.0), ValueError, "`mean` must be > 0"),
     (lambda: sparsity.nonnegative_linear_iid(ONES, 1.0, -1.0), ValueError, "`deviation` must be >= 0"),
-    (lambda: sparsity.random_projections(KEY, 4, 0), ValueError, "`width` must be an integer >= 1"),
+    (lambda: sparsity.random_projections(KEY, 4, 0), ValueError, "`dim` must be an integer >= 1"),
     (lambda: sparsity.random_projections(KEY, 4, 2, dtype=int), TypeError, "`dtype` must be a floating-point dtype"),
     (lambda: sparsity.positive_feature_moments(EYE, 0.0), ValueError, "`sigma` must be > 0"),
     (lambda: sparsity.positive_feature_moments(EYE, ONES), ValueError, "`sigma` must be one number"),

@@ -118,9 +118,9 @@ def test_values_by_definition(dtype):
         "kurtosis": n * (p**4).sum(1) / (p**2).sum(1) ** 2,
     }
     for name, value in expected.items():
-        found = MEASURES[name](jnp.asarray(a))
-        assert found.dtype == dtype
-        np.testing.assert_allclose(found, value, rtol=50 * eps, err_msg=name)
+        computed = MEASURES[name](jnp.asarray(a))
+        assert computed.dtype == dtype
+        np.testing.assert_allclose(computed, value, rtol=50 * eps, err_msg=name)
     moved = sparsity.gini(jnp.asarray(a).T, axis=0)
     np.testing.assert_allclose(moved, sparsity.gini(jnp.asarray(a)), rtol=4 * eps)
     np.testing.assert_allclose(
@@ -145,10 +145,10 @@ def test_all_digits_for_rows_that_are_nearly_even(dtype):
     orders, n = (0.3, 0.9999, 1.0, 1.1, 2.0, 7.0, 40.0, 1000.0), 37
     draws = np.exp(np.multiply.outer([1e-6, 1e-4, 0.01, 0.1, 1.0], np.random.default_rng(0).normal(size=n)))
     rows, traced = jnp.asarray(draws.astype(dtype)), jnp.asarray(np.array(orders, dtype))
-    found = jnp.stack([sparsity.hoyer(rows), sparsity.entropy_sparsity(rows), sparsity.gini(rows)])
+    others = jnp.stack([sparsity.hoyer(rows), sparsity.entropy_sparsity(rows), sparsity.gini(rows)])
     renyi = jax.vmap(lambda order: sparsity.renyi_sparsity(rows, order))(traced)
     with mp.workdps(40):
-        for row, three, several in zip(np.asarray(rows), found.T, renyi.T, strict=True):
+        for row, three, several in zip(np.asarray(rows), others.T, renyi.T, strict=True):
             y = [mp.mpf(float(each)) for each in row]
             y = [each * n / sum(y) for each in y]
             shannon = sum(each * mp.log(each) for each in y) / n
@@ -169,9 +169,9 @@ def test_slope_by_the_order(x64):
     y = a / a.mean()
     exact = (np.mean(y * np.log(y) ** 2) - np.mean(y * np.log(y)) ** 2) / 2
     slope = jax.jit(jax.vmap(jax.grad(sparsity.renyi_sparsity, 1), (None, 0)))
-    found = slope(jnp.asarray(a), jnp.array([1.0, 1 + 1e-9, 1 - 1e-9, 2.5, 0.4]))
-    np.testing.assert_allclose(found[:3], exact, rtol=1e-8)
-    for order, value in ((2.5, found[3]), (0.4, found[4])):
+    slopes = slope(jnp.asarray(a), jnp.array([1.0, 1 + 1e-9, 1 - 1e-9, 2.5, 0.4]))
+    np.testing.assert_allclose(slopes[:3], exact, rtol=1e-8)
+    for order, value in ((2.5, slopes[3]), (0.4, slopes[4])):
         high, low = (np.log(np.mean(y**q)) / (q - 1) for q in (order + 1e-5, order - 1e-5))
         assert abs(value - (high - low) / 2e-5) < 1e-8
 

@@ -57,11 +57,14 @@ def test_keys_shapes_and_dtypes(dtype, key):
         other = sparsity.positive_random_features(jax.random.fold_in(key, 1), x, 5)
         return features, mapped, other, sparsity.random_projections(key, 5, 4, dtype=dtype)
 
-    found, mapped, other, w = run(x)
-    for (phi, half), width in zip(found, (5, 10), strict=True):
+    feature_maps, mapped, other, w = run(x)
+    for (phi, half), width in zip(feature_maps, (5, 10), strict=True):
         assert phi.dtype == dtype and phi.shape == (2, 3, width) and half.dtype == jnp.bfloat16
     assert np.any(np.asarray(mapped) != np.asarray(other))
-    positive, (cos, sin) = np.asarray(found[0][0], float), np.split(np.asarray(found[1][0], float), 2, axis=-1)
+    positive, (cos, sin) = (
+        np.asarray(feature_maps[0][0], float),
+        np.split(np.asarray(feature_maps[1][0], float), 2, axis=-1),
+    )
     size = np.exp((np.asarray(x, float) ** 2).sum(-1, keepdims=True) / 2)
     angle = np.log(positive * size * 5**0.5)  # the same key has the same directions in both kinds
     np.testing.assert_allclose(cos, size / 5**0.5 * np.cos(angle), atol=100 * jnp.finfo(dtype).eps)

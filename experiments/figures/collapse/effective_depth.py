@@ -160,11 +160,11 @@ class _Networks:
                 "reached": jnp.where(jnp.isnan(depths), depths, 1 - never.astype("float32")),
             }
 
-        found = jax.lax.map(one, jnp.array(case.scales, "float32"))
+        swept = jax.lax.map(one, jnp.array(case.scales, "float32"))
         if case.plain:
             params = network.init(jax.random.fold_in(key, 1), stack, dtype="float32")
-            found |= self._plain(params, x, found["depth"][case.scales.index((1.0, 1.0))])
-        return found
+            swept |= self._plain(params, x, swept["depth"][case.scales.index((1.0, 1.0))])
+        return swept
 
     def _plain(self, params: network.LayerParams, x: jax.Array, depth: jax.Array) -> dict[str, jax.Array]:
         """The network with weights and tokens rounded to each type, run in it; where its tokens stop differing."""

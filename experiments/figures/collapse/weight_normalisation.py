@@ -129,8 +129,8 @@ class _Layer:
                 "sparsity_gap": rows[jnp.array([names.index(name) for name in from_scores])] - closed,
             }
 
-        found = jax.lax.map(on, jnp.array(spec.lengths))
-        return {name: values.T if name in ("square", "theory") else values[-1] for name, values in found.items()}
+        by_length = jax.lax.map(on, jnp.array(spec.lengths))
+        return {name: values.T if name in ("square", "theory") else values[-1] for name, values in by_length.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -83,12 +83,12 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     index = np.concatenate([np.arange(spec.count), np.repeat(np.arange(spec.count), len(spec.sizes))])
     logs = np.concatenate([np.full(spec.count, np.nan), sizes])
     params, x = jax.jit(jax.vmap(lambda i, log: _draw(spec, i, log)))(index, jnp.asarray(logs, spec.dtype))
-    found = []
+    curves = []
     for options in KINDS.values():
         layer = attention.AttentionSpec(d_model=spec.d_model, heads=spec.heads, bias=True, **options)
         stack = network.StackSpec(attention=layer, depth=spec.depth)
-        found.append(np.asarray(jax.vmap(lambda p, x, stack=stack: collapse.log_residuals(p, x, stack))(params, x)))
-    table = np.stack(found)
+        curves.append(np.asarray(jax.vmap(lambda p, x, stack=stack: collapse.log_residuals(p, x, stack))(params, x)))
+    table = np.stack(curves)
     return {
         "depth": np.arange(spec.depth + 1),
         "logs": table[:, : spec.count],
@@ -124,7 +124,7 @@ def _capped(scores: jax.Array) -> jax.Array:
 def _rows(spec: Spec) -> dict[str, np.ndarray]:
     """S of random rows and their law, (kind, γ), and the row sums of sigmoid weights over e^{γ²/2}."""
     rng, gammas = np.random.default_rng(spec.seed), np.array(spec.gammas)
-    found, error, sums, sums_error, plans = [], [], [], [], []
+    sparsities, error, sums, sums_error, plans = [], [], [], [], []
     # Rows of scores that are N(0, γ²), and Sinkhorn's of tokens; then what theory says of all of them at once.
     for gamma in spec.gammas:
         scores = jnp.asarray(gamma * rng.standard_normal((2, spec.rows, spec.keys)))
@@ -137,7 +137,7 @@ def _rows(spec: Spec) -> dict[str, np.ndarray]:
         measured = {name: np.asarray(sparsity.sparsity(rows)).ravel() for name, rows in weights.items()}
         measured["Sinkhorn"], plan = _plan(rng, spec, gamma)
         plans.append(plan)
-        found.append([measured[name].mean() for name in ROWS])
+        sparsities.append([measured[name].mean() for name in ROWS])
         error.append([measured[name].std(ddof=1) / math.sqrt(measured[name].size) for name in ROWS])
         total = np.asarray(jnp.sum(weights["sigmoid"], axis=-1)).ravel() * math.exp(-(gamma**2) / 2)
         sums.append(total.mean())
@@ -151,7 +151,7 @@ def _rows(spec: Spec) -> dict[str, np.ndarray]:
     }
     return {
         "gammas": gammas,
-        "sparsity": np.array(found).T,
+        "sparsity": np.array(sparsities).T,
         "sparsity_error": np.array(error).T,
         "sparsity_law": np.stack([np.asarray(closed[name]) for name in ROWS]),
         "sums": np.array(sums),

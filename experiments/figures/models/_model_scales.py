@@ -71,5 +71,5 @@ def row_scales(logits: np.ndarray) -> dict[str, np.ndarray]:
 def _row_scales(logits: jax.Array) -> dict[str, jax.Array]:
     implied = logits.std(axis=-1)
     s = (logits - logits.mean(axis=-1, keepdims=True)) / implied[:, None]
-    found = scale.per_sample_optimum(s)
-    return {"implied": implied, "best": found.scale, "share": scale.gradient_norm(s, implied) / found.value}
+    optimum = scale.per_sample_optimum(s)
+    return {"implied": implied, "best": optimum.scale, "share": scale.gradient_norm(s, implied) / optimum.value}

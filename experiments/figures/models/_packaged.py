@@ -11,7 +11,7 @@ from experiments.figure import Unavailable
 from rc_jax import collapse, network, pretrained
 from rc_jax.pretrained.blocks import PACKAGED, Kind, stated_layout
 
-Found = dict[str, np.ndarray]
+Measures = dict[str, np.ndarray]
 
 
 def installed() -> tuple[Kind, ...]:
@@ -58,15 +58,15 @@ def check_settings(folders: Sequence[str], tokens: int) -> None:
 
 
 def beside_initial(
-    trained: pretrained.Checkpoint, measure: Callable[[pretrained.Checkpoint], Found], seed: int, count: int
-) -> Found:
+    trained: pretrained.Checkpoint, measure: Callable[[pretrained.Checkpoint], Measures], seed: int, count: int
+) -> Measures:
     """Measurements of a checkpoint and of `count` copies drawn as it was before training, one copy after another."""
     key = jax.random.fold_in(jax.random.key(seed), 0)
     copies = (pretrained.random_like(jax.random.fold_in(key, index), trained) for index in range(count))
-    found = {"trained": [measure(trained)], "initial": [measure(each) for each in copies]}
+    measures = {"trained": [measure(trained)], "initial": [measure(each) for each in copies]}
     return {
         f"{variant}_{name}": np.concatenate([run[name] for run in runs])
-        for variant, runs in found.items()
+        for variant, runs in measures.items()
         for name in runs[0]
     }
 

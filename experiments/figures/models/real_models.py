@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from experiments import figure, sentences, style, unfinished
 from experiments.figure import About
 from experiments.figures.models._packaged import (
-    Found,
+    Measures,
     beside_initial,
     check_settings,
     installed,
@@ -86,8 +86,8 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     data: dict[str, np.ndarray] = {}
     names, floors, causal = [], [], []
     for index, (name, trained) in enumerate(named_checkpoints(spec.checkpoints, spec.packaged, spec.dtype)):
-        found = unfinished.once(f"{index}", functools.partial(_compare, trained, spec))
-        data |= {f"{index}_{part}": value for part, value in found.items()}
+        parts = unfinished.once(f"{index}", functools.partial(_compare, trained, spec))
+        data |= {f"{index}_{part}": value for part, value in parts.items()}
         names.append(name)
         floors.append(_floor(trained.spec))
         causal.append(trained.spec.attention.causal)
@@ -95,7 +95,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     return data | {key: np.asarray(value) for key, value in about.items()}
 
 
-def _compare(trained: pretrained.Checkpoint, spec: Spec) -> Found:
+def _compare(trained: pretrained.Checkpoint, spec: Spec) -> Measures:
     """A checkpoint beside its randomly initialised copies, on the same texts."""
     ids = jnp.asarray(sentences.token_ids(trained, spec.texts, spec.tokens, spread=True))
     measure = functools.partial(_measure, ids=ids, deep=spec.exact)
@@ -107,7 +107,7 @@ def _floor(stack: network.StackSpec) -> float:
     return float(np.sqrt(stack.attention.d_model) * jnp.finfo(jnp.result_type(float)).eps)
 
 
-def _measure(checkpoint: pretrained.Checkpoint, ids: jax.Array, deep: tuple[str, ...]) -> Found:
+def _measure(checkpoint: pretrained.Checkpoint, ids: jax.Array, deep: tuple[str, ...]) -> Measures:
     """Both measurements of one set of parameters on all texts; no exact one where it is not needed or not covered."""
     x = jax.vmap(checkpoint.embed)(ids)
     params, full = checkpoint.params, checkpoint.spec
@@ -119,14 +119,14 @@ def _measure(checkpoint: pretrained.Checkpoint, ids: jax.Array, deep: tuple[str,
     }
     # Plain arithmetic for all; exact arithmetic only for what comes near the rounding floor.
     plain = {name: _plain(params, x, stack) for name, stack in switched.items()}
-    found = {"relative": np.stack([plain[name]["relative"] for name in SWITCHES], axis=1)}
+    curves = {"relative": np.stack([plain[name]["relative"] for name in SWITCHES], axis=1)}
     for name in deep:
         if np.min(plain[name]["relative"]) > NEAR * _floor(full):
             continue
         with contextlib.suppress(collapse.NotCovered):
             logs = log_residuals(params, x, switched[name])
-            found[f"exact_{name}"] = np.asarray(logs) - np.log(plain[name]["size"])
-    return found
+            curves[f"exact_{name}"] = np.asarray(logs) - np.log(plain[name]["size"])
+    return curves
 
 
 @functools.partial(jax.jit, static_argnames="spec")
@@ -202,11 +202,11 @@ def _decades(ax: Axes, deepest: float) -> None:
 
 def claims(data: dict[str, np.ndarray]) -> list[Claim]:
     """Dong et al.'s figure, checkpoint by checkpoint: what collapses without skips, and what prevents it."""
-    found = []
+    rows = []
     for index, name in enumerate(data["names"].tolist()):
         key, model = (f"{name}-trained", name) if not data["default"] else PACKAGED_ROWS[bool(data["causal"][index])]
-        found += (_numbers if data["causal"][index] else _claims)(data, index, key, model)
-    return found
+        rows += (_numbers if data["causal"][index] else _claims)(data, index, key, model)
+    return rows
 
 
 def _claims(data: dict[str, np.ndarray], index: int, key: str, model: str) -> list[Claim]:

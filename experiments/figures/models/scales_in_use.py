@@ -77,8 +77,8 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     data["used_annealed"] = np.asarray(scale.optimal_scale(data["used_n"], data["used_dim"]))
     if spec.samples:
         draws = jax.random.fold_in(key, 1)
-        found = [scale.typical_optimum(draws, used.n, float(used.dim), spec.samples) for used in USED]
-        data["used_typical"] = np.array([optimum.scale for optimum in found])
+        typical = [scale.typical_optimum(draws, used.n, float(used.dim), spec.samples) for used in USED]
+        data["used_typical"] = np.array([optimum.scale for optimum in typical])
 
     # The rows of the model, before and after training, beside rows of normal scores.
     for variant, checkpoint in zip(VARIANTS, (trained, initial), strict=True):

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments import figure, sentences, style
 from experiments.figure import About
-from experiments.figures.models._packaged import Found, beside_initial, log_residuals, trained_checkpoint
+from experiments.figures.models._packaged import Measures, beside_initial, log_residuals, trained_checkpoint
 from experiments.ledger import Claim, published, question
 from rc_jax import attention, network, pretrained, sparsity
 
@@ -58,11 +58,11 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     """Rows' sparsity and its prediction (run, layer, head); log residuals of bare attention (run, layer + 1)."""
     trained = trained_checkpoint(spec.dtype)
     ids = sentences.token_ids(trained, spec.texts, spec.tokens, spread=True)
-    found = beside_initial(trained, functools.partial(_measure, ids=ids), spec.seed, spec.initialisations)
-    return found | {"tokens": np.asarray(spec.tokens)}
+    measures = beside_initial(trained, functools.partial(_measure, ids=ids), spec.seed, spec.initialisations)
+    return measures | {"tokens": np.asarray(spec.tokens)}
 
 
-def _measure(checkpoint: pretrained.Checkpoint, ids: np.ndarray) -> Found:
+def _measure(checkpoint: pretrained.Checkpoint, ids: np.ndarray) -> Measures:
     """All observables of one set of parameters on all texts."""
     x = jax.vmap(checkpoint.embed)(jnp.asarray(ids))
     rows = _row_statistics(checkpoint.params, x, checkpoint.spec)

@@ -119,8 +119,8 @@ def _compute_norms(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
     """Gaps and lengths by layer under each norm, of uniform tokens and of the law; first speeds of orthogonal ones."""
     x = _layers.tokens(key, spec.norm_draws, spec.norm_tokens, spec.norm_dimension, spec.dtype)
     steps = np.full(spec.norm_depth, spec.norm_step)
-    found = [_layers.log_gaps(x, _layers.schedule(norm, steps, spec.dtype), spec.beta) for norm in NORMS]
-    logs, lengths = (np.stack([np.asarray(each[at], float) for each in found]) for at in (0, 1))  # norm, draw, layer
+    gaps = [_layers.log_gaps(x, _layers.schedule(norm, steps, spec.dtype), spec.beta) for norm in NORMS]
+    logs, lengths = (np.stack([np.asarray(each[at], float) for each in gaps]) for at in (0, 1))  # norm, draw, layer
     start = float(logs[0, :, 0].mean())
     # The first of slow layers on orthogonal tokens; as many draws and layers as above, for one compiled program.
     orthogonal = math.sqrt(spec.norm_dimension) * np.eye(spec.norm_tokens, spec.norm_dimension, dtype=spec.dtype)
@@ -181,12 +181,12 @@ def _compute_circle(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
     for at, beta in enumerate(betas):
         kernel = np.where(np.arange(modes + 1) > 0, 2, 1) * ive(np.arange(modes + 1), beta) / ive(0, beta)
         runs = [[np.asarray(each, float) for each in run(keys, beta, kernel.astype(spec.dtype), n)] for n in sizes]
-        count[at] = [found[:, step] for (_, found, _), step in zip(runs, read[at], strict=True)]
+        count[at] = [maxima_of_run[:, step] for (_, maxima_of_run, _), step in zip(runs, read[at], strict=True)]
         # The last size is the largest: its linear stage is the longest.
-        angles, found, logs = runs[-1]
+        angles, maxima_of_run, logs = runs[-1]
         first, last = early[:, at]
         rates.append((logs[:, last] - logs[:, first]) / ((last - first) * spec.width))
-        maxima.append(found[:, last])
+        maxima.append(maxima_of_run[:, last])
         shown = angles[0] if at == len(betas) // 2 else shown
     (rate, rate_error), (mean_maxima, maxima_error) = (mean_and_error(each, axis=1) for each in (rates, maxima))
     return {

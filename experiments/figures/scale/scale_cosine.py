@@ -65,10 +65,10 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     # one search for the grid and the counts of the panel against d: one program
     dims = np.asarray(spec.dims, float)
     every = np.concatenate([n, np.asarray(spec.counts, float)])
-    found = scale.optimize_scale(every[None, :], dims[:, None])
-    optima = np.where(found.converged, found.scale, np.nan)
+    optimum = scale.optimise_scale(every[None, :], dims[:, None])
+    optima = np.where(optimum.converged, optimum.scale, np.nan)
     alpha, at_counts = optima[:, : n.size], optima[:, n.size :]
-    many = scale.optimize_scale(MANY_KEYS, FEW_DIMS)
+    many = scale.optimise_scale(MANY_KEYS, FEW_DIMS)
     return {
         "n": n,
         "dims": dims,

@@ -69,8 +69,8 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
 def _law(rows: np.ndarray, lengths: np.ndarray, dim: int | None, points: int) -> dict[str, np.ndarray]:
     """For one law of scores: losses (choice, length), and the best single n for the mean gradient and the mean loss."""
     # the best scale and gradient of every row, and the three choices of one scale for all of them
-    found = scale.optimize_scale(rows, dim)
-    best, own = np.asarray(found.value), np.asarray(found.scale)
+    optimum = scale.optimise_scale(rows, dim)
+    best, own = np.asarray(optimum.value), np.asarray(optimum.scale)
     half = np.asarray(scale.optimal_scale(lengths / 2, dim))
     mean = np.asarray(scale.decoder_scale(lengths.astype(float), dim))
     grid = np.geomspace(own[0], own[-1], points)

@@ -248,7 +248,7 @@ def _other_claims(data: Data) -> list[Claim]:
     n, over = data["n"][long], forms.yarn(FACTORS) / data["asked"][BASES.index(YARN_AT)]
     # the largest weight of figure 1's scores: softmax at the largest n, SSMax at all
     softmax, ssmax = data["fading"][0, long][-1], data["fading"][1, long]
-    found = [
+    statements = [
         published(
             "forms-ssmax-fading",
             "As the number of scores grows softmax's largest weight falls towards 0, and SSMax keeps it near 1.",
@@ -271,10 +271,10 @@ def _other_claims(data: Data) -> list[Claim]:
         ),
     ]
     if "trained_share" not in data:
-        return found
+        return statements
     gain = data["trained_share"][1] / data["trained_share"][0]
     return [
-        *found,
+        *statements,
         prediction(
             "forms-trained-norm",
             f"Trained queries and keys keep {ENOUGH:.0%} of the gradient that they let through when "

@@ -55,15 +55,15 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     grid = (spec.step * np.arange(1, spec.points + 1)).astype(float)
     doubling = 2.0 ** np.arange(1, spec.doublings + 1)
     near, far = np.logspace(np.log10(2), 6, 200), 10 ** np.geomspace(np.log10(2), spec.decades, spec.far_points)
-    found = scale.optimize_scale(np.concatenate([grid, doubling]))
-    alpha, at_doublings = np.split(np.where(found.converged, found.scale, np.nan), [grid.size])
+    optimum = scale.optimise_scale(np.concatenate([grid, doubling]))
+    alpha, at_doublings = np.split(np.where(optimum.converged, optimum.scale, np.nan), [grid.size])
     return {
         "n": grid,
         "alpha": alpha,
         "exact": np.asarray(scale.optimal_scale_exact(grid)),
         "coefficient": np.asarray(scale.fit_coefficient(grid, alpha, "sqrt_log")),
         "misfit": np.sqrt(np.mean((PUBLISHED * np.sqrt(np.log(grid)) / alpha - 1) ** 2)),
-        "best": np.asarray(found.value)[: grid.size],
+        "best": np.asarray(optimum.value)[: grid.size],
         "blind": np.asarray(scale.annealed_objective(BLIND, grid)),
         "usual": np.asarray(scale.annealed_objective(1.0, grid)),
         "doubling_n": doubling,

@@ -55,18 +55,18 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     tied = s[0].at[jax.lax.top_k(s[0], TIES)[1]].set(s[0].max())
     temperature = np.geomspace(1e-4, 1e4, spec.points)
     rows = jnp.concatenate([s, tied[None]])
-    found = {name: np.asarray(value) for name, value in _sweep(rows, jnp.asarray(1 / temperature)).items()}
+    swept = {name: np.asarray(value) for name, value in _sweep(rows, jnp.asarray(1 / temperature)).items()}
     data = {"temperature": temperature, "keys": np.asarray(spec.keys), "rows": np.asarray(spec.rows)}
     for name in NAMES:
-        data[name] = np.quantile(found[name][:-1], (0.05, 0.5, 0.95), axis=0)
+        data[name] = np.quantile(swept[name][:-1], (0.05, 0.5, 0.95), axis=0)
         if name in TIED:
-            data[f"{name}_tied"] = found[name][-1]
+            data[f"{name}_tied"] = swept[name][-1]
     jacobians = jax.vmap(jax.jacobian(jax.nn.softmax))(s[:JACOBIANS] / temperature[0])
-    data |= _floor(s, found["entropy"][:-1], 1 / temperature)
+    data |= _floor(s, swept["entropy"][:-1], 1 / temperature)
     return data | {
         "jacobian_size": np.abs(jacobians).max(),
-        "mean_gradient": found["mean"][:-1].mean(0),  # E Σps = E α(1 − Σp²) for normal scores
-        "median_spread": np.asarray(np.median(found["spread"])),
+        "mean_gradient": swept["mean"][:-1].mean(0),  # E Σps = E α(1 − Σp²) for normal scores
+        "median_spread": np.asarray(np.median(swept["spread"])),
     }
 
 

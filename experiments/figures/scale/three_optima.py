@@ -82,9 +82,9 @@ def _optima(key: jax.Array, spec: Spec, n: np.ndarray) -> dict[str, np.ndarray]:
         annealed[i] = np.asarray(scale.optimal_scale(n, dim)) / unit
         for j, count in enumerate(n):
             own = jax.random.fold_in(key, 100 * i + j)
-            found = scale.typical_optimum(jax.random.fold_in(own, 0), int(count), dim, spec.typical_rows)
-            typical[i, j] = np.where(found.converged, found.scale, np.nan) / unit
-            error[i, j] = np.asarray(found.standard_error, float) / unit
+            optimum = scale.typical_optimum(jax.random.fold_in(own, 0), int(count), dim, spec.typical_rows)
+            typical[i, j] = np.where(optimum.converged, optimum.scale, np.nan) / unit
+            error[i, j] = np.asarray(optimum.standard_error, float) / unit
             best = scale.sample_scales(
                 jax.random.fold_in(own, 1), int(count), dim, spec.median_rows // (1 if dim is None else 4)
             )
@@ -121,8 +121,8 @@ def _expected(
     """`expected_objective` in blocks of one length, so that one program serves all."""
     blocks = [alpha[i : i + BLOCK] for i in range(0, alpha.size, BLOCK)]
     full = [np.pad(each, (0, BLOCK - each.size), mode="edge").astype(dtype) for each in blocks]
-    found = [scale.expected_objective(key, each, n, dim, samples) for each in full]
-    mean, error = (np.concatenate([np.asarray(each[i], float) for each in found])[: alpha.size] for i in (0, 1))
+    means = [scale.expected_objective(key, each, n, dim, samples) for each in full]
+    mean, error = (np.concatenate([np.asarray(each[i], float) for each in means])[: alpha.size] for i in (0, 1))
     return mean, error
 
 

@@ -120,8 +120,8 @@ def _per_difference(key: jax.Array, x: jax.Array, spec: Spec) -> np.ndarray:
     rows = jax.nn.softmax(jax.random.normal(key, shape, spec.dtype), axis=-1)
     slot = jnp.zeros_like(rows).at[..., 0].set(1)
     plain = collapse.product_log_residuals(rows, x)[-1]
-    found = [collapse.product_log_residuals((1 - s) * rows + s * slot, x)[-1] - plain for s in spec.weights]
-    return np.array(found) / spec.depth - np.log1p(-np.array(spec.weights))
+    logs = [collapse.product_log_residuals((1 - s) * rows + s * slot, x)[-1] - plain for s in spec.weights]
+    return np.array(logs) / spec.depth - np.log1p(-np.array(spec.weights))
 
 
 def _networks(key: jax.Array, spec: Spec) -> dict[str, jax.Array]:

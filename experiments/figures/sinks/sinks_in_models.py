@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments import figure, sentences, style, unfinished
 from experiments.figures._replicates import mean_and_error
-from experiments.figures.models._packaged import Found, check_settings, installed, named_checkpoints
+from experiments.figures.models._packaged import Measures, check_settings, installed, named_checkpoints
 from experiments.ledger import Claim, at_least, at_most, prediction, published, question
 from rc_jax import attention, collapse, network, pretrained
 from rc_jax.attention.blocks import project
@@ -65,14 +65,14 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     data: dict[str, np.ndarray] = {}
     names, causal = [], []
     for index, (name, model) in enumerate(named_checkpoints(spec.checkpoints, spec.packaged, spec.dtype)):
-        found = unfinished.once(f"{index}", functools.partial(_measure, model, spec))
-        data |= {f"{index}_{part}": value for part, value in found.items()}
+        parts = unfinished.once(f"{index}", functools.partial(_measure, model, spec))
+        data |= {f"{index}_{part}": value for part, value in parts.items()}
         names.append(name)
         causal.append(model.spec.attention.causal)
     return data | {"names": np.array(names), "causal": np.array(causal), "default": np.array(not spec.checkpoints)}
 
 
-def _measure(model: pretrained.Checkpoint, spec: Spec) -> Found:
+def _measure(model: pretrained.Checkpoint, spec: Spec) -> Measures:
     """All numbers of one model: first as it is, which says where its sink is, then without the sink."""
     ids = jnp.asarray(sentences.token_ids(model, spec.texts, spec.tokens, spread=True))
     x = jax.vmap(model.embed)(ids)
@@ -135,8 +135,8 @@ def _measures(states: jax.Array) -> dict[str, jax.Array]:
     def one(x: jax.Array) -> dict[str, jax.Array]:
         sizes = jnp.linalg.norm(x, axis=-1, keepdims=True)
         both = {"residual": x, "unit": x / sizes}
-        found = {name: collapse.frobenius(collapse.residual(y)) / collapse.frobenius(y) for name, y in both.items()}
-        return found | {"heaviest": jnp.square(jnp.max(sizes) / collapse.frobenius(x))}
+        measures = {name: collapse.frobenius(collapse.residual(y)) / collapse.frobenius(y) for name, y in both.items()}
+        return measures | {"heaviest": jnp.square(jnp.max(sizes) / collapse.frobenius(x))}
 
     return jax.vmap(jax.vmap(one))(states)
 

@@ -79,9 +79,9 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         # Of all heads the one that gives the first token most, at each record.
         of_heads = {name: done.metrics[name].reshape(*done.metrics["error"].shape, -1) for name in ("sink", "value")}
         strongest = np.argmax(of_heads["sink"], axis=-1)[..., None]
-        found = {name: np.take_along_axis(each, strongest, axis=-1)[..., 0] for name, each in of_heads.items()}
-        found |= {"error": done.metrics["error"], "failed": done.failed}
-        data |= {f"{index}_{name}": value for name, value in found.items()}
+        measures = {name: np.take_along_axis(each, strongest, axis=-1)[..., 0] for name, each in of_heads.items()}
+        measures |= {"error": done.metrics["error"], "failed": done.failed}
+        data |= {f"{index}_{name}": value for name, value in measures.items()}
         if not index:
             data |= {"map": done.metrics["map"][0, :, -1, 0, 0], "step": done.step}
     shapes = np.array([[task.layers, task.heads, task.tokens, task.features] for task in spec.tasks])

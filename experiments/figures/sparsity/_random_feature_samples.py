@@ -20,19 +20,19 @@ def positive(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
 
     Queries and keys have the same typical length: q = (d σ²)^½ e₁, k ~ N(0, σ²I), σ² = γ/√d.
     """
-    found = []
+    kinds = []
     for index, orthogonal in enumerate((False, True)):
         draw = functools.partial(
-            sparsity.random_projections, count=max(spec.counts), width=spec.width, orthogonal=orthogonal,
+            sparsity.random_projections, count=max(spec.counts), dim=spec.width, orthogonal=orthogonal,
             dtype=spec.dtype,
         )  # fmt: skip
         keys = jax.random.split(jax.random.fold_in(key, index), spec.draws)
         directions = jax.jit(jax.vmap(lambda key, draw=draw: draw(key)))(keys)
         gammas = jnp.asarray(spec.gammas, spec.dtype)
-        found.append(
+        kinds.append(
             [[np.asarray(each, float) for each in _ratios(directions, gamma, spec.counts)] for gamma in gammas]
         )
-    values = np.array(found)  # (kind, γ, what, draw, m)
+    values = np.array(kinds)  # (kind, γ, what, draw, m)
     return {"ratio": values[:, :, 0], "first_order": values[:, :, 1]}
 
 
@@ -63,11 +63,11 @@ def _ratios(directions: Array, gamma: Array, counts: tuple[int, ...]) -> tuple[A
 
 def trigonometric(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
     """S/S₀ and share of negative weights of trigonometric features over sampled keys: (γ, draw, m)."""
-    found = []
+    waves = []
     for gamma in spec.gammas:
         keys = jax.random.split(jax.random.fold_in(key, 2), spec.sampled_draws)
-        found.append([np.asarray(each, float) for each in _every_wave(keys, jnp.asarray(gamma, spec.dtype), spec)])
-    values = np.array(found)
+        waves.append([np.asarray(each, float) for each in _every_wave(keys, jnp.asarray(gamma, spec.dtype), spec)])
+    values = np.array(waves)
     return {"waves": values[:, 0], "negative": values[:, 1]}
 
 

@@ -76,8 +76,8 @@ def direct(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
     sums = []
     ratio, gamma = (jnp.asarray(each, spec.dtype) for each in (RATIO, SPREAD))
     for index, kernel in enumerate(KERNEL.astype(int)):
-        found = draw(jax.random.fold_in(key, index), jnp.asarray(kernel), ratio[index], gamma[index])
-        sums.append(np.asarray(found, float).sum(0))
+        batch = draw(jax.random.fold_in(key, index), jnp.asarray(kernel), ratio[index], gamma[index])
+        sums.append(np.asarray(batch, float).sum(0))
     value, error = _estimate(np.array(sums), blocks * size)
     lines = (sparsity.relu_squared(ratio, 1.0), sparsity.identity(ratio, 1.0), sparsity.exponential(gamma))
     theory = np.choose(KERNEL.astype(int), [np.asarray(line, float) for line in lines])
@@ -208,7 +208,7 @@ def printed() -> dict[str, np.ndarray]:
     """
     ratio, gamma = np.linspace(-4, 4, 17), 0.75
     nodes, weights = np.polynomial.legendre.leggauss(200)
-    found = {"form_ratio": ratio}
+    columns = {"form_ratio": ratio}
     integrals = np.zeros((2, ratio.size))
     for at, r in enumerate(ratio):
         a, b = np.clip([[-12.0, -r], [-r, 12.0]], -12, 12).T  # split at the kink
@@ -216,9 +216,9 @@ def printed() -> dict[str, np.ndarray]:
         density = (b - a)[:, None] / 2 * weights * np.exp(-e * e / 2) / math.sqrt(2 * math.pi)
         for kernel, f in enumerate((np.maximum(gamma * (r + e), 0) ** 2, np.abs(gamma * (r + e)))):
             integrals[kernel, at] = np.sum(f * density) / np.sqrt(np.sum(f * f * density))
-    found |= {"form_relu2": _printed_relu_squared(ratio * gamma, gamma)}
-    found |= {"form_identity": _printed_identity(ratio * gamma, gamma)}
-    return found | {"form_relu2_integrals": integrals[0], "form_identity_integrals": integrals[1]}
+    columns |= {"form_relu2": _printed_relu_squared(ratio * gamma, gamma)}
+    columns |= {"form_identity": _printed_identity(ratio * gamma, gamma)}
+    return columns | {"form_relu2_integrals": integrals[0], "form_identity_integrals": integrals[1]}
 
 
 def _printed_relu_squared(beta: ArrayLike, gamma: float) -> np.ndarray:

@@ -119,12 +119,12 @@ def _gates(spec: Spec) -> dict[str, np.ndarray]:
 def _random_channels(spec: Spec) -> dict[str, np.ndarray]:
     """S of C equal channels whose 1 − λ has density ½(1 − λ)^(−1/2): (C, draw, n)."""
     n = 2.0 ** np.arange(1, 29)
-    found = []
+    closed = []
     for index, count in enumerate(CHANNELS):
         uniform = np.random.default_rng([spec.seed, index]).uniform(size=(spec.channel_draws, 1, count))
         lam = 1 - np.maximum(uniform**2, 1e-7)
-        found.append(_channels(np.ones(count), lam, n, spec))
-    return {"random": np.array(found), "random_n": n}
+        closed.append(_channels(np.ones(count), lam, n, spec))
+    return {"random": np.array(closed), "random_n": n}
 
 
 def plot(data: Data) -> Figure:

@@ -120,14 +120,14 @@ def _growth(key: Array, spec: Spec) -> Array:
     q, k = (_projected(role, x, max(spec.features)) for role in roles[1:])
 
     def grow(fq: Array, fk: Array) -> Array:
-        found, rows, before = [], jnp.zeros((spec.tokens, spec.tokens), x.dtype), 0
+        excesses, rows, before = [], jnp.zeros((spec.tokens, spec.tokens), x.dtype), 0
         for width in spec.features:
             rows += jnp.matmul(fq[:, before:width], fk[:, before:width].T, precision="highest")
             before = width
             seen = jnp.any(rows > 0, axis=-1)  # with few features a row of relu may be empty
             excess = jnp.where(seen, 1 / jnp.square(sparsity.sparsity(rows)) - 1, 0)
-            found.append(jnp.sum(excess) / jnp.sum(seen.astype(x.dtype)) * spec.tokens / (spec.tokens - 1))
-        return jnp.stack(found)
+            excesses.append(jnp.sum(excess) / jnp.sum(seen.astype(x.dtype)) * spec.tokens / (spec.tokens - 1))
+        return jnp.stack(excesses)
 
     return jax.vmap(grow)(_mapped(q), _mapped(k))
 
@@ -281,9 +281,9 @@ def _width_claims(data: Data) -> list[Claim]:
 
 
 def _equal_claims(data: Data) -> list[Claim]:
-    names, found = [f"{kind}: {name}" for kind in TOKENS for name in MAPS], []
+    names, predictions = [f"{kind}: {name}" for kind in TOKENS for name in MAPS], []
     for what, name, tolerance in (("S", "ratio", CLOSE), ("1/S² − 1", "excess", LAW)):
-        found.append(prediction(
+        predictions.append(prediction(
             f"moments-equal-{name}",
             f"The form for independent, equally distributed features gives {what} of rows of random layers within "
             f"{tolerance:.0%}.",
@@ -292,4 +292,4 @@ def _equal_claims(data: Data) -> list[Claim]:
             hypotheses="the source assumes such features for illustration and makes no claim about random layers",
             note=f"form over measured, less 1; d = {int(data['head'])}; it leaves correlations out",
         ))  # fmt: skip
-    return found
+    return predictions

@@ -83,17 +83,17 @@ def _maps(ratio: np.ndarray, gamma: np.ndarray, dtype: str) -> dict[str, Array]:
     """S of everything that depends on (β/γ, γ): (γ, β/γ)."""
     g, r = jnp.broadcast_arrays(jnp.asarray(gamma, dtype)[:, None], jnp.asarray(ratio, dtype)[None])
     values, errors = _integrals(r, g)
-    found = dict(zip(BY_QUADRATURE, values, strict=True)) | {"error": errors}
+    maps = dict(zip(BY_QUADRATURE, values, strict=True)) | {"error": errors}
     # cos² is bounded, so its two moments are closed: cos²x = (1 + cos 2x)/2, and E cos 2kx = e^(−2k²γ²) cos 2kβ for
     # x ~ N(β, γ²).
     even, odd = (jnp.exp(-2 * k * k * g * g) * jnp.cos(2 * k * r * g) for k in (1, 2))
     # Linear attention with independent features has S = 1/√(1 + (σ̃/μ̃)² ‖q̃‖₂²/‖q̃‖₁²); 1/√d is the norm ratio of an
     # even query.
-    spread = jnp.sqrt(1 / jnp.square(jnp.maximum(found["elu_plus_one"], 1e-300)) - 1)  # σ̃/μ̃ of one feature
+    spread = jnp.sqrt(1 / jnp.square(jnp.maximum(maps["elu_plus_one"], 1e-300)) - 1)  # σ̃/μ̃ of one feature
     uneven = jnp.full_like(spread, FEATURES**-0.5)
     power = sparsity.power(POWER)
     at_ratio = sparsity.from_kernel(power.f, r[0], jnp.ones_like(r[0]), kinks=(0.0,))
-    return found | {
+    return maps | {
         "softmax": sparsity.exponential(g),
         "top": sparsity.top_share_exponential(g, SHARE),
         "relu_squared": sparsity.relu_squared(r, jnp.ones_like(r)),
@@ -116,8 +116,8 @@ def _integrals(ratio: Array, gamma: Array) -> tuple[Array, Array]:
 
     count, (rows, columns) = len(kernels), ratio.shape
     index = jnp.repeat(jnp.arange(count), rows)
-    found = jax.lax.map(row, (index, jnp.tile(ratio, (count, 1)), jnp.tile(gamma, (count, 1))))
-    return found.value.reshape(count, rows, columns), found.error.reshape(count, rows, columns)
+    integrals = jax.lax.map(row, (index, jnp.tile(ratio, (count, 1)), jnp.tile(gamma, (count, 1))))
+    return integrals.value.reshape(count, rows, columns), integrals.error.reshape(count, rows, columns)
 
 
 def _others(spec: Spec) -> dict[str, np.ndarray]:

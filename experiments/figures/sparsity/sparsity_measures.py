@@ -78,11 +78,11 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         draws = jax.random.normal(jax.random.fold_in(key, index), (spec.rows, spec.keys), spec.dtype)
         return _all(jnp.exp(gammas[index] * draws))
 
-    found = np.asarray(jax.lax.map(rows, jnp.arange(len(spec.gammas))))  # (γ, measure, row)
+    measured = np.asarray(jax.lax.map(rows, jnp.arange(len(spec.gammas))))  # (γ, measure, row)
     line = np.linspace(0, max(spec.gammas), 121)
     return {
         "gamma": np.array(spec.gammas), "line": line, "keys": np.asarray(spec.keys),
-        "mean": found.mean(-1).T, "error": found.std(-1, ddof=1).T / spec.rows**0.5,
+        "mean": measured.mean(-1).T, "error": measured.std(-1, ddof=1).T / spec.rows**0.5,
         "curve": _limits(line, spec.keys), "margin": _axioms(np.random.default_rng(spec.seed), spec.trials),
     }  # fmt: skip
 
@@ -238,18 +238,18 @@ def claims(data: Data) -> list[Claim]:
 
 def _like_entropy(data: Data) -> Claim:
     """Both order the softmax rows of every γ alike."""
-    gamma, found, errors = data["gamma"], [], []
+    gamma, rises, errors = data["gamma"], [], []
     names = ("1 − S", "log n − H₁")
     # Relative rise of each measure from one γ to the next.
     for place in (NAMES.index(name) for name in names):
         mean, error = data["mean"][place], data["error"][place]
-        found.append(np.diff(mean) / mean[1:])
+        rises.append(np.diff(mean) / mean[1:])
         errors.append(np.hypot(error[1:], error[:-1]) / mean[1:])
     return published(
         "measures-entropy",
         "Like entropy, S = E|x|/√E x² is the smaller the sparser a row is, that is the more it may have one weight "
         "that dominates.",
-        np.concatenate(found), at_least(0), standard_error=np.concatenate(errors), source="su2023concentrate",
+        np.concatenate(rises), at_least(0), standard_error=np.concatenate(errors), source="su2023concentrate",
         place="section on the degree of sparsity", interval_from="both fall",
         where=[f"{name}, γ = {low:g} to {high:g}" for name in names
                for low, high in itertools.pairwise(gamma)],

@@ -47,23 +47,23 @@ def measure(arguments: Any, text: str, switches: tuple[str, ...]) -> tuple[dict[
         except KeyboardInterrupt:
             interrupted = True
         try:
-            found = tracer.result()
+            traced = tracer.result()
         except ValueError:  # there is no window yet
             raise KeyboardInterrupt from None
-    result = _result(arguments, checkpoint, windows, found, switches)
-    return result, _problems(result, found, interrupted), interrupted
+    result = _result(arguments, checkpoint, windows, traced, switches)
+    return result, _problems(result, traced, interrupted), interrupted
 
 
 def _result(
     arguments: Any,
     checkpoint: pretrained.Checkpoint,
     windows: pretrained.Windows,
-    found: Trace,
+    traced: Trace,
     switches: tuple[str, ...],
 ) -> dict[str, Any]:
     # The model, the text, and what was measured.
     stack, layer = checkpoint.spec, checkpoint.spec.attention
-    statistics = found.statistics
+    statistics = traced.statistics
     trees = {
         "mean": statistics.mean,
         "standard_deviation": jax.tree.map(np.sqrt, statistics.variance),
@@ -71,8 +71,8 @@ def _result(
         "maximum": statistics.maximum,
         "not_finite": statistics.nonfinite,
     }
-    lengths = range(0 if "paths" in found.reasons else stack.depth + 1)
-    cosine = None if found.cosine_optimal_scale is None else number_or_none(found.cosine_optimal_scale)
+    lengths = range(0 if "paths" in traced.reasons else stack.depth + 1)
+    cosine = None if traced.cosine_optimal_scale is None else number_or_none(traced.cosine_optimal_scale)
     return {
         "folder": str(checkpoint.folder),
         "model": checkpoint.config.get("model_type"),
@@ -89,28 +89,28 @@ def _result(
         "text_tokens": windows.text_tokens,
         "windows": len(windows.ids),
         "windows_done": statistics.count,
-        "tokens": found.tokens,
+        "tokens": traced.tokens,
         "special_tokens": windows.special,
         "tokens_counted_twice": windows.overlap,
-        "rows_of_a_window": found.rows,
-        "optimal_scale": number_or_none(found.optimal_scale),
+        "rows_of_a_window": traced.rows,
+        "optimal_scale": number_or_none(traced.optimal_scale),
         "cosine_optimal_scale": cosine,
-        "rounding_floor": found.rounding_floor,
-        "layers": _layers(found, trees),
+        "rounding_floor": traced.rounding_floor,
+        "layers": _layers(traced, trees),
         "paths_of": "attention and skip connections alone, MLPs and norms off, from the same embeddings",
         "paths": [{"length": length} | _summary(trees, "paths", length) for length in lengths] or None,
-        "reasons": found.reasons,
+        "reasons": traced.reasons,
     }
 
 
-def _layers(found: Trace, trees: dict[str, Any]) -> list[dict[str, Any]]:
+def _layers(traced: Trace, trees: dict[str, Any]) -> list[dict[str, Any]]:
     """One entry per layer: its tokens and, except for the embeddings, each of its heads."""
     rows: list[dict[str, Any]] = []
-    for position, index in enumerate(found.layers):
+    for position, index in enumerate(traced.layers):
         row = {"layer": index, "log_residual": None} | _summary(trees, "states", position)
         if index:
-            at = found.head_layers.index(index)
-            heads = range(found.spec.attention.heads)
+            at = traced.head_layers.index(index)
+            heads = range(traced.spec.attention.heads)
             row["heads"] = [{"head": head} | _summary(trees, "heads", at, head) for head in heads]
         rows.append(row)
     return rows
@@ -128,19 +128,19 @@ def _summary(trees: dict[str, Any], part: str, *index: int) -> dict[str, Any]:
     return summary
 
 
-def _problems(result: dict[str, Any], found: Trace, interrupted: bool) -> tuple[str, ...]:
+def _problems(result: dict[str, Any], traced: Trace, interrupted: bool) -> tuple[str, ...]:
     """One line for windows left out after an interruption, and one for each observable that is not always finite."""
-    done, problems = found.statistics.count, []
+    done, problems = traced.statistics.count, []
     if interrupted:
         problems.append(f"interrupted: the numbers are of the first {done} of {result['windows']} windows")
     # One leaf of the statistics is one observable.
-    leaves = ((part, *item) for part, tree in found.statistics.nonfinite.items() for item in tree.items())
+    leaves = ((part, *item) for part, tree in traced.statistics.nonfinite.items() for item in tree.items())
     for part, name, counts in leaves:
         cases = f"{int(counts.sum())} of {counts.size * done}"
         if not counts.any():
             continue
         if name == "log_residual":
-            layers = ", ".join(str(layer) for layer, count in zip(found.layers, counts, strict=True) if count)
+            layers = ", ".join(str(layer) for layer, count in zip(traced.layers, counts, strict=True) if count)
             what = (
                 f"{result['dtype']} does not decide log ‖res‖ of {cases} states, at layers {layers}: they are left out"
             )

@@ -16,18 +16,19 @@ from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 from rc_jax._numerics.stable import log_expm1
 
-_SIGMA, _N = arguments.bounded(0), arguments.bounded(2)
+_DEVIATION, _N = arguments.bounded(0), arguments.bounded(2)
 
 
-@arguments.guard(sigma=_SIGMA)
-def gaussian_squared_norm(sigma: ArrayLike) -> Float[Array, "..."]:
+@arguments.renamed(sigma="gamma")
+@arguments.guard(gamma=_DEVIATION)
+def gaussian_squared_norm(gamma: ArrayLike) -> Float[Array, "..."]:
     """‖P‖_F² of softmax of iid N(0, σ²) logits as n → ∞: e^{σ²}, whatever n is.
 
     Each of n rows has Σp² → E e^{2a}/(n (E e^a)²) = e^{σ²}/n. At finite n the typical value is smaller, for the mean of
     e^{2a} comes from logits near 2σ², and the largest of n² is near 2σ√(log n): σ must stay below √(log n).
 
     Args:
-        sigma: σ ≥ 0, standard deviation of the logits.
+        gamma: σ ≥ 0, standard deviation of the logits.
 
     Returns:
         The squared Frobenius norm, in the argument's dtype and shape.
@@ -41,12 +42,13 @@ def gaussian_squared_norm(sigma: ArrayLike) -> Float[Array, "..."]:
         >>> print(f"{gaussian_squared_norm(1.0):.4f}")
         2.7183
     """
-    dtype, (sigma,) = as_common(sigma=sigma)
-    return jnp.exp(jnp.square(sigma)).astype(dtype)
+    dtype, (gamma,) = as_common(gamma=gamma)
+    return jnp.exp(jnp.square(gamma)).astype(dtype)
 
 
-@arguments.guard(sigma=_SIGMA, n=_N)
-def gaussian_first_singular_value(sigma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
+@arguments.renamed(sigma="gamma")
+@arguments.guard(gamma=_DEVIATION, n=_N)
+def gaussian_first_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """Largest singular value of softmax of n × n iid N(0, σ²) logits: 1/√(1 − v) while v < ½, and 2√v from there.
 
     v = (e^{σ²} − 1)/n. It tends to 1 as n → ∞ (published); 1/√(1 − v) is how. Rows sum to 1, so P = 11ᵀ/n + Z with
@@ -55,7 +57,7 @@ def gaussian_first_singular_value(sigma: ArrayLike, n: ArrayLike) -> Float[Array
     At v = ½ it meets the edge 4v of the noise, and nothing stands out any more.
 
     Args:
-        sigma: σ ≥ 0, standard deviation of the logits.
+        gamma: σ ≥ 0, standard deviation of the logits.
         n: number of tokens, at least 2; need not be whole.
 
     Returns:
@@ -70,15 +72,16 @@ def gaussian_first_singular_value(sigma: ArrayLike, n: ArrayLike) -> Float[Array
         >>> print(f"{gaussian_first_singular_value(1.0, 1024):.6f}")
         1.000840
     """
-    dtype, (sigma, n) = as_common(sigma=sigma, n=n)
-    variance = jnp.exp(_log_variance(sigma, n))
+    dtype, (gamma, n) = as_common(gamma=gamma, n=n)
+    variance = jnp.exp(_log_variance(gamma, n))
     inside = variance < 0.5
     outlier = jax.lax.rsqrt(1 - jnp.where(inside, variance, 0))
-    return jnp.where(inside, outlier, jnp.exp(_log_edge(sigma, n))).astype(dtype)
+    return jnp.where(inside, outlier, jnp.exp(_log_edge(gamma, n))).astype(dtype)
 
 
-@arguments.guard(sigma=_SIGMA, n=_N)
-def gaussian_second_singular_value(sigma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
+@arguments.renamed(sigma="gamma")
+@arguments.guard(gamma=_DEVIATION, n=_N)
+def gaussian_second_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """Second singular value of softmax of n × n iid N(0, σ²) logits as n → ∞: 2√((e^{σ²} − 1)/n).
 
     The edge of the noise. It is the limit at fixed σ. At finite n the largest weight passes it as soon as σ is about
@@ -92,12 +95,13 @@ def gaussian_second_singular_value(sigma: ArrayLike, n: ArrayLike) -> Float[Arra
         >>> print(f"{gaussian_second_singular_value(1.0, 1024):.5f}")
         0.08193
     """
-    dtype, (sigma, n) = as_common(sigma=sigma, n=n)
-    return jnp.exp(_log_edge(sigma, n)).astype(dtype)
+    dtype, (gamma, n) = as_common(gamma=gamma, n=n)
+    return jnp.exp(_log_edge(gamma, n)).astype(dtype)
 
 
-@arguments.guard(sigma=_SIGMA, n=_N)
-def gaussian_largest_weight(sigma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
+@arguments.renamed(sigma="gamma")
+@arguments.guard(gamma=_DEVIATION, n=_N)
+def gaussian_largest_weight(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """Median of the largest of the n² attention weights of iid N(0, σ²) logits: E/(n − 1 + E), E = e^{σm − σ²/2}.
 
     m is the median of the largest of n² normal numbers, Φ(m) = 2^{−1/n²}; the rest of that weight's row is taken at its
@@ -111,13 +115,14 @@ def gaussian_largest_weight(sigma: ArrayLike, n: ArrayLike) -> Float[Array, "...
         >>> print(f"{gaussian_largest_weight(1.0, 1024):.4f}")  # 71 times the mean
         0.0695
     """
-    dtype, (sigma, n) = as_common(sigma=sigma, n=n)
-    weight = jax.nn.sigmoid(_log_excess(sigma, n) - jnp.log(n - 1))
-    return jnp.where(jnp.square(sigma) <= 2 * jnp.log(n), weight, jnp.nan).astype(dtype)
+    dtype, (gamma, n) = as_common(gamma=gamma, n=n)
+    weight = jax.nn.sigmoid(_log_excess(gamma, n) - jnp.log(n - 1))
+    return jnp.where(jnp.square(gamma) <= 2 * jnp.log(n), weight, jnp.nan).astype(dtype)
 
 
-@arguments.guard(sigma=_SIGMA, n=_N)
-def gaussian_spiked_singular_value(sigma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
+@arguments.renamed(sigma="gamma")
+@arguments.guard(gamma=_DEVIATION, n=_N)
+def gaussian_spiked_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """Second singular value at finite n: the largest weight as a spike in the noise, θ + v/θ where θ > √v, else 2√v.
 
     v = (e^{σ²} − 1)/n, and θ is `gaussian_largest_weight` less the mean weight 1/n. A matrix of one entry θ added to
@@ -134,18 +139,19 @@ def gaussian_spiked_singular_value(sigma: ArrayLike, n: ArrayLike) -> Float[Arra
         >>> print(f"{gaussian_spiked_singular_value(1.0, 1024):.4f}")
         0.0930
     """
-    dtype, (sigma, n) = as_common(sigma=sigma, n=n)
-    log_root, log_excess = _log_variance(sigma, n) / 2, _log_excess(sigma, n)
+    dtype, (gamma, n) = as_common(gamma=gamma, n=n)
+    log_root, log_excess = _log_variance(gamma, n) / 2, _log_excess(gamma, n)
     some = log_excess > 0
     above = jnp.expm1(jnp.where(some, log_excess, 1))
     log_spike = jnp.log(above) + jnp.log1p(-1 / n) - jnp.log(n + above)
-    gap = jnp.where(some & (log_spike > log_root) & (sigma > 0), log_spike - log_root, 0)
-    value = jnp.exp(jnp.where(sigma > 0, log_root, -jnp.inf) + jnp.logaddexp(gap, -gap))
-    return jnp.where(jnp.square(sigma) <= jnp.log(n), value, jnp.nan).astype(dtype)
+    gap = jnp.where(some & (log_spike > log_root) & (gamma > 0), log_spike - log_root, 0)
+    value = jnp.exp(jnp.where(gamma > 0, log_root, -jnp.inf) + jnp.logaddexp(gap, -gap))
+    return jnp.where(jnp.square(gamma) <= jnp.log(n), value, jnp.nan).astype(dtype)
 
 
-@arguments.guard(sigma=_SIGMA, n=_N)
-def gaussian_stable_rank(sigma: ArrayLike, n: ArrayLike, *, centred: bool = False) -> Float[Array, "..."]:
+@arguments.renamed(sigma="gamma")
+@arguments.guard(gamma=_DEVIATION, n=_N)
+def gaussian_stable_rank(gamma: ArrayLike, n: ArrayLike, *, centred: bool = False) -> Float[Array, "..."]:
     """Stable rank ‖·‖_F²/s₁² of softmax of n × n iid N(0, σ²) logits: e^{σ²}/s₁², and n/4 once 11ᵀ/n is removed.
 
     With the outlier: s₁ from `gaussian_first_singular_value`, so e^{σ²} as n → ∞ (published), however large n is.
@@ -160,7 +166,7 @@ def gaussian_stable_rank(sigma: ArrayLike, n: ArrayLike, *, centred: bool = Fals
         >>> print(f"{gaussian_stable_rank(1.0, 1024):.3f}, {gaussian_stable_rank(1.0, 1024, centred=True):.0f}")
         2.714, 256
     """
-    dtype, (wide, tokens) = as_common(sigma=sigma, n=n)
+    dtype, (wide, tokens) = as_common(gamma=gamma, n=n)
     if centred:
         return (tokens / 4).astype(dtype)
     square, variance = jnp.square(wide), jnp.exp(_log_variance(wide, tokens))
@@ -169,8 +175,9 @@ def gaussian_stable_rank(sigma: ArrayLike, n: ArrayLike, *, centred: bool = Fals
     return jnp.where(inside, jnp.exp(square) * (1 - jnp.where(inside, variance, 0)), merged).astype(dtype)
 
 
-@arguments.guard(sigma=_SIGMA, n=_N, d=arguments.bounded(1))
-def layer_second_singular_value(sigma: ArrayLike, n: ArrayLike, d: ArrayLike) -> Float[Array, "..."]:
+@arguments.renamed(sigma="gamma", d="dim")
+@arguments.guard(gamma=_DEVIATION, n=_N, dim=arguments.bounded(1))
+def layer_second_singular_value(gamma: ArrayLike, n: ArrayLike, dim: ArrayLike) -> Float[Array, "..."]:
     """Second singular value of a random layer's attention matrix, whose logits have rank d: linear part of softmax.
 
     One head of width d_head = d_model = d with Gaussian weights, on n tokens of iid N(0, 1) features; logits of
@@ -180,9 +187,9 @@ def layer_second_singular_value(sigma: ArrayLike, n: ArrayLike, d: ArrayLike) ->
     (3√3/2) σ/√d for n ≫ d: no longer falling with n.
 
     Args:
-        sigma: σ ≥ 0, standard deviation of the logits; the form is to first order in it.
+        gamma: σ ≥ 0, standard deviation of the logits; the form is to first order in it.
         n: number of tokens, at least 2; need not be whole.
-        d: width of the layer and of its one head, at least 1.
+        dim: d, the width of the layer and of its one head, at least 1.
 
     Returns:
         The singular value, in the arguments' dtype, their shapes broadcast.
@@ -196,22 +203,22 @@ def layer_second_singular_value(sigma: ArrayLike, n: ArrayLike, d: ArrayLike) ->
         >>> print(f"{layer_second_singular_value(0.5, 1e6, 64):.3f}")  # 2.598 · 0.5/8
         0.162
     """
-    dtype, (sigma, n, d) = as_common(sigma=sigma, n=n, d=d)
+    dtype, (gamma, n, d) = as_common(gamma=gamma, n=n, dim=dim)
     c = d / n
     z = 2 / (2 + c + jnp.sqrt(jnp.square(2 + c) + 16 * c))
-    return (sigma * jax.lax.rsqrt(d * z) * (1 + z) * jnp.sqrt(1 + z) * (1 + c * z)).astype(dtype)
+    return (gamma * jax.lax.rsqrt(d * z) * (1 + z) * jnp.sqrt(1 + z) * (1 + c * z)).astype(dtype)
 
 
-def _log_variance(sigma: Array, n: Array) -> Array:
+def _log_variance(gamma: Array, n: Array) -> Array:
     """Logarithm of v = (e^{σ²} − 1)/n, without overflow; −∞ at σ = 0."""
-    return log_expm1(jnp.square(sigma)) - jnp.log(n)
+    return log_expm1(jnp.square(gamma)) - jnp.log(n)
 
 
-def _log_edge(sigma: Array, n: Array) -> Array:
-    return math.log(2) + _log_variance(sigma, n) / 2
+def _log_edge(gamma: Array, n: Array) -> Array:
+    return math.log(2) + _log_variance(gamma, n) / 2
 
 
-def _log_excess(sigma: Array, n: Array) -> Array:
+def _log_excess(gamma: Array, n: Array) -> Array:
     """Logarithm of E: the median of the largest e^a of n² logits, over its mean e^{σ²/2}."""
     largest = -jax.scipy.special.ndtri(-jnp.expm1(-math.log(2) / jnp.square(n)))
-    return sigma * largest - jnp.square(sigma) / 2
+    return gamma * largest - jnp.square(gamma) / 2

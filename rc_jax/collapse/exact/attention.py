@@ -115,22 +115,27 @@ def _by_softmax(
         mean = jnp.einsum("hj,hjk->hk", shared, value.rows, precision=spec.precision)
         return output(mean, jnp.einsum("hij,hjk->hik", rest, value.rows, precision=spec.precision), log_rest)
 
-    if not (performance.tricks() and unsaturated.covers(spec, mask, value.rows.dtype)):
+    def by_saturation() -> Columns:
+        # Two forms give the same numbers with fewer exponentials. The cheapest form is taken that holds for all heads,
+        # and for all members of a batch: a choice by each member would compute every form.
+        parts = unsaturated.prepare(query, key, value, factor, spec)
+        log_square = query.log_size + key.log_size
+        forms = [
+            lambda: output(parts.value_mean, unsaturated.leading_rows(parts, spec.precision), log_square),
+            lambda: output(parts.value_mean, unsaturated.pairwise_rows(parts, spec.precision), log_square),
+            in_general,
+        ]
+        saturated, second_order = (
+            performance.any_in_batch(~parts.unsaturated),
+            performance.any_in_batch(~parts.first_order),
+        )
+        index = jnp.where(saturated, 2, second_order.astype(jnp.int32))
+        return jax.lax.switch(index, [jax.checkpoint(form) for form in forms])
+
+    if not unsaturated.covers(spec, mask, value.rows.dtype):
         return in_general()
-    # Two forms give the same numbers with fewer exponentials. The cheapest form that is right for all heads and all
-    # members of a batch is taken: a choice by each member would compute every form.
-    parts = unsaturated.prepare(query, key, value, factor, spec)
-    log_square = query.log_size + key.log_size
-    forms = [
-        lambda: output(parts.value_mean, unsaturated.leading_rows(parts, spec.precision), log_square),
-        lambda: output(parts.value_mean, unsaturated.pairwise_rows(parts, spec.precision), log_square),
-        in_general,
-    ]
-    saturated = performance.any_in_batch(~parts.unsaturated)
-    second_order = performance.any_in_batch(~parts.first_order)
     # Reverse mode would keep what every form needs; a checkpoint computes it again for the one that was taken.
-    index = jnp.where(saturated, 2, second_order.astype(jnp.int32))
-    return jax.lax.switch(index, [jax.checkpoint(form) for form in forms])
+    return performance.on_cpu(by_saturation, jax.checkpoint(in_general))
 
 
 def weights(

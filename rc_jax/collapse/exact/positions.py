@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from rc_jax.attention import AttentionSpec, Rotary
-from rc_jax.attention.blocks import angles, log_tokens, turn
+from rc_jax.attention.blocks import angles, log_tokens, rotate_pairs
 from rc_jax.collapse.exact.state import Columns, Logits, sum_at_largest
 
 
@@ -87,8 +87,8 @@ def level(
 
 def rotation_less_identity(rows: Float[Array, "head token width"], rotary: Rotary) -> Float[Array, "head token width"]:
     """Vectors rotated by their positions 0, 1, 2, …, less themselves, however small the angle."""
-    width = rotary.turning(rows.shape[-1])
+    width = rotary.rotated_width(rows.shape[-1])
     angle = angles(jnp.arange(rows.shape[1]), rotary.exact_frequencies(rows.shape[-1]), rows.dtype)
     cos_less_one, sin = -2 * jnp.square(jnp.sin(angle / 2)), jnp.sin(angle)
-    change = turn(rows[..., :width], cos_less_one.astype(rows.dtype)[None], sin.astype(rows.dtype)[None])
+    change = rotate_pairs(rows[..., :width], cos_less_one.astype(rows.dtype)[None], sin.astype(rows.dtype)[None])
     return jnp.concatenate([change, jnp.zeros_like(rows[..., width:])], axis=-1)

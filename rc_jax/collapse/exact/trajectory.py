@@ -202,7 +202,7 @@ def product_log_residuals(
     n = x.shape[0]
     if matrices.shape[1:] != (n, n):
         raise ValueError(f"`matrices` must have shape (depth, {n}, {n}), got {arguments.describe(matrices)}")
-    rows = arguments.concrete(matrices)
+    rows = arguments.on_host(matrices)
     if rows is not None:
         error = float(abs(rows.astype(float).sum(axis=-1) - 1).max())
         if not error <= 4 * n * float(jnp.finfo(matrices.dtype).eps):

@@ -98,7 +98,7 @@ def log_weight_gradients(
     if cotangent.shape != x.shape or cotangent.dtype != x.dtype:
         wanted, got = arguments.describe(x), arguments.describe(cotangent)
         raise ValueError(f"`cotangent` must have the shape and dtype of `x`, {wanted}, got {got}")
-    given = arguments.concrete(cotangent)
+    given = arguments.on_host(cotangent)
     if given is not None:
         total, size = np.linalg.norm(given.astype(float).sum(axis=0)), np.linalg.norm(given.astype(float))
         if total <= float(jnp.finfo(cotangent.dtype).eps) ** 0.5 * size:
@@ -185,9 +185,6 @@ def _backward(
     at_input = product("hjk,hdk->jd", at_value, params.value)
     at_input = at_input + jnp.square(size) * product("hik,hdk->id", at_query, params.query)
     at_input = at_input + size * product("hjk,hdk->jd", at_key, params.key)
-    logs = [_log_norm(matrix) for matrix in (of_weight(at_query), of_key, of_weight(at_value), of_output)]
+    slopes = of_weight(at_query), of_key, of_weight(at_value), of_output
+    logs = [mean_residual.normalise(slope.reshape(slope.shape[0], -1))[1] for slope in slopes]
     return at_input, (2 * state.log_size + logs[0], 2 * state.log_size + logs[1], logs[2], logs[3])
-
-
-def _log_norm(x: Float[Array, "head row column"]) -> Float[Array, ""]:
-    return mean_residual.normalise(x.reshape(x.shape[0], -1))[1]

@@ -97,8 +97,8 @@ def path_shares(
         >>> from rc_jax import attention, network
         >>> spec = network.StackSpec(attention=attention.AttentionSpec(d_model=16, heads=4), depth=12, skip=True)
         >>> params = network.init(jax.random.key(0), spec)
-        >>> found = path_shares(params, jax.random.normal(jax.random.key(1), (8, 16)), spec)
-        >>> round(float(found.share.sum()), 4), bool(found.log_residual[-1] < found.log_norm[-1] - 5)
+        >>> shares = path_shares(params, jax.random.normal(jax.random.key(1), (8, 16)), spec)
+        >>> round(float(shares.share.sum()), 4), bool(shares.log_residual[-1] < shares.log_norm[-1] - 5)
         (1.0, True)
     """
     _check_exact(spec)
@@ -194,10 +194,10 @@ def path_log_sizes(
         >>> spec = network.StackSpec(attention=attention.AttentionSpec(d_model=16, heads=4), depth=3, skip=True)
         >>> params = network.init(jax.random.key(3), spec)
         >>> x = jax.random.normal(jax.random.key(1), (8, 16))
-        >>> found = path_log_sizes(params, x, spec, jnp.array([[-1, -1, -1], [3, -1, 0]]))
-        >>> found.log_norm.shape, bool(jnp.allclose(found.log_norm[0], jnp.log(jnp.linalg.norm(x))))
+        >>> sizes = path_log_sizes(params, x, spec, jnp.array([[-1, -1, -1], [3, -1, 0]]))
+        >>> sizes.log_norm.shape, bool(jnp.allclose(sizes.log_norm[0], jnp.log(jnp.linalg.norm(x))))
         ((2, 4), True)
-        >>> bool(found.log_residual[1, -1] < found.log_residual[1, 0] - 3)
+        >>> bool(sizes.log_residual[1, -1] < sizes.log_residual[1, 0] - 3)
         True
     """
     _check_exact(spec)
@@ -214,9 +214,9 @@ def _path_shares(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | N
     nothing = path_terms.constant(jnp.zeros_like(start.mean), x.shape[0])
     by_length = jax.tree.map(lambda *leaves: jnp.stack(leaves), start, *[nothing] * spec.depth)
 
-    def run(nudge: Array) -> tuple[Term, Term]:
+    def run(perturbation: Array) -> tuple[Term, Term]:
         def advance(terms: Term, weights: AttentionParams, frozen: Frozen) -> tuple[Term, None]:
-            longer = jax.vmap(lambda term: path_terms.through(frozen, weights, term, layer, nudge))(terms)
+            longer = jax.vmap(lambda term: path_terms.through(frozen, weights, term, layer, perturbation))(terms)
             parts = [jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), longer)]  # the longest was nothing
             if spec.skip:
                 parts.append(terms)
@@ -259,7 +259,7 @@ def _path_log_sizes(
     def sizes(terms: Term) -> tuple[Array, Array]:
         return jax.vmap(path_terms.log_norm)(terms), terms.log_size
 
-    def run(nudge: Array) -> tuple[Array, Array]:
+    def run(perturbation: Array) -> tuple[Array, Array]:
         def advance(
             carry: tuple[Array, Term], weights: AttentionParams, frozen: Frozen
         ) -> tuple[tuple[Array, Term], tuple[Array, Array]]:
@@ -273,7 +273,7 @@ def _path_log_sizes(
                     lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, jnp.maximum(head, 0), 1) if leaf.ndim else leaf,
                     (only, frozen),
                 )
-                moved = path_terms.through(rows, alone, term, layer, nudge)
+                moved = path_terms.through(rows, alone, term, layer, perturbation)
                 return jax.tree.map(lambda new, old: jnp.where(head == SKIP, old, new), moved, term)
 
             terms = jax.lax.map(move, (terms, paths[:, index]), batch_size=_BATCH)

@@ -179,7 +179,7 @@ def check_paths(paths: Array | np.ndarray, spec: StackSpec) -> None:
         raise ValueError(
             f"`paths` must have one column for each of {spec.depth} layers, got {arguments.describe(paths)}"
         )
-    taken = arguments.concrete(paths)
+    taken = arguments.on_host(paths)
     if taken is not None and taken.size and not (taken.min() >= least and taken.max() < heads):
         wrong = taken[(taken < least) | (taken >= heads)][0]
         skips = "or −1 for the skip connection" if spec.skip else "for the network has no skip connections"

@@ -79,11 +79,11 @@ def through(
     params: AttentionParams,
     y: Term,
     spec: AttentionSpec,
-    nudge: Float[Array, "token feature"] | None = None,
+    perturbation: Float[Array, "token feature"] | None = None,
 ) -> Term:
-    """Σ_h P_h Y W_h over the heads given, for a Y whose difference is moved by the relative amounts `nudge`."""
-    if nudge is not None:
-        y = y._replace(direction=y.direction + nudge * y.direction)
+    """Σ_h P_h Y W_h over the heads given, for a Y whose difference is moved by the relative amounts `perturbation`."""
+    if perturbation is not None:
+        y = y._replace(direction=y.direction + perturbation * y.direction)
     value = project(y.direction, params.value, None, spec)
 
     def mix(weights: Float[Array, "head row token"]) -> Float[Array, "head row feature"]:

@@ -22,18 +22,18 @@ def append_last(differences: Float[Array, "first feature"]) -> Float[Array, "tok
     return jnp.concatenate([differences, -jnp.sum(differences, axis=0, keepdims=True)])
 
 
-def compress(state: MeanResidual, rough: Bool[Array, ""] | None = None) -> MeanResidual:
+def compress(state: MeanResidual, regularised: Bool[Array, ""] | None = None) -> MeanResidual:
     """The same n tokens, up to a rotation, in n coordinates that depend on their inner products alone.
 
     The coordinates are a triangular factor of n rows: the mean, and the first n − 1 differences as `state` holds them.
-    e^log_size stays outside, so that neither mean nor differences are rounded at the other's size. Where `rough` is
-    true, `gram_factor` computes its rough factor.
+    e^log_size stays outside, so that neither mean nor differences are rounded at the other's size. Where `regularised`
+    is true, `gram_factor` computes its regularised factor.
     """
     rows = jnp.concatenate([state.mean[None], state.direction[:-1]])
-    if rough is None:
+    if regularised is None:
         lower = gram_factor(rows)
     else:
-        lower = jax.lax.cond(rough, functools.partial(gram_factor, rough=True), gram_factor, rows)
+        lower = jax.lax.cond(regularised, functools.partial(gram_factor, regularised=True), gram_factor, rows)
     direction = jnp.where(jnp.all(state.direction == 0), 0, append_last(lower[1:]))  # equal tokens stay equal
     return MeanResidual(lower[0], direction, state.log_size)
 

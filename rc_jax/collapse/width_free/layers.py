@@ -35,8 +35,8 @@ from rc_jax.collapse.width_free.gaussian_matrices import (
 )
 from rc_jax.network import StackSpec
 
-# Where logits deviate by no more than this, softmax is not near saturation, and a rough factor of the tokens will do.
-CALM = 2.0
+# Where logits deviate by no more than this, softmax is not near saturation, and a regularised factor of the tokens will do.
+UNSATURATED = 2.0
 
 
 @quickly(static_argnames=("spec", "narrow"))
@@ -64,8 +64,8 @@ def log_norms(
         layer_key = jax.random.fold_in(key, index)
         inner, output = draw_weights(layer_key, gain, size, state.direction.shape, spec, narrow)
 
-        def general(calm: Array | None = None) -> MeanResidual:
-            return general_layer(state, inner, output, alpha, spec, seen, calm)
+        def general(unsaturated: Array | None = None) -> MeanResidual:
+            return general_layer(state, inner, output, alpha, spec, seen, unsaturated)
 
         if narrow or spec.skip or seen is not None:
             out = general()
@@ -73,9 +73,9 @@ def log_norms(
             # The general form is right for collapsed tokens too: a batch takes it where one member needs it.
             log_deviation = log_logit_deviation(state, alpha, gain, layer)
             needs_general = any_in_batch(~has_collapsed(state, log_deviation))
-            calm = ~any_in_batch(log_deviation > math.log(CALM))
+            unsaturated = ~any_in_batch(log_deviation > math.log(UNSATURATED))
             collapsed = functools.partial(collapsed_layer, state, inner, output, alpha, layer)
-            out = jax.lax.cond(needs_general, lambda: general(calm), collapsed)
+            out = jax.lax.cond(needs_general, lambda: general(unsaturated), collapsed)
         return out, out.log_norm
 
     logs = jax.lax.scan(step, start, jnp.arange(spec.depth))[1]
@@ -113,15 +113,15 @@ def general_layer(
     alpha: Float[Array, " head"],
     spec: StackSpec,
     seen: Bool[Array, "token key"] | None,
-    calm: Bool[Array, ""] | None = None,
+    unsaturated: Bool[Array, ""] | None = None,
 ) -> MeanResidual:
-    """One layer from coordinates to coordinates; where `calm` is true, the factor of the heads' outputs is rough."""
+    """One layer from coordinates to coordinates; where `unsaturated` is true, the factor of the heads' outputs is regularised."""
     n, coordinates = state.direction.shape
     query, key, value = jnp.swapaxes(inner, -1, -2)
     params = AttentionParams(query, key, value, output)
     heads = attention.side_by_side(attention.heads(params, state, spec.attention, alpha, seen))
     # The heads' outputs A = T Q: where they have more columns than tokens, n coordinates T take their place.
-    heads = compress(heads, calm) if n < heads.direction.shape[1] else heads
+    heads = compress(heads, unsaturated) if n < heads.direction.shape[1] else heads
     out = mean_residual.transform(heads, output, spec.attention.precision)
     # With a skip connection the output has directions beyond those of its input; the sum is compressed again.
     added = output.shape[1] - coordinates
@@ -149,10 +149,10 @@ def collapsed_layer(
     core = product("hln,hkn->hlk", values, keys) * (alpha / n)[:, None, None]
     stacked = product("hlk,hkd->hld", core, query).reshape(-1, coordinates)
     rows, log_rows = normalise(product("cd,nd->nc", stacked, direction))
-    # R Z = T Q, and the new R = T B. Only R Rᵀ matters from here on, and smoothly: the rough factor is enough.
+    # R Z = T Q, and the new R = T B. Only R Rᵀ matters from here on, and smoothly: the regularised factor is enough.
     # Rows add up to 0, so that T of the first n − 1 gives the last.
     if rows.shape[1] > n:
-        rows = append_last(jnp.pad(gram_factor(rows[:-1], rough=True), ((0, 0), (0, 1))))
+        rows = append_last(jnp.pad(gram_factor(rows[:-1], regularised=True), ((0, 0), (0, 1))))
     out, log_norm = normalise(product("nr,rc->nc", rows, output))
     out = jnp.pad(out, ((0, 0), (0, coordinates - out.shape[1])))
     return MeanResidual(jnp.zeros_like(state.mean), out, 3 * state.log_size + log_rows + log_norm)

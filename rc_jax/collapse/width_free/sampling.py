@@ -67,7 +67,7 @@ def sample_log_residuals(
     It has the arithmetic of `log_residuals`, but not its second computation: where softmax is saturated (a `gain` of 2
     and more, or many layers with skip connections) a number may come back that the dtype cannot decide, without a NaN.
     Its gradient in `x`, `gain` and `scale` has the mean of the gradient of `log_residuals`. Cholesky factors of
-    collapsed tokens are rough: in float32 the law is right to 10⁻⁵ nats after a layer, in float64 to 10⁻¹⁴.
+    collapsed tokens are regularised: in float32 the law is right to 10⁻⁵ nats after a layer, in float64 to 10⁻¹⁴.
 
     Args:
         key: a typed key; another key, another draw.

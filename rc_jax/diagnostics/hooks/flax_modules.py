@@ -58,19 +58,19 @@ def flax_weights(model: Any, *args: Any, method: Any = None, **kwargs: Any) -> d
         layer.__class__ = _sowing(type(layer))
     call = type(copy).__call__ if method is None else method
     _, sown = nnx.capture(call, nnx.Intermediate)(copy, *args, **kwargs)
-    found: dict[str, jax.Array] = {}
+    by_module: dict[str, jax.Array] = {}
     for (*path, name), variable in nnx.to_flat_state(sown):
         if name == NAME:
             place = ".".join(map(str, path))
             for number, weights in enumerate(variable.get_value()):
-                found[place if number == 0 else f"{place}, call {number + 1}"] = weights
-    if not found:
+                by_module[place if number == 0 else f"{place}, call {number + 1}"] = weights
+    if not by_module:
         seen = f"{len(layers)} such layers, none of them called" if layers else "no such layer"
         raise ValueError(
             f"`model` must call a layer of nnx.MultiHeadAttention, or one that sows {NAME!r}, got {seen} in "
             f"{type(model).__name__}"
         )
-    return found
+    return by_module
 
 
 @functools.cache

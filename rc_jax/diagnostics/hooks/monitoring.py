@@ -55,8 +55,8 @@ def metrics(weights: Any, *, mask: Any = None) -> Metrics:
         >>> import jax, jax.numpy as jnp
         >>> from rc_jax import diagnostics
         >>> weights = jax.nn.softmax(jax.random.normal(jax.random.key(0), (4, 32, 32)))
-        >>> found = jax.jit(diagnostics.metrics)(weights)
-        >>> print(f"{found['sparsity']:.2f} {found['relative_entropy']:.2f} {found['sink_weight']:.2f}")
+        >>> logged = jax.jit(diagnostics.metrics)(weights)
+        >>> print(f"{logged['sparsity']:.2f} {logged['relative_entropy']:.2f} {logged['sink_weight']:.2f}")
         0.67 0.87 0.03
     """
     layers = list(weights.values()) if isinstance(weights, Mapping) else weights
@@ -66,8 +66,8 @@ def metrics(weights: Any, *, mask: Any = None) -> Metrics:
     for layer in layers:
         _check(layer, mask)
     seen = None if mask is None else jnp.asarray(mask)
-    found = [_of_weights(jnp.asarray(layer), seen) for layer in layers]
-    return {name: jnp.mean(jnp.stack([each[name] for each in found])) for name in NAMES}
+    logged = [_of_weights(jnp.asarray(layer), seen) for layer in layers]
+    return {name: jnp.mean(jnp.stack([each[name] for each in logged])) for name in NAMES}
 
 
 @arguments.guard(scale=arguments.positive)
@@ -93,8 +93,8 @@ def score_metrics(q: Any, k: Any, *, scale: ArrayLike | None = None, mask: Any =
         >>> import jax
         >>> from rc_jax.diagnostics import score_metrics
         >>> q, k = jax.random.normal(jax.random.key(0), (2, 4, 32, 8))
-        >>> found = jax.jit(score_metrics, static_argnames="mask")(q, k, mask="causal")
-        >>> print(f"{found['relative_entropy']:.2f} {found['sink_weight']:.2f}")
+        >>> logged = jax.jit(score_metrics, static_argnames="mask")(q, k, mask="causal")
+        >>> print(f"{logged['relative_entropy']:.2f} {logged['sink_weight']:.2f}")
         0.83 0.12
     """
     shaped = fitted(q, k, scale, mask)
@@ -186,5 +186,5 @@ def _means(rows: Rows, keys: Array, first: Array, first_seen: Array) -> Metrics:
     """Means over heads and samples, of means over rows."""
     keys, first_seen = (jnp.broadcast_to(each, first.shape) for each in (keys, first_seen))
     sink = mean_over(first, first_seen)
-    found = {**row_means(rows, keys), "sink_weight": sink, "sink_rate": (sink > SINK).astype(first.dtype)}
-    return {name: jnp.mean(found[name]) for name in NAMES}
+    measures = {**row_means(rows, keys), "sink_weight": sink, "sink_rate": (sink > SINK).astype(first.dtype)}
+    return {name: jnp.mean(measures[name]) for name in NAMES}

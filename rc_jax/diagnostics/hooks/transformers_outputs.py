@@ -50,8 +50,8 @@ def from_transformers(
         >>> import numpy as np
         >>> from rc_jax import diagnostics
         >>> even = np.full((2, 3, 4, 4), 0.25, np.float32)  # two texts, three heads, four tokens
-        >>> found = diagnostics.from_transformers({"attentions": (even, even)})
-        >>> found["participation"].tolist()
+        >>> diagnosis = diagnostics.from_transformers({"attentions": (even, even)})
+        >>> diagnosis["participation"].tolist()
         [[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]]
     """
     # What the output holds, and why something that should be there is not.
@@ -76,12 +76,12 @@ def from_transformers(
         layers: Any = states if weights is None else weights
         shape = inputs.layers_of("outputs", list(layers), ("tokens", "features"), stacked=4).shape
         real = _real(attention_mask, shape[0], shape[-2])
-    found: list[Diagnosis] = []
+    parts: list[Diagnosis] = []
     if weights is not None:
-        found.append(_of_weights(weights, real, options))
+        parts.append(_of_weights(weights, real, options))
     if states is not None:
-        found.append(hidden_states(list(states), mask=real))
-    return found[0] | found[1] if len(found) == 2 else found[0]
+        parts.append(hidden_states(list(states), mask=real))
+    return parts[0] | parts[1] if len(parts) == 2 else parts[0]
 
 
 def _field(outputs: Any, name: str) -> Any:

@@ -21,37 +21,39 @@ class Feature(NamedTuple):
 
 FEATURES = (
     Feature(
-        ("sink_rate",), "put more than the threshold of their weight on token 0", lambda found: found["sink_rate"] > 0.5
+        ("sink_rate",),
+        "put more than the threshold of their weight on token 0",
+        lambda measures: measures["sink_rate"] > 0.5,
     ),
     Feature(
         ("strongest_key", "strongest_weight"),
         "put more than 0.3 of their weight on one later token",
-        lambda found: (found["strongest_weight"] > 0.3) & (found["strongest_key"] > 0),
+        lambda measures: (measures["strongest_weight"] > 0.3) & (measures["strongest_key"] > 0),
     ),
     Feature(
         ("entropy_scale",),
         "mix almost evenly, as Gaussian logits of deviation below 0.2 do",
-        lambda found: found["entropy_scale"] < 0.2,
+        lambda measures: measures["entropy_scale"] < 0.2,
     ),
     Feature(
         ("scale_ratio",),
         "are sharper than the scale of most gradient: α above 1.5 α*",
-        lambda found: found["scale_ratio"] > 1.5,
+        lambda measures: measures["scale_ratio"] > 1.5,
     ),
     Feature(
         ("largest_weight",),
         "copy one token: their largest weight is above 0.9",
-        lambda found: found["largest_weight"] > 0.9,
+        lambda measures: measures["largest_weight"] > 0.9,
     ),
     Feature(
         ("second_singular_value",),
         "give all tokens nearly the same output: σ₂/σ₁ below 0.05",
-        lambda found: found["second_singular_value"] < 0.05,
+        lambda measures: measures["second_singular_value"] < 0.05,
     ),
     Feature(
         ("sink_value_ratio", "sink_rate"),
         "send much weight to token 0 although its value is not small: ‖v₀‖ above the mean of the others",
-        lambda found: (found["sink_value_ratio"] > 1) & (found["sink_rate"] > 0.5),
+        lambda measures: (measures["sink_value_ratio"] > 1) & (measures["sink_rate"] > 0.5),
     ),
 )
 

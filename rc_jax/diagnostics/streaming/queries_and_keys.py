@@ -74,8 +74,8 @@ def scores(
         >>> import jax
         >>> from rc_jax import diagnostics
         >>> q, k = jax.random.normal(jax.random.key(0), (2, 4, 512, 64))
-        >>> found = diagnostics.scores(q, k, mask="causal")
-        >>> found["sparsity"].shape, bool(abs(found["entropy_scale"].mean() - 1) < 0.05)
+        >>> diagnosis = diagnostics.scores(q, k, mask="causal")
+        >>> diagnosis["sparsity"].shape, bool(abs(diagnosis["entropy_scale"].mean() - 1) < 0.05)
         ((1, 4), True)
     """
     queries, keys = (inputs.layers_of(name, x, ("tokens", "width"), stacked=4) for name, x in (("q", q), ("k", k)))
@@ -87,8 +87,10 @@ def scores(
         raise TypeError("`scale` must not be traced: inside jit use rc_jax.diagnostics.score_metrics")
     mask = mask if isinstance(mask, str) else inputs.mask_of("mask", mask, (queries.shape[-2], keys.shape[-2]))
     # Layer by layer; only numbers of rows are kept.
-    found = [_of_layer(layer, queries[layer], keys[layer], scale, mask, threshold, block) for layer in range(len(keys))]
-    measured = {name: np.stack([np.asarray(each[name]) for each in found]) for name in ORDER}
+    by_layer = [
+        _of_layer(layer, queries[layer], keys[layer], scale, mask, threshold, block) for layer in range(len(keys))
+    ]
+    measured = {name: np.stack([np.asarray(each[name]) for each in by_layer]) for name in ORDER}
     n, m = queries.shape[-2], keys.shape[-2]
     rectangular = (f"The {n} queries look at {m} keys.",) if n != m else ()
     return Diagnosis(

@@ -42,13 +42,13 @@ def read_block(at: Scope, spec: StackSpec, names: Names) -> LayerParams:
     """One layer."""
     d, heads = spec.attention.d_model, spec.attention.heads
     assert spec.mlp is not None
-    found: dict[str, Stored] = {}
+    weights: dict[str, Stored] = {}
     for role in ("query", "key", "value"):
         weight, bias = at.linear(getattr(names, role), d, d)
-        found[role], found[f"{role}_bias"] = split_heads(weight, heads), bias.reshape(heads, -1)
+        weights[role], weights[f"{role}_bias"] = split_heads(weight, heads), bias.reshape(heads, -1)
     weight, bias = at.linear(names.output, d, d)
     return LayerParams(
-        attention=AttentionParams(**found, output=weight.reshape(heads, -1, d), output_bias=bias),
+        attention=AttentionParams(**weights, output=weight.reshape(heads, -1, d), output_bias=bias),
         mlp=MLPParams(*at.linear(names.mlp_in, d, spec.mlp.width), *at.linear(names.mlp_out, spec.mlp.width, d)),
         attention_norm=at.norm(names.attention_norm, d),
         mlp_norm=at.norm(names.mlp_norm, d),

@@ -48,14 +48,14 @@ def _layer(at: Scope, spec: StackSpec) -> LayerParams:
     d, heads = spec.attention.d_model, spec.attention.heads
     assert spec.mlp is not None
     weight, bias = _linear(at, "attn.c_attn", d, 3 * d)
-    found: dict[str, Stored] = {}
+    weights: dict[str, Stored] = {}
     for role, part, shift in zip(
         ("query", "key", "value"), np.split(weight, 3, axis=1), np.split(bias, 3), strict=True
     ):
-        found[role], found[f"{role}_bias"] = split_heads(part, heads), shift.reshape(heads, -1)
+        weights[role], weights[f"{role}_bias"] = split_heads(part, heads), shift.reshape(heads, -1)
     output, output_bias = _linear(at, "attn.c_proj", d, d)
     return LayerParams(
-        attention=AttentionParams(**found, output=output.reshape(heads, -1, d), output_bias=output_bias),
+        attention=AttentionParams(**weights, output=output.reshape(heads, -1, d), output_bias=output_bias),
         mlp=MLPParams(*_linear(at, "mlp.c_fc", d, spec.mlp.width), *_linear(at, "mlp.c_proj", spec.mlp.width, d)),
         attention_norm=at.norm("ln_1", d),
         mlp_norm=at.norm("ln_2", d),

@@ -47,20 +47,20 @@ def _layer(at: Scope, spec: StackSpec) -> LayerParams:
     assert spec.mlp is not None and layer.rotary is not None
     # One matrix holds, head by head, the queries, the keys and the values of that head.
     weight = at.take("attention.query_key_value.weight", 3 * d, d).reshape(layer.heads, 3, layer.head_width, d)
-    found: dict[str, Stored] = {}
+    weights: dict[str, Stored] = {}
     for index, role in enumerate(("query", "key", "value")):
-        found[role] = np.swapaxes(weight[:, index], 1, 2)
-    found["output"] = at.take("attention.dense.weight", d, d).T.reshape(layer.heads, layer.head_width, d)
+        weights[role] = np.swapaxes(weight[:, index], 1, 2)
+    weights["output"] = at.take("attention.dense.weight", d, d).T.reshape(layer.heads, layer.head_width, d)
     if layer.bias:
         bias = at.take("attention.query_key_value.bias", 3 * d).reshape(layer.heads, 3, layer.head_width)
-        found |= {f"{role}_bias": bias[:, index] for index, role in enumerate(("query", "key", "value"))}
-        found["output_bias"] = at.take("attention.dense.bias", d)
+        weights |= {f"{role}_bias": bias[:, index] for index, role in enumerate(("query", "key", "value"))}
+        weights["output_bias"] = at.take("attention.dense.bias", d)
     for name in ("query", "key", "query_bias", "key_bias"):
-        if name in found:
-            found[name] = pairs_together(found[name], layer.rotary.width)
+        if name in weights:
+            weights[name] = pairs_together(weights[name], layer.rotary.width)
     mlp, width = at.under("mlp"), spec.mlp.width
     return LayerParams(
-        attention=AttentionParams(**found),
+        attention=AttentionParams(**weights),
         mlp=MLPParams(*mlp.linear("dense_h_to_4h", d, width), *mlp.linear("dense_4h_to_h", width, d)),
         attention_norm=at.norm("input_layernorm", d),
         mlp_norm=at.norm("post_attention_layernorm", d),

@@ -119,7 +119,7 @@ def layout(config: Config) -> Layout:
 def _spec(config: Config, family: Family, biased: bool) -> StackSpec:
     d, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     # Where no width of heads is stated, they share the features of a token, but in families with a default. It is
-    # even, because rotary positions turn its features in pairs.
+    # even, because rotary positions rotate its features in pairs.
     if config.get("head_dim") is None and family.head_width is None:
         config.divisor("num_attention_heads", "hidden_size")
     width = config.integer("head_dim", family.head_width or d // heads)
@@ -228,7 +228,7 @@ class _Stored(NamedTuple):
         """The attention of one layer."""
         spec, width = self.spec.attention, self.spec.attention.head_width
         # A head of keys and values is repeated for the queries that read it.
-        found: dict[str, Stored] = {}
+        weights: dict[str, Stored] = {}
         for role, letter, heads in (
             ("query", "q", spec.heads),
             ("key", "k", self.key_heads),
@@ -239,18 +239,18 @@ class _Stored(NamedTuple):
             for name, part in parts.items():
                 if name == role or spec.bias:
                     paired = part if role == "value" else pairs_together(part)
-                    found[name] = np.repeat(paired, spec.heads // heads, axis=0)
+                    weights[name] = np.repeat(paired, spec.heads // heads, axis=0)
         # The gains of normed queries and keys: the same for all heads, or its own for each.
         for role, letter, heads in (("query", "q", spec.heads), ("key", "k", self.key_heads)):
             if spec.qk_norm == "rms_joint":
                 gains = pairs_together(self.gains(at, f"{letter}_norm", heads * width).reshape(heads, width))
-                found[f"{role}_norm"] = np.repeat(gains, spec.heads // heads, axis=0)
+                weights[f"{role}_norm"] = np.repeat(gains, spec.heads // heads, axis=0)
             elif spec.qk_norm is not None:
                 gains = pairs_together(self.gains(at, f"{letter}_norm", width))
-                found[f"{role}_norm"] = np.broadcast_to(gains, (spec.heads, width))
+                weights[f"{role}_norm"] = np.broadcast_to(gains, (spec.heads, width))
         weight, bias = _linear(at, "o_proj", spec.heads * width, spec.d_model, biased=self.output_bias)
-        found["output"] = weight.reshape(spec.heads, width, spec.d_model)
-        return AttentionParams(**found, output_bias=bias if spec.bias else None)
+        weights["output"] = weight.reshape(spec.heads, width, spec.d_model)
+        return AttentionParams(**weights, output_bias=bias if spec.bias else None)
 
     def gains(self, at: Scope, name: str, width: int) -> Stored:
         """The gains of a norm; those that are stored less 1 are added up in float32 at least."""

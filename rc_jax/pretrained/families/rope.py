@@ -35,7 +35,7 @@ def read_rotary(config: Config, *, base: str = "rope_theta", partly: tuple[str, 
     width = int(head * share)
     if width < 2 or width % 2 or width > head:
         where, name = (config, older) if part.get("partial_rotary_factor") is None else (part, "partial_rotary_factor")
-        raise where.refuse(name, f"turn an even number of the {head} features of a head", share)
+        raise where.refuse(name, f"rotate an even number of the {head} features of a head", share)
     return _rotary(config, part, base, 10_000.0, None if width == head else width)
 
 
@@ -110,6 +110,6 @@ def pairs_together(values: Stored, width: int | None = None) -> Stored:
 
     With a `width` these are the first features, and the others stay.
     """
-    turned = values.shape[-1] if width is None else width
-    order = np.arange(turned).reshape(2, turned // 2).T.ravel()
-    return values[..., np.concatenate([order, np.arange(turned, values.shape[-1])])]
+    rotated = values.shape[-1] if width is None else width
+    order = np.arange(rotated).reshape(2, rotated // 2).T.ravel()
+    return values[..., np.concatenate([order, np.arange(rotated, values.shape[-1])])]

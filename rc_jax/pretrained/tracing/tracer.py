@@ -292,8 +292,8 @@ def trace(
         >>> from rc_jax import pretrained
         >>> checkpoint = pretrained.load(pretrained.packaged_checkpoint())
         >>> windows = pretrained.cut(checkpoint, "Attention without skips loses rank.").ids
-        >>> found = trace(checkpoint, windows, layers=[1], exact=False)
-        >>> found.statistics.mean["heads"]["sparsity"].shape
+        >>> traced = trace(checkpoint, windows, layers=[1], exact=False)
+        >>> traced.statistics.mean["heads"]["sparsity"].shape
         (1, 12)
     """
     windows = np.asarray(windows)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common, common_with_dim, converted
 from rc_jax.scale.closed_forms.annealed import at_least_three, at_least_two, concentration
-from rc_jax.scale.closed_forms.optimum import optimal_scale, optimize_scale
+from rc_jax.scale.closed_forms.optimum import optimal_scale, optimise_scale
 from rc_jax.scale.results import DecoderLoss
 
 
@@ -102,7 +102,7 @@ def scale_loss(
     """
     dtype, (wide_alpha, wide_n), wide_dim = common_with_dim(dim, alpha=alpha, n=n)
     working = wide_n.dtype
-    best = optimize_scale(converted("n", n, working), None if dim is None else converted("dim", dim, working)).value
+    best = optimise_scale(converted("n", n, working), None if dim is None else converted("dim", dim, working)).value
     return _loss(wide_alpha, wide_n, wide_dim, best, floored).astype(dtype)
 
 
@@ -136,7 +136,7 @@ def decoder_loss(alpha: ArrayLike, length: int, dim: ArrayLike | None = None, fl
     dtype, (alpha,) = as_common(alpha=alpha)
     rows = jnp.arange(2, length + 1).astype(alpha.dtype)
     dim = None if dim is None else converted("dim", dim, alpha.dtype)
-    best = optimize_scale(rows, dim).value
+    best = optimise_scale(rows, dim).value
     _, (wide_alpha, wide_rows), wide_dim = common_with_dim(dim, alpha=alpha[..., None], rows=rows)
     loss = _loss(wide_alpha, wide_rows, wide_dim, best, floored)
     return DecoderLoss(*(x.astype(dtype) for x in (loss.mean(-1), loss.max(-1), rows[loss.argmax(-1)])))

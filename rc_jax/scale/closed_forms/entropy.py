@@ -160,7 +160,7 @@ def fixed_entropy_scale(n: ArrayLike, entropy: ArrayLike, dim: ArrayLike | None 
     """
     dtype, (n, entropy), dim = common_with_dim(dim, n=n, entropy=entropy)
     loss = jnp.where(entropy > 0, jnp.log(n) - entropy, -1)
-    values = arguments.concrete(loss)
+    values = arguments.on_host(loss)
     if values is not None and (values <= 0).any():
         raise ValueError("`entropy` must be below log n, the entropy of a uniform row")
     return _scale_of_loss(loss, dim).astype(dtype)

@@ -42,7 +42,7 @@ def optimal_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, ".
         dim: None for Gaussian scores, or the dimension d ≥ 3 of the vectors compared; broadcasts with n.
 
     Returns:
-        α*, in the arguments' floating dtype (the default one for integers); NaN where `optimize_scale` says that
+        α*, in the arguments' floating dtype (the default one for integers); NaN where `optimise_scale` says that
         the search did not end.
 
     Raises:
@@ -62,7 +62,7 @@ def optimal_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, ".
 
 
 @arguments.guard(n=at_least_two, dim=at_least_three)
-def optimize_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Optimum:
+def optimise_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Optimum:
     """`optimal_scale` with the objective's value there and whether the search ended.
 
     Raises:
@@ -72,15 +72,18 @@ def optimize_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Optimum:
     Source: Su Jianlin, kexue.fm/archives/9812.
 
     Example:
-        >>> from rc_jax.scale import optimize_scale
-        >>> found = optimize_scale(1024)
-        >>> print(f"{found.scale:.4f} {found.value:.4f} {found.converged}")
+        >>> from rc_jax.scale import optimise_scale
+        >>> optimum = optimise_scale(1024)
+        >>> print(f"{optimum.scale:.4f} {optimum.value:.4f} {optimum.converged}")
         2.1465 1.9364 True
     """
     dtype, (n,), dim = common_with_dim(dim, n=n)
     scale, converged = _optimize(n, dim)
     value = objective(jnp.log(scale), jnp.log(n), dim)
     return Optimum(scale.astype(dtype), value.astype(dtype), converged)
+
+
+optimize_scale = arguments.old_name("optimize_scale", optimise_scale)
 
 
 @arguments.guard(n=at_least_two)

@@ -36,4 +36,4 @@ def median_gap(n: int) -> Float[Array, ""]:
     def beyond(t: jax.Array) -> jax.Array:
         return jnp.sum(jnp.exp(log_density + (n - 1) * norm.logcdf(x - t))) * (x[1] - x[0])
 
-    return jnp.interp(-jnp.array(0.5), -jax.lax.map(beyond, gap), gap)
+    return jnp.interp(-jnp.array(0.5), -jax.lax.map(beyond, gap, batch_size=43), gap)

@@ -107,8 +107,8 @@ def shared_query_optimum(n: ArrayLike, dim: ArrayLike, average: Average = "row")
 
     Example:
         >>> from rc_jax.scale import shared_query_optimum
-        >>> found = shared_query_optimum(1024, 64)
-        >>> print(f"{found.scale:.3f} {found.value:.3f} {found.converged}")
+        >>> optimum = shared_query_optimum(1024, 64)
+        >>> print(f"{optimum.scale:.3f} {optimum.value:.3f} {optimum.converged}")
         2.060 1.869 True
     """
     dtype, (n, dim) = as_common(n=n, dim=dim)

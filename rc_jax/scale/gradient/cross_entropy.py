@@ -74,7 +74,7 @@ def cross_entropy_gradient(
 
 def _check_values(labels: ArrayLike, n: int, are_indices: bool) -> None:
     """Indices inside, or probabilities, as far as their values are known."""
-    values = arguments.concrete(labels)
+    values = arguments.on_host(labels)
     if values is None:
         return
     if are_indices:

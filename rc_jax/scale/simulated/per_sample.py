@@ -64,8 +64,8 @@ def per_sample_optimum(scores: Float[Array, "... score"]) -> Optimum:
     Example:
         >>> import jax.numpy as jnp
         >>> from rc_jax.scale import per_sample_optimum
-        >>> found = per_sample_optimum(jnp.array([0.0, -1.0]))
-        >>> print(f"{found.value:.4f} {found.converged}")
+        >>> optimum = per_sample_optimum(jnp.array([0.0, -1.0]))
+        >>> print(f"{optimum.value:.4f} {optimum.converged}")
         0.4477 True
     """
     scores = jnp.asarray(scores)

@@ -80,7 +80,7 @@ def on_hull(points: Float[Array, "point 2"]) -> Bool[Array, " point"]:
     """
     if points.shape[1] != 2:
         raise ValueError(f"`points` must have 2 coordinates each, got {arguments.describe(points)}")
-    known = arguments.concrete(points)
+    known = arguments.on_host(points)
     if known is not None and not np.isfinite(known.astype(float)).all():
         raise ValueError("`points` must be finite, got some that are not")
     return _on_hull(points)

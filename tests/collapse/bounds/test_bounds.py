@@ -50,13 +50,13 @@ def test_published_bounds_against_their_formulas_in_many_digits(x64, size):
             )
         )
         states = oracle.states(scaled, x, STACK)
-        found = [oracle.heads(scaled, index, [mp.mpf(2) ** -0.5] * 2) for index in range(STACK.depth)]
-        pairs = [oracle.gamma_and_bound(state, each) for state, each in zip(states, found, strict=False)]
+        heads = [oracle.heads(scaled, index, [mp.mpf(2) ** -0.5] * 2) for index in range(STACK.depth)]
+        pairs = [oracle.gamma_and_bound(state, each) for state, each in zip(states, heads, strict=False)]
         gamma, log_bound = [float(g) for g, _ in pairs], [float(mp.log(b)) for _, b in pairs]
         start = mp.log(oracle.composite(oracle.centred(states[0])))
         depth = [float(start)]
         for layers in range(1, STACK.depth + 1):
-            constant = 4 * max(g for g, _ in pairs[:layers]) * max(oracle.beta(each) for each in found[:layers])
+            constant = 4 * max(g for g, _ in pairs[:layers]) * max(oracle.beta(each) for each in heads[:layers])
             depth.append(float(mp.mpf(3**layers - 1) / 2 * mp.log(constant) + 3**layers * start))
         measured = [float(mp.log(oracle.composite(oracle.centred(state)))) for state in states]
     options = {"scale": jnp.asarray(alpha)}
@@ -78,15 +78,15 @@ def test_tanh_bounds_against_their_formulas_in_many_digits(x64, size, d_head):
     with mp.workdps(400):
         plain = jax.tree.map(np.asarray, params)
         states = oracle.states(plain, x, spec)
-        found = [oracle.heads(plain, index, [1 / mp.sqrt(d_head)] * 2) for index in range(spec.depth)]
+        heads = [oracle.heads(plain, index, [1 / mp.sqrt(d_head)] * 2) for index in range(spec.depth)]
         sizes = [oracle.diameter(state) for state in states]
-        layer = [float(mp.log(oracle.tanh_growth(s, each))) for s, each in zip(sizes, found, strict=False)]
+        layer = [float(mp.log(oracle.tanh_growth(s, each))) for s, each in zip(sizes, heads, strict=False)]
         iterated = [sizes[0]]
-        for each in found:
+        for each in heads:
             iterated.append(oracle.tanh_growth(iterated[-1], each))
         closed = [float(mp.log(sizes[0]))]
         for layers in range(1, spec.depth + 1):
-            constant = max(oracle.tanh_constant(each) for each in found[:layers])
+            constant = max(oracle.tanh_constant(each) for each in heads[:layers])
             closed.append(float(mp.mpf(3**layers - 1) / 2 * mp.log(constant) + 3**layers * mp.log(sizes[0])))
         iterated, measured = [float(mp.log(s)) for s in iterated], [float(mp.log(s)) for s in sizes]
     np.testing.assert_allclose(collapse.tanh_layer_bound(params, x, spec), layer, rtol=1e-11)
@@ -108,10 +108,10 @@ def test_bounds_hold_on_ten_thousand_networks(key):
         size = jnp.exp(jax.random.uniform(keys[3], minval=-4, maxval=2))
         x = size * jax.random.normal(keys[1], (5, 4))
         steps = (audit.layer, audit.depth, audit.tanh_layer, audit.tanh_depth)
-        found = [step(params, x, spec) for step in steps]
+        inequalities = [step(params, x, spec) for step in steps]
         # Saturated rows that all take the same token leave no difference at all, not even in logarithms.
-        units = [jnp.where(jnp.isneginf(each.left), 1, 1 + jnp.abs(each.left)) for each in found]
-        return [jnp.min(each.slack / unit) for each, unit in zip(found, units, strict=True)]
+        units = [jnp.where(jnp.isneginf(each.left), 1, 1 + jnp.abs(each.left)) for each in inequalities]
+        return [jnp.min(each.slack / unit) for each, unit in zip(inequalities, units, strict=True)]
 
     slack = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(key, 10_000)))
     assert slack.shape == (4, 10_000)

@@ -48,12 +48,12 @@ def layer(norm, x, step, beta):
 def test_layers_against_a_network_in_plain_numpy(norm):
     radius, beta, steps = (1.7 if norm in ("pre", "peri") else 1.0), 3.0, np.linspace(0.2, 0.6, 9)
     x = radius * simplex(5, -0.1)
-    found = equiangular_layers(steps, 5, beta, norm=norm, start=math.log(1.1), radius=radius)
+    states = equiangular_layers(steps, 5, beta, norm=norm, start=math.log(1.1), radius=radius)
     for at, step in enumerate(steps, start=1):
         x = layer(norm, x, step, beta)
         gram = unit(x) @ unit(x).T
-        np.testing.assert_allclose(1 - gram[np.triu_indices(5, 1)], np.exp(found.log_gap[at]), rtol=1e-11)
-        np.testing.assert_allclose(np.linalg.norm(x, axis=1), found.radius[at], rtol=1e-13)
+        np.testing.assert_allclose(1 - gram[np.triu_indices(5, 1)], np.exp(states.log_gap[at]), rtol=1e-11)
+        np.testing.assert_allclose(np.linalg.norm(x, axis=1), states.radius[at], rtol=1e-13)
 
 
 def precise_gap(tokens, beta, step, depth):
@@ -73,9 +73,9 @@ def precise_gap(tokens, beta, step, depth):
 @pytest.mark.parametrize(("beta", "step", "depth"), [(2.0, 1.0, 120), (60.0, 0.5, 2)])
 def test_layers_are_not_blind_at_either_end(beta, step, depth):
     """A gap far below the rounding of a cosine, and a change of the gap far below that of 1."""
-    found, expected = equiangular_layers(np.full(depth, step), 3, beta).log_gap[-1], precise_gap(3, beta, step, depth)
-    assert abs(found / float(expected) - 1) < 1e-13
-    assert found < -150 or -1e-24 < found < 0
+    log_gap, expected = equiangular_layers(np.full(depth, step), 3, beta).log_gap[-1], precise_gap(3, beta, step, depth)
+    assert abs(log_gap / float(expected) - 1) < 1e-13
+    assert log_gap < -150 or -1e-24 < log_gap < 0
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -98,9 +98,9 @@ def test_flow_against_particles(norm):
         at = [
             each + width / 6 * (a + 2 * b + 2 * c + d) for each, a, b, c, d in zip(at, *slopes, strict=True)
         ]  # fmt: skip
-    found = equiangular_flow(np.array([3.0]), tokens, beta, norm=norm, radius=radius)
-    assert abs(-np.expm1(found.log_gap[0]) - at[0][0] @ at[0][1]) < 1e-8
-    assert abs(found.radius[0] - (at[1][0, 0] if grows else 1)) < 1e-8
+    flow = equiangular_flow(np.array([3.0]), tokens, beta, norm=norm, radius=radius)
+    assert abs(-np.expm1(flow.log_gap[0]) - at[0][0] @ at[0][1]) < 1e-8
+    assert abs(flow.radius[0] - (at[1][0, 0] if grows else 1)) < 1e-8
 
 
 @pytest.mark.parametrize("norm", NORMS)

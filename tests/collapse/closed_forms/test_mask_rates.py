@@ -59,11 +59,11 @@ def test_sink_rate_against_all_eigenvalues(x64, weight, value, skip):
     averaging /= averaging.sum(1, keepdims=True)
     with mpmath.workdps(30):
         matrix = mpmath.matrix(with_sink(averaging, weight, value, 0.7, skip).tolist())
-        found = sorted(float(mpmath.re(root)) for root in mpmath.eig(matrix, left=False, right=False))
+        eigenvalues = sorted(float(mpmath.re(root)) for root in mpmath.eig(matrix, left=False, right=False))
     shared = skip + 0.7 * (1 - weight + weight * value)
     roots = np.diag(averaging)[1:]  # of a triangular matrix; the first is 1
     rates = mask_rates.log_sink_rate(roots, weight, value, update=0.7, skip=skip)
-    np.testing.assert_allclose(found, sorted([shared, *(shared * np.exp(rates))]), rtol=1e-12)
+    np.testing.assert_allclose(eigenvalues, sorted([shared, *(shared * np.exp(rates))]), rtol=1e-12)
 
 
 def test_without_a_skip_connection_every_difference_shrinks_by_the_rest_of_the_row():
@@ -115,8 +115,8 @@ def test_sensitivity_against_automatic_differentiation(x64):
             x = jax.numpy.asarray(matrix) @ x
         return x
 
-    found = np.exp(mask_rates.log_sink_sensitivity(np.tri(5), 3, 0.4, update=0.8))
-    np.testing.assert_allclose(found[:, 1:], jax.jacobian(network)(np.ones(5))[:, 1:], rtol=1e-12, atol=1e-14)
+    sensitivity = np.exp(mask_rates.log_sink_sensitivity(np.tri(5), 3, 0.4, update=0.8))
+    np.testing.assert_allclose(sensitivity[:, 1:], jax.jacobian(network)(np.ones(5))[:, 1:], rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.0])

@@ -26,8 +26,8 @@ def simulate(sigma, n):
         centred = np.linalg.svd(p - 1 / n, compute_uv=False)
         rank, rank_centred = ((s * s).sum() / s[0] ** 2 for s in (values, centred))
         out.append([*values[:2], (p * p).sum(), rank, rank_centred, p.max()])
-    found = np.array(out)
-    return found.mean(axis=0), found.std(axis=0, ddof=1) / np.sqrt(SIMULATED), np.median(found, axis=0)
+    measures = np.array(out)
+    return measures.mean(axis=0), measures.std(axis=0, ddof=1) / np.sqrt(SIMULATED), np.median(measures, axis=0)
 
 
 @pytest.mark.parametrize(("sigma", "n"), [(0.25, 128), (0.5, 192)])
@@ -69,9 +69,9 @@ def test_spike_meets_the_edge_where_the_exponents_cross(x64):
             sigma, n)) - 1 - 1e-9  # fmt: skip
 
     sizes = [1e3, 1e6, 1e12, 1e24, 1e48]
-    found = [scipy.optimize.brentq(gap, 0.1, 0.5, args=(n,)) for n in sizes]
+    crossings = [scipy.optimize.brentq(gap, 0.1, 0.5, args=(n,)) for n in sizes]
     limit = 1 - 0.5**0.5
-    distance = np.abs(np.array(found) - limit)
+    distance = np.abs(np.array(crossings) - limit)
     assert distance[-1] < 0.02
     assert np.all(np.diff(distance[1:]) < 0)
 
@@ -120,10 +120,10 @@ def test_dtype_shape_and_large_arguments(dtype):
     for name in ("first_singular_value", "second_singular_value", "largest_weight", "spiked_singular_value",
                  "stable_rank"):  # fmt: skip
         function = getattr(collapse, f"gaussian_{name}")
-        found = function(sigma, n)
-        assert found.shape == (2, 3)
-        assert found.dtype == dtype
-        np.testing.assert_allclose(found[1, 2], function(sigma[1, 0], n[0, 2]), rtol=1e-5)
+        value = function(sigma, n)
+        assert value.shape == (2, 3)
+        assert value.dtype == dtype
+        np.testing.assert_allclose(value[1, 2], function(sigma[1, 0], n[0, 2]), rtol=1e-5)
     assert collapse.gaussian_stable_rank(jnp.asarray(30.0, dtype), 1024) == pytest.approx(256)
     assert collapse.gaussian_squared_norm(jnp.asarray(0.0, dtype)) == 1
     tiny = collapse.gaussian_second_singular_value(jnp.asarray(1e-12, dtype), 4)

@@ -178,11 +178,11 @@ def test_paths_of_layers_with_positions(x64, drawn):
     layer = {"rotary": ROTARY, "qk_norm": "rms", "scale_law": "log_tokens", "causal": True}
     spec = stack(3, layer, skip=True)
     params, x = layers(drawn[0], 3), drawn[1]
-    found, sums = collapse.path_shares(params, x, spec), collapse.path_length_sums(params, x, spec)
+    shares, sums = collapse.path_shares(params, x, spec), collapse.path_length_sums(params, x, spec)
     np.testing.assert_allclose(sums.sum(axis=0), network.apply(params, x, spec), atol=1e-13)
-    np.testing.assert_allclose(found.log_norm, np.log(np.linalg.norm(sums, axis=(1, 2))), atol=1e-12)
+    np.testing.assert_allclose(shares.log_norm, np.log(np.linalg.norm(sums, axis=(1, 2))), atol=1e-12)
     centred = sums - sums.mean(axis=1, keepdims=True)
-    np.testing.assert_allclose(found.log_residual, np.log(np.linalg.norm(centred, axis=(1, 2))), atol=1e-12)
+    np.testing.assert_allclose(shares.log_residual, np.log(np.linalg.norm(centred, axis=(1, 2))), atol=1e-12)
 
 
 @pytest.mark.usefixtures("as_installed")
@@ -244,7 +244,7 @@ def test_tanh_of_long_steps(log_size):
     centre = np.float32(random.normal(size=200) * 10.0 ** random.uniform(-3, 1.5, 200))
     step = np.float32(random.normal(size=200))
     step[::4] = -centre[::4] * np.float32(np.exp(-log_size)) * np.float32(0.9)
-    found = mlp_and_norms._DIFFERENCES["tanh"](jnp.asarray(centre), jnp.asarray(step), jnp.float32(log_size))
+    difference = mlp_and_norms._DIFFERENCES["tanh"](jnp.asarray(centre), jnp.asarray(step), jnp.float32(log_size))
     with mpmath.workdps(60):
         size = mpmath.exp(float(np.float32(log_size)))
         exact = [(mpmath.tanh(float(a) + size * float(u)) - mpmath.tanh(float(a))) / size
@@ -253,5 +253,5 @@ def test_tanh_of_long_steps(log_size):
     # Conditioning: where a + δ stays beside the origin the difference is about e^(−2|a + δ|), and |a + δ| ≤ |a| rounds.
     bound = 8 * np.finfo("float32").eps * (1 + np.abs(centre)) * np.abs(exact)
     seen = np.abs(exact) > 1e-30
-    assert (np.abs(np.asarray(found, float) - exact) <= bound)[seen].all()
+    assert (np.abs(np.asarray(difference, float) - exact) <= bound)[seen].all()
     assert seen.sum() > 150

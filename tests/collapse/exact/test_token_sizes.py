@@ -23,12 +23,12 @@ def stack(layer, **changes):
 
 def errors(spec, dtype, tokens, digits=100, compiled=collapse.log_residuals):
     params = network.init(jax.random.key(7), spec, dtype=dtype)
-    found = []
+    worst = []
     for x in tokens:
         x = jnp.asarray(x, dtype)
         exact = [-np.inf if e < -2.2 * digits else e for e in exact_logs(params, x, spec, digits)]  # rounding there
-        found.append(worst_error(compiled(params, x, spec), exact))
-    return np.array(found)
+        worst.append(worst_error(compiled(params, x, spec), exact))
+    return np.array(worst)
 
 
 NORMED = {
@@ -45,10 +45,10 @@ SCALE_FREE = ["cosine", "unit, rotary"]
 @pytest.mark.parametrize("name", mostly_slow(NORMED, fast=("rms, pre, gated",)))
 def test_tokens_of_any_size(dtype, name):
     sizes = np.array([1, *SIZES[dtype], *([1e-20, 1e-29] if name in SCALE_FREE and dtype == "float32" else [])])
-    found = errors(NORMED[name], dtype, sizes[:, None, None] * TOKENS, digits=700 if dtype == "float64" else 100)
+    measured = errors(NORMED[name], dtype, sizes[:, None, None] * TOKENS, digits=700 if dtype == "float64" else 100)
     # Sizes are carried as logarithms, and have the roundings of those.
     allowed = 2 * (32 + abs(np.log(sizes))) * float(jnp.finfo(dtype).eps)
-    assert (found < allowed).all(), dict(zip(sizes, found / allowed, strict=True))
+    assert (measured < allowed).all(), dict(zip(sizes, measured / allowed, strict=True))
 
 
 # One direction is left for tokens to differ in: LayerNorm of two features, RMSNorm of one, and heads of such widths.

@@ -41,7 +41,7 @@ def loss(weights, x, cotangent, alpha):
 def test_against_differences_in_many_digits(dtype):
     spec = stack(depth=4, d_model=3, heads=1, d_head=2)
     params, x, cotangent = draw(3, spec, dtype, tokens=4, size=0.2)
-    found = collapse.log_weight_gradients(params, x, spec, cotangent)
+    gradients = collapse.log_weight_gradients(params, x, spec, cotangent)
     with mp.workdps(500):
         weights = [
             [mp.matrix(np.asarray(getattr(params.attention, name), float)[layer, 0].tolist()) for name in NAMES]
@@ -59,9 +59,9 @@ def test_against_differences_in_many_digits(dtype):
                         square += ((loss(weights, tokens, given, alpha) - base) / step) ** 2
                         matrix[i, j] -= step
                 exact = float(mp.log(square) / 2)
-                got = float(getattr(found, name)[layer])
+                got = float(getattr(gradients, name)[layer])
                 assert got == pytest.approx(exact, abs=1000 * float(jnp.finfo(dtype).eps)), (name, layer)
-    assert float(found.query[-1]) < -60  # where backpropagation in float64 sees noise
+    assert float(gradients.query[-1]) < -60  # where backpropagation in float64 sees noise
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_against_backpropagation_where_it_can_see(x64, skip, changes):
     spec = stack(skip=skip, **changes)
     params, x, cotangent = draw(0, spec)
     mask = jnp.asarray(np.random.default_rng(0).random((5, 5)) < 0.8) | jnp.eye(5, dtype=bool) if skip else None
-    found = collapse.log_weight_gradients(params, x, spec, cotangent, scale=0.7, mask=mask)
+    gradients = collapse.log_weight_gradients(params, x, spec, cotangent, scale=0.7, mask=mask)
 
     @jax.jit
     def plain(params):
@@ -82,7 +82,7 @@ def test_against_backpropagation_where_it_can_see(x64, skip, changes):
     gradient = jax.grad(plain)(params).attention
     for name in NAMES:
         sizes = jnp.log(jnp.sum(jnp.square(getattr(gradient, name)), axis=(1, 2, 3))) / 2
-        np.testing.assert_allclose(getattr(found, name), sizes, atol=1e-9)
+        np.testing.assert_allclose(getattr(gradients, name), sizes, atol=1e-9)
 
 
 @pytest.mark.slow
@@ -90,9 +90,9 @@ def test_orders_are_two_two_zero_zero(x64):
     """From the last layer but one to the last: change of log-gradient over change of log-residual."""
     spec = stack(depth=5)
     params, x, cotangent = draw(1, spec, size=0.3)
-    found = collapse.log_weight_gradients(params, x, spec, cotangent)
+    gradients = collapse.log_weight_gradients(params, x, spec, cotangent)
     for name, order in zip(NAMES, (2, 2, 0, 0), strict=True):
-        slope = np.diff(np.asarray(getattr(found, name)))[-1] / np.diff(np.asarray(found.log_residual))[-1]
+        slope = np.diff(np.asarray(getattr(gradients, name)))[-1] / np.diff(np.asarray(gradients.log_residual))[-1]
         assert slope == pytest.approx(order, abs=0.05), name
 
 
@@ -100,15 +100,15 @@ def test_orders_are_two_two_zero_zero(x64):
 def test_recipe_heads_and_the_loss_scale(x64):
     spec = stack(depth=5)
     params, x, cotangent = draw(2, spec)
-    found = collapse.log_weight_gradients(params, x, spec, cotangent)
+    gradients = collapse.log_weight_gradients(params, x, spec, cotangent)
     random = network.random_layers(jax.random.key(2), spec, bias_std=0.3, dtype="float64")
-    for a, b in zip(found, collapse.log_weight_gradients(random, x, spec, cotangent), strict=True):
+    for a, b in zip(gradients, collapse.log_weight_gradients(random, x, spec, cotangent), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-9)
-    for a, b in zip(found[:4], collapse.log_weight_gradients(params, x, spec, 1e3 * cotangent)[:4], strict=True):
+    for a, b in zip(gradients[:4], collapse.log_weight_gradients(params, x, spec, 1e3 * cotangent)[:4], strict=True):
         np.testing.assert_allclose(a + np.log(1e3), b, atol=1e-9)
     states = network.hidden_states(params, x, spec)[:3]
     centred = np.asarray(states - states.mean(axis=1, keepdims=True))
-    np.testing.assert_allclose(found.log_residual[:3], np.log(np.linalg.norm(centred, axis=(1, 2))), atol=1e-9)
+    np.testing.assert_allclose(gradients.log_residual[:3], np.log(np.linalg.norm(centred, axis=(1, 2))), atol=1e-9)
 
 
 @pytest.mark.usefixtures("as_installed")

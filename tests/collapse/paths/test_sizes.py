@@ -81,9 +81,9 @@ def test_shares_agree_with_many_digits(dtype, masking, size, spec):
         assert exact.log_residual[-1] < -150  # c^k: the residual of long paths is far beyond any plain difference
     assert worst_error(got.log_norm, exact.log_norm) < TOLERANCE[dtype]
     assert worst_error(got.log_residual, exact.log_residual) < TOLERANCE[dtype]
-    for found, want in ((got.share, exact.share), (got.residual_share, exact.residual_share)):
+    for share, want in ((got.share, exact.share), (got.residual_share, exact.residual_share)):
         wanted = np.array(want, float)
-        assert np.abs(np.asarray(found, float) - wanted).max() < TOLERANCE[dtype] * max(1, np.abs(wanted).max())
+        assert np.abs(np.asarray(share, float) - wanted).max() < TOLERANCE[dtype] * max(1, np.abs(wanted).max())
 
 
 @pytest.mark.slow
@@ -137,28 +137,28 @@ def test_shares_add_up_and_agree_with_plain_sums(x64, spec):
     got = collapse.path_shares(params, x, spec)
     np.testing.assert_allclose([got.share.sum(), got.residual_share.sum()], 1, rtol=1e-12)
     np.testing.assert_allclose(got.log_norm, np.log(np.linalg.norm(sums, axis=(1, 2))), atol=1e-12)
-    for found, output, parts in (
+    for share, output, parts in (
         (got.share, sums.sum(axis=0), sums),
         (got.residual_share, sums.sum(axis=0) - sums.sum(axis=0).mean(axis=0), sums - sums.mean(1, keepdims=True)),
     ):
-        np.testing.assert_allclose(found, (parts * output).sum(axis=(1, 2)) / (output**2).sum(), atol=1e-12)
+        np.testing.assert_allclose(share, (parts * output).sum(axis=(1, 2)) / (output**2).sum(), atol=1e-12)
 
 
 @pytest.mark.slow
 def test_without_skips_and_biases_all_is_in_the_longest_paths(x64):
     params = network.init(jax.random.key(0), PURE, dtype="float64")
     x = draw(0, PURE)[1]
-    found = collapse.path_shares(params, x, PURE)
-    assert bool(jnp.all(jnp.isneginf(found.log_norm[:-1])))
-    np.testing.assert_allclose(found.share, [0] * 5 + [1], atol=1e-14)
-    np.testing.assert_allclose(found.log_residual[-1], collapse.log_residuals(params, x, PURE)[-1], rtol=1e-13)
+    shares = collapse.path_shares(params, x, PURE)
+    assert bool(jnp.all(jnp.isneginf(shares.log_norm[:-1])))
+    np.testing.assert_allclose(shares.share, [0] * 5 + [1], atol=1e-14)
+    np.testing.assert_allclose(shares.log_residual[-1], collapse.log_residuals(params, x, PURE)[-1], rtol=1e-13)
 
 
 @pytest.mark.slow
 def test_paths_are_drawn_uniformly(key):
     drawn = np.asarray(paths.draw_paths(key, 4, 2, jnp.asarray(2), 4800))
-    found, counts = np.unique(drawn, axis=0, return_counts=True)
-    assert len(found) == collapse.path_counts(4, 2)[2] == 24
+    distinct, counts = np.unique(drawn, axis=0, return_counts=True)
+    assert len(distinct) == collapse.path_counts(4, 2)[2] == 24
     assert scipy.stats.chisquare(counts).pvalue > 1e-6
 
 
@@ -169,8 +169,8 @@ def test_lengths_and_scales_cause_one_trace_each(key):
     before = path_sizes._path_log_sizes._cache_size(), paths.draw_paths._cache_size()
     for length in range(3):
         for scale in (0.5, 1.5):
-            found = collapse.sample_path_log_residuals(key, params, x, spec, length, 3, scale=scale)
-            assert set((found.paths >= 0).sum(axis=1).tolist()) == {length}
+            sizes = collapse.sample_path_log_residuals(key, params, x, spec, length, 3, scale=scale)
+            assert set((sizes.paths >= 0).sum(axis=1).tolist()) == {length}
     after = path_sizes._path_log_sizes._cache_size(), paths.draw_paths._cache_size()
     assert [b - a for a, b in zip(before, after, strict=True)] == [1, 1]
 
@@ -196,11 +196,11 @@ def test_deep_networks_stay_finite():
 @pytest.mark.slow
 def test_equal_tokens_have_no_residual(dtype):
     params, _ = draw(0, SKIP, dtype)
-    found = collapse.path_shares(params, jnp.ones((5, 4), dtype), SKIP)
-    assert found.log_norm.dtype == dtype
-    assert bool(jnp.isneginf(found.log_residual).all())
-    assert bool(jnp.isnan(found.residual_share).all())
-    np.testing.assert_allclose(found.share.sum(), 1, rtol=1e-5)
+    shares = collapse.path_shares(params, jnp.ones((5, 4), dtype), SKIP)
+    assert shares.log_norm.dtype == dtype
+    assert bool(jnp.isneginf(shares.log_residual).all())
+    assert bool(jnp.isnan(shares.residual_share).all())
+    np.testing.assert_allclose(shares.share.sum(), 1, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("as_installed")

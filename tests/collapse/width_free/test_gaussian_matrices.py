@@ -121,8 +121,10 @@ def test_rough_factors_of_collapsed_layers_leave_the_law_alone(x64):
 
         return jax.lax.scan(layer, start._replace(log_size=start.log_size - 20), jnp.arange(depth))[1]
 
-    rough, exact = (draws(lambda key, dtype=dtype: logs(key, dtype), count, 7) for dtype in ("float32", "float64"))
-    moved = (rough - exact) / np.abs(exact)
+    regularised, exact = (
+        draws(lambda key, dtype=dtype: logs(key, dtype), count, 7) for dtype in ("float32", "float64")
+    )
+    moved = (regularised - exact) / np.abs(exact)
     assert np.all(np.median(np.abs(moved), axis=0) < 1e-5)
     assert np.all(np.abs(moved.mean(axis=0)) < 5 * moved.std(axis=0) / np.sqrt(count) + 5e-7)
     assert np.all(moved.std(axis=0) < 1e-2 * exact.std(axis=0) / np.abs(exact.mean(axis=0)))
@@ -130,18 +132,20 @@ def test_rough_factors_of_collapsed_layers_leave_the_law_alone(x64):
 
 @pytest.mark.slow
 def test_rough_factors_of_calm_layers_move_a_draw_by_little():
-    """Two layers of the same normals, with the rough factor and with the exact one."""
+    """Two layers of the same normals, with the regularised factor and with the exact one."""
     spec = network.StackSpec(attention=attention.AttentionSpec(d_model=12, heads=4, d_head=4), depth=2)
 
-    def log_norm(key, calm):
+    def log_norm(key, unsaturated):
         of_start, *of_layers = jax.random.split(key, 3)
         state = mean_residual.decompose(jax.random.normal(of_start, (12, 12)))
         for of_layer in of_layers:
             of_inner, of_output = jax.random.split(of_layer)
             inner, output = jax.random.normal(of_inner, (3, 4, 4, 12)), jax.random.normal(of_output, (12, 12)) / 12
-            state = layers.general_layer(state, inner, output, jnp.full(4, 0.05), spec, None, jnp.asarray(calm))
+            state = layers.general_layer(state, inner, output, jnp.full(4, 0.05), spec, None, jnp.asarray(unsaturated))
         return state.log_norm
 
-    rough, exact = (draws(lambda key, calm=calm: log_norm(key, calm), 400, 9) for calm in (True, False))
-    assert not np.array_equal(rough, exact)
-    np.testing.assert_allclose(rough, exact, rtol=0, atol=1e-2 * float(exact.std()))
+    regularised, exact = (
+        draws(lambda key, unsaturated=unsaturated: log_norm(key, unsaturated), 400, 9) for unsaturated in (True, False)
+    )
+    assert not np.array_equal(regularised, exact)
+    np.testing.assert_allclose(regularised, exact, rtol=0, atol=1e-2 * float(exact.std()))

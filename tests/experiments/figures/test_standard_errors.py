@@ -24,7 +24,7 @@ def test_lengths_of_embeddings():
 def test_rows_of_weights():
     spec = dataclasses.replace(attention_of_today.PRESETS["smoke"], rows=2, keys=256, plan=16, gammas=(0.5,))
     with jax.enable_x64(True):
-        found = attention_of_today._rows(spec)
+        rows = attention_of_today._rows(spec)
         scores = 0.5 * np.random.default_rng(spec.seed).standard_normal((2, 2, 256))
         sums = np.asarray(kernels.sigmoid(jnp.asarray(scores[:1]), None)).sum(axis=-1)[0] * np.exp(-(0.5**2) / 2)
-    assert found["sums_error"][0] == pytest.approx(abs(sums[0] - sums[1]) / 2, rel=1e-12)
+    assert rows["sums_error"][0] == pytest.approx(abs(sums[0] - sums[1]) / 2, rel=1e-12)

@@ -36,10 +36,10 @@ def best(n):
     return float(scale.optimal_scale_exact(float(n)))
 
 
-def close(found, wanted, tolerance):
-    assert found.keys() == wanted.keys()
+def close(measured, wanted, tolerance):
+    assert measured.keys() == wanted.keys()
     for name, values in wanted.items():
-        np.testing.assert_allclose(found[name], values, rtol=tolerance, atol=tolerance, err_msg=name)
+        np.testing.assert_allclose(measured[name], values, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
 @pytest.mark.parametrize("complete", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -48,7 +48,7 @@ def test_every_number_is_numpy_s(causal, monkeypatch, complete):
     if not complete:
         monkeypatch.setattr(observables, "path_shares", refuse)
     windows, tensors, config = some_windows(3), made_up.tensors(), made_up.CONFIG
-    found = pretrained.trace(causal, windows, batch=3, exact=complete)
+    result = pretrained.trace(causal, windows, batch=3, exact=complete)
     oracle = []
     for ids in windows:
         states, logits, weights = traced.forward(tensors, config, ids, causal=True)
@@ -60,15 +60,15 @@ def test_every_number_is_numpy_s(causal, monkeypatch, complete):
         else:
             del of["states"]["log_residual"]
         oracle.append(of)
-    assert set(found.statistics.mean) == set(oracle[0])
+    assert set(result.statistics.mean) == set(oracle[0])
     for statistic, over in (("mean", np.mean), ("minimum", np.min), ("maximum", np.max)):
-        for part, tree in getattr(found.statistics, statistic).items():
+        for part, tree in getattr(result.statistics, statistic).items():
             close(tree, {name: over([of[part][name] for of in oracle], axis=0) for name in oracle[0][part]}, 1e-8)
     deviation = np.std([of["heads"]["sparsity"] for of in oracle], axis=0, ddof=1)
-    np.testing.assert_allclose(np.sqrt(found.statistics.variance["heads"]["sparsity"]), deviation, rtol=1e-8)
-    assert found.rows == TOKENS - 1  # the first row sees one token
-    assert found.optimal_scale == pytest.approx(np.mean([best(n) for n in range(2, TOKENS + 1)]), rel=1e-12)
-    assert (found.cosine_optimal_scale, found.layers) == (None, (0, 1, 2, 3))
+    np.testing.assert_allclose(np.sqrt(result.statistics.variance["heads"]["sparsity"]), deviation, rtol=1e-8)
+    assert result.rows == TOKENS - 1  # the first row sees one token
+    assert result.optimal_scale == pytest.approx(np.mean([best(n) for n in range(2, TOKENS + 1)]), rel=1e-12)
+    assert (result.cosine_optimal_scale, result.layers) == (None, (0, 1, 2, 3))
 
 
 def refuse(params, x, spec):
@@ -119,14 +119,14 @@ def test_switches_take_parts_away(tmp_path, monkeypatch):
     monkeypatch.setattr(observables, "path_shares", refuse)
     checkpoint = pretrained.load(made_up.write(tmp_path / "made"))
     windows, floor = some_windows(1), math.sqrt(8) * np.finfo(np.float32).eps
-    found = pretrained.trace(checkpoint, windows, switches=["attention"], layers=[1, 2], exact=False)
-    assert (found.spec.skip, found.spec.mlp, found.spec.norm) == (False, None, "post")
-    assert found.rounding_floor == pytest.approx(floor)
+    result = pretrained.trace(checkpoint, windows, switches=["attention"], layers=[1, 2], exact=False)
+    assert (result.spec.skip, result.spec.mlp, result.spec.norm) == (False, None, "post")
+    assert result.rounding_floor == pytest.approx(floor)
     states, logits, weights = traced.forward(made_up.tensors(), made_up.CONFIG, windows[0], skip=False, mlp=False)
     wanted = {name: values[1:3] for name, values in traced.of_states(states).items() if name != "log_residual"}
-    close(found.statistics.mean["states"], wanted, 1e-3)
+    close(result.statistics.mean["states"], wanted, 1e-3)
     heads = {name: values[:2] for name, values in traced.of_heads(logits, weights, best).items()}
-    close(found.statistics.mean["heads"], heads, 1e-3)
+    close(result.statistics.mean["heads"], heads, 1e-3)
     for switches, on in ((("skip",), (True, None)), (("mlp", "attention"), (False, checkpoint.spec.mlp))):
         spec = pretrained.Tracer(checkpoint, TOKENS, 1, switches=switches).spec
         assert (spec.skip, spec.mlp) == on
@@ -160,10 +160,10 @@ def test_the_rank_of_a_matrix_that_is_not_finite_is_none():
 def test_what_theory_does_not_cover_is_left_out_with_the_reason(causal, monkeypatch):
     monkeypatch.setattr(observables, "log_residuals", refuse)
     monkeypatch.setattr(observables, "path_shares", refuse)
-    found = pretrained.trace(causal, some_windows(3), batch=3)
-    assert found.reasons == dict.fromkeys(("log_residual", "paths"), "`spec` must have no such thing")
-    assert "paths" not in found.statistics.mean
-    assert "log_residual" not in found.statistics.mean["states"]
+    result = pretrained.trace(causal, some_windows(3), batch=3)
+    assert result.reasons == dict.fromkeys(("log_residual", "paths"), "`spec` must have no such thing")
+    assert "paths" not in result.statistics.mean
+    assert "log_residual" not in result.statistics.mean["states"]
 
 
 def test_a_mistake_is_not_taken_for_what_theory_does_not_cover(causal, monkeypatch):
@@ -239,10 +239,10 @@ def test_layers_of_rounded_parameters_are_computed_in_float32(tmp_path, monkeypa
     monkeypatch.setattr(observables, "path_shares", refuse)
     rounded = pretrained.load(made_up.write(tmp_path / "made"), dtype="bfloat16")
     widened = rounded._replace(params=jax.tree.map(observables.wide, rounded.params))
-    found, wanted = (
+    result, wanted = (
         pretrained.trace(each, some_windows(1), layers=[2], switches=["attention"], exact=False)
         for each in (rounded, widened)
     )
-    assert found.rounding_floor == wanted.rounding_floor == pytest.approx(math.sqrt(8) * 2**-23)
+    assert result.rounding_floor == wanted.rounding_floor == pytest.approx(math.sqrt(8) * 2**-23)
     for part, tree in wanted.statistics.mean.items():
-        close(found.statistics.mean[part], tree, 1e-5)
+        close(result.statistics.mean[part], tree, 1e-5)

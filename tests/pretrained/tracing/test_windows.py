@@ -15,26 +15,26 @@ def checkpoint(tmp_path):
 
 
 def test_a_short_text_is_one_window(checkpoint):
-    found = pretrained.cut(checkpoint, "rank collapse attention")
-    assert found.ids.tolist() == [[2, 4, 5, 6, 3]]
-    assert found[1:] == (3, 2, 0)
-    assert found.ids.tolist() == [checkpoint.encode("rank collapse attention").tolist()]
+    windows = pretrained.cut(checkpoint, "rank collapse attention")
+    assert windows.ids.tolist() == [[2, 4, 5, 6, 3]]
+    assert windows[1:] == (3, 2, 0)
+    assert windows.ids.tolist() == [checkpoint.encode("rank collapse attention").tolist()]
 
 
 def test_windows_are_full_and_the_last_is_moved_back(checkpoint):
     text = "rank collapse attention rank rank collapse collapse"
-    found = pretrained.cut(checkpoint, text, tokens=5)
-    assert found.ids.tolist() == [[2, 4, 5, 6, 3], [2, 4, 4, 5, 3], [2, 4, 5, 5, 3]]
-    assert found[1:] == (7, 2, 2)
+    windows = pretrained.cut(checkpoint, text, tokens=5)
+    assert windows.ids.tolist() == [[2, 4, 5, 6, 3], [2, 4, 4, 5, 3], [2, 4, 5, 5, 3]]
+    assert windows[1:] == (7, 2, 2)
     even = pretrained.cut(checkpoint, f"{text} rank rank", tokens=5)
     assert (even.ids.shape, even.overlap) == ((3, 5), 0)
     assert even.ids[:, 1:-1].ravel().tolist() == [4, 5, 6, 4, 4, 5, 5, 4, 4]
 
 
 def test_no_window_is_longer_than_the_model_takes(checkpoint):
-    found = pretrained.cut(checkpoint, "rank " * 100, tokens=1000)
-    assert found.ids.shape == (13, 10)
-    assert found.overlap == 4
+    windows = pretrained.cut(checkpoint, "rank " * 100, tokens=1000)
+    assert windows.ids.shape == (13, 10)
+    assert windows.overlap == 4
     assert pretrained.cut(checkpoint, "rank " * 100, limit=2)[0].shape == (2, 10)
     assert pretrained.cut(checkpoint, "rank " * 100, limit=2).overlap == 0
     long = checkpoint._replace(most_tokens=1000)

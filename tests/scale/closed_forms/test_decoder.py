@@ -27,13 +27,13 @@ def test_harmonic_mean_by_fractions(dtype, length):
 @pytest.mark.parametrize("length", [16, 3000])
 def test_harmonic_mean_is_the_best_single_number_of_keys(x64, length):
     rows = np.arange(2, length + 1)
-    found = minimize_scalar(
+    search = minimize_scalar(
         lambda a: -plain(a, rows).mean(), bounds=(0.3, 4), method="bounded", options={"xatol": 1e-9}
     )
-    assert scale.decoder_scale(length) == pytest.approx(found.x, rel=1e-6)
+    assert scale.decoder_scale(length) == pytest.approx(search.x, rel=1e-6)
     assert scale.decoder_scale(length) == pytest.approx(float(scale.optimal_scale_exact(scale.effective_keys(length))))
-    objective = scale.annealed_objective(found.x, scale.effective_keys(length))
-    assert objective == pytest.approx(plain(found.x, rows).mean(), rel=1e-12)
+    objective = scale.annealed_objective(search.x, scale.effective_keys(length))
+    assert objective == pytest.approx(plain(search.x, rows).mean(), rel=1e-12)
 
 
 @pytest.mark.slow

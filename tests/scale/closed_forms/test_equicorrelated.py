@@ -111,8 +111,8 @@ def test_limits_of_many_tokens(x64):
     step = scale.critical_gamma(rho)
     np.testing.assert_allclose(step, 1 / (1 - rho), rtol=1e-15)
     for side, limit in ((0.98, jnp.ones(4)), (1.02, rho), (1.0, 4 * rho / (1 + 3 * rho))):
-        found = scale.equicorrelated_outputs(side * step, rho, 1e300).similarity
-        np.testing.assert_allclose(found, limit, atol=1e-3)
+        similarity = scale.equicorrelated_outputs(side * step, rho, 1e300).similarity
+        np.testing.assert_allclose(similarity, limit, atol=1e-3)
         np.testing.assert_allclose(scale.similarity_limit(side * step, rho), limit, rtol=1e-15)
     a = jnp.sqrt(rho / (1 + rho))
     log_n = 300 * np.log(10.0)
@@ -126,8 +126,8 @@ def test_orthogonal_tokens_part_at_one_half(x64):
     assert scale.critical_gamma(0.0) == 0.5
     np.testing.assert_array_equal(scale.similarity_limit(jnp.asarray([0.49, 0.5, 0.51]), 0.0), [1, 0.5, 0])
     n = 1e200
-    found = scale.equicorrelated_outputs(jnp.asarray([0.49, 0.5, 0.51]), 0.0, n).similarity
-    np.testing.assert_allclose(found, [1, 0.5, 0], atol=2e-4)
+    similarity = scale.equicorrelated_outputs(jnp.asarray([0.49, 0.5, 0.51]), 0.0, n).similarity
+    np.testing.assert_allclose(similarity, [1, 0.5, 0], atol=2e-4)
     assert scale.critical_gamma(0.0, n) == pytest.approx(0.5, abs=1e-12)
     assert scale.critical_gamma(n**-0.5, n) == pytest.approx(0.75, abs=1e-3)  # ρ = n^{−s}: γ = 1 − s/2
 

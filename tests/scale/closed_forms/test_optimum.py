@@ -31,9 +31,9 @@ def log_one_minus_slope(log_alpha, log_n, dim):
 
 def test_gaussian_optimum_is_lamberts(x64):
     n = np.concatenate([GRID, [2, 3, 7, 1e6, 1e9, 1e15]]).astype(float)
-    found = scale.optimize_scale(n)
-    assert found.converged.all()
-    np.testing.assert_allclose(found.scale, scale.optimal_scale_exact(n), rtol=1e-13)
+    optimum = scale.optimise_scale(n)
+    assert optimum.converged.all()
+    np.testing.assert_allclose(optimum.scale, scale.optimal_scale_exact(n), rtol=1e-13)
 
 
 @pytest.mark.parametrize("n", ["2", "128", "1024", "20000", "1e30"])
@@ -73,7 +73,7 @@ def test_published_cosine_coefficients(x64, dim, coefficient):
     ],
 )
 def test_cosine_optimum_matches_arbitrary_precision(dtype, n, dim):
-    got = scale.optimize_scale(float(n), dim)
+    got = scale.optimise_scale(float(n), dim)
     exact = oracle.cosine_scale(n, dim, got.scale)
     rounding = float(jnp.finfo(dtype).eps) * (4 + 2 * np.log(n))
     assert got.converged
@@ -99,13 +99,13 @@ def test_three_dimensions_in_the_limit(dtype):
 @pytest.mark.parametrize("dim", [None, 8, *(pytest.param(dim, marks=pytest.mark.slow) for dim in (3, 128, 65536))])
 def test_it_is_a_maximum_of_the_objective(x64, dim):
     n = jnp.asarray([2.0, 40.0, 1e4, 1e9])
-    found = scale.optimize_scale(n, dim)
-    assert found.converged.all()
-    slope = OBJECTIVE_SLOPE(found.scale, n, dim)
+    optimum = scale.optimise_scale(n, dim)
+    assert optimum.converged.all()
+    slope = OBJECTIVE_SLOPE(optimum.scale, n, dim)
     assert jnp.abs(slope).max() < 1e-12
-    np.testing.assert_array_equal(found.value, scale.annealed_objective(found.scale, n, dim))
+    np.testing.assert_array_equal(optimum.value, scale.annealed_objective(optimum.scale, n, dim))
     for factor in (0.5, 0.99, 1.01, 2.0):
-        assert (scale.annealed_objective(factor * found.scale, n, dim) < found.value).all()
+        assert (scale.annealed_objective(factor * optimum.scale, n, dim) < optimum.value).all()
 
 
 @pytest.mark.parametrize("dim", [None, *(pytest.param(dim, marks=pytest.mark.slow) for dim in (3.0, 128.0, 65536.0))])
@@ -126,8 +126,8 @@ def test_derivatives_match_differences(x64, dim):
 
 
 def test_scales_too_large_for_their_dtype_are_not_found():
-    found = scale.optimize_scale(np.float32(2e38), 3)
-    assert not found.converged and np.isnan(found.scale) and np.isnan(found.value)
+    optimum = scale.optimise_scale(np.float32(2e38), 3)
+    assert not optimum.converged and np.isnan(optimum.scale) and np.isnan(optimum.value)
 
 
 @pytest.mark.slow
@@ -154,10 +154,10 @@ def test_second_derivatives_match_differences(x64):
 def test_stable_from_small_to_large_dimensions(dtype):
     n = jnp.asarray([2.0, 10.0, 1e3, 1e9], dtype)
     dims = [3, 4, 7.5, 100, 5000, 65536]
-    found = [scale.optimize_scale(n, dim) for dim in dims]
-    assert all(f.converged.all() for f in found)
+    optima = [scale.optimise_scale(n, dim) for dim in dims]
+    assert all(f.converged.all() for f in optima)
     # above a few dimensions α*/√d → the Gaussian optimum
-    ratio = found[-1].scale[:3] / 256.0
+    ratio = optima[-1].scale[:3] / 256.0
     np.testing.assert_allclose(ratio, scale.optimal_scale(n[:3]), rtol=1e-3)
 
 
@@ -223,8 +223,8 @@ def test_every_search_ends_at_the_optimum(x64):
     rng = np.random.default_rng(0)
     n, dim = (np.exp(rng.uniform(*np.log(ends), 4000)).astype("float32") for ends in ([2, 1e9], [3, 65536]))
     wide = [jnp.asarray(x, "float64") for x in (n, dim)]
-    found, single = scale.optimize_scale(*wide), scale.optimize_scale(n, dim)
-    assert found.converged.all() and single.converged.all()
+    double, single = scale.optimise_scale(*wide), scale.optimise_scale(n, dim)
+    assert double.converged.all() and single.converged.all()
     assert single.scale.dtype == "float32"
 
     @jax.jit
@@ -235,20 +235,20 @@ def test_every_search_ends_at_the_optimum(x64):
 
     allowed = 4 * (4 + 2 * np.log(n.astype(float)))
     # the differentiated form is itself off by as much as 2.3 of what is allowed, where α is near 16 + d/2
-    assert (jnp.abs(off(jnp.log(found.scale))) < 4 * allowed * np.finfo("float64").eps).all()
-    error = np.asarray(single.scale, "float64") / found.scale - 1
+    assert (jnp.abs(off(jnp.log(double.scale))) < 4 * allowed * np.finfo("float64").eps).all()
+    error = np.asarray(single.scale, "float64") / double.scale - 1
     assert (np.abs(error) < allowed * np.finfo("float32").eps).all()
 
 
 def test_gaussian_searches_end_and_scales_reach_an_eighth_of_the_largest_number(dtype):
     n = np.geomspace(2, 1e30, 500).astype(dtype)
-    found = scale.optimize_scale(n)
-    assert found.converged.all()
-    np.testing.assert_allclose(found.scale, scale.optimal_scale_exact(n), rtol=16 * float(np.finfo(dtype).eps))
+    optimum = scale.optimise_scale(n)
+    assert optimum.converged.all()
+    np.testing.assert_allclose(optimum.scale, scale.optimal_scale_exact(n), rtol=16 * float(np.finfo(dtype).eps))
     n = np.asarray([1e18, 1e19, 2e19, 1e25, 4e37], dtype)
-    found = scale.optimize_scale(n, 3)
-    assert found.converged.all()
-    np.testing.assert_allclose(found.scale, n / 2, rtol=100 * float(np.finfo(dtype).eps))
+    optimum = scale.optimise_scale(n, 3)
+    assert optimum.converged.all()
+    np.testing.assert_allclose(optimum.scale, n / 2, rtol=100 * float(np.finfo(dtype).eps))
 
 
 def test_secants_find_roots_from_wrong_slopes_and_say_where_they_fail(x64):

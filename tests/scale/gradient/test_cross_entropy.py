@@ -68,9 +68,9 @@ def test_a_wrong_saturated_softmax_has_a_full_gradient_and_a_squared_error_none(
 
 
 def test_traced_labels_outside_give_nan():
-    found = jax.jit(scale.cross_entropy_gradient)(jnp.zeros((2, 3)), jnp.asarray([1, 3]))
-    np.testing.assert_allclose(found[0], [1 / 3, -2 / 3, 1 / 3], rtol=1e-6)
-    assert np.isnan(found[1]).all()
+    gradient = jax.jit(scale.cross_entropy_gradient)(jnp.zeros((2, 3)), jnp.asarray([1, 3]))
+    np.testing.assert_allclose(gradient[0], [1 / 3, -2 / 3, 1 / 3], rtol=1e-6)
+    assert np.isnan(gradient[1]).all()
 
 
 @pytest.mark.usefixtures("as_installed")

@@ -192,46 +192,46 @@ def test_quantiles_against_scipy(dtype, dim):
     law = score_law(jnp.asarray(n, dtype), None if dim is None else jnp.asarray(dim, dtype))
     levels = np.linspace(-0.7, -np.log(n) - 15, 200)
     y = quantile(law, jnp.asarray(levels, dtype))
-    found = np.asarray(score_difference(law, y, jnp.zeros_like(y)), float)
+    scores = np.asarray(score_difference(law, y, jnp.zeros_like(y)), float)
     if dim is None:
         exact, rate = stats.norm.isf(np.exp(levels)), 0.1
     else:
         power = (dim - 1) / 2
         exact, rate = 1 - 2 * stats.beta.ppf(np.exp(levels), power, power), 0.1 / np.sqrt(dim)
-    assert np.abs(found - exact).max() < (30 * rate * 2e-6 if dtype == "float32" else 1e-6 * rate)
+    assert np.abs(scores - exact).max() < (30 * rate * 2e-6 if dtype == "float32" else 1e-6 * rate)
 
 
 @pytest.mark.parametrize(("n", "dim"), [(1024, None), pytest.param(256, 64, marks=pytest.mark.slow)])
 def test_typical_scale_is_where_the_mean_logarithm_peaks(key, n, dim):
     """At the scale found, the slope of the mean logarithm over other draws is zero within standard errors."""
     samples = 512
-    found = scale.typical_optimum(key, n, dim, samples=samples)
-    alpha = float(found.scale)
+    optimum = scale.typical_optimum(key, n, dim, samples=samples)
+    alpha = float(optimum.scale)
     scores = drawn_rows(np.random.default_rng(2), 2000, n, dim)
     high, low = np.log(plain(scores, 1.001 * alpha)), np.log(plain(scores, 0.999 * alpha))
     slope = (high - low) / 0.002
     curvature = (high + low - 2 * np.log(plain(scores, alpha))).mean() / 1e-6
-    error = np.hypot(slope.std() / np.sqrt(len(slope)), curvature * found.standard_error / alpha)
-    assert found.converged
+    error = np.hypot(slope.std() / np.sqrt(len(slope)), curvature * optimum.standard_error / alpha)
+    assert optimum.converged
     assert abs(slope.mean()) < 5 * error
-    assert z(found.value, 1, np.log(plain(scores, alpha)).mean()) < 5 * high.std() / np.sqrt(len(slope))
+    assert z(optimum.value, 1, np.log(plain(scores, alpha)).mean()) < 5 * high.std() / np.sqrt(len(slope))
     critical = np.sqrt(2 * np.log(n)) * (1 if dim is None else np.sqrt(dim))
     assert 0.7 < alpha / critical < 1.5
     assert scale.optimal_scale(n, dim) < alpha
-    assert scale.typical_scale(key, n, dim, samples=samples) == found.scale
+    assert scale.typical_scale(key, n, dim, samples=samples) == optimum.scale
 
 
 @pytest.mark.slow
 def test_typical_objective_against_plain_rows(key):
     """Far below, near and far above its peak; there it is the value of the optimum, over the same rows."""
-    found = scale.typical_optimum(key, 1024, samples=2048)
-    alpha = np.asarray([0.5 * CRITICAL, 0.7 * CRITICAL, found.scale, 2 * CRITICAL], np.float32)
+    optimum = scale.typical_optimum(key, 1024, samples=2048)
+    alpha = np.asarray([0.5 * CRITICAL, 0.7 * CRITICAL, optimum.scale, 2 * CRITICAL], np.float32)
     mean, error = scale.typical_objective(key, alpha, 1024, samples=2048)
     scores = drawn_rows(np.random.default_rng(3), 4000, 1024)
     values = np.log(np.stack([plain(scores, each) for each in alpha]))
     assert (z(mean, np.hypot(error, values.std(axis=1) / np.sqrt(4000)), values.mean(axis=1)) < 5).all()
     assert (error < 0.02).all()
-    assert mean[2] == pytest.approx(float(found.value), abs=1e-5)
+    assert mean[2] == pytest.approx(float(optimum.value), abs=1e-5)
 
 
 @pytest.mark.slow
@@ -242,8 +242,8 @@ def test_typical_scales_and_their_errors_over_keys(key):
         optimum = scale.typical_optimum(jax.random.fold_in(key, i), 128, samples=128)
         return optimum.scale, optimum.standard_error
 
-    found, error = (np.asarray(each, float) for each in jax.jit(lambda: jax.lax.map(again, jnp.arange(64)))())
-    assert abs(found.std(ddof=1) / np.sqrt((error**2).mean()) - 1) < 5 / np.sqrt(128)
+    means, error = (np.asarray(each, float) for each in jax.jit(lambda: jax.lax.map(again, jnp.arange(64)))())
+    assert abs(means.std(ddof=1) / np.sqrt((error**2).mean()) - 1) < 5 / np.sqrt(128)
     assert (error < 0.1).all()
 
 

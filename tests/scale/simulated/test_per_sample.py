@@ -27,23 +27,23 @@ def brute(scores):
 def test_two_scores_have_their_closed_form(dtype):
     gaps = jnp.asarray([1e-6, 0.01, 1.0, 30.0, 1e4], dtype)
     scores = jnp.stack([jnp.zeros_like(gaps), -gaps], 1)
-    found = scale.per_sample_optimum(scores)
+    optimum = scale.per_sample_optimum(scores)
     precision = 20 * float(jnp.finfo(dtype).eps) ** 0.5 if dtype == "float32" else 1e-7
-    np.testing.assert_allclose(found.scale, TWO / np.asarray(gaps, float), rtol=precision)
-    np.testing.assert_allclose(found.value, TWO / np.asarray(gaps, float) / 2 / np.cosh(TWO / 2) ** 2, rtol=1e-5)
-    assert found.converged.all()
+    np.testing.assert_allclose(optimum.scale, TWO / np.asarray(gaps, float), rtol=precision)
+    np.testing.assert_allclose(optimum.value, TWO / np.asarray(gaps, float) / 2 / np.cosh(TWO / 2) ** 2, rtol=1e-5)
+    assert optimum.converged.all()
     assert pytest.approx(1.543, abs=5e-4) == TWO
 
 
 @pytest.mark.slow
 def test_random_rows_against_brute_force():
     scores = jnp.asarray(np.random.default_rng(0).normal(size=(60, 48)), jnp.float32)
-    found = scale.per_sample_optimum(scores)
+    optimum = scale.per_sample_optimum(scores)
     exact = np.array([brute(row) for row in scores])
-    assert found.converged.all()
-    np.testing.assert_allclose(found.value, exact[:, 1], rtol=1e-5)
-    np.testing.assert_allclose(found.scale, exact[:, 0], rtol=2e-3)
-    np.testing.assert_allclose(scale.gradient_norm(scores, found.scale), found.value, rtol=1e-5)
+    assert optimum.converged.all()
+    np.testing.assert_allclose(optimum.value, exact[:, 1], rtol=1e-5)
+    np.testing.assert_allclose(optimum.scale, exact[:, 0], rtol=2e-3)
+    np.testing.assert_allclose(scale.gradient_norm(scores, optimum.scale), optimum.value, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -52,20 +52,20 @@ def test_the_higher_of_two_maxima(gap, crowd):
     """A near tie far above a crowd: one maximum while the crowd counts, another when only the two are left."""
     scores = np.concatenate([[0, -gap], np.full(crowd, -3.0)])
     alpha, value = brute(scores)
-    found = scale.per_sample_optimum(jnp.asarray(scores, jnp.float32))
-    assert found.value == pytest.approx(value, rel=1e-5)
-    assert found.scale == pytest.approx(alpha, rel=3e-3)
+    optimum = scale.per_sample_optimum(jnp.asarray(scores, jnp.float32))
+    assert optimum.value == pytest.approx(value, rel=1e-5)
+    assert optimum.scale == pytest.approx(alpha, rel=3e-3)
 
 
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.integers(-300, 300), min_size=6, max_size=6, unique=True), st.integers(-3, 3))
 def test_nothing_on_a_grid_is_higher(whole, power):
     scores = jnp.asarray(np.asarray(whole, np.float32) * np.float32(10.0**power))
-    found = scale.per_sample_optimum(scores)
-    assert found.converged
-    assert found.value >= brute(scores)[1] * (1 - 1e-5)
+    optimum = scale.per_sample_optimum(scores)
+    assert optimum.converged
+    assert optimum.value >= brute(scores)[1] * (1 - 1e-5)
     shifted = scale.per_sample_optimum(scores[::-1])
-    np.testing.assert_allclose(shifted.value, found.value, rtol=1e-6)
+    np.testing.assert_allclose(shifted.value, optimum.value, rtol=1e-6)
 
 
 def test_slope_is_a_sum_over_pairs():
@@ -81,9 +81,9 @@ def test_slope_is_a_sum_over_pairs():
 
 
 def test_shared_largest_scores_want_an_infinite_scale():
-    found = scale.per_sample_optimum(jnp.asarray([[1.0, 1.0, 0.0], [2.0, 2.0, 2.0], [1.0, 0.5, 0.5]]))
-    assert np.isinf(found.scale[:2]).all() and np.isinf(found.value[:2]).all()
-    assert np.isfinite(found.scale[2]) and found.converged.all()
+    optimum = scale.per_sample_optimum(jnp.asarray([[1.0, 1.0, 0.0], [2.0, 2.0, 2.0], [1.0, 0.5, 0.5]]))
+    assert np.isinf(optimum.scale[:2]).all() and np.isinf(optimum.value[:2]).all()
+    assert np.isfinite(optimum.scale[2]) and optimum.converged.all()
 
 
 @pytest.mark.slow
@@ -109,8 +109,8 @@ def test_rows_of_any_size():
     """α* is inverse to the unit of the scores, from the smallest to the largest numbers of the dtype."""
     row = jnp.asarray([0.3, -0.2, 1.0, 0.9], jnp.float32)
     units = jnp.asarray([1e-36, 1e-30, 1e-20, 1.0, 1e20, 1e30, 1e38], jnp.float32)
-    found = scale.per_sample_optimum(jnp.concatenate([row[None] * units[:, None], jnp.zeros((1, 4), jnp.float32)]))
-    assert found.converged.all()
-    np.testing.assert_allclose(found.scale[:-1] * units, found.scale[3], rtol=4e-6)
-    np.testing.assert_allclose(found.value[:-1] * units, found.value[3], rtol=4e-6)
-    assert found.scale[-1] == np.inf
+    optimum = scale.per_sample_optimum(jnp.concatenate([row[None] * units[:, None], jnp.zeros((1, 4), jnp.float32)]))
+    assert optimum.converged.all()
+    np.testing.assert_allclose(optimum.scale[:-1] * units, optimum.scale[3], rtol=4e-6)
+    np.testing.assert_allclose(optimum.value[:-1] * units, optimum.value[3], rtol=4e-6)
+    assert optimum.scale[-1] == np.inf

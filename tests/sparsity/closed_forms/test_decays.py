@@ -141,9 +141,9 @@ def _slope(weights, lam, n, channel):
 def test_second_derivatives_at_one(x64):
     """S = 1/√(1 + V), V = (n² − 1)/12 (Σ v_c δ_c)² to second order, from terms that are 0/0 at λ = 1."""
     weights, n = np.asarray([1.0, 0.5]), 7.0
-    found = jax.jit(jax.hessian(sparsity.channel_decay, 1))(weights, np.ones(2), n)
+    hessian = jax.jit(jax.hessian(sparsity.channel_decay, 1))(weights, np.ones(2), n)
     share = weights / weights.sum()
-    np.testing.assert_allclose(found, -(n * n - 1) / 12 * np.outer(share, share), rtol=1e-12)
+    np.testing.assert_allclose(hessian, -(n * n - 1) / 12 * np.outer(share, share), rtol=1e-12)
 
 
 @pytest.mark.slow

@@ -44,10 +44,10 @@ def test_it_is_the_quadrature_of_its_step(x64):
     for gamma in (0.5, 2.0):
         for index in range(2):
             place = 0.2 + gamma * cut[index]
-            found = sparsity.from_kernel_with_error(
+            estimate = sparsity.from_kernel_with_error(
                 lambda x, place=place: jnp.where(x > place, jnp.exp(x), 0), 0.2, gamma, kinks=jnp.array([place])
             )
-            assert abs(found.value - sparsity.top_share_exponential(gamma, share[index])) <= found.error + 1e-14
+            assert abs(estimate.value - sparsity.top_share_exponential(gamma, share[index])) <= estimate.error + 1e-14
 
 
 def test_nothing_is_left_where_squares_overflow():

@@ -24,8 +24,8 @@ def estimate(f, beta, gamma, kinks=(), dtype=None):
     beta, gamma = np.broadcast_arrays(np.asarray(beta, dtype or float), np.asarray(gamma, dtype or float))
     rows = np.resize(np.ravel(beta), 16), np.resize(np.ravel(gamma), 16)
     said = kinks if isinstance(kinks, str) else np.append(kinks, np.full(64 - len(kinks), FAR))
-    found = sparsity.from_kernel_with_error(f, *rows, kinks=said)
-    return tuple(np.asarray(each)[: beta.size].reshape(beta.shape) for each in found)
+    values = sparsity.from_kernel_with_error(f, *rows, kinks=said)
+    return tuple(np.asarray(each)[: beta.size].reshape(beta.shape) for each in values)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +194,9 @@ def test_located_kinks(x64):
         def f(x, places=tuple(places)):
             return 1 + sum(abs(x - place) for place in places)
 
-        found = sparsity.locate_kinks(f, np.array([0.0, 0.2]), 1.0)
-        assert max(np.min(np.abs(found - place)) for place in places) < 1e-7
-        assert len(found) < 20
+        located = sparsity.locate_kinks(f, np.array([0.0, 0.2]), 1.0)
+        assert max(np.min(np.abs(located - place)) for place in places) < 1e-7
+        assert len(located) < 20
     assert sparsity.locate_kinks(jnp.exp, 0.0, 1.0).size == 0
     assert sparsity.locate_kinks(lambda x: x > 100, 0.0, 1.0).size == 0  # where it matters to nothing
     assert sparsity.locate_kinks(lambda x: jnp.sin(1e6 * x), 0.0, 1.0).size == 0  # given up

@@ -63,7 +63,7 @@ def every_run(spec: Any, key: jax.Array, dim: int) -> dict[str, np.ndarray]:
 
     Queries and keys have standard normal entries. α² is the variance over a row's keys, mean over rows and draws.
     """
-    found: dict[str, list] = {name: [] for name in ("run", "run_n", "run_alpha")}
+    columns: dict[str, list] = {name: [] for name in ("run", "run_n", "run_alpha")}
     for size in spec.sizes:
         own = jax.random.fold_in(key, size)
         for run in runs(size, dim, spec.factors if size == spec.sizes[0] else ()):
@@ -75,10 +75,10 @@ def every_run(spec: Any, key: jax.Array, dim: int) -> dict[str, np.ndarray]:
                 tokens = jax.random.normal(jax.random.fold_in(own, i), (size, run.spec.d_model))
                 logits = attention.scores(halves(run.spec), tokens, run.spec, scale=factor)
                 squares.append(logits.var(-1, ddof=1).mean(-1))
-            found["run"] += [name for name, _ in run.heads]
-            found["run_n"] += [size] * len(run.heads)
-            found["run_alpha"] += np.sqrt(np.mean(squares, axis=0)).tolist()
-    return {name: np.array(value) for name, value in found.items()}
+            columns["run"] += [name for name, _ in run.heads]
+            columns["run_n"] += [size] * len(run.heads)
+            columns["run_alpha"] += np.sqrt(np.mean(squares, axis=0)).tolist()
+    return {name: np.array(value) for name, value in columns.items()}
 
 
 def trained_rows(spec: Any) -> dict[str, np.ndarray]:

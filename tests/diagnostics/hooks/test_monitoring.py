@@ -1,0 +1,144 @@
+"""The numbers for a log: those of `attention`, also compiled and mapped; and lines of strict JSON."""
+
+import functools
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from rc_jax import diagnostics, training
+from rc_jax.diagnostics import read_lines, score_metrics
+from tests.diagnostics import dense
+
+N = 12
+
+
+NAMES = ["sparsity", "relative_entropy", "participation", "largest_weight", "sink_weight", "sink_rate"]
+
+
+def drawn(*shape, causal=False):
+    return dense.gaussian(0, (*shape, N, N), 2.0, causal).astype(np.float32)
+
+
+def assert_same(logged, diagnosis):
+    """As the means over heads and layers of a diagnosis, which has one number for each."""
+    assert list(logged) == NAMES
+    for name, value in logged.items():
+        np.testing.assert_allclose(value, diagnosis[name].mean(), rtol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_as_attention_says(causal):
+    weights = drawn(2, 3, 4, causal=causal)  # layers, samples, heads
+    whole = diagnostics.attention(weights)
+    assert whole.causal == causal
+    assert_same(diagnostics.metrics(weights), whole)
+    assert_same(diagnostics.metrics({"first": weights[0], "second": weights[1]}), whole)
+
+
+def test_masks():
+    """Of two samples the second is padded: its rows and keys of padding are left out."""
+    seen = np.ones((2, N, N), bool)
+    seen[1, 7:], seen[1, :, 7:] = False, False
+    logits = np.random.default_rng(0).standard_normal((2, 4, N, N)) * 2
+    weights = dense.softmax(np.where(seen[:, None], logits, -1e30)).astype(np.float32)
+    masked = diagnostics.attention([weights], mask=seen[:, None])
+    assert_same(diagnostics.metrics(weights, mask=jnp.asarray(seen[:, None])), masked)
+
+
+def test_compiled_and_mapped():
+    weights = jnp.asarray(drawn(5, 4))
+    each = [diagnostics.metrics(sample) for sample in weights]
+    mapped = jax.jit(jax.vmap(diagnostics.metrics))(weights)
+    for name, value in mapped.items():
+        np.testing.assert_allclose(value, [one[name] for one in each], rtol=1e-6)
+    # Nothing is looked at: NaN passes, and no gradient flows.
+    assert math.isnan(diagnostics.metrics(weights * jnp.nan)["sparsity"])
+    grown = jax.grad(lambda w: jnp.sum(w) + diagnostics.metrics(w)["participation"])(weights)
+    np.testing.assert_array_equal(grown, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_scores_as_scores_say(mask):
+    """In a compiled and mapped function, with a scale for each sample; as aux of a gradient."""
+    q, k = jax.random.normal(jax.random.key(0), (2, 3, 2, N, 6))
+    scales = jnp.array([0.5, 1.0, 2.0])
+
+    def loss(scale, q, k):
+        return scale, score_metrics(q, k, scale=scale, mask=mask)
+
+    (_, logged), slope = jax.jit(jax.vmap(jax.value_and_grad(loss, has_aux=True)))(scales, q, k)
+    np.testing.assert_array_equal(slope, 1)
+    for sample, scale in enumerate(scales):
+        one = diagnostics.scores(q[sample], k[sample], scale=scale, mask=mask)
+        for name, value in logged.items():
+            np.testing.assert_allclose(value[sample], one[name].mean(), rtol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "weights, mask, error, message",
+    [
+        ([], None, ValueError, "`weights` must hold at least one layer, got none"),
+        (np.ones((2, 3, 3), int), None, TypeError, "`weights` must hold floating-point arrays, got int64"),
+        (np.ones((3, 3)), None, ValueError, "`weights` must hold arrays "),
+        ([np.ones((2, 3, 3)), "x"], None, TypeError, "`weights` must hold floating-point arrays, got 'x'"),
+        (np.ones((2, 3, 3)), np.ones((3, 3)), TypeError, "`mask` must be an array of booleans"),
+        (np.ones((2, 3, 3)), np.ones((4, 3), bool), ValueError, r"`mask` must broadcast to \(2, 3, 3\)"),
+    ],
+)
+def test_bad_input(weights, mask, error, message):
+    with pytest.raises(error, match=message):
+        diagnostics.metrics(weights, mask=mask)
+
+
+def test_lines_of_json(tmp_path):
+    """Strict JSON: other readers see null and text; `read_lines` gives NaN and infinity back."""
+    path = tmp_path / "log.jsonl"
+    line = {"step": 3, "loss": jnp.bfloat16(0.5), "rate": np.float32(np.nan), "top": -math.inf, "by_head": np.arange(2)}
+    diagnostics.append_line(path, line)
+    diagnostics.append_line(str(path), {"step": 4})
+    first = json.loads(path.read_text().splitlines()[0], parse_constant=lambda word: pytest.fail(word))
+    assert first == {"step": 3, "loss": 0.5, "rate": None, "top": "-Infinity", "by_head": [0, 1]}
+    one, two = read_lines(path)
+    assert math.isnan(one.pop("rate")) and one == {"step": 3, "loss": 0.5, "top": -math.inf, "by_head": [0, 1]}
+    assert two == {"step": 4}
+    path.write_text(path.read_text() + '{"step": 5, "lo')  # a killed run
+    assert len(read_lines(path)) == 2
+    for bad in ("text", None, object()):
+        with pytest.raises(TypeError, match=r"`line` must hold numbers and arrays of numbers, got .* for 'loss'"):
+            diagnostics.append_line(path, {"loss": bad})
+    with pytest.raises(TypeError, match=r"got traced float32\[\] for 'loss'"):
+        jax.jit(lambda x: diagnostics.append_line(path, {"loss": x}))(1.0)
+    with pytest.raises(FileNotFoundError, match="`path` must be a file of JSON lines"):
+        read_lines(tmp_path / "none.jsonl")
+
+
+@pytest.mark.slow
+def test_as_an_observation_of_a_training(tmp_path):
+    """`rc_jax.training` writes the same lines: `observe` returns the metrics of each replicate."""
+    x = jax.random.normal(jax.random.key(0), (4, N, 8))
+
+    def build(key, setting):
+        return nnx.MultiHeadAttention(2, 8, decode=False, rngs=nnx.Rngs(key))
+
+    def loss(model, batch, setting):
+        return jnp.mean(jnp.square(model(batch)))
+
+    def observe(model, setting):
+        return diagnostics.metrics(diagnostics.flax_weights(model, x))
+
+    done = training.train(
+        build, loss, functools.partial(lambda key, step: x), jax.random.key(1),
+        steps=4, every=2, optimiser=optax.sgd(0.1), observe=observe, folder=tmp_path,
+    )  # fmt: skip
+    lines = read_lines(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [0, 2, 4]
+    np.testing.assert_allclose([line["sparsity"][0][0] for line in lines], done.metrics["sparsity"][0, 0], rtol=1e-6)
+    last = diagnostics.metrics(diagnostics.flax_weights(done.model(), x))
+    np.testing.assert_allclose(lines[-1]["participation"], [[last["participation"]]], rtol=1e-5)

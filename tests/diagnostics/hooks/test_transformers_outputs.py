@@ -1,0 +1,144 @@
+"""Diagnosis of outputs of the transformers library: random small models, no files, against the arrays themselves."""
+
+import types
+
+import numpy as np
+import pytest
+
+from rc_jax import diagnostics
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.torch
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 40}
+BOTH = {"output_attentions": True, "output_hidden_states": True}
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return torch.randint(3, 40, (3, 9), generator=torch.Generator().manual_seed(0))
+
+
+def built(kind, attention="eager", **settings):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(
+        **SIZES, **settings, pad_token_id=0, bos_token_id=1, eos_token_id=2, attn_implementation=attention
+    )
+    return getattr(transformers, f"{kind}Model")(config).eval()
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    return built("Llama", intermediate_size=24, num_key_value_heads=1)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return built("Bert", intermediate_size=24)
+
+
+def test_the_same_as_of_the_arrays(decoder, ids):
+    with torch.no_grad():
+        outputs = decoder(ids, **BOTH)
+    diagnosis = diagnostics.from_transformers(outputs)
+    expected = diagnostics.attention([layer.numpy() for layer in outputs.attentions])
+    expected |= diagnostics.hidden_states([state.numpy() for state in outputs.hidden_states])
+    assert (diagnosis.layers, diagnosis.heads, diagnosis.tokens, diagnosis.samples, diagnosis.causal) == (
+        2,
+        2,
+        9,
+        3,
+        True,
+    )
+    assert list(diagnosis.measures) == list(expected.measures)
+    for name in diagnosis.measures:
+        np.testing.assert_array_equal(diagnosis[name], expected[name], err_msg=name)
+
+
+def test_weights_are_the_models_own(encoder, ids):
+    """Recomputed from BERT's queries and keys in float64, by `scores`."""
+    layer = encoder.encoder.layer[0].attention.self
+    with torch.no_grad():
+        outputs = encoder(ids, **BOTH)
+        q, k = (
+            part(outputs.hidden_states[0]).reshape(3, 9, 2, 8).transpose(1, 2).contiguous()
+            for part in (layer.query, layer.key)
+        )
+    diagnosis, streamed = diagnostics.from_transformers(outputs), diagnostics.scores(q[None], k[None], block=4)
+    for name in streamed.measures:
+        np.testing.assert_allclose(diagnosis[name][0], streamed[name][0], rtol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding_is_left_out(decoder, ids, side):
+    """Means over texts of what the model says of each text without padding."""
+    lengths = (9, 6, 4)
+    mask = torch.zeros((3, 9), dtype=torch.long)
+    for row, length in enumerate(lengths):
+        mask[row, -length:] = 1 if side == "left" else mask[row, -length:]
+        mask[row, :length] = 1 if side == "right" else mask[row, :length]
+    padded = torch.zeros_like(ids)
+    padded[mask > 0] = torch.cat([ids[row, :length] for row, length in enumerate(lengths)])
+    with torch.no_grad():
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        outputs = decoder(padded, attention_mask=mask, position_ids=positions, **BOTH)
+        alone = [diagnostics.from_transformers(decoder(ids[row : row + 1, :length], **BOTH)) for row, length in
+                 enumerate(lengths)]  # fmt: skip
+    diagnosis = diagnostics.from_transformers(outputs, attention_mask=mask)
+    assert diagnosis.causal and diagnosis.samples == 3
+    # The strongest key is that of all texts together, and ranks are of matrices filled up with zeros.
+    for name in ("sparsity", "entropy", "participation", "largest_weight", "sink_weight", "sink_rate", "stable_rank"):
+        np.testing.assert_allclose(
+            diagnosis[name], np.mean([one[name] for one in alone], axis=0), rtol=2e-4, err_msg=name
+        )
+    for name in ("relative_residual", "cosine"):
+        np.testing.assert_allclose(diagnosis[name], np.mean([one[name] for one in alone], axis=0), rtol=2e-4, atol=1e-6)
+
+
+def test_one_of_the_two_is_enough(encoder, ids):
+    with torch.no_grad():
+        outputs = encoder(ids, **BOTH)
+    whole = diagnostics.from_transformers(outputs)
+    attention = diagnostics.from_transformers({"attentions": outputs.attentions}, threshold=0.01)
+    states = diagnostics.from_transformers(types.SimpleNamespace(hidden_states=outputs.hidden_states))
+    assert set(attention.measures) | set(states.measures) == set(whole.measures)
+    assert states.layers == 0 and (attention["sink_rate"] == 1).all()
+
+
+def test_encoder_and_decoder(ids):
+    config = transformers.T5Config(
+        d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, vocab_size=40, attn_implementation="eager"
+    )
+    model = transformers.T5Model(config).eval()
+    with torch.no_grad():
+        outputs = model(ids, decoder_input_ids=ids[:, :5], **BOTH)
+    one, other = (diagnostics.from_transformers(outputs, part=part) for part in ("encoder", "decoder"))
+    assert (one.tokens, one.causal, other.tokens, other.causal) == (9, False, 5, True)
+    with pytest.raises(ValueError, match="`part` must be 'encoder' or 'decoder' for a model that has both, got None"):
+        diagnostics.from_transformers(outputs)
+    for name in ("attentions", "hidden_states"):  # one of the two is enough
+        alone = {f"{part}_{name}": outputs[f"{part}_{name}"] for part in ("encoder", "decoder")}
+        diagnosis = diagnostics.from_transformers(alone, part="decoder")
+        assert diagnosis.tokens == 5 and set(diagnosis.measures) < set(other.measures)
+
+
+def test_bad_input(ids):
+    fast = built("Bert", "sdpa", intermediate_size=24)
+    with torch.no_grad():
+        outputs, plain = fast(ids, **BOTH), fast(ids)
+    with pytest.raises(ValueError, match='got none: load the model with attn_implementation="eager"'):
+        diagnostics.from_transformers(outputs)
+    with pytest.raises(TypeError, match="`outputs` must have attentions or hidden states: call the model with"):
+        diagnostics.from_transformers(plain)
+    with pytest.raises(TypeError, match=r"`outputs` must have attentions or hidden states: .* got nothing"):
+        diagnostics.from_transformers({})
+    states = {"hidden_states": outputs.hidden_states}
+    with pytest.raises(ValueError, match="`part` must be None for outputs without encoder_attentions and encoder_hid"):
+        diagnostics.from_transformers(states, part="encoder")
+    with pytest.raises(ValueError, match=r"`attention_mask` must have the shape \(3, 9\), got torch.int64\[3,8\]"):
+        diagnostics.from_transformers(states, attention_mask=ids[:, 1:])
+    with pytest.raises(TypeError, match="`attention_mask` must hold 0 and 1, got float64"):
+        diagnostics.from_transformers(states, attention_mask=np.ones((3, 9)))
+    with pytest.raises(ValueError, match="`attention_mask` must leave at least two tokens in every text"):
+        diagnostics.from_transformers(states, attention_mask=np.eye(3, 9, dtype=int))

@@ -1,0 +1,42 @@
+"""What figures about the scale compute beside the library: limits, the sixth power, shares of rows."""
+
+import numpy as np
+import pytest
+from scipy import integrate
+
+from experiments.figures.scale import scale_cosine, scale_decoder, scale_objectives
+
+
+def test_many_keys_in_three_dimensions_want_half_their_number():
+    assert scale_cosine.many_keys_scale(1e6, np.array([3.0])) == pytest.approx(5e5)
+    # At d = 5 by the density (3/4)(1 − s²): M = 3(α cosh α − sinh α)/α³, C → α²/6, and C(1 + 2) = n.
+    assert scale_cosine.many_keys_scale(1e6, np.array([5.0])) == pytest.approx(2e6**0.5)
+
+
+def test_sparsity_of_the_sixth_power():
+    sparsity = scale_objectives._sixth_sparsity()
+    assert sparsity.min() == sparsity[0] == pytest.approx(15 / 10395**0.5)
+    mean = scale_objectives.SIXTH[20]
+    moments = [
+        integrate.quad(lambda x, p=power: (mean + x) ** p * np.exp(-x * x / 2), -12, 12)[0] / (2 * np.pi) ** 0.5
+        for power in (6, 12)
+    ]
+    assert sparsity[20] == pytest.approx(moments[0] / moments[1] ** 0.5)
+
+
+def test_gradient_vanishes_at_both_ends_of_a_row():
+    shares = scale_objectives._ends(0)
+    assert shares.shape == (2, 64)
+    assert (shares > 0).all() and (shares < 0.01).all()
+
+
+def test_shares_of_rows_that_keep_nearly_all_of_their_gradient(x64):
+    """Fifteen rows by a plain grid."""
+    rows, lengths = np.arange(2, 17).astype(float), np.array([16])
+    shares = scale_decoder._law(rows, lengths, None, 50)
+    alpha = np.linspace(0.01, 4, 40_000)[:, None]
+    best = (alpha * (1 - np.exp(alpha**2) / rows)).max(0)
+    half = alpha[(alpha[:, 0] * (1 - np.exp(alpha[:, 0] ** 2) / 8)).argmax(), 0]
+    share = half * (1 - np.exp(half**2) / rows) / best
+    assert shares["friendly"] == pytest.approx((share >= 0.9).mean())
+    assert shares["halved"] == pytest.approx((share >= 0.5).mean())

@@ -1,0 +1,164 @@
+"""The page of the ledger is what its snapshot says, and the snapshot has every figure and claim that there is."""
+
+import re
+
+import pytest
+
+from experiments import figure
+from experiments.command import main
+from experiments.figure import TOPICS, Broken
+from experiments.ledger import Kind, Verdict, included, pages, prediction, record, sections
+from tests.experiments.conftest import strict_json
+from tests.experiments.report.test_report import ALL_VERDICTS
+
+ABOUT, ENTRIES = pages.read(pages.DOCS / record.FILE)
+LEAST = 45
+
+
+@pytest.mark.parametrize("name", [pages.PAGE, *pages.PARTS.values()])
+def test_the_pages_are_made_of_the_snapshot(name):
+    page = (pages.DOCS / name).read_text(encoding="utf-8")
+    assert page == pages.markdown(ABOUT, ENTRIES)[name], f"make it again: {pages.made_by(ABOUT)}"
+
+
+def test_there_is_a_page_for_each_kind():
+    assert set(pages.PARTS) == set(Kind)
+    assert {f"ledger/{path.name}" for path in (pages.DOCS / "ledger").iterdir()} == set(pages.PARTS.values())
+
+
+def test_rows_and_figures_on_other_pages_are_those_of_the_snapshot():
+    shown = dict(pages.with_rows(pages.DOCS, ABOUT, ENTRIES))
+    assert len(shown) >= 6
+    for path, text in shown.items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: python -m experiments.ledger"
+
+
+def test_blocks_say_what_was_measured_with_date_and_machine():
+    claim = prediction("a-key", "It *rises*.", 0.5, (0, 1), interval_from="s", standard_error=0.125, note="by task")
+    provenance = {"date": "2026-01-02T03:04:05", "machine": "A chip", "device": "2 × cpu"}
+    entry = record.Entry("circle", "Title", record.DONE, "command", "scale", claims=(claim,), provenance=provenance)
+    marks = "Before\n<!-- rows: a-key -->\nold\n<!-- end of rows -->\nafter"
+    page = included.filled(marks, {"preset": "quick", "seed": 3, "version": "1.2.3"}, [entry], "../")
+    assert page.startswith("Before\n<!-- rows: a-key -->\n") and page.endswith("\n<!-- end of rows -->\nafter")
+    assert "| It \\*rises\\*. · by task · `a-key` | this package | 0.5 ± 0.1 | held |" in page and "old" not in page
+    assert "[ledger](../ledger.md): preset `quick`, seed 3, rc_jax 1.2.3, 2026-01-02, on A chip; 2 × cpu." in page
+    minutes = figure.load("circle").ABOUT.minutes
+    page = included.filled(
+        marks.replace("rows: a-key", "figures: circle").replace("of rows", "of figures"), ABOUT, [entry]
+    )
+    row = f"| `python -m experiments circle` | {minutes['quick']:g} | {minutes['full']:g} | 1 held |"
+    assert row in page and "on A chip; 2 × cpu" in page
+    with pytest.raises(KeyError, match="other"):
+        included.filled(marks.replace("a-key", "other"), ABOUT, [entry])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_first_pages_say_what_the_snapshot_says(page):
+    text = (pages.DOCS.parent / page).read_text(encoding="utf-8")
+    assert " published statements of " in text
+    assert text == pages.headed(text, ENTRIES), f"make it again: {pages.made_by(ABOUT)}"
+
+
+def test_the_snapshot_has_every_figure_as_it_is_now():
+    assert sorted(entry.name for entry in ENTRIES) == figure.names()
+    for entry in ENTRIES:
+        module = figure.load(entry.name)
+        assert not isinstance(module, Broken), module.error
+        assert (entry.title, entry.topic) == (module.ABOUT.title, module.ABOUT.topic), entry.name
+        assert entry.claims, entry.name
+    assert record.duplicates(ENTRIES) == []
+
+
+def test_many_claims_and_some_on_every_topic():
+    assert sum(len(entry.claims) for entry in ENTRIES) >= LEAST
+    assert {entry.topic for entry in ENTRIES if entry.claims} == set(TOPICS)
+
+
+def test_the_snapshot_is_strict_json_with_topic_and_figure():
+    text = (pages.DOCS / record.FILE).read_text(encoding="utf-8")
+    for name, fields in strict_json(text)["figures"].items():
+        for claim in fields["claims"]:
+            assert (claim["topic"], claim["figure"]) == (fields["topic"], name)
+    assert "/tmp" not in text
+
+
+def test_every_row_is_on_the_page_with_its_anchor():
+    page = "".join((pages.DOCS / name).read_text(encoding="utf-8") for name in pages.PARTS.values())
+    claims = {claim.key: claim for entry in ENTRIES for claim in entry.claims}
+    rows = [line for line in page.splitlines() if re.search(r"\| `\w+` \|$", line)]
+    assert len(rows) == len(claims)
+    for row in rows:
+        assert len(re.findall(r"(?<!\\)\|", row)) == len(pages.HEADS) + 1
+        assert claims.pop(re.match(r'\| <a id="([\w.-]+)"></a>', row)[1])
+    for section in sections.sections(ENTRIES):
+        assert f"\n## {section.title}\n" in page
+
+
+def test_a_law_that_the_stored_run_contradicts_is_no_law():
+    laws = [claim for entry in ENTRIES for claim in entry.claims if claim.kind is Kind.LAW]
+    assert laws
+    assert [claim.key for claim in laws if claim.verdict not in (Verdict.HELD, Verdict.NOT_RUN)] == []
+
+
+def test_every_row_is_a_sentence_with_its_interval_explained():
+    for entry in ENTRIES:
+        for claim in entry.claims:
+            assert claim.statement.endswith((".", "?")) and len(claim.statement.split()) >= 4, claim.key
+            assert claim.interval_from or claim.kind is Kind.QUESTION, claim.key
+            assert re.fullmatch(r"[\w.-]+", claim.key), claim.key
+
+
+def test_a_run_becomes_a_page(figures, tmp_path, capsys):
+    figures.add("one", claims=ALL_VERDICTS, topic="scale").add("two", topic="layer")
+    main(["--out", str(tmp_path / "results")], figures.package)
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    assert pages.main([str(tmp_path / "results" / "quick" / "claims.json"), "--docs", str(docs)]) == 0
+    page = (docs / "ledger.md").read_text(encoding="utf-8")
+    assert "preset `quick`, seed 0" in page
+    assert "6 published statements of 2 sources are checked: 2 agree as made, 1 agrees in part, 1 differs" in page
+    assert "| [published statements](ledger/published.md) | 6 | 2 | 1 | 1 |  |  |  | 1 | 1 |" in page
+    assert "| [laws](ledger/laws.md) | 1 |  |  |  | 1 |  |  |  |  |" in page
+    row = '| <a id="k-agrees"></a>Statement \\<1> \\& more · section 2 · `k-agrees` | 2.9 … 3.1 (our tolerance) | '
+    row += "3.00 ± 0.01 | "
+    published = (docs / "ledger" / "published.md").read_text(encoding="utf-8")
+    assert f"{row}✓ agrees | `one` |" in published and "## Published statements" in published
+    assert "## Laws of this package" in (docs / "ledger" / "laws.md").read_text(encoding="utf-8")
+    (docs / "ledger.md").write_text("")
+    assert pages.main(["--docs", str(docs)]) == 0
+    assert (docs / "ledger.md").read_text(encoding="utf-8") == page
+    capsys.readouterr()
+
+
+def test_figures_that_were_not_made_are_named(figures, tmp_path, capsys):
+    figures.add("one").add("two", compute="raise ValueError('no')")
+    main(["--out", str(tmp_path)], figures.package)
+    assert pages.main([str(tmp_path / "quick" / "claims.json"), "--docs", str(tmp_path)]) == 1
+    assert "left out: two" in capsys.readouterr().err
+    assert list(record.read(tmp_path)) == ["one"]
+
+
+@pytest.mark.parametrize("name", ["claims.json", "other.json"])
+def test_what_is_no_ledger_is_refused(name, tmp_path, capsys):
+    (tmp_path / name).write_text("{}")
+    assert pages.main([str(tmp_path / name), "--docs", str(tmp_path)]) == 2
+    assert "ledger: error: `file` must be a claims.json that a run wrote" in capsys.readouterr().err
+    assert not (tmp_path / "ledger.md").exists()
+
+
+def test_help_has_examples_and_statuses(capsys):
+    assert pages.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert "python -m experiments.ledger results/quick/claims.json" in text and "exit status" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert pages.main(["--nonsense"]) == 2
+    assert capsys.readouterr().err.startswith("ledger: error: ")
+
+
+def test_cells_hold_anything():
+    claim = prediction("k", "a|b *c* <d>\n`e` [f] $g$ h_i\\j", 1.0, (0, 2), interval_from="s")
+    entry = record.Entry("one", "Title", record.DONE, "command", "scale", claims=(claim,))
+    page = pages.markdown({"preset": "quick", "seed": 0, "version": "1"}, [entry])["ledger/predictions.md"]
+    row = r"a\|b \*c\* \<d> \`e\` \[f\] \$g\$ h\_i\\j · `k` | 0 … 2 (s) | 1 | ● held | `one` |"
+    assert f'| <a id="k"></a>{row}' in page
+    assert claim.verdict is Verdict.HELD
