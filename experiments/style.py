@@ -182,7 +182,7 @@ def legend(ax: Axes, place: Any = "best", *, columns: int = 1, **options: Any) -
     """A legend inside at `place`, or, so that it covers no data, `"below"` or `"right"` of the panel."""
     if place == "below":
         # under numbers and label, which are as high on a low panel as on a high one
-        shift = ScaledTranslation(0, -BELOW / 72, ax.get_figure(root=True).dpi_scale_trans)
+        shift = ScaledTranslation(0, -BELOW / 72, ax.figure.dpi_scale_trans)
         options |= {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": ax.transAxes + shift}
         ax.legend(ncols=columns, borderaxespad=0.0, **options)
     elif place == "right":
