@@ -25,7 +25,7 @@ def test_many_scores(x64):
         x = np.linspace(3, 14, 20_001)
         gap = float(order_statistics.median_gap(n))
         beyond = np.exp(np.log(n) + stats.norm.logpdf(x) + (n - 1) * stats.norm.logcdf(x - gap))
-        assert np.trapezoid(beyond, x) == pytest.approx(0.5, abs=1e-4)
+        assert np.trapezoid(beyond, x) == pytest.approx(0.5, abs=1e-3)
 
 
 def test_numbers_of_scores_out_of_range():
