@@ -24,7 +24,7 @@ def test_many_scores(x64):
     for n in (10**10, 10**20):
         x = np.linspace(3, 14, 20_001)
         gap = float(order_statistics.median_gap(n))
-        beyond = np.exp(np.log(n) + stats.norm.logpdf(x) + (n - 1) * stats.norm.logcdf(x - gap))
+        beyond = np.exp(np.log(float(n)) + stats.norm.logpdf(x) + float(n) * stats.norm.logcdf(x - gap))
         assert np.trapezoid(beyond, x) == pytest.approx(0.5, abs=1e-3)
 
 
