@@ -25,9 +25,9 @@ _product = functools.partial(jnp.matmul, precision="highest")
 def gram_factor(rows: Float[Array, "row feature"], regularised: bool = False) -> Float[Array, "row row"]:
     """A lower triangular T with T Tᵀ = A Aᵀ to rounding, relative to the rows' lengths.
 
-    Where `regularised` is true, a CPU computes T Tᵀ = (A Aᵀ + s diag(A Aᵀ))/(1 + s) with s a few n roundings. That takes less
-    than a third of the time (measured 2026-11). Inner products are then right to s of the lengths, but the part of a
-    row outside the span of the rows before it is never shorter than √s of the row.
+    Where `regularised` is true, a CPU computes T Tᵀ = (A Aᵀ + s diag(A Aᵀ))/(1 + s) with s a few n roundings. That
+    takes less than a third of the time (measured 2026-11). Inner products are then right to s of the lengths, but the
+    part of a row outside the span of the rows before it is never shorter than √s of the row.
 
     The derivative is dA Qᵀ, where the basis Q of A = T Q is held constant: a change of A outside the span of its rows
     changes inner products in second order only. Nothing is divided by zero where rows depend on each other.
@@ -61,7 +61,8 @@ def by_products(
         T Tᵀ = A Aᵀ + s²/(1+s) I
 
     exactly, rounding apart: what is added is less than a rounding, and no rows are too close to each other for it.
-    The regularised T is L/√(1+s). XLA's loops also compute results that are not used, so Q is 0 unless `with_basis` is true.
+    The regularised T is L/√(1+s). XLA's loops also compute results that are not used, so Q is 0 unless `with_basis` is
+    true.
     """
     n, features = rows.shape
     shift = jnp.asarray((64 + 4 * n + features**0.5) * jnp.finfo(rows.dtype).eps, rows.dtype)

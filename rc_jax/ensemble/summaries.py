@@ -53,7 +53,8 @@ class Moments(NamedTuple):
         with np.errstate(over="ignore", invalid="ignore"):
             shift = other.mean - self.mean
             mean = self.mean + shift * share
-            squares = self.squares + other.squares + shift * shift * (self.finite * share)
+            weight = self.finite * share  # 0 where one of them has no sample, however far its mean is from 0
+            squares = self.squares + other.squares + np.where(weight > 0, shift * shift * weight, 0)
         minimum, maximum = np.minimum(self.minimum, other.minimum), np.maximum(self.maximum, other.maximum)
         return Moments(finite, self.nonfinite + other.nonfinite, mean, squares, minimum, maximum)
 

@@ -39,8 +39,9 @@ def sink_objective(alpha: ArrayLike, n: ArrayLike, sink: ArrayLike = 0.0) -> Flo
         1.8930 1.8934
     """
     dtype, (alpha, n, sink) = as_common(alpha=alpha, n=n, sink=sink)
-    log_share, rest = _share_and_rest(alpha, n, sink)
-    return (alpha * jnp.exp(log_share) * rest).astype(dtype)
+    log_share = _log_share(alpha, n, sink)
+    share, squares = jnp.exp(log_share), jnp.exp(2 * log_share + jnp.square(alpha) - jnp.log(n))
+    return (alpha * (share * (1 + share) / 2 - squares)).astype(dtype)
 
 
 @arguments.guard(n=at_least_two, sink=arguments.real)
@@ -73,9 +74,14 @@ def sink_scale(n: ArrayLike, sink: ArrayLike = 0.0) -> Float[Array, "..."]:
     return _scale(n, sink).astype(dtype)
 
 
+def _log_share(alpha: Array, n: Array, sink: Array) -> Array:
+    """Logarithm of ρ, which may underflow."""
+    return jax.nn.log_sigmoid(jnp.log(n) + jnp.square(alpha) / 2 - sink)
+
+
 def _share_and_rest(alpha: Array, n: Array, sink: Array) -> tuple[Array, Array]:
-    """Logarithm of ρ, and the factor (1 + ρ)/2 − Σp²/ρ of α ρ; ρ may underflow and e^{α²} overflow."""
-    log_share = jax.nn.log_sigmoid(jnp.log(n) + jnp.square(alpha) / 2 - sink)
+    """Logarithm of ρ, and the factor (1 + ρ)/2 − Σp²/ρ of α ρ; e^{α²} may overflow."""
+    log_share = _log_share(alpha, n, sink)
     collisions = jnp.exp(log_share + jnp.square(alpha) - jnp.log(n))
     return log_share, (1 + jnp.exp(log_share)) / 2 - collisions
 

@@ -51,11 +51,8 @@ def differential(gamma: ArrayLike, subtracted: ArrayLike, correlation: ArrayLike
     distance = jnp.where(lam > 0, -jnp.log(positive), jnp.inf) / sigma
     upper, lower = (special.erf((distance + sign * sigma / 2) * 0.5**0.5) for sign in (1, -1))
     size = jnp.where(sigma > 0, upper - lam * lower, jnp.abs(1 - lam))
-    # (1 + λ²) e^{γ²} − 2λ e^{ργ²} over e^{γ²}: (1 − λ)² e^{−γ²} + (1 + λ²)(1 − e^{−γ²}) − 2λ(e^{(ρ − 1)γ²} − e^{−γ²}),
-    # the last difference by that of its exponents, the smaller of which is −γ² where ρ ≥ 0.
-    above, below = jnp.where(rho < 0, 0, rho), jnp.where(rho < 0, rho, 0)
-    shared = jnp.exp(-square) * jnp.expm1(below * square) - jnp.exp((above - 1) * square) * jnp.expm1(-above * square)
-    spread = jnp.square(1 - lam) * jnp.exp(-square) - (1 + lam**2) * jnp.expm1(-square) - 2 * lam * shared
+    # (1 + λ²) e^{γ²} − 2λ e^{ργ²} over e^{γ²}, two terms that are not negative.
+    spread = jnp.square(1 - lam) - 2 * lam * jnp.expm1((rho - 1) * square)
     return (size * jnp.exp(-square / 2) / jnp.sqrt(spread)).astype(dtype)
 
 

@@ -52,8 +52,9 @@ def test_nonfinite_entries_are_counted_and_left_out():
     assert total.maximum[0] == finite.max()
 
 
-def test_nothing_is_neutral():
-    some = Moments.of(np.random.default_rng(0).normal(size=(9, 2)))
+@pytest.mark.parametrize("size", [1.0, 1e200])
+def test_nothing_is_neutral(size):
+    some = Moments.of(size + np.random.default_rng(0).normal(size=(9, 2)))
     for total in (nothing(2).merged(some), some.merged(nothing(2))):
         for one, other in zip(total, some, strict=True):
             np.testing.assert_array_equal(one, other)

@@ -56,6 +56,7 @@ def test_a_sink_that_holds_nearly_the_whole_row():
         square = float(scale.sink_scale(n, 400.0)) ** 2
         assert np.exp(1.5 * square - 400) == pytest.approx((1 + square) / (2 + 8 * square), rel=1e-3)
     assert scale.sink_objective(20.0, 1000, 1000.0) == 0  # e^{α²} alone would overflow
+    assert scale.sink_objective(200.0, 1000, 30_000.0) == -math.inf  # ρ is e^{−10⁴} and Σp² is e^{2 · 10⁴}
 
 
 @pytest.mark.slow

@@ -47,6 +47,21 @@ def test_differential_has_all_of_its_range():
     assert np.all(np.isfinite(slopes)) and abs(float(slopes[1]) - (ends[1] - ends[0]) / (2 * step)) < 1e-3
 
 
+def test_differential_keeps_its_digits(dtype):
+    """Against 50 digits, also where two softmaxes nearly agree: (1 − λ)² + 2λ(1 − e^{(ρ − 1)γ²}) has no difference."""
+    eps = jnp.finfo(dtype).eps
+    gammas, lams, rhos = (np.asarray(each, dtype) for each in ([1e-3, 0.1, 3], [1e-3, 0.8, 1, 4], [-1, 0, 0.9, 0.9999]))
+    with mp.workdps(50):
+        for gamma in gammas:
+            for lam in lams:
+                for rho in rhos:
+                    g, m, r = mp.mpf(float(gamma)), mp.mpf(float(lam)), mp.mpf(float(rho))
+                    sigma = g * mp.sqrt(2 * (1 - r))
+                    upper, lower = (mp.erf((-mp.log(m) / sigma + sign * sigma / 2) / mp.sqrt(2)) for sign in (1, -1))
+                    exact = (upper - m * lower) / mp.sqrt((1 + m * m) * mp.exp(g * g) - 2 * m * mp.exp(r * g * g))
+                    assert abs(float(sparsity.differential(gamma, lam, rho)) / exact - 1) < 60 * eps
+
+
 @pytest.mark.slow
 def test_differential_rows_of_random_numbers(x64):
     rng = np.random.default_rng(0)

@@ -14,6 +14,9 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 
+# B_2k/2k for k = 7 … 1, of the asymptotic series of the digamma function
+_BERNOULLI = (1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
+
 
 def log_second_eigenvalue(mask: ArrayLike) -> float:
     """Log |λ₂| of a mask's uniform averaging D⁻¹A: the change of log ‖res‖ per layer of attention under the mask.
@@ -86,7 +89,11 @@ def log_sink_rate(
     dtype, (root, weight, value, update) = as_common(eigenvalue=eigenvalue, weight=weight, value=value, update=update)
     kept = 1.0 if skip else 0.0
     apart, shared = update * (1 - weight) * root, update * (1 - weight + weight * value)
-    return (jnp.log(kept + apart) - jnp.log(kept + shared)).astype(dtype)
+    # The quotient of two numbers that may be close is taken by its distance from 1.
+    less = update * ((1 - weight) * (1 - root) + weight * value) / (kept + shared)
+    close = less < 0.5
+    far = jnp.log(kept + apart) - jnp.log(kept + shared)
+    return jnp.where(close, jnp.log1p(-jnp.where(close, less, 0)), far).astype(dtype)
 
 
 @arguments.guard(eigenvalue=arguments.bounded(0, 1), update=arguments.positive)
@@ -182,7 +189,12 @@ def log_gaussian_gain(size: ArrayLike) -> Float[Array, "..."]:
     """
     dtype, (half,) = as_common(size=size)
     half = half / 2
-    return (digamma(half) - jnp.log(half)).astype(dtype)
+    # The asymptotic series where both logarithms would cancel: −1/2x − 1/12x² + 1/120x⁴ − …
+    many = half > 12
+    part = 1 / jnp.where(many, half, 12)
+    series = -part / 2 - jnp.square(part) * jnp.polyval(jnp.asarray(_BERNOULLI, half.dtype), jnp.square(part))
+    few = jnp.where(many, 12, half)
+    return jnp.where(many, series, digamma(few) - jnp.log(few)).astype(dtype)
 
 
 @arguments.guard(rank=arguments.bounded(1), heads=arguments.bounded(1), d_model=arguments.bounded(1))

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.dtypes import as_common
+from rc_jax._numerics.dtypes import as_common, converted
 
 _BETA = arguments.bounded(0)
 
@@ -90,11 +90,11 @@ def random_energy_correlation(beta: ArrayLike, strength: ArrayLike, *, tokens: i
         0.48
     """
     dtype, (beta, square) = as_common(beta=beta, strength=strength)
-    square = jnp.square(square)
-    log_tokens = jnp.log(jnp.asarray(tokens, beta.dtype))
+    square, count = jnp.square(square), converted("tokens", tokens, beta.dtype)
+    log_tokens = jnp.log(count)
 
     def layer(_: Array, q: Array) -> Array:
         concentration = jnp.exp(jnp.minimum(0, (jnp.square(beta) * (1 - q) - 1) * log_tokens))
-        return ((1 + square) * q + (1 - q) / tokens) / (square + q + (1 - q) * concentration)
+        return ((1 + square) * q + (1 - q) / count) / (square + q + (1 - q) * concentration)
 
     return jax.lax.fori_loop(0, layers, layer, jnp.zeros_like(beta)).astype(dtype)

@@ -46,6 +46,8 @@ def mlp(params: MLPParams, state: MeanResidual, spec: StackSpec) -> MeanResidual
         # The product of two differences that are not zero is not zero: where it is, both factors have underflowed.
         slope = _nan_if_underflowed(product, jnp.any((slope != 0) & (linear_step != 0)))
         hidden = hidden * linear
+    elif activation != "relu":  # the others are flat at single points alone: slopes that all are 0 have underflowed
+        slope = _nan_if_underflowed(slope, jnp.any(step != 0))
     out = from_rows(jnp.matmul(slope, params.weight_out, precision=precision), state.log_size)
     at_mean = jnp.matmul(hidden, params.weight_out, precision=precision)
     return out._replace(mean=at_mean + params.bias_out + out.mean)

@@ -39,6 +39,7 @@ def capped(levels: Columns, logits: Logits, cap: float) -> tuple[Columns, Logits
     """Level, slope and pair part of T(s) = C tanh(s/C) for logits s_ij = w + e^ℓ x_i + e^ℓ' y_j + e^m z_ij.
 
     The new level is T(w + e^ℓ x_i), the new slope T(w + e^ℓ' y_j) − T(w), and the pair part what is left.
+    Where |w| is large all three are of order e^(−2|w|), which goes to their logarithms.
     """
     slope, log_slope = logits.slope, logits.log_slope
     if logits.zeroth is not None:
@@ -48,21 +49,27 @@ def capped(levels: Columns, logits: Logits, cap: float) -> tuple[Columns, Logits
     row, column = w + size_x * x, w + size_y * y
     both = row + size_y * y
     # sinh(a − b)/((a − b) cosh a cosh b) is the mean slope of tanh from b to a, here for x, y and z in turn.
-    of_row, of_column = _mean_slope(size_x * x, row, w), _mean_slope(size_y * y, column, w)
-    of_pair = z * _mean_slope(size_z * z, both + size_z * z, both)
-    # tanh(w+x+y) − tanh(w+x) − tanh(w+y) + tanh(w) = −(tanh(w+x+y) + tanh w) sinh x sinh y/(cosh(w+x) cosh(w+y))
-    crossed = x * y * of_row * of_column * jnp.square(jnp.cosh(w)) * (jnp.tanh(both) + jnp.tanh(w))
-    level_of_cap = Columns(cap * jnp.tanh(w[..., 0]), cap * x * of_row, levels.log_size)
-    parts = jnp.stack([of_pair, -crossed])
-    rest, log_rest = sum_at_largest(parts, jnp.stack([logits.log_pair, levels.log_size + log_slope]))
-    return level_of_cap, Logits(None, cap * (y * of_column)[:, 0], log_slope, cap * rest, log_rest)
+    (of_row, log_row), (of_column, log_column) = _mean_slope(size_x * x, row, w), _mean_slope(size_y * y, column, w)
+    of_pair, log_pair = _mean_slope(size_z * z, both + size_z * z, both)
+    # tanh(w+x+y) − tanh(w+x) − tanh(w+y) + tanh(w) = −(tanh(w+x+y) + tanh w) sinh x sinh y/(cosh(w+x) cosh(w+y)), and
+    # cosh² w = e^{2|w|} ((1 + e^{−2|w|})/2)².
+    size = jnp.abs(w)
+    crossed = x * y * of_row * of_column * jnp.square((1 + jnp.exp(-2 * size)) / 2) * (jnp.tanh(both) + jnp.tanh(w))
+    log_crossed = levels.log_size + log_slope + log_row + log_column + 2 * size[:, 0, 0]
+    rows = Columns(cap * jnp.tanh(w[..., 0]), cap * x * of_row, levels.log_size + log_row)
+    rest, log_rest = sum_at_largest(
+        jnp.stack([z * of_pair, -crossed]), jnp.stack([logits.log_pair + log_pair, log_crossed])
+    )
+    return rows, Logits(None, cap * (y * of_column)[:, 0], log_slope + log_column, cap * rest, log_rest)
 
 
-def _mean_slope(t: Array, a: Array, b: Array) -> Array:
-    """sinh(t)/(t cosh a cosh b) for t = a − b, by powers of e that do not overflow."""
-    size = jnp.abs(t)
-    power = jnp.exp(size - jnp.abs(a) - jnp.abs(b))
-    return 4 * power * expm1_ratio(-2 * size) / ((1 + jnp.exp(-2 * jnp.abs(a))) * (1 + jnp.exp(-2 * jnp.abs(b))))
+def _mean_slope(t: Array, a: Array, b: Array) -> tuple[Array, Array]:
+    """e^−m sinh(t)/(t cosh a cosh b) for t = a − b, and m, the power of e in the largest of them, for each head."""
+    # Of e^(|t| − |a| − |b|) the power is 0 across the origin, and −2 times the smaller of |a| and |b| beside it.
+    power = -2 * jnp.where((a < 0) != (b < 0), 0, jnp.minimum(jnp.abs(a), jnp.abs(b)))
+    top = jax.lax.stop_gradient(jnp.max(power, axis=(1, 2)))
+    both = (1 + jnp.exp(-2 * jnp.abs(a))) * (1 + jnp.exp(-2 * jnp.abs(b)))
+    return 4 * jnp.exp(power - top[:, None, None]) * expm1_ratio(-2 * jnp.abs(t)) / both, top
 
 
 def sinkhorn(logits: Logits, seen: Bool[Array, "#head token column"] | None, steps: int) -> Float[Array, "head column"]:
@@ -134,11 +141,15 @@ def by_sigmoids(
     """Heads whose weights are sigmoid(level_i + r_j + cÊ_ij − log n)."""
     rows, log_tokens = jnp.broadcast_to(levels.rows, logits.pair.shape), math.log(logits.pair.shape[-1])
     change = sum_at_largest(jnp.stack([rows, logits.pair]), jnp.stack([levels.log_size, logits.log_pair]))
-    base, moved, log_moved, *_ = _sigmoids(Columns(levels.mean + logits.common - log_tokens, *change))
-    weights, across = base[:, None], jnp.zeros_like(moved)
+    mean = levels.mean + logits.common - log_tokens
+    base, moved, log_moved, *_ = _sigmoids(Columns(mean, *change))
+    weights, across, log_across = base[:, None], jnp.zeros_like(moved), jnp.zeros_like(log_moved)
     if seen is not None:
         weights = jnp.where(seen[:, :1], weights, 0)
-        across = (seen.astype(moved.dtype) - seen[:, :1].astype(moved.dtype)) * base[:, None]
+        logs = jax.nn.log_sigmoid(mean)
+        log_across = jax.lax.stop_gradient(jnp.max(logs, axis=-1))
+        across = seen.astype(moved.dtype) - seen[:, :1].astype(moved.dtype)
+        across = across * jnp.exp(logs - log_across[:, None])[:, None]
         moved = jnp.where(seen, moved, 0)
 
     def through(rows: Array) -> tuple[Array, Array]:
@@ -147,11 +158,10 @@ def by_sigmoids(
         return sums, jnp.einsum("hij,hjk->hik", rows, value.rows, precision=precision)
 
     # The weights of the first row make the mean; the others differ in what they see, and in their logits.
-    mean, spread = through(weights)
-    zero = jnp.zeros_like(log_moved)
-    logs = [zero, value.log_size, log_moved, log_moved + value.log_size]
+    centre, spread = through(weights)
+    logs = [log_across, log_across + value.log_size, log_moved, log_moved + value.log_size]
     out = sum_at_largest(jnp.stack([*through(across), *through(moved)]), jnp.stack(logs))
-    return Columns(mean[:, 0] + jnp.exp(value.log_size)[:, None] * spread[:, 0], *out)
+    return Columns(centre[:, 0] + jnp.exp(value.log_size)[:, None] * spread[:, 0], *out)
 
 
 def difference(first: Columns, second: Columns, subtracted: Float[Array, " head"]) -> Columns:
@@ -169,8 +179,10 @@ def _sigmoids(logits: Columns) -> tuple[Array, Array, Array, Array, Array]:
     """
     gap = jnp.exp(logits.log_size)[:, None, None] * logits.rows
     at_rows = logits.mean[:, None] + gap
-    # sigmoid(a + δ) − sigmoid(a) = sigmoid(a) sigmoid(−a − δ) (e^δ − 1), and e^δ − 1 = δ f(−|δ|) e^max(δ, 0)
-    power = jax.nn.log_sigmoid(logits.mean)[:, None] + jax.nn.log_sigmoid(-at_rows) + jnp.maximum(gap, 0)
+    # sigmoid(a + δ) − sigmoid(a) = sigmoid(a) sigmoid(−a − δ) (e^δ − 1), and e^δ − 1 = δ f(−|δ|) e^max(δ, 0). With the
+    # last factor sigmoid(−a − δ) is 1/(e^min(−δ, 0) + e^(a + min(δ, 0))), where no large powers cancel.
+    mean = logits.mean[:, None]
+    power = jax.nn.log_sigmoid(mean) - jnp.logaddexp(jnp.minimum(-gap, 0), mean + jnp.minimum(gap, 0))
     log_whole = jax.nn.log_sigmoid(at_rows)
     top, most = (jax.lax.stop_gradient(jnp.max(logs, axis=(1, 2))) for logs in (power, log_whole))
     change = logits.rows * expm1_ratio(-jnp.abs(gap)) * jnp.exp(power - top[:, None, None])

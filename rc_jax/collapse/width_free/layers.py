@@ -35,7 +35,8 @@ from rc_jax.collapse.width_free.gaussian_matrices import (
 )
 from rc_jax.network import StackSpec
 
-# Where logits deviate by no more than this, softmax is not near saturation, and a regularised factor of the tokens will do.
+# Where logits deviate by no more than this, softmax is not near saturation, and a regularised factor of the tokens is
+# enough.
 UNSATURATED = 2.0
 
 
@@ -115,7 +116,7 @@ def general_layer(
     seen: Bool[Array, "token key"] | None,
     unsaturated: Bool[Array, ""] | None = None,
 ) -> MeanResidual:
-    """One layer from coordinates to coordinates; where `unsaturated` is true, the factor of the heads' outputs is regularised."""
+    """One layer in coordinates; where `unsaturated` is true, the factor of the heads' outputs is regularised."""
     n, coordinates = state.direction.shape
     query, key, value = jnp.swapaxes(inner, -1, -2)
     params = AttentionParams(query, key, value, output)

@@ -1,5 +1,7 @@
 """The largest of n standard normal scores, by integrals over their law."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.scipy.stats import norm
@@ -7,8 +9,16 @@ from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
 
+_MOST = 10**20  # scores whose largest is surely below 11
 
-@arguments.guard(n=arguments.integer(2))
+
+def _count(name: str, value: Any) -> None:
+    arguments.integer(2)(name, value)
+    if value > _MOST:
+        raise ValueError(f"`{name}` must be an integer <= {_MOST:.0e}, got {value}")
+
+
+@arguments.guard(n=_count)
 def median_gap(n: int) -> Float[Array, ""]:
     """Median of the difference g of the two largest of n standard normal scores.
 
@@ -16,13 +26,13 @@ def median_gap(n: int) -> Float[Array, ""]:
     a grid of x, and the median is where the integral is ½.
 
     Args:
-        n: Number of scores, at least 2.
+        n: Number of scores, 2 to 10²⁰.
 
     Returns:
         The median gap.
 
     Raises:
-        TypeError, ValueError: n is not an integer of at least 2.
+        TypeError, ValueError: n is not an integer of that range.
 
     Source: order statistics, David & Nagaraja 2003.
 
@@ -34,6 +44,6 @@ def median_gap(n: int) -> Float[Array, ""]:
     log_density = jnp.log(float(n)) + norm.logpdf(x)
 
     def beyond(t: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.exp(log_density + (n - 1) * norm.logcdf(x - t))) * (x[1] - x[0])
+        return jnp.sum(jnp.exp(log_density + float(n - 1) * norm.logcdf(x - t))) * (x[1] - x[0])
 
     return jnp.interp(-jnp.array(0.5), -jax.lax.map(beyond, gap, batch_size=43), gap)

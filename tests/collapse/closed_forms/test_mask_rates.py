@@ -28,6 +28,21 @@ def test_gain_against_its_integral(x64, size):
     assert float(mask_rates.log_gaussian_gain(float(size))) == pytest.approx(exact, abs=1e-6)
 
 
+def test_gain_and_sink_rate_keep_their_digits(dtype):
+    """Both are differences of logarithms that nearly agree, of wide matrices and of weak updates."""
+    eps = np.finfo(dtype).eps
+    with mpmath.workdps(50):
+        for size in np.asarray([1, 3, 24, 25, 1000, 65_536, 1e9], dtype):
+            exact = mpmath.digamma(mpmath.mpf(float(size)) / 2) - mpmath.log(mpmath.mpf(float(size)) / 2)
+            assert abs(float(mask_rates.log_gaussian_gain(size)) / exact - 1) < 100 * eps
+        for update in np.asarray([1e-9, 1e-4, 0.1, 1, 100], dtype):
+            for root in np.asarray([0.01, 0.5, 0.9], dtype):
+                apart = mpmath.mpf(float(update)) * (mpmath.mpf(float(root)) * 3 / 4)
+                exact = mpmath.log(1 + apart) - mpmath.log(1 + mpmath.mpf(float(update)) * 7 / 8)
+                found = mask_rates.log_sink_rate(root, 0.25, 0.5, update=update)
+                assert found.dtype == dtype and abs(float(found) / exact - 1) < 20 * eps
+
+
 def test_curvature_against_simulated_gains():
     """The mean is multiplied by the means of r normals in each of H heads, and by two Gaussian matrices."""
     rng, rank, heads, width, count = np.random.default_rng(0), 8, 4, 16, 200_000

@@ -68,6 +68,8 @@ def test_mean_field_correlation_is_that_of_uniform_attention_without_logits(dtyp
     expected = collapse.uniform_correlation(1 / 50, 1 / strength, 3)
     np.testing.assert_allclose(got + (1 - got) / 50, expected, rtol=20 * float(jnp.finfo(dtype).eps))
     assert got.dtype == dtype
+    # With more tokens than 32 bits count they stay orthogonal.
+    assert 0 < collapse.random_energy_correlation(0.0, strength[0], tokens=2**40, layers=3) < 1e-9
 
 
 @pytest.mark.parametrize("strength", [1.0, 2.8])

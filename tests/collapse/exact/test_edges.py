@@ -138,3 +138,11 @@ def test_logits_too_large_for_the_dtype_are_not_guessed():
     np.testing.assert_allclose(logs[1e17] - logs[1e15], np.log(100), atol=1e-4)
     for size in (1e19, 1e30):
         assert bool(jnp.isfinite(logs[size][0])) and bool(jnp.all(jnp.isnan(logs[size][1:])))
+
+
+def test_a_saturated_activation_hides_its_differences():
+    """Slopes of tanh as small as e^(−200) are 0 in single precision: the residual is not known, and not nothing."""
+    layer = attention.AttentionSpec(d_model=4)
+    spec = network.StackSpec(attention=layer, depth=1, mlp=network.MLPSpec(width=5, activation="tanh"))
+    params, x = draw(2, spec, "float32", tokens=3, bias_std=0.0)
+    assert bool(jnp.isnan(collapse.log_residuals(params, 1e3 * x[:1] + 1e-3 * x, spec)[1]))

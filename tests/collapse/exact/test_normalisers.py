@@ -100,6 +100,45 @@ def test_a_faint_sink_takes_over_where_the_cube_has_fallen_below_it(dtype):
     assert falls[2] / falls[1] > 2.2 and abs(falls[-1] / falls[-2] - 1) < 0.6
 
 
+def beside(level, spec, dtype):
+    """Parameters and tokens of one head without biases: a common token whose logit with itself is `level`, and 1e−3."""
+    params, x = draw(3, spec, dtype, bias_std=0.0)
+    common = x[0] / jnp.abs(x[0]).max()
+    query, key = (jnp.einsum("d,dk->k", common, w[0, 0]) for w in (params.attention.query, params.attention.key))
+    logit = jnp.sum(query * key) * spec.attention.head_width**-0.5
+    params = params._replace(
+        attention=params.attention._replace(query=params.attention.query * jnp.sign(logit * level))
+    )
+    return params, (common * jnp.sqrt(jnp.abs(level / logit)))[None] + jnp.asarray(1e-3, dtype) * x
+
+
+@pytest.mark.parametrize("level", [30.0, -60.0])
+def test_a_cap_deep_in_its_saturation(level):
+    """Its slope is e^(−2 · 30) and e^(−2 · 60), whose square and which itself are below single precision's numbers."""
+    spec = stack(depth=1, heads=1, bias=False, soft_cap=1.0)
+    params, x = beside(level, spec, "float32")
+    exact = exact_logs(params, x, spec, 200)
+    assert exact[1] < -2 * abs(level)
+    assert worst_error(collapse.log_residuals(params, x, spec), exact) < 8 * TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize("size", [1e3, 1e5])
+def test_sigmoids_of_large_logits(size):
+    """Of the three powers of e in the difference of two of them the exponents cancel."""
+    spec = stack(depth=1, bias=False, weights="sigmoid")
+    params, x = draw(0, spec, "float32", bias_std=0.0, size=size)
+    exact = exact_logs(params, x, spec, 200)
+    assert worst_error(collapse.log_residuals(params, x, spec), exact) < TOLERANCE["float32"]
+
+
+def test_sigmoids_below_the_smallest_number_tell_what_rows_see():
+    spec = stack(depth=1, heads=1, bias=False, weights="sigmoid", window=1)
+    params, x = beside(-120.0, spec, "float32")
+    exact = exact_logs(params, x, spec, 200)
+    assert exact[1] < -100
+    assert worst_error(collapse.log_residuals(params, x, spec), exact) < 8 * TOLERANCE["float32"]
+
+
 @pytest.mark.slow
 def test_derivatives_are_finite_and_right(x64):
     for shape in ({"weights": "sigmoid"}, {"weights": "softmax_sink", "soft_cap": 1.0}, {"weights": "sinkhorn"},

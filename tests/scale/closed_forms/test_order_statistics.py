@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from rc_jax.scale.closed_forms import order_statistics
 
@@ -18,6 +19,17 @@ def test_median_gap_is_the_middle_of_drawn_rows(n):
     assert abs(share - 0.5) < 5 * 0.5 / 40_000**0.5
 
 
-def test_one_score_has_no_gap():
-    with pytest.raises(ValueError, match="n"):
+def test_many_scores(x64):
+    """Against the density of the largest score, n φ Φⁿ⁻¹, in logarithms with SciPy."""
+    for n in (10**10, 10**20):
+        x = np.linspace(3, 14, 20_001)
+        gap = float(order_statistics.median_gap(n))
+        beyond = np.exp(np.log(float(n)) + stats.norm.logpdf(x) + float(n) * stats.norm.logcdf(x - gap))
+        assert np.trapezoid(beyond, x) == pytest.approx(0.5, abs=1e-3)
+
+
+def test_numbers_of_scores_out_of_range():
+    with pytest.raises(ValueError, match="`n` must be an integer >= 2"):
         order_statistics.median_gap(1)
+    with pytest.raises(ValueError, match="`n` must be an integer <= 1e\\+20"):
+        order_statistics.median_gap(10**21)
