@@ -2,7 +2,7 @@
 
 from rc_jax.attention.kernels import elu_plus_one, largest
 from rc_jax.attention.layer import check_scale_and_mask, default_scale, log_tokens
-from rc_jax.attention.parameters import halves, pool, project, queries_and_keys, split_normals
+from rc_jax.attention.parameters import halves, pool, project, queries_and_keys, split_normals, standardised
 from rc_jax.attention.positions import angles, turn
 from rc_jax.attention.specification import DECAYING, QKNorm, check_layer, shapes
 
@@ -22,5 +22,6 @@ __all__ = [
     "queries_and_keys",
     "shapes",
     "split_normals",
+    "standardised",
     "turn",
 ]
