@@ -58,10 +58,11 @@ def compute(run: Run, name: str, code: str, figure: Figure | None = None) -> Out
         spec = run.spec(module)
         forget_programs()
 
-        # In the spec's precision; what is unfinished stays in the run's folder, where there is one.
+        # In the spec's precision, with keys of the generator that stored numbers have, whatever JAX is set to. What is
+        # unfinished stays in the run's folder, where there is one.
         kept = unfinished.kept(folder(run, name, module, code)) if run.folder.is_dir() else contextlib.nullcontext()
         start = time.perf_counter()
-        with kept, jax.enable_x64(spec.dtype == "float64"):
+        with kept, jax.enable_x64(spec.dtype == "float64"), jax.default_prng_impl("threefry2x32"):
             data = store.numbers(module.compute(spec))
         return Outcome(data, provenance(name, spec, time.perf_counter() - start, code))
     except Unavailable as reason:

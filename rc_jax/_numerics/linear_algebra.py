@@ -145,7 +145,8 @@ def spectral_norm(
     vector = jax.lax.stop_gradient(_leading_vector(*jax.lax.stop_gradient((left, right))))
     image = _product(left, vector if right is None else _product(right, vector))
     square = jnp.sum(jnp.square(image), axis=(-2, -1))
-    return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
+    zero = square == 0
+    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, square)))
 
 
 def _leading_vector(left: Array, right: Array | None) -> Float[Array, "*batch column one"]:

@@ -2,7 +2,7 @@
 
 from rc_jax.attention.kernels import elu_plus_one, largest
 from rc_jax.attention.layer import check_scale_and_mask, default_scale, log_tokens
-from rc_jax.attention.parameters import halves, pool, project, queries_and_keys, split_normals
+from rc_jax.attention.parameters import halves, pool, project, queries_and_keys, split_normals, standardised
 from rc_jax.attention.positions import angles, rotate_pairs
 from rc_jax.attention.specification import DECAYING, QKNorm, check_layer, shapes
 
@@ -23,4 +23,5 @@ __all__ = [
     "rotate_pairs",
     "shapes",
     "split_normals",
+    "standardised",
 ]

@@ -188,18 +188,24 @@ def normalise(
     assert gain is not None
     if spec.qk_norm == "unit":
         return unit(x) * gain[:, None]
-    # Rows whose squares, and the cubes in derivatives, are far from overflow keep every bit; the others are multiplied
-    # by a power of two that makes theirs so: in float32 2⁻⁷² from 2³⁶ on.
-    together = (0, -1) if spec.qk_norm == "rms_joint" else -1
+    heads_too = (0, -1) if spec.qk_norm == "rms_joint" else (-1,)
+    return standardised(x, spec.qk_norm_epsilon, heads_too, centred=spec.qk_norm == "layer") * gain[:, None]
+
+
+def standardised(x: Array, epsilon: float, axes: tuple[int, ...] = (-1,), *, centred: bool = False) -> Array:
+    """x/√(mean x² + ε), the mean over these axes; first less its mean over the last one if `centred`.
+
+    Rows whose squares, and the cubes in derivatives, are far from overflow keep every bit. The others are multiplied by
+    a power of two that makes theirs so: in float32 2⁻⁷² from 2³⁶ on.
+    """
     last = jnp.finfo(x.dtype).maxexp
-    large = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=together, keepdims=True)) > 2.0 ** (9 * last // 32)
+    large = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=axes, keepdims=True)) > 2.0 ** (9 * last // 32)
     factor = jnp.where(large, jnp.asarray(2.0 ** (-9 * last // 16), x.dtype), 1)
     x = x * factor
-    if spec.qk_norm == "layer":
+    if centred:
         x = x - jnp.mean(x, axis=-1, keepdims=True)
-    square = jnp.mean(jnp.square(x), axis=together, keepdims=True)
-    epsilon = jnp.asarray(spec.qk_norm_epsilon, x.dtype) * factor * factor
-    return x * jax.lax.rsqrt(square + epsilon) * gain[:, None]
+    square = jnp.mean(jnp.square(x), axis=axes, keepdims=True)
+    return x * jax.lax.rsqrt(square + jnp.asarray(epsilon, x.dtype) * factor * factor)
 
 
 def unit(x: Array) -> Array:

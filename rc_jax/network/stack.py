@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from rc_jax import attention
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, masks
-from rc_jax.attention.blocks import check_scale_and_mask
+from rc_jax.attention.blocks import check_scale_and_mask, standardised
 from rc_jax.network.parameters import LayerParams, MLPParams, NormParams
 from rc_jax.network.specification import Layers, RandomLayers, StackSpec, check_stack, draw_layer
 
@@ -67,16 +67,13 @@ def scan_kinds(
 
 def layer_norm(x: Float[Array, "token feature"], params: NormParams, epsilon: float) -> Float[Array, "token feature"]:
     """(x − mean)/√(variance + ε) · scale + shift, per token (Ba et al. 2016, eq. 4)."""
-    centred = x - jnp.mean(x, axis=-1, keepdims=True)
-    variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-    out = centred * jax.lax.rsqrt(variance + epsilon) * params.scale[None]
+    out = standardised(x, epsilon, centred=True) * params.scale[None]
     return out if params.shift is None else out + params.shift[None]
 
 
 def rms_norm(x: Float[Array, "token feature"], params: NormParams, epsilon: float) -> Float[Array, "token feature"]:
     """x/√(mean x² + ε) · scale, per token (Zhang & Sennrich 2019, eq. 4)."""
-    square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
-    return x * jax.lax.rsqrt(square + epsilon) * params.scale[None]
+    return standardised(x, epsilon) * params.scale[None]
 
 
 NORMS: dict[str, Callable[[Array, NormParams, float], Array]] = {"layer": layer_norm, "rms": rms_norm}

@@ -199,7 +199,8 @@ def _renyi(a: Array, order: Array) -> Array:
     near = tame & (c * excess > -0.5)
     close = excess * _logarithm_quotient(jnp.where(near, c * excess, 0))
     powers = jax.nn.logsumexp(jnp.where(some, order * logs, -jnp.inf), axis=-1) - math.log(a.shape[-1])
-    return jnp.maximum(jnp.where(near, close, powers / jnp.where(near, 1, c)), 0)
+    lacks = jnp.maximum(jnp.where(near, close, powers / jnp.where(near, 1, c)), 0)
+    return jnp.where(jnp.isnan(excess), jnp.nan, lacks)
 
 
 def _binomial_rest(d: Array, q: Array) -> Array:

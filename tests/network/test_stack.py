@@ -52,6 +52,16 @@ def test_rms_norm_and_gated_mlp(x64, gated, norm):
     np.testing.assert_allclose(states, oracle.hidden_states(params, x, spec), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+def test_norms_do_not_see_how_large_tokens_are(kind):
+    """To where tokens themselves overflow; their squares do from 1e19 on."""
+    spec = StackSpec(attention=LAYER, depth=2, norm="pre", norm_kind=kind)
+    params, x = oracle.draw(spec, "float32")
+    out = network.apply(params, 1e8 * x, spec)
+    for size in (1e12, 1e19, 1e30, 1e37):
+        np.testing.assert_allclose(network.apply(params, size * x, spec), out, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_without_skip_there_is_no_skip_anywhere(x64):
     """Scaling what each branch puts out scales the network's output: nothing goes around the branch."""

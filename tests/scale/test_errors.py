@@ -125,6 +125,24 @@ def test_bad_rows_of_scores_are_refused_by_name(function):
             function(scores, alpha)
 
 
+@pytest.mark.parametrize("function", OF_SCORES_AND_SCALE)
+def test_a_hidden_key_is_none_in_a_trace_and_outside(function):
+    """−inf hides a key: the other keys' numbers, and derivatives that do not see it. A row of hidden keys has none."""
+    seen, some = jnp.float32([1.0, 0.25, -0.5]), [0, 2, 3]
+    scores = jnp.insert(seen, 1, -jnp.inf)
+    alone, traced = function(seen, 1.3), jax.jit(function)
+    for found in (function(scores, 1.3), traced(scores, 1.3)):
+        np.testing.assert_allclose(np.asarray(found)[some] if found.ndim else found, alone, rtol=1e-6)
+    slope = jax.grad(lambda *given: jnp.ravel(function(*given))[0], (0, 1))
+    slopes, others = slope(scores, 1.3), slope(seen, 1.3)
+    np.testing.assert_allclose(slopes[0], np.insert(others[0], 1, 0), atol=1e-6)
+    np.testing.assert_allclose(slopes[1], others[1], atol=1e-6)
+    with pytest.raises(ValueError, match="`scores` must have a finite score in every row, got a row of -inf"):
+        function(jnp.full((2, 3), -jnp.inf), 1.0)
+    assert np.isnan(traced(jnp.full(3, -jnp.inf), 1.0)).all()
+    assert float(jnp.ravel(traced(jnp.float32([2.0, -jnp.inf, -jnp.inf]), 1.3))[0]) in (0, 1, -np.inf)
+
+
 @pytest.mark.usefixtures("as_installed")
 @pytest.mark.parametrize(
     ("function", "least"),

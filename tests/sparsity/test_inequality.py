@@ -208,3 +208,11 @@ def test_many_keys_under_softmax(x64):
         rows = np.asarray(MEASURES[name](a))
         error = rows.std(ddof=1) / 10
         assert abs(rows.mean() - value) < 5 * error + value / 1000, name  # bias of order 1/n
+
+
+@pytest.mark.parametrize("order", [1.0, 2.0])
+def test_what_is_not_known_is_not_even(order):
+    """Outside of a trace NaN is refused."""
+    rows = jnp.asarray([[0.2, jnp.nan, 0.3], [0.2, 0.5, 0.3]])
+    found = jax.jit(lambda a: sparsity.renyi_sparsity(a, order))(rows)
+    assert jnp.isnan(found).tolist() == [True, False]

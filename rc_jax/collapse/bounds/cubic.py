@@ -87,7 +87,7 @@ def measured_gamma(
     """
     check_bounded(params, x, spec, mask)
     parts = bound_parts(params, x, spec, scale, center)
-    return jnp.where(jnp.isnan(parts.log_gamma), 0, jnp.exp(parts.log_gamma)).astype(x.dtype)
+    return jnp.exp(parts.log_gamma).astype(x.dtype)
 
 
 @arguments.guard(x=_TOKENS, scale=arguments.positive, center=CENTER)
@@ -173,8 +173,7 @@ class Parts(NamedTuple):
 
 def in_depth(parts: Parts) -> Float[Array, " layer"]:
     """`depth_bound` from the parts of every layer: entry l takes the largest γ and β of the first l layers."""
-    log_gamma = jnp.where(jnp.isnan(parts.log_gamma), -jnp.inf, parts.log_gamma)
-    constants = math.log(4) + jax.lax.cummax(log_gamma) + jax.lax.cummax(parts.log_beta_h_alpha)
+    constants = math.log(4) + jax.lax.cummax(parts.log_gamma) + jax.lax.cummax(parts.log_beta_h_alpha)
     return cubed(constants, parts.log_residual[0])
 
 
@@ -216,9 +215,10 @@ def _layer_parts(
     in_columns = jax.nn.logsumexp(jax.nn.logsumexp(log_change, axis=-1) + log_columns)
     in_rows = jax.nn.logsumexp(jnp.max(log_change, axis=-1) + log_rows)
     log_mixed = (in_columns + in_rows) / 2
+    log_gamma = log_mixed - math.log(4) - jax.nn.logsumexp(log_heads) - 2 * log_size
     return Parts(
         log_bound=log_mixed + log_size,
-        log_gamma=log_mixed - math.log(4) - jax.nn.logsumexp(log_heads) - 2 * log_size,
+        log_gamma=jnp.where(jnp.isneginf(log_mixed), -jnp.inf, log_gamma),  # no weight moves, and γ is 0/0
         log_beta_h_alpha=jnp.max(log_heads) + math.log(spec.heads),
         log_residual=log_size,
         log_after=log_size,

@@ -88,8 +88,9 @@ def row_norm(x: Float[Array, "*heads row column"]) -> Float[Array, "*heads"]:
 
 
 def safe_log(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Log x, and −inf at x = 0, where the gradient is 0."""
-    return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1)), -jnp.inf)
+    """Log x, and −inf at x = 0, where the gradient is 0; NaN stays NaN."""
+    zero = x == 0
+    return jnp.where(zero, -jnp.inf, jnp.log(jnp.where(zero, 1, x)))
 
 
 def cubed(log_constants: Float[Array, " depth"], log_start: Float[Array, ""]) -> Float[Array, " layer"]:

@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 from rc_jax import attention
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, masks
-from rc_jax.attention.blocks import check_scale_and_mask
+from rc_jax.attention.blocks import check_scale_and_mask, standardised
 from rc_jax.collapse.paths.sums import SKIP, check_paths
 from rc_jax.collapse.requirements import NotCovered, check_covered
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
@@ -112,9 +112,7 @@ def _path_reruns(
         alpha = None if scales is None else scales[chosen]
         out = attention.attend(alone, tokens, one, scale=alpha, mask=mask)
         if normalise:
-            centred = out - jnp.mean(out, axis=1, keepdims=True)
-            variance = jnp.mean(jnp.square(centred), axis=1, keepdims=True)
-            out = centred * jax.lax.rsqrt(variance + jnp.asarray(spec.norm_epsilon, x.dtype))
+            out = standardised(out, spec.norm_epsilon, centred=True)
         return jnp.where(head == SKIP, tokens, out)
 
     def step(carry: tuple[Array, Array], weights: LayerParams) -> tuple[tuple[Array, Array], None]:

@@ -186,5 +186,6 @@ def _means(rows: Rows, keys: Array, first: Array, first_seen: Array) -> Metrics:
     """Means over heads and samples, of means over rows."""
     keys, first_seen = (jnp.broadcast_to(each, first.shape) for each in (keys, first_seen))
     sink = mean_over(first, first_seen)
-    measures = {**row_means(rows, keys), "sink_weight": sink, "sink_rate": (sink > SINK).astype(first.dtype)}
+    rate = jnp.where(jnp.isnan(sink), sink, (sink > SINK).astype(first.dtype))
+    measures = {**row_means(rows, keys), "sink_weight": sink, "sink_rate": rate}
     return {name: jnp.mean(measures[name]) for name in NAMES}

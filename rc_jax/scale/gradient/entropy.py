@@ -5,10 +5,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax.scale.gradient.rows import score_rows, top_and_tail
+from rc_jax.scale.gradient.rows import logit_rows, top_and_tail
 
 
-@arguments.guard(scores=score_rows, alpha=arguments.positive)
+@arguments.guard(scores=logit_rows, alpha=arguments.positive)
 def softmax_entropy(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Array, "..."]:
     """Shannon entropy of p = softmax(αs) over the last axis, in nats.
 
@@ -16,7 +16,7 @@ def softmax_entropy(scores: Float[Array, "... score"], alpha: ArrayLike) -> Floa
     negative, so that a row on one key keeps the digits of its small entropy. e^H is the number of keys that share it.
 
     Args:
-        scores: s, dimensionless; the last axis is the softmax's.
+        scores: s, dimensionless; the last axis is the softmax's; −inf hides a key.
         alpha: α > 0, a scalar or any shape that broadcasts with the leading axes of `scores`.
 
     Returns:
@@ -43,7 +43,7 @@ def softmax_entropy(scores: Float[Array, "... score"], alpha: ArrayLike) -> Floa
     return (jnp.log1p(t / top) + spread).astype(scores.dtype)
 
 
-@arguments.guard(scores=score_rows, alpha=arguments.positive)
+@arguments.guard(scores=logit_rows, alpha=arguments.positive)
 def renyi_entropy(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Array, "..."]:
     """Rényi's entropy of order 2 of p = softmax(αs) over the last axis, in nats.
 

@@ -17,10 +17,10 @@ from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import converted, working_dtype
 from rc_jax._numerics.roots import implicit_root
 from rc_jax.scale.gradient.normalisers import entmax15_root, sparsemax_weights
-from rc_jax.scale.gradient.rows import score_rows, shifted
+from rc_jax.scale.gradient.rows import logit_rows, shifted
 
 NORMALISERS = ("softmax", "sparsemax", "entmax15")
-_checked = arguments.guard(scores=score_rows, alpha=arguments.positive, normaliser=arguments.one_of(NORMALISERS))
+_checked = arguments.guard(scores=logit_rows, alpha=arguments.positive, normaliser=arguments.one_of(NORMALISERS))
 
 
 @_checked
@@ -33,7 +33,7 @@ def jacobian_trace(
     α(Σ√p − 1/Σ√p). For standard normal scores its mean is E Σ p s for all three, and never falls with α.
 
     Args:
-        scores: s, dimensionless; the last axis is normalised.
+        scores: s, dimensionless; the last axis is normalised; −inf hides a key.
         alpha: α > 0, a scalar or any shape that broadcasts with the leading axes of `scores`.
         normaliser: "softmax", "sparsemax" or "entmax15".
 

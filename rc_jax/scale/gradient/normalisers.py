@@ -11,13 +11,13 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common, converted, working_dtype
 from rc_jax.scale.closed_forms.annealed import at_least_two
-from rc_jax.scale.gradient.rows import score_rows, shifted
+from rc_jax.scale.gradient.rows import logit_rows, score_rows, shifted
 
 FAR = -1.25  # below −1 relative to the largest score nothing has weight, so that it need not be told apart
 at_least_one: arguments.Check = arguments.scalar(arguments.bounded(1))
 
 
-@arguments.guard(scores=score_rows, alpha=arguments.positive)
+@arguments.guard(scores=logit_rows, alpha=arguments.positive)
 def sparsemax(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Array, "..."]:
     """The point of the probability simplex nearest to αs: linear in αs where it is not zero.
 
@@ -25,7 +25,7 @@ def sparsemax(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Arra
     α(I − 11ᵀ/k), zero elsewhere.
 
     Args:
-        scores: s, dimensionless; the last axis is normalised.
+        scores: s, dimensionless; the last axis is normalised; −inf hides a key.
         alpha: α > 0, a scalar or any shape that broadcasts with the leading axes of `scores`.
 
     Returns:
@@ -47,7 +47,7 @@ def sparsemax(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Arra
     return sparsemax_weights(logits).astype(scores.dtype)
 
 
-@arguments.guard(scores=score_rows, alpha=arguments.positive)
+@arguments.guard(scores=logit_rows, alpha=arguments.positive)
 def entmax15(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Array, "..."]:
     """1.5-entmax of αs, half way from softmax (1) to sparsemax (2): quadratic in αs where it is not zero.
 

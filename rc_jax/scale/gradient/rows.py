@@ -13,16 +13,34 @@ from rc_jax._numerics.dtypes import converted, working_dtype
 
 def score_rows(name: str, value: Any) -> None:
     """A finite floating-point array whose last axis holds at least two scores."""
+    _rows(name, value)
+    arguments.real(name, value)
+
+
+def logit_rows(name: str, value: Any) -> None:
+    """As `score_rows`, or −inf for a key that a mask hides; every row has a finite score."""
+    _rows(name, value)
+    numbers = arguments.at_hand(value)
+    if numbers is None:
+        return
+    hidden = numbers == -np.inf
+    if hidden.all(axis=-1).any():
+        raise ValueError(f"`{name}` must have a finite score in every row, got a row of -inf")
+    arguments.real(name, np.where(hidden, numbers.dtype.type(0), numbers))
+
+
+def _rows(name: str, value: Any) -> None:
     expected = "a floating-point array of shape (..., score) with score >= 2"
     if not isinstance(value, jax.Array | np.ndarray) or not jnp.issubdtype(value.dtype, jnp.floating):
         raise TypeError(f"`{name}` must be {expected}, got {arguments.describe(value)}")
     if value.ndim < 1 or value.shape[-1] < 2:
         raise ValueError(f"`{name}` must be {expected}, got {arguments.describe(value)}")
-    arguments.real(name, value)
 
 
 def shifted(scores: jax.Array, alpha: ArrayLike) -> tuple[jax.Array, jax.Array, jax.Array]:
     """α(s − max s), with the derivative of αs up to a constant; where the (first) largest score is; and α, broadcast.
+
+    −inf stays −inf, without a derivative.
 
     Raises:
         ValueError: if the shape of alpha does not broadcast with the leading axes of `scores`.
@@ -39,7 +57,10 @@ def shifted(scores: jax.Array, alpha: ArrayLike) -> tuple[jax.Array, jax.Array, 
     is_top = jax.nn.one_hot(scores.argmax(-1), scores.shape[-1], dtype=bool)
     largest = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
     full = (*shape, scores.shape[-1])
-    return alpha[..., None] * jnp.broadcast_to(scores - largest, full), jnp.broadcast_to(is_top, full), alpha
+    below = jnp.broadcast_to(scores - largest, full)
+    hidden = jnp.isneginf(below)
+    logits = jnp.where(hidden, -jnp.inf, alpha[..., None] * jnp.where(hidden, 0, below))
+    return logits, jnp.broadcast_to(is_top, full), alpha
 
 
 def top_and_tail(scores: jax.Array, alpha: ArrayLike) -> tuple[jax.Array, jax.Array, jax.Array]:

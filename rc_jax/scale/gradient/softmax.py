@@ -6,10 +6,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax.scale.gradient.rows import score_rows, top_and_tail
+from rc_jax.scale.gradient.rows import logit_rows, top_and_tail
 
 
-@arguments.guard(scores=score_rows, alpha=arguments.positive)
+@arguments.guard(scores=logit_rows, alpha=arguments.positive)
 def gradient_norm(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Array, "..."]:
     """Size of softmax's Jacobian: half the sum of |∂p_i/∂s_j| for p = softmax(αs) over the last axis.
 
@@ -17,7 +17,7 @@ def gradient_norm(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[
     keeps its digits when one probability is nearly 1. Unchanged when a constant is added to the scores.
 
     Args:
-        scores: s, dimensionless; the last axis is the softmax's.
+        scores: s, dimensionless; the last axis is the softmax's; −inf hides a key.
         alpha: α > 0, a scalar or any shape that broadcasts with the leading axes of `scores`.
 
     Returns:
@@ -42,7 +42,7 @@ def gradient_norm(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[
     return (alpha * (pairs / (top + t) / (top + t))).astype(scores.dtype)
 
 
-@arguments.guard(scores=score_rows, alpha=arguments.positive)
+@arguments.guard(scores=logit_rows, alpha=arguments.positive)
 def log_gradient_norm(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Array, "..."]:
     """Logarithm of `gradient_norm`, finite where the norm itself underflows.
 
@@ -62,7 +62,7 @@ def log_gradient_norm(scores: Float[Array, "... score"], alpha: ArrayLike) -> Fl
     """
     top, tail, alpha = top_and_tail(scores, alpha)
     log_t = jax.nn.logsumexp(tail, axis=-1)
-    share = jnp.exp(tail - log_t[..., None])  # of each score in the tail
+    share = jnp.exp(tail - jnp.where(jnp.isneginf(log_t), 0, log_t)[..., None])  # of each score in the tail
     others = jnp.exp(log_t) * jnp.maximum(1 - (share * share).sum(-1), 0)
     log_z = jnp.log(top + jnp.exp(log_t))
     return (jnp.log(alpha) + log_t + jnp.log(2 * top + others) - 2 * log_z).astype(scores.dtype)

@@ -212,6 +212,21 @@ def test_equal_tokens_and_silent_heads():
     assert (collapse.measured_gamma(params, same, STACK) == 0).all()
 
 
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_what_is_not_known_bounds_nothing(bound):
+    """NaN among the tokens, and among the weights of the second layer, is no zero."""
+    params, x = case("float32")
+    given = [(0, params, x.at[1, 2].set(jnp.nan))]
+    for name in ("query", "value"):
+        weights = getattr(params.attention, name).at[1, 0, 0, 0].set(jnp.nan)
+        given.append((1, params._replace(attention=params.attention._replace(**{name: weights})), x))
+    for first, weights, tokens in given:
+        found = bound(weights, tokens, STACK)
+        for each in jax.tree.leaves(found):
+            start = first + (first > 0) * (each.size > STACK.depth)  # an entry for the first tokens themselves
+            assert jnp.isnan(each[start:]).all() and not jnp.isnan(each[:start]).any()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("bound", BOUNDS[1:6])
 def test_gradients_are_finite_at_any_depth(bound):

@@ -64,6 +64,13 @@ def test_compiled_programs_are_kept_where_the_user_says_or_beside_the_results(tm
             jax.config.update(name, value)
 
 
+def test_a_figure_draws_from_one_generator_whatever_jax_is_set_to(figures, tmp_path):
+    figures.add("draws", compute="import jax\nassert str(jax.random.key_impl(jax.random.key(0))) == 'threefry2x32'")
+    with jax.default_prng_impl("rbg"):
+        main(["--out", str(tmp_path / "out"), "--quiet"], figures.package)
+    assert statuses(tmp_path / "out" / "quick") == {"draws": "done"}
+
+
 def test_the_log_of_a_failure_goes_when_the_figure_is_made(figures, tmp_path):
     figures.add("one", compute="raise ValueError('no')")
     out, log = ["--out", str(tmp_path / "out")], tmp_path / "out" / "quick" / "logs" / "one.log"
