@@ -143,7 +143,7 @@ def run(arguments: Arguments, package: str, executor: Callable[[], Executor]) ->
     """Make the figures and return the exit status; arguments have been checked."""
     from experiments import figure
     from experiments.ledger import record
-    from experiments.report import html, terminal
+    from experiments.report import terminal
     from experiments.running.run import Run
     from experiments.running.runner import make_all
 
@@ -173,10 +173,12 @@ def run(arguments: Arguments, package: str, executor: Callable[[], Executor]) ->
                 except Stopped as stop:
                     stopped = stop.number
             if made:
-                html.write(choices, registry)
+                stopped = _report(choices, registry) or stopped
             problems += record.missing(choices, registry) if again is not None and not stopped else []
     except Stopped as stop:
         stopped = stop.number
+    except record.Damaged as error:  # by somebody else, after it was read
+        problems.append(f"{error}: run the same command again")
     except OSError as error:
         problems.append(f"cannot write to {choices.folder}: {error.strerror or error}")
     finally:
@@ -194,6 +196,18 @@ def run(arguments: Arguments, package: str, executor: Callable[[], Executor]) ->
     if stopped:
         return 128 + stopped
     return FAILED if problems or any(entry.status == "failed" for entry in made) else DONE
+
+
+def _report(run: "Run", registry: "Registry") -> int:
+    """Write the report, whatever signal comes meanwhile, and return it; a second one leaves the old report."""
+    from experiments.report import html
+
+    try:
+        html.write(run, registry)
+    except Stopped as stop:
+        html.write(run, registry)
+        return stop.number
+    return 0
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:

@@ -119,8 +119,8 @@ def summary(run: Run, made: Sequence[Entry], *, total: int, stopped: bool) -> st
             lines.append(paint(f"{kind}: {entry.name}: {warning}", YELLOW))
     if stopped:
         lines.append("run the same command again to go on from here")
-    if made:
-        lines.append(f"report: {run.folder / 'report.html'}")
+    if made and (report := run.folder / "report.html").exists():
+        lines.append(f"report: {report}")
     return "\n".join(lines)
 
 

@@ -47,13 +47,15 @@ class Processes(Executor):
         return self.asked.result() if self.asked is not None and known else 1
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Have an idle process call a function; one that has died is replaced."""
-        idle = [pool for pool, call in self.calls.items() if call.done()]
-        for pool in [pool for pool in idle if isinstance(self.calls[pool].exception(), BrokenProcessPool)]:
-            idle.remove(pool)
-            del self.calls[pool]
-        spawn = multiprocessing.get_context("spawn")
-        pool = idle[0] if idle else ProcessPoolExecutor(1, mp_context=spawn, initializer=_begin)
+        """Have an idle process call a function; one that has died, at work or idle, is replaced."""
+        for pool in [pool for pool, call in self.calls.items() if call.done()]:
+            try:
+                self.calls[pool] = call = pool.submit(fn, *args, **kwargs)
+                return call
+            except BrokenProcessPool:
+                del self.calls[pool]
+
+        pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
         self.asked = self.asked or pool.submit(_processes)
         self.calls[pool] = call = pool.submit(fn, *args, **kwargs)
         return call

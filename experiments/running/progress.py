@@ -1,5 +1,6 @@
 """The messages of a run while it works: a bar on a terminal, a line for each step in a log."""
 
+import contextlib
 import math
 import sys
 import time
@@ -56,7 +57,8 @@ class Progress:
     def say(self, text: str, *, always: bool = False) -> None:
         """A line on stderr."""
         if always or not self.quiet:
-            tqdm.write(text, file=sys.stderr)
+            with contextlib.suppress(OSError):  # its reader has gone, which is no reason to stop
+                tqdm.write(text, file=sys.stderr)
 
     def start(self, name: str) -> None:
         """A figure is being computed."""

@@ -20,7 +20,7 @@ from experiments.figure import Broken, Figure, Registry, cost
 from experiments.ledger import record
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.report import drawing
-from experiments.running import identity, store, work
+from experiments.running import identity, sources, store, work
 from experiments.running.pool import Processes
 from experiments.running.progress import Progress
 from experiments.running.run import Run
@@ -48,6 +48,7 @@ def make_all(
         again: More figures, drawn and judged from what is stored, whatever code stored it.
     """
     store.tidy(run.folder)
+    sources.remember()
     stored = dataclasses.replace(run, replot=True)
     with Progress({name: cost(registry[name], run.preset) for name in (*names, *again)}, quiet=run.quiet) as progress:
         # Figures are computed by the executor; stored, drawn and judged here, one after the other.
@@ -122,8 +123,10 @@ class Queue:
             self.waiting.remove(name)
 
             # Another run may have stored it since the first attempt; what is wrong with an old result was said then.
+            figure = self.registry[name]
+            assert not isinstance(figure, Broken)
             say = self.progress.say if name in self.elsewhere else lambda text: None
-            if is_current(self.run, name, self.registry[name], say):
+            if is_current(self.run, name, figure, say):
                 self.ready.append((name, None))
                 continue
 
@@ -132,8 +135,8 @@ class Queue:
             self.executor = self.executor or self.new_executor()
             self.run.log(name).unlink(missing_ok=True)
             call = getattr(self.executor, "call", work.compute)
-            code = identity.code_state(self.registry[name])
-            self.computing[self.executor.submit(call, self.run.anywhere(), name, code)] = name
+            known = identity.stem(self.run, name, figure), identity.code_state(figure)
+            self.computing[self.executor.submit(call, self.run.anywhere(), name, *known)] = name
             self.progress.start(name)
 
     def lock(self, name: str) -> bool:
@@ -186,16 +189,16 @@ def make(
         code = about["code"] = identity.code_state(figure)
 
         # Numbers of this state of the code; to draw again, of any state.
+        stem = identity.stem(run, name, figure)
         stored = load_stored(run, name, figure, say) if outcome is None else None
         if stored is None or not (run.replot or stored.provenance.get("code") == code):
             if run.replot:
                 raise FileNotFoundError(f"no stored result to draw again: run `{run.command(name)}` first")
-            outcome, reused = outcome or work.compute(run, name, code, figure), False
+            outcome, reused = outcome or work.compute(run, name, stem, code, figure), False
             if outcome.data is None:
                 return _unmade(run, about, outcome, reused)
-            stem = identity.stem(run, name, figure)
             store.save(run.data, stem, outcome.data, outcome.provenance)
-            unfinished.forget(work.folder(run, name, figure, outcome.provenance["code"]))
+            unfinished.forget(work.folder(run, stem, outcome.provenance["code"]))
             stored = store.load(run.data, stem)
             assert stored is not None
 

@@ -4,9 +4,11 @@ Only the standard library is needed here, and every version of Python from 3.11 
 """
 
 import ast
+import contextlib
 import functools
 import hashlib
 import importlib.util
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -30,7 +32,7 @@ def closure(name: str, path: Path) -> dict[str, Path]:
         # What a module imports, and the packages around each, which Python runs first.
         module, file = waiting.pop()
         names = {*_parents(module)}
-        for imported in _imports(module, file, file.stat().st_mtime_ns):
+        for imported in _imports(module, file):
             names |= {*_parents(imported), imported}
         for dotted in sorted(names - reached.keys()):
             top, _, rest = dotted.partition(".")
@@ -61,11 +63,26 @@ def _file(root: Path, rest: str) -> Path | None:
     return next((path for path in (base / "__init__.py", base.with_suffix(".py")) if path.is_file()), None)
 
 
+def remember() -> None:
+    """Read the files of this package that the process has imported, before somebody edits them."""
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if file and name.partition(".")[0] in ("rc_jax", "experiments"):
+            with contextlib.suppress(OSError):
+                _text(Path(file))
+
+
 @functools.cache
-def _imports(module: str, path: Path, changed: int) -> frozenset[str]:
-    """Dotted names that a file may import; `changed` makes a file that was edited be read again."""
+def _text(path: Path) -> str:
+    """A file as this process read it first: an edit of it does not change what has been imported."""
+    return path.read_text(encoding="utf-8")
+
+
+@functools.cache
+def _imports(module: str, path: Path) -> frozenset[str]:
+    """Dotted names that a file may import."""
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(_text(path))
     except SyntaxError:
         return frozenset()
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
@@ -89,17 +106,13 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
         yield from _run(child)
 
 
+@functools.cache
 def meaning(path: Path, skip: tuple[str, ...] = ()) -> str:
     """Hash of what a file does: comments, docstrings, formatting and the top-level names in `skip` do not count.
 
     Where it does not parse, the plain text counts.
     """
-    return _meaning(path, skip, path.stat().st_mtime_ns)
-
-
-@functools.cache
-def _meaning(path: Path, skip: tuple[str, ...], changed: int) -> str:
-    text = path.read_text(encoding="utf-8")
+    text = _text(path)
     try:
         tree = ast.parse(text)
     except SyntaxError:

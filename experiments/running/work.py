@@ -19,7 +19,7 @@ import numpy as np
 
 from experiments import unfinished
 from experiments.figure import Broken, Figure, Unavailable, load
-from experiments.running import identity, store
+from experiments.running import identity, sources, store
 from experiments.running.provenance import provenance
 from experiments.running.run import Run
 
@@ -38,12 +38,13 @@ class Outcome:
     trace: str = ""
 
 
-def compute(run: Run, name: str, code: str, figure: Figure | None = None) -> Outcome:
-    """Compute a figure by the state of the code that the caller has.
+def compute(run: Run, name: str, stem: str, code: str, figure: Figure | None = None) -> Outcome:
+    """Compute a figure by the spec and the state of the code that the caller has.
 
     Args:
         run: What the run was asked for.
         name: The figure's name.
+        stem: The `identity.stem` of the caller, which must be that of this process.
         code: The `identity.code_state` of the caller, which must be that of this process.
         figure: The figure itself; if None, it is loaded by its name.
     """
@@ -53,14 +54,15 @@ def compute(run: Run, name: str, code: str, figure: Figure | None = None) -> Out
         module = figure or load(name, run.package)
         if isinstance(module, Broken):
             return Outcome(reason=module.reason, trace=module.error)
-        if identity.code_state(module) != code:
-            raise RuntimeError("the process that computes has other code, or another JAX, than the one that asked")
+        sources.remember()
+        if (identity.stem(run, name, module), identity.code_state(module)) != (stem, code):
+            raise RuntimeError("the process that computes has other code, JAX or models than the one that asked")
         spec = run.spec(module)
         forget_programs()
 
         # In the spec's precision, with keys of the generator that stored numbers have, whatever JAX is set to. What is
         # unfinished stays in the run's folder, where there is one.
-        kept = unfinished.kept(folder(run, name, module, code)) if run.folder.is_dir() else contextlib.nullcontext()
+        kept = unfinished.kept(folder(run, stem, code)) if run.folder.is_dir() else contextlib.nullcontext()
         start = time.perf_counter()
         with kept, jax.enable_x64(spec.dtype == "float64"), jax.default_prng_impl("threefry2x32"):
             data = store.numbers(module.compute(spec))
@@ -79,11 +81,11 @@ def forget_programs() -> None:
         jax.clear_caches()
 
 
-def compute_here(run: Run, name: str, code: str) -> Outcome:
+def compute_here(run: Run, name: str, stem: str, code: str) -> Outcome:
     """`compute` in a process of a run's own, with all that is said meanwhile, even by a crash, in the figure's log."""
     with _said_to(run.log(name)):
         _keep_programs(run.out / PROGRAMS)
-        return compute(run, name, code)
+        return compute(run, name, stem, code)
 
 
 def _keep_programs(folder: Path) -> None:
@@ -96,9 +98,9 @@ def _keep_programs(folder: Path) -> None:
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def folder(run: Run, name: str, figure: Figure, code: str) -> Path:
+def folder(run: Run, stem: str, code: str) -> Path:
     """The folder of a figure's unfinished work, until its result is stored."""
-    return run.folder / "unfinished" / f"{identity.stem(run, name, figure)}-{code}"
+    return run.folder / "unfinished" / f"{stem}-{code}"
 
 
 @contextmanager

@@ -37,7 +37,10 @@ def guarded(program: Program, body: Callable[[], int]) -> int:
 
     Characters that the terminal's encoding lacks are replaced, not refused.
     """
-    if sys.stdout is None:  # closed by the caller, as by `>&-`
+    if sys.stderr is None:  # closed by the caller, as by `2>&-`
+        _discard(2)
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    if sys.stdout is None:
         print(f"{program.label}: error: there is no standard output to write to", file=sys.stderr)
         return FAILED
     # Flushing inside the guard makes a closed pipe or a full disk raise here, not at the exit of the interpreter.
@@ -54,19 +57,20 @@ def guarded(program: Program, body: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _discard()
+        _discard(1)
         return NO_READER
     except OSError as error:
         if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
             raise
-        _discard()
+        _discard(1)
         print(f"{program.label}: error: cannot write the output: {error.strerror or error}", file=sys.stderr)
         return FAILED
 
 
-def _discard() -> None:
-    """Send standard output to the null device, so that the interpreter's last flush cannot fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+def _discard(stream: int) -> None:
+    """Send a standard stream to the null device, also for child processes, so that the last flush cannot fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    os.set_inheritable(stream, True)
 
 
 def read(program: Program, kind: Any, argv: Sequence[str]) -> Any:

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -15,6 +17,8 @@ from rc_jax.cli import collapse as cli_collapse
 from rc_jax.cli import main
 from rc_jax.cli.arguments import table, whole
 from rc_jax.cli.command import EXAMPLES, parse
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 def answer(capsys, *argv, status=0):
@@ -42,6 +46,15 @@ def test_ordinary_attention_and_cosines_are_told_apart(capsys):
     for name in ("--cosine-dim", "--dim"):
         got = parse(["scale", "8192", name, "128"])
         assert (got.cosine_dim, got.head_dim) == (128, None)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md", "docs/how-to/choose-a-scale.md"])
+def test_the_first_example_is_of_ordinary_attention(page):
+    """Most readers copy the first one, and most have no normalised queries and keys."""
+    first = EXAMPLES["scale"][0]
+    assert first == "scale 8192 --head-dim 128" and next(iter(EXAMPLES)) == "scale"
+    examples = re.findall(r"rc-jax (scale [\w -]*\w)", (ROOT / page).read_text("utf-8"))
+    assert examples[0] == first
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import pytest
 
 from experiments.ledger import record
 from experiments.report import pictures
-from experiments.running import pool
+from experiments.running import pool, sources
 
 TEMPLATE = """
 from dataclasses import dataclass
@@ -85,7 +85,9 @@ class Figures:
         return self
 
     def forget(self):
-        """Have the figures imported anew."""
+        """Have the figures imported anew, and their files read anew."""
+        for cached in (sources._text, sources._imports, sources.meaning):
+            cached.cache_clear()
         for module in [each for each in sys.modules if each.startswith(self.package)]:
             del sys.modules[module]
 

@@ -99,6 +99,17 @@ def test_closed_output_is_one_line():
     assert (done.returncode, done.stderr) == (1, b"p: error: there is no standard output to write to\n")
 
 
+def test_nobody_is_told_where_standard_error_is_closed():
+    """Neither this program nor its children fail for that."""
+    child = "subprocess.run(['sh', '-c', 'echo told >&2']).returncode"
+    program = PROGRAM.replace("import sys", "import subprocess, sys").replace(
+        'print("x" * int(sys.argv[1]))', f"print(sys.stderr.isatty(), {child})"
+    )
+    words = ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, program]
+    done = subprocess.run(words, stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout) == (0, b"False 0\n")
+
+
 def test_ctrl_c_while_the_program_is_being_loaded_is_one_line(monkeypatch, capsys):
     def stop():
         raise KeyboardInterrupt

@@ -87,11 +87,11 @@ def shear(angles: jax.Array, slope: float, depth: int, dtype: str) -> Network:
 def packaged(
     texts: int, tokens: int, dtype: str, key: jax.Array | None = None
 ) -> tuple[network.LayerParams, jax.Array, network.StackSpec] | None:
-    """The packaged checkpoint without skips and MLPs, and the embeddings of texts; None where it is not installed.
+    """The packaged checkpoint without skips and MLPs, and the embeddings of texts; None without it or without texts.
 
     With a key its weights are random, as BERT is initialised.
     """
-    folder = pretrained.packaged_checkpoint()
+    folder = pretrained.packaged_checkpoint() if texts else None
     if folder is None:
         return None
     model = pretrained.load(folder, dtype=dtype)

@@ -16,7 +16,7 @@ from experiments import figure, style
 from experiments.figures.blocks import _norm_values as nets
 from experiments.figures.blocks._norm_values import NORMS
 from experiments.ledger import Claim, at_least, at_most, law, near, published, question
-from rc_jax import attention, collapse, ensemble, network
+from rc_jax import attention, collapse, ensemble, network, pretrained
 
 ABOUT = figure.About(
     title="LayerNorm, by the value matrices it meets",
@@ -49,7 +49,10 @@ ROUNDING = 16 * float(np.finfo(np.float32).eps)
 
 
 class Spec(figure.Spec):
-    """Networks, logit scales (1: logits of standard deviation 1 at first), starts on the circle, texts."""
+    """Networks, logit scales (1: logits of standard deviation 1 at first), starts on the circle, texts.
+
+    `trained`: the packaged model is installed, and measured too.
+    """
 
     d_model: int = 48
     tokens: int = 24
@@ -61,6 +64,7 @@ class Spec(figure.Spec):
     shown: int = 16
     texts: int = 8
     text_tokens: int = 48
+    trained: bool = pretrained.packaged_checkpoint() is not None
 
 
 PRESETS = {
@@ -83,7 +87,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     data["unknown"] = np.array(sum(unknown))
     circle = _circle(spec, jax.random.fold_in(key, 1))
     polytopes = nets.polytopes(jax.random.fold_in(key, 2), spec.d_model, spec.circle_depth, spec.dtype)
-    texts = nets.on_texts(spec.texts, spec.text_tokens, spec.dtype, spec.seed, LEVELS)
+    texts = nets.on_texts(spec.texts if spec.trained else 0, spec.text_tokens, spec.dtype, spec.seed, LEVELS)
     return data | circle | polytopes | texts
 
 

@@ -52,7 +52,10 @@ ADVERSARIES = {
 
 
 class Spec(figure.Spec):
-    """Shape of the random networks; number of initialisations, of audited cases, of texts and of adversaries."""
+    """Shape of the random networks; number of initialisations, of audited cases, of texts and of adversaries.
+
+    `trained`: the packaged model is installed, and measured too.
+    """
 
     dtype: str = "float64"
     d_model: int = 64
@@ -64,6 +67,7 @@ class Spec(figure.Spec):
     texts: int = 4
     starts: int = 12
     steps: int = 600
+    trained: bool = pretrained.packaged_checkpoint() is not None
 
 
 PRESETS = {
@@ -116,7 +120,7 @@ class _Networks:
 
 def _trained(spec: Spec) -> dict[str, np.ndarray]:
     """The same slacks with a trained model's attention on its own embeddings; nothing where it is not installed."""
-    folder = pretrained.packaged_checkpoint()
+    folder = pretrained.packaged_checkpoint() if spec.trained else None
     if folder is None:
         return {}
     checkpoint = pretrained.load(folder, dtype=spec.dtype)

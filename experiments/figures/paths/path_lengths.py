@@ -47,7 +47,10 @@ SMALL = network.StackSpec(attention=attention.AttentionSpec(d_model=9, heads=3),
 
 
 class Spec(figure.Spec):
-    """Shape and number of the random networks, texts for the trained one, and paths drawn of each length in each."""
+    """Shape and number of the random networks, texts for the trained one, and paths drawn of each length in each.
+
+    `trained`: the packaged model is installed, and measured too.
+    """
 
     dtype: str = "float64"
     d_model: int = 64
@@ -59,6 +62,7 @@ class Spec(figure.Spec):
     texts: int = 8
     text_tokens: int = 48
     samples: int = 4
+    trained: bool = pretrained.packaged_checkpoint() is not None
 
 
 PRESETS = {
@@ -158,7 +162,7 @@ def _measure_texts(
 
 def _bert(spec: Spec, key: jax.Array) -> dict[str, np.ndarray]:
     """Quantiles over texts for the packaged checkpoint and its random counterpart; NaN where it is not installed."""
-    folder = pretrained.packaged_checkpoint()
+    folder = pretrained.packaged_checkpoint() if spec.trained else None
     if folder is None:
         shapes = {f"{variant}_shape": np.array([6, 12]) for variant in VARIANTS[1:]}
         return shapes | {f"{variant}_{name}": np.full((3, 7), np.nan) for variant in VARIANTS[1:] for name in CURVES}

