@@ -5,31 +5,18 @@ import itertools
 import mpmath as mp
 import numpy as np
 
-from tests.oracles.collapse import matrix
+from tests.oracles.collapse import matrix, weights
 
 
 def frozen(params, x, spec, mask=None):
-    """For every layer and head P_h, W_h and 1 b_Vᵀ W_O, for every layer b_O, in NumPy: softmax, float64."""
-    p = [None if leaf is None else np.asarray(leaf, np.float64) for leaf in params.attention]
-    query, key, value, output, query_bias, key_bias, value_bias, output_bias = p[:8]
-    x, n = np.asarray(x, np.float64), x.shape[0]
-    layers = []
-    for layer in range(spec.depth):
-        heads = []
-        for h in range(spec.attention.heads):
-            q, k = x @ query[layer, h], x @ key[layer, h]
-            passed = np.zeros(spec.attention.d_model)
-            if query_bias is not None:
-                q, k = q + query_bias[layer, h], k + key_bias[layer, h]
-                passed = value_bias[layer, h] @ output[layer, h]
-            logits = q @ k.T / np.sqrt(spec.attention.head_width)
-            logits = logits if mask is None else np.where(mask, logits, -np.inf)
-            rows = np.exp(logits - logits.max(axis=1, keepdims=True))
-            heads.append((rows / rows.sum(axis=1, keepdims=True), value[layer, h] @ output[layer, h], passed))
-        added = np.zeros(spec.attention.d_model) if output_bias is None else output_bias[layer]
-        layers.append((heads, added))
-        x = (x if spec.skip else 0) + sum(rows @ (x @ w + b) for rows, w, b in heads) + np.ones((n, 1)) * added
-    return layers
+    """As `frozen_exactly` to thirty digits, in NumPy: the matrices of every head and layer."""
+
+    def plain(m):
+        return np.array(m.tolist(), float)
+
+    with mp.workdps(30):
+        layers = frozen_exactly(params, x, spec, mask)
+    return [([tuple(map(plain, head)) for head in heads], plain(added)) for heads, added in layers]
 
 
 def choices(depth, heads, skip):
@@ -48,7 +35,7 @@ def term(layers, x, path):
 
 def length_sums(layers, x, spec):
     """The sum of all paths by length, those that start at a bias included, each written out."""
-    n, depth, heads = x.shape[0], spec.depth, spec.attention.heads
+    depth, heads = spec.depth, spec.attention.heads
     sums = np.zeros((depth + 1, *x.shape))
     for path in choices(depth, heads, spec.skip):
         sums[sum(head >= 0 for head in path)] += term(layers, x, path)
@@ -56,9 +43,9 @@ def length_sums(layers, x, spec):
         later = layers[start + 1 :]
         for path in choices(depth - start - 1, heads, spec.skip):
             length = sum(head >= 0 for head in path)
-            sums[length] += term(later, np.tile(layers[start][1], (n, 1)), path)
+            sums[length] += term(later, layers[start][1], path)
             for rows, _, passed in layers[start][0]:
-                sums[length + 1] += term(later, rows @ np.tile(passed, (n, 1)), path)
+                sums[length + 1] += term(later, rows @ passed, path)
     return sums
 
 
@@ -77,7 +64,7 @@ def frozen_exactly(params, x, spec, mask=None):
                 query += ones * matrix(w.query_bias[h]).T
                 key += ones * matrix(w.key_bias[h]).T
                 passed = matrix(w.value_bias[h]).T * matrix(w.output[h])
-            rows = _softmax(query * key.T / mp.sqrt(layer.head_width), mask)
+            rows = weights(query * key.T / mp.sqrt(layer.head_width), layer, mask, None)
             through = matrix(w.value[h]) * matrix(w.output[h])
             heads.append((rows, through, ones * passed))
             out += rows * (x * through + ones * passed)
@@ -85,16 +72,6 @@ def frozen_exactly(params, x, spec, mask=None):
         layers.append((heads, added))
         x = out + added
     return layers
-
-
-def _softmax(logits, mask):
-    rows = mp.zeros(logits.rows, logits.cols)
-    for i in range(logits.rows):
-        seen = [j for j in range(logits.cols) if mask is None or mask[i][j]]
-        powers = {j: mp.exp(logits[i, j]) for j in seen}
-        for j in seen:
-            rows[i, j] = powers[j] / mp.fsum(powers.values())
-    return rows
 
 
 def term_exactly(layers, x, path):

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from experiments import figure, style
 from experiments.figures.blocks import _norm_values as nets
 from experiments.figures.blocks._norm_values import NORMS
-from experiments.ledger import Claim, at_least, at_most, law, near, published, question
+from experiments.ledger import Claim, at_least, at_most, law, near, published
 from rc_jax import attention, collapse, ensemble, network, pretrained
 
 ABOUT = figure.About(
@@ -211,16 +211,7 @@ def _band(ax: Axes, x: np.ndarray, values: np.ndarray, kind: str, norm: str) -> 
 def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     """That LayerNorm leaves the cube, that it is no mere rescaling, and what it can hold apart."""
     kinds = [LABELS[kind] for kind in KINDS]
-    return [
-        *_collapse(data, kinds), *_equilibria(data),
-        question("norm-delay", "LayerNorm delays the collapse by this number of layers.", _delay(data), where=kinds,
-                 left_out=data["unknown"], note="log₃ of log ‖res‖/‖X‖ without over with it, medians, last layer"),
-    ]  # fmt: skip
-
-
-def _delay(data: Mapping[str, np.ndarray]) -> np.ndarray:
-    """By how many layers LayerNorm delays the cube, by kind of value matrix."""
-    return np.log(data["relative_off"][1][:, -1] / data["relative_on"][1][:, -1]) / np.log(3)
+    return [*_collapse(data, kinds), *_equilibria(data)]
 
 
 def _collapse(data: Mapping[str, np.ndarray], kinds: list[str]) -> list[Claim]:
@@ -233,7 +224,9 @@ def _collapse(data: Mapping[str, np.ndarray], kinds: list[str]) -> list[Claim]:
     )  # fmt: skip
     where = [f"{kind}, LayerNorm {name}" for name in NORMS for kind in kinds]
     where += [f"trained, LayerNorm {name}" for name in NORMS]
-    divisors, delay = data["divisors_on"][1], _delay(data)
+    # By how many layers LayerNorm delays the cube: log₃ of log ‖res‖/‖X‖ without over with it.
+    delay = np.log(data["relative_off"][1][:, -1] / data["relative_on"][1][:, -1]) / np.log(3)
+    divisors = data["divisors_on"][1]
     layers = [f"{kind}, layer {layer + 1}" for kind in kinds for layer in range(divisors.shape[1])]
     random = np.append(data["relative_on"][1][:, -1], data["initial_relative_on"][1][-1])
     # Sharpness is judged at the scales at which the residual is known in every network.
@@ -250,7 +243,7 @@ def _collapse(data: Mapping[str, np.ndarray], kinds: list[str]) -> list[Claim]:
                   interval_from="our tolerance: an exponent of 3 ± 0.5, a delay of less than half a layer",
                   shown=f"exponents {exponents.min():.2f} … {exponents.max():.2f}; delays {delay.min():.2f} … "
                   f"{delay.max():.2f} layers", note="log ‖res‖ still triples at the last layer; it is delayed by one "
-                  "layer (norm-delay); Wu et al. 2024 disagree in general"),
+                  "layer; Wu et al. 2024 disagree in general"),
         published("norm-rescaling", "LayerNorm only scales and shifts, which is the same as other weights and biases, "
                   "and so has no bearing on rank collapse.", divisors.ravel(), at_most(EQUAL),
                   source="collapse-summary", place="finding 3", where=layers, hypotheses=nets_of,

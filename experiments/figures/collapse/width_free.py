@@ -41,7 +41,7 @@ EXPONENT = (0.45, 0.55)
 
 
 class Spec(figure.Spec):
-    """The networks whose law is compared, those that are timed, and the one of GPT-3's shape."""
+    """The networks whose law is compared, and those that are timed."""
 
     kinds: tuple[str, ...] = ("pure", "skip")
     tokens: int = 6
@@ -58,36 +58,30 @@ class Spec(figure.Spec):
     direct_widths: tuple[int, ...] = (256, 1024)
     limit_count: int = 500
     limit_widths: tuple[float, ...] = (16.0, 64.0, 256.0, 1024.0, 4096.0, 16_384.0, 65_536.0)
-    large_tokens: int = 128
-    large_heads: int = 96
-    large_head_width: int = 128
-    large_depth: int = 12
 
 
 PRESETS = {
     "smoke": Spec(
         kinds=("skip",), tokens=4, d_model=8, depth=3, count=2000, batch=100, timed_tokens=16, timed_heads=4,
         timed_depths=(2, 6), rounds=25, widths=(256, 12_288), direct_widths=(), limit_count=100,
-        limit_widths=(64.0, 256.0, 1024.0, 16_384.0), large_tokens=16, large_heads=4, large_head_width=64,
-        large_depth=6,
+        limit_widths=(64.0, 256.0, 1024.0, 16_384.0),
     ),
     "quick": Spec(),
     "full": Spec(
         count=200_000, rounds=25, widths=(256, 512, 1024, 2048, 4096, 8192, 12_288),
-        direct_widths=(256, 512, 1024, 2048, 4096, 8192, 12_288), limit_count=10_000, large_depth=96,
+        direct_widths=(256, 512, 1024, 2048, 4096, 8192, 12_288), limit_count=10_000,
     ),
 }  # fmt: skip
 
 
 def compute(spec: Spec) -> dict[str, np.ndarray]:
-    """Quantiles and two-sample tests by layer; times by width; distances to the limit; the shape of GPT-3."""
+    """Quantiles and two-sample tests by layer; times by width; distances to the limit."""
     key = jax.random.key(spec.seed)
     data = {"layer": np.arange(1, spec.depth + 1), "count": np.array(spec.count)}
     for index, kind in enumerate(spec.kinds):
         data |= _law(jax.random.fold_in(key, index), spec, kind)
     data |= _times(jax.random.fold_in(key, 2), spec)
-    data |= _limit(jax.random.fold_in(key, 3), spec)
-    return data | _large(jax.random.fold_in(key, 4), spec)
+    return data | _limit(jax.random.fold_in(key, 3), spec)
 
 
 def _stack(d: int, heads: int, depth: int, skip: bool = False, d_head: int | None = None) -> network.StackSpec:
@@ -177,16 +171,6 @@ def _limit(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
     return {"limit_widths": np.array(spec.limit_widths), "limit_distance": np.array(distance)}
 
 
-def _large(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
-    """One initialisation of the shape of GPT-3, with skips: 7.2 billion weights at 12 layers, 58 billion at 96."""
-    stack = _stack(12_288, spec.large_heads, spec.large_depth, skip=True, d_head=spec.large_head_width)
-    x = jax.random.normal(jax.random.fold_in(key, 0), (spec.large_tokens, 12_288), spec.dtype)
-    start = time.perf_counter()
-    logs = np.asarray(collapse.sample_log_residuals(jax.random.fold_in(key, 1), x, stack))
-    seconds = np.array(time.perf_counter() - start)
-    return {"large": logs, "large_seconds": seconds, "large_heads": np.array(spec.large_heads)}
-
-
 def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     """The two samplers' quantiles by layer; seconds by width; distance from the limit by width."""
     drawing, (law, cost, limit) = style.figure(columns=3, width=5.0, height=4.4)
@@ -240,13 +224,12 @@ def _per_layer(data: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """Equality in law at every layer, a cost free of the width, the limit, and the shape of GPT-3."""
+    """Equality in law at every layer, a cost free of the width, and the limit."""
     unit = float(np.sqrt(2 / data["count"]))  # the standard error of a difference of two means, in their spread
     least, most = data["widths"][[0, -1]]
     times = {f"{int(data['timed_depths'][1])} layers": data["seconds"], "one layer": _per_layer(data)}
     ratio, error = np.array([_ratio_of_medians(each[:, -1], each[:, 0]) for each in times.values()]).T
     slope, slope_error = _slope(data)
-    heads = int(data["large_heads"])
     return [
         *(
             question(f"width-free-law-{kind}", f"How far apart are the means of log ‖res‖ of {NAMES[kind]} sampled in "
@@ -270,12 +253,6 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
             hypotheses="the same random numbers at every width; the last layer; widths from 256",
             interval_from="our tolerance", standard_error=slope_error,
             note="the exponent, with its sign changed",
-        ),
-        question(
-            "width-free-large", f"How many seconds does it take to sample {data['large'].size - 1} layers of width "
-            f"12 288 with {heads} heads, compilation included?", data["large_seconds"],
-            hypotheses="two processor cores",
-            reads=[data["large"]],
         ),
     ]  # fmt: skip
 

@@ -112,11 +112,6 @@ def meeting(data: Data) -> list[Claim]:
             note=f"measured is the difference of the shares, {COUNTED}, whose points meet within two radii; shares "
             f"that meet: {shares}",
         ),
-        question(
-            "circle-width",
-            "This is the share of layers of attention alone, by width, whose points meet within two radii.",
-            share[:, 0], where=widths, standard_error=error[:, 0], reads=reads, note=f"a share {COUNTED}",
-        ),
         prediction(
             "circle-meet-first",
             "With attention alone the points of most trained layers meet before either is ten radii away.",

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from experiments.figures.collapse import _globe, _sphere
+from rc_jax import network
+from tests.oracles import collapse as oracle
 
 
 def test_rotations_are_uniform():
@@ -24,39 +26,22 @@ def test_rotations_are_uniform():
     assert abs(rotations[:, 0, 0] @ rotations[:, 1, 1]) / len(u) < 5 / math.sqrt(len(u))
 
 
-def by_many_digits(params, x, skip, strength):
-    """log ‖res‖ before the first layer and after each, written out with 2000 digits."""
-    query, key, value, output = (np.asarray(each, float)[:, 0] for each in params[:4])
-    with mpmath.workdps(2000):
-        rows = mpmath.matrix(np.asarray(x, float).tolist())
-        logs = []
-        for layer in range(len(query) + 1):
-            centred = rows - mpmath.matrix([[mpmath.fsum(rows[:, j]) / rows.rows for j in range(3)]] * rows.rows)
-            logs.append(float(mpmath.log(mpmath.norm(centred))))
-            if layer == len(query):
-                return logs
-            q, k, v, o = (mpmath.matrix(each[layer].tolist()) for each in (query, key, value, output))
-            scores = (rows * q) * (rows * k).T / mpmath.sqrt(3)
-            weights = scores.apply(mpmath.exp)
-            for i in range(rows.rows):
-                weights[i, :] = weights[i, :] / mpmath.fsum(weights[i, :])
-            rows = skip * rows + strength * (weights * rows * v * o)
-            for i in range(rows.rows):
-                square = mpmath.fsum(each**2 for each in rows[i, :]) / 3
-                rows[i, :] = rows[i, :] / mpmath.sqrt(square + mpmath.mpf(_sphere.EPSILON))
-
-
 @pytest.mark.slow
 def test_layers_against_two_thousand_digits():
     with jax.enable_x64(True):
         key = jax.random.key(3)
         x = _sphere.tokens(jax.random.fold_in(key, 0), 5, jnp.asarray(0.7), "float64")
         params = _sphere.layers(jax.random.fold_in(key, 1), 6, "float64")
+        norm = network.NormParams(jnp.ones((6, 3)))
         step = jax.jit(_sphere.states)
-        for skip, strength in ((0.0, 1.0), (1.0, 1.0), (1.0, 0.4)):
-            logs = np.asarray(step(params, x, skip, strength).log_size)
-            exact = by_many_digits(params, x, skip, strength)
-            np.testing.assert_allclose(logs, exact, rtol=1e-11, atol=1e-11)
+        for skip, strength in ((False, 1.0), (True, 1.0), (True, 0.4)):
+            logs = np.asarray(step(params, x, float(skip), strength).log_size)
+            spec = network.StackSpec(attention=_sphere.LAYER, depth=6, skip=skip, norm="post", norm_kind="rms",
+                                     norm_epsilon=_sphere.EPSILON)  # fmt: skip
+            weights = network.LayerParams(params._replace(output=strength * params.output), attention_norm=norm)
+            with mpmath.workdps(2000):
+                exact = oracle.log_residuals(jax.tree.map(np.asarray, weights), x, spec)
+            np.testing.assert_allclose(logs, np.array(exact, float), rtol=1e-11, atol=1e-11)
             if not skip:
                 assert logs[-1] < -300
 
