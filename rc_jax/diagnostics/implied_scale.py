@@ -81,6 +81,9 @@ class EntropyScale:
             share = share @ CubicSpline(np.log(few), np.eye(len(few)))(np.log(counts))
         scales = np.geomspace(LEAST, MOST, SCALES)
         losses = np.array([share @ (np.log(few) - mean_entropy(alpha, few.astype(float))) for alpha in scales])
+        # Beyond the last scale H falls as C/(α + b), through the last two: the first two orders in 1/α.
+        before, self.least = self.most - losses[-2:]
+        self._rise = (scales[-1] - scales[-2]) / (1 / self.least - 1 / before)
         self._inverse = PchipInterpolator(np.log(losses / (self.most - losses)), np.log(scales), extrapolate=True)
 
     def __call__(self, entropy: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
@@ -89,6 +92,8 @@ class EntropyScale:
         inside = (entropy > 0) & (entropy < self.most)
         safe = np.where(inside, entropy, self.most / 2)
         alpha = np.exp(self._inverse(np.log((self.most - safe) / safe)))
+        beyond = MOST + (1 / np.minimum(safe, self.least) - 1 / self.least) * self._rise
+        alpha = np.where(safe < self.least, beyond, alpha)
         return np.where(inside, alpha, np.where(entropy <= 0, np.inf, 0.0))
 
 

@@ -97,7 +97,7 @@ def check_array(name: str, value: Any) -> None:
         )
     if not isinstance(value, jax.Array | np.ndarray) and not is_torch(value):
         raise TypeError(f"`{name}` must be {EXPECTED}, got {described(value)}")
-    if not jnp.issubdtype(dtype_of(value), jnp.floating):
+    if not jnp.issubdtype(dtype_of(value), jnp.floating) or dtype_of(value) == np.longdouble:  # which JAX lacks
         raise TypeError(f"`{name}` must be {EXPECTED}, got {described(value)}")
 
 
@@ -107,8 +107,10 @@ def is_torch(value: Any) -> bool:
 
 
 def dtype_of(value: Any) -> Any:
-    """The dtype, in JAX's names for those of PyTorch."""
-    return jnp.dtype(str(value.dtype).removeprefix("torch.")) if is_torch(value) else value.dtype
+    """The dtype, in JAX's names for those of PyTorch, and in this machine's byte order."""
+    if is_torch(value):
+        return jnp.dtype(str(value.dtype).removeprefix("torch."))
+    return value.dtype.newbyteorder("=") if isinstance(value, np.ndarray) else value.dtype
 
 
 def place_of(value: Any) -> str:
@@ -148,7 +150,7 @@ def to_jax(name: str, value: Any) -> jax.Array:
                 f"`{name}` must lie on a device that JAX has, got {described(value)} on {value.device}: pass it "
                 f"after .cpu() ({error})"
             ) from None
-    return jnp.asarray(value)
+    return jnp.asarray(value.astype(dtype_of(value), copy=False))
 
 
 def mask_of(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:

@@ -93,13 +93,19 @@ def importance(totals: Float[Array, "... key"], queries: Int[Array, "..."]) -> F
     return totals / jnp.broadcast_to(queries, totals.shape).astype(totals.dtype)
 
 
+def exceeds(sink_weight: Float[Array, "..."], threshold: ArrayLike) -> Float[Array, "..."]:
+    """1 where the weight on the first key exceeds the threshold, else 0; NaN where no query may see that key."""
+    return jnp.where(jnp.isnan(sink_weight), sink_weight, (sink_weight > threshold).astype(sink_weight.dtype))
+
+
 def sinks(
     importance: Float[Array, "... key"], candidates: Bool[Array, "..."], threshold: ArrayLike = SINK
 ) -> dict[str, Float[Array, "..."]]:
     """Weight on the first key, whether it is a sink, and the key with the most weight.
 
         sink_weight       importance of the first key
-        sink_rate         1 where that exceeds the threshold, else 0; its mean over heads is the share of sink heads
+        sink_rate         1 where that exceeds the threshold, else 0; its mean over heads is the share of sink heads;
+                          NaN, as the weight, where no query may see the first key
         strongest_key     the key of largest importance among the candidates, counted from 0
         strongest_weight  its importance
 
@@ -114,7 +120,7 @@ def sinks(
     among = jnp.where(candidates, importance, -jnp.inf)
     return {
         "sink_weight": first,
-        "sink_rate": (first > threshold).astype(importance.dtype),
+        "sink_rate": exceeds(first, threshold),
         "strongest_key": jnp.argmax(among, axis=-1).astype(importance.dtype),
         "strongest_weight": jnp.max(among, axis=-1),
     }

@@ -48,7 +48,9 @@ def _lanczos(a: Float[Array, "row key"], steps: int) -> Float[Array, " two"]:
         rest = jnp.where(lost, fresh, rest)
         unit = rest / jnp.maximum(jnp.linalg.norm(rest), jnp.finfo(a.dtype).tiny)
         image = jnp.matmul(a, unit, precision="highest")
-        back = jnp.matmul(image, a, precision="highest")
+        # Of the way back only the direction counts: without the size of the image it stays in range as long as A does.
+        size = jnp.maximum(jnp.linalg.norm(image), jnp.finfo(a.dtype).tiny)
+        back = jnp.matmul(image / size, a, precision="highest")
         return back, basis.at[index].set(unit), images.at[index].set(image)
 
     _, _, images = jax.lax.fori_loop(0, steps, step, (1 + 0.3 * draws[0], basis, images))

@@ -99,8 +99,11 @@ def _measures(x: Array, there: Array) -> dict[str, Array]:
         return jnp.sum(jnp.square(tokens), axis=(-1, -2))
 
     # With directions u_i, Σ_{i≠j} u_i·u_j = n(Σ‖u‖² − ‖res(U)‖²) − Σ‖u‖², where no digit is lost near cosine 1.
-    norm = jnp.linalg.norm(unit, axis=-1, keepdims=True)
-    direction = unit / jnp.where(norm > 0, norm, 1)
+    # Each token relative to its own largest number first, so that a far smaller one than others has a direction too.
+    own = jnp.max(jnp.abs(unit), axis=-1, keepdims=True)
+    direction = unit / jnp.where(own > 0, own, 1)
+    norm = jnp.linalg.norm(direction, axis=-1, keepdims=True)
+    direction = direction / jnp.where(norm > 0, norm, 1)
     whole, apart = squares(direction), squares(residual(direction))
     total = squares(unit)
     return {

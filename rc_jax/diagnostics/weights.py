@@ -52,7 +52,7 @@ def attention(
         sink_weight, sink_rate  mean weight on the first key; share of samples in which it exceeds `threshold`
         strongest_key, strongest_weight  the key with most weight, of keys that are seen half as often as any
         second_singular_value   σ₂/σ₁; stable_rank is Σσ²/σ₁²; numerical_rank needs `full_spectrum`
-        sink_value_ratio        ‖v_0‖ over the mean of ‖v_k‖ for k ≥ 1, where `values` are given
+        sink_value_ratio        ‖v_0‖ over the mean of ‖v_k‖ of the later keys that are seen, where `values` are given
         sink_output_share       √(Σ_i ‖p_i0 v_0‖²/Σ_i ‖Σ_k p_ik v_k‖²), where `values` are given
 
     Rows are those that may see at least two keys, n_i of them. Only sinks count the others too, as Gu et al. do.
@@ -141,7 +141,7 @@ def _pass(weights: Array, inside: Any, values: Array | None, full: bool) -> Pass
     rows = _rows(a)
     observed = _spectrum(a, rows.squares, full)
     if values is not None:
-        observed |= _value_measures(a, values)
+        observed |= _value_measures(a, values, inside)
     passed = Passed(rows, _key_totals(a), _near(a), _above(a), outside, observed)
     # Axes of samples become one here, where nothing large is left: a reshaped array is a copy.
     skipped = len(samples) + 1
@@ -181,14 +181,21 @@ def _masked(a: Array, inside: Array) -> tuple[Array, Array]:
 
 
 @quickly()
-def _value_measures(a: Array, values: Array) -> dict[str, Array]:
-    """Size of the first value against the others, and of what it adds to the output against the output."""
-    values = jnp.repeat(values, a.shape[-3] // values.shape[-3], axis=-3)
-    size = jnp.linalg.norm(values, axis=-1)
+def _value_measures(a: Array, values: Array, inside: Array | None) -> dict[str, Array]:
+    """Size of the first value against the others, and of what it adds to the output against the output.
+
+    Values of later keys that no query may see, such as those of padding, are left out, whatever they are.
+    """
+    *_, heads, n, _ = a.shape
+    values = jnp.repeat(values, heads // values.shape[-3], axis=-3)
+    there = jnp.ones((1, 1, n), bool) if inside is None else jnp.any(inside, axis=-2) | (jnp.arange(n) == 0)[None, None]
+    there = jnp.broadcast_to(there, (a.size // (heads * n * n), heads, n)).reshape(values.shape[:-1])
+    values = jnp.where(there[..., None], values, 0)
+    size, others = jnp.linalg.norm(values, axis=-1), jnp.sum(there[..., 1:], axis=-1).astype(values.dtype)
     output = jnp.einsum("...ik,...kf->...if", a, values, precision="highest")
     first = jnp.linalg.norm(a[..., 0], axis=-1) * size[..., 0]
     return {
-        "sink_value_ratio": size[..., 0] / jnp.mean(size[..., 1:], axis=-1),
+        "sink_value_ratio": size[..., 0] * others / jnp.sum(size[..., 1:], axis=-1),
         "sink_output_share": first / jnp.linalg.norm(output, axis=(-1, -2)),
     }
 
@@ -223,6 +230,8 @@ def _checked(
     _refuse(~np.isfinite(rows.magnitude), rows.total, "must be finite, got a row with the sum {}")
     if "sink_value_ratio" in passed.measures and not np.isfinite(passed.measures["sink_value_ratio"]).all():
         raise ValueError("`values` must be finite and not all 0 beyond the first key, got other numbers")
+    lost = ~np.isfinite(rows.squares) | ((rows.magnitude > 0) & (rows.squares < np.finfo(rows.squares.dtype).tiny))
+    _refuse(lost, rows.magnitude, f"must have squares that fit {rows.squares.dtype}, got a row with Σ|a| = {{}}")
     _refuse(passed.outside > 0, passed.outside, "must be 0 where `mask` is False, got a magnitude of {}")
     if causal:
         _refuse(passed.above > 0, passed.above, "must be 0 above the diagonal if `causal`, got a magnitude of {}")
@@ -279,7 +288,7 @@ def _diagnosis(
         layers=len(layers),
         heads=layers.shape[-3],
         causal=causal,
-        threshold=threshold,
+        threshold=float(threshold),
         notes=tuple(_notes(passed, layers, normalised)),
     )
 

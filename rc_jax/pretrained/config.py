@@ -52,7 +52,7 @@ class Config:
 
     def refuse(self, name: str, requirement: str, value: Any) -> ValueError:
         """The error for a setting that cannot be used."""
-        return ValueError(f"`{self._stated(name)}` must {requirement} in '{self.file}', got {value!r}")
+        return ValueError(f"`{self._stated(name)}` must {requirement} in '{self.file}', got {value!r:.200}")
 
     def _stated(self, name: str) -> str:
         """What the file calls a setting."""
@@ -91,6 +91,13 @@ class Config:
         if whole % value:
             raise self.refuse(name, f"divide {self._stated(of)}={whole}", value)
         return value
+
+    def several(self, name: str, kind: type) -> list[Any]:
+        """A list of entries of one type; none where it is absent."""
+        values = self.get(name, [])
+        if not isinstance(values, list) or any(type(value) is not kind for value in values):
+            raise self.refuse(name, f"be a list of entries of type {kind.__name__}", values)
+        return values
 
     def section(self, name: str) -> "Config":
         """The settings of the object that a setting is; none where it is absent."""

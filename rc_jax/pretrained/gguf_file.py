@@ -134,11 +134,12 @@ def read_config(file: Path) -> Config:
     """
     # The settings that families read, by the names that they know.
     metadata, tensors = read_contents(file)
-    family = Config(file, metadata).choice("general.architecture", ARCHITECTURES)
+    whole = Config(file, metadata)
+    family = whole.choice("general.architecture", ARCHITECTURES)
     own = {key.removeprefix(f"{family}."): value for key, value in metadata.items() if key.startswith(f"{family}.")}
     known = NEEDED | OPTIONAL
-    config = Config(file, metadata).under({name: f"{family}.{key}" for key, name in known.items()})
-    config.values.setdefault("vocab_size", len(metadata.get("tokenizer.ggml.tokens", ())) or None)
+    config = whole.under({name: f"{family}.{key}" for key, name in known.items()})
+    config.values.setdefault("vocab_size", len(whole.several("tokenizer.ggml.tokens", str)) or None)
     config.values.update(
         model_type=family,
         attention_bias="blk.0.attn_output.bias" in tensors,
@@ -153,7 +154,7 @@ def read_config(file: Path) -> Config:
     for key in NEEDED:
         if key not in own:
             raise stated.refuse(key, "be given", None)
-    if (parts := metadata.get("split.count", 1)) > 1:
+    if (parts := whole.integer("split.count", 1, least=0)) > 1:
         raise ValueError(f"'{file}' must be the whole model, got one of {parts} files: merge them by llama-gguf-split")
     for name in ("expert_count", "expert_used_count"):
         stated.choice(name, (0,), 0)

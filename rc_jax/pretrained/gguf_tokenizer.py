@@ -39,8 +39,8 @@ def build_tokenizer(metadata: dict[str, Any], file: Path) -> "Tokenizer":
     stated.choice("model", ("gpt2",))
     split = stated.choice("pre", tuple(SPLITS))
     # The vocabulary, and the merges in the order in which they were learned.
-    tokens, merges = stated.get("tokens", []), stated.get("merges", [])
-    if len(kinds := stated.get("token_type", [NORMAL] * len(tokens))) != len(tokens):
+    tokens, merges = stated.several("tokens", str), stated.several("merges", str)
+    if len(kinds := stated.several("token_type", int) or [NORMAL] * len(tokens)) != len(tokens):
         raise stated.refuse("token_type", f"have one entry for each of {len(tokens)} tokens", len(kinds))
     ids = {token: index for index, token in enumerate(tokens)}
     try:
@@ -48,7 +48,7 @@ def build_tokenizer(metadata: dict[str, Any], file: Path) -> "Tokenizer":
             models.BPE(ids, [tuple(merge.split(" ")) for merge in merges], ignore_merges=split in WHOLE)
         )
     except Exception as error:  # tokenizers raises nothing narrower
-        raise stated.refuse("merges", f"join two tokens each ({error})", merges[:1]) from error
+        raise stated.refuse("merges", f"join two tokens each ({' '.join(f'{error}'.split())})", merges[:1]) from error
     pieces = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITS[split]]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [*pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]

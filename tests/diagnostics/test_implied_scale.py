@@ -47,6 +47,16 @@ def test_the_table_inverts_the_mean(keys):
     assert ends.tolist() == [np.inf, 0, 0]
 
 
+@pytest.mark.parametrize("n", [2, 64, 10**6])
+def test_sharp_rows_have_a_scale_that_grows_as_one_over_the_entropy(n):
+    """Far beyond the table: against the mean at α = 60, and no entropy that is smaller has a smaller scale."""
+    mean = mean_entropy(60.0, np.array([float(n)]))
+    assert np.isclose(entropy_scale(mean, np.array([n]))[0], 60, rtol=0.01)
+    falling = np.geomspace(mean[0], 1e-30, 40)
+    products = falling * entropy_scale(falling, np.array([n]))
+    assert (np.abs(products / products[0] - 1) < 0.1).all()
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("alpha", [0.3, 1.0, 3.0])
 def test_a_known_scale_is_recovered_from_weights(alpha, causal):

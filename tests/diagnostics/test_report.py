@@ -57,6 +57,22 @@ def test_the_table_has_a_row_a_layer_and_what_to_compare_with(diagnosis):
     assert max(map(len, lines)) <= 130
 
 
+@pytest.mark.usefixtures("as_installed")
+def test_thresholds_of_numpy_are_numbers_of_json():
+    for threshold in (0.25, np.float32(0.25), 1):
+        sinks = diagnostics.attention(sinking(1.0), threshold=threshold)
+        assert json.loads(sinks.to_json())["threshold"] == threshold
+
+
+def test_no_point_is_cut_off():
+    """128 singular values are 1: the stable rank is 128."""
+    assert diagnostics.attention(np.eye(16, dtype=np.float32)[None]).figure().axes  # no warning, where α is infinite
+    panels = diagnostics.attention(np.eye(128, dtype=np.float32)[None], normalised=False).figure().axes
+    panel = next(ax for ax in panels if ax.get_title(loc="left") == "stable rank of P")
+    low, high = panel.get_ylim()
+    assert low < 128 < high
+
+
 def test_measures_are_found_by_name(diagnosis):
     assert diagnosis["entropy"].shape == (2, 4) and diagnosis["cosine"].shape == (3,)
     with pytest.raises(KeyError, match="no measure 'entrpy'; there are sparsity"):

@@ -44,6 +44,13 @@ def test_tokens_that_nearly_agree_keep_their_digits():
     assert 0.9999999 <= diagnosis["cosine"][0] <= 1
 
 
+def test_a_token_far_larger_than_the_others_leaves_them_their_directions():
+    states = STATES[0, 0].astype(np.float32)
+    sizes = np.float32([1e25] + [1] * (len(states) - 1))[:, None]
+    found = [diagnostics.hidden_states([size * states])["cosine"][0] for size in (1, sizes)]
+    assert np.isclose(*found, **dense.CLOSE)
+
+
 def test_sizes_do_not_matter():
     signed = STATES[:, 0].astype(np.float32)
     for size, states in ((1e-30, signed), (1e30, signed), (4e37, np.abs(signed))):  # the last add up to infinity

@@ -216,6 +216,7 @@ def test_window_settings(family, settings, window):
             {"use_sliding_window": True, "sliding_window": 3, "layer_types": ["chunked_attention"] * 2},
             "`layer_types` must be 2 of 'full_attention' and 'sliding_attention' in '.*', got",
         ),
+        ("gemma2", {"layer_types": [["full_attention"], []]}, "`layer_types` must be 2 of .full_attention. and"),
         ("gemma2", {"layer_types": ["full_attention"]}, "`layer_types` must be 2 of 'full_attention' and"),
         ("llama", {"rope_scaling": 2}, "`rope_scaling` must be a JSON object in '.*', got 2"),
         ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2}}, "`rope_scaling.type` must be one of 'default', "),

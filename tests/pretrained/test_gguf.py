@@ -185,6 +185,7 @@ def test_tokens_around_a_text(tmp_path):
         ({"expert_count": 8}, "`llama.expert_count` must be one of 0 in '.*a.gguf', got 8"),
         ({"attention.sliding_window": 4}, "`llama.attention.sliding_window` must be absent: it is not read here"),
         ({"split.count": 2}, "'.*a.gguf' must be the whole model, got one of 2 files: merge them by llama-gguf-split"),
+        ({"split.count": "2"}, "`split.count` must be an integer >= 0 in '.*a.gguf', got '2'"),
         ({"block_count": 3}, "tensor 'blk.2.ffn_gate.weight' is missing in '.*a.gguf'"),
         ({"embedding_length": 64, "rope.dimension_count": 16}, r"'token_embd.weight' must have shape \(\d+, 64\) in"),
     ],
@@ -237,6 +238,7 @@ def test_a_file_cut_off_anywhere_is_one_error(tmp_path):
         ({"model": "llama"}, "`tokenizer.ggml.model` must be one of 'gpt2' in '.*a.gguf', got 'llama'"),
         ({"pre": "tekken"}, "`tokenizer.ggml.pre` must be one of 'gpt-2', 'smollm', .* in '.*a.gguf', got 'tekken'"),
         ({"token_type": [1, 1]}, r"`tokenizer.ggml.token_type` must have one entry for each of \d+ tokens .*, got 2"),
+        ({"token_type": 5}, "`tokenizer.ggml.token_type` must be a list of entries of type int in '.*a.gguf', got 5"),
         (
             {"merges": ["r zz"]},
             r"`tokenizer.ggml.merges` must join two tokens each \(.*\) in '.*a.gguf', got \['r zz'\]",

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 from rc_jax._numerics import arguments, files
 from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import Tracer
-from rc_jax.diagnostics.measures import SINK, Rows, mean_over, row_means, rows_of
+from rc_jax.diagnostics.measures import SINK, Rows, exceeds, mean_over, row_means, rows_of
 from rc_jax.diagnostics.streaming.passes import stream
 from rc_jax.diagnostics.streaming.queries_and_keys import fitted
 
@@ -186,6 +186,5 @@ def _means(rows: Rows, keys: Array, first: Array, first_seen: Array) -> Metrics:
     """Means over heads and samples, of means over rows."""
     keys, first_seen = (jnp.broadcast_to(each, first.shape) for each in (keys, first_seen))
     sink = mean_over(first, first_seen)
-    rate = jnp.where(jnp.isnan(sink), sink, (sink > SINK).astype(first.dtype))
-    measures = {**row_means(rows, keys), "sink_weight": sink, "sink_rate": rate}
+    measures = {**row_means(rows, keys), "sink_weight": sink, "sink_rate": exceeds(sink, SINK)}
     return {name: jnp.mean(measures[name]) for name in NAMES}

@@ -118,16 +118,30 @@ def _of_weights(weights: Any, real: np.ndarray | None, options: dict[str, Any]) 
     """Attention among the tokens that are real."""
     if real is None:
         return attention(list(weights), **options)
+    if options.get("mask") is not None:
+        raise ValueError("`mask` must be left out where `attention_mask` has padding, got both")
     # Padding goes to the end, so that the first token is the first real one.
     order = np.argsort(~real, axis=1, kind="stable")
     real = np.take_along_axis(real, order, axis=1)
     layers = list(weights)
     if (order != np.arange(order.shape[1])).any():
         layers = [_moved(inputs.to_jax("outputs", layer), order) for layer in layers]
-    return attention(layers, mask=(real[:, None, :, None] & real[:, None, None, :]), **options)
+        if options.get("values") is not None:
+            options["values"] = _moved_values(options["values"], order)
+    options["mask"] = real[:, None, :, None] & real[:, None, None, :]
+    return attention(layers, **options)
 
 
 def _moved(weights: Array, order: np.ndarray) -> Array:
     """Rows and columns of each text in another order."""
     rows = jnp.take_along_axis(weights, jnp.asarray(order)[:, None, :, None], axis=-2)
     return jnp.take_along_axis(rows, jnp.asarray(order)[:, None, None, :], axis=-1)
+
+
+def _moved_values(values: Any, order: np.ndarray) -> Any:
+    """The tokens of each text in another order; values that do not fit the weights stay, to be refused with these."""
+    layers = inputs.layers_of("values", values, ("texts", "heads", "tokens", "features"), stacked=5)
+    if (layers.shape[0], layers.shape[-2]) != order.shape:
+        return values
+    index = jnp.asarray(order)[:, None, :, None]
+    return [jnp.take_along_axis(layers[layer], index, axis=-2) for layer in range(len(layers))]

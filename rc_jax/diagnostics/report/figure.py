@@ -73,13 +73,15 @@ def _panel(ax: Axes, diagnosis: "Diagnosis", name: str, beside: Beside) -> None:
         ax.scatter(layers[:, None] + spread[None], values, s=12, color=BLUE, alpha=0.7, linewidths=0, label="heads")
         ax.plot(layers, np.median(values, axis=1), color=BLUE, label="median")
         if name == "entropy_scale":
-            best = np.median(values / diagnosis["scale_ratio"], axis=1)
+            with np.errstate(invalid="ignore"):  # of heads whose α is 0 or infinite
+                best = np.median(values / diagnosis["scale_ratio"], axis=1)
             ax.plot(layers, best, color=ORANGE, linestyle=":", label="α* of most gradient")
     else:
         ax.plot(layers, values, color=BLUE, marker="o", markersize=4, label="tokens")
     if name in LOGARITHMIC and (_finite(values) > 0).any():
         ax.set_yscale("log")
-        ax.set_ylim(top=min(ax.get_ylim()[1], 100))  # α of a row with a single key has no bound
+        if name == "entropy_scale":  # which has no bound where rows have a single key
+            ax.set_ylim(top=min(ax.get_ylim()[1], 100))
     ax.set_title({**HEADS, **STATES}[name], loc="left", fontsize=10)
     ax.set_xlabel("layer")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -100,7 +100,7 @@ def scores(
         layers=len(queries),
         heads=measured["sparsity"].shape[1],
         causal=mask == "causal" if isinstance(mask, str) else not np.triu(mask, 1).any(),
-        threshold=threshold,
+        threshold=float(threshold),
         notes=(*rectangular, f"Computed without weights, from queries and keys: {ABSENT} are left out."),
     )
 
@@ -185,7 +185,7 @@ def _of_layer(
     counts = keys[keys >= 2]
     alpha = entropy_scale(means["entropy"], counts)
     means |= {"entropy_scale": alpha, "scale_ratio": alpha / optimal_scale(counts)}
-    means |= {"sink_weight": sink, "sink_rate": (sink > threshold).astype(sink.dtype)}
+    means |= {"sink_weight": sink, "sink_rate": np.asarray(measures.exceeds(sink, threshold))}
     heads = q.shape[-3] if q.ndim > 2 else 1
     return {name: means[name].reshape(-1, heads).mean(0) for name in ORDER}
 

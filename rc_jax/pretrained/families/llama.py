@@ -178,7 +178,7 @@ def _kinds(config: Config, family: Family) -> list[str]:
     else:
         return [FULL if unbounded or family.window == "never" else SLIDING] * depth
     kinds = config.get("layer_types", default)
-    if not isinstance(kinds, list) or len(kinds) != depth or not set(kinds) <= {FULL, SLIDING}:
+    if not isinstance(kinds, list) or len(kinds) != depth or any(kind not in (FULL, SLIDING) for kind in kinds):
         raise config.refuse("layer_types", f"be {depth} of '{FULL}' and '{SLIDING}'", kinds)
     return kinds
 

@@ -96,6 +96,26 @@ def test_padding_is_left_out(decoder, ids, side):
         np.testing.assert_allclose(diagnosis[name], np.mean([one[name] for one in alone], axis=0), rtol=2e-4, atol=1e-6)
 
 
+def test_values_go_with_their_tokens_where_padding_is_in_front(decoder, ids):
+    values = np.random.default_rng(0).standard_normal((2, 3, 1, 9, 4)).astype(np.float32)  # (layer, text, …)
+    mask = (np.arange(9) >= np.array([[0], [2], [5]])).astype(int)
+    with torch.no_grad():
+        outputs = decoder(ids, attention_mask=torch.tensor(mask), output_attentions=True)
+    found = diagnostics.from_transformers(outputs, attention_mask=mask, values=list(values))
+    alone = [
+        diagnostics.attention(
+            [layer[text, :, start:, start:].numpy() for layer in outputs.attentions], values=values[:, text, :, start:]
+        )
+        for text, start in enumerate((0, 2, 5))
+    ]
+    for name in ("sink_value_ratio", "sink_output_share"):
+        np.testing.assert_allclose(found[name], np.mean([one[name] for one in alone], axis=0), rtol=2e-4, err_msg=name)
+    with pytest.raises(ValueError, match="`values` must have 2 layers of shape"):
+        diagnostics.from_transformers(outputs, attention_mask=mask, values=values[..., :8, :])
+    with pytest.raises(ValueError, match="`mask` must be left out where `attention_mask` has padding, got both"):
+        diagnostics.from_transformers(outputs, attention_mask=mask, mask="causal")
+
+
 def test_one_of_the_two_is_enough(encoder, ids):
     with torch.no_grad():
         outputs = encoder(ids, **BOTH)
