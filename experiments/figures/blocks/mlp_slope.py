@@ -12,6 +12,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from experiments import figure, style
+from experiments.figures._complete import complete
 from experiments.ledger import Claim, at_least, law, near, prediction, published, question
 from rc_jax import attention, collapse, ensemble, network
 
@@ -82,8 +83,9 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     pushed = ensemble.run(functools.partial(_pushed, spec=spec), jax.random.fold_in(key, 2), spec.count, progress=True)
     quantiles = stats.quantile(LEVELS)
     data = {name: quantiles[name] for name in ("log", "log_threshold", "log_predicted")}
+    whole, deep = complete(stats), complete(deep)
     for name in ("collapsed", "slope", "log_ratio", "log_constant", "tanh_promise", "published_promise"):
-        data |= {f"{name}_mean": stats.mean[name], f"{name}_standard_error": stats.standard_error[name]}
+        data |= {f"{name}_mean": whole.mean[name], f"{name}_standard_error": whole.standard_error[name]}
     return data | {
         "deep_mean": deep.mean, "deep_standard_error": deep.standard_error,
         "deep_factors": np.asarray(spec.deep_factors), "unknown": stats.nonfinite["log"] / spec.count,
@@ -134,19 +136,27 @@ def sweep(spec: Spec, params: network.LayerParams, x: jax.Array, activation: str
         layers = network.scale_branches(params, factor, attention=False)
         last = network.apply(layers, x, stack)
         relative = collapse.frobenius(collapse.residual(last)) / collapse.frobenius(last)
-        return collapse.log_residuals(layers, x, stack), relative < COLLAPSED
+        return collapse.log_residuals(layers, x, stack), _below(relative)
 
     logs, collapsed = jax.lax.map(one, factors)
     log_factors, powers = jnp.log(factors), (3**spec.depth - 1) / 2
-    # The first factor at which it has not collapsed; halfway to the one before, on the log scale.
-    first = jnp.argmax(jnp.append(~collapsed, True))
+    # The first factor at which it has not collapsed, or at which that is not known; halfway to the one before, on the
+    # log scale.
+    with_end = jnp.append(collapsed, jnp.zeros_like(collapsed[:1]))
+    first = jnp.argmax(with_end != 1)
     step = log_factors[1] - log_factors[0]
+    threshold = log_factors[0] + (first.astype(x.dtype) - 0.5) * step
     return {
-        "log": logs, "collapsed": collapsed.astype(x.dtype),
-        "log_threshold": log_factors[0] + (first.astype(x.dtype) - 0.5) * step,
+        "log": logs, "collapsed": collapsed,
+        "log_threshold": jnp.where(jnp.isnan(with_end[first]), jnp.nan, threshold),
         "log_predicted": log_factors[0] - (logs[0, -1] - logs[0, 0]) / powers,
         "slope": (logs[1, -1] - logs[0, -1]) / step / powers,
     }  # fmt: skip
+
+
+def _below(relative: jax.Array) -> jax.Array:
+    """1 where the tokens are equal to 1 %, else 0; NaN where that is not known."""
+    return jnp.where(jnp.isnan(relative), relative, (relative < COLLAPSED).astype(relative.dtype))
 
 
 def _deep(key: jax.Array, spec: Spec) -> jax.Array:
@@ -157,7 +167,7 @@ def _deep(key: jax.Array, spec: Spec) -> jax.Array:
     def collapsed(factor: jax.Array) -> jax.Array:
         states = network.hidden_states(network.scale_branches(layers, factor, attention=False), x, stack)
         rest = jax.vmap(lambda state: collapse.frobenius(collapse.residual(state)))(states)
-        return (rest < COLLAPSED * jax.vmap(collapse.frobenius)(states)).astype(spec.dtype)
+        return _below(rest / jax.vmap(collapse.frobenius)(states))
 
     return jax.lax.map(collapsed, jnp.asarray(spec.deep_factors, spec.dtype))
 

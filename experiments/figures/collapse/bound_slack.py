@@ -246,6 +246,7 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
         question("bound-tanh-tighter", "On the tokens that reach a layer the published one-layer bound with measured γ "
                  "is looser than the tanh bound by this factor.",
                  np.exp(np.concatenate([data[f"{w}_tighter"][1] for w, _ in needed])), where=where, hypotheses=weights,
+                 left_out=data["left_out"],
                  note="quotient of bound/measured of the two, medians; above 1 the tanh bound is closer; the norms "
                  "differ"),
     ]  # fmt: skip

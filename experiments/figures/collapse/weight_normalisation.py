@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments import figure, style
 from experiments.figure import About
+from experiments.figures._complete import complete
 from experiments.figures.collapse import _weight_kinds as kinds
 from experiments.ledger import Claim, at_least, law, near, prediction, question
 from rc_jax import attention, ensemble, sparsity
@@ -72,7 +73,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         "depth": np.arange(spec.depth + 1),
     }
     # One layer at every number of tokens, then whole networks.
-    rows = ensemble.run(_Layer(spec), jax.random.fold_in(key, 0), spec.layers, batch_size=2, progress=True)
+    rows = complete(ensemble.run(_Layer(spec), jax.random.fold_in(key, 0), spec.layers, batch_size=2, progress=True))
     for name in ("square", "theory", "sparsity_gap"):
         data |= {name: np.asarray(rows.mean[name]), f"{name}_error": np.asarray(rows.standard_error[name])}
     for name in ("sparsity", "sparsity_theory"):

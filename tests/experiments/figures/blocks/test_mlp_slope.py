@@ -94,3 +94,9 @@ def test_threshold_and_prediction(drawn, swept):
     collapsed = np.asarray(swept["collapsed"], bool)
     assert collapsed[spec.factors < threshold].all()
     assert not collapsed[spec.factors > threshold][0]
+
+
+def test_what_is_not_known_has_not_collapsed_nor_kept_apart(drawn):
+    spec, _, params, x = drawn
+    broken = jax.jit(lambda: mlp_slope.sweep(spec, params, x.at[0, 0].set(jnp.nan), "tanh"))()
+    assert np.isnan(broken["collapsed"]).all() and np.isnan(broken["log_threshold"])
