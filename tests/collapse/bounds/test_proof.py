@@ -11,6 +11,7 @@ import pytest
 from rc_jax.collapse import audit
 from rc_jax.collapse.bounds.cubic import log_weight_change
 from rc_jax.collapse.bounds.proof import ascent
+from tests.oracles import bounds as oracle
 
 CASES = 10_000
 EPS = float(np.finfo(np.float32).eps)
@@ -188,6 +189,39 @@ def test_adversaries_approach_a_bound_and_never_pass_it(x64, name, least):
     assert np.isfinite(ratios).all()
     assert ratios.max() <= 1 + 16 * np.finfo(float).eps
     assert ratios.max() > least
+
+
+def climbed_in_float32(count, steps):
+    """Ends of a gradient ascent of measured/tanh bound in plain float32, from nearly equal tokens, and their ratios."""
+    log_ratio, shapes = ascent.RATIOS["tanh_layer"]
+    keys = jax.random.split(jax.random.key(5), len(shapes))
+    starts = {
+        name: jax.random.normal(key, (count, *shape), "float32")
+        for key, (name, shape) in zip(keys, shapes.items(), strict=True)
+    }
+    starts["x"] = 3 + 3e-3 * starts["x"]
+
+    def step(point, _):
+        slope = jax.tree.map(lambda s: jnp.where(jnp.isfinite(s), s, 0), jax.grad(log_ratio)(point))
+        size = jnp.sqrt(sum(jnp.sum(jnp.square(s)) for s in slope.values())) + np.float32(1e-30)
+        return {name: point[name] + np.float32(1e-4) * slope[name] / size for name in point}, None
+
+    ends = jax.jit(jax.vmap(lambda point: jax.lax.scan(step, point, None, length=steps)[0]))(starts)
+    return ends, np.asarray(jax.jit(jax.vmap(log_ratio))(ends))
+
+
+def test_what_plain_arithmetic_shows_beyond_the_tanh_bound_is_its_rounding():
+    """The same float32 numbers, in 60 digits: no end of the ascent is beyond the bound."""
+    ends, plain = climbed_in_float32(count=32, steps=30)
+    beyond = np.flatnonzero(plain > 0)
+    assert len(beyond) >= 5 and plain.max() > 0.1
+    for index in beyond:
+        point = {name: value[index] for name, value in ends.items()}
+        params = jax.tree.map(np.asarray, ascent._params(point))
+        with mp.workdps(60):
+            before, after = oracle.states(params, point["x"], ascent._SPEC)
+            bound = oracle.tanh_growth(oracle.diameter(before), oracle.heads(params, 0, [1 / mp.sqrt(3)]))
+            assert oracle.diameter(after) <= bound
 
 
 @pytest.mark.usefixtures("as_installed")
