@@ -7,6 +7,7 @@ see is 0 here. Means run over the rows with n_i ≥ 2, because a row with a sing
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
@@ -93,7 +94,7 @@ def importance(totals: Float[Array, "... key"], queries: Int[Array, "..."]) -> F
     return totals / jnp.broadcast_to(queries, totals.shape).astype(totals.dtype)
 
 
-def exceeds(sink_weight: Float[Array, "..."], threshold: ArrayLike) -> Float[Array, "..."]:
+def exceeds(sink_weight: Float[Array | np.ndarray, "..."], threshold: ArrayLike) -> Float[Array, "..."]:
     """1 where the weight on the first key exceeds the threshold, else 0; NaN where no query may see that key."""
     return jnp.where(jnp.isnan(sink_weight), sink_weight, (sink_weight > threshold).astype(sink_weight.dtype))
 

@@ -47,8 +47,8 @@ def test_tokens_that_nearly_agree_keep_their_digits():
 def test_a_token_far_larger_than_the_others_leaves_them_their_directions():
     states = STATES[0, 0].astype(np.float32)
     sizes = np.float32([1e25] + [1] * (len(states) - 1))[:, None]
-    found = [diagnostics.hidden_states([size * states])["cosine"][0] for size in (1, sizes)]
-    assert np.isclose(*found, **dense.CLOSE)
+    cosines = [diagnostics.hidden_states([size * states])["cosine"][0] for size in (1, sizes)]
+    assert np.isclose(*cosines, **dense.CLOSE)
 
 
 def test_sizes_do_not_matter():

@@ -146,26 +146,26 @@ def test_values_of_padding_are_left_out():
     weights = dense.softmax(np.where(seen, np.random.default_rng(14).standard_normal((2, 2, N, N)), -1e9))
     values = np.random.default_rng(15).standard_normal((2, 2, N, 5)).astype(np.float32)
     values[1, :, 8:] = np.nan
-    found = diagnostics.attention([weights.astype(np.float32)], mask=seen, values=[values])
+    diagnosis = diagnostics.attention([weights.astype(np.float32)], mask=seen, values=[values])
     alone = [
         diagnostics.attention(p[:, :n, :n].astype(np.float32), values=v[:, :n])
         for p, v, n in zip(weights, values, (N, 8), strict=True)
     ]
     for name in ("sink_value_ratio", "sink_output_share"):
-        assert np.allclose(found[name], (alone[0][name] + alone[1][name]) / 2, **dense.CLOSE), name
+        assert np.allclose(diagnosis[name], (alone[0][name] + alone[1][name]) / 2, **dense.CLOSE), name
 
 
 def test_a_first_key_that_nobody_sees_is_no_sink_and_no_other():
     seen = np.broadcast_to(np.arange(N) > 0, (N, N))
-    found = diagnostics.attention((seen / seen.sum(-1, keepdims=True))[None].astype(np.float32), mask=seen)
-    assert np.isnan(found["sink_weight"]).all() and np.isnan(found["sink_rate"]).all()
-    assert np.allclose(found["sparsity"], 1) and "–" in str(found)
+    diagnosis = diagnostics.attention((seen / seen.sum(-1, keepdims=True))[None].astype(np.float32), mask=seen)
+    assert np.isnan(diagnosis["sink_weight"]).all() and np.isnan(diagnosis["sink_rate"]).all()
+    assert np.allclose(diagnosis["sparsity"], 1) and "–" in str(diagnosis)
 
 
 def test_the_byte_order_of_another_machine_is_read():
     weights = dense.gaussian(16, (2, N, N), 2.0).astype(np.float32)
-    found, same = (diagnostics.attention(each) for each in (weights.astype(">f4"), weights))
-    assert all(np.array_equal(found[name], same[name]) for name in same.measures)
+    swapped, same = (diagnostics.attention(each) for each in (weights.astype(">f4"), weights))
+    assert all(np.array_equal(swapped[name], same[name]) for name in same.measures)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
@@ -222,9 +222,9 @@ def test_sizes_of_signed_weights_do_not_matter(size):
     """Of more keys than there are Lanczos steps, with two singular values that stand apart."""
     signed = np.random.default_rng(17).standard_normal((1, 40, 40))
     signed += 40 * np.eye(40)[3][:, None] * np.eye(40)[5] + 20 * np.eye(40)[8][:, None] * np.eye(40)[2]
-    found, scaled = (diagnostics.attention((s * signed).astype(np.float32), normalised=False) for s in (1, size))
-    for name in set(found.measures) - {"row_sum"}:
-        assert np.allclose(scaled[name], found[name], rtol=1e-4), name
+    unscaled, scaled = (diagnostics.attention((s * signed).astype(np.float32), normalised=False) for s in (1, size))
+    for name in set(unscaled.measures) - {"row_sum"}:
+        assert np.allclose(scaled[name], unscaled[name], rtol=1e-4), name
 
 
 @settings(max_examples=5, deadline=None)

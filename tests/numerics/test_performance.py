@@ -90,7 +90,7 @@ FORMS = {  # a program with a form for CPUs, and a word that its text has in tha
     "one product a head": (lambda x: attention.attend(attention.init(jax.random.key(0), LAYER), x, LAYER), "batching"),
     "unsaturated softmax": (
         lambda x: collapse.log_residuals(network.random_layers(jax.random.key(0), STACK), x, STACK),
-        "stablehlo.case",
+        "pairwise_rows",
     ),
 }
 

@@ -131,8 +131,8 @@ def test_a_hidden_key_is_none_in_a_trace_and_outside(function):
     seen, some = jnp.float32([1.0, 0.25, -0.5]), [0, 2, 3]
     scores = jnp.insert(seen, 1, -jnp.inf)
     alone, traced = function(seen, 1.3), jax.jit(function)
-    for found in (function(scores, 1.3), traced(scores, 1.3)):
-        np.testing.assert_allclose(np.asarray(found)[some] if found.ndim else found, alone, rtol=1e-6)
+    for norms in (function(scores, 1.3), traced(scores, 1.3)):
+        np.testing.assert_allclose(np.asarray(norms)[some] if norms.ndim else norms, alone, rtol=1e-6)
     slope = jax.grad(lambda *given: jnp.ravel(function(*given))[0], (0, 1))
     slopes, others = slope(scores, 1.3), slope(seen, 1.3)
     np.testing.assert_allclose(slopes[0], np.insert(others[0], 1, 0), atol=1e-6)

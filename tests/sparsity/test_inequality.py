@@ -158,8 +158,8 @@ def test_all_digits_for_rows_that_are_nearly_even(dtype):
             for order in (mp.mpf(float(np.array(each, dtype))) for each in orders):
                 power = sum(each**order for each in y) / n
                 expected.append(shannon if order == 1 else mp.log(power) / (order - 1))
-            measured = [*np.asarray(three), *np.asarray(several)]
-            np.testing.assert_allclose(measured, [float(each) for each in expected], rtol=12 * jnp.finfo(dtype).eps)
+            sizes = [*np.asarray(three), *np.asarray(several)]
+            np.testing.assert_allclose(sizes, [float(each) for each in expected], rtol=12 * jnp.finfo(dtype).eps)
 
 
 @pytest.mark.slow
@@ -214,5 +214,5 @@ def test_many_keys_under_softmax(x64):
 def test_what_is_not_known_is_not_even(order):
     """Outside of a trace NaN is refused."""
     rows = jnp.asarray([[0.2, jnp.nan, 0.3], [0.2, 0.5, 0.3]])
-    found = jax.jit(lambda a: sparsity.renyi_sparsity(a, order))(rows)
-    assert jnp.isnan(found).tolist() == [True, False]
+    sizes = jax.jit(lambda a: sparsity.renyi_sparsity(a, order))(rows)
+    assert jnp.isnan(sizes).tolist() == [True, False]

@@ -83,6 +83,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     pushed = ensemble.run(functools.partial(_pushed, spec=spec), jax.random.fold_in(key, 2), spec.count, progress=True)
     quantiles = stats.quantile(LEVELS)
     data = {name: quantiles[name] for name in ("log", "log_threshold", "log_predicted")}
+    # A mean is known only where every network of the ensemble is.
     whole, deep = complete(stats), complete(deep)
     for name in ("collapsed", "slope", "log_ratio", "log_constant", "tanh_promise", "published_promise"):
         data |= {f"{name}_mean": whole.mean[name], f"{name}_standard_error": whole.standard_error[name]}

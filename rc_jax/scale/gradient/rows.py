@@ -54,6 +54,7 @@ def shifted(scores: jax.Array, alpha: ArrayLike) -> tuple[jax.Array, jax.Array, 
         raise ValueError(f"`alpha` must broadcast with the leading axes {batch} of `scores`, got {given}") from None
     alpha = jnp.broadcast_to(converted("alpha", alpha, working), shape)
     scores = scores.astype(working)
+    # The largest score of a row is a constant, and so is a hidden one: neither has a derivative.
     is_top = jax.nn.one_hot(scores.argmax(-1), scores.shape[-1], dtype=bool)
     largest = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
     full = (*shape, scores.shape[-1])

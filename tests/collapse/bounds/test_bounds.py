@@ -221,8 +221,8 @@ def test_what_is_not_known_bounds_nothing(bound):
         weights = getattr(params.attention, name).at[1, 0, 0, 0].set(jnp.nan)
         given.append((1, params._replace(attention=params.attention._replace(**{name: weights})), x))
     for first, weights, tokens in given:
-        found = bound(weights, tokens, STACK)
-        for each in jax.tree.leaves(found):
+        values = bound(weights, tokens, STACK)
+        for each in jax.tree.leaves(values):
             start = first + (first > 0) * (each.size > STACK.depth)  # an entry for the first tokens themselves
             assert jnp.isnan(each[start:]).all() and not jnp.isnan(each[:start]).any()
 

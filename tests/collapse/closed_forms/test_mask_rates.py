@@ -39,8 +39,8 @@ def test_gain_and_sink_rate_keep_their_digits(dtype):
             for root in np.asarray([0.01, 0.5, 0.9], dtype):
                 apart = mpmath.mpf(float(update)) * (mpmath.mpf(float(root)) * 3 / 4)
                 exact = mpmath.log(1 + apart) - mpmath.log(1 + mpmath.mpf(float(update)) * 7 / 8)
-                found = mask_rates.log_sink_rate(root, 0.25, 0.5, update=update)
-                assert found.dtype == dtype and abs(float(found) / exact - 1) < 20 * eps
+                rate = mask_rates.log_sink_rate(root, 0.25, 0.5, update=update)
+                assert rate.dtype == dtype and abs(float(rate) / exact - 1) < 20 * eps
 
 
 def test_curvature_against_simulated_gains():

@@ -147,7 +147,7 @@ def test_bad_input():
     for name in ("first_singular_value", "second_singular_value", "largest_weight", "spiked_singular_value",
                  "stable_rank"):  # fmt: skip
         function = getattr(collapse, f"gaussian_{name}")
-        with pytest.raises(ValueError, match="`sigma` must be >= 0"):
+        with pytest.raises(ValueError, match="`gamma` must be >= 0"):
             function(-1.0, 8)
         with pytest.raises(ValueError, match="`n` must be >= 2"):
             function(1.0, 1)
@@ -155,9 +155,9 @@ def test_bad_input():
             function(1.0, "8")
         with pytest.raises(ValueError, match="must broadcast"):
             function(jnp.ones(3), jnp.full(2, 8.0))
-    with pytest.raises(ValueError, match="`sigma` must be finite"):
+    with pytest.raises(ValueError, match="`gamma` must be finite"):
         collapse.gaussian_squared_norm(float("nan"))
     with pytest.raises(TypeError, match="`centred` must be a bool, got 1"):
         collapse.gaussian_stable_rank(1.0, 8, centred=1)
-    with pytest.raises(ValueError, match="`d` must be >= 1"):
+    with pytest.raises(ValueError, match="`dim` must be >= 1"):
         collapse.layer_second_singular_value(1.0, 8, 0)

@@ -101,7 +101,7 @@ def test_values_go_with_their_tokens_where_padding_is_in_front(decoder, ids):
     mask = (np.arange(9) >= np.array([[0], [2], [5]])).astype(int)
     with torch.no_grad():
         outputs = decoder(ids, attention_mask=torch.tensor(mask), output_attentions=True)
-    found = diagnostics.from_transformers(outputs, attention_mask=mask, values=list(values))
+    diagnosis = diagnostics.from_transformers(outputs, attention_mask=mask, values=list(values))
     alone = [
         diagnostics.attention(
             [layer[text, :, start:, start:].numpy() for layer in outputs.attentions], values=values[:, text, :, start:]
@@ -109,7 +109,9 @@ def test_values_go_with_their_tokens_where_padding_is_in_front(decoder, ids):
         for text, start in enumerate((0, 2, 5))
     ]
     for name in ("sink_value_ratio", "sink_output_share"):
-        np.testing.assert_allclose(found[name], np.mean([one[name] for one in alone], axis=0), rtol=2e-4, err_msg=name)
+        np.testing.assert_allclose(
+            diagnosis[name], np.mean([one[name] for one in alone], axis=0), rtol=2e-4, err_msg=name
+        )
     with pytest.raises(ValueError, match="`values` must have 2 layers of shape"):
         diagnostics.from_transformers(outputs, attention_mask=mask, values=values[..., :8, :])
     with pytest.raises(ValueError, match="`mask` must be left out where `attention_mask` has padding, got both"):
