@@ -88,6 +88,20 @@ def test_a_window_hides_what_is_out_of_reach(radius):
     np.testing.assert_array_equal(seen, distance <= radius)
 
 
+def test_a_swept_scale_is_traced_once():
+    params, x = draw()
+    traces = []
+
+    @jax.jit
+    def run(scale):
+        traces.append(scale)
+        return attention.attend(params, x, SPEC, scale=scale)
+
+    for scale in (0.1, 1.0, 10.0):
+        run(scale)
+    assert len(traces) == 1
+
+
 @pytest.mark.usefixtures("as_installed")
 def test_a_scale_for_each_head_may_be_a_list():
     spec = AttentionSpec(d_model=4, heads=2)

@@ -1,6 +1,7 @@
 """The stack: its switches, its unrolled form, and layers drawn on the way against layers stored."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,10 @@ from tests.oracles import network as oracle
 
 LAYER = AttentionSpec(d_model=8, heads=2, bias=True)
 EVERYTHING = StackSpec(attention=LAYER, depth=3, skip=True, mlp=MLPSpec(width=20, activation="gelu"), norm="pre")
+
+
+def layer(params, index):
+    return jax.tree.map(lambda w: w[index], params)
 
 
 @pytest.mark.slow
@@ -71,6 +76,23 @@ def test_without_skip_there_is_no_skip_anywhere(x64):
         assert bool(jnp.all(network.apply(silent, x, spec) == 0))
         with_skip = dataclasses.replace(spec, skip=True)
         assert not bool(jnp.all(network.apply(silent, x, with_skip) == 0))
+
+
+def test_pure_attention_is_the_sum_over_all_head_paths(x64):
+    """X^L − 1bᵀ = Σ (P^L···P^1) X (W^1···W^L) over all choices of heads, later layers on the left."""
+    spec = StackSpec(attention=dataclasses.replace(LAYER, bias=False), depth=3)
+    params = network.init(jax.random.key(0), spec, dtype="float64")
+    x = jax.random.normal(jax.random.key(1), (5, 8), "float64")
+    states = network.hidden_states(params, x, spec)
+    weights = [attention.attention_weights(layer(params, i).attention, states[i], spec.attention) for i in range(3)]
+    total = np.zeros((5, 8))
+    for heads in itertools.product(range(2), repeat=3):
+        left, right = np.eye(5), np.eye(8)
+        for i, h in enumerate(heads):
+            left = np.asarray(weights[i][h]) @ left
+            right = right @ np.asarray(params.attention.value[i, h] @ params.attention.output[i, h])
+        total += left @ np.asarray(x) @ right
+    np.testing.assert_allclose(states[-1], total, rtol=1e-12, atol=1e-13)
 
 
 def test_apply_is_the_last_hidden_state():
@@ -141,9 +163,19 @@ def test_masks_and_scales_reach_every_layer(x64):
     assert not np.allclose(network.apply(params, x, spec, scale=2.0), network.apply(params, x, spec))
 
 
-def test_depth_is_not_unrolled():
+def test_one_trace_serves_a_sweep_and_depth_is_not_unrolled():
     spec = StackSpec(attention=LAYER, depth=3)
-    _, x = oracle.draw(spec, "float32")
+    params, x = oracle.draw(spec, "float32")
+    traces = []
+
+    @jax.jit
+    def run(scale):
+        traces.append(scale)
+        return network.apply(params, x, spec, scale=scale)
+
+    for scale in (0.1, 1.0, 10.0):
+        run(scale)
+    assert len(traces) == 1
 
     def equations(depth):
         deep = dataclasses.replace(spec, depth=depth)

@@ -32,18 +32,27 @@ def norm(x):
 
 
 def by_hand(made, x, scale):
-    """The two ends in NumPy's double precision; layers between them are tested against NumPy in `tests/network`."""
-    ends = (made.embedding, made.positions, made.readout, made.readout_bias)
-    embedding, positions, readout, bias = (np.asarray(each[...], float) for each in ends)
-    hidden = jnp.asarray(embedding[x] + positions[: len(x)], "float32")
-    hidden = network.apply(made.layers(), hidden, STACK, scale=scale)
-    return norm(np.asarray(hidden, float)) @ readout + bias
+    """The same model in NumPy's double precision, one head and one query at a time."""
+    weights = jax.tree.map(lambda leaf: np.asarray(leaf, float), made.layers())
+    hidden = np.asarray(made.embedding[...], float)[x] + np.asarray(made.positions[...], float)[: len(x)]
+    for layer in range(2):
+        att, mlp = (jax.tree.map(lambda leaf: leaf[layer], part) for part in (weights.attention, weights.mlp))  # noqa: B023
+        read, add = norm(hidden), np.zeros_like(hidden)
+        for head in range(2):
+            query, key, value = (read @ weight[head] for weight in (att.query, att.key, att.value))
+            for i in range(len(x)):
+                row = np.exp(scale * key[: i + 1] @ query[i])
+                add[i] += (row / row.sum()) @ value[: i + 1] @ att.output[head]
+        hidden = hidden + add
+        inner = np.maximum(norm(hidden) @ mlp.weight_in + mlp.bias_in, 0)
+        hidden = hidden + inner @ mlp.weight_out + mlp.bias_out
+    return norm(hidden) @ np.asarray(made.readout[...], float) + np.asarray(made.readout_bias[...], float)
 
 
 def test_model_against_numpy():
     made, x = model(), np.array([6, 0, 3, 3])
     for scale in (None, 1.7):
-        expected = by_hand(made, x, scale)
+        expected = by_hand(made, x, 3**-0.5 if scale is None else scale)
         np.testing.assert_allclose(made(jnp.asarray(x), scale=scale), expected, atol=2e-6)
 
 
