@@ -9,10 +9,13 @@ import functools
 import hashlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+# Two threads that parse at once end in a SystemError in Python 3.11 (CPython issue 106905).
+ONE_AT_A_TIME = threading.Lock()
 
 
 def closure(name: str, path: Path) -> dict[str, Path]:
@@ -78,11 +81,16 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
+def _parse(text: str) -> ast.Module:
+    with ONE_AT_A_TIME:
+        return ast.parse(text)
+
+
 @functools.cache
 def _imports(module: str, path: Path) -> frozenset[str]:
     """Dotted names that a file may import."""
     try:
-        tree = ast.parse(_text(path))
+        tree = _parse(_text(path))
     except SyntaxError:
         return frozenset()
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
@@ -114,7 +122,7 @@ def meaning(path: Path, skip: tuple[str, ...] = ()) -> str:
     """
     text = _text(path)
     try:
-        tree = ast.parse(text)
+        tree = _parse(text)
     except SyntaxError:
         return hashlib.sha256(text.encode()).hexdigest()
     tree.body = [node for node in tree.body if not set(_names(node)) & set(skip)]
