@@ -63,13 +63,14 @@ def renamed(**names: str) -> Callable[[Function], Function]:
 
     def wrap(function: Function) -> Function:
         tell_once = functools.cache(_tell_of_name)
+        of = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]  # a class by its own name
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             for old in names.keys() & kwargs:
                 if names[old] in kwargs:
                     raise TypeError(f"`{names[old]}` must be given once, got `{old}`, its old name, as well")
-                tell_once(f"`{old}` of `{function.__name__}`", names[old])
+                tell_once(f"`{old}` of `{of}`", names[old])
                 kwargs[names[old]] = kwargs.pop(old)
             return function(*args, **kwargs)
 

@@ -2,12 +2,12 @@
 
 from rc_jax.pretrained.checkpoint import stated_layout
 from rc_jax.pretrained.packaged import PACKAGED, Kind
-from rc_jax.pretrained.tracing.tracer import batch_size, batches
+from rc_jax.pretrained.tracing.tracer import batches, windows_at_a_time
 
 __all__ = [
     "PACKAGED",
     "Kind",
-    "batch_size",
     "batches",
     "stated_layout",
+    "windows_at_a_time",
 ]

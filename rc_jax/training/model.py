@@ -84,8 +84,8 @@ class Transformer(nnx.Module):
     Rates of decay are trained as log λ/(1 − λ), so that they stay between 0 and 1.
 
     Args:
-        spec: the model.
         key: a typed key.
+        spec: the model.
         gain: factor on the standard deviation of the layers' and the readout's matrices; may be traced.
         scale: where given, the logit scale α is trained from there on, one for each head and common to all layers, as
             the parameter `log_scale`; positive, one number or one per head; may be traced.
@@ -101,7 +101,7 @@ class Transformer(nnx.Module):
         >>> import jax, jax.numpy as jnp
         >>> from rc_jax.attention import AttentionSpec
         >>> stack = StackSpec(attention=AttentionSpec(d_model=8, heads=2), depth=3, skip=True)
-        >>> model = Transformer(ModelSpec(stack=stack, inputs=10, outputs=2, tokens=5), jax.random.key(0))
+        >>> model = Transformer(jax.random.key(0), ModelSpec(stack=stack, inputs=10, outputs=2, tokens=5))
         >>> batch = jnp.array([[1, 2, 3, 4, 5], [0, 9, 0, 9, 0]])
         >>> jax.vmap(model)(batch).shape
         (2, 5, 2)
@@ -117,12 +117,12 @@ class Transformer(nnx.Module):
     log_scale: nnx.Param[Any] | None
 
     @arguments.guard(
-        spec=arguments.instance(ModelSpec),
         key=arguments.random_key,
+        spec=arguments.instance(ModelSpec),
         gain=arguments.scalar(arguments.positive),
         scale=arguments.positive,
     )
-    def __init__(self, spec: ModelSpec, key: Array, *, gain: ArrayLike = 1.0, scale: ArrayLike | None = None):
+    def __init__(self, key: Array, spec: ModelSpec, *, gain: ArrayLike = 1.0, scale: ArrayLike | None = None):
         heads, d = spec.stack.attention.heads, spec.stack.attention.d_model
         if scale is not None and jnp.shape(scale) not in ((), (heads,)):
             raise ValueError(f"`scale` must be one number or one for each of {heads} heads, got {jnp.shape(scale)}")

@@ -63,10 +63,10 @@ class Training:
 
 
 @arguments.guard(
+    key=arguments.random_key,
     build=inputs.static_function,
     loss=inputs.static_function,
     batches=inputs.function,
-    key=arguments.random_key,
     seeds=arguments.integer(1),
     steps=inputs.steps,
     every=inputs.steps,
@@ -76,10 +76,10 @@ class Training:
     checkpoint_seconds=arguments.scalar(arguments.bounded(0)),
 )
 def train(
+    key: Array,
     build: Callable[[Array, Any], nnx.Module],
     loss: Callable[[Any, Any, Any], Array],
     batches: Callable[[Array, Array], PyTree],
-    key: Array,
     *,
     steps: int,
     optimiser: Optimiser,
@@ -108,12 +108,12 @@ def train(
     `optax.adam(...)`, to train twice and compile once.
 
     Args:
+        key: a typed key.
         build: (key, setting) → the `flax.nnx` module to train. Its `nnx.Param`s move; whatever else it holds stays, so
             the module must not draw random numbers or count.
         loss: (model, batch, setting) → one number.
         batches: (key, step) → batch; pure. `training.shuffled` makes one from a data set; a `jax.tree_util.Partial`
             carries arrays.
-        key: a typed key.
         steps: of the optimiser, in each replicate.
         optimiser: an optax transformation, or a function setting → one, whose numbers may be traced.
         every: steps from one record to the next; the last one may come sooner.
@@ -143,7 +143,7 @@ def train(
         >>> def batches(key, step):
         ...     return jax.random.normal(jax.random.fold_in(key, step), (32, 2))
         >>> rates = {"rate": jnp.array([0.01, 0.1, float("inf")])}
-        >>> done = training.train(build, loss, batches, jax.random.key(0), steps=200, every=50, settings=rates,
+        >>> done = training.train(jax.random.key(0), build, loss, batches, steps=200, every=50, settings=rates,
         ...                       seeds=2, optimiser=lambda setting: optax.sgd(setting["rate"]))
         >>> done.metrics["loss"].shape, bool((done.metrics["loss"][:, 1, -1] < 1e-3).all()), done.failed[0].tolist()
         ((2, 3, 5), True, [-1, -1, 0])

@@ -47,7 +47,7 @@ def test_json_is_the_library_s(capsys, place, monkeypatch):
     assert not err
     checkpoint = pretrained.load(place / "made")
     windows = pretrained.cut(checkpoint, TEXT)
-    traced = pretrained.trace(checkpoint, windows.ids, batch=2).statistics
+    traced = pretrained.trace(checkpoint, windows.ids, batch_size=2).statistics
     assert (got["windows"], got["windows_done"], got["tokens"], got["text_tokens"]) == (4, 4, 10, 27)
     assert (got["special_tokens"], got["tokens_counted_twice"], got["rows_of_a_window"]) == (2, 5, 10)
     assert (got["switches"], got["reasons"], got["model"]) == (["attention", "skip", "mlp"], {}, "bert")

@@ -77,9 +77,9 @@ def test_work_that_a_process_is_at_stays(tmp_path):
 def test_a_damaged_training_is_begun_again(tmp_path):
     def train():
         return _replicates.train(
-            "line", lambda key, setting: nnx.Linear(1, 1, rngs=nnx.Rngs(key)),
+            "line", jax.random.key(0), lambda key, setting: nnx.Linear(1, 1, rngs=nnx.Rngs(key)),
             lambda model, x, setting: jnp.mean((model(x) - x) ** 2), lambda key, step: jnp.ones((2, 1)),
-            jax.random.key(0), steps=4, every=2, optimiser=optax.sgd(0.1),
+            steps=4, every=2, optimiser=optax.sgd(0.1),
         )  # fmt: skip
 
     with pytest.raises(KeyboardInterrupt), unfinished.kept(tmp_path / "figure-0-0"):

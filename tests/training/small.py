@@ -17,7 +17,7 @@ SETTINGS = {"scale": jnp.array([0.5, 2.0]), "rate": jnp.array([0.02, 0.01])}
 
 
 def build(key, setting):
-    return training.Transformer(SPEC, key)
+    return training.Transformer(key, SPEC)
 
 
 def loss(model, batch, setting):
@@ -38,4 +38,4 @@ def observe(model, setting):
 
 def run(steps=6, **options):
     settings = {"settings": SETTINGS, "seeds": 2, "optimiser": adam, "observe": observe, "every": 2} | options
-    return training.train(build, loss, batches, jax.random.key(3), steps=steps, **settings)
+    return training.train(jax.random.key(3), build, loss, batches, steps=steps, **settings)

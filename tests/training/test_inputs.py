@@ -54,9 +54,11 @@ class Unhashable:
 def test_bad_functions(changes, error, text):
     given = {"build": build, "loss": loss, "batches": batches} | changes
     with pytest.raises(error, match=text):
-        training.train(**given, key=jax.random.key(0), steps=1, every=1, optimiser=adam, settings=SETTINGS)
+        training.train(jax.random.key(0), **given, steps=1, every=1, optimiser=adam, settings=SETTINGS)
 
 
 def test_key_must_be_typed():
     with pytest.raises(TypeError, match="`key`"):
-        training.train(build, loss, batches, 0, steps=1, every=1, optimiser=optax.sgd(0.1))
+        training.train(0, build, loss, batches, steps=1, every=1, optimiser=optax.sgd(0.1))
+    with pytest.raises(TypeError, match="`key`"):  # the order of the arguments before
+        training.train(build, loss, batches, jax.random.key(0), steps=1, every=1, optimiser=optax.sgd(0.1))  # pyright: ignore

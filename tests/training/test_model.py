@@ -23,7 +23,7 @@ SPEC = ModelSpec(stack=STACK, inputs=7, outputs=3, tokens=4, final_norm=True)
 
 
 def model(**changes):
-    return Transformer(dataclasses.replace(SPEC, **changes), jax.random.key(0))
+    return Transformer(jax.random.key(0), dataclasses.replace(SPEC, **changes))
 
 
 def norm(x):
@@ -58,7 +58,7 @@ def test_model_against_numpy():
 
 @pytest.mark.slow
 def test_a_trained_scale_starts_at_the_given_value_and_gets_a_gradient():
-    learned = Transformer(SPEC, jax.random.key(0), scale=1.7)
+    learned = Transformer(jax.random.key(0), SPEC, scale=1.7)
     fixed, x = model(), jnp.array([6, 0, 3, 3])
     np.testing.assert_allclose(learned(x), fixed(x, scale=1.7), rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(learned(x, scale=0.5), fixed(x, scale=0.5))
@@ -93,7 +93,7 @@ def test_tokens_enter_with_variance_one(positions, symbols):
     stack = network.StackSpec(attention=AttentionSpec(d_model=512, heads=1), depth=1)
     spec = ModelSpec(stack=stack, inputs=64, outputs=2, tokens=64, positions=positions, symbols=symbols)
     x = jnp.arange(64) if symbols else jax.random.normal(jax.random.key(1), (64, 64))
-    entries = Transformer(spec, jax.random.key(0)).embed(x)
+    entries = Transformer(jax.random.key(0), spec).embed(x)
     assert abs(float(jnp.mean(entries**2)) - 1) < 0.05  # 5 standard errors of 64 tokens of vectors are 0.05
 
 
@@ -124,10 +124,10 @@ REFUSED = [
         TypeError,
         "dtype of the model, float32, got bfloa",
     ),
-    (lambda: Transformer(SPEC, jnp.zeros(2)), TypeError, "`key` must be"),
-    (lambda: Transformer(SPEC, jax.random.key(0), scale=jnp.ones(3)), ValueError, "one for each of 2 heads"),
-    (lambda: Transformer(SPEC, jax.random.key(0), scale=-1.0), ValueError, "`scale` must be"),
-    (lambda: Transformer(STACK, jax.random.key(0)), TypeError, "`spec` must be"),  # pyright: ignore
+    (lambda: Transformer(jnp.zeros(2), SPEC), TypeError, "`key` must be"),
+    (lambda: Transformer(jax.random.key(0), SPEC, scale=jnp.ones(3)), ValueError, "one for each of 2 heads"),
+    (lambda: Transformer(jax.random.key(0), SPEC, scale=-1.0), ValueError, "`scale` must be"),
+    (lambda: Transformer(jax.random.key(0), STACK), TypeError, "`spec` must be"),  # pyright: ignore
     (lambda: model(stack=None), TypeError, "`stack` must be"),
     (lambda: model(outputs=0), ValueError, "`outputs` must be"),
     (lambda: model(stack=ODD, positions="sinusoidal"), ValueError, "d_model=3 is odd"),

@@ -23,7 +23,7 @@ SPEC = training.ModelSpec(stack=STACK, inputs=5, outputs=5, tokens=6, positions=
 
 
 def build(key, setting):
-    return training.Transformer(SPEC, key, scale=0.4)
+    return training.Transformer(key, SPEC, scale=0.4)
 
 
 def loss(model, batch, setting):
@@ -38,7 +38,7 @@ def batches(key, step):
 @pytest.mark.slow
 def test_it_learns_and_every_parameter_takes_part():
     optimiser = optax.adam(0.02)
-    done = training.train(build, loss, batches, jax.random.key(0), steps=80, every=40, seeds=1, optimiser=optimiser)
+    done = training.train(jax.random.key(0), build, loss, batches, steps=80, every=40, seeds=1, optimiser=optimiser)
     first, last = done.metrics["loss"][0, 0, 1:]
     assert last < 0.75 * first
     assert done.failed.tolist() == [[-1]]

