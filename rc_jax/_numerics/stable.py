@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -24,3 +25,14 @@ def expm1_ratio(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     near, away = jnp.where(small, t, 0), jnp.where(small, 1, t)
     terms = jnp.asarray([1 / math.factorial(k) for k in range(16, 0, -1)], t.dtype)
     return jnp.where(small, jnp.polyval(terms, near), jnp.expm1(away) / away)
+
+
+@jax.custom_jvp
+def expm1(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """e^t − 1, whose derivative is e^t: JAX takes (e^t − 1) + 1 for it, which has no digit left where e^t is small."""
+    return jnp.expm1(t)
+
+
+@expm1.defjvp
+def _expm1_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    return expm1(*primals), jnp.exp(primals[0]) * tangents[0]

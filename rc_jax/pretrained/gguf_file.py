@@ -89,11 +89,22 @@ def _contents(file: Path, changed: int, size: int) -> Contents:
     try:
         reader = _reader(gguf)(file)
         metadata = {key: field.contents() for key, field in reader.fields.items()}
+        _check_places(reader)
     except Exception as error:  # the reader raises whatever its arithmetic does on bytes that are none
         raise ValueError(f"'{file}' is truncated, corrupted or not a GGUF file: {f'{error}'.strip()}") from error
     if reader.byte_order != "I":
         raise ValueError(f"'{file}' must have this machine's byte order, got the other one")
     return Contents(metadata, {tensor.name: tensor for tensor in reader.tensors})
+
+
+def _check_places(reader: Any) -> None:
+    """Refuse tensors that share bytes or leave some out: each starts where the one before it ends, once aligned."""
+    place = reader.data_offset
+    for tensor in sorted(reader.tensors, key=lambda tensor: (tensor.data_offset, tensor.n_bytes)):
+        if tensor.data_offset != place:
+            raise ValueError(f"tensor '{tensor.name}' must start at byte {place}, got {tensor.data_offset}")
+        end = place + tensor.n_bytes
+        place = end + -end % reader.alignment
 
 
 @functools.cache

@@ -132,7 +132,7 @@ def _guess(log1p: jax.Array) -> jax.Array:
 def _quartic_step(w: jax.Array, z: jax.Array) -> jax.Array:
     """One step of fourth order from the residual z = log(x/w) − w."""
     q = 2 * (1 + w) * (1 + w + 2 * z / 3)
-    return w * (1 + z / (1 + w) * (q - z) / (q - 2 * z))
+    return w * (1 + z / (1 + w) * (1 + z / (q - 2 * z)))  # where q overflows its quotient is 0
 
 
 def _gap_near_branch(x: jax.Array) -> jax.Array:

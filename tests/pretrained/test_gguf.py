@@ -232,6 +232,15 @@ def test_a_file_cut_off_anywhere_is_one_error(tmp_path):
             pretrained.load(cut)
 
 
+def test_a_wrong_place_or_type_of_a_tensor(tmp_path):
+    entry, whole = gguf.GGUFReader(file := made.write(tmp_path / "a.gguf")).tensors[1].field, file.read_bytes()
+    end = entry.offset + sum(part.nbytes for part in entry.parts)  # last there are the type and the place
+    for at in (end - 8, end - 12):  # the tensor starts one byte later, or float32 becomes float16
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ValueError, match=r"a.gguf' is truncated, corrupted .* tensor '.*' must start at byte \d+"):
+            pretrained.load(file)
+
+
 @pytest.mark.parametrize(
     ("settings", "match"),
     [

@@ -102,6 +102,22 @@ def test_rate_integrals_against_quadrature(x64):
     assert abs(variance - (g[1, 1] + g[2, 2] - 2 * g[1, 2])) < 1e-12
 
 
+@pytest.mark.parametrize(("gamma", "sigma"), [(0.1, 0.03), (0.02, 0.02), (1e-5, 0.2), (1e-4, 1e-3)])
+def test_a_small_variance_keeps_its_digits(gamma, sigma):
+    gamma, sigma = np.float32(gamma), np.float32(sigma)
+    with mp.workdps(60):
+        s = mp.mpf(float(sigma)) ** 2
+        length, factors = mp.mpf(float(gamma)) ** 2 / s, {a: 1 + a * s for a in (1, 2)}
+
+        def g(a, b):
+            inner = s * (factors[a] ** 2 + factors[b] ** 2) / 2 + factors[a] * factors[b]
+            return (1 - s * s) ** -8 * mp.exp(length * inner / (1 - s * s))
+
+        exact = float(g(1, 1) + g(2, 2) - 2 * g(1, 2))
+    variance = sparsity.positive_features_rate(gamma, sigma, np.float32(16))[1]
+    assert abs(variance / exact - 1) < 40 * float(jnp.finfo(jnp.float32).eps)
+
+
 @pytest.mark.slow
 def test_features_needed_grow_exponentially_in_the_root_of_the_width(x64):
     gamma, dim = jnp.asarray([0.05, 0.1, 0.1]), jnp.asarray([4e4, 1e4, 4e4])

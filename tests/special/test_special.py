@@ -162,6 +162,8 @@ def test_lambert_of_an_exponential(dtype):
     slope = jax.jit(jax.vmap(jax.grad(special.lambert_w0_exp)))(t)
     assert (units(slope, [w / (1 + w) for w in exact]) / np.maximum(1, -t)).max() < 4
     assert special.lambert_w0_exp(jnp.asarray(-1e5, dtype)) == 0
+    largest = jnp.finfo(dtype).max
+    assert special.lambert_w0_exp(largest) == largest  # less log t, which is no digit of it
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import common_with_dim
+from rc_jax._numerics.stable import expm1
 from rc_jax.special import log_bessel_ie, log_hyp0f1
 
 at_least_two: arguments.Check = arguments.bounded(2)
@@ -97,4 +98,4 @@ def concentration(alpha: jax.Array, dim: jax.Array | None) -> jax.Array:
 def objective(log_alpha: jax.Array, log_n: jax.Array, dim: jax.Array | None) -> jax.Array:
     """The annealed objective in logarithmic variables, for arrays of one shape and dtype."""
     alpha = jnp.exp(log_alpha)
-    return -alpha * jnp.expm1(concentration(alpha, dim) - log_n)
+    return -alpha * expm1(concentration(alpha, dim) - log_n)

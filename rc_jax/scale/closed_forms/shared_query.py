@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 from rc_jax._numerics.roots import implicit_root
+from rc_jax._numerics.stable import expm1
 from rc_jax.scale.closed_forms.annealed import at_least_two
 from rc_jax.scale.results import Optimum
 
@@ -60,7 +61,7 @@ def shared_query_objective(
     y = jnp.where(inside, y, 0)
     common = -jnp.log1p(-y)
     exponent = dim / 2 * (common if average == "row" else common + 2 * jnp.log1p(-y / 4))
-    value = -alpha * jnp.expm1(exponent - jnp.log(n))
+    value = -alpha * expm1(exponent - jnp.log(n))
     return jnp.where(inside, value, -jnp.inf).astype(dtype)
 
 

@@ -35,10 +35,10 @@ def expected_objective(
     Formula: E α(1 − Σp²), p = softmax(αs), over independent scores s. For Gaussian scores it equals E Σ p s and rises
     with α towards E max s: it has no finite maximiser.
 
-    The largest score of a row is integrated out in 16 strata and the second is stratified over pairs of rows. Both make
-    the variance some 20 times less than that of plain rows; the standard error is the true one. At large α the mean
-    comes from rows whose two largest scores are within 1/α of each other. The strata are drawn there, so that the error
-    stays as small up to the largest α, where the mean is at its limit, the density of that difference at 0.
+    The largest score of a row is integrated out in 16 strata and the second is stratified over pairs of rows. Near the
+    best scale this divides the variance of plain rows by some 20; the standard error is the true one. At large α the
+    mean comes from rows whose two largest scores are within 1/α of each other. The strata are drawn there, so that the
+    error stays as small up to the largest α, where the mean is at its limit, the density of that difference at 0.
     Beyond n = 160 only the scores above a level that 64 exceed on average are drawn. The sums over the others have
     their exact means and covariances; the rest is below 1e-4 of the result. Neither n nor `samples` costs memory.
 

@@ -118,10 +118,14 @@ def near_ties(law: ScoreLaw, row: Row, alpha: jax.Array) -> tuple[Row, jax.Array
     w = 1 − V₁/V₂ is uniform on (0, 1). The gradient falls off where α times the gap, α s′w for small w, exceeds
     1 + log Σ e^{α(s − s₂)}, the sum over all scores but the largest. With c the quotient of αs′ by that number, w is
     drawn with the density (1 + c)/(1 + cw)²: uniform for small α, some 1/α wide for large. The row's own parts V₁/V₂
-    serve as the uniform numbers.
+    serve as the uniform numbers. Where the second score of two is far down s′ is no measure of the gaps, which then
+    are never much above twice the one at w = ½: there that stands for s′, or the weights had an infinite variance.
     """
     assert row.log_second is not None and row.log_parts is not None
-    c = alpha * -_slope_of_score(law, row.log_second) / (1 + jnp.log(_sum(row, alpha)))
+    logs = row.log_second - jnp.asarray([math.log(2), 0], law.step.dtype)
+    above, second = _score(law, logs, log1mexp(-logs))
+    reach = jnp.minimum(-_slope_of_score(law, row.log_second), 2 * score_difference(law, above, second))
+    c = alpha * reach / (1 + jnp.log(_sum(row, alpha)))
     # w by inversion of its distribution function
     w = -jnp.expm1(row.log_parts) / (1 + c * jnp.exp(row.log_parts))
     log_parts = jnp.log1p(-w)

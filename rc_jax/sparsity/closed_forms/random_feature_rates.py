@@ -116,10 +116,14 @@ def _rate(gamma: Array, sigma: Array, dim: Array) -> tuple[Array, Array]:
         left, right = 1 + a * s, 1 + b * s
         return jnp.expm1(base + length / (1 - s * s) * (s * (left**2 + right**2) / 2 + left * right))
 
-    # G₁₁, G₁₂ and G₂₂ less 1, and D less 1; there is no rate where they do not exist.
-    one, mixed, two = overlap(1, 1), overlap(1, 2), overlap(2, 2)
+    # G₁₂ and G₂₂ less 1, and D less 1; there is no rate where they do not exist.
+    mixed, two = overlap(1, 2), overlap(2, 2)
     t = jnp.where(tight, square, 0.25)
     noise = jnp.expm1(-dim / 2 * jnp.log1p(-2 * t) + jnp.square(1 + 2 * t) * length / (1 - 2 * t))
     finite = tight & jnp.isfinite(noise)
     bias = jnp.where(finite, -noise / 2 + 1.5 * two - mixed, -jnp.inf)
-    return bias, jnp.where(narrow & jnp.isfinite(two), one + two - 2 * mixed, jnp.inf)
+    # With h = log G₁₁G₂₂/G₁₂² /2 and δ = log G₂₂/G₁₁ /2, G₁₁ + G₂₂ − 2G₁₂ is G₁₂ times two terms that are not negative.
+    tilt = length / (1 - s * s) * s
+    h, delta = tilt * s / 2, tilt * (1 + s) * (2 + 3 * s) / 2
+    apart = 4 * jnp.exp(h) * jnp.square(jnp.sinh(delta / 2)) + 2 * jnp.expm1(h)
+    return bias, jnp.where(narrow & jnp.isfinite(two), (1 + mixed) * apart, jnp.inf)

@@ -273,6 +273,18 @@ def test_objective_needs_no_moment_to_be_representable(dtype):
     np.testing.assert_allclose(got, exact, rtol=32 * float(jnp.finfo(dtype).eps))
 
 
+def test_many_keys_leave_the_objective_its_slope_in_their_number(dtype):
+    n = jnp.asarray([1e3, 1e9, 1e15], dtype)
+    exact = 2 * np.exp(4) / np.asarray(n, float) ** 2  # of 2(1 − e⁴/n)
+    rounding = 4 * float(jnp.finfo(dtype).eps) * np.log(1e15)
+    slopes = [
+        jax.vmap(jax.grad(lambda n: scale.annealed_objective(2.0, n)))(n),
+        jax.vmap(jax.grad(lambda n: scale.shared_query_objective(2.0, n, 1e9)))(n),
+    ]
+    np.testing.assert_allclose(slopes[0], exact, rtol=rounding)
+    np.testing.assert_allclose(slopes[1], exact, rtol=rounding + 1e-7)
+
+
 def test_laws_are_fitted_in_closed_form(x64):
     n = jnp.asarray([10.0, 100.0, 1000.0])
     alpha = 2.5 * jnp.log(n)

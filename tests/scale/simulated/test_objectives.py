@@ -165,6 +165,21 @@ def test_standard_errors_are_honest_and_small(key):
     assert (ordinary.var(1) / 32 > 10 * spread**2).all()
 
 
+def test_standard_errors_of_two_scores(key):
+    """Small scales too: of 200 means few are over three errors off, and plain rows need five times as many."""
+    alpha = jnp.asarray([0.1, 0.5])
+
+    def again(i):
+        return scale.expected_objective(jax.random.fold_in(key, i), alpha, 2, samples=64)
+
+    mean, error = (np.asarray(each, float) for each in jax.jit(lambda: jax.lax.map(again, jnp.arange(200)))())
+    exact = [a * (1 - quadrature.participation(a, 2)) for a in np.asarray(alpha, float)]
+    assert (np.mean(z(mean, error, exact) > 3, axis=0) < 0.04).all()
+    rows = drawn_rows(np.random.default_rng(3), 4000, 2)
+    ordinary = np.stack([plain(rows, a) for a in np.asarray(alpha, float)])
+    assert (ordinary.var(1) / 64 > 5 * mean.var(0, ddof=1)).all()
+
+
 @pytest.mark.slow
 def test_memory_grows_neither_with_rows_nor_with_their_length(key):
     """2²⁰ scores times 2²⁰ rows, compiled but not run, need the memory of 2¹⁰ times 64."""
