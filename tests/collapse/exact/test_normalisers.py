@@ -107,6 +107,15 @@ def test_a_faint_sink_takes_over_where_the_cube_has_fallen_below_it(dtype):
     assert falls[2] / falls[1] > 2.2 and abs(falls[-1] / falls[-2] - 1) < 0.6
 
 
+@pytest.mark.parametrize("shape", [{}, {"causal": True, "soft_cap": 1.0} | ROTARY], ids=["plain", "causal"])
+def test_a_sink_of_no_weight_is_no_sink(shape, dtype):
+    spec, without = stack(weights="softmax_sink", depth=4, **shape), stack(depth=4, **shape)
+    params, x = draw(0, spec, dtype)
+    params = params._replace(attention=params.attention._replace(sink=jnp.full((4, 2), -jnp.inf, dtype)))
+    plain = collapse.log_residuals(params, x, without)
+    np.testing.assert_allclose(collapse.log_residuals(params, x, spec), plain, rtol=8 * TOLERANCE[dtype])
+
+
 def beside(level, spec, dtype):
     """Parameters and tokens of one head without biases: a common token whose logit with itself is `level`, and 1e−3."""
     params, x = draw(3, spec, dtype, bias_std=0.0)
