@@ -68,7 +68,5 @@ def _check_split(spec: StackSpec, reasons: dict[str, str]) -> None:
         raise NotCovered(f"`spec` must have weights={listed}: no form is built for others, got {layer.weights!r}")
     if layer.scores == "additive":
         raise NotCovered("`spec` must have scores='dot' or 'cosine': an additive score is no product, got 'additive'")
-    if layer.rank is not None and not layer.bilinear:
-        raise NotCovered(
-            f"`spec` must have scores='dot' with a rank: cosines of E K are not split, got {layer.scores!r}"
-        )
+    if layer.rank is not None and layer.scores == "cosine":
+        raise NotCovered("`spec` must have scores='dot' with a rank: cosines of E K are not split, got 'cosine'")

@@ -63,6 +63,8 @@ class Config:
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self.refuse(name, f"be an integer >= {least}", value)
+        if value > sys.float_info.max:  # its root is taken in floating point
+            raise self.refuse(name, f"be at most {sys.float_info.max:.2g}", value)
         return value
 
     def positive(self, name: str, default: float | None = None) -> float:

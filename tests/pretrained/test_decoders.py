@@ -77,6 +77,12 @@ def test_scales_and_caps():
         assert (other.scale, other.soft_cap) == (None, None)
 
 
+@pytest.mark.usefixtures("as_installed")
+def test_a_width_beyond_floating_point():
+    with pytest.raises(ValueError, match=r"`hidden_size` must be at most 1.8e\+308 in '.*config.json', got 1000"):
+        families.layout("gemma2", hidden_size=10**400)
+
+
 def test_gemma_s_embeddings_and_gains(tmp_path):
     ids, stored = np.array([4, 0, 7]), families.tensors("gemma2")
     checkpoint = pretrained.load(write(tmp_path, "gemma2"))

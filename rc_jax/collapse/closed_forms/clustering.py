@@ -321,7 +321,8 @@ def expected_circle_clusters(beta: ArrayLike, time: ArrayLike = 0.0) -> NDArray[
         >>> [round(float(expected_circle_clusters(20.0, t)), 2) for t in (0, 10, 1000)]
         [5.47, 6.2, 6.0]
     """
-    strength, moment = np.asarray(beta, float)[..., None], np.asarray(time, float)[..., None]
+    # The number is 1 to every digit far above the β whose I₁² is below the smallest number.
+    strength, moment = np.maximum(np.asarray(beta, float), 1e-100)[..., None], np.asarray(time, float)[..., None]
     # e^{−k²/β} is below rounding at the last mode, before growth; growth prefers modes near √(2β).
     modes = np.arange(1, math.ceil(9 * math.sqrt(strength.max(initial=1))) + 3)
     growth = circle_mode_growth(modes, strength)

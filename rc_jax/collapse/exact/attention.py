@@ -86,6 +86,7 @@ def heads(
     # One more logit is a gate on the output of softmax; then the gate that tokens make themselves.
     if spec.weights in ("softmax_plus_one", "softmax_sink"):
         sink = jnp.zeros_like(outputs.log_size) if params.sink is None else params.sink
+        sink = jnp.maximum(sink, jnp.finfo(sink.dtype).min / 4)  # −∞, no sink at all, has no difference from a logit
         level, logits, seen = _logits(query, key, factor, spec, mask)
         normaliser = normalisers.log_normaliser(logits, seen)
         outputs = normalisers.gated(outputs, normalisers.above_sink(level, normaliser, sink))

@@ -135,12 +135,12 @@ def over_root_mean_square(
     row_square = jnp.where(zero, 1, row_square)
     shrink, row_shrink = jax.lax.rsqrt(square), jax.lax.rsqrt(row_square)
 
-    # On the other side of the origin (1 + τ < 0) nothing cancels, and the plain difference is taken.
-    same_side = factor > 0
-    total = jnp.where(same_side, factor, 1) * row_shrink + shrink
+    # Beyond the origin (1 + τ < 0) nothing cancels, and the plain difference is taken. At the origin, where
+    # a zero token is, a compiler may round 1 + τ to either sign, in each place anew: there both forms hold.
+    total = jnp.maximum(factor, 0) * row_shrink + shrink
     on_paper = (added * along * (1 + factor) - size * off_axis) / (square * row_square * total)
-    plainly = (factor * row_shrink - shrink) / jnp.where(same_side, 1, size)
-    change = jnp.where(same_side, on_paper, plainly)
+    plainly = (factor * row_shrink - shrink) / jnp.where(factor < 0.5, size, 1)
+    change = jnp.where(factor > 0, on_paper, plainly)
     return (centre * shrink)[..., 0, :], row_shrink * across + change * centre, log_size
 
 

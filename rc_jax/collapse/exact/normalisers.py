@@ -49,27 +49,32 @@ def capped(levels: Columns, logits: Logits, cap: float) -> tuple[Columns, Logits
     row, column = w + size_x * x, w + size_y * y
     both = row + size_y * y
     # sinh(a − b)/((a − b) cosh a cosh b) is the mean slope of tanh from b to a, here for x, y and z in turn.
-    (of_row, log_row), (of_column, log_column) = _mean_slope(size_x * x, row, w), _mean_slope(size_y * y, column, w)
-    of_pair, log_pair = _mean_slope(size_z * z, both + size_z * z, both)
+    of_row, of_column = _mean_slope(size_x * x, row, w), _mean_slope(size_y * y, column, w)
+    of_pair, log_pair = _at_largest(*_mean_slope(size_z * z, both + size_z * z, both))
     # tanh(w+x+y) − tanh(w+x) − tanh(w+y) + tanh(w) = −(tanh(w+x+y) + tanh w) sinh x sinh y/(cosh(w+x) cosh(w+y)), and
-    # cosh² w = e^{2|w|} ((1 + e^{−2|w|})/2)².
-    size = jnp.abs(w)
-    crossed = x * y * of_row * of_column * jnp.square((1 + jnp.exp(-2 * size)) / 2) * (jnp.tanh(both) + jnp.tanh(w))
-    log_crossed = levels.log_size + log_slope + log_row + log_column + 2 * size[:, 0, 0]
+    # cosh² w = e^{2|w|} ((1 + e^{−2|w|})/2)². The sum of two tanhs is a slope times a step too, from −w to w+x+y.
+    size, of_sum = jnp.abs(w), _mean_slope(both + w, both, -w)
+    crossed = x * y * of_row[0] * of_column[0] * jnp.square((1 + jnp.exp(-2 * size)) / 2) * (both + w) * of_sum[0]
+    crossed, log_crossed = _at_largest(crossed, of_row[1] + of_column[1] + of_sum[1] + 2 * size)
+    (of_row, log_row), (of_column, log_column) = _at_largest(*of_row), _at_largest(*of_column)
     rows = Columns(cap * jnp.tanh(w[..., 0]), cap * x * of_row, levels.log_size + log_row)
-    rest, log_rest = sum_at_largest(
-        jnp.stack([z * of_pair, -crossed]), jnp.stack([logits.log_pair + log_pair, log_crossed])
-    )
+    parts, logs = [z * of_pair, -crossed], [logits.log_pair + log_pair, levels.log_size + log_slope + log_crossed]
+    rest, log_rest = sum_at_largest(jnp.stack(parts), jnp.stack(logs))
     return rows, Logits(None, cap * (y * of_column)[:, 0], log_slope + log_column, cap * rest, log_rest)
 
 
 def _mean_slope(t: Array, a: Array, b: Array) -> tuple[Array, Array]:
-    """e^−m sinh(t)/(t cosh a cosh b) for t = a − b, and m, the power of e in the largest of them, for each head."""
+    """sinh(t)/(t cosh a cosh b) for t = a − b, as a number of ordinary size and the power of e that multiplies it."""
     # Of e^(|t| − |a| − |b|) the power is 0 across the origin, and −2 times the smaller of |a| and |b| beside it.
     power = -2 * jnp.where((a < 0) != (b < 0), 0, jnp.minimum(jnp.abs(a), jnp.abs(b)))
-    top = jax.lax.stop_gradient(jnp.max(power, axis=(1, 2)))
     both = (1 + jnp.exp(-2 * jnp.abs(a))) * (1 + jnp.exp(-2 * jnp.abs(b)))
-    return 4 * jnp.exp(power - top[:, None, None]) * expm1_ratio(-2 * jnp.abs(t)) / both, top
+    return 4 * expm1_ratio(-2 * jnp.abs(t)) / both, power
+
+
+def _at_largest(x: Array, power: Array) -> tuple[Array, Array]:
+    """e^(power − m) x, and m, the largest power of each head."""
+    top = jax.lax.stop_gradient(jnp.max(power, axis=(1, 2)))
+    return jnp.exp(power - top[:, None, None]) * x, top
 
 
 def sinkhorn(logits: Logits, seen: Bool[Array, "#head token column"] | None, steps: int) -> Float[Array, "head column"]:

@@ -6,6 +6,7 @@ or on what tells tokens of one cluster apart beside the distance between cluster
 a rounding, and NaN is returned in its place.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -28,6 +29,7 @@ _TOKENS = arguments.float_array("token", "feature", minimum={"token": 2})
 # roundings of itself: cubing a residual triples its logarithm, and the error in it.
 _NATS = 0.01
 _ROUNDINGS = 1024
+_ROWS_OF_ANY_SUM = ("softmax_plus_one", "softmax_sink", "sigmoid")
 
 
 @arguments.guard(x=_TOKENS, scale=arguments.positive, mask=masks.check_mask)
@@ -59,7 +61,9 @@ def log_residuals(
     saturated and tokens fall into clusters, and where a norm subtracts a common part that is far larger than the rest.
     It is also NaN where a number on the way has no place in the dtype: logits, or squares of the tokens' size, above
     its largest number (tokens of about 1e19 in float32, without a norm), and cosines of tokens below its smallest
-    normal number over its rounding (1e-31). At `gain=1` and tokens of ordinary size none of these occurs.
+    normal number over its rounding (1e-31). Where the tokens' own size counts, it is NaN once they have shrunk below
+    that (gates do it, in float32 after about 100 layers without skip connections, norms and biases). At `gain=1` and
+    tokens of ordinary size nothing else of this occurs.
 
     Args:
         params: from `network.init` or `network.random_layers`.
@@ -100,6 +104,11 @@ def _log_residuals(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike |
         for layer in (kind.attention for kind in spec.kinds)
     )
     mean_decides |= spec.norm is not None or spec.mlp is not None
+    # Gates multiply the mean by what differs, and the hidden units of relu tell its sign.
+    mean_counts = spec.mlp is not None and spec.mlp.activation == "relu"
+    mean_counts |= any(
+        kind.attention.output_gate is not None or kind.attention.weights in _ROWS_OF_ANY_SUM for kind in spec.kinds
+    )
 
     def perturbed(state: MeanResidual, amounts: Array) -> MeanResidual:
         out = state._replace(direction=state.direction + amounts * state.direction)
@@ -113,7 +122,8 @@ def _log_residuals(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike |
 
         def step(states: MeanResidual, weights: LayerParams) -> tuple[MeanResidual, Array]:
             def one(state: MeanResidual, amount: Array) -> MeanResidual:
-                return perturbed(block(weights, state, kind, arithmetic), amount)
+                out = perturbed(block(weights, state, kind, arithmetic), amount)
+                return out._replace(log_size=jnp.where(faded(out) & mean_counts, jnp.nan, out.log_size))
 
             out = jax.vmap(one)(states, amounts)
             return out, log_norms(out)
@@ -124,6 +134,13 @@ def _log_residuals(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike |
     start = jax.vmap(lambda amount: perturbed(mean_residual.decompose(x), amount))(amounts)
     logs = jnp.concatenate([log_norms(start)[None], scan_kinds(step_of, start, params, spec)[1]])
     return decided(logs.T)
+
+
+def faded(state: MeanResidual) -> Bool[Array, ""]:
+    """True where the mean is so small that it may be the rounded form of many others, and no difference hides it."""
+    limits, mean = jnp.finfo(state.mean.dtype), jnp.max(jnp.abs(state.mean))
+    smallest = float(limits.tiny / limits.eps)
+    return (mean > 0) & (mean < smallest) & (state.log_norm < math.log(smallest))
 
 
 def split_arithmetic(

@@ -170,6 +170,10 @@ def test_expected_clusters_against_random_fields():
     assert abs(float(expected_circle_clusters(20.0, 2000.0)) - 6) < 1e-3
 
 
+def test_one_cluster_where_attention_is_all_but_even(x64):
+    np.testing.assert_array_equal(expected_circle_clusters(np.array([1e-50, 1e-200, 1e-307]), 1.0), 1)
+
+
 @pytest.mark.usefixtures("as_installed")
 @pytest.mark.parametrize(
     ("call", "message"),

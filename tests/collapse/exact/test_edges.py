@@ -146,3 +146,14 @@ def test_a_saturated_activation_hides_its_differences():
     spec = network.StackSpec(attention=layer, depth=1, mlp=network.MLPSpec(width=5, activation="tanh"))
     params, x = draw(2, spec, "float32", tokens=3, bias_std=0.0)
     assert bool(jnp.isnan(collapse.log_residuals(params, 1e3 * x[:1] + 1e-3 * x, spec)[1]))
+
+
+def test_tokens_that_gates_have_shrunk_below_the_smallest_number():
+    """A gate halves tokens; what it makes of their common part is lost with that, and no residual is told from it."""
+    spec = stack(depth=150, bias=False, output_gate="headwise")
+    params, x = draw(0, spec, "float32", bias_std=0.0)
+    logs = collapse.log_residuals(params, x, spec)
+    exact = exact_logs(params, x, spec, 6000)
+    known = np.isfinite(logs)
+    assert 70 < known.sum() < 150 and not known[known.sum() :].any()
+    assert worst_error(logs[known], np.array(exact)[known]) < 1e-4

@@ -51,6 +51,13 @@ CASES = {
     "sink, top 2": ({"weights": "softmax_sink", "top_k": 2, "depth": 5}, {"size": 0.3}, 1500, 16, ANY),
     "sigmoid, rank": ({"weights": "sigmoid", "rank": 2, "tokens": 6, "depth": 5}, {"tokens": 6}, 200, 16, ANY),
     "sink, rank": ({"weights": "softmax_sink", "rank": 2, "tokens": 6, "depth": 5}, {"tokens": 6}, 200, 16, ANY),
+    "differential, rank": (
+        {"weights": "differential", "rank": 2, "tokens": 6, "depth": 5},
+        {"tokens": 6},
+        200,
+        16,
+        ANY,
+    ),
     # With positions in the logits.
     "sink, rotary": ({"weights": "softmax_sink", "causal": True} | ROTARY, {}, 100, 16, ANY),
     "sigmoid, rotary": ({"weights": "sigmoid", "depth": 5} | ROTARY, {}, 100, 16, ANY),
@@ -69,7 +76,7 @@ CASES = {
     "collapsed, plus one": ({"weights": "softmax_plus_one", "depth": 3}, {"size": 1e-12}, 300, 8, ANY),
     "collapsed, cap": ({"soft_cap": 0.5, "depth": 3}, {"size": 1e-12}, 1500, 8, ANY),
 }
-FAST = ("cap, sink", "sinkhorn")
+FAST = ("cap, sink", "sinkhorn", "differential, rank")
 
 
 @pytest.mark.parametrize("name", mostly_slow(CASES, fast=FAST))
@@ -100,6 +107,15 @@ def test_a_faint_sink_takes_over_where_the_cube_has_fallen_below_it(dtype):
     assert falls[2] / falls[1] > 2.2 and abs(falls[-1] / falls[-2] - 1) < 0.6
 
 
+@pytest.mark.parametrize("shape", [{}, {"causal": True, "soft_cap": 1.0} | ROTARY], ids=["plain", "causal"])
+def test_a_sink_of_no_weight_is_no_sink(shape, dtype):
+    spec, without = stack(weights="softmax_sink", depth=4, **shape), stack(depth=4, **shape)
+    params, x = draw(0, spec, dtype)
+    params = params._replace(attention=params.attention._replace(sink=jnp.full((4, 2), -jnp.inf, dtype)))
+    plain = collapse.log_residuals(params, x, without)
+    np.testing.assert_allclose(collapse.log_residuals(params, x, spec), plain, rtol=8 * TOLERANCE[dtype])
+
+
 def beside(level, spec, dtype):
     """Parameters and tokens of one head without biases: a common token whose logit with itself is `level`, and 1e−3."""
     params, x = draw(3, spec, dtype, bias_std=0.0)
@@ -120,6 +136,16 @@ def test_a_cap_deep_in_its_saturation(level):
     exact = exact_logs(params, x, spec, 200)
     assert exact[1] < -2 * abs(level)
     assert worst_error(collapse.log_residuals(params, x, spec), exact) < 8 * TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize("size", [5.0, 8.0, 100.0])
+def test_a_cap_that_the_logits_of_a_row_are_on_both_sides_of(size, dtype):
+    """The sum of two tanhs, of −w and w beside the cap, is e^(−2w) beside 1; a factor e^(2w) makes it of order one."""
+    spec = stack(depth=1, heads=1, soft_cap=0.5)
+    params, x = draw(3, spec, dtype)
+    x = size * jnp.concatenate([-x[:2], 1.5 * x[1:]])
+    exact = exact_logs(params, x, spec, 300)
+    assert worst_error(collapse.log_residuals(params, x, spec), exact) < 32 * TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("size", [1e3, 1e5])
