@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -92,6 +92,40 @@ class Stopped(BaseException):
         self.number = number
 
 
+class Signals:
+    """Inside, SIGINT and SIGTERM raise `Stopped`.
+
+    Python drops what is raised in a destructor or while it collects garbage, so `heed` raises it again.
+    """
+
+    asked = 0  # the signal that came
+
+    def __enter__(self) -> "Signals":
+        self.handlers = {number: signal.signal(number, self.stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.unraisable, sys.unraisablehook = sys.unraisablehook, self.drop
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.unraisablehook = self.unraisable
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+
+    def stop(self, number: int, _frame: FrameType | None) -> None:
+        """Write the signal down and end what is being done."""
+        self.asked = number
+        raise Stopped(number)
+
+    def drop(self, raised: Any) -> None:
+        """Say nothing of a `Stopped` that Python drops."""
+        if not isinstance(raised.exc_value, Stopped):
+            self.unraisable(raised)
+
+    def heed(self) -> None:
+        """Raise `Stopped` where a signal has come."""
+        if self.asked:
+            raise Stopped(self.asked)
+
+
 def main(argv: Sequence[str] | None = None, package: str = "experiments.figures") -> int:
     """Parse, run, and return the exit status.
 
@@ -114,10 +148,11 @@ def _begin(argv: Sequence[str], package: str) -> int:
             print(terminal.as_json(terminal.plain_listing(registry)) if arguments.json else terminal.listing(registry))
             return DONE
         check(arguments, package)
-        return run(arguments, package, _executor(arguments.scheduler))
-    except KeyboardInterrupt:  # before the run listens for signals itself
+        with Signals() as signals:
+            return run(arguments, package, _executor(arguments.scheduler), signals)
+    except (KeyboardInterrupt, Stopped) as stop:  # before anything was made
         print("experiments: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return 128 + stop.number if isinstance(stop, Stopped) else INTERRUPTED
 
 
 def _executor(address: str) -> Callable[[], Executor]:
@@ -139,7 +174,7 @@ def _executor(address: str) -> Callable[[], Executor]:
     return lambda: cluster
 
 
-def run(arguments: Arguments, package: str, executor: Callable[[], Executor]) -> int:
+def run(arguments: Arguments, package: str, executor: Callable[[], Executor], signals: Signals) -> int:
     """Make the figures and return the exit status; arguments have been checked."""
     from experiments import figure
     from experiments.ledger import record
@@ -161,31 +196,28 @@ def run(arguments: Arguments, package: str, executor: Callable[[], Executor]) ->
 
     # The figures, then the report of all that were made, also where a signal or the disk ends the run.
     made: list[Entry] = []
-    stopped, problems = 0, list[str]()
-    previous = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    problems = list[str]()
     try:
         with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
             again = restorable(choices, names, registry)
-            with contextlib.closing(make_all(choices, names, registry, executor, again or ())) as entries:
-                try:
-                    for entry in entries:
-                        made.append(entry)
-                except Stopped as stop:
-                    stopped = stop.number
+            making = make_all(choices, names, registry, executor, again or (), signals.heed)
+            with contextlib.closing(making) as entries, contextlib.suppress(Stopped):
+                for entry in entries:
+                    made.append(entry)
             if made:
-                stopped = _report(choices, registry) or stopped
-            problems += record.missing(choices, registry) if again is not None and not stopped else []
-    except Stopped as stop:
-        stopped = stop.number
+                _report(choices, registry)
+            if not signals.asked:
+                others = registry if again is not None else ()
+                problems += record.missing(choices, others, [entry.name for entry in made])
+    except Stopped:
+        pass
     except record.Damaged as error:  # by somebody else, after it was read
         problems.append(f"{error}: run the same command again")
     except OSError as error:
         problems.append(f"cannot write to {choices.folder}: {error.strerror or error}")
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
     # The summary, what went wrong, and the status.
+    stopped = signals.asked
     told = {"total": len(names), "stopped": bool(stopped)}
     if arguments.json:
         print(terminal.as_json(terminal.plain_summary(choices, made, **told)))
@@ -198,20 +230,14 @@ def run(arguments: Arguments, package: str, executor: Callable[[], Executor]) ->
     return FAILED if problems or any(entry.status == "failed" for entry in made) else DONE
 
 
-def _report(run: "Run", registry: "Registry") -> int:
-    """Write the report, whatever signal comes meanwhile, and return it; a second one leaves the old report."""
+def _report(run: "Run", registry: "Registry") -> None:
+    """Write the report, whatever signal comes meanwhile; a second one leaves the old report."""
     from experiments.report import html
 
     try:
         html.write(run, registry)
-    except Stopped as stop:
+    except Stopped:
         html.write(run, registry)
-        return stop.number
-    return 0
-
-
-def _stop(number: int, _frame: FrameType | None) -> None:
-    raise Stopped(number)
 
 
 def restorable(run: "Run", names: Sequence[str], registry: "Registry") -> list[str] | None:

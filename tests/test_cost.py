@@ -1,6 +1,8 @@
 """What is computed, counted: operations, bytes, the size of programs and how many are compiled. No clock."""
 
 import functools
+import os
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -110,6 +112,24 @@ def events():
     jax.monitoring.register_event_duration_secs_listener(listen)
     yield seen
     listening = False
+
+
+def test_a_program_that_another_process_is_writing_is_compiled_again():
+    """JAX warns of that, and a warning is an error here."""
+
+    def cosine(x):
+        return jnp.cos(x) - 3
+
+    cosine.__name__ = f"cosine_{os.getpid()}"
+    kernel = jax.jit(cosine)
+    before = kernel(1.0)
+    (program,) = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"]).glob(f"jit_{cosine.__name__}-*-cache")
+    try:
+        program.write_bytes(program.read_bytes()[:9])
+        kernel.clear_cache()
+        assert kernel(1.0) == before
+    finally:
+        program.unlink()
 
 
 SPEC = stack()

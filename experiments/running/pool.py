@@ -12,9 +12,10 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any
 
 from experiments.running import work
@@ -56,8 +57,9 @@ class Processes(Executor):
                 del self.calls[pool]
 
         pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
-        self.asked = self.asked or pool.submit(_processes)
-        self.calls[pool] = call = pool.submit(fn, *args, **kwargs)
+        with _no_ctrl_c():  # the process inherits that, and is the run's to end from its first moment
+            self.asked = self.asked or pool.submit(_processes)
+            self.calls[pool] = call = pool.submit(fn, *args, **kwargs)
         return call
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -68,6 +70,19 @@ class Processes(Executor):
         for pool in self.calls:
             pool.shutdown(wait=wait, cancel_futures=cancel_futures)
         self.calls.clear()
+
+
+@contextmanager
+def _no_ctrl_c() -> Iterator[None]:
+    """Hear of no Ctrl-C until the block is left, where the system can do that."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin() -> None:
@@ -117,7 +132,7 @@ class Cluster(Executor):
         def call() -> None:
             try:
                 _listens(address)
-                answer.set_result(patient(address, timeout=PATIENCE, set_as_default=False))
+                answer.set_result(patient(address, timeout=2 * PATIENCE, set_as_default=False))
             except Exception as error:
                 answer.set_exception(error)
 

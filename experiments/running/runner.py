@@ -37,6 +37,7 @@ def make_all(
     registry: Registry,
     executor: Callable[[], Executor] = Processes,
     again: Sequence[str] = (),
+    heed: Callable[[], None] = lambda: None,
 ) -> Generator[Entry, None, None]:
     """Make the named figures, yielding each entry once `claims.json` has it.
 
@@ -46,6 +47,7 @@ def make_all(
         registry: Every figure.
         executor: Called when the first figure is to be computed.
         again: More figures, drawn and judged from what is stored, whatever code stored it.
+        heed: Called now and then; it raises what is to end the run.
     """
     store.tidy(run.folder)
     sources.remember()
@@ -57,15 +59,13 @@ def make_all(
             queue.add(name)
         queue.ready += [(name, None) for name in again]
         try:
-            for name, outcome in queue.results():
+            for name, outcome in queue.results(heed):
                 entry = make(stored if name in again else run, name, registry[name], outcome, progress.say)
                 record.update(run, registry, entry)
                 progress.finish(entry)
                 yield entry
-        except BaseException:
-            queue.stop(wait=False)
-            raise
-        queue.stop(wait=True)
+        finally:
+            queue.stop()
 
 
 class Queue:
@@ -91,9 +91,10 @@ class Queue:
         else:
             (self.alone if figure.ABOUT.alone else self.waiting).append(name)
 
-    def results(self) -> Iterator[tuple[str, Outcome | None]]:
+    def results(self, heed: Callable[[], None] = lambda: None) -> Iterator[tuple[str, Outcome | None]]:
         """Every figure once its numbers are there, with the outcome of computing it; None where it was not computed."""
         while self.waiting or self.alone or self.computing or self.ready:
+            heed()
             self.submit()
             if self.computing:
                 done = wait(self.computing, timeout=0 if self.ready else PAUSE, return_when=FIRST_COMPLETED).done
@@ -151,10 +152,10 @@ class Queue:
             self.progress.say(f"  {name}: another run is at it; waiting for its result")
         return lock is not None
 
-    def stop(self, *, wait: bool) -> None:
-        """Shut the executor down; what it computes is lost where it is not waited for."""
+    def stop(self) -> None:
+        """Shut the executor down at once; what it computes is lost, and nobody waits for what a figure left running."""
         if self.executor is not None:
-            self.executor.shutdown(wait=wait, cancel_futures=True)
+            self.executor.shutdown(wait=False, cancel_futures=True)
         for lock in self.locks.values():
             lock.release()
 

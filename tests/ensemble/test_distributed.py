@@ -1,5 +1,6 @@
 """Real processes on loopback: the numbers of one, and what is left when one of them is killed."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -21,28 +22,32 @@ from tests.ensemble.worker import digest, observe
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
-def free_port():
+@contextlib.contextmanager
+def reserved_port():
+    """A port that the system gives to nobody else meanwhile; the coordinator, which knows its number, shares it."""
     with socket.socket() as place:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         place.bind(("127.0.0.1", 0))
-        return place.getsockname()[1]
+        yield place.getsockname()[1]
 
 
 def together(processes, devices=1, **job):
     """What each process says in its last line; None for one that was killed."""
-    job |= {"address": f"127.0.0.1:{free_port()}", "processes": processes}
     flags = f"--xla_force_host_platform_device_count={devices}"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    commands = [
-        [sys.executable, "-m", "tests.ensemble.worker", json.dumps({**job, "process": process})]
-        for process in range(processes)
-    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT, "env": environment}
-    running = [subprocess.Popen(command, **pipes) for command in commands]
-    try:
-        said = [each.communicate(timeout=180) for each in running]
-    finally:
-        for each in running:
-            each.kill()
+    with reserved_port() as port:
+        job |= {"address": f"127.0.0.1:{port}", "processes": processes}
+        commands = [
+            [sys.executable, "-m", "tests.ensemble.worker", json.dumps({**job, "process": process})]
+            for process in range(processes)
+        ]
+        running = [subprocess.Popen(command, **pipes) for command in commands]
+        try:
+            said = [each.communicate(timeout=600) for each in running]
+        finally:
+            for each in running:
+                each.kill()
     assert all(each.returncode in (0, -signal.SIGKILL) for each in running), [err[-2000:] for _, err in said]
     pairs = zip(running, said, strict=True)
     return [json.loads(out.splitlines()[-1]) if each.returncode == 0 else None for each, (out, _) in pairs]

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import importlib
 import itertools
 import json
 import os
@@ -86,6 +87,7 @@ class Figures:
 
     def forget(self):
         """Have the figures imported anew, and their files read anew."""
+        importlib.invalidate_caches()  # a file added within a tick of the clock changes no time of its folder
         for cached in (sources._text, sources._imports, sources.meaning):
             cached.cache_clear()
         for module in [each for each in sys.modules if each.startswith(self.package)]:
@@ -95,7 +97,7 @@ class Figures:
     def environment(self):
         """For other processes, so that they can import the figures too."""
         paths = [str(self.folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def process(self, *words, computes=False, **options):
         """`python -m experiments` on these figures in a process of its own, which `computes` itself or has others."""
@@ -126,7 +128,7 @@ def statuses(folder):
     return {name: entry.status for name, entry in record.read(folder).items()}
 
 
-def until(condition, seconds=120.0):
+def until(condition, seconds=600.0):
     """Wait for a condition; it is an error if it does not come true."""
     deadline = time.monotonic() + seconds
     while not condition():

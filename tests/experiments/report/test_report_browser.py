@@ -46,7 +46,7 @@ def look(path, report):
     def look(fragment=""):
         profile = f"--user-data-dir={report.parent / 'profile'}"
         asked = [BROWSER, *OPTIONS, profile, f"{path.as_uri()}{fragment}"]
-        done = subprocess.run(asked, capture_output=True, text=True, encoding="utf-8", timeout=120, check=False)
+        done = subprocess.run(asked, capture_output=True, text=True, encoding="utf-8", timeout=600, check=False)
         assert "</html>" in done.stdout, done.stderr
         page = Page(done.stdout)
         rows = [attrs for tag, attrs in page.tags if tag == "tr" and "data-verdict" in attrs]

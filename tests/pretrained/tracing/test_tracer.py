@@ -1,6 +1,7 @@
 """Every number of a trace against plain NumPy; batches, memory and programs; what is refused, and what is left out."""
 
 import dataclasses
+import gc
 import math
 import tracemalloc
 
@@ -94,6 +95,7 @@ def test_batches_make_no_difference_and_only_what_is_asked_is_reported(causal):
 def test_neither_memory_nor_programs_grow_with_the_text(causal):
     def run(count):
         """Bytes on the device after each batch, and the host's peak."""
+        gc.collect()  # arrays of other tests, which may go at any time
         tracer, windows, alive = pretrained.Tracer(causal, TOKENS, 3), some_windows(count), []
         tracer.add(windows[:3])
         tracemalloc.start()
