@@ -51,6 +51,26 @@ def test_tokens_of_any_size(dtype, name):
     assert (measured < allowed).all(), dict(zip(sizes, measured / allowed, strict=True))
 
 
+ROTATED = {
+    "plain": {},
+    "sigmoid": {"weights": "sigmoid"},
+    "sink": {"weights": "softmax_plus_one"},
+    "cap": {"soft_cap": 5.0},
+    "differential": {"weights": "differential", "d_head": 4},
+}
+
+
+@pytest.mark.parametrize("name", mostly_slow(ROTATED, fast=("sigmoid",)))
+def test_rotated_tokens_of_any_size(dtype, name):
+    """Rows of equal tokens differ by products of two means, which have no place in the dtype where tokens are small."""
+    sizes = np.array([1, 1e-12, 1e-19, 1e-25] if dtype == "float32" else [1, 1e-160])
+    spec = stack({"rotary": attention.Rotary()} | ROTATED[name])
+    tokens = sizes[:, None, None] * np.concatenate([TOKENS, 1 + 1e-6 * TOKENS])[None]
+    measured = errors(spec, dtype, tokens.reshape(-1, 3, 4), digits=500 if dtype == "float32" else 3000)
+    allowed = (32 + abs(np.log(sizes))) * float(jnp.finfo(dtype).eps)
+    assert (measured.reshape(-1, 2) < allowed[:, None]).all(), measured
+
+
 # One direction is left for tokens to differ in: LayerNorm of two features, RMSNorm of one, and heads of such widths.
 NARROW = {
     "layer, pre": (stack({"d_model": 2, "qk_norm": "layer"}, norm="pre"), 2),
