@@ -59,6 +59,8 @@ def log_residuals(
     A residual that this dtype cannot decide is NaN. It is one whose logarithm moves by more than 0.01 nats (or 1024
     roundings of itself) when every entry moves by a few roundings at every layer. That happens where softmax is
     saturated and tokens fall into clusters, and where a norm subtracts a common part that is far larger than the rest.
+    Two such computations can agree by chance where weights or gates jump between 0 and 1, as those of tokens of 1e9 and
+    of `top_k` among equal logits do; what they agree on may be wrong then.
     It is also NaN where a number on the way has no place in the dtype: logits, or squares of the tokens' size, above
     its largest number (tokens of about 1e19 in float32, without a norm), and cosines of tokens below its smallest
     normal number over its rounding (1e-31). Where the tokens' own size counts, it is NaN once they have shrunk below
