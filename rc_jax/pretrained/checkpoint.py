@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +24,7 @@ from rc_jax.pretrained.gguf_tokenizer import build_tokenizer
 from rc_jax.pretrained.safetensors_files import read
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
 
 TOKENIZER = "tokenizer.json"
 TokenIds = Integer[Array | np.ndarray, " token"]
@@ -102,7 +103,8 @@ class Checkpoint(NamedTuple):
 
         Raises:
             TypeError: `text` is not a string.
-            ValueError: `text` is empty, or gives more tokens than the checkpoint has positions.
+            ValueError: `text` is empty, or gives more tokens than the checkpoint has positions, or the file is not a
+                tokenizer whose parts fit together.
             FileNotFoundError: the folder has no tokenizer.json.
             ImportError: the package tokenizers is not installed.
 
@@ -112,7 +114,7 @@ class Checkpoint(NamedTuple):
             >>> checkpoint.encode("Rank collapse.").tolist()
             [101, 4635, 7859, 1012, 102]
         """
-        ids = self.tokenizer.encode(text).ids
+        ids = encoding(self, text).ids
         if len(ids) > self.most_tokens:
             raise ValueError(
                 f"`text` must have at most {self.most_tokens} tokens, one per position of the model, got {len(ids)}"
@@ -125,7 +127,7 @@ class Checkpoint(NamedTuple):
 
         Raises:
             FileNotFoundError: the folder has no tokenizer.json.
-            ValueError: the file is not a tokenizer, or one that finds no token in the letter a.
+            ValueError: the file is not a tokenizer whose parts fit together, or finds no token in the letter a.
             ImportError: the package tokenizers is not installed.
 
         Example:
@@ -133,7 +135,7 @@ class Checkpoint(NamedTuple):
             >>> pretrained.load(pretrained.packaged_checkpoint()).frame
             ((101,), (102,))
         """
-        encoded = self.tokenizer.encode("a")
+        encoded = encoding(self, "a")
         inside = [index for index, special in enumerate(encoded.special_tokens_mask) if not special]
         if not inside:
             raise ValueError(f"'{self.tokenizer_file}' must find a token in 'a', got ids {encoded.ids}")
@@ -287,6 +289,16 @@ def load(folder: str | os.PathLike[str], *, dtype: DTypeLike | None = None) -> C
     )
 
 
+def encoding(checkpoint: Checkpoint, text: str, *, special: bool = True) -> "Encoding":
+    """What the tokenizer makes of a text, with the special tokens around it or not; errors name its file."""
+    tokenizer, file = checkpoint.tokenizer, checkpoint.tokenizer_file
+    with _naming(f"'{file}' must be a tokenizer whose parts fit together, but it cannot encode {text!r:.80}"):
+        encoded = tokenizer.encode(text, add_special_tokens=special)
+    if (largest := max(encoded.ids, default=0)) > (most := np.iinfo(np.int32).max):
+        raise ValueError(f"'{file}' must give ids up to {most}, those of int32, got {largest}")
+    return encoded
+
+
 def stated_layout(folder: str | os.PathLike[str]) -> Layout:
     """What the settings of a checkpoint describe; nothing of its weights is read."""
     return read_layout(_settings(tensor_source.checkpoint_path(folder)))
@@ -303,6 +315,18 @@ def _check_rows(name: str, ids: Array | np.ndarray, rows: int) -> None:
         raise ValueError(f"`{name}` must lie in 0 … {rows - 1}, the rows of the checkpoint's table, got {worst}")
 
 
+@contextlib.contextmanager
+def _naming(expected: str) -> Generator[None, None, None]:
+    """What the package tokenizers raises becomes a ValueError; a panic of its Rust code is no `Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        panic = type(error).__name__ == "PanicException"
+        if not panic and (not isinstance(error, Exception) or isinstance(error, TypeError)):
+            raise
+        raise ValueError(f"{expected}: {error}") from error
+
+
 @functools.lru_cache(maxsize=4)
 def _tokenizer(file: Path, state: tuple[int, int] | None) -> "Tokenizer":
     """The tokenizer in a file; read again when the file's time or size, its `state`, is another one."""
@@ -314,10 +338,8 @@ def _tokenizer(file: Path, state: tuple[int, int] | None) -> "Tokenizer":
         raise FileNotFoundError(f"encoding text needs '{file}', which does not exist")
     if file.suffix == tensor_source.GGUF:
         return build_tokenizer(read_contents(file).metadata, file)
-    try:
+    with _naming(f"'{file}' must be a tokenizer in the format of tokenizers, got"):
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # tokenizers raises nothing narrower
-        raise ValueError(f"'{file}' must be a tokenizer in the format of tokenizers, got: {error}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -7,6 +7,7 @@ from typing import Any
 
 CONFIG = "config.json"
 DEEPEST = 10_000  # layers; a number beyond it is a mistake, found before memory is asked for
+LARGEST = 1e30  # of positive numbers, whose least is 1/LARGEST; what is computed from them fits float32
 
 
 def read_object(file: Path) -> dict[str, Any]:
@@ -72,6 +73,8 @@ class Config:
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
             raise self.refuse(name, "be a positive number", value)
+        if not 1 / LARGEST <= value <= LARGEST:
+            raise self.refuse(name, f"lie in {1 / LARGEST:g} … {LARGEST:g}, well within float32,", value)
         return float(value)
 
     def choice(self, name: str, options: tuple[Any, ...], default: Any = None) -> Any:

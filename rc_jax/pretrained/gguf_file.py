@@ -91,7 +91,9 @@ def _contents(file: Path, changed: int, size: int) -> Contents:
         metadata = {key: field.contents() for key, field in reader.fields.items()}
         _check_places(reader)
     except Exception as error:  # the reader raises whatever its arithmetic does on bytes that are none
-        raise ValueError(f"'{file}' is truncated, corrupted or not a GGUF file: {f'{error}'.strip()}") from error
+        raise ValueError(
+            f"'{file}' is truncated, corrupted or not a GGUF file: {' '.join(f'{error}'.split())}"
+        ) from error
     if reader.byte_order != "I":
         raise ValueError(f"'{file}' must have this machine's byte order, got the other one")
     return Contents(metadata, {tensor.name: tensor for tensor in reader.tensors})
@@ -102,7 +104,7 @@ def _check_places(reader: Any) -> None:
     place = reader.data_offset
     for tensor in sorted(reader.tensors, key=lambda tensor: (tensor.data_offset, tensor.n_bytes)):
         if tensor.data_offset != place:
-            raise ValueError(f"tensor '{tensor.name}' must start at byte {place}, got {tensor.data_offset}")
+            raise ValueError(f"tensor {tensor.name!r} must start at byte {place}, got {tensor.data_offset}")
         end = place + tensor.n_bytes
         place = end + -end % reader.alignment
 
@@ -161,7 +163,7 @@ def read_config(file: Path) -> Config:
     stated = Config(file, own, f"{family}.")
     for key in own:
         if key not in (*known, *CHECKED):
-            raise stated.refuse(key, "be absent: it is not read here", own[key])
+            raise stated.refuse(repr(key)[1:-1], "be absent: it is not read here", own[key])
     for key in NEEDED:
         if key not in own:
             raise stated.refuse(key, "be given", None)

@@ -87,7 +87,7 @@ class Tensors:
         for name in [name for name in self.left if name.endswith(old)]:
             other = name.removesuffix(old) + new
             if other in self.left:
-                raise ValueError(f"tensor '{name}' must not stand beside '{other}' in '{self.file}': they are one")
+                raise ValueError(f"tensor {name!r} must not stand beside {other!r} in '{self.file}': they are one")
             self.left[other] = self.left.pop(name)
 
     def ignore(self, patterns: Iterable[str]) -> None:
@@ -125,7 +125,7 @@ class Tensors:
         """Refuse tensors that are left."""
         if self.left:
             names = sorted(self.called(name) for name in self.left)
-            shown = ", ".join(f"'{name}'" for name in names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
+            shown = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if names[3:] else "")
             file = self.left[min(self.left, key=self.called)].file
             raise ValueError(f"unexpected tensor {shown} in '{file}': the layout has no place for it")
 
@@ -177,10 +177,10 @@ def _open_shards(index: Path, files: contextlib.ExitStack) -> dict[str, Location
     for tensor, shard in shard_of.items():
         if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors"):
             raise ValueError(
-                f"tensor '{tensor}' must lie in a .safetensors file of the folder itself, got {shard!r} in '{index}'"
+                f"tensor {tensor!r} must lie in a .safetensors file of the folder itself, got {shard!r} in '{index}'"
             )
         if not (file := index.parent / shard).is_file():
-            raise FileNotFoundError(f"tensor '{tensor}' lies in '{file}' by '{index}', but no such file exists")
+            raise FileNotFoundError(f"tensor {tensor!r} lies in '{file}' by '{index}', but no such file exists")
     # A shard must hold the tensors that the index says, and no other.
     tensors: dict[str, Location] = {}
     for shard in sorted(set(shard_of.values())):
@@ -188,8 +188,8 @@ def _open_shards(index: Path, files: contextlib.ExitStack) -> dict[str, Location
         stored = _open(file, files)
         for tensor in sorted({tensor for tensor in shard_of if shard_of[tensor] == shard} ^ set(stored)):
             if tensor not in stored:
-                raise ValueError(f"tensor '{tensor}' is missing in '{file}', where '{index}' says it is")
-            raise ValueError(f"unexpected tensor '{tensor}' in '{file}': '{index}' does not say it is there")
+                raise ValueError(f"tensor {tensor!r} is missing in '{file}', where '{index}' says it is")
+            raise ValueError(f"unexpected tensor {tensor!r} in '{file}': '{index}' does not say it is there")
         tensors |= stored
     return tensors
 

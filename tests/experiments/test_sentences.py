@@ -22,7 +22,7 @@ def model(frame, most_tokens=64):
         tokenizer.post_processor = processors.TemplateProcessing(single=frame, special_tokens=special)
 
     class Model:
-        folder = Path("made/up")
+        folder, tokenizer_file = Path("made/up"), Path("made/up/tokenizer.json")
         frame = property(pretrained.Checkpoint.frame.fget)
 
     stand_in = Model()

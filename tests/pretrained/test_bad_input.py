@@ -66,6 +66,7 @@ def test_config_that_is_none(folder, content, match):
         ("hidden_act", "swish", "`hidden_act` must be one of 'gelu', .* got 'swish'"),
         ("layer_norm_eps", -1, "`layer_norm_eps` must be a positive number .* got -1"),
         ("layer_norm_eps", 10**400, "`layer_norm_eps` must be a positive number .* got 1000"),
+        ("layer_norm_eps", 1e-300, "`layer_norm_eps` must lie in 1e-30 … 1e\\+30, .* in '.*config.json', got 1e-300"),
         ("position_embedding_type", "relative_key", "`position_embedding_type` must be one of 'absolute'"),
         ("is_decoder", True, "`is_decoder` must be one of False .* got True"),
     ],
@@ -85,6 +86,7 @@ QUERY = "encoder.layer.1.attention.self.query.weight"
     [
         ({QUERY: np.zeros((8, 8), np.int32)}, f"tensor '{QUERY}' must hold floating-point numbers .* got I32"),
         ({QUERY: np.full((8, 8), np.nan, np.float32)}, f"tensor '{QUERY}' must be finite in '.*', got NaN or infinity"),
+        ({"x\ny": np.zeros(1)}, r"unexpected tensor 'x\\ny' in"),
         ({f"x{i}": np.zeros(1) for i in range(5)}, "unexpected tensor 'x0', 'x1', 'x2' and 2 more in"),
     ],
 )
@@ -136,6 +138,44 @@ def test_tokenizer_file(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"tokenizer.json' must be a tokenizer in the format of tokenizers"):
         checkpoint.encode("rank")
+
+
+def put(tree, place, value):
+    *path, last = place
+    for name in path:
+        tree = tree[name]
+    tree[last] = value
+
+
+@pytest.mark.parametrize(
+    "call", [lambda model: model.encode("rank, a"), lambda model: pretrained.cut(model, "rank, a")]
+)
+@pytest.mark.parametrize(
+    ("place", "value", "match"),
+    [
+        (("post_processor", "special_tokens"), {}, "must be a tokenizer whose parts fit together, .* encode '.*': no "),
+        (("model", "unk_token"), "[X]", "must be a tokenizer whose parts fit together, .*: WordLevel error: Missing"),
+        (("model", "vocab", "rank"), 2**31, "must give ids up to 2147483647, those of int32, got 2147483648"),
+        (("normalizer",), {"type": "Precompiled", "precompiled_charsmap": ""}, "format of tokenizers, got: Precompil"),
+    ],
+)
+def test_a_tokenizer_that_contradicts_itself(folder, place, value, match, call):
+    file = folder / "tokenizer.json"
+    put(stated := json.loads(file.read_text()), place, value)
+    file.write_text(json.dumps(stated))
+    with pytest.raises(ValueError, match=rf"tokenizer.json' .*{match}"):
+        call(pretrained.load(folder))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupted_encoding_is_no_wrong_file(folder, monkeypatch, error):
+    class Tokenizer:
+        def encode(self, text, **options):
+            raise error
+
+    monkeypatch.setattr(pretrained.Checkpoint, "tokenizer", Tokenizer())
+    with pytest.raises(error):
+        pretrained.load(folder).encode("rank")
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,8 @@ def test_window_settings(family, settings, window):
         ("qwen2", {"num_key_value_heads": None}, "`num_key_value_heads` must be an integer >= 1 in '.*', got None"),
         ("gemma2", {"sliding_window": None}, "`sliding_window` must be an integer >= 1 in '.*', got None"),
         ("gemma2", {"use_bidirectional_attention": True}, "`use_bidirectional_attention` must be one of False in"),
+        ("llama", {"rope_theta": 1e308}, r"`rope_theta` must lie in 1e-30 … 1e\+30, .* in 'config.json', got 1e\+308"),
+        ("gemma2", {"query_pre_attn_scalar": 1e-308}, "`query_pre_attn_scalar` must lie in .* in 'config.json', got 1"),
         ("gemma2", {"query_pre_attn_scalar": 0}, "`query_pre_attn_scalar` must be a positive number in '.*', got 0"),
         ("gemma2", {"attn_logit_softcapping": -5.0}, "`attn_logit_softcapping` must be a positive number in"),
         ("gemma2", {"hidden_activation": "swish"}, "`hidden_activation` must be one of 'gelu', .* got 'swish'"),

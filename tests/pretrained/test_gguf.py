@@ -184,6 +184,7 @@ def test_tokens_around_a_text(tmp_path):
         ({"rope.scaling.type": "yarn"}, "`llama.rope.scaling.type` must be one of 'none', 'linear' .* got 'yarn'"),
         ({"expert_count": 8}, "`llama.expert_count` must be one of 0 in '.*a.gguf', got 8"),
         ({"attention.sliding_window": 4}, "`llama.attention.sliding_window` must be absent: it is not read here"),
+        ({"a\nb": 1}, r"^`llama.a\\nb` must be absent: it is not read here in '.*a.gguf', got 1$"),
         ({"split.count": 2}, "'.*a.gguf' must be the whole model, got one of 2 files: merge them by llama-gguf-split"),
         ({"split.count": "2"}, "`split.count` must be an integer >= 0 in '.*a.gguf', got '2'"),
         ({"block_count": 3}, "tensor 'blk.2.ffn_gate.weight' is missing in '.*a.gguf'"),
@@ -201,6 +202,7 @@ def test_settings_that_are_refused(tmp_path, settings, match):
     [
         ({"blk.1.ffn_up.weight": None}, "tensor 'blk.1.ffn_up.weight' is missing in '.*a.gguf'"),
         ({"blk.1.ffn_up_exps.weight": np.ones(3, "f4")}, "unexpected tensor 'blk.1.ffn_up_exps.weight' in '.*a.gguf'"),
+        ({"a\nb": np.ones(3, "f4")}, r"^unexpected tensor 'a\\nb' in '.*a.gguf'"),
         ({"output_norm.weight": np.ones(3, "i4")}, r"tensor 'output_norm.weight' must have shape \(32,\)"),
         ({"output_norm.weight": np.ones(32, "i4")}, "'output_norm.weight' must hold floating-point .* got I32"),
         ({"output_norm.weight": np.full(32, np.nan, "f4")}, "tensor 'output_norm.weight' must be finite in"),
@@ -239,6 +241,14 @@ def test_a_wrong_place_or_type_of_a_tensor(tmp_path):
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(ValueError, match=r"a.gguf' is truncated, corrupted .* tensor '.*' must start at byte \d+"):
             pretrained.load(file)
+
+
+def test_names_with_a_line_break_are_told_in_one_line(tmp_path):
+    names = ("a\nbc", "a\nbd")
+    whole = made.write(tmp_path / "a.gguf", made.published() | dict.fromkeys(names, np.ones(8, "f4"))).read_bytes()
+    (tmp_path / "a.gguf").write_bytes(whole.replace(b"a\nbd", b"a\nbc"))  # one name twice
+    with pytest.raises(ValueError, match=r"a.gguf' is truncated, corrupted .*: .* with name a bc$"):
+        pretrained.load(tmp_path / "a.gguf")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Int
 
 from rc_jax._numerics import arguments
-from rc_jax.pretrained.checkpoint import Checkpoint
+from rc_jax.pretrained.checkpoint import Checkpoint, encoding
 
 LONGEST = 128  # tokens of a window where nothing else is asked for
 
@@ -44,7 +44,8 @@ def cut(checkpoint: Checkpoint, text: str, *, tokens: int | None = None, limit: 
     Raises:
         TypeError: `text` is not a string, `tokens` or `limit` not an integer.
         ValueError: `text` is empty or gives fewer than two tokens with the special ones, or `tokens` leaves no place
-            for the text, or tokenizer.json gives an id that the checkpoint's table has no row for.
+            for the text, or tokenizer.json is not a tokenizer whose parts fit together or gives an id that the
+            checkpoint's table has no row for.
         FileNotFoundError: the folder has no tokenizer.json.
         ImportError: the package tokenizers is not installed.
 
@@ -61,7 +62,7 @@ def cut(checkpoint: Checkpoint, text: str, *, tokens: int | None = None, limit: 
     inner = longest - special
     if inner < 1:
         raise ValueError(f"`tokens` must be at least {special + 1}: {special} are the model's own, got {longest}")
-    ids = np.asarray(checkpoint.tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+    ids = np.asarray(encoding(checkpoint, text, special=False).ids, np.int32)
     if len(ids) + special < 2 or not len(ids):
         raise ValueError(f"`text` must give at least two tokens, with the model's own, got {len(ids)} + {special}")
     width = min(inner, len(ids))
