@@ -114,7 +114,7 @@ class Checkpoint(NamedTuple):
             >>> checkpoint.encode("Rank collapse.").tolist()
             [101, 4635, 7859, 1012, 102]
         """
-        ids = encoding(self, text).ids
+        ids = encoding(self.tokenizer, self.tokenizer_file, text).ids
         if len(ids) > self.most_tokens:
             raise ValueError(
                 f"`text` must have at most {self.most_tokens} tokens, one per position of the model, got {len(ids)}"
@@ -135,7 +135,7 @@ class Checkpoint(NamedTuple):
             >>> pretrained.load(pretrained.packaged_checkpoint()).frame
             ((101,), (102,))
         """
-        encoded = encoding(self, "a")
+        encoded = encoding(self.tokenizer, self.tokenizer_file, "a")
         inside = [index for index, special in enumerate(encoded.special_tokens_mask) if not special]
         if not inside:
             raise ValueError(f"'{self.tokenizer_file}' must find a token in 'a', got ids {encoded.ids}")
@@ -289,9 +289,8 @@ def load(folder: str | os.PathLike[str], *, dtype: DTypeLike | None = None) -> C
     )
 
 
-def encoding(checkpoint: Checkpoint, text: str, *, special: bool = True) -> "Encoding":
-    """What the tokenizer makes of a text, with the special tokens around it or not; errors name its file."""
-    tokenizer, file = checkpoint.tokenizer, checkpoint.tokenizer_file
+def encoding(tokenizer: "Tokenizer", file: Path, text: str, *, special: bool = True) -> "Encoding":
+    """What a tokenizer makes of a text, with the special tokens around it or not; errors name its file."""
     with _naming(f"'{file}' must be a tokenizer whose parts fit together, but it cannot encode {text!r:.80}"):
         encoded = tokenizer.encode(text, add_special_tokens=special)
     if (largest := max(encoded.ids, default=0)) > (most := np.iinfo(np.int32).max):

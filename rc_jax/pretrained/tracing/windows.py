@@ -62,7 +62,8 @@ def cut(checkpoint: Checkpoint, text: str, *, tokens: int | None = None, limit: 
     inner = longest - special
     if inner < 1:
         raise ValueError(f"`tokens` must be at least {special + 1}: {special} are the model's own, got {longest}")
-    ids = np.asarray(encoding(checkpoint, text, special=False).ids, np.int32)
+    encoded = encoding(checkpoint.tokenizer, checkpoint.tokenizer_file, text, special=False)
+    ids = np.asarray(encoded.ids, np.int32)
     if len(ids) + special < 2 or not len(ids):
         raise ValueError(f"`text` must give at least two tokens, with the model's own, got {len(ids)} + {special}")
     width = min(inner, len(ids))
