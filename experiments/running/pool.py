@@ -18,6 +18,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any
 
+from tqdm import tqdm
+
 from experiments.running import work
 
 MOST_PROCESSES = 8
@@ -89,6 +91,7 @@ def _begin() -> None:
     """Prepare a process: Ctrl-C is the run's to hear, and the process ends when the run has, however that ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("TQDM_MININTERVAL", "30")  # its bars go to a log
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system's, which a process that is ended leaves
     if importlib.metadata.version("jaxlib").startswith(KNOWING):
         os.environ["XLA_FLAGS"] = f"{ONE_MODULE} {os.environ.get('XLA_FLAGS', '')}"  # the user's come last and count
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -55,6 +55,14 @@ def test_a_crash_and_an_exit_are_failures_of_their_figures(shared, processes, tm
     assert not late.exists()
 
 
+@pytest.mark.slow
+def test_a_process_that_is_ended_leaves_nothing_of_the_system_s(figures, tmp_path):
+    """A bar of tqdm takes a semaphore, of which Python complains when all has ended."""
+    figures.add("bars", compute="import sys, tqdm\nlist(tqdm.tqdm(range(9), file=sys.stderr, disable=False))")
+    process = figures.process("--out", str(tmp_path / "out"), "--quiet")
+    assert process.communicate(timeout=600)[1] == "" and process.returncode == 0
+
+
 def test_a_process_that_dies_idle_is_replaced_and_none_hears_of_ctrl_c_from_its_start():
     executor = PROCESSES()
     try:
