@@ -45,7 +45,7 @@ def logits(
 
     # Of r: a q̄ with the largest α_i for a. Of each row: m_i and α_i G_i q̂_i. Of each column: G'_j k̄ and G_j k̂_j.
     # Products of the means of small tokens have no place in the dtype, so the sizes of both stand beside them.
-    (query_mean, query_size), (key_mean, key_size) = _sized(query.mean), _sized(key.mean)
+    (query_mean, query_size, log_query), (key_mean, key_size, log_key) = _sized(query.mean), _sized(key.mean)
     first, most = factor * query_mean, jnp.max(law)
     reference = most * first[:, None]
     change = (law - most)[None] * first[:, None] + law[None] * factor[:, None] * mean_change(query_mean)
@@ -53,18 +53,17 @@ def logits(
     key_change, key_rows = mean_change(key_mean), rotated(key.rows)
 
     pairs = [(change, key_change), (rows, key_change), (change, key_rows), (rows, key_rows)]
-    log_query, log_key = jnp.log(query_size[:, 0]), jnp.log(key_size[:, 0])
     logs = [log_query + log_key, query.log_size + log_key, log_query + key.log_size, query.log_size + key.log_size]
     pair, log_pair = sum_at_largest(jnp.stack([products(*factors) for factors in pairs]), jnp.stack(logs))
     zeroth, slope = products(reference, key_change)[:, 0], products(reference, key_rows)[:, 0]
     return Logits(query_size * zeroth * key_size, query_size * slope, key.log_size, pair, log_pair)
 
 
-def _sized(mean: Float[Array, "head width"]) -> tuple[Float[Array, "head width"], Float[Array, "head 1"]]:
-    """A mean over its largest entry, and that entry's magnitude; 1 for a mean of zero."""
+def _sized(mean: Float[Array, "head width"]) -> tuple[Array, Float[Array, "head 1"], Float[Array, " head"]]:
+    """A mean over its largest entry, that entry's magnitude, and its logarithm; 1 and 0 for a mean of zero."""
     size = jax.lax.stop_gradient(divide_by_largest(mean, axis=-1)[1])
     size = jnp.where(size == 0, 1, size)
-    return mean / size, size
+    return mean / size, size, jnp.log(size[:, 0])
 
 
 def _law(
@@ -83,7 +82,7 @@ def level(
 ) -> Columns:
     """What the logits of row i share, α_i G_i q_i·k̄: the first row's α_0 q̄·k̄ is the mean, and the rest the rows."""
     law = _law(query.rows.shape[1], factor, spec, seen)
-    (query_mean, query_size), (key_mean, key_size) = _sized(query.mean), _sized(key.mean)
+    (query_mean, query_size, log_query), (key_mean, key_size, log_key) = _sized(query.mean), _sized(key.mean)
     means = jnp.broadcast_to(query_mean[:, None], query.rows.shape)
     change, rows = jnp.zeros_like(means), query.rows
     if spec.rotary is not None:
@@ -94,7 +93,6 @@ def level(
         return jnp.einsum("hik,hk->hi", vectors, factor * key_mean, precision=spec.precision)[..., None]
 
     parts = jnp.stack([shared((law - law[:1])[None] * means + law[None] * change), shared(law[None] * rows)])
-    log_query, log_key = jnp.log(query_size[:, 0]), jnp.log(key_size[:, 0])
     sized = sum_at_largest(parts, jnp.stack([log_query + log_key, query.log_size + log_key]))
     return Columns(query_size * shared(law[:1][None] * means[:, :1])[:, 0] * key_size, *sized)
 

@@ -125,7 +125,7 @@ def _log_residuals(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike |
         def step(states: MeanResidual, weights: LayerParams) -> tuple[MeanResidual, Array]:
             def one(state: MeanResidual, amount: Array) -> MeanResidual:
                 out = perturbed(block(weights, state, kind, arithmetic), amount)
-                return out._replace(log_size=jnp.where(faded(out) & mean_counts, jnp.nan, out.log_size))
+                return out._replace(log_size=jnp.where(faded(out), jnp.nan, out.log_size)) if mean_counts else out
 
             out = jax.vmap(one)(states, amounts)
             return out, log_norms(out)

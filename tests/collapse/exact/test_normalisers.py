@@ -51,13 +51,7 @@ CASES = {
     "sink, top 2": ({"weights": "softmax_sink", "top_k": 2, "depth": 5}, {"size": 0.3}, 1500, 16, ANY),
     "sigmoid, rank": ({"weights": "sigmoid", "rank": 2, "tokens": 6, "depth": 5}, {"tokens": 6}, 200, 16, ANY),
     "sink, rank": ({"weights": "softmax_sink", "rank": 2, "tokens": 6, "depth": 5}, {"tokens": 6}, 200, 16, ANY),
-    "differential, rank": (
-        {"weights": "differential", "rank": 2, "tokens": 6, "depth": 5},
-        {"tokens": 6},
-        200,
-        16,
-        ANY,
-    ),
+    "difference, rank": ({"weights": "differential", "rank": 2, "tokens": 6, "depth": 5}, {"tokens": 6}, 200, 16, ANY),
     # With positions in the logits.
     "sink, rotary": ({"weights": "softmax_sink", "causal": True} | ROTARY, {}, 100, 16, ANY),
     "sigmoid, rotary": ({"weights": "sigmoid", "depth": 5} | ROTARY, {}, 100, 16, ANY),
@@ -76,7 +70,7 @@ CASES = {
     "collapsed, plus one": ({"weights": "softmax_plus_one", "depth": 3}, {"size": 1e-12}, 300, 8, ANY),
     "collapsed, cap": ({"soft_cap": 0.5, "depth": 3}, {"size": 1e-12}, 1500, 8, ANY),
 }
-FAST = ("cap, sink", "sinkhorn", "differential, rank")
+FAST = ("cap, sink", "sinkhorn", "difference, rank")
 
 
 @pytest.mark.parametrize("name", mostly_slow(CASES, fast=FAST))
