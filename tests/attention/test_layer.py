@@ -167,7 +167,13 @@ def test_bad_input():
         tree, tokens, spec, options = build()
         with pytest.raises(error, match=message):
             attention.attend(tree, tokens, spec, **options)
-    for wrong in (decay, dataclasses.replace(SPEC, weights="channel_decay", causal=True)):
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_bad_decays_and_draws():
+    _, x = draw()
+    for kind in ({"weights": "decay"}, {"weights": "channel_decay", "causal": True}):
+        wrong = dataclasses.replace(SPEC, **kind)
         tree = draw(wrong)[0]
         for value, message in ((1.5, "> 0 and <= 1, got 1.5"), (0, "> 0 and <= 1, got 0"), (np.nan, "finite")):
             with pytest.raises(ValueError, match=rf"`params\.decay` must be {message}"):
@@ -181,7 +187,7 @@ def test_bad_input():
     with pytest.raises(TypeError, match="`dtype` must be a floating-point dtype, got 'complex64'"):
         attention.init(jax.random.key(0), SPEC, dtype="complex64")
     with pytest.raises(TypeError, match="`spec` must be an AttentionSpec, got None"):
-        attention.attend(params, x, None)  # pyright: ignore[reportArgumentType]
+        attention.attend(tree, x, None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="`layer` must be an integer >= 1, got 0"):
         attention.differential_start(0)
     with pytest.raises(ValueError, match="`rank` must be at most tokens=3, got 4"):

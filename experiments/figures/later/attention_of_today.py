@@ -37,6 +37,7 @@ ABOUT = figure.About(
 ORDER, SLOPE, SIZE, DOUBLY, CAP_SCALE = 0.01, 0.05, 0.02, 1.5, 0.02
 CAPS, MANY_KEYS = (64.0, 128.0, 256.0), 1e300  # log n = 691 is far above the caps
 CAP, SUBTRACTED, COORDINATES = 1.0, 0.8, 8
+OURS, PAGE = "our tolerance: ", "docs/attention_of_today.md"
 KINDS: dict[str, dict[str, Any]] = {
     "softmax": {},
     "Sinkhorn": {"weights": "sinkhorn"},
@@ -219,12 +220,11 @@ def _cap_ratio(data: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     """Orders, the doubly exponential fall and what Sinkhorn changes in it, sparsity and row sums."""
-    d, heads, tokens, count, keys = (int(value) for value in data["shape"])
+    d, heads, tokens, count, _ = (int(value) for value in data["shape"])
     layer = f"Gaussian weights, d = {d}, {heads} heads, {tokens} tokens, no skip connections"
-    before, page = "our tolerance: ", "docs/attention_of_today.md"
     orders = np.median(_orders(data), axis=1)[:, -1]
     measured = functools.partial(
-        law, proof="derived", place=page, hypotheses=f"{layer}, biases of deviation {float(data['bias']):g}"
+        law, proof="derived", place=PAGE, hypotheses=f"{layer}, biases of deviation {float(data['bias']):g}"
     )
 
     # What Sinkhorn changes in the fall, layer by layer and after one layer; where one more logit takes over.
@@ -237,21 +237,20 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     gaps = np.log(np.abs(np.median(np.abs(_gap(data)), axis=0)))
     slope = (gaps[-2] - gaps[-1]) / (data["sizes"][-2] - data["sizes"][-1])
     turn = np.median(_orders(data), axis=1)[PLACE["one more logit"]] < 2
-    where = [f"{name}, γ = {gamma:g}" for name in ROWS for gamma in data["gammas"]]
     return [
         published("today-sinkhorn-doubly", "Without skip connections the rank of attention that Sinkhorn's algorithm "
                   "normalises falls to one doubly exponentially with depth.", ratio, at_least(DOUBLY),
-                  source="lapenna2026", place="abstract", hypotheses=layer, interval_from=before + "1.5",
+                  source="lapenna2026", place="abstract", hypotheses=layer, interval_from=OURS + "1.5",
                   note=f"last fall of log ‖res‖ over the one before, median of {count} networks"),
         measured("today-cube", "One layer of softmax, Sinkhorn, differential or capped softmax attention maps a small "
                  "residual to its cube.", orders[: len(CUBES)], near(3, ORDER), where=CUBES,
-                 neighbours=["dong2021", "lapenna2026"], interval_from=before + "0.01"),
+                 neighbours=["dong2021", "lapenna2026"], interval_from=OURS + "0.01"),
         measured("today-first-order", "One more logit, sigmoid weights and a gate on the output map a small residual "
                  "to first order.", orders[len(CUBES) :], near(1, ORDER), where=FIRST,
-                 neighbours=["ramapuram2024", "qiu2025"], interval_from=before + "0.01"),
+                 neighbours=["ramapuram2024", "qiu2025"], interval_from=OURS + "0.01"),
         measured("today-sinkhorn-softmax", "After one layer the logarithms of the residual under Sinkhorn and under "
                  "softmax weights differ by an amount in proportion to the residual before it.", slope,
-                 near(1, SLOPE), neighbours=["lapenna2026"], interval_from=before + "a twentieth",
+                 near(1, SLOPE), neighbours=["lapenna2026"], interval_from=OURS + "a twentieth",
                  note="slope of the logarithm of the median difference at the two smallest residuals"),
         prediction("today-sinkhorn-preserves", "At initialisation the residual under Sinkhorn weights is larger than "
                    "under softmax weights after every layer.", kept, at_least(0), where=list(data["depth"][1:]),
@@ -263,18 +262,28 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
         question("today-one-more-turn", "At which log ‖res(X)‖ does the order of a layer with one more logit fall "
                  "below 2?", float(data["sizes"][1:][turn][0]) if turn.any() else math.nan,
                  hypotheses=f"{layer}, biases of deviation {float(data['bias']):g}", note="first size on the grid"),
+        *_closed_forms(data),
+    ]  # fmt: skip
+
+
+def _closed_forms(data: Mapping[str, np.ndarray]) -> list[Claim]:
+    """Laws of sparsity, of the scale under a cap and of the sums of sigmoid rows."""
+    keys = int(data["shape"][-1])
+    # One point for each kind of row and each spread of its scores.
+    where = [f"{name}, γ = {gamma:g}" for name in ROWS for gamma in data["gammas"]]
+    return [
         law("today-sparsity", "The sparsity S of Sinkhorn, differential, sigmoid and capped rows is that of the closed "
             "forms and of quadrature.", (data["sparsity"] - data["sparsity_law"]).ravel(), near(0, SIZE), where=where,
-            proof="derived", place=page, neighbours=["su2023concentrate", "ye2024", "sander2022"],
-            standard_error=data["sparsity_error"].ravel(), interval_from=before + "0.02",
+            proof="derived", place=PAGE, neighbours=["su2023concentrate", "ye2024", "sander2022"],
+            standard_error=data["sparsity_error"].ravel(), interval_from=OURS + "0.02",
             hypotheses=f"scores N(0, γ²), {keys} keys", note="measured less law"),
         law("today-cap-scale", "For many keys the scale that maximises the annealed gradient of softmax under a cap c "
             "depends on c alone: for large c it is √u cosh u √c with u tanh u = 1/2.",
             _cap_ratio(data), near(1, CAP_SCALE), where=[f"c = {cap:g}" for cap in data["caps"]], proof="derived",
-            place=page, neighbours=["su2023scale"], interval_from=before + "0.02", note="measured over the law",
+            place=PAGE, neighbours=["su2023scale"], interval_from=OURS + "0.02", note="measured over the law",
             hypotheses=f"scores N(0, 1), log n = {math.log(MANY_KEYS):.0f}"),
         law("today-sigmoid-rows", "Rows of sigmoid weights with the bias −log n add up to e^{γ²/2} less at most "
             "e^{2γ²}/n.", data["sums"], near(1, SIZE), where=[f"γ = {gamma:g}" for gamma in data["gammas"]],
-            proof="proved", place=page, neighbours=["ramapuram2024"], standard_error=data["sums_error"],
-            interval_from=before + "0.02", hypotheses=f"scores N(0, γ²), n = {keys}", note="mean sum over e^{γ²/2}"),
+            proof="proved", place=PAGE, neighbours=["ramapuram2024"], standard_error=data["sums_error"],
+            interval_from=OURS + "0.02", hypotheses=f"scores N(0, γ²), n = {keys}", note="mean sum over e^{γ²/2}"),
     ]  # fmt: skip
