@@ -97,4 +97,6 @@ def test_means_of_all_samples_are_not_known_where_one_was_left_out():
 @pytest.mark.parametrize("name", NAMES)
 def test_plot(name):
     with style.theme("light"):
-        figure.load(name).plot(smoke_data.load(name))
+        drawn = figure.load(name).plot(smoke_data.load(name))
+    shown = [ax for ax in drawn.axes if ax.axison]
+    assert shown and all(ax.has_data() for ax in shown)
