@@ -9,7 +9,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Circle
 
-from experiments import style
+from experiments.lib import style
 
 TILT = math.radians(20)
 _CAMERA = np.array([  # rows: right, up, towards the reader

@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from experiments import figure, style
-from experiments.figure import About
 from experiments.ledger import Claim, at_most, near, prediction
+from experiments.lib import figure, style
+from experiments.lib.figure import About
 from rc_jax import attention, collapse, ensemble, network
 from rc_jax.collapse.closed_forms.effective_depth import crossing, log_relative_residuals
 

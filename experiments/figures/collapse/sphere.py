@@ -11,11 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-import experiments.figure
-from experiments import animation, style
-from experiments.figure import About
+import experiments.lib.figure
+from experiments import animation
 from experiments.figures.collapse import _globe, _sphere
 from experiments.ledger import Claim, law, near, question
+from experiments.lib import style
+from experiments.lib.figure import About
 from rc_jax.collapse.closed_forms.sphere import approach_rate
 
 ABOUT = About(
@@ -45,7 +46,7 @@ FRAMES_PER_LAYER = 5
 Data = Mapping[str, np.ndarray]
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Tokens, layers, networks drawn, and how far tokens are spread at the start: ordinary and close ones."""
 
     tokens: int = 24

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
-from experiments import figure, style
-from experiments.figure import About
 from experiments.ledger import Claim, law, question
+from experiments.lib import figure, style
+from experiments.lib.figure import About
 from rc_jax import attention, collapse, network
 
 ABOUT = About(

@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments import figure, style
-from experiments.figure import About
 from experiments.figures._replicates import failures, mark_failed, mean_and_error, seed_band
 from experiments.figures.training._collapse_in_training import SETTINGS, SKIPPING, VARIANTS, one_answer, trained
 from experiments.ledger import Claim, at_least, at_most, prediction
+from experiments.lib import figure, style
+from experiments.lib.figure import About
 
 ABOUT = About(
     title="Collapse during training",
