@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments import animation, figure, style
+from experiments import animation
 from experiments.command import main
 from experiments.ledger import record
+from experiments.lib import figure, style
 from experiments.report import html
 from tests.experiments import quick_data
 
