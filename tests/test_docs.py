@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from experiments import figure
+from experiments.lib import figure
 from rc_jax.cli.command import EXAMPLES
 from rc_jax.collapse import audit
 from tests.pages import DOCS, MARKDOWN, PAGES, ROOT, formulas, without_mathematics

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from experiments import figure
+from experiments.lib import figure
 from tests.pages import CODE, DOCS, GENERATED, ROOT, WRITTEN, prose, without_mathematics
 
 BANNED = re.compile(

@@ -183,7 +183,7 @@ def test_commands_and_scripts_are_there():
 
 
 def test_provenance_has_the_version_and_no_commit_outside_a_checkout(tmp_path):
-    from experiments import figure
+    from experiments.lib import figure
     from experiments.running import provenance
 
     assert provenance.commit(tmp_path) is None

@@ -12,9 +12,9 @@ import types
 import pytest
 
 import rc_jax
-from experiments import figure
 from experiments.ledger import prediction, record
-from experiments.report import drawing
+from experiments.lib import figure
+from experiments.running import drawing
 
 pytest.importorskip("sphinx")
 pytest.importorskip("myst_nb")

@@ -19,7 +19,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util.nodes import make_refnode
 
 import rc_jax
-from experiments import figure
+from experiments.lib import figure
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 FILE = re.compile(r"(?P<path>(?:tests|rc_jax|experiments)/[\w/]+\.py)(?:::(?P<test>\w+))?")

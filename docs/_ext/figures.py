@@ -16,10 +16,10 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.transforms import SphinxTransform
 
-from experiments import figure
-from experiments.figure import About, Broken
-from experiments.report import drawing
-from experiments.running.run import Run
+from experiments.lib import figure
+from experiments.lib.figure import About, Broken
+from experiments.lib.run import Run
+from experiments.running import drawing
 
 PICTURE = re.compile(r"(?:\.\./)*pictures/(?P<name>\w+)\.webp")
 BARE = ("index", "gallery")  # pages whose pictures stay as they are

@@ -1,7 +1,7 @@
 """The directive `reproduce`: for every figure the command, the minutes and the numbers to expect, from code and ledger.
 
-Nothing of it is typed: figures are those that `experiments.figure` finds, numbers those of a ledger that a run at the
-preset `quick` left (docs/claims.json, else the one in the folder of results).
+Nothing of it is typed: figures are those that `experiments.lib.figure` finds, numbers those of a ledger that a run at
+the preset `quick` left (docs/claims.json, else the one in the folder of results).
 """
 
 import dataclasses
@@ -14,10 +14,11 @@ from figures import anchor, known
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from experiments import figure, ledger
-from experiments.figure import PRESET_NAMES
+from experiments import ledger
 from experiments.ledger import pages, record
 from experiments.ledger.included import circumstances
+from experiments.lib import figure
+from experiments.lib.figure import PRESET_NAMES
 from experiments.running import runner
 
 

@@ -15,7 +15,7 @@ HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from experiments import figure  # noqa: E402
+from experiments.lib import figure  # noqa: E402
 
 HEROES = ("collapse_depth", "three_optima", "real_models")  # the first page, the README
 MOST = 50_000  # bytes of a picture

@@ -18,16 +18,15 @@ import jinja2
 from PIL import Image
 
 import rc_jax
-from experiments import checkpoints
-from experiments.figure import Registry
 from experiments.ledger import record
 from experiments.ledger.claims import Kind, interval_text, measured_text, neighbours_text, who
 from experiments.ledger.decision import SYMBOL, Verdict
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.ledger.sections import by_topic, headline, sections
-from experiments.report import pictures
-from experiments.running import identity, store
-from experiments.running.run import Run
+from experiments.lib import checkpoints, store
+from experiments.lib.figure import Registry
+from experiments.lib.run import Run
+from experiments.running import identity, pictures
 
 FILE = "report.html"
 SHORT = {verdict: verdict.name.lower().replace("_", "-") for verdict in Verdict}

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.figure import PRESET_NAMES, Broken, Registry
 from experiments.ledger import record
 from experiments.ledger.claims import NAMES, Claim, Kind, interval_text, measured_text
 from experiments.ledger.decision import SYMBOL, Verdict
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
-from experiments.running.run import Run
+from experiments.lib.figure import PRESET_NAMES, Broken, Registry
+from experiments.lib.run import Run
 from rc_jax import __version__
 
 RED, GREEN, YELLOW, PURPLE, BLUE = "31", "32", "33", "35", "36"

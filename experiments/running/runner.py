@@ -15,15 +15,14 @@ from typing import Any
 
 from filelock import BaseFileLock
 
-from experiments import unfinished
-from experiments.figure import Broken, Figure, Registry, cost
 from experiments.ledger import record
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
-from experiments.report import drawing
-from experiments.running import identity, sources, store, work
+from experiments.lib import store, unfinished
+from experiments.lib.figure import Broken, Figure, Registry, cost
+from experiments.lib.run import Run
+from experiments.running import drawing, identity, sources, work
 from experiments.running.pool import Processes
 from experiments.running.progress import Progress
-from experiments.running.run import Run
 from experiments.running.work import Outcome
 from rc_jax._numerics import files
 

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from scipy import linalg
 
-from experiments import figure, style
 from experiments.ledger import Claim, at_least, law, near, prediction, published, question
+from experiments.lib import figure, style
 from rc_jax import attention
 from rc_jax.collapse.closed_forms import causal_rank as forms
 

@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments import figure, style
 from experiments.figures import _random_rows
 from experiments.ledger import Claim, at_most, law, near, published
+from experiments.lib import figure, style
 from rc_jax import scale
 
 PAGE = "docs/anatomy.md"

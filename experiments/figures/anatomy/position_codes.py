@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments import figure, style
 from experiments.ledger import Claim, at_most, law, near, published, question
+from experiments.lib import figure, style
 from rc_jax import attention
 
 ROFORMER, PAGE = "su2021roformer", "docs/cost_and_special_cases.md"

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import figure, style
 from experiments.figures._complete import complete
 from experiments.ledger import Claim, at_least, law, near, published
+from experiments.lib import figure, style
 from rc_jax import attention, ensemble
 from rc_jax.scale.closed_forms.score_variance import layer_variance_spread
 

@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, style
 from experiments.figures.blocks import _norm_values as nets
 from experiments.figures.blocks._norm_values import NORMS
 from experiments.ledger import Claim, at_least, at_most, law, near, published
+from experiments.lib import figure, style
 from rc_jax import attention, collapse, ensemble, network, pretrained
 
 ABOUT = figure.About(

@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from scipy import optimize
 
-from experiments import figure, style
 from experiments.ledger import Claim, at_least, law, near, prediction, published, question
+from experiments.lib import figure, style
 from rc_jax import attention, collapse, network, scale, sparsity
 from rc_jax.attention import kernels
 

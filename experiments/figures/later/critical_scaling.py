@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments import figure, style
 from experiments.ledger import Claim, law, near, published, question
+from experiments.lib import figure, style
 from rc_jax import scale
 
 ABOUT = figure.About(

@@ -9,8 +9,8 @@ import scipy.sparse.linalg
 import scipy.special
 from matplotlib.figure import Figure as Drawing
 
-from experiments import figure, style
 from experiments.ledger import Claim, law, near, prediction, published, question
+from experiments.lib import figure, style
 from rc_jax import attention, collapse
 
 ABOUT = figure.About(

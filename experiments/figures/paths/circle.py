@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from experiments import animation, figure, style
-from experiments.figure import About
+from experiments import animation
 from experiments.figures._replicates import mark_failed
 from experiments.figures.paths import _circle_built, _circle_claims
 from experiments.figures.paths._circle import (
@@ -27,6 +26,8 @@ from experiments.figures.paths._circle import (
     trained,
 )
 from experiments.ledger import Claim
+from experiments.lib import figure, style
+from experiments.lib.figure import About
 
 ABOUT = About(
     title="Round the circle on its own answers",

@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About, Data
+import experiments.lib.figure
 from experiments.ledger import Claim, at_least, law, near, prediction, question
+from experiments.lib import style
+from experiments.lib.figure import About, Data
 from rc_jax import scale
 from rc_jax.scale.quadrature import mean_largest, participation
 
@@ -34,7 +34,7 @@ ABOUT = About(
 )
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """The map's sizes and scales in units of α_c, the curves' sizes, and rows for each simulated mean."""
 
     powers: tuple[int, ...] = (3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20)

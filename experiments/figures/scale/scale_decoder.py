@@ -6,12 +6,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About, Data
+import experiments.lib.figure
 from experiments.figures._complete import complete
 from experiments.figures._peaks import jackknife, peaks
 from experiments.ledger import Claim, at_least, near, prediction, published, question
+from experiments.lib import style
+from experiments.lib.figure import About, Data
 from rc_jax import ensemble, scale
 
 SU, PAGE = "su2023scale", "docs/scale_objectives.md"
@@ -38,7 +38,7 @@ ABOUT = About(
 )
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Longest rows 2^first … 2^last for the closed forms; to 2^simulated with so many samples for typical rows."""
 
     dtype: str = "float64"

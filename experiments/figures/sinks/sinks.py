@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments import figure, style
 from experiments.ledger import Claim, at_most, law, near, prediction, published
+from experiments.lib import figure, style
 from rc_jax import attention, collapse, ensemble, network
 from rc_jax.collapse.closed_forms.mask_rates import critical_sink_value, log_sink_rate, log_sink_sensitivity
 

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import special
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About
+import experiments.lib.figure
 from experiments.ledger import Claim, at_least, law, near
+from experiments.lib import style
+from experiments.lib.figure import About
 from rc_jax import sparsity
 
 ABOUT = About(
@@ -37,7 +37,7 @@ EXPONENT = 0.03  # tolerance of exponents
 Data = Mapping[str, np.ndarray]
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Rows of up to 2^`longest` tokens; `draws` of gates on up to 2^`gated` tokens and of channels."""
 
     longest: int = 20

@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About
+import experiments.lib.figure
 from experiments.ledger import Claim, at_least, at_most, law, published
+from experiments.lib import style
+from experiments.lib.figure import About
 from rc_jax import sparsity
 
 FOCUS = 0.05  # S below which a row counts as focused, and above which a floor counts as one
@@ -52,7 +52,7 @@ OWN = functools.partial(
 Data = Mapping[str, np.ndarray]
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Points of each map along each axis."""
 
     dtype: str = "float64"

@@ -13,10 +13,10 @@ from jaxtyping import Array
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About
+import experiments.lib.figure
 from experiments.ledger import Claim, at_least, law, published, question
+from experiments.lib import style
+from experiments.lib.figure import About
 from rc_jax import sparsity
 
 ROUNDING = 1e-10  # relative changes below this are none
@@ -36,7 +36,7 @@ ABOUT = About(
 )
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Rows of softmax weights at each γ; random rows for each axiom."""
 
     dtype: str = "float64"

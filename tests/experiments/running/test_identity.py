@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 import rc_jax
-from experiments import figure
 from experiments.command import main
+from experiments.lib import figure
+from experiments.lib.run import Run
 from experiments.running import identity, sources, work
-from experiments.running.run import Run
 from rc_jax import pretrained
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -161,7 +161,7 @@ def test_a_process_with_another_spec_or_other_code_refuses(figures, other):
 
 INSTALLED = """
 import importlib.util, json, sys
-from experiments import figure
+from experiments.lib import figure
 from experiments.running import identity
 
 def prints():
@@ -296,12 +296,13 @@ def test_every_python_says_the_same(python, files):
 
 
 ORDER = (
-    "style", "animation", "checkpoints", "ledger.literature", "ledger.intervals", "ledger.decision", "ledger.claims",
-    "ledger", "figure", "sentences", "reference_values", "running.sources", "running.run", "running.identity",
-    "running.provenance", "running.store", "unfinished", "running.work", "ledger.record", "ledger.sections",
-    "ledger.included", "ledger.pages",
-    "report.pictures", "report.drawing", "report.terminal", "report.html", "running.progress", "running.pool",
-    "running.runner", "command",
+    "animation", "lib", "lib.style", "lib.checkpoints", "lib.figure", "lib.run", "lib.sentences", "lib.store",
+    "lib.unfinished", "reference_values",
+    "ledger.literature", "ledger.intervals", "ledger.decision", "ledger.claims", "ledger", "ledger.record",
+    "ledger.sections", "ledger.included", "ledger.pages",
+    "running.sources", "running.identity", "running.provenance", "running.work", "running.pictures",
+    "running.drawing", "running.progress", "running.pool", "running.runner",
+    "report.terminal", "report.html", "command",
 )  # fmt: skip
 
 
@@ -322,6 +323,6 @@ def test_modules_of_the_runner_import_only_earlier_ones(module):
 
 
 def test_every_module_of_the_runner_has_a_place_in_the_order():
-    folders = [ROOT / "experiments", *(ROOT / "experiments" / name for name in ("ledger", "report", "running"))]
+    folders = [ROOT / "experiments", *(ROOT / "experiments" / name for name in ("lib", "ledger", "report", "running"))]
     paths = [path.relative_to(ROOT / "experiments") for folder in folders for path in folder.glob("[a-z]*.py")]
-    assert {path.with_suffix("").as_posix().replace("/", ".") for path in paths} == set(ORDER) - {"ledger"}
+    assert {path.with_suffix("").as_posix().replace("/", ".") for path in paths} == set(ORDER) - {"lib", "ledger"}

@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 
-from experiments.figure import Data
 from experiments.ledger import Claim, at_least, at_most, law, near, published, question
+from experiments.lib.figure import Data
 
 PAGE = "docs/annealed.md"
 ENERGIES = ("derrida1981", "derrida2015", "bovier2002")  # the random-energy model

@@ -3,11 +3,11 @@
 import traceback
 from pathlib import Path
 
-from experiments import animation, style
-from experiments.figure import Figure
-from experiments.report import pictures
-from experiments.running import identity, store
-from experiments.running.run import Run
+from experiments import animation
+from experiments.lib import store, style
+from experiments.lib.figure import Figure
+from experiments.lib.run import Run
+from experiments.running import identity, pictures
 from experiments.running.work import in_a_line
 
 THEMES = {"light": "", "dark": ".dark"}
