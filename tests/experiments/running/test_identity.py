@@ -296,7 +296,7 @@ def test_every_python_says_the_same(python, files):
 
 
 ORDER = (
-    "animation", "lib", "lib.style", "lib.checkpoints", "lib.figure", "lib.run", "lib.sentences", "lib.store",
+    "lib", "lib.style", "lib.checkpoints", "lib.figure", "lib.run", "lib.sentences", "lib.store",
     "lib.unfinished", "reference_values",
     "ledger.literature", "ledger.intervals", "ledger.decision", "ledger.claims", "ledger", "ledger.record",
     "ledger.sections", "ledger.included", "ledger.pages",
