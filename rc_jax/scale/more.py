@@ -11,7 +11,7 @@ from rc_jax.scale.closed_forms.equicorrelated import (
     similarity_limit,
     transition_width,
 )
-from rc_jax.scale.closed_forms.optimum import optimise_scale, optimize_scale
+from rc_jax.scale.closed_forms.optimum import optimise_scale
 from rc_jax.scale.closed_forms.shared_query import shared_query_objective, shared_query_optimum, shared_query_scale
 from rc_jax.scale.fits import fit_coefficient, relative_residual
 from rc_jax.scale.gradient.cross_entropy import cross_entropy_gradient
@@ -31,7 +31,7 @@ from rc_jax.scale.gradient.normalisers import (
 )
 from rc_jax.scale.gradient.softmax import log_gradient_norm
 from rc_jax.scale.one_more_logit import sink_objective, sink_scale
-from rc_jax.scale.results import DecoderLoss, OutputGram, RowOptimum, TypicalOptimum
+from rc_jax.scale.results import DecoderLoss, OutputGram
 from rc_jax.scale.simulated.distribution import scale_tail
 from rc_jax.scale.simulated.objectives import typical_objective
 from rc_jax.scale.simulated.per_sample import per_sample_optimum
@@ -40,8 +40,6 @@ from rc_jax.scale.soft_cap import capped_objective, capped_scale
 __all__ = [
     "DecoderLoss",
     "OutputGram",
-    "RowOptimum",
-    "TypicalOptimum",
     "annealed_power_gradient",
     "annealed_renyi_entropy",
     "capped_objective",
@@ -63,7 +61,6 @@ __all__ = [
     "log_concentration",
     "log_gradient_norm",
     "optimise_scale",
-    "optimize_scale",
     "per_sample_optimum",
     "power_gradient_norm",
     "power_weights",

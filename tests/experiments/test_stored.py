@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import figure, style
 from experiments.figures._samples import draw
 from experiments.figures.anatomy import score_symmetry
 from experiments.ledger import Verdict, pages, record
+from experiments.lib import figure, style
 from tests.experiments import quick_data, smoke_data
 
 NAMES = figure.names()

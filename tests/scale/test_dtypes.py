@@ -13,7 +13,7 @@ from rc_jax.special import more as more_special
 
 KEY, FOUR = jax.random.key(0), jnp.float32(4)
 NAMES = [
-    (scale, [*scale.__all__, *(set(more.__all__) - {"optimize_scale"})]),
+    (scale, [*scale.__all__, *more.__all__]),
     (special, [*special.__all__, *more_special.__all__]),
 ]
 BROADCAST = {
@@ -34,7 +34,7 @@ BROADCAST = {
     "z",
 }
 OTHERS = {"average", "floored"}
-SKIPPED = {"decoder_loss", "optimize_scale"}
+SKIPPED = {"decoder_loss"}
 PUBLIC = {name: getattr(package, name) for package, names in NAMES for name in names if name not in SKIPPED}
 PARAMETERS = {name: set(inspect.signature(function).parameters) for name, function in PUBLIC.items()}
 KINDS = ["bfloat16", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("float32", "float64"))]

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import figure, sentences, style
 from experiments.figures._samples import draw
 from experiments.figures.models._packaged import trained_checkpoint
 from experiments.ledger import Claim, at_most, law, near, prediction, published, question
+from experiments.lib import figure, sentences, style
 from rc_jax import attention, network, pretrained
 
 PAGE = "docs/anatomy.md"

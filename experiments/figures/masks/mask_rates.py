@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, style
 from experiments.figures._samples import draw
 from experiments.ledger import Claim, at_least, law, near, prediction, published, question
+from experiments.lib import figure, style
 from rc_jax import attention, collapse, network
 from rc_jax.attention import masks
 from rc_jax.collapse.closed_forms.mask_rates import log_gaussian_gain, log_second_eigenvalue

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.figure import Unavailable
+from experiments.lib.figure import Unavailable
 from rc_jax.pretrained import Checkpoint
 
 # Modules of plain Python that have long docstrings and have been there, little changed, since Python 3.4 or before.

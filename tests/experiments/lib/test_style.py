@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments import figures, style
-from experiments.report import pictures
+from experiments import figures
+from experiments.lib import style
+from experiments.running import pictures
 
 
 def test_theme_is_gone_after_the_block():

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import figure
-from experiments.running import store
+from experiments.lib import figure, store
 
 
 def test_round_trip(tmp_path):

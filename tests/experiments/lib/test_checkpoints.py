@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from experiments import checkpoints, figure
 from experiments.command import main
 from experiments.ledger import record
+from experiments.lib import checkpoints, figure
 from experiments.running import identity
 from tests.experiments.conftest import checkpoint
 
@@ -161,5 +161,5 @@ def test_a_checkpoint_that_no_figure_reads_is_refused(figures, tmp_path, capsys)
 
 
 def test_the_checks_load_no_jax():
-    code = "import sys, experiments.checkpoints; assert 'jax' not in sys.modules"
+    code = "import sys, experiments.lib.checkpoints; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from experiments import sentences
-from experiments.figure import Unavailable
+from experiments.lib import sentences
+from experiments.lib.figure import Unavailable
 from rc_jax import pretrained
 
 VOCABULARY = {"<unk>": 0, "<s>": 1, "</s>": 2, "a": 3}

@@ -7,8 +7,8 @@ import optax
 import pytest
 from flax import nnx
 
-from experiments import unfinished
 from experiments.figures import _replicates
+from experiments.lib import unfinished
 
 
 def test_outside_a_run_nothing_is_kept():

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast, dataclass_transform
 
-from experiments.ledger import Claim
-
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure as Drawing
@@ -99,11 +97,11 @@ class Figure(Protocol):
         ...
 
     def plot(self, data: "Mapping[str, np.ndarray]") -> "Drawing":
-        """The drawing, made with `experiments.style`; called once in light and once in dark."""
+        """The drawing, made with `experiments.lib.style`; called once in light and once in dark."""
         ...
 
-    def claims(self, data: "Mapping[str, np.ndarray]") -> Sequence[Claim]:
-        """One claim for each published number, its verdict computed by `experiments.ledger`."""
+    def claims(self, data: "Mapping[str, np.ndarray]") -> Sequence[Any]:
+        """Rows of the ledger (`experiments.ledger.Claim`), their verdicts computed by `experiments.ledger`."""
         ...
 
 

@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from experiments import checkpoints
-from experiments.figure import Broken, Figure
+from experiments.lib import checkpoints
+from experiments.lib.figure import Broken, Figure
 
 
 @dataclasses.dataclass(frozen=True)
