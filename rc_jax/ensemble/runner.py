@@ -76,7 +76,7 @@ def run(
     count: int,
     *,
     batch_size: int | None = None,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Any] | None = None,
     progress: bool = False,
 ) -> PyTree:
     """Samples of `fn` over `count` independent random keys.
