@@ -12,6 +12,7 @@ import pytest
 
 import rc_jax
 from rc_jax import attention, collapse, ensemble, network, pretrained, scale, sparsity
+from rc_jax.collapse import softmax_spectrum
 
 ROOT = pathlib.Path(__file__).parent.parent
 REQUIRED = inspect.Parameter.empty
@@ -166,10 +167,10 @@ def test_specifications_are_frozen_and_hashable():
 
 
 OLD_SPELLINGS = {
-    "`sigma` of `gaussian_squared_norm`": (collapse.gaussian_squared_norm, {"sigma": 0.5}, (0.5,)),
-    "`sigma` of `gaussian_stable_rank`": (collapse.gaussian_stable_rank, {"sigma": 0.5, "n": 64}, (0.5, 64)),
+    "`sigma` of `gaussian_squared_norm`": (softmax_spectrum.gaussian_squared_norm, {"sigma": 0.5}, (0.5,)),
+    "`sigma` of `gaussian_stable_rank`": (softmax_spectrum.gaussian_stable_rank, {"sigma": 0.5, "n": 64}, (0.5, 64)),
     "`d` of `layer_second_singular_value`": (
-        collapse.layer_second_singular_value, {"d": 8, "gamma": 0.5, "n": 64}, (0.5, 64, 8),
+        softmax_spectrum.layer_second_singular_value, {"d": 8, "gamma": 0.5, "n": 64}, (0.5, 64, 8),
     ),
     "`width` of `random_projections`": (sparsity.random_projections, {"width": 3, "key": KEY, "count": 2}, (KEY, 2, 3)),
     "`optimize_scale`": (scale.optimize_scale, {"n": 64}, None),
@@ -191,4 +192,4 @@ def test_an_old_spelling_works_and_says_so_once(spelling):
 
 def test_an_argument_has_one_name_at_a_time():
     with pytest.raises(TypeError, match="`gamma` must be given once"):
-        collapse.gaussian_second_singular_value(n=64, gamma=0.5, sigma=0.5)
+        softmax_spectrum.gaussian_second_singular_value(n=64, gamma=0.5, sigma=0.5)

@@ -12,7 +12,7 @@ from scipy import linalg
 from experiments import figure, style
 from experiments.ledger import Claim, at_least, at_most, law, near, prediction, published, question
 from rc_jax import attention
-from rc_jax.collapse.closed_forms import causal_rank as forms
+from rc_jax.collapse import causal_rank as forms
 
 ABOUT = figure.About(
     title="Rank of causal attention",

@@ -13,7 +13,7 @@ from experiments import figure, style
 from experiments.figures._complete import complete
 from experiments.ledger import Claim, at_least, law, near, published
 from rc_jax import attention, ensemble
-from rc_jax.scale.closed_forms.score_variance import layer_variance_spread
+from rc_jax.scale import layer_variance_spread
 
 PAGE = "docs/anatomy.md"
 ABOUT = figure.About(

@@ -15,10 +15,8 @@ from experiments.figure import About
 from experiments.ledger import Claim, at_least, at_most, law, printed, published, question
 from rc_jax import attention, collapse, ensemble, network, pretrained
 from rc_jax.collapse import audit
-from rc_jax.collapse.bounds.cubic import bound_parts, in_depth
-from rc_jax.collapse.bounds.proof import ascent
-from rc_jax.collapse.bounds.pure_attention import column_norm, row_norm
-from rc_jax.collapse.bounds.tanh import diameters_by_layer
+from rc_jax.collapse.audit import ascent
+from rc_jax.collapse.bounds import bound_parts, column_norm, diameters_by_layer, in_depth, row_norm
 
 ABOUT = About(
     title="The proof audited: slack of every bound",

@@ -17,7 +17,7 @@ from experiments import figure, style
 from experiments.figure import About
 from experiments.ledger import Claim, at_most, near, prediction
 from rc_jax import attention, collapse, ensemble, network
-from rc_jax.collapse.closed_forms.effective_depth import crossing, log_relative_residuals
+from rc_jax.collapse import effective_depth
 
 ABOUT = About(
     title="Effective depth",
@@ -101,7 +101,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         case = cases[name]
         gain, multiple = case.scales[index]
         shape = {"tokens": spec.tokens, "d_model": case.d_model, "heads": case.heads, "depth": spec.depth}
-        return log_relative_residuals(**shape, gain=gain, multiple=multiple)
+        return effective_depth.log_relative_residuals(**shape, gain=gain, multiple=multiple)
 
     # Every point of a sweep: its value, its case, and its place among the weight scales of the case.
     at = spec.multiples.index(1.0)
@@ -132,7 +132,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
 
 
 def _depth(logs: np.ndarray, half: float) -> float:
-    return min(float(crossing(logs, math.log(half))), NEVER)
+    return min(float(effective_depth.crossing(logs, math.log(half))), NEVER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +152,7 @@ class _Networks:
             layers = network.random_layers(jax.random.fold_in(key, 1), stack, gain=pair[0], dtype="float32")
             scale = pair[1] / jnp.sqrt(jnp.asarray(stack.attention.head_width, "float32"))
             relative = _relative(layers, x, stack, scale)
-            depths = jnp.stack([crossing(relative, math.log(half)) for half in HALF_ULP.values()])
+            depths = jnp.stack([effective_depth.crossing(relative, math.log(half)) for half in HALF_ULP.values()])
             never = jnp.isinf(depths)
             return {
                 "relative": relative,

@@ -16,7 +16,7 @@ from experiments import animation, style
 from experiments.figure import About
 from experiments.figures.collapse import _globe, _sphere
 from experiments.ledger import Claim, law, near, question
-from rc_jax.collapse.closed_forms.sphere import approach_rate
+from rc_jax.collapse import sphere
 
 ABOUT = About(
     title="Tokens on the sphere",
@@ -95,7 +95,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         "exponent_mean": exponent.mean(axis=0),
         "exponent_error": exponent.std(axis=0, ddof=1) / math.sqrt(spec.draws),
         "strengths": strengths,
-        "law": approach_rate(strengths),
+        "law": sphere.approach_rate(strengths),
         "rate": rate.mean(axis=1),
         "rate_error": rate.std(axis=1, ddof=1) / math.sqrt(spec.close_draws),
     }
@@ -157,7 +157,7 @@ def _plot_rates(ax: Axes, data: Data) -> None:
     order = np.argsort(data["strengths"])
     strengths, rates, errors = (data[name][order] for name in ("strengths", "rate", "rate_error"))
     fine = np.geomspace(strengths[0] / 1.3, strengths[-1] * 1.3, 200)
-    ax.plot(fine, -approach_rate(fine), color=style.colour("theory"), label="closed form")
+    ax.plot(fine, -sphere.approach_rate(fine), color=style.colour("theory"), label="closed form")
     ax.plot(fine[fine < 1], fine[fine < 1] ** 2 / 3, color=style.colour("reference"), linestyle=":", label="a²/3")
     ax.errorbar(strengths, -rates, 2 * errors, fmt="o", color=style.colour("skip"), label="measured")
     ax.plot([1], [2 * math.log(2) - 1], "x", color=style.colour("theory"), markersize=9, label="a = 1: 2 log 2 − 1")
@@ -210,7 +210,7 @@ def claims(data: Data) -> list[Claim]:
     derived = functools.partial(
         law,
         proof="derived",
-        place="rc_jax/collapse/closed_forms/sphere.py",
+        place="rc_jax/collapse/sphere.py",
         neighbours=["noci2022"],
         hypotheses=f"{three}; tokens close together, to first order in their distance",
         interval_from="our tolerance: 0.025 nats",

@@ -15,7 +15,7 @@ from experiments import figure, style
 from experiments.ledger import Claim, at_least, at_most, published, question
 from rc_jax import attention, collapse, ensemble, network
 from rc_jax.attention import masks
-from rc_jax.collapse.closed_forms.mask_rates import pooled_curvature
+from rc_jax.collapse import mask_rates
 
 ABOUT = figure.About(
     title="Low-rank and sparse attention",
@@ -73,7 +73,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         "names": np.array(names), "depth": np.arange(spec.depth + 1), "log": np.asarray(quantiles["log"]),
         "exponent": np.asarray(quantiles["exponent"]), "curvature_mean": np.asarray(stats.mean["curvature"]),
         "curvature_error": np.asarray(stats.standard_error["curvature"]),
-        "predicted": np.asarray(pooled_curvature(ranks, spec.heads, spec.d_model)),
+        "predicted": np.asarray(mask_rates.pooled_curvature(ranks, spec.heads, spec.d_model)),
         "mean": np.asarray(stats.mean["log"]), "error": np.asarray(stats.standard_error["log"]),
         "unknown": np.asarray(stats.nonfinite["log"]), "count": np.array(spec.count),
     }  # fmt: skip

@@ -16,7 +16,7 @@ from experiments import figure, sentences, style
 from experiments.figure import About
 from experiments.ledger import Claim, at_most, prediction, published, question
 from rc_jax import attention, collapse, ensemble, network, pretrained
-from rc_jax.collapse.paths.sums import draw_paths
+from rc_jax.collapse import draw_paths
 
 ABOUT = About(
     title="Paths by length",

@@ -13,7 +13,7 @@ from jax.tree_util import Partial
 
 from experiments.figures import _replicates
 from rc_jax import attention, collapse, network, scale, sparsity, training
-from rc_jax.network.stack import plain
+from rc_jax.network import plain_arithmetic
 from rc_jax.network.switches import OFF, switched_apply, switched_layer
 
 VARIANTS: dict[str, dict[str, bool]] = {
@@ -61,7 +61,7 @@ def inside(model: training.Transformer, setting: Any, x: jax.Array) -> dict[str,
     The arithmetic is plain: where tokens agree in all digits, a relative residual of about 1e-7 is an upper bound.
     """
     stack = model.spec.stack
-    arithmetic = plain(stack, None, None)
+    arithmetic = plain_arithmetic(stack, None, None)
 
     def relative(x: jax.Array) -> jax.Array:
         return collapse.frobenius(collapse.residual(x)) / collapse.frobenius(x)

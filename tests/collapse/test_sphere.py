@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rc_jax.collapse.closed_forms.sphere import approach_rate
+from rc_jax.collapse.sphere import approach_rate
 
 
 def test_rate_against_random_rotations():

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import digamma
 
 from rc_jax import attention, collapse, network
-from rc_jax.collapse.closed_forms.effective_depth import crossing, log_relative_residuals
+from rc_jax.collapse.effective_depth import crossing, log_relative_residuals
 
 
 def test_form_is_its_recursion_at_a_gain_and_a_scale():
