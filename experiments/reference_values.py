@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import sentences
+from experiments.lib import sentences
 from rc_jax import __version__, attention, diagnostics, pretrained
 from rc_jax.diagnostics import Diagnosis
 from rc_jax.diagnostics.reference import FILE

@@ -5,12 +5,10 @@ from rc_jax.collapse import (
     bounds,
     causal_rank,
     clustering,
-    effective_depth,
     exact,
     mask_rates,
     output_size,
     softmax_spectrum,
-    sphere,
 )
 from rc_jax.collapse.bounds.cubic import depth_bound, layer_bound, measured_gamma
 from rc_jax.collapse.bounds.tanh import tanh_bound, tanh_depth_bound, tanh_layer_bound
@@ -41,7 +39,6 @@ __all__ = [
     "depth_bound",
     "diameter",
     "draw_paths",
-    "effective_depth",
     "effective_rank",
     "exact",
     "frobenius",
@@ -65,7 +62,6 @@ __all__ = [
     "sample_log_residuals",
     "sample_path_log_residuals",
     "softmax_spectrum",
-    "sphere",
     "stable_rank",
     "tanh_bound",
     "tanh_depth_bound",

@@ -19,7 +19,6 @@ from rc_jax._numerics.stable import log_expm1
 _DEVIATION, _N = arguments.bounded(0), arguments.bounded(2)
 
 
-@arguments.renamed(sigma="gamma")
 @arguments.guard(gamma=_DEVIATION)
 def gaussian_squared_norm(gamma: ArrayLike) -> Float[Array, "..."]:
     """‖P‖_F² of softmax of iid N(0, σ²) logits as n → ∞: e^{σ²}, whatever n is.
@@ -46,7 +45,6 @@ def gaussian_squared_norm(gamma: ArrayLike) -> Float[Array, "..."]:
     return jnp.exp(jnp.square(gamma)).astype(dtype)
 
 
-@arguments.renamed(sigma="gamma")
 @arguments.guard(gamma=_DEVIATION, n=_N)
 def gaussian_first_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """Largest singular value of softmax of n × n iid N(0, σ²) logits: 1/√(1 − v) while v < ½, and 2√v from there.
@@ -79,7 +77,6 @@ def gaussian_first_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array
     return jnp.where(inside, outlier, jnp.exp(_log_edge(gamma, n))).astype(dtype)
 
 
-@arguments.renamed(sigma="gamma")
 @arguments.guard(gamma=_DEVIATION, n=_N)
 def gaussian_second_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """Second singular value of softmax of n × n iid N(0, σ²) logits as n → ∞: 2√((e^{σ²} − 1)/n).
@@ -99,7 +96,6 @@ def gaussian_second_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Arra
     return jnp.exp(_log_edge(gamma, n)).astype(dtype)
 
 
-@arguments.renamed(sigma="gamma")
 @arguments.guard(gamma=_DEVIATION, n=_N)
 def gaussian_largest_weight(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """Median of the largest of the n² attention weights of iid N(0, σ²) logits: E/(n − 1 + E), E = e^{σm − σ²/2}.
@@ -120,7 +116,6 @@ def gaussian_largest_weight(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "...
     return jnp.where(jnp.square(gamma) <= 2 * jnp.log(n), weight, jnp.nan).astype(dtype)
 
 
-@arguments.renamed(sigma="gamma")
 @arguments.guard(gamma=_DEVIATION, n=_N)
 def gaussian_spiked_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """Second singular value at finite n: the largest weight as a spike in the noise, θ + v/θ where θ > √v, else 2√v.
@@ -149,7 +144,6 @@ def gaussian_spiked_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Arra
     return jnp.where(jnp.square(gamma) <= jnp.log(n), value, jnp.nan).astype(dtype)
 
 
-@arguments.renamed(sigma="gamma")
 @arguments.guard(gamma=_DEVIATION, n=_N)
 def gaussian_stable_rank(gamma: ArrayLike, n: ArrayLike, *, centred: bool = False) -> Float[Array, "..."]:
     """Stable rank ‖·‖_F²/s₁² of softmax of n × n iid N(0, σ²) logits: e^{σ²}/s₁², and n/4 once 11ᵀ/n is removed.
@@ -175,7 +169,6 @@ def gaussian_stable_rank(gamma: ArrayLike, n: ArrayLike, *, centred: bool = Fals
     return jnp.where(inside, jnp.exp(square) * (1 - jnp.where(inside, variance, 0)), merged).astype(dtype)
 
 
-@arguments.renamed(sigma="gamma", d="dim")
 @arguments.guard(gamma=_DEVIATION, n=_N, dim=arguments.bounded(1))
 def layer_second_singular_value(gamma: ArrayLike, n: ArrayLike, dim: ArrayLike) -> Float[Array, "..."]:
     """Second singular value of a random layer's attention matrix, whose logits have rank d: linear part of softmax.

@@ -15,7 +15,7 @@ from rc_jax.scale.closed_forms.entropy import (
     fixed_entropy_scale,
     least_entropy,
 )
-from rc_jax.scale.closed_forms.optimum import optimal_scale, optimal_scale_exact, optimise_scale, optimize_scale
+from rc_jax.scale.closed_forms.optimum import optimal_scale, optimal_scale_exact, optimise_scale
 from rc_jax.scale.closed_forms.order_statistics import median_gap
 from rc_jax.scale.closed_forms.score_variance import layer_variance_spread
 from rc_jax.scale.closed_forms.shared_query import shared_query_objective, shared_query_optimum, shared_query_scale
@@ -37,7 +37,7 @@ from rc_jax.scale.gradient.normalisers import (
 )
 from rc_jax.scale.gradient.softmax import gradient_norm, log_gradient_norm
 from rc_jax.scale.one_more_logit import sink_objective, sink_scale
-from rc_jax.scale.results import DecoderLoss, Optimum, RowOptimum, TypicalOptimum
+from rc_jax.scale.results import DecoderLoss, Optimum
 from rc_jax.scale.simulated.distribution import sample_scales, scale_tail
 from rc_jax.scale.simulated.objectives import expected_objective, typical_objective, typical_optimum, typical_scale
 from rc_jax.scale.simulated.per_sample import per_sample_optimum, per_sample_scale
@@ -46,8 +46,6 @@ from rc_jax.scale.soft_cap import capped_objective, capped_scale
 __all__ = [
     "DecoderLoss",
     "Optimum",
-    "RowOptimum",
-    "TypicalOptimum",
     "annealed_entropy",
     "annealed_objective",
     "annealed_power_gradient",
@@ -77,7 +75,6 @@ __all__ = [
     "optimal_scale",
     "optimal_scale_exact",
     "optimise_scale",
-    "optimize_scale",
     "per_sample_optimum",
     "per_sample_scale",
     "power_gradient_norm",

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from experiments import checkpoints
+from experiments.lib import checkpoints
 from rc_jax import collapse, pretrained
 from rc_jax.cli import main
 from rc_jax.cli.command import parse

@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import special
 
-from experiments import figure, style
 from experiments.figures import _random_rows
 from experiments.ledger import Claim, at_least, at_most, law, near, prediction, published
+from experiments.lib import figure, style
 from rc_jax import attention, scale
 from rc_jax.scale import median_gap
 

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import figure, sentences, style
 from experiments.figures.models._packaged import trained_checkpoint
 from experiments.ledger import Claim, at_most, law, near, prediction, published, question
+from experiments.lib import figure, sentences, style
 from rc_jax import attention, ensemble, network, pretrained
 
 PAGE = "docs/anatomy.md"

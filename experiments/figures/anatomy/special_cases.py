@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments import figure, style
 from experiments.ledger import Claim, at_most, law, near, published
+from experiments.lib import figure, style
 from rc_jax import attention
 from rc_jax.attention import constructions, masks
 from rc_jax.attention.constructions import Padding

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, style
 from experiments.figures._complete import complete
 from experiments.ledger import Claim, at_least, law, near, prediction, published, question
+from experiments.lib import figure, style
 from rc_jax import attention, collapse, ensemble, network
 
 ABOUT = figure.About(

@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
-from experiments import figure, sentences, style
-from experiments.figure import About
 from experiments.ledger import Claim, at_least, at_most, law, printed, published, question
+from experiments.lib import figure, sentences, style
+from experiments.lib.figure import About
 from rc_jax import attention, collapse, ensemble, network, pretrained
 from rc_jax.collapse import audit
 from rc_jax.collapse.audit import ascent

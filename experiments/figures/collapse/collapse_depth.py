@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, style
-from experiments.figure import About
 from experiments.ledger import Claim, at_least, at_most, law, near, published
+from experiments.lib import figure, style
+from experiments.lib.figure import About
 from rc_jax import attention, collapse, ensemble, network
 
 ABOUT = About(

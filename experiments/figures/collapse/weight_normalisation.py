@@ -12,11 +12,11 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, style
-from experiments.figure import About
 from experiments.figures._complete import complete
 from experiments.figures.collapse import _weight_kinds as kinds
 from experiments.ledger import Claim, at_least, law, near, prediction, question
+from experiments.lib import figure, style
+from experiments.lib.figure import About
 from rc_jax import attention, ensemble, sparsity
 
 ABOUT = About(

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments import figure, style
 from experiments.figures.cost import _layer_kinds as layers
 from experiments.figures.cost._timing import quartiles
 from experiments.ledger import Claim, at_most, near, published
+from experiments.lib import figure, style
 from rc_jax import attention
 from rc_jax.attention import LayerKind
 

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, style
 from experiments.ledger import Claim, at_most, law, near, prediction, published
+from experiments.lib import figure, style
 from rc_jax import attention, collapse, ensemble, network
 
 ABOUT = figure.About(
@@ -175,10 +175,11 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
                   interval_from="our tolerance: collapsed is 0.99", standard_error=rho_error[0, root, depths],
                   where=[f"L = {depth}" for depth in depths], left_out=lost, reads=[data["start"]],
                   note=f"correlation ρ of all pairs at the end; at the start {start:.3f}"),
-        law("strength-uniform", "Under uniform attention the correlation is ρ_L = kρ₀/(kρ₀ + 1 − ρ₀), k = (1 + a²)^L; "
-            "Noci et al. 2022 treat the same setting.", worst[1], at_most(UNIFORM_TOLERANCE),
+        law("strength-uniform", "Under uniform attention the correlation is ρ_L = kρ₀/(kρ₀ + 1 − ρ₀), k = (1 + "
+            "a²)^L.", worst[1], at_most(UNIFORM_TOLERANCE),
             hypotheses=f"wide layers; {setting}", interval_from="our tolerance", standard_error=worst_error[1],
-            where=labels, left_out=lost, note="largest mean error over layers", **noci),
+            where=labels, left_out=lost, note="largest mean error over layers; known: Noci et al. 2022 derive the "
+            "correlation in this setting, of which only the abstract was read", **noci),
         law("strength-limit", "With a = 1/√L the correlation of deep networks is that of k = e.",
             rho[:, runs["1/√L"], -1] - limit, near(0.0, SOFTMAX_TOLERANCE),
             hypotheses=f"uniform attention, and softmax attention at initialisation; {setting}",

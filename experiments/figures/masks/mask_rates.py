@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, style
 from experiments.ledger import Claim, at_least, law, near, prediction, published, question
+from experiments.lib import figure, style
 from rc_jax import attention, collapse, ensemble, network
 from rc_jax.attention import masks
 from rc_jax.collapse import mask_rates

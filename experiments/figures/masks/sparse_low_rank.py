@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, style
 from experiments.ledger import Claim, at_least, at_most, published, question
+from experiments.lib import figure, style
 from rc_jax import attention, collapse, ensemble, network
 from rc_jax.attention import masks
 from rc_jax.collapse import mask_rates

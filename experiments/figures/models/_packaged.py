@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import numpy as np
 
-from experiments import checkpoints, sentences
-from experiments.figure import Unavailable
+from experiments.lib import checkpoints, sentences
+from experiments.lib.figure import Unavailable
 from rc_jax import collapse, network, pretrained
 from rc_jax.pretrained import PACKAGED, PackagedKind, stated_layout
 

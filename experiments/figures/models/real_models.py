@@ -11,8 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, sentences, style, unfinished
-from experiments.figure import About
 from experiments.figures.models._packaged import (
     Measures,
     beside_initial,
@@ -22,6 +20,8 @@ from experiments.figures.models._packaged import (
     named_checkpoints,
 )
 from experiments.ledger import Claim, at_least, at_most, published, question
+from experiments.lib import figure, sentences, style, unfinished
+from experiments.lib.figure import About
 from rc_jax import collapse, network, pretrained
 from rc_jax.pretrained import PackagedKind
 

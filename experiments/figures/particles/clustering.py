@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from scipy.special import ive
 
-from experiments import figure, style
 from experiments.figures._replicates import mean_and_error
 from experiments.figures.particles import _circle_flow, _claims, _layers
 from experiments.ledger import Claim
+from experiments.lib import figure, style
 from rc_jax.collapse import clustering
 
 ABOUT = figure.About(

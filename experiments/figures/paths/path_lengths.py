@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, sentences, style
-from experiments.figure import About
 from experiments.ledger import Claim, at_most, prediction, published, question
+from experiments.lib import figure, sentences, style
+from experiments.lib.figure import About
 from rc_jax import attention, collapse, ensemble, network, pretrained
 from rc_jax.collapse import draw_paths
 

@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About, Data
+import experiments.lib.figure
 from experiments.figures._complete import complete
 from experiments.ledger import Claim, at_least, law, near, prediction, printed, published, question
+from experiments.lib import style
+from experiments.lib.figure import About, Data
 from rc_jax import ensemble, scale
 
 ENTROPY, SCALE, PAGE = "su2021entropy", "su2023scale", "docs/scale_objectives.md"
@@ -38,7 +38,7 @@ ABOUT = About(
 )
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Sizes 2^first … 2^last, all prefixes of the same rows; the largest also serves the sweep over α."""
 
     dim: int = 64

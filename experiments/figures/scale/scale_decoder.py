@@ -6,12 +6,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About, Data
+import experiments.lib.figure
 from experiments.figures._complete import complete
 from experiments.figures._peaks import jackknife, peaks
-from experiments.ledger import Claim, at_least, law, near, prediction, published, question
+from experiments.ledger import Claim, at_least, near, prediction, published, question
+from experiments.lib import style
+from experiments.lib.figure import About, Data
 from rc_jax import ensemble, scale
 
 SU, PAGE = "su2023scale", "docs/scale_objectives.md"
@@ -38,7 +38,7 @@ ABOUT = About(
 )
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Longest rows 2^first … 2^last for the closed forms; to 2^simulated with so many samples for typical rows."""
 
     dtype: str = "float64"
@@ -229,20 +229,6 @@ def claims(data: Data) -> list[Claim]:
             "of Gaussian scores, negative annealed gradients counted as zero?",
             data["best_n"][0] / lengths,
             where=labels,
-        ),
-        law(
-            "decoder-harmonic",
-            "The one scale that maximises the annealed gradient summed over rows 2 … L is that of a "
-            "row with their harmonic mean of keys, (L − 1)/(H_L − 1).",
-            (data["best_sum_n"] / data["harmonic"][None]).ravel(),
-            near(1, 0.02),
-            proof="proved",
-            place=PAGE,
-            where=both,
-            neighbours=[SU],
-            hypotheses="annealed gradient, linear in 1/n; any law of scores; row i has i keys",
-            interval_from="our tolerance: the grid of the search",
-            note="measured: n found by search over that mean",
         ),
         prediction(
             "decoder-geometric",

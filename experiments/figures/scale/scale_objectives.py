@@ -6,12 +6,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About, Data
+import experiments.lib.figure
 from experiments.figures._complete import complete
 from experiments.figures._peaks import jackknife, peaks
 from experiments.figures.scale.parts._objective_rows import HIGH, LOW, NAMES, claims
+from experiments.lib import style
+from experiments.lib.figure import About, Data
 from rc_jax import ensemble, scale
 
 NORMS = (
@@ -42,7 +42,7 @@ ABOUT = About(
 __all__ = ["ABOUT", "PRESETS", "Spec", "claims", "compute", "plot"]
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Sizes 4^first … 4^last, prefixes of the same rows; the normalisers are compared at the last but one."""
 
     first: int = 2

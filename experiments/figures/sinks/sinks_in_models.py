@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, sentences, style, unfinished
 from experiments.figures._replicates import mean_and_error
 from experiments.figures.models._packaged import Measures, check_settings, installed, named_checkpoints
 from experiments.ledger import Claim, at_least, at_most, prediction, published, question
+from experiments.lib import figure, sentences, style, unfinished
 from rc_jax import attention, collapse, network, pretrained
 from rc_jax.attention import project
 from rc_jax.diagnostics import SINK, importance

@@ -11,11 +11,11 @@ from jaxtyping import Array
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About
+import experiments.lib.figure
 from experiments.figures._complete import complete
 from experiments.ledger import Claim, at_least, at_most, law, near, prediction, published, question
+from experiments.lib import style
+from experiments.lib.figure import About
 from rc_jax import ensemble, sparsity
 
 ABOUT = About(
@@ -46,7 +46,7 @@ FEW = 8  # of them
 Data = Mapping[str, np.ndarray]
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """`layers` random layers on `tokens` tokens of `width` coordinates; `head` features for the right panel."""
 
     layers: int = 64

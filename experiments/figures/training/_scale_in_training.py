@@ -12,8 +12,8 @@ import optax
 from flax import nnx
 from jax.tree_util import Partial
 
-from experiments import figure
 from experiments.figures import _replicates
+from experiments.lib import figure
 from rc_jax import attention, network, scale, training
 from rc_jax.network import layer_norm
 from rc_jax.training import tasks

@@ -118,7 +118,6 @@ class Tracer:
     tokens: int
     batch_size: int
 
-    @arguments.renamed(batch="batch_size")
     def __init__(
         self,
         checkpoint: Checkpoint,
@@ -251,7 +250,6 @@ def _stacked(layers: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     return {name: np.stack([np.asarray(layer[name]) for layer in layers], axis=1) for name in layers[0]}
 
 
-@arguments.renamed(batch="batch_size")
 @arguments.guard(windows=_token_windows, batch_size=arguments.integer(1))
 def trace(
     checkpoint: Checkpoint,

@@ -83,9 +83,6 @@ def optimise_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Optimum:
     return Optimum(scale.astype(dtype), value.astype(dtype), converged)
 
 
-optimize_scale = arguments.old_name("optimize_scale", optimise_scale)
-
-
 @arguments.guard(n=at_least_two)
 def optimal_scale_exact(n: ArrayLike) -> Float[Array, "..."]:
     """The scale α* that maximises the annealed softmax gradient of n Gaussian scores, exactly.

@@ -220,17 +220,6 @@ def test_batches_are_equally_full(causal):
     assert windows_at_a_time(causal, np.zeros((9, 4096), np.int8)) == 1  # one layer's attention is 128 MB
 
 
-def test_the_batch_size_by_its_old_name(causal):
-    with pytest.warns(DeprecationWarning, match="`batch` of `Tracer` is now called `batch_size`"):
-        tracer = pretrained.Tracer(causal, TOKENS, batch=2)  # pyright: ignore[reportCallIssue]
-    assert tracer.batch_size == 2
-    with (
-        pytest.warns(DeprecationWarning, match="`batch` of `trace` is now called `batch_size`"),
-        pytest.raises(ValueError, match="`batch_size` must be an integer >= 1, got 0"),
-    ):
-        pretrained.trace(causal, some_windows(1), batch=0)  # pyright: ignore[reportCallIssue]
-
-
 def test_no_row_sees_two_tokens(causal):
     layer = dataclasses.replace(causal.spec.attention, window=0)
     alone = causal._replace(spec=dataclasses.replace(causal.spec, attention=layer))
