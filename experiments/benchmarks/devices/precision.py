@@ -22,7 +22,7 @@ from experiments.benchmarks.devices.rounded_products import (
 )
 from rc_jax import ensemble
 from rc_jax._numerics.random import normals, threefry
-from rc_jax.attention.specification import Precision
+from rc_jax.attention import Precision
 
 
 @dataclasses.dataclass(frozen=True)
