@@ -179,7 +179,8 @@ def claims(data: Data) -> list[Claim]:
         published("critical-below", "For n → ∞ outputs fall into one direction if γ < 1/(1 − ρ), and stay as far apart "
                   "as the inputs if γ is larger.", np.concatenate([below - 1, above - rho]), near(0.0, STEEP),
                   source="chen2026critical", place="abstract and theorem 2.1, as a caption and summaries restate it",
-                  hypotheses=f"{model}; ρ > 0; here n = {_number(n)}", interval_from="our tolerance",
+                  hypotheses=f"{model}; here n = {_number(n)} and ρ > 0, our condition: at ρ = 0 the place is "
+                  "γ = 1/2", interval_from="our tolerance",
                   where=[f"{each}, (1 − ρ)γ = {u:g}" for u in SIDES for each in labels], reads=[exact, rho, data["u"]],
                   note=f"cosine of two outputs less its limit, 1 and ρ; {finite}"),
         law("critical-inner-product", "The inner product of two outputs, unlike their cosine, stays at ρ at every γ.",

@@ -98,7 +98,7 @@ def log_sink_rate(
 
 @arguments.guard(eigenvalue=arguments.bounded(0, 1), update=arguments.positive)
 def critical_sink_value(eigenvalue: ArrayLike, *, update: ArrayLike = 1.0) -> Float[Array, "..."]:
-    """v* = (1 − λ)/(1 + aλ): a sink slows the relative collapse where its value is smaller, and hastens it above.
+    """v* = (1 − λ)/(1 + aλ): a sink of value 0 ≤ v < v* slows the relative collapse, and one of v > v* hastens it.
 
     It is where `log_sink_rate` with a skip connection does not depend on s. No weight s moves it.
 

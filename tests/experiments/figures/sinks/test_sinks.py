@@ -39,6 +39,18 @@ def test_rate_under_gaussian_weights_against_second_moments(weight):
     assert sinks._gaussian(np.array(weight)) == pytest.approx(0.5 * np.log(grown / (1 + (1 - weight) ** 2)), abs=1e-12)
 
 
+@pytest.mark.parametrize(("value", "rate", "depth"), [(0.0, np.log(1.05 / 1.1), 300), (-5.0, np.log(1.05 / 3.4), 12)])
+def test_a_sink_of_negative_value_can_hasten_collapse(value, rate, depth):
+    """Below v* = 1/3 a sink of weight 0.9 slows the collapse, which is −0.288 a layer without it, only if v ≥ 0."""
+    averaging, x = np.tri(5) / np.arange(1, 6)[:, None], np.random.default_rng(2).normal(size=(5, 3))
+    logs = []
+    for _ in range(depth):
+        x = x + 0.1 * averaging @ x + 0.9 * value * x[:1]
+        logs.append(np.log(np.linalg.norm(x - x.mean(0)) / np.linalg.norm(x)))
+    assert np.diff(logs)[-1] == pytest.approx(rate, abs=0.02)
+    assert (rate > np.log(0.75)) == (value == 0)
+
+
 def test_rows_of_the_trigger_networks_by_hand():
     scores = np.random.default_rng(1).normal(size=(2, 4, 4)).astype(np.float32)
     rows = [np.asarray(_trigger.row_weights(jnp.asarray(scores), jnp.array(kind))) for kind in range(3)]
