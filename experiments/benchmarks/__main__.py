@@ -203,7 +203,7 @@ def _quartiles(values: np.ndarray) -> list[float]:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """A section for each benchmark: its circumstances, its tables, and one table of its contests, medians [quartiles]."""
+    """A section for each benchmark: circumstances, its tables, and one table of its contests, medians [quartiles]."""
     parts: list[str] = []
     for name in filter(results.get, NAMES):
         section = results[name]
@@ -241,7 +241,7 @@ def _line(cells: Sequence[str | float]) -> str:
 
 def _shown(quartiles: Sequence[float]) -> str:
     low, middle, high = map(_number, quartiles)
-    return f"{middle} [{low}, {high}]"
+    return middle if low == high else f"{middle} [{low}, {high}]"
 
 
 def _number(value: float) -> str:

@@ -14,11 +14,11 @@ def quartiles(calls: Mapping[str, Callable[[], jax.Array]], seconds: float, leas
     for call in calls.values():
         call().block_until_ready()
     times: dict[str, list[float]] = {name: [] for name in calls}
-    deadline = time.perf_counter() + seconds
+    names, deadline = list(calls), time.perf_counter() + seconds
     for turn in range(MOST):
         if turn >= least and time.perf_counter() > deadline:
             break
-        for name in calls if turn % 2 == 0 else reversed(calls):
+        for name in names if turn % 2 == 0 else reversed(names):
             before = time.perf_counter()
             calls[name]().block_until_ready()
             times[name].append(time.perf_counter() - before)

@@ -77,7 +77,9 @@ def test_a_side_that_raises_is_named_and_the_rest_goes_on():
     made = command.timed(made_up(gone=missing, a=lambda: np.ones(1), b=lambda: np.ones(1)), 1e-9, 2)
     assert made["first"] == "a" and len(made["sides"]["b"]["seconds"]) == 2
     text = command.markdown({"direct": {"run": "today", "contests": [made], "tables": []}})
-    assert "| made up | a |" in text and "| gone | did not run: ModuleNotFoundError: No module named 'torch' | – |" in text
+    assert (
+        "| made up | a |" in text and "| gone | did not run: ModuleNotFoundError: No module named 'torch' | – |" in text
+    )
 
 
 def few(count):

@@ -8,9 +8,7 @@ from experiments.benchmarks import peers
 from experiments.benchmarks.contests import Shape, networks, plain
 from rc_jax import attention, network
 
-SHAPE = Shape(
-    "tiny", network.StackSpec(attention=attention.AttentionSpec(d_model=8, heads=2, d_head=3), depth=3), 5, 2
-)
+SHAPE = Shape("tiny", network.StackSpec(attention=attention.AttentionSpec(d_model=8, heads=2, d_head=3), depth=3), 5, 2)
 NUMPY = pytest.param("numpy", id="numpy")
 LOOP = pytest.param("loop", marks=pytest.mark.torch, id="torch loop")
 VMAP = pytest.param("vmap", marks=pytest.mark.torch, id="torch.func.vmap")
