@@ -13,7 +13,7 @@ from experiments.figures._samples import Drawn, draw
 from experiments.ledger import Claim, at_least, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
-from rc_jax.scale.closed_forms.score_variance import layer_variance_spread
+from rc_jax.scale import layer_variance_spread
 
 PAGE = "docs/anatomy.md"
 ABOUT = figure.About(

@@ -16,10 +16,8 @@ from experiments.lib import figure, sentences, style
 from experiments.lib.figure import About
 from rc_jax import attention, collapse, network, pretrained
 from rc_jax.collapse import audit
-from rc_jax.collapse.bounds.cubic import bound_parts, in_depth
-from rc_jax.collapse.bounds.proof import ascent
-from rc_jax.collapse.bounds.pure_attention import column_norm, row_norm
-from rc_jax.collapse.bounds.tanh import diameters_by_layer
+from rc_jax.collapse.audit import ascent
+from rc_jax.collapse.bounds import bound_parts, column_norm, diameters_by_layer, in_depth, row_norm
 
 ABOUT = About(
     title="The proof audited: slack of every bound",

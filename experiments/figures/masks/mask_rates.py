@@ -15,7 +15,7 @@ from experiments.ledger import Claim, at_least, law, near, prediction, published
 from experiments.lib import figure, style
 from rc_jax import attention, collapse, network
 from rc_jax.attention import masks
-from rc_jax.collapse.closed_forms.mask_rates import log_gaussian_gain, log_second_eigenvalue
+from rc_jax.collapse import mask_rates
 
 ABOUT = figure.About(
     title="Masks: the rate of collapse",
@@ -71,10 +71,10 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     mean, error, quantiles = stats.mean, stats.standard_error, stats.quantile(LEVELS)
     # Sample i of an ensemble has the key fold_in(key, i), and so the same random masks.
     keys = [jax.random.fold_in(key, i) for i in range(spec.count)]
-    fixed = np.array([log_second_eigenvalue(mask) for mask in _fixed(spec).values()])
-    drawn = np.array([[log_second_eigenvalue(mask) for mask in _drawn(spec, each)] for each in keys])
+    fixed = np.array([mask_rates.log_second_eigenvalue(mask) for mask in _fixed(spec).values()])
+    drawn = np.array([[mask_rates.log_second_eigenvalue(mask) for mask in _drawn(spec, each)] for each in keys])
     predicted = np.concatenate([np.repeat(fixed[:, None], spec.count, axis=1), drawn.T])
-    growth = np.asarray(log_gaussian_gain(np.array(spec.d_model, float)))
+    growth = np.asarray(mask_rates.log_gaussian_gain(np.array(spec.d_model, float)))
     return {
         "log": quantiles["log"], "full": quantiles["full"],
         "names": np.array([*_fixed(spec), *(f"random {density:g}" for density in spec.densities)]),

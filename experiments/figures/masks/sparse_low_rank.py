@@ -16,7 +16,7 @@ from experiments.ledger import Claim, at_least, at_most, published, question
 from experiments.lib import figure, style
 from rc_jax import attention, collapse, network
 from rc_jax.attention import masks
-from rc_jax.collapse.closed_forms.mask_rates import pooled_curvature
+from rc_jax.collapse import mask_rates
 
 ABOUT = figure.About(
     title="Low-rank and sparse attention",
@@ -74,7 +74,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         "names": np.array(names), "depth": np.arange(spec.depth + 1), "log": quantiles["log"],
         "exponent": quantiles["exponent"], "curvature_mean": stats.mean["curvature"],
         "curvature_error": stats.standard_error["curvature"],
-        "predicted": np.asarray(pooled_curvature(ranks, spec.heads, spec.d_model)),
+        "predicted": np.asarray(mask_rates.pooled_curvature(ranks, spec.heads, spec.d_model)),
         "mean": stats.mean["log"], "error": stats.standard_error["log"],
         "unknown": stats.left_out["log"], "count": np.array(spec.count),
     }  # fmt: skip

@@ -17,7 +17,7 @@ from experiments.ledger import Claim, at_most, prediction, published, question
 from experiments.lib import figure, sentences, style
 from experiments.lib.figure import About
 from rc_jax import attention, collapse, network, pretrained
-from rc_jax.collapse.paths.sums import draw_paths
+from rc_jax.collapse import draw_paths
 
 ABOUT = About(
     title="Paths by length",

@@ -12,7 +12,8 @@ import numpy as np
 from rc_jax import pretrained
 from rc_jax.cli.arguments import Usage, number_or_none
 from rc_jax.pretrained import Trace, Tracer
-from rc_jax.pretrained.blocks import PACKAGED, batches, windows_at_a_time
+from rc_jax.pretrained.packaged import PACKAGED
+from rc_jax.pretrained.tracing.tracer import batches, windows_at_a_time
 
 REFUSED = (OSError, ValueError, TypeError, ImportError)  # errors of loading and tokenising, in words for the user
 OF = {"states": "tokens X", "heads": "attention P", "paths": "paths"}

@@ -21,7 +21,7 @@ from rc_jax.scale.closed_forms.stationarity import (
 )
 from rc_jax.scale.results import Optimum
 from rc_jax.special import lambert_w0_exp
-from rc_jax.special.blocks import TERMS
+from rc_jax.special.debye import TERMS
 
 
 @arguments.guard(n=at_least_two, dim=at_least_three)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from rc_jax.collapse.closed_forms.clustering import (
+from rc_jax.collapse.clustering import (
     circle_mode_growth,
     equiangular_flow,
     equiangular_layers,

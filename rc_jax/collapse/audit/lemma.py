@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax.collapse.bounds.proof.inequality import Inequality
+from rc_jax.collapse.audit.inequality import Inequality
 
 _MATRIX = arguments.float_array("row", "token")
 

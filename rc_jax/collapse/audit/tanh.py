@@ -6,8 +6,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.linear_algebra import spectral_norm
-from rc_jax.collapse.bounds.proof.inequality import Inequality
-from rc_jax.collapse.bounds.proof.norms import check_square, compare
+from rc_jax.collapse.audit.inequality import Inequality
+from rc_jax.collapse.audit.norms import check_square, compare
 from rc_jax.collapse.bounds.pure_attention import check_bounded
 from rc_jax.collapse.bounds.tanh import diameters_by_layer, tanh_bound
 from rc_jax.collapse.measures import diameter

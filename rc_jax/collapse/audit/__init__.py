@@ -20,15 +20,17 @@ The proof of the tanh theorem (own: the application to attention; its parts are 
     tanh_layer, tanh_depth     the bounds themselves, on a network
 """
 
-from rc_jax.collapse.bounds.proof.inequality import Inequality
-from rc_jax.collapse.bounds.proof.lemma import LEMMA_LIMIT, lemma_lower, lemma_upper, published_step, repaired_step
-from rc_jax.collapse.bounds.proof.norms import Split, depth, gamma_cap, layer, norm_step, split
-from rc_jax.collapse.bounds.proof.tanh import mixture, score_oscillation, tanh_depth, tanh_layer, total_variation
+from rc_jax.collapse.audit import ascent
+from rc_jax.collapse.audit.inequality import Inequality
+from rc_jax.collapse.audit.lemma import LEMMA_LIMIT, lemma_lower, lemma_upper, published_step, repaired_step
+from rc_jax.collapse.audit.norms import Split, depth, gamma_cap, layer, norm_step, split
+from rc_jax.collapse.audit.tanh import mixture, score_oscillation, tanh_depth, tanh_layer, total_variation
 
 __all__ = [
     "LEMMA_LIMIT",
     "Inequality",
     "Split",
+    "ascent",
     "depth",
     "gamma_cap",
     "layer",

@@ -14,9 +14,9 @@ import optax
 from jaxtyping import Array, Float
 
 from rc_jax import attention, network
-from rc_jax.collapse.bounds.proof.lemma import LEMMA_LIMIT, lemma_upper, repaired_step
-from rc_jax.collapse.bounds.proof.norms import layer
-from rc_jax.collapse.bounds.proof.tanh import total_variation
+from rc_jax.collapse.audit.lemma import LEMMA_LIMIT, lemma_upper, repaired_step
+from rc_jax.collapse.audit.norms import layer
+from rc_jax.collapse.audit.tanh import total_variation
 from rc_jax.collapse.bounds.tanh import tanh_bound
 from rc_jax.collapse.measures import diameter
 

@@ -8,6 +8,7 @@ import pytest
 
 from rc_jax import attention, scale
 from rc_jax.attention import AttentionParams, AttentionSpec
+from rc_jax.scale import equicorrelated
 
 CASES = [(0.1, 0.5), (0.7, 0.0), (0.5, 0.3), (1.5, 0.3), (2.0, 0.5), (5.0, 0.9), (30.0, 0.1)]
 
@@ -54,13 +55,13 @@ def test_against_attention_on_explicit_vectors(x64, gamma, rho):
     beta = gamma * np.log(n)
     rows, out = (np.asarray(each) for each in ATTENTION(params, x, spec, beta))
     rows = rows[0]
-    np.testing.assert_allclose(np.diag(rows), scale.equicorrelated_weight(gamma, rho, n), rtol=1e-12)
-    got, exact = scale.equicorrelated_outputs(gamma, rho, n), out @ out.T
+    np.testing.assert_allclose(np.diag(rows), equicorrelated.equicorrelated_weight(gamma, rho, n), rtol=1e-12)
+    got, exact = equicorrelated.outputs(gamma, rho, n), out @ out.T
     np.testing.assert_allclose(got.squared_length, exact[3, 3], rtol=1e-12)
     np.testing.assert_allclose(got.inner_product, exact[2, 7], rtol=1e-11, atol=1e-15)
     np.testing.assert_allclose(got.similarity, exact[2, 7] / exact[2, 2], rtol=1e-11, atol=1e-15)
     norm = np.asarray(scale.gradient_norm(x @ x.T, beta))
-    np.testing.assert_allclose(norm, scale.equicorrelated_gradient(gamma, rho, n), rtol=1e-9)
+    np.testing.assert_allclose(norm, equicorrelated.equicorrelated_gradient(gamma, rho, n), rtol=1e-9)
 
 
 @pytest.mark.parametrize("n", ["2", "3", "1024", "1e9", "1e30", "1e300"])
@@ -68,14 +69,14 @@ def test_against_many_digits(x64, n):
     with mp.workdps(700):
         for gamma, rho in [(0.0, 0.5), *CASES]:
             squared, inner, cosine = gram(gamma, rho, n)
-            got = scale.equicorrelated_outputs(gamma, rho, float(n))
+            got = equicorrelated.outputs(gamma, rho, float(n))
             tolerance = 1e-13 * (10 + gamma * float(mp.log(n)))  # a logit's own rounding
             assert got.squared_length == pytest.approx(float(squared), rel=tolerance, abs=1e-300)
             assert got.inner_product == pytest.approx(float(inner), rel=tolerance, abs=1e-300)
             assert got.similarity == pytest.approx(float(cosine), rel=tolerance, abs=1e-300)
-            own = scale.equicorrelated_weight(gamma, rho, float(n))
+            own = equicorrelated.equicorrelated_weight(gamma, rho, float(n))
             assert own == pytest.approx(float(weights(gamma, rho, n)[0]), rel=tolerance, abs=1e-300)
-            norm = scale.equicorrelated_gradient(gamma, rho, float(n))
+            norm = equicorrelated.equicorrelated_gradient(gamma, rho, float(n))
             assert norm == pytest.approx(float(gradient(gamma, rho, n)), rel=tolerance, abs=1e-300)
 
 
@@ -83,53 +84,53 @@ def test_against_many_digits(x64, n):
 @pytest.mark.parametrize("rho", [0.0, 1e-6, 0.3, 0.9])
 def test_half_way_point_and_width_against_many_digits(x64, n, rho):
     with mp.workdps(60):
-        got = scale.critical_gamma(rho, n)
+        got = equicorrelated.critical_gamma(rho, n)
         half = mp.findroot(lambda g: gram(g, rho, n)[2] - (1 + mp.mpf(rho)) / 2, mp.mpf(float(got)))
         assert got == pytest.approx(float(half), rel=1e-13)
         width = -(1 - mp.mpf(rho)) / mp.diff(lambda g: gram(g, rho, n)[2], half)
-    assert scale.transition_width(rho, n) == pytest.approx(float(width), rel=1e-12)
+    assert equicorrelated.transition_width(rho, n) == pytest.approx(float(width), rel=1e-12)
 
 
 @pytest.mark.parametrize("n", [2.0, 3.0, 1024.0, 1e9, 1e300])
 def test_largest_gradient_against_many_digits(x64, n):
-    got = scale.equicorrelated_optimal_gamma(0.4, n)
+    got = equicorrelated.optimal_gamma(0.4, n)
     with mp.workdps(60):
         unit = 0.6 * mp.log(n)  # x at γ = 1: in x = log n + O(log log n) the peak is as wide for every n
         slope = lambda x: mp.diff(lambda y: gradient(y / unit, 0.4, n), x)  # noqa: E731
         exact = mp.findroot(slope, float(got) * unit, tol=1e-30) / unit
     assert got == pytest.approx(float(exact), rel=1e-12)
     around = jnp.asarray([0.97, 1.0, 1.03]) * got
-    values = scale.equicorrelated_gradient(around, 0.4, n)
+    values = equicorrelated.equicorrelated_gradient(around, 0.4, n)
     assert values[1] > values[0] and values[1] > values[2]
-    other = scale.equicorrelated_optimal_gamma(0.0, n)
+    other = equicorrelated.optimal_gamma(0.0, n)
     assert other == pytest.approx(0.6 * float(got), rel=1e-13)  # the same x for every ρ
 
 
 def test_limits_of_many_tokens(x64):
     """Steps, half-way points and widths approach their limits like 1/log n."""
     rho = jnp.asarray([0.01, 0.3, 0.5, 0.9])
-    step = scale.critical_gamma(rho)
+    step = equicorrelated.critical_gamma(rho)
     np.testing.assert_allclose(step, 1 / (1 - rho), rtol=1e-15)
     for side, limit in ((0.98, jnp.ones(4)), (1.02, rho), (1.0, 4 * rho / (1 + 3 * rho))):
-        similarity = scale.equicorrelated_outputs(side * step, rho, 1e300).similarity
+        similarity = equicorrelated.outputs(side * step, rho, 1e300).similarity
         np.testing.assert_allclose(similarity, limit, atol=1e-3)
-        np.testing.assert_allclose(scale.similarity_limit(side * step, rho), limit, rtol=1e-15)
+        np.testing.assert_allclose(equicorrelated.similarity_limit(side * step, rho), limit, rtol=1e-15)
     a = jnp.sqrt(rho / (1 + rho))
     log_n = 300 * np.log(10.0)
-    offset = ((1 - rho) * scale.critical_gamma(rho, 1e300) - 1) * log_n
+    offset = ((1 - rho) * equicorrelated.critical_gamma(rho, 1e300) - 1) * log_n
     np.testing.assert_allclose(offset, jnp.log(a / (1 - a)), rtol=1e-10)
     width = 2 / ((1 - rho**2) * (1 - a) * log_n)
-    np.testing.assert_allclose(scale.transition_width(rho, 1e300), width, rtol=1e-12)
+    np.testing.assert_allclose(equicorrelated.transition_width(rho, 1e300), width, rtol=1e-12)
 
 
 def test_orthogonal_tokens_part_at_one_half(x64):
-    assert scale.critical_gamma(0.0) == 0.5
-    np.testing.assert_array_equal(scale.similarity_limit(jnp.asarray([0.49, 0.5, 0.51]), 0.0), [1, 0.5, 0])
+    assert equicorrelated.critical_gamma(0.0) == 0.5
+    np.testing.assert_array_equal(equicorrelated.similarity_limit(jnp.asarray([0.49, 0.5, 0.51]), 0.0), [1, 0.5, 0])
     n = 1e200
-    similarity = scale.equicorrelated_outputs(jnp.asarray([0.49, 0.5, 0.51]), 0.0, n).similarity
+    similarity = equicorrelated.outputs(jnp.asarray([0.49, 0.5, 0.51]), 0.0, n).similarity
     np.testing.assert_allclose(similarity, [1, 0.5, 0], atol=2e-4)
-    assert scale.critical_gamma(0.0, n) == pytest.approx(0.5, abs=1e-12)
-    assert scale.critical_gamma(n**-0.5, n) == pytest.approx(0.75, abs=1e-3)  # ρ = n^{−s}: γ = 1 − s/2
+    assert equicorrelated.critical_gamma(0.0, n) == pytest.approx(0.5, abs=1e-12)
+    assert equicorrelated.critical_gamma(n**-0.5, n) == pytest.approx(0.75, abs=1e-3)  # ρ = n^{−s}: γ = 1 − s/2
 
 
 @pytest.mark.slow
@@ -142,13 +143,11 @@ def test_values_and_derivatives_are_finite(largest):
             jnp.asarray(each, kind).ravel()
             for each in np.meshgrid([0, 0.3, 0.5, 1, 2, 9, 1e3], [0, 1e-30, 1e-5, 0.5, 0.999], [2, 1e3, 1e19, largest])
         )
-        similarity = jax.jit(
-            jax.vmap(jax.value_and_grad(lambda *a: scale.equicorrelated_outputs(*a).similarity, (0, 1, 2)))
-        )
+        similarity = jax.jit(jax.vmap(jax.value_and_grad(lambda *a: equicorrelated.outputs(*a).similarity, (0, 1, 2))))
         value, slopes = similarity(gamma, rho, n)
         assert all(np.isfinite(each).all() for each in (value, *slopes))
         assert (value >= rho).all() and (value <= 1).all()
-        for function in (scale.critical_gamma, scale.transition_width, scale.equicorrelated_optimal_gamma):
+        for function in (equicorrelated.critical_gamma, equicorrelated.transition_width, equicorrelated.optimal_gamma):
             value, slopes = jax.jit(jax.vmap(jax.value_and_grad(function, (0, 1))))(rho, n)
             assert value.dtype == kind
             assert all(np.isfinite(each).all() for each in (value, *slopes))
@@ -157,11 +156,11 @@ def test_values_and_derivatives_are_finite(largest):
 @pytest.mark.parametrize(
     "function",
     [
-        lambda a: scale.equicorrelated_outputs(*a).similarity,
-        lambda a: scale.equicorrelated_gradient(*a),
-        lambda a: scale.critical_gamma(*a[1:]),
-        lambda a: scale.transition_width(*a[1:]),
-        lambda a: scale.equicorrelated_optimal_gamma(*a[1:]),
+        lambda a: equicorrelated.outputs(*a).similarity,
+        lambda a: equicorrelated.equicorrelated_gradient(*a),
+        lambda a: equicorrelated.critical_gamma(*a[1:]),
+        lambda a: equicorrelated.transition_width(*a[1:]),
+        lambda a: equicorrelated.optimal_gamma(*a[1:]),
     ],
 )
 def test_derivatives_match_differences(x64, function):
@@ -173,5 +172,5 @@ def test_derivatives_match_differences(x64, function):
 
 
 def test_traced_n_below_two_gives_nan():
-    assert np.isnan(jax.jit(lambda n: scale.equicorrelated_outputs(1.0, 0.5, n).similarity)(1.0))
-    assert np.isnan(jax.jit(lambda n: scale.equicorrelated_optimal_gamma(0.5, n))(1.0))
+    assert np.isnan(jax.jit(lambda n: equicorrelated.outputs(1.0, 0.5, n).similarity)(1.0))
+    assert np.isnan(jax.jit(lambda n: equicorrelated.optimal_gamma(0.5, n))(1.0))

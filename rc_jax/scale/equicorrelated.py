@@ -38,7 +38,7 @@ def equicorrelated_weight(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> Flo
     Source: the setting is that of Chen, Lin, Polyanskiy & Rigollet 2026, arXiv 2510.05554; the formula is softmax's.
 
     Example:
-        >>> from rc_jax.scale import equicorrelated_weight
+        >>> from rc_jax.scale.equicorrelated import equicorrelated_weight
         >>> print(f"{equicorrelated_weight(2.0, 0.5, 1e6):.4f}")  # critical: one half
         0.5000
     """
@@ -47,7 +47,7 @@ def equicorrelated_weight(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> Flo
 
 
 @_checked
-def equicorrelated_outputs(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> OutputGram:
+def outputs(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> OutputGram:
     """Inner products of the outputs of attention on n unit tokens with all inner products ρ (values = tokens).
 
     Formula: with a = p_ii − p_ij, outputs have the inner product c = ρ + (1 − ρ)(1 − a²)/n, the squared length
@@ -69,8 +69,8 @@ def equicorrelated_outputs(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> Ou
     Source: this package's own result, in the setting of Chen et al. 2026, arXiv 2510.05554.
 
     Example:
-        >>> from rc_jax.scale import equicorrelated_outputs
-        >>> gram = equicorrelated_outputs(jax.numpy.array([1.0, 3.0]), 0.5, 1e6)
+        >>> from rc_jax.scale.equicorrelated import outputs
+        >>> gram = outputs(jax.numpy.array([1.0, 3.0]), 0.5, 1e6)
         >>> print([f"{x:.3f}" for x in gram.similarity], [f"{x:.3f}" for x in gram.inner_product])
         ['1.000', '0.500'] ['0.500', '0.500']
     """
@@ -101,7 +101,7 @@ def similarity_limit(gamma: ArrayLike, rho: ArrayLike) -> Float[Array, "..."]:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from rc_jax.scale import similarity_limit
+        >>> from rc_jax.scale.equicorrelated import similarity_limit
         >>> print(similarity_limit(jnp.array([1.9, 2.0, 2.1]), 0.5))
         [1.  0.8 0.5]
     """
@@ -132,7 +132,7 @@ def critical_gamma(rho: ArrayLike, n: ArrayLike | None = None) -> Float[Array, "
     Source: the limit: Chen et al. 2026, arXiv 2510.05554; finite n and ρ = 0: this package's own result.
 
     Example:
-        >>> from rc_jax.scale import critical_gamma
+        >>> from rc_jax.scale.equicorrelated import critical_gamma
         >>> print(f"{critical_gamma(0.5, 1024):.3f} {critical_gamma(0.5):.1f} {critical_gamma(0.0, 1e6):.3f}")
         2.090 2.0 0.500
     """
@@ -167,7 +167,7 @@ def transition_width(rho: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     Source: this package's own result, in the setting of Chen et al. 2026, arXiv 2510.05554.
 
     Example:
-        >>> from rc_jax.scale import transition_width
+        >>> from rc_jax.scale.equicorrelated import transition_width
         >>> print(f"{transition_width(0.5, 1024):.3f} {transition_width(0.5, 1e30):.3f}")  # as 1/log n
         0.910 0.091
     """
@@ -204,7 +204,7 @@ def equicorrelated_gradient(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> F
     Source: Su Jianlin, kexue.fm/archives/9812, for the scores of Chen et al. 2026, arXiv 2510.05554.
 
     Example:
-        >>> from rc_jax.scale import equicorrelated_gradient
+        >>> from rc_jax.scale.equicorrelated import equicorrelated_gradient
         >>> print(f"{equicorrelated_gradient(2.0, 0.5, 1e6):.2f}")  # 2 log n · ¾
         20.72
     """
@@ -215,7 +215,7 @@ def equicorrelated_gradient(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> F
 
 
 @_two_checked
-def equicorrelated_optimal_gamma(rho: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
+def optimal_gamma(rho: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """The γ that maximises softmax's gradient on n unit tokens with all inner products ρ.
 
     Formula: argmax_γ of `equicorrelated_gradient`: x = (1 − ρ)γ log n is the root of 2x p a = 1 + p − (1 − p)/(n − 1),
@@ -236,8 +236,8 @@ def equicorrelated_optimal_gamma(rho: ArrayLike, n: ArrayLike) -> Float[Array, "
     Source: this package's own result, for the gradient of Su Jianlin, kexue.fm/archives/9812.
 
     Example:
-        >>> from rc_jax.scale import equicorrelated_optimal_gamma
-        >>> print(f"{equicorrelated_optimal_gamma(0.5, 1024):.3f} {equicorrelated_optimal_gamma(0.5, 1e30):.3f}")
+        >>> from rc_jax.scale.equicorrelated import optimal_gamma
+        >>> print(f"{optimal_gamma(0.5, 1024):.3f} {optimal_gamma(0.5, 1e30):.3f}")
         1.792 1.933
     """
     dtype, (rho, n) = as_common(rho=rho, n=n)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rc_jax.collapse import audit
+from rc_jax.collapse.audit import ascent
 from rc_jax.collapse.bounds.cubic import log_weight_change
-from rc_jax.collapse.bounds.proof import ascent
 from tests.oracles import bounds as oracle
 
 CASES = 10_000

@@ -5,7 +5,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from rc_jax.collapse.closed_forms.output_size import kernel_moments, output_mean_square
+from rc_jax.collapse.output_size import kernel_moments, output_mean_square
 
 KERNELS = {
     "softmax": np.exp,

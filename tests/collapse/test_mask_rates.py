@@ -7,7 +7,7 @@ import pytest
 from scipy import integrate, stats
 
 from rc_jax.attention import masks
-from rc_jax.collapse.closed_forms import mask_rates
+from rc_jax.collapse import mask_rates
 
 
 @pytest.mark.parametrize("mask", [masks.causal(12), masks.window(12, 3), masks.window_with_global(12, 1, 1)])

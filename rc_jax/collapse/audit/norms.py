@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax._numerics import arguments
+from rc_jax.collapse.audit.inequality import Inequality
 from rc_jax.collapse.bounds.cubic import CENTER, Center, bound_parts, in_depth
-from rc_jax.collapse.bounds.proof.inequality import Inequality
 from rc_jax.collapse.bounds.pure_attention import check_bounded, column_norm, row_norm
 from rc_jax.collapse.measures import norm_1inf, residual
 from rc_jax.network import Layers, StackSpec

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rc_jax.collapse.closed_forms import causal_rank
+from rc_jax.collapse import causal_rank
 
 
 def test_uniform_rows_against_the_matrix(x64):
