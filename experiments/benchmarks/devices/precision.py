@@ -128,5 +128,5 @@ def mean_distance(dtype: Any, count: int = 4096) -> float:
 
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(count))
     exact = np.asarray(jax.vmap(sample)(keys), float).mean(axis=0)
-    here = np.asarray(ensemble.run(rounded, key, count).mean, float)
+    here = ensemble.run(rounded, key, count).mean(axis=0)
     return float(np.abs(here / exact - 1).max())
