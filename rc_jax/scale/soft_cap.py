@@ -16,44 +16,17 @@ _NODES = 1024  # of the quadrature over one score
 _SMALLEST, _TRIED, _HALVINGS = 0.05, 200, 60  # scales that are tried first; halvings of the bracket around the best
 
 
-@arguments.guard(alpha=arguments.positive, n=at_least_two, cap=arguments.positive)
-def capped_objective(alpha: ArrayLike, n: ArrayLike, cap: ArrayLike) -> Float[Array, "..."]:
-    """Mean gradient of softmax over n Gaussian scores whose logits are c tanh(αs/c), averaged as if annealed.
+@arguments.guard(n=at_least_two, cap=arguments.positive)
+def capped_scale(n: ArrayLike, cap: ArrayLike) -> Float[Array, "..."]:
+    """The scale α* at the first maximum of softmax's annealed gradient over n Gaussian scores with logits c tanh(αs/c).
 
     Half the sum of |∂p_i/∂s_j| is α Σ w p(1 − p), with w = 1/cosh²(αs/c) the slope of the cap. Numerator and
-    denominator averaged apart, with ℓ = c tanh(αs/c) and M = E e^ℓ,
+    denominator averaged apart, with ℓ = c tanh(αs/c) and M = E e^ℓ, it is
 
         α (E[w e^ℓ]/M − E[w e^{2ℓ}]/(n M²)).
 
     The first term is E[s e^ℓ]/M, the mean score under attention, because α w is the slope of ℓ in s (Stein's
     identity). At c = ∞ the whole is `annealed_objective`.
-
-    Args:
-        alpha: α > 0, the factor on scores of unit variance.
-        n: number of keys, at least 2; need not be whole.
-        cap: c > 0, the bound on the logits.
-
-    Returns:
-        The objective, in the arguments' dtype, their shapes broadcast.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if α <= 0, n < 2, c <= 0, or the shapes do not broadcast.
-
-    Source: the measure is Su Jianlin's (kexue.fm/archives/9812); for capped logits it is this package's own.
-
-    Example:
-        >>> from rc_jax.scale import annealed_objective, capped_objective
-        >>> print(f"{capped_objective(2.0, 1024, 5.0):.3f} {annealed_objective(2.0, 1024):.3f}")
-        1.419 1.893
-    """
-    dtype, (alpha, n, cap) = as_common(alpha=alpha, n=n, cap=cap)
-    return _objective(alpha, n, cap).astype(dtype)
-
-
-@arguments.guard(n=at_least_two, cap=arguments.positive)
-def capped_scale(n: ArrayLike, cap: ArrayLike) -> Float[Array, "..."]:
-    """The scale α* at the first maximum of `capped_objective`.
 
     Where c is far above log n it is `optimal_scale_exact`. Where log n is far above c it no longer depends on n:
     α* → κ√c for large c, with κ = √u cosh u = 1.1533 and u tanh u = ½. Attention then lies on scores near 0.669 √c.
@@ -72,7 +45,7 @@ def capped_scale(n: ArrayLike, cap: ArrayLike) -> Float[Array, "..."]:
         TypeError: if an argument is not real.
         ValueError: if n < 2, c <= 0, or the shapes do not broadcast.
 
-    Source: this package's own.
+    Source: the measure is Su Jianlin's (kexue.fm/archives/9812); for capped logits it is this package's own.
 
     Example:
         >>> from rc_jax.scale import capped_scale, optimal_scale_exact
