@@ -23,7 +23,7 @@ from experiments.running import sources
 
 # Modules that only draw and judge, and the names in a figure's file that do: no number depends on them.
 LEDGER = ("ledger.claims", "ledger.decision", "ledger.intervals", "ledger.literature")
-DRAWING = frozenset(f"experiments.{name}" for name in ("animation", "lib.figure", "lib.style", "ledger", *LEDGER))
+DRAWING = frozenset(f"experiments.{name}" for name in ("lib.figure", "lib.style", "ledger", *LEDGER))
 DRAWN = ("ABOUT", "plot", "animate", "claims")
 
 

@@ -12,7 +12,7 @@ from scipy import linalg
 from experiments.ledger import Claim, at_least, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
-from rc_jax.collapse.closed_forms import causal_rank as forms
+from rc_jax.collapse import causal_rank as forms
 
 ABOUT = figure.About(
     title="Rank of causal attention",

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.figures._complete import complete
+from experiments.figures._samples import Drawn, draw
 from experiments.ledger import Claim, law, near, published
 from experiments.lib import figure, style
-from rc_jax import attention, ensemble
-from rc_jax.scale.closed_forms.score_variance import layer_variance_spread
+from rc_jax import attention
+from rc_jax.scale import layer_variance_spread
 
 PAGE = "docs/anatomy.md"
 ABOUT = figure.About(
@@ -51,7 +51,7 @@ class Spec(figure.Spec):
 PRESETS = {
     "smoke": Spec(widths=(1, 4, 64), pairs=512, d_model=16, heads=(2,), layers=256),
     "quick": Spec(),
-    "full": Spec(widths=tuple(2**i for i in range(11)), pairs=1_048_576, d_model=512, layers=16_384),
+    "full": Spec(widths=tuple(2**i for i in range(11)), pairs=262_144, d_model=512, layers=16_384),
 }
 
 
@@ -60,17 +60,15 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     key = jax.random.key(spec.seed)
     data = {"widths": np.array(spec.widths), "heads": np.array(spec.heads), "d_model": np.asarray(spec.d_model)}
     data |= {"pairs": np.asarray(spec.pairs), "layers": np.asarray(spec.layers)}
-    pairs = ensemble.run(functools.partial(_pair, widths=spec.widths), jax.random.fold_in(key, 0), spec.pairs)
-    data |= _moments(pairs)
+    data |= _moments(draw(functools.partial(_pair, widths=spec.widths), jax.random.fold_in(key, 0), spec.pairs))
     layers = []
     for head in spec.heads:
         one = functools.partial(_layer, d_model=spec.d_model, d_head=head)
-        layers.append(_moments(ensemble.run(one, jax.random.fold_in(key, head), spec.layers)))
+        layers.append(_moments(draw(one, jax.random.fold_in(key, head), spec.layers)))
     return data | {name: np.stack([each[name] for each in layers]) for name in layers[0]}
 
 
-def _moments(statistics: ensemble.Statistics) -> dict[str, np.ndarray]:
-    known = complete(statistics)
+def _moments(known: Drawn) -> dict[str, np.ndarray]:
     return known.mean | {f"{name}_error": error for name, error in known.standard_error.items()}
 
 

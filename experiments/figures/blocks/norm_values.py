@@ -12,11 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
+from experiments.figures._samples import draw
 from experiments.figures.blocks import _norm_values as nets
 from experiments.figures.blocks._norm_values import NORMS
 from experiments.ledger import Claim, at_least, at_most, law, near, published
 from experiments.lib import figure, style
-from rc_jax import attention, collapse, ensemble, network, pretrained
+from rc_jax import attention, collapse, network, pretrained
 
 ABOUT = figure.About(
     title="LayerNorm, by the value matrices it meets",
@@ -77,13 +78,12 @@ PRESETS = {
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """By kind of value matrix and LayerNorm: relative residuals, exponents, ranks, divisors; equilibria; trained."""
     key = jax.random.key(spec.seed)
-    draw = functools.partial(_network, spec=spec)
-    stats = ensemble.run(draw, jax.random.fold_in(key, 0), spec.count, progress=True)
+    stats = draw(functools.partial(_network, spec=spec), jax.random.fold_in(key, 0), spec.count, progress=True)
     data = {name: values for name, values in stats.quantile(LEVELS).items() if "exponent" not in name}
     for name in (f"exponent_{norm}" for norm in NORMS):
         data |= {f"{name}_mean": stats.mean[name], f"{name}_standard_error": stats.standard_error[name]}
-    data["scales"], data["sharp_on_left_out"] = np.asarray(spec.scales), stats.nonfinite["sharp_on"]
-    unknown = [int(np.sum(count)) for name, count in stats.nonfinite.items() if "sharp" not in name]
+    data["scales"], data["sharp_on_left_out"] = np.asarray(spec.scales), stats.left_out["sharp_on"]
+    unknown = [np.sum(count) for name, count in stats.left_out.items() if "sharp" not in name]
     data["unknown"] = np.array(sum(unknown))
     circle = _circle(spec, jax.random.fold_in(key, 1))
     polytopes = nets.polytopes(jax.random.fold_in(key, 2), spec.d_model, spec.circle_depth, spec.dtype)

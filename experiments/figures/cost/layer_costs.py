@@ -14,9 +14,9 @@ from experiments.figures.cost._timing import quartiles
 from experiments.ledger import Claim, at_most, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
-from rc_jax.attention.cost import Kind
+from rc_jax.attention import LayerKind
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[LayerKind, ...] = get_args(LayerKind)
 V17, NOTES, TABLE = "vaswani2017", "study-notes", "section 4, table 1"
 ABOUT = figure.About(
     title="What a layer costs: attention, recurrence, convolution",
@@ -168,7 +168,7 @@ def claims(data: Data) -> list[Claim]:
                   note="measured: ratio of median times; multiplications are in the ratio n/d"),
         published("layers-convolution", "A convolution is generally more expensive than a recurrence by a factor of k.",
                   data["counted"][-1, at("convolution")] / data["counted"][-1, at("recurrence")],
-                  (width / 2, width), source=V17, place="section 4", always=False,
+                  (0.99 * width / 2, 1.01 * width), source=V17, place="section 4", always=False,
                   hypotheses=f"orders of operations; one Elman recurrence, k = {width}",
                   interval_from="k, or k/2 for a recurrence that multiplies its input and its state",
                   note="measured: ratio of multiplications, k/2, as a recurrence multiplies its input and its state"),

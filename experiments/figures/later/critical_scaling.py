@@ -58,20 +58,20 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     with_zero = np.concatenate([[0.0], rho])
     u, some = np.linspace(0, 2, spec.points), np.linspace(0.1, 1.9, 13)  # (1 − ρ)γ
     n = 10 ** np.geomspace(1, 300, 200)
-    half_way = scale.critical_gamma(with_zero[:, None], n[None]) * (1 - with_zero[:, None])
-    best = scale.equicorrelated_optimal_gamma(0.0, n)
+    half_way = scale.equicorrelated.critical_gamma(with_zero[:, None], n[None]) * (1 - with_zero[:, None])
+    best = scale.equicorrelated.optimal_gamma(0.0, n)
 
     def similarity(u: np.ndarray, rho: np.ndarray | float, n: np.ndarray | float) -> np.ndarray:
-        return np.asarray(scale.equicorrelated_outputs(u / (1 - rho), rho, n).similarity)
+        return np.asarray(scale.equicorrelated.outputs(u / (1 - rho), rho, n).similarity)
 
     data = {
         "tokens": tokens, "rho": rho, "with_zero": with_zero, "u": u, "n": n, "some": some,
         "shown": np.asarray(shown), "dim": np.asarray(spec.random_dim), "explicit": np.asarray(spec.explicit),
         "similarity": similarity(u[None], shown, tokens[:, None]),
         "by_rho": similarity(u[None], with_zero[:, None], tokens[FINITE]),
-        "limit": scale.similarity_limit(u / (1 - shown), shown),
+        "limit": scale.equicorrelated.similarity_limit(u / (1 - shown), shown),
         "half_way": half_way,
-        "width": scale.transition_width(with_zero[:, None], n[None]),
+        "width": scale.equicorrelated.transition_width(with_zero[:, None], n[None]),
         "best": best,
         "exact_at_some": similarity(some, shown, spec.explicit), **_softmaxes(spec, some / (1 - shown)),
     }  # fmt: skip

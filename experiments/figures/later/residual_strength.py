@@ -10,9 +10,10 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
+from experiments.figures._samples import draw
 from experiments.ledger import Claim, at_most, law, near, published
 from experiments.lib import figure, style
-from rc_jax import attention, collapse, ensemble, network
+from rc_jax import attention, collapse, network
 
 ABOUT = figure.About(
     title="Strength of the residual branch",
@@ -64,9 +65,9 @@ PRESETS = {
 
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """By kind of attention, strength and layer: quantiles of ρ and of its log odds, mean error of the closed form."""
-    key, draw = jax.random.fold_in(jax.random.key(spec.seed), 0), functools.partial(_network, spec=spec)
-    stats = ensemble.run(draw, key, spec.count, progress=True)
-    quantiles, unknown = stats.quantile(LEVELS), stats.nonfinite["logit"]
+    key = jax.random.fold_in(jax.random.key(spec.seed), 0)
+    stats = draw(functools.partial(_network, spec=spec), key, spec.count, progress=True)
+    quantiles, unknown = stats.quantile(LEVELS), stats.left_out["logit"]
     read = [(2 + kind * len(spec.depths) + i, depth) for kind in (0, 1) for i, depth in enumerate(spec.depths)]
     weak = sum(unknown[:, run, : depth + 1].sum() for run, depth in read)  # a network counts up to its own L
     return {

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure as Drawing
 
 from experiments.ledger import Claim, law, near, published
 from experiments.lib import figure, style
-from rc_jax import attention, collapse
+from rc_jax import attention
+from rc_jax.collapse import softmax_spectrum
 
 ABOUT = figure.About(
     title="Collapse in width",
@@ -82,11 +83,11 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     wide = sigma[:, None]
     data |= {
         "sigma": sigma, "tokens": n,
-        "first_law": np.asarray(collapse.gaussian_first_singular_value(wide, n)),
-        "second_law": np.asarray(collapse.gaussian_second_singular_value(wide, n)),
-        "spiked_law": np.asarray(collapse.gaussian_spiked_singular_value(wide, n)),
-        "square_law": np.asarray(collapse.gaussian_squared_norm(sigma)),
-        "rank_centred_law": np.asarray(collapse.gaussian_stable_rank(wide, n, centred=True)),
+        "first_law": np.asarray(softmax_spectrum.gaussian_first_singular_value(wide, n)),
+        "second_law": np.asarray(softmax_spectrum.gaussian_second_singular_value(wide, n)),
+        "spiked_law": np.asarray(softmax_spectrum.gaussian_spiked_singular_value(wide, n)),
+        "square_law": np.asarray(softmax_spectrum.gaussian_squared_norm(sigma)),
+        "rank_centred_law": np.asarray(softmax_spectrum.gaussian_stable_rank(wide, n, centred=True)),
     }  # fmt: skip
     return data | _layers(spec)
 
@@ -121,8 +122,8 @@ def _layers(spec: Spec) -> dict[str, np.ndarray]:
     return {
         "width": width, "layer_tokens": n, "layer_second": second.mean(axis=2),
         "layer_standard_error": second.std(axis=2, ddof=1) / np.sqrt(spec.layers),
-        "layer_law": np.asarray(collapse.layer_second_singular_value(spec.layer_sigma, n, width[:, None])),
-        "layer_iid": np.asarray(collapse.gaussian_second_singular_value(spec.layer_sigma, n)),
+        "layer_law": np.asarray(softmax_spectrum.layer_second_singular_value(spec.layer_sigma, n, width[:, None])),
+        "layer_iid": np.asarray(softmax_spectrum.gaussian_second_singular_value(spec.layer_sigma, n)),
         "layer_sigma": np.array(spec.layer_sigma),
     }  # fmt: skip
 

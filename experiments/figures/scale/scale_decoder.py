@@ -7,12 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import experiments.lib.figure
-from experiments.figures._complete import complete
 from experiments.figures._peaks import jackknife, peaks
+from experiments.figures._samples import draw
 from experiments.ledger import Claim, at_least, published
 from experiments.lib import style
 from experiments.lib.figure import About, Data
-from rc_jax import ensemble, scale
+from rc_jax import scale
 
 SU = "su2023scale"
 HALF = 0.5
@@ -115,9 +115,7 @@ def _typical(spec: Spec) -> dict[str, np.ndarray]:
 
     key = jax.random.key(spec.seed)
     count = spec.samples // BATCHES
-    batches = np.stack([
-        complete(ensemble.run(one, jax.random.fold_in(key, i), count, batch_size=8)).mean for i in range(BATCHES)
-    ])  # fmt: skip
+    batches = np.stack([draw(one, jax.random.fold_in(key, i), count, batch_size=8).mean for i in range(BATCHES)])
 
     # the best single n of the mean over rows, with a jackknife over batches for its error
     def shares(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
+from experiments.figures._samples import draw
 from experiments.ledger import Claim, at_most, law, near, published
 from experiments.lib import figure, style
-from rc_jax import attention, collapse, ensemble, network
-from rc_jax.collapse.closed_forms.mask_rates import critical_sink_value, log_sink_rate, log_sink_sensitivity
+from rc_jax import attention, collapse, network
+from rc_jax.collapse import mask_rates
 
 ABOUT = figure.About(
     title="Sinks and collapse",
@@ -69,27 +70,27 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     weights, values = np.array(spec.weights), np.array(spec.values)
     curves = [[_relative(x, spec, s, v, spec.depth) for s in spec.weights] for v in (0.0, 1.0)]
     deep = np.array([[_relative(x, spec, s, v, spec.deep)[[-1 - spec.deep // 4, -1]] for v in values] for s in weights])
-    drawn = ensemble.run(functools.partial(_networks, spec=spec), jax.random.fold_in(key, 1), spec.count, batch_size=16)
+    drawn = draw(functools.partial(_networks, spec=spec), jax.random.fold_in(key, 1), spec.count, batch_size=16)
     return {
         "weights": weights, "values": values, "shape": np.array([spec.tokens, spec.d_model, spec.deep]),
         "sensitivity": np.array([_sensitivity(spec, s) for s in spec.weights]),
         "relative": np.array(curves), "rate": (deep[..., 1] - deep[..., 0]) / (spec.deep // 4),
-        "predicted": np.asarray(log_sink_rate(HALF, weights[:, None], values[None])),
-        "critical": np.asarray(critical_sink_value(HALF)), "own": _only_first(spec),
-        "network": np.asarray(drawn.mean["rate"]), "network_error": np.asarray(drawn.standard_error["rate"]),
+        "predicted": np.asarray(mask_rates.log_sink_rate(HALF, weights[:, None], values[None])),
+        "critical": np.asarray(mask_rates.critical_sink_value(HALF)), "own": _only_first(spec),
+        "network": drawn.mean["rate"], "network_error": drawn.standard_error["rate"],
     }  # fmt: skip
 
 
 def _sensitivity(spec: Spec, weight: float) -> np.ndarray:
     """By layer, the logarithm of Σ ∂x_last/∂x_i over the tokens between the first and the last."""
     seen = np.tri(spec.tokens)
-    last = [log_sink_sensitivity(seen, depth, weight)[-1, 1:-1] for depth in range(1, spec.depth + 1)]
+    last = [mask_rates.log_sink_sensitivity(seen, depth, weight)[-1, 1:-1] for depth in range(1, spec.depth + 1)]
     return np.logaddexp.reduce(np.array(last), axis=1)
 
 
 def _only_first(spec: Spec) -> np.ndarray:
     """Log of the share of all tokens but the first in the last token, after ½(P + I) at every layer, without a sink."""
-    logs = log_sink_sensitivity(np.tri(spec.tokens), spec.deep, 0.0)[-1]
+    logs = mask_rates.log_sink_sensitivity(np.tri(spec.tokens), spec.deep, 0.0)[-1]
     return np.logaddexp.reduce(logs[1:]) - np.logaddexp.reduce(logs)
 
 

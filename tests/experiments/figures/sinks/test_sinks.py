@@ -7,7 +7,7 @@ import pytest
 
 from experiments.figures.sinks import _trigger, sinks, sinks_in_models, trigger_task
 from rc_jax import attention, network
-from rc_jax.attention.blocks import project
+from rc_jax.attention.parameters import project
 from tests.experiments import quick_data, smoke_data
 
 SPEC = sinks.Spec(tokens=5, weights=(0.0, 0.4), values=(0.0, 1.0), depth=6)
