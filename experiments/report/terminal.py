@@ -15,14 +15,13 @@ from experiments.lib.figure import PRESET_NAMES, Broken, Registry
 from experiments.lib.run import Run
 from rc_jax import __version__
 
-RED, GREEN, YELLOW, PURPLE, BLUE = "31", "32", "33", "35", "36"
+RED, GREEN, YELLOW, PURPLE = "31", "32", "33", "35"
 COLOUR = {
     Verdict.AGREES: GREEN,
     Verdict.IN_PART: YELLOW,
     Verdict.DIFFERS: RED,
     Verdict.HELD: GREEN,
     Verdict.FAILED: RED,
-    Verdict.ANSWERED: BLUE,
     Verdict.UNDECIDED: YELLOW,
     Verdict.NOT_RUN: PURPLE,
 }
