@@ -20,7 +20,7 @@ from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.lib import store, unfinished
 from experiments.lib.figure import Broken, Figure, Registry, cost
 from experiments.lib.run import Run
-from experiments.running import drawing, identity, sources, work
+from experiments.running import drawing, identity, work
 from experiments.running.pool import Processes
 from experiments.running.progress import Progress
 from experiments.running.work import Outcome
@@ -49,7 +49,8 @@ def make_all(
         heed: Called now and then; it raises what is to end the run.
     """
     store.tidy(run.folder)
-    sources.remember()
+    for name in (*names, *again):
+        identity.code_state(registry[name])  # reads the files that have been imported, before somebody edits them
     stored = dataclasses.replace(run, replot=True)
     with Progress({name: cost(registry[name], run.preset) for name in (*names, *again)}, quiet=run.quiet) as progress:
         # Figures are computed by the executor; stored, drawn and judged here, one after the other.

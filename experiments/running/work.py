@@ -20,7 +20,7 @@ import numpy as np
 from experiments.lib import store, unfinished
 from experiments.lib.figure import Broken, Figure, Unavailable, load
 from experiments.lib.run import Run
-from experiments.running import identity, sources
+from experiments.running import identity
 from experiments.running.provenance import provenance
 
 PROGRAMS = ".programs"  # in the folder of all results
@@ -51,10 +51,10 @@ def compute(run: Run, name: str, stem: str, code: str, figure: Figure | None = N
     import jax
 
     try:
+        identity.library()  # before more of it is imported
         module = figure or load(name, run.package)
         if isinstance(module, Broken):
             return Outcome(reason=module.reason, trace=module.error)
-        sources.remember()
         if (identity.stem(run, name, module), identity.code_state(module)) != (stem, code):
             raise RuntimeError("the process that computes has other code, JAX or models than the one that asked")
         spec = run.spec(module)
@@ -66,6 +66,8 @@ def compute(run: Run, name: str, stem: str, code: str, figure: Figure | None = N
         start = time.perf_counter()
         with kept, jax.enable_x64(spec.dtype == "float64"), jax.default_prng_impl("threefry2x32"):
             data = store.numbers(module.compute(spec))
+        if edited := identity.edited():
+            raise RuntimeError(f"{', '.join(edited)} was edited before it was imported: run the same command again")
         return Outcome(data, provenance(name, spec, time.perf_counter() - start, code))
     except Unavailable as reason:
         return Outcome(reason=str(reason))
