@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.animation import Animation, FuncAnimation, PillowWriter
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
@@ -41,12 +40,6 @@ def moving(drawing: Figure, update: Callable[[Any], Sequence[Artist] | None], mo
 
     frames = [*moments, *[moments[-1]] * HOLD]
     return FuncAnimation(drawing, step, frames=frames, init_func=lambda: (), cache_frame_data=False, repeat=True)
-
-
-def eased(start: float, stop: float, count: int) -> np.ndarray:
-    """`count` moments from `start` (with it) to `stop` (without), slow at both ends: how a layer is passed."""
-    at = np.arange(count) / count
-    return start + (stop - start) * at**2 * (3 - 2 * at)
 
 
 def encode(animation: Animation) -> bytes:

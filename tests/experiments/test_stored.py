@@ -9,7 +9,6 @@ import pytest
 
 from experiments.figures._complete import complete
 from experiments.figures.anatomy import score_symmetry
-from experiments.figures.collapse import effective_depth
 from experiments.ledger import Verdict, pages, record
 from experiments.lib import figure, style
 from rc_jax import ensemble
@@ -27,7 +26,6 @@ FEWER_AT_SMOKE = {
     "scale_in_training",
     "sinks_in_models",
     "trigger_task",
-    "width_free",
 }
 
 
@@ -54,8 +52,6 @@ def test_claims(name):
     [
         ("bound_slack", "left_out", "bound-layer-holds"),
         ("collapse_depth", "attention_left_out", "collapse-cube"),
-        ("effective_depth", "width_left_out", "depth-width"),
-        ("effective_depth", "plain_left_out", "depth-plain"),
         ("mlp_slope", "unknown_predicted", "mlp-threshold"),
         ("score_symmetry", "left_out", "symmetry-random"),
     ],
@@ -65,14 +61,6 @@ def test_a_sample_that_an_ensemble_left_out_leaves_the_row_not_measured(name, ke
     assert rows(module, data)[row].verdict is not Verdict.NOT_RUN
     broken = data | {key: data[key] + (np.arange(data[key].size) == 0).reshape(data[key].shape)}
     assert rows(module, broken)[row].verdict is Verdict.NOT_RUN
-
-
-def test_a_depth_that_is_not_known_everywhere_is_not_judged():
-    data = smoke_data.load("effective_depth")
-    some, all_of = (data | {f"{sweep}_left_out": data[f"{sweep}_left_out"] + 1 for sweep in sweeps}
-                    for sweeps in (("gain",), ("width", "heads", "multiple", "gain")))  # fmt: skip
-    assert f"{3 * data['gain'].size} points are not judged" in rows(effective_depth, some)["depth-closed-form"].note
-    assert rows(effective_depth, all_of)["depth-closed-form"].verdict is Verdict.NOT_RUN
 
 
 def test_a_measured_zero_is_not_the_law():
