@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -77,53 +77,37 @@ PROGRAM = Program(
     },
     statuses={
         DONE: "every figure was made, or explained where it lacks what it needs",
-        FAILED: "a figure failed or is missing (the others are finished), or the disk failed",
+        FAILED: "a figure failed (the others are finished), or the disk failed",
         BAD_INPUT: "bad input: one line on stderr, nothing computed",
-        INTERRUPTED: "interrupted; the same command goes on (143 after SIGTERM)",
+        INTERRUPTED: "interrupted; the same command goes on (143 after SIGTERM, 129 after SIGHUP)",
         NO_READER: "the reader of the output has gone, as after | head",
     },
 )
 
 
-class Stopped(BaseException):
-    """A signal asked the run to end."""
-
-    def __init__(self, number: int):
-        self.number = number
-
-
 class Signals:
-    """Inside, SIGINT and SIGTERM raise `Stopped`.
+    """Inside, the first of SIGINT, SIGTERM and SIGHUP is written down as `asked`; a second one ends what is being done.
 
-    Python drops what is raised in a destructor or while it collects garbage, so `heed` raises it again.
+    What the caller has the process ignore, as `nohup` does, stays ignored.
     """
 
     asked = 0  # the signal that came
 
     def __enter__(self) -> "Signals":
-        self.handlers = {number: signal.signal(number, self.stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        self.unraisable, sys.unraisablehook = sys.unraisablehook, self.drop
+        numbers = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+        heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        self.handlers = {number: signal.signal(number, self.stop) for number in heard}
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.unraisablehook = self.unraisable
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
 
     def stop(self, number: int, _frame: FrameType | None) -> None:
-        """Write the signal down and end what is being done."""
-        self.asked = number
-        raise Stopped(number)
-
-    def drop(self, raised: Any) -> None:
-        """Say nothing of a `Stopped` that Python drops."""
-        if not isinstance(raised.exc_value, Stopped):
-            self.unraisable(raised)
-
-    def heed(self) -> None:
-        """Raise `Stopped` where a signal has come."""
+        """Write the signal down."""
         if self.asked:
-            raise Stopped(self.asked)
+            raise KeyboardInterrupt
+        self.asked = number
 
 
 def main(argv: Sequence[str] | None = None, package: str = "experiments.figures") -> int:
@@ -150,9 +134,9 @@ def _begin(argv: Sequence[str], package: str) -> int:
         check(arguments, package)
         with Signals() as signals:
             return run(arguments, package, _executor(arguments.scheduler), signals)
-    except (KeyboardInterrupt, Stopped) as stop:  # before anything was made
+    except KeyboardInterrupt:  # before anything was made, or for the second time
         print("experiments: interrupted", file=sys.stderr)
-        return 128 + stop.number if isinstance(stop, Stopped) else INTERRUPTED
+        return INTERRUPTED
 
 
 def _executor(address: str) -> Callable[[], Executor]:
@@ -176,10 +160,9 @@ def _executor(address: str) -> Callable[[], Executor]:
 
 def run(arguments: Arguments, package: str, executor: Callable[[], Executor], signals: Signals) -> int:
     """Make the figures and return the exit status; arguments have been checked."""
-    from experiments.ledger import record
     from experiments.lib import figure
     from experiments.lib.run import Run
-    from experiments.report import terminal
+    from experiments.report import html, terminal
     from experiments.running.runner import make_all
 
     registry = figure.discover(package, arguments.preset)
@@ -199,20 +182,12 @@ def run(arguments: Arguments, package: str, executor: Callable[[], Executor], si
     problems = list[str]()
     try:
         with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
-            again = restorable(choices, names, registry)
-            making = make_all(choices, names, registry, executor, again or (), signals.heed)
-            with contextlib.closing(making) as entries, contextlib.suppress(Stopped):
-                for entry in entries:
+            again = outdated(choices, names, registry)
+            for entry in make_all(choices, names, registry, executor, again, lambda: bool(signals.asked)):
+                if entry.name in names or entry.status == "failed":
                     made.append(entry)
             if made:
-                _report(choices, registry)
-            if not signals.asked:
-                others = registry if again is not None else ()
-                problems += record.missing(choices, others, [entry.name for entry in made])
-    except Stopped:
-        pass
-    except record.Damaged as error:  # by somebody else, after it was read
-        problems.append(f"{error}: run the same command again")
+                html.write(choices, registry)
     except OSError as error:
         problems.append(f"cannot write to {choices.folder}: {error.strerror or error}")
 
@@ -230,27 +205,16 @@ def run(arguments: Arguments, package: str, executor: Callable[[], Executor], si
     return FAILED if problems or any(entry.status == "failed" for entry in made) else DONE
 
 
-def _report(run: "Run", registry: "Registry") -> None:
-    """Write the report, whatever signal comes meanwhile; a second one leaves the old report."""
-    from experiments.report import html
-
-    try:
-        html.write(run, registry)
-    except Stopped:
-        html.write(run, registry)
-
-
-def restorable(run: "Run", names: Sequence[str], registry: "Registry") -> list[str] | None:
-    """None where the ledger can be read; else it is set aside, and these figures can be judged again from the store."""
+def outdated(run: "Run", names: Sequence[str], registry: "Registry") -> list[str]:
+    """Other figures whose numbers are stored, and whose rows are not in the ledger or were judged by other code."""
     from experiments.ledger import record
+    from experiments.running import identity
 
-    try:
-        record.read(run.folder)
-    except record.Damaged as error:
-        kept = record.set_aside(run.folder)
-        print(f"experiments: {error}: kept as {kept.name}; stored figures are judged again", file=sys.stderr)
-        return [name for name in registry if name not in names and _is_stored(run, registry[name], name)]
-    return None
+    known = record.opened(run.folder)
+    judged = {name: entry.judged for name, entry in known.items() if entry.status == record.DONE}
+    others = [name for name in registry if name not in names and (name in judged or name not in known)]
+    late = [name for name in others if judged.get(name) != identity.judging_state(registry[name])]
+    return [name for name in late if _is_stored(run, registry[name], name)]
 
 
 def _is_stored(run: "Run", figure: "Figure | Broken", name: str) -> bool:

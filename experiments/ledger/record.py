@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,8 @@ class Entry:
     claims: tuple[Claim, ...] = ()
     warnings: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    code: str = ""
+    code: str = ""  # the state of the code that computed its numbers
+    judged: str = ""  # the state of the code that judged them
     reused: bool = False  # in this run, loaded rather than computed
 
 
@@ -58,24 +60,21 @@ def read(folder: Path) -> dict[str, Entry]:
         raise Damaged(f"{folder / FILE} cannot be read ({type(error).__name__})") from error
 
 
-def missing(run: Run, names: Iterable[str], made: Iterable[str] = ()) -> list[str]:
-    """A line for each figure that was made, or has left something in the folder, and is not in the ledger."""
-    known = read(run.folder)
-    left = [name for name in names if [*run.data.glob(f"{name}-*"), *run.folder.glob(f"{name}.png")]]
-    lost = [name for name in dict.fromkeys([*made, *left]) if name not in known]
-    return [f"{name} is missing from the ledger; run `{run.command(name)}`" for name in lost]
-
-
-def set_aside(folder: Path) -> Path:
-    """Rename a ledger that cannot be read, and return its new name."""
-    return (folder / FILE).replace(folder / f"{FILE}.damaged")
+def opened(folder: Path) -> dict[str, Entry]:
+    """`read`, but a ledger that cannot be read is kept under another name, and there are no entries."""
+    try:
+        return read(folder)
+    except Damaged as error:
+        kept = (folder / FILE).replace(folder / f"{FILE}.damaged")
+        print(f"experiments: {error}: kept as {kept.name}; stored figures are judged again", file=sys.stderr)
+        return {}
 
 
 def update(run: Run, names: Iterable[str], entry: Entry) -> None:
     """Put an entry beside those of earlier runs, in the order of the names, whoever else writes there."""
     lock = files.hold(run.data / f".{FILE}.lock", seconds=30.0)
     try:
-        known = {**read(run.folder), entry.name: entry}
+        known = {**opened(run.folder), entry.name: entry}
         entries = [known[name] for name in names if name in known]
         write(run.folder, entries, preset=run.preset, seed=run.seed, version=rc_jax.__version__)
     finally:

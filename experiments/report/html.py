@@ -115,7 +115,8 @@ def _figure(run: Run, registry: Registry, entry: Entry) -> dict[str, Any]:
         for theme, suffix in (("light", ""), ("dark", ".dark"))
         for part, folder, middle in (("", "", ""), ("end_", pictures.FOLDER, ".end"))
     }
-    spec = entry.provenance.get("spec", {})
+    spec, figure = entry.provenance.get("spec", {}), registry[entry.name]
+    states = identity.code_state(figure), identity.judging_state(figure)
     return {
         "entry": entry,
         "light": light,
@@ -123,7 +124,7 @@ def _figure(run: Run, registry: Registry, entry: Entry) -> dict[str, Any]:
         "moving": moving if all(moving.values()) else None,
         "provenance": {key: entry.provenance[key] for key in PROVENANCE if entry.provenance.get(key) is not None},
         "spec": ", ".join(f"{key} = {value}" for key, value in spec.items()),
-        "old": entry.status == DONE and entry.code != identity.code_state(registry[entry.name]),
+        "old": entry.status == DONE and (entry.code, entry.judged) != states,
     }
 
 

@@ -28,6 +28,7 @@ from experiments.lib.run import Run
 HERE = Path(__file__).parent
 LIBRARY = (Path(rc_jax.__file__).parent, HERE.parent / "lib")
 DRAWING = (HERE / "drawing.py", HERE / "pictures.py")
+JUDGING = tuple(sorted((HERE.parent / "ledger").glob("*.py")))
 DRAWN = {"ABOUT", "plot", "animate", "claims"}  # the parts of a figure's file on which no number depends
 
 
@@ -88,6 +89,12 @@ def drawing_state(figure: Any, seal: str, *, draft: bool) -> str:
     files = [*([] if own is None else [own]), *DRAWING]
     version = f"matplotlib {importlib.metadata.version('matplotlib')}"
     return _short([version, seal, str(draft), code_state(figure), *map(_text, files)])
+
+
+def judging_state(figure: Any) -> str:
+    """Hash of all that decides the rows of a figure but its numbers: its code, and that of the ledger."""
+    own = _file(figure)
+    return _short([code_state(figure), *map(_text, [*([] if own is None else [own]), *JUDGING])])
 
 
 @functools.cache

@@ -58,8 +58,8 @@ class Processes(Executor):
             except BrokenProcessPool:
                 del self.calls[pool]
 
-        pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
-        with _no_ctrl_c():  # the process inherits that, and is the run's to end from its first moment
+        with _no_terminal():  # the process inherits that, and is the run's to end from its first moment
+            pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
             self.asked = self.asked or pool.submit(_processes)
             self.calls[pool] = call = pool.submit(fn, *args, **kwargs)
         return call
@@ -75,12 +75,12 @@ class Processes(Executor):
 
 
 @contextmanager
-def _no_ctrl_c() -> Iterator[None]:
-    """Hear of no Ctrl-C until the block is left, where the system can do that."""
+def _no_terminal() -> Iterator[None]:
+    """Hear of no Ctrl-C, and of no terminal that is closed, until the block is left, where the system can do that."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
     try:
         yield
     finally:
@@ -88,8 +88,9 @@ def _no_ctrl_c() -> Iterator[None]:
 
 
 def _begin() -> None:
-    """Prepare a process: Ctrl-C is the run's to hear, and the process ends when the run has, however that ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Prepare a process: the terminal is the run's to hear, and the process ends when the run has, however it ended."""
+    for number in filter(None, (signal.SIGINT, getattr(signal, "SIGHUP", None))):
+        signal.signal(number, signal.SIG_IGN)
     os.environ.setdefault("TQDM_MININTERVAL", "30")  # its bars go to a log
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system's, which a process that is ended leaves
     if importlib.metadata.version("jaxlib").startswith(KNOWING):

@@ -36,7 +36,7 @@ def make_all(
     registry: Registry,
     executor: Callable[[], Executor] = Processes,
     again: Sequence[str] = (),
-    heed: Callable[[], None] = lambda: None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Generator[Entry, None, None]:
     """Make the named figures, yielding each entry once `claims.json` has it.
 
@@ -45,8 +45,8 @@ def make_all(
         names: Figures to make.
         registry: Every figure.
         executor: Called when the first figure is to be computed.
-        again: More figures, drawn and judged from what is stored, whatever code stored it.
-        heed: Called now and then; it raises what is to end the run.
+        again: More figures, judged from what is stored, whatever code stored it.
+        stopped: Asked now and then; where it says so, the run ends.
     """
     store.tidy(run.folder)
     for name in (*names, *again):
@@ -59,8 +59,11 @@ def make_all(
             queue.add(name)
         queue.ready += [(name, None) for name in again]
         try:
-            for name, outcome in queue.results(heed):
-                entry = make(stored if name in again else run, name, registry[name], outcome, progress.say)
+            for name, outcome in queue.results(stopped):
+                if name in again:
+                    entry = make(stored, name, registry[name], say=progress.say, draw=False)
+                else:
+                    entry = make(run, name, registry[name], outcome, progress.say)
                 record.update(run, registry, entry)
                 progress.finish(entry)
                 yield entry
@@ -91,17 +94,16 @@ class Queue:
         else:
             (self.alone if figure.ABOUT.alone else self.waiting).append(name)
 
-    def results(self, heed: Callable[[], None] = lambda: None) -> Iterator[tuple[str, Outcome | None]]:
+    def results(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[tuple[str, Outcome | None]]:
         """Every figure once its numbers are there, with the outcome of computing it; None where it was not computed."""
-        while self.waiting or self.alone or self.computing or self.ready:
-            heed()
+        while (self.waiting or self.alone or self.computing or self.ready) and not stopped():
             self.submit()
             if self.computing:
                 done = wait(self.computing, timeout=0 if self.ready else PAUSE, return_when=FIRST_COMPLETED).done
                 self.ready += [(self.computing.pop(future), outcome_of(future)) for future in done]
             elif not self.ready:
                 time.sleep(PAUSE)  # another run computes all that is left
-            if self.ready:
+            if self.ready and not stopped():
                 name, outcome = self.ready.popleft()
                 yield name, outcome
                 if lock := self.locks.pop(name, None):
@@ -174,7 +176,13 @@ def outcome_of(future: Future[Outcome]) -> Outcome:
 
 
 def make(
-    run: Run, name: str, figure: Figure | Broken, outcome: Outcome | None = None, say: Say = lambda text: None
+    run: Run,
+    name: str,
+    figure: Figure | Broken,
+    outcome: Outcome | None = None,
+    say: Say = lambda text: None,
+    *,
+    draw: bool = True,
 ) -> Entry:
     """One figure, from its numbers to its entry in the ledger: they are given, or stored, or computed here.
 
@@ -204,11 +212,11 @@ def make(
             assert stored is not None
 
         # Pictures and verdicts.
-        undrawn = drawing.draw(run, name, figure, stored)
+        undrawn = drawing.draw(run, name, figure, stored) if draw else []
         claims = tuple(figure.claims(stored.data))
         if not undrawn:
             run.log(name).unlink(missing_ok=True)
-        about["code"] = stored.provenance["code"]
+        about |= {"code": stored.provenance["code"], "judged": identity.judging_state(figure)}
         warnings = (*store.nonfinite(stored.data), *undrawn)
         return Entry(
             **about, status=DONE, claims=claims, warnings=warnings, provenance=stored.provenance, reused=reused

@@ -213,11 +213,8 @@ def start(figures, tmp_path):
     return process, int(marker.read_text())
 
 
-SLOW = [pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGTERM, signal.SIGKILL)]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, *SLOW], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=str)
 def test_stopped_in_the_middle_it_goes_on_from_there(figures, tmp_path, number):
     marker, ledger = str(tmp_path / "second.started"), str(tmp_path / "out" / "quick" / "claims.json")
     wait = f"""import os, time
@@ -229,7 +226,7 @@ if not os.path.exists({marker!r}):
     time.sleep(120)"""
     figures.add("first", minutes=0.001).add("second", compute=wait, minutes=0.1)
     process, worker = start(figures, tmp_path)
-    if number == signal.SIGINT:
+    if number in (signal.SIGINT, signal.SIGHUP):
         os.killpg(process.pid, number)  # as a terminal does it: to all processes of the run
     else:
         process.send_signal(number)

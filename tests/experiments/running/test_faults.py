@@ -21,7 +21,7 @@ from experiments.report import html
 from experiments.running import identity, runner, work
 from experiments.running.progress import Progress
 from rc_jax._numerics import files
-from tests.experiments.conftest import PROCESSES, statuses, until
+from tests.experiments.conftest import PROCESSES, statuses
 
 
 @pytest.fixture
@@ -63,16 +63,11 @@ def test_a_process_that_is_ended_leaves_nothing_of_the_system_s(figures, tmp_pat
     assert process.communicate(timeout=600)[1] == "" and process.returncode == 0
 
 
-def test_a_process_that_dies_idle_is_replaced_and_none_hears_of_ctrl_c_from_its_start():
+def test_no_process_hears_of_ctrl_c_from_its_start():
     executor = PROCESSES()
     try:
         assert signal.SIGINT in executor.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result()
         assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        first = executor.submit(os.getpid).result()
-        (pool,) = executor.calls
-        os.kill(first, signal.SIGKILL)
-        until(lambda: pool._broken)
-        assert executor.submit(os.getpid).result() != first
     finally:
         executor.shutdown(wait=False)
 
@@ -146,16 +141,17 @@ def test_a_ledger_that_cannot_be_read_is_kept_and_made_again_of_what_is_stored(f
     (folder / "claims.json").write_text("not json")
     capsys.readouterr()
     assert main(["one", *out, "--replot"], figures.package) == 0
-    assert "kept as claims.json.damaged; stored figures are judged again" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "kept as claims.json.damaged; stored figures are judged again" in said.err
+    assert "1 of 1 figures" in said.out
     assert (folder / "claims.json.damaged").read_text() == "not json"
     assert list(statuses(folder)) == ["one", "two", "three"]
     (folder / "claims.json").write_text("[]")
     (arrays,) = folder.glob("data/two-*.npz")
     arrays.write_bytes(b"")
-    assert main(["one", *out], figures.package) == 1
+    assert main(["one", *out], figures.package) == 0
     assert list(statuses(folder)) == ["one", "three"]
-    err = capsys.readouterr().err
-    assert "experiments: error: two is missing from the ledger; run `python -m experiments two --preset quick" in err
+    assert "Not made yet" in (folder / "report.html").read_text()
     assert figures.computed == ["one", "two", "three"]
 
 
@@ -164,28 +160,35 @@ def test_a_ledger_that_somebody_damages_meanwhile(figures, tmp_path, capsys):
     figures.add("first", minutes=0.1)
     damage = f"import pathlib\npathlib.Path({str(folder / 'claims.json')!r}).write_text('not json')"
     figures.add("second", compute=damage, minutes=0.2)
-    assert main(["--out", str(tmp_path / "out")], figures.package) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("experiments: error: ") and last.endswith("(JSONDecodeError): run the same command again")
+    assert main(["--out", str(tmp_path / "out")], figures.package) == 0
+    assert "(JSONDecodeError): kept as claims.json.damaged" in capsys.readouterr().err
     assert main(["--out", str(tmp_path / "out")], figures.package) == 0
     assert statuses(folder) == {"first": "done", "second": "done"}
     assert figures.computed == ["first", "second"]
 
 
-def test_a_folder_that_somebody_removes_meanwhile(figures, tmp_path, capsys):
-    out, marker = tmp_path / "out", tmp_path / "removed"
-    remove = f"""import pathlib, shutil
-if not pathlib.Path({str(marker)!r}).exists():
-    pathlib.Path({str(marker)!r}).touch()
-    shutil.rmtree({str(out)!r})"""
-    figures.add("first", minutes=0.1).add("second", compute=remove, minutes=0.2)
-    assert main(["--out", str(out)], figures.package) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("experiments: error: first is missing from the ledger; run `python -m experiments first ")
-    assert statuses(out / "quick") == {"second": "done"}
-    assert main(["--out", str(out)], figures.package) == 0
-    assert figures.computed == ["first", "second", "first"]
-    assert statuses(out / "quick") == {"first": "done", "second": "done"}
+ROW = """return [ledger.law("kept", "It is 1.", 1.0, {interval}, proof="measured", interval_from="our tolerance")]"""
+
+
+def test_rows_that_older_code_judged_are_judged_again_by_a_run_of_another_figure(figures, tmp_path, capsys):
+    figures.add("a", claims=ROW.format(interval="(0.9, 1.1)")).add("b")
+    out, folder = ["--out", str(tmp_path / "out")], tmp_path / "out" / "quick"
+    assert main(out, figures.package) == 0
+    assert [claim.verdict for claim in record.read(folder)["a"].claims] == ["held"]
+    figures.add("a", claims=ROW.format(interval="(1.2, 1.4)"))
+    capsys.readouterr()
+    assert main(["b", *out], figures.package) == 0
+    assert [claim.verdict for claim in record.read(folder)["a"].claims] == ["failed"]
+    assert "1 of 1 figures" in capsys.readouterr().out
+    assert figures.computed == ["a", "b"]
+
+    # Where the arrays are gone nothing can be judged, and the page says so.
+    for arrays in (folder / "data").glob("a-*"):
+        arrays.unlink()
+    figures.add("a", claims=ROW.format(interval="(0.9, 1.1)"))
+    assert main(["b", *out], figures.package) == 0
+    page = (folder / "report.html").read_text()
+    assert page.count("The code has changed since these numbers were computed or judged") == 1
 
 
 def test_asked_to_stop_while_the_report_is_written(figures, tmp_path, monkeypatch, capsys):
@@ -205,7 +208,7 @@ def test_asked_to_stop_while_the_report_is_written(figures, tmp_path, monkeypatc
     assert f"report: {report}" in capsys.readouterr().out
 
 
-def test_asked_to_stop_where_python_drops_what_a_signal_raises(figures, tmp_path, capsys):
+def test_asked_to_stop_where_a_handler_could_not_raise(figures, tmp_path, capsys):
     late = "import signal\nclass Late:\n    def __del__(self):\n        signal.raise_signal(signal.SIGTERM)\nLate()"
     figures.add("first", claims=late, minutes=0.1).add("second", minutes=0.2)
     assert main(["--out", str(tmp_path / "out"), "--quiet"], figures.package) == 128 + signal.SIGTERM
