@@ -31,7 +31,7 @@ from experiments.running import identity, pictures
 FILE = "report.html"
 SHORT = {verdict: verdict.name.lower().replace("_", "-") for verdict in Verdict}
 PROVENANCE = (
-    *("date", "seconds", "device", "precision", "version", "commit"),
+    *("date", "seconds", "device", "precision", "xla_flags", "version", "commit"),
     *("python", "jax", "jaxlib", "numpy", "platform"),
 )
 SCRIPT = Path(__file__).with_name("filter.js").read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 Both are a `concurrent.futures.Executor`; `slots` says how many figures it is given at a time.
 """
 
+import contextlib
 import importlib.metadata
 import logging
 import multiprocessing
@@ -41,6 +42,7 @@ class Processes(Executor):
 
     def __init__(self) -> None:
         self.calls: dict[ProcessPoolExecutor, Future[Any]] = {}  # the last call of each process
+        self.started = set[int]()
         self.asked: Future[int] | None = None
 
     @property
@@ -62,7 +64,17 @@ class Processes(Executor):
             pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
             self.asked = self.asked or pool.submit(_processes)
             self.calls[pool] = call = pool.submit(fn, *args, **kwargs)
+        self.started |= {process.pid or 0 for process in multiprocessing.active_children()}
         return call
+
+    def look(self) -> None:
+        """End what a process that has died left running: it holds the pipe that would tell of the death."""
+        alive = {process.pid for process in multiprocessing.active_children()}
+        for number in self.started - alive:
+            self.started.remove(number)
+            if hasattr(os, "killpg"):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(number, signal.SIGKILL)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the processes, at once where they need not be waited for."""
@@ -91,6 +103,8 @@ def _begin() -> None:
     """Prepare a process: the terminal is the run's to hear, and the process ends when the run has, however it ended."""
     for number in filter(None, (signal.SIGINT, getattr(signal, "SIGHUP", None))):
         signal.signal(number, signal.SIG_IGN)
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)  # what it leaves running can be ended with it
     os.environ.setdefault("TQDM_MININTERVAL", "30")  # its bars go to a log
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system's, which a process that is ended leaves
     if importlib.metadata.version("jaxlib").startswith(KNOWING):

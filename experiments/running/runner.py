@@ -99,6 +99,7 @@ class Queue:
         while (self.waiting or self.alone or self.computing or self.ready) and not stopped():
             self.submit()
             if self.computing:
+                getattr(self.executor, "look", lambda: None)()
                 done = wait(self.computing, timeout=0 if self.ready else PAUSE, return_when=FIRST_COMPLETED).done
                 self.ready += [(self.computing.pop(future), outcome_of(future)) for future in done]
             elif not self.ready:

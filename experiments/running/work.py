@@ -25,6 +25,19 @@ from experiments.running.provenance import provenance
 
 PROGRAMS = ".programs"  # in the folder of all results
 MAPS = Path("/proc/self/maps")
+# The settings of JAX on which numbers depend, precision apart.
+SETTINGS = {
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_threefry_partitionable": True,
+    "jax_random_seed_offset": 0,
+    "jax_high_dynamic_range_gumbel": False,
+    "jax_default_matmul_precision": "highest",
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_allow_f16_reductions": True,
+    "jax_softmax_custom_jvp": False,
+    "jax_disable_jit": False,
+    "jax_disable_most_optimizations": False,
+}
 MOST_MAPS = 20_000  # Linux grants a process 65 530; past them XLA crashes
 
 
@@ -48,8 +61,6 @@ def compute(run: Run, name: str, stem: str, code: str, figure: Figure | None = N
         code: The `identity.code_state` of the caller, which must be that of this process.
         figure: The figure itself; if None, it is loaded by its name.
     """
-    import jax
-
     try:
         identity.library()  # before more of it is imported
         module = figure or load(name, run.package)
@@ -60,11 +71,10 @@ def compute(run: Run, name: str, stem: str, code: str, figure: Figure | None = N
         spec = run.spec(module)
         forget_programs()
 
-        # In the spec's precision, with keys of the generator that stored numbers have, whatever JAX is set to. What is
-        # unfinished stays in the run's folder, where there is one.
+        # What is unfinished stays in the run's folder, where there is one.
         kept = unfinished.kept(folder(run, stem, code)) if run.folder.is_dir() else contextlib.nullcontext()
         start = time.perf_counter()
-        with kept, jax.enable_x64(spec.dtype == "float64"), jax.default_prng_impl("threefry2x32"):
+        with kept, _restored(), settings(spec.dtype):
             data = store.numbers(module.compute(spec))
         if edited := identity.edited():
             raise RuntimeError(f"{', '.join(edited)} was edited before it was imported: run the same command again")
@@ -73,6 +83,38 @@ def compute(run: Run, name: str, stem: str, code: str, figure: Figure | None = N
         return Outcome(reason=str(reason))
     except (Exception, SystemExit) as error:
         return Outcome(reason=in_a_line(error), trace=traceback.format_exc())
+
+
+@contextmanager
+def settings(dtype: str) -> Iterator[None]:
+    """The settings of JAX on which numbers depend, as stored numbers have them."""
+    import jax
+
+    with contextlib.ExitStack() as stack:
+        for name, value in {"jax_enable_x64": dtype == "float64", **SETTINGS}.items():
+            if hasattr(jax, short := name.removeprefix("jax_")):
+                stack.enter_context(getattr(jax, short)(value))
+            else:
+                stack.callback(jax.config.update, name, jax.config.values[name])
+                jax.config.update(name, value)
+        yield
+
+
+@contextmanager
+def _restored() -> Iterator[None]:
+    """Give the process its environment, folder and permissions of new files back afterwards."""
+    environment, mask = dict(os.environ), os.umask(0o077)
+    os.umask(mask)
+    place = os.open(".", os.O_RDONLY) if hasattr(os, "fchdir") else None
+    try:
+        yield
+    finally:
+        os.umask(mask)
+        if place is not None:
+            os.fchdir(place)
+            os.close(place)
+        os.environ.clear()
+        os.environ.update(environment)
 
 
 def forget_programs() -> None:

@@ -45,7 +45,7 @@ def test_second_run_loads_and_third_with_another_seed_computes(figures, tmp_path
     assert about["spec"] == {"seed": 1, "dtype": "float32", "points": 5} and about["date"].endswith("+00:00")
     assert set(about) == {
         "figure", "spec", "version", "code", "commit", "date", "seconds", "device", "precision", "platform", "python",
-        "machine", "jax", "jaxlib", "numpy", "sha256",
+        "machine", "xla_flags", "jax", "jaxlib", "numpy", "sha256",
     }  # fmt: skip
 
 

@@ -8,9 +8,11 @@ import json
 import os
 import signal
 import sys
+import time
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 
 from experiments.command import main
@@ -87,11 +89,72 @@ def test_compiled_programs_are_kept_where_the_user_says_or_beside_the_results(tm
             jax.config.update(name, value)
 
 
-def test_a_figure_draws_from_one_generator_whatever_jax_is_set_to(figures, tmp_path):
-    figures.add("draws", compute="import jax\nassert str(jax.random.key_impl(jax.random.key(0))) == 'threefry2x32'")
-    with jax.default_prng_impl("rbg"):
-        main(["--out", str(tmp_path / "out"), "--quiet"], figures.package)
-    assert statuses(tmp_path / "out" / "quick") == {"draws": "done"}
+OTHERWISE = {
+    "jax_default_prng_impl": "rbg",
+    "jax_threefry_partitionable": False,
+    "jax_random_seed_offset": 7,
+    "jax_high_dynamic_range_gumbel": True,
+    "jax_default_matmul_precision": "bfloat16",
+    "jax_numpy_dtype_promotion": "strict",
+    "jax_allow_f16_reductions": False,
+    "jax_softmax_custom_jvp": True,
+    "jax_disable_jit": True,
+    "jax_disable_most_optimizations": True,
+    "jax_enable_x64": True,
+}
+DRAWS = """import jax, jax.numpy as jnp
+key = jax.random.key(0)
+drawn = jax.random.normal(key, (7, 3)), jax.random.gumbel(key, (5,)), jax.random.split(key, 3)[2]._base_array
+ones = jnp.ones(3) + jnp.arange(3), jax.jit(lambda x: jax.nn.softmax(x) @ x)(drawn[0][:3])
+return {f"{index}": array for index, array in enumerate((*drawn, *ones))}"""
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_a_setting_of_jax_changes_no_number(figures, name):
+    assert OTHERWISE.keys() == work.SETTINGS.keys() | {"jax_enable_x64"}
+    figures.add("draws", compute=DRAWS)
+    module, run = figure.load("draws", figures.package), Run(package=figures.package)
+    known = identity.stem(run, "draws", module), identity.code_state(module)
+    plain, before = work.compute(run, "draws", *known), jax.config.values[name]
+    jax.config.update(name, OTHERWISE[name])
+    try:
+        other = work.compute(run, "draws", *known)
+        assert jax.config.values[name] == OTHERWISE[name]
+    finally:
+        jax.config.update(name, before)
+    assert plain.data is not None and other.data is not None, plain.trace + other.trace
+    assert plain.data.keys() == other.data.keys()
+    for array, same in zip(plain.data.values(), other.data.values(), strict=True):
+        assert array.dtype == same.dtype
+        np.testing.assert_array_equal(array, same)
+
+
+def test_what_a_figure_does_to_its_process_is_undone_and_what_it_leaves_running_hides_no_crash(
+    shared, processes, tmp_path, monkeypatch
+):
+    """A child that a figure forked holds the pipes of the process that computes."""
+    monkeypatch.setattr(PROCESSES, "slots", 1)
+    alive = tmp_path / "alive"
+    leaves = f"""import os, time
+if os.fork() == 0:
+    time.sleep(300)
+    open({str(alive)!r}, "w").close()
+    os._exit(0)
+os.umask(0o777)
+os.chdir("/")
+os.environ["LEFT"] = "1"
+"""
+    shared.add("leaves", compute=leaves, minutes=0.01)
+    shared.add("looks", compute="import os\nassert os.getcwd() != '/' and 'LEFT' not in os.environ", minutes=0.02)
+    shared.add("raises", compute="raise ValueError('no')", minutes=0.03)
+    shared.add("dies", compute="import os\nos.kill(os.getpid(), 9)", minutes=0.04, about=", alone=True")
+    begun = time.monotonic()
+    assert main(["--out", str(tmp_path / "out"), "--quiet"], shared.package) == 1
+    assert time.monotonic() - begun < 200
+    folder = tmp_path / "out" / "quick"
+    assert statuses(folder) == {"leaves": "done", "looks": "done", "raises": "failed", "dies": "failed"}
+    assert (folder / "logs" / "raises.log").stat().st_mode & 0o600 == 0o600
+    assert not alive.exists()
 
 
 def test_the_log_of_a_failure_goes_when_the_figure_is_made(figures, tmp_path):
