@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import rc_jax
-from experiments.ledger.claims import Claim, Kind, interval_text, measured_text, who
+from experiments.ledger.claims import OWN, Claim, Kind, interval_text, measured_text, who
 from experiments.ledger.decision import Verdict
+from experiments.ledger.literature import WORKS
 from experiments.lib import store
 from experiments.lib.run import Run
 from rc_jax._numerics import files
@@ -56,7 +57,7 @@ def read(folder: Path) -> dict[str, Entry]:
         return {name: _entry(name, fields) for name, fields in content["figures"].items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{folder / FILE} cannot be read ({type(error).__name__})") from error
 
 
@@ -114,8 +115,18 @@ def _json(value: Any) -> Any:
 
 
 def _entry(name: str, fields: dict[str, Any]) -> Entry:
+    """An entry from its fields in the file.
+
+    Raises:
+        TypeError, ValueError, KeyError: a field is missing or of another type than this module writes.
+    """
     claims = tuple(_claim(claim) for claim in fields["claims"])
-    return Entry(name=name, **{**fields, "claims": claims, "warnings": tuple(fields["warnings"])})
+    entry = Entry(name=name, **{**fields, "claims": claims, "warnings": tuple(fields["warnings"])})
+    store.checked(entry.provenance)
+    given = dataclasses.asdict(entry)
+    _texts([value for key, value in given.items() if key not in ("claims", "warnings", "provenance", "reused")])
+    _texts(entry.warnings)
+    return entry
 
 
 def _claim(fields: dict[str, Any]) -> Claim:
@@ -127,7 +138,19 @@ def _claim(fields: dict[str, Any]) -> Claim:
         (-math.inf if low is None else low, math.inf if high is None else high) for low, high in own["interval"]
     )
     own["neighbours"] = tuple(own["neighbours"])
+    numbers = [end for ends in own["interval"] for end in ends]
+    numbers += [own[key] for key in ("measured", "standard_error") if not isinstance(own[key], str | None)]
+    if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
+        raise TypeError("a number is of another type")
+    _texts([value for key, value in own.items() if key not in ("measured", "standard_error", "interval", "neighbours")])
+    if isinstance(own["standard_error"], str) or not {own["source"], *own["neighbours"]} <= {OWN, *WORKS}:
+        raise ValueError("a standard error is a text, or a source is not known")
     return Claim(**own)
+
+
+def _texts(values: Iterable[Any]) -> None:
+    if not all(isinstance(value, str) for value in values):
+        raise TypeError("a text is of another type")
 
 
 def duplicates(entries: Iterable[Entry]) -> list[str]:

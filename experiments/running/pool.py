@@ -143,7 +143,8 @@ class Cluster(Executor):
     def __init__(self, address: str):
         from distributed import Client
 
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters becomes a line of the run's own
+        for name in ("distributed", "distributed.client", "asyncio"):  # what matters becomes a line of the run's own
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         patient = type("Client", (Client,), {"__del__": lambda self: None})  # else one that failed is waited for
         answer: Future[Any] = Future()
 
@@ -164,23 +165,29 @@ class Cluster(Executor):
             print(f"the scheduler at {address} has no worker yet; figures wait for one", file=sys.stderr)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Have a worker call a function."""
-        return self.executor.submit(fn, *args, **kwargs)
+        """Have a worker call a function; where the scheduler has gone, the call has failed."""
+        try:
+            return self.executor.submit(fn, *args, **kwargs)
+        except Exception as error:
+            failed: Future[Any] = Future()
+            failed.set_exception(error)
+            return failed
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Leave the scheduler, which forgets what was not finished."""
-        self.executor.shutdown(wait=wait)
-        self.client.close()
+        with contextlib.suppress(Exception):  # it may have gone first
+            self.executor.shutdown(wait=wait)
+            self.client.close()
 
 
 def _listens(address: str) -> None:
-    """Look whether anybody listens at HOST:PORT, with or without tcp:// or tls:// before it.
+    """Look whether anybody listens at HOST:PORT, with or without tcp:// before it.
 
     Raises:
-        ValueError: the address is of another form.
+        ValueError: the address is of another form, or of one that takes certificates, which cannot be given.
         OSError: nobody listens.
     """
-    parts = re.fullmatch(r"(?:(?:tcp|tls)://)?\[?([^/\[\]]+)\]?:(\d+)", address)
+    parts = re.fullmatch(r"(?:tcp://)?\[?([^/\[\]]+)\]?:(\d+)", address)
     if parts is None:
-        raise ValueError("it must be HOST:PORT")
+        raise ValueError("it must be HOST:PORT or tcp://HOST:PORT")
     socket.create_connection((parts[1], int(parts[2])), timeout=PATIENCE).close()

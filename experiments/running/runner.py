@@ -170,7 +170,12 @@ def outcome_of(future: Future[Outcome]) -> Outcome:
     except CancelledError as cancelled:
         error = cancelled
     if error is None:
-        return future.result()
+        outcome = future.result()
+        if isinstance(outcome, Outcome):
+            return outcome
+        error = TypeError(f"the worker must return an Outcome, got {type(outcome).__name__}")
+    if isinstance(error, CancelledError):
+        return Outcome(reason="the scheduler has gone: run the same command again", trace="the scheduler has gone")
     dead = isinstance(error, BrokenProcessPool) or type(error).__name__ == "KilledWorker"
     reason = "the process that computed it has died: a crash, or too little memory" if dead else work.in_a_line(error)
     return Outcome(reason=reason, trace="".join(traceback.format_exception(error)))
@@ -208,7 +213,7 @@ def make(
             if outcome.data is None:
                 return _unmade(run, about, outcome, reused)
             store.save(run.data, stem, outcome.data, outcome.provenance)
-            unfinished.forget(work.folder(run, stem, outcome.provenance["code"]))
+            unfinished.forget(work.folder(run, stem, code))
             stored = store.load(run.data, stem)
             assert stored is not None
 

@@ -1,5 +1,6 @@
 """Attention while a model trains: a few numbers that may be computed inside a compiled step, and lines of JSON."""
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from rc_jax.diagnostics.measures import SINK, Rows, exceeds, mean_over, row_mean
 from rc_jax.diagnostics.streaming.passes import stream
 from rc_jax.diagnostics.streaming.queries_and_keys import fitted
 
+_LOG = logging.getLogger(__name__)
 Metrics = dict[str, Float[Array, ""]]
 NAMES = ("sparsity", "relative_entropy", "participation", "largest_weight", "sink_weight", "sink_rate")
 
@@ -129,12 +131,14 @@ def append_line(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
             raise TypeError(
                 f"`line` must hold numbers and arrays of numbers, got {arguments.describe(value)} for {name!r}"
             )
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.write(files.json_line(line))
+    files.append_json_line(Path(path), line)
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The lines of a file of JSON lines, up to the first that is not whole; null is NaN again.
+    """The lines of a file of JSON lines; null is NaN again.
+
+    A line that is no object of numbers, such as one that a killed run left unfinished, is left out, and a warning is
+    logged that names it. Blank lines are nothing.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -143,7 +147,13 @@ def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """
     if not Path(path).exists():
         raise FileNotFoundError(f"`path` must be a file of JSON lines, got {path}")
-    return files.json_lines(Path(path))
+    lines: list[dict[str, Any]] = []
+    for number, (content, line) in enumerate(files.json_lines(Path(path)), 1):
+        if line is not None:
+            lines.append(line)
+        elif content.strip():
+            _LOG.warning("line %d of %s is left out: it is no JSON object of numbers: %.60r", number, path, content)
+    return lines
 
 
 def _check(weights: Any, mask: Any) -> None:

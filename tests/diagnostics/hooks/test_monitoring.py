@@ -119,6 +119,29 @@ def test_lines_of_json(tmp_path):
         read_lines(tmp_path / "none.jsonl")
 
 
+BAD = [b'{"step": 1, "lo', b"[1, 2]", b"5", b"[" * 100_000, b"\xff", b'{"loss": "high"}', b"nonsense"]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=range(len(BAD)))
+def test_a_line_that_is_none_is_named_and_hides_no_other(tmp_path, caplog, bad):
+    """After a kill in the middle of a line, a blank line, and other content."""
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"step": 0}\n\n' + bad)
+    for step in (2, 3):
+        diagnostics.append_line(path, {"step": step})
+    assert [line["step"] for line in read_lines(path)] == [0, 2, 3]
+    (message,) = caplog.messages
+    assert message.startswith(f"line 3 of {path} is left out: ")
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path, caplog):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"a\u2028b\x85": 1,\r"c": 2}\n', encoding="utf-8", newline="")
+    diagnostics.append_line(path, {"step": 2})
+    assert read_lines(path) == [{"a\u2028b\x85": 1, "c": 2}, {"step": 2}]
+    assert not caplog.messages
+
+
 @pytest.mark.slow
 def test_as_an_observation_of_a_training(tmp_path):
     """`rc_jax.training` writes the same lines: `observe` returns the metrics of each replicate."""

@@ -20,10 +20,10 @@ from experiments.ledger import record
 from experiments.lib import figure, store
 from experiments.lib.run import Run
 from experiments.report import html
-from experiments.running import identity, runner, work
+from experiments.running import identity, pool, runner, work
 from experiments.running.progress import Progress
 from rc_jax._numerics import files
-from tests.experiments.conftest import PROCESSES, statuses
+from tests.experiments.conftest import PROCESSES, Here, statuses
 
 
 @pytest.fixture
@@ -216,6 +216,67 @@ def test_a_ledger_that_cannot_be_read_is_kept_and_made_again_of_what_is_stored(f
     assert list(statuses(folder)) == ["one", "three"]
     assert "Not made yet" in (folder / "report.html").read_text()
     assert figures.computed == ["one", "two", "three"]
+
+
+WRONG = {
+    "provenance": ["x", None, [1], {"date": 5}, {"spec": "x"}, {"seconds": "x"}, {"device": [1]}],
+    "title": [5, None],
+    "topic": [["scale"]],
+    "warnings": [5, [5]],
+    "status": [None],
+    "claims": [5, [5], {"a": 1}],
+    "reason": [{"a": 1}],
+}
+WRONG_ROW = {
+    "measured": [[1], {"a": 1}, True],
+    "standard_error": ["x", [1]],
+    "interval": [[["a", "b"]], [[1]], 5, [[1, 2, 3]], [[{}, {}]]],
+    "source": [None, ["dong2021"], "nobody"],
+    "neighbours": [5, ["nobody"], [["noci2022"]]],
+    "statement": [5],
+    "kind": ["thought"],
+    "verdict": [None, ["held"]],
+    "note": [None],
+}
+
+
+def test_a_ledger_of_wrong_types_is_kept_and_made_again(figures, tmp_path, capsys):
+    """Every field that is read, with values of other types: the report is written, and the file set aside."""
+    figures.add("one")
+    out, folder = ["--out", str(tmp_path / "out"), "--quiet"], tmp_path / "out" / "quick"
+    assert main(out, figures.package) == 0
+    whole = (folder / "claims.json").read_text()
+    cases = [(field, value, False) for field, values in WRONG.items() for value in values]
+    cases += [(field, value, True) for field, values in WRONG_ROW.items() for value in values]
+    for field, value, in_row in cases:
+        content = json.loads(whole)
+        entry = content["figures"]["one"]
+        (entry["claims"][0] if in_row else entry)[field] = value
+        (folder / "claims.json").write_text(json.dumps(content))
+        try:
+            record.read(folder)
+        except record.Damaged:
+            continue
+        pytest.fail(f"{field} = {value!r} was read")
+    (folder / "claims.json").write_text("[" * 100_000)
+    assert main(out, figures.package) == 0
+    assert "(RecursionError): kept as claims.json.damaged" in capsys.readouterr().err
+    assert json.loads((folder / "claims.json").read_text())["figures"].keys() == {"one"}
+    assert (folder / "claims.json.damaged").exists()
+
+
+@pytest.mark.parametrize("value", [None, 0, {}, "text", {"data": {}}])
+def test_a_worker_that_returns_something_else_is_a_failure_of_its_figure(figures, tmp_path, monkeypatch, value):
+    class Other(Here):
+        def submit(self, fn, /, *args, **kwargs):
+            return super().submit(lambda: value)
+
+    monkeypatch.setattr(pool, "Processes", Other)
+    figures.add("one")
+    assert main(["--out", str(tmp_path / "out")], figures.package) == 1
+    reason = record.read(tmp_path / "out" / "quick")["one"].reason
+    assert reason == f"TypeError: the worker must return an Outcome, got {type(value).__name__}"
+    assert figures.computed == []
 
 
 def test_a_ledger_that_somebody_damages_meanwhile(figures, tmp_path, capsys):
