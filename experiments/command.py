@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from rc_jax._numerics.text import printable
 from rc_jax.cli.arguments import Usage
 from rc_jax.cli.shell import (
     BAD_INPUT,
@@ -131,6 +132,7 @@ def _begin(argv: Sequence[str], package: str) -> int:
             registry = figure.discover(package)
             print(terminal.as_json(terminal.plain_listing(registry)) if arguments.json else terminal.listing(registry))
             return DONE
+        os.environ.pop("MPLBACKEND", None)  # nothing is shown in a window
         check(arguments, package)
         with Signals() as signals:
             return run(arguments, package, _executor(arguments.scheduler), signals)
@@ -199,7 +201,7 @@ def run(arguments: Arguments, package: str, executor: Callable[[], Executor], si
     else:
         print(terminal.summary(choices, made, **told))
     for problem in problems:
-        print(f"experiments: error: {problem}", file=sys.stderr)
+        print(printable(f"experiments: error: {problem}"), file=sys.stderr)
     if stopped:
         return 128 + stopped
     return FAILED if problems or any(entry.status == "failed" for entry in made) else DONE
@@ -250,7 +252,14 @@ def check(arguments: Arguments, package: str) -> None:
     if not known:
         raise Usage(f"there is no figure in {package}")
 
-    # Folders: checkpoints that can be read, and one that can be written to.
+    # Folders: the one where the processes begin, checkpoints that can be read, and one that can be written to.
+    try:
+        os.getcwd()
+    except OSError:
+        raise Usage("the working folder is gone: go to another one") from None
+    for name, place in (("--out", str(arguments.out)), *(("--checkpoint", place) for place in arguments.checkpoint)):
+        if any("\ud800" <= letter <= "\udfff" for letter in place):
+            raise Usage(f"`{name}` must be a path in the encoding of this system, UTF-8 as a rule, got {place!r}")
     if re.match(r"[A-Za-z][\w+.-]+:/", str(arguments.out)):
         raise Usage(f"`--out` must be a folder of a file system, got the address {arguments.out}")
     try:

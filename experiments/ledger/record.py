@@ -15,6 +15,7 @@ from experiments.ledger.literature import WORKS
 from experiments.lib import store
 from experiments.lib.run import Run
 from rc_jax._numerics import files
+from rc_jax._numerics.text import printable
 
 FILE = "claims.json"
 # The fields that a claim has in the file beside its own, for programs that read it.
@@ -67,7 +68,8 @@ def opened(folder: Path) -> dict[str, Entry]:
         return read(folder)
     except Damaged as error:
         kept = (folder / FILE).replace(folder / f"{FILE}.damaged")
-        print(f"experiments: {error}: kept as {kept.name}; stored figures are judged again", file=sys.stderr)
+        told = f"experiments: {error}: kept as {kept.name}; stored figures are judged again"
+        print(printable(told), file=sys.stderr)
         return {}
 
 

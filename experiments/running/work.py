@@ -69,6 +69,7 @@ def compute(run: Run, name: str, stem: str, code: str, figure: Figure | None = N
         if (identity.stem(run, name, module), identity.code_state(module)) != (stem, code):
             raise RuntimeError("the process that computes has other code, JAX or models than the one that asked")
         spec = run.spec(module)
+        _check_device()
         forget_programs()
 
         # What is unfinished stays in the run's folder, where there is one.
@@ -83,6 +84,17 @@ def compute(run: Run, name: str, stem: str, code: str, figure: Figure | None = N
         return Outcome(reason=str(reason))
     except (Exception, SystemExit) as error:
         return Outcome(reason=in_a_line(error), trace=traceback.format_exc())
+
+
+def _check_device() -> None:
+    """Raise an error that says what is wrong where JAX has no device."""
+    import jax
+
+    try:
+        jax.devices()
+    except Exception as error:
+        wanted = os.environ.get("JAX_PLATFORMS", "")
+        raise RuntimeError(f"JAX has no device, JAX_PLATFORMS is {wanted!r}: {in_a_line(error)}") from error
 
 
 @contextmanager

@@ -164,6 +164,8 @@ def test_replot_needs_something_stored(figures, tmp_path, capsys):
         (["--seed", str(2**32)], "`--seed` must be an integer from 0 to 2**32 - 1"),
         (["--seed", "many"], "--seed"),
         (["--presett", "full"], "--presett"),
+        (["--out", "caf\udce9"], "`--out` must be a path in the encoding of this system, UTF-8 as a rule, got 'caf"),
+        (["--checkpoint", "caf\udce9"], "`--checkpoint` must be a path in the encoding of this system"),
         (["--out", "{file}/out"], "`--out` must be a folder that can be written to, got"),
         (["--out", "{file}"], "`--out` must be a folder that can be written to, got"),
     ],
@@ -177,6 +179,34 @@ def test_bad_input_is_one_line(figures, tmp_path, capsys, argv, message):
     assert captured.err.startswith("experiments: error: ") and captured.err.count("\n") == 1
     assert captured.out == ""
     assert figures.computed == []
+
+
+def test_a_working_folder_that_is_gone_is_one_line(figures, tmp_path, monkeypatch, capsys):
+    figures.add("one")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["--out", str(tmp_path / "out")], figures.package) == 2
+    assert capsys.readouterr().err == "experiments: error: the working folder is gone: go to another one\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variables", "status", "said"),
+    [
+        ({"MPLBACKEND": "nonsense"}, 0, "one: computed"),
+        ({"JAX_PLATFORMS": "cuda"}, 1, "one: failed: RuntimeError: JAX has no device, JAX_PLATFORMS is 'cuda'"),
+        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, 2, "`--out` must be a path in the encoding"),
+    ],
+)
+def test_an_environment_is_used_or_named(figures, tmp_path, monkeypatch, variables, status, said):
+    figures.add("one")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    process = figures.process("--out", str(tmp_path / ("é" if status == 2 else "out")))
+    err = process.communicate(timeout=600)[1]
+    assert (process.returncode, "Traceback" in err) == (status, False), err
+    assert said in err
 
 
 @pytest.mark.slow
