@@ -18,10 +18,9 @@ import numpy as np
 
 from experiments.lib import sentences
 from rc_jax import __version__, attention, diagnostics, pretrained
-from rc_jax.diagnostics.diagnosis import Diagnosis
+from rc_jax.diagnostics import Diagnosis
 from rc_jax.diagnostics.reference import FILE
-from rc_jax.network import LayerParams, StackSpec
-from rc_jax.network.blocks import block, plain
+from rc_jax.network import LayerParams, StackSpec, block, plain_arithmetic
 
 # Short names of the packaged models.
 KINDS: dict[str, Literal["encoder", "decoder"]] = {"MiniLM-L6": "encoder", "SmolLM2-135M": "decoder"}
@@ -68,7 +67,7 @@ def _run(checkpoint: pretrained.Checkpoint, ids: jax.Array) -> tuple[list[np.nda
 def _layer(params: LayerParams, index: jax.Array, x: jax.Array, spec: StackSpec) -> tuple[jax.Array, ...]:
     """The tokens after one layer, and the weights and values of its attention."""
     own = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), params)
-    arithmetic, observed = plain(spec, None, None), []
+    arithmetic, observed = plain_arithmetic(spec, None, None), []
 
     def attend(part: attention.AttentionParams, read: jax.Array) -> jax.Array:
         # What the attention reads is the layer's input, or its norm.

@@ -14,7 +14,6 @@ import numpy as np
 from filelock import BaseFileLock
 
 from experiments.lib import store
-from rc_jax import ensemble
 from rc_jax._numerics import files
 
 _FOLDER: ContextVar[Path | None] = ContextVar("unfinished", default=None)
@@ -22,7 +21,7 @@ _FOLDER: ContextVar[Path | None] = ContextVar("unfinished", default=None)
 
 @contextmanager
 def kept(folder: Path) -> Iterator[None]:
-    """Inside, `place` names folders in this one, and ensembles leave their finished parts there.
+    """Inside, `place` names folders in this one.
 
     It stays until `forget`. Work of the same figure (the name up to the first dash) for another spec or by another
     state of the code goes now, unless a process is at it.
@@ -34,8 +33,7 @@ def kept(folder: Path) -> Iterator[None]:
             _release(old, old_lock)
     token = _FOLDER.set(folder)
     try:
-        with ensemble.kept(folder / "ensembles"):
-            yield
+        yield
     finally:
         _FOLDER.reset(token)
         if lock is not None:

@@ -109,19 +109,12 @@ def anchor(title: str) -> str:
 def _figure(run: Run, registry: Registry, entry: Entry) -> dict[str, Any]:
     """The names that the template uses of one figure."""
     light, dark = (picture(run.folder / pictures.FOLDER / f"{entry.name}{suffix}.webp") for suffix in ("", ".dark"))
-    # The animation and how it ends, in light and dark; none where part of it is gone.
-    moving = {
-        f"{part}{theme}": picture(run.folder / folder / f"{entry.name}{middle}{suffix}.webp")
-        for theme, suffix in (("light", ""), ("dark", ".dark"))
-        for part, folder, middle in (("", "", ""), ("end_", pictures.FOLDER, ".end"))
-    }
     spec, figure = entry.provenance.get("spec", {}), registry[entry.name]
     states = identity.code_state(figure), identity.judging_state(figure)
     return {
         "entry": entry,
         "light": light,
         "dark": dark or light,
-        "moving": moving if all(moving.values()) else None,
         "provenance": {key: entry.provenance[key] for key in PROVENANCE if entry.provenance.get(key) is not None},
         "spec": ", ".join(f"{key} = {value}" for key, value in spec.items()),
         "old": entry.status == DONE and (entry.code, entry.judged) != states,

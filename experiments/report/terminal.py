@@ -117,8 +117,7 @@ def summary(run: Run, made: Sequence[Entry], *, total: int, stopped: bool) -> st
         if entry.status == UNAVAILABLE:
             lines.append(paint(f"unavailable: {entry.name}: {entry.reason}", YELLOW))
         for warning in entry.warnings:
-            kind = "not finite" if warning.endswith("not finite") else "not drawn"
-            lines.append(paint(f"{kind}: {entry.name}: {warning}", YELLOW))
+            lines.append(paint(f"not finite: {entry.name}: {warning}", YELLOW))
     if stopped:
         lines.append("run the same command again to go on from here")
     if made and (report := run.folder / "report.html").exists():

@@ -1,33 +1,25 @@
 """The pictures of one figure: drawn from stored numbers, and not drawn again while numbers and code are the same."""
 
-import traceback
 from pathlib import Path
 
-from experiments import animation
 from experiments.lib import store, style
 from experiments.lib.figure import Figure
 from experiments.lib.run import Run
 from experiments.running import identity, pictures
-from experiments.running.work import in_a_line
 
 THEMES = {"light": "", "dark": ".dark"}
 STILL = (".png", ".dark.png", ".pdf", f"{pictures.FOLDER}/.webp", f"{pictures.FOLDER}/.dark.webp")
-ANIMATED = (".webp", ".dark.webp", f"{pictures.FOLDER}/.end.webp", f"{pictures.FOLDER}/.end.dark.webp")
 STATE = f"{pictures.FOLDER}/.drawn"  # the hash of the numbers and the code that the pictures were drawn of
 
 
-def draw(run: Run, name: str, figure: Figure, stored: store.Stored) -> list[str]:
-    """Draw a figure, PNG in light and dark and a PDF in light, and its animation where it has one, with its warnings.
-
-    A draft is light only. Only `plot` must succeed: without its animation a figure is still a figure.
-    """
+def draw(run: Run, name: str, figure: Figure, stored: store.Stored) -> None:
+    """Draw a figure, PNG in light and dark and a PDF in light. A draft is light only."""
     # Nothing is drawn while every picture is there and was drawn of the same state.
     state = identity.drawing_state(figure, stored.provenance["sha256"], draft=run.drafts)
-    endings = (*STILL, *ANIMATED) if hasattr(figure, "animate") else STILL
-    needed = [ending for ending in endings if not run.drafts or not (".dark" in ending or ending == ".pdf")]
+    needed = [ending for ending in STILL if not run.drafts or not (".dark" in ending or ending == ".pdf")]
     complete = all(_path(run, name, ending).is_file() for ending in (*needed, STATE))
     if complete and _path(run, name, STATE).read_text(encoding="utf-8") == state:
-        return []
+        return
 
     _remove(run, name, (STATE,))
     themes = {theme: suffix for theme, suffix in THEMES.items() if theme == "light" or not run.drafts}
@@ -40,28 +32,12 @@ def draw(run: Run, name: str, figure: Figure, stored: store.Stored) -> list[str]
             if theme == "light" and not run.drafts:
                 drawing.set_layout_engine("none")  # the first picture has laid everything out; the PDF is the same
                 store.write(run.folder / f"{name}.pdf", pictures.pdf(drawing))
-
-    # The animation in each theme, and the picture that it ends with.
-    try:
-        if (animate := getattr(figure, "animate", None)) is None:
-            _remove(run, name, ANIMATED)
-        else:
-            for theme, suffix in themes.items():
-                with style.theme(theme):
-                    moving = animation.encode(animate(stored.data))
-                store.write(run.folder / f"{name}{suffix}.webp", moving)
-                store.write(run.folder / pictures.FOLDER / f"{name}.end{suffix}.webp", animation.last_frame(moving))
-    except Exception as error:
-        _remove(run, name, ANIMATED)
-        store.write(run.log(name), traceback.format_exc())
-        return [f"the animation: {in_a_line(error)} (see logs/{name}.log)"]
     store.write(_path(run, name, STATE), state)
-    return []
 
 
 def forget(run: Run, name: str) -> None:
     """Remove pictures of a figure that an earlier run drew and this one could not."""
-    _remove(run, name, (STATE, *STILL, *ANIMATED))
+    _remove(run, name, (STATE, *STILL))
 
 
 def _path(run: Run, name: str, ending: str) -> Path:

@@ -218,12 +218,12 @@ def make(
             assert stored is not None
 
         # Pictures and verdicts.
-        undrawn = drawing.draw(run, name, figure, stored) if draw else []
+        if draw:
+            drawing.draw(run, name, figure, stored)
         claims = tuple(figure.claims(stored.data))
-        if not undrawn:
-            run.log(name).unlink(missing_ok=True)
+        run.log(name).unlink(missing_ok=True)
         about |= {"code": stored.provenance["code"], "judged": identity.judging_state(figure)}
-        warnings = (*store.nonfinite(stored.data), *undrawn)
+        warnings = tuple(store.nonfinite(stored.data))
         return Entry(
             **about, status=DONE, claims=claims, warnings=warnings, provenance=stored.provenance, reused=reused
         )

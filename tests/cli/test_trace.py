@@ -47,19 +47,19 @@ def test_json_is_the_library_s(capsys, place, monkeypatch):
     assert not err
     checkpoint = pretrained.load(place / "made")
     windows = pretrained.cut(checkpoint, TEXT)
-    traced = pretrained.trace(checkpoint, windows.ids, batch_size=2).statistics
+    traced = pretrained.trace(checkpoint, windows.ids, batch_size=2).samples
     assert (got["windows"], got["windows_done"], got["tokens"], got["text_tokens"]) == (4, 4, 10, 27)
     assert (got["special_tokens"], got["tokens_counted_twice"], got["rows_of_a_window"]) == (2, 5, 10)
     assert (got["switches"], got["reasons"], got["model"]) == (["attention", "skip", "mlp"], {}, "bert")
     assert [row["layer"] for row in got["layers"]] == [row["length"] for row in got["paths"]] == [0, 1, 2, 3]
     assert "heads" not in got["layers"][0]
-    for name, values in traced.mean["states"].items():
-        np.testing.assert_allclose([row[name]["mean"] for row in got["layers"]], values, rtol=1e-6)
-    for name, values in traced.variance["heads"].items():
+    for name, values in traced["states"].items():
+        np.testing.assert_allclose([row[name]["mean"] for row in got["layers"]], values.mean(axis=0), rtol=1e-6)
+    for name, values in traced["heads"].items():
         deviations = [[head[name]["standard_deviation"] for head in row["heads"]] for row in got["layers"][1:]]
-        np.testing.assert_allclose(np.square(deviations), values, rtol=1e-5, atol=1e-12)
-    for name, values in traced.maximum["paths"].items():
-        np.testing.assert_allclose([row[name]["maximum"] for row in got["paths"]], values, rtol=1e-6)
+        np.testing.assert_allclose(deviations, values.std(axis=0, ddof=1), rtol=1e-5, atol=1e-6)
+    for name, values in traced["paths"].items():
+        np.testing.assert_allclose([row[name]["maximum"] for row in got["paths"]], values.max(axis=0), rtol=1e-6)
     assert got["optimal_scale"] == pytest.approx(0.873, abs=0.3)
 
     text = text_of(got, heads=False)

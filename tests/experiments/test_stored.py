@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.figures._complete import complete
+from experiments.figures._samples import draw
 from experiments.figures.anatomy import score_symmetry
 from experiments.ledger import Verdict, pages, record
 from experiments.lib import figure, style
-from rc_jax import ensemble
 from tests.experiments import quick_data, smoke_data
 
 NAMES = figure.names()
@@ -74,12 +73,17 @@ def test_means_of_all_samples_are_not_known_where_one_was_left_out():
         draw = jax.random.uniform(key)
         return {"good": draw, "bad": jnp.where(draw < 0.5, jnp.nan, draw)}
 
-    drawn = ensemble.run(sample, jax.random.key(0), 16)
-    known = complete(drawn)
-    assert 0 < drawn.nonfinite["bad"] < 16
-    assert np.isfinite(drawn.mean["bad"])
-    assert np.isnan(known.mean["bad"]) and np.isnan(known.standard_error["bad"]) and np.isnan(known.maximum["bad"])
-    assert known.mean["good"] == drawn.mean["good"]
+    drawn = draw(sample, jax.random.key(0), 16)
+    bad, good = drawn.samples["bad"], drawn.samples["good"]
+    finite = bad[np.isfinite(bad)]
+    assert 0 < drawn.left_out["bad"] == 16 - finite.size < 16
+    for statistic in (drawn.mean, drawn.standard_error, drawn.minimum, drawn.maximum):
+        assert np.isnan(statistic["bad"])
+    np.testing.assert_allclose(drawn.quantile([0.2, 0.5])["bad"], np.quantile(finite, [0.2, 0.5]), rtol=1e-14)
+    assert drawn.left_out["good"] == 0
+    np.testing.assert_allclose(drawn.mean["good"], good.mean(), rtol=1e-14)
+    np.testing.assert_allclose(drawn.standard_error["good"], good.std(ddof=1) / 4, rtol=1e-14)
+    np.testing.assert_allclose(drawn.quantile([0.2])["good"], np.quantile(good, [0.2]), rtol=1e-14)
 
 
 @pytest.mark.parametrize("name", NAMES)

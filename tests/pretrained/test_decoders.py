@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rc_jax import attention, network, pretrained
-from rc_jax.network.blocks import NORMS
+from rc_jax.network.stack import NORMS
 from tests.pretrained import families
 from tests.pretrained.test_families import write
 
@@ -164,7 +164,7 @@ def test_a_trace_sees_each_layer_s_own_window_and_cap(tmp_path, family):
         rows = [row for row in range(9) if counts[row] > 1]
         entropy = [-sum(p * np.log(p) for p in head[row][seen[row]]) for head in weights for row in rows]
         spread = [np.std(head[row][seen[row]], ddof=1) for head in logits for row in rows]
-        mean = trace.statistics.mean["heads"]
+        mean = {name: values.mean(axis=0) for name, values in trace.samples["heads"].items()}
         np.testing.assert_allclose(mean["entropy"][index], np.reshape(entropy, (4, -1)).mean(axis=1), rtol=1e-4)
         np.testing.assert_allclose(mean["implied_scale"][index], np.reshape(spread, (4, -1)).mean(axis=1), rtol=1e-4)
     assert "paths" not in trace.reasons and "log_residual" in trace.reasons

@@ -195,7 +195,7 @@ def claims(data: Data) -> list[Claim]:
                   note="measured: difference of the bound to the octave before, over its value at 0"),
         law("positions-law", "The mean rotary score at distance k, over its value at 0, is about 1 − (log k + γ)/log "
             "base.", (data["mean"] - _law(data["octave"], base))[chosen], near(0, LAW), proof="derived", place=PAGE,
-            neighbours=[ROFORMER], where=np.array(octaves)[chosen].tolist(),
+            neighbours=[ROFORMER, "men2024"], where=np.array(octaves)[chosen].tolist(),
             hypotheses=f"{rotary}; isotropic q and k of given product; means over octaves, 4 < k < base/4",
             interval_from=f"our tolerance: {LAW}", note="measured: mean less the law"),
     ]  # fmt: skip

@@ -23,7 +23,7 @@ from experiments.ledger import Claim, at_least, at_most, published, question
 from experiments.lib import figure, sentences, style, unfinished
 from experiments.lib.figure import About
 from rc_jax import collapse, network, pretrained
-from rc_jax.pretrained.blocks import Kind
+from rc_jax.pretrained import PackagedKind
 
 ABOUT = About(
     title="Real models, with their skips and MLPs taken away",
@@ -70,7 +70,7 @@ class Spec(figure.Spec):
     initialisations: int = 2
     exact: tuple[str, ...] = ("attention", "mlp")
     checkpoints: tuple[str, ...] = ()
-    packaged: tuple[Kind, ...] = installed()
+    packaged: tuple[PackagedKind, ...] = installed()
 
 
 PRESETS = {

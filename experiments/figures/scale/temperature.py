@@ -14,7 +14,7 @@ from experiments.ledger import Claim, at_least, at_most, published, question
 from experiments.lib import style
 from experiments.lib.figure import About, Data
 from rc_jax import scale, sparsity
-from rc_jax.scale.closed_forms.entropy import least_entropy
+from rc_jax.scale import least_entropy
 
 NOTES = "study-notes"
 ABOUT = About(

@@ -304,7 +304,8 @@ def _both_claim(data: Data) -> Claim:
     what = ("gap from e^(−γ²/2) at β/γ = −30", "least S where β ≥ 0", "least S where γ ≤ 1")
     return OWN(
         "focus-both",
-        "Softplus, sigmoid and elu + 1 focus only as β/γ → −∞ and γ → ∞ together, where their S is e^(−γ²/2).",
+        "Softplus, sigmoid and elu + 1 focus only as β/γ → −∞ and γ → ∞ together. Where β is far below −2γ² their S is "
+        "e^(−γ²/2).",
         [*gap, *right, *least], ([-np.inf] * 3 + [FOCUS] * 6, [0.01] * 3 + [np.inf] * 6), proof="derived",
         where=[f"{name}: {each}" for each in what for name in names],
         interval_from=f"a gap of 0.01, our tolerance; S ≥ {FOCUS:g} elsewhere",

@@ -212,7 +212,7 @@ def _taylor_claims(data: Data) -> list[Claim]:
             interval_from="our tolerance, one even order", reads=[data["even"], data["softmax"]],
             note=f"order needed less formula: 0 at {np.sum(off == 0)} of {off.size} points, "
             + ", ".join(f"{each:g} at {np.sum(off == each)}" for each in np.unique(off[off != 0])),
-            neighbours=["su2023concentrate"],
+            neighbours=["su2023concentrate", "alman2023"],
         ),
     ]  # fmt: skip
 

@@ -3,6 +3,7 @@
 import contextlib
 import re
 import sys
+import warnings
 from typing import Any
 
 import jax
@@ -11,7 +12,8 @@ import numpy as np
 from rc_jax import pretrained
 from rc_jax.cli.arguments import Usage, number_or_none
 from rc_jax.pretrained import Trace, Tracer
-from rc_jax.pretrained.blocks import PACKAGED, batches, windows_at_a_time
+from rc_jax.pretrained.packaged import PACKAGED
+from rc_jax.pretrained.tracing.tracer import batches, windows_at_a_time
 
 REFUSED = (OSError, ValueError, TypeError, ImportError)  # errors of loading and tokenising, in words for the user
 OF = {"states": "tokens X", "heads": "attention P", "paths": "paths"}
@@ -63,14 +65,7 @@ def _result(
 ) -> dict[str, Any]:
     # The model, the text, and what was measured.
     stack, layer = checkpoint.spec, checkpoint.spec.attention
-    statistics = traced.statistics
-    trees = {
-        "mean": statistics.mean,
-        "standard_deviation": jax.tree.map(np.sqrt, statistics.variance),
-        "minimum": statistics.minimum,
-        "maximum": statistics.maximum,
-        "not_finite": statistics.nonfinite,
-    }
+    trees = _over_windows(traced.samples)
     lengths = range(0 if "paths" in traced.reasons else stack.depth + 1)
     cosine = None if traced.cosine_optimal_scale is None else number_or_none(traced.cosine_optimal_scale)
     return {
@@ -88,7 +83,7 @@ def _result(
         "text": arguments.text,
         "text_tokens": windows.text_tokens,
         "windows": len(windows.ids),
-        "windows_done": statistics.count,
+        "windows_done": traced.windows,
         "tokens": traced.tokens,
         "special_tokens": windows.special,
         "tokens_counted_twice": windows.overlap,
@@ -101,6 +96,21 @@ def _result(
         "paths": [{"length": length} | _summary(trees, "paths", length) for length in lengths] or None,
         "reasons": traced.reasons,
     }
+
+
+def _over_windows(samples: dict[str, Any]) -> dict[str, Any]:
+    """Mean, deviation and range over the windows where an observable is finite, and the number of the others."""
+    finite = jax.tree.map(np.isfinite, samples)
+    known = jax.tree.map(lambda values, there: np.where(there, values, np.nan), samples, finite)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # NaN where no window, or for the deviation one, is finite
+        trees = {
+            "mean": jax.tree.map(lambda values: np.nanmean(values, axis=0), known),
+            "standard_deviation": jax.tree.map(lambda values: np.nanstd(values, axis=0, ddof=1), known),
+            "minimum": jax.tree.map(lambda values: np.nanmin(values, axis=0), known),
+            "maximum": jax.tree.map(lambda values: np.nanmax(values, axis=0), known),
+        }
+    return trees | {"not_finite": jax.tree.map(lambda there: (~there).sum(axis=0), finite)}
 
 
 def _layers(traced: Trace, trees: dict[str, Any]) -> list[dict[str, Any]]:
@@ -130,12 +140,11 @@ def _summary(trees: dict[str, Any], part: str, *index: int) -> dict[str, Any]:
 
 def _problems(result: dict[str, Any], traced: Trace, interrupted: bool) -> tuple[str, ...]:
     """One line for windows left out after an interruption, and one for each observable that is not always finite."""
-    done, problems = traced.statistics.count, []
+    done, problems = traced.windows, []
     if interrupted:
         problems.append(f"interrupted: the numbers are of the first {done} of {result['windows']} windows")
-    # One leaf of the statistics is one observable.
-    leaves = ((part, *item) for part, tree in traced.statistics.nonfinite.items() for item in tree.items())
-    for part, name, counts in leaves:
+    for part, name, values in ((part, *item) for part, tree in traced.samples.items() for item in tree.items()):
+        counts = (~np.isfinite(values)).sum(axis=0)
         cases = f"{int(counts.sum())} of {counts.size * done}"
         if not counts.any():
             continue

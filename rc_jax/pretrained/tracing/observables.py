@@ -17,9 +17,10 @@ from jaxtyping import Array, Bool, Float, Int
 from rc_jax import attention, collapse, scale, sparsity
 from rc_jax._numerics.jax_names import canonical_dtype
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
-from rc_jax.attention.blocks import default_scale, log_tokens, queries_and_keys
+from rc_jax.attention.layer import default_scale, log_tokens
+from rc_jax.attention.parameters import queries_and_keys
 from rc_jax.network import LayerParams, StackSpec
-from rc_jax.network.blocks import block, plain
+from rc_jax.network.stack import block, plain_arithmetic
 
 
 def visible(tokens: int, spec: AttentionSpec) -> Bool[Array, "token token"]:
@@ -55,7 +56,7 @@ def layer(
 ) -> tuple[Array, dict[str, Float[Array, "window head"]], Float[Array, "window head token token"]]:
     """The tokens after layer `index`, means over the rows of its attention, and the attention matrices."""
     weights = jax.tree.map(lambda leaf: wide(jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False)), params)
-    arithmetic = plain(spec, None, None)
+    arithmetic = plain_arithmetic(spec, None, None)
 
     def one(tokens: Array) -> tuple[Array, dict[str, Array], Array]:
         observed = []

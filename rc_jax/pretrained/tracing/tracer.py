@@ -13,7 +13,6 @@ from tqdm import tqdm
 from rc_jax._numerics import arguments
 from rc_jax._numerics.jax_names import PyTree
 from rc_jax.collapse import NotCovered
-from rc_jax.ensemble import Statistics, merge
 from rc_jax.network import StackSpec
 from rc_jax.pretrained.checkpoint import Checkpoint
 from rc_jax.pretrained.tracing import observables
@@ -21,12 +20,11 @@ from rc_jax.pretrained.tracing import observables
 SWITCHES = ("attention", "skip", "mlp")
 MOST_NUMBERS = 2**24  # in the attention matrices of one layer of one batch, where nothing else is asked for
 MOST_WINDOWS = 8
-REDUCED = 1024  # windows whose observables are reduced at a time
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trace:
-    """The result of `trace`; statistics are over windows.
+    """The result of `trace`.
 
     Attributes:
         spec: the network that was run, with its switches.
@@ -37,11 +35,11 @@ class Trace:
         rounding_floor: below it a relative residual is rounding, √d_model times the eps of float32, or float64.
         optimal_scale: α* for Gaussian scores, mean over those rows; NaN if there is none.
         cosine_optimal_scale: α* for cosines, mean over those rows; None unless queries and keys are normalised.
-        statistics: `rc_jax.ensemble.Statistics` of three trees. "states": `relative_residual_1inf`,
-            `relative_residual_frobenius`, `log_residual` (nats), `effective_rank`, each (layer,). "heads": `sparsity`,
-            `entropy` (nats), `relative_entropy`, `effective_rank`, `implied_scale`, `scale_ratio`, and `cosine_factor`
-            and `cosine_ratio` where queries and keys are normalised, each (layer, head), without layer 0. "paths":
-            `share`, `residual_share`, each (length,). A part of the theory that does not cover the network is absent.
+        samples: three trees of arrays, in float64. "states": `relative_residual_1inf`, `relative_residual_frobenius`,
+            `log_residual` (nats), `effective_rank`, each (window, layer). "heads": `sparsity`, `entropy` (nats),
+            `relative_entropy`, `effective_rank`, `implied_scale`, `scale_ratio`, and `cosine_factor` and `cosine_ratio`
+            where queries and keys are normalised, each (window, layer, head), without layer 0. "paths": `share`,
+            `residual_share`, each (window, length). A part of the theory that does not cover the network is absent.
         reasons: why a part is absent, by its name.
     """
 
@@ -52,8 +50,13 @@ class Trace:
     rounding_floor: float
     optimal_scale: float
     cosine_optimal_scale: float | None
-    statistics: Statistics
+    samples: dict[str, dict[str, np.ndarray]]
     reasons: dict[str, str]
+
+    @property
+    def windows(self) -> int:
+        """How many windows were traced."""
+        return len(next(iter(self.samples["states"].values())))
 
     @property
     def head_layers(self) -> tuple[int, ...]:
@@ -99,8 +102,8 @@ def _switched(spec: StackSpec, switches: Iterable[str]) -> StackSpec:
 class Tracer:
     """`trace` one batch at a time: `add` windows as they come, and ask for `result` at any time.
 
-    Memory holds one batch: its hidden states after one layer, that layer's attention matrices, and statistics. It
-    does not grow with the number of windows, nor does the number of compiled programs.
+    Memory holds one batch, its hidden states after one layer and that layer's attention matrices, and of every window
+    the numbers of `Trace.samples`. The number of compiled programs does not grow with the number of windows.
 
     Args:
         checkpoint: from `load`.
@@ -118,7 +121,6 @@ class Tracer:
     tokens: int
     batch_size: int
 
-    @arguments.renamed(batch="batch_size")
     def __init__(
         self,
         checkpoint: Checkpoint,
@@ -150,8 +152,7 @@ class Tracer:
         }
         self._rows = int(counted.sum())
         self._best = [{name: jnp.asarray(values) for name, values in kind.items()} for kind in scales]
-        self._statistics: Statistics | None = None
-        self._waiting: PyTree = None  # observables of windows that are not in the statistics yet
+        self._parts: list[tuple[int, PyTree]] = []  # how many windows, and their observables
 
     def add(self, windows: Int[np.ndarray, "window token"]) -> None:
         """Add some windows, at most `batch_size` of them; all count or, if this is interrupted, none.
@@ -171,25 +172,21 @@ class Tracer:
         x = jnp.stack(
             embedded + embedded[-1:] * (self.batch_size - count)
         )  # one shape for all batches; the rest is dropped
-        sample = jax.tree.map(lambda values: np.array(values, np.float64)[:count], self._observe(x))
-        if self._waiting is not None:
-            sample = jax.tree.map(lambda *parts: np.concatenate(parts), self._waiting, sample)
-        self._waiting = sample
-        if len(jax.tree.leaves(sample)[0]) >= REDUCED:
-            self._reduce()
+        self._parts.append((count, jax.tree.map(lambda values: np.array(values, np.float64)[:count], self._observe(x))))
+        # Parts of like length are joined, so that few arrays are kept and none is copied often.
+        while len(self._parts) > 1 and self._parts[-2][0] <= self._parts[-1][0]:
+            self._parts[-2:] = [_joined(self._parts[-2:])]
 
     def result(self) -> Trace:
-        """The statistics of the windows so far.
+        """The samples of the windows so far.
 
         Raises:
             ValueError: there was none.
         """
-        # Windows that wait are reduced first. The rounding floor is eps of the residuals' dtype times √d_model:
-        # an entry of a token is a sum of d_model products, whose rounding errors add up as independent ones do.
-        if self._waiting is not None:
-            self._reduce()
-        if self._statistics is None:
+        if not self._parts:
             raise ValueError("`add` must have been given at least one window, got none")
+        # The rounding floor is eps of the residuals' dtype times √d_model: an entry of a token is a sum of d_model
+        # products, whose rounding errors add up as independent ones do.
         dtype = observables.wide(self.checkpoint.params.attention.query[:0]).dtype
         return Trace(
             spec=self.spec,
@@ -199,15 +196,9 @@ class Tracer:
             rounding_floor=float(jnp.finfo(dtype).eps) * self.spec.attention.d_model**0.5,
             optimal_scale=self._optimal["dot"],
             cosine_optimal_scale=self._optimal.get("cosine"),
-            statistics=self._statistics,
+            samples=_joined(self._parts)[1],
             reasons=dict(self.reasons),
         )
-
-    def _reduce(self) -> None:
-        """Merge the observables that wait into the statistics."""
-        waiting = Statistics.of(self._waiting)
-        self._statistics = waiting if self._statistics is None else merge(self._statistics, waiting)
-        self._waiting = None
 
     def _observe(self, x: Array) -> PyTree:
         """All observables of one batch; every leaf has a leading axis of windows."""
@@ -246,12 +237,17 @@ class Tracer:
             return None
 
 
+def _joined(parts: list[tuple[int, PyTree]]) -> tuple[int, PyTree]:
+    """Observables of the windows of all parts, in their order."""
+    counts, trees = zip(*parts, strict=True)
+    return sum(counts), jax.tree.map(lambda *values: np.concatenate(values), *trees)
+
+
 def _stacked(layers: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     """One array (window, layer, …) for each name."""
     return {name: np.stack([np.asarray(layer[name]) for layer in layers], axis=1) for name in layers[0]}
 
 
-@arguments.renamed(batch="batch_size")
 @arguments.guard(windows=_token_windows, batch_size=arguments.integer(1))
 def trace(
     checkpoint: Checkpoint,
@@ -271,7 +267,7 @@ def trace(
     sample deviation of a row's n_i logits, squares over n_i − 1) and its ratio to c₄(n_i) α*(n_i), the mean sample
     deviation of n_i independent Gaussians of deviation α*(n_i). For normalised queries and keys also the factor that
     multiplies their cosines, and its ratio to α*(n_i, d_head). By length of path, the shares of the output of the same
-    attention with skip connections and without MLPs and norms. Then mean, deviation, range and quantiles over windows.
+    attention with skip connections and without MLPs and norms. The numbers of every window come back.
     All this is independent of `batch_size`, to rounding.
 
     Args:
@@ -297,8 +293,8 @@ def trace(
         >>> checkpoint = pretrained.load(pretrained.packaged_checkpoint())
         >>> windows = pretrained.cut(checkpoint, "Attention without skips loses rank.").ids
         >>> traced = trace(checkpoint, windows, layers=[1], exact=False)
-        >>> traced.statistics.mean["heads"]["sparsity"].shape
-        (1, 12)
+        >>> traced.samples["heads"]["sparsity"].shape
+        (1, 1, 12)
     """
     windows = np.asarray(windows)
     size = windows_at_a_time(checkpoint, windows, batch_size)

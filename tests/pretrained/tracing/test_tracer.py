@@ -43,6 +43,11 @@ def close(measured, wanted, tolerance):
         np.testing.assert_allclose(measured[name], values, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
+def first(tree):
+    """The numbers of the first window."""
+    return {name: values[0] for name, values in tree.items()}
+
+
 @pytest.mark.parametrize("complete", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_every_number_is_numpy_s(causal, monkeypatch, complete):
     """Paths and log residuals, which compile long, are left out of the fast case."""
@@ -61,12 +66,10 @@ def test_every_number_is_numpy_s(causal, monkeypatch, complete):
         else:
             del of["states"]["log_residual"]
         oracle.append(of)
-    assert set(result.statistics.mean) == set(oracle[0])
-    for statistic, over in (("mean", np.mean), ("minimum", np.min), ("maximum", np.max)):
-        for part, tree in getattr(result.statistics, statistic).items():
-            close(tree, {name: over([of[part][name] for of in oracle], axis=0) for name in oracle[0][part]}, 1e-8)
-    deviation = np.std([of["heads"]["sparsity"] for of in oracle], axis=0, ddof=1)
-    np.testing.assert_allclose(np.sqrt(result.statistics.variance["heads"]["sparsity"]), deviation, rtol=1e-8)
+    assert set(result.samples) == set(oracle[0])
+    assert result.windows == 3
+    for part, tree in result.samples.items():
+        close(tree, {name: np.stack([of[part][name] for of in oracle]) for name in oracle[0][part]}, 1e-8)
     assert result.rows == TOKENS - 1  # the first row sees one token
     assert result.optimal_scale == pytest.approx(np.mean([best(n) for n in range(2, TOKENS + 1)]), rel=1e-12)
     assert (result.cosine_optimal_scale, result.layers) == (None, (0, 1, 2, 3))
@@ -82,17 +85,17 @@ def test_batches_make_no_difference_and_only_what_is_asked_is_reported(causal):
     whole = pretrained.trace(causal, windows, batch_size=3)  # the last batch is filled up, and what fills it is dropped
     single = pretrained.trace(causal, windows, batch_size=1, layers=[3, 0], exact=False)
     assert single.reasons == {"log_residual": "not asked for"}
-    assert whole.statistics.count == single.statistics.count == 7
+    assert whole.windows == single.windows == 7
     assert (single.layers, single.head_layers) == ((0, 3), (3,))
-    for name, values in single.statistics.mean["states"].items():
-        np.testing.assert_allclose(whole.statistics.mean["states"][name][[0, 3]], values, rtol=1e-10)
-    for name, values in single.statistics.mean["heads"].items():
-        np.testing.assert_allclose(whole.statistics.mean["heads"][name][[2]], values, rtol=1e-10)
-    close(whole.statistics.mean["paths"], single.statistics.mean["paths"], 1e-10)
+    for name, values in single.samples["states"].items():
+        np.testing.assert_allclose(whole.samples["states"][name][:, [0, 3]], values, rtol=1e-10)
+    for name, values in single.samples["heads"].items():
+        np.testing.assert_allclose(whole.samples["heads"][name][:, [2]], values, rtol=1e-10)
+    close(whole.samples["paths"], single.samples["paths"], 1e-10)
 
 
 @pytest.mark.slow
-def test_neither_memory_nor_programs_grow_with_the_text(causal):
+def test_only_samples_grow_with_the_text(causal):
     def run(count):
         """Bytes on the device after each batch, and the host's peak."""
         gc.collect()  # arrays of other tests, which may go at any time
@@ -104,7 +107,7 @@ def test_neither_memory_nor_programs_grow_with_the_text(causal):
             alive.append(sum(array.nbytes for array in jax.live_arrays()))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert tracer.result().statistics.count == count
+        assert tracer.result().windows == count
         return max(alive), peak
 
     short, before = run(6), [program._cache_size() for program in PROGRAMS]
@@ -126,9 +129,9 @@ def test_switches_take_parts_away(tmp_path, monkeypatch):
     assert result.rounding_floor == pytest.approx(floor)
     states, logits, weights = traced.forward(made_up.tensors(), made_up.CONFIG, windows[0], skip=False, mlp=False)
     wanted = {name: values[1:3] for name, values in traced.of_states(states).items() if name != "log_residual"}
-    close(result.statistics.mean["states"], wanted, 1e-3)
+    close(first(result.samples["states"]), wanted, 1e-3)
     heads = {name: values[:2] for name, values in traced.of_heads(logits, weights, best).items()}
-    close(result.statistics.mean["heads"], heads, 1e-3)
+    close(first(result.samples["heads"]), heads, 1e-3)
     for switches, on in ((("skip",), (True, None)), (("mlp", "attention"), (False, checkpoint.spec.mlp))):
         spec = pretrained.Tracer(checkpoint, TOKENS, 1, switches=switches).spec
         assert (spec.skip, spec.mlp) == on
@@ -164,8 +167,8 @@ def test_what_theory_does_not_cover_is_left_out_with_the_reason(causal, monkeypa
     monkeypatch.setattr(observables, "path_shares", refuse)
     result = pretrained.trace(causal, some_windows(3), batch_size=3)
     assert result.reasons == dict.fromkeys(("log_residual", "paths"), "`spec` must have no such thing")
-    assert "paths" not in result.statistics.mean
-    assert "log_residual" not in result.statistics.mean["states"]
+    assert "paths" not in result.samples
+    assert "log_residual" not in result.samples["states"]
 
 
 def test_a_mistake_is_not_taken_for_what_theory_does_not_cover(causal, monkeypatch):
@@ -220,17 +223,6 @@ def test_batches_are_equally_full(causal):
     assert windows_at_a_time(causal, np.zeros((9, 4096), np.int8)) == 1  # one layer's attention is 128 MB
 
 
-def test_the_batch_size_by_its_old_name(causal):
-    with pytest.warns(DeprecationWarning, match="`batch` of `Tracer` is now called `batch_size`"):
-        tracer = pretrained.Tracer(causal, TOKENS, batch=2)  # pyright: ignore[reportCallIssue]
-    assert tracer.batch_size == 2
-    with (
-        pytest.warns(DeprecationWarning, match="`batch` of `trace` is now called `batch_size`"),
-        pytest.raises(ValueError, match="`batch_size` must be an integer >= 1, got 0"),
-    ):
-        pretrained.trace(causal, some_windows(1), batch=0)  # pyright: ignore[reportCallIssue]
-
-
 def test_no_row_sees_two_tokens(causal):
     layer = dataclasses.replace(causal.spec.attention, window=0)
     alone = causal._replace(spec=dataclasses.replace(causal.spec, attention=layer))
@@ -257,5 +249,5 @@ def test_layers_of_rounded_parameters_are_computed_in_float32(tmp_path, monkeypa
         for each in (rounded, widened)
     )
     assert result.rounding_floor == wanted.rounding_floor == pytest.approx(math.sqrt(8) * 2**-23)
-    for part, tree in wanted.statistics.mean.items():
-        close(result.statistics.mean[part], tree, 1e-5)
+    for part, tree in wanted.samples.items():
+        close(result.samples[part], tree, 1e-5)
