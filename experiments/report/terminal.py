@@ -16,14 +16,13 @@ from experiments.lib.run import Run
 from rc_jax import __version__
 from rc_jax._numerics.text import printable
 
-RED, GREEN, YELLOW, PURPLE, BLUE = "31", "32", "33", "35", "36"
+RED, GREEN, YELLOW, PURPLE = "31", "32", "33", "35"
 COLOUR = {
     Verdict.AGREES: GREEN,
     Verdict.IN_PART: YELLOW,
     Verdict.DIFFERS: RED,
     Verdict.HELD: GREEN,
     Verdict.FAILED: RED,
-    Verdict.ANSWERED: BLUE,
     Verdict.UNDECIDED: YELLOW,
     Verdict.NOT_RUN: PURPLE,
 }

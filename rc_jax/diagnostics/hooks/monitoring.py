@@ -1,6 +1,5 @@
 """Attention while a model trains: a few numbers that may be computed inside a compiled step, and lines of JSON."""
 
-import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +18,6 @@ from rc_jax.diagnostics.measures import SINK, Rows, exceeds, mean_over, row_mean
 from rc_jax.diagnostics.streaming.passes import stream
 from rc_jax.diagnostics.streaming.queries_and_keys import fitted
 
-_LOG = logging.getLogger(__name__)
 Metrics = dict[str, Float[Array, ""]]
 NAMES = ("sparsity", "relative_entropy", "participation", "largest_weight", "sink_weight", "sink_rate")
 
@@ -108,7 +106,7 @@ def append_line(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
     """Add named numbers to a file of JSON lines, as `rc_jax.training` writes its `metrics.jsonl`.
 
     Arrays become nested lists, NaN becomes null and infinities the texts "Infinity" and "-Infinity", which Python's
-    `float` reads. `rc_jax.diagnostics.read_lines` gives the numbers back.
+    `float` reads.
 
     Args:
         path: of the file, which is made where there is none.
@@ -118,12 +116,12 @@ def append_line(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
         TypeError: a value is neither a number nor an array of numbers, or is traced.
 
     Example:
-        >>> import pathlib, tempfile
-        >>> from rc_jax.diagnostics import append_line, read_lines
+        >>> import json, pathlib, tempfile
+        >>> from rc_jax.diagnostics import append_line
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for step in range(2):
         ...         append_line(pathlib.Path(folder, "log.jsonl"), {"step": step, "loss": 1 / (step + 1)})
-        ...     print(read_lines(pathlib.Path(folder, "log.jsonl")))
+        ...     print(list(map(json.loads, pathlib.Path(folder, "log.jsonl").read_text().splitlines())))
         [{'step': 0, 'loss': 1.0}, {'step': 1, 'loss': 0.5}]
     """
     for name, value in line.items():
@@ -132,28 +130,6 @@ def append_line(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
                 f"`line` must hold numbers and arrays of numbers, got {arguments.describe(value)} for {name!r}"
             )
     files.append_json_line(Path(path), line)
-
-
-def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The lines of a file of JSON lines; null is NaN again.
-
-    A line that is no object of numbers, such as one that a killed run left unfinished, is left out, and a warning is
-    logged that names it. Blank lines are nothing.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-
-    Example: see `append_line`.
-    """
-    if not Path(path).exists():
-        raise FileNotFoundError(f"`path` must be a file of JSON lines, got {path}")
-    lines: list[dict[str, Any]] = []
-    for number, (content, line) in enumerate(files.json_lines(Path(path)), 1):
-        if line is not None:
-            lines.append(line)
-        elif content.strip():
-            _LOG.warning("line %d of %s is left out: it is no JSON object of numbers: %.60r", number, path, content)
-    return lines
 
 
 def _check(weights: Any, mask: Any) -> None:
