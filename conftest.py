@@ -26,7 +26,7 @@ SLOW_EXAMPLES = {
     "diagnostics.streaming.queries_and_keys.scores",
     "network.branches.scale_branches",
     "pretrained.checkpoint.Checkpoint.embed",
-    "pretrained.tracing.tracer.trace",
+    "pretrained.tracing.trace",
     "scale.closed_forms.decoder.decoder_loss",
     "scale.gradient.entropy.softmax_entropy",
     "scale.simulated.objectives.expected_objective",

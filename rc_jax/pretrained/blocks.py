@@ -2,7 +2,7 @@
 
 from rc_jax.pretrained.checkpoint import stated_layout
 from rc_jax.pretrained.packaged import PACKAGED, Kind
-from rc_jax.pretrained.tracing.tracer import batches, windows_at_a_time
+from rc_jax.pretrained.tracing import batches, windows_at_a_time
 
 __all__ = [
     "PACKAGED",
