@@ -6,11 +6,11 @@ import pytest
 # What they show is tested in tests/, too.
 SLOW_EXAMPLES = {
     "attention.masks.random",
-    "collapse.bounds.proof.tanh.score_oscillation",
-    "collapse.bounds.proof.tanh.tanh_depth",
-    "collapse.bounds.proof.tanh.tanh_layer",
-    "collapse.bounds.proof.norms.depth",
-    "collapse.bounds.proof.norms.layer",
+    "collapse.audit.tanh.score_oscillation",
+    "collapse.audit.tanh.tanh_depth",
+    "collapse.audit.tanh.tanh_layer",
+    "collapse.audit.norms.depth",
+    "collapse.audit.norms.layer",
     "collapse.bounds.cubic.depth_bound",
     "collapse.bounds.cubic.layer_bound",
     "collapse.bounds.cubic.measured_gamma",

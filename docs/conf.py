@@ -1,6 +1,6 @@
 """The documentation site: `sphinx-build -n -W --keep-going -b html docs OUT`. Nothing is fetched.
 
-What is special to it is in docs/_ext: figures, the page on reproducing them, the reference, links from code.
+What is special to it is in docs/_ext: the figures and the reference.
 """
 
 import os
@@ -25,9 +25,7 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # the site fetches nothing: MathJax lies beside its pages
     "figures",  # the rest: docs/_ext
-    "reproduce",
     "reference",
-    "code_links",
 ]
 exclude_patterns = [
     "_ext",

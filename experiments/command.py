@@ -27,9 +27,9 @@ from rc_jax.cli.shell import (
 )
 
 if TYPE_CHECKING:
-    from experiments.figure import Broken, Figure, Registry
     from experiments.ledger.record import Entry
-    from experiments.running.run import Run
+    from experiments.lib.figure import Broken, Figure, Registry
+    from experiments.lib.run import Run
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _begin(argv: Sequence[str], package: str) -> int:
         if arguments is None:  # help or version was asked for and has been printed
             return DONE
         if arguments.list:
-            from experiments import figure
+            from experiments.lib import figure
             from experiments.report import terminal
 
             registry = figure.discover(package)
@@ -176,10 +176,10 @@ def _executor(address: str) -> Callable[[], Executor]:
 
 def run(arguments: Arguments, package: str, executor: Callable[[], Executor], signals: Signals) -> int:
     """Make the figures and return the exit status; arguments have been checked."""
-    from experiments import figure
     from experiments.ledger import record
+    from experiments.lib import figure
+    from experiments.lib.run import Run
     from experiments.report import terminal
-    from experiments.running.run import Run
     from experiments.running.runner import make_all
 
     registry = figure.discover(package, arguments.preset)
@@ -254,7 +254,7 @@ def restorable(run: "Run", names: Sequence[str], registry: "Registry") -> list[s
 
 
 def _is_stored(run: "Run", figure: "Figure | Broken", name: str) -> bool:
-    from experiments.figure import Broken
+    from experiments.lib.figure import Broken
     from experiments.running.runner import load_stored
 
     return not isinstance(figure, Broken) and load_stored(run, name, figure) is not None
@@ -266,8 +266,8 @@ def check(arguments: Arguments, package: str) -> None:
     Raises:
         Usage: a figure, preset, seed or folder that cannot be used.
     """
-    from experiments import checkpoints
-    from experiments.figure import PRESET_NAMES, TOPICS, names
+    from experiments.lib import checkpoints
+    from experiments.lib.figure import PRESET_NAMES, TOPICS, names
 
     # Names and numbers.
     if arguments.preset not in PRESET_NAMES:
@@ -312,7 +312,7 @@ def chosen(run: "Run", arguments: Arguments, registry: "Registry") -> list[str]:
         Usage: checkpoints for figures none of which reads one; to draw again, nothing stored of a named figure, or
             nothing at all.
     """
-    from experiments.figure import Broken
+    from experiments.lib.figure import Broken
 
     # By name or topic, else by what else was asked for.
     broken = {name for name, figure in registry.items() if isinstance(figure, Broken)}

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import sentences
+from experiments.lib import sentences
 from rc_jax import __version__, diagnostics, pretrained
-from rc_jax.diagnostics.diagnosis import Diagnosis
+from rc_jax.diagnostics import Diagnosis
 from rc_jax.diagnostics.reference import FILE
 from rc_jax.pretrained.tracing import layer
 

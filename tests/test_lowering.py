@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import pytest
 
 from rc_jax import attention, collapse, network, scale, sparsity, special
-from rc_jax.attention import masks
-from rc_jax.collapse import audit
+from rc_jax.attention import constructions, masks
+from rc_jax.collapse import audit, softmax_spectrum
+from rc_jax.scale import equicorrelated
 
 SPEC = attention.AttentionSpec(d_model=8, heads=2)
 STACK = network.StackSpec(attention=SPEC, depth=3)
@@ -34,7 +35,7 @@ def network_of(spec=STACK):
 KERNELS = {
     "attend": lambda x, n: attention.attend(attention.init(key(), SPEC), x, SPEC, scale=n[0]),
     "linear_attend": lambda x, n: attention.linear_attend(attention.init(key(), LINEAR), x, LINEAR, chunk=2),
-    "convolve": lambda x, n: attention.convolve(x, jnp.ones((3, 8, 2)), scale=n[0]),
+    "convolve": lambda x, n: constructions.convolve(x, jnp.ones((3, 8, 2)), scale=n[0]),
     "position codes": lambda x, n: attention.rotary(x + attention.sinusoidal(jnp.arange(4), 8), jnp.arange(4)),
     "network": lambda x, n: network.apply(network_of(), x, STACK),
     "decoder": lambda x, n: network.apply(network_of(DECODER), x, DECODER),
@@ -50,7 +51,7 @@ KERNELS = {
     "typical_scale": lambda x, n: scale.typical_scale(key(), 64, n[0], samples=4),
     "shared_query_scale": lambda x, n: scale.shared_query_scale(n, 64),
     "decoder_scale": lambda x, n: scale.decoder_scale(n),
-    "equicorrelated_outputs": lambda x, n: scale.equicorrelated_outputs(n, 0.5, 1024),
+    "equicorrelated_outputs": lambda x, n: equicorrelated.outputs(n, 0.5, 1024),
     "jacobian_spectral_norm": lambda x, n: scale.jacobian_spectral_norm(x, n[0], "entmax15"),
     "cross_entropy_gradient": lambda x, n: scale.cross_entropy_gradient(x, jnp.zeros(4, int), n[0]),
     "entropies": lambda x, n: (scale.softmax_entropy(x, n[0]), scale.renyi_entropy(x, n[0])),
@@ -115,13 +116,13 @@ KERNELS = {
         audit.total_variation(x[0], x[1]),
     ),
     "Gaussian logits": lambda x, n: (
-        collapse.gaussian_first_singular_value(n, 64),
-        collapse.gaussian_largest_weight(n, 64),
-        collapse.gaussian_second_singular_value(n, 64),
-        collapse.gaussian_spiked_singular_value(n, 64),
-        collapse.gaussian_squared_norm(n),
-        collapse.gaussian_stable_rank(n, 64),
-        collapse.layer_second_singular_value(n, 64, 64),
+        softmax_spectrum.gaussian_first_singular_value(n, 64),
+        softmax_spectrum.gaussian_largest_weight(n, 64),
+        softmax_spectrum.gaussian_second_singular_value(n, 64),
+        softmax_spectrum.gaussian_spiked_singular_value(n, 64),
+        softmax_spectrum.gaussian_squared_norm(n),
+        softmax_spectrum.gaussian_stable_rank(n, 64),
+        softmax_spectrum.layer_second_singular_value(n, 64, 64),
         collapse.uniform_correlation(0.5, 0.1, n),
         collapse.uniform_correlation_limit(0.5, n),
         collapse.random_energy_correlation(n, 1.0, tokens=64, layers=3),
@@ -142,18 +143,18 @@ KERNELS = {
         scale.annealed_objective(n, 64, 16),
         scale.annealed_power_gradient(n),
         scale.annealed_renyi_entropy(n, 64, 16),
-        scale.critical_gamma(0.5, n),
+        equicorrelated.critical_gamma(0.5, n),
         scale.decoder_loss(n, 8),
         scale.effective_keys(n),
         scale.entropy_loss_per_dimension(n),
-        scale.equicorrelated_gradient(n, 0.5, 64),
-        scale.equicorrelated_optimal_gamma(0.5, n),
-        scale.equicorrelated_weight(n, 0.5, 64),
+        equicorrelated.equicorrelated_gradient(n, 0.5, 64),
+        equicorrelated.optimal_gamma(0.5, n),
+        equicorrelated.equicorrelated_weight(n, 0.5, 64),
         scale.fixed_entropy_scale(n, 0.5),
         scale.log_concentration(n, 16),
         scale.scale_loss(n, 64),
-        scale.similarity_limit(n, 0.5),
-        scale.transition_width(0.5, n),
+        equicorrelated.similarity_limit(n, 0.5),
+        equicorrelated.transition_width(0.5, n),
     ),
     "fits of scales": lambda x, n: (
         scale.fit_coefficient(n, n, "sqrt_log"),

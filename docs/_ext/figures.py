@@ -13,13 +13,12 @@ from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
-from sphinx.environment import BuildEnvironment
 from sphinx.transforms import SphinxTransform
 
-from experiments import figure
-from experiments.figure import About, Broken
-from experiments.report import drawing
-from experiments.running.run import Run
+from experiments.lib import figure
+from experiments.lib.figure import About, Broken
+from experiments.lib.run import Run
+from experiments.running import drawing
 
 PICTURE = re.compile(r"(?:\.\./)*pictures/(?P<name>\w+)\.webp")
 BARE = ("index", "gallery")  # pages whose pictures stay as they are
@@ -51,20 +50,6 @@ class WithCaption(SphinxTransform):
             addresses = {theme: os.path.relpath(path, here) for theme, path in files.items()}
             addresses = addresses or small(image["uri"], here)
             paragraph.replace_self(block(name, known(name).ABOUT, addresses, preset_of(results)))
-            places(self.env).setdefault(name, self.env.docname)
-
-
-def places(env: BuildEnvironment) -> dict[str, str]:
-    """The first page that shows a figure, by the figure's name; kept with what Sphinx knows of the pages."""
-    if not hasattr(env, "result_figures"):
-        env.result_figures = {}  # pyright: ignore[reportAttributeAccessIssue]
-    return env.result_figures  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def forget_page(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
-    """A page that is read again says anew which figures it shows."""
-    for name in [name for name, page in places(env).items() if page == docname]:
-        del places(env)[name]
 
 
 def known(name: str) -> figure.Figure:
@@ -136,5 +121,4 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the transform and the folder it looks into."""
     app.add_config_value("figures_results", "results/quick", "env", str)
     app.add_transform(WithCaption)
-    app.connect("env-purge-doc", forget_page)
-    return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

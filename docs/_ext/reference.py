@@ -1,5 +1,6 @@
 """`.. subpackage:: rc_jax.scale`: every public name of a subpackage, in one section for each file that defines some."""
 
+import ast
 import importlib
 import inspect
 import operator
@@ -42,7 +43,7 @@ def page(module: ModuleType) -> list[str]:
 
 
 def groups(module: ModuleType) -> dict[str, list[str]]:
-    """Public names of a subpackage by the file that defines them; a public module is a group of its own functions."""
+    """Public names of a subpackage by the file that defines them; a topic module is a group of its own functions."""
     by_file: dict[str, list[str]] = defaultdict(list)
     for name in module.__all__:
         value = getattr(module, name)
@@ -69,18 +70,14 @@ def public(module: ModuleType) -> list[str]:
 
 
 def defined_in(module: ModuleType, name: str) -> str:
-    """The file that defines a name. A constant does not know its file, so the imports of the module are followed."""
+    """The file that defines a name. A constant does not know its file, so the imports of the package say it."""
     home = getattr(getattr(module, name), "__module__", "")
     if home.startswith("rc_jax."):
         return home
-    source = inspect.getsource(module)
-    named = re.search(rf"^from (\S+) import (?:[^()\n]*\b{name}\b|\([^)]*\b{name}\b)", source, re.MULTILINE)
-    if named is not None:
-        return named[1]
-    star = re.search(r"^from (rc_jax\S+) import \*", source, re.MULTILINE)
-    if star is None:
-        raise ValueError(f"`{name}` of {module.__name__} is imported from nowhere")
-    return defined_in(importlib.import_module(star[1]), name)
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+            return str(node.module)
+    raise ValueError(f"`{name}` of {module.__name__} is imported from nowhere")
 
 
 def summary(package: str, names: list[str]) -> list[str]:

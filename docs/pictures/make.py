@@ -1,26 +1,26 @@
 """Small pictures of all figures and the page that shows them, for GitHub and for a site that is built without results.
 
 `python docs/pictures/make.py results/quick` reads the drawings of a run, writes one WebP of at most 50 kB a figure, and
-writes `docs/gallery.md`. The pictures of `HEROES` are written in light and in dark. Animations become smaller ones, of
-at most 200 kB, in `docs/pictures/moving`.
+writes `docs/gallery.md`. The pictures of `HEROES` are written in light and in dark. A figure with `animate(data)`, a
+matplotlib animation, is written as a loop into `docs/pictures/moving` too.
 """
 
 import io
 import pathlib
 import sys
 
-from PIL import Image, ImageSequence
+import numpy as np
+from PIL import Image
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from experiments import figure  # noqa: E402
+from experiments.lib import figure, style  # noqa: E402
 
 HEROES = ("collapse_depth", "three_optima", "real_models")  # the first page, the README
 MOST = 50_000  # bytes of a picture
 WIDTHS = (1400, 1200, 1000, 850, 700)
-MOST_MOVING, MOVING_WIDTHS = 200_000, (800, 640, 520, 400)
 
 
 def small(path: pathlib.Path) -> bytes:
@@ -37,23 +37,6 @@ def small(path: pathlib.Path) -> bytes:
     raise ValueError(f"{path} is larger than {MOST} bytes even at {WIDTHS[-1]} pixels")
 
 
-def moving(path: pathlib.Path) -> bytes:
-    """The widest animation that is not too large, of every frame or of every second or fourth one."""
-    with Image.open(path) as animation:
-        frames = [(frame.convert("RGB"), frame.info["duration"]) for frame in ImageSequence.Iterator(animation)]
-    for width in MOVING_WIDTHS:
-        for step in (1, 2, 4):
-            pictures = [frame.resize((width, round(frame.height * width / frame.width))) for frame, _ in frames[::step]]
-            durations = [step * duration for _, duration in frames[::step]]
-            buffer = io.BytesIO()
-            pictures[0].save(
-                buffer, format="WEBP", save_all=True, append_images=pictures[1:], duration=durations, loop=0, quality=50
-            )
-            if buffer.tell() <= MOST_MOVING:
-                return buffer.getvalue()
-    raise ValueError(f"{path} is larger than {MOST_MOVING} bytes even at {MOVING_WIDTHS[-1]} pixels")
-
-
 def main(results: pathlib.Path) -> None:
     """Write the picture of every figure that a run drew."""
     for path in sorted(results.glob("*.png")):
@@ -63,8 +46,9 @@ def main(results: pathlib.Path) -> None:
         (HERE / f"{path.stem}.webp").write_bytes(small(path))
     for name in figure.names():
         if hasattr(figure.load(name), "animate"):
-            (HERE / "moving").mkdir(exist_ok=True)
-            (HERE / "moving" / f"{name}.webp").write_bytes(moving(results / f"{name}.webp"))
+            stored = max((results / "data").glob(f"{name}-*.npz"), key=lambda path: path.stat().st_mtime)
+            with np.load(stored) as data, style.theme("light"):
+                figure.load(name).animate(dict(data)).save(HERE / "moving" / f"{name}.webp", "pillow", fps=12, dpi=60)
     (HERE.parent / "gallery.md").write_text(gallery(), encoding="utf-8")
 
 

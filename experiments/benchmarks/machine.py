@@ -16,7 +16,7 @@ import numpy as np
 from experiments.benchmarks.counts import Counts
 from experiments.running.provenance import cores, processor
 from rc_jax._numerics.performance import wide_vectors
-from rc_jax._numerics.random import normals
+from rc_jax.special import normals
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from experiments import style, unfinished
+from experiments.lib import style, unfinished
 from rc_jax import training
 
 

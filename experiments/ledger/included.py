@@ -13,9 +13,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from experiments import figure
 from experiments.ledger.claims import measured_text, who
 from experiments.ledger.record import Entry
+from experiments.lib import figure
 
 MARKS = re.compile(
     r"(<!-- (?P<kind>rows|figures): (?P<names>[\w. -]+?) -->)\n.*?(<!-- end of (?P=kind) -->)", re.DOTALL

@@ -24,8 +24,8 @@ from experiments.ledger.included import cell, circumstances, table, when_and_whe
 from experiments.ledger.literature import WORKS
 from experiments.ledger.record import DONE, Entry
 from experiments.ledger.sections import by_topic, headline, sections
-from experiments.running import store
-from experiments.running.run import Run
+from experiments.lib import store
+from experiments.lib.run import Run
 from rc_jax.cli import shell
 from rc_jax.cli.arguments import Usage
 

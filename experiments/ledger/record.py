@@ -10,8 +10,8 @@ from typing import Any
 import rc_jax
 from experiments.ledger.claims import Claim, Kind, interval_text, measured_text, who
 from experiments.ledger.decision import Verdict
-from experiments.running import store
-from experiments.running.run import Run
+from experiments.lib import store
+from experiments.lib.run import Run
 from rc_jax._numerics import files
 
 FILE = "claims.json"

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from experiments.figure import TOPICS
 from experiments.ledger.claims import Claim, Kind
 from experiments.ledger.decision import Verdict
 from experiments.ledger.literature import WORKS
 from experiments.ledger.record import Entry
+from experiments.lib.figure import TOPICS
 
 Row = tuple[Entry, Claim]
 SECOND_HAND = "known second-hand, so that none of its statements is said to differ"

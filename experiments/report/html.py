@@ -18,16 +18,15 @@ import jinja2
 from PIL import Image
 
 import rc_jax
-from experiments import checkpoints
-from experiments.figure import Registry
 from experiments.ledger import record
 from experiments.ledger.claims import Kind, interval_text, measured_text, neighbours_text, who
 from experiments.ledger.decision import SYMBOL, Verdict
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.ledger.sections import by_topic, headline, sections
-from experiments.report import pictures
-from experiments.running import identity, store
-from experiments.running.run import Run
+from experiments.lib import checkpoints, store
+from experiments.lib.figure import Registry
+from experiments.lib.run import Run
+from experiments.running import identity, pictures
 
 FILE = "report.html"
 SHORT = {verdict: verdict.name.lower().replace("_", "-") for verdict in Verdict}
@@ -110,18 +109,11 @@ def anchor(title: str) -> str:
 def _figure(run: Run, registry: Registry, entry: Entry) -> dict[str, Any]:
     """The names that the template uses of one figure."""
     light, dark = (picture(run.folder / pictures.FOLDER / f"{entry.name}{suffix}.webp") for suffix in ("", ".dark"))
-    # The animation and how it ends, in light and dark; none where part of it is gone.
-    moving = {
-        f"{part}{theme}": picture(run.folder / folder / f"{entry.name}{middle}{suffix}.webp")
-        for theme, suffix in (("light", ""), ("dark", ".dark"))
-        for part, folder, middle in (("", "", ""), ("end_", pictures.FOLDER, ".end"))
-    }
     spec = entry.provenance.get("spec", {})
     return {
         "entry": entry,
         "light": light,
         "dark": dark or light,
-        "moving": moving if all(moving.values()) else None,
         "provenance": {key: entry.provenance[key] for key in PROVENANCE if entry.provenance.get(key) is not None},
         "spec": ", ".join(f"{key} = {value}" for key, value in spec.items()),
         "old": entry.status == DONE and entry.code != identity.code_state(registry[entry.name]),

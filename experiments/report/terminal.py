@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.figure import PRESET_NAMES, Broken, Registry
 from experiments.ledger import record
 from experiments.ledger.claims import NAMES, Claim, Kind, interval_text, measured_text
 from experiments.ledger.decision import SYMBOL, Verdict
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
-from experiments.running.run import Run
+from experiments.lib.figure import PRESET_NAMES, Broken, Registry
+from experiments.lib.run import Run
 from rc_jax import __version__
 
 RED, GREEN, YELLOW, PURPLE, BLUE = "31", "32", "33", "35", "36"
@@ -115,8 +115,7 @@ def summary(run: Run, made: Sequence[Entry], *, total: int, stopped: bool) -> st
         if entry.status == UNAVAILABLE:
             lines.append(paint(f"unavailable: {entry.name}: {entry.reason}", YELLOW))
         for warning in entry.warnings:
-            kind = "not finite" if warning.endswith("not finite") else "not drawn"
-            lines.append(paint(f"{kind}: {entry.name}: {warning}", YELLOW))
+            lines.append(paint(f"not finite: {entry.name}: {warning}", YELLOW))
     if stopped:
         lines.append("run the same command again to go on from here")
     if made and (report := run.folder / "report.html").exists():

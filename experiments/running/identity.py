@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 import rc_jax
-from experiments import checkpoints
-from experiments.figure import Figure
+from experiments.lib import checkpoints
+from experiments.lib.figure import Figure
+from experiments.lib.run import Run
 from experiments.running import sources
-from experiments.running.run import Run
 
 # Modules that only draw and judge, and the names in a figure's file that do: no number depends on them.
 LEDGER = ("ledger.claims", "ledger.decision", "ledger.intervals", "ledger.literature")
-DRAWING = frozenset(f"experiments.{name}" for name in ("animation", "figure", "style", "ledger", *LEDGER))
+DRAWING = frozenset(f"experiments.{name}" for name in ("lib.figure", "lib.style", "ledger", *LEDGER))
 DRAWN = ("ABOUT", "plot", "animate", "claims")
 
 
@@ -80,7 +80,7 @@ def code_state(figure: Any) -> str:
 
 def drawing_state(figure: Any, seal: str, *, draft: bool) -> str:
     """Hash of all that decides how a figure is drawn: its code, the checksum of its numbers, matplotlib's version."""
-    own = [Path(__file__).parents[1] / "report" / name for name in ("drawing.py", "pictures.py")]
+    own = [Path(__file__).parent / name for name in ("drawing.py", "pictures.py")]
     parts = [f"{path.name} {sources.meaning(path)}" for path in (*_modules(figure).values(), *own)]
     return _short([f"matplotlib {importlib.metadata.version('matplotlib')}", seal, str(draft), *sorted(parts)])
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from experiments import figure
+from experiments.lib import figure
 from experiments.running import identity
 
 

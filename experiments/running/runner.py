@@ -15,15 +15,14 @@ from typing import Any
 
 from filelock import BaseFileLock
 
-from experiments import unfinished
-from experiments.figure import Broken, Figure, Registry, cost
 from experiments.ledger import record
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
-from experiments.report import drawing
-from experiments.running import identity, sources, store, work
+from experiments.lib import store, unfinished
+from experiments.lib.figure import Broken, Figure, Registry, cost
+from experiments.lib.run import Run
+from experiments.running import drawing, identity, sources, work
 from experiments.running.pool import Processes
 from experiments.running.progress import Progress
-from experiments.running.run import Run
 from experiments.running.work import Outcome
 from rc_jax._numerics import files
 
@@ -204,12 +203,11 @@ def make(
             assert stored is not None
 
         # Pictures and verdicts.
-        undrawn = drawing.draw(run, name, figure, stored)
+        drawing.draw(run, name, figure, stored)
         claims = tuple(figure.claims(stored.data))
-        if not undrawn:
-            run.log(name).unlink(missing_ok=True)
+        run.log(name).unlink(missing_ok=True)
         about["code"] = stored.provenance["code"]
-        warnings = (*store.nonfinite(stored.data), *undrawn)
+        warnings = tuple(store.nonfinite(stored.data))
         return Entry(
             **about, status=DONE, claims=claims, warnings=warnings, provenance=stored.provenance, reused=reused
         )

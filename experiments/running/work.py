@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from experiments import unfinished
-from experiments.figure import Broken, Figure, Unavailable, load
-from experiments.running import identity, sources, store
+from experiments.lib import store, unfinished
+from experiments.lib.figure import Broken, Figure, Unavailable, load
+from experiments.lib.run import Run
+from experiments.running import identity, sources
 from experiments.running.provenance import provenance
-from experiments.running.run import Run
 
 PROGRAMS = ".programs"  # in the folder of all results
 MAPS = Path("/proc/self/maps")

@@ -11,9 +11,8 @@ memory (`on_host`).
 import dataclasses
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +23,6 @@ from rc_jax._numerics.jax_names import Tracer
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Function = TypeVar("Function", bound=Callable[..., Any])
 Check = Callable[[str, Any], None]
 SMALL = 16  # elements of a device array that are copied to the host to be checked: the price of one number
 
@@ -56,44 +54,6 @@ def guard(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return guarded
 
     return wrap
-
-
-def renamed(**names: str) -> Callable[[Function], Function]:
-    """Let a function take arguments by their old names too, `renamed(old="new")`; the first use of each warns."""
-
-    def wrap(function: Function) -> Function:
-        tell_once = functools.cache(_tell_of_name)
-        of = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]  # a class by its own name
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            for old in names.keys() & kwargs:
-                if names[old] in kwargs:
-                    raise TypeError(f"`{names[old]}` must be given once, got `{old}`, its old name, as well")
-                tell_once(f"`{old}` of `{of}`", names[old])
-                kwargs[names[old]] = kwargs.pop(old)
-            return function(*args, **kwargs)
-
-        return cast(Function, call)
-
-    return wrap
-
-
-def old_name(name: str, function: Function) -> Function:
-    """The function under a name that it had before; the first call warns."""
-    tell_once = functools.cache(_tell_of_name)
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        tell_once(f"`{name}`", function.__name__)
-        return function(*args, **kwargs)
-
-    call.__doc__ = f"`{function.__name__}` under its old name."
-    return cast(Function, call)
-
-
-def _tell_of_name(old: str, new: str) -> None:
-    warnings.warn(f"{old} is now called `{new}`", DeprecationWarning, stacklevel=3)
 
 
 def describe(value: Any) -> str:

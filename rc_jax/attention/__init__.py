@@ -1,23 +1,35 @@
 """What attention is: scores → weights → layer, as pure functions of parameters and tokens."""
 
-from rc_jax.attention import masks
-from rc_jax.attention.cost import layer_costs, multiplications
+from rc_jax.attention import constructions, masks
+from rc_jax.attention.cost import LayerCosts, LayerKind, layer_costs, multiplications, operations
+from rc_jax.attention.kernels import elu_plus_one
 from rc_jax.attention.layer import attend, attention_weights, scores
-from rc_jax.attention.more import *  # noqa: F403
-from rc_jax.attention.parameters import init
-from rc_jax.attention.positions import Rotary, rotary
-from rc_jax.attention.specification import AttentionParams, AttentionSpec
+from rc_jax.attention.linear import average_pool, linear_attend
+from rc_jax.attention.parameters import differential_start, init, project
+from rc_jax.attention.positions import Rotary, rotary, sinusoidal
+from rc_jax.attention.specification import AttentionParams, AttentionSpec, Precision
 
 __all__ = [
     "AttentionParams",
     "AttentionSpec",
+    "LayerCosts",
+    "LayerKind",
+    "Precision",
     "Rotary",
     "attend",
     "attention_weights",
+    "average_pool",
+    "constructions",
+    "differential_start",
+    "elu_plus_one",
     "init",
     "layer_costs",
+    "linear_attend",
     "masks",
     "multiplications",
+    "operations",
+    "project",
     "rotary",
     "scores",
+    "sinusoidal",
 ]

@@ -4,7 +4,8 @@ from typing import Literal, NamedTuple, get_args
 
 from rc_jax._numerics import arguments
 
-Kind = Literal["attention", "restricted attention", "recurrence", "convolution", "dilated convolution"]
+LayerKind = Literal["attention", "restricted attention", "recurrence", "convolution", "dilated convolution"]
+"""The kinds of layers whose costs `layer_costs` counts."""
 
 
 @arguments.guard(tokens=arguments.integer(1), d_model=arguments.integer(1), heads=arguments.integer(1))
@@ -68,12 +69,12 @@ class LayerCosts(NamedTuple):
 
 
 @arguments.guard(
-    kind=arguments.one_of(get_args(Kind)),
+    kind=arguments.one_of(get_args(LayerKind)),
     tokens=arguments.integer(1),
     d_model=arguments.integer(1),
     width=arguments.integer(3),
 )
-def layer_costs(kind: Kind, *, tokens: int, d_model: int, width: int = 3) -> LayerCosts:
+def layer_costs(kind: LayerKind, *, tokens: int, d_model: int, width: int = 3) -> LayerCosts:
     """Multiplications, sequential steps and longest path of a layer that maps n tokens of width d to n of width d.
 
     | kind | multiplications | steps | longest path |

@@ -30,6 +30,7 @@ Weights = Literal[
 ]
 FeatureMap = Literal["elu", "relu", "softplus", "exp", "squared_relu"]
 Precision = Literal["default", "high", "highest"]
+"""The precision of matrix products, as `jax.lax.Precision` names it."""
 QKNorm = Literal["rms", "rms_joint", "layer", "unit"]
 ScaleLaw = Literal["constant", "log_tokens"]
 OutputGate = Literal["elementwise", "headwise"]

@@ -48,11 +48,14 @@ def run(arguments: Any) -> Report:
     # The ensemble, and its quartiles layer by layer; the first layer with an exponent is the second.
     layer = attention.AttentionSpec(d_model=arguments.d_model, heads=arguments.heads)
     stack = network.StackSpec(attention=layer, depth=arguments.depth, skip=arguments.skip)
-    statistics = _statistics(functools.partial(observe, stack=stack, count=arguments.tokens), arguments)
-    quantiles, missing = statistics.quantile(list(LEVELS.values())), statistics.nonfinite["log_residual"]
+    samples = _samples(functools.partial(observe, stack=stack, count=arguments.tokens), arguments)
+    missing = (~np.isfinite(samples["log_residual"])).sum(axis=0)
 
     def quartiles(name: str, index: int) -> dict[str, Any]:
-        return dict(zip(LEVELS, map(number_or_none, quantiles[name][:, index]), strict=True))
+        values = samples[name][:, index]
+        values = values[np.isfinite(values)]
+        found = np.quantile(values, list(LEVELS.values())) if values.size else np.full(len(LEVELS), np.nan)
+        return dict(zip(LEVELS, map(number_or_none, found), strict=True))
 
     rows: list[dict[str, Any]] = [
         {
@@ -70,7 +73,7 @@ def run(arguments: Any) -> Report:
     return Report(_text(arguments, rows), result, problems)
 
 
-def _statistics(measure: Callable[[jax.Array], Any], arguments: Any) -> ensemble.Statistics:
+def _samples(measure: Callable[[jax.Array], Any], arguments: Any) -> dict[str, np.ndarray]:
     """`ensemble.run`, or the same samples by a program that is compiled in less time than it saves."""
     key = jax.random.key(arguments.seed, impl="threefry2x32")
     numbers = 4 * arguments.d_model**2 + arguments.heads * arguments.tokens**2 + arguments.tokens * arguments.d_model
@@ -78,10 +81,11 @@ def _statistics(measure: Callable[[jax.Array], Any], arguments: Any) -> ensemble
         shown = sys.stderr.isatty() and not (arguments.json or arguments.quiet)
         return ensemble.run(measure, key, arguments.samples, progress=shown)
 
-    def samples(indices: jax.Array) -> dict[str, jax.Array]:
+    def of(indices: jax.Array) -> dict[str, jax.Array]:
         return jax.lax.map(lambda index: measure(jax.random.fold_in(key, index)), indices, batch_size=BATCH)
 
-    return ensemble.Statistics.of(once(samples, np.arange(arguments.samples, dtype=np.uint32)))
+    samples = once(of, np.arange(arguments.samples, dtype=np.uint32))
+    return {name: np.asarray(values, float) for name, values in samples.items()}
 
 
 def _text(arguments: Any, rows: list[dict[str, Any]]) -> str:

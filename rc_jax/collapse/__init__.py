@@ -1,30 +1,71 @@
 """Collapse: what depth does to the differences between tokens."""
 
-from rc_jax.collapse import audit
-from rc_jax.collapse.bounds.cubic import depth_bound, layer_bound
-from rc_jax.collapse.bounds.tanh import tanh_bound
-from rc_jax.collapse.exact.trajectory import log_residuals
+from rc_jax.collapse import (
+    audit,
+    bounds,
+    causal_rank,
+    clustering,
+    exact,
+    mask_rates,
+    output_size,
+    softmax_spectrum,
+)
+from rc_jax.collapse.bounds.cubic import depth_bound, layer_bound, measured_gamma
+from rc_jax.collapse.bounds.tanh import tanh_bound, tanh_depth_bound, tanh_layer_bound
+from rc_jax.collapse.exact.trajectory import log_residuals, product_log_residuals
+from rc_jax.collapse.exact.weight_gradients import WeightGradients, log_weight_gradients
 from rc_jax.collapse.measures import diameter, effective_rank, frobenius, norm_1inf, residual, stable_rank
-from rc_jax.collapse.more import *  # noqa: F403
-from rc_jax.collapse.paths.sizes import path_shares
-from rc_jax.collapse.paths.sums import path_length_sums
+from rc_jax.collapse.paths.reruns import path_reruns
+from rc_jax.collapse.paths.sizes import PathShares, PathSizes, path_log_sizes, path_shares, sample_path_log_residuals
+from rc_jax.collapse.paths.sums import draw_paths, path_counts, path_length_sums
+from rc_jax.collapse.random_energy_model import (
+    random_energy_correlation,
+    random_energy_entropy,
+    random_energy_participation,
+)
 from rc_jax.collapse.requirements import NotCovered
+from rc_jax.collapse.skip_connections import uniform_correlation, uniform_correlation_limit
 from rc_jax.collapse.width_free.sampling import sample_log_residuals
 
 __all__ = [
     "NotCovered",
+    "PathShares",
+    "PathSizes",
+    "WeightGradients",
     "audit",
+    "bounds",
+    "causal_rank",
+    "clustering",
     "depth_bound",
     "diameter",
+    "draw_paths",
     "effective_rank",
+    "exact",
     "frobenius",
     "layer_bound",
     "log_residuals",
+    "log_weight_gradients",
+    "mask_rates",
+    "measured_gamma",
     "norm_1inf",
+    "output_size",
+    "path_counts",
     "path_length_sums",
+    "path_log_sizes",
+    "path_reruns",
     "path_shares",
+    "product_log_residuals",
+    "random_energy_correlation",
+    "random_energy_entropy",
+    "random_energy_participation",
     "residual",
     "sample_log_residuals",
+    "sample_path_log_residuals",
+    "softmax_spectrum",
     "stable_rank",
     "tanh_bound",
+    "tanh_depth_bound",
+    "tanh_layer_bound",
+    "uniform_correlation",
+    "uniform_correlation_limit",
 ]

@@ -1,12 +1,8 @@
-"""Thousands of random initialisations: batched, shared among devices and hosts, reduced to statistics on the way.
+"""Thousands of random initialisations: batched, and shared among devices and processes.
 
-`run(fn, key, count)` maps a pure function of a key to its `Statistics`; `merge` puts two together; inside
-`kept(folder)` finished parts survive a run that is stopped.
+`run(fn, key, count)` maps a pure function over as many random keys and returns its samples as arrays (count, …).
 """
 
-from rc_jax.ensemble.multiprocess import ProcessLost, alone
-from rc_jax.ensemble.resume import kept
 from rc_jax.ensemble.runner import run
-from rc_jax.ensemble.statistics import Statistics, merge
 
-__all__ = ["ProcessLost", "Statistics", "alone", "kept", "merge", "run"]
+__all__ = ["run"]

@@ -1,9 +1,10 @@
-"""`run`: an ensemble from its key to its statistics: the host's steps, then the program that the devices run."""
+"""`run`: an ensemble from its key to its samples: the host's steps, then the program that the devices run."""
 
+import hashlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -12,17 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Float
 
 from rc_jax._numerics import arguments, performance
-from rc_jax._numerics.jax_names import PyTree, Tracer
-from rc_jax.ensemble import multiprocess, parts, resume, summaries
-from rc_jax.ensemble.parts import Partition
-from rc_jax.ensemble.statistics import Layout, Statistics
+from rc_jax._numerics.jax_names import PyTree, Tracer, process_allgather
 
-CHUNK_BYTES = 2**23  # observables of one chunk on one device
+CHUNK_BYTES = 2**23  # of the samples of one chunk on one device
 CHUNK_ROUNDS = 64
 CHUNK_SECONDS = 0.5
+GENERATOR = "threefry2x32"
 
 Observable = Callable[[jax.Array], PyTree]
 
@@ -48,6 +46,15 @@ def _observable(name: str, value: Any) -> None:
         ) from None
 
 
+def _key(name: str, value: Any) -> None:
+    arguments.random_key(name, value)
+    if (generator := f"{jax.random.key_impl(value)}") != GENERATOR:
+        raise ValueError(
+            f"`{name}` must be of the generator {GENERATOR}, because the numbers of others depend on the batch, got "
+            f"one of {generator}; jax.random.key(seed, impl={GENERATOR!r}) makes one"
+        )
+
+
 def _count(name: str, value: Any) -> None:
     arguments.integer(1)(name, value)
     if value > 2**32:
@@ -56,100 +63,101 @@ def _count(name: str, value: Any) -> None:
         )
 
 
-@arguments.guard(
-    fn=_observable,
-    key=arguments.random_key,
-    count=_count,
-    batch_size=arguments.integer(1),
-    mesh=multiprocess.check_mesh,
-)
+def _devices(name: str, value: Any) -> None:
+    own = jax.local_devices()
+    if not (isinstance(value, Sequence) and value and all(device in own for device in value)):
+        raise ValueError(f"`{name}` must be several of this process's devices, {own}, got {arguments.describe(value)}")
+
+
+@arguments.guard(fn=_observable, key=_key, count=_count, batch_size=arguments.integer(1), devices=_devices)
 def run(
     fn: Observable,
     key: jax.Array,
     count: int,
     *,
     batch_size: int | None = None,
-    mesh: Mesh | None = None,
+    devices: Sequence[jax.Device] | None = None,
     progress: bool = False,
-) -> Statistics:
-    """Statistics of `fn` over `count` independent random keys, in memory that does not grow with `count`.
+) -> PyTree:
+    """Samples of `fn` over `count` independent random keys.
 
-    Sample i is `fn(fold_in(key, i))` whatever the batches, chunks, devices and processes, so they change nothing but
-    rounding inside `fn`. The statistics themselves are kept on the host in float64 and are bit for bit the same for the
-    same samples. One program is compiled per `fn` and batch size and serves every `count`; pass the same function
-    object again (not a new lambda) to reuse it.
+    Sample i is `fn(fold_in(key, i))` whatever the batches, devices and processes, so they change nothing but rounding
+    inside `fn`. One program is compiled per `fn` and batch size and serves every `count`; pass the same function object
+    again (not a new lambda) to reuse it.
 
-    After `jax.distributed.initialize` every process computes its share, and all of them return the statistics of the
-    whole: each must call `run` with the same arguments, in the same order. What travels is statistics, never samples.
-    `kept` lets finished parts outlive a process that is killed.
+    The samples come back as NumPy arrays in float64, whatever their dtype on the device, so that sums over many of them
+    lose no digits. A sample that is not finite stays as it is: look for it before you trust a mean.
+
+    The host holds all samples, the devices a few batches. What memory cannot hold is a loop over keys, as in the second
+    example.
+
+    After `jax.distributed.initialize` every process computes its share, and all of them return the samples of all: each
+    must call `run` with the same arguments, in the same order.
 
     Args:
-        fn: A pure function from one key to a pytree of floating-point arrays, of a few thousand numbers at most: each
-            number costs up to 256 KiB of quantile bins.
-        key: One typed key, of Threefry (JAX's default): under `jax.vmap` other generators' numbers depend on the batch.
+        fn: A pure function from one key to a pytree of floating-point arrays.
+        key: One typed key, of Threefry (JAX's default).
         count: Number of samples, 1 to 2³².
-        batch_size: Samples that one device evaluates at the same time (`jax.vmap`); peak memory is proportional to it.
-            Default: 32 on CPU, where a batch should stay in cache, 256 on an accelerator. Never more than a device's
-            share of `count`.
-        mesh: Devices to share the samples among, all its axes alike: those of this process only, which then computes
-            for itself, or of every process. Default: all devices of all processes.
+        batch_size: Samples that one device evaluates at the same time (`jax.vmap`); its peak memory is proportional to
+            it. Default: 32 on CPU, where a batch should stay in cache, 256 on an accelerator. Never more than a
+            device's share of `count`.
+        devices: Devices of this process to share the samples among; it then waits for no other process. Default: all
+            devices of all processes.
         progress: Show a bar with the time left on stderr where that is a terminal; of several processes the first shows
             it, of its share.
 
     Returns:
-        Mean, variance, standard error, range, quantiles and the number of non-finite samples of every component.
+        The tree of one sample, with leaves (count, …).
 
     Raises:
         TypeError: `key` is not a typed key, `fn` is not a hashable function or returns anything but floating-point
             arrays, `count` or `batch_size` is not an integer, or `run` is called inside `jit`, `vmap` or `grad` of
             what `key` or `fn` depends on.
-        ValueError: `count` or `batch_size` is less than 1, `count` is above 2³², `mesh` reaches into some other
-            processes but not all, or another process runs another ensemble.
-        ProcessLost: another process has ended or does not answer.
+        ValueError: `key` is of another generator than Threefry, whose numbers under `jax.vmap` depend on the batch,
+            `count` or `batch_size` is less than 1, `count` is above 2³², `devices` are not of this process, or another
+            process runs another ensemble.
 
     Example:
-        >>> import jax
+        >>> import jax, numpy as np
         >>> from rc_jax import ensemble
-        >>> stats = ensemble.run(jax.random.normal, jax.random.key(0), 10_000)
-        >>> bool(abs(stats.mean) < 5 * stats.standard_error), bool(abs(stats.quantile(0.5)) < 0.06)
-        (True, True)
-        >>> int(stats.nonfinite)
-        0
+        >>> key = jax.random.key(0)
+        >>> samples = ensemble.run(jax.random.normal, key, 10_000)
+        >>> samples.shape, bool(abs(samples.mean()) < 5 * samples.std(ddof=1) / 100)
+        ((10000,), True)
+        >>> bool(abs(np.quantile(samples, 0.5)) < 0.06)
+        True
+
+        More samples than memory holds, reduced on the way:
+
+        >>> total = 0.0
+        >>> for block in range(10):
+        ...     total += ensemble.run(jax.random.normal, jax.random.fold_in(key, block), 1_000).sum()
+        >>> bool(abs(total / 10_000) < 0.05)
+        True
     """
     if isinstance(jax.random.key_data(key), Tracer):
         raise TypeError("`run` must be called outside jit, vmap and grad, as it reads samples on the host, got a trace")
-    # What is compiled: one batch per device and round. The parts that the samples are divided into.
-    mesh, weights = multiprocess.placed(mesh)
-    sample = _one.eval_shape(fn, key)
-    plan = _plan(sample, batch_size, -(-count // sum(weights)), mesh)
-    components = sum(leaf.size for leaf in plan.leaves)
-    partition = Partition.of(count, components)
+    # Processes have equal shares of the samples, the last ones less, and devices equal shares of a process's.
+    processes = jax.process_count() if devices is None else 1
+    process = jax.process_index() if processes > 1 else 0
+    mesh = Mesh(np.array(jax.local_devices() if devices is None else list(devices)), ("sample",))
+    share = -(-count // processes)
+    first, stop = min(process * share, count), min((process + 1) * share, count)
+    plan = _plan(_one.eval_shape(fn, key), batch_size, -(-share // mesh.size), mesh)
+    if processes > 1:
+        _agree(fn, key, plan, count)
 
-    # Parts on disk are used first. The processes share the others in proportion to their devices.
-    identity, process = _identity(fn, key, plan, count), jax.process_index()
-    together = np.count_nonzero(weights) > 1
-    files = resume.part_files(lambda: f"{identity} {_one.lower(fn, key).as_text()}")
-    available = multiprocess.agree(identity, files.names()) if together else [[]] * process + [files.names()]
-    chosen, missing = resume.choose(available, partition.parts)
-    stored = [files.load(name) for name, owner in chosen.items() if owner == process]
-    pieces = [piece for piece in stored if piece is not None]
-
-    # The missing parts are computed, reduced and stored on the way.
-    ranges = parts.missing_ranges(missing, weights, process)
-    samples = [partition.samples(first, stop) for first, stop in ranges]
-    with _bar(sum(stop - start for start, stop in samples), progress) as bar:
-        for (first, _), (start, stop) in zip(ranges, samples, strict=True):
-            chunks = _chunks(fn, key, plan, start, stop, bar)
-            for piece in parts.reduce(chunks, partition, first, components, files.due):
-                pieces.append(piece)
-                if files.due():
-                    files.save(piece)
-
-    # All parts of all processes are merged in their order.
-    limit = summaries.capacity(components)
-    own = parts.join(pieces, components, limit)
-    merged = parts.whole(multiprocess.gather(own, limit) if together else own, partition)
-    return Statistics(count, Layout.of(sample), *merged)
+    # The rows of this process's share are filled in order. What is sent to other processes has the devices' dtype.
+    rows = [np.zeros((share, *leaf.shape), leaf.dtype if processes > 1 else np.float64) for leaf in plan.leaves]
+    with _bar(stop - first, progress) as bar:
+        for at, size, chunk in _chunks(fn, key, plan, first, stop):
+            for row, leaf in zip(rows, chunk, strict=True):
+                row[at - first : at - first + size] = leaf.reshape(math.prod(leaf.shape[:3]), *leaf.shape[3:])[:size]
+            bar.update(size)
+    if processes > 1:
+        gathered = (np.asarray(process_allgather(row)) for row in rows)
+        rows = [row.reshape(-1, *row.shape[2:])[:count].astype(np.float64) for row in gathered]
+    return plan.tree.unflatten(rows)
 
 
 def _plan(sample: PyTree, batch_size: int | None, share: int, mesh: Mesh) -> Plan:
@@ -163,12 +171,22 @@ def _plan(sample: PyTree, batch_size: int | None, share: int, mesh: Mesh) -> Pla
     return Plan(tree, tuple(leaves), batch, capacity, mesh)
 
 
-def _identity(fn: Observable, key: jax.Array, plan: Plan, count: int) -> str:
-    """The run in words, the same in every process: the function's name, the key, the count and the sample."""
+def _agree(fn: Observable, key: jax.Array, plan: Plan, count: int) -> None:
+    """Compare this run with that of the other processes: the function's name, the key, the count and the sample.
+
+    Raises:
+        ValueError: another process is at another run.
+    """
     name = getattr(fn, "__qualname__", type(fn).__qualname__)
-    words = np.asarray(jax.random.key_data(key)).ravel().tolist()
     leaves = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in plan.leaves)
-    return f"{name} of {jax.random.key_impl(key)} {words}, {count} samples of {leaves}"
+    words = f"{name} of {np.asarray(jax.random.key_data(key)).tolist()}, {count} samples of {leaves}"
+    digest = np.frombuffer(hashlib.sha256(words.encode()).digest(), np.uint32)
+    others = np.flatnonzero((np.asarray(process_allgather(digest)) != digest).any(axis=1)).tolist()
+    if others:
+        raise ValueError(
+            f"every process must run the same ensembles in the same order, got {words} in process "
+            f"{jax.process_index()} and another in processes {others}"
+        )
 
 
 def _bar(count: int, shown: bool) -> Any:
@@ -179,13 +197,13 @@ def _bar(count: int, shown: bool) -> Any:
 
 
 def _chunks(
-    fn: Observable, key: jax.Array, plan: Plan, start: int, stop: int, bar: Any
-) -> Iterator[Float[np.ndarray, "sample component"]]:
-    """Samples `start` to `stop` in order, in chunks that grow from one round to about `CHUNK_SECONDS`, without padding.
+    fn: Observable, key: jax.Array, plan: Plan, start: int, stop: int
+) -> Iterator[tuple[int, int, list[np.ndarray]]]:
+    """Samples `start` to `stop` in chunks: the number of the first, how many, and the leaves (round, device, batch, …).
 
-    The next chunk is handed to the devices before the last one is read, so neither waits for the other.
+    Chunks grow from one round to about `CHUNK_SECONDS`. The next one is handed to the devices before the last one is
+    read, so neither waits for the other.
     """
-    # `running` is on the devices, `ahead` is handed to them before `running` is read.
     per_round = plan.batch * plan.mesh.size
     rounds, running, clock = 1, None, time.perf_counter()
     while start < stop or running is not None:
@@ -193,23 +211,16 @@ def _chunks(
         if start < stop:
             rounds = min(rounds, -(-(stop - start) // per_round))
             size = min(rounds * per_round, stop - start)
-            ahead = evaluate(fn, key, start, rounds, plan), size
+            ahead = start, size, evaluate(fn, key, start, rounds, plan)
             start += size
         if running is not None:
-            yield _read(*running)
-            bar.update(running[1])
+            at, size, chunk = running
+            yield at, size, [np.asarray(leaf) for leaf in jax.tree.leaves(chunk)]
             now = time.perf_counter()
             if now - clock < CHUNK_SECONDS / 2:
                 rounds = min(2 * rounds, plan.capacity)
             clock = now
         running = ahead
-
-
-def _read(chunk: PyTree, size: int) -> Float[np.ndarray, "sample component"]:
-    """The first `size` samples of a chunk, in double precision."""
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(chunk)]
-    rows = [leaf.reshape(math.prod(leaf.shape[:3]), math.prod(leaf.shape[3:]))[:size] for leaf in leaves]
-    return np.concatenate([leaf.astype(np.float64) for leaf in rows], axis=1)
 
 
 def evaluate(fn: Observable, key: jax.Array, start: int, rounds: int, plan: Plan) -> PyTree:
@@ -268,7 +279,7 @@ def _rounds(fn: Observable, key: jax.Array, start: Any, rounds: Any, plan: Plan)
 
 @partial(jax.jit, static_argnames="fn")
 def _one(fn: Observable, key: jax.Array) -> PyTree:
-    """One sample. Its program as text, constants included, tells two functions apart from run to run.
+    """One sample, traced for its shape.
 
     Raises:
         TypeError: a leaf is not a floating-point array, or there is not a single number in the sample.

@@ -13,7 +13,8 @@ from rc_jax import attention
 from rc_jax._numerics import arguments
 from rc_jax._numerics.jax_names import canonical_dtype
 from rc_jax.attention import AttentionSpec
-from rc_jax.attention.blocks import check_layer, shapes, split_normals
+from rc_jax.attention.parameters import split_normals
+from rc_jax.attention.specification import check_layer, shapes
 from rc_jax.network.parameters import LayerParams, MLPParams, NormParams, scale_layer
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "tanh", "silu"]

@@ -12,7 +12,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from rc_jax import attention
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, masks
-from rc_jax.attention.blocks import check_scale_and_mask, standardised
+from rc_jax.attention.layer import check_scale_and_mask
+from rc_jax.attention.parameters import standardised
 from rc_jax.network.parameters import LayerParams, MLPParams, NormParams
 from rc_jax.network.specification import Layers, RandomLayers, StackSpec, check_stack, draw_layer
 
@@ -134,7 +135,7 @@ def block(params: LayerParams, x: Tokens, spec: StackSpec, arithmetic: Arithmeti
     return added(read, passed, params.mlp_norm)
 
 
-def plain(spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Arithmetic[Array]:
+def plain_arithmetic(spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Arithmetic[Array]:
     """The operations on token matrices themselves."""
     return Arithmetic(
         attend=lambda params, x: attention.attend(params, x, spec.attention, scale=scale, mask=mask),
@@ -186,7 +187,7 @@ def apply(
 @functools.partial(jax.jit, static_argnames="spec")
 def _apply(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Array:
     def step_of(kind: StackSpec) -> Callable[[Array, LayerParams], tuple[Array, None]]:
-        arithmetic = plain(kind, scale, mask)
+        arithmetic = plain_arithmetic(kind, scale, mask)
         return lambda x, layer: (block(layer, x, kind, arithmetic), None)
 
     return scan_kinds(step_of, x, params, spec)[0]
@@ -228,7 +229,7 @@ def hidden_states(
 @functools.partial(jax.jit, static_argnames="spec")
 def _hidden_states(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Array:
     def step_of(kind: StackSpec) -> Callable[[Array, LayerParams], tuple[Array, Array]]:
-        arithmetic = plain(kind, scale, mask)
+        arithmetic = plain_arithmetic(kind, scale, mask)
 
         def step(x: Array, layer: LayerParams) -> tuple[Array, Array]:
             out = block(layer, x, kind, arithmetic)

@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike
 
 from rc_jax.network.parameters import LayerParams, NormParams
 from rc_jax.network.specification import StackSpec
-from rc_jax.network.stack import Arithmetic, plain, scan_layers
+from rc_jax.network.stack import Arithmetic, plain_arithmetic, scan_layers
 
 Tokens = TypeVar("Tokens")
 OFF = {"skip": False, "mlp": False, "pre": False, "post": False}
@@ -45,7 +45,7 @@ def switched_apply(params: LayerParams, x: Array, stack: StackSpec, setting: Map
     for name, needed in (("parallel", (False,)), ("norm", (None, "pre", "post")), ("local", (None,))):
         if (value := getattr(stack, name)) not in needed:
             raise ValueError(f"`stack` must have {name} among {needed} to be switched by numbers, got {value!r}")
-    arithmetic = plain(stack, None, None)
+    arithmetic = plain_arithmetic(stack, None, None)
     return scan_layers(lambda x, layer: (switched_layer(layer, x, arithmetic, setting), None), x, params, stack)[0]
 
 

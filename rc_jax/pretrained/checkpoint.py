@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Integer
 from rc_jax._numerics import arguments
 from rc_jax._numerics.jax_names import canonical_dtype
 from rc_jax.network import LayerParams, NormParams, StackSpec
-from rc_jax.network.blocks import NORMS, layer_norm
+from rc_jax.network.stack import NORMS, layer_norm
 from rc_jax.pretrained import tensor_source
 from rc_jax.pretrained.config import Config
 from rc_jax.pretrained.families import Embeddings, Layout, read_layout

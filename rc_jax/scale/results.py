@@ -14,10 +14,6 @@ class Optimum(NamedTuple):
     standard_error: Float[Array, "..."] | None = None
 
 
-RowOptimum = Optimum
-TypicalOptimum = Optimum
-
-
 class DecoderLoss(NamedTuple):
     """Relative loss of gradient over the rows 2 … L: mean, largest, and the number of keys of the row where that is."""
 

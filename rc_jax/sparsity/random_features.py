@@ -15,7 +15,6 @@ from rc_jax.sparsity import inputs
 _VECTORS = arguments.both(inputs.rows("coordinates"), arguments.real)
 
 
-@arguments.renamed(width="dim")
 @arguments.guard(
     key=arguments.random_key, count=arguments.integer(1), dim=arguments.integer(1), dtype=arguments.floating_dtype
 )

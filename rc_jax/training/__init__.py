@@ -4,14 +4,20 @@
 """
 
 from rc_jax.training import tasks
+from rc_jax.training.batches import shuffled
 from rc_jax.training.model import ModelSpec, Transformer
-from rc_jax.training.more import *  # noqa: F403
+from rc_jax.training.objectives import accuracy, cross_entropy
+from rc_jax.training.storage import Damaged
 from rc_jax.training.trainer import Training, train
 
 __all__ = [
+    "Damaged",
     "ModelSpec",
     "Training",
     "Transformer",
+    "accuracy",
+    "cross_entropy",
+    "shuffled",
     "tasks",
     "train",
 ]

@@ -13,9 +13,9 @@ from jaxtyping import Array, ArrayLike, Float
 from rc_jax import network
 from rc_jax._numerics import arguments
 from rc_jax.attention import sinusoidal
-from rc_jax.attention.blocks import split_normals
+from rc_jax.attention.parameters import split_normals
 from rc_jax.network import LayerParams, NormParams, StackSpec
-from rc_jax.network.blocks import NORMS
+from rc_jax.network.stack import NORMS
 
 Positions = Literal["learned", "sinusoidal"]
 

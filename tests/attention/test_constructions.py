@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rc_jax import attention
-from rc_jax.attention import masks
+from rc_jax.attention import constructions, masks
 
 CASES = [  # image, kernel
     ((9, 2), (3, 2, 3)),
@@ -37,7 +37,7 @@ def test_convolution_is_attention_to_rounding(dtype):
     @jax.jit
     def both(pairs):
         return [
-            [(attention.convolve(x, w, padding=padding), reference(x, w, padding)) for padding in ("zeros", "edge")]
+            [(constructions.convolve(x, w, padding=padding), reference(x, w, padding)) for padding in ("zeros", "edge")]
             for x, w in pairs
         ]
 
@@ -51,8 +51,8 @@ def test_convolution_is_attention_to_rounding(dtype):
 
 def test_sharp_weights_are_zero_and_one_to_the_bit():
     image, kernel = draw(CASES[2], "float32")
-    layer = attention.convolution_layer(kernel)
-    tokens = attention.convolution_tokens(image, layer.spec)
+    layer = constructions.convolution_layer(kernel)
+    tokens = constructions.convolution_tokens(image, layer.spec)
     weights = np.asarray(attention.attention_weights(layer.params, tokens, layer.spec, scale=256.0))
     assert set(np.unique(weights[:, :30])) == {0, 1}  # the last row is that of the token of zeros
     for head, (down, right) in enumerate(np.ndindex(3, 3)):
@@ -65,8 +65,8 @@ def test_sharp_weights_are_zero_and_one_to_the_bit():
 def test_weights_by_their_law_at_any_sharpness(x64):
     """Rows of a line: e^(−αk²) for the token k away from the wanted one and e^(−α/2) for the token of zeros."""
     kernel = jnp.ones((3, 1, 1), "float64")
-    params, spec = attention.convolution_layer(kernel)
-    tokens = attention.convolution_tokens(jnp.ones((7, 1), "float64"), spec)
+    params, spec = constructions.convolution_layer(kernel)
+    tokens = constructions.convolution_tokens(jnp.ones((7, 1), "float64"), spec)
     place = np.arange(7)
     for scale in (0.3, 1.0, 8.0):
         weights = attention.attention_weights(params, tokens, spec, scale=scale)
@@ -78,7 +78,7 @@ def test_weights_by_their_law_at_any_sharpness(x64):
 
 def test_gradients_are_those_of_the_convolution(x64):
     image, kernel = draw(CASES[0], "float64")
-    gradients = jax.jit(jax.grad(lambda x, w: jnp.sum(jnp.sin(attention.convolve(x, w))), (0, 1)))(image, kernel)
+    gradients = jax.jit(jax.grad(lambda x, w: jnp.sum(jnp.sin(constructions.convolve(x, w))), (0, 1)))(image, kernel)
     expected = jax.jit(jax.grad(lambda x, w: jnp.sum(jnp.sin(reference(x, w, "zeros"))), (0, 1)))(image, kernel)
     for one, other in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
@@ -91,7 +91,7 @@ def test_one_trace_for_all_sharpnesses():
     @jax.jit
     def run(scale):
         traces.append(1)
-        return attention.convolve(image, kernel, scale=scale)
+        return constructions.convolve(image, kernel, scale=scale)
 
     errors = [float(jnp.abs(run(scale) - reference(image, kernel, "zeros")).max()) for scale in (2.0, 8.0, 24.0)]
     assert errors == sorted(errors, reverse=True)
@@ -111,7 +111,7 @@ def graph():
 def test_message_passing_is_the_dense_aggregate(dtype, self_loops):
     x, weight = draw(((12, 4), (4, 4)), dtype)
     adjacency = (graph() | (np.eye(12, dtype=bool) & self_loops)).astype(dtype)
-    layer = attention.message_passing_layer(weight)
+    layer = constructions.message_passing_layer(weight)
     mask = masks.graph(adjacency, self_loops=self_loops)
     out = attention.attend(layer.params, x, layer.spec, mask=mask)
     eps = 64 * float(jnp.finfo(dtype).eps)
@@ -127,35 +127,35 @@ def test_message_passing_is_the_dense_aggregate(dtype, self_loops):
 @pytest.mark.usefixtures("as_installed")
 def test_numpy_arrays_of_double_precision_without_it():
     image, kernel = np.arange(10.0).reshape(5, 2), np.ones((3, 2, 4))
-    out = attention.convolve(image, kernel)
-    np.testing.assert_array_equal(out, attention.convolve(jnp.asarray(image), jnp.asarray(kernel)))
-    assert attention.message_passing_layer(np.eye(2)).params.value.dtype == jnp.float32
+    out = constructions.convolve(image, kernel)
+    np.testing.assert_array_equal(out, constructions.convolve(jnp.asarray(image), jnp.asarray(kernel)))
+    assert constructions.message_passing_layer(np.eye(2)).params.value.dtype == jnp.float32
 
 
 @pytest.mark.usefixtures("as_installed")
 def test_bad_input():
     image, kernel = jnp.ones((5, 2)), jnp.ones((3, 2, 4))
     with pytest.raises(ValueError, match=r"`kernel` must have an axis for each of `image`'s, and its 1 channels"):
-        attention.convolve(jnp.ones((5, 1)), kernel)
+        constructions.convolve(jnp.ones((5, 1)), kernel)
     with pytest.raises(ValueError, match=r"`kernel` must have an axis for each of `image`'s"):
-        attention.convolve(jnp.ones((5, 5, 2)), kernel)
+        constructions.convolve(jnp.ones((5, 5, 2)), kernel)
     with pytest.raises(TypeError, match=r"`kernel` must be a floating-point array .* got int32\[3,2,4\]"):
-        attention.convolution_layer(kernel.astype(int))
+        constructions.convolution_layer(kernel.astype(int))
     with pytest.raises(ValueError, match=r"`kernel` must be .* got float32\[3,4\]"):
-        attention.convolution_layer(kernel[:, 0])
+        constructions.convolution_layer(kernel[:, 0])
     with pytest.raises(ValueError, match=r"`kernel` must be .* none of them 0, got float32\[0,2,4\]"):
-        attention.convolution_layer(kernel[:0])
+        constructions.convolution_layer(kernel[:0])
     with pytest.raises(ValueError, match="`padding` must be one of 'zeros', 'edge', got 'wrap'"):
-        attention.convolve(image, kernel, padding="wrap")  # pyright: ignore[reportArgumentType]
+        constructions.convolve(image, kernel, padding="wrap")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="`scale` must be > 0, got 0"):
-        attention.convolve(image, kernel, scale=0)
+        constructions.convolve(image, kernel, scale=0)
     with pytest.raises(TypeError, match="`image` must be a floating-point array"):
-        attention.convolution_tokens(jnp.ones((5, 2), int), attention.convolution_layer(kernel).spec)
+        constructions.convolution_tokens(jnp.ones((5, 2), int), constructions.convolution_layer(kernel).spec)
     with pytest.raises(ValueError, match="`image` must have at most 4 channels for `spec`"):
-        attention.convolution_tokens(jnp.ones((5, 5)), attention.convolution_layer(kernel).spec)
+        constructions.convolution_tokens(jnp.ones((5, 5)), constructions.convolution_layer(kernel).spec)
     with pytest.raises(ValueError, match="`image` must be so small that bfloat16 holds squared distances exactly"):
-        attention.convolve(jnp.ones((64, 2), "bfloat16"), kernel.astype("bfloat16"))
+        constructions.convolve(jnp.ones((64, 2), "bfloat16"), kernel.astype("bfloat16"))
     with pytest.raises(TypeError, match=r"`x` must have the dtype of `params\.query`"):
-        attention.convolve(image.astype("bfloat16")[:3], kernel)
+        constructions.convolve(image.astype("bfloat16")[:3], kernel)
     with pytest.raises(ValueError, match=r"`weight` must be a square matrix, got float32\[3,2\]"):
-        attention.message_passing_layer(jnp.ones((3, 2)))
+        constructions.message_passing_layer(jnp.ones((3, 2)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rc_jax import attention
-from rc_jax.attention.cost import Kind
+from rc_jax.attention.cost import LayerKind
 
 
 def test_multiplications_by_counting_the_products():
@@ -34,7 +34,7 @@ def test_heads_cost_no_multiplications_and_some_softmax():
 def test_longest_paths_by_walking():
     """Windows and kernels as sets of tokens, without any layer: how many to join the ends of a line."""
     for tokens, width in itertools.product((1, 2, 3, 4, 9, 10, 28, 41), (3, 5, 9)):
-        spreads: dict[Kind, int] = {"convolution": 1, "restricted attention": 1, "dilated convolution": width}
+        spreads: dict[LayerKind, int] = {"convolution": 1, "restricted attention": 1, "dilated convolution": width}
         for kind, spread in spreads.items():
             reach, step, layers = 0, (width - 1) // (1 if spread > 1 else 2), 0
             while reach < tokens - 1 or layers == 0:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from experiments import checkpoints
+from experiments.lib import checkpoints
 from rc_jax import collapse, pretrained
 from rc_jax.cli import main, trace
 from rc_jax.cli.command import parse

@@ -15,13 +15,13 @@ from concurrent.futures import Executor, Future
 import pytest
 
 from experiments.ledger import record
-from experiments.report import pictures
-from experiments.running import pool, sources
+from experiments.running import pictures, pool, sources
 
 TEMPLATE = """
 from dataclasses import dataclass
 import numpy as np
-from experiments import figure, ledger, style
+from experiments import ledger
+from experiments.lib import figure, style
 
 ABOUT = figure.About("Title of {name}", "Caption of {name} with <b>&</b>.", "y = x² for {name}",
                      {{"smoke": {minutes}, "quick": {minutes}, "full": 1.0}}, topic="{topic}"{about})

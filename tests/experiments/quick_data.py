@@ -7,7 +7,7 @@ import pathlib
 import shutil
 import sys
 
-from experiments import figure
+from experiments.lib import figure
 from tests.experiments import smoke_data
 
 FOLDER = smoke_data.FOLDER / "quick"

@@ -10,7 +10,7 @@ import sys
 import jax
 import numpy as np
 
-from experiments import figure
+from experiments.lib import figure
 from experiments.running import work
 
 FOLDER = pathlib.Path(__file__).parent / "data"

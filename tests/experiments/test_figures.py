@@ -3,9 +3,9 @@
 import jax
 import pytest
 
-from experiments import figure
-from experiments.figure import PRESET_NAMES, Broken
 from experiments.ledger import record
+from experiments.lib import figure
+from experiments.lib.figure import PRESET_NAMES, Broken
 from experiments.running import identity, runner
 from tests.experiments import smoke_data
 

@@ -7,12 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import figure, style
-from experiments.figures._complete import complete
+from experiments.figures._samples import draw
 from experiments.figures.anatomy import score_symmetry
-from experiments.figures.collapse import effective_depth
 from experiments.ledger import Verdict, pages, record
-from rc_jax import ensemble
+from experiments.lib import figure, style
 from tests.experiments import quick_data, smoke_data
 
 NAMES = figure.names()
@@ -27,7 +25,6 @@ FEWER_AT_SMOKE = {
     "scale_in_training",
     "sinks_in_models",
     "trigger_task",
-    "width_free",
 }
 
 
@@ -54,8 +51,6 @@ def test_claims(name):
     [
         ("bound_slack", "left_out", "bound-layer-holds"),
         ("collapse_depth", "attention_left_out", "collapse-cube"),
-        ("effective_depth", "width_left_out", "depth-width"),
-        ("effective_depth", "plain_left_out", "depth-plain"),
         ("mlp_slope", "unknown_predicted", "mlp-threshold"),
         ("score_symmetry", "left_out", "symmetry-random"),
     ],
@@ -65,14 +60,6 @@ def test_a_sample_that_an_ensemble_left_out_leaves_the_row_not_measured(name, ke
     assert rows(module, data)[row].verdict is not Verdict.NOT_RUN
     broken = data | {key: data[key] + (np.arange(data[key].size) == 0).reshape(data[key].shape)}
     assert rows(module, broken)[row].verdict is Verdict.NOT_RUN
-
-
-def test_a_depth_that_is_not_known_everywhere_is_not_judged():
-    data = smoke_data.load("effective_depth")
-    some, all_of = (data | {f"{sweep}_left_out": data[f"{sweep}_left_out"] + 1 for sweep in sweeps}
-                    for sweeps in (("gain",), ("width", "heads", "multiple", "gain")))  # fmt: skip
-    assert f"{3 * data['gain'].size} points are not judged" in rows(effective_depth, some)["depth-closed-form"].note
-    assert rows(effective_depth, all_of)["depth-closed-form"].verdict is Verdict.NOT_RUN
 
 
 def test_a_measured_zero_is_not_the_law():
@@ -86,12 +73,17 @@ def test_means_of_all_samples_are_not_known_where_one_was_left_out():
         draw = jax.random.uniform(key)
         return {"good": draw, "bad": jnp.where(draw < 0.5, jnp.nan, draw)}
 
-    drawn = ensemble.run(sample, jax.random.key(0), 16)
-    known = complete(drawn)
-    assert 0 < drawn.nonfinite["bad"] < 16
-    assert np.isfinite(drawn.mean["bad"])
-    assert np.isnan(known.mean["bad"]) and np.isnan(known.standard_error["bad"]) and np.isnan(known.maximum["bad"])
-    assert known.mean["good"] == drawn.mean["good"]
+    drawn = draw(sample, jax.random.key(0), 16)
+    bad, good = drawn.samples["bad"], drawn.samples["good"]
+    finite = bad[np.isfinite(bad)]
+    assert 0 < drawn.left_out["bad"] == 16 - finite.size < 16
+    for statistic in (drawn.mean, drawn.standard_error, drawn.minimum, drawn.maximum):
+        assert np.isnan(statistic["bad"])
+    np.testing.assert_allclose(drawn.quantile([0.2, 0.5])["bad"], np.quantile(finite, [0.2, 0.5]), rtol=1e-14)
+    assert drawn.left_out["good"] == 0
+    np.testing.assert_allclose(drawn.mean["good"], good.mean(), rtol=1e-14)
+    np.testing.assert_allclose(drawn.standard_error["good"], good.std(ddof=1) / 4, rtol=1e-14)
+    np.testing.assert_allclose(drawn.quantile([0.2])["good"], np.quantile(good, [0.2]), rtol=1e-14)
 
 
 @pytest.mark.parametrize("name", NAMES)

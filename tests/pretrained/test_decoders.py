@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rc_jax import attention, network, pretrained
-from rc_jax.network.blocks import NORMS
+from rc_jax.network.stack import NORMS
 from tests.diagnostics import dense
 from tests.pretrained import families
 from tests.pretrained.test_families import write

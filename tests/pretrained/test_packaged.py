@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from experiments import sentences
+from experiments.lib import sentences
 from rc_jax import network, pretrained
 from rc_jax.pretrained.packaged import PACKAGED
 from tests.pretrained.made_up import states

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rc_jax import attention, pretrained
-from rc_jax.network.blocks import NORMS
+from rc_jax.network.stack import NORMS
 from tests.pretrained import made_up
 
 torch = pytest.importorskip("torch")

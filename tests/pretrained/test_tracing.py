@@ -108,6 +108,7 @@ def test_neither_memory_nor_programs_grow_with_the_text(causal):
         tracemalloc.start()
         for start in range(3, count, 3):
             tracer.add(windows[start : start + 3])
+            gc.collect()
             alive.append(sum(array.nbytes for array in jax.live_arrays()))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rc_jax import scale
+from rc_jax.scale import equicorrelated
 
 KEY = jax.random.key(0)
 TOO_LARGE = "`n` must be at most 3.403e.38 in size, to fit float32"
@@ -33,15 +34,15 @@ CALLS = [
     (lambda: scale.fit_coefficient(jnp.ones(2), jnp.ones(2), "log"), ValueError, "`n` must be > 1"),
     (lambda: scale.fit_coefficient(2 * jnp.ones(2), jnp.ones(2), "linear"), ValueError, "`law` must be one of"),
     (lambda: scale.fit_coefficient(2 * jnp.ones(2), jnp.ones(3), "log"), ValueError, "must broadcast together"),
-    (lambda: scale.equicorrelated_weight(-1.0, 0.5, 8), ValueError, "`gamma` must be >= 0, got -1"),
-    (lambda: scale.equicorrelated_outputs(1.0, 1.0, 8), ValueError, "`rho` must be >= 0 and < 1, got 1"),
-    (lambda: scale.equicorrelated_outputs(1.0, -0.1, 8), ValueError, "`rho` must be >= 0 and < 1"),
-    (lambda: scale.equicorrelated_gradient(1.0, 0.5, 1), ValueError, "`n` must be >= 2, got 1"),
-    (lambda: scale.critical_gamma("0.5"), TypeError, "`rho` must be a real number"),
-    (lambda: scale.critical_gamma(0.5, np.nan), ValueError, "`n` must be finite"),
-    (lambda: scale.transition_width(np.zeros(2), np.full(3, 9.0)), ValueError, "must broadcast together"),
-    (lambda: scale.similarity_limit(1j, 0.5), TypeError, "`gamma` must be a real number"),
-    (lambda: scale.equicorrelated_optimal_gamma(0.5, True), TypeError, "`n` must be a real number"),
+    (lambda: equicorrelated.equicorrelated_weight(-1.0, 0.5, 8), ValueError, "`gamma` must be >= 0, got -1"),
+    (lambda: equicorrelated.outputs(1.0, 1.0, 8), ValueError, "`rho` must be >= 0 and < 1, got 1"),
+    (lambda: equicorrelated.outputs(1.0, -0.1, 8), ValueError, "`rho` must be >= 0 and < 1"),
+    (lambda: equicorrelated.equicorrelated_gradient(1.0, 0.5, 1), ValueError, "`n` must be >= 2, got 1"),
+    (lambda: equicorrelated.critical_gamma("0.5"), TypeError, "`rho` must be a real number"),
+    (lambda: equicorrelated.critical_gamma(0.5, np.nan), ValueError, "`n` must be finite"),
+    (lambda: equicorrelated.transition_width(np.zeros(2), np.full(3, 9.0)), ValueError, "must broadcast together"),
+    (lambda: equicorrelated.similarity_limit(1j, 0.5), TypeError, "`gamma` must be a real number"),
+    (lambda: equicorrelated.optimal_gamma(0.5, True), TypeError, "`n` must be a real number"),
     (lambda: scale.shared_query_scale(1, 8), ValueError, "`n` must be >= 2, got 1"),
     (lambda: scale.shared_query_scale(8, 0), ValueError, "`dim` must be >= 1, got 0"),
     (lambda: scale.shared_query_scale(8, "64"), TypeError, "`dim` must be a real number"),

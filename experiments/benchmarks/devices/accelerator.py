@@ -17,7 +17,7 @@ from experiments.benchmarks.devices.precision import Kind
 from experiments.benchmarks.devices.quantities import ABSOLUTE, Quantity
 from experiments.benchmarks.shapes import BASE, SMALL, Shape
 from rc_jax import collapse, network
-from rc_jax.attention.specification import Precision
+from rc_jax.attention import Precision
 
 # What a precision of matrix products means is the device's: `default` is TF32 on NVIDIA's recent GPUs and one bfloat16
 # pass on TPUs; a CPU computes all three of float32 alike.

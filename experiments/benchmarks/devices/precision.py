@@ -22,7 +22,7 @@ from experiments.benchmarks.devices.rounded_products import (
 )
 from rc_jax import ensemble
 from rc_jax._numerics.random import normals, threefry
-from rc_jax.attention.specification import Precision
+from rc_jax.attention import Precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,5 +128,5 @@ def mean_distance(dtype: Any, count: int = 4096) -> float:
 
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(count))
     exact = np.asarray(jax.vmap(sample)(keys), float).mean(axis=0)
-    here = np.asarray(ensemble.run(rounded, key, count).mean, float)
+    here = ensemble.run(rounded, key, count).mean(axis=0)
     return float(np.abs(here / exact - 1).max())

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.benchmarks.shapes import SMALL
 from rc_jax import attention, collapse, network, scale, sparsity, special
-from rc_jax.attention.specification import Precision
+from rc_jax.attention import Precision
 
 RELATIVE, LOGARITHM, ROOT, ABSOLUTE = "relative", "of max(1, log)", "of rms", "absolute"
 

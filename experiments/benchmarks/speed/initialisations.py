@@ -50,8 +50,7 @@ def averaged(fn: Callable[[jax.Array], jax.Array], count: int) -> Callable[[], n
     """A side that runs an ensemble of `count`."""
 
     def side() -> np.ndarray:
-        statistics = ensemble.run(fn, jax.random.key(0), count)
-        return np.stack([statistics.mean, statistics.standard_error])[:, :SEEN]
+        return mean_and_error(ensemble.run(fn, jax.random.key(0), count)[:, :SEEN])
 
     return side
 

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments import figure, style
 from experiments.figures.anatomy import _retrieval
 from experiments.figures.cost._timing import quartiles
 from experiments.ledger import Claim, at_least, near, published
+from experiments.lib import figure, style
 from rc_jax import attention
 
 ABOUT = figure.About(

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from scipy import linalg
 
-from experiments import figure, style
-from experiments.ledger import Claim, at_least, at_most, law, near, prediction, published, question
+from experiments.ledger import Claim, at_least, law, near, prediction, published, question
+from experiments.lib import figure, style
 from rc_jax import attention
-from rc_jax.collapse.closed_forms import causal_rank as forms
+from rc_jax.collapse import causal_rank as forms
 
 ABOUT = figure.About(
     title="Rank of causal attention",
@@ -177,7 +177,7 @@ def _full_rank(data: Mapping[str, np.ndarray]) -> Claim:
 
 
 def _closed_forms(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """The rank that relu² loses, and the smallest singular values of uniform rows and of decays."""
+    """The smallest singular values of uniform rows and of decays."""
     names, n = [str(name) for name in data["names"]], int(data["lengths"][-1])
     # Measured over the closed form, at the largest n.
     uniform = float(np.exp(data["uniform"][-1])) / float(forms.uniform_smallest_singular_value(float(n)))
@@ -185,20 +185,15 @@ def _closed_forms(data: Mapping[str, np.ndarray]) -> list[Claim]:
     decay = np.exp(data["smallest"][[names.index(f"decay {rate:g}") for rate in RATES], :, -1].mean(axis=1)) / limit
     ours = {"proof": "derived", "place": "docs/weights.md", "interval_from": "our tolerance: 2 %",
             "neighbours": ["viswanath1998"]}  # fmt: skip
-    zero, shares = data["diagonal"][-1], data["rank"][-1][:, -1, 0]
     return [
-        law("rank-relu", "Causal relu² attention is singular as soon as one token's score with itself is not positive.",
-            zero, at_most(0), where=[f"matrix {i}" for i in range(zero.size)], proof="proved", place="docs/weights.md",
-            interval_from="a triangular matrix is singular if a p_ii is 0",
-            hypotheses=f"random layers, Gaussian tokens, n = {n}", reads=[shares],
-            note=f"least p_ii; numerical rank in float64 {n * shares.min():.0f} … {n * shares.max():.0f} of {n}",
-            neighbours=["su2023concentrate"]),
         law("rank-uniform", "The smallest singular value of uniform causal attention, the Cesàro matrix, is (1 + 1.169 "
             "n^(−2/3))/(2n) to its next order.", uniform, near(1, CLOSED),
-            note=f"measured over formula at n = {n}; WKB, not a proof", **ours),
+            note=f"measured over formula at n = {n}; WKB, not a proof; 1.169 is half of the first zero of Airy's "
+            "function, 2.338", **ours),
         law("rank-decay", "The smallest singular value of causal attention with decay λ tends to (1 − λ)/(1 + λ) as n "
             "grows.", decay, near(1, CLOSED), where=[f"λ = {rate:g}" for rate in RATES],
-            note=f"measured over limit at n = {n}", **ours),
+            note=f"measured over limit at n = {n}; rows are those of a triangular Toeplitz matrix over their sums, and "
+            "the limit is the least modulus of its symbol (1 − λ)/(1 − λz) on |z| = 1, a classical fact", **ours),
     ]  # fmt: skip
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments import figure, style
 from experiments.figures import _random_rows
 from experiments.ledger import Claim, at_most, law, near, published
+from experiments.lib import figure, style
 from rc_jax import scale
 
 PAGE = "docs/anatomy.md"
@@ -173,8 +173,6 @@ def claims(data: Data) -> list[Claim]:
     ratio, error = (np.concatenate([data[f"{name}{what}"][lawful] / data[f"{name}_law"][lawful] for name in names])
                     for what in ("", "_error"))  # fmt: skip
     rows = f"{int(data['keys'])} normal scores times α"
-    lead = [f"{LOSSES[name]}, g = {each:.3g}" for name in ("cross", "squared") for each in data["lead"]]
-    times = np.concatenate([data[f"{name}_time"] / data[f"{name}_time_law"] for name in ("cross", "squared")])
     return [
         published("last-wrong", "With cross-entropy the gradient ŷ − y of a confident last softmax is near 0 where the "
                   "prediction is right and near 1 where it is wrong.",
@@ -197,9 +195,4 @@ def claims(data: Data) -> list[Claim]:
             hypotheses=f"{rows}, α from {LAWFUL[0]:g} to {LAWFUL[1]:g}; the mean is over rows",
             interval_from="our tolerance: a tenth",
             note="measured over the law; the density of ties is known from order statistics"),
-        law("last-time-squared", "Gradient descent undoes a wrong lead g between two classes in time (g + 1 − "
-            "e^(−g))/2 with cross-entropy, and about e^g/4 with squared error.", times, near(1, CLOSE), proof="proved",
-            place=PAGE, where=lead,
-            hypotheses="two logits, gradient flow; exactly ∫dσ/(4σ³(1 − σ)²) from ½ to σ(g) for squared error",
-            interval_from=f"our tolerance: {CLOSE}, for the length of a step", note="measured over the law"),
     ]  # fmt: skip

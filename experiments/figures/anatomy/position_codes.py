@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments import figure, style
 from experiments.ledger import Claim, at_most, law, near, published, question
+from experiments.lib import figure, style
 from rc_jax import attention
 
 ROFORMER, PAGE = "su2021roformer", "docs/cost_and_special_cases.md"
@@ -195,7 +195,7 @@ def claims(data: Data) -> list[Claim]:
                   note="measured: difference of the bound to the octave before, over its value at 0"),
         law("positions-law", "The mean rotary score at distance k, over its value at 0, is about 1 − (log k + γ)/log "
             "base.", (data["mean"] - _law(data["octave"], base))[chosen], near(0, LAW), proof="derived", place=PAGE,
-            neighbours=[ROFORMER], where=np.array(octaves)[chosen].tolist(),
+            neighbours=[ROFORMER, "men2024"], where=np.array(octaves)[chosen].tolist(),
             hypotheses=f"{rotary}; isotropic q and k of given product; means over octaves, 4 < k < base/4",
             interval_from=f"our tolerance: {LAW}", note="measured: mean less the law"),
     ]  # fmt: skip

@@ -10,11 +10,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import special
 
-from experiments import figure, style
 from experiments.figures import _random_rows
 from experiments.ledger import Claim, at_least, at_most, law, near, prediction, published
+from experiments.lib import figure, style
 from rc_jax import attention, scale
-from rc_jax.scale.closed_forms.order_statistics import median_gap
+from rc_jax.scale import median_gap
 
 PAPER, PLACE, PAGE = "vaswani2017", "section 3.2.1", "docs/anatomy.md"
 ABOUT = figure.About(

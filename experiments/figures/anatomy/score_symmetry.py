@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import figure, sentences, style
+from experiments.figures._samples import draw
 from experiments.figures.models._packaged import trained_checkpoint
 from experiments.ledger import Claim, at_most, law, near, prediction, published, question
-from rc_jax import attention, ensemble, network, pretrained
+from experiments.lib import figure, sentences, style
+from rc_jax import attention, network, pretrained
 
 PAGE = "docs/anatomy.md"
 ABOUT = figure.About(
@@ -72,8 +73,8 @@ def _random(spec: Spec, key: jax.Array) -> dict[str, np.ndarray]:
     for width in spec.heads:
         layer = attention.AttentionSpec(d_model=spec.d_model, d_head=width)
         sample = functools.partial(_parts, x=x, layer=layer)
-        stats = ensemble.run(sample, jax.random.fold_in(key, width), spec.layers)
-        left_out += int(np.sum(stats.nonfinite))
+        stats = draw(sample, jax.random.fold_in(key, width), spec.layers)
+        left_out += np.sum(stats.left_out)
         parts.append(stats.mean / safe)
         errors.append(stats.standard_error / safe)
         asymmetry.append(np.sqrt(stats.mean[0] / stats.mean[1]))

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import figure, style
-from experiments.figures._complete import complete
+from experiments.figures._samples import Drawn, draw
 from experiments.ledger import Claim, at_least, law, near, published
-from rc_jax import attention, ensemble
-from rc_jax.scale.closed_forms.score_variance import layer_variance_spread
+from experiments.lib import figure, style
+from rc_jax import attention
+from rc_jax.scale import layer_variance_spread
 
 PAGE = "docs/anatomy.md"
 ABOUT = figure.About(
@@ -51,7 +51,7 @@ class Spec(figure.Spec):
 PRESETS = {
     "smoke": Spec(widths=(1, 4, 64), pairs=512, d_model=16, heads=(2,), layers=256),
     "quick": Spec(),
-    "full": Spec(widths=tuple(2**i for i in range(11)), pairs=1_048_576, d_model=512, layers=16_384),
+    "full": Spec(widths=tuple(2**i for i in range(11)), pairs=262_144, d_model=512, layers=16_384),
 }
 
 
@@ -60,17 +60,15 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     key = jax.random.key(spec.seed)
     data = {"widths": np.array(spec.widths), "heads": np.array(spec.heads), "d_model": np.asarray(spec.d_model)}
     data |= {"pairs": np.asarray(spec.pairs), "layers": np.asarray(spec.layers)}
-    pairs = ensemble.run(functools.partial(_pair, widths=spec.widths), jax.random.fold_in(key, 0), spec.pairs)
-    data |= _moments(pairs)
+    data |= _moments(draw(functools.partial(_pair, widths=spec.widths), jax.random.fold_in(key, 0), spec.pairs))
     layers = []
     for head in spec.heads:
         one = functools.partial(_layer, d_model=spec.d_model, d_head=head)
-        layers.append(_moments(ensemble.run(one, jax.random.fold_in(key, head), spec.layers)))
+        layers.append(_moments(draw(one, jax.random.fold_in(key, head), spec.layers)))
     return data | {name: np.stack([each[name] for each in layers]) for name in layers[0]}
 
 
-def _moments(statistics: ensemble.Statistics) -> dict[str, np.ndarray]:
-    known = complete(statistics)
+def _moments(known: Drawn) -> dict[str, np.ndarray]:
     ends = {"unit_least": known.minimum["unit"], "unit_most": known.maximum["unit"]} if "unit" in known.mean else {}
     return known.mean | {f"{name}_error": error for name, error in known.standard_error.items()} | ends
 
@@ -109,12 +107,10 @@ def _layer(key: jax.Array, d_model: int, d_head: int) -> Moments:
     grams = [jnp.matmul(w[0].T, w[0], precision="highest") for w in (params.query, params.key)]
     over_tokens = (grams[0] * grams[1]).sum() / d_head
 
-    def other_pairs(rows: jax.Array) -> jax.Array:
-        """Mean, over rows, of the product of two different entries of a row."""
-        return ((rows.sum(1) ** 2 - (rows**2).sum(1)) / (TOKENS * (TOKENS - 1))).mean()
-
-    return {"layer_product": other_pairs(rows), "layer_squares": other_pairs(rows**2 - 1),
-            "layer_spread": (over_tokens - 1) ** 2}  # fmt: skip
+    # Mean, over rows, of the product of two different squares of a row, less 1.
+    squares = rows**2 - 1
+    products = ((squares.sum(1) ** 2 - (squares**2).sum(1)) / (TOKENS * (TOKENS - 1))).mean()
+    return {"layer_squares": products, "layer_spread": (over_tokens - 1) ** 2}
 
 
 def plot(data: Data) -> Figure:
@@ -189,15 +185,6 @@ def claims(data: Data) -> list[Claim]:
                   f"of the sample, over d_k; all of [0, d_k] is possible, but at d_k = {d[-1]} products lie in "
                   f"{data['unit_least'][-1]:.2f} d_k … {data['unit_most'][-1]:.2f} d_k; the standard deviation is √(7 "
                   f"d_k)/12, measured {spread[-1] * d[-1] ** 0.5:.3f} √d_k"),
-        law("variance-layer-squares", "In a random layer two scores of one query with orthogonal keys are "
-            "uncorrelated, but their squares have the covariance 2/d_k.",
-            np.concatenate([data["layer_squares"] * k / 2, data["layer_product"]]),
-            near(np.repeat([1.0, 0.0], k.size), CLOSE),
-            where=[f"{what}, {x}" for what in ("squares", "scores") for x in heads],
-            standard_error=np.concatenate([data["layer_squares_error"] * k / 2, data["layer_product_error"]]),
-            proof="proved", place=PAGE, hypotheses=f"{layer}; tokens of squared length d",
-            reads=[data["layer_squares_error"], data["layer_product_error"]], interval_from="our tolerance: a tenth",
-            note="measured: covariance of squares over 2/d_k; covariance of scores; moments of Gaussian matrices"),
         law("variance-layer-spread", "From one random layer to the next, the variance of scores over normal tokens has "
             "the relative variance 4/(d_k d) + 2(d_k + 1)/(d_k d²).", data["layer_spread"] / exact, near(1, CLOSE),
             standard_error=data["layer_spread_error"] / exact, where=heads, proof="proved", place=PAGE,

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments import figure, style
 from experiments.ledger import Claim, at_most, law, near, published
+from experiments.lib import figure, style
 from rc_jax import attention
-from rc_jax.attention import masks
+from rc_jax.attention import constructions, masks
 from rc_jax.attention.constructions import Padding
 
 PAGE = "docs/cost_and_special_cases.md"
@@ -88,8 +88,8 @@ def _sweep(image: jax.Array, kernel: jax.Array, alphas: jax.Array, padding: Padd
         bordered[None], kernel, (1,) * dims, "SAME" if padding == "zeros" else "VALID", precision="highest",
         dimension_numbers=("NWC", "WIO", "NWC") if dims == 1 else ("NHWC", "HWIO", "NHWC"),
     )[0]  # fmt: skip
-    layer = attention.convolution_layer(kernel)
-    tokens = attention.convolution_tokens(image, layer.spec, padding=padding)
+    layer = constructions.convolution_layer(kernel)
+    tokens = constructions.convolution_tokens(image, layer.spec, padding=padding)
     flat = jnp.reshape(exact, (-1, exact.shape[-1]))
 
     def error(alpha: jax.Array) -> jax.Array:
@@ -104,7 +104,7 @@ def _aggregates(spec: Spec, kind: str) -> np.ndarray:
     random = np.random.default_rng([spec.seed, 3])
     x = jnp.asarray(random.normal(size=(spec.nodes, spec.channels)), kind)
     weight = jnp.asarray(random.normal(size=(spec.channels, spec.channels)), kind)
-    layer = attention.message_passing_layer(weight)
+    layer = constructions.message_passing_layer(weight)
     product = np.asarray(x, float) @ np.asarray(weight, float)
     columns = []
     for density in spec.densities:

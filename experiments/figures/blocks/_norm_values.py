@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import sentences
+from experiments.lib import sentences
 from rc_jax import attention, collapse, network, pretrained
 
 NORMS = {"off": None, "on": "post"}

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, style
-from experiments.figures._complete import complete
+from experiments.figures._samples import draw
 from experiments.ledger import Claim, at_least, law, near, prediction, published, question
-from rc_jax import attention, collapse, ensemble, network
+from experiments.lib import figure, style
+from rc_jax import attention, collapse, network
 
 ABOUT = figure.About(
     title="Steeper MLPs",
@@ -78,20 +78,18 @@ PRESETS = {
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """By activation and factor: log residuals by layer, share collapsed, thresholds measured and predicted, bounds."""
     key = jax.random.key(spec.seed)
-    stats = ensemble.run(functools.partial(_network, spec=spec), jax.random.fold_in(key, 0), spec.count, progress=True)
-    deep = ensemble.run(functools.partial(_deep, spec=spec), jax.random.fold_in(key, 1), spec.deep_count, progress=True)
-    pushed = ensemble.run(functools.partial(_pushed, spec=spec), jax.random.fold_in(key, 2), spec.count, progress=True)
+    stats = draw(functools.partial(_network, spec=spec), jax.random.fold_in(key, 0), spec.count, progress=True)
+    deep = draw(functools.partial(_deep, spec=spec), jax.random.fold_in(key, 1), spec.deep_count, progress=True)
+    pushed = draw(functools.partial(_pushed, spec=spec), jax.random.fold_in(key, 2), spec.count, progress=True)
     quantiles = stats.quantile(LEVELS)
     data = {name: quantiles[name] for name in ("log", "log_threshold", "log_predicted")}
-    # A mean is known only where every network of the ensemble is.
-    whole, deep = complete(stats), complete(deep)
     for name in ("collapsed", "slope", "log_ratio", "log_constant", "tanh_promise", "published_promise"):
-        data |= {f"{name}_mean": whole.mean[name], f"{name}_standard_error": whole.standard_error[name]}
+        data |= {f"{name}_mean": stats.mean[name], f"{name}_standard_error": stats.standard_error[name]}
     return data | {
         "deep_mean": deep.mean, "deep_standard_error": deep.standard_error,
-        "deep_factors": np.asarray(spec.deep_factors), "unknown": stats.nonfinite["log"] / spec.count,
-        "unknown_predicted": np.asarray(stats.nonfinite["log_predicted"]), "sensitivity_mean": pushed.mean,
-        "sensitivity_standard_error": pushed.standard_error, "sensitivity_left_out": pushed.nonfinite,
+        "deep_factors": np.asarray(spec.deep_factors), "unknown": stats.left_out["log"] / spec.count,
+        "unknown_predicted": stats.left_out["log_predicted"], "sensitivity_mean": pushed.mean,
+        "sensitivity_standard_error": pushed.standard_error, "sensitivity_left_out": pushed.left_out,
         "factors": spec.factors,
     }  # fmt: skip
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from rc_jax import attention, sparsity
-from rc_jax.attention.kernels import elu_plus_one
-from rc_jax.collapse.closed_forms.output_size import kernel_moments, output_mean_square
+from rc_jax.attention import elu_plus_one
+from rc_jax.collapse import output_size
 
 KINDS: dict[str, dict[str, Any]] = {
     "softmax": {"weights": "softmax"},
@@ -75,7 +75,7 @@ def predicted_square(kind: str, params: attention.AttentionParams, x: Array, n: 
         slope = jnp.mean(jnp.where(key > 1, 1, key))  # elu' = 1 above 0, elu + 1 below
         uneven = jnp.sum(jnp.square(query), axis=-1) / jnp.square(jnp.sum(query, axis=-1))
         return jnp.mean(jnp.square(slope / mean) * uneven / d + (1 + (square / mean**2 - 1) * uneven) / n)
-    return jnp.mean(output_mean_square(KINDS[kind]["weights"], spread(params, x), tokens=n, d_model=d))
+    return jnp.mean(output_size.output_mean_square(KINDS[kind]["weights"], spread(params, x), tokens=n, d_model=d))
 
 
 def predicted_sparsity(kind: str, params: attention.AttentionParams, x: Array) -> Array:
@@ -84,7 +84,7 @@ def predicted_sparsity(kind: str, params: attention.AttentionParams, x: Array) -
     if kind in ("softmax", "l2"):
         return jnp.mean(sparsity.exponential(gamma))
     if kind == "signed":
-        _, second, size = kernel_moments(kind, gamma, 1)
+        _, second, size = output_size.kernel_moments(kind, gamma, 1)
         return jnp.mean(size / jnp.sqrt(second))
     closed = sparsity.identity if kind == "identity" else sparsity.relu_squared
     return jnp.mean(closed(jnp.zeros_like(gamma), gamma))

@@ -10,15 +10,14 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
-from experiments import figure, sentences, style
-from experiments.figure import About
+from experiments.figures._samples import draw
 from experiments.ledger import Claim, at_least, at_most, law, printed, published, question
-from rc_jax import attention, collapse, ensemble, network, pretrained
+from experiments.lib import figure, sentences, style
+from experiments.lib.figure import About
+from rc_jax import attention, collapse, network, pretrained
 from rc_jax.collapse import audit
-from rc_jax.collapse.bounds.cubic import bound_parts, in_depth
-from rc_jax.collapse.bounds.proof import ascent
-from rc_jax.collapse.bounds.pure_attention import column_norm, row_norm
-from rc_jax.collapse.bounds.tanh import diameters_by_layer
+from rc_jax.collapse.audit import ascent
+from rc_jax.collapse.bounds import bound_parts, column_norm, diameters_by_layer, in_depth, row_norm
 
 ABOUT = About(
     title="The proof audited: slack of every bound",
@@ -80,9 +79,9 @@ PRESETS = {
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """Slacks by layer and depth (quantiles and minima), counts of violations, adversaries."""
     key = jax.random.key(spec.seed)
-    drawn = ensemble.run(_Networks(spec), jax.random.fold_in(key, 0), spec.count, progress=True)
+    drawn = draw(_Networks(spec), jax.random.fold_in(key, 0), spec.count, progress=True)
     data = {f"random_{name}": value for name, value in drawn.quantile(LEVELS).items()}
-    data |= {"random_log_needed_most": drawn.maximum["log_needed"], "left_out": drawn.nonfinite["log_needed"]}
+    data |= {"random_log_needed_most": drawn.maximum["log_needed"], "left_out": drawn.left_out["log_needed"]}
     data |= {"gamma_cap": np.sqrt(min(spec.tokens, spec.d_model))}
     data |= _trained(spec) | _audit(jax.random.fold_in(key, 1), spec.cases)
     for index, name in enumerate(ADVERSARIES):

@@ -10,10 +10,11 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, style
-from experiments.figure import About
+from experiments.figures._samples import draw
 from experiments.ledger import Claim, at_least, at_most, law, near, published
-from rc_jax import attention, collapse, ensemble, network
+from experiments.lib import figure, style
+from experiments.lib.figure import About
+from rc_jax import attention, collapse, network
 
 ABOUT = About(
     title="Collapse against depth",
@@ -61,14 +62,14 @@ PRESETS = {
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """Quantiles of log ‖res‖ by layer for three kinds of network, and what plain arithmetic makes of the first."""
     key = jax.random.key(spec.seed)
-    deep = ensemble.run(_Networks(spec), jax.random.fold_in(key, 0), spec.count, progress=True)
+    deep = draw(_Networks(spec), jax.random.fold_in(key, 0), spec.count, progress=True)
     with jax.enable_x64(True):  # plain float64 is one of the sides
-        plain = ensemble.run(_Plain(spec), jax.random.fold_in(key, 1), spec.plain_count, progress=True)
+        plain = draw(_Plain(spec), jax.random.fold_in(key, 1), spec.plain_count, progress=True)
     data = {"depth": np.arange(spec.depth + 1), "plain_depth": np.arange(spec.plain_depth + 1)}
     data |= deep.quantile(LEVELS) | plain.quantile(LEVELS)
     for name in ("attention_exponent", "stochastic_early", "stochastic_late"):
         data |= {f"{name}_mean": deep.mean[name], f"{name}_standard_error": deep.standard_error[name]}
-    data |= {f"{name}_left_out": deep.nonfinite[name] for name in ("attention", "skip", "stochastic")}
+    data |= {f"{name}_left_out": deep.left_out[name] for name in ("attention", "skip", "stochastic")}
     data["output_bias"] = _output_bias(spec, jax.random.fold_in(key, 2))
     return data | _networks_without_attention(spec)
 

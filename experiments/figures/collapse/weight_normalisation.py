@@ -12,12 +12,12 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, style
-from experiments.figure import About
-from experiments.figures._complete import complete
+from experiments.figures._samples import draw
 from experiments.figures.collapse import _weight_kinds as kinds
 from experiments.ledger import Claim, at_least, law, near, prediction, question
-from rc_jax import attention, ensemble, sparsity
+from experiments.lib import figure, style
+from experiments.lib.figure import About
+from rc_jax import attention, sparsity
 
 ABOUT = About(
     title="Ways to make weights of scores",
@@ -73,16 +73,17 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         "depth": np.arange(spec.depth + 1),
     }
     # One layer at every number of tokens, then whole networks.
-    rows = complete(ensemble.run(_Layer(spec), jax.random.fold_in(key, 0), spec.layers, batch_size=2, progress=True))
+    rows = draw(_Layer(spec), jax.random.fold_in(key, 0), spec.layers, batch_size=2, progress=True)
     for name in ("square", "theory", "sparsity_gap"):
-        data |= {name: np.asarray(rows.mean[name]), f"{name}_error": np.asarray(rows.standard_error[name])}
+        data |= {name: rows.mean[name], f"{name}_error": rows.standard_error[name]}
     for name in ("sparsity", "sparsity_theory"):
-        data |= {name: np.asarray(rows.mean[name])}
+        data |= {name: rows.mean[name]}
     data |= {"row_names": np.array([*spec.compared, *spec.maps])}
-    deep = ensemble.run(_Networks(spec), jax.random.fold_in(key, 1), spec.count, batch_size=32, progress=True)
+    deep = draw(_Networks(spec), jax.random.fold_in(key, 1), spec.count, batch_size=32, progress=True)
+    quantiles = deep.quantile((0.05, 0.5, 0.95))
     for name in ("residual", "line", "exponent", "line_exponent", "tokens"):
-        data |= {name: np.asarray(deep.quantile((0.05, 0.5, 0.95))[name])}
-    data |= {"dead": np.asarray(deep.mean["dead"]), "known": spec.count - np.asarray(deep.nonfinite["exponent"])}
+        data |= {name: quantiles[name]}
+    data |= {"dead": deep.mean["dead"], "known": spec.count - deep.left_out["exponent"]}
     return data | {"shape": np.array([spec.d_model, spec.heads, spec.count])}
 
 

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments import figure, style
 from experiments.figures.cost import _layer_kinds as layers
 from experiments.figures.cost._timing import quartiles
 from experiments.ledger import Claim, at_most, near, published
+from experiments.lib import figure, style
 from rc_jax import attention
-from rc_jax.attention.cost import Kind
+from rc_jax.attention import LayerKind
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[LayerKind, ...] = get_args(LayerKind)
 V17, NOTES, TABLE = "vaswani2017", "study-notes", "section 4, table 1"
 ABOUT = figure.About(
     title="What a layer costs: attention, recurrence, convolution",

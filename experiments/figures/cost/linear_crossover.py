@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments import figure, style
 from experiments.figures.cost._timing import quartiles
 from experiments.ledger import Claim, near, published
+from experiments.lib import figure, style
 from rc_jax import attention
 
 SOURCE = "katharopoulos2020"

@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from scipy import optimize
 
-from experiments import figure, style
 from experiments.ledger import Claim, at_least, law, near, prediction, published, question
+from experiments.lib import figure, style
 from rc_jax import attention, collapse, network, scale, sparsity
 from rc_jax.attention import kernels
 
@@ -123,9 +123,9 @@ def _capped(scores: jax.Array) -> jax.Array:
 
 
 def _rows(spec: Spec) -> dict[str, np.ndarray]:
-    """S of random rows and their law, (kind, γ), and the row sums of sigmoid weights over e^{γ²/2}."""
+    """S of random rows and their law, (kind, γ)."""
     rng, gammas = np.random.default_rng(spec.seed), np.array(spec.gammas)
-    sparsities, error, sums, sums_error, plans = [], [], [], [], []
+    sparsities, error, plans = [], [], []
     # Rows of scores that are N(0, γ²), and Sinkhorn's of tokens; then what theory says of all of them at once.
     for gamma in spec.gammas:
         scores = jnp.asarray(gamma * rng.standard_normal((2, spec.rows, spec.keys)))
@@ -140,9 +140,6 @@ def _rows(spec: Spec) -> dict[str, np.ndarray]:
         plans.append(plan)
         sparsities.append([measured[name].mean() for name in ROWS])
         error.append([measured[name].std(ddof=1) / math.sqrt(measured[name].size) for name in ROWS])
-        total = np.asarray(jnp.sum(weights["sigmoid"], axis=-1)).ravel() * math.exp(-(gamma**2) / 2)
-        sums.append(total.mean())
-        sums_error.append(total.std(ddof=1) / math.sqrt(total.size))
     closed = {
         "softmax": sparsity.exponential(gammas),
         "Sinkhorn": np.array(plans),
@@ -155,8 +152,6 @@ def _rows(spec: Spec) -> dict[str, np.ndarray]:
         "sparsity": np.array(sparsities).T,
         "sparsity_error": np.array(error).T,
         "sparsity_law": np.stack([np.asarray(closed[name]) for name in ROWS]),
-        "sums": np.array(sums),
-        "sums_error": np.array(sums_error),
     }
 
 
@@ -219,7 +214,7 @@ def _cap_ratio(data: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """Orders, the doubly exponential fall and what Sinkhorn changes in it, sparsity and row sums."""
+    """Orders, the doubly exponential fall and what Sinkhorn changes in it, and sparsity."""
     d, heads, tokens, count, _ = (int(value) for value in data["shape"])
     layer = f"Gaussian weights, d = {d}, {heads} heads, {tokens} tokens, no skip connections"
     orders = np.median(_orders(data), axis=1)[:, -1]
@@ -245,8 +240,9 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
         measured("today-cube", "One layer of softmax, Sinkhorn, differential or capped softmax attention maps a small "
                  "residual to its cube.", orders[: len(CUBES)], near(3, ORDER), where=CUBES,
                  neighbours=["dong2021", "lapenna2026"], interval_from=OURS + "0.01"),
-        measured("today-first-order", "One more logit, sigmoid weights and a gate on the output map a small residual "
-                 "to first order.", orders[len(CUBES) :], near(1, ORDER), where=FIRST,
+        measured("today-first-order", "With one more logit, sigmoid weights or a gate on the output a layer maps a "
+                 "small residual to first order, where the mean key and the mean value of a head are not zero.",
+                 orders[len(CUBES) :], near(1, ORDER), where=FIRST,
                  neighbours=["ramapuram2024", "qiu2025"], interval_from=OURS + "0.01"),
         measured("today-sinkhorn-softmax", "After one layer the logarithms of the residual under Sinkhorn and under "
                  "softmax weights differ by an amount in proportion to the residual before it.", slope,
@@ -267,7 +263,7 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
 
 
 def _closed_forms(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """Laws of sparsity, of the scale under a cap and of the sums of sigmoid rows."""
+    """Laws of sparsity and of the scale under a cap."""
     keys = int(data["shape"][-1])
     # One point for each kind of row and each spread of its scores.
     where = [f"{name}, γ = {gamma:g}" for name in ROWS for gamma in data["gammas"]]
@@ -282,8 +278,4 @@ def _closed_forms(data: Mapping[str, np.ndarray]) -> list[Claim]:
             _cap_ratio(data), near(1, CAP_SCALE), where=[f"c = {cap:g}" for cap in data["caps"]], proof="derived",
             place=PAGE, neighbours=["su2023scale"], interval_from=OURS + "0.02", note="measured over the law",
             hypotheses=f"scores N(0, 1), log n = {math.log(MANY_KEYS):.0f}"),
-        law("today-sigmoid-rows", "Rows of sigmoid weights with the bias −log n add up to e^{γ²/2} less at most "
-            "e^{2γ²}/n.", data["sums"], near(1, SIZE), where=[f"γ = {gamma:g}" for gamma in data["gammas"]],
-            proof="proved", place=PAGE, neighbours=["ramapuram2024"], standard_error=data["sums_error"],
-            interval_from=OURS + "0.02", hypotheses=f"scores N(0, γ²), n = {keys}", note="mean sum over e^{γ²/2}"),
     ]  # fmt: skip

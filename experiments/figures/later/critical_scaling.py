@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments import figure, style
 from experiments.ledger import Claim, law, near, published, question
+from experiments.lib import figure, style
 from rc_jax import scale
 
 ABOUT = figure.About(
@@ -59,20 +59,20 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     u, some = np.linspace(0, 2, spec.points), np.linspace(0.1, 1.9, 13)  # (1 − ρ)γ
     n = 10 ** np.geomspace(1, 300, 200)
     every = np.concatenate([n, tokens])
-    half_way = scale.critical_gamma(with_zero[:, None], every[None]) * (1 - with_zero[:, None])
-    best = scale.equicorrelated_optimal_gamma(0.0, every)
+    half_way = scale.equicorrelated.critical_gamma(with_zero[:, None], every[None]) * (1 - with_zero[:, None])
+    best = scale.equicorrelated.optimal_gamma(0.0, every)
 
     def similarity(u: np.ndarray, rho: np.ndarray | float, n: np.ndarray | float) -> np.ndarray:
-        return np.asarray(scale.equicorrelated_outputs(u / (1 - rho), rho, n).similarity)
+        return np.asarray(scale.equicorrelated.outputs(u / (1 - rho), rho, n).similarity)
 
     data = {
         "tokens": tokens, "rho": rho, "with_zero": with_zero, "u": u, "n": n, "some": some,
         "shown": np.asarray(shown), "dim": np.asarray(spec.random_dim), "explicit": np.asarray(spec.explicit),
         "similarity": similarity(u[None], shown, tokens[:, None]),
         "by_rho": similarity(u[None], with_zero[:, None], tokens[FINITE]),
-        "limit": scale.similarity_limit(u / (1 - shown), shown),
+        "limit": scale.equicorrelated.similarity_limit(u / (1 - shown), shown),
         "half_way": half_way[:, : n.size], "half_way_tokens": half_way[:, n.size :],
-        "width": scale.transition_width(with_zero[:, None], n[None]),
+        "width": scale.equicorrelated.transition_width(with_zero[:, None], n[None]),
         "best": best[: n.size], "best_tokens": best[n.size :],
         "exact_at_some": similarity(some, shown, spec.explicit), **_softmaxes(spec, some / (1 - shown)),
     }  # fmt: skip
@@ -179,7 +179,8 @@ def claims(data: Data) -> list[Claim]:
         published("critical-below", "For n → ∞ outputs fall into one direction if γ < 1/(1 − ρ), and stay as far apart "
                   "as the inputs if γ is larger.", np.concatenate([below - 1, above - rho]), near(0.0, STEEP),
                   source="chen2026critical", place="abstract and theorem 2.1, as a caption and summaries restate it",
-                  hypotheses=f"{model}; ρ > 0; here n = {_number(n)}", interval_from="our tolerance",
+                  hypotheses=f"{model}; here n = {_number(n)} and ρ > 0, our condition: at ρ = 0 the place is "
+                  "γ = 1/2", interval_from="our tolerance",
                   where=[f"{each}, (1 − ρ)γ = {u:g}" for u in SIDES for each in labels], reads=[exact, rho, data["u"]],
                   note=f"cosine of two outputs less its limit, 1 and ρ; {finite}"),
         law("critical-inner-product", "The inner product of two outputs, unlike their cosine, stays at ρ at every γ.",

@@ -10,9 +10,10 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, style
+from experiments.figures._samples import draw
 from experiments.ledger import Claim, at_most, law, near, prediction, published
-from rc_jax import attention, collapse, ensemble, network
+from experiments.lib import figure, style
+from rc_jax import attention, collapse, network
 
 ABOUT = figure.About(
     title="Strength of the residual branch",
@@ -64,9 +65,9 @@ PRESETS = {
 
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """By kind of attention, strength and layer: quantiles of ρ and of its log odds, mean error of the closed form."""
-    key, draw = jax.random.fold_in(jax.random.key(spec.seed), 0), functools.partial(_network, spec=spec)
-    stats = ensemble.run(draw, key, spec.count, progress=True)
-    quantiles, unknown = stats.quantile(LEVELS), stats.nonfinite["logit"]
+    key = jax.random.fold_in(jax.random.key(spec.seed), 0)
+    stats = draw(functools.partial(_network, spec=spec), key, spec.count, progress=True)
+    quantiles, unknown = stats.quantile(LEVELS), stats.left_out["logit"]
     read = [(2 + kind * len(spec.depths) + i, depth) for kind in (0, 1) for i, depth in enumerate(spec.depths)]
     weak = sum(unknown[:, run, : depth + 1].sum() for run, depth in read)  # a network counts up to its own L
     return {
@@ -175,10 +176,11 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
                   interval_from="our tolerance: collapsed is 0.99", standard_error=rho_error[0, root, depths],
                   where=[f"L = {depth}" for depth in depths], left_out=lost, reads=[data["start"]],
                   note=f"correlation ρ of all pairs at the end; at the start {start:.3f}"),
-        law("strength-uniform", "Under uniform attention the correlation is ρ_L = kρ₀/(kρ₀ + 1 − ρ₀), k = (1 + a²)^L; "
-            "Noci et al. 2022 treat the same setting.", worst[1], at_most(UNIFORM_TOLERANCE),
+        law("strength-uniform", "Under uniform attention the correlation is ρ_L = kρ₀/(kρ₀ + 1 − ρ₀), k = (1 + "
+            "a²)^L.", worst[1], at_most(UNIFORM_TOLERANCE),
             hypotheses=f"wide layers; {setting}", interval_from="our tolerance", standard_error=worst_error[1],
-            where=labels, left_out=lost, note="largest mean error over layers", **noci),
+            where=labels, left_out=lost, note="largest mean error over layers; known: Noci et al. 2022 derive the "
+            "correlation in this setting, of which only the abstract was read", **noci),
         law("strength-limit", "With a = 1/√L the correlation of deep networks is that of k = e.",
             rho[:, runs["1/√L"], -1] - limit, near(0.0, SOFTMAX_TOLERANCE),
             hypotheses=f"uniform attention, and softmax attention at initialisation; {setting}",

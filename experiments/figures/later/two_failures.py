@@ -8,8 +8,8 @@ import numpy as np
 import scipy.special
 from matplotlib.figure import Figure as Drawing
 
-from experiments import figure, style
 from experiments.ledger import Claim, at_least, at_most, near, published, question
+from experiments.lib import figure, style
 from rc_jax import collapse
 
 ABOUT = figure.About(

@@ -10,9 +10,10 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, style
+from experiments.figures._samples import draw
 from experiments.ledger import Claim, at_least, at_most, law, near, published, question
-from rc_jax import attention, collapse, ensemble, network
+from experiments.lib import figure, style
+from rc_jax import attention, collapse, network
 
 ABOUT = figure.About(
     title="Gradients vanish with the rank",
@@ -66,15 +67,15 @@ PRESETS = {
 
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """Quantiles by layer of log-gradients for pure attention; of their ratio and the correlation with skips."""
-    key, draws = jax.random.key(spec.seed), [functools.partial(draw, spec=spec) for draw in (_pure, _skip)]
+    key, draws = jax.random.key(spec.seed), [functools.partial(one, spec=spec) for one in (_pure, _skip)]
     data = {"depth": np.array(spec.depth), "skip_depth": np.array(spec.skip_depth), "tokens": np.array(spec.tokens)}
     left_out = []
     for index, (kind, count) in enumerate((("pure", spec.count), ("skip", spec.skip_count))):
-        stats = ensemble.run(draws[index], jax.random.fold_in(key, index), count, progress=True)
+        stats = draw(draws[index], jax.random.fold_in(key, index), count, progress=True)
         data |= {f"{kind}_{name}": values for name, values in stats.quantile(LEVELS).items()}
         data |= {f"{kind}_{name}_mean": values for name, values in stats.mean.items()}
         data |= {f"{kind}_{name}_standard_error": values for name, values in stats.standard_error.items()}
-        left_out += [int(np.sum(stats.nonfinite[name])) for name in stats.nonfinite if name != "plain"]
+        left_out += [np.sum(count) for name, count in stats.left_out.items() if name != "plain"]
     return data | {"nonfinite": np.array(sum(left_out))}
 
 

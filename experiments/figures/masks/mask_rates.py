@@ -10,11 +10,12 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, style
+from experiments.figures._samples import draw
 from experiments.ledger import Claim, at_least, law, near, prediction, published, question
-from rc_jax import attention, collapse, ensemble, network
+from experiments.lib import figure, style
+from rc_jax import attention, collapse, network
 from rc_jax.attention import masks
-from rc_jax.collapse.closed_forms.mask_rates import log_gaussian_gain, log_second_eigenvalue
+from rc_jax.collapse import mask_rates
 
 ABOUT = figure.About(
     title="Masks: the rate of collapse",
@@ -66,25 +67,24 @@ PRESETS = {
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """By mask and layer: quantiles of log ‖res‖; the late rate, the rate that the eigenvalue predicts, their gap."""
     key = jax.random.fold_in(jax.random.key(spec.seed), 0)
-    draw = functools.partial(_network, spec=spec)
-    stats = ensemble.run(draw, key, spec.count, batch_size=24, progress=True)
+    stats = draw(functools.partial(_network, spec=spec), key, spec.count, batch_size=24, progress=True)
     mean, error, quantiles = stats.mean, stats.standard_error, stats.quantile(LEVELS)
     # Sample i of an ensemble has the key fold_in(key, i), and so the same random masks.
     keys = [jax.random.fold_in(key, i) for i in range(spec.count)]
-    fixed = np.array([log_second_eigenvalue(mask) for mask in _fixed(spec).values()])
-    drawn = np.array([[log_second_eigenvalue(mask) for mask in _drawn(spec, each)] for each in keys])
+    fixed = np.array([mask_rates.log_second_eigenvalue(mask) for mask in _fixed(spec).values()])
+    drawn = np.array([[mask_rates.log_second_eigenvalue(mask) for mask in _drawn(spec, each)] for each in keys])
     predicted = np.concatenate([np.repeat(fixed[:, None], spec.count, axis=1), drawn.T])
-    growth = np.asarray(log_gaussian_gain(np.array(spec.d_model, float)))
+    growth = np.asarray(mask_rates.log_gaussian_gain(np.array(spec.d_model, float)))
     return {
-        "log": np.asarray(quantiles["log"]), "full": np.asarray(quantiles["full"]),
+        "log": quantiles["log"], "full": quantiles["full"],
         "names": np.array([*_fixed(spec), *(f"random {density:g}" for density in spec.densities)]),
-        "depth": np.arange(spec.depth + 1), "rate": np.asarray(mean["rate"]) - growth,
-        "rate_error": np.asarray(error["rate"]), "predicted": predicted.mean(axis=1),
+        "depth": np.arange(spec.depth + 1), "rate": mean["rate"] - growth,
+        "rate_error": error["rate"], "predicted": predicted.mean(axis=1),
         "predicted_error": predicted.std(axis=1) / np.sqrt(spec.count),
         "causal_exponent": np.array([mean["causal_exponent"], error["causal_exponent"]]),
         "growth": growth, "shape": np.array([spec.tokens, spec.d_model]), "radii": np.array(spec.radii),
         "causal_radii": np.array(spec.causal_radii),
-        "nonfinite": np.array(sum(int(np.sum(stats.nonfinite[name])) for name in ("log", "full"))),
+        "nonfinite": np.sum(stats.left_out["log"]) + np.sum(stats.left_out["full"]),
     }  # fmt: skip
 
 

@@ -11,11 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, style
+from experiments.figures._samples import draw
 from experiments.ledger import Claim, at_least, at_most, published, question
-from rc_jax import attention, collapse, ensemble, network
+from experiments.lib import figure, style
+from rc_jax import attention, collapse, network
 from rc_jax.attention import masks
-from rc_jax.collapse.closed_forms.mask_rates import pooled_curvature
+from rc_jax.collapse import mask_rates
 
 ABOUT = figure.About(
     title="Low-rank and sparse attention",
@@ -60,8 +61,8 @@ PRESETS = {
 
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """By case and layer: quantiles of the change of log ‖res‖; exponent at the last layer; curvature of parabolas."""
-    key, draw = jax.random.fold_in(jax.random.key(spec.seed), 0), functools.partial(_network, spec=spec)
-    stats = ensemble.run(draw, key, spec.count, progress=True)
+    key = jax.random.fold_in(jax.random.key(spec.seed), 0)
+    stats = draw(functools.partial(_network, spec=spec), key, spec.count, progress=True)
     quantiles, ranks = stats.quantile(LEVELS), np.array([*spec.ranks, spec.tokens], float)
     names = [
         "full attention", *(f"averages, r = {rank}" for rank in spec.ranks),
@@ -70,12 +71,12 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     ]  # fmt: skip
     # Quantiles over networks, and the curvature that theory gives for a Gaussian E.
     return {
-        "names": np.array(names), "depth": np.arange(spec.depth + 1), "log": np.asarray(quantiles["log"]),
-        "exponent": np.asarray(quantiles["exponent"]), "curvature_mean": np.asarray(stats.mean["curvature"]),
-        "curvature_error": np.asarray(stats.standard_error["curvature"]),
-        "predicted": np.asarray(pooled_curvature(ranks, spec.heads, spec.d_model)),
-        "mean": np.asarray(stats.mean["log"]), "error": np.asarray(stats.standard_error["log"]),
-        "unknown": np.asarray(stats.nonfinite["log"]), "count": np.array(spec.count),
+        "names": np.array(names), "depth": np.arange(spec.depth + 1), "log": quantiles["log"],
+        "exponent": quantiles["exponent"], "curvature_mean": stats.mean["curvature"],
+        "curvature_error": stats.standard_error["curvature"],
+        "predicted": np.asarray(mask_rates.pooled_curvature(ranks, spec.heads, spec.d_model)),
+        "mean": stats.mean["log"], "error": stats.standard_error["log"],
+        "unknown": stats.left_out["log"], "count": np.array(spec.count),
     }  # fmt: skip
 
 

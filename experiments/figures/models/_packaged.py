@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import numpy as np
 
-from experiments import checkpoints, sentences
-from experiments.figure import Unavailable
+from experiments.lib import checkpoints, sentences
+from experiments.lib.figure import Unavailable
 from rc_jax import collapse, network, pretrained
-from rc_jax.pretrained.blocks import PACKAGED, Kind, stated_layout
+from rc_jax.pretrained import PACKAGED, PackagedKind, stated_layout
 
 Measures = dict[str, np.ndarray]
 
 
-def installed() -> tuple[Kind, ...]:
+def installed() -> tuple[PackagedKind, ...]:
     """The packaged checkpoints that are there, the encoder first."""
     return tuple(kind for kind in PACKAGED if pretrained.packaged_checkpoint(kind) is not None)
 
 
-def trained_checkpoint(dtype: str, kind: Kind = "encoder") -> pretrained.Checkpoint:
+def trained_checkpoint(dtype: str, kind: PackagedKind = "encoder") -> pretrained.Checkpoint:
     """A packaged checkpoint in `dtype`.
 
     Raises:
@@ -33,7 +33,7 @@ def trained_checkpoint(dtype: str, kind: Kind = "encoder") -> pretrained.Checkpo
 
 
 def named_checkpoints(
-    folders: Sequence[str], kinds: Sequence[Kind], dtype: str
+    folders: Sequence[str], kinds: Sequence[PackagedKind], dtype: str
 ) -> Iterator[tuple[str, pretrained.Checkpoint]]:
     """The name of each folder and its checkpoint, loaded when its turn comes; packaged ones where there is none.
 

@@ -11,8 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, sentences, style, unfinished
-from experiments.figure import About
 from experiments.figures.models._packaged import (
     Measures,
     beside_initial,
@@ -22,8 +20,10 @@ from experiments.figures.models._packaged import (
     named_checkpoints,
 )
 from experiments.ledger import Claim, at_least, at_most, published, question
+from experiments.lib import figure, sentences, style, unfinished
+from experiments.lib.figure import About
 from rc_jax import collapse, network, pretrained
-from rc_jax.pretrained.blocks import Kind
+from rc_jax.pretrained import PackagedKind
 
 ABOUT = About(
     title="Real models, with their skips and MLPs taken away",
@@ -70,7 +70,7 @@ class Spec(figure.Spec):
     initialisations: int = 2
     exact: tuple[str, ...] = ("attention", "mlp")
     checkpoints: tuple[str, ...] = ()
-    packaged: tuple[Kind, ...] = installed()
+    packaged: tuple[PackagedKind, ...] = installed()
 
 
 PRESETS = {

@@ -9,12 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import sentences, style
-from experiments.figure import About
+import experiments.lib.figure
 from experiments.figures.models._model_scales import USED, layer_inputs, layer_logits, row_scales
 from experiments.figures.models._packaged import trained_checkpoint
 from experiments.ledger import Claim, at_least, at_most, prediction, question
+from experiments.lib import sentences, style
+from experiments.lib.figure import About
 from rc_jax import pretrained, scale
 
 ABOUT = About(
@@ -39,7 +39,7 @@ QUARTILES = (0.25, 0.5, 0.75)
 Data = Mapping[str, np.ndarray]
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Texts of `tokens` tokens; `gaussian_rows` simulated rows; `samples` for typical optima (0: none)."""
 
     texts: int = 12

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, sentences, style
-from experiments.figure import About
 from experiments.figures.models._packaged import Measures, beside_initial, log_residuals, trained_checkpoint
 from experiments.ledger import Claim, published, question
+from experiments.lib import figure, sentences, style
+from experiments.lib.figure import About
 from rc_jax import attention, network, pretrained, sparsity
 
 ABOUT = About(

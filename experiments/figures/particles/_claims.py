@@ -147,9 +147,10 @@ def circle(data: Data) -> list[Claim]:
             note="measured rate of log|m_k| less predicted, the worst mode of at least half the largest rate"),
         law("cluster-maxima", "While modes are small, attention's field Σ_j e^{β cos(φ − φ_j)} has √(λ₄/λ₂) maxima "
             "on average, λ_j = Σ k^j (I_k/I₀)² e^{2σ_k t}.", data["maxima"] - data["expected"], near(0, MAXIMA),
-            proof="derived", place=PAGE, neighbours=["rice1945"], standard_error=data["maxima_error"], where=labels,
+            proof="derived", place=PAGE, neighbours=["rice1945", "geshkovski2024modes"],
+            standard_error=data["maxima_error"], where=labels,
             hypotheses=f"{setting}; {most}; half the linear stage", interval_from="our tolerance: 0.15",
-            note="measured less predicted"),
+            note="measured less predicted; Geshkovski, Rigollet & Sun count modes on the line in this way, at first"),
         question("cluster-root", "By what factor does the mean number of clusters differ from √(2β)?",
                  count[:, -1].mean(axis=1) / np.sqrt(2 * betas), hypotheses=f"{setting}; {most}", where=labels,
                  standard_error=count[:, -1].std(axis=1, ddof=1) / math.sqrt(runs) / np.sqrt(2 * betas)),

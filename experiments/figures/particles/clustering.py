@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from scipy.special import ive
 
-from experiments import figure, style
 from experiments.figures._replicates import mean_and_error
 from experiments.figures.particles import _circle_flow, _claims, _layers
 from experiments.ledger import Claim
-from rc_jax import collapse
+from experiments.lib import figure, style
+from rc_jax.collapse import clustering
 
 ABOUT = figure.About(
     title="Tokens as particles: clusters, and norms as speed",
@@ -91,7 +91,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
 def _compute_sphere(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
     """Deviations of the cosines of uniform tokens from the law of the same layers, and orthogonal tokens."""
     run = functools.partial(_layers.cosines, beta=spec.beta)
-    law = -np.expm1(collapse.equiangular_layers(np.full(spec.depth, spec.step), spec.tokens, spec.beta).log_gap)
+    law = -np.expm1(clustering.equiangular_layers(np.full(spec.depth, spec.step), spec.tokens, spec.beta).log_gap)
     mean, spread, deviations = [], [], []
     for dimension in spec.dimensions:
         x = _layers.tokens(jax.random.fold_in(key, dimension), spec.draws, spec.tokens, dimension, spec.dtype)
@@ -108,7 +108,7 @@ def _compute_sphere(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
     times = spec.step * np.arange(spec.depth + 1)
     return {
         "dimensions": np.asarray(spec.dimensions), "times": times, "layers": law,
-        "flow": -np.expm1(collapse.equiangular_flow(times, spec.tokens, spec.beta).log_gap),
+        "flow": -np.expm1(clustering.equiangular_flow(times, spec.tokens, spec.beta).log_gap),
         "mean": np.array(mean), "spread": np.array(spread), "worst": worst, "worst_error": worst_error,
         "orthogonal": 2 * half.mean(axis=1) - whole.mean(axis=1), "apart": np.ptp(half, axis=1),
         "setting": np.array([spec.tokens, spec.beta]),
@@ -144,7 +144,7 @@ def _compute_norms(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
 
 def _late_exponents(spec: Spec) -> np.ndarray:
     """In the flow, late d log(1 − ρ)/dt of Post-LN, d log(1 − ρ)/d log t of Pre-LN and Peri-LN, /d√t for steps 1/√t."""
-    flow = functools.partial(collapse.equiangular_flow, tokens=spec.norm_tokens, beta=spec.beta)
+    flow = functools.partial(clustering.equiangular_flow, tokens=spec.norm_tokens, beta=spec.beta)
     post = np.diff(flow(np.array([100.0, 101.0])).log_gap)
     late = np.array([1e6, 1.01e6])
     powers = [np.diff(flow(late, norm=norm).log_gap) / math.log(1.01) for norm in ("pre", "peri")]
@@ -156,7 +156,7 @@ def _late_exponents(spec: Spec) -> np.ndarray:
 
 def _law(norm: Norm, steps: np.ndarray, spec: Spec, start: float) -> np.ndarray:
     """log(1 − ρ) of tokens with one cosine; Mix-LN is Post-LN, and Pre-LN from there."""
-    run = functools.partial(collapse.equiangular_layers, tokens=spec.norm_tokens, beta=spec.beta)
+    run = functools.partial(clustering.equiangular_layers, tokens=spec.norm_tokens, beta=spec.beta)
     if norm != "mix":
         return run(steps, norm=norm, start=start).log_gap
     half = len(steps) // 2
@@ -167,8 +167,8 @@ def _law(norm: Norm, steps: np.ndarray, spec: Spec, start: float) -> np.ndarray:
 def _compute_circle(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
     """Numbers of clusters, growth of the modes and maxima of the linear stage, by β and by number of tokens."""
     betas, sizes = np.array(spec.circle_betas), np.array(spec.circle_tokens)
-    fastest = collapse.fastest_circle_mode(betas)
-    growth = collapse.circle_mode_growth(fastest, betas)
+    fastest = clustering.fastest_circle_mode(betas)
+    growth = clustering.circle_mode_growth(fastest, betas)
     modes = math.ceil(3 + 6.5 * math.sqrt(betas.max()))
     linear = np.log(sizes) / (2 * growth[:, None])  # when modes of 1/√N are of order one
     read = np.ceil((linear + AFTER) / spec.width).astype(int)
@@ -193,9 +193,9 @@ def _compute_circle(key: jax.Array, spec: Spec) -> dict[str, np.ndarray]:
         "betas": betas, "sizes": sizes, "fastest": fastest, "count": count, "shown": shown,
         "shown_at": np.array([betas[len(betas) // 2], spec.width]),
         "rate": rate, "rate_error": rate_error,
-        "growth": collapse.circle_mode_growth(np.arange(modes + 1), betas[:, None]),
+        "growth": clustering.circle_mode_growth(np.arange(modes + 1), betas[:, None]),
         "maxima": mean_maxima, "maxima_error": maxima_error,
-        "expected": collapse.expected_circle_clusters(betas, early[1] * spec.width),
+        "expected": clustering.expected_circle_clusters(betas, early[1] * spec.width),
     }  # fmt: skip
 
 
@@ -266,7 +266,7 @@ def _plot_angles(ax: Axes, data: Data) -> None:
 def _plot_numbers(ax: Axes, data: Data) -> None:
     betas = data["betas"]
     fine = np.geomspace(betas[0] / 1.1, betas[-1] * 1.1, 200)
-    ax.step(fine, collapse.fastest_circle_mode(fine), where="mid", color=style.colour("theory"), linewidth=1.2,
+    ax.step(fine, clustering.fastest_circle_mode(fine), where="mid", color=style.colour("theory"), linewidth=1.2,
             label="fastest mode k*")  # fmt: skip
     ax.plot(fine, np.sqrt(2 * fine), "--", color=style.colour("published"), label="√(2β)")
     ax.plot(fine, np.sqrt(1.5 * fine), ":", color=style.colour("reference"), label="√(3β/2), at first")

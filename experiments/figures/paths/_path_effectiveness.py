@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 
 from experiments.figures import _replicates
 from rc_jax import attention, collapse, network, training
-from rc_jax.collapse.paths.sums import draw_paths
+from rc_jax.collapse import draw_paths
 
 RECORDS = 12  # in a training
 GUESSES = 64  # random guesses at every test label

@@ -4,13 +4,11 @@ import math
 from typing import Any
 
 import numpy as np
-from matplotlib.animation import Animation
+from matplotlib.animation import FuncAnimation
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from experiments import animation, figure, style
-from experiments.figure import About
 from experiments.figures._replicates import mark_failed
 from experiments.figures.paths import _circle_built, _circle_claims
 from experiments.figures.paths._circle import (
@@ -27,6 +25,8 @@ from experiments.figures.paths._circle import (
     trained,
 )
 from experiments.ledger import Claim
+from experiments.lib import figure, style
+from experiments.lib.figure import About
 
 ABOUT = About(
     title="Round the circle on its own answers",
@@ -47,7 +47,7 @@ ABOUT = About(
 )
 SHOWN = (1e-3, 10.0)  # distances that are drawn
 TINY = 1e-8  # below it a deviation is rounding
-FRAMES, TRAIL = 56, 8  # of the animation; moments that a point leaves behind it
+FRAMES, TRAIL = 40, 8  # of the animation; moments that a point leaves behind it
 SMALL = 7.5  # font size
 
 
@@ -137,7 +137,7 @@ def _point_colours() -> tuple[str, str]:
     return style.cycle(0)["color"], style.cycle(1)["color"]
 
 
-def animate(data: Data) -> Animation:
+def animate(data: Data) -> FuncAnimation:
     """The roll-outs of all seeds at one width, step by step; where two points have met, a cross stays."""
     path = data["path"][_drawn(data), :, :, -1]  # seed, switch, time, token, coordinate
     last = path.shape[2] - 1
@@ -167,7 +167,7 @@ def animate(data: Data) -> Animation:
                     line.set_data(([], []) if gone else (x, y))
 
     moments = np.unique(np.round(last * np.linspace(0, 1, FRAMES) ** 2).astype(int))
-    return animation.moving(drawing, update, [int(step) for step in moments])
+    return FuncAnimation(drawing, update, frames=moments, init_func=lambda: None)
 
 
 def _start_panel(ax: Axes, path: np.ndarray, title: str) -> tuple[list[list[Line2D]], Line2D]:

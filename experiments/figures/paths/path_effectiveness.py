@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, style
-from experiments.figure import About
 from experiments.figures._replicates import mark_failed, mean_and_error, seed_band
 from experiments.figures.paths._path_effectiveness import TOGETHER, Task, study
 from experiments.ledger import Claim, at_least, at_most, near, prediction, published, question
+from experiments.lib import figure, style
+from experiments.lib.figure import About
 
 ABOUT = About(
     title="What paths of each length can do",

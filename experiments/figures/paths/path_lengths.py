@@ -12,11 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, sentences, style
-from experiments.figure import About
+from experiments.figures._samples import draw
 from experiments.ledger import Claim, at_most, prediction, published, question
-from rc_jax import attention, collapse, ensemble, network, pretrained
-from rc_jax.collapse.paths.sums import draw_paths
+from experiments.lib import figure, sentences, style
+from experiments.lib.figure import About
+from rc_jax import attention, collapse, network, pretrained
+from rc_jax.collapse import draw_paths
 
 ABOUT = About(
     title="Paths by length",
@@ -75,12 +76,12 @@ PRESETS = {
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """By variant and length: quantiles of shares and relative residuals; rates of fall; the error of the sum."""
     key = jax.random.key(spec.seed)
-    stats = ensemble.run(_Random(spec), jax.random.fold_in(key, 0), spec.count, progress=True)
+    stats = draw(_Random(spec), jax.random.fold_in(key, 0), spec.count, progress=True)
     quantiles = stats.quantile(LEVELS)
     data = {f"random_{name}": quantiles[name] for name in (*CURVES, "pure_relative")}
     for name in ("late_over_early", "cube"):
         data |= {f"random_{name}_mean": stats.mean[name], f"random_{name}_standard_error": stats.standard_error[name]}
-    data["random_nonfinite"] = np.array(sum(int(np.sum(count)) for count in stats.nonfinite.values()))
+    data["random_nonfinite"] = np.array(sum(np.sum(count) for count in stats.left_out.values()))
     data["random_shape"] = np.array([spec.depth, spec.heads])
     data["pure_error"] = _pure_error(jax.random.fold_in(key, 2), spec.dtype)
     return data | _bert(spec, jax.random.fold_in(key, 1))

@@ -8,12 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About, Data
-from experiments.figures._complete import complete
+import experiments.lib.figure
+from experiments.figures._samples import draw
 from experiments.ledger import Claim, at_least, law, near, prediction, printed, published, question
-from rc_jax import ensemble, scale
+from experiments.lib import style
+from experiments.lib.figure import About, Data
+from rc_jax import scale
 
 ENTROPY, SCALE, PAGE = "su2021entropy", "su2023scale", "docs/scale_objectives.md"
 PUBLISHED = 0.24
@@ -38,7 +38,7 @@ ABOUT = About(
 )
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Sizes 2^first … 2^last, all prefixes of the same rows; the largest also serves the sweep over α."""
 
     dim: int = 64
@@ -64,8 +64,8 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     critical = np.sqrt(2 * np.log(sizes[-1]))
     lam = np.geomspace(0.03, 10, 49)
     key = jax.random.key(spec.seed)
-    draw = _entropies(sizes, alpha, spec.dim, fraction * critical)
-    rows = complete(ensemble.run(draw, key, spec.samples, batch_size=4))
+    row = _entropies(sizes, alpha, spec.dim, fraction * critical)
+    rows = draw(row, key, spec.samples, batch_size=4)
     dims = np.array([16, 64, 256])
     wanted = [at_line, lam[None] * dims[:, None]]  # all closed forms in one call: one program
     lengths = [np.broadcast_to(line, at_line.shape), np.full(wanted[1].shape, 8.0)]

@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import special
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About, Data
+import experiments.lib.figure
 from experiments.ledger import Claim, at_least, law, near, printed, published, question
+from experiments.lib import style
+from experiments.lib.figure import About, Data
 from rc_jax import scale
 
 SU, REPLIES, PAGE = "su2023scale", "su2023scale-comments", "docs/scale.md"
@@ -40,7 +40,7 @@ ABOUT = About(
 )
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """The published grid n = step·(1 … points) and the dimensions swept; 32 … 512 by doubling must be among them."""
 
     dtype: str = "float64"

@@ -6,13 +6,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About, Data
-from experiments.figures._complete import complete
+import experiments.lib.figure
 from experiments.figures._peaks import jackknife, peaks
-from experiments.ledger import Claim, at_least, law, near, prediction, published, question
-from rc_jax import ensemble, scale
+from experiments.figures._samples import draw
+from experiments.ledger import Claim, at_least, near, prediction, published, question
+from experiments.lib import style
+from experiments.lib.figure import About, Data
+from rc_jax import scale
 
 SU, PAGE = "su2023scale", "docs/scale_objectives.md"
 HALF = 0.5
@@ -38,7 +38,7 @@ ABOUT = About(
 )
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Longest rows 2^first … 2^last for the closed forms; to 2^simulated with so many samples for typical rows."""
 
     dtype: str = "float64"
@@ -116,9 +116,7 @@ def _typical(spec: Spec) -> dict[str, np.ndarray]:
 
     key = jax.random.key(spec.seed)
     count = spec.samples // BATCHES
-    batches = np.stack([
-        complete(ensemble.run(one, jax.random.fold_in(key, i), count, batch_size=8)).mean for i in range(BATCHES)
-    ])  # fmt: skip
+    batches = np.stack([draw(one, jax.random.fold_in(key, i), count, batch_size=8).mean for i in range(BATCHES)])
 
     # the best single n of the mean over rows, with a jackknife over batches for its error
     def shares(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -229,20 +227,6 @@ def claims(data: Data) -> list[Claim]:
             "of Gaussian scores, negative annealed gradients counted as zero?",
             data["best_n"][0] / lengths,
             where=labels,
-        ),
-        law(
-            "decoder-harmonic",
-            "The one scale that maximises the annealed gradient summed over rows 2 … L is that of a "
-            "row with their harmonic mean of keys, (L − 1)/(H_L − 1).",
-            (data["best_sum_n"] / data["harmonic"][None]).ravel(),
-            near(1, 0.02),
-            proof="proved",
-            place=PAGE,
-            where=both,
-            neighbours=[SU],
-            hypotheses="annealed gradient, linear in 1/n; any law of scores; row i has i keys",
-            interval_from="our tolerance: the grid of the search",
-            note="measured: n found by search over that mean",
         ),
         prediction(
             "decoder-geometric",

@@ -5,13 +5,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About, Data
+import experiments.lib.figure
 from experiments.figures.scale.parts import _form_layers as layers
 from experiments.figures.scale.parts import _scale_forms as forms
 from experiments.figures.scale.parts._scale_forms import FORMS, LAWS, YARN_AT
 from experiments.ledger import Claim, at_least, law, prediction, published, question
+from experiments.lib import style
+from experiments.lib.figure import About, Data
 from rc_jax import scale
 
 PAGE = "docs/scale_forms.md"
@@ -39,7 +39,7 @@ ABOUT = About(
 )
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Lengths 2^first … 2^17 and widths simulated; lengths and draws through the layer; trained texts (0: none)."""
 
     first: int = 4

@@ -6,10 +6,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About, Data
+import experiments.lib.figure
 from experiments.ledger import Claim, at_least, law, near, printed, published
+from experiments.lib import style
+from experiments.lib.figure import About, Data
 from rc_jax import scale
 
 SU, PAGE = "su2023scale", "docs/scale.md"
@@ -35,7 +35,7 @@ ABOUT = About(
 )
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """The published grid n = step·(1 … points), and how far beyond it the law is followed."""
 
     dtype: str = "float64"

@@ -6,13 +6,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About, Data
-from experiments.figures._complete import complete
+import experiments.lib.figure
 from experiments.figures._peaks import jackknife, peaks
+from experiments.figures._samples import draw
 from experiments.figures.scale.parts._objective_rows import HIGH, LOW, NAMES, claims
-from rc_jax import ensemble, scale
+from experiments.lib import style
+from experiments.lib.figure import About, Data
+from rc_jax import scale
 
 NORMS = (
     scale.jacobian_trace,
@@ -42,7 +42,7 @@ ABOUT = About(
 __all__ = ["ABOUT", "PRESETS", "Spec", "claims", "compute", "plot"]
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Sizes 4^first … 4^last, prefixes of the same rows; the normalisers are compared at the last but one."""
 
     first: int = 2
@@ -65,12 +65,9 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     few = np.geomspace(0.03, 12, spec.points // 2)
     best = np.asarray(scale.optimal_scale_exact(sizes.astype(np.float32)))
     # means of every batch; a jackknife over them gives the errors of the optima
-    draw = _row(sizes, alpha, few, best)
+    row = _row(sizes, alpha, few, best)
     key = jax.random.key(spec.seed)
-    parts = [
-        complete(ensemble.run(draw, jax.random.fold_in(key, i), spec.samples // BATCHES, batch_size=8))
-        for i in range(BATCHES)
-    ]
+    parts = [draw(row, jax.random.fold_in(key, i), spec.samples // BATCHES, batch_size=8) for i in range(BATCHES)]
     batches = {name: np.stack([part.mean[name] for part in parts]) for name in parts[0].mean}
     typical = np.stack([peaks(alpha, batches["log"].mean(0))] + [
         peaks(alpha, np.delete(batches["log"], i, 0).mean(0)) for i in range(BATCHES)

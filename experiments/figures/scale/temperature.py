@@ -8,13 +8,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About, Data
+import experiments.lib.figure
 from experiments.figures._peaks import peaks
 from experiments.ledger import Claim, at_least, at_most, published, question
+from experiments.lib import style
+from experiments.lib.figure import About, Data
 from rc_jax import scale, sparsity
-from rc_jax.scale.closed_forms.entropy import least_entropy
+from rc_jax.scale import least_entropy
 
 NOTES = "study-notes"
 ABOUT = About(
@@ -37,7 +37,7 @@ TIED = ("entropy", "largest", "gradient")
 NAMES = ("entropy", "largest", "sparsity", "gradient", "variance", "slope")
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Rows of `keys` scores at `points` temperatures, evenly apart in their logarithm."""
 
     dtype: str = "float64"

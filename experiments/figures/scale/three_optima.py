@@ -5,10 +5,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About, Data
+import experiments.lib.figure
 from experiments.figures.scale.parts._three_optima_rows import COSINE_RISE, CURVE, CURVE_DIM, claims
+from experiments.lib import style
+from experiments.lib.figure import About, Data
 from rc_jax import scale
 from rc_jax.scale.quadrature import mean_largest, tie_density
 
@@ -32,7 +32,7 @@ ABOUT = About(
 __all__ = ["ABOUT", "PRESETS", "Spec", "claims", "compute", "plot"]
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Sizes and dimensions compared, rows for each mean, for each median, for the curves and for the tail."""
 
     powers: tuple[int, ...] = (3, 5, 7, 10, 13, 16, 20)

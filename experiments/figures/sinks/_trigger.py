@@ -16,7 +16,7 @@ from flax import nnx
 from rc_jax import attention
 from rc_jax.attention import AttentionParams, AttentionSpec
 from rc_jax.training import tasks
-from rc_jax.training.tasks._trigger import Triggered
+from rc_jax.training.tasks import Triggered
 
 Setting = dict[str, jax.Array]
 KINDS = ("softmax", "ReLU", "softmax with one more logit")

@@ -10,15 +10,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments import figure, sentences, style, unfinished
 from experiments.figures._replicates import mean_and_error
 from experiments.figures.models._packaged import Measures, check_settings, installed, named_checkpoints
 from experiments.ledger import Claim, at_least, at_most, prediction, published, question
+from experiments.lib import figure, sentences, style, unfinished
 from rc_jax import attention, collapse, network, pretrained
-from rc_jax.attention.blocks import project
-from rc_jax.diagnostics.measures import SINK, importance
-from rc_jax.network.blocks import block, plain
-from rc_jax.pretrained.blocks import Kind
+from rc_jax.attention import project
+from rc_jax.diagnostics import SINK, importance
+from rc_jax.network import block, plain_arithmetic
+from rc_jax.pretrained import PackagedKind
 
 ABOUT = figure.About(
     title="Sinks of trained models",
@@ -44,7 +44,7 @@ class Spec(figure.Spec):
 
     texts: int = 8
     tokens: int = 64
-    packaged: tuple[Kind, ...] = installed()
+    packaged: tuple[PackagedKind, ...] = installed()
     checkpoints: tuple[str, ...] = ()
 
 
@@ -106,7 +106,7 @@ def _run(
     params: network.LayerParams, x: jax.Array, spec: network.StackSpec, mask: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """States (text, layer + 1, token, feature), and by layer and head the weight on each key and its value's size."""
-    arithmetic = plain(spec, None, mask)
+    arithmetic = plain_arithmetic(spec, None, mask)
 
     def step(x: jax.Array, weights: network.LayerParams) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         observed = []

@@ -10,12 +10,12 @@ import numpy as np
 from jax.tree_util import Partial
 from matplotlib.figure import Figure as Drawing
 
-from experiments import figure, style
 from experiments.figures import _replicates
 from experiments.figures._replicates import failures, mean_and_error, seed_band
 from experiments.figures.sinks import _trigger
 from experiments.figures.sinks._trigger import KINDS, Task
 from experiments.ledger import Claim, at_most, prediction, published
+from experiments.lib import figure, style
 
 ABOUT = figure.About(
     title="A task that needs a sink",

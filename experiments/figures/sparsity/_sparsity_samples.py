@@ -12,8 +12,8 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 from scipy import special
 
-from experiments.figures._complete import complete
-from rc_jax import attention, ensemble, sparsity
+from experiments.figures._samples import draw
+from rc_jax import attention, sparsity
 
 if TYPE_CHECKING:
     from experiments.figures.sparsity.sparsity_kernels import Spec
@@ -116,9 +116,9 @@ def _layer(key: Array, *, spec: "Spec") -> dict[str, dict[str, Array]]:
 
 def layers(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
     """Mean S of the rows of random layers in each bin with its standard error, and the mean γ or β/γ there."""
-    statistics = complete(ensemble.run(functools.partial(_layer, spec=spec), key, spec.initialisations))
+    drawn = draw(functools.partial(_layer, spec=spec), key, spec.initialisations)
     data = {}
-    for name, mean in statistics.mean.items():
+    for name, mean in drawn.mean.items():
         rows = mean["count"] * spec.initialisations
         at, measured, square = (mean[part] / np.maximum(mean["count"], 1e-12) for part in ("at", "measured", "square"))
         data[f"{name}_at"], data[f"{name}_measured"] = (np.where(rows >= 50, each, np.nan) for each in (at, measured))
@@ -136,8 +136,8 @@ def linear_rows(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
         return jnp.mean(sparsity.sparsity(attention.attention_weights(params, x, layer)))
 
     drawn = [
-        complete(ensemble.run(functools.partial(mean_sparsity, tokens=tokens), jax.random.fold_in(key, index),
-                              max(2, spec.initialisations // 8)))
+        draw(functools.partial(mean_sparsity, tokens=tokens), jax.random.fold_in(key, index),
+             max(2, spec.initialisations // 8))
         for index, tokens in enumerate(spec.row_tokens)
     ]  # fmt: skip
     means, errors = (np.array([getattr(each, name) for each in drawn]) for name in ("mean", "standard_error"))

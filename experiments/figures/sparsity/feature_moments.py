@@ -11,12 +11,12 @@ from jaxtyping import Array
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About
-from experiments.figures._complete import complete
+import experiments.lib.figure
+from experiments.figures._samples import draw
 from experiments.ledger import Claim, at_least, at_most, law, near, prediction, published, question
-from rc_jax import ensemble, sparsity
+from experiments.lib import style
+from experiments.lib.figure import About
+from rc_jax import sparsity
 
 ABOUT = About(
     title="Linear attention: what the features' moments say",
@@ -46,7 +46,7 @@ FEW = 8  # of them
 Data = Mapping[str, np.ndarray]
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """`layers` random layers on `tokens` tokens of `width` coordinates; `head` features for the right panel."""
 
     layers: int = 64
@@ -67,15 +67,15 @@ PRESETS = {
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """Means over layers: 1/S² − 1 for every number of features, and the forms of S for every kind of token."""
     key = jax.random.key(spec.seed)
-    growth = complete(ensemble.run(lambda key: _growth(key, spec), jax.random.fold_in(key, 0), spec.layers))
-    kinds = complete(ensemble.run(lambda key: _kinds(key, spec), jax.random.fold_in(key, 1), spec.layers))
+    growth = draw(lambda key: _growth(key, spec), jax.random.fold_in(key, 0), spec.layers)
+    kinds = draw(lambda key: _kinds(key, spec), jax.random.fold_in(key, 1), spec.layers)
     spread, level = np.array([sparsity.feature_map_rates(phi) for phi in MAPS.values()]).T
     return {
         "features": np.asarray(spec.features), "width": np.asarray(spec.width), "head": np.asarray(spec.head),
-        "growth": np.asarray(growth.mean), "growth_se": np.asarray(growth.standard_error),
+        "growth": growth.mean, "growth_se": growth.standard_error,
         "spread": spread, "level": level,
-    } | {name: np.asarray(kinds.mean[name]) for name in ("ratio", "excess")} | {
-        f"{name}_se": np.asarray(kinds.standard_error[name]) for name in ("ratio", "excess")
+    } | {name: kinds.mean[name] for name in ("ratio", "excess")} | {
+        f"{name}_se": kinds.standard_error[name] for name in ("ratio", "excess")
     } | _noisy(spec)  # fmt: skip
 
 

@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About
+import experiments.lib.figure
 from experiments.ledger import Claim, at_least, at_most, law, published
+from experiments.lib import style
+from experiments.lib.figure import About
 from rc_jax import sparsity
 
 FOCUS = 0.05  # S below which a row counts as focused, and above which a floor counts as one
@@ -52,7 +52,7 @@ OWN = functools.partial(
 Data = Mapping[str, np.ndarray]
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Points of each map along each axis."""
 
     dtype: str = "float64"
@@ -304,7 +304,8 @@ def _both_claim(data: Data) -> Claim:
     what = ("gap from e^(−γ²/2) at β/γ = −30", "least S where β ≥ 0", "least S where γ ≤ 1")
     return OWN(
         "focus-both",
-        "Softplus, sigmoid and elu + 1 focus only as β/γ → −∞ and γ → ∞ together, where their S is e^(−γ²/2).",
+        "Softplus, sigmoid and elu + 1 focus only as β/γ → −∞ and γ → ∞ together. Where β is far below −2γ² their S is "
+        "e^(−γ²/2).",
         [*gap, *right, *least], ([-np.inf] * 3 + [FOCUS] * 6, [0.01] * 3 + [np.inf] * 6), proof="derived",
         where=[f"{name}: {each}" for each in what for name in names],
         interval_from=f"a gap of 0.01, our tolerance; S ≥ {FOCUS:g} elsewhere",

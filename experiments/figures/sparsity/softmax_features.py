@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About
+import experiments.lib.figure
 from experiments.figures.sparsity import _random_feature_samples as samples
 from experiments.ledger import Claim, law, near, prediction, published, question
+from experiments.lib import style
+from experiments.lib.figure import About
 from rc_jax import sparsity
 
 ABOUT = About(
@@ -35,7 +35,7 @@ ORDERS_SHOWN = (1, 2, 3, 4, 8, 16)
 Data = Mapping[str, np.ndarray]
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """`draws` of the directions in `width` dimensions for each number of features; keys for trigonometric ones."""
 
     width: int = 16
@@ -212,7 +212,7 @@ def _taylor_claims(data: Data) -> list[Claim]:
             interval_from="our tolerance, one even order", reads=[data["even"], data["softmax"]],
             note=f"order needed less formula: 0 at {np.sum(off == 0)} of {off.size} points, "
             + ", ".join(f"{each:g} at {np.sum(off == each)}" for each in np.unique(off[off != 0])),
-            neighbours=["su2023concentrate"],
+            neighbours=["su2023concentrate", "alman2023"],
         ),
     ]  # fmt: skip
 

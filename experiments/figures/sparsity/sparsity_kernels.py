@@ -10,12 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.figure
-from experiments import style
-from experiments.figure import About
+import experiments.lib.figure
 from experiments.figures.sparsity import _sparsity_samples as samples
 from experiments.figures.sparsity._sparsity_samples import EXP, FEATURE_SPREAD, IDENTITY, KERNEL, RATIO, RELU, SPREAD
 from experiments.ledger import Claim, at_most, near, published
+from experiments.lib import style
+from experiments.lib.figure import About
 from rc_jax import sparsity
 
 ABOUT = About(
@@ -35,7 +35,7 @@ ABOUT = About(
 )
 
 
-class Spec(experiments.figure.Spec):
+class Spec(experiments.lib.figure.Spec):
     """Sizes of the direct draws and of the random layers."""
 
     draws: int = 2**20

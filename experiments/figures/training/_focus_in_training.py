@@ -21,7 +21,7 @@ from experiments.figures.collapse._weight_kinds import KINDS, MAPS
 from rc_jax import attention, network, sparsity, training
 from rc_jax.attention import AttentionSpec
 from rc_jax.training import tasks
-from rc_jax.training.tasks._recall import Pairs
+from rc_jax.training.tasks import Pairs
 
 Setting = dict[str, jax.Array]
 

@@ -10,11 +10,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments import figure, style
-from experiments.figure import About
 from experiments.figures._replicates import failures, mark_failed, mean_and_error, seed_band
 from experiments.figures.training import _focus_in_training as recall
 from experiments.ledger import Claim, at_least, at_most, prediction, published
+from experiments.lib import figure, style
+from experiments.lib.figure import About
 
 ABOUT = About(
     title="Kernels that can focus, once they learn",

@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from experiments import style
-from experiments.figure import About, Unavailable
 from experiments.figures._replicates import failures, mark_failed, mean_and_error, seed_band
 from experiments.figures.training import _scale_in_training as study
 from experiments.figures.training._scale_in_training import Spec
 from experiments.figures.training._trained_scales import Pair, pairs_of
 from experiments.ledger import Claim, at_least, near, prediction, question
+from experiments.lib import style
+from experiments.lib.figure import About, Unavailable
 
 _LOG = logging.getLogger(__name__)
 ABOUT = About(

@@ -18,7 +18,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, AttentionSpec
-from rc_jax.attention.blocks import project
+from rc_jax.attention.parameters import project
 from rc_jax.collapse.bounds.pure_attention import (
     check_bounded,
     column_norm,

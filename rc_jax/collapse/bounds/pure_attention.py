@@ -9,13 +9,13 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax.attention import AttentionParams, AttentionSpec
-from rc_jax.attention.blocks import default_scale
+from rc_jax.attention.layer import default_scale
 from rc_jax.collapse.exact import attention
 from rc_jax.collapse.exact import state as mean_residual
 from rc_jax.collapse.exact.state import MeanResidual
 from rc_jax.collapse.requirements import BILINEAR, check_covered
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
-from rc_jax.network.blocks import check_stack
+from rc_jax.network.specification import check_stack
 
 Out = TypeVar("Out")
 

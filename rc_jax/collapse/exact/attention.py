@@ -26,7 +26,9 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax._numerics import performance
 from rc_jax.attention import AttentionParams, AttentionSpec
-from rc_jax.attention.blocks import default_scale, halves, largest, pool, project
+from rc_jax.attention.kernels import largest
+from rc_jax.attention.layer import default_scale
+from rc_jax.attention.parameters import halves, pool, project
 from rc_jax.collapse.exact import mlp_and_norms, normalisers, positions, unsaturated
 from rc_jax.collapse.exact.state import Columns, Logits, MeanResidual, from_rows, split_softmax, sum_at_largest
 

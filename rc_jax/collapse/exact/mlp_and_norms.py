@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from rc_jax.collapse.exact.state import MeanResidual, expm1_ratio, from_rows
 from rc_jax.network import MLPParams, NormParams, StackSpec
-from rc_jax.network.blocks import ACTIVATIONS
+from rc_jax.network.stack import ACTIVATIONS
 
 # Gauss–Legendre on [−1, 1], moved to [0, 1]: for σ' along a step of length at most 1.
 _POINTS, _DOUBLED = np.polynomial.legendre.leggauss(16)

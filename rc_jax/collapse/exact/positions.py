@@ -17,7 +17,8 @@ from jaxtyping import Array, Bool, Float
 
 from rc_jax._numerics.stable import divide_by_largest
 from rc_jax.attention import AttentionSpec, Rotary
-from rc_jax.attention.blocks import angles, log_tokens, rotate_pairs
+from rc_jax.attention.layer import log_tokens
+from rc_jax.attention.positions import angles, rotate_pairs
 from rc_jax.collapse.exact.state import Columns, Logits, sum_at_largest
 
 

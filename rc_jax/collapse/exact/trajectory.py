@@ -21,7 +21,8 @@ from rc_jax.collapse.exact import state as mean_residual
 from rc_jax.collapse.exact.state import MeanResidual
 from rc_jax.collapse.requirements import check_split
 from rc_jax.network import LayerParams, Layers, StackSpec
-from rc_jax.network.blocks import Arithmetic, block, check_every_mask, check_stack, scan_kinds
+from rc_jax.network.specification import check_stack
+from rc_jax.network.stack import Arithmetic, block, check_every_mask, scan_kinds
 
 _TOKENS = arguments.float_array("token", "feature", minimum={"token": 2})
 

@@ -24,13 +24,13 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
-from rc_jax.attention.blocks import check_scale_and_mask, default_scale
+from rc_jax.attention.layer import check_scale_and_mask, default_scale
 from rc_jax.collapse.exact import attention
 from rc_jax.collapse.exact import state as mean_residual
 from rc_jax.collapse.exact.state import MeanResidual, log_softmax
 from rc_jax.collapse.requirements import BILINEAR, check_covered
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
-from rc_jax.network.blocks import check_stack
+from rc_jax.network.specification import check_stack
 
 _TOKENS = arguments.float_array("token", "feature", minimum={"token": 2})
 _SAME_SHAPE = arguments.float_array("token", "feature")

@@ -16,11 +16,12 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 from rc_jax import attention
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, masks
-from rc_jax.attention.blocks import check_scale_and_mask, standardised
+from rc_jax.attention.layer import check_scale_and_mask
+from rc_jax.attention.parameters import standardised
 from rc_jax.collapse.paths.sums import SKIP, check_paths
 from rc_jax.collapse.requirements import NotCovered, check_covered
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
-from rc_jax.network.blocks import check_stack
+from rc_jax.network.specification import check_stack
 
 _BATCH = 64
 

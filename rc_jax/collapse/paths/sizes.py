@@ -14,14 +14,14 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
-from rc_jax.attention.blocks import check_scale_and_mask
+from rc_jax.attention.layer import check_scale_and_mask
 from rc_jax.collapse.exact.trajectory import decided, perturbations
 from rc_jax.collapse.paths import terms as path_terms
 from rc_jax.collapse.paths.sums import SKIP, check_decomposes, check_paths, draw_paths
 from rc_jax.collapse.paths.terms import Frozen, Term
 from rc_jax.collapse.requirements import check_split
 from rc_jax.network import Layers, StackSpec
-from rc_jax.network.blocks import check_stack
+from rc_jax.network.specification import check_stack
 
 _TOKENS = arguments.float_array("token", "feature", minimum={"token": 2})
 _BATCH = 64

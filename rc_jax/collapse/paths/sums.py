@@ -22,10 +22,11 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from rc_jax import attention
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
-from rc_jax.attention.blocks import project
+from rc_jax.attention.parameters import project
 from rc_jax.collapse.requirements import check_covered
 from rc_jax.network import LayerParams, Layers, StackSpec
-from rc_jax.network.blocks import check_every_mask, check_stack, scan_kinds
+from rc_jax.network.specification import check_stack
+from rc_jax.network.stack import check_every_mask, scan_kinds
 
 SKIP = -1  # stands for the skip connection where a path names the head that it takes
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
-from rc_jax.attention.blocks import project
+from rc_jax.attention.parameters import project
 from rc_jax.collapse.exact import attention
 from rc_jax.collapse.exact import state as mean_residual
 from rc_jax.collapse.exact.state import MeanResidual

@@ -21,7 +21,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from rc_jax._numerics.linear_algebra import gram_factor
 from rc_jax._numerics.performance import any_in_batch, quickly
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
-from rc_jax.attention.blocks import default_scale, split_normals
+from rc_jax.attention.layer import default_scale
+from rc_jax.attention.parameters import split_normals
 from rc_jax.collapse.exact import attention
 from rc_jax.collapse.exact import state as mean_residual
 from rc_jax.collapse.exact.state import MeanResidual, normalise

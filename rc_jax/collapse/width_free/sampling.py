@@ -23,7 +23,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.performance import quickly
 from rc_jax.attention import masks
-from rc_jax.attention.blocks import check_scale_and_mask
+from rc_jax.attention.layer import check_scale_and_mask
 from rc_jax.collapse.exact import state
 from rc_jax.collapse.exact.state import MeanResidual
 from rc_jax.collapse.requirements import BILINEAR, check_covered

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rc_jax.attention import AttentionParams, AttentionSpec
-from rc_jax.attention.blocks import QKNorm
+from rc_jax.attention.specification import QKNorm
 from rc_jax.network import LayerParams, MLPParams, MLPSpec, NormParams, StackSpec
-from rc_jax.network.blocks import Norm
+from rc_jax.network.specification import Norm
 from rc_jax.pretrained.config import Config
 from rc_jax.pretrained.families.rope import pairs_together, read_rotary, read_two_rotaries
 from rc_jax.pretrained.families.shared import Embeddings, Layout, Scope, activation, split_heads

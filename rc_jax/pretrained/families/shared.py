@@ -10,7 +10,7 @@ from typing import NamedTuple
 from jaxtyping import Array, Float
 
 from rc_jax.network import LayerParams, NormParams, StackSpec
-from rc_jax.network.blocks import Activation
+from rc_jax.network.specification import Activation
 from rc_jax.pretrained.config import Config
 from rc_jax.pretrained.tensor_source import Stored, Tensors
 

@@ -21,7 +21,7 @@ from rc_jax.scale.closed_forms.stationarity import (
 )
 from rc_jax.scale.results import Optimum
 from rc_jax.special import lambert_w0_exp
-from rc_jax.special.blocks import TERMS
+from rc_jax.special.debye import TERMS
 
 
 @arguments.guard(n=at_least_two, dim=at_least_three)
@@ -81,9 +81,6 @@ def optimise_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Optimum:
     scale, converged = _optimize(n, dim)
     value = objective(jnp.log(scale), jnp.log(n), dim)
     return Optimum(scale.astype(dtype), value.astype(dtype), converged)
-
-
-optimize_scale = arguments.old_name("optimize_scale", optimise_scale)
 
 
 @arguments.guard(n=at_least_two)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from rc_jax.special.blocks import SHIFT, TERMS, correction_at_zero, corrections, corrections_written_out
+from rc_jax.special.debye import SHIFT, TERMS, correction_at_zero, corrections, corrections_written_out
 
 FAR = 36  # Debye's expansion is good to rounding where √(v² + α²) is larger
 FEW_TERMS = 5  # so many of its terms are enough there in single precision

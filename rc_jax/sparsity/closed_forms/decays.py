@@ -256,7 +256,8 @@ def gated_decay_annealed(mean: ArrayLike, second: ArrayLike, n: ArrayLike) -> Fl
     r"""`gated_decay` with independent random gates, E a and E a² averaged apart: S = G(E λ)/√(n G(E λ²)).
 
     G(λ) = (1 − λⁿ)/(1 − λ), G(1) = n. It is `decay` when the gates do not vary, and falls to 0 like
-    √((1 − E λ²)/n)/(1 − E λ) unless λ = 1 always. The mean of S itself is lower or higher by a factor near 1.
+    √((1 − E λ²)/n)/(1 − E λ) unless λ = 1 always. The mean of S itself is within 5 % for gates uniform on (0, 1) or
+    σ(5 + 2ε). It tends to √π/2 of this, 11 % less, for gates that are 0 with a small probability and else near 1.
 
     Args:
         mean: E λ of a gate, in (0, 1].

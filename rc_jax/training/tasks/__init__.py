@@ -4,11 +4,13 @@ from rc_jax.training.tasks._characters import characters, windows
 from rc_jax.training.tasks._circle import circle, roll_out
 from rc_jax.training.tasks._convex_hull import convex_hull, on_hull
 from rc_jax.training.tasks._digits import digits
-from rc_jax.training.tasks._recall import recall, recall_mask, recall_question
+from rc_jax.training.tasks._recall import Pairs, recall, recall_mask, recall_question
 from rc_jax.training.tasks._sequences import memorisation, sorting
-from rc_jax.training.tasks._trigger import trigger
+from rc_jax.training.tasks._trigger import Triggered, trigger
 
 __all__ = [
+    "Pairs",
+    "Triggered",
     "characters",
     "circle",
     "convex_hull",

@@ -26,5 +26,7 @@ def test_rows_of_weights():
     with jax.enable_x64(True):
         rows = attention_of_today._rows(spec)
         scores = 0.5 * np.random.default_rng(spec.seed).standard_normal((2, 2, 256))
-        sums = np.asarray(kernels.sigmoid(jnp.asarray(scores[:1]), None)).sum(axis=-1)[0] * np.exp(-(0.5**2) / 2)
-    assert rows["sums_error"][0] == pytest.approx(abs(sums[0] - sums[1]) / 2, rel=1e-12)
+        weights = np.asarray(kernels.sigmoid(jnp.asarray(scores[:1]), None))[0]
+    first, second = np.mean(weights, axis=-1) / np.sqrt(np.mean(weights**2, axis=-1))
+    error = rows["sparsity_error"][attention_of_today.ROWS.index("sigmoid"), 0]
+    assert error == pytest.approx(abs(first - second) / 2, rel=1e-9)

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from experiments import figure
 from experiments.command import main
-from experiments.figure import TOPICS, Broken
 from experiments.ledger import Kind, Verdict, included, pages, prediction, record, sections
+from experiments.lib import figure
+from experiments.lib.figure import TOPICS, Broken
 from tests.experiments.conftest import strict_json
 from tests.experiments.report.test_report import ALL_VERDICTS
 

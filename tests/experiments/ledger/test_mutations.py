@@ -11,8 +11,8 @@ import warnings
 import numpy as np
 import pytest
 
-from experiments import figure
 from experiments.ledger import Kind, Verdict, pages, record
+from experiments.lib import figure
 from tests.experiments import quick_data
 
 LEDGER = record.read(pages.DOCS)

@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from experiments import style
 from experiments.command import main
 from experiments.ledger import Verdict, record
 from experiments.ledger.decision import SYMBOL
+from experiments.lib import style
 from experiments.report import html
 from tests.experiments.conftest import made_up, strict_json
 

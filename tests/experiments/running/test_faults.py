@@ -13,13 +13,13 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from experiments import figure
 from experiments.command import main
 from experiments.ledger import record
+from experiments.lib import figure, store
+from experiments.lib.run import Run
 from experiments.report import html
-from experiments.running import identity, runner, store, work
+from experiments.running import identity, runner, work
 from experiments.running.progress import Progress
-from experiments.running.run import Run
 from rc_jax._numerics import files
 from tests.experiments.conftest import PROCESSES, statuses, until
 

@@ -1,6 +1,5 @@
 """A result is named by all that decides it: its whole spec, and all the code that computing it can reach."""
 
-import ast
 import dataclasses
 import json
 import pathlib
@@ -11,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 import rc_jax
-from experiments import figure
 from experiments.command import main
+from experiments.lib import figure
+from experiments.lib.run import Run
 from experiments.running import identity, sources, work
-from experiments.running.run import Run
 from rc_jax import pretrained
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -161,7 +160,7 @@ def test_a_process_with_another_spec_or_other_code_refuses(figures, other):
 
 INSTALLED = """
 import importlib.util, json, sys
-from experiments import figure
+from experiments.lib import figure
 from experiments.running import identity
 
 def prints():
@@ -293,35 +292,3 @@ def by_version(python, *files):
 )
 def test_every_python_says_the_same(python, files):
     assert by_version(str(python), *files) == by_version(sys.executable, *files)
-
-
-ORDER = (
-    "style", "animation", "checkpoints", "ledger.literature", "ledger.intervals", "ledger.decision", "ledger.claims",
-    "ledger", "figure", "sentences", "reference_values", "running.sources", "running.run", "running.identity",
-    "running.provenance", "running.store", "unfinished", "running.work", "ledger.record", "ledger.sections",
-    "ledger.included", "ledger.pages",
-    "report.pictures", "report.drawing", "report.terminal", "report.html", "running.progress", "running.pool",
-    "running.runner", "command",
-)  # fmt: skip
-
-
-def experiments_imports(module):
-    """The modules of `experiments` that one imports, in functions too."""
-    path = ROOT / "experiments" / module.replace(".", "/")
-    text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "experiments":
-            base = node.module.removeprefix("experiments").removeprefix(".")
-            names = [f"{base}.{alias.name}".removeprefix(".") for alias in node.names]
-            yield from (name if name in ORDER else base for name in names)
-
-
-@pytest.mark.parametrize("module", ORDER)
-def test_modules_of_the_runner_import_only_earlier_ones(module):
-    assert set(experiments_imports(module)) <= set(ORDER[: ORDER.index(module)])
-
-
-def test_every_module_of_the_runner_has_a_place_in_the_order():
-    folders = [ROOT / "experiments", *(ROOT / "experiments" / name for name in ("ledger", "report", "running"))]
-    paths = [path.relative_to(ROOT / "experiments") for folder in folders for path in folder.glob("[a-z]*.py")]
-    assert {path.with_suffix("").as_posix().replace("/", ".") for path in paths} == set(ORDER) - {"ledger"}

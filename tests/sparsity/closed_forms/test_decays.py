@@ -230,3 +230,15 @@ def test_a_continuum_of_decays(x64):
         ratio = rows / sparsity.decay_spectrum(p, n)
         assert np.abs(np.diff(np.log(ratio)) / np.log(2)).max() < 0.02
         assert np.abs(ratio - 1).max() < (1e-3 if p in (0.25, 1.0, 2.0) else 0.06)
+
+
+def test_the_annealed_form_is_too_large_where_gates_are_rarely_zero(x64, key):
+    """Gates 0 in 1 % and 0.99999 else: rows end at the last 0, at an exponential length, so E S tends to √π/2 of it."""
+    n, rows = 4096, 3000
+    gates = jnp.where(jax.random.bernoulli(key, 0.01, (rows, n)), 1e-300, 0.99999)
+    drawn = np.asarray(sparsity.gated_decay(jnp.log(gates)))
+    first, second = 0.99 * 0.99999, 0.99 * 0.99999**2
+    ratio = drawn.mean() / float(sparsity.gated_decay_annealed(first, second, n))
+    error = drawn.std(ddof=1) / np.sqrt(rows) / drawn.mean()
+    assert abs(ratio - np.sqrt(np.pi) / 2) < 5 * error + 0.01  # 0.01: not yet in the limit
+    assert ratio < 0.95

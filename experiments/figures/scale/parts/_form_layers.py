@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import sentences
 from experiments.figures.models._model_scales import layer_inputs, layer_logits, row_scales
 from experiments.figures.models._packaged import trained_checkpoint
 from experiments.figures.scale.parts._scale_forms import CLAMP, LEARNED, SWIN, TRAINED_AT, log_pairs, yarn
+from experiments.lib import sentences
 from rc_jax import attention
 
 MORE = 8  # times as many draws of short rows, whose sums are far from normal

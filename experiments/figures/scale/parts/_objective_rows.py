@@ -4,8 +4,8 @@ import functools
 
 import numpy as np
 
-from experiments.figure import Data
 from experiments.ledger import Claim, at_least, at_most, law, near, published, question
+from experiments.lib.figure import Data
 
 SU, COMMENTS, PAGE = "su2023scale", "su2023scale-comments", "docs/scale_objectives.md"
 reader = functools.partial(published, source=COMMENTS, place="reader's comment, 2024-01-31")

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from experiments.figures.blocks import _norm_values as nets
+from experiments.figures.blocks import norm_values
 from rc_jax import attention, collapse, network
+from tests.experiments import quick_data
 
 
 def moved(net):
@@ -72,6 +74,25 @@ def test_shear_follows_the_map_of_the_proof(x64):
         t = np.cos(angle) / abs(np.sin(angle))
         wanted = t - 2 * np.sign(angle) + np.sqrt(1 + t**2)
         np.testing.assert_allclose(after[1, 0] / abs(after[1, 1]), wanted, rtol=1e-9)
+
+
+def test_without_layer_norm_the_shear_halves_only_in_the_limit():
+    """The map of differences is a Jordan block: over starts on a circle the mean fall has a closed form.
+
+    From the angle θ the difference after k layers is in proportion to 2^−k (k + c, 1/2) with c = tan(θ/2)/2. The
+    number c is Cauchy, so the mean of log|k + c + i/2| is that of its harmonic extension, log|k + i|.
+    """
+    angles = (np.arange(2_000_000) + 0.5) * np.pi / 1e6
+    for layer in (5, 40):
+        start = np.stack([np.cos(angles) - 1, np.sin(angles)])
+        sizes = [np.hypot(start[0] - 2 * k * start[1], start[1]) * 2.0**-k for k in (layer - 1, layer)]
+        fall = np.mean(np.log(sizes[1] / sizes[0]))
+        assert fall == pytest.approx(-np.log(2) + 0.5 * np.log((layer**2 + 1) / ((layer - 1) ** 2 + 1)), abs=1e-5)
+        assert fall == pytest.approx(-np.log(2) + np.log(layer / (layer - 1)), abs=2 / layer**2)
+    data = quick_data.load("norm_values")
+    rows = [{claim.key: claim.verdict for claim in norm_values.claims(data | {"fall": np.asarray(fall)})} for fall in
+            (data["fall"], -np.log(2))]  # fmt: skip
+    assert [row["norm-shear-off"] for row in rows] == ["held", "failed"]
 
 
 @pytest.mark.slow

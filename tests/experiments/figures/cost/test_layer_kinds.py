@@ -10,9 +10,9 @@ import pytest
 from experiments.figures.cost import _layer_kinds as kinds
 from rc_jax import attention
 from rc_jax.attention import AttentionSpec
-from rc_jax.attention.cost import Kind
+from rc_jax.attention.cost import LayerKind
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[LayerKind, ...] = get_args(LayerKind)
 
 
 @pytest.mark.slow

@@ -7,12 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import checkpoints, sentences
 from experiments.command import main
-from experiments.figure import Unavailable
 from experiments.figures.models import real_models
 from experiments.ledger import Kind, Verdict, record
-from experiments.running import store
+from experiments.lib import checkpoints, sentences, store
+from experiments.lib.figure import Unavailable
 from rc_jax import collapse, network, pretrained
 from tests.pretrained import families, made_up
 

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.figure import Unavailable
 from experiments.figures.models import real_models, scales_in_use, trained_model
 from experiments.figures.models._packaged import log_residuals
+from experiments.lib.figure import Unavailable
 from rc_jax import network, pretrained
 
 

@@ -58,10 +58,12 @@ def test_exact_layers_follow_the_recursion():
     for norm in ("post", "ngpt", "pre", "peri", "mix"):
         logs = np.asarray(_layers.log_gaps(x, _layers.schedule(norm, steps, "float32"), 2.0)[0], float)[0]
         if norm == "mix":
-            early = collapse.equiangular_layers(steps[:60], 7, 2.0).log_gap
-            late = collapse.equiangular_layers(steps[60:], 7, 2.0, norm="pre", start=float(early[-1])).log_gap
+            early = collapse.clustering.equiangular_layers(steps[:60], 7, 2.0).log_gap
+            late = collapse.clustering.equiangular_layers(
+                steps[60:], 7, 2.0, norm="pre", start=float(early[-1])
+            ).log_gap
             law = np.concatenate([early, late[1:]])
         else:
-            law = collapse.equiangular_layers(steps, 7, 2.0, norm=norm).log_gap
+            law = collapse.clustering.equiangular_layers(steps, 7, 2.0, norm=norm).log_gap
         np.testing.assert_allclose(logs, law, rtol=2e-5, atol=2e-5)
         assert law[-1] < (-6 if norm in ("pre", "peri") else -45)

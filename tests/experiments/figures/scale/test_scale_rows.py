@@ -5,6 +5,7 @@ import pytest
 from scipy import integrate
 
 from experiments.figures.scale import scale_cosine, scale_decoder, scale_objectives
+from rc_jax import scale
 
 
 def test_many_keys_in_three_dimensions_want_half_their_number():
@@ -40,3 +41,11 @@ def test_shares_of_rows_that_keep_nearly_all_of_their_gradient(x64):
     share = half * (1 - np.exp(half**2) / rows) / best
     assert shares["friendly"] == pytest.approx((share >= 0.9).mean())
     assert shares["halved"] == pytest.approx((share >= 0.5).mean())
+
+
+def test_annealed_optimum_is_past_half_the_critical_scale_from_thirteen_keys_on():
+    """e^{α²}(1 + 2α²) = n has its root above α² = log(n)/2 if and only if √n (1 + log n) < n."""
+    n = np.arange(3, 5000)
+    past = np.asarray(scale.optimal_scale_exact(n.astype(np.float64))) > np.sqrt(np.log(n) / 2) * (1 + 1e-6)
+    assert (past == (1 + np.log(n) < np.sqrt(n))).all()
+    assert (past == (n >= 13)).all()
