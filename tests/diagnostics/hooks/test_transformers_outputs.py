@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rc_jax import diagnostics
+from tests.diagnostics import dense
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
