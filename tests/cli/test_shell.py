@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-import experiments.benchmarks.command
+import experiments.benchmarks.__main__
 import experiments.command
 import rc_jax
 import rc_jax.cli.command
@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 COMMANDS = {
     "rc_jax.cli": (rc_jax.cli.command, "command_line.md"),
     "experiments": (experiments.command, "experiments.md"),
-    "experiments.benchmarks": (experiments.benchmarks.command, "experiments.md"),
+    "experiments.benchmarks": (experiments.benchmarks.__main__, "experiments.md"),
 }
 
 
