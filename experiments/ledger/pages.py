@@ -137,7 +137,9 @@ def read(path: Path) -> tuple[dict[str, str | int], list[Entry]]:
     if not any(entry.claims for entry in entries):
         raise ValueError(f"`file` must be a {record.FILE} that a run wrote, got {path}")
     content = json.loads(path.read_text(encoding="utf-8"))
-    about = {name: content[name] for name in ("preset", "seed", "version")}
+    about = {name: content.get(name) for name in ("preset", "seed", "version")}
+    if [type(value) for value in about.values()] != [str, int, str]:
+        raise ValueError(f"`file` must say its preset, seed and version, got {about} in {path}")
     return about, [entry for _, group in by_topic(sorted(entries, key=lambda entry: entry.name)) for entry in group]
 
 
