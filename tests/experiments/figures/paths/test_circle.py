@@ -138,7 +138,7 @@ def plane_step(params, x):
 
 
 def trained_by_bfgs(rng, deviation, pairs, following, *, skip):
-    """Fates of layers trained by BFGS, those with a loss below 1e-11; and the least Lyapunov exponent among them."""
+    """Fates of layers trained by BFGS, of those with a loss below 1e-11."""
     shapes = {"scores": (2, 2, 2), "values": (2, 2, 2), "shift": (2,)} | ({"kept": (2, 2)} if skip else {})
     _, unravel = ravel_pytree({name: jnp.zeros(shape) for name, shape in shapes.items()})
 
@@ -150,8 +150,8 @@ def trained_by_bfgs(rng, deviation, pairs, following, *, skip):
 
         return jax.value_and_grad(error)(flat)
 
-    fates, exponents = [], []
-    for _ in range(8):
+    fates = []
+    for _ in range(12):
         start = {name: deviation * rng.normal(size=shape) for name, shape in shapes.items()} | {"shift": np.zeros(2)}
         found = scipy.optimize.minimize(
             lambda flat: [np.asarray(value, float) for value in loss(flat)], np.asarray(ravel_pytree(start)[0]),
@@ -161,23 +161,20 @@ def trained_by_bfgs(rng, deviation, pairs, following, *, skip):
             continue
         params = unravel(jnp.asarray(found.x))
         path = np.asarray(tasks.roll_out(lambda x, params=params: plane_step(params, x), pairs[0], 300))
-        fates.append(_circle.FATES[_circle.first_events(_circle.frozen(path[None]))[0][0]])
-        exponents.append(float(_circle.lyapunov(lambda x, params=params: plane_step(params, x), pairs)))
-    return fates, exponents
+        with np.errstate(over="ignore", invalid="ignore"):
+            fates.append(_circle.FATES[_circle.first_events(_circle.frozen(path[None]))[0][0]])
+    return fates
 
 
 @pytest.mark.slow
 def test_how_a_layer_is_trained_decides_where_it_ends(x64):
-    """From small weights most layers with a skip connection stay on the circle, from larger ones few do."""
+    """From small weights most layers with a skip connection stay on the circle; from larger ones or without few do."""
     rng, points = np.random.default_rng(0), tasks.circle(1000)
     pairs, following = (jnp.asarray(each, float) / 0.3 for each in points)
-    kept = {}
-    for deviation in (0.05, 0.3):
-        fates, _ = trained_by_bfgs(rng, deviation, pairs, following, skip=True)
-        assert len(fates) >= 6
-        kept[deviation] = fates.count("kept") / len(fates)
-        assert "collapsed" not in fates
-        alone, exponents = trained_by_bfgs(rng, deviation, pairs, following, skip=False)
-        assert "collapsed" in alone
-        assert min(exponents) > np.log(1000) / 300  # an error of 1e-3 reaches the radius in 300 steps
-    assert kept[0.05] >= 0.5 > kept[0.3]
+    share = {}
+    for deviation, skip in ((0.05, True), (0.3, True), (0.05, False)):
+        fates = trained_by_bfgs(rng, deviation, pairs, following, skip=skip)
+        assert len(fates) >= 8
+        share[deviation, skip] = fates.count("kept") / len(fates)
+    assert share[0.05, True] >= 0.75
+    assert max(share[0.3, True], share[0.05, False]) <= 0.5
