@@ -30,7 +30,7 @@ def init(
 
     Every matrix has entries N(0, gain²/fan_in): fan_in is d_model for queries, keys, values and gates, heads·d_head for
     the output, d_head for the additive score vector and the number of tokens for E. Biases and the sinks of
-    `"softmax_sink"` are N(0, bias_std²), and λ of `"differential"` weights is 0.8 (see `differential_start`). The
+    `"softmax_sink"` are N(0, bias_std²), and λ of `"differential"` weights is 0.8. The
     decays of `weights="decay"` start at 1 − 2^(−5−h) for head h = 0, 1, … (Sun et al. 2023, "Retentive network", eq.
     8), or at the last number below 1, and so do those of `"gated_decay"` where x·w = 0. The decays of `"channel_decay"`
     start, in every head, at 1 − 2^(−1−7u) with u from 0 to 1 over its channels. The gains of `qk_norm` start at 1.
@@ -73,28 +73,6 @@ def init(
             std = jnp.asarray(gain, kind) * jnp.asarray(fan_in**-0.5, kind)
         drawn[name] = std * normal
     return AttentionParams(**drawn, **fixed)
-
-
-@arguments.guard(layer=arguments.integer(1))
-def differential_start(layer: int) -> float:
-    """λ at which the weights of a layer's `differential` attention start: 0.8 − 0.6 e^(−0.3(l − 1)).
-
-    It rises from 0.2 in the first layer to 0.8. The source writes λ = e^(a·b) − e^(c·d) + this, with four learned
-    vectors. Here λ itself is a parameter, `AttentionParams.subtracted`, and starts at 0.8 in every layer.
-
-    Args:
-        layer: l, from 1.
-
-    Raises:
-        TypeError, ValueError: `layer` is not an integer of at least 1.
-
-    Source: Ye et al. 2024, "Differential transformer", section 2.1.
-
-    Example:
-        >>> [round(differential_start(layer), 3) for layer in (1, 2, 12)]
-        [0.2, 0.356, 0.778]
-    """
-    return 0.8 - 0.6 * math.exp(-0.3 * (layer - 1))
 
 
 def _decays(spec: AttentionSpec, dtype: DTypeLike) -> dict[str, Array]:

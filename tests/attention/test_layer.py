@@ -188,7 +188,5 @@ def test_bad_decays_and_draws():
         attention.init(jax.random.key(0), SPEC, dtype="complex64")
     with pytest.raises(TypeError, match="`spec` must be an AttentionSpec, got None"):
         attention.attend(tree, x, None)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="`layer` must be an integer >= 1, got 0"):
-        attention.differential_start(0)
     with pytest.raises(ValueError, match="`rank` must be at most tokens=3, got 4"):
         attention.average_pool(3, 4)

@@ -111,7 +111,7 @@ def append_line(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
     """Add named numbers to a file of JSON lines, as `rc_jax.training` writes its `metrics.jsonl`.
 
     Arrays become nested lists, NaN becomes null and infinities the texts "Infinity" and "-Infinity", which Python's
-    `float` reads. `rc_jax.diagnostics.read_lines` gives the numbers back.
+    `float` reads.
 
     Args:
         path: of the file, which is made where there is none.
@@ -121,12 +121,12 @@ def append_line(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
         TypeError: a value is neither a number nor an array of numbers, or is traced.
 
     Example:
-        >>> import pathlib, tempfile
-        >>> from rc_jax.diagnostics import append_line, read_lines
+        >>> import json, pathlib, tempfile
+        >>> from rc_jax.diagnostics import append_line
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for step in range(2):
         ...         append_line(pathlib.Path(folder, "log.jsonl"), {"step": step, "loss": 1 / (step + 1)})
-        ...     print(read_lines(pathlib.Path(folder, "log.jsonl")))
+        ...     print(list(map(json.loads, pathlib.Path(folder, "log.jsonl").read_text().splitlines())))
         [{'step': 0, 'loss': 1.0}, {'step': 1, 'loss': 0.5}]
     """
     for name, value in line.items():
@@ -134,21 +134,7 @@ def append_line(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
             raise TypeError(
                 f"`line` must hold numbers and arrays of numbers, got {arguments.describe(value)} for {name!r}"
             )
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.write(files.json_line(line))
-
-
-def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The lines of a file of JSON lines, up to the first that is not whole; null is NaN again.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-
-    Example: see `append_line`.
-    """
-    if not Path(path).exists():
-        raise FileNotFoundError(f"`path` must be a file of JSON lines, got {path}")
-    return files.json_lines(Path(path))
+    files.append_json_line(Path(path), line)
 
 
 def _check(weights: Any, mask: Any) -> None:
