@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.lib.figure
 from experiments.figures.sparsity import _random_feature_samples as samples
+from experiments.figures.sparsity._random_feature_samples import Spec
 from experiments.ledger import Claim, law, near, published
 from experiments.lib import style
 from experiments.lib.figure import About
@@ -33,18 +33,6 @@ ABOUT = About(
 TOLERANCE = 0.01  # of S₀
 ORDERS_SHOWN = (1, 2, 3, 4, 8, 16)
 Data = Mapping[str, np.ndarray]
-
-
-class Spec(experiments.lib.figure.Spec):
-    """`draws` of the directions in `width` dimensions for each number of features; keys for trigonometric ones."""
-
-    width: int = 16
-    gammas: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0)
-    counts: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256)
-    draws: int = 1024
-    sampled_draws: int = 48
-    keys: int = 1024
-    largest_order: int = 48
 
 
 PRESETS = {
