@@ -208,7 +208,7 @@ def _less_first_row(
     factor = jnp.max(jnp.where(others & (log_rows != first), jnp.maximum(log_rows, first), -jnp.inf), axis=(1, 2))
     factor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(factor), factor, 0))
     rows, first = (jnp.where(others, _exp_below(logs, factor), 0) for logs in (log_rows, first))
-    return _with_zero_sums(rows - first, largest), factor
+    return with_zero_sums(rows - first, largest), factor
 
 
 def _scaled_change(
@@ -231,10 +231,10 @@ def _scaled_change(
     factor = jnp.max(jnp.where(others, log_shared, -jnp.inf), axis=(1, 2))
     factor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(factor), factor, 0))
     scaled = jnp.where(others, _exp_below(log_shared, factor), 0)
-    return _with_zero_sums(scaled * gap * expm1_ratio(square * gap), largest), factor
+    return with_zero_sums(scaled * gap * expm1_ratio(square * gap), largest), factor
 
 
-def _with_zero_sums(
+def with_zero_sums(
     differences: Float[Array, "head token column"], largest: Int[Array, "head token"]
 ) -> Float[Array, "head token column"]:
     """The differences with rows that sum to exactly 0: the entry at `largest` becomes minus the sum of the others.

@@ -11,7 +11,8 @@ of D sum to 0. So of the keys K = 1k̄ᵀ + e^ℓ K̂ only K̂ is left in D K, a
     ∂W_Q = α e^{2ℓ} (x̄ 1ᵀD K̂ + e^ℓ R̂ᵀ D K̂),   ∂W_K = α e^{2ℓ} R̂ᵀ Dᵀ Q,   Q = 1q̄ᵀ + e^ℓ Q̂,
     ∂W_V = x̄ 1ᵀPᵀg + e^ℓ R̂ᵀ Pᵀ g,   ∂W_O = v̄ 1ᵀG + e^ℓ (P V̂)ᵀ G.
 
-Nothing cancels: the square e^{2ℓ} is in the arithmetic, as the cube is in that of the tokens.
+Nothing cancels: the square e^{2ℓ} is in the arithmetic, as the cube is in that of the tokens, and D is made of
+differences from the largest weight of each row.
 """
 
 import functools
@@ -155,12 +156,14 @@ def _backward(
     )
     queries = query.mean[:, None] + size * query.rows
     logits = alpha[:, None, None] * size * product("hik,hjk->hij", queries, key.rows)
-    p = jnp.exp(log_softmax(logits if seen is None else jnp.where(seen[None], logits, -jnp.inf)))
+    log_p = log_softmax(logits if seen is None else jnp.where(seen[None], logits, -jnp.inf))
+    p = jnp.exp(log_p)
 
-    # Backward through the output matrix and through softmax: g = G W_Oᵀ, u = g V̂ᵀ, α D.
+    # Backward through the output matrix and through softmax: g = G W_Oᵀ, u = g V̂ᵀ, α D of every head over e^log_d.
     g = product("nd,hkd->hnk", cotangent, params.output)
     u = product("hik,hjk->hij", g, value.rows)
-    d = alpha[:, None, None] * p * (u - jnp.sum(p * u, axis=-1, keepdims=True))
+    d, log_d = _softmax_gradient(log_p, u)
+    d = alpha[:, None, None] * d
 
     # The gradients at queries, keys and values are e^{2ℓ} D K̂, e^ℓ Dᵀ Q and Pᵀ g; their powers of e^ℓ are added last.
     at_query, at_key, at_value = (
@@ -183,8 +186,34 @@ def _backward(
     )
 
     at_input = product("hjk,hdk->jd", at_value, params.value)
-    at_input = at_input + jnp.square(size) * product("hik,hdk->id", at_query, params.query)
-    at_input = at_input + size * product("hjk,hdk->jd", at_key, params.key)
-    slopes = of_weight(at_query), of_key, of_weight(at_value), of_output
-    logs = [mean_residual.normalise(slope.reshape(slope.shape[0], -1))[1] for slope in slopes]
-    return at_input, (2 * state.log_size + logs[0], 2 * state.log_size + logs[1], logs[2], logs[3])
+    sized = jnp.exp(log_d)[:, None, None]
+    at_input = at_input + jnp.square(size) * product("hik,hdk->id", sized * at_query, params.query)
+    at_input = at_input + size * product("hjk,hdk->jd", sized * at_key, params.key)
+    nothing = jnp.zeros_like(log_d)
+    slopes = [(of_weight(at_query), log_d), (of_key, log_d), (of_weight(at_value), nothing), (of_output, nothing)]
+    query, key, value, output = (_log_norm(slope, log_size) for slope, log_size in slopes)
+    return at_input, (2 * state.log_size + query, 2 * state.log_size + key, value, output)
+
+
+def _softmax_gradient(
+    log_p: Float[Array, "head token column"], u: Float[Array, "head token column"]
+) -> tuple[Float[Array, "head token column"], Float[Array, " head"]]:
+    """D = P ∘ (u − rowsum(P ∘ u)) over e^log_size of each head, and log_size.
+
+    Differences are taken from u at the largest weight of a row, and the entry there is minus the sum of the others. So
+    nothing of size one cancels where softmax is saturated, and weights below the smallest number keep their logarithm.
+    """
+    largest = jnp.argmax(log_p, axis=-1)
+    apart = u - jnp.take_along_axis(u, largest[..., None], axis=-1)
+    apart = apart - jnp.sum(jnp.exp(log_p) * apart, axis=-1, keepdims=True)
+    others = ~jax.nn.one_hot(largest, u.shape[-1], dtype=bool) & (log_p > -jnp.inf)
+    top = jnp.max(jnp.where(others, log_p, -jnp.inf), axis=(1, 2))
+    top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0))
+    weights = jnp.where(others, jnp.exp(jnp.minimum(log_p - top[:, None, None], 0)), 0)
+    return mean_residual.with_zero_sums(weights * apart, largest), top
+
+
+def _log_norm(slopes: Float[Array, "head row column"], log_size: Float[Array, " head"]) -> Float[Array, ""]:
+    """The logarithm of the norm of all heads together, e^log_size · slopes."""
+    by_head = jax.vmap(lambda slope: mean_residual.normalise(slope)[1])(slopes) + log_size
+    return jax.nn.logsumexp(2 * by_head) / 2

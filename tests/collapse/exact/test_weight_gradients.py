@@ -129,3 +129,23 @@ def test_bad_input():
     ):
         with pytest.raises(ValueError, match=f"`spec` must have {reason}"):
             collapse.log_weight_gradients(params, x, dataclasses.replace(spec, **change), cotangent)
+
+
+@pytest.mark.parametrize("tokens", [(4.0, 8.0), (10.0, 20.0), (30.0, 90.0)])
+def test_saturated_softmax(dtype, tokens):
+    """P is diag(p, 1 − p), whose gradient is of order p = e^(x₁x₂ − x₁²), and the loss x₁' + 2x₂'."""
+    spec = network.StackSpec(attention=attention.AttentionSpec(d_model=1), depth=1)
+    one = jnp.ones((1, 1, 1, 1), dtype)
+    params = network.LayerParams(attention.AttentionParams(one, one, one, one))
+    x, cotangent = jnp.asarray(tokens, dtype)[:, None], jnp.asarray([[1.0], [2.0]], dtype)
+    got = collapse.log_weight_gradients(params, x, spec, cotangent, scale=1.0).query[0]
+    with mp.workdps(2000):
+        a, b = map(mp.mpf, tokens)
+
+        def loss(weight):
+            rows = [mp.e ** (weight * q * (a - b)) for q in (a, b)]  # the weight of token 1 over that of token 2
+            return sum(c * (r * a + b) / (1 + r) for c, r in zip((1, 2), rows, strict=True))
+
+        step = mp.mpf(10) ** -900
+        right = mp.log(abs(loss(1 + step) - loss(1 - step)) / (2 * step))
+    assert abs(float(got) - float(right)) < 16 * float(jnp.finfo(dtype).eps) * abs(float(right))
