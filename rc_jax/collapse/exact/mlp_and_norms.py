@@ -100,7 +100,8 @@ def over_root_mean_square(
     ((1 + τ)/√s_i − 1/√s)/e^ℓ = (ε κ(2 + τ) − e^ℓ|w|²/d) / (s s_i ((1 + τ)/√s_i + 1/√s)),   s = |u|²/d + ε.
 
     Vectors far from the size 1 are divided by a power of two first, so that no power of them overflows. Where they have
-    one direction to differ in there is no w, whatever its rounding: `_on_a_line`.
+    one direction to differ in there is no w, whatever its rounding: `_on_a_line`. Vectors around the origin, |u| far
+    below e^ℓ|v|, are divided as they are.
     """
     if mean.shape[-1] == 1:
         if centred:
@@ -141,7 +142,17 @@ def over_root_mean_square(
     on_paper = (added * along * (1 + factor) - size * off_axis) / (square * row_square * total)
     plainly = (factor * row_shrink - shrink) / jnp.where(factor < 0.5, size, 1)
     change = jnp.where(factor > 0, on_paper, plainly)
-    return (centre * shrink)[..., 0, :], row_shrink * across + change * centre, log_size
+    mean, near = (centre * shrink)[..., 0, :], row_shrink * across + change * centre
+
+    # Of vectors around the origin u is no direction of its own. They lie on more than one side, so that nothing
+    # cancels in x/√s, and all of that is taken as a difference from a mean of 0.
+    length, longest = jax.lax.stop_gradient((length, jnp.max(jnp.sum(jnp.square(rows), axis=-1), axis=-1)))
+    around = 16 * rows.shape[-2] ** 2 * length[..., 0, 0] < jnp.square(size[..., 0, 0]) * longest
+    whole = jnp.where(around[..., None, None], centre + size * rows, 1)
+    square = jnp.mean(jnp.square(whole), axis=-1, keepdims=True) + added
+    whole = whole * jax.lax.rsqrt(jnp.where(square > 0, square, 1))
+    mean, rows = jnp.where(around[..., None], 0, mean), jnp.where(around[..., None, None], whole, near)
+    return mean, rows, jnp.where(around, 0, log_size)
 
 
 def _on_a_line(
