@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import numpy as np
 from jax.core import Tracer
+from jax.extend.core import Jaxpr, JaxprEqn, Literal
 from jax.typing import DTypeLike
 
 # jaxtyping hides its own type from static checkers, which then count every function that takes one as not fully typed.
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 else:
     from jaxtyping import PyTree
 
-__all__ = ["PyTree", "Tracer", "canonical_dtype", "process_allgather"]
+__all__ = ["Jaxpr", "JaxprEqn", "Literal", "PyTree", "Tracer", "canonical_dtype", "process_allgather"]
 
 
 def canonical_dtype(dtype: DTypeLike) -> Any:

@@ -39,9 +39,10 @@ def attend(
     spec: AttentionSpec,
     scale: ArrayLike | None,
     mask: Bool[Array, "token token"] | None,
+    equal: Bool[Array, "token token"] | None = None,
 ) -> MeanResidual:
-    """One layer of softmax attention on the split tokens, its output split the same way."""
-    outputs = heads(params, state, spec, scale, mask)
+    """One layer of attention on the split tokens, its output split the same way; `equal` tokens may tie in a top k."""
+    outputs = heads(params, state, spec, scale, mask, equal)
 
     def at_one_size() -> tuple[Array, Array]:
         return jnp.einsum("hik,hkd->id", outputs.rows, params.output, precision=spec.precision), outputs.log_size[0]
@@ -66,6 +67,7 @@ def heads(
     spec: AttentionSpec,
     scale: ArrayLike | None,
     mask: Bool[Array, "token token"] | None,
+    equal: Bool[Array, "token token"] | None = None,
 ) -> Columns:
     """The outputs of the heads, before the output matrix.
 
@@ -74,22 +76,27 @@ def heads(
     value = _pooled(columns(state, params.value, params.value_bias, spec), params, spec)
     query, key, factor = _queries_and_keys(params, state, spec, scale)
     if spec.weights == "sigmoid":
-        level, logits, seen = _logits(query, key, factor, spec, mask)
+        level, logits, seen = _logits(query, key, factor, spec, mask, equal)
         outputs = normalisers.by_sigmoids(level, logits, seen, value, spec.precision)
     elif spec.weights == "differential":
         assert params.subtracted is not None
         first, second = (
-            _by_softmax(_heads_of(query, half), _heads_of(key, half), value, jnp.split(factor, 2)[half], spec, mask)
+            _by_softmax(
+                _heads_of(query, half), _heads_of(key, half), value, jnp.split(factor, 2)[half], spec, mask, equal
+            )
             for half in (0, 1)
         )
         outputs = normalisers.difference(first, second, params.subtracted)
     else:
-        outputs = _by_softmax(query, key, value, factor, spec, mask)
+        outputs = _by_softmax(query, key, value, factor, spec, mask, equal)
     # One more logit is a gate on the output of softmax; then the gate that tokens make themselves.
     if spec.weights in ("softmax_plus_one", "softmax_sink"):
-        sink = jnp.zeros_like(outputs.log_size) if params.sink is None else params.sink
+        sink = jnp.zeros_like(outputs.log_size)
+        if spec.weights == "softmax_sink":
+            assert params.sink is not None
+            sink = params.sink
         sink = jnp.maximum(sink, jnp.finfo(sink.dtype).min / 4)  # −∞, no sink at all, has no difference from a logit
-        level, logits, seen = _logits(query, key, factor, spec, mask)
+        level, logits, seen = _logits(query, key, factor, spec, mask, equal)
         normaliser = normalisers.log_normaliser(logits, seen)
         outputs = normalisers.gated(outputs, normalisers.above_sink(level, normaliser, sink))
     if spec.output_gate is not None:
@@ -106,6 +113,7 @@ def _by_softmax(
     factor: Float[Array, "head #width"],
     spec: AttentionSpec,
     mask: Bool[Array, "token token"] | None,
+    equal: Bool[Array, "token token"] | None = None,
 ) -> Columns:
     """The heads' outputs for softmax (or Sinkhorn's) weights of the given queries and keys."""
 
@@ -114,7 +122,7 @@ def _by_softmax(
 
     def in_general() -> Columns:
         # P V̂ = 1(pᵀV̂) + e^μ D V̂
-        shared, rest, log_rest = _weights(query, key, factor, spec, mask)
+        shared, rest, log_rest = _weights(query, key, factor, spec, mask, equal)
         mean = jnp.einsum("hj,hjk->hk", shared, value.rows, precision=spec.precision)
         return output(mean, jnp.einsum("hij,hjk->hik", rest, value.rows, precision=spec.precision), log_rest)
 
@@ -167,9 +175,10 @@ def _weights(
     factor: Float[Array, "head #width"],
     spec: AttentionSpec,
     mask: Bool[Array, "token token"] | None,
+    equal: Bool[Array, "token token"] | None = None,
 ) -> tuple[Float[Array, "head column"], Float[Array, "head token column"], Float[Array, " head"]]:
     """p, D and μ of P = 1pᵀ + e^μ D, from queries and keys."""
-    _, logits, seen = _logits(query, key, factor, spec, mask)
+    _, logits, seen = _logits(query, key, factor, spec, mask, equal)
     common = logits.common
     if spec.weights == "sinkhorn":
         common = normalisers.sinkhorn(logits, seen, spec.sinkhorn_steps)
@@ -182,6 +191,7 @@ def _logits(
     factor: Float[Array, "head #width"],
     spec: AttentionSpec,
     mask: Bool[Array, "token token"] | None,
+    equal: Bool[Array, "token token"] | None = None,
 ) -> tuple[Columns, Logits, Bool[Array, "#head token column"] | None]:
     """The level that each row's logits share, the rest of the logits, and which columns each row sees (None: all)."""
     # r_j = e^ℓ (α q̄·k̂_j) and Ê_ij = α q̂_i·k̂_j, or those of logits with positions
@@ -193,12 +203,33 @@ def _logits(
     else:
         level = positions.level(query, key, factor, spec, mask)
         logits = positions.logits(query, key, factor, spec, mask)
-    if spec.soft_cap is not None:
-        level, logits = normalisers.capped(level, logits, float(spec.soft_cap))
     seen = None if mask is None else mask[None]
-    if spec.top_k is not None:
-        seen = largest(logits.ordered, seen, spec.top_k)
+    ordered = logits.ordered if spec.top_k is not None else None
+    if spec.soft_cap is not None:
+        level, logits = normalisers.capped(level, logits, float(spec.soft_cap), seen)
+    if ordered is not None and spec.top_k is not None:
+        # A cap keeps the order, in which it leaves ties by rounding.
+        seen = largest(ordered, seen, spec.top_k)
+        tied = _ties(ordered, seen, equal, spec.top_k)
+        logits = logits._replace(pair=jnp.where(tied[:, None, None], jnp.nan, logits.pair))
     return level, logits, seen
+
+
+def _ties(
+    ordered: Float[Array, "head token column"],
+    kept: Bool[Array, "head token column"],
+    equal: Bool[Array, "token token"] | None,
+    count: int,
+) -> Bool[Array, " head"]:
+    """True for heads in which a row keeps more than `count` columns because of a tie, of tokens that are not `equal`.
+
+    Logits of other tokens are equal by their rounding, and which of them is the larger one is not known.
+    """
+    last = ordered == jnp.min(jnp.where(kept, ordered, jnp.inf), axis=-1, keepdims=True)
+    last = (last & kept).astype(ordered.dtype)
+    apart = 1 - (jnp.eye(ordered.shape[-1], dtype=bool) if equal is None else equal).astype(ordered.dtype)
+    pairs = jnp.einsum("hij,jk,hik->hi", last, apart, last)
+    return jnp.any((pairs > 0) & (jnp.sum(kept, axis=-1) > count), axis=-1)
 
 
 def columns(

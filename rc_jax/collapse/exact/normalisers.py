@@ -35,15 +35,20 @@ def level(query: Columns, key: Columns, factor: Float[Array, "head #width"], pre
     return Columns(mean[:, None], rows[..., None], query.log_size)
 
 
-def capped(levels: Columns, logits: Logits, cap: float) -> tuple[Columns, Logits]:
+def capped(
+    levels: Columns, logits: Logits, cap: float, seen: Bool[Array, "#head token column"] | None
+) -> tuple[Columns, Logits]:
     """Level, slope and pair part of T(s) = C tanh(s/C) for logits s_ij = w + e^ℓ x_i + e^ℓ' y_j + e^m z_ij.
 
-    The new level is T(w + e^ℓ x_i), the new slope T(w + e^ℓ' y_j) − T(w), and the pair part what is left.
-    Where |w| is large all three are of order e^(−2|w|), which goes to their logarithms.
+    Where the parts of columns and pairs are small, the new level is T(w + e^ℓ x_i), the new slope
+    T(w + e^ℓ' y_j) − T(w), and the pair part what is left. Where |w| is large all three are of order e^(−2|w|), which
+    goes to their logarithms.
+    Where a part is large those three cancel, and the first row takes the place of the mean (`_capped_far`).
     """
     slope, log_slope = logits.slope, logits.log_slope
     if logits.zeroth is not None:
-        slope, log_slope = logits.common, jnp.zeros_like(log_slope)
+        parts = jnp.stack([logits.zeroth, slope])
+        slope, log_slope = sum_at_largest(parts, jnp.stack([jnp.zeros_like(log_slope), log_slope]))
     w, x, y, z = levels.mean[..., None] / cap, levels.rows / cap, slope[:, None] / cap, logits.pair / cap
     size_x, size_y, size_z = (jnp.exp(log)[:, None, None] for log in (levels.log_size, log_slope, logits.log_pair))
     row, column = w + size_x * x, w + size_y * y
@@ -60,7 +65,44 @@ def capped(levels: Columns, logits: Logits, cap: float) -> tuple[Columns, Logits
     rows = Columns(cap * jnp.tanh(w[..., 0]), cap * x * of_row, levels.log_size + log_row)
     parts, logs = [z * of_pair, -crossed], [logits.log_pair + log_pair, levels.log_size + log_slope + log_crossed]
     rest, log_rest = sum_at_largest(jnp.stack(parts), jnp.stack(logs))
-    return rows, Logits(None, cap * (y * of_column)[:, 0], log_slope + log_column, cap * rest, log_rest)
+    near = rows, Logits(None, cap * (y * of_column)[:, 0], log_slope + log_column, cap * rest, log_rest)
+
+    far = (jnp.max(jnp.abs(size_y * y), axis=(1, 2)) > 1) | (jnp.max(jnp.abs(size_z * z), axis=(1, 2)) > 1)
+    by_first = _capped_far(w, size_x * x, size_y * y, size_z * z, cap, seen)
+    chosen = [
+        jnp.where(jnp.expand_dims(far, tuple(range(1, first.ndim))), first, other)
+        for first, other in zip(jax.tree.leaves(by_first), jax.tree.leaves(near), strict=True)
+    ]
+    return jax.tree.unflatten(jax.tree.structure(near), chosen)
+
+
+def _capped_far(
+    w: Array, x: Array, y: Array, z: Array, cap: float, seen: Bool[Array, "#head token column"] | None
+) -> tuple[Columns, Logits]:
+    """The same of logits C (w + x_i + y_j + z_ij) that a cap saturates, relative to the first row.
+
+    A row whose logits all have one sign ς has the level Cς, and its logits are C (ς + v_ij) with
+    v_ij = −2ς/(1 + e^(2|s_ij|)), a number that keeps its digits. Other rows have the level 0.
+    """
+    whole = w + x + y + z
+    shown = jnp.ones_like(whole, dtype=bool) if seen is None else jnp.broadcast_to(seen, whole.shape)
+    positive, negative = (jnp.all(~shown | sign, axis=-1, keepdims=True) for sign in (whole > 0, whole < 0))
+    side = positive.astype(whole.dtype) - negative.astype(whole.dtype)
+    onside = whole * side > 0  # not so where a column is hidden from the row
+    power = jnp.where(onside, -2 * jnp.abs(whole), 0)
+    rest = jnp.where(onside, -2 * side / (1 + jnp.exp(-2 * jnp.abs(whole))), jnp.tanh(whole) - side)
+    # From the first row: a mean slope of tanh where the levels are equal, the difference of two rests elsewhere.
+    alike, step = side == side[:, :1], x - x[:, :1] + (z - z[:, :1])
+    slope, log_slope = _mean_slope(step, whole, jnp.broadcast_to(whole[:, :1], whole.shape))
+    parts = [
+        _at_largest(jnp.where(alike, step * slope, 0), log_slope),
+        _at_largest(jnp.where(alike, 0, rest), power),
+        _at_largest(jnp.where(alike, 0, -rest[:, :1]), jnp.broadcast_to(power[:, :1], power.shape)),
+    ]
+    pair, log_pair = sum_at_largest(*(jnp.stack(list(each)) for each in zip(*parts, strict=True)))
+    first, log_first = _at_largest(rest[:, :1], power[:, :1])
+    level = Columns(cap * side[:, 0], cap * (side - side[:, :1]), jnp.zeros_like(log_pair))
+    return level, Logits(None, cap * first[:, 0], log_first, cap * pair, log_pair)
 
 
 def _mean_slope(t: Array, a: Array, b: Array) -> tuple[Array, Array]:
@@ -72,9 +114,10 @@ def _mean_slope(t: Array, a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _at_largest(x: Array, power: Array) -> tuple[Array, Array]:
-    """e^(power − m) x, and m, the largest power of each head."""
-    top = jax.lax.stop_gradient(jnp.max(power, axis=(1, 2)))
-    return jnp.exp(power - top[:, None, None]) * x, top
+    """e^(power − m) x, and m, the largest power of each head among numbers that are not 0."""
+    top = jnp.max(jnp.where(x == 0, -jnp.inf, power), axis=(1, 2))
+    top = jax.lax.stop_gradient(jnp.where(jnp.isneginf(top), jnp.max(power, axis=(1, 2)), top))
+    return jnp.exp(jnp.minimum(power - top[:, None, None], 0)) * x, top
 
 
 def sinkhorn(logits: Logits, seen: Bool[Array, "#head token column"] | None, steps: int) -> Float[Array, "head column"]:

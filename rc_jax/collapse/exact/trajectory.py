@@ -1,13 +1,14 @@
 """The distance of the tokens from each other after every layer, as a logarithm that is right at any depth.
 
-Every result is computed twice, the second time with its entries moved by a few roundings at every layer. A residual
-can depend on digits that no floating-point number stores: on weights of a saturated softmax below the smallest number,
-or on what tells tokens of one cluster apart beside the distance between clusters. Such a result moves by far more than
-a rounding, and NaN is returned in its place.
+Every result is computed three times, twice with all weights and all roundings moved
+(`rc_jax.collapse.exact.roundings`). A residual can depend on digits that no floating-point number stores: on weights of
+a saturated softmax below the smallest number, or on what tells tokens of one cluster apart beside the distance between
+clusters. Such a result moves by far more than a rounding, and NaN is returned in its place and at all later layers.
 """
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, UInt
 from rc_jax._numerics import arguments
 from rc_jax._numerics.performance import quickly
 from rc_jax.attention import masks
-from rc_jax.collapse.exact import attention, mlp_and_norms
+from rc_jax.collapse.exact import attention, mlp_and_norms, roundings
 from rc_jax.collapse.exact import state as mean_residual
 from rc_jax.collapse.exact.state import MeanResidual
 from rc_jax.collapse.requirements import check_split
@@ -26,8 +27,8 @@ from rc_jax.network.stack import Arithmetic, block, check_every_mask, scan_kinds
 
 _TOKENS = arguments.float_array("token", "feature", minimum={"token": 2})
 
-# A logarithm is decided when a few roundings at every layer move it by no more than this many nats, or than as many
-# roundings of itself: cubing a residual triples its logarithm, and the error in it.
+# A logarithm is known when roundings that are moved move it by no more than this many nats, or than as many roundings
+# of itself: cubing a residual triples its logarithm, and the error in it.
 _NATS = 0.01
 _ROUNDINGS = 1024
 _ROWS_OF_ANY_SUM = ("softmax_plus_one", "softmax_sink", "sigmoid")
@@ -41,6 +42,7 @@ def log_residuals(
     *,
     scale: ArrayLike | None = None,
     mask: Bool[Array, "row column"] | None = None,
+    check: bool = True,
 ) -> Float[Array, " layer"]:
     """The logarithms log ‖res(X^l)‖_F (nats) before the first layer and after each one, exact at any depth.
 
@@ -57,11 +59,12 @@ def log_residuals(
     (`rc_jax.collapse.exact.positions`). A `soft_cap`, an `output_gate` and the weights `softmax_plus_one`,
     `softmax_sink`, `sigmoid`, `differential` and `sinkhorn` are covered too (`rc_jax.collapse.exact.normalisers`).
 
-    A residual that this dtype cannot decide is NaN. It is one whose logarithm moves by more than 0.01 nats (or 1024
-    roundings of itself) when every entry moves by a few roundings at every layer. That happens where softmax is
-    saturated and tokens fall into clusters, and where a norm subtracts a common part that is far larger than the rest.
-    Two such computations can agree by chance where weights or gates jump between 0 and 1, as those of tokens of 1e9 and
-    of `top_k` among equal logits do; what they agree on may be wrong then.
+    A residual that this dtype cannot decide is NaN, and so are those of all later layers. It is one whose logarithm
+    moves by more than 0.01 nats (or 1024 roundings of itself) when every weight and every rounding moves by a few
+    roundings. That happens where softmax is saturated and tokens fall into clusters, where a norm subtracts a common
+    part that is far larger than the rest, and where terms cancel for this one set of weights, as those of
+    `differential` with λ = 1 under a mask do. It also happens where `top_k` has to choose among logits that are equal
+    to rounding, unless their tokens are equal in `x`: those it keeps together.
     It is also NaN where a number on the way has no place in the dtype: logits, or squares of the tokens' size, above
     its largest number (tokens of about 1e19 in float32, without a norm), and cosines of tokens below its smallest
     normal number over its rounding (1e-31). Where the tokens' own size counts, it is NaN once they have shrunk below
@@ -74,6 +77,9 @@ def log_residuals(
         spec: the network; scores of dot products or cosines, and weights as above.
         scale: α of every layer, a number or one per head; 1/√d_head by default; may be traced.
         mask: of every layer, True where row i may see column j.
+        check: whether to compute a result three times, so that unknown ones are NaN. Without it one computation is
+            returned as it is, right where `x` and the network are well-conditioned. It takes about a third of the
+            time, and half of the compilation.
 
     Returns:
         depth + 1 numbers; −inf where all tokens are equal, NaN where the residual is not known in this dtype.
@@ -96,64 +102,73 @@ def log_residuals(
     check_split(spec, {}, mixed=True)
     check_stack(params, x, spec)
     check_every_mask(scale, mask, x, spec)
-    return _log_residuals(params, x, spec, scale, mask)
+    return _log_residuals(params, x, spec, scale, mask, check)
 
 
-@quickly(static_argnames="spec")
-def _log_residuals(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Array:
-    # In bilinear logits under softmax the mean enters r alone, which all rows share: it is not perturbed there.
-    mean_decides = any(
-        not layer.bilinear or layer.weights != "softmax" or layer.output_gate is not None
-        for layer in (kind.attention for kind in spec.kinds)
-    )
-    mean_decides |= spec.norm is not None or spec.mlp is not None
-    # Gates multiply the mean by what differs, and the hidden units of relu tell its sign.
-    mean_counts = spec.mlp is not None and spec.mlp.activation == "relu"
-    mean_counts |= any(
-        kind.attention.output_gate is not None or kind.attention.weights in _ROWS_OF_ANY_SUM for kind in spec.kinds
-    )
+@quickly(static_argnames=("spec", "check"))
+def _log_residuals(
+    params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None, check: bool
+) -> Array:
+    # Copies of the tokens pass through the layers, all but the first with every rounding moved.
+    amounts = jnp.asarray(roundings.AMOUNTS if check else (0.0,), x.dtype)
 
-    def perturbed(state: MeanResidual, amounts: Array) -> MeanResidual:
-        out = state._replace(direction=state.direction + amounts * state.direction)
-        return out._replace(mean=state.mean + amounts[0] * state.mean) if mean_decides else out
+    def step_of(kind: StackSpec) -> Callable[[tuple[MeanResidual, Array], LayerParams], tuple[Any, Array]]:
+        arithmetic = split_arithmetic(kind, x, scale, mask)
+        fades = _fades(kind)
 
-    # Two copies of the tokens pass through the layers, of which the second is perturbed after every layer.
-    amounts = perturbations(x)
+        def through(weights: LayerParams, state: MeanResidual) -> MeanResidual:
+            return block(weights, state, kind, arithmetic)
 
-    def step_of(kind: StackSpec) -> Callable[[MeanResidual, LayerParams], tuple[MeanResidual, Array]]:
-        arithmetic = split_arithmetic(kind, x.shape[0], scale, mask)
-
-        def step(states: MeanResidual, weights: LayerParams) -> tuple[MeanResidual, Array]:
+        def step(carry: tuple[MeanResidual, Array], weights: LayerParams) -> tuple[Any, Array]:
             def one(state: MeanResidual, amount: Array) -> MeanResidual:
-                out = perturbed(block(weights, state, kind, arithmetic), amount)
-                return out._replace(log_size=jnp.where(faded(out), jnp.nan, out.log_size)) if mean_counts else out
+                if check:
+                    out = roundings.move(through, amount)(roundings.move_entries(weights, amount), state)
+                else:
+                    out = through(weights, state)
+                return out._replace(log_size=jnp.where(faded(out), jnp.nan, out.log_size)) if fades else out
 
-            out = jax.vmap(one)(states, amounts)
-            return out, log_norms(out)
+            states, known = carry
+            out = jax.vmap(one, axis_name=roundings.COPY)(states, amounts)
+            logs = jax.vmap(lambda state: state.log_norm)(out)
+            known &= agree(logs)
+            return (out, known), jnp.where(known, logs[0], jnp.nan)
 
         return step
 
-    log_norms = jax.vmap(lambda state: state.log_norm)
-    start = jax.vmap(lambda amount: perturbed(mean_residual.decompose(x), amount))(amounts)
-    logs = jnp.concatenate([log_norms(start)[None], scan_kinds(step_of, start, params, spec)[1]])
-    return decided(logs.T)
+    tokens, changes = mean_residual.decompose(x), 1 + amounts[:, None, None] * perturbations(x)[1][None]
+    log_sizes = jnp.broadcast_to(tokens.log_size, amounts.shape)
+    start = MeanResidual(changes[:, 0] * tokens.mean[None], changes * tokens.direction[None], log_sizes)
+    logs = scan_kinds(step_of, (start, jnp.asarray(True)), params, spec)[1]
+    return jnp.concatenate([tokens.log_norm[None], logs])
+
+
+def _fades(spec: StackSpec) -> bool:
+    """Whether the size of the tokens' mean counts: gates multiply by it, and hidden units of relu tell its sign."""
+    layer = spec.attention
+    relu = spec.mlp is not None and spec.mlp.activation == "relu"
+    return relu or layer.output_gate is not None or layer.weights in _ROWS_OF_ANY_SUM
 
 
 def faded(state: MeanResidual) -> Bool[Array, ""]:
-    """True where the mean is so small that it may be the rounded form of many others, and no difference hides it."""
+    """True where the mean is so small that it may be the rounded form of many others, and no difference hides it.
+
+    A mean of 0 counts as well, because a product below the smallest number is 0.
+    """
     limits, mean = jnp.finfo(state.mean.dtype), jnp.max(jnp.abs(state.mean))
     smallest = float(limits.tiny / limits.eps)
-    return (mean > 0) & (mean < smallest) & (state.log_norm < math.log(smallest))
+    return (mean < smallest) & (state.log_norm < math.log(smallest)) & jnp.any(state.direction != 0)
 
 
 def split_arithmetic(
-    spec: StackSpec, tokens: int, scale: ArrayLike | None, mask: Array | None
+    spec: StackSpec, x: Float[Array, "token feature"], scale: ArrayLike | None, mask: Array | None
 ) -> Arithmetic[MeanResidual]:
     """The four operations that `network` wires a layer from, on split tokens in place of token matrices."""
     layer = spec.attention
-    seen = masks.combine(tokens, causal_mask=layer.causal, radius=layer.window, extra=mask)
+    # Tokens that start equal have equal logits, which tie in a top k, unless their positions differ.
+    equal = None if layer.top_k is None or layer.rotary is not None else jnp.all(x[:, None] == x[None], axis=-1)
+    seen = masks.combine(x.shape[0], causal_mask=layer.causal, radius=layer.window, extra=mask)
     return Arithmetic(
-        attend=lambda weights, state: attention.attend(weights, state, layer, scale, seen),
+        attend=lambda weights, state: attention.attend(weights, state, layer, scale, seen, equal),
         mlp=lambda weights, state: mlp_and_norms.mlp(weights, state, spec),
         norm=lambda weights, state: mlp_and_norms.norm(
             weights, state, spec.norm_epsilon, centred=spec.norm_kind == "layer"
@@ -163,7 +178,7 @@ def split_arithmetic(
 
 
 def perturbations(x: Float[Array, "token feature"]) -> Float[Array, "2 token feature"]:
-    """Relative amounts by which the two computations move the entries: zero, then a few roundings.
+    """Relative amounts by which two computations move the entries of the tokens: zero, then a few roundings.
 
     The amounts of a token are made of its own bits, and no pair of tokens is compared: tokens that are equal move
     together, so that they stay exactly equal.
@@ -175,7 +190,7 @@ def perturbations(x: Float[Array, "token feature"]) -> Float[Array, "2 token fea
     token = jnp.sum(_hashed(bits + _hashed(columns)), axis=1, keepdims=True, dtype=jnp.uint32)
     # The upper half of the bits becomes a number of variance 1 between −√3 and √3.
     uniform = (_hashed(token + _hashed(features)) >> 16).astype(jnp.float32) / 2**15 - 1
-    amounts = 4 * 3**0.5 * float(jnp.finfo(x.dtype).eps) * uniform
+    amounts = roundings.ROUNDINGS * 3**0.5 * float(jnp.finfo(x.dtype).eps) * uniform
     return jnp.stack([jnp.zeros_like(x), amounts.astype(x.dtype)])
 
 
@@ -186,12 +201,11 @@ def _hashed(x: UInt[Array, "*shape"]) -> UInt[Array, "*shape"]:
     return x ^ (x >> 16)
 
 
-def decided(logs: Float[Array, "2 *shape"]) -> Float[Array, "*shape"]:
-    """The first of two computed logarithms where they agree, NaN elsewhere."""
-    first, second = logs
+def agree(logs: Float[Array, "copy *shape"]) -> Bool[Array, "*shape"]:
+    """Where logarithms that were computed several times are the same but for roundings."""
+    first = logs[0]
     allowed = _NATS + _ROUNDINGS * jnp.finfo(first.dtype).eps * jnp.abs(first)
-    agree = (first == second) | (jnp.isfinite(first) & (jnp.abs(first - second) <= allowed))
-    return jnp.where(agree, first, jnp.nan)
+    return jnp.all((logs == first) | (jnp.isfinite(first) & (jnp.abs(logs - first) <= allowed)), axis=0)
 
 
 @arguments.guard(matrices=arguments.float_array("depth", "row", "column"), x=_TOKENS)

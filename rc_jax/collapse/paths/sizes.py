@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.attention.layer import check_scale_and_mask
-from rc_jax.collapse.exact.trajectory import decided, perturbations
+from rc_jax.collapse.exact.trajectory import agree, perturbations
 from rc_jax.collapse.paths import terms as path_terms
 from rc_jax.collapse.paths.sums import SKIP, check_decomposes, check_paths, draw_paths
 from rc_jax.collapse.paths.terms import Frozen, Term
@@ -237,8 +237,13 @@ def _path_shares(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | N
     overlap = jnp.sum(terms.direction * state.direction[None], axis=(1, 2))
     share = share + jnp.exp(terms.log_size + state.log_size - log_square) * overlap
     residual_share = jnp.exp(terms.log_size - state.log_size) * overlap
-    log_residual = decided(both.log_size)
+    log_residual = _known(both.log_size)
     return PathShares(jax.vmap(path_terms.log_norm)(terms), log_residual, share, residual_share)
+
+
+def _known(logs: Float[Array, "copy *shape"]) -> Float[Array, "*shape"]:
+    """The first of several computed logarithms where they agree, NaN elsewhere."""
+    return jnp.where(agree(logs), logs[0], jnp.nan)
 
 
 def _from_biases(params: AttentionParams, terms: Term, spec: AttentionSpec) -> Term:
@@ -283,7 +288,7 @@ def _path_log_sizes(
         return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]).T, sizes(each), by_layer)
 
     log_norm, log_residual = jax.vmap(run)(perturbations(x))
-    return PathSizes(paths, log_norm[0], decided(log_residual))
+    return PathSizes(paths, log_norm[0], _known(log_residual))
 
 
 def _check_exact(spec: StackSpec) -> None:
