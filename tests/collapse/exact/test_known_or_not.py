@@ -1,0 +1,124 @@
+"""Kinds of networks in which digits were lost: by a cap, a tie, a symmetry of the weights, or an underflow."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rc_jax import attention, collapse, network
+from rc_jax.attention.specification import shapes
+from rc_jax.collapse.requirements import SPLIT
+from tests.collapse.exact.test_trajectory import mostly_slow
+from tests.oracles import many_digits
+
+ONE, IDENTITY = [[1.0]], np.eye(2)
+
+
+def stack(depth=1, **layer):
+    return network.StackSpec(attention=attention.AttentionSpec(**layer), depth=depth)
+
+
+def params_of(depth, dtype, *matrices):
+    """A network of one head with the same matrices in every layer."""
+    stacked = (jnp.asarray(np.repeat(np.array(w, float)[None, None], depth, 0), dtype) for w in matrices)
+    return network.LayerParams(attention.AttentionParams(*stacked))
+
+
+def errors(params, x, spec, scale=1.0, digits=400, check=True):
+    """The distance from many digits in units of the logarithm where that is large; NaN where NaN is returned."""
+    computed = np.asarray(collapse.log_residuals(params, x, spec, scale=scale, check=check), float)
+    right = many_digits.log_residuals(jax.tree.map(np.asarray, params), np.asarray(x), spec, scale, digits=digits)
+    return abs(computed - right) / np.maximum(1, abs(right))
+
+
+@pytest.mark.parametrize("tokens", mostly_slow([(1.5, 9), (2, 12), (3, 20)], fast=((2, 12),)))
+def test_a_saturated_cap_on_both_sides_of_the_mean(dtype, tokens):
+    spec, x = stack(d_model=1, soft_cap=0.25), jnp.asarray(tokens, dtype)[:, None]
+    got = errors(params_of(1, dtype, ONE, [[-1.0]], ONE, ONE), x, spec)
+    assert got.max() < 8 * float(jnp.finfo(dtype).eps)
+
+
+@pytest.mark.slow
+def test_a_cap_and_a_law_of_the_scale_far_below_the_smallest_number(dtype):
+    spec = stack(7, d_model=8, heads=2, soft_cap=2.0, scale_law="log_tokens", bias=True)
+    params = network.init(jax.random.key(2), spec, dtype=dtype, bias_std=1.0)
+    x = jax.random.normal(jax.random.key(12), (6, 8), dtype)
+    assert errors(params, x, spec, scale=0.5, digits=1200).max() < 1e-5
+
+
+def test_a_cap_keeps_the_order_of_logits(dtype):
+    spec, x = stack(d_model=2, top_k=1, soft_cap=1.0), jnp.asarray([[8.0, 12], [-3, 5], [11, 4]], dtype)
+    assert errors(params_of(1, dtype, *[IDENTITY] * 4), x, spec).max() < 8 * float(jnp.finfo(dtype).eps)
+
+
+def test_a_tie_is_unknown_unless_the_tokens_are_equal(x64):
+    spec, x = stack(d_model=2, top_k=1), jnp.asarray([[1.0, 2], [1, -2], [-1, 0]])
+    matrices = [[1.0, 0], [0, 0]], IDENTITY, IDENTITY, IDENTITY  # logits see the first feature alone
+    assert np.isnan(collapse.log_residuals(params_of(1, "float64", *matrices), x, spec)[1])
+    assert errors(params_of(1, "float64", *matrices), x.at[1].set(x[0]), spec)[1] < 1e-14
+
+
+def test_cancellation_that_a_symmetry_hides_is_unknown(x64):
+    random = np.random.default_rng(1)
+    w = random.normal(size=(3, 4, 4)) / 2
+    spec = stack(10, d_model=4, weights="softmax_plus_one", rotary=attention.Rotary(base=100.0))
+    got = errors(params_of(10, "float64", w[0], w[0], w[1], w[2]), jnp.asarray(random.normal(size=(2, 4))), spec)
+    assert np.nanmax(got) < 1e-3 and np.isnan(got).argmax() >= 4
+    assert np.isnan(got[got.size - 1]) and (np.diff(np.isnan(got)) >= 0).all()
+
+
+@pytest.mark.slow
+def test_first_orders_that_cancel_at_one_subtracted_weight_are_unknown(x64):
+    spec = stack(5, d_model=4, weights="differential", causal=True)
+    params = network.init(jax.random.key(0), spec, dtype="float64")
+    params = params._replace(attention=params.attention._replace(subtracted=jnp.ones((5, 1))))
+    got = errors(params, jax.random.normal(jax.random.key(9), (3, 4), "float64"), spec, scale=None)
+    assert np.nanmax(got) < 1e-3 and np.isnan(got).sum() <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["softmax_plus_one", "sigmoid"])
+def test_a_mean_that_underflows_is_unknown(kind):
+    spec, x = stack(3, d_model=1, weights=kind), jnp.asarray([[9.5], [9.6]], "float32")
+    got = errors(params_of(3, "float32", ONE, [[-1.0]], ONE, ONE), x, spec)
+    assert np.isnan(got[-1]) and np.nanmax(got) < 1e-5
+
+
+def test_one_computation_without_the_check(dtype):
+    spec = stack(3, d_model=4, heads=2)
+    params, x = network.init(jax.random.key(0), spec, dtype=dtype), jax.random.normal(jax.random.key(1), (5, 4), dtype)
+    assert errors(params, x, spec, scale=None, check=False).max() < 64 * float(jnp.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("kind", mostly_slow(SPLIT, fast=("softmax_plus_one",)))
+def test_parameters_of_other_kinds_are_left_aside(kind):
+    spec = stack(2, d_model=4, heads=2, weights=kind)
+    params, x = network.init(jax.random.key(0), spec), jax.random.normal(jax.random.key(1), (3, 4))
+    every = {name: jnp.full((2, 2, 2), jnp.nan) for name in attention.AttentionParams._fields}
+    kept = {name: getattr(params.attention, name) for name in shapes(spec.attention)}
+    shared = params._replace(attention=attention.AttentionParams(**every | kept))
+    run = collapse.log_residuals
+    np.testing.assert_array_equal(run(shared, x, spec, check=False), run(params, x, spec, check=False))
+
+
+@pytest.mark.parametrize("norm", mostly_slow(["rms", "cosine", "layer"], fast=("rms",)))
+def test_the_derivative_around_the_origin(x64, norm):
+    """Tokens whose mean is far below their differences, in a layer that divides by lengths."""
+    changes = {"cosine": {"scores": "cosine"}, "layer": {"qk_norm": "layer"}}.get(norm, {})
+    spec = network.StackSpec(
+        attention=attention.AttentionSpec(d_model=4, **changes),
+        depth=2,
+        skip=True,
+        norm="pre" if norm == "rms" else None,
+        norm_kind="rms",
+    )
+    params = network.init(jax.random.key(0), spec, dtype="float64")
+
+    def plain(x):
+        out = network.apply(params, x, spec)
+        return jnp.log(jnp.linalg.norm(out - jnp.mean(out, axis=0, keepdims=True)))
+
+    centred = jnp.asarray([[1, 2, -1, 0.5], [-1, -2, 1, -0.5]])
+    for mean in (0.0, 1e-9):
+        slope = jax.grad(lambda x: collapse.log_residuals(params, x, spec, check=False)[-1])(centred + mean)
+        np.testing.assert_allclose(slope, jax.grad(plain)(centred + mean), rtol=1e-9, atol=1e-12)
