@@ -15,7 +15,6 @@ import numpy as np
 
 from experiments.benchmarks.counts import Counts
 from experiments.running.provenance import cores, processor
-from rc_jax._numerics.performance import wide_vectors
 from rc_jax.special import normals
 
 
@@ -84,7 +83,7 @@ def _of_jax() -> Candidates:
         return jax.jit(lambda xs: jax.lax.map(lambda x: jnp.max(draw(x).reshape(-1, 64), axis=0), xs))
 
     def call(program: Callable[[jax.Array], jax.Array], x: jax.Array) -> Callable[[], object]:
-        compiled = jax.jit(program, compiler_options=wide_vectors(jax.default_backend()))
+        compiled = jax.jit(program)
         return lambda: compiled(x).block_until_ready()
 
     keys, numbers, large = jax.random.split(jax.random.key(0), rows), jnp.ones((rows, block)), jnp.ones(2**24)

@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Array
 
 from rc_jax import collapse
-from rc_jax._numerics.performance import quickly
 from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.diagnosis import Diagnosis
 
@@ -76,7 +75,7 @@ def hidden_states(states: Any, *, mask: Any = None) -> Diagnosis:
     )
 
 
-@quickly()
+@jax.jit
 def _measures(x: Array, there: Array) -> dict[str, Array]:
     """The measures of each sample, and whether all its numbers are finite."""
     kept = there[..., None]
