@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from rc_jax import __version__
+from rc_jax._numerics.text import printable
 from rc_jax.cli.shell import BAD_INPUT, DONE, FAILED, INTERRUPTED, NO_READER, Program, guarded, keep_programs, read
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
@@ -208,9 +209,9 @@ def _answer(argv: Sequence[str]) -> int:
     keep_programs()
     report = command.run(arguments)
     result = {"command": module.partition(".")[0], "version": __version__, **report.result}
-    print(json.dumps(result, indent=1, allow_nan=False) if arguments.json else report.text, flush=True)
+    print(json.dumps(result, indent=1, allow_nan=False) if arguments.json else printable(report.text), flush=True)
     for line in report.problems:
-        print(f"rc-jax: {line}", file=sys.stderr)
+        print(printable(f"rc-jax: {line}"), file=sys.stderr)
     if report.interrupted:
         return INTERRUPTED
     return FAILED if report.problems else DONE

@@ -14,6 +14,7 @@ from typing import Any
 import tyro
 
 from rc_jax import __version__
+from rc_jax._numerics.text import printable
 from rc_jax.cli.arguments import Usage
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED, NO_READER = 0, 1, 2, 130, 141
@@ -53,7 +54,7 @@ def guarded(program: Program, body: Callable[[], int]) -> int:
         sys.stdout.flush()
         return status
     except Usage as error:
-        print(f"{program.label}: error: {error}", file=sys.stderr)
+        print(printable(f"{program.label}: error: {error}"), file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED

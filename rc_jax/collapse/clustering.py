@@ -30,6 +30,11 @@ _NORM, _TOKENS, _FACTOR = arguments.one_of(get_args(Norm)), arguments.integer(2)
 _BETA = arguments.scalar(arguments.bounded(0))
 _REAL = arguments.scalar(arguments.real)
 
+_SCIPY_BESSEL = (
+    1e8  # SciPy's Bessel functions are NaN from 2³⁰ on, and Debye's two terms are right to rounding from here
+)
+_RULE_HOLDS = 1e6  # from this β on, the rule for the fastest mode is as sharp as rates compared in double precision
+
 
 class Equiangular(NamedTuple):
     """By layer or time: log(1 − ρ) of the common cosine ρ, and the length of the tokens in the residual stream."""
@@ -144,7 +149,7 @@ def equiangular_flow(
     Speeds that depend on time alone only change the clock: h = 1/√(t + 1) is `post` at 2√(t + 1) − 2.
 
     Args:
-        times: t ≥ 0, shape (times,), in rising order.
+        times: t ≥ 0, shape (times,), in rising order; equal ones may follow each other.
         tokens: n ≥ 2.
         beta: β ≥ 0.
         norm: where tokens are normalised, as in `equiangular_layers`.
@@ -156,7 +161,7 @@ def equiangular_flow(
 
     Raises:
         TypeError: an argument that is not a number of its kind.
-        ValueError: a number out of its range, times that do not rise, or ρ ≤ −1/(n − 1) at first.
+        ValueError: a number out of its range, times that fall, or ρ ≤ −1/(n − 1) at first.
 
     Source:
         `post`: Geshkovski, Letrouit, Polyanskiy & Rigollet, arXiv:2312.10794, section 6.2. The speeds: Karagodin, Ge,
@@ -181,9 +186,10 @@ def equiangular_flow(
     # The logarithms of gap and radius: neither becomes too small for a relative error.
     first = (float(start), math.log(radius) if grows else 0.0)
     last = max(float(moments[-1]), np.finfo(float).tiny)
-    solution = solve_ivp(speeds, (0.0, last), first, "DOP853", moments, rtol=1e-11, atol=1e-11)
+    different, place = np.unique(moments, return_inverse=True)
+    solution = solve_ivp(speeds, (0.0, last), first, "DOP853", different, rtol=1e-11, atol=1e-11)
     assert solution.success, solution.message
-    return Equiangular(solution.y[0], np.exp(solution.y[1]))
+    return Equiangular(solution.y[0][place], np.exp(solution.y[1])[place])
 
 
 @arguments.guard(mode=arguments.bounded(0), beta=arguments.positive)
@@ -216,22 +222,35 @@ def circle_mode_growth(mode: ArrayLike, beta: ArrayLike) -> NDArray[np.float64]:
         [0.179, 0.514, 0.683, 0.6]
     """
     k, strength = np.asarray(mode, float), np.asarray(beta, float)
-    return np.asarray(k**2 * ive(k, strength) / (strength * ive(0, strength)))
+    return np.asarray(k**2 / strength * _bessel_ratio(k, strength))
 
 
-@arguments.guard(beta=arguments.positive)
+def _bessel_ratio(order: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """I_k(x)/I₀(x): by SciPy up to x = 1e8, and beyond by Debye's expansion (DLMF 10.41.3), two terms of it.
+
+    With S = √(k² + x²) and p = k/S, log e^{−x} I_k is k²/(S + x) − k arsinh(k/x) − ½ log 2πS + (3 − 5p²)/(24 S).
+    """
+    near, far = np.minimum(x, _SCIPY_BESSEL), np.maximum(x, _SCIPY_BESSEL)
+    s = np.hypot(order, far)
+    leading = order * (order / (s + far)) - order * np.arcsinh(order / far) - np.log1p(np.square(order / far)) / 4
+    log_ratio = leading + (3 - 5 * np.square(order / s)) / (24 * s) - 1 / (8 * far)
+    return np.where(x > _SCIPY_BESSEL, np.exp(log_ratio), ive(order, near) / ive(0, near))
+
+
+@arguments.guard(beta=arguments.bounded(0, 1e36, open_low=True))
 def fastest_circle_mode(beta: ArrayLike) -> NDArray[np.int64]:
     """The Fourier mode that grows most, argmax_k k² I_k(β): the number of clusters on the circle of very many tokens.
 
     Both (k + 1)²/k² and I_{k+1}/I_k fall with k, so that the rates rise to one maximum. With I_k/I₀ ≈ e^{−k²/2β} it
-    lies at √(2β); with the next terms of log I_k, at √(2β − 1/3).
+    lies at √(2β). With the next terms of log I_k the rate rises from k to k + 1 while (k + ½)² < 2β − ¼, up to terms
+    of order 1/β.
 
     Args:
-        beta: β > 0, any shape.
+        beta: β > 0, at most 1e36, so that k is an integer of 64 bits; any shape.
 
     Raises:
         TypeError: `beta` is not real.
-        ValueError: `beta` is not positive.
+        ValueError: `beta` is not positive, or above 1e36.
 
     Source:
         Bruno, Pasqualotto & Agazzi 2025, arXiv:2410.23228, for tokens that are independent and uniform at first.
@@ -241,11 +260,15 @@ def fastest_circle_mode(beta: ArrayLike) -> NDArray[np.int64]:
         [1, 3, 4, 6]
     """
     strength = np.asarray(beta, float)
-    modes = np.arange(1, math.ceil(math.sqrt(2 * strength.max(initial=1))) + 3)
-    return np.asarray(1 + circle_mode_growth(modes, strength[..., None]).argmax(axis=-1))
+    # The first k that the asymptotic rule stops at, or, where β is not large, the best of its neighbours.
+    first = np.maximum(np.ceil(np.sqrt(np.maximum(2 * strength - 0.25, 0)) - 0.5), 1)
+    tried = np.maximum(first[..., None] + np.arange(-2, 3), 1)
+    best = circle_mode_growth(tried, strength[..., None]).argmax(axis=-1)
+    near = np.take_along_axis(tried, best[..., None], axis=-1)[..., 0]
+    return np.where(strength < _RULE_HOLDS, near, first).astype(np.int64)
 
 
-@arguments.guard(beta=arguments.positive, time=arguments.bounded(0))
+@arguments.guard(beta=arguments.bounded(0, 1e12, open_low=True), time=arguments.bounded(0))
 def expected_circle_clusters(beta: ArrayLike, time: ArrayLike = 0.0) -> NDArray[np.float64]:
     """Expected number of maxima of the attention field on the circle while independent uniform tokens begin to cluster.
 
@@ -257,12 +280,12 @@ def expected_circle_clusters(beta: ArrayLike, time: ArrayLike = 0.0) -> NDArray[
     tokens.
 
     Args:
-        beta: β > 0, any shape.
+        beta: β > 0, at most 1e12; any shape. Memory grows like √β.
         time: t ≥ 0 of the softmax flow; broadcast.
 
     Raises:
         TypeError: an argument that is not real.
-        ValueError: `beta` not positive, or `time` negative.
+        ValueError: `beta` not positive or above 1e12, or `time` negative.
 
     Source:
         Rice 1945, "Mathematical analysis of random noise", for the maxima; the spectrum is this package's own.
@@ -274,9 +297,9 @@ def expected_circle_clusters(beta: ArrayLike, time: ArrayLike = 0.0) -> NDArray[
     # The number is 1 to every digit far above the β whose I₁² is below the smallest number.
     strength, moment = np.maximum(np.asarray(beta, float), 1e-100)[..., None], np.asarray(time, float)[..., None]
     # e^{−k²/β} is below rounding at the last mode, before growth; growth prefers modes near √(2β).
-    modes = np.arange(1, math.ceil(9 * math.sqrt(strength.max(initial=1))) + 3)
+    modes = np.arange(1.0, math.ceil(9 * math.sqrt(strength.max(initial=1))) + 3)
     growth = circle_mode_growth(modes, strength)
     # Growth relative to that of the fastest mode, so that no time is too long.
-    field = ive(modes, strength) / ive(0, strength) * np.exp((growth - growth.max(axis=-1, keepdims=True)) * moment)
+    field = _bessel_ratio(modes, strength) * np.exp((growth - growth.max(axis=-1, keepdims=True)) * moment)
     moments = [(modes**power * field**2).sum(axis=-1) for power in (2, 4)]
     return np.asarray(np.sqrt(moments[1] / moments[0]))

@@ -10,10 +10,13 @@ import numpy as np
 from jax.scipy.special import digamma
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
+from scipy import linalg
+from scipy.sparse.csgraph import connected_components
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 
+_EPS, _KNOWN = float(np.finfo(float).eps), 1e-6  # rounding, and the error of a modulus up to which it is known
 # B_2k/2k for k = 7 … 1, of the asymptotic series of the digamma function
 _BERNOULLI = (1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
 
@@ -27,7 +30,8 @@ def log_second_eigenvalue(mask: ArrayLike) -> float:
         mask: Which tokens (columns) each token sees (rows), a square of at least two tokens; on the host.
 
     Returns:
-        The logarithm of the second-largest modulus among the eigenvalues.
+        The logarithm of the second-largest modulus among the eigenvalues; −∞ where that is below rounding. NaN where
+        rounding leaves it in doubt by more than 1e-6, as for long masks that see far to one side and near to the other.
 
     Raises:
         ValueError: `mask` is no square of at least two rows, or a row sees nothing.
@@ -38,7 +42,34 @@ def log_second_eigenvalue(mask: ArrayLike) -> float:
         >>> round(log_second_eigenvalue(np.tri(8)), 4)  # causal: the eigenvalues are 1, ½, …, ⅛
         -0.6931
     """
-    return float(np.log(np.sort(np.abs(np.linalg.eigvals(_averaging(mask))))[-2]))
+    averaging = _averaging(mask)
+    seen = np.asarray(mask, float)
+    # Tokens that reach each other make a block on the diagonal, in some order of the tokens; the blocks have all
+    # eigenvalues.
+    _, block = connected_components(averaging > 0, connection="strong")
+    parts = [np.flatnonzero(block == index) for index in range(block.max() + 1)]
+    values, doubts = np.concatenate([_moduli(averaging, seen, tokens) for tokens in parts], axis=1)
+    second = np.sort(values)[-2]
+    if second <= len(values) * _EPS:
+        return -np.inf
+    in_doubt = (values + doubts >= second) & (doubts > _KNOWN * second)
+    return float("nan") if in_doubt.any() else float(np.log(second))
+
+
+def _moduli(averaging: np.ndarray, seen: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Moduli of the eigenvalues of one block of D⁻¹A, and bounds of their errors to first order in rounding."""
+    block, visible = (part[np.ix_(tokens, tokens)] for part in (averaging, seen))
+    if (visible == visible.T).all():
+        # D⁻¹A has the eigenvalues of the symmetric D^{−½} A D^{−½}, whose errors are of the order of rounding.
+        root = seen[tokens].sum(axis=1) ** -0.5
+        values = np.abs(np.linalg.eigvalsh(root[:, None] * visible * root))
+        return np.stack([values, np.full(len(values), len(values) * _EPS)])
+    # An eigenvalue moves by a change of the matrix over the cosine between its left and its right vector.
+    balanced, _ = linalg.matrix_balance(block)
+    values, left, right = linalg.eig(balanced, left=True, right=True)
+    cosines = np.abs((left.conj() * right).sum(axis=0))
+    doubts = len(block) * _EPS * np.linalg.norm(balanced, 2) / np.maximum(cosines, _EPS**2)
+    return np.stack([np.abs(values), doubts])
 
 
 def _averaging(mask: ArrayLike) -> np.ndarray:

@@ -76,7 +76,7 @@ def run(
     count: int,
     *,
     batch_size: int | None = None,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Any] | None = None,
     progress: bool = False,
 ) -> PyTree:
     """Samples of `fn` over `count` independent random keys.
@@ -95,7 +95,7 @@ def run(
     must call `run` with the same arguments, in the same order.
 
     Args:
-        fn: A pure function from one key to a pytree of floating-point arrays.
+        fn: A pure function from one key to a pytree of floating-point arrays. Keys that it makes are Threefry's too.
         key: One typed key, of Threefry (JAX's default).
         count: Number of samples, 1 to 2³².
         batch_size: Samples that one device evaluates at the same time (`jax.vmap`); its peak memory is proportional to

@@ -148,6 +148,27 @@ def test_fastest_mode_against_bessel_functions():
     assert abs(circle_mode_growth(fastest_circle_mode(1e5), 1e5) - 2 / math.e) < 1e-4
 
 
+def test_modes_of_very_strong_attention_against_mpmath():
+    """Rates beyond SciPy's Bessel functions, and where the fastest mode passes from k to k + 1."""
+    with mpmath.workdps(40):
+        for k, beta in ((1, 2e9), (3, 0.9e8), (141_421, 1e10), (500_000, 1e10), (20_000, 1.1e8)):
+            exact = mpmath.mpf(k) ** 2 * mpmath.besseli(k, beta) / (mpmath.mpf(beta) * mpmath.besseli(0, beta))
+            assert abs(float(circle_mode_growth(k, beta)) / float(exact) - 1) < 1e-12
+        for k in (40, 900, 5000, 60_000):
+            for beta in ((k * k + k + 0.5) / 2 + off for off in (-0.01, 0.01)):
+                rates = {mode: mode**2 * mpmath.besseli(mode, beta) for mode in range(k - 1, k + 3)}
+                assert fastest_circle_mode(beta) == max(rates, key=rates.__getitem__)
+    assert fastest_circle_mode(np.array([1e10, 1e30])).tolist() == [141_421, 1_414_213_562_373_095]
+    assert abs(float(expected_circle_clusters(1e10)) / math.sqrt(1.5e10) - 1) < 1e-9
+
+
+def test_flow_at_equal_times():
+    flow = equiangular_flow(np.repeat([0.0, 1.0, 2.0], 2), 16, 2.0, norm="pre")
+    apart = equiangular_flow(np.array([0.0, 1.0, 2.0]), 16, 2.0, norm="pre")
+    for each, once in zip(flow, apart, strict=True):
+        np.testing.assert_array_equal(each, np.repeat(once, 2))
+
+
 def test_expected_clusters_against_random_fields():
     """Maxima of Gaussian fields with the spectrum of the docstring, in standard errors."""
     beta, time, modes, angles = 9.0, 4.0, np.arange(1, 30), np.linspace(0, 2 * np.pi, 400, endpoint=False)
@@ -178,7 +199,9 @@ def test_one_cluster_where_attention_is_all_but_even(x64):
         (lambda: equiangular_layers([0.5], 4, 1.0, start=0.3), "`start` must be < log"),
         (lambda: equiangular_flow([2.0, 1.0], 4, 1.0), "`times` must be numbers in rising order"),
         (lambda: circle_mode_growth(-1, 1.0), "`mode` must be >= 0, got -1"),
-        (lambda: fastest_circle_mode(0.0), "`beta` must be > 0, got 0"),
+        (lambda: fastest_circle_mode(0.0), "`beta` must be > 0 and <= 1e\\+36, got 0"),
+        (lambda: fastest_circle_mode(1e37), "`beta` must be > 0 and <= 1e\\+36, got 1e\\+37"),
+        (lambda: expected_circle_clusters(1e20), "`beta` must be > 0 and <= 1e\\+12, got 1e\\+20"),
         (lambda: expected_circle_clusters(2.0, -1.0), "`time` must be >= 0, got -1"),
     ],
 )

@@ -21,6 +21,31 @@ def test_second_eigenvalue_against_powers_of_the_averaging(mask):
     assert mask_rates.log_second_eigenvalue(mask) == pytest.approx(np.log(sizes[1] / sizes[0]) / 20, abs=1e-3)
 
 
+def test_second_eigenvalue_against_fifty_digits():
+    """Far to one side and near to the other: right, or NaN where double precision shows what is no eigenvalue."""
+    for tokens, known in ((24, True), (56, False), (100, False)):
+        offset = np.arange(tokens)[None] - np.arange(tokens)[:, None]
+        mask = (offset >= -4) & (offset <= 1)
+        value = mask_rates.log_second_eigenvalue(mask)
+        assert np.isnan(value) != known
+        if known:
+            with mpmath.workdps(50):
+                chain = mpmath.matrix((mask / mask.sum(axis=1, keepdims=True)).tolist())
+                exact = sorted(map(abs, mpmath.eig(chain, left=False, right=False)))[-2]
+                assert value == pytest.approx(float(mpmath.log(exact)), rel=1e-6)
+
+
+def test_blocks_have_all_eigenvalues():
+    """Blocks of a mask that see earlier ones; what is unsymmetric between blocks does not matter."""
+    offset = np.arange(300)[None] - np.arange(300)[:, None]
+    seen = (offset < 0) | (np.arange(300)[:, None] // 30 == np.arange(300)[None] // 30)
+    values = [30 / (30 * index) for index in range(1, 11)]  # a block of ones over the tokens that it sees
+    assert mask_rates.log_second_eigenvalue(seen) == pytest.approx(np.log(values[1]), rel=1e-12)
+    order = np.random.default_rng(0).permutation(300)
+    assert mask_rates.log_second_eigenvalue(seen[order][:, order]) == pytest.approx(np.log(values[1]), rel=1e-12)
+    assert mask_rates.log_second_eigenvalue(np.ones((40, 40))) == -np.inf
+
+
 @pytest.mark.parametrize("size", [1, 4, 64])
 def test_gain_against_its_integral(x64, size):
     law = stats.chi2(size)

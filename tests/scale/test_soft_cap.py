@@ -1,9 +1,11 @@
 """Softmax of capped logits: its measure against Jacobians, its objective against quadrature, limits of its scale."""
 
+import itertools
 import math
 
 import jax
 import jax.numpy as jnp
+import mpmath as mp
 import numpy as np
 import pytest
 from scipy import integrate, optimize
@@ -62,6 +64,62 @@ def test_limits_of_the_scale(x64):
     np.testing.assert_allclose(scale.capped_scale(1e300, 2.0), scale.capped_scale(1e200, 2.0), rtol=1e-9)
     assert scale.capped_scale(2.0, 1.0) == math.inf  # the objective rises for ever
     assert np.all(np.diff([quadrature(alpha, 2.0, 1.0) for alpha in np.geomspace(0.1, 100, 30)]) > 0)
+
+
+def _objective(alpha, n, cap):
+    """The annealed objective to 40 digits: Gauss–Legendre sums in panels of x = s α/c, and of s beyond."""
+    b = mp.mpf(cap) / alpha
+    edges = sorted({mp.mpf(0), *(b * 2**k for k in range(-2, 8)), *map(mp.mpf, (1, 2, 4, 6, 9, 12, 16, 20))})
+    edges = [edge for edge in edges if edge <= 20]
+    sums = [mp.mpf(0)] * 4
+    for low, high in itertools.pairwise(edges):
+        for node, weight in _NODES:
+            s = low + (high - low) * (1 + node) / 2
+            capped = mp.tanh(s / b)
+            part, slope = weight * (high - low) / 2 * mp.exp(-s * s / 2), 1 - capped**2
+            values = (1, mp.cosh(cap * capped), slope * mp.cosh(cap * capped), slope * mp.cosh(2 * cap * capped))
+            sums = [total + part * value for total, value in zip(sums, values, strict=True)]
+    mean, first, second = (total / sums[0] for total in sums[1:])
+    return alpha * (first / mean - second / (n * mean**2))
+
+
+with mp.workdps(40):
+    _NODES = [
+        (x, 2 / ((1 - x * x) * mp.diff(lambda t: mp.legendre(40, t), x) ** 2))
+        for x in (
+            mp.findroot(lambda t: mp.legendre(40, t), node, tol=1e-60, verify=False)
+            for node in np.polynomial.legendre.leggauss(40)[0]
+        )
+    ]
+
+
+FLAT = [(3.0, 0.2), (2.2, 1.0), (2.5, 0.5), (1e6, 0.125), (1e6, 2.0**-7), (8192.0, 5.0)]
+
+
+@pytest.mark.parametrize(("n", "cap"), FLAT)
+def test_maxima_that_are_flat_against_forty_digits(n, cap):
+    """The objective to 40 digits rises just below the scale and falls just above it, as it is to be at a maximum."""
+    for dtype, slack in (("float64", 1e-12), ("float32", 1e-5)):
+        with jax.enable_x64(dtype == "float64"), mp.workdps(40):
+            n_there, cap_there = (float(np.asarray(each, dtype)) for each in (n, cap))
+            best = mp.mpf(float(scale.capped_scale(np.asarray(n, dtype), np.asarray(cap, dtype))))
+            slopes = []
+            for side in (best * (1 - mp.mpf(slack)), best * (1 + mp.mpf(slack))):
+                ends = (side * (1 + step) for step in (mp.mpf("1e-15"), -mp.mpf("1e-15")))
+                above, below = (_objective(end, mp.mpf(n_there), mp.mpf(cap_there)) for end in ends)
+                slopes.append(above - below)
+            assert slopes[0] > 0 > slopes[1], dtype
+
+
+def test_derivatives_of_the_scale(x64):
+    step = 1e-5
+    for n, cap in ((1000.0, 5.0), (3.0, 0.2), (4.0, 1.0), (1e4, 1e3)):
+        by_n, by_cap = jax.grad(scale.capped_scale, (0, 1))(n, cap)
+        along_n = [scale.capped_scale(n * (1 + sign * step), cap) for sign in (1, -1)]
+        along_cap = [scale.capped_scale(n, cap * (1 + sign * step)) for sign in (1, -1)]
+        assert abs(by_n * 2 * n * step / (along_n[0] - along_n[1]) - 1) < 1e-6
+        assert abs(by_cap * 2 * cap * step / (along_cap[0] - along_cap[1]) - 1) < 1e-6
+    assert not np.isfinite(jax.grad(scale.capped_scale)(2.0, 1.0))  # ∞ has no derivative
 
 
 @pytest.mark.usefixtures("as_installed")

@@ -5,10 +5,8 @@ from functools import partial
 
 import numpy as np
 
-from experiments.figures._replicates import failures
 from experiments.figures.paths._circle import (
     COLLAPSED,
-    FAR,
     FATES,
     LABELS,
     LEARNT,
@@ -20,8 +18,8 @@ from experiments.figures.paths._circle import (
     share_of,
     tolerated,
 )
-from experiments.figures.paths._circle_built import HEADS, NOISE, SHARPNESS, SLOPE
-from experiments.ledger import Claim, at_least, at_most, law, near, prediction, published, question
+from experiments.figures.paths._circle_built import HEADS, SHARPNESS, SLOPE
+from experiments.ledger import Claim, at_least, at_most, law, near, published
 
 PAGE = "docs/circle.md"
 WIDE = 128  # the width at which the paper shows next to no collapse
@@ -51,19 +49,11 @@ def _every(data: Data) -> list[str]:
 def before_roll_outs(data: Data) -> list[Claim]:
     """How many layers learn the step, and whether the points meet under random layers."""
     path, learnt, widths = data["path"], learnt_by(data), _widths(data)
-    # Two shares, each over all seeds: of layers that learn the step, and of layers before training (record 0) that
-    # bring the points together before one of them has left.
+    # The share of layers before training (record 0) that bring the points together before one of them has left.
     everyone = np.ones(learnt.shape, bool)
     met = first_events(path[..., 0, :, :, :])[0] == FATES.index("collapsed")  # width, seed, switch
-    learns, of_learns, _ = share_of(learnt, everyone, axis=1)
     untrained, of_untrained, _ = share_of(met, everyone, axis=1)
     return [
-        question(
-            "circle-learnt",
-            "This is the share of trained layers that learn the step to a loss below 1e-6 squared radii.",
-            learns.T.ravel(), where=_every(data), standard_error=of_learns.T.ravel(), reads=[data["error"]],
-            note="; ".join(text for failed in data["failed"] if (text := failures(failed, list(SWITCHES)))),
-        ),
         law(
             "circle-untrained",
             "Two opposite points become one under most random layers of attention alone that are applied again and "
@@ -81,8 +71,6 @@ def meeting(data: Data) -> list[Claim]:
     path, learnt, widths = data["path"][..., -1, :, :, :], learnt_by(data), _widths(data)
     met = first_events(path)[0] == FATES.index("collapsed")  # width, seed, switch
     share, error, of_difference = share_of(met, learnt, axis=1)  # width, switch
-    far = first_events(path, FAR)[0] == FATES.index("collapsed")
-    before_far, of_far, _ = share_of(far, np.ones(far.shape, bool), axis=1)
     # The shares of all switches, for the note of the row on their differences.
     shares = "; ".join(
         f"{width}: " + ", ".join(f"{LABELS[name]} {value:.2g}" for name, value in zip(SWITCHES, row, strict=True))
@@ -112,12 +100,6 @@ def meeting(data: Data) -> list[Claim]:
             note=f"measured is the difference of the shares, {COUNTED}, whose points meet within two radii; shares "
             f"that meet: {shares}",
         ),
-        prediction(
-            "circle-meet-first",
-            "With attention alone the points of most trained layers meet before either is ten radii away.",
-            before_far[:, 0], at_least(0.5), standard_error=of_far[:, 0], where=widths, reads=[data["path"]],
-            interval_from="most: more than half of the seeds",
-        ),
     ]  # fmt: skip
 
 
@@ -128,11 +110,8 @@ def stability(data: Data) -> list[Claim]:
     # roll-out's time on the circle.
     with np.errstate(divide="ignore"):  # a point at the centre
         off = np.abs(np.log(radii(path[..., -1, :, :, :]))).max(axis=-1) > math.log(ON)
-    everyone = np.ones(learnt.shape, bool)
-    round_share, error, _ = share_of(~off.any(axis=-1), everyone, axis=1)
     # Lyapunov exponents against the one at which an error of 1e-3 grows to the radius within the roll-out.
     exponent, limit = data["exponent"][..., -1], tolerated(path)
-    steady, steady_error, _ = share_of(exponent < limit, everyone, axis=1)
     log_steps = np.log(np.where(off.any(axis=-1), off.argmax(axis=-1), off.shape[-1] - 1))
     # Skip connections against none, without MLPs and with them: differences of the mean logarithm of these times, over
     # layers that learnt.
@@ -140,12 +119,6 @@ def stability(data: Data) -> list[Claim]:
     later, later_error = np.array([_difference(log_steps[w], learnt[w], on, out) for w, on, out in pairs]).T
     alone = learnt[:, :, 0]
     return [
-        prediction(
-            "circle-followed",
-            "Most trained layers stay on the circle for the whole roll-out, within a factor of two of its radius.",
-            round_share.T.ravel(), at_least(0.5), standard_error=error.T.ravel(), where=_every(data), reads=[path],
-            interval_from="most: more than half of the seeds",
-        ),
         law(
             "circle-later",
             "Layers with skip connections stay on the circle for more steps than layers without, in geometric mean.",
@@ -168,14 +141,6 @@ def stability(data: Data) -> list[Claim]:
             where=[f"{width}, seed {seed}" for width, row in zip(widths, alone, strict=True)
                    for seed in np.flatnonzero(row)],
             reads=[data["error"]], note="measured are the Lyapunov exponents along the circle",
-        ),
-        prediction(
-            "circle-skip-stable",
-            "With skip connections, in most trained layers, no error of 1e-3 reaches the radius within the roll-out.",
-            steady[:, [1, 3]].T.ravel(), at_least(0.5), standard_error=steady_error[:, [1, 3]].T.ravel(),
-            reads=[data["exponent"]],
-            where=[f"{LABELS[name]}, {width}" for name in ("skip", "both") for width in widths],
-            interval_from="most: more than half of the seeds",
         ),
     ]  # fmt: skip
 
@@ -201,7 +166,6 @@ def by_hand(data: Data) -> list[Claim]:
     gains = np.linalg.solve([np.tanh(y), np.tanh(y) + 2 * y / np.cosh(y) ** 2], [1, SLOPE])
     # The four factors of a disturbance: 1, 1/2, Σg and Σg − 1/4.
     moduli = np.sort(np.abs([1, SLOPE, gains.sum(), gains.sum() - (1 - SLOPE) / 2]))
-    returned = (data["returned"] < RETURNED).mean(axis=-1)
     two = (
         "no skip connection, no MLP; W_Q W_Kᵀ = c I, W_V W_O = g times a rotation, y = c r² = 2 and 1; opposite points"
     )
@@ -225,15 +189,6 @@ def by_hand(data: Data) -> list[Claim]:
             note="moduli in the frame that rotates with the points; "
             f"c = {HEADS[0]:g}/r² and {HEADS[1]:g}/r², g = {gains[0]:.3f} and {gains[1]:.3f}; c and g nearby do the "
             "same at a radius nearby",
-        ),
-        question(
-            "circle-two-heads-return",
-            "What share of opposite pairs does a layer of two heads bring back when they are disturbed by 7, 17 and "
-            "27 % of the radius?",
-            returned, standard_error=np.sqrt(returned * (1 - returned) / data["returned"].shape[-1]),
-            hypotheses=two, where=[f"{noise:.0%}" for noise in NOISE], reads=[data["returned"]],
-            shown=", ".join(f"{share:.3f}" for share in returned),
-            note="Gaussian noise in each coordinate; back is within 1e-3 radii of opposite points at the end",
         ),
         law(
             "circle-two-heads-right-angle",

@@ -129,8 +129,7 @@ def append_line(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
             raise TypeError(
                 f"`line` must hold numbers and arrays of numbers, got {arguments.describe(value)} for {name!r}"
             )
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.write(files.json_line(line))
+    files.append_json_line(Path(path), line)
 
 
 def _check(weights: Any, mask: Any) -> None:

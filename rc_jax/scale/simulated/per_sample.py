@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import working_dtype
-from rc_jax.scale.gradient.rows import score_rows
+from rc_jax.scale.gradient.rows import logit_rows
 from rc_jax.scale.results import Optimum
 from rc_jax.scale.simulated.random_rows import Row, even_batch, log_gradient
 
@@ -17,27 +17,30 @@ GRID = 64
 HALVINGS = 15  # and one step of Newton
 SCORES_TOGETHER = 2**14  # in one vectorised step over rows
 TIE = 1.5434046384182085  # 2x, x tanh x = 1/2: the best scale of two scores is TIE over their difference
+PAIR = TIE / 2 / math.cosh(TIE / 2) ** 2  # the gradient there is PAIR over their difference
+LOWEST = -1e4  # in gaps: e^{−PAIR · 1e4} is 0 in every dtype
 
 
-@arguments.guard(scores=score_rows)
+@arguments.guard(scores=logit_rows)
 def per_sample_scale(scores: Float[Array, "... score"]) -> Float[Array, "..."]:
     """The scale α that maximises the softmax gradient of each given row of scores, over all α > 0.
 
-    Formula: argmax_α α(1 − Σp²), p = softmax(αs). With s₁ > s₂ the two largest scores and R the range of all, it lies
-    between 1.543/R and a multiple of log n over s₁ − s₂: below that the gradient's slope is a sum of positive terms
-    over pairs of scores, above it the gradient is less than at 1.543/(s₁ − s₂). There may be several local maxima.
+    Formula: argmax_α α(1 − Σp²), p = softmax(αs). With D = s₁ − s₂ the difference of the two largest scores, it lies
+    between 0.4477/D and a multiple of log n over D: the gradient is below α, and other scores only add to the 0.4477/D
+    that the largest two have at 1.543/D. There may be several local maxima.
 
     Args:
-        scores: s, dimensionless; the last axis is the softmax's.
+        scores: s, dimensionless; the last axis is the softmax's. A key that a mask hides has −inf, or a large negative
+            number.
 
     Returns:
         The maximiser, in the dtype of `scores`, one for each row; inf where the largest score is shared, for then the
-        gradient rises for ever; NaN where `per_sample_optimum` says that the search did not end. Differentiable. Rows
-        may be as small or as large as the dtype holds: they are searched in units of their spread.
+        gradient rises for ever; NaN where only one score is not hidden, or the search did not end. Differentiable. Rows
+        may be as small or as large as the dtype holds: they are searched in units of D.
 
     Raises:
         TypeError: if `scores` is not a floating-point array.
-        ValueError: if there are fewer than two scores, or they are not finite.
+        ValueError: if there are fewer than two scores, one is NaN or ∞, or all of a row are hidden.
 
     Source: this package's own, for the gradient of Su Jianlin, kexue.fm/archives/9812.
 
@@ -51,13 +54,13 @@ def per_sample_scale(scores: Float[Array, "... score"]) -> Float[Array, "..."]:
     return jnp.where(optimum.converged, optimum.scale, jnp.nan)
 
 
-@arguments.guard(scores=score_rows)
+@arguments.guard(scores=logit_rows)
 def per_sample_optimum(scores: Float[Array, "... score"]) -> Optimum:
     """`per_sample_scale` with the gradient's size there and whether the search ended.
 
     Raises:
         TypeError: if `scores` is not a floating-point array.
-        ValueError: if there are fewer than two scores, or they are not finite.
+        ValueError: if there are fewer than two scores, one is NaN or ∞, or all of a row are hidden.
 
     Source: this package's own.
 
@@ -78,24 +81,25 @@ def per_sample_optimum(scores: Float[Array, "... score"]) -> Optimum:
 
 @jax.jit
 def _optima(rows: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Best scale, gradient there and status of every row. Rows are divided by their spread for the search.
+    """Best scale, gradient there and status of every row, searched in units of the gap between the two largest scores.
 
-    Scale and gradient of a row are both inverse to its spread.
+    Scale and gradient of a row are both inverse to the unit of its scores.
     """
     count, n = rows.shape
 
     def one(scores: jax.Array) -> tuple[jax.Array, ...]:
         return tuple(value[0] for value in optimum_of(_as_row(scores), jnp.asarray(n, rows.dtype)))
 
-    # Powers of two first bring the spread and its inverse into range.
-    power = jnp.where(jnp.abs(rows).max(-1, keepdims=True) > 1, 2.0**-8, 2.0**64).astype(rows.dtype)
-    rows = rows * power
-    largest = jax.lax.stop_gradient(rows.max(-1, keepdims=True))
-    spread = largest - jax.lax.stop_gradient(rows.min(-1, keepdims=True))
-    spread = jnp.where(spread > 0, spread, 1)
+    # A power of two first brings the gap and its inverse into range; scores far below may leave the range with it.
+    tops = jax.lax.stop_gradient(jax.lax.top_k(rows, 2)[0])
+    power = jnp.where(jnp.abs(tops).max(-1, keepdims=True) > 1, 2.0**-8, 2.0**64).astype(rows.dtype)
+    rows, tops = rows * power, tops * power
+    gap = tops[:, :1] - tops[:, 1:]
+    gap = jnp.where(gap > 0, gap, 1)
     batch = even_batch(count, max(1, SCORES_TOGETHER // n))
-    u, value, converged = jax.lax.map(one, (rows - largest) / spread, batch_size=batch)
-    scale, value = (jnp.exp(x) / spread[:, 0] * power[:, 0] for x in (u, value))
+    units = jnp.maximum((rows - tops[:, :1]) / gap, LOWEST)
+    u, value, converged = jax.lax.map(one, units, batch_size=batch)
+    scale, value = (jnp.exp(x) / gap[:, 0] * power[:, 0] for x in (u, value))
     return scale, value, converged
 
 
@@ -141,16 +145,20 @@ def optimum_of(row: Row, n: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]
 
 def _best_of_grid(row: Row, n: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The two best local maxima on a grid between the bounds of log α, (2, gap), and the step of the grid."""
-    # The bounds are those of `per_sample_scale`: from TIE/R to the α where n scores' gradient is below that of a tie.
-    low = math.log(TIE) - jnp.log(row.gaps - jnp.minimum(row.offsets.min(initial=0), 0)) - 0.01
+    # From where α is the gradient of a tie, or from TIE/R, below which the slope is a sum of positive terms over pairs
+    # of scores with the range R, to the α where n scores' gradient is below that of a tie.
+    log_gaps, log_range = jnp.log(row.gaps), jnp.log(row.gaps - jnp.minimum(row.offsets.min(initial=0), 0))
+    low = jnp.maximum(math.log(TIE) - log_range, math.log(PAIR) - log_gaps) - 0.01
     most = jnp.log(4.5 * n)
-    high = jnp.log(most + 2 * jnp.log(most + 1) + 1) - jnp.log(row.gaps)
+    high = jnp.log(most + 2 * jnp.log(most + 1) + 1) - log_gaps
     parts = jnp.arange(GRID, dtype=row.gaps.dtype) / (GRID - 1)
     grid = jax.lax.map(lambda part: _log_gradients(row, low + part * (high - low)), parts)
-    # Local maxima, and among them the best and the second best.
+    # Local maxima by the height of the parabola through three points, and among them the best and the second best.
     edge = jnp.full_like(grid[:1], -jnp.inf)
-    is_local = (grid >= jnp.concatenate([edge, grid[:-1]])) & (grid > jnp.concatenate([grid[1:], edge]))
-    ranked = jnp.where(is_local, grid, -jnp.inf)
+    before, after = jnp.concatenate([edge, grid[:-1]]), jnp.concatenate([grid[1:], edge])
+    bend = 2 * grid - before - after
+    height = grid + jnp.where(jnp.isfinite(bend) & (bend > 0), jnp.square(after - before) / (8 * bend), 0)
+    ranked = jnp.where((grid >= before) & (grid > after), height, -jnp.inf)
     best = ranked.argmax(0)
     other = jnp.where(jnp.arange(GRID)[:, None] == best[None], -jnp.inf, ranked).argmax(0)
     step = (high - low) / (GRID - 1)

@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 
 from rc_jax import diagnostics, training
+from rc_jax._numerics import files
 from rc_jax.diagnostics import score_metrics
 from tests.diagnostics import dense
 
@@ -111,6 +112,27 @@ def test_lines_of_json(tmp_path):
             diagnostics.append_line(path, {"loss": bad})
     with pytest.raises(TypeError, match=r"got traced float32\[\] for 'loss'"):
         jax.jit(lambda x: diagnostics.append_line(path, {"loss": x}))(1.0)
+
+
+BAD = [b'{"step": 1, "lo', b"[1, 2]", b"5", b"[" * 100_000, b"\xff", b'{"loss": "high"}', b"nonsense"]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=range(len(BAD)))
+def test_a_line_begins_on_a_line_of_its_own(tmp_path, bad):
+    """After a kill in the middle of a line the others can be read."""
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"step": 0}\n' + bad)
+    for step in (2, 3):
+        diagnostics.append_line(path, {"step": step})
+    assert path.read_bytes().split(b"\n") == [b'{"step": 0}', bad, b'{"step": 2}', b'{"step": 3}', b""]
+    assert [line for _, line in files.json_lines(path)] == [{"step": 0}, None, {"step": 2}, {"step": 3}]
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"a\u2028b\x85": 1,\r"c": 2}\n', encoding="utf-8", newline="")
+    diagnostics.append_line(path, {"step": 2})
+    assert [line for _, line in files.json_lines(path)] == [{"a\u2028b\x85": 1, "c": 2}, {"step": 2}]
 
 
 @pytest.mark.slow

@@ -57,6 +57,33 @@ def test_the_higher_of_two_maxima(gap, crowd):
     assert optimum.scale == pytest.approx(alpha, rel=3e-3)
 
 
+@pytest.mark.parametrize("hidden", [-1e20, np.finfo(np.float32).min, -np.inf])
+def test_hidden_scores_change_nothing(hidden, dtype):
+    rows = np.full((2, 403), hidden)
+    rows[0, :2], rows[1, :-1] = [0, -1], [0, -1, *[-11.0] * 400]
+    optimum = scale.per_sample_optimum(jnp.asarray(rows, dtype))
+    exact = np.array([brute(row[row > -20]) for row in rows])
+    assert optimum.converged.all()
+    np.testing.assert_allclose(optimum.value, exact[:, 1], rtol=1e-5)
+    np.testing.assert_allclose(optimum.scale, exact[:, 0], rtol=2e-3)
+    assert jax.grad(lambda rows: scale.per_sample_scale(rows).sum())(jnp.asarray(rows, dtype))[1, -1] == 0
+    assert np.isnan(scale.per_sample_scale(jnp.asarray([1.0, -np.inf, -np.inf], dtype)))  # one score has no gradient
+
+
+def test_many_crowds_do_not_hide_the_highest_maximum(x64):
+    """Rows with up to five local maxima of nearly one height, against a fine grid."""
+    draw = np.random.default_rng(4)
+    rows = []
+    for _ in range(10):
+        depths = np.cumsum(draw.uniform(0.5, 3, 3)) * np.array([1, 3, 9])
+        sizes = np.exp(draw.uniform(1, 2.5, 3) * np.arange(1, 4)).astype(int)
+        row = np.concatenate([[0, -draw.uniform(0.05, 1)], np.repeat(-1 - depths, np.minimum(sizes, 1500))])
+        rows.append(np.append(row, np.full(4600 - row.size, -np.inf)))
+    optimum = scale.per_sample_optimum(jnp.asarray(np.stack(rows)))
+    for row, found in zip(rows, optimum.value, strict=True):
+        assert found == pytest.approx(brute(row[np.isfinite(row)])[1], rel=1e-6)
+
+
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.integers(-300, 300), min_size=6, max_size=6, unique=True), st.integers(-3, 3))
 def test_nothing_on_a_grid_is_higher(whole, power):
