@@ -25,7 +25,7 @@ SLOW_EXAMPLES = {
     "diagnostics.streaming.queries_and_keys.scores",
     "network.branches.scale_branches",
     "pretrained.checkpoint.Checkpoint.embed",
-    "pretrained.tracing.tracer.trace",
+    "pretrained.tracing.trace",
     "scale.gradient.entropy.softmax_entropy",
     "scale.simulated.objectives.expected_objective",
     "scale.simulated.objectives.typical_objective",

@@ -29,6 +29,7 @@ class Diagnosis:
         samples: how many samples the measures are means over.
         layers: how many layers of attention; 0 for hidden states alone.
         heads: how many heads a layer has; 0 for hidden states alone.
+        numbers: which layers of the model have this attention, counted from 1.
         causal: whether no query sees a later key; `None` for hidden states alone.
         threshold: ε, above which the weight on the first key makes it a sink.
         notes: what a reader must know beside the numbers, such as measures that are left out, and why.
@@ -39,6 +40,7 @@ class Diagnosis:
     samples: int = 1
     layers: int = 0
     heads: int = 0
+    numbers: tuple[int, ...] = ()
     causal: bool | None = None
     threshold: float = SINK
     notes: tuple[str, ...] = ()
@@ -106,7 +108,7 @@ class Diagnosis:
         """Lists and numbers alone, as JSON has them; `None` where a measure is not finite."""
         kept = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "measures"}
         measures = {name: _listed(np.asarray(value).tolist()) for name, value in self.measures.items()}
-        return {**kept, "notes": list(self.notes), "measures": measures}
+        return {**kept, "numbers": list(self.numbers), "notes": list(self.notes), "measures": measures}
 
     def to_json(self, *, indent: int | None = None) -> str:
         """`to_dict` as text."""
@@ -123,7 +125,8 @@ class Diagnosis:
         if set(stored) != fields:
             raise ValueError(f"`stored` must have the fields {sorted(fields)}, got {sorted(stored)}")
         measures = {name: np.asarray(value, float) for name, value in stored["measures"].items()}
-        kept: dict[str, Any] = {**stored, "measures": measures, "notes": tuple(stored["notes"])}
+        kept: dict[str, Any] = {**stored, "measures": measures}
+        kept |= {name: tuple(stored[name]) for name in ("numbers", "notes")}
         return cls(**kept)
 
 

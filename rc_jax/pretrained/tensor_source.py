@@ -107,7 +107,14 @@ class Tensors:
     def take(self, name: str, *shape: int) -> Stored:
         """Read the tensor of that name, once its shape, dtype and finiteness are checked."""
         if name not in self.left:
-            raise ValueError(f"tensor '{self.called(name)}' is missing in '{self.file}'")
+            # The whole name may stand there behind that of a module which wraps the model.
+            wrapped = next((other for other in self.left if other.endswith(f".{name}")), None)
+            hint = (
+                f", which has {wrapped!r}: save the model inside alone, such as `model._orig_mod` after torch.compile, "
+                "or `language_model` of a model of images and text"
+            )
+            hint = "" if wrapped is None else hint
+            raise ValueError(f"tensor '{self.called(name)}' is missing in '{self.file}'{hint}")
         name, file, stored_shape, kind, read = self.left.pop(name)
         # The header is checked before any number is read.
         if stored_shape != shape:

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import logsumexp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -59,29 +58,6 @@ def capped_scale(n: ArrayLike, cap: ArrayLike) -> Float[Array, "..."]:
     """
     dtype, (n, cap) = as_common(n=n, cap=cap)
     return _scale(n, cap).astype(dtype)
-
-
-def _objective(alpha: Array, n: Array, cap: Array) -> Array:
-    """Trapezoidal sums over s = b sinh t, which is as fine near 0 as the cap's own width b = c/α asks for."""
-    alpha, n, cap = jnp.broadcast_arrays(alpha, n, cap)
-    # Past this score e^{2ℓ − s²/2} is below e^{−50}: 2ℓ is at most 2c and at most 2αs.
-    last = 10 + 2 * jnp.minimum(jnp.sqrt(cap), 2 * alpha)
-    width = jnp.minimum(1, cap / alpha)
-    end = jnp.arcsinh(last / width)
-    t = jnp.linspace(-end, end, _NODES, axis=-1)
-    s = width[..., None] * jnp.sinh(t)
-    capped = jnp.tanh((alpha / cap)[..., None] * s)
-    slope = 1 - jnp.square(capped)
-    step = width * end * (2 / (_NODES - 1) / math.sqrt(2 * math.pi))
-    log_density = jnp.log(step)[..., None] + jnp.log(jnp.cosh(t)) - jnp.square(s) / 2
-
-    # The weights of E[· e^{kℓ}]/E e^{kℓ} are softmaxes over the nodes, k = 1, 2.
-    logits = cap[..., None] * capped
-    once, twice = log_density + logits, log_density + 2 * logits
-    share = jnp.exp(logsumexp(twice, axis=-1) - 2 * logsumexp(once, axis=-1) - jnp.log(n))
-    first = jnp.sum(jax.nn.softmax(once) * slope, axis=-1)
-    second = jnp.sum(jax.nn.softmax(twice) * slope, axis=-1)
-    return alpha * (first - share * second)
 
 
 @jax.jit

@@ -67,7 +67,7 @@ def test_thresholds_of_numpy_are_numbers_of_json():
 def test_no_point_is_cut_off():
     """128 singular values are 1: the stable rank is 128."""
     assert diagnostics.attention(np.eye(16, dtype=np.float32)[None]).figure().axes  # no warning, where α is infinite
-    panels = diagnostics.attention(np.eye(128, dtype=np.float32)[None], normalised=False).figure().axes
+    panels = diagnostics.attention(-np.eye(128, dtype=np.float32)[None], normalised=False).figure().axes
     panel = next(ax for ax in panels if ax.get_title(loc="left") == "stable rank of P")
     low, high = panel.get_ylim()
     assert low < 128 < high

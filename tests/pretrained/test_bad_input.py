@@ -44,6 +44,14 @@ def test_weights_missing(folder):
         pretrained.load(folder)
 
 
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "language_model.model."])
+def test_a_module_around_the_model_is_named(tmp_path, prefix):
+    values = {prefix + name: value for name, value in made_up.tensors().items()}
+    folder = made_up.write(tmp_path / "wrapped", values=values)
+    with pytest.raises(ValueError, match=rf"is missing in .*, which has '{prefix}.*': save the model inside alone"):
+        pretrained.load(folder)
+
+
 def test_a_file_of_settings_that_is_too_large_is_not_read(folder):
     with (folder / "config.json").open("r+b") as file:
         file.truncate(6 * 2**30)  # of which the disk holds nothing

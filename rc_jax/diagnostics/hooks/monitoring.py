@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 from rc_jax._numerics import arguments, files
 from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import Tracer
+from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.measures import SINK, Rows, exceeds, mean_over, row_means, rows_of
 from rc_jax.diagnostics.streaming.passes import stream
 from rc_jax.diagnostics.streaming.queries_and_keys import fitted
@@ -38,9 +39,11 @@ def metrics(weights: Any, *, mask: Any = None) -> Metrics:
     not finite stays so. No gradient flows. They cost a few passes over the weights.
 
     Args:
-        weights: (…, heads, n, m), or one such array for each layer, in a sequence or a mapping.
+        weights: (…, heads, n, m), or one such array for each layer, in a sequence or a mapping. Arrays of JAX, NumPy
+            or PyTorch.
         mask: True where a query may see a key; broadcasts to each array. Without it a row may see all keys, or those
-            up to its own where an array is square and all weights above its diagonals are 0.
+            up to its own where an array is square and all weights above its diagonals are 0. Windows and padding need
+            a mask here: unlike `rc_jax.diagnostics.attention`, nothing looks for them.
 
     Returns:
         A dictionary of numbers (arrays without axes), float32 at least.
@@ -60,7 +63,9 @@ def metrics(weights: Any, *, mask: Any = None) -> Metrics:
         0.67 0.87 0.03
     """
     layers = list(weights.values()) if isinstance(weights, Mapping) else weights
-    layers = [layers] if isinstance(layers, jax.Array | np.ndarray) else list(layers)
+    layers = [layers] if hasattr(layers, "dtype") else list(layers)
+    layers = [inputs.to_jax("weights", layer) if inputs.is_torch(layer) else layer for layer in layers]
+    mask = mask.cpu().numpy() if inputs.is_torch(mask) else mask
     if not layers:
         raise ValueError("`weights` must hold at least one layer, got none")
     for layer in layers:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rc_jax.diagnostics.structure import listed
+
 if TYPE_CHECKING:
     from rc_jax.diagnostics.diagnosis import Diagnosis
 
@@ -88,7 +90,8 @@ def _of_heads(
         if len(layers):
             count, of = int(does[layers].sum()), does[layers].size
             told = "; ".join(f"{name}: {_most(each)}" for name, each in known)
-            yield f"{_listed(layers + 1)}: {count} of {of} heads {feature.says}" + (f" ({told})." if told else ".")
+            named = listed([diagnosis.numbers[layer] for layer in layers])
+            yield f"{named}: {count} of {of} heads {feature.says}" + (f" ({told})." if told else ".")
 
 
 def _most(does: np.ndarray) -> str:
@@ -96,13 +99,6 @@ def _most(does: np.ndarray) -> str:
     most = int(does.sum(1).max())
     where = "" if len(does) == 1 else " of a layer"
     return f"at most {most} of {does.shape[1]}{where}" if most else "none"
-
-
-def _listed(layers: np.ndarray) -> str:
-    """Layers as "Layer 3" or "Layers 1–4, 7"."""
-    runs = np.split(layers, np.flatnonzero(np.diff(layers) > 1) + 1)
-    text = ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
-    return f"Layer{'s' * (len(layers) > 1)} {text}"
 
 
 def _of_states(diagnosis: "Diagnosis", others: Sequence[tuple[str, "Diagnosis"]]) -> Iterator[str]:

@@ -24,6 +24,7 @@ ROWS = {
     "largest_weight": Column("max p", "largest weight of a row"),
     "entropy_scale": Column("α", "deviation of Gaussian logits with this entropy"),
     "row_sum": Column("sum", "sum of a row"),
+    "no_key_weight": Column("no key", "weight that goes to no key, 1 − Σp"),
 }
 MATRICES = {
     "sink_weight": Column("key 0", "mean weight on the first key"),
@@ -42,6 +43,9 @@ STATES = {
     "residual_rate": Column("rate", "change of its logarithm over the layer, in nats"),
     "cosine": Column("cosine", "mean over pairs of tokens"),
     "token_rank": Column("rank of X", "stable rank of the tokens"),
+    "log_residual": Column("log ‖res‖", "in exact arithmetic, in nats"),
+    "path_share": Column("path X", "share of the output of paths through so many heads, MLPs and norms off"),
+    "path_residual_share": Column("path res", "the same of its residual"),
 }
 OF_HEADS = ("self_weight", "previous_weight")  # shown beside single heads alone
 WIDTH = 110
@@ -81,7 +85,7 @@ def text_of(diagnosis: "Diagnosis", *, heads: bool, beside: Beside, sentences: S
 
 def _title(diagnosis: "Diagnosis") -> str:
     """What was read."""
-    kind = {None: "", True: ", causal", False: ", every query sees every key unless masked"}[diagnosis.causal]
+    kind = {None: "", True: ", causal", False: ", not causal"}[diagnosis.causal]
     samples = "" if diagnosis.samples == 1 else f", mean of {diagnosis.samples} samples"
     parts = [f"{diagnosis.layers} layers of {diagnosis.heads} heads"] if diagnosis.layers else []
     parts += [f"{len(diagnosis['cosine'])} hidden states"] if "cosine" in diagnosis.measures else []
@@ -93,10 +97,10 @@ def _headings(shown: dict[str, Column]) -> list[str]:
 
 
 def _layers(diagnosis: "Diagnosis", shown: dict[str, Column], heads: bool) -> list[list[str]]:
-    """A row for each layer and, if wanted, below it one for each head; layers are counted from 1, heads from 0."""
+    """A row for each layer, by its number in the model; below it one for each head, counted from 0, if wanted."""
     lines: list[list[str]] = []
     for layer in range(diagnosis.layers):
-        lines.append([str(layer + 1), *(_cell(diagnosis, name, layer) for name in shown)])
+        lines.append([str(diagnosis.numbers[layer]), *(_cell(diagnosis, name, layer) for name in shown)])
         for head in range(diagnosis.heads if heads else 0):
             values = (_number(float(diagnosis[name][layer, head])) for name in shown)
             lines.append([f"head {head}", *values])
@@ -127,15 +131,22 @@ def _number(value: float) -> str:
 
 def _states(diagnosis: "Diagnosis", beside: Beside) -> str:
     """A row for each state; for others the range over their states."""
+    shown = {name: column for name, column in STATES.items() if name in diagnosis.measures}
     lines = [
-        [str(state), *(_number(float(diagnosis[name][state])) for name in STATES)]
+        [str(state), *(_number(float(diagnosis[name][state])) for name in shown)]
         for state in range(len(diagnosis["cosine"]))
     ]
     for name, other in beside:
         if "cosine" in other.measures:
-            ranges = ((np.nanmin(other[measure]), np.nanmax(other[measure])) for measure in STATES)
-            lines.append([name, *(f"{_number(float(low))}–{_number(float(high))}" for low, high in ranges)])
-    return "Hidden states after each layer, 0 before the first\n" + in_columns(["after", *_headings(STATES)], lines)
+            lines.append([name, *(_range(other, measure) for measure in shown)])
+    return "Hidden states after each layer, 0 before the first\n" + in_columns(["after", *_headings(shown)], lines)
+
+
+def _range(diagnosis: "Diagnosis", name: str) -> str:
+    """From the least to the largest of all states."""
+    if name not in diagnosis.measures:
+        return "–"
+    return "–".join(_number(float(end(diagnosis[name]))) for end in (np.nanmin, np.nanmax))
 
 
 def _legend(diagnosis: "Diagnosis", left: Sequence[str]) -> str:

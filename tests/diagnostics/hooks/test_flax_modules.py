@@ -142,3 +142,12 @@ def test_layers_of_ones_own_count_if_they_sow():
 def test_bad_input(model, method, error, message):
     with pytest.raises(error, match=message):
         diagnostics.flax_weights(model, X, method=method)
+
+
+def test_a_function_that_does_not_sow_is_named():
+    def attend(query, key, value, **kwargs):
+        return value
+
+    layer = nnx.MultiHeadAttention(2, 8, decode=False, attention_fn=attend, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="got layers whose own `attention_fn` ignores `module=`, and so sows nothing"):
+        diagnostics.flax_weights(layer, jnp.ones((1, 4, 8)))

@@ -158,3 +158,18 @@ def test_as_an_observation_of_a_training(tmp_path):
     np.testing.assert_allclose([line["sparsity"][0][0] for line in lines], done.metrics["sparsity"][0, 0], rtol=1e-6)
     last = diagnostics.metrics(diagnostics.flax_weights(done.model(), x))
     np.testing.assert_allclose(lines[-1]["participation"], [[last["participation"]]], rtol=1e-5)
+
+
+@pytest.mark.torch
+def test_tensors_of_pytorch():
+    torch = pytest.importorskip("torch")
+    scores = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    weights, causal = torch.softmax(scores, -1), torch.ones(8, 8, dtype=torch.bool).tril()
+    hidden = torch.softmax(scores.masked_fill(~causal, -torch.inf), -1)
+    q, k = scores[..., :4], scores[..., 4:]
+    for mine, same in (
+        (diagnostics.metrics([weights]), diagnostics.metrics(weights.detach().numpy())),
+        (diagnostics.metrics(hidden, mask=causal), diagnostics.metrics(hidden.detach().numpy())),
+        (score_metrics(q, k), score_metrics(q.detach().numpy(), k.detach().numpy())),
+    ):
+        assert all(np.allclose(mine[name], same[name], rtol=1e-6) for name in same)
