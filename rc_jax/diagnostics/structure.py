@@ -9,11 +9,11 @@ ordinary size. Whatever else is 0 in every head and sample counts as seen, and a
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from rc_jax._numerics.performance import quickly
 from rc_jax.diagnostics import inputs
 
 CHANCE = 1e-6
@@ -52,7 +52,7 @@ class Found(NamedTuple):
     notes: tuple[str, ...]
 
 
-@quickly()
+@jax.jit
 def _peak(weights: Float[Array, "... head query key"]) -> Float[Array, "... query key"]:
     return jnp.max(jnp.abs(weights), axis=-3)
 
