@@ -8,13 +8,11 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float
 
-from rc_jax._numerics import arguments, performance
+from rc_jax._numerics import arguments
 from rc_jax._numerics.jax_names import canonical_dtype
 from rc_jax.attention.positions import rotate
 from rc_jax.attention.specification import AttentionParams, AttentionSpec, shapes
 from rc_jax.special import normals
-
-_WIDE = 64  # features of a head from which on a product of its own is faster
 
 
 @arguments.guard(
@@ -105,25 +103,8 @@ def project(
     bias: Float[Array, "head width"] | None,
     spec: AttentionSpec,
 ) -> Float[Array, "head token width"]:
-    """The linear map x W_h + b_h of every head and token.
-
-    A single einsum makes XLA transpose the weights, because heads stand before features. A batched product makes it
-    copy the tokens for every head. On a CPU the copy is cheaper for wide heads and few tokens. Other devices always get
-    the single product.
-    """
-    heads, d_model, width = weight.shape
-
-    def at_once(x: Array, weight: Array) -> Array:
-        return jnp.einsum("nd,hdk->hnk", x, weight, precision=spec.precision)
-
-    def by_head(x: Array, weight: Array) -> Array:
-        tokens = jnp.broadcast_to(x[None], (heads, *x.shape))
-        return jnp.einsum("hnd,hdk->hnk", tokens, weight, precision=spec.precision)
-
-    if width >= _WIDE and heads * x.shape[0] <= 2 * d_model:
-        out = performance.on_cpu(by_head, at_once, x, weight)
-    else:
-        out = at_once(x, weight)
+    """The linear map x W_h + b_h of every head and token."""
+    out = jnp.einsum("nd,hdk->hnk", x, weight, precision=spec.precision)
     return out if bias is None else out + bias[:, None]
 
 

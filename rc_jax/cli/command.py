@@ -12,7 +12,7 @@ import tyro
 
 from rc_jax import __version__
 from rc_jax._numerics.text import printable
-from rc_jax.cli.shell import BAD_INPUT, DONE, FAILED, INTERRUPTED, NO_READER, Program, guarded, read
+from rc_jax.cli.shell import BAD_INPUT, DONE, FAILED, INTERRUPTED, NO_READER, Program, guarded, keep_programs, read
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 option = tyro.conf.arg
@@ -204,7 +204,9 @@ def _answer(argv: Sequence[str]) -> int:
     if arguments is None:
         return DONE
     module = MODULES[type(arguments)]
-    report = importlib.import_module(f"rc_jax.cli.{module}").run(arguments)  # which imports JAX
+    command = importlib.import_module(f"rc_jax.cli.{module}")  # which imports JAX
+    keep_programs()
+    report = command.run(arguments)
     result = {"command": module.partition(".")[0], "version": __version__, **report.result}
     print(json.dumps(result, indent=1, allow_nan=False) if arguments.json else printable(report.text), flush=True)
     for line in report.problems:

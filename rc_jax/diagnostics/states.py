@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Array
 
 from rc_jax import collapse
-from rc_jax._numerics.performance import quickly
 from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.record import Diagnosis
 
@@ -82,7 +81,7 @@ def with_rates(stacked: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: {**stacked, "residual_rate": rate}[name] for name in ORDER}
 
 
-@quickly()
+@jax.jit
 def measures_of(x: Array, there: Array) -> dict[str, Array]:
     """The measures of each sample, and whether all its numbers are finite."""
     kept = there[..., None]

@@ -9,11 +9,11 @@ ordinary size. Whatever else is 0 in every head and sample counts as seen, and a
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from rc_jax._numerics.performance import quickly
 from rc_jax.diagnostics import inputs
 
 CHANCE = 1e-6
@@ -52,7 +52,7 @@ class Found(NamedTuple):
     notes: tuple[str, ...]
 
 
-@quickly()
+@jax.jit
 def _peak(weights: Float[Array, "... head query key"]) -> Float[Array, "... query key"]:
     return jnp.max(jnp.abs(weights), axis=-3)
 
@@ -102,8 +102,14 @@ def find(
     """
     notes: list[str] = []
     if real is None and padding:
-        real = _padding(supports, causal)
+        real, doubtful = _padding(supports, causal)
         notes += [] if real is None else _of_padding(real)
+        if doubtful and len(supports[0].void) > 1:  # zeros of a single sample are told of below
+            notes.append(
+                f"Sample{'s' * (len(doubtful) > 1)} {', '.join(map(str, doubtful))}: no query has weight on a token at "
+                "an end, itself included. This may be padding, too little to be sure. They count as seen: pass `mask` "
+                "if one hides them."
+            )
     n = supports[0].void.shape[1]
     there = np.ones((1, n), bool) if real is None else real
     both = there[:, :, None] & there[:, None, :]
@@ -132,8 +138,11 @@ def find(
     return Found(real, masks, causal, tuple(notes))
 
 
-def _padding(supports: Sequence[Support], causal: bool | None) -> np.ndarray | None:
-    """True where a token is no padding: tokens at one end of a sample that no query of any layer has weight on."""
+def _padding(supports: Sequence[Support], causal: bool | None) -> tuple[np.ndarray | None, list[int]]:
+    """True where a token is no padding, and samples in doubt.
+
+    Padding are tokens at one end of a sample that no query of any layer has weight on.
+    """
     used = np.zeros((), bool)
     for each in supports:
         used = used | (each.seen & ~each.void[:, :, None])
@@ -141,7 +150,7 @@ def _padding(supports: Sequence[Support], causal: bool | None) -> np.ndarray | N
     samples, n = void.shape
     lower = np.tri(n, dtype=bool)
     largest = np.max([each.largest for each in supports], axis=0)
-    real = np.ones((samples, n), bool)
+    real, doubtful = np.ones((samples, n), bool), list[int]()
     for sample in range(samples):
         seen, blind, alive = used[sample], void[sample], used[sample].any(0)
         places = np.flatnonzero(alive)
@@ -162,7 +171,9 @@ def _padding(supports: Sequence[Support], causal: bool | None) -> np.ndarray | N
             settled or (ordinary and _certain(hidden, int((inside & ~seen).sum()), int(inside.sum())))
         ):
             real[sample] = alive
-    return None if real.all() else real
+        elif hidden:
+            doubtful.append(sample)
+    return None if real.all() else real, doubtful
 
 
 def _of_padding(real: np.ndarray) -> list[str]:

@@ -13,7 +13,6 @@ from jaxtyping import Array
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import canonical_dtype
-from rc_jax._numerics.performance import quickly
 from rc_jax.diagnostics import inputs, measures, structure
 from rc_jax.diagnostics.implied_scale import entropy_scale, optimal_scale
 from rc_jax.diagnostics.record import Diagnosis
@@ -245,23 +244,23 @@ def pass_over(weights: Array, inside: Any, values: Array | None, full: bool) -> 
     return jax.tree.map(lambda each: np.asarray(each).reshape(-1, heads, *each.shape[skipped:]), passed)
 
 
-_rows = quickly()(measures.rows_of)
-_spectrum = quickly(static_argnames="full")(spectrum_measures)
+_rows = jax.jit(measures.rows_of)
+_spectrum = jax.jit(spectrum_measures, static_argnames="full")
 
 
-@quickly()
+@jax.jit
 def _key_totals(a: Array) -> Array:
     return jnp.sum(a.reshape(-1, *a.shape[-2:]), axis=-2).reshape(*a.shape[:-2], -1)
 
 
-@quickly()
+@jax.jit
 def _near(a: Array) -> tuple[Array, Array]:
     """The diagonal, and the one below it, which the first query lacks."""
     own, before = (jnp.diagonal(a, offset, -2, -1) for offset in (0, -1))
     return own, jnp.concatenate([jnp.zeros_like(before[..., :1]), before], axis=-1)
 
 
-@quickly()
+@jax.jit
 def _masked(a: Array, inside: Array) -> tuple[Array, Array]:
     """The weights with rows that may see nothing blotted out, and the largest magnitude outside the mask in others."""
     shape, a = a.shape, a.reshape(-1, *a.shape[-3:])
@@ -269,7 +268,7 @@ def _masked(a: Array, inside: Array) -> tuple[Array, Array]:
     return a.reshape(shape), jnp.max(jnp.abs(a) * (~inside).astype(a.dtype), axis=(-1, -2)).reshape(shape[:-2])
 
 
-@quickly()
+@jax.jit
 def _value_measures(a: Array, values: Array, inside: Array | None) -> dict[str, Array]:
     """Size of the first value against the others, and of what it adds to the output against the output.
 
@@ -417,7 +416,7 @@ def of_layers(observed: Sequence[Observed]) -> dict[str, np.ndarray]:
     return {name: kept[name] for name in ORDER if name in kept}
 
 
-@quickly()
+@jax.jit
 def _summary(
     rows: measures.Rows, totals: Array, near: tuple[Array, Array], visible: Visible, threshold: ArrayLike
 ) -> dict[str, Array]:

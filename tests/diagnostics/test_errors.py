@@ -118,6 +118,11 @@ def test_outputs_of_several_steps_are_told_from_those_of_one(name, more):
         diagnostics.from_transformers({name: ((GOOD[:1], GOOD[1:]),) * 2}, **more)
 
 
+def test_outputs_may_be_single_arrays():
+    stacked = diagnostics.from_transformers({"attentions": GOOD[:, None], "hidden_states": STATES[:, None]})
+    assert (stacked.layers, stacked.samples) == (2, 1)
+
+
 def test_devices_may_not_be_mixed():
     first, second = jax.devices()[:2]
     layers = [jax.device_put(GOOD[0], first), jax.device_put(GOOD[1], second)]

@@ -153,3 +153,15 @@ def test_one_array_of_four_axes_says_how_it_is_read():
     assert "counts 3 layers. If it counts 3 samples of one layer" in diagnostics.attention(weights).notes[0]
     one = diagnostics.attention([weights])
     assert (one.layers, one.samples, one.notes) == (1, 3, ())
+
+
+def test_a_single_token_of_padding_is_told_where_it_cannot_be_sure():
+    """Only its own weight tells: one zero among 300 pairs. The numbers count it, and a note says so."""
+    seen = np.tri(N, dtype=bool)
+    weights = np.stack([drawn(5, seen, 1.0), drawn(6, seen & (INDEX < N - 1), 1.0)])
+    diagnosis = diagnostics.attention([weights])
+    assert diagnosis.notes[0].startswith("Sample 1: no query has weight on a token at an end, itself included.")
+    real = np.stack([np.ones(N, bool), INDEX < N - 1])[:, None]
+    given = diagnostics.attention([weights], mask=real[:, :, None] & real[..., None])
+    difference = np.abs(given["relative_entropy"] - diagnosis["relative_entropy"])
+    assert not given.notes and (difference > 0).all() and (difference < 0.01).all()

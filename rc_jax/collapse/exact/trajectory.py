@@ -6,6 +6,7 @@ a saturated softmax below the smallest number, or on what tells tokens of one cl
 clusters. Such a result moves by far more than a rounding, and NaN is returned in its place and at all later layers.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, UInt
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.performance import quickly
 from rc_jax.attention import masks
 from rc_jax.collapse.exact import attention, mlp_and_norms, roundings
 from rc_jax.collapse.exact import state as mean_residual
@@ -105,7 +105,7 @@ def log_residuals(
     return _log_residuals(params, x, spec, scale, mask, check)
 
 
-@quickly(static_argnames=("spec", "check"))
+@functools.partial(jax.jit, static_argnames=("spec", "check"))
 def _log_residuals(
     params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None, check: bool
 ) -> Array:

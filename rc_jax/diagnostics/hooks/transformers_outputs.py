@@ -72,7 +72,7 @@ def from_transformers(
             "`outputs` must have attentions or hidden states: call the model with output_attentions=True and "
             f"output_hidden_states=True, got {_described(outputs)}"
         )
-    if any(isinstance(each[0], list | tuple) for each in (weights, states) if each):
+    if any(isinstance(each[0], list | tuple) for each in (weights, states) if each is not None and len(each)):
         raise ValueError(STEPS)
     weights = None if weights is None else list(weights)
     if weights is not None and all(layer is None for layer in weights):

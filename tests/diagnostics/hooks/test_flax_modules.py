@@ -1,5 +1,6 @@
 """Weights taken out of models of flax.nnx, against those recomputed by hand from the layers' parameters."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,9 +91,9 @@ def test_compiled_models_and_metrics_in_a_compiled_step(model):
         diagnostics.flax_weights(model, X, method=Model.compiled)["blocks.0.attention"],
         nnx.jit(diagnostics.flax_weights)(model, X)["blocks.0.attention"],
     ):
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), diagnostics.metrics(each_form), expected)
+        chex.assert_trees_all_close(diagnostics.metrics(each_form), expected, rtol=1e-5)
     step = nnx.jit(lambda model, x: diagnostics.metrics(diagnostics.flax_weights(model, x)["blocks.0.attention"]))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), step(model, X), expected)
+    chex.assert_trees_all_close(step(model, X), expected, rtol=1e-5)
 
 
 @pytest.mark.slow
