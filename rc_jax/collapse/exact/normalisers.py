@@ -227,10 +227,11 @@ def _sigmoids(logits: Columns) -> tuple[Array, Array, Array, Array, Array]:
     """
     gap = jnp.exp(logits.log_size)[:, None, None] * logits.rows
     at_rows = logits.mean[:, None] + gap
-    # sigmoid(a + δ) − sigmoid(a) = sigmoid(a) sigmoid(−a − δ) (e^δ − 1), and e^δ − 1 = δ f(−|δ|) e^max(δ, 0). With the
-    # last factor sigmoid(−a − δ) is 1/(e^min(−δ, 0) + e^(a + min(δ, 0))), where no large powers cancel.
+    # sigmoid(b) − sigmoid(a) = sigmoid(a) sigmoid(−b) (e^δ − 1), δ = b − a, and e^δ − 1 = δ f(−|δ|) e^max(δ, 0). Of the
+    # three powers of e nothing is left where a and b have opposite signs, and −min(|a|, |b|) elsewhere.
     mean = logits.mean[:, None]
-    power = jax.nn.log_sigmoid(mean) - jnp.logaddexp(jnp.minimum(-gap, 0), mean + jnp.minimum(gap, 0))
+    power = -jnp.where((mean < 0) != (at_rows < 0), 0, jnp.minimum(jnp.abs(mean), jnp.abs(at_rows)))
+    power = power - jnp.log1p(jnp.exp(-jnp.abs(mean))) - jnp.log1p(jnp.exp(-jnp.abs(at_rows)))
     log_whole = jax.nn.log_sigmoid(at_rows)
     top, most = (jax.lax.stop_gradient(jnp.max(logs, axis=(1, 2))) for logs in (power, log_whole))
     change = logits.rows * expm1_ratio(-jnp.abs(gap)) * jnp.exp(power - top[:, None, None])

@@ -112,9 +112,10 @@ def _log_residuals(
     # Copies of the tokens pass through the layers, all but the first with every rounding moved.
     amounts = jnp.asarray(roundings.AMOUNTS if check else (0.0,), x.dtype)
 
+    fades = any(_fades(kind) for kind in spec.kinds)
+
     def step_of(kind: StackSpec) -> Callable[[tuple[MeanResidual, Array], LayerParams], tuple[Any, Array]]:
         arithmetic = split_arithmetic(kind, x, scale, mask)
-        fades = _fades(kind)
 
         def through(weights: LayerParams, state: MeanResidual) -> MeanResidual:
             return block(weights, state, kind, arithmetic)
@@ -122,16 +123,16 @@ def _log_residuals(
         def step(carry: tuple[MeanResidual, Array], weights: LayerParams) -> tuple[Any, Array]:
             def one(state: MeanResidual, amount: Array) -> MeanResidual:
                 if check:
-                    out = roundings.move(through, amount)(roundings.move_entries(weights, amount), state)
-                else:
-                    out = through(weights, state)
-                return out._replace(log_size=jnp.where(faded(out), jnp.nan, out.log_size)) if fades else out
+                    return roundings.move(through, amount)(roundings.move_entries(weights, amount), state)
+                return through(weights, state)
 
             states, known = carry
             out = jax.vmap(one, axis_name=roundings.COPY)(states, amounts)
             logs = jax.vmap(lambda state: state.log_norm)(out)
             known &= agree(logs)
-            return (out, known), jnp.where(known, logs[0], jnp.nan)
+            results = jnp.where(known, logs[0], jnp.nan)
+            # A mean that has faded is not known to the next layer.
+            return (out, known & ~jnp.any(jax.vmap(faded)(out)) if fades else known), results
 
         return step
 
