@@ -217,7 +217,7 @@ def _finite_claims(
                   note=f"measured over T/4 at T = {n[-1]:g}" + left_out(all_centred, SECOND_UP_TO),
                   **about, **options)  # fmt: skip
     # What the largest singular value has above 1, over its form.
-    outlier = about | {"neighbours": ["naitsaada2025", "benaych2012"]}
+    outlier: dict[str, Any] = about | {"neighbours": ["naitsaada2025", "benaych2012"]}
     excess = (data["first"] - 1) / (data["first_law"] - 1)
     error = data["first_standard_error"] / (data["first_law"] - 1)
     chosen = sigma <= RANK_UP_TO
