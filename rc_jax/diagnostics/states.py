@@ -10,7 +10,7 @@ from jaxtyping import Array
 from rc_jax import collapse
 from rc_jax._numerics.performance import quickly
 from rc_jax.diagnostics import inputs
-from rc_jax.diagnostics.diagnosis import Diagnosis
+from rc_jax.diagnostics.record import Diagnosis
 
 ORDER = ("relative_residual", "residual_rate", "cosine", "token_rank")
 

@@ -15,8 +15,8 @@ from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import canonical_dtype
 from rc_jax._numerics.performance import quickly
 from rc_jax.diagnostics import inputs, measures, structure
-from rc_jax.diagnostics.diagnosis import Diagnosis
 from rc_jax.diagnostics.implied_scale import entropy_scale, optimal_scale
+from rc_jax.diagnostics.record import Diagnosis
 from rc_jax.diagnostics.spectrum import spectrum_measures
 from rc_jax.diagnostics.visible import (
     Visible,

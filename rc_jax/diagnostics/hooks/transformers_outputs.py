@@ -8,7 +8,7 @@ from jaxtyping import Bool
 
 from rc_jax._numerics import arguments
 from rc_jax.diagnostics import inputs, structure
-from rc_jax.diagnostics.diagnosis import Diagnosis
+from rc_jax.diagnostics.record import Diagnosis
 from rc_jax.diagnostics.states import hidden_states
 from rc_jax.diagnostics.weights import diagnose
 

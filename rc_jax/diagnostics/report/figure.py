@@ -1,7 +1,6 @@
 """A diagnosis as a figure: a point for each head, a line through medians, trained models and random weights behind."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 import numpy as np
@@ -9,8 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-if TYPE_CHECKING:
-    from rc_jax.diagnostics.diagnosis import Diagnosis
+from rc_jax.diagnostics.record import Diagnosis
 
 BLUE, ORANGE, GREEN = "#3a9ad9", "#e69f00", "#1fa784"  # after Okabe and Ito, readable on white and on black
 HEADS = {
@@ -31,10 +29,10 @@ STATES = {
 }
 LOGARITHMIC = {"entropy_scale", "stable_rank", "sink_value_ratio"}
 ALONE, BESIDE = 6, 4  # panels of heads without states, and with them
-Beside = Sequence[tuple[str, "Diagnosis"]]
+Beside = Sequence[tuple[str, Diagnosis]]
 
 
-def draw(diagnosis: "Diagnosis", beside: Beside, threshold: float) -> Figure:
+def draw(diagnosis: Diagnosis, beside: Beside, threshold: float) -> Figure:
     """Up to six panels of heads, or four of heads and those of hidden states.
 
     Args:
@@ -61,7 +59,7 @@ def draw(diagnosis: "Diagnosis", beside: Beside, threshold: float) -> Figure:
     return drawing
 
 
-def _panel(ax: Axes, diagnosis: "Diagnosis", name: str, beside: Beside) -> None:
+def _panel(ax: Axes, diagnosis: Diagnosis, name: str, beside: Beside) -> None:
     """One measure by layer."""
     values = np.asarray(diagnosis[name], float)
     layers = np.array(diagnosis.numbers) if values.ndim == 2 else np.arange(len(values))

@@ -11,8 +11,8 @@ from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import Tracer
 from rc_jax.diagnostics import inputs, measures
-from rc_jax.diagnostics.diagnosis import Diagnosis
 from rc_jax.diagnostics.implied_scale import entropy_scale, optimal_scale
+from rc_jax.diagnostics.record import Diagnosis
 from rc_jax.diagnostics.streaming.passes import Streamed, stream
 
 ORDER = (

@@ -99,7 +99,7 @@ def _sixth_power(data: Data) -> list[Claim]:
         reader(
             "objectives-power-scale",
             "x⁶/Σx⁶ is blind to a scaling of its input forwards, and so is its gradient.",
-            np.array([data["homogeneous"], BY_INPUT]),
+            np.array([float(data["homogeneous"]), BY_INPUT]),
             near(0, 1e-4),
             always=False,
             where=["gradient by the scores s of x = αs", "gradient by the input x"],
