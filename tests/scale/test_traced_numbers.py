@@ -1,4 +1,4 @@
-"""Numbers that leave a function's domain where nobody can look, inside `jit`: NaN, not what the formula happens to give."""
+"""Numbers outside a domain where nobody can look, inside `jit`: NaN, not what the formula happens to give."""
 
 import jax
 import jax.numpy as jnp
