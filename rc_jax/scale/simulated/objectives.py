@@ -106,7 +106,7 @@ def typical_scale(key: Array, n: int, dim: ArrayLike | None = None, samples: int
 
     Formula: argmax_α E log[α(1 − Σp²)], p = softmax(αs); finite, near √(2 log n) for Gaussian scores. The mean is over
     `samples` rows, the same at every α, drawn as `expected_objective` draws them: n = 2²⁰ costs as much as n = 1000.
-    It has no derivative in reverse mode; JAX says so.
+    The derivative in `dim` exists in forward mode only.
 
     Args:
         key: one typed key; pair i of rows uses `fold_in(key, i)`.
