@@ -10,10 +10,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from rc_jax._numerics.text import printable
 from rc_jax.cli.arguments import Usage
 from rc_jax.cli.shell import (
     BAD_INPUT,
@@ -77,53 +78,37 @@ PROGRAM = Program(
     },
     statuses={
         DONE: "every figure was made, or explained where it lacks what it needs",
-        FAILED: "a figure failed or is missing (the others are finished), or the disk failed",
+        FAILED: "a figure failed (the others are finished), or the disk failed",
         BAD_INPUT: "bad input: one line on stderr, nothing computed",
-        INTERRUPTED: "interrupted; the same command goes on (143 after SIGTERM)",
+        INTERRUPTED: "interrupted; the same command goes on (143 after SIGTERM, 129 after SIGHUP)",
         NO_READER: "the reader of the output has gone, as after | head",
     },
 )
 
 
-class Stopped(BaseException):
-    """A signal asked the run to end."""
-
-    def __init__(self, number: int):
-        self.number = number
-
-
 class Signals:
-    """Inside, SIGINT and SIGTERM raise `Stopped`.
+    """Inside, the first of SIGINT, SIGTERM and SIGHUP is written down as `asked`; a second one ends what is being done.
 
-    Python drops what is raised in a destructor or while it collects garbage, so `heed` raises it again.
+    What the caller has the process ignore, as `nohup` does, stays ignored.
     """
 
     asked = 0  # the signal that came
 
     def __enter__(self) -> "Signals":
-        self.handlers = {number: signal.signal(number, self.stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        self.unraisable, sys.unraisablehook = sys.unraisablehook, self.drop
+        numbers = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+        heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        self.handlers = {number: signal.signal(number, self.stop) for number in heard}
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.unraisablehook = self.unraisable
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
 
     def stop(self, number: int, _frame: FrameType | None) -> None:
-        """Write the signal down and end what is being done."""
-        self.asked = number
-        raise Stopped(number)
-
-    def drop(self, raised: Any) -> None:
-        """Say nothing of a `Stopped` that Python drops."""
-        if not isinstance(raised.exc_value, Stopped):
-            self.unraisable(raised)
-
-    def heed(self) -> None:
-        """Raise `Stopped` where a signal has come."""
+        """Write the signal down."""
         if self.asked:
-            raise Stopped(self.asked)
+            raise KeyboardInterrupt
+        self.asked = number
 
 
 def main(argv: Sequence[str] | None = None, package: str = "experiments.figures") -> int:
@@ -147,12 +132,13 @@ def _begin(argv: Sequence[str], package: str) -> int:
             registry = figure.discover(package)
             print(terminal.as_json(terminal.plain_listing(registry)) if arguments.json else terminal.listing(registry))
             return DONE
+        os.environ.pop("MPLBACKEND", None)  # nothing is shown in a window
         check(arguments, package)
         with Signals() as signals:
             return run(arguments, package, _executor(arguments.scheduler), signals)
-    except (KeyboardInterrupt, Stopped) as stop:  # before anything was made
+    except KeyboardInterrupt:  # before anything was made, or for the second time
         print("experiments: interrupted", file=sys.stderr)
-        return 128 + stop.number if isinstance(stop, Stopped) else INTERRUPTED
+        return INTERRUPTED
 
 
 def _executor(address: str) -> Callable[[], Executor]:
@@ -176,10 +162,9 @@ def _executor(address: str) -> Callable[[], Executor]:
 
 def run(arguments: Arguments, package: str, executor: Callable[[], Executor], signals: Signals) -> int:
     """Make the figures and return the exit status; arguments have been checked."""
-    from experiments.ledger import record
     from experiments.lib import figure
     from experiments.lib.run import Run
-    from experiments.report import terminal
+    from experiments.report import html, terminal
     from experiments.running.runner import make_all
 
     registry = figure.discover(package, arguments.preset)
@@ -199,20 +184,12 @@ def run(arguments: Arguments, package: str, executor: Callable[[], Executor], si
     problems = list[str]()
     try:
         with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
-            again = restorable(choices, names, registry)
-            making = make_all(choices, names, registry, executor, again or (), signals.heed)
-            with contextlib.closing(making) as entries, contextlib.suppress(Stopped):
-                for entry in entries:
+            again = outdated(choices, names, registry)
+            for entry in make_all(choices, names, registry, executor, again, lambda: bool(signals.asked)):
+                if entry.name in names or entry.status == "failed":
                     made.append(entry)
             if made:
-                _report(choices, registry)
-            if not signals.asked:
-                others = registry if again is not None else ()
-                problems += record.missing(choices, others, [entry.name for entry in made])
-    except Stopped:
-        pass
-    except record.Damaged as error:  # by somebody else, after it was read
-        problems.append(f"{error}: run the same command again")
+                html.write(choices, registry)
     except OSError as error:
         problems.append(f"cannot write to {choices.folder}: {error.strerror or error}")
 
@@ -224,33 +201,22 @@ def run(arguments: Arguments, package: str, executor: Callable[[], Executor], si
     else:
         print(terminal.summary(choices, made, **told))
     for problem in problems:
-        print(f"experiments: error: {problem}", file=sys.stderr)
+        print(printable(f"experiments: error: {problem}"), file=sys.stderr)
     if stopped:
         return 128 + stopped
     return FAILED if problems or any(entry.status == "failed" for entry in made) else DONE
 
 
-def _report(run: "Run", registry: "Registry") -> None:
-    """Write the report, whatever signal comes meanwhile; a second one leaves the old report."""
-    from experiments.report import html
-
-    try:
-        html.write(run, registry)
-    except Stopped:
-        html.write(run, registry)
-
-
-def restorable(run: "Run", names: Sequence[str], registry: "Registry") -> list[str] | None:
-    """None where the ledger can be read; else it is set aside, and these figures can be judged again from the store."""
+def outdated(run: "Run", names: Sequence[str], registry: "Registry") -> list[str]:
+    """Other figures whose numbers are stored, and whose rows are not in the ledger or were judged by other code."""
     from experiments.ledger import record
+    from experiments.running import identity
 
-    try:
-        record.read(run.folder)
-    except record.Damaged as error:
-        kept = record.set_aside(run.folder)
-        print(f"experiments: {error}: kept as {kept.name}; stored figures are judged again", file=sys.stderr)
-        return [name for name in registry if name not in names and _is_stored(run, registry[name], name)]
-    return None
+    known = record.opened(run.folder)
+    judged = {name: entry.judged for name, entry in known.items() if entry.status == record.DONE}
+    others = [name for name in registry if name not in names and (name in judged or name not in known)]
+    late = [name for name in others if judged.get(name) != identity.judging_state(registry[name])]
+    return [name for name in late if _is_stored(run, registry[name], name)]
 
 
 def _is_stored(run: "Run", figure: "Figure | Broken", name: str) -> bool:
@@ -286,7 +252,14 @@ def check(arguments: Arguments, package: str) -> None:
     if not known:
         raise Usage(f"there is no figure in {package}")
 
-    # Folders: checkpoints that can be read, and one that can be written to.
+    # Folders: the one where the processes begin, checkpoints that can be read, and one that can be written to.
+    try:
+        os.getcwd()
+    except OSError:
+        raise Usage("the working folder is gone: go to another one") from None
+    for name, place in (("--out", str(arguments.out)), *(("--checkpoint", place) for place in arguments.checkpoint)):
+        if any("\ud800" <= letter <= "\udfff" for letter in place):
+            raise Usage(f"`{name}` must be a path in the encoding of this system, UTF-8 as a rule, got {place!r}")
     if re.match(r"[A-Za-z][\w+.-]+:/", str(arguments.out)):
         raise Usage(f"`--out` must be a folder of a file system, got the address {arguments.out}")
     try:

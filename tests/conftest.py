@@ -15,8 +15,8 @@ import time
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
-# Most of the tests' time is compiling, and the options of `rc_jax._numerics.performance.quickly` more than halve it,
-# with one module for LLVM, because every core has a worker of its own.
+# Most of the tests' time is compiling, and these options more than halve it: one module for LLVM, because every core
+# has a worker of its own, XLA's older emitters of fused loops, and LLVM's first level of optimisation.
 # `RC_JAX_TESTS_COMPILE=as-installed` leaves the compiler alone.
 if os.environ.get("RC_JAX_TESTS_COMPILE") != "as-installed":
     os.environ["XLA_FLAGS"] += (

@@ -55,7 +55,7 @@ KERNELS = {
     "jacobian_spectral_norm": lambda x, n: scale.jacobian_spectral_norm(x, n[0], "entmax15"),
     "cross_entropy_gradient": lambda x, n: scale.cross_entropy_gradient(x, jnp.zeros(4, int), n[0]),
     "entropies": lambda x, n: (scale.softmax_entropy(x, n[0]), scale.renyi_entropy(x, n[0])),
-    "normalisers": lambda x, n: (scale.sparsemax(x, n[0]), scale.entmax15(x, n[0]), scale.power_weights(x)),
+    "normalisers": lambda x, n: (scale.sparsemax(x, n[0]), scale.entmax15(x, n[0])),
     "closed forms of kernels": lambda x, n: (sparsity.relu_squared(-n, n), sparsity.identity(-n, n)),
     "decays": lambda x, n: (
         sparsity.decay(1 / n, 8),
@@ -67,7 +67,7 @@ KERNELS = {
     "feature_moments": lambda x, n: sparsity.feature_moments(x),
     "taylor_exponential": lambda x, n: sparsity.taylor_exponential(-n, n, 5),
     "random features": lambda x, n: (
-        sparsity.positive_random_features(key(), x, 9, orthogonal=True),
+        sparsity.trigonometric_random_features(key(), x, 9, orthogonal=True),
         sparsity.trigonometric_random_features(key(), x, 9),
         sparsity.positive_feature_moments(x, n[0]),
         sparsity.positive_features_rate(n, n, 4),
@@ -97,7 +97,6 @@ KERNELS = {
     "tanh bounds": lambda x, n: (
         collapse.tanh_bound(network_of(), x, STACK),
         collapse.tanh_depth_bound(network_of(), x, STACK),
-        collapse.tanh_layer_bound(network_of(), x, STACK),
     ),
     "audit": lambda x, n: (
         audit.depth(network_of(), x, STACK),
@@ -117,7 +116,6 @@ KERNELS = {
     ),
     "Gaussian logits": lambda x, n: (
         softmax_spectrum.gaussian_first_singular_value(n, 64),
-        softmax_spectrum.gaussian_largest_weight(n, 64),
         softmax_spectrum.gaussian_second_singular_value(n, 64),
         softmax_spectrum.gaussian_spiked_singular_value(n, 64),
         softmax_spectrum.gaussian_squared_norm(n),
@@ -125,8 +123,6 @@ KERNELS = {
         softmax_spectrum.layer_second_singular_value(n, 64, 64),
         collapse.uniform_correlation(0.5, 0.1, n),
         collapse.uniform_correlation_limit(0.5, n),
-        collapse.random_energy_correlation(n, 1.0, tokens=64, layers=3),
-        collapse.random_energy_entropy(n),
         collapse.random_energy_participation(n),
     ),
     "paths": lambda x, n: (
@@ -144,15 +140,11 @@ KERNELS = {
         scale.annealed_power_gradient(n),
         scale.annealed_renyi_entropy(n, 64, 16),
         equicorrelated.critical_gamma(0.5, n),
-        scale.decoder_loss(n, 8),
         scale.effective_keys(n),
         scale.entropy_loss_per_dimension(n),
-        equicorrelated.equicorrelated_gradient(n, 0.5, 64),
         equicorrelated.optimal_gamma(0.5, n),
-        equicorrelated.equicorrelated_weight(n, 0.5, 64),
         scale.fixed_entropy_scale(n, 0.5),
         scale.log_concentration(n, 16),
-        scale.scale_loss(n, 64),
         equicorrelated.similarity_limit(n, 0.5),
         equicorrelated.transition_width(0.5, n),
     ),
@@ -161,8 +153,6 @@ KERNELS = {
         scale.relative_residual(n, n, "sqrt_log"),
         scale.optimise_scale(n),
         scale.per_sample_optimum(x),
-        scale.shared_query_objective(n, 64, 16),
-        scale.shared_query_optimum(n, 64),
     ),
     "Jacobians": lambda x, n: (
         scale.jacobian_frobenius_norm(x, n[0], "entmax15"),
@@ -188,14 +178,12 @@ KERNELS = {
         sparsity.norm_ratio(x),
         sparsity.random_projections(key(), 4, 8),
         sparsity.sparsity(x),
-        sparsity.top_share_uniform(1 / n),
     ),
     "special": lambda x, n: (
         special.log_bessel_i(1.5, n),
         special.log_hyp0f1(2.5, n),
         special.lambert_w0(n),
         special.bessel_ratio(1.5, n),
-        special.hyp0f1_ratio(2.5, n),
         special.lambert_w0_exp(n),
         special.log_bessel_ie(1.5, n),
         special.normals(key(), (5,)),
@@ -205,7 +193,7 @@ KERNELS = {
 ON_THE_HOST = {
     "convolution_layer", "convolution_tokens", "message_passing_layer",
     "layer_costs", "multiplications", "operations",
-    "path_counts", "cosine_power", "power", "taylor_zero", "locate_kinks",
+    "path_counts", "power", "locate_kinks",
     "feature_map_rates", "decay_spectrum",
 }  # fmt: skip
 

@@ -5,13 +5,13 @@ heads as a batch axis, `scaled_dot_product_attention`, no gradients, weights dra
 forgotten after it. All compute log ‖res(X^l)‖_F before the first layer and after each one, in plain arithmetic.
 """
 
+import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
 
-from experiments.benchmarks.machine import memory_bytes
 from rc_jax import network
 
 
@@ -40,13 +40,13 @@ def side_by_side(params: network.LayerParams) -> Weights:
 
 def numpy_logs(draw: Draw, x: np.ndarray, heads: int, depth: int) -> np.ndarray:
     """One network in NumPy, with SciPy's softmax."""
-    logs = [_numpy_log(x)]
+    logs = [np.log(np.linalg.norm(x - x.mean(axis=0)))]
     for layer in range(depth):
         inner, output = draw(layer)
         query, key, value = (x @ inner).reshape(len(x), 3, heads, -1).transpose(1, 2, 0, 3)
         weights = special.softmax(query @ key.transpose(0, 2, 1) * query.dtype.type(query.shape[-1] ** -0.5), axis=-1)
         x = (weights @ value).transpose(1, 0, 2).reshape(len(x), -1) @ output
-        logs.append(_numpy_log(x))
+        logs.append(np.log(np.linalg.norm(x - x.mean(axis=0))))
     return np.array(logs)
 
 
@@ -56,96 +56,76 @@ def numpy_drawn(x: np.ndarray, heads: int, depth: int, inner: int, count: int, s
 
     def draw(layer: int) -> tuple[np.ndarray, np.ndarray]:
         del layer
-        shapes = (d, 3 * inner), (inner, d)
-        first, last = (generator.standard_normal(shape, np.float32) for shape in shapes)
-        first *= np.float32(d**-0.5)
-        last *= np.float32(inner**-0.5)
-        return first, last
+        first, last = (generator.standard_normal(shape, np.float32) for shape in ((d, 3 * inner), (inner, d)))
+        return first * np.float32(d**-0.5), last * np.float32(inner**-0.5)
 
     return np.stack([numpy_logs(draw, x, heads, depth) for _ in range(count)])
 
 
 def numpy_given(weights: Weights, x: np.ndarray, heads: int) -> np.ndarray:
     """Networks whose weights are given, one after the other."""
-    return np.stack(
-        [
-            numpy_logs(lambda layer, one=one: (one.inner[layer], one.output[layer]), x, heads, len(one.inner))
-            for one in map(Weights, weights.inner, weights.output)
-        ]
-    )
+
+    def one(inner: np.ndarray, output: np.ndarray) -> np.ndarray:
+        return numpy_logs(lambda layer: (inner[layer], output[layer]), x, heads, len(inner))
+
+    return np.stack([one(*pair) for pair in zip(*weights, strict=True)])
 
 
 def torch_logs(draw: Draw, x: Any, heads: int, depth: int) -> Any:
     """One network in PyTorch; under `torch.func.vmap`, many."""
-    import torch
-
-    logs = [_torch_log(x)]
+    torch = _torch()
+    logs = [(x - x.mean(dim=0)).norm().log()]
     for layer in range(depth):
         inner, output = draw(layer)
         query, key, value = (x @ inner).reshape(len(x), 3, heads, -1).permute(1, 2, 0, 3)
         mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value)
         x = mixed.transpose(0, 1).reshape(len(x), -1) @ output
-        logs.append(_torch_log(x))
+        logs.append((x - x.mean(dim=0)).norm().log())
     return torch.stack(logs)
 
 
 def torch_drawn(
     x: np.ndarray, heads: int, depth: int, inner: int, count: int, together: int = 1, seed: int = 0
 ) -> np.ndarray:
-    """`count` networks, `together` at a time: 1 is a loop, more are `torch.func.vmap`.
-
-    Raises:
-        MemoryError: the weights of one layer of all that run together are more than this machine has.
-    """
-    import torch
-
-    (tokens,), d = tensors(x), x.shape[-1]
-    together = min(together, count)
-    # Linux grants memory that it does not have, and ends the process when it is used: rather refuse.
-    needed, free = 4.0 * together * 4 * d * inner, memory_bytes()
-    if needed > free:
-        what = f"one layer's weights of {together} networks"
-        raise MemoryError(f"{what} are {needed / 1e9:.0f} GB, {free / 1e9:.0f} GB are free")
+    """`count` networks, `together` at a time: 1 is a loop, more are `torch.func.vmap`."""
+    torch, (tokens,), d = _torch(), tensors(x), x.shape[-1]
     torch.manual_seed(seed)
 
     def draw(layer: int) -> tuple[Any, Any]:
         del layer
-        return torch.randn(d, 3 * inner) * d**-0.5, torch.randn(inner, d) * inner**-0.5
+        first, last = (torch.randn(shape, device=tokens.device) for shape in ((d, 3 * inner), (inner, d)))
+        return first * d**-0.5, last * inner**-0.5
 
-    # One by one, or in chunks under `vmap`, of which each network draws its own numbers.
     with torch.inference_mode():
         if together == 1:
-            return np.stack([torch_logs(draw, tokens, heads, depth).numpy() for _ in range(count)])
+            return np.stack([torch_logs(draw, tokens, heads, depth).cpu().numpy() for _ in range(count)])
         batched = torch.func.vmap(lambda _: torch_logs(draw, tokens, heads, depth), randomness="different")
         chunks = [torch.zeros(min(together, count - start)) for start in range(0, count, together)]
-        return np.concatenate([batched(chunk).numpy() for chunk in chunks])
+        return np.concatenate([batched(chunk).cpu().numpy() for chunk in chunks])
 
 
 def torch_given(weights: Weights, x: Any, heads: int, together: int = 1) -> np.ndarray:
     """Networks whose weights are given as tensors, `together` at a time."""
-    import torch
+    torch = _torch()
 
     def one(inner: Any, output: Any) -> Any:
         return torch_logs(lambda layer: (inner[layer], output[layer]), x, heads, len(inner))
 
     with torch.inference_mode():
         if together == 1:
-            return np.stack([one(*pair).numpy() for pair in zip(*weights, strict=True)])
+            return np.stack([one(*pair).cpu().numpy() for pair in zip(*weights, strict=True)])
         batched = torch.func.vmap(one)
         chunks = zip(*(weight.split(together) for weight in weights), strict=True)
-        return np.concatenate([batched(*chunk).numpy() for chunk in chunks])
+        return np.concatenate([batched(*chunk).cpu().numpy() for chunk in chunks])
 
 
 def tensors(*arrays: np.ndarray) -> tuple[Any, ...]:
-    """NumPy's arrays as PyTorch's."""
-    import torch
-
-    return tuple(torch.as_tensor(np.array(array)) for array in arrays)
-
-
-def _numpy_log(x: np.ndarray) -> np.ndarray:
-    return np.log(np.linalg.norm(x - x.mean(axis=0)))
+    """NumPy's arrays as PyTorch's, on a GPU where PyTorch has one."""
+    torch = _torch()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return tuple(torch.as_tensor(np.array(array), device=device) for array in arrays)
 
 
-def _torch_log(x: Any) -> Any:
-    return (x - x.mean(dim=0)).norm().log()
+def _torch() -> Any:
+    """PyTorch, which only the peers need: `pip install -e ".[bench]"`."""
+    return importlib.import_module("torch")

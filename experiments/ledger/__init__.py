@@ -7,9 +7,7 @@ from experiments.ledger.claims import (
     interval_text,
     law,
     measured_text,
-    prediction,
     published,
-    question,
     who,
 )
 from experiments.ledger.decision import Verdict
@@ -27,10 +25,8 @@ __all__ = [
     "law",
     "measured_text",
     "near",
-    "prediction",
     "printed",
     "published",
-    "question",
     "show",
     "who",
 ]

@@ -1,11 +1,9 @@
 """Rows of the ledger: what a source printed or this package states, what is measured, and a verdict computed from both.
 
-Four kinds of row. *Published*: a statement of a named source, tested where it was made; only these have verdicts about
-others. *Law*: a result of this package, with its proof or its evidence and the works next to it. *Prediction*: what
-this package expected before it measured; it held or it failed. *Question*: a number that answers a question, with no
-verdict.
+Two kinds of row. *Published*: a statement of a named source, tested where it was made; only these have verdicts about
+others. *Law*: a result of this package, with its proof or its evidence and the works next to it.
 
-Every row but a question has an interval and says where the interval comes from. `decision` has the rule for verdicts.
+Every row has an interval and says where the interval comes from. `decision` has the rule for verdicts.
 A row gives arrays as `reads` where a count or a comparison hides the numbers behind what it measures.
 """
 
@@ -31,23 +29,16 @@ class Kind(enum.StrEnum):
 
     PUBLISHED = "published"
     LAW = "law"
-    PREDICTION = "prediction"
-    QUESTION = "question"
 
 
-NAMES = {
-    Kind.PUBLISHED: "published statement",
-    Kind.LAW: "law",
-    Kind.PREDICTION: "prediction",
-    Kind.QUESTION: "question",
-}
+NAMES = {Kind.PUBLISHED: "published statement", Kind.LAW: "law"}
 
 OF_OURS = {Verdict.AGREES: Verdict.HELD, Verdict.IN_PART: Verdict.FAILED, Verdict.DIFFERS: Verdict.FAILED}
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One row of the ledger; `published`, `law`, `prediction` and `question` build it and compute the verdict.
+    """One row of the ledger; `published` and `law` build it and compute the verdict.
 
     `source` is a key of `literature.WORKS`, or `OWN`. `interval` has one pair of ends for every point, or one pair for
     all of them. `proof` and `neighbours` are a law's: one of `PROOFS`, and works by their keys.
@@ -74,7 +65,7 @@ def interval_text(claim: Claim) -> str:
 
     Example:
         >>> from experiments.ledger import at_least
-        >>> interval_text(prediction("x", "It rises.", 1.2, at_least(1), interval_from="our tolerance"))
+        >>> interval_text(law("x", "It rises.", 1.2, at_least(1), proof="proved", interval_from="our tolerance"))
         '≥ 1'
     """
     texts = [ends_text(*ends) for ends in claim.interval]
@@ -107,6 +98,7 @@ def published(
     interval_from: str,
     hypotheses: str = "",
     always: bool = True,
+    elsewhere: str = "",
     **options: Any,
 ) -> Claim:
     """A statement that a source printed, tested where it was made.
@@ -114,7 +106,7 @@ def published(
     `measured` is one number, or one number for each point, in which case `where` labels the points; the ends of the
     interval are numbers for all points or for each. With `always` one point that differs contradicts the statement;
     else points that agree beside points that differ agree in part. A source that is known second-hand is never said to
-    differ: the row is undecided then.
+    differ, and nor is one that was not tested where it speaks, where `elsewhere` says why: the row is undecided then.
 
     Options: `standard_error` (a number, or one for each point), `where`, `applies` (points that decide anything),
     `shown` (text in place of the measured numbers), `note`, `reads` (arrays behind `measured`), `left_out` (samples
@@ -140,9 +132,9 @@ def published(
         raise ValueError("`place` must say where the source says it, got ''")
     about = {"source": source, "place": place, "hypotheses": hypotheses}
     row = _row(Kind.PUBLISHED, key, statement, measured, interval, interval_from, about, always=always, **options)
-    if row.verdict is Verdict.DIFFERS and WORKS[source].second_hand:
-        return replace(row, verdict=Verdict.UNDECIDED, note=_joined(row.note, "the source is known second-hand"))
-    return row
+    weak = "the source is known second-hand" if WORKS[source].second_hand else ""
+    verdict = Verdict.UNDECIDED if row.verdict is Verdict.DIFFERS and (weak or elsewhere) else row.verdict
+    return replace(row, verdict=verdict, note=_joined(row.note, elsewhere, weak if verdict is not row.verdict else ""))
 
 
 def law(
@@ -179,42 +171,6 @@ def law(
     return _row(Kind.LAW, key, statement, measured, interval, interval_from, about, **options)
 
 
-def prediction(
-    key: str,
-    statement: str,
-    measured: ArrayLike,
-    interval: Interval,
-    *,
-    interval_from: str,
-    hypotheses: str = "",
-    **options: Any,
-) -> Claim:
-    """An expectation that this package had before it measured; it held or it failed. Options as in `published`.
-
-    Example:
-        >>> from experiments.ledger import near
-        >>> prediction("line", "The exponent is 3.", [2.98, 0.9], near(3, 0.1), interval_from="our tolerance",
-        ...            where=["one head", "eight heads"]).note
-        'holds at 1 of 2 points: one head'
-    """
-    return _row(
-        Kind.PREDICTION, key, statement, measured, interval, interval_from, {"hypotheses": hypotheses}, **options
-    )
-
-
-def question(key: str, statement: str, measured: ArrayLike, **options: Any) -> Claim:
-    """A number, and no verdict: `statement` says in a full sentence what it is. Options as in `published`.
-
-    Example:
-        >>> question("share", "The share of rows with a finite optimum.", 0.93, standard_error=0.01).verdict.value
-        'answered'
-    """
-    about = {name: options.pop(name) for name in ("place", "hypotheses") if name in options}
-    row = _row(Kind.QUESTION, key, statement, measured, (-math.inf, math.inf), "", about, **options)
-    verdict = Verdict.NOT_RUN if row.verdict is Verdict.NOT_RUN else Verdict.ANSWERED
-    return replace(row, verdict=verdict, interval=())
-
-
 def _row(
     kind: Kind,
     key: str,
@@ -234,20 +190,20 @@ def _row(
     left_out: ArrayLike = 0,
 ) -> Claim:
     """A judged row; `about` has the fields of `Claim` that only some kinds have."""
-    if kind is not Kind.QUESTION and not interval_from:
+    if not interval_from:
         raise ValueError("`interval_from` must say where the interval comes from, got ''")
     points = Points.of(measured, interval, 0.0 if standard_error is None else standard_error, where, applies)
 
     # The verdict: first whether everything that the row reads is known, then the decision rule.
     unread = points.unread(reads, left_out)
     verdict = Verdict.NOT_RUN if unread else points.verdict(always=always)
-    if kind in (Kind.LAW, Kind.PREDICTION):
+    if kind is Kind.LAW:
         verdict = OF_OURS.get(verdict, verdict)
 
     # What is printed. One pair of ends stands for all points where they share it.
     pairs = tuple(zip(points.low.tolist(), points.high.tolist(), strict=True))
     error = float(points.errors[points.asked].max(initial=0.0)) if standard_error is not None else math.nan
-    holds = "" if unread or kind is Kind.QUESTION else points.holds()
+    holds = "" if unread else points.holds()
     return Claim(
         key=key,
         kind=kind,

@@ -18,14 +18,13 @@ from experiments.ledger.intervals import Interval, stretches
 
 
 class Verdict(enum.StrEnum):
-    """The outcome of a row: the first three of published statements, the next two of ours, one of questions."""
+    """The outcome of a row: the first three of published statements, the next two of ours."""
 
     AGREES = "agrees"
     IN_PART = "agrees in part"
     DIFFERS = "differs"
     HELD = "held"
     FAILED = "failed"
-    ANSWERED = "answered"
     UNDECIDED = "undecided"
     NOT_RUN = "not run"
 
@@ -36,7 +35,6 @@ SYMBOL = {
     Verdict.DIFFERS: "≠",
     Verdict.HELD: "●",
     Verdict.FAILED: "✗",
-    Verdict.ANSWERED: "·",
     Verdict.UNDECIDED: "~",
     Verdict.NOT_RUN: "?",
 }

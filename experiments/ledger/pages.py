@@ -34,8 +34,6 @@ PAGE = "ledger.md"
 PARTS = {
     Kind.PUBLISHED: "ledger/published.md",
     Kind.LAW: "ledger/laws.md",
-    Kind.PREDICTION: "ledger/predictions.md",
-    Kind.QUESTION: "ledger/questions.md",
 }
 DOCS = Path(__file__).parents[2] / "docs"
 KEPT = ("date", "machine", "device", "version", "jax")  # of a result's provenance
@@ -49,8 +47,8 @@ TOP = """<!-- Made by `{command}`; edits are lost. -->
 A row is a statement, an interval, and what is measured. The verdict is computed from the interval and the standard
 error ([how](experiments.md#verdicts)). The interval stands in the code before the run. Where a source prints no number,
 the tolerance is our choice, made in some rows with earlier results known. Only published statements are said to agree
-or to differ. The package's own laws, predictions and questions have pages of their own. If you find a row about your
-work unfair, [dispute it](citation.md#if-you-disagree-with-a-row-about-your-work) by its key.
+or to differ. The package's own laws have a page of their own. If you find a row about your work unfair,
+[dispute it](citation.md#if-you-disagree-with-a-row-about-your-work) by its key.
 
 The rows are those of one run: {circumstances}
 `{command}` makes these pages of its ledger; [claims.json](claims.json) holds the same for programs.
@@ -139,7 +137,9 @@ def read(path: Path) -> tuple[dict[str, str | int], list[Entry]]:
     if not any(entry.claims for entry in entries):
         raise ValueError(f"`file` must be a {record.FILE} that a run wrote, got {path}")
     content = json.loads(path.read_text(encoding="utf-8"))
-    about = {name: content[name] for name in ("preset", "seed", "version")}
+    about = {name: content.get(name) for name in ("preset", "seed", "version")}
+    if [type(value) for value in about.values()] != [str, int, str]:
+        raise ValueError(f"`file` must say its preset, seed and version, got {about} in {path}")
     return about, [entry for _, group in by_topic(sorted(entries, key=lambda entry: entry.name)) for entry in group]
 
 

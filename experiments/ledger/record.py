@@ -3,16 +3,19 @@
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import rc_jax
-from experiments.ledger.claims import Claim, Kind, interval_text, measured_text, who
+from experiments.ledger.claims import OWN, Claim, Kind, interval_text, measured_text, who
 from experiments.ledger.decision import Verdict
+from experiments.ledger.literature import WORKS
 from experiments.lib import store
 from experiments.lib.run import Run
 from rc_jax._numerics import files
+from rc_jax._numerics.text import printable
 
 FILE = "claims.json"
 # The fields that a claim has in the file beside its own, for programs that read it.
@@ -35,7 +38,8 @@ class Entry:
     claims: tuple[Claim, ...] = ()
     warnings: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    code: str = ""
+    code: str = ""  # the state of the code that computed its numbers
+    judged: str = ""  # the state of the code that judged them
     reused: bool = False  # in this run, loaded rather than computed
 
 
@@ -54,28 +58,26 @@ def read(folder: Path) -> dict[str, Entry]:
         return {name: _entry(name, fields) for name, fields in content["figures"].items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{folder / FILE} cannot be read ({type(error).__name__})") from error
 
 
-def missing(run: Run, names: Iterable[str], made: Iterable[str] = ()) -> list[str]:
-    """A line for each figure that was made, or has left something in the folder, and is not in the ledger."""
-    known = read(run.folder)
-    left = [name for name in names if [*run.data.glob(f"{name}-*"), *run.folder.glob(f"{name}.png")]]
-    lost = [name for name in dict.fromkeys([*made, *left]) if name not in known]
-    return [f"{name} is missing from the ledger; run `{run.command(name)}`" for name in lost]
-
-
-def set_aside(folder: Path) -> Path:
-    """Rename a ledger that cannot be read, and return its new name."""
-    return (folder / FILE).replace(folder / f"{FILE}.damaged")
+def opened(folder: Path) -> dict[str, Entry]:
+    """`read`, but a ledger that cannot be read is kept under another name, and there are no entries."""
+    try:
+        return read(folder)
+    except Damaged as error:
+        kept = (folder / FILE).replace(folder / f"{FILE}.damaged")
+        told = f"experiments: {error}: kept as {kept.name}; stored figures are judged again"
+        print(printable(told), file=sys.stderr)
+        return {}
 
 
 def update(run: Run, names: Iterable[str], entry: Entry) -> None:
     """Put an entry beside those of earlier runs, in the order of the names, whoever else writes there."""
     lock = files.hold(run.data / f".{FILE}.lock", seconds=30.0)
     try:
-        known = {**read(run.folder), entry.name: entry}
+        known = {**opened(run.folder), entry.name: entry}
         entries = [known[name] for name in names if name in known]
         write(run.folder, entries, preset=run.preset, seed=run.seed, version=rc_jax.__version__)
     finally:
@@ -115,8 +117,18 @@ def _json(value: Any) -> Any:
 
 
 def _entry(name: str, fields: dict[str, Any]) -> Entry:
+    """An entry from its fields in the file.
+
+    Raises:
+        TypeError, ValueError, KeyError: a field is missing or of another type than this module writes.
+    """
     claims = tuple(_claim(claim) for claim in fields["claims"])
-    return Entry(name=name, **{**fields, "claims": claims, "warnings": tuple(fields["warnings"])})
+    entry = Entry(name=name, **{**fields, "claims": claims, "warnings": tuple(fields["warnings"])})
+    store.checked(entry.provenance)
+    given = dataclasses.asdict(entry)
+    _texts([value for key, value in given.items() if key not in ("claims", "warnings", "provenance", "reused")])
+    _texts(entry.warnings)
+    return entry
 
 
 def _claim(fields: dict[str, Any]) -> Claim:
@@ -128,7 +140,19 @@ def _claim(fields: dict[str, Any]) -> Claim:
         (-math.inf if low is None else low, math.inf if high is None else high) for low, high in own["interval"]
     )
     own["neighbours"] = tuple(own["neighbours"])
+    numbers = [end for ends in own["interval"] for end in ends]
+    numbers += [own[key] for key in ("measured", "standard_error") if not isinstance(own[key], str | None)]
+    if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
+        raise TypeError("a number is of another type")
+    _texts([value for key, value in own.items() if key not in ("measured", "standard_error", "interval", "neighbours")])
+    if isinstance(own["standard_error"], str) or not {own["source"], *own["neighbours"]} <= {OWN, *WORKS}:
+        raise ValueError("a standard error is a text, or a source is not known")
     return Claim(**own)
+
+
+def _texts(values: Iterable[Any]) -> None:
+    if not all(isinstance(value, str) for value in values):
+        raise TypeError("a text is of another type")
 
 
 def duplicates(entries: Iterable[Entry]) -> list[str]:

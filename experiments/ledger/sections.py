@@ -4,7 +4,7 @@ The report and the page of the docs show the same sections.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from experiments.ledger.claims import Claim, Kind
@@ -49,31 +49,18 @@ def by_topic(entries: Iterable[Entry]) -> list[tuple[str, list[Entry]]]:
     return [(title, group) for title, group in groups.items() if group]
 
 
-def _failed(claim: Claim) -> bool:
-    return claim.kind is Kind.PREDICTION and claim.verdict is Verdict.FAILED
-
-
-# Title, explanation, and the claims that belong there.
-SECTIONS: tuple[tuple[str, str, Callable[[Claim], bool]], ...] = (
-    (
+# Title and explanation of each kind.
+SECTIONS = {
+    Kind.PUBLISHED: (
         "Published statements",
         "What each source says, in our words, and what is measured where the source says it.",
-        lambda claim: claim.kind is Kind.PUBLISHED,
     ),
-    (
+    Kind.LAW: (
         "Laws of this package",
         "Results of this package. Each says whether it is proved, derived heuristically or measured, and which "
         "published works are next to it.",
-        lambda claim: claim.kind is Kind.LAW,
     ),
-    ("Predictions that failed", "What this package expected before it measured, and did not find.", _failed),
-    (
-        "Other predictions",
-        "What this package expected before it measured, and found or could not decide.",
-        lambda claim: claim.kind is Kind.PREDICTION and not _failed(claim),
-    ),
-    ("Questions", "Numbers without a verdict.", lambda claim: claim.kind is Kind.QUESTION),
-)
+}
 
 
 def sections(entries: Iterable[Entry]) -> list[Section]:
@@ -81,10 +68,10 @@ def sections(entries: Iterable[Entry]) -> list[Section]:
     rows = [(entry, claim) for entry in entries for claim in entry.claims]
     order = {name: at for at, name in enumerate([*(work.label for work in WORKS.values()), *TOPICS.values()])}
     made = []
-    for title, about, belongs in SECTIONS:
+    for kind, (title, about) in SECTIONS.items():
         groups: dict[tuple[str, str], list[Row]] = {}
         for row in rows:
-            if belongs(row[1]):
+            if row[1].kind is kind:
                 groups.setdefault(_heading(row), []).append(row)
         ordered = sorted(groups.items(), key=lambda item: order.get(item[0][0], len(order)))
         if ordered:

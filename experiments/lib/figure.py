@@ -21,13 +21,11 @@ PRESET_NAMES = ("smoke", "quick", "full")
 TOPICS = {
     "layer": "The layer",
     "collapse": "Collapse",
-    "arithmetic": "Exact arithmetic",
     "paths": "Paths",
     "blocks": "Skips, MLPs and norms",
     "masks": "Masks and sparse attention",
     "scale": "Scale",
     "sparsity": "Sparsity",
-    "sampling": "Sampling at any width",
     "training": "Training",
     "models": "Real models",
     "later": "Later results",

@@ -58,14 +58,29 @@ def load(folder: Path, stem: str) -> Stored | None:
     if not about.exists() or not arrays.exists():
         return None
     try:
-        provenance = json.loads(about.read_text(encoding="utf-8"))
+        provenance = checked(json.loads(about.read_text(encoding="utf-8")))
         content = arrays.read_bytes()
         if hashlib.sha256(content).hexdigest() != provenance["sha256"]:
             raise Damaged(f"{arrays.name} does not match its checksum")
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             return Stored({key: file[key] for key in file.files}, provenance)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(f"{stem} cannot be read: {error}") from error
+
+
+def checked(provenance: Any) -> dict[str, Any]:
+    """A provenance that was read from a file: a dict of texts, with the spec a dict and the seconds a number.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    kinds: dict[str, Any] = {"spec": dict, "seconds": int | float}
+    if not isinstance(provenance, dict):
+        raise TypeError("it is not a dict")
+    for name, value in provenance.items():
+        if not isinstance(value, kinds.get(name, str | None)) or isinstance(value, bool):
+            raise TypeError(f"{name} is of the wrong type")
+    return provenance
 
 
 def numbers(data: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -31,7 +31,7 @@ from experiments.running import identity, pictures
 FILE = "report.html"
 SHORT = {verdict: verdict.name.lower().replace("_", "-") for verdict in Verdict}
 PROVENANCE = (
-    *("date", "seconds", "device", "precision", "version", "commit"),
+    *("date", "seconds", "device", "precision", "xla_flags", "version", "commit"),
     *("python", "jax", "jaxlib", "numpy", "platform"),
 )
 SCRIPT = Path(__file__).with_name("filter.js").read_text(encoding="utf-8")
@@ -109,14 +109,15 @@ def anchor(title: str) -> str:
 def _figure(run: Run, registry: Registry, entry: Entry) -> dict[str, Any]:
     """The names that the template uses of one figure."""
     light, dark = (picture(run.folder / pictures.FOLDER / f"{entry.name}{suffix}.webp") for suffix in ("", ".dark"))
-    spec = entry.provenance.get("spec", {})
+    spec, figure = entry.provenance.get("spec", {}), registry[entry.name]
+    states = identity.code_state(figure), identity.judging_state(figure)
     return {
         "entry": entry,
         "light": light,
         "dark": dark or light,
         "provenance": {key: entry.provenance[key] for key in PROVENANCE if entry.provenance.get(key) is not None},
         "spec": ", ".join(f"{key} = {value}" for key, value in spec.items()),
-        "old": entry.status == DONE and entry.code != identity.code_state(registry[entry.name]),
+        "old": entry.status == DONE and (entry.code, entry.judged) != states,
     }
 
 

@@ -14,15 +14,15 @@ from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.lib.figure import PRESET_NAMES, Broken, Registry
 from experiments.lib.run import Run
 from rc_jax import __version__
+from rc_jax._numerics.text import printable
 
-RED, GREEN, YELLOW, PURPLE, BLUE = "31", "32", "33", "35", "36"
+RED, GREEN, YELLOW, PURPLE = "31", "32", "33", "35"
 COLOUR = {
     Verdict.AGREES: GREEN,
     Verdict.IN_PART: YELLOW,
     Verdict.DIFFERS: RED,
     Verdict.HELD: GREEN,
     Verdict.FAILED: RED,
-    Verdict.ANSWERED: BLUE,
     Verdict.UNDECIDED: YELLOW,
     Verdict.NOT_RUN: PURPLE,
 }
@@ -31,6 +31,7 @@ PLURAL = {Verdict.AGREES: "agree", Verdict.IN_PART: "agree in part", Verdict.DIF
 
 def paint(text: str, colour: str) -> str:
     """Colour for a terminal; plain where output is no terminal, or a dumb one, or NO_COLOR is set."""
+    text = printable(text)
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
     return text if plain else f"\033[{colour}m{text}\033[0m"
 
@@ -119,7 +120,7 @@ def summary(run: Run, made: Sequence[Entry], *, total: int, stopped: bool) -> st
     if stopped:
         lines.append("run the same command again to go on from here")
     if made and (report := run.folder / "report.html").exists():
-        lines.append(f"report: {report}")
+        lines.append(printable(f"report: {report}"))
     return "\n".join(lines)
 
 
@@ -152,4 +153,5 @@ def tally(claims: Sequence[Claim]) -> str:
 
 
 def _shortened(text: str, width: int) -> str:
+    text = printable(text)
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,15 +1,20 @@
 """The identity of a result: the figure's whole spec, and the code that computes it.
 
-The spec names the stored result. The code is every module that the figure can reach by imports, without comments and
-docstrings, and the version of JAX.
+The spec names the stored result. The code is every source of `rc_jax` and of `experiments.lib`, the figure's own file
+without what only draws and judges, the helpers that it imports, and the version of JAX. A helper is a module of the
+figure's own package, `experiments.ledger` left out, on which no number depends.
 """
 
+import ast
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +24,12 @@ import rc_jax
 from experiments.lib import checkpoints
 from experiments.lib.figure import Figure
 from experiments.lib.run import Run
-from experiments.running import sources
 
-# Modules that only draw and judge, and the names in a figure's file that do: no number depends on them.
-LEDGER = ("ledger.claims", "ledger.decision", "ledger.intervals", "ledger.literature")
-DRAWING = frozenset(f"experiments.{name}" for name in ("lib.figure", "lib.style", "ledger", *LEDGER))
-DRAWN = ("ABOUT", "plot", "animate", "claims")
+HERE = Path(__file__).parent
+LIBRARY = (Path(rc_jax.__file__).parent, HERE.parent / "lib")
+DRAWING = (HERE / "drawing.py", HERE / "pictures.py")
+JUDGING = tuple(sorted((HERE.parent / "ledger").glob("*.py")))
+DRAWN = {"ABOUT", "plot", "animate", "claims"}  # the parts of a figure's file on which no number depends
 
 
 def identity(name: str, spec: Any) -> dict[str, Any]:
@@ -68,31 +73,113 @@ def plain(value: Any) -> Any:
 
 
 def code_state(figure: Any) -> str:
-    """Hash of the code that computes a figure, and of JAX's version.
+    """Hash of the code that computes a figure, as this process read it first.
 
     A stored result of another state of the code is computed again; `--replot` shows it all the same and the report says
     so.
     """
-    own = getattr(figure, "__file__", None)
-    parts = [f"{name} {sources.meaning(path, DRAWN if str(path) == own else ())}" for name, path in computing(figure)]
-    return _short([f"jax {importlib.metadata.version('jax')}", *parts])
+    own = _file(figure)
+    parts = [] if own is None else [_without_drawing(own), *map(_text, _helpers(figure.__name__, own))]
+    return _short([f"jax {importlib.metadata.version('jax')}", *library().values(), *parts])
 
 
 def drawing_state(figure: Any, seal: str, *, draft: bool) -> str:
     """Hash of all that decides how a figure is drawn: its code, the checksum of its numbers, matplotlib's version."""
-    own = [Path(__file__).parent / name for name in ("drawing.py", "pictures.py")]
-    parts = [f"{path.name} {sources.meaning(path)}" for path in (*_modules(figure).values(), *own)]
-    return _short([f"matplotlib {importlib.metadata.version('matplotlib')}", seal, str(draft), *sorted(parts)])
+    own = _file(figure)
+    files = [*([] if own is None else [own]), *DRAWING]
+    version = f"matplotlib {importlib.metadata.version('matplotlib')}"
+    return _short([version, seal, str(draft), code_state(figure), *map(_text, files)])
 
 
-def computing(figure: Any) -> list[tuple[str, Path]]:
-    """Name and file of each module that a figure's numbers may depend on."""
-    return sorted((name, path) for name, path in _modules(figure).items() if name not in DRAWING)
+def judging_state(figure: Any) -> str:
+    """Hash of all that decides the rows of a figure but its numbers: its code, and that of the ledger."""
+    own = _file(figure)
+    return _short([code_state(figure), *map(_text, [*([] if own is None else [own]), *JUDGING])])
 
 
-def _modules(figure: Any) -> dict[str, Path]:
-    source = getattr(figure, "__file__", None)
-    return {} if source is None else sources.closure(getattr(figure, "__name__", Path(source).stem), Path(source))
+@functools.cache
+def library() -> dict[Path, str]:
+    """Hash of each source of `rc_jax` and `experiments.lib`, as this process read it first."""
+    _imported()
+    files = [path for folder in LIBRARY for path in sorted(folder.rglob("*")) if path.suffix in (".py", ".json")]
+    return {path: _digest(path) for path in files}
+
+
+@functools.cache
+def _imported() -> frozenset[str]:
+    """The modules that this process had imported when it asked first."""
+    return frozenset(sys.modules)
+
+
+def edited() -> list[str]:
+    """Modules that were imported after an edit, which `code_state` does not know of."""
+    new = {name: getattr(sys.modules[name], "__file__", None) for name in sys.modules.keys() - _imported()}
+    known = library()
+    return sorted(
+        name for name, file in new.items() if file and (path := Path(file)) in known and known[path] != _digest(path)
+    )
+
+
+def _file(figure: Any) -> Path | None:
+    """The file of a figure; None for one that was made in a program."""
+    file = getattr(figure, "__file__", None)
+    return None if file is None else Path(file)
+
+
+def _helpers(name: str, path: Path) -> list[Path]:
+    """Files of the helpers that a module imports, wherever in the file, and of those that they import."""
+    top, *inner = name.split(".")
+    folder = path.parents[len(inner) - 1] if inner else path
+    found, waiting = set[Path](), [path]
+    while waiting:
+        for head, *rest in map(lambda dotted: dotted.split("."), _imports(waiting.pop(), folder)):
+            file = folder.joinpath(*rest).with_suffix(".py")
+            if head == top and rest and rest[0] not in ("lib", "ledger") and file not in found and file.is_file():
+                found.add(file)
+                waiting.append(file)
+    return sorted(found)
+
+
+@functools.cache
+def _imports(path: Path, folder: Path) -> frozenset[str]:
+    """Dotted names that a file below the folder of its outermost package may import."""
+    package = ".".join([folder.name, *path.relative_to(folder).parts[:-1]]) if path != folder else ""
+    names = set[str]()
+    for node in ast.walk(ast.parse(_text(path))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            names |= {f"{base}.{alias.name}" for alias in node.names} | {base}
+    return frozenset(names)
+
+
+@functools.cache
+def _without_drawing(path: Path) -> str:
+    """A figure's file without the parts that only draw and judge."""
+    text = _text(path)
+    lines, left_out = text.splitlines(), set[int]()
+    for node in ast.parse(text).body:
+        if DRAWN & set(_names(node)):
+            left_out |= set(range(node.lineno - 1, node.end_lineno or node.lineno))
+    return "\n".join(line for number, line in enumerate(lines) if number not in left_out)
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef):
+        yield node.name
+    if isinstance(node, ast.Assign):
+        yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+
+
+@functools.cache
+def _text(path: Path) -> str:
+    """A file as this process read it first: an edit of it does not change what has been imported."""
+    return path.read_text(encoding="utf-8")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _short(parts: list[str]) -> str:

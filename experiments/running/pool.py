@@ -3,6 +3,7 @@
 Both are a `concurrent.futures.Executor`; `slots` says how many figures it is given at a time.
 """
 
+import contextlib
 import importlib.metadata
 import logging
 import multiprocessing
@@ -41,6 +42,7 @@ class Processes(Executor):
 
     def __init__(self) -> None:
         self.calls: dict[ProcessPoolExecutor, Future[Any]] = {}  # the last call of each process
+        self.started = set[int]()
         self.asked: Future[int] | None = None
 
     @property
@@ -58,11 +60,21 @@ class Processes(Executor):
             except BrokenProcessPool:
                 del self.calls[pool]
 
-        pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
-        with _no_ctrl_c():  # the process inherits that, and is the run's to end from its first moment
+        with _no_terminal():  # the process inherits that, and is the run's to end from its first moment
+            pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
             self.asked = self.asked or pool.submit(_processes)
             self.calls[pool] = call = pool.submit(fn, *args, **kwargs)
+        self.started |= {process.pid or 0 for process in multiprocessing.active_children()}
         return call
+
+    def look(self) -> None:
+        """End what a process that has died left running: it holds the pipe that would tell of the death."""
+        alive = {process.pid for process in multiprocessing.active_children()}
+        for number in self.started - alive:
+            self.started.remove(number)
+            if hasattr(os, "killpg"):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(number, signal.SIGKILL)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the processes, at once where they need not be waited for."""
@@ -75,12 +87,12 @@ class Processes(Executor):
 
 
 @contextmanager
-def _no_ctrl_c() -> Iterator[None]:
-    """Hear of no Ctrl-C until the block is left, where the system can do that."""
+def _no_terminal() -> Iterator[None]:
+    """Hear of no Ctrl-C, and of no terminal that is closed, until the block is left, where the system can do that."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
     try:
         yield
     finally:
@@ -88,8 +100,11 @@ def _no_ctrl_c() -> Iterator[None]:
 
 
 def _begin() -> None:
-    """Prepare a process: Ctrl-C is the run's to hear, and the process ends when the run has, however that ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Prepare a process: the terminal is the run's to hear, and the process ends when the run has, however it ended."""
+    for number in filter(None, (signal.SIGINT, getattr(signal, "SIGHUP", None))):
+        signal.signal(number, signal.SIG_IGN)
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)  # what it leaves running can be ended with it
     os.environ.setdefault("TQDM_MININTERVAL", "30")  # its bars go to a log
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system's, which a process that is ended leaves
     if importlib.metadata.version("jaxlib").startswith(KNOWING):
@@ -128,7 +143,8 @@ class Cluster(Executor):
     def __init__(self, address: str):
         from distributed import Client
 
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters becomes a line of the run's own
+        for name in ("distributed", "distributed.client", "asyncio"):  # what matters becomes a line of the run's own
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         patient = type("Client", (Client,), {"__del__": lambda self: None})  # else one that failed is waited for
         answer: Future[Any] = Future()
 
@@ -149,23 +165,29 @@ class Cluster(Executor):
             print(f"the scheduler at {address} has no worker yet; figures wait for one", file=sys.stderr)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Have a worker call a function."""
-        return self.executor.submit(fn, *args, **kwargs)
+        """Have a worker call a function; where the scheduler has gone, the call has failed."""
+        try:
+            return self.executor.submit(fn, *args, **kwargs)
+        except Exception as error:
+            failed: Future[Any] = Future()
+            failed.set_exception(error)
+            return failed
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Leave the scheduler, which forgets what was not finished."""
-        self.executor.shutdown(wait=wait)
-        self.client.close()
+        with contextlib.suppress(Exception):  # it may have gone first
+            self.executor.shutdown(wait=wait)
+            self.client.close()
 
 
 def _listens(address: str) -> None:
-    """Look whether anybody listens at HOST:PORT, with or without tcp:// or tls:// before it.
+    """Look whether anybody listens at HOST:PORT, with or without tcp:// before it.
 
     Raises:
-        ValueError: the address is of another form.
+        ValueError: the address is of another form, or of one that takes certificates, which cannot be given.
         OSError: nobody listens.
     """
-    parts = re.fullmatch(r"(?:(?:tcp|tls)://)?\[?([^/\[\]]+)\]?:(\d+)", address)
+    parts = re.fullmatch(r"(?:tcp://)?\[?([^/\[\]]+)\]?:(\d+)", address)
     if parts is None:
-        raise ValueError("it must be HOST:PORT")
+        raise ValueError("it must be HOST:PORT or tcp://HOST:PORT")
     socket.create_connection((parts[1], int(parts[2])), timeout=PATIENCE).close()

@@ -10,6 +10,7 @@ from types import TracebackType
 from tqdm import tqdm
 
 from experiments.ledger.record import DONE, FAILED, Entry
+from rc_jax._numerics.text import printable
 
 TRUST = 0.5  # minutes that count as taken just as stated
 BAR = "{desc} |{bar:20}| {elapsed} gone"
@@ -58,7 +59,7 @@ class Progress:
         """A line on stderr."""
         if always or not self.quiet:
             with contextlib.suppress(OSError):  # its reader has gone, which is no reason to stop
-                tqdm.write(text, file=sys.stderr)
+                tqdm.write(printable(text), file=sys.stderr)
 
     def start(self, name: str) -> None:
         """A figure is being computed."""

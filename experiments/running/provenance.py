@@ -19,7 +19,6 @@ def provenance(name: str, spec: Any, seconds: float, code: str) -> dict[str, Any
 
     # The identity, then everything that may change the numbers without being part of it.
     devices = jax.devices()
-    products = getattr(jax.config, "jax_default_matmul_precision", None) or "highest"
     return {
         **identity.identity(name, spec),
         "code": code,
@@ -27,7 +26,8 @@ def provenance(name: str, spec: Any, seconds: float, code: str) -> dict[str, Any
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 2),
         "device": f"{len(devices)} × {devices[0].device_kind} ({devices[0].platform})",
-        "precision": f"{spec.dtype}, matrix products {products}",
+        "precision": f"{spec.dtype}, matrix products highest",
+        "xla_flags": os.environ.get("XLA_FLAGS", "").strip(),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "machine": f"{processor()}, {cores()} cores",

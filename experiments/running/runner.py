@@ -20,7 +20,7 @@ from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.lib import store, unfinished
 from experiments.lib.figure import Broken, Figure, Registry, cost
 from experiments.lib.run import Run
-from experiments.running import drawing, identity, sources, work
+from experiments.running import drawing, identity, work
 from experiments.running.pool import Processes
 from experiments.running.progress import Progress
 from experiments.running.work import Outcome
@@ -36,7 +36,7 @@ def make_all(
     registry: Registry,
     executor: Callable[[], Executor] = Processes,
     again: Sequence[str] = (),
-    heed: Callable[[], None] = lambda: None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Generator[Entry, None, None]:
     """Make the named figures, yielding each entry once `claims.json` has it.
 
@@ -45,11 +45,12 @@ def make_all(
         names: Figures to make.
         registry: Every figure.
         executor: Called when the first figure is to be computed.
-        again: More figures, drawn and judged from what is stored, whatever code stored it.
-        heed: Called now and then; it raises what is to end the run.
+        again: More figures, judged from what is stored, whatever code stored it.
+        stopped: Asked now and then; where it says so, the run ends.
     """
     store.tidy(run.folder)
-    sources.remember()
+    for name in (*names, *again):
+        identity.code_state(registry[name])  # reads the files that have been imported, before somebody edits them
     stored = dataclasses.replace(run, replot=True)
     with Progress({name: cost(registry[name], run.preset) for name in (*names, *again)}, quiet=run.quiet) as progress:
         # Figures are computed by the executor; stored, drawn and judged here, one after the other.
@@ -58,8 +59,11 @@ def make_all(
             queue.add(name)
         queue.ready += [(name, None) for name in again]
         try:
-            for name, outcome in queue.results(heed):
-                entry = make(stored if name in again else run, name, registry[name], outcome, progress.say)
+            for name, outcome in queue.results(stopped):
+                if name in again:
+                    entry = make(stored, name, registry[name], say=progress.say, draw=False)
+                else:
+                    entry = make(run, name, registry[name], outcome, progress.say)
                 record.update(run, registry, entry)
                 progress.finish(entry)
                 yield entry
@@ -90,17 +94,17 @@ class Queue:
         else:
             (self.alone if figure.ABOUT.alone else self.waiting).append(name)
 
-    def results(self, heed: Callable[[], None] = lambda: None) -> Iterator[tuple[str, Outcome | None]]:
+    def results(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[tuple[str, Outcome | None]]:
         """Every figure once its numbers are there, with the outcome of computing it; None where it was not computed."""
-        while self.waiting or self.alone or self.computing or self.ready:
-            heed()
+        while (self.waiting or self.alone or self.computing or self.ready) and not stopped():
             self.submit()
             if self.computing:
+                getattr(self.executor, "look", lambda: None)()
                 done = wait(self.computing, timeout=0 if self.ready else PAUSE, return_when=FIRST_COMPLETED).done
                 self.ready += [(self.computing.pop(future), outcome_of(future)) for future in done]
             elif not self.ready:
                 time.sleep(PAUSE)  # another run computes all that is left
-            if self.ready:
+            if self.ready and not stopped():
                 name, outcome = self.ready.popleft()
                 yield name, outcome
                 if lock := self.locks.pop(name, None):
@@ -166,14 +170,25 @@ def outcome_of(future: Future[Outcome]) -> Outcome:
     except CancelledError as cancelled:
         error = cancelled
     if error is None:
-        return future.result()
+        outcome = future.result()
+        if isinstance(outcome, Outcome):
+            return outcome
+        error = TypeError(f"the worker must return an Outcome, got {type(outcome).__name__}")
+    if isinstance(error, CancelledError):
+        return Outcome(reason="the scheduler has gone: run the same command again", trace="the scheduler has gone")
     dead = isinstance(error, BrokenProcessPool) or type(error).__name__ == "KilledWorker"
     reason = "the process that computed it has died: a crash, or too little memory" if dead else work.in_a_line(error)
     return Outcome(reason=reason, trace="".join(traceback.format_exception(error)))
 
 
 def make(
-    run: Run, name: str, figure: Figure | Broken, outcome: Outcome | None = None, say: Say = lambda text: None
+    run: Run,
+    name: str,
+    figure: Figure | Broken,
+    outcome: Outcome | None = None,
+    say: Say = lambda text: None,
+    *,
+    draw: bool = True,
 ) -> Entry:
     """One figure, from its numbers to its entry in the ledger: they are given, or stored, or computed here.
 
@@ -198,15 +213,16 @@ def make(
             if outcome.data is None:
                 return _unmade(run, about, outcome, reused)
             store.save(run.data, stem, outcome.data, outcome.provenance)
-            unfinished.forget(work.folder(run, stem, outcome.provenance["code"]))
+            unfinished.forget(work.folder(run, stem, code))
             stored = store.load(run.data, stem)
             assert stored is not None
 
         # Pictures and verdicts.
-        drawing.draw(run, name, figure, stored)
+        if draw:
+            drawing.draw(run, name, figure, stored)
         claims = tuple(figure.claims(stored.data))
         run.log(name).unlink(missing_ok=True)
-        about["code"] = stored.provenance["code"]
+        about |= {"code": stored.provenance["code"], "judged": identity.judging_state(figure)}
         warnings = tuple(store.nonfinite(stored.data))
         return Entry(
             **about, status=DONE, claims=claims, warnings=warnings, provenance=stored.provenance, reused=reused

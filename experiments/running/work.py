@@ -20,11 +20,24 @@ import numpy as np
 from experiments.lib import store, unfinished
 from experiments.lib.figure import Broken, Figure, Unavailable, load
 from experiments.lib.run import Run
-from experiments.running import identity, sources
+from experiments.running import identity
 from experiments.running.provenance import provenance
 
 PROGRAMS = ".programs"  # in the folder of all results
 MAPS = Path("/proc/self/maps")
+# The settings of JAX on which numbers depend, precision apart.
+SETTINGS = {
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_threefry_partitionable": True,
+    "jax_random_seed_offset": 0,
+    "jax_high_dynamic_range_gumbel": False,
+    "jax_default_matmul_precision": "highest",
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_allow_f16_reductions": True,
+    "jax_softmax_custom_jvp": False,
+    "jax_disable_jit": False,
+    "jax_disable_most_optimizations": False,
+}
 MOST_MAPS = 20_000  # Linux grants a process 65 530; past them XLA crashes
 
 
@@ -48,29 +61,72 @@ def compute(run: Run, name: str, stem: str, code: str, figure: Figure | None = N
         code: The `identity.code_state` of the caller, which must be that of this process.
         figure: The figure itself; if None, it is loaded by its name.
     """
-    import jax
-
     try:
+        identity.library()  # before more of it is imported
         module = figure or load(name, run.package)
         if isinstance(module, Broken):
             return Outcome(reason=module.reason, trace=module.error)
-        sources.remember()
         if (identity.stem(run, name, module), identity.code_state(module)) != (stem, code):
             raise RuntimeError("the process that computes has other code, JAX or models than the one that asked")
         spec = run.spec(module)
+        _check_device()
         forget_programs()
 
-        # In the spec's precision, with keys of the generator that stored numbers have, whatever JAX is set to. What is
-        # unfinished stays in the run's folder, where there is one.
+        # What is unfinished stays in the run's folder, where there is one.
         kept = unfinished.kept(folder(run, stem, code)) if run.folder.is_dir() else contextlib.nullcontext()
         start = time.perf_counter()
-        with kept, jax.enable_x64(spec.dtype == "float64"), jax.default_prng_impl("threefry2x32"):
+        with kept, _restored(), settings(spec.dtype):
             data = store.numbers(module.compute(spec))
+        if edited := identity.edited():
+            raise RuntimeError(f"{', '.join(edited)} was edited before it was imported: run the same command again")
         return Outcome(data, provenance(name, spec, time.perf_counter() - start, code))
     except Unavailable as reason:
         return Outcome(reason=str(reason))
     except (Exception, SystemExit) as error:
         return Outcome(reason=in_a_line(error), trace=traceback.format_exc())
+
+
+def _check_device() -> None:
+    """Raise an error that says what is wrong where JAX has no device."""
+    import jax
+
+    try:
+        jax.devices()
+    except Exception as error:
+        wanted = os.environ.get("JAX_PLATFORMS", "")
+        raise RuntimeError(f"JAX has no device, JAX_PLATFORMS is {wanted!r}: {in_a_line(error)}") from error
+
+
+@contextmanager
+def settings(dtype: str) -> Iterator[None]:
+    """The settings of JAX on which numbers depend, as stored numbers have them."""
+    import jax
+
+    with contextlib.ExitStack() as stack:
+        for name, value in {"jax_enable_x64": dtype == "float64", **SETTINGS}.items():
+            if hasattr(jax, short := name.removeprefix("jax_")):
+                stack.enter_context(getattr(jax, short)(value))
+            else:
+                stack.callback(jax.config.update, name, jax.config.values[name])
+                jax.config.update(name, value)
+        yield
+
+
+@contextmanager
+def _restored() -> Iterator[None]:
+    """Give the process its environment, folder and permissions of new files back afterwards."""
+    environment, mask = dict(os.environ), os.umask(0o077)
+    os.umask(mask)
+    place = os.open(".", os.O_RDONLY) if hasattr(os, "fchdir") else None
+    try:
+        yield
+    finally:
+        os.umask(mask)
+        if place is not None:
+            os.fchdir(place)
+            os.close(place)
+        os.environ.clear()
+        os.environ.update(environment)
 
 
 def forget_programs() -> None:

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,21 +75,30 @@ def json_line(line: Mapping[str, Any]) -> str:
     return json.dumps(values, allow_nan=False) + "\n"
 
 
-def json_lines(path: Path) -> list[dict[str, Any]]:
-    """What `json_line` wrote, up to the first incomplete line, which a killed run may have left; [] without a file.
+def append_json_line(path: Path, line: Mapping[str, Any]) -> bytes:
+    """Add a line to a file, on a line of its own also where a killed run left half a line; returns what was added."""
+    content = json_line(line).encode()
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            content = content if file.read(1) == b"\n" else b"\n" + content
+        file.write(content)
+    return content
 
-    `json` itself reads the bare NaN and Infinity of older files.
-    """
+
+def json_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    """Each line of a file and what `json_line` wrote there, None where it is no such line; nothing without a file."""
 
     def number(value: Any) -> Any:
         if isinstance(value, list):
             return [number(entry) for entry in value]
         return math.nan if value is None else float(value) if isinstance(value, str) else value
 
-    lines: list[dict[str, Any]] = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            lines.append({name: number(value) for name, value in json.loads(line).items()})
-        except json.JSONDecodeError:
-            break
-    return lines
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                yield line, {name: number(value) for name, value in json.loads(line).items()}
+            except (ValueError, AttributeError, RecursionError):  # no JSON, no UTF-8, no object, brackets without end
+                yield line, None

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rc_jax._numerics.performance import on_cpu
+from rc_jax._numerics import performance
 from rc_jax._numerics.stable import divide_by_largest
 
 _BLOCK = 8  # rows that are eliminated together
@@ -32,12 +32,12 @@ def gram_factor(rows: Float[Array, "row feature"], regularised: bool = False) ->
     The derivative is dA Qᵀ, where the basis Q of A = T Q is held constant: a change of A outside the span of its rows
     changes inner products in second order only. Nothing is divided by zero where rows depend on each other.
     """
-    return on_cpu(functools.partial(by_products, regularised=regularised), by_reflections, rows)[0]
+    return performance.on_cpu(functools.partial(by_products, regularised=regularised), by_reflections, rows)[0]
 
 
 @gram_factor.defjvp
 def _derivative(regularised: bool, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    factor, basis = on_cpu(
+    factor, basis = performance.on_cpu(
         functools.partial(by_products, regularised=regularised, with_basis=True), by_reflections, *primals
     )
     return factor, _product(tangents[0], basis.T)

@@ -5,7 +5,7 @@ from rc_jax.attention.cost import LayerCosts, LayerKind, layer_costs, multiplica
 from rc_jax.attention.kernels import elu_plus_one
 from rc_jax.attention.layer import attend, attention_weights, scores
 from rc_jax.attention.linear import average_pool, linear_attend
-from rc_jax.attention.parameters import differential_start, init, project
+from rc_jax.attention.parameters import init, project
 from rc_jax.attention.positions import Rotary, rotary, sinusoidal
 from rc_jax.attention.specification import AttentionParams, AttentionSpec, Precision
 
@@ -20,7 +20,6 @@ __all__ = [
     "attention_weights",
     "average_pool",
     "constructions",
-    "differential_start",
     "elu_plus_one",
     "init",
     "layer_costs",

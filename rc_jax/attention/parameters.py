@@ -8,13 +8,11 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float
 
-from rc_jax._numerics import arguments, performance
+from rc_jax._numerics import arguments
 from rc_jax._numerics.jax_names import canonical_dtype
 from rc_jax.attention.positions import rotate
 from rc_jax.attention.specification import AttentionParams, AttentionSpec, shapes
 from rc_jax.special import normals
-
-_WIDE = 64  # features of a head from which on a product of its own is faster
 
 
 @arguments.guard(
@@ -30,7 +28,7 @@ def init(
 
     Every matrix has entries N(0, gain²/fan_in): fan_in is d_model for queries, keys, values and gates, heads·d_head for
     the output, d_head for the additive score vector and the number of tokens for E. Biases and the sinks of
-    `"softmax_sink"` are N(0, bias_std²), and λ of `"differential"` weights is 0.8 (see `differential_start`). The
+    `"softmax_sink"` are N(0, bias_std²), and λ of `"differential"` weights is 0.8. The
     decays of `weights="decay"` start at 1 − 2^(−5−h) for head h = 0, 1, … (Sun et al. 2023, "Retentive network", eq.
     8), or at the last number below 1, and so do those of `"gated_decay"` where x·w = 0. The decays of `"channel_decay"`
     start, in every head, at 1 − 2^(−1−7u) with u from 0 to 1 over its channels. The gains of `qk_norm` start at 1.
@@ -75,28 +73,6 @@ def init(
     return AttentionParams(**drawn, **fixed)
 
 
-@arguments.guard(layer=arguments.integer(1))
-def differential_start(layer: int) -> float:
-    """λ at which the weights of a layer's `differential` attention start: 0.8 − 0.6 e^(−0.3(l − 1)).
-
-    It rises from 0.2 in the first layer to 0.8. The source writes λ = e^(a·b) − e^(c·d) + this, with four learned
-    vectors. Here λ itself is a parameter, `AttentionParams.subtracted`, and starts at 0.8 in every layer.
-
-    Args:
-        layer: l, from 1.
-
-    Raises:
-        TypeError, ValueError: `layer` is not an integer of at least 1.
-
-    Source: Ye et al. 2024, "Differential transformer", section 2.1.
-
-    Example:
-        >>> [round(differential_start(layer), 3) for layer in (1, 2, 12)]
-        [0.2, 0.356, 0.778]
-    """
-    return 0.8 - 0.6 * math.exp(-0.3 * (layer - 1))
-
-
 def _decays(spec: AttentionSpec, dtype: DTypeLike) -> dict[str, Array]:
     """The rates at which weights decay, which are not drawn."""
     log_rate = -5 - jnp.arange(spec.heads).astype(dtype)  # log₂(1 − λ)
@@ -127,25 +103,8 @@ def project(
     bias: Float[Array, "head width"] | None,
     spec: AttentionSpec,
 ) -> Float[Array, "head token width"]:
-    """The linear map x W_h + b_h of every head and token.
-
-    A single einsum makes XLA transpose the weights, because heads stand before features. A batched product makes it
-    copy the tokens for every head. On a CPU the copy is cheaper for wide heads and few tokens. Other devices always get
-    the single product.
-    """
-    heads, d_model, width = weight.shape
-
-    def at_once(x: Array, weight: Array) -> Array:
-        return jnp.einsum("nd,hdk->hnk", x, weight, precision=spec.precision)
-
-    def by_head(x: Array, weight: Array) -> Array:
-        tokens = jnp.broadcast_to(x[None], (heads, *x.shape))
-        return jnp.einsum("hnd,hdk->hnk", tokens, weight, precision=spec.precision)
-
-    if width >= _WIDE and heads * x.shape[0] <= 2 * d_model:
-        out = performance.on_cpu(by_head, at_once, x, weight)
-    else:
-        out = at_once(x, weight)
+    """The linear map x W_h + b_h of every head and token."""
+    out = jnp.einsum("nd,hdk->hnk", x, weight, precision=spec.precision)
     return out if bias is None else out + bias[:, None]
 
 

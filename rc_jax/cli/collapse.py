@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from rc_jax import attention, collapse, ensemble, network
-from rc_jax._numerics.performance import once
 from rc_jax.cli.arguments import Report, Usage, bounded, digits, number_or_none, table
 
 LEVELS = {"lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75}
@@ -84,7 +83,7 @@ def _samples(measure: Callable[[jax.Array], Any], arguments: Any) -> dict[str, n
     def of(indices: jax.Array) -> dict[str, jax.Array]:
         return jax.lax.map(lambda index: measure(jax.random.fold_in(key, index)), indices, batch_size=BATCH)
 
-    samples = once(of, np.arange(arguments.samples, dtype=np.uint32))
+    samples = jax.jit(of)(np.arange(arguments.samples, dtype=np.uint32))
     return {name: np.asarray(values, float) for name, values in samples.items()}
 
 

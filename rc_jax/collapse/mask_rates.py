@@ -5,6 +5,8 @@ value is v times that of the first token. All rows add the same vector s v x₁W
 res(PX) = (1 − s) res(P′X) for every s, v, X and every P′ whose rows sum to 1.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import digamma
@@ -66,7 +68,8 @@ def _moduli(averaging: np.ndarray, seen: np.ndarray, tokens: np.ndarray) -> np.n
         return np.stack([values, np.full(len(values), len(values) * _EPS)])
     # An eigenvalue moves by a change of the matrix over the cosine between its left and its right vector.
     balanced, _ = linalg.matrix_balance(block)
-    values, left, right = linalg.eig(balanced, left=True, right=True)
+    solution: Any = linalg.eig(balanced, left=True, right=True)
+    values, left, right = solution
     cosines = np.abs((left.conj() * right).sum(axis=0))
     doubts = len(block) * _EPS * np.linalg.norm(balanced, 2) / np.maximum(cosines, _EPS**2)
     return np.stack([np.abs(values), doubts])

@@ -97,30 +97,11 @@ def gaussian_second_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Arra
 
 
 @arguments.guard(gamma=_DEVIATION, n=_N)
-def gaussian_largest_weight(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
-    """Median of the largest of the n² attention weights of iid N(0, σ²) logits: E/(n − 1 + E), E = e^{σm − σ²/2}.
-
-    m is the median of the largest of n² normal numbers, Φ(m) = 2^{−1/n²}; the rest of that weight's row is taken at its
-    mean. NaN for σ > √(2 log n), where the sum of a row is no longer near its mean.
-
-    Args, errors: as in `gaussian_first_singular_value`.
-
-    Source: this package's own result.
-
-    Example:
-        >>> print(f"{gaussian_largest_weight(1.0, 1024):.4f}")  # 71 times the mean
-        0.0695
-    """
-    dtype, (gamma, n) = as_common(gamma=gamma, n=n)
-    weight = jax.nn.sigmoid(_log_excess(gamma, n) - jnp.log(n - 1))
-    return jnp.where(jnp.square(gamma) <= 2 * jnp.log(n), weight, jnp.nan).astype(dtype)
-
-
-@arguments.guard(gamma=_DEVIATION, n=_N)
 def gaussian_spiked_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """Second singular value at finite n: the largest weight as a spike in the noise, θ + v/θ where θ > √v, else 2√v.
 
-    v = (e^{σ²} − 1)/n, and θ is `gaussian_largest_weight` less the mean weight 1/n. A matrix of one entry θ added to
+    v = (e^{σ²} − 1)/n. θ is the median of the largest weight less the mean weight 1/n. That median is E/(n − 1 + E),
+    E = e^{σm − σ²/2}, with m the median of the largest of n² normal numbers. A matrix of one entry θ added to
     noise of edge 2√v has the singular value θ + v/θ once θ > √v (Benaych-Georges & Nadakuditi 2012). With
     σ = β√(log n), θ grows as n^{2β − β²/2 − 1} and √v as n^{(β² − 1)/2}: they meet at β = 1 − 1/√2 = 0.293. At n = 1024
     that is σ = 0.77, and at σ = 1 the limit holds from n = 5·10⁴ on. NaN for σ > √(log n), where many weights are large

@@ -1,10 +1,10 @@
 """Measures of anyone's attention weights and hidden states: arrays in, a table out."""
 
-from rc_jax.diagnostics.diagnosis import Diagnosis
 from rc_jax.diagnostics.hooks.flax_modules import flax_weights
-from rc_jax.diagnostics.hooks.monitoring import append_line, metrics, read_lines, score_metrics
+from rc_jax.diagnostics.hooks.monitoring import append_line, metrics, score_metrics
 from rc_jax.diagnostics.hooks.transformers_outputs import from_transformers
 from rc_jax.diagnostics.measures import SINK, importance
+from rc_jax.diagnostics.record import Diagnosis
 from rc_jax.diagnostics.states import hidden_states
 from rc_jax.diagnostics.streaming.queries_and_keys import scores
 from rc_jax.diagnostics.weights import attention
@@ -19,7 +19,6 @@ __all__ = [
     "hidden_states",
     "importance",
     "metrics",
-    "read_lines",
     "score_metrics",
     "scores",
 ]

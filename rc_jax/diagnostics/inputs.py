@@ -13,6 +13,10 @@ from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import Tracer, canonical_dtype
 
 MASKS = ("none", "causal")  # masks that a word says
+STACKED = (
+    "The first axis of the one array counts {0} layers. If it counts {0} samples of one layer, as in what "
+    "nn.MultiheadAttention returns, pass the array in a list."
+)
 EXPECTED = "an array of JAX, NumPy or PyTorch with floating-point numbers"
 
 
@@ -31,6 +35,11 @@ class Layers:
     arrays: Any
     shape: tuple[int, ...]
     dtype: Any
+
+    @property
+    def stacked(self) -> bool:
+        """Whether the axes of one array also fit samples of a single layer."""
+        return not isinstance(self.arrays, list | tuple) and self.arrays.ndim == 4 and len(self.arrays) > 1
 
     def __len__(self) -> int:
         return len(self.arrays)

@@ -99,29 +99,13 @@ def exceeds(sink_weight: Float[Array | np.ndarray, "..."], threshold: ArrayLike)
     return jnp.where(jnp.isnan(sink_weight), sink_weight, (sink_weight > threshold).astype(sink_weight.dtype))
 
 
-def sinks(
-    importance: Float[Array, "... key"], candidates: Bool[Array, "..."], threshold: ArrayLike = SINK
-) -> dict[str, Float[Array, "..."]]:
-    """Weight on the first key, whether it is a sink, and the key with the most weight.
+def strongest(
+    totals: Float[np.ndarray, "... key"], queries: Int[np.ndarray, "... key"]
+) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+    """The key of largest importance, counted from 0, and its importance.
 
-        sink_weight       importance of the first key
-        sink_rate         1 where that exceeds the threshold, else 0; its mean over heads is the share of sink heads;
-                          NaN, as the weight, where no query may see the first key
-        strongest_key     the key of largest importance among the candidates, counted from 0
-        strongest_weight  its importance
-
-    Args:
-        importance: see `importance`.
-        candidates: the keys among which the strongest is searched. A key that few queries see is no candidate.
-        threshold: ε.
-
-    Source: Gu et al. (2025), arXiv 2410.10781, section 3, for the importance and the rate.
+    A key that fewer than half as many queries see as another, such as the last ones of a causal head, is no candidate.
     """
-    first = importance[..., 0]
-    among = jnp.where(candidates, importance, -jnp.inf)
-    return {
-        "sink_weight": first,
-        "sink_rate": exceeds(first, threshold),
-        "strongest_key": jnp.argmax(among, axis=-1).astype(importance.dtype),
-        "strongest_weight": jnp.max(among, axis=-1),
-    }
+    with np.errstate(divide="ignore", invalid="ignore"):
+        among = np.where(2 * queries >= queries.max(-1, keepdims=True), totals / queries, -np.inf)
+    return among.argmax(-1).astype(totals.dtype), among.max(-1)

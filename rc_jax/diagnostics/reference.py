@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rc_jax.diagnostics.diagnosis import Diagnosis
+from rc_jax.diagnostics.record import Diagnosis
 from rc_jax.diagnostics.weights import attention
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ import numpy as np
 from jaxtyping import Array
 
 from rc_jax import collapse
-from rc_jax._numerics.performance import quickly
 from rc_jax.diagnostics import inputs
-from rc_jax.diagnostics.diagnosis import Diagnosis
+from rc_jax.diagnostics.record import Diagnosis
+
+ORDER = ("relative_residual", "residual_rate", "cosine", "token_rank")
 
 
 def hidden_states(states: Any, *, mask: Any = None) -> Diagnosis:
@@ -57,27 +58,31 @@ def hidden_states(states: Any, *, mask: Any = None) -> Diagnosis:
         raise ValueError(f"`states` must have at least two tokens in each sample, got {int(there.sum(-1).min())}")
     # A state at a time; the rate is a difference of logarithms of neighbours.
     by_state = [
-        jax.tree.map(np.asarray, _measures(layers[index].reshape(-1, n, features), jnp.asarray(there)))
+        jax.tree.map(np.asarray, measures_of(layers[index].reshape(-1, n, features), jnp.asarray(there)))
         for index in range(len(layers))
     ]
     stacked: dict[str, np.ndarray] = {name: np.stack([each[name] for each in by_state]) for name in by_state[0]}
     bad = np.argwhere(~stacked.pop("finite"))
     if len(bad):
         raise ValueError(f"`states` must be finite, got other numbers in state {bad[0][0]}, sample {bad[0][1]}")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(stacked["relative_residual"])
-        rate = np.diff(logs, axis=0, prepend=np.full_like(logs[:1], np.nan))
-    stacked["residual_rate"] = rate
     return Diagnosis(
-        {name: stacked[name].mean(1) for name in ("relative_residual", "residual_rate", "cosine", "token_rank")},
+        {name: value.mean(1) for name, value in with_rates(stacked).items()},
         tokens=n,
         samples=len(there),
         notes=(f"States came in {layers.dtype} and are computed in float32.",) if layers.dtype.itemsize < 4 else (),
     )
 
 
-@quickly()
-def _measures(x: Array, there: Array) -> dict[str, Array]:
+def with_rates(stacked: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The measures (state, sample) with the rate of the residual at each layer."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(stacked["relative_residual"])
+        rate = np.diff(logs, axis=0, prepend=np.full_like(logs[:1], np.nan))
+    return {name: {**stacked, "residual_rate": rate}[name] for name in ORDER}
+
+
+@jax.jit
+def measures_of(x: Array, there: Array) -> dict[str, Array]:
     """The measures of each sample, and whether all its numbers are finite."""
     kept = there[..., None]
     count = jnp.sum(there, axis=-1).astype(x.dtype)

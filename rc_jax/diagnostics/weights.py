@@ -1,6 +1,7 @@
 """Diagnosis of attention weights: one pass over each layer, then means over its rows."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,20 +11,32 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.performance import quickly
-from rc_jax.diagnostics import inputs, measures
-from rc_jax.diagnostics.diagnosis import Diagnosis
+from rc_jax._numerics.dtypes import working_dtype
+from rc_jax._numerics.jax_names import canonical_dtype
+from rc_jax.diagnostics import inputs, measures, structure
 from rc_jax.diagnostics.implied_scale import entropy_scale, optimal_scale
+from rc_jax.diagnostics.record import Diagnosis
 from rc_jax.diagnostics.spectrum import spectrum_measures
-from rc_jax.diagnostics.visible import Visible, masks_of, visible_to
+from rc_jax.diagnostics.visible import (
+    Visible,
+    joined,
+    masks_of,
+    reordered,
+    reordered_mask,
+    to_the_end,
+    visible_to,
+)
 
-NORMALISED_ONLY = ("entropy", "relative_entropy", "entropy_scale", "scale_ratio", "largest_weight")
 ORDER = (
     *("sparsity", "entropy", "relative_entropy", "participation", "largest_weight", "entropy_scale", "scale_ratio"),
-    *("row_sum", "self_weight", "previous_weight", "sink_weight", "sink_rate", "strongest_key", "strongest_weight"),
-    *("second_singular_value", "stable_rank", "numerical_rank", "sink_value_ratio", "sink_output_share"),
+    *("row_sum", "no_key_weight", "self_weight", "previous_weight", "sink_weight", "sink_rate"),
+    *("strongest_key", "strongest_weight", "second_singular_value", "stable_rank", "numerical_rank"),
+    *("sink_value_ratio", "sink_output_share"),
 )
-SINKS = ("self_weight", "previous_weight", "sink_weight", "sink_rate", "strongest_key", "strongest_weight")
+OF_DISTRIBUTIONS = (
+    *("entropy", "relative_entropy", "largest_weight", "entropy_scale", "scale_ratio", "self_weight"),
+    *("previous_weight", "sink_weight", "sink_rate", "strongest_key", "strongest_weight"),
+)
 
 
 @arguments.guard(threshold=arguments.scalar(arguments.positive))
@@ -68,12 +81,17 @@ def attention(
             the first axis of (layers, …, heads, n, n) counts layers. Axes before the heads are samples. Arrays of JAX,
             NumPy or PyTorch.
         mask: True where a query may see a key; its shape broadcasts to that of one layer. Or a list of masks, one for
-            each layer. A query that may see nothing is left out, whatever its row holds. `None`: all keys, or with
-            `causal` those up to the query's own. As in `scores`, "causal" and "none" say it in a word.
+            each layer. A query that may see nothing is left out, whatever its row holds. As in `scores`, "causal" and
+            "none" say it in a word. `None` finds it out: causality, windows, blocks and padding at an end of a sample
+            leave zeros in patterns that no softmax leaves. Notes name what was read from them. Other zeros count as
+            weights on keys that are seen.
         values: v, as `weights` with axes (…, heads, n, features). Fewer heads are repeated, as in grouped queries.
-        causal: Whether no query sees a later key; `None` finds out whether all weights above the diagonals are 0.
-        normalised: Whether rows must add up to one. False is for signed or other weights: then measures that need a
-            distribution are left out, and `row_sum` is added.
+        causal: Whether no query sees a later key; `None` finds out whether all weights above the diagonals are 0,
+            those of padding apart.
+        normalised: Whether rows must add up to one. False is for others: those of gpt-oss or softmax plus one, whose
+            sink is no key, those of sigmoids, and signed ones. `row_sum` is added, and where no row exceeds one also
+            `no_key_weight`, the mean of 1 − Σp. Entropies are those of p/Σp. Of signed weights entropies and
+            measures of single keys are left out.
         full_spectrum: Whether all singular values are computed, and the numerical rank.
         threshold: ε of Gu et al. (2025), above which the weight on the first key makes it a sink.
 
@@ -95,41 +113,119 @@ def attention(
         >>> print(diagnosis.causal, diagnosis["participation"], diagnosis["sink_rate"])
         True [[3. 3.]] [[1. 1.]]
     """
+    return diagnose(
+        weights,
+        mask=mask,
+        values=values,
+        causal=causal,
+        normalised=normalised,
+        full_spectrum=full_spectrum,
+        threshold=threshold,
+    )[0]
+
+
+def diagnose(
+    weights: Any,
+    *,
+    mask: Any = None,
+    values: Any = None,
+    causal: bool | None = None,
+    normalised: bool = True,
+    full_spectrum: bool = False,
+    threshold: float = measures.SINK,
+    real: np.ndarray | None = None,
+    windows: Sequence[np.ndarray | None] | None = None,
+    numbers: Sequence[int] | None = None,
+    notes: Sequence[str] = (),
+) -> tuple[Diagnosis, np.ndarray | None]:
+    """`attention`, with what else is known of a model; and which tokens are no padding, where some are.
+
+    Args:
+        weights: as in `attention`.
+        mask: as there; joined with `real` and `windows`.
+        values: as there.
+        causal: as there.
+        normalised: as there.
+        full_spectrum: as there.
+        threshold: as there.
+        real: True where a token is no padding, (sample, token); `None` where nobody has said.
+        windows: for each layer what its queries may see, (query, key), `None` where it is not known.
+        numbers: which layers of the model these are, counted from 1.
+        notes: what is known to be worth saying.
+    """
     layers = inputs.layers_of("weights", weights, ("heads", "tokens", "tokens"), stacked=4)
     n = layers.shape[-1]
     if layers.shape[-2] != n or n < 2:
         raise ValueError(f"`weights` must have two last axes of one length n >= 2, got the shape {layers.shape}")
-    if isinstance(mask, str):
+    numbers = tuple(range(1, len(layers) + 1)) if numbers is None else tuple(numbers)
+    word = isinstance(mask, str)
+    if word:
         arguments.one_of(inputs.MASKS)("mask", mask)
         if causal not in (None, mask == "causal"):
             raise ValueError(f"`causal` must agree with mask={mask!r}, got {causal}")
         mask, causal = None, mask == "causal"
-    masks = masks_of(mask, layers, causal)
-    given = [None] * len(layers) if values is None else _values(values, layers)
-    # One pass over each layer; only numbers of rows and keys are kept.
-    kept = [
-        _pass(layers[layer], masks[layer % len(masks)], given[layer], full_spectrum) for layer in range(len(layers))
-    ]
-    passed: Passed = jax.tree.map(lambda *parts: np.stack(parts), *kept)
-    causal = _checked(passed, masks, layers, causal, normalised)
-    return _diagnosis(passed, visible_to(masks, n, causal), layers, causal, normalised, threshold)
+    # What queries may see: what is said of it, joined with what the zeros tell.
+    masks, known = masks_of(mask, layers), [word or mask is not None] * len(layers)
+    if windows is not None:
+        known = [given or each is not None for given, each in zip(known, windows, strict=True)]
+        masks = joined(masks, [None if each is None else each[None, None] for each in windows])
+    found = structure.find(
+        [structure.support_of(layers, layer, masks[layer]) for layer in range(len(layers))],
+        real=real,
+        causal=causal,
+        padding=mask is None and not word,
+        known=known,
+        numbers=numbers,
+    )
+    masks = joined(masks, [None if each is None else each[None, None] for each in found.masks])
+    order = None
+    if found.real is not None:
+        pairs = found.real[:, None, :, None] & found.real[:, None, None, :]
+        masks, order = joined(masks, [pairs] * len(layers)), to_the_end(found.real)
+    if order is not None:
+        moved = {id(each): reordered_mask(each, order) for each in masks if each is not None}
+        masks = [None if each is None else moved[id(each)] for each in masks]
+    visible = visible_to(masks, n, found.causal)
+    # One pass over each layer; only numbers of rows and keys are kept. Padding goes to the end on the way, so that the
+    # first token is the first real one.
+    given = None if values is None else _values(values, layers)
+    observed: list[Observed] = []
+    rounding = 0.0
+    for layer, number in enumerate(numbers):
+        a, v = layers[layer], None if given is None else given[layer]
+        if order is not None:
+            a = reordered(a, order)
+            v = None if v is None else jnp.take_along_axis(v, order.reshape(*v.shape[:-3], 1, n, 1), axis=-2)
+        passed = pass_over(a, masks[layer], v, full_spectrum)
+        check(passed, masks[layer], layers.dtype, number, normalised=normalised, padded=real is not None)
+        rounding = max(rounding, float(np.abs(passed.rows.total[passed.rows.magnitude > 0] - 1).max(initial=0)))
+        observed.append(observe(passed, visible[layer], threshold, normalised))
+    kept = of_layers(observed)
+    diagnosis = Diagnosis(
+        kept,
+        tokens=n,
+        samples=observed[0].samples,
+        layers=len(layers),
+        heads=layers.shape[-3],
+        numbers=numbers,
+        causal=found.causal,
+        threshold=float(threshold),
+        notes=(*notes, *found.notes, *_notes(kept, layers, rounding, normalised)),
+    )
+    return diagnosis, found.real
 
 
 class Passed(NamedTuple):
-    """What one pass over a layer leaves: axes (sample, head, …), and (layer, …) before them once layers are stacked.
-
-    Arrays of JAX while they are computed, of NumPy after that.
-    """
+    """What one pass over a layer leaves: arrays of NumPy with axes (sample, head, …)."""
 
     rows: measures.Rows
     keys: Any  # (…, key): weight on each key, summed over queries
     near: Any  # two of (…, query): weight of each query on its own key, and on the one before
-    above: Any  # (…): largest magnitude above the diagonal
     outside: Any  # (…): largest magnitude where the mask is False
     measures: dict[str, Any]  # (…): of the matrix as a whole
 
 
-def _pass(weights: Array, inside: Any, values: Array | None, full: bool) -> Passed:
+def pass_over(weights: Array, inside: Any, values: Array | None, full: bool) -> Passed:
     """All that is read off the weights of one layer, as arrays of NumPy.
 
     Each step is a program of its own: XLA joins sums over rows and over columns in a loop that takes six times as long.
@@ -142,37 +238,29 @@ def _pass(weights: Array, inside: Any, values: Array | None, full: bool) -> Pass
     observed = _spectrum(a, rows.squares, full)
     if values is not None:
         observed |= _value_measures(a, values, inside)
-    passed = Passed(rows, _key_totals(a), _near(a), _above(a), outside, observed)
+    passed = Passed(rows, _key_totals(a), _near(a), outside, observed)
     # Axes of samples become one here, where nothing large is left: a reshaped array is a copy.
     skipped = len(samples) + 1
     return jax.tree.map(lambda each: np.asarray(each).reshape(-1, heads, *each.shape[skipped:]), passed)
 
 
-_rows = quickly()(measures.rows_of)
-_spectrum = quickly(static_argnames="full")(spectrum_measures)
+_rows = jax.jit(measures.rows_of)
+_spectrum = jax.jit(spectrum_measures, static_argnames="full")
 
 
-@quickly()
+@jax.jit
 def _key_totals(a: Array) -> Array:
     return jnp.sum(a.reshape(-1, *a.shape[-2:]), axis=-2).reshape(*a.shape[:-2], -1)
 
 
-@quickly()
+@jax.jit
 def _near(a: Array) -> tuple[Array, Array]:
     """The diagonal, and the one below it, which the first query lacks."""
     own, before = (jnp.diagonal(a, offset, -2, -1) for offset in (0, -1))
     return own, jnp.concatenate([jnp.zeros_like(before[..., :1]), before], axis=-1)
 
 
-@quickly()
-def _above(a: Array) -> Array:
-    """Largest magnitude above the diagonal. A product with 0 and 1 is five times as fast as a choice on CPUs."""
-    later = np.triu(np.ones((1, *a.shape[-2:]), bool), 1)
-    flat = jnp.abs(a).reshape(-1, *a.shape[-2:])
-    return jnp.max(flat * jnp.asarray(later, a.dtype), axis=(-1, -2)).reshape(a.shape[:-2])
-
-
-@quickly()
+@jax.jit
 def _masked(a: Array, inside: Array) -> tuple[Array, Array]:
     """The weights with rows that may see nothing blotted out, and the largest magnitude outside the mask in others."""
     shape, a = a.shape, a.reshape(-1, *a.shape[-3:])
@@ -180,7 +268,7 @@ def _masked(a: Array, inside: Array) -> tuple[Array, Array]:
     return a.reshape(shape), jnp.max(jnp.abs(a) * (~inside).astype(a.dtype), axis=(-1, -2)).reshape(shape[:-2])
 
 
-@quickly()
+@jax.jit
 def _value_measures(a: Array, values: Array, inside: Array | None) -> dict[str, Array]:
     """Size of the first value against the others, and of what it adds to the output against the output.
 
@@ -217,109 +305,144 @@ def _values(values: Any, layers: inputs.Layers) -> inputs.Layers:
     return arrays
 
 
-def _checked(
-    passed: Passed, masks: list[np.ndarray | None], layers: inputs.Layers, causal: bool | None, normalised: bool
-) -> bool:
-    """Whether the weights are causal, once they are known to be what they are said to be.
+def check(
+    passed: Passed,
+    inside: np.ndarray | None,
+    dtype: Any,
+    layer: int,
+    *,
+    normalised: bool = True,
+    padded: bool = False,
+) -> None:
+    """Check that the weights of a layer are what they are said to be.
+
+    Args:
+        passed: what one pass over them left.
+        inside: their mask.
+        dtype: in which they came.
+        layer: its number.
+        normalised: whether rows must add up to one.
+        padded: whether somebody said which tokens are padding.
 
     Raises:
         ValueError: a number is not finite, lies outside the mask, or belongs to a row that does not add up to one.
     """
-    # What is wrong is named with the first place where it is.
+    refuse = functools.partial(_refuse, layer=layer)
     rows: Any = passed.rows
-    _refuse(~np.isfinite(rows.magnitude), rows.total, "must be finite, got a row with the sum {}")
+    refuse(~np.isfinite(rows.magnitude), rows.total, "must be finite, got a row with the sum {}")
     if "sink_value_ratio" in passed.measures and not np.isfinite(passed.measures["sink_value_ratio"]).all():
         raise ValueError("`values` must be finite and not all 0 beyond the first key, got other numbers")
     lost = ~np.isfinite(rows.squares) | ((rows.magnitude > 0) & (rows.squares < np.finfo(rows.squares.dtype).tiny))
-    _refuse(lost, rows.magnitude, f"must have squares that fit {rows.squares.dtype}, got a row with Σ|a| = {{}}")
-    _refuse(passed.outside > 0, passed.outside, "must be 0 where `mask` is False, got a magnitude of {}")
-    if causal:
-        _refuse(passed.above > 0, passed.above, "must be 0 above the diagonal if `causal`, got a magnitude of {}")
-    if normalised:
-        limit = inputs.tolerance(layers.dtype, layers.shape[-1])
-        seeing = np.stack([np.ones((1, 1, 1), bool) if each is None else each.any(-1) for each in masks])
-        hint = f" (tolerance {limit:.1g} for {layers.dtype}); other rows need `mask` or normalised=False"
-        _refuse(seeing & (np.abs(rows.total - 1) > limit), rows.total, "must have rows that add up to 1, got {}" + hint)
-        negative = rows.total - rows.magnitude < -limit
-        _refuse(negative, rows.total - rows.magnitude, "must not be negative unless normalised=False, got a sum of {}")
-    return not passed.above.any() if causal is None else bool(causal)
+    refuse(lost, rows.magnitude, f"must have squares that fit {rows.squares.dtype}, got a row with Σ|a| = {{}}")
+    hint = ": was the model called with the same `attention_mask`?" if padded else ""
+    refuse(passed.outside > 0, passed.outside, "must be 0 where `mask` is False, got a magnitude of {}", hint)
+    if not normalised:
+        return
+    limit = inputs.tolerance(dtype, passed.keys.shape[-1])
+    seeing = np.ones((1, 1, 1), bool) if inside is None else inside.any(-1)
+    far = seeing & (np.abs(rows.total - 1) > limit)
+    negative = rows.total - rows.magnitude < -limit
+    above = seeing & (rows.total > 1 + limit)
+    if above.any() and not negative.any():
+        cause = (
+            "rows above 1 come from dropout, so call model.eval() first, or from no softmax, so pass normalised=False"
+        )
+    else:
+        cause = (
+            "rows below 1 come from hidden queries, so pass `mask`, from dropout, so call model.eval() first, or from "
+            "a sink that is no key, as in gpt-oss, so pass normalised=False"
+        )
+    hint = f" (tolerance {limit:.1g} for {dtype}): {cause}"
+    refuse(above if above.any() else far, rows.total, "must have rows that add up to 1, got {}", hint)
+    refuse(negative, rows.total - rows.magnitude, "must not be negative unless normalised=False, got a sum of {}")
 
 
-def _refuse(bad: Any, values: Any, text: str) -> None:
+def _refuse(bad: Any, values: Any, text: str, hint: str = "", *, layer: int) -> None:
     """Raise an error that names the first bad place: layers from 1, everything else from 0, as they are printed."""
     if not bad.any():
         return
     bad = np.broadcast_to(bad, values.shape)
-    place = np.argwhere(bad)[0]
-    names = ("layer", "sample", "head", "query")[: len(place)]
-    where = ", ".join(f"{name} {index + (name == 'layer')}" for name, index in zip(names, place, strict=True))
-    raise ValueError(f"`weights` {text.format(f'{values[tuple(place)]:.6g}')} in {where}")
+    place = tuple(np.argwhere(bad)[0])
+    where = ", ".join(f"{name} {index}" for name, index in zip(("sample", "head", "query"), place, strict=False))
+    raise ValueError(f"`weights` {text.format(f'{values[place]:.6g}')} in layer {layer}, {where}{hint}")
 
 
-def _diagnosis(
-    passed: Passed, visible: Visible, layers: inputs.Layers, causal: bool, normalised: bool, threshold: float
-) -> Diagnosis:
-    """Means over rows and samples, with the scales that they imply."""
-    # Means over rows, then over samples; the strongest key is that of all samples together.
-    parts: list[Any] = []
-    for layer in range(len(layers)):
-        own: Any = jax.tree.map(
-            lambda each, at=layer: each[at % len(each)], (passed.rows, passed.keys, passed.near, visible)
-        )
-        rows, keys, near, seen = own
-        parts.append(jax.tree.map(np.asarray, _summary(rows, keys, near, seen, threshold)))
-    means, sinks = jax.tree.map(lambda *layered: np.stack(layered), *parts)
-    observed: dict[str, np.ndarray] = {
-        name: value.mean(1) for name, value in {**means, **sinks, **passed.measures}.items()
-    }
+class Observed(NamedTuple):
+    """What is known of a layer: sums over samples."""
+
+    samples: int
+    measures: dict[str, np.ndarray]  # (head): of each sample, summed
+    totals: np.ndarray  # (head, key): weight on each key, summed over queries too
+    queries: np.ndarray  # (head, key): how many queries may see it
+
+
+def observe(passed: Passed, visible: Visible, threshold: float, normalised: bool = True) -> Observed:
+    """Means over rows, and the scales that they imply."""
+    rows: Any = passed.rows
+    signed = not normalised and bool((rows.total < rows.magnitude).any())
+    if not normalised:  # the entropy of p/Σp; a row of zeros counts as even
+        some = rows.total > 0
+        total = np.where(some, rows.total, 1)
+        even = np.log(np.maximum(visible.keys, 1)).astype(total.dtype)
+        rows = rows._replace(entropy=np.where(some, np.log(total) + rows.entropy / total, even))
+    summary = _summary(rows, passed.keys, passed.near, visible, threshold)
+    observed: dict[str, np.ndarray] = {**jax.tree.map(np.asarray, summary), **passed.measures}
     # The implied scale belongs to the lengths of the rows.
-    alpha, best = np.empty(means["entropy"].shape), np.empty(means["entropy"].shape)
-    for place in np.ndindex(*visible.keys.shape[:3]):
+    alpha, best = np.empty(observed["entropy"].shape), np.empty(observed["entropy"].shape)
+    for place in np.ndindex(*visible.keys.shape[:2]):
         keys = visible.keys[place][visible.keys[place] >= 2]
         same = tuple(slice(None) if visible.keys.shape[axis] == 1 else index for axis, index in enumerate(place))
-        alpha[same], best[same] = entropy_scale(means["entropy"][same], keys), optimal_scale(keys)
-    observed |= {"entropy_scale": alpha.mean(1), "scale_ratio": (alpha / best).mean(1)}
-    left = ("row_sum",) if normalised else (*NORMALISED_ONLY, *SINKS)
-    names = [name for name in ORDER if name in observed and name not in left]
-    return Diagnosis(
-        {name: observed[name] for name in names},
-        tokens=layers.shape[-1],
-        samples=passed.keys.shape[1],
-        layers=len(layers),
-        heads=layers.shape[-3],
-        causal=causal,
-        threshold=float(threshold),
-        notes=tuple(_notes(passed, layers, normalised)),
-    )
+        alpha[same], best[same] = entropy_scale(observed["entropy"][same], keys), optimal_scale(keys)
+    observed |= {"entropy_scale": alpha, "scale_ratio": alpha / best}
+    if signed:
+        observed = {name: value for name, value in observed.items() if name not in OF_DISTRIBUTIONS}
+    if normalised:
+        del observed["row_sum"]
+    elif not signed and (rows.total <= 1 + 1e-2).all():
+        observed["no_key_weight"] = 1 - observed["row_sum"]
+    queries = np.broadcast_to(visible.queries, passed.keys.shape)
+    sums = {name: value.sum(0) for name, value in observed.items()}
+    return Observed(len(passed.keys), sums, passed.keys.sum(0), queries.sum(0))
 
 
-@quickly()
+def of_layers(observed: Sequence[Observed]) -> dict[str, np.ndarray]:
+    """Means over samples, (layer, head), of what all layers have; the strongest key is that of all samples together."""
+    names = [name for name in ORDER if all(name in each.measures for each in observed)]
+    kept = {name: np.stack([each.measures[name] / each.samples for each in observed]) for name in names}
+    if "sink_weight" in kept:
+        strongest = [measures.strongest(each.totals, each.queries) for each in observed]
+        for index, name in enumerate(("strongest_key", "strongest_weight")):
+            kept[name] = np.stack([each[index] for each in strongest])
+    return {name: kept[name] for name in ORDER if name in kept}
+
+
+@jax.jit
 def _summary(
     rows: measures.Rows, totals: Array, near: tuple[Array, Array], visible: Visible, threshold: ArrayLike
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Means over the rows of a layer for each sample, and its sinks; the strongest key is that of all samples."""
-    means = measures.row_means(rows, visible.keys)
+) -> dict[str, Array]:
+    """Means over the rows of a layer for each sample, and its sinks."""
     counted = jnp.broadcast_to(visible.keys, totals.shape) >= 2
     later = counted & (jnp.arange(totals.shape[-1]) > 0)[None, None]  # the first query has no key before it
-    means |= {
+    first = measures.importance(totals, jnp.asarray(visible.queries))[..., 0]
+    return {
+        **measures.row_means(rows, jnp.asarray(visible.keys)),
         "self_weight": measures.mean_over(near[0], counted),
         "previous_weight": measures.mean_over(near[1], later),
+        "sink_weight": first,
+        "sink_rate": measures.exceeds(first, threshold),
     }
-    sinks = measures.sinks(measures.importance(totals, visible.queries), jnp.asarray(True), threshold)
-    # All samples together. A key that few queries see, as the last ones of a causal head, is no candidate.
-    queries = jnp.broadcast_to(visible.queries, totals.shape).sum(0, keepdims=True)
-    candidates = 2 * queries >= jnp.max(queries, axis=-1, keepdims=True)
-    strongest = measures.sinks(measures.importance(totals.sum(0, keepdims=True), queries), candidates, threshold)
-    common = ("strongest_key", "strongest_weight")
-    return means, {**sinks, **{name: jnp.broadcast_to(strongest[name], totals.shape[:2]) for name in common}}
 
 
-def _notes(passed: Passed, layers: inputs.Layers, normalised: bool) -> Iterator[str]:
-    """What was done with the numbers on their way, and what is left out."""
-    worst = float(np.abs(passed.rows.total[passed.rows.magnitude > 0] - 1).max(initial=0))
+def _notes(kept: dict[str, np.ndarray], layers: inputs.Layers, rounding: float, normalised: bool) -> Iterator[str]:
+    """How the numbers were read, what was done with them on their way, and what is left out."""
+    if layers.stacked:
+        yield inputs.STACKED.format(len(layers))
+    computed = canonical_dtype(working_dtype(layers.dtype))
     if layers.dtype.itemsize < 4:
-        yield f"Weights came in {layers.dtype} and are read as they are: rows add up to one within {worst:.1g}."
-    if layers.dtype.itemsize > passed.rows.total.dtype.itemsize:
-        yield f"Weights came in {layers.dtype} and are computed in {passed.rows.total.dtype}, as JAX is set."
-    if not normalised:
-        yield f"Rows need not add up to one: {', '.join((*NORMALISED_ONLY, *SINKS))} are left out."
+        yield f"Weights came in {layers.dtype} and are read as they are: rows add up to one within {rounding:.1g}."
+    if layers.dtype.itemsize > computed.itemsize:
+        yield f"Weights came in {layers.dtype} and are computed in {computed}, as JAX is set."
+    if not normalised and "entropy" in kept:
+        yield "Rows need not add up to one: their entropies are those of p/Σp."
+    elif not normalised:
+        yield f"Weights are signed: {', '.join(OF_DISTRIBUTIONS)} are left out."

@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from rc_jax._numerics import arguments, performance
+from rc_jax._numerics import arguments
 from rc_jax._numerics.jax_names import PyTree, Tracer, process_allgather
 
 CHUNK_BYTES = 2**23  # of the samples of one chunk on one device
@@ -76,7 +76,7 @@ def run(
     count: int,
     *,
     batch_size: int | None = None,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Any] | None = None,
     progress: bool = False,
 ) -> PyTree:
     """Samples of `fn` over `count` independent random keys.
@@ -95,7 +95,7 @@ def run(
     must call `run` with the same arguments, in the same order.
 
     Args:
-        fn: A pure function from one key to a pytree of floating-point arrays.
+        fn: A pure function from one key to a pytree of floating-point arrays. Keys that it makes are Threefry's too.
         key: One typed key, of Threefry (JAX's default).
         count: Number of samples, 1 to 2³².
         batch_size: Samples that one device evaluates at the same time (`jax.vmap`); its peak memory is proportional to
@@ -234,23 +234,13 @@ def evaluate(fn: Observable, key: jax.Array, start: int, rounds: int, plan: Plan
         TypeError: `fn` uses values of a trace around `run`.
     """
     refused = "`fn` must not use values that are traced by a jit, vmap or grad around `run`"
-    try:
-        options = performance.wide_vectors(plan.mesh.devices.flat[0].platform)
-        chunk = _compiled(tuple(options.items()))(fn, key, np.uint32(start), np.int32(rounds), plan)
-    except ValueError:  # compiler options are refused inside a trace
-        if any(isinstance(value, Tracer) for value in jax.make_jaxpr(fn)(key).consts):
-            raise TypeError(refused) from None
-        raise
+    chunk = _rounds(fn, key, np.uint32(start), np.int32(rounds), plan)
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(chunk)):
         raise TypeError(refused)
     return chunk
 
 
-@cache
-def _compiled(options: tuple[tuple[str, Any], ...]) -> Callable[..., PyTree]:
-    return jax.jit(_rounds, static_argnames=("fn", "plan"), compiler_options=dict(options))
-
-
+@partial(jax.jit, static_argnames=("fn", "plan"))
 def _rounds(fn: Observable, key: jax.Array, start: Any, rounds: Any, plan: Plan) -> PyTree:
     """The program: a number of rounds, each one batch per device, drawn where the numbers are used."""
     axes, devices = plan.mesh.axis_names, jnp.uint32(plan.mesh.size)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Integer
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.jax_names import canonical_dtype
+from rc_jax._numerics.text import printable
 from rc_jax.network import LayerParams, NormParams, StackSpec
 from rc_jax.network.stack import NORMS, layer_norm
 from rc_jax.pretrained import tensor_source
@@ -22,6 +23,7 @@ from rc_jax.pretrained.families import Embeddings, Layout, read_layout
 from rc_jax.pretrained.gguf_file import read_config, read_contents, tensors_of
 from rc_jax.pretrained.gguf_tokenizer import build_tokenizer
 from rc_jax.pretrained.safetensors_files import read
+from rc_jax.pretrained.tokenizer_file import tokenizer_text
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -323,7 +325,7 @@ def _naming(expected: str) -> Generator[None, None, None]:
         panic = type(error).__name__ == "PanicException"
         if not panic and (not isinstance(error, Exception) or isinstance(error, TypeError)):
             raise
-        raise ValueError(f"{expected}: {error}") from error
+        raise ValueError(f"{expected}: {printable(f'{error}')}") from error
 
 
 @functools.lru_cache(maxsize=4)
@@ -338,7 +340,7 @@ def _tokenizer(file: Path, state: tuple[int, int] | None) -> "Tokenizer":
     if file.suffix == tensor_source.GGUF:
         return build_tokenizer(read_contents(file).metadata, file)
     with _naming(f"'{file}' must be a tokenizer in the format of tokenizers, got"):
-        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_str(tokenizer_text(file))
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

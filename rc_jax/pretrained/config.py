@@ -7,13 +7,25 @@ from typing import Any
 
 CONFIG = "config.json"
 DEEPEST = 10_000  # layers; a number beyond it is a mistake, found before memory is asked for
+MOST_BYTES = 2**28  # of a JSON file; the largest of published tokenizers have a tenth of it
 LARGEST = 1e30  # of positive numbers, whose least is 1/LARGEST; what is computed from them fits float32
+
+
+def read_bytes(file: Path) -> bytes:
+    """A file of settings, whose size is looked at first.
+
+    Raises:
+        ValueError: it is larger than any such file.
+    """
+    if (size := file.stat().st_size) > MOST_BYTES:
+        raise ValueError(f"it has {size} bytes, and must have at most {MOST_BYTES}")
+    return file.read_bytes()
 
 
 def read_object(file: Path) -> dict[str, Any]:
     """The JSON object that a file holds."""
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(read_bytes(file).decode())
     except (ValueError, RecursionError) as error:  # bad JSON, bad UTF-8, brackets without end
         raise ValueError(f"'{file}' must be a JSON file, but cannot be parsed: {error}") from error
     if not isinstance(values, dict):

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rc_jax._numerics.text import printable
 from rc_jax.pretrained.config import Config
 from rc_jax.pretrained.families.rope import read_rotary
-from rc_jax.pretrained.tensor_source import FLOATS, Location, Stored, Tensors
+from rc_jax.pretrained.tensor_source import FLOATS, Location, Stored, Tensors, check_names
 
 # Architectures as files name them. Of the first alone the converter of llama.cpp reorders queries and keys.
 REORDERED, ARCHITECTURES = "llama", ("llama", "qwen2", "qwen3")
@@ -59,6 +60,8 @@ LLAMA3 = {
 }
 
 
+# More than any published file has: 1 000 tensors, 60 keys, 800 000 tokens and merges.
+MOST_TENSORS, MOST_KEYS, MOST_ENTRIES = 100_000, 10_000, 4_000_000
 _LENGTH = struct.Struct("=Q")
 
 
@@ -87,16 +90,26 @@ def _contents(file: Path, changed: int, size: int) -> Contents:
     except ImportError as error:
         raise ImportError("reading a GGUF file needs gguf: pip install 'rc_jax[pretrained]'") from error
     try:
+        _check_counts(file)
         reader = _reader(gguf)(file)
         metadata = {key: field.contents() for key, field in reader.fields.items()}
         _check_places(reader)
     except Exception as error:  # the reader raises whatever its arithmetic does on bytes that are none
         raise ValueError(
-            f"'{file}' is truncated, corrupted or not a GGUF file: {' '.join(f'{error}'.split())}"
+            f"'{file}' is truncated, corrupted or not a GGUF file: {printable(' '.join(f'{error}'.split()))}"
         ) from error
-    if reader.byte_order != "I":
-        raise ValueError(f"'{file}' must have this machine's byte order, got the other one")
+    check_names(file, (*metadata, *(tensor.name for tensor in reader.tensors)))
     return Contents(metadata, {tensor.name: tensor for tensor in reader.tensors})
+
+
+def _check_counts(file: Path) -> None:
+    """Refuse what would take minutes and gigabytes to read: the counts in the first bytes are looked at."""
+    with file.open("rb") as opened:
+        _, version, tensors, keys = struct.unpack("=IIQQ", opened.read(24))
+    if not version & 0xFFFF:
+        raise ValueError("it must have this machine's byte order, got the other one")
+    if tensors > MOST_TENSORS or keys > MOST_KEYS:
+        raise ValueError(f"it must have at most {MOST_TENSORS} tensors and {MOST_KEYS} keys, got {tensors} and {keys}")
 
 
 def _check_places(reader: Any) -> None:
@@ -122,6 +135,9 @@ def _reader(gguf: Any) -> type:
                 return super()._get_field_parts(orig_offs, raw_type)
             head = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]
             kind, count, start = gguf.GGUFValueType(int(head[0][0])), int(head[1][0]), orig_offs + 12
+            self.entries = getattr(self, "entries", 0) + count * (kind not in self.gguf_scalar_to_np)
+            if self.entries > MOST_ENTRIES:
+                raise ValueError(f"its lists must have at most {MOST_ENTRIES} texts together")
             types = [gguf.GGUFValueType.ARRAY, kind][: 1 + (count > 0)]
             if (number := self.gguf_scalar_to_np.get(kind)) is not None:
                 values = self._get(start, number, count)
@@ -184,9 +200,9 @@ def read_config(file: Path) -> Config:
 
 def _llama3(config: Config, table: np.ndarray, width: int, *, linear: bool) -> None:
     """Set the settings of Llama 3's stretched rotation, which the file stores as a table."""
-    plain = np.array(read_rotary(config).frequencies(width))
     # The table is by what each frequency is divided; its largest entry is the factor of the slowest ones.
     if not linear and table.size == width // 2 and np.isfinite(factor := float(table.max())) and factor >= 1:
+        plain = np.array(read_rotary(config).frequencies(width))
         config.values["rope_scaling"] = LLAMA3 | {"factor": factor}
         if np.allclose(table, plain / np.array(read_rotary(config).frequencies(width)), rtol=1e-6, atol=0):
             return

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rc_jax._numerics.text import printable
 from rc_jax.pretrained.config import Config
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def build_tokenizer(metadata: dict[str, Any], file: Path) -> "Tokenizer":
             models.BPE(ids, [tuple(merge.split(" ")) for merge in merges], ignore_merges=split in WHOLE)
         )
     except Exception as error:  # tokenizers raises nothing narrower
-        raise stated.refuse("merges", f"join two tokens each ({' '.join(f'{error}'.split())})", merges[:1]) from error
+        said = printable(" ".join(f"{error}".split()))
+        raise stated.refuse("merges", f"join two tokens each ({said})", merges[:1]) from error
     pieces = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in SPLITS[split]]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [*pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]

@@ -1,5 +1,6 @@
 """From the files of a checkpoint to stacked parameters, one layer at a time, so that no second copy ever exists."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from rc_jax.network import LayerParams, NormParams
 from rc_jax.pretrained.families import Embeddings, Layout, Scope
 from rc_jax.pretrained.tensor_source import Tensors
 
+MOST_COPIES = 64  # of a stored number; ALBERT has 24 layers of one
 ALIGNMENT = 64  # bytes; where numpy's memory is aligned so, JAX takes it over on a CPU instead of copying it
 
 
@@ -24,24 +26,33 @@ def read(
         tensors.rename(f".LayerNorm.{old}", f".LayerNorm.{new}")
     root = layout.root if any(name.startswith(layout.root) for name in tensors.left) else ""
     tensors.ignore((*(f"{root}{pattern}" for pattern in layout.unused), *(layout.heads if root else ())))
-    at = Scope(tensors, root)
+    at, stored = Scope(tensors, root), sum(math.prod(location.shape) for location in tensors.left.values())
     if dtype is None:
         dtype = canonical_dtype({"BF16": jnp.bfloat16, "F64": jnp.float64}.get(tensors.widest(), jnp.float32))
     kind = tensors.kind = jnp.dtype(dtype)
     once = layout.embeddings(at), layout.final_norm(at) if layout.final_norm else None
     embeddings, final_norm = jax.tree.map(lambda leaf: jnp.asarray(_filled(leaf, kind)), once)
-    params = _stack(lambda index: layout.layer(at, index), layout.shared_layers, kind)
+    params = _stack(lambda index: layout.layer(at, index), layout.shared_layers, kind, MOST_COPIES * stored)
     tensors.finish()
     return params, embeddings, final_norm
 
 
-def _stack(read_layer: Callable[[int], LayerParams], shared: tuple[int, ...], kind: np.dtype) -> LayerParams:
-    """All layers along a new leading axis; a stored layer is read once, however many layers it is."""
+def _stack(read_layer: Callable[[int], LayerParams], shared: tuple[int, ...], kind: np.dtype, most: int) -> LayerParams:
+    """All layers along a new leading axis; a stored layer is read once, however many layers it is.
+
+    Raises:
+        ValueError: all layers together have more than `most` numbers, which is found before memory is asked for.
+    """
     stacks: list[np.ndarray] = []
     structure: Any = None
     last = max(shared)
     for stored in (last, *range(last)):  # that the last one is there is known before memory is asked for
         leaves, structure = jax.tree.flatten(read_layer(stored))
+        if (wanted := len(shared) * sum(leaf.size for leaf in leaves)) > most:
+            raise ValueError(
+                f"the layers must have at most {MOST_COPIES} times the numbers that are stored, {most} in all, got "
+                f"{len(shared)} layers of {wanted // len(shared)} numbers: the settings do not fit the file"
+            )
         stacks = stacks or [_empty((len(shared), *leaf.shape), kind) for leaf in leaves]
         for stack in stacks:
             stack[np.equal(shared, stored)] = leaves.pop(0)

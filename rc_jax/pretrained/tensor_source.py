@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from rc_jax._numerics.text import printable
 from rc_jax.pretrained.config import CONFIG, read_object
 
 WEIGHTS = "model.safetensors"
@@ -20,6 +21,13 @@ INDEX = f"{WEIGHTS}.index.json"
 GGUF = ".gguf"
 FLOATS = ("BF16", "F16", "F32", "F64")  # as the format names them, in the order of their digits
 Stored = Any  # a numpy array on its way to a place where a JAX array belongs
+
+
+def check_names(file: Path, names: Iterable[str]) -> None:
+    """Refuse names with characters that act on a terminal, wherever an error would show them."""
+    for name in names:
+        if not name.isprintable():
+            raise ValueError(f"names must be printable in '{file}', got {name!r:.200}")
 
 
 def check_path(name: str, value: Any) -> None:
@@ -99,7 +107,14 @@ class Tensors:
     def take(self, name: str, *shape: int) -> Stored:
         """Read the tensor of that name, once its shape, dtype and finiteness are checked."""
         if name not in self.left:
-            raise ValueError(f"tensor '{self.called(name)}' is missing in '{self.file}'")
+            # The whole name may stand there behind that of a module which wraps the model.
+            wrapped = next((other for other in self.left if other.endswith(f".{name}")), None)
+            hint = (
+                f", which has {wrapped!r}: save the model inside alone, such as `model._orig_mod` after torch.compile, "
+                "or `language_model` of a model of images and text"
+            )
+            hint = "" if wrapped is None else hint
+            raise ValueError(f"tensor '{self.called(name)}' is missing in '{self.file}'{hint}")
         name, file, stored_shape, kind, read = self.left.pop(name)
         # The header is checked before any number is read.
         if stored_shape != shape:
@@ -153,6 +168,7 @@ def _open(file: Path, files: contextlib.ExitStack) -> dict[str, Location]:
     try:
         opened = files.enter_context(safe_open(str(file), framework="np"))
         headers = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+        check_names(file, headers)
     except SafetensorError as error:
         raise _corrupted(file, error) from error
 
@@ -174,6 +190,7 @@ def _open_shards(index: Path, files: contextlib.ExitStack) -> dict[str, Location
     if not isinstance(shard_of, dict) or not shard_of:
         raise ValueError(f"'{index}' must hold an object `weight_map` from tensors to shards, got {shard_of!r:.80}")
     # The index may name only files of the folder itself.
+    check_names(index, (name for item in shard_of.items() for name in map(str, item)))
     for tensor, shard in shard_of.items():
         if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors"):
             raise ValueError(
@@ -195,7 +212,7 @@ def _open_shards(index: Path, files: contextlib.ExitStack) -> dict[str, Location
 
 
 def _corrupted(file: Path, error: Exception) -> ValueError:
-    return ValueError(f"'{file}' is truncated, corrupted or not a safetensors file: {f'{error}'.strip()}")
+    return ValueError(f"'{file}' is truncated, corrupted or not a safetensors file: {printable(f'{error}'.strip())}")
 
 
 def _no_weights(folder: Path) -> str:

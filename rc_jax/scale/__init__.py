@@ -7,7 +7,7 @@ shared with them: `expected_objective`, `typical_objective`, `typical_optimum`, 
 
 from rc_jax.scale import equicorrelated, quadrature
 from rc_jax.scale.closed_forms.annealed import annealed_objective, log_concentration
-from rc_jax.scale.closed_forms.decoder import decoder_loss, decoder_scale, effective_keys, scale_loss
+from rc_jax.scale.closed_forms.decoder import decoder_scale, effective_keys
 from rc_jax.scale.closed_forms.entropy import (
     annealed_entropy,
     annealed_renyi_entropy,
@@ -18,7 +18,7 @@ from rc_jax.scale.closed_forms.entropy import (
 from rc_jax.scale.closed_forms.optimum import optimal_scale, optimal_scale_exact, optimise_scale
 from rc_jax.scale.closed_forms.order_statistics import median_gap
 from rc_jax.scale.closed_forms.score_variance import layer_variance_spread
-from rc_jax.scale.closed_forms.shared_query import shared_query_objective, shared_query_optimum, shared_query_scale
+from rc_jax.scale.closed_forms.shared_query import shared_query_scale
 from rc_jax.scale.fits import fit_coefficient, relative_residual
 from rc_jax.scale.gradient.cross_entropy import cross_entropy_gradient
 from rc_jax.scale.gradient.entropy import renyi_entropy, softmax_entropy
@@ -32,28 +32,23 @@ from rc_jax.scale.gradient.normalisers import (
     annealed_power_gradient,
     entmax15,
     power_gradient_norm,
-    power_weights,
     sparsemax,
 )
 from rc_jax.scale.gradient.softmax import gradient_norm, log_gradient_norm
-from rc_jax.scale.one_more_logit import sink_objective, sink_scale
-from rc_jax.scale.results import DecoderLoss, Optimum
+from rc_jax.scale.results import Optimum
 from rc_jax.scale.simulated.distribution import sample_scales, scale_tail
 from rc_jax.scale.simulated.objectives import expected_objective, typical_objective, typical_optimum, typical_scale
 from rc_jax.scale.simulated.per_sample import per_sample_optimum, per_sample_scale
-from rc_jax.scale.soft_cap import capped_objective, capped_scale
+from rc_jax.scale.soft_cap import capped_scale
 
 __all__ = [
-    "DecoderLoss",
     "Optimum",
     "annealed_entropy",
     "annealed_objective",
     "annealed_power_gradient",
     "annealed_renyi_entropy",
-    "capped_objective",
     "capped_scale",
     "cross_entropy_gradient",
-    "decoder_loss",
     "decoder_scale",
     "effective_keys",
     "entmax15",
@@ -78,18 +73,12 @@ __all__ = [
     "per_sample_optimum",
     "per_sample_scale",
     "power_gradient_norm",
-    "power_weights",
     "quadrature",
     "relative_residual",
     "renyi_entropy",
     "sample_scales",
-    "scale_loss",
     "scale_tail",
-    "shared_query_objective",
-    "shared_query_optimum",
     "shared_query_scale",
-    "sink_objective",
-    "sink_scale",
     "softmax_entropy",
     "sparsemax",
     "typical_objective",

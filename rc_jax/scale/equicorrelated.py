@@ -17,36 +17,6 @@ _two_checked = arguments.guard(rho=below_one, n=at_least_two)
 
 
 @_checked
-def equicorrelated_weight(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
-    """Attention a token pays to itself among n unit tokens with all inner products ρ, at logits γ log n ⟨x_i, x_j⟩.
-
-    Formula: p_ii = e^β/(e^β + (n − 1)e^{ρβ}) with β = γ log n, that is σ((1 − ρ)γ log n − log(n − 1)), σ the logistic
-    function. Every other token gets (1 − p_ii)/(n − 1).
-
-    Args:
-        gamma: γ ≥ 0, coefficient of log n.
-        rho: ρ in [0, 1), inner product of two different tokens.
-        n: number of tokens, at least 2; need not be whole.
-
-    Returns:
-        p_ii, in the arguments' dtype, their shapes broadcast.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if γ < 0, ρ is outside [0, 1), n < 2, or the shapes do not broadcast.
-
-    Source: the setting is that of Chen, Lin, Polyanskiy & Rigollet 2026, arXiv 2510.05554; the formula is softmax's.
-
-    Example:
-        >>> from rc_jax.scale.equicorrelated import equicorrelated_weight
-        >>> print(f"{equicorrelated_weight(2.0, 0.5, 1e6):.4f}")  # critical: one half
-        0.5000
-    """
-    dtype, (gamma, rho, n) = as_common(gamma=gamma, rho=rho, n=n)
-    return jax.nn.sigmoid(_logit(gamma, rho, n)).astype(dtype)
-
-
-@_checked
 def outputs(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> OutputGram:
     """Inner products of the outputs of attention on n unit tokens with all inner products ρ (values = tokens).
 
@@ -184,44 +154,13 @@ def transition_width(rho: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     return (ratio / (2 * slope * below * (1 - rho) * jnp.log(n))).astype(dtype)
 
 
-@_checked
-def equicorrelated_gradient(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
-    """Size of softmax's Jacobian in the inner products, for n unit tokens with all inner products ρ.
-
-    Formula: ½‖J‖₁ = β(1 − Σp²) = β(1 − p)(1 + p − (1 − p)/(n − 1)) with p = p_ii and β = γ log n; see `gradient_norm`.
-
-    Args:
-        gamma: γ ≥ 0.
-        rho: ρ in [0, 1).
-        n: number of tokens, at least 2; need not be whole.
-
-    Returns:
-        The norm, in the arguments' dtype, their shapes broadcast.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if γ < 0, ρ is outside [0, 1), n < 2, or the shapes do not broadcast.
-
-    Source: Su Jianlin, kexue.fm/archives/9812, for the scores of Chen et al. 2026, arXiv 2510.05554.
-
-    Example:
-        >>> from rc_jax.scale.equicorrelated import equicorrelated_gradient
-        >>> print(f"{equicorrelated_gradient(2.0, 0.5, 1e6):.2f}")  # 2 log n · ¾
-        20.72
-    """
-    dtype, (gamma, rho, n) = as_common(gamma=gamma, rho=rho, n=n)
-    logit = _logit(gamma, rho, n)
-    p, rest = jax.nn.sigmoid(logit), jax.nn.sigmoid(-logit)
-    return (gamma * jnp.log(n) * rest * (1 + p - rest / (n - 1))).astype(dtype)
-
-
 @_two_checked
 def optimal_gamma(rho: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """The γ that maximises softmax's gradient on n unit tokens with all inner products ρ.
 
-    Formula: argmax_γ of `equicorrelated_gradient`: x = (1 − ρ)γ log n is the root of 2x p a = 1 + p − (1 − p)/(n − 1),
-    the same for every ρ. p falls like (2 log n)^{−½}: the optimum lies below the critical 1/(1 − ρ), by about
-    log(2 log n)/(2(1 − ρ) log n), and has the same limit.
+    Formula: argmax_γ of ½‖J‖₁ = β(1 − p)(1 + p − (1 − p)/(n − 1)) with p = p_ii and β = γ log n. x = (1 − ρ)γ log n is
+    the root of 2x p a = 1 + p − (1 − p)/(n − 1), the same for every ρ. p falls like (2 log n)^{−½}: the optimum lies
+    below the critical 1/(1 − ρ), by about log(2 log n)/(2(1 − ρ) log n), and has the same limit.
 
     Args:
         rho: ρ in [0, 1).

@@ -14,14 +14,6 @@ class Optimum(NamedTuple):
     standard_error: Float[Array, "..."] | None = None
 
 
-class DecoderLoss(NamedTuple):
-    """Relative loss of gradient over the rows 2 … L: mean, largest, and the number of keys of the row where that is."""
-
-    mean: Float[Array, "..."]
-    worst: Float[Array, "..."]
-    worst_row: Float[Array, "..."]
-
-
 class OutputGram(NamedTuple):
     """Squared length of an output token, inner product of two of them, and their cosine."""
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import logsumexp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -20,44 +19,17 @@ _SMALLEST, _PAST, _TRIED, _HALVINGS = 0.05, 10, 200, 60  # first and last scale 
 _NARROWEST, _FLAT = 1e-18, 40.0
 
 
-@arguments.guard(alpha=arguments.positive, n=at_least_two, cap=arguments.positive)
-def capped_objective(alpha: ArrayLike, n: ArrayLike, cap: ArrayLike) -> Float[Array, "..."]:
-    """Mean gradient of softmax over n Gaussian scores whose logits are c tanh(αs/c), averaged as if annealed.
+@arguments.guard(n=at_least_two, cap=arguments.positive)
+def capped_scale(n: ArrayLike, cap: ArrayLike) -> Float[Array, "..."]:
+    """The scale α* at the first maximum of softmax's annealed gradient over n Gaussian scores with logits c tanh(αs/c).
 
     Half the sum of |∂p_i/∂s_j| is α Σ w p(1 − p), with w = 1/cosh²(αs/c) the slope of the cap. Numerator and
-    denominator averaged apart, with ℓ = c tanh(αs/c) and M = E e^ℓ,
+    denominator averaged apart, with ℓ = c tanh(αs/c) and M = E e^ℓ, it is
 
         α (E[w e^ℓ]/M − E[w e^{2ℓ}]/(n M²)).
 
     The first term is E[s e^ℓ]/M, the mean score under attention, because α w is the slope of ℓ in s (Stein's
     identity). At c = ∞ the whole is `annealed_objective`.
-
-    Args:
-        alpha: α > 0, the factor on scores of unit variance.
-        n: number of keys, at least 2; need not be whole.
-        cap: c > 0, the bound on the logits.
-
-    Returns:
-        The objective, in the arguments' dtype, their shapes broadcast.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if α <= 0, n < 2, c <= 0, or the shapes do not broadcast.
-
-    Source: the measure is Su Jianlin's (kexue.fm/archives/9812); for capped logits it is this package's own.
-
-    Example:
-        >>> from rc_jax.scale import annealed_objective, capped_objective
-        >>> print(f"{capped_objective(2.0, 1024, 5.0):.3f} {annealed_objective(2.0, 1024):.3f}")
-        1.419 1.893
-    """
-    dtype, (alpha, n, cap) = as_common(alpha=alpha, n=n, cap=cap)
-    return _objective(alpha, n, cap).astype(dtype)
-
-
-@arguments.guard(n=at_least_two, cap=arguments.positive)
-def capped_scale(n: ArrayLike, cap: ArrayLike) -> Float[Array, "..."]:
-    """The scale α* at the first maximum of `capped_objective`.
 
     Where c is far above log n it is `optimal_scale_exact`. Where log n is far above c it no longer depends on n:
     α* → κ√c for large c, with κ = √u cosh u = 1.1533 and u tanh u = ½. Attention then lies on scores near 0.669 √c.
@@ -77,7 +49,7 @@ def capped_scale(n: ArrayLike, cap: ArrayLike) -> Float[Array, "..."]:
         TypeError: if an argument is not real.
         ValueError: if n < 2, c <= 0, or the shapes do not broadcast.
 
-    Source: this package's own.
+    Source: the measure is Su Jianlin's (kexue.fm/archives/9812); for capped logits it is this package's own.
 
     Example:
         >>> from rc_jax.scale import capped_scale, optimal_scale_exact
@@ -86,29 +58,6 @@ def capped_scale(n: ArrayLike, cap: ArrayLike) -> Float[Array, "..."]:
     """
     dtype, (n, cap) = as_common(n=n, cap=cap)
     return _scale(n, cap).astype(dtype)
-
-
-def _objective(alpha: Array, n: Array, cap: Array) -> Array:
-    """Trapezoidal sums over s = b sinh t, which is as fine near 0 as the cap's own width b = c/α asks for."""
-    alpha, n, cap = jnp.broadcast_arrays(alpha, n, cap)
-    # Past this score e^{2ℓ − s²/2} is below e^{−50}: 2ℓ is at most 2c and at most 2αs.
-    last = 10 + 2 * jnp.minimum(jnp.sqrt(cap), 2 * alpha)
-    width = jnp.minimum(1, cap / alpha)
-    end = jnp.arcsinh(last / width)
-    t = jnp.linspace(-end, end, _NODES, axis=-1)
-    s = width[..., None] * jnp.sinh(t)
-    capped = jnp.tanh((alpha / cap)[..., None] * s)
-    slope = 1 - jnp.square(capped)
-    step = width * end * (2 / (_NODES - 1) / math.sqrt(2 * math.pi))
-    log_density = jnp.log(step)[..., None] + jnp.log(jnp.cosh(t)) - jnp.square(s) / 2
-
-    # The weights of E[· e^{kℓ}]/E e^{kℓ} are softmaxes over the nodes, k = 1, 2.
-    logits = cap[..., None] * capped
-    once, twice = log_density + logits, log_density + 2 * logits
-    share = jnp.exp(logsumexp(twice, axis=-1) - 2 * logsumexp(once, axis=-1) - jnp.log(n))
-    first = jnp.sum(jax.nn.softmax(once) * slope, axis=-1)
-    second = jnp.sum(jax.nn.softmax(twice) * slope, axis=-1)
-    return alpha * (first - share * second)
 
 
 @jax.jit

@@ -18,25 +18,22 @@ from rc_jax.sparsity.closed_forms.linear_features import (
 from rc_jax.sparsity.closed_forms.random_feature_rates import positive_feature_moments, positive_features_rate
 from rc_jax.sparsity.closed_forms.spectra import decay_spectrum
 from rc_jax.sparsity.closed_forms.squared_relu import log_relu_squared, relu_squared
-from rc_jax.sparsity.closed_forms.taylor import taylor_exponential, taylor_order, taylor_zero
-from rc_jax.sparsity.closed_forms.top_k import top_share_exponential, top_share_uniform
+from rc_jax.sparsity.closed_forms.taylor import taylor_exponential, taylor_order
+from rc_jax.sparsity.closed_forms.top_k import top_share_exponential
 from rc_jax.sparsity.inequality import entropy_sparsity, gini, hoyer, kurtosis, renyi_sparsity
 from rc_jax.sparsity.measures import from_moments, norm_ratio, sparsity
-from rc_jax.sparsity.normalisers import capped_floor, capped_share, differential, sinkhorn
+from rc_jax.sparsity.normalisers import differential, sinkhorn
 from rc_jax.sparsity.quadrature.adaptive import Estimate, from_kernel, from_kernel_with_error
-from rc_jax.sparsity.quadrature.kernels import KERNELS, Kernel, cosine_power, power
+from rc_jax.sparsity.quadrature.kernels import KERNELS, Kernel, power
 from rc_jax.sparsity.quadrature.kinks import locate_kinks
-from rc_jax.sparsity.random_features import positive_random_features, random_projections, trigonometric_random_features
+from rc_jax.sparsity.random_features import random_projections, trigonometric_random_features
 
 __all__ = [
     "KERNELS",
     "Estimate",
     "Kernel",
-    "capped_floor",
-    "capped_share",
     "channel_decay",
     "channel_decay_lowest",
-    "cosine_power",
     "cosine_similarity_power",
     "decay",
     "decay_spectrum",
@@ -61,7 +58,6 @@ __all__ = [
     "norm_ratio",
     "positive_feature_moments",
     "positive_features_rate",
-    "positive_random_features",
     "power",
     "random_projections",
     "relu_squared",
@@ -70,8 +66,6 @@ __all__ = [
     "sparsity",
     "taylor_exponential",
     "taylor_order",
-    "taylor_zero",
     "top_share_exponential",
-    "top_share_uniform",
     "trigonometric_random_features",
 ]

@@ -67,43 +67,6 @@ def _orthogonal(key: Array, count: int, width: int, dtype: Any) -> Array:
 
 
 @arguments.guard(key=arguments.random_key, x=_VECTORS, count=arguments.integer(1))
-def positive_random_features(
-    key: Array, x: Float[Array, "*batch width"], count: int, *, orthogonal: bool = False
-) -> Float[Array, "*batch count"]:
-    r"""Positive random features of softmax attention: φ(x)_i = e^{w_i·x − ‖x‖²/2}/√m, so that E φ(q)·φ(k) = e^{q·k}.
-
-    Take the same key for queries and keys. The relative variance of φ(q)·φ(k) is (e^{‖q+k‖²} − 1)/m with independent
-    w: a good estimate needs m ≫ e^{‖q+k‖²} features. No feature exceeds e^{‖w_i‖²/2}/√m, so that nothing overflows
-    for less than some 150 coordinates in float32.
-
-    Args:
-        key: A typed key, which stands for the directions w.
-        x: Queries or keys, scaled so that q·k is the logit; leading axes are a batch.
-        count: Number m of features; static.
-        orthogonal: Whether the directions are orthogonal in blocks (`random_projections`).
-
-    Returns:
-        The features, positive, in the dtype of `x`.
-
-    Raises:
-        TypeError: `key` is no typed key, `x` is not a floating-point array, or `count` is not an integer.
-        ValueError: `x` is a scalar, has no coordinates or holds a non-finite number, or `count` is below 1.
-
-    Source: Choromanski et al. 2021, "Rethinking attention with Performers", positive random features.
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from rc_jax import sparsity
-        >>> x = jnp.array([[0.3, -0.2], [0.1, 0.4]])
-        >>> q, k = sparsity.positive_random_features(jax.random.key(0), x, 4096)
-        >>> print(bool(abs(q @ k - jnp.exp(x[0] @ x[1])) < 0.03))
-        True
-    """
-    exponents, half, dtype = _exponents(key, x, count, orthogonal)
-    return (jnp.exp(exponents - half) / count**0.5).astype(dtype)
-
-
-@arguments.guard(key=arguments.random_key, x=_VECTORS, count=arguments.integer(1))
 def trigonometric_random_features(
     key: Array, x: Float[Array, "*batch width"], count: int, *, orthogonal: bool = False
 ) -> Float[Array, "..."]:

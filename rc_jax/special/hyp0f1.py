@@ -27,7 +27,7 @@ def log_hyp0f1(b: ArrayLike, z: ArrayLike) -> Float[Array, "..."]:
     Formula: log Σ_k z^k / (k! (b)_k). Relative error: about 1e-14 in float64 and 1e-6 in float32, for any z up to the
     square root of the largest number, b from ½ to 1e9, the neighbourhood of z = 0 included.
 
-    Derivatives of every order are right in both arguments: d/dz is `hyp0f1_ratio`/b, and d/db goes through
+    Derivatives of every order are right in both arguments: d/dz is ₀F₁(; b+1; z)/(b ₀F₁(; b; z)), and d/db goes through
     the algorithm itself.
 
     Args:
@@ -50,27 +50,6 @@ def log_hyp0f1(b: ArrayLike, z: ArrayLike) -> Float[Array, "..."]:
     """
     dtype, (b, z) = as_common(b=b, z=z)
     return _log_hyp0f1(b, z).astype(dtype)
-
-
-@arguments.guard(b=at_least_half, z=at_least_zero)
-def hyp0f1_ratio(b: ArrayLike, z: ArrayLike) -> Float[Array, "..."]:
-    """Ratio ₀F₁(; b+1; z) / ₀F₁(; b; z), between 0 and 1, which is b times the z-derivative of `log_hyp0f1`.
-
-    Formula: ρ_b = 1 / (1 + z ρ_{b+1} / (b(b+1))), a continued fraction closed after sixteen steps by Debye's expansion.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if b < ½ or z < 0.
-
-    Source: DLMF 10.33 (continued fraction of Gauss), 10.41.
-
-    Example:
-        >>> from rc_jax.special import hyp0f1_ratio
-        >>> print(f"{hyp0f1_ratio(1.5, 1.0):.4f}")  # (3/2)(coth(2) - 1/2)
-        0.8060
-    """
-    dtype, (b, z) = as_common(b=b, z=z)
-    return recur(b, z, jnp.ones_like(z))[0].astype(dtype)
 
 
 @jax.custom_jvp

@@ -1,10 +1,12 @@
 """A training on disk: its identity, one line of metrics for every record, and its last checkpoint.
 
 `run.json` holds the identity. `metrics.jsonl` grows by one line for each record, so that a running training can be
-watched. `state/` is the checkpoint (orbax), which replaces the one before it only when it is complete. A killed run may
-have written lines past its last checkpoint; a resumed run drops these lines and measures them again.
+watched. `state/` is the checkpoint (orbax), which replaces the one before it only when it is complete; it holds the
+SHA-256 of its numbers and of the lines up to it. A killed run may have written lines past its last checkpoint; a
+resumed run drops these lines and measures them again.
 """
 
+import hashlib
 import json
 import time
 from pathlib import Path
@@ -19,6 +21,7 @@ from rc_jax._numerics import files
 from rc_jax._numerics.jax_names import PyTree
 
 IDENTITY, METRICS, STATE, LOCK = "run.json", "metrics.jsonl", "state", ".lock"
+DIGEST, _NO_DIGEST = "digest", np.zeros(32, np.uint8)
 
 
 class Damaged(ValueError):
@@ -30,6 +33,7 @@ class Folder:
 
     def __init__(self, path: Path, identity: dict[str, Any], seconds: float):
         self.path, self.seconds, self.saved = path.absolute(), seconds, time.monotonic()
+        self.records = hashlib.sha256()  # of the lines of metrics so far
         self.path.mkdir(parents=True, exist_ok=True)
         # One training at a time holds the folder. Where nothing is trained yet this one's identity is written, else it
         # must be the same.
@@ -52,32 +56,53 @@ class Folder:
         """Step, state and metrics of the last checkpoint; None before the first one.
 
         Raises:
-            Damaged: the checkpoint cannot be read, or records before it are missing.
+            Damaged: the checkpoint cannot be read, records before it are missing, or either has changed.
         """
         step = self.manager.latest_step()
+        self.records = hashlib.sha256()
         if step is None:
             files.write_whole(self.path / METRICS, "")
             return None
-        lines = [line for line in files.json_lines(self.path / METRICS) if line["step"] <= step]
-        steps = [line["step"] for line in lines]
-        if not steps or (steps[0], steps[-1]) != (0, step) or steps != sorted(set(steps)):
+
+        # The records up to the checkpoint: lines after it are measured again.
+        lines, kept = list[dict[str, Any]](), b""
+        for content, line in files.json_lines(self.path / METRICS):
+            if line is None or (lines and lines[-1].get("step") == step):
+                break
+            lines.append(line)
+            kept += content
+        if not lines or lines[-1].get("step") != step:
             raise self._damaged(f"its records up to the checkpoint at step {step} are not all there")
+        self.records.update(kept)
+
         leaves, tree = jax.tree.flatten(like)
         try:
-            arrays = self.manager.restore(step, args=ocp.args.StandardRestore(_named(leaves)))
+            arrays = self.manager.restore(step, args=ocp.args.StandardRestore({**_named(leaves), DIGEST: _NO_DIGEST}))
+            stored = [arrays[name] for name in _named(leaves)]
+            same = np.array_equal(arrays[DIGEST], self._digest(stored))
         except Exception as error:
             raise self._damaged(f"its checkpoint cannot be read ({type(error).__name__})") from error
-        files.write_whole(self.path / METRICS, "".join(map(files.json_line, lines)))
-        return step, tree.unflatten([_unbound(arrays[name]) for name in _named(leaves)]), lines
+        if not same:
+            raise self._damaged(f"the numbers of its checkpoint or of its records up to step {step} have changed")
+        files.write_whole(self.path / METRICS, kept)
+        return step, tree.unflatten(map(_unbound, stored)), lines
 
     def record(self, line: dict[str, Any], state: PyTree, *, last: bool) -> None:
         """Add one line of metrics; replace the checkpoint where the last one is old, or this is the end."""
-        with (self.path / METRICS).open("a") as file:
-            file.write(files.json_line(line))
+        self.records.update(files.append_json_line(self.path / METRICS, line))
         if last or time.monotonic() - self.saved >= self.seconds:
-            leaves = _named(jax.tree.leaves(state))
-            self.manager.save(int(line["step"]), args=ocp.args.StandardSave(leaves), force=True)
+            leaves = jax.tree.leaves(state)
+            content = {**_named(leaves), DIGEST: self._digest(leaves)}
+            self.manager.save(int(line["step"]), args=ocp.args.StandardSave(content), force=True)
             self.saved = time.monotonic()
+
+    def _digest(self, leaves: list[Any]) -> np.ndarray:
+        """SHA-256 of the state and of the records that belong to it."""
+        whole = self.records.copy()
+        for leaf in leaves:
+            array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+            whole.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
+        return np.frombuffer(whole.digest(), np.uint8)
 
     def close(self) -> None:
         """Release the folder and the checkpoint's threads."""
@@ -86,8 +111,8 @@ class Folder:
 
     def _check_same(self, identity: dict[str, Any]) -> None:
         try:
-            known = json.loads((self.path / IDENTITY).read_text())
-        except (OSError, json.JSONDecodeError):
+            known = dict[str, Any](json.loads((self.path / IDENTITY).read_bytes()))
+        except (OSError, ValueError, TypeError, RecursionError):
             raise self._damaged(f"its {IDENTITY} cannot be read") from None
         own = json.loads(json.dumps(identity))
         for name in own | known:
@@ -106,9 +131,13 @@ def _named(leaves: list[Any]) -> dict[str, Any]:
     return {f"{index:05d}": leaf for index, leaf in enumerate(leaves)}
 
 
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
 def _unbound(leaf: Any) -> Any:
     """A restored array without its binding to a device, with which it would be compiled for anew."""
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if _is_key(leaf):
         data = jnp.asarray(np.asarray(jax.random.key_data(leaf)))
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     return jnp.asarray(np.asarray(leaf))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from rc_jax import attention
-from rc_jax._numerics import performance
 from rc_jax.attention import AttentionSpec
 from rc_jax.attention.parameters import project
 
@@ -32,7 +31,6 @@ def test_where_parameters_start(x64):
     np.testing.assert_array_equal(params.sink, 0)
     params = attention.init(jax.random.key(0), dataclasses.replace(SPEC, weights="differential"))
     np.testing.assert_array_equal(params.subtracted, 0.8)
-    assert abs(attention.differential_start(1) - 0.2) < 1e-15 and attention.differential_start(99) < 0.8
 
 
 def test_gains_start_at_one_and_leave_the_other_draws_alone():
@@ -65,17 +63,10 @@ def test_parameters_without_a_use_are_left_aside():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tokens", [3, 200])  # few: a product for each head; many: one product
+@pytest.mark.parametrize("tokens", [3, 200])
 def test_projections_of_wide_heads_are_what_they_say(tokens, key):
     spec = AttentionSpec(d_model=128, heads=2)
     shapes = (tokens, 128), (2, 128, 64), (2, 64)
     x, weight, bias = (jax.random.normal(jax.random.fold_in(key, i), shape) for i, shape in enumerate(shapes))
     expected = np.asarray(x, float) @ np.asarray(weight, float) + np.asarray(bias, float)[:, None]
     np.testing.assert_allclose(project(x, weight, bias, spec), expected, atol=128 * 4 * np.finfo("float32").eps)
-
-    def has_a_product_for_each_head():
-        return "([0], [0])" in str(jax.make_jaxpr(lambda x: project(x, weight, bias, spec))(x))
-
-    assert has_a_product_for_each_head() == (tokens == 3)
-    with performance.plain():
-        assert not has_a_product_for_each_head()

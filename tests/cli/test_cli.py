@@ -92,10 +92,21 @@ def test_cosine_scales_are_the_library_s(capsys):
     assert row["annealed"]["scale"] == pytest.approx(COSINE, rel=1e-13)
 
 
-def test_options_that_this_compiler_does_not_know_are_left_out(capsys, monkeypatch):
-    monkeypatch.setattr("rc_jax._numerics.performance.ONCE", {"xla_no_such_option": 1})
-    assert main(["scale", "1024", "--samples", "0"]) == 0
-    assert "2.146531" in capsys.readouterr().out
+def test_programs_are_kept_in_the_cache_of_the_user(tmp_path):
+    """Nobody else's setting is touched, and importing the package sets nothing."""
+    program = "import jax, rc_jax.scale; assert jax.config.jax_compilation_cache_dir is None\n" + (
+        "from rc_jax.cli import main; main(['scale', '9', '--samples=0']); print(jax.config.jax_compilation_cache_dir)"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    cases = (({}, tmp_path / "rc_jax"), ({"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "a")}, tmp_path / "a"))
+    for more, folder in cases:
+        lines = "import jax\n" + program.partition("\n")[2] if more else program
+        asked = environment | {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"} | more
+        done = subprocess.run(
+            [sys.executable, "-c", lines], capture_output=True, text=True, check=True, env=asked, cwd=ROOT
+        )
+        assert done.stdout.splitlines()[-1] == str(folder)
+    assert any((tmp_path / "rc_jax").iterdir())
 
 
 def test_scale_in_words(capsys):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-import experiments.benchmarks.command
+import experiments.benchmarks.__main__
 import experiments.command
 import rc_jax
 import rc_jax.cli.command
@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 COMMANDS = {
     "rc_jax.cli": (rc_jax.cli.command, "command_line.md"),
     "experiments": (experiments.command, "experiments.md"),
-    "experiments.benchmarks": (experiments.benchmarks.command, "experiments.md"),
+    "experiments.benchmarks": (experiments.benchmarks.__main__, "experiments.md"),
 }
 
 
@@ -124,3 +124,11 @@ def test_answers_on_a_terminal_that_knows_ascii_only(monkeypatch):
         monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
         assert rc_jax.cli.command.main(words) == 0
         assert b"0.60653" in written.getvalue()
+
+
+def test_bad_input_does_not_act_on_the_terminal(capsys):
+    def body():
+        raise Usage("no folder \x1b]0;pwned\x07\u202e")
+
+    assert shell.guarded(rc_jax.cli.command.PROGRAM, body) == shell.BAD_INPUT
+    assert capsys.readouterr().err == "rc-jax: error: no folder \\x1b]0;pwned\\x07\\u202e\n"

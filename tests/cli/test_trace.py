@@ -5,18 +5,14 @@ import os
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from experiments.lib import checkpoints
 from rc_jax import collapse, pretrained
-from rc_jax.cli import main
+from rc_jax.cli import main, trace
 from rc_jax.cli.command import parse
-from rc_jax.cli.trace import run
-from rc_jax.cli.trace.figure import draw, save
-from rc_jax.cli.trace.run import switches
-from rc_jax.cli.trace.table import text_of
-from rc_jax.pretrained import checkpoint, config, tensor_source
-from rc_jax.pretrained.tracing import observables
-from rc_jax.pretrained.tracing.tracer import SWITCHES
+from rc_jax.cli.trace import switches
+from rc_jax.pretrained import checkpoint, config, tensor_source, tracing
 from tests.pretrained import made_up
 
 TEXT = "rank collapse attention " * 9  # 27 tokens: 4 windows of 8 inside, the last moved back by 5
@@ -42,64 +38,39 @@ def answer(capsys, place, *more, status=0):
 
 @pytest.mark.slow
 def test_json_is_the_library_s(capsys, place, monkeypatch):
-    monkeypatch.setattr(observables, "log_residuals", lambda params, x, spec: x.mean(axis=2)[:, :4])  # soon compiled
+    monkeypatch.setattr(tracing, "log_residuals", lambda params, x, spec: x.mean(axis=2)[:, :4])  # soon compiled
     got, err = answer(capsys, place, "--batch", "2")
     assert not err
     checkpoint = pretrained.load(place / "made")
     windows = pretrained.cut(checkpoint, TEXT)
-    traced = pretrained.trace(checkpoint, windows.ids, batch_size=2).samples
-    assert (got["windows"], got["windows_done"], got["tokens"], got["text_tokens"]) == (4, 4, 10, 27)
-    assert (got["special_tokens"], got["tokens_counted_twice"], got["rows_of_a_window"]) == (2, 5, 10)
-    assert (got["switches"], got["reasons"], got["model"]) == (["attention", "skip", "mlp"], {}, "bert")
-    assert [row["layer"] for row in got["layers"]] == [row["length"] for row in got["paths"]] == [0, 1, 2, 3]
-    assert "heads" not in got["layers"][0]
-    for name, values in traced["states"].items():
-        np.testing.assert_allclose([row[name]["mean"] for row in got["layers"]], values.mean(axis=0), rtol=1e-6)
-    for name, values in traced["heads"].items():
-        deviations = [[head[name]["standard_deviation"] for head in row["heads"]] for row in got["layers"][1:]]
-        np.testing.assert_allclose(deviations, values.std(axis=0, ddof=1), rtol=1e-5, atol=1e-6)
-    for name, values in traced["paths"].items():
-        np.testing.assert_allclose([row[name]["maximum"] for row in got["paths"]], values.max(axis=0), rtol=1e-6)
-    assert got["optimal_scale"] == pytest.approx(0.873, abs=0.3)
-
-    text = text_of(got, heads=False)
-    assert max(map(len, text.split("\n\n", 1)[1].splitlines())) <= 100
-    assert "27 tokens in 4 windows of 10, 2 of them the model's own, 5 counted twice" in text
-    assert f"{got['layers'][2]['log_residual']['mean']:.3g} ± " in text
-    each = text_of(got, heads=True)
-    assert f"{got['layers'][3]['heads'][1]['sparsity']['mean']:.3g}" in each.splitlines()[-8]
-
+    traced = pretrained.trace(checkpoint, windows.ids, batch_size=2)
+    assert (got["windows"], got["samples"], got["tokens"], got["text_tokens"]) == (4, 4, 10, 27)
+    assert (got["special_tokens"], got["tokens_counted_twice"]) == (2, 5)
+    assert (got["switches"], got["notes"], got["model"]) == (["attention", "skip", "mlp"], [], "bert")
+    assert got["measures"] == traced.to_dict()["measures"]
+    assert {"path_share", "path_residual_share", "log_residual", "scale_ratio", "sink_output_share"} <= set(
+        traced.measures
+    )
     for name in ("a.png", "b.pdf", "c.SVG"):
-        save(got, place / name)
+        assert main(arguments(place, "--batch", "2", "--limit", "1", "--figure", str(place / name))) == 0
         assert (place / name).stat().st_size > 5000
-    panels = draw(got).axes
-    assert len(panels) == 6
-    assert all(panel.get_xlabel() and panel.get_ylabel() and panel.get_title() for panel in panels)
-    line = next(line for line in panels[1].lines if len(line.get_xdata()) == 4)
-    np.testing.assert_allclose(line.get_ydata(), [row["log_residual"]["mean"] for row in got["layers"]])
-
-    # A name that would be bad mathtext, and a network whose rows see one token each, so that there is no scale.
-    for head in (head for row in got["layers"] for head in row.get("heads", ())):
-        head["implied_scale"] = {"mean": None, "standard_deviation": None, "not_finite": 4}
-    odd = got | {"folder": "/a/$x^$", "optimal_scale": None, "paths": None, "reasons": {"paths": "in '$y_$'"}}
-    save(odd, place / "odd.png")
-    assert (place / "odd.png").stat().st_size > 5000
-    assert "α*(n) = – on average" in text_of(odd, heads=False)
+    out = capsys.readouterr().out
+    assert "27 tokens in 1 window of" not in out and "27 tokens in 1 window, 2 tokens of each the model's own" in out
 
 
 def test_a_whole_run(capsys, place):
     figure = place / "drawn.png"
-    assert main(arguments(place, "--batch", "2", "--layers", "2", "--no-exact", "--figure", str(figure))) == 0
+    assert main(arguments(place, "--batch", "2", "--heads", "--no-exact", "--figure", str(figure))) == 0
     out, err = capsys.readouterr()
-    assert "log ‖res‖ left out: not asked for" in out
+    assert "log_residual is left out: not asked for." in out
+    assert "27 tokens in 4 windows, 2 tokens of each the model's own, 5 counted twice" in out
     assert not err and figure.stat().st_size > 5000
-    rows = [line.split() for line in out.splitlines()]
-    assert [row[:2] for row in rows if row and row[0] == "2"][1:] == [["2", "0"], ["2", "1"]]
+    assert sum(line.split()[:2] == ["head", "1"] for line in out.splitlines()) == 6  # three layers in two tables
 
 
 def test_an_interruption_loses_nothing(capsys, place, monkeypatch):
     add, calls = pretrained.Tracer.add, []
-    monkeypatch.setattr(observables, "log_residuals", refuse)
+    monkeypatch.setattr(tracing, "log_residuals", refuse)
 
     def stop(self, windows):
         calls.append(len(windows))
@@ -109,12 +80,10 @@ def test_an_interruption_loses_nothing(capsys, place, monkeypatch):
 
     monkeypatch.setattr(pretrained.Tracer, "add", stop)
     got, err = answer(capsys, place, "--batch", "2", status=130)
-    assert (got["windows_done"], got["windows"]) == (2, 4)
+    assert (got["samples"], got["windows"]) == (2, 4)
     assert err == "rc-jax: interrupted: the numbers are of the first 2 of 4 windows\n"
-    assert got["layers"][1]["log_residual"] is None
-    assert got["reasons"]["log_residual"] == "`spec` must be another"
-    assert "log ‖res‖ left out: `spec` must be another" in text_of(got, heads=False)
-    assert draw(got).axes[1].texts[0].get_text() == "left out:\n`spec` must be another"
+    assert "log_residual" not in got["measures"]
+    assert got["notes"] == ["log_residual is left out: `spec` must be another."]
     calls.append(1)
     assert main(arguments(place)) == 130
     assert capsys.readouterr().out == ""
@@ -128,20 +97,11 @@ def test_numbers_that_are_none_are_said(capsys, place, monkeypatch):
     def some(params, x, spec):
         return np.where(np.arange(4)[None] < 2, 1.0, [[np.nan], [2.0]])
 
-    monkeypatch.setattr(observables, "log_residuals", some)
+    monkeypatch.setattr(tracing, "log_residuals", some)
     got, err = answer(capsys, place, "--batch", "2", "--limit", "2", status=1)
-    assert err == "rc-jax: float32 does not decide log ‖res‖ of 2 of 8 states, at layers 2, 3: they are left out\n"
-    assert got["layers"][3]["log_residual"]["mean"] == 2.0
-    assert got["layers"][3]["log_residual"]["not_finite"] == 1
+    assert err.startswith("rc-jax: log_residual is undecided or not finite in 2 of 8 cases, at 2, 3: they are left out")
+    assert got["measures"]["log_residual"] == [1, 1, 2, 2]
     assert got["tokens_counted_twice"] == 0
-
-    monkeypatch.setattr(observables, "log_residuals", refuse)
-    monkeypatch.setattr(observables, "effective_ranks", lambda matrices: np.full(matrices.shape[:-2], np.nan))
-    err = answer(capsys, place, "--batch", "2", "--limit", "2", status=1)[1].splitlines()
-    assert err == [
-        f"rc-jax: effective_rank of {of} is not finite in {cases} of {cases} cases, which are left out"
-        for of, cases in (("attention P", 12), ("tokens X", 8))
-    ]
 
 
 @pytest.mark.parametrize(
@@ -153,14 +113,14 @@ def test_numbers_that_are_none_are_said(capsys, place, monkeypatch):
     ],
 )
 def test_a_figure_that_fails_does_not_take_the_rest_along(capsys, place, monkeypatch, error, status, said):
-    def fail(*_):
+    def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("rc_jax.cli.trace.figure.save", fail)
-    monkeypatch.setattr(observables, "log_residuals", refuse)
+    monkeypatch.setattr(Figure, "savefig", fail)
+    monkeypatch.setattr(tracing, "log_residuals", refuse)
     figure = ("--figure", str(place / "a.png"))
     got, err = answer(capsys, place, "--batch", "2", "--limit", "2", *figure, status=status)
-    assert got["windows_done"] == 2
+    assert got["samples"] == 2
     assert said in err and "a.png'" in err and err.count("\n") == 1
 
 
@@ -179,8 +139,6 @@ def test_a_figure_that_fails_does_not_take_the_rest_along(capsys, place, monkeyp
         ("made --text text.txt --packaged decoder", "`--packaged` must be left out beside a FOLDER, got 'decoder'"),
         ("made", "`--text` must be given"),
         ("made --text text.txt --switches attention,norm", "`--switches` must be names from attention,skip,mlp"),
-        ("made --text text.txt --layers 4", "`--layers` must lie in 0 … 3, 0 being the embeddings, got 4"),
-        ("made --text text.txt --layers -1", "`--layers` must be >= 0, got -1"),
         ("made --text text.txt --tokens 1", "`--tokens` must be >= 2, got 1"),
         ("made --text text.txt --tokens 2", "`--tokens` must be at least 3"),
         ("made --text text.txt --batch 0", "`--batch` must be >= 1, got 0"),
@@ -226,6 +184,6 @@ def test_without_a_folder_it_is_the_packaged_checkpoint(capsys, place, monkeypat
 
 
 def test_names_that_are_known_before_jax_is_imported_are_the_library_s():
-    assert run.SWITCHES == SWITCHES
+    assert trace.SWITCHES == tracing.SWITCHES
     known = checkpoints.CONFIG, checkpoints.WEIGHTS, checkpoints.TOKENIZER, checkpoints.GGUF
     assert known == (config.CONFIG, tensor_source.WEIGHTS, checkpoint.TOKENIZER, tensor_source.GGUF)

@@ -18,7 +18,6 @@ def pressure(beta):
 def test_limits_are_derivatives_of_the_sum_over_levels(beta):
     slope = (pressure(beta + 1e-4) - pressure(beta - 1e-4))[0] / 2e-4
     assert collapse.random_energy_participation(beta) == pytest.approx(1 - slope / beta, abs=1e-4)
-    assert collapse.random_energy_entropy(beta) == pytest.approx(pressure(beta)[0] - beta * slope, abs=1e-3)
 
 
 def test_simulated_rows_approach_them():
@@ -43,46 +42,18 @@ def test_simulated_rows_approach_them():
 
 def test_dtype_shape_and_gradient(dtype):
     beta = jnp.asarray([[0.0, 1.0], [1.5, 2.0]], dtype)
-    for function in (collapse.random_energy_participation, collapse.random_energy_entropy):
-        assert function(beta).shape == (2, 2)
-        assert function(beta).dtype == dtype
+    participation = collapse.random_energy_participation(beta)
+    assert participation.shape == (2, 2) and participation.dtype == dtype
     slope = jax.vmap(jax.grad(collapse.random_energy_participation))(beta.ravel())
     np.testing.assert_allclose(slope, [0, 0, 2**0.5 / 2.25, 2**0.5 / 4], rtol=1e-5)
 
 
 @pytest.mark.usefixtures("as_installed")
 def test_bad_input():
-    for function in (collapse.random_energy_participation, collapse.random_energy_entropy):
+    for function in (collapse.random_energy_participation,):
         with pytest.raises(ValueError, match="`beta` must be >= 0"):
             function(-0.1)
         with pytest.raises(TypeError, match="`beta` must be a real number"):
             function("1")
         with pytest.raises(ValueError, match="`beta` must be finite"):
             function(float("inf"))
-
-
-def test_mean_field_correlation_is_that_of_uniform_attention_without_logits(dtype):
-    """At β = 0 the share of the mean token is q + (1 − q)/T, whose logit grows by log(1 + 1/λ²) a layer."""
-    strength = jnp.asarray([0.5, 1.0, 3.0], dtype)
-    got = collapse.random_energy_correlation(0.0, strength, tokens=50, layers=3)
-    expected = collapse.uniform_correlation(1 / 50, 1 / strength, 3)
-    np.testing.assert_allclose(got + (1 - got) / 50, expected, rtol=20 * float(jnp.finfo(dtype).eps))
-    assert got.dtype == dtype
-    # With more tokens than 32 bits count they stay orthogonal.
-    assert 0 < collapse.random_energy_correlation(0.0, strength[0], tokens=2**40, layers=3) < 1e-9
-
-
-@pytest.mark.parametrize("strength", [1.0, 2.8])
-def test_mean_field_correlation_against_infinitely_wide_layers(strength):
-    """Tokens by the matrix of their inner products: logits σ F G Fᵀ with F Fᵀ = K, values' inner products P K Pᵀ."""
-    rng, n, beta, layers = np.random.default_rng(0), 256, 0.5, 4
-    gram = np.eye(n)
-    for _ in range(layers):
-        factor = np.linalg.cholesky(gram + 1e-9 * np.eye(n))
-        weights = np.exp(beta * np.log(n) ** 0.5 * factor @ rng.normal(size=(n, n)) @ factor.T)
-        weights /= weights.sum(axis=1, keepdims=True)
-        gram = strength**2 * gram + weights @ gram @ weights.T
-        gram /= np.sqrt(np.outer(np.diag(gram), np.diag(gram)))
-    measured = (gram.sum() - n) / (n * (n - 1))
-    predicted = collapse.random_energy_correlation(beta, strength, tokens=n, layers=layers)
-    assert float(predicted) == pytest.approx(measured, abs=0.01)

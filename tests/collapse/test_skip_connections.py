@@ -1,5 +1,6 @@
 """Correlation under uniform attention with skips: closed form against recursion, Monte Carlo and wide networks."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import mpmath as mp
@@ -88,15 +89,13 @@ def test_limits(dtype):
 
 
 def test_one_trace_serves_every_number_and_shape_broadcasts():
-    traces = []
 
     @jax.jit
+    @chex.assert_max_traces(n=1)
     def value(rho, a, depth):
-        traces.append(None)
         return collapse.uniform_correlation(rho, a, depth)
 
     assert [float(value(0.5, a, 3.0)) > 0.5 for a in (0.1, 0.2, 0.3)] == [True] * 3
-    assert len(traces) == 1
     assert collapse.uniform_correlation(jnp.full((2, 1), 0.5), jnp.ones(3), 2).shape == (2, 3)
     assert float(jax.grad(collapse.uniform_correlation)(0.5, 0.0, 2.0)) == pytest.approx(1)
 

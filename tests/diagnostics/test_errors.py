@@ -24,9 +24,17 @@ def changed(value, place=(1, 0, 3, 4)):
 NEGATIVE = changed(-0.1)
 NEGATIVE[1, 0, 3, 0] += 1 - NEGATIVE[1, 0, 3].sum()
 CASES = {
-    "sums": (dict(weights=2 * GOOD), ValueError, r"add up to 1, got 2 .*layer 1, sample 0, head 0, query 0"),
+    "sums": (
+        dict(weights=2 * GOOD),
+        ValueError,
+        r"add up to 1, got 2 in layer 1, sample 0, head 0, query 0.*model.eval\(\)",
+    ),
     "one row": (dict(weights=changed(0.9)), ValueError, r"add up to 1.*layer 2, sample 0, head 0, query 3"),
-    "row of zeros": (dict(weights=changed(0, (0, 1, 2))), ValueError, r"got 0 .*`mask` or normalised=False"),
+    "row of zeros": (
+        dict(weights=changed(0, (0, 1, 2))),
+        ValueError,
+        r"got 0 .*query 2 .*pass `mask`.*normalised=False",
+    ),
     "negative": (dict(weights=NEGATIVE), ValueError, r"not be negative.*head 0, query 3"),
     "nan": (dict(weights=changed(np.nan)), ValueError, r"finite, got a row with the sum nan in layer 2.*query 3"),
     "infinite": (dict(weights=changed(np.inf)), ValueError, r"finite"),
@@ -106,8 +114,13 @@ def test_hidden_states(name):
 @pytest.mark.parametrize("name", ["attentions", "hidden_states"])
 def test_outputs_of_several_steps_are_told_from_those_of_one(name, more):
     """`generate` returns a tuple of layers for each token that it writes."""
-    with pytest.raises(TypeError, match=r"\[0\]` must be an array of JAX, NumPy or PyTorch"):
+    with pytest.raises(ValueError, match=r"one forward pass, got those of several steps, as `generate` returns them"):
         diagnostics.from_transformers({name: ((GOOD[:1], GOOD[1:]),) * 2}, **more)
+
+
+def test_outputs_may_be_single_arrays():
+    stacked = diagnostics.from_transformers({"attentions": GOOD[:, None], "hidden_states": STATES[:, None]})
+    assert (stacked.layers, stacked.samples) == (2, 1)
 
 
 def test_devices_may_not_be_mixed():

@@ -67,7 +67,7 @@ def test_thresholds_of_numpy_are_numbers_of_json():
 def test_no_point_is_cut_off():
     """128 singular values are 1: the stable rank is 128."""
     assert diagnostics.attention(np.eye(16, dtype=np.float32)[None]).figure().axes  # no warning, where α is infinite
-    panels = diagnostics.attention(np.eye(128, dtype=np.float32)[None], normalised=False).figure().axes
+    panels = diagnostics.attention(-np.eye(128, dtype=np.float32)[None], normalised=False).figure().axes
     panel = next(ax for ax in panels if ax.get_title(loc="left") == "stable rank of P")
     low, high = panel.get_ylim()
     assert low < 128 < high
@@ -144,3 +144,35 @@ def test_the_figure_has_a_panel_for_each_measure(diagnosis, style):
     assert len(titles) == 6 and "weight on the first key" in titles and "mean cosine of tokens" in titles
     alone = diagnostics.hidden_states(np.eye(4, dtype=np.float32)[None])
     assert len(alone.figure().axes) == 2
+
+
+def test_one_saturated_head_is_named():
+    """One of twelve heads on single keys, in layer 2 of 3: its place, measures and the others' median."""
+    weights = np.stack([dense.gaussian(seed, (4, N, N), 1.0) for seed in range(3)])
+    weights[1, 2] = dense.gaussian(9, (N, N), 1e4)
+    diagnosis = diagnostics.attention(weights.astype(np.float32))
+    found = diagnosis.outliers()
+    assert {(each.layer, each.head) for each in found} == {(2, 2)}
+    entropy = next(each for each in found if each.measure == "relative_entropy")
+    assert entropy.value < 1e-3 and np.isclose(entropy.median, np.median(diagnosis["relative_entropy"]))
+    said = [each for each in diagnosis.unusual() if each.startswith("Layer 2, head 2 is far from the other heads")]
+    assert len(said) == 1 and said[0].split() and "Layer 2, head 2 is far" in str(diagnosis)
+
+
+def test_alike_heads_have_no_outliers_and_many_are_counted():
+    weights = np.stack([dense.gaussian(seed, (8, N, N), 1.0) for seed in range(8)]).astype(np.float32)
+    assert diagnostics.attention(weights).outliers() == ()
+    weights[:, 0] = np.eye(N)[np.random.default_rng(0).integers(0, N, N)]
+    weights[:3, 1] = np.eye(N)[np.random.default_rng(1).integers(0, N, N)]
+    told = diagnostics.attention(weights).unusual()
+    assert sum("is far from the other heads" in each for each in told) == 8
+    assert "3 more heads are far from the others: `outliers()` names them." in told
+
+
+def test_the_table_says_where_the_sink_is():
+    weights = np.full((1, 4, N, N), 0.4 / (N - 1))
+    weights[..., 5] = 0.6
+    weights[0, 3] = 1 / N
+    weights[0, 3, :, 2] += 0.1
+    text = str(diagnostics.attention(weights.astype(np.float32), normalised=False))
+    assert "at key" in text and "5 in 3/4" in text

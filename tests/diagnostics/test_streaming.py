@@ -217,3 +217,21 @@ def test_traced_values_are_sent_to_score_metrics():
         jax.jit(diagnostics.scores)(**GOOD)
     with pytest.raises(TypeError, match="`scale` must not be traced: inside jit use"):
         jax.jit(lambda scale: diagnostics.scores(**GOOD, scale=scale))(0.5)
+
+
+@pytest.mark.parametrize("n", [5, 6, 300])
+def test_no_weight_exceeds_one(n):
+    """A common key of 3e5, of which only key 0 differs: it has all the weight."""
+    q, k = np.ones((1, n, 2), np.float32), np.zeros((1, n, 2), np.float32)
+    k[0, :, 0], k[0, 0, 1] = -3e5, 50
+    assert diagnostics.scores(q, k, scale=1.0, mask="causal")["sink_weight"] <= 1
+
+
+def test_axes_that_fit_two_readings_are_refused_or_told():
+    """(batch, tokens, heads, width) is the order of JAX and flax; (batch, heads, tokens, width) may count layers."""
+    q, k = jax.random.normal(jax.random.key(0), (2, 2, 32, 4, 8))
+    with pytest.raises(ValueError, match=r"axes \(…, heads, tokens, width\).*32 heads of 4 tokens: move the heads"):
+        diagnostics.scores(q, k)
+    moved = diagnostics.scores(q.swapaxes(-3, -2), k.swapaxes(-3, -2))
+    assert (moved.layers, moved.heads, moved.tokens) == (2, 4, 32)
+    assert "If it counts 2 samples of one layer" in moved.notes[0]

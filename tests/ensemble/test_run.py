@@ -1,6 +1,8 @@
 """`ensemble.run` against all samples at once: numbers, batches, devices, traces, and what it refuses."""
 
+import os
 import re
+import subprocess
 import sys
 from typing import NamedTuple
 
@@ -228,3 +230,38 @@ def test_an_unhashable_function_is_refused(key):
 
     with pytest.raises(TypeError, match="`fn` must be hashable"):
         ensemble.run(Model(), key, 10)
+
+
+MEMORY = """
+import sys
+import jax, jax.numpy as jnp
+from rc_jax import ensemble
+
+def peak():  # MiB; not ru_maxrss where it can be helped, which remembers the parent process
+    try:
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 2**10
+    except FileNotFoundError:
+        import resource
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+def many(key):
+    return jnp.broadcast_to(jnp.sum(jax.random.normal(key, (2**14,))), (256,))
+
+grown = []
+for count in (500, 5500):
+    samples = ensemble.run(many, jax.random.key(0), count, batch_size=8)
+    grown.append(peak())
+    del samples
+print(*grown)
+"""
+
+
+@pytest.mark.slow
+def test_memory_grows_by_the_samples_alone():
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    few, many = map(float, done.stdout.split())
+    # All normal numbers of the 5 000 more samples would be 312 MiB; the samples are 10 MiB.
+    assert many - few < 10 + 40, f"{few:.0f} MiB for 500, {many:.0f} MiB for 5 500"

@@ -15,7 +15,7 @@ from concurrent.futures import Executor, Future
 import pytest
 
 from experiments.ledger import record
-from experiments.running import pictures, pool, sources
+from experiments.running import identity, pictures, pool
 
 TEMPLATE = """
 from dataclasses import dataclass
@@ -56,6 +56,12 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 _serial = itertools.count()
 
 
+def forget_sources():
+    """Have files read anew, as in a process of its own."""
+    for each in (identity.library, identity._imported, identity._imports, identity._without_drawing, identity._text):
+        each.cache_clear()
+
+
 class Figures:
     """A package of made-up figures; `package` is its name and `computed` lists which were computed, in order.
 
@@ -88,8 +94,7 @@ class Figures:
     def forget(self):
         """Have the figures imported anew, and their files read anew."""
         importlib.invalidate_caches()  # a file added within a tick of the clock changes no time of its folder
-        for cached in (sources._text, sources._imports, sources.meaning):
-            cached.cache_clear()
+        forget_sources()
         for module in [each for each in sys.modules if each.startswith(self.package)]:
             del sys.modules[module]
 

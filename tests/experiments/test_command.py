@@ -45,7 +45,7 @@ def test_second_run_loads_and_third_with_another_seed_computes(figures, tmp_path
     assert about["spec"] == {"seed": 1, "dtype": "float32", "points": 5} and about["date"].endswith("+00:00")
     assert set(about) == {
         "figure", "spec", "version", "code", "commit", "date", "seconds", "device", "precision", "platform", "python",
-        "machine", "jax", "jaxlib", "numpy", "sha256",
+        "machine", "xla_flags", "jax", "jaxlib", "numpy", "sha256",
     }  # fmt: skip
 
 
@@ -164,6 +164,8 @@ def test_replot_needs_something_stored(figures, tmp_path, capsys):
         (["--seed", str(2**32)], "`--seed` must be an integer from 0 to 2**32 - 1"),
         (["--seed", "many"], "--seed"),
         (["--presett", "full"], "--presett"),
+        (["--out", "caf\udce9"], "`--out` must be a path in the encoding of this system, UTF-8 as a rule, got 'caf"),
+        (["--checkpoint", "caf\udce9"], "`--checkpoint` must be a path in the encoding of this system"),
         (["--out", "{file}/out"], "`--out` must be a folder that can be written to, got"),
         (["--out", "{file}"], "`--out` must be a folder that can be written to, got"),
     ],
@@ -177,6 +179,34 @@ def test_bad_input_is_one_line(figures, tmp_path, capsys, argv, message):
     assert captured.err.startswith("experiments: error: ") and captured.err.count("\n") == 1
     assert captured.out == ""
     assert figures.computed == []
+
+
+def test_a_working_folder_that_is_gone_is_one_line(figures, tmp_path, monkeypatch, capsys):
+    figures.add("one")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["--out", str(tmp_path / "out")], figures.package) == 2
+    assert capsys.readouterr().err == "experiments: error: the working folder is gone: go to another one\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variables", "status", "said"),
+    [
+        ({"MPLBACKEND": "nonsense"}, 0, "one: computed"),
+        ({"JAX_PLATFORMS": "cuda"}, 1, "one: failed: RuntimeError: JAX has no device, JAX_PLATFORMS is 'cuda'"),
+        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, 2, "`--out` must be a path in the encoding"),
+    ],
+)
+def test_an_environment_is_used_or_named(figures, tmp_path, monkeypatch, variables, status, said):
+    figures.add("one")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    process = figures.process("--out", str(tmp_path / ("é" if status == 2 else "out")))
+    err = process.communicate(timeout=600)[1]
+    assert (process.returncode, "Traceback" in err) == (status, False), err
+    assert said in err
 
 
 @pytest.mark.slow
@@ -213,11 +243,8 @@ def start(figures, tmp_path):
     return process, int(marker.read_text())
 
 
-SLOW = [pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGTERM, signal.SIGKILL)]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, *SLOW], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=str)
 def test_stopped_in_the_middle_it_goes_on_from_there(figures, tmp_path, number):
     marker, ledger = str(tmp_path / "second.started"), str(tmp_path / "out" / "quick" / "claims.json")
     wait = f"""import os, time
@@ -229,7 +256,7 @@ if not os.path.exists({marker!r}):
     time.sleep(120)"""
     figures.add("first", minutes=0.001).add("second", compute=wait, minutes=0.1)
     process, worker = start(figures, tmp_path)
-    if number == signal.SIGINT:
+    if number in (signal.SIGINT, signal.SIGHUP):
         os.killpg(process.pid, number)  # as a terminal does it: to all processes of the run
     else:
         process.send_signal(number)

@@ -78,6 +78,16 @@ def test_a_log_says_what_begins_and_what_ends(figures, tmp_path, capsys):
     assert lines[0] == "  first: begun" and "(1 of 2, about " in lines[1] and "\r" not in err
 
 
+def test_nothing_that_a_figure_says_acts_on_the_terminal(figures, tmp_path, capsys):
+    escape = "\x1b]0;pwned\x07"
+    figures.add("bad", compute=f"raise ValueError({escape!r})")
+    out = tmp_path / f"a{escape}".replace("/", "")
+    assert main(["--out", str(out)], figures.package) == 1
+    said, err = capsys.readouterr()
+    assert "\\x1b]0;pwned\\x07" in said and "\\x1b]0;pwned" in err
+    assert "\x1b" not in said + err and "\x07" not in said + err
+
+
 PROGRAM = """
 from rc_jax.cli.shell import Program, guarded
 import sys

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -166,16 +167,14 @@ def test_masks_and_scales_reach_every_layer(x64):
 def test_one_trace_serves_a_sweep_and_depth_is_not_unrolled():
     spec = StackSpec(attention=LAYER, depth=3)
     params, x = oracle.draw(spec, "float32")
-    traces = []
 
     @jax.jit
+    @chex.assert_max_traces(n=1)
     def run(scale):
-        traces.append(scale)
         return network.apply(params, x, spec, scale=scale)
 
     for scale in (0.1, 1.0, 10.0):
         run(scale)
-    assert len(traces) == 1
 
     def equations(depth):
         deep = dataclasses.replace(spec, depth=depth)

@@ -7,9 +7,18 @@ import pytest
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from experiments.benchmarks.devices.precision import box_muller_exactly
 from rc_jax import special
 from rc_jax._numerics.random import box_muller, side_by_side, threefry, through_complex_numbers
+
+
+def box_muller_exactly(left, right):
+    """The two numbers of words in double precision, of u as float32 rounds it, and their distance from the origin."""
+    left, right = (np.asarray(word).astype(np.int64) for word in (left, right))
+    uniform = (left // 4 + 0.5).astype(np.float32).astype(float) / 2**30
+    part = right % 2**30
+    angle = np.pi / 2 * (right // 2**30 + np.where(part < 2**29, part, part - 2**30) / 2**30)
+    distance = np.sqrt(-2 * np.log(uniform))
+    return distance * np.stack([np.cos(angle), np.sin(angle)]), distance
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 import numpy as np
 from scipy.special import erf
-from scipy.stats import chi
+
+from tests.diagnostics import dense
 
 
 def forward(tensors, config, ids, *, causal=False, skip=True, mlp=True):
-    """Hidden states (depth + 1 of them), and logits and attention of each layer, (head, n, n)."""
+    """Hidden states (depth + 1 of them), and attention (head, n, n) and values (head, n, width) of each layer."""
     tensors = {name: np.asarray(value, np.float64) for name, value in tensors.items()}
     heads, epsilon = config["num_attention_heads"], config["layer_norm_eps"]
 
@@ -20,10 +21,10 @@ def forward(tensors, config, ids, *, causal=False, skip=True, mlp=True):
 
     table = {name: tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")}
     x = norm("embeddings.LayerNorm", table["word"][ids] + table["position"][: len(ids)] + table["token_type"][0])
-    states, logits, weights = [x], [], []
+    states, weights, values = [x], [], []
     for layer in range(config["num_hidden_layers"]):
         at = f"encoder.layer.{layer}."
-        scores, p = attention_of(tensors, config, layer, x, causal=causal)
+        p = attention_of(tensors, config, layer, x, causal=causal)
         value = linear(f"{at}attention.self.value", x).reshape(len(ids), heads, -1).transpose(1, 0, 2)
         mixed = (p @ value).transpose(1, 0, 2).reshape(len(ids), -1)
         x = norm(f"{at}attention.output.LayerNorm", linear(f"{at}attention.output.dense", mixed) + skip * x)
@@ -32,55 +33,35 @@ def forward(tensors, config, ids, *, causal=False, skip=True, mlp=True):
             inner = inner * (1 + erf(inner / np.sqrt(2))) / 2
             x = norm(f"{at}output.LayerNorm", linear(f"{at}output.dense", inner) + skip * x)
         states.append(x)
-        logits.append(scores)
         weights.append(p)
-    return states, logits, weights
-
-
-def rank(matrix):
-    """exp of the entropy of the singular values."""
-    share = np.linalg.svd(matrix, compute_uv=False)
-    share = share[share > 0] / share.sum()
-    return np.exp(-(share * np.log(share)).sum())
+        values.append(value)
+    return states, weights, values
 
 
 def of_states(states):
-    """By observable, one number per state."""
-    measures = {
-        "relative_residual_1inf": [],
-        "relative_residual_frobenius": [],
-        "log_residual": [],
-        "effective_rank": [],
-    }
-    for x in states:
-        rest = x - x.mean(axis=0)
-        both = [np.sqrt(np.abs(each).sum(axis=0).max()) * np.sqrt(np.abs(each).sum(axis=1).max()) for each in (rest, x)]
-        measures["relative_residual_1inf"].append(both[0] / both[1])
-        measures["relative_residual_frobenius"].append(np.linalg.norm(rest) / np.linalg.norm(x))
-        measures["log_residual"].append(np.log(np.linalg.norm(rest)))
-        measures["effective_rank"].append(rank(x))
-    return {name: np.array(values) for name, values in measures.items()}
+    """By measure, one number per state."""
+    each = [dense.state(x) for x in states]
+    measures = {name: np.array([state[name] for state in each]) for name in each[0]}
+    logs = np.log(measures["relative_residual"])
+    measures["residual_rate"] = np.array([np.nan, *(logs[1:] - logs[:-1])])
+    measures["log_residual"] = np.array([np.log(np.linalg.norm(x - x.mean(axis=0))) for x in states])
+    return measures
 
 
-def of_heads(logits, weights, best, *, causal=False):
-    """By observable, (layer, head); row by row, over the tokens that a row sees. `best(n)` is α*."""
-    names = ("sparsity", "entropy", "relative_entropy", "effective_rank", "implied_scale", "scale_ratio")
-    measures = {name: np.zeros((len(weights), len(weights[0]))) for name in names}
-    for layer, (each_logits, each_weights) in enumerate(zip(logits, weights, strict=True)):
-        for head, (scores, p) in enumerate(zip(each_logits, each_weights, strict=True)):
-            rows = []
-            for i in range(1 if causal else 0, len(p)):
-                n = i + 1 if causal else len(p)
-                seen, row = scores[i, :n], p[i, :n]
-                entropy = -sum(weight * np.log(weight) for weight in row if weight > 0)
-                spread = np.std(seen, ddof=1)
-                expected = best(n) * chi.mean(n - 1) / np.sqrt(n - 1)  # of Gaussian logits of scale α*
-                rows.append([row.mean() / np.sqrt((row**2).mean()), entropy, entropy / np.log(n)])
-                rows[-1] += [spread, spread / expected]
-            means = np.mean(rows, axis=0)
-            for name, value in zip((*names[:3], *names[4:]), means, strict=True):
-                measures[name][layer, head] = value
-            measures["effective_rank"][layer, head] = rank(p)
+def of_heads(weights, values, *, causal=False):
+    """By measure, (layer, head)."""
+    n = weights[0].shape[-1]
+    seen = np.tri(n, dtype=bool) if causal else np.ones((n, n), bool)
+    measures = {}
+    for layer, (p, v) in enumerate(zip(weights, values, strict=True)):
+        for head in range(len(p)):
+            of = dense.head(p[head], seen)
+            sizes = np.linalg.norm(v[head], axis=-1)
+            of["sink_value_ratio"] = sizes[0] / sizes[1:].mean()
+            first = np.linalg.norm(p[head][:, 0]) * sizes[0]
+            of["sink_output_share"] = first / np.linalg.norm(p[head] @ v[head])
+            for name, value in of.items():
+                measures.setdefault(name, np.zeros((len(weights), len(p))))[layer, head] = value
     return measures
 
 
@@ -112,12 +93,12 @@ def of_paths(tensors, config, x, weights_of):
     rests = sums - sums.mean(axis=1, keepdims=True)
     return {
         name: (parts * parts.sum(axis=0)).sum(axis=(1, 2)) / (parts.sum(axis=0) ** 2).sum()
-        for name, parts in (("share", sums), ("residual_share", rests))
+        for name, parts in (("path_share", sums), ("path_residual_share", rests))
     }
 
 
 def attention_of(tensors, config, layer, x, *, causal=False):
-    """Logits and P of one layer for given tokens, (head, n, n)."""
+    """P of one layer for given tokens, (head, n, n)."""
     tensors = {name: np.asarray(value, np.float64) for name, value in tensors.items()}
     heads, at = config["num_attention_heads"], f"encoder.layer.{layer}.attention.self."
     query, key = (
@@ -127,4 +108,4 @@ def attention_of(tensors, config, layer, x, *, causal=False):
     scores = np.einsum("ihk,jhk->hij", query, key) / np.sqrt(query.shape[-1])
     hidden = np.where(np.tri(len(x), dtype=bool) | (not causal), scores, -np.inf)
     p = np.exp(hidden - hidden.max(axis=-1, keepdims=True))
-    return scores, p / p.sum(axis=-1, keepdims=True)
+    return p / p.sum(axis=-1, keepdims=True)

@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from rc_jax import pretrained
 from rc_jax.attention import AttentionSpec
 from rc_jax.network import StackSpec
-from tests.pretrained import made_up
+from tests.pretrained import families, made_up
+from tests.pretrained.test_families import write as write_family
 
 
 @pytest.fixture
@@ -40,6 +42,85 @@ def test_weights_missing(folder):
         FileNotFoundError, match=r"pytorch_model.bin: that is a pickle, .* runs whatever code .* refused"
     ):
         pretrained.load(folder)
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "language_model.model."])
+def test_a_module_around_the_model_is_named(tmp_path, prefix):
+    values = {prefix + name: value for name, value in made_up.tensors().items()}
+    folder = made_up.write(tmp_path / "wrapped", values=values)
+    with pytest.raises(ValueError, match=rf"is missing in .*, which has '{prefix}.*': save the model inside alone"):
+        pretrained.load(folder)
+
+
+def test_a_file_of_settings_that_is_too_large_is_not_read(folder):
+    with (folder / "config.json").open("r+b") as file:
+        file.truncate(6 * 2**30)  # of which the disk holds nothing
+    with pytest.raises(ValueError, match=r"config.json'.* it has 6442450944 bytes, and must have at most 268435456"):
+        pretrained.load(folder)
+
+
+def test_an_albert_of_very_many_layers_is_refused_before_memory_is_asked_for(tmp_path):
+    """10 000 layers of one that is stored: 36 MB here, 10 GB where the layer has 0.4 MB."""
+    settings = families.CONFIGS["albert"] | {"num_hidden_groups": 1, "num_hidden_layers": 24}
+    values = {name: value for name, value in families.tensors("albert").items() if "layer_groups.1." not in name}
+    write_family(tmp_path, "albert", values, num_hidden_groups=1, num_hidden_layers=24)
+    assert pretrained.load(tmp_path).spec.depth == 24
+    (tmp_path / "config.json").write_text(json.dumps(settings | {"num_hidden_layers": 10_000}))
+    with pytest.raises(ValueError, match=r"at most 64 times the numbers that are stored, .* got 10000 layers of \d+ "):
+        pretrained.load(tmp_path)
+
+
+ESCAPE = "\x1b]0;pwned\x07"
+
+
+def test_no_name_in_a_file_acts_on_a_terminal(folder):
+    """Names of tensors and of shards, and what the reader of a broken header says of it."""
+    weights = folder / "model.safetensors"
+    values = load_file(weights)
+    save_file(values | {f"{ESCAPE}a": np.zeros(1, np.float32)}, weights)
+    with pytest.raises(ValueError, match="names must be printable in ") as caught:
+        pretrained.load(folder)
+    assert f"{caught.value}".isprintable()
+    header = json.dumps({"a": {"dtype": ESCAPE, "shape": [1], "data_offsets": [0, 4]}}).encode()
+    weights.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(ValueError, match="not a safetensors file") as caught:
+        pretrained.load(folder)
+    assert f"{caught.value}".isprintable()
+    weights.unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": f"{ESCAPE}.safetensors"}}))
+    with pytest.raises(ValueError, match="names must be printable in ") as caught:
+        pretrained.load(folder)
+    assert f"{caught.value}".isprintable()
+
+
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+TEMPLATE = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}] * 5000,
+    "pair": [],
+    "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2] * 20_000, "tokens": ["[CLS]"] * 20_000}},
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "match"),
+    [
+        (
+            "normalizer",
+            {"type": "Sequence", "normalizers": [REPLACE] * 12},
+            r"up to 1e\+12 times as long, at most 4096",
+        ),
+        ("normalizer", {"type": "Sequence", "normalizers": [REPLACE | {"pattern": {"Regex": "x*"}}] * 12}, "as long"),
+        ("post_processor", TEMPLATE, "a template of 100000000 ids, at most 100000"),
+    ],
+)
+def test_a_tokenizer_that_would_use_up_the_memory_is_refused(tmp_path, part, value, match):
+    """The package tokenizers would end the process."""
+    made_up.write(tmp_path, tokenizer=True)
+    checkpoint, file = pretrained.load(tmp_path), tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {part: value}))
+    with pytest.raises(ValueError, match=match):
+        checkpoint.encode("rank collapse")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +167,7 @@ QUERY = "encoder.layer.1.attention.self.query.weight"
     [
         ({QUERY: np.zeros((8, 8), np.int32)}, f"tensor '{QUERY}' must hold floating-point numbers .* got I32"),
         ({QUERY: np.full((8, 8), np.nan, np.float32)}, f"tensor '{QUERY}' must be finite in '.*', got NaN or infinity"),
-        ({"x\ny": np.zeros(1)}, r"unexpected tensor 'x\\ny' in"),
+        ({"x\ny": np.zeros(1)}, r"names must be printable in .*, got 'x\\ny'"),
         ({f"x{i}": np.zeros(1) for i in range(5)}, "unexpected tensor 'x0', 'x1', 'x2' and 2 more in"),
     ],
 )

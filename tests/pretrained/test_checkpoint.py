@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,8 +65,8 @@ def test_prefix_old_norm_names_and_unused_tensors(tmp_path, small, root):
     values |= {name: np.zeros(3, np.int64 if "ids" in name else np.float32) for name in unused}
     checkpoint = pretrained.load(made_up.write(tmp_path / "other", values=values))
     assert sorted(checkpoint.ignored) == sorted(unused)
-    jax.tree.map(np.testing.assert_array_equal, checkpoint.params, small.params)
-    jax.tree.map(np.testing.assert_array_equal, checkpoint.embeddings, small.embeddings)
+    chex.assert_trees_all_equal(checkpoint.params, small.params)
+    chex.assert_trees_all_equal(checkpoint.embeddings, small.embeddings)
 
 
 @pytest.mark.parametrize(

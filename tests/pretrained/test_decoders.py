@@ -9,6 +9,7 @@ import pytest
 
 from rc_jax import attention, network, pretrained
 from rc_jax.network.stack import NORMS
+from tests.diagnostics import dense
 from tests.pretrained import families
 from tests.pretrained.test_families import write
 
@@ -160,11 +161,8 @@ def test_a_trace_sees_each_layer_s_own_window_and_cap(tmp_path, family):
         assert ((weights > 0) == seen).all()
         if layer.soft_cap is not None:
             assert np.abs(logits).max() <= 1
-        counts = seen.sum(axis=1)
-        rows = [row for row in range(9) if counts[row] > 1]
-        entropy = [-sum(p * np.log(p) for p in head[row][seen[row]]) for head in weights for row in rows]
-        spread = [np.std(head[row][seen[row]], ddof=1) for head in logits for row in rows]
-        mean = {name: values.mean(axis=0) for name, values in trace.samples["heads"].items()}
-        np.testing.assert_allclose(mean["entropy"][index], np.reshape(entropy, (4, -1)).mean(axis=1), rtol=1e-4)
-        np.testing.assert_allclose(mean["implied_scale"][index], np.reshape(spread, (4, -1)).mean(axis=1), rtol=1e-4)
-    assert "paths" not in trace.reasons and "log_residual" in trace.reasons
+        for head in range(4):
+            expected = dense.head(weights[head], seen)
+            for name in ("sparsity", "entropy", "relative_entropy", "sink_weight", "largest_weight"):
+                np.testing.assert_allclose(trace[name][index, head], expected[name], rtol=1e-4, err_msg=name)
+    assert "path_share" in trace.measures and "log_residual" not in trace.measures

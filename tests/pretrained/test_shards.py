@@ -3,7 +3,7 @@
 import json
 import tracemalloc
 
-import jax
+import chex
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -49,7 +49,7 @@ def rewrite(folder, change):
 
 def test_shards_hold_what_one_file_holds(whole, folder):
     one, two = pretrained.load(whole), pretrained.load(folder)
-    jax.tree.map(np.testing.assert_array_equal, (one.params, one.embeddings), (two.params, two.embeddings))
+    chex.assert_trees_all_equal((one.params, one.embeddings), (two.params, two.embeddings))
 
 
 def test_one_file_goes_before_an_index(whole):

@@ -29,7 +29,7 @@ BROADCAST = {
     "z",
 }
 OTHERS = {"average", "floored"}
-SKIPPED = {"decoder_loss", "median_gap"}  # take host numbers
+SKIPPED = {"median_gap"}  # takes a number of the host
 PUBLIC = {
     name: value
     for module in (scale, equicorrelated, special)
@@ -51,7 +51,7 @@ def traced(function, kind, **shapes):
 def test_results_follow_arrays(x64, kind):
     """Each argument has an axis of its own."""
     tested = [name for name, parameters in PARAMETERS.items() if parameters <= BROADCAST | OTHERS]
-    assert len(tested) > 25
+    assert len(tested) > 20
     for name in tested:
         arrays = sorted(PARAMETERS[name] - OTHERS)
         full = tuple(range(2, 2 + len(arrays)))
@@ -85,7 +85,7 @@ def test_results_follow_numbers(x64):
     for function, kind, shape in DRAWS:
         assert traced(function, kind) == ({shape}, {kind})
     assert equicorrelated.similarity_limit(1.0, np.float32(0.5)).dtype == jnp.float32
-    assert scale.shared_query_objective(1.0, np.float32(64), 8).dtype == jnp.float32
+    assert scale.shared_query_scale(np.float32(64), 8).dtype == jnp.float32
     assert equicorrelated.critical_gamma(0.5).dtype == special.log_hyp0f1(2, 3).dtype == jnp.float64
     # integers past 32 bits
     assert scale.optimal_scale_exact(10**12) > 0

@@ -4,10 +4,8 @@ import math
 
 import jax
 import jax.numpy as jnp
-import mpmath as mp
 import numpy as np
 import pytest
-from scipy import optimize
 
 from rc_jax import scale
 from rc_jax.attention import kernels
@@ -30,33 +28,6 @@ def test_the_measure_is_half_the_sum_of_the_jacobian(x64):
     first, second = (float(scale.gradient_norm(row, alpha)) for row in both)
     exact = half_sum(lambda s: kernels.differential(alpha * s[:, None], None, jnp.asarray([0.3]))[0, 0], both)
     assert abs(first + 0.3 * second - exact) < 1e-13
-
-
-@pytest.mark.parametrize("sink", [0.0, 6.0, 9.0])
-def test_objective_and_its_maximum(x64, sink):
-    n = 1000
-
-    def objective(alpha):
-        moment = lambda k: mp.exp(mp.mpf(k * alpha) ** 2 / 2)  # noqa: E731
-        normaliser = mp.exp(sink) + n * moment(1)
-        share = n * moment(1) / normaliser
-        return float(alpha * (share * (1 + share) / 2 - n * moment(2) / normaliser**2))
-
-    for alpha in (0.5, 2.0):
-        assert abs(float(scale.sink_objective(alpha, n, sink)) / objective(alpha) - 1) < 1e-12
-    best = optimize.minimize_scalar(lambda a: -objective(a), bounds=(0.1, 5), method="bounded", options={"xatol": 1e-9})
-    assert abs(float(scale.sink_scale(n, sink)) - best.x) < 1e-6
-    if sink == 0:
-        assert 0 < float(scale.sink_scale(n) - scale.optimal_scale_exact(n)) < 1 / n
-
-
-def test_a_sink_that_holds_nearly_the_whole_row():
-    """ρ = e^{−260}, below single precision: without it the maximum is where Σp²/ρ = ½(1 + α²)/(1 + 4α²), at any n."""
-    for n in (10, 1000):
-        square = float(scale.sink_scale(n, 400.0)) ** 2
-        assert np.exp(1.5 * square - 400) == pytest.approx((1 + square) / (2 + 8 * square), rel=1e-3)
-    assert scale.sink_objective(20.0, 1000, 1000.0) == 0  # e^{α²} alone would overflow
-    assert scale.sink_objective(200.0, 1000, 30_000.0) == -math.inf  # ρ is e^{−10⁴} and Σp² is e^{2 · 10⁴}
 
 
 @pytest.mark.slow

@@ -41,10 +41,8 @@ def test_the_measure_is_half_the_sum_of_the_jacobian(x64):
 
 
 @pytest.mark.parametrize("cap", [0.3, 5.0, 50.0])
-def test_objective_and_its_maximum(x64, cap):
+def test_the_scale_is_the_maximum_of_the_objective(x64, cap):
     n = 1000
-    for alpha in (0.5, 3.0):
-        assert abs(float(scale.capped_objective(alpha, n, cap)) / quadrature(alpha, n, cap) - 1) < 1e-9
     tried = np.geomspace(0.1, 20, 40)
     near = tried[np.argmax([quadrature(alpha, n, cap) for alpha in tried])]
     bounds = (near / 1.2, near * 1.2)
@@ -65,7 +63,7 @@ def test_limits_of_the_scale(x64):
     assert distance[1] < 0.02 and distance[1] < 0.5 * distance[0]
     np.testing.assert_allclose(scale.capped_scale(1e300, 2.0), scale.capped_scale(1e200, 2.0), rtol=1e-9)
     assert scale.capped_scale(2.0, 1.0) == math.inf  # the objective rises for ever
-    assert np.all(np.diff(scale.capped_objective(np.geomspace(0.1, 100, 30), 2.0, 1.0)) > 0)
+    assert np.all(np.diff([quadrature(alpha, 2.0, 1.0) for alpha in np.geomspace(0.1, 100, 30)]) > 0)
 
 
 def _objective(alpha, n, cap):
@@ -130,5 +128,3 @@ def test_errors():
         scale.capped_scale(1.0, 5.0)
     with pytest.raises(ValueError, match="`cap` must be"):
         scale.capped_scale(10, 0.0)
-    with pytest.raises(ValueError, match="`alpha` must be"):
-        scale.capped_objective(0.0, 10, 5.0)

@@ -8,7 +8,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from rc_jax import attention, sparsity
+from rc_jax import sparsity
 from tests.oracles.sparsity import ratio_estimate
 
 
@@ -110,25 +110,6 @@ def test_sinkhorn_keeps_its_digits(dtype):
             np.testing.assert_allclose(row, exact, rtol=40 * jnp.finfo(dtype).eps)
     slopes = jax.vmap(jax.grad(lambda a: sparsity.sinkhorn(a[None], jnp.ones(1, dtype))))(couplings)
     assert np.all(np.isfinite(slopes))
-
-
-def test_caps(x64):
-    rng = np.random.default_rng(1)
-    for cap in (0.3, 2.0):
-        floor = float(sparsity.capped_floor(cap))
-        rows = np.exp(cap * np.tanh(rng.standard_normal((200, 64)) * rng.uniform(0.1, 50, (200, 1)) / cap))
-        assert float(sparsity.sparsity(jnp.asarray(rows)).min()) > floor
-        share = 1 / (1 + math.exp(2 * cap))
-        first, second = (share * math.exp(k * cap) + (1 - share) * math.exp(-k * cap) for k in (1, 2))
-        assert abs(first / math.sqrt(second) - floor) < 1e-15
-        for n in (2, 9, 1000):
-            logits = np.r_[cap, np.full(n - 1, -cap)]
-            assert abs(np.exp(logits[0]) / np.exp(logits).sum() - float(sparsity.capped_share(cap, n))) < 1e-15
-    assert abs(float(sparsity.capped_share(3.0, 1 + math.exp(6.0))) - 0.5) < 1e-15
-    spec = attention.AttentionSpec(d_model=8, heads=2, soft_cap=1.5)
-    params = attention.init(jax.random.key(0), spec)
-    weights = attention.attention_weights(params, jax.random.normal(jax.random.key(1), (30, 8)), spec, scale=100.0)
-    assert 1 / 30 < float(weights.max()) <= float(sparsity.capped_share(1.5, 30)) < 0.5
 
 
 def test_sigmoid_rows_add_up_to_order_one(x64):

@@ -7,13 +7,19 @@ import pytest
 from rc_jax import sparsity
 
 
+def positive(key, x, count):
+    """e^{w·x − |x|²/2}/√m along the directions of `random_projections`."""
+    w, x = np.asarray(sparsity.random_projections(key, count, x.shape[-1], dtype=x.dtype)), np.asarray(x)
+    return np.exp(x @ w.T - (x**2).sum(-1, keepdims=True) / 2) / count**0.5
+
+
 @pytest.mark.slow
 def test_features_are_unbiased_with_the_published_variance(x64, key):
     """E φ(q)·φ(k) = e^{q·k} for both kinds, and the variances of one feature in closed form (independent w)."""
     x = jnp.asarray([[0.4, -0.3, 0.2], [0.1, 0.5, -0.6]])
     q, k = np.asarray(x)
     exact, count = float(np.exp(q @ k)), 400_000
-    phi = np.asarray(sparsity.positive_random_features(key, x, count))
+    phi = positive(key, x, count)
     one = count * phi[0] * phi[1]
     assert np.all(phi > 0)
     assert abs(one.mean() - exact) < 5 * one.std() / count**0.5
@@ -48,29 +54,25 @@ def test_orthogonal_directions_are_orthogonal_and_gaussian(key):
 @pytest.mark.slow
 def test_keys_shapes_and_dtypes(dtype, key):
     x = jax.random.normal(key, (2, 3, 4), dtype)
-    kinds = (sparsity.positive_random_features, sparsity.trigonometric_random_features)
+    make = sparsity.trigonometric_random_features
 
     @jax.jit
     def run(x):
-        features = [(make(key, x, 5, orthogonal=True), make(key, x.astype(jnp.bfloat16), 5)) for make in kinds]
-        mapped = jax.vmap(lambda x: sparsity.positive_random_features(key, x, 5))(x)
-        other = sparsity.positive_random_features(jax.random.fold_in(key, 1), x, 5)
-        return features, mapped, other, sparsity.random_projections(key, 5, 4, dtype=dtype)
+        mapped = jax.vmap(lambda x: make(key, x, 5))(x)
+        other = make(jax.random.fold_in(key, 1), x, 5)
+        half = make(key, x.astype(jnp.bfloat16), 5)
+        return make(key, x, 5), half, mapped, other, make(key, x, 5, orthogonal=True)
 
-    feature_maps, mapped, other, w = run(x)
-    for (phi, half), width in zip(feature_maps, (5, 10), strict=True):
-        assert phi.dtype == dtype and phi.shape == (2, 3, width) and half.dtype == jnp.bfloat16
+    phi, half, mapped, other, orthogonal = run(x)
+    for each in (phi, mapped, other, orthogonal):
+        assert each.dtype == dtype and each.shape == (2, 3, 10)
+    assert half.dtype == jnp.bfloat16
     assert np.any(np.asarray(mapped) != np.asarray(other))
-    positive, (cos, sin) = (
-        np.asarray(feature_maps[0][0], float),
-        np.split(np.asarray(feature_maps[1][0], float), 2, axis=-1),
-    )
-    size = np.exp((np.asarray(x, float) ** 2).sum(-1, keepdims=True) / 2)
-    angle = np.log(positive * size * 5**0.5)  # the same key has the same directions in both kinds
-    np.testing.assert_allclose(cos, size / 5**0.5 * np.cos(angle), atol=100 * jnp.finfo(dtype).eps)
-    np.testing.assert_allclose(sin, size / 5**0.5 * np.sin(angle), atol=100 * jnp.finfo(dtype).eps)
-    by_hand = np.exp(np.asarray(x) @ np.asarray(w).T - (np.asarray(x) ** 2).sum(-1, keepdims=True) / 2) / 5**0.5
-    np.testing.assert_allclose(mapped, by_hand, rtol=50 * jnp.finfo(dtype).eps)
+    w = np.asarray(sparsity.random_projections(key, 5, 4, dtype=dtype))
+    angle, size = np.asarray(x) @ w.T, np.exp((np.asarray(x, float) ** 2).sum(-1, keepdims=True) / 2)
+    by_hand = size / 5**0.5 * np.concatenate([np.cos(angle), np.sin(angle)], axis=-1)
+    for each in (phi, mapped):
+        np.testing.assert_allclose(each, by_hand, rtol=1e-6, atol=100 * jnp.finfo(dtype).eps)
 
 
 def test_moments_of_gaussian_keys_against_quadrature(dtype):

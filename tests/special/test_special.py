@@ -172,7 +172,6 @@ def test_lambert_of_an_exponential(dtype):
         (lambda: special.log_hyp0f1(0.2, 1.0), ValueError, "`b` must be >= 0.5, got 0.2"),
         (lambda: special.log_hyp0f1(1.5, -1.0), ValueError, "`z` must be >= 0, got -1"),
         (lambda: special.log_hyp0f1(1.5, "1"), TypeError, "`z` must be a real number"),
-        (lambda: special.hyp0f1_ratio(1.5, jnp.nan), ValueError, "`z` must be finite"),
         (lambda: special.log_bessel_i(-1.0, 1.0), ValueError, "`order` must be >= -0.5"),
         (lambda: special.log_bessel_i(1.0, 0.0), ValueError, "`x` must be > 0"),
         (lambda: special.log_bessel_ie(1.0, -2.0), ValueError, "`x` must be > 0"),

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from scipy import linalg
 
-from experiments.ledger import Claim, at_least, law, near, prediction, published, question
+from experiments.ledger import Claim, at_least, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 from rc_jax.collapse import causal_rank as forms
@@ -30,8 +30,8 @@ ABOUT = figure.About(
 )
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7}
-# Fixed before the first run: closed forms to their next order, a rate in n to a tenth, its small-γ law to a fifth.
-CLOSED, RATE, SMALL = 0.02, 0.1, 0.2
+# Fixed before the first run: closed forms to their next order.
+CLOSED = 0.02
 RATES = (0.5, 0.9, 0.97)
 
 
@@ -156,23 +156,24 @@ def _rates(data: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """Full rank by the diagonal; closed forms of σ_min; its rate under softmax; what each type sees."""
-    return [_full_rank(data), *_closed_forms(data), *_softmax_rates(data)]
+    """Full rank by the diagonal; closed forms of σ_min."""
+    return [_full_rank(data), *_closed_forms(data)]
 
 
 def _full_rank(data: Mapping[str, np.ndarray]) -> Claim:
-    """Every kind: its smallest singular value over all matrices, of relu² the least p_ii, which bounds it."""
-    kinds, diagonal = [str(name) for name in data["names"]], data["diagonal"].min(axis=1)
-    least = np.append(np.exp(data["smallest"].min(axis=(1, 2))), diagonal[-1])
+    """Every kind with a positive diagonal: its smallest singular value over all matrices."""
+    diagonal = data["diagonal"].min(axis=1)
+    least = np.exp(data["smallest"].min(axis=(1, 2)))
+    kinds = [str(name) for name in data["names"]][: least.size]
     return published(
         "rank-full", "A causal mask leaves an attention matrix that cannot lose rank.",
         least, at_least(float(np.finfo(float).tiny)), source="su2023concentrate", place="introduction",
-        interval_from="full rank is σ_min > 0; the least normal number of float64", where=kinds, always=False,
-        hypotheses="softmax, decay and linear attention with positive features are positive on the diagonal; relu² of "
-        "scores, which the source takes up later, need not be", reads=[data["smallest"], data["diagonal"]],
-        note=f"smallest σ_min, for relu² the least p_ii, which is not below it; the other kinds have p_ii ≥ "
-        f"{diagonal[:-1].min():.1g}, the determinant is Π p_ii; the source concludes that low rank alone cannot "
-        "explain linear attention in decoders",
+        interval_from="full rank is σ_min > 0; the least normal number of float64", where=kinds,
+        hypotheses="softmax, decay and linear attention with positive features, which are positive on the diagonal",
+        reads=[data["smallest"], data["diagonal"]],
+        note=f"smallest σ_min; p_ii ≥ {diagonal[:-1].min():.1g}, and the determinant is Π p_ii; relu² of scores, which "
+        f"the source takes up later, has a least p_ii of {diagonal[-1]:.1g}; the source concludes that low rank alone "
+        "cannot explain linear attention in decoders",
     )  # fmt: skip
 
 
@@ -194,30 +195,4 @@ def _closed_forms(data: Mapping[str, np.ndarray]) -> list[Claim]:
             "grows.", decay, near(1, CLOSED), where=[f"λ = {rate:g}" for rate in RATES],
             note=f"measured over limit at n = {n}; rows are those of a triangular Toeplitz matrix over their sums, and "
             "the limit is the least modulus of its symbol (1 − λ)/(1 − λz) on |z| = 1, a classical fact", **ours),
-    ]  # fmt: skip
-
-
-def _softmax_rates(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """Rates in n against theory, and what floating point sees of the rank."""
-    rate, error = _rates(data)
-    # Shares of singular values that floating point does not see, at the largest n.
-    n, below = int(data["lengths"][-1]), 1 - data["rank"][1][:, -1]
-    predicted, gammas = data["predicted"], data["gammas"]
-    places = [f"γ = {gamma:g}" for gamma in gammas]
-    return [
-        prediction("rank-rate", "The smallest singular value of causal softmax attention falls as e^(−Λ(γ) n), with Λ "
-                   "from sums of e^s taken as normal.", rate / predicted, near(1, RATE),
-                   standard_error=error / predicted, where=places, hypotheses="random layers, Gaussian tokens",
-                   interval_from="our tolerance: a tenth",
-                   note="measured over Λ; Λ = " + ", ".join(f"{value:.3f}" for value in predicted) +
-                         "; sums of e^s are far from normal for γ ≥ 1"),
-        prediction("rank-small", "For small γ the smallest singular value of causal softmax attention falls as e^(−γ² "
-                   f"n) (γ = {gammas[0]:g}).", float(rate[0] / gammas[0] ** 2), near(1, SMALL),
-                   standard_error=float(error[0] / gammas[0] ** 2), hypotheses="random layers, Gaussian tokens",
-                   interval_from="our tolerance: a fifth", note="rate of −log σ_min per token, measured over γ²"),
-        question("rank-numerical", "What share of the singular values of causal softmax attention, with scores of "
-                 "deviation 1, lies below ε σ_max?", below.mean(axis=0),
-                 standard_error=below.std(axis=0, ddof=1) / np.sqrt(len(below)), where=list(EPS),
-                 shown=", ".join(f"{100 * share:.1f} % ({name})" for share, name in zip(below.mean(axis=0), EPS,
-                        strict=True)), note=f"n = {n}; floating point sees less than the full rank"),
     ]  # fmt: skip

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments.ledger import Claim, at_most, law, near, published, question
+from experiments.ledger import Claim, at_most, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 
@@ -186,8 +186,6 @@ def claims(data: Data) -> list[Claim]:
                   hypotheses=f"{rotary}; float32, angles reduced in integers",
                   interval_from=f"{SHIFTED:g} roundings of float32",
                   note="measured: largest change of a score over |q||k| when both positions shift"),
-        question("positions-shift-product", "By how much, over |q||k|, does a common shift change a rotary score whose "
-                 "angles are products in float32?", data["change"][1], where=shifts),
         published("positions-fall", "The upper bound on a rotary score decays as the distance grows.", bound,
                   at_most(0), source=ROFORMER, place="section 3.4.3, figure 2", where=octaves[1 : bound.size + 1],
                   hypotheses=f"{rotary}; means over octaves of distance, below the base",

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from scipy import special
 
 from experiments.figures import _random_rows
-from experiments.ledger import Claim, at_least, at_most, law, near, prediction, published
+from experiments.ledger import Claim, at_least, at_most, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention, scale
 from rc_jax.scale import median_gap
@@ -32,7 +32,7 @@ ABOUT = figure.About(
     minutes={"smoke": 0.06, "quick": 0.25, "full": 12.0},
 )
 LEVELS = (0.25, 0.5, 0.75)
-CLOSE, STEADY = 0.1, 0.1  # of a law of sharp rows; of a slope
+CLOSE = 0.1  # of a law of sharp rows
 SHARP = 1024  # d_k from which rows without 1/√d_k are sharp in the median as well
 Data = Mapping[str, np.ndarray]
 
@@ -78,7 +78,6 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     for name in by_width[0]:
         squares = np.stack([each[name] for each in by_width], axis=1)  # (side, d, layer)
         data[f"{name}_square"] = squares.mean(2)
-        data[f"{name}_square_error"] = squares.std(2, ddof=1) / spec.layers**0.5
         data[f"{name}_quartiles"] = np.sqrt(np.quantile(squares, LEVELS, axis=2))
     return data
 
@@ -153,10 +152,8 @@ def claims(data: Data) -> list[Claim]:
     laws = np.concatenate([data["mean"][0] / data["law"],
                            np.log(data["quartiles"][1, 0]) / np.log(data["median_law"])])  # fmt: skip
     error = np.concatenate([data["mean_error"][0] / data["law"], 0 * data["law"]])
-    (plain, plain_error), (scaled, scaled_error) = (_slope(data, "query", side) for side in range(2))
     rows = f"{int(data['keys'])} keys, independent normal entries of q and k"
     layers = f"{int(data['layers'])} random layers, one output row"
-    slope = "our tolerance: 0.1 of a slope"
     return [
         published("saturation-typical", "For large d_k unscaled dot products are suspected to push softmax to where "
                   "its gradients are extremely small.",
@@ -181,23 +178,4 @@ def claims(data: Data) -> list[Claim]:
             where=[f"mean, {x}" for x in labels] + [f"median, {x}" for x in labels],
             hypotheses=f"{rows}; g the median gap of the two largest of them; sharp rows, d_k from {SHARP} on",
             interval_from="our tolerance: a tenth", note="measured over the law, for the median the logarithms"),
-        prediction("saturation-rms", "Without 1/√d_k the root mean square of the gradient by W_Q grows as d_k to the "
-                   "1/4, through rare near ties.", plain, near(0.25, STEADY), standard_error=plain_error,
-                   hypotheses=f"{layers}; d_k from 64 on", interval_from=slope, note="measured: slope"),
-        prediction("saturation-rms-scaled", "With 1/√d_k the root mean square of the gradient by W_Q does not depend "
-                   "on d_k.", scaled, near(0, STEADY), standard_error=scaled_error,
-                   hypotheses=f"{layers}; d_k from 64 on", interval_from=slope, note="measured: slope"),
-        prediction("saturation-tokens", "The median gradient by the tokens is not smaller without 1/√d_k than with it, "
-                   "because values pass around softmax.",
-                   data["tokens_quartiles"][1, 0] / data["tokens_quartiles"][1, 1], at_least(1), where=labels,
-                   hypotheses=layers, interval_from="the sign of the difference", note="measured: ratio of medians"),
     ]  # fmt: skip
-
-
-def _slope(data: Data, name: str, side: int) -> tuple[float, float]:
-    """Slope of log root mean square against log d_k from 64 on (or the last two), with its standard error."""
-    keep = data["d"] >= min(64, data["d"][-2])
-    x = np.log(data["d"][keep])
-    lever = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
-    square, error = data[f"{name}_square"][side, keep], data[f"{name}_square_error"][side, keep]
-    return float(lever @ np.log(square) / 2), float(np.sqrt((lever**2) @ (error / square / 2) ** 2))

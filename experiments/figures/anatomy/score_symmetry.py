@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from experiments.figures._samples import draw
 from experiments.figures.models._packaged import trained_checkpoint
-from experiments.ledger import Claim, at_most, law, near, prediction, published, question
+from experiments.ledger import Claim, at_most, law, near, published
 from experiments.lib import figure, sentences, style
 from rc_jax import attention, network, pretrained
 
@@ -30,7 +30,7 @@ ABOUT = figure.About(
     minutes={"smoke": 0.08, "quick": 0.2, "full": 2.0},
 )
 SHARES = (0.0, 0.3, 0.6, 0.9, 1.0)  # of a token that all tokens have in common
-ROUNDING, REAL, CLOSE = 1e-6, 1e-10, 0.1
+ROUNDING, CLOSE = 1e-6, 0.1
 Data = Mapping[str, np.ndarray]
 
 
@@ -204,9 +204,6 @@ def claims(data: Data) -> list[Claim]:
                   reads=[data["none_scores"], data["none_weights"]], note="measured: ‖A − Aᵀ‖/‖A + Aᵀ‖; softmax by "
                   f"rows then breaks the symmetry: {data['none_weights'].min():.4f} … "
                   f"{data['none_weights'].max():.4f}"),
-        question("symmetry-complex", "What share of the eigenvalues of P is complex with independent random W_Q and "
-                 "W_K?", np.mean(np.abs(np.imag(data["free_values"])) > REAL), reads=[data["free_values"]],
-                 hypotheses=matrices),
         law("symmetry-random", "For independent random W_Q and W_K of any width E‖A ∓ Aᵀ‖² is proportional to (tr G)² "
             "∓ ‖G‖², G = XXᵀ.", data["parts"].ravel(), near(1, CLOSE), standard_error=data["parts_error"].ravel(),
             applies=asked.ravel(), where=points, proof="proved", place=PAGE, reads=[data["rho"]],
@@ -218,9 +215,4 @@ def claims(data: Data) -> list[Claim]:
                   source="saponati2025", place="abstract", where=layers,
                   hypotheses=f"{model}; the authors looked at others", interval_from="the sign of the difference",
                   note="measured: asymmetry of W_Q W_Kᵀ, median trained head over the most symmetric random one"),
-        prediction("symmetry-trained-scores", "On text the scores of a trained bidirectional model are more symmetric "
-                   "than random weights would make them.", np.median(data["trained_scores"], 1) / data["random_scores"],
-                   at_most(1), where=layers, hypotheses=f"{model}, without biases",
-                   interval_from="the sign of the difference",
-                   note="measured: asymmetry, median head over that of random weights on the same tokens"),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.figures._samples import Drawn, draw
-from experiments.ledger import Claim, at_least, law, near, published
+from experiments.ledger import Claim, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 from rc_jax.scale import layer_variance_spread
@@ -69,8 +69,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
 
 
 def _moments(known: Drawn) -> dict[str, np.ndarray]:
-    ends = {"unit_least": known.minimum["unit"], "unit_most": known.maximum["unit"]} if "unit" in known.mean else {}
-    return known.mean | {f"{name}_error": error for name, error in known.standard_error.items()} | ends
+    return known.mean | {f"{name}_error": error for name, error in known.standard_error.items()}
 
 
 def _entries(key: jax.Array, size: int) -> jax.Array:
@@ -90,10 +89,7 @@ def _pair(key: jax.Array, widths: tuple[int, ...]) -> Moments:
     width = min(MEAN_WIDTH, max(widths))
     mean = jnp.asarray(MEANS)[:, None]
     moved = ((query[:1, :width] + mean) * (other[:1, :width] + mean)).sum(1) - width * mean[:, 0] ** 2
-    unit = (0.5 + query[2] / 12**0.5) * (0.5 + other[2] / 12**0.5)  # uniform in [0, 1]
-    share = jnp.cumsum(unit)[d - 1] / d.astype(np.float32)
-    return {"mean": score, "variance": score**2, "fourth": score**4, "moved": moved**2 / width,
-            "unit": share, "unit_spread": (share - 0.25) ** 2}  # fmt: skip
+    return {"mean": score, "variance": score**2, "fourth": score**4, "moved": moved**2 / width}
 
 
 def _layer(key: jax.Array, d_model: int, d_head: int) -> Moments:
@@ -164,8 +160,7 @@ def claims(data: Data) -> list[Claim]:
     heads = [f"d_k = {head:g}" for head in k]
     layer = f"{int(data['layers'])} initialisations, W_Q and W_K with entries N(0, 1/d), d = {int(data['d_model'])}"
     pairs = f"{int(data['pairs'])} pairs"
-    # Laws that a sample is compared with: the spread of products, and of layers.
-    spread = np.sqrt(data["unit_spread"])
+    # The law that a sample of layers is compared with.
     exact = np.asarray(layer_variance_spread(k, float(data["d_model"])))
     return [
         published("variance-width", "If the entries of q and k are independent with mean 0 and variance 1, then q·k "
@@ -177,14 +172,6 @@ def claims(data: Data) -> list[Claim]:
                   hypotheses=f"four laws of an entry; {pairs}",
                   interval_from="the formula is exact; our tolerance for samples: a tenth",
                   note="measured: mean over √d_k and variance over d_k; the study notes derive the same"),
-        published("variance-unit", "If the entries of q and k lie in [0, 1], the products q·k spread over [0, d_k].",
-                  data["unit_most"] - data["unit_least"], at_least(0.5), source="study-notes", always=False,
-                  place="section on the division by √d_k", where=[f"d_k = {width}" for width in d],
-                  hypotheses=f"independent uniform entries; a sample of {pairs}", reads=[data["unit_spread"]],
-                  interval_from="our tolerance: half of the printed range", note="measured: largest less least product "
-                  f"of the sample, over d_k; all of [0, d_k] is possible, but at d_k = {d[-1]} products lie in "
-                  f"{data['unit_least'][-1]:.2f} d_k … {data['unit_most'][-1]:.2f} d_k; the standard deviation is √(7 "
-                  f"d_k)/12, measured {spread[-1] * d[-1] ** 0.5:.3f} √d_k"),
         law("variance-layer-spread", "From one random layer to the next, the variance of scores over normal tokens has "
             "the relative variance 4/(d_k d) + 2(d_k + 1)/(d_k d²).", data["layer_spread"] / exact, near(1, CLOSE),
             standard_error=data["layer_spread_error"] / exact, where=heads, proof="proved", place=PAGE,

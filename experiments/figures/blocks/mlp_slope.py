@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from experiments.figures._samples import draw
-from experiments.ledger import Claim, at_least, law, near, prediction, published, question
+from experiments.ledger import Claim, at_least, law, published
 from experiments.lib import figure, style
 from rc_jax import attention, collapse, network
 
@@ -82,13 +82,13 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     deep = draw(functools.partial(_deep, spec=spec), jax.random.fold_in(key, 1), spec.deep_count, progress=True)
     pushed = draw(functools.partial(_pushed, spec=spec), jax.random.fold_in(key, 2), spec.count, progress=True)
     quantiles = stats.quantile(LEVELS)
-    data = {name: quantiles[name] for name in ("log", "log_threshold", "log_predicted")}
-    for name in ("collapsed", "slope", "log_ratio", "log_constant", "tanh_promise", "published_promise"):
+    data = {name: quantiles[name] for name in ("log", "log_predicted")}
+    for name in ("collapsed", "slope", "log_constant", "tanh_promise", "published_promise"):
         data |= {f"{name}_mean": stats.mean[name], f"{name}_standard_error": stats.standard_error[name]}
     return data | {
         "deep_mean": deep.mean, "deep_standard_error": deep.standard_error,
         "deep_factors": np.asarray(spec.deep_factors), "unknown": stats.left_out["log"] / spec.count,
-        "unknown_predicted": stats.left_out["log_predicted"], "sensitivity_mean": pushed.mean,
+        "sensitivity_mean": pushed.mean,
         "sensitivity_standard_error": pushed.standard_error, "sensitivity_left_out": pushed.left_out,
         "factors": spec.factors,
     }  # fmt: skip
@@ -112,7 +112,6 @@ def _network(key: jax.Array, spec: Spec) -> dict[str, jax.Array]:
     by_activation = {name: jnp.stack([one[name] for one in each]) for name in each[0]}
     steepest = jnp.log(jnp.asarray([STEEPEST[name] for name in ACTIVATIONS], spec.dtype))
     by_activation["log_constant"] = steepest + jnp.mean(jnp.log(spectral(params.mlp)))
-    by_activation["log_ratio"] = by_activation["log_threshold"] - by_activation["log_predicted"]
 
     # Bounds of pure attention with the MLPs' λ in its output matrices, in the norm of each. A factor on λ adds
     # (3^L − 1)/2 times its logarithm, so the bound at one small factor tells up to which it promises collapse.
@@ -257,12 +256,7 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     """MLPs slow collapse and do not stop it; λ in the bracket; the threshold; what steep MLPs do to a push."""
     labels = [LABELS[name] for name in ACTIVATIONS]
     constants = np.exp(data["log_constant_mean"])
-    thresholds = ", ".join(
-        f"{label} {np.exp(data['log_threshold'][1, index]) * constants[index]:.3g}"
-        for index, label in enumerate(labels)
-    )
-    deep, last, depth = data["deep_mean"][:, -1], data["deep_mean"].shape[1] - 1, data["log"].shape[-1] - 1
-    apart, unknown = 1 - data["collapsed_mean"], int(np.sum(data["unknown_predicted"]))
+    deep, last = data["deep_mean"][:, -1], data["deep_mean"].shape[1] - 1
     # The steepest MLPs against the flattest.
     pushed, error = data["sensitivity_mean"][:, [0, -1]], data["sensitivity_standard_error"][:, [0, -1]]
     factors = "; ".join(
@@ -291,16 +285,4 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
                   interval_from="more at the largest λ than at the smallest", note="log of the output's relative "
                   "change over the tokens' (1 %), at the largest λ less at the smallest; the two as geometric means: "
                   f"{factors}"),
-        prediction("mlp-threshold", "Collapse stops at the λ at which the cube of small λ has a point at rest.",
-                   data["log_ratio_mean"], near(0, np.log(ORDER)), where=labels, hypotheses=random,
-                   standard_error=data["log_ratio_standard_error"], left_out=unknown,
-                   interval_from="our tolerance: a factor √10 either way", note="log of measured over predicted λ, "
-                   f"beyond the grid counts as its end; median λ at which most networks stay apart: {thresholds}"),
-        question("mlp-stops", "At the λ that is best for it, this share of random networks keeps its tokens apart up "
-                 "to the last layer.", apart.max(axis=1), where=labels, reads=[apart],
-                 shown=", ".join(f"{label} {each.max():.3f}" for label, each in zip(labels, apart, strict=True)),
-                 note=f"‖res‖/‖X‖ > 1 % at layer {depth}"),
-        question("mlp-promise", "Tokens collapse up to a λ that is this many times as large as the tanh bound "
-                 "promises.", np.exp(data["log_threshold"][1] - data["tanh_promise_mean"]), where=labels,
-                 note="median λ of the threshold over the mean promised one"),
     ]  # fmt: skip

@@ -245,13 +245,13 @@ def _collapse(data: Mapping[str, np.ndarray], kinds: list[str]) -> list[Claim]:
                   f"{delay.max():.2f} layers", note="log ‖res‖ still triples at the last layer; it is delayed by one "
                   "layer; Wu et al. 2024 disagree in general"),
         published("norm-rescaling", "LayerNorm only scales and shifts, which is the same as other weights and biases, "
-                  "and so has no bearing on rank collapse.", divisors.ravel(), at_most(EQUAL),
-                  source="collapse-summary", place="finding 3", where=layers, hypotheses=nets_of,
-                  left_out=data["unknown"],
+                  "and so has no bearing on rank collapse.", divisors.ravel(), at_most(EQUAL), always=False,
+                  source="collapse-summary", place="finding 3", where=layers,
+                  hypotheses=f"LayerNorm by token, as models have it; {nets_of}", left_out=data["unknown"],
                   interval_from="it is so only if all tokens have one divisor; our tolerance: equal to 1 %",
-                  note="the first half differs for LayerNorm by token: the divisors stand on the left of P X W, where "
-                  "no weight takes them in; near collapse they agree; the conclusion holds here but for a delay "
-                  "(norm-cube); measured: median of log(largest/smallest divisor of the tokens)"),
+                  note="median of log(largest/smallest divisor of the tokens): they stand on the left of P X W, where "
+                  "no weight takes them in, and agree near collapse; a normalisation by feature stands on the right, "
+                  "where it is taken in exactly; for the conclusion see norm-cube"),
         published("norm-random", "LayerNorm alone keeps random models from ‖X − 1x̄ᵀ‖ → 0.", random,
                   at_least(np.log(HELD)), source="wu2024-figure", place="caption of figure 2",
                   where=[*kinds, "the shape of all-MiniLM-L6-v2"], left_out=data["unknown"],
@@ -259,12 +259,13 @@ def _collapse(data: Mapping[str, np.ndarray], kinds: list[str]) -> list[Claim]:
                   interval_from="our tolerance: a tenth of ‖X‖", note="median of log ‖res‖/‖X‖ at the last layer; in "
                   "exact arithmetic it goes to zero in our networks; plain float32 stops at its rounding, about e^−16; "
                   "the figure's model is unknown to us"),
-        published("norm-sharp", "For some classes of value matrices tokens still collapse exponentially under "
-                  "LayerNorm.", data["sharp_on"][1][:, known].ravel(), at_most(np.log(HELD)), source="wu2024",
+        published("norm-sharp", "For some classes of value matrices tokens still collapse under LayerNorm, at an "
+                  "exponential rate.", data["sharp_on"][1][:, known].ravel(), at_most(np.log(HELD)), source="wu2024",
                   place="abstract", where=sharp, hypotheses=f"{nets_of}; value matrices: the identity, a rotation, "
                   f"Gaussian; first logits of standard deviation {judged}, the sizes at which the residual is known in "
                   "every network", interval_from="our tolerance: ‖res‖ below a tenth of ‖X‖",
-                  note="median of log ‖res‖/‖X‖ at the last layer, by value matrix and size of the first logits"),
+                  note="median of log ‖res‖/‖X‖ at the last layer, by value matrix and size of the first logits; that "
+                  "they collapse is judged, the rate is not"),
     ]  # fmt: skip
 
 

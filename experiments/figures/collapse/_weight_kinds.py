@@ -31,7 +31,6 @@ Layer = tuple[attention.AttentionParams, attention.AttentionSpec]
 FROM_SCORES = ("softmax", "l2", "signed", "relu²/Σ", "relu²/n", "identity")
 ONE_HEAD = "identity, 1 head"
 PREDICTED = (*FROM_SCORES, "linear", "decay")
-FLOOR = -30.0  # float64 does not know residuals of e^(−36)
 # t X has t^k times the output, so that tokens may be brought back to size between layers without any other effect
 HOMOGENEOUS = ("relu²/Σ", "relu²/n", "identity", "decay", ONE_HEAD)
 
@@ -115,13 +114,4 @@ def distances(x: jax.Array) -> dict[str, jax.Array]:
         "residual": jnp.log(jnp.linalg.norm(x - jnp.mean(x, axis=0, keepdims=True))),
         "line": jnp.log(jnp.linalg.norm(off_line)),
         "tokens": 1 / jnp.sum(jnp.square(norms)),
-        "dead": dead.astype(x.dtype),
     }
-
-
-def exponent(log: jax.Array) -> jax.Array:
-    """The last fall that float64 sees whole over the fall before it; not a number where it falls by less than e."""
-    falls = jnp.diff(log)
-    whole = (log[1:] > FLOOR) & jnp.isfinite(log[1:])
-    at = jnp.maximum(jnp.max(jnp.where(whole, jnp.arange(falls.size), -1)), 1)
-    return jnp.where((falls[at] < -0.25) & (log[at + 1] < -1), falls[at] / falls[at - 1], jnp.nan)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
 from experiments.figures._samples import draw
-from experiments.ledger import Claim, at_least, at_most, law, printed, published, question
+from experiments.ledger import Claim, at_least, at_most, law, printed, published
 from experiments.lib import figure, sentences, style
 from experiments.lib.figure import About
 from rc_jax import attention, collapse, network, pretrained
@@ -81,8 +81,6 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     key = jax.random.key(spec.seed)
     drawn = draw(_Networks(spec), jax.random.fold_in(key, 0), spec.count, progress=True)
     data = {f"random_{name}": value for name, value in drawn.quantile(LEVELS).items()}
-    data |= {"random_log_needed_most": drawn.maximum["log_needed"], "left_out": drawn.left_out["log_needed"]}
-    data |= {"gamma_cap": np.sqrt(min(spec.tokens, spec.d_model))}
     data |= _trained(spec) | _audit(jax.random.fold_in(key, 1), spec.cases)
     for index, name in enumerate(ADVERSARIES):
         logs = ascent.ascend(name, jax.random.fold_in(jax.random.fold_in(key, 2), index), spec.starts, spec.steps)
@@ -91,16 +89,14 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
 
 
 def _measure(params: network.Layers, x: jax.Array, stack: network.StackSpec) -> dict[str, jax.Array]:
-    """Slacks as the functions of the audit give them, in two scans, and the γ at which the bound is an equality."""
+    """Slacks as the functions of the audit give them, in two scans."""
     parts, sizes = bound_parts(params, x, stack, None, "mean"), diameters_by_layer(params, x, stack, None)
-    out = {
+    return {
         "layer": parts.log_bound - parts.log_after,
         "tanh_layer": sizes.log_bound - sizes.log_after,
         "depth": in_depth(parts)[1:] - parts.log_after,
         "tanh_depth": collapse.tanh_bound(params, x, stack)[1:] - sizes.log_after,
-        "log_needed": parts.log_gamma - (parts.log_bound - parts.log_after),
     }
-    return out | {"tighter": out["layer"] - out["tanh_layer"]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,8 +123,7 @@ def _trained(spec: Spec) -> dict[str, np.ndarray]:
     ids = jnp.asarray(sentences.token_ids(checkpoint, spec.texts, spec.tokens))
     run = jax.jit(lambda ids: jax.lax.map(lambda row: _measure(checkpoint.params, checkpoint.embed(row), stack), ids))
     slacks = {name: np.asarray(value) for name, value in run(ids).items()}
-    out = {f"trained_{name}": np.quantile(value, LEVELS, axis=0) for name, value in slacks.items()}
-    return out | {"trained_log_needed_most": slacks["log_needed"].max(axis=0)}
+    return {f"trained_{name}": np.quantile(value, LEVELS, axis=0) for name, value in slacks.items()}
 
 
 def _audit(key: jax.Array, cases: int) -> dict[str, np.ndarray]:
@@ -216,19 +211,8 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
 def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     """The printed steps and bounds, tested as printed; the mended step; the tanh bound."""
     rounding = 16 * np.finfo(float).eps
-    # The smallest γ for which the printed bound holds, by weights and layer.
-    needed = [(w, data[f"{w}_log_needed_most"]) for w in ("random", "trained") if f"{w}_log_needed_most" in data]
-    where = [f"{w} layer {layer + 1}" for w, each in needed for layer in range(each.size)]
-    weights = "random weights and those of all-MiniLM-L6-v2"
     return [
         *_printed_steps(data, rounding),
-        question("bound-layer-holds", "How small may γ be for ‖res(SA(X))‖ ≤ 4γ ‖W_QK‖₁‖W_V‖ ‖res(X)‖³/√d_qk to hold "
-                 "in ‖·‖_{1,∞}, as the notes on the proof print it?",
-                 np.exp(np.concatenate([each for _, each in needed])), left_out=data["left_out"],
-                 where=where, hypotheses="softmax attention without mask, skip, MLP or LayerNorm; heads summed here; "
-                 + weights, reads=[each for _, each in needed],
-                 note="largest over networks and texts; the mended proof gives √min(n, d) = "
-                 f"{float(data['gamma_cap']):.3g} under the lemma's condition"),
         law("bound-repair", "|(P − P̃)R| ≤ 2D P̃|R| holds entry by entry, so that every constant of the published "
             "theorem survives.", float(data["adversary_repair"].max()), (0, 1 + rounding), proof="proved",
             place="docs/proof.md, The repair", hypotheses="every D_ii ≤ 1.2564…",
@@ -242,12 +226,6 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
             interval_from="at most 1 by the proof; that ascent comes within 1 % is our tolerance",
             note="measured: the largest measured/bound that an adversary reached; known: TV ≤ tanh(δ/4), and that "
             "mixtures contract by total variation; ours: the application to attention and the bound in depth"),
-        question("bound-tanh-tighter", "On the tokens that reach a layer the published one-layer bound with measured γ "
-                 "is looser than the tanh bound by this factor.",
-                 np.exp(np.concatenate([data[f"{w}_tighter"][1] for w, _ in needed])), where=where, hypotheses=weights,
-                 left_out=data["left_out"],
-                 note="quotient of bound/measured of the two, medians; above 1 the tanh bound is closer; the norms "
-                 "differ"),
     ]  # fmt: skip
 
 

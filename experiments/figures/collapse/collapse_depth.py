@@ -71,6 +71,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         data |= {f"{name}_mean": deep.mean[name], f"{name}_standard_error": deep.standard_error[name]}
     data |= {f"{name}_left_out": deep.left_out[name] for name in ("attention", "skip", "stochastic")}
     data["output_bias"] = _output_bias(spec, jax.random.fold_in(key, 2))
+    data["rank_one"] = _rank_one(spec)
     return data | _networks_without_attention(spec)
 
 
@@ -84,6 +85,13 @@ def _output_bias(spec: Spec, key: jax.Array) -> np.ndarray:
     moved = params._replace(attention=params.attention._replace(output_bias=shift))
     logs = [collapse.log_residuals(each, x, stack)[-1] for each in (params, moved)]
     return np.abs(np.asarray(logs[1] - logs[0]))
+
+
+def _rank_one(spec: Spec) -> np.ndarray:
+    """‖res(X)‖/‖X‖ of matrices X = uvᵀ of rank one with normal u and v, the mean token left out."""
+    u, v = np.random.default_rng(spec.seed).normal(size=(2, 64, spec.tokens))
+    x = u[:, :, None] * v[:, None, :]
+    return np.linalg.norm(x - x.mean(axis=1, keepdims=True), axis=(1, 2)) / np.linalg.norm(x, axis=(1, 2))
 
 
 def _networks_without_attention(spec: Spec) -> dict[str, np.ndarray]:
@@ -262,6 +270,12 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
              interval_from="our tolerance: a stable rank of at least 2",
              note=f"stable rank at layer {layers}, before the ReLU; by the abstract proved for linear networks, "
              "shown by experiment for ReLU"),
+        published("collapse-rank-one", "The nearer a matrix is to rank one, the smaller is its residual.",
+                  np.median(data["rank_one"]), at_most(0.01), source="proof-notes", place="definition of the residual",
+                  hypotheses="matrices uvᵀ of rank one, u and v normal", reads=[data["rank_one"]],
+                  interval_from="our tolerance: nothing is nearer to rank one, so that at most a hundredth may be left",
+                  note="median of ‖res(X)‖/‖X‖; the residual is the distance to equal rows, a part of the matrices of "
+                  "rank one; a small residual implies rank nearly one, and not the other way round"),
         published("collapse-output-bias", "The output bias b_O of a layer does not change the size of the residual.",
                   float(data["output_bias"]), (0, 1e-5), source="proof-notes", place="definition of the residual",
                   hypotheses="the bias of the layer at whose output the residual is taken",

@@ -2,8 +2,7 @@
 
 import dataclasses
 import functools
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.figures._samples import draw
 from experiments.figures.collapse import _weight_kinds as kinds
-from experiments.ledger import Claim, at_least, law, near, prediction, question
+from experiments.ledger import Claim, at_least, law, near
 from experiments.lib import figure, style
 from experiments.lib.figure import About
 from rc_jax import attention, sparsity
@@ -33,12 +32,9 @@ ABOUT = About(
     minutes={"smoke": 0.15, "quick": 0.5, "full": 15.0},
 )
 
-# All fixed before the first run. A size is confirmed to a tenth, an exponent of n to 0.05; exponents of the fall where
-# they round to 3 or to 1; a residual has not collapsed while it is half of the tokens' size.
-SIZE, EXPONENT, CUBE, CONSTANT, KEPT = 0.1, 0.05, (2.5, 3.5), (0.75, 1.33), np.log(0.5)
-LINES = (kinds.ONE_HEAD, "identity")
-CUBES, RATES, KEEPERS = ("softmax", "l2", "relu²/Σ", "linear"), ("decay", "gated decay", "channel decay"), \
-    ("signed", "relu²/n", "identity")  # fmt: skip
+# Fixed before the first run: a residual has not collapsed while it is half of the tokens' size.
+KEPT = np.log(0.5)
+KEEPERS = ("signed", "relu²/n", "identity")
 
 
 class Spec(figure.Spec):
@@ -74,16 +70,14 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     }
     # One layer at every number of tokens, then whole networks.
     rows = draw(_Layer(spec), jax.random.fold_in(key, 0), spec.layers, batch_size=2, progress=True)
-    for name in ("square", "theory", "sparsity_gap"):
-        data |= {name: rows.mean[name], f"{name}_error": rows.standard_error[name]}
-    for name in ("sparsity", "sparsity_theory"):
+    for name in ("square", "theory", "sparsity", "sparsity_theory", "sparsity_gap"):
         data |= {name: rows.mean[name]}
+    data["sparsity_gap_error"] = rows.standard_error["sparsity_gap"]
     data |= {"row_names": np.array([*spec.compared, *spec.maps])}
     deep = draw(_Networks(spec), jax.random.fold_in(key, 1), spec.count, batch_size=32, progress=True)
     quantiles = deep.quantile((0.05, 0.5, 0.95))
-    for name in ("residual", "line", "exponent", "line_exponent", "tokens"):
+    for name in ("residual", "line", "tokens"):
         data |= {name: quantiles[name]}
-    data |= {"dead": deep.mean["dead"], "known": spec.count - deep.left_out["exponent"]}
     return data | {"shape": np.array([spec.d_model, spec.heads, spec.count])}
 
 
@@ -158,12 +152,7 @@ class _Networks:
         # What is left is measured before every layer, and after the last one.
         start = jnp.broadcast_to(x[None], (len(deep), *x.shape))
         seen = jax.lax.scan(step, start, jnp.arange(spec.depth + 1))[1]
-        seen = {name: values.T for name, values in seen.items()}
-        chosen = {"exponent": ("residual", _those((*CUBES, *RATES), deep)), "line_exponent": ("line", LINES)}
-        return seen | {
-            name: jax.vmap(kinds.exponent)(seen[of][jnp.array([deep.index(each) for each in group])])
-            for name, (of, group) in chosen.items()
-        }
+        return {name: values.T for name, values in seen.items()}
 
 
 def plot(data: Mapping[str, np.ndarray]) -> Drawing:
@@ -218,91 +207,31 @@ LAYER = "tokens N(0, I), Gaussian weights, d = {} and {} heads"
 
 def _claims_of_rows(data: Mapping[str, np.ndarray]) -> list[Claim]:
     names, lengths = [str(name) for name in data["kinds"]], data["lengths"]
-    from_scores, predicted = (_those(group, names) for group in (kinds.FROM_SCORES, kinds.PREDICTED))
-    shown = [names.index(name) for name in predicted]
-    square, theory = data["square"][shown], data["theory"]
-    # Root mean squares, so that relative errors are half of those of the squares.
-    ratio = np.sqrt(square / theory)
-    relative = 0.5 * np.hypot(data["square_error"][shown] / square, data["theory_error"] / theory)
-    steps = np.diff(np.log(lengths))
-    slope, expected_slope = (np.diff(0.5 * np.log(value)) / steps for value in (square, theory))
-    slope_error = np.hypot(relative[:, 1:], relative[:, :-1]) / steps
-    l2 = predicted.index("l2")
-    growth, expected = (float(np.sqrt(value[l2, -1] / value[l2, 0])) for value in (square, theory))
-    growth_error = growth * float(np.hypot(relative[l2, 0], relative[l2, -1]))
+    from_scores = _those(kinds.FROM_SCORES, names)
     layer, before = LAYER.format(*data["shape"][:2]), "our tolerance: "
-    predicts = functools.partial(prediction, hypotheses=layer)
     return [
         law("weights-sparsity-kernel", "The sparsity S of a row is that of the kernel f on scores N(0, γ²), whatever "
             "the row is divided by.", data["sparsity_gap"], near(0, 0.02), proof="derived", where=from_scores,
             place="docs/weights.md, Sparsity: the norm cancels", neighbours=["su2023concentrate", "hurley2009"],
             hypotheses=f"{layer}, n = {lengths[-1]}", standard_error=data["sparsity_gap_error"],
             interval_from=before + "0.02", note="measured less closed form; finite rows are off by order 1/n"),
-        predicts("weights-size", "The root mean square of the output is √((γ E f'/ν)²/d + E f²/(n ν²)).",
-                 ratio.ravel(), near(1, SIZE), where=[f"{name}, n = {n}" for name in predicted for n in lengths],
-                 standard_error=(ratio * relative).ravel(), interval_from=before + "a tenth",
-                 note="measured over predicted"),
-        predicts("weights-size-exponent", "The root mean square of the output grows with the number n of tokens with "
-                 "the exponent of √((γ E f'/ν)²/d + E f²/(n ν²)).", (slope - expected_slope).ravel(),
-                 near(0, EXPONENT), standard_error=slope_error.ravel(), interval_from=before + "0.05",
-                 where=[f"{name}, {a} to {b}" for name in predicted for a, b in itertools.pairwise(lengths)],
-                 note=f"measured less predicted; measured exponents {slope.min():.2f} … {slope.max():.2f}"),
-        predicts("weights-l2-size", "With rows of Euclidean norm 1 the output grows with n as √(1 + n γ² e^(−γ²)/d).",
-                 growth / expected, near(1, SIZE), standard_error=growth_error / expected,
-                 interval_from=before + "a tenth",
-                 note=f"from n = {lengths[0]} to {lengths[-1]}: {growth:.2f} times, predicted {expected:.2f}"),
     ]  # fmt: skip
 
 
 def _claims_of_depth(data: Mapping[str, np.ndarray]) -> list[Claim]:
     names = [str(name) for name in data["kinds"]]
-    heads, count = int(data["shape"][1]), int(data["shape"][2])
     at = {name: names.index(name) for name in names}
-    last, half = data["residual"][1, :, -1], data["depth"].size // 2
+    last = data["residual"][1, :, -1]
     layer, before = LAYER.format(*data["shape"][:2]), "our tolerance: "
     keepers = _those(KEEPERS, names)
-    # Deaths per layer in the second half of the layers, of the networks that are alive.
-    dying = [at[name] for name in ("relu²/Σ", "relu²/n")]
-    dead = data["dead"][dying]
-    alive = count * np.sum(1 - dead[:, half:-1], axis=1)
-    hazard = count * (dead[:, -1] - dead[:, half]) / alive
     measured = functools.partial(law, proof="measured", place="docs/weights.md, Collapse")
-    predicts = functools.partial(prediction, hypotheses=layer)
-
-    def exponents(key: str, statement: str, group: Sequence[str], band: tuple[float, float], value: int) -> Claim:
-        group = _those(group, names)
-        rows = [_those((*CUBES, *RATES), names).index(name) for name in group]
-        seen = data["known"][rows]
-        listed = ", ".join(f"{name} {known}" for name, known in zip(group, seen, strict=True))
-        return predicts(key, statement, data["exponent"][1, rows], band, where=group, applies=2 * seen >= count,
-                        interval_from=f"{before}rounds to {value}",
-                        note=f"median exponent of the last fall that float64 sees, over the networks that have "
-                        f"fallen by a nat; judged where half of {count} have: {listed}")  # fmt: skip
-
     return [
-        exponents("weights-cube", "Rows of one sum, or of one norm, triple the fall of log ‖res‖ at every layer.",
-                  CUBES, CUBE, 3),
-        exponents("weights-decay-rate", "Weights that decay with distance let log ‖res‖ fall by a constant per layer.",
-                  RATES, CONSTANT, 1),
         measured("weights-no-collapse", "With signed weights, with max(s, 0)²/n and with s/n as weights, whose rows "
                  "have different sums, tokens do not become equal.", np.exp(last[[at[name] for name in keepers]]),
                  at_least(np.exp(KEPT)), where=keepers, hypotheses=layer,
                  interval_from=before + "‖res‖ at least half of ‖X‖", note="median of ‖res‖/‖X‖ at the last layer"),
-        predicts("weights-identity-line", "With identity weights tokens become parallel, and log distance to rank 1 "
-                 "triples at every layer.", float(data["line_exponent"][1, 1]), CUBE,
-                 interval_from=before + "rounds to 3",
-                 note="median exponent; the prediction forgot that heads have matrices of their own"),
-        question("weights-one-head-line", "With identity weights, s/n, and one head, by what factor does each "
-                 "layer multiply the fall of log distance to rank 1?", float(data["line_exponent"][1, 0]),
-                 note="median; asked after weights-identity-line had failed"),
         measured("weights-mean-one-token", "With max(s, 0)²/n as weights all tokens but one go to zero.",
                  float(data["tokens"][1, at["relu²/n"], -1]), (0, 1.5),
                  hypotheses=f"{layer}; networks that have not died", interval_from=before + "1.5 tokens",
                  note="(Σ|x|²)²/Σ|x|⁴ over tokens, median at the last layer"),
-        predicts("weights-dead", "A network with max(s, 0)² as kernel dies, all heads seeing negative scores, in one "
-                 "of 2^H layers.", 2.0**heads * hazard, near(1, 0.25), where=[names[index] for index in dying],
-                 standard_error=2.0**heads * np.sqrt(np.maximum(hazard, 1 / alive) / alive),
-                 interval_from=before + "a quarter",
-                 note="deaths per layer times 2^H, second half of the layers; tokens on both sides of 0 keep each "
-                 "other alive, which the prediction overlooked"),
     ]  # fmt: skip

@@ -1,24 +1,25 @@
 """Times of calls taken in turns, so that a slow minute hits all of them alike."""
 
+import time
 from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
 
-from experiments.benchmarks import contest
+MOST = 400  # rounds
 
 
 def quartiles(calls: Mapping[str, Callable[[], jax.Array]], seconds: float, least: int) -> dict[str, np.ndarray]:
     """Quartiles of each call's seconds, over about `seconds` and at least `least` rounds; each is compiled first."""
-
-    def side(call: Callable[[], jax.Array]) -> contest.Side:
-        def run() -> np.ndarray:
-            call().block_until_ready()
-            return np.zeros(1)  # the sides need not agree: they are parts of one computation
-
-        return run
-
-    sides = {name: side(call) for name, call in calls.items()}
-    turns = contest.Contest("", "calls/s", 1, sides, next(iter(sides)))
-    timed = contest.run(turns, seconds, least=least, most=400)
-    return {name: np.quantile(timed.seconds[name], (0.25, 0.5, 0.75)) for name in calls}
+    for call in calls.values():
+        call().block_until_ready()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    names, deadline = list(calls), time.perf_counter() + seconds
+    for turn in range(MOST):
+        if turn >= least and time.perf_counter() > deadline:
+            break
+        for name in names if turn % 2 == 0 else reversed(names):
+            before = time.perf_counter()
+            calls[name]().block_until_ready()
+            times[name].append(time.perf_counter() - before)
+    return {name: np.quantile(taken, (0.25, 0.5, 0.75)) for name, taken in times.items()}

@@ -140,6 +140,7 @@ def claims(data: Data) -> list[Claim]:
                   place="abstract and section 3",
                   where=[f"{SIDES[over][0]} over {SIDES[under][0]}" for over, under in PAIRS],
                   hypotheses=f"{layer}; n = {n[-3]} … {n[-1]}", interval_from=f"our tolerance: {GAIN:g} of an exponent",
+                  elsewhere="the projections, linear in n, are part of the time, and n is not much larger than d",
                   note="measured: exponent of the ratio of median times; standard error from half the quartiles' "
                   "distance"),
         published("linear-memory-pairs", "The memory of attention over pairs grows as n², that of sums as n.",

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.ledger import Claim, law, near, published, question
+from experiments.ledger import Claim, law, near, published
 from experiments.lib import figure, style
 from rc_jax import scale
 
@@ -58,9 +58,8 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     with_zero = np.concatenate([[0.0], rho])
     u, some = np.linspace(0, 2, spec.points), np.linspace(0.1, 1.9, 13)  # (1 − ρ)γ
     n = 10 ** np.geomspace(1, 300, 200)
-    every = np.concatenate([n, tokens])
-    half_way = scale.equicorrelated.critical_gamma(with_zero[:, None], every[None]) * (1 - with_zero[:, None])
-    best = scale.equicorrelated.optimal_gamma(0.0, every)
+    half_way = scale.equicorrelated.critical_gamma(with_zero[:, None], n[None]) * (1 - with_zero[:, None])
+    best = scale.equicorrelated.optimal_gamma(0.0, n)
 
     def similarity(u: np.ndarray, rho: np.ndarray | float, n: np.ndarray | float) -> np.ndarray:
         return np.asarray(scale.equicorrelated.outputs(u / (1 - rho), rho, n).similarity)
@@ -71,9 +70,9 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         "similarity": similarity(u[None], shown, tokens[:, None]),
         "by_rho": similarity(u[None], with_zero[:, None], tokens[FINITE]),
         "limit": scale.equicorrelated.similarity_limit(u / (1 - shown), shown),
-        "half_way": half_way[:, : n.size], "half_way_tokens": half_way[:, n.size :],
+        "half_way": half_way,
         "width": scale.equicorrelated.transition_width(with_zero[:, None], n[None]),
-        "best": best[: n.size], "best_tokens": best[n.size :],
+        "best": best,
         "exact_at_some": similarity(some, shown, spec.explicit), **_softmaxes(spec, some / (1 - shown)),
     }  # fmt: skip
     return {name: np.asarray(value) for name, value in data.items()}
@@ -165,9 +164,9 @@ def _number(n: float) -> str:
 
 
 def claims(data: Data) -> list[Claim]:
-    """Chen et al.'s transition on either side; the inner product, the gradient's maximum and the place at finite n."""
+    """Chen et al.'s transition on either side; the inner product."""
     rho, shown, count = data["rho"], float(data["shown"]), int(data["explicit"])
-    n, best = data["tokens"][FINITE], data["best_tokens"]
+    n = data["tokens"][FINITE]
     labels = [f"ρ = {each:g}" for each in rho]
     # Cosines below and above the step, and softmax against the closed form.
     at = [int(np.argmin(np.abs(data["u"] - place))) for place in SIDES]
@@ -178,7 +177,7 @@ def claims(data: Data) -> list[Claim]:
     return [
         published("critical-below", "For n → ∞ outputs fall into one direction if γ < 1/(1 − ρ), and stay as far apart "
                   "as the inputs if γ is larger.", np.concatenate([below - 1, above - rho]), near(0.0, STEEP),
-                  source="chen2026critical", place="abstract and theorem 2.1, as a caption and summaries restate it",
+                  source="chen2026-theorem", place="abstract and theorem 2.1, as a caption and summaries restate it",
                   hypotheses=f"{model}; here n = {_number(n)} and ρ > 0, our condition: at ρ = 0 the place is "
                   "γ = 1/2", interval_from="our tolerance",
                   where=[f"{each}, (1 − ρ)γ = {u:g}" for u in SIDES for each in labels], reads=[exact, rho, data["u"]],
@@ -188,10 +187,4 @@ def claims(data: Data) -> list[Claim]:
             interval_from=f"1/n of {count} explicit vectors", place="docs/critical_scaling.md",
             neighbours=["chen2026critical"], where=[f"(1 − ρ)γ = {u:.2g}" for u in data["some"]], reads=[data["some"]],
             note=f"measured less ρ = {shown:g}"),
-        question("critical-gradient", "At which (1 − ρ)γ is softmax's gradient largest for a finite number n of "
-                 "tokens?", best[: FINITE + 1], hypotheses=model, reads=[data["tokens"]],
-                 where=[f"n = {_number(each)}" for each in data["tokens"][: FINITE + 1]]),
-        question("critical-place-2-20", "At which (1 − ρ)γ is the cosine of two outputs half way down for n = "
-                 f"{_number(n)}?", data["half_way_tokens"][1:, FINITE], hypotheses=model, where=labels, reads=[rho],
-                 note="1 + log(a/(1 − a))/log n, a² = ρ/(1 + ρ)"),
     ]  # fmt: skip

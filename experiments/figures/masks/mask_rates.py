@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from experiments.figures._samples import draw
-from experiments.ledger import Claim, at_least, law, near, prediction, published, question
+from experiments.ledger import Claim, at_least, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention, collapse, network
 from rc_jax.attention import masks
@@ -175,10 +175,9 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
 def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     """Wu et al. on exponential collapse and local masks; this package's rate, where it holds and where it is late."""
     names = [str(name) for name in data["names"]]
-    tolerance = 1 / int(data["shape"][1])
     rate, rate_error = data["rate"], data["rate_error"]
     # Measured rates less, or over, those that the second eigenvalue predicts.
-    gap, error = rate - data["predicted"], np.hypot(rate_error, data["predicted_error"])
+    error = np.hypot(rate_error, data["predicted_error"])
     lost = data["nonfinite"]
 
     def of(*families: str) -> list[int]:
@@ -189,7 +188,6 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     narrow, wide = windows[:-1], windows[1:]
     settled = of("window", "causal", "global token")
     predicted = data["predicted"][settled]
-    late, drawn = of("causal window"), of("random")
     setting = f"random Gaussian weights, no MLP, {int(data['shape'][0])} tokens, one mask on all layers"
     causal = data["causal_exponent"]
     low = np.append(np.full(len(connected), -np.inf), 0.8)
@@ -216,13 +214,6 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
             interval_from="our tolerance: a tenth", neighbours=["wu2024"], standard_error=error[settled] / -predicted,
             where=[names[i] for i in settled], applies=~(np.abs(predicted) <= FAST), left_out=lost,
             note="measured over predicted"),
-        prediction("masks-rate-late", "In the second half of the layers causal windows fall at their rate, log 2 per "
-                   "layer.", gap[late], near(0.0, tolerance), interval_from="the weights' growth is known to 1/d",
-                   hypotheses=setting, standard_error=error[late], where=[names[i] for i in late], left_out=lost,
-                   note="measured less predicted; a window of radius r waits 2(n − 1)/r layers"),
-        question("masks-rate-random", "Under random masks this is the measured rate less log |λ₂|, in nats per layer.",
-                 gap[drawn], hypotheses=setting, standard_error=error[drawn], where=[names[i] for i in drawn],
-                 left_out=lost),
         law("masks-causal-exponent", "Under a causal mask the fall of log ‖res‖ per layer becomes constant.", causal[0],
             (0.8, 1.25), proof="measured", place="docs/masks_and_sparsity.md", hypotheses=setting,
             interval_from="our tolerance: the exponent rounds to 1", neighbours=["wu2024"], standard_error=causal[1],

@@ -19,7 +19,7 @@ from experiments.figures.models._packaged import (
     log_residuals,
     named_checkpoints,
 )
-from experiments.ledger import Claim, at_least, at_most, published, question
+from experiments.ledger import Claim, at_least, at_most, published
 from experiments.lib import figure, sentences, style, unfinished
 from experiments.lib.figure import About
 from rc_jax import collapse, network, pretrained
@@ -48,7 +48,7 @@ ABOUT = About(
 
 SWITCHES = ("attention", "skip", "mlp", "full")  # named by what is added to attention
 LABELS = {"attention": "attention only", "skip": "+ skip", "mlp": "+ MLP", "full": "+ skip + MLP (the model)"}
-PACKAGED_ROWS = {False: ("trained", "a trained BERT"), True: ("trained-decoder", "a trained Llama")}  # by the mask
+PACKAGED_ROW = "trained", "a trained BERT"
 VARIANTS = {"trained": "trained", "initial": "random initialisation"}
 # Fixed before anything was measured. Dong et al.'s figure has a linear axis that starts at 0: what its reader sees as
 # zero is at most a twentieth.
@@ -204,8 +204,9 @@ def claims(data: dict[str, np.ndarray]) -> list[Claim]:
     """Dong et al.'s figure, checkpoint by checkpoint: what collapses without skips, and what prevents it."""
     rows = []
     for index, name in enumerate(data["names"].tolist()):
-        key, model = (f"{name}-trained", name) if not data["default"] else PACKAGED_ROWS[bool(data["causal"][index])]
-        rows += (_numbers if data["causal"][index] else _claims)(data, index, key, model)
+        if not data["causal"][index]:  # of causal models the source says nothing
+            key, model = (f"{name}-trained", name) if not data["default"] else PACKAGED_ROW
+            rows += _claims(data, index, key, model)
     return rows
 
 
@@ -251,7 +252,24 @@ def _claims(data: dict[str, np.ndarray], index: int, key: str, model: str) -> li
         where=[f"{each}, {part}" for part in ("skips alone", "skips and MLPs") for each in where],
         note=at_the_end,
     )
-    return [*collapses, _slows(key, name, _with_mlps(middle, floor), where, data["floors"]), prevents]
+    # The abstract's sentence is about each of the two parts.
+    stops = published(
+        f"{key}-stops",
+        "Skip connections and MLPs stop the output from degenerating.",
+        np.concatenate([np.maximum(last[part], floor) for part in ("skip", "mlp")]),
+        at_least(COLLAPSED),
+        standard_error=np.concatenate([last_error["skip"], last_error["mlp"]]),
+        source="dong2021",
+        place="abstract",
+        always=False,
+        reads=[data["floors"]],
+        where=[f"{part}, {each}" for part in ("skips alone", "MLPs alone") for each in where],
+        hypotheses=f"here {name}, and randomly initialised copies of it; the text says of MLPs that they slow it",
+        interval_from=f"our tolerance: {COLLAPSED:.0%}",
+        note=at_the_end,
+    )
+    slows = _slows(key, name, _with_mlps(middle, floor), where, data["floors"])
+    return [*collapses, slows, prevents, stops]
 
 
 def _slows(key: str, name: str, slower: np.ndarray, where: list[str], floors: np.ndarray) -> Claim:
@@ -277,44 +295,6 @@ def _slows(key: str, name: str, slower: np.ndarray, where: list[str], floors: np
         note="relative residual with MLPs over that without, largest over layers above the rounding floor"
         + (f"; smaller without MLPs at {faster}" if faster else ""),
     )
-
-
-def _numbers(data: dict[str, np.ndarray], index: int, key: str, model: str) -> list[Claim]:
-    """The same numbers of a causal model, about which the source says nothing."""
-    # The keys are those of the statements, whose place these rows take.
-    middle, error = _medians(data, index)
-    parts = {
-        "attention": ("attention-collapses", "without skips and MLPs"),
-        "mlp": ("mlp-collapses", "without skips"),
-        "skip": ("skip-prevents", "without MLPs"),
-        "full": ("full-prevents", "as it is"),
-    }
-    asked = functools.partial(
-        question,
-        hypotheses=f"{data['names'][index]}; a causal mask: tokens see earlier ones only",
-        reads=[data["floors"]],
-        where=[f"{variant} weights" for variant in VARIANTS],
-    )
-    ends = [
-        asked(
-            f"{key}-{end}",
-            f"This is the relative residual of {model} {part}, at the last layer.",
-            middle[switch][:, -1],
-            standard_error=error[switch][:, -1],
-        )
-        for switch, (end, part) in parts.items()
-    ]
-    # The factor of a layer, over the layers that end above the rounding floor.
-    alone = middle["attention"]
-    above = np.maximum((alone > NEAR * float(data["floors"][index])).sum(axis=1) - 1, 1)
-    last = np.take_along_axis(alone, above[:, None], axis=1)[:, 0] + 0 * alone.sum(axis=1)  # NaN where there is one
-    rate = asked(
-        f"{key}-attention-rate",
-        f"Without skips and MLPs the relative residual of {model} is multiplied by this factor in each layer.",
-        (last / alone[:, 0]) ** (1 / above),
-        note="geometric mean over layers; near collapse a causal mean over tokens 1 … i gives 1/2",
-    )
-    return [*ends, rate]
 
 
 def _medians(data: dict[str, np.ndarray], index: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from experiments.figures.models._packaged import Measures, beside_initial, log_residuals, trained_checkpoint
-from experiments.ledger import Claim, published, question
+from experiments.ledger import Claim, published
 from experiments.lib import figure, sentences, style
 from experiments.lib.figure import About
 from rc_jax import attention, network, pretrained, sparsity
@@ -140,21 +140,18 @@ def _plot_falls(ax: Axes, data: dict[str, np.ndarray]) -> None:
 
 
 def claims(data: dict[str, np.ndarray]) -> list[Claim]:
-    """Dong et al.'s cube in a real model; Su's sparsity where logits are Gaussian, and what trained rows have."""
+    """Dong et al.'s cube in a real model."""
     # The factor of the fall in the last layer over that before.
     factors = {}
     for variant in VARIANTS:
         steps = np.diff(data[f"{variant}_log_residual"], axis=1)
         factors[variant] = steps[:, -1] / steps[:, -2]
     deepest = ", ".join(f"{np.median(data[f'{variant}_log_residual'][:, -1]):.0f}" for variant in VARIANTS)
-    predicted = data["initial_predicted"].ravel()
-    order = np.argsort(-predicted)
-    share = np.quantile(data["trained_sparsity"] / data["trained_predicted"], (0.1, 0.5, 0.9))
     return [
         published(
             "trained-cube", "Without skips and MLPs every layer cubes the bound on the residual, so that log ‖res‖ "
             "falls doubly exponentially.",
-            [float(np.median(factor)) for factor in factors.values()], CUBE, source="dong2021",
+            [float(np.median(factor)) for factor in factors.values()], CUBE, source="dong2021-theorem",
             place="theorem 2.2, as others restate it",
             hypotheses="softmax attention, no mask, no positions inside; here one checkpoint, LayerNorm off",
             interval_from="our tolerance: the factor rounds to 3",
@@ -162,18 +159,6 @@ def claims(data: dict[str, np.ndarray]) -> list[Claim]:
             where=[f"{variant} weights" for variant in VARIANTS],
             note="the fall in the last layer over that before, medians over texts; the theorem is an upper bound; "
             f"log ‖res‖ ends at {deepest}",
-        ),
-        question(
-            "initial-gaussian-rows", "How large is the sparsity E|p|/√E p² of softmax rows of a randomly initialised "
-            "model, over e^(−γ²/2) with γ the standard deviation of their logits?",
-            (data["initial_sparsity"].ravel() / predicted)[order],
-            where=[f"γ = {gamma:.2f}" for gamma in _spread(predicted[order])],
-            note="a point is a head; e^(−γ²/2) is the form of Su Jianlin 2023 for many Gaussian keys",
-        ),
-        question(
-            "trained-gaussian-rows", "How large is the sparsity E|p|/√E p² of softmax rows of a trained model, over "
-            "e^(−γ²/2) with γ the standard deviation of their logits?",
-            share, where=[f"{q} of heads" for q in ("10 %", "50 %", "90 %")],
         ),
     ]  # fmt: skip
 

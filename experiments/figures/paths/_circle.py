@@ -22,7 +22,7 @@ FATES = ("collapsed", "kept", "left")
 # Fixed before anything was measured. Points that are 1 % of the start apart are one point in a drawing; ten radii are
 # far outside it; on the circle is within a factor of two. A step error of 1e-3 is that of a loss of 1e-6, and reaches
 # the radius within the 300 steps of a roll-out where it grows by more than log(1000)/300 nats a step.
-COLLAPSED, LEFT, FAR, ON = 0.01, 2.0, 10.0, 2.0
+COLLAPSED, LEFT, ON = 0.01, 2.0, 2.0
 ERROR = 1e-3
 LEARNT = ERROR**2
 Data = Mapping[str, np.ndarray]

@@ -129,6 +129,5 @@ def compute(spec: Any) -> dict[str, np.ndarray]:
     return data | {
         "moduli": moduli(data.pop("linearised")),
         "returns": deviations[:, :, : EARLY + 1],
-        "returned": deviations[:, :, -1],
         "right_angle": distances(data["right_angle"]),
     }

@@ -38,7 +38,7 @@ ABOUT = About(
         "the first event of the layers that learnt the step, the growth of small displacements along the true circle, "
         "and two layers of pure attention whose weights are built by hand. One head is unstable: any error of the "
         "radius grows. Two heads with values of opposite sign are stable: disturbed pairs of points come back. "
-        "Training did not find such weights."
+        "These trainings did not find such weights."
     ),
     formula="one head: ∂ log r′/∂ log r = 1 + 4y/sinh 2y;   two heads: Σ g tanh y = 1, Σ g (tanh y + 2y/cosh² y) = 1/2",
     topic="paths",

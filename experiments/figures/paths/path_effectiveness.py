@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.figures._replicates import mark_failed, mean_and_error, seed_band
 from experiments.figures.paths._path_effectiveness import TOGETHER, Task, study
-from experiments.ledger import Claim, at_least, at_most, near, prediction, published, question
+from experiments.ledger import Claim, at_least, at_most, published
 from experiments.lib import figure, style
 from experiments.lib.figure import About
 
@@ -178,7 +178,7 @@ SENSES = (
 
 
 def claims(data: Data) -> list[Claim]:
-    """Short and long paths, in both senses; the released code's numbers; whether the two senses agree."""
+    """Short and long paths; whole networks of the stated size."""
     tasks = _tasks(data)
     smaller = "; smaller networks and shorter training than the paper's"
     setting = "the three tasks of Dong et al.; attention and skips, no MLP, LayerNorm or bias"
@@ -187,20 +187,10 @@ def claims(data: Data) -> list[Claim]:
     short = finding(
         "effect-two-carry", "What a deep attention network can do rests mainly on short paths, of lengths 1 to 2.",
         interval=at_least(MAINLY), interval_from="“mainly” read as more than half",
-        note="accuracy of all paths up to length 2 over the majority, as a share of the whole network's",
-        **_over_seeds(tasks, lambda results: (results["cumulative"][:, 2] - results["majority"])
-                      / (results["network"] - results["majority"])),
+        note="accuracy of all paths up to length 2 over that of length 0, as a share of the whole network's",
+        **_over_seeds(tasks, lambda results: (results["cumulative"][:, 2] - results["cumulative"][:, 0])
+                      / (results["network"] - results["cumulative"][:, 0])),
     )  # fmt: skip
-    # From length 1 to the full depth, paired over seeds.
-    falls = [
-        question(
-            f"effect-{sense}-falls",
-            f"How much more accurate are paths of length 1 than paths of full length ({words})?",
-            hypotheses=setting, note="difference of the accuracies, mean of seeds",
-            **_over_seeds(tasks, lambda results, key=key: results[key][:, 1] - results[key][:, -1]),
-        )
-        for sense, key, words in SENSES
-    ]  # fmt: skip
     mean, error, where = _at_full_length(tasks)
     long = finding(
         "effect-long", "Long paths contribute almost nothing.", mean, at_most(NEAR), standard_error=error, where=where,
@@ -208,15 +198,7 @@ def claims(data: Data) -> list[Claim]:
         note="accuracy of full length less the best baseline that needs no other token, mean of seeds; two ways of "
         f"measuring; asked only where whole networks beat the baseline by {LEARNT:g}",
     )  # fmt: skip
-    gaps = {name: np.median(results["exact"] - results["alone"], axis=0)[1:] for name, results in tasks}
-    senses = prediction(
-        "effect-two-senses", "A path run again is as good as all paths of its length are in the network.",
-        np.concatenate(list(gaps.values())), near(0, NEAR), hypotheses=setting,
-        where=[f"{name} {length}" for name, gap in gaps.items() for length in range(1, gap.size + 1)],
-        interval_from="our tolerance: 0.05 of the accuracy",
-        note="in the network less run again, medians of seeds, by task and length",
-    )  # fmt: skip
-    return [*_whole(tasks), short, *falls, long, *_released(tasks), senses]
+    return [*_whole(tasks), short, long]
 
 
 def _over_seeds(tasks: Tasks, of: Callable[[Data], np.ndarray]) -> dict[str, Any]:
@@ -253,19 +235,4 @@ def _whole(tasks: Tasks) -> list[Claim]:
         hypotheses="stated sizes and epochs; ours have no LayerNorm, biases or dropout",
         interval_from="the stated number less 0.05, our tolerance",
         **_over_seeds(asked, lambda results: results["network"]),
-    )]  # fmt: skip
-
-
-def _released(tasks: Tasks) -> list[Claim]:
-    """Our networks in the released code's sense beside its six numbers, where the network has six layers."""
-    ours = dict(tasks).get("sorting", {}).get("together")
-    if ours is None or ours.shape[1] != len(RELEASED) + 1:
-        return []
-    middle = np.median(ours, axis=0)[1:]
-    return [question(
-        "effect-sorting-released", "Paths of length 1 … 6, five of them run again and added as in Dong et al.'s "
-        "code, sort with this accuracy.", middle, where=np.arange(1, len(RELEASED) + 1),
-        shown=" ".join(f"{value:.3f}" for value in middle),
-        note="medians of seeds; the code of Dong et al., run here on its own network with LayerNorm, gave "
-        + " ".join(f"{value:.3f}" for value in RELEASED),
     )]  # fmt: skip

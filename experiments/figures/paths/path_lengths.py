@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from experiments.figures._samples import draw
-from experiments.ledger import Claim, at_most, prediction, published, question
+from experiments.ledger import Claim, at_most, published
 from experiments.lib import figure, sentences, style
 from experiments.lib.figure import About
 from rc_jax import attention, collapse, network, pretrained
@@ -42,8 +42,6 @@ LABELS = {"random": "Gaussian weights", "initial": "BERT, untrained", "trained":
 MEANING = {"random": "random", "initial": "mlp", "trained": "trained"}
 MARKER = {"random": "s", "initial": "^", "trained": "o"}
 
-# Fixed before anything was measured: a fall that is constant has its second half within a quarter of its first.
-CONSTANT = (0.8, 1.25)
 SMALL = network.StackSpec(attention=attention.AttentionSpec(d_model=9, heads=3), depth=4)  # 81 paths, all written out
 
 
@@ -79,8 +77,6 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     stats = draw(_Random(spec), jax.random.fold_in(key, 0), spec.count, progress=True)
     quantiles = stats.quantile(LEVELS)
     data = {f"random_{name}": quantiles[name] for name in (*CURVES, "pure_relative")}
-    for name in ("late_over_early", "cube"):
-        data |= {f"random_{name}_mean": stats.mean[name], f"random_{name}_standard_error": stats.standard_error[name]}
     data["random_nonfinite"] = np.array(sum(np.sum(count) for count in stats.left_out.values()))
     data["random_shape"] = np.array([spec.depth, spec.heads])
     data["pure_error"] = _pure_error(jax.random.fold_in(key, 2), spec.dtype)
@@ -116,19 +112,12 @@ class _Random:
         x = jax.random.normal(jax.random.fold_in(key, 0), (spec.tokens, spec.d_model), spec.dtype)
         layers = network.random_layers(jax.random.fold_in(key, 1), stack, dtype=spec.dtype)
         measured = _measure(jax.random.fold_in(key, 2), layers, x, stack, spec.samples)
-        falls = -jnp.diff(measured.pop("path_log_residual"))
-        half = spec.depth // 2
-        # Is the fall of a single path's residual as steep in the later half as in the earlier one?
-        measured["late_over_early"] = falls[half:].mean() / falls[:half].mean()
 
         pure = dataclasses.replace(stack, depth=spec.pure_depth, skip=False)
         layers = network.random_layers(jax.random.fold_in(key, 1), pure, dtype=spec.dtype)
-        # Without skips: the factor by which the last layer multiplies the fall.
         key_paths = jax.random.fold_in(key, 3)
         drawn = collapse.sample_path_log_residuals(key_paths, layers, x, pure, spec.pure_depth, spec.samples)
         measured["pure_relative"] = jnp.median(drawn.log_residual - drawn.log_norm, axis=0)
-        falls = jnp.diff(drawn.log_residual, axis=1)
-        measured["cube"] = jnp.median(falls[:, -1] / falls[:, -2])
         return measured
 
 
@@ -150,7 +139,6 @@ def _measure(
         "residual_share": shares.residual_share,
         "sum_relative": shares.log_residual - shares.log_norm,
         "path_relative": jnp.median(log_residual - log_norm, axis=1),
-        "path_log_residual": jnp.median(log_residual, axis=1),
     }
 
 
@@ -219,7 +207,6 @@ def _bands(ax: Axes, values: np.ndarray, meaning: str, label: str, marker: str) 
 
 def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     """The sum over paths, how near long ones are to collapse, the rates with and without skips, and shares."""
-    labels = [LABELS[variant] for variant in VARIANTS]
     shown = (
         "Gaussian weights of gain 1; the attention of all-MiniLM-L6-v2, before and after training, with skips and "
         "without its MLPs and LayerNorms"
@@ -252,21 +239,4 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
                   note="median log ‖res‖/‖·‖ of the longest paths less that of length 1, nats; single paths drawn at "
                   "random, and the sum of all paths of a length; "
                   + ("it falls at every length" if falls else "it does not fall at every length")),
-        question("paths-rate-pure", "By what factor does each layer multiply the fall of a single path's log residual "
-                 "when there are no skips?", float(data["random_cube_mean"]), left_out=left_out,
-                 hypotheses="softmax, no mask, no positions; Gaussian weights",
-                 standard_error=float(data["random_cube_standard_error"]), note="median of paths, at the last layer"),
-        prediction("paths-rate-skip", "With skips a single path's log residual falls by a constant per head.",
-                   float(data["random_late_over_early_mean"]), CONSTANT,
-                   standard_error=float(data["random_late_over_early_standard_error"]), left_out=left_out,
-                   interval_from="our tolerance: the later half of the fall within a quarter",
-                   hypotheses="Gaussian weights of gain 1, whose logits grow with depth",
-                   note="later half of the fall over the earlier half; docs/paths.md has gain 0.5"),
-        *(
-            question(f"paths-short-carry-{what.split()[0]}", f"Paths of at most half the depth carry this share of "
-                   f"the {what}.", short[name], where=labels, left_out=left_out, hypotheses=shown,
-                     note="⟨Y_k, X⟩/‖X‖², which adds up to 1 over lengths; medians for Gaussian weights, BERT "
-                     "untrained, BERT trained: " + ", ".join(f"{share:.3f}" for share in short[name]))
-            for name, what in (("share", "output"), ("residual_share", "differences between tokens"))
-        ),
     ]  # fmt: skip

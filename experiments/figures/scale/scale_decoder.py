@@ -9,14 +9,13 @@ from matplotlib.figure import Figure
 import experiments.lib.figure
 from experiments.figures._peaks import jackknife, peaks
 from experiments.figures._samples import draw
-from experiments.ledger import Claim, at_least, near, prediction, published, question
+from experiments.ledger import Claim, at_least, published
 from experiments.lib import style
 from experiments.lib.figure import About, Data
 from rc_jax import scale
 
-SU, PAGE = "su2023scale", "docs/scale_objectives.md"
+SU = "su2023scale"
 HALF = 0.5
-NEAR = 0.05  # a share of L within this of another counts as the same
 GEOMETRIC = float(np.exp(-1))  # the geometric mean of many rows 1 … L is L/e
 FRIENDLY = 0.9  # a row with so much of its own largest gradient: our reading of "friendly"
 DIM = 128
@@ -199,12 +198,10 @@ def _typical_panel(ax: Axes, data: Data) -> None:
 
 
 def claims(data: Data) -> list[Claim]:
-    """The gradient of most rows at n = L/2, and the best single n by two averages."""
+    """The gradient of most rows at n = L/2."""
     lengths = data["lengths"]
     labels = [f"2^{int(np.log2(n))}" for n in lengths]
     both = [f"{scores}, L = {label}" for scores in LAWS for label in labels]
-    # shares of L, by both laws of scores for the closed forms and by simulation for typical rows
-    share, error = data["typical_share"], data["typical_error"]
     loss = data["mean_floored"][:, 0]
     return [
         published(
@@ -220,23 +217,5 @@ def claims(data: Data) -> list[Claim]:
             interval_from=f"our reading: friendly is {FRIENDLY:.0%} of a row's own largest gradient, most is half",
             note=f"measured: the share of rows; half of its own largest has a share of {data['halved'].min():.2f} "
             f"or more; mean loss {loss.min():.3f} … {loss.max():.3f}, negative gradients as zero",
-        ),
-        question(
-            "decoder-floored-gaussian",
-            "Which n, as a share of L, has the scale that loses least gradient on the mean over rows "
-            "of Gaussian scores, negative annealed gradients counted as zero?",
-            data["best_n"][0] / lengths,
-            where=labels,
-        ),
-        prediction(
-            "decoder-geometric",
-            "For typical Gaussian rows the best single n is the geometric mean of the rows, L/e.",
-            share,
-            near(GEOMETRIC, NEAR),
-            interval_from="our tolerance: a twentieth of L",
-            standard_error=error,
-            where=data["typical_lengths"],
-            hypotheses="rows of equal weight whose optimum is in proportion to √log n",
-            note="measured: n/L; for few rows the geometric mean of 2 … L is larger than L/e, 0.48 L at L = 16",
         ),
     ]

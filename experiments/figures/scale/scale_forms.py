@@ -9,7 +9,7 @@ import experiments.lib.figure
 from experiments.figures.scale.parts import _form_layers as layers
 from experiments.figures.scale.parts import _scale_forms as forms
 from experiments.figures.scale.parts._scale_forms import FORMS, LAWS, YARN_AT
-from experiments.ledger import Claim, at_least, law, prediction, published, question
+from experiments.ledger import Claim, at_least, law, published
 from experiments.lib import style
 from experiments.lib.figure import About, Data
 from rc_jax import scale
@@ -61,7 +61,7 @@ PRESETS = {
 
 
 def compute(spec: Spec) -> dict[str, np.ndarray]:
-    """Factors and shares of every form by scores, width and n; the layer's own; growth laws; YaRN; trained rows."""
+    """Factors and shares of every form by scores, width and n; the layer's own; growth laws; YaRN."""
     key = jax.random.key(spec.seed)
     n = 2 ** np.arange(spec.first, 18, spec.step)
     curves = forms.typical_curves(jax.random.fold_in(key, 0), n, spec.dims, spec.samples)
@@ -74,7 +74,6 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         "fading": fading(n.astype(float)), **_annealed(n.astype(float), spec.dims),
         **forms.growth_laws(curves, n, (FIRST, LAST), MIDDLES),
         **layers.every_run(spec, jax.random.fold_in(key, 1), CLAIMED_DIM),
-        **(layers.trained_rows(spec) if spec.texts else {}),
     }  # fmt: skip
 
 
@@ -176,28 +175,7 @@ def _plot_yarn(ax: Axes, data: Data) -> None:
 
 def claims(data: Data) -> list[Claim]:
     """Each form's share, the laws of growth, SSMax's own figure, YaRN and the trained rows."""
-    return [*_share_claims(data), *_law_claims(data), *_other_claims(data)]
-
-
-def _share_claims(data: Data) -> list[Claim]:
-    at, some = list(data["dims"]).index(CLAIMED_DIM), data["n"] <= LAST
-    # lengths up to the largest that the laws of growth are judged on
-    n, names = data["n"][some], [form.name for form in FORMS]
-    share = data["share"][:, at, some]
-    return [
-        question(
-            "forms-share-dot",
-            "How much of the largest typical gradient of random scores does each form let through?",
-            share.ravel(),
-            where=[f"{name}, n = {count}" for name in names for count in n],
-            hypotheses=f"independent normal queries and keys, d = {CLAIMED_DIM}; n = {n[0]} … {LAST}",
-            note=f"at n = {n[0]} and {n[-1]}: "
-            + ", ".join(
-                f"{form.name} ({form.source}) {each[0]:.2f} and {each[-1]:.2f}"
-                for form, each in zip(FORMS, share, strict=True)
-            ),
-        )
-    ]
+    return [*_law_claims(data), *_other_claims(data)]
 
 
 def _law_claims(data: Data) -> list[Claim]:
@@ -205,7 +183,7 @@ def _law_claims(data: Data) -> list[Claim]:
     lengths = int(((data["n"] >= FIRST) & (data["n"] <= LAST)).sum())
     # too few lengths leave every row not run
     known, few = (1.0, "") if lengths >= FEWEST else (np.nan, f"{lengths} of at least {FEWEST} lengths")
-    least, best = known * data["law_worst"].reshape(len(LAWS), -1), known * data["law_best"][2].ravel()
+    least = known * data["law_worst"].reshape(len(LAWS), -1)
     names = ("constant", "in proportion to √log n", "in proportion to log n")
     return [
         law(
@@ -223,29 +201,12 @@ def _law_claims(data: Data) -> list[Claim]:
             note=few,
             hypotheses="independent normal queries and keys",
         ),
-        question(
-            "forms-ssmax-law",
-            f"How large is the least share from n = {FIRST} to {LAST} with the best α ∝ log n, over that with the best "
-            "constant or the best α ∝ √log n?",
-            least[2] / least[:2].max(0),
-            where=cases,
-            note=few,
-        ),
-        question(
-            "forms-ssmax-s",
-            f"Which s of s log n has the largest least share from n = {FIRST} to {LAST}, for random scores "
-            "of variance one?",
-            best,
-            where=cases,
-            note=few
-            or f"figure 1 of Nakanishi 2025 uses {forms.LEARNED}; the scores of a trained model may vary otherwise",
-        ),
     ]
 
 
 def _other_claims(data: Data) -> list[Claim]:
     long = data["n"] <= LAST
-    n, over = data["n"][long], forms.yarn(FACTORS) / data["asked"][BASES.index(YARN_AT)]
+    n = data["n"][long]
     # the largest weight of figure 1's scores: softmax at the largest n, SSMax at all
     softmax, ssmax = data["fading"][0, long][-1], data["fading"][1, long]
     statements = [
@@ -261,29 +222,5 @@ def _other_claims(data: Data) -> list[Claim]:
             interval_from="our tolerance: a tenth from 0 and from 1",
             note="measured: softmax at the largest n, then SSMax",
         ),
-        question(
-            "forms-yarn-square",
-            "How large is YaRN's factor on the logits, (1 + 0.1 ln s)² (Peng et al. 2023), over the growth of the "
-            f"annealed optimum from N = {YARN_AT} to sN keys?",
-            over,
-            where=[f"{each:.3g}" for each in FACTORS],
-            note=f"{over[0]:.2f} at s = {FACTORS[0]:g}, {over[-1]:.2f} at {FACTORS[-1]:g}",
-        ),
     ]
-    if "trained_share" not in data:
-        return statements
-    gain = data["trained_share"][1] / data["trained_share"][0]
-    return [
-        *statements,
-        prediction(
-            "forms-trained-norm",
-            f"Trained queries and keys keep {ENOUGH:.0%} of the gradient that they let through when "
-            "they are brought to one length with gain 1.",
-            gain,
-            at_least(ENOUGH),
-            where=[f"layer {index + 1}" for index in range(gain.size)],
-            hypotheses="all-MiniLM-L6-v2; medians over rows",
-            interval_from="our tolerance: nine tenths",
-            note="measured: median share of a row's own largest gradient, over that without normalisation",
-        ),
-    ]
+    return statements

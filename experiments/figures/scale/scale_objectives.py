@@ -78,7 +78,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         "typical_error": jackknife(typical[1:]), "misfit": misfits[0], "misfit_error": jackknife(misfits[1:]),
         "bound": np.max([part.maximum["bound"] for part in parts]),
         "homogeneous": np.max([part.maximum["homogeneous"] for part in parts]),
-        "ends": _ends(spec.seed), "sixth_sparsity": _sixth_sparsity(),
+        "ends": _ends(spec.seed), "sixth_sparsity": _sixth_sparsity(), "half_l1": _half_l1(spec.seed),
     }  # fmt: skip
     for name in ("norm", "trace", "product", "power", "softmax", "largest", "later"):
         data[name] = batches[name].mean(0)
@@ -126,6 +126,18 @@ def _weights(scores: jax.Array, alpha: jax.Array) -> list[jax.Array]:
 def _misfit(n: np.ndarray, optima: np.ndarray) -> float:
     """Of the better of c log n and c √log n."""
     return min(float(scale.relative_residual(n.astype(float), optima, law)) for law in ("log", "sqrt_log"))
+
+
+def _half_l1(seed: int) -> np.ndarray:
+    """½Σ|∂p_i/∂s_j| by automatic differentiation over α(1 − Σp²), rows of normal scores at three scales."""
+    scores = jnp.asarray(np.random.default_rng(seed).normal(size=(16, 64)), jnp.float32)
+
+    def ratio(row: jax.Array, alpha: jax.Array) -> jax.Array:
+        jacobian = jax.jacobian(lambda s: jax.nn.softmax(alpha * s))(row)
+        return jnp.sum(jnp.abs(jacobian)) / 2 / scale.gradient_norm(row, alpha)
+
+    every = jax.vmap(jax.vmap(ratio, (0, None)), (None, 0))
+    return np.asarray(jax.jit(every)(scores, jnp.array([0.1, 2.0, 8.0], jnp.float32)))
 
 
 def _ends(seed: int) -> np.ndarray:

@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import experiments.lib.figure
-from experiments.figures._peaks import peaks
-from experiments.ledger import Claim, at_least, at_most, published, question
+from experiments.ledger import Claim, at_least, at_most, published
 from experiments.lib import style
 from experiments.lib.figure import About, Data
 from rc_jax import scale, sparsity
@@ -153,7 +152,6 @@ def claims(data: Data) -> list[Claim]:
     let_through = data["gradient"][1] * t  # 1 − Σp²
     sharp = int(np.argmin(np.abs(np.log(t / SHARP))))
     top = data["largest"][1, sharp]
-    best = peaks(t, np.log(np.maximum(data["gradient"][1], np.finfo(float).tiny)))
     return [
         published(
             "temperature-cold", "With large scores nearly all weight goes to the top one.",
@@ -178,7 +176,7 @@ def claims(data: Data) -> list[Claim]:
             where=["far above the others: p(1 − p)", "far below the largest: p", "every entry of the Jacobian, "
                    f"T = {t[0]:g}"],
             hypotheses=f"{rows}, T = {t[sharp]:.2g}, of which the others have 1 − p of the largest together",
-            interval_from="our tolerance: a hundredth", reads=[data["gradient"]],
+            interval_from="our tolerance: a hundredth", reads=[t, data["gradient"]],
             note="measured in the median row; all scores divided by a high T leave the weights even and the gradient "
             f"large: 1 − Σp² = {let_through[-1]:.2f} at T = {t[-1]:g}",
         ),
@@ -194,11 +192,6 @@ def claims(data: Data) -> list[Claim]:
             "the norm of the row's own logits, which is not more than the authors'",
             interval_from="rounding of float64",
             note="measured: entropy less the bound, least over rows, and of the row that attains it",
-        ),
-        question(
-            "temperature-typical", "At how many times 1/√(2 log n) lies the temperature at which the gradient of the "
-            "median row is largest?",
-            best * np.sqrt(2 * np.log(n)), hypotheses=rows, reads=[data["gradient"]], note=f"at T = {float(best):.2g}",
         ),
     ]  # fmt: skip
 

@@ -89,10 +89,8 @@ def _optima(key: jax.Array, spec: Spec, n: np.ndarray) -> dict[str, np.ndarray]:
                 jax.random.fold_in(own, 1), int(count), dim, spec.median_rows // (1 if dim is None else 4)
             )
             quartiles[i, j] = np.quantile(best, [0.25, 0.5, 0.75]) / unit
-    exact = scale.typical_optimum(jax.random.fold_in(key, 1), CURVE, samples=16 * spec.typical_rows)
     return {
         "annealed": annealed, "typical": typical, "typical_error": error, "quartiles": quartiles,
-        "at_curve": np.array([exact.scale, exact.standard_error], float),
     }  # fmt: skip
 
 

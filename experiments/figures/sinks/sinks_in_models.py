@@ -10,9 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments.figures._replicates import mean_and_error
 from experiments.figures.models._packaged import Measures, check_settings, installed, named_checkpoints
-from experiments.ledger import Claim, at_least, at_most, prediction, published, question
+from experiments.ledger import Claim, at_least, published
 from experiments.lib import figure, sentences, style, unfinished
 from rc_jax import attention, collapse, network, pretrained
 from rc_jax.attention import project
@@ -36,7 +35,7 @@ ABOUT = figure.About(
     minutes={"smoke": 0.1, "quick": 0.7, "full": 6},
 )
 VARIANTS = ("as it is", "without the sink", "without the middle token")
-RESIDUALS = ("residual", "unit", "heaviest")
+RESIDUALS = ("residual", "unit")
 
 
 class Spec(figure.Spec):
@@ -130,13 +129,12 @@ def _run(
 
 @jax.jit
 def _measures(states: jax.Array) -> dict[str, jax.Array]:
-    """Of every text and layer: ‖res(X)‖/‖X‖, the same of tokens of length 1, and the largest token's share of ‖X‖²."""
+    """Of every text and layer: ‖res(X)‖/‖X‖, and the same of tokens of length 1."""
 
     def one(x: jax.Array) -> dict[str, jax.Array]:
         sizes = jnp.linalg.norm(x, axis=-1, keepdims=True)
         both = {"residual": x, "unit": x / sizes}
-        measures = {name: collapse.frobenius(collapse.residual(y)) / collapse.frobenius(y) for name, y in both.items()}
-        return measures | {"heaviest": jnp.square(jnp.max(sizes) / collapse.frobenius(x))}
+        return {name: collapse.frobenius(collapse.residual(y)) / collapse.frobenius(y) for name, y in both.items()}
 
     return jax.vmap(jax.vmap(one))(states)
 
@@ -179,48 +177,18 @@ def _heads(ax: Axes, values: np.ndarray) -> None:
 
 
 def claims(data: dict[str, np.ndarray]) -> list[Claim]:
-    """Gu et al. on the first token of a decoder; what the residual does without the sink; numbers."""
+    """Gu et al. on the first token of a decoder."""
     rows = []
     for index, name in enumerate(data["names"].tolist()):
-        causal = bool(data["causal"][index])
-        key = ("decoder" if causal else "encoder") if data["default"] else name
-        rows += _of_model(data, index, f"sinks-{key}", name, causal=causal)
-    return rows
-
-
-def _of_model(data: dict[str, np.ndarray], index: int, key: str, name: str, *, causal: bool) -> list[Claim]:
-    weight, value, residual = (data[f"{index}_{part}"] for part in ("weight", "value", "residual"))
-    heaviest = data[f"{index}_heaviest"][:2, :, -2]
-    layers = [f"layer {layer + 1}" for layer in range(len(weight))]
-    mask = "a causal mask" if causal else "no mask"
-    about = f"{name}, {mask}, docstrings of Python's standard library"
-    # Paired by text: what removing a token's weight does to the log of the relative residual.
-    logs, unit = np.log(residual), np.log(data[f"{index}_unit"])
-    turned, of_turned = mean_and_error(unit[1] - unit[0])
-    (change, error), (other, of_other) = (mean_and_error(logs[variant] - logs[0]) for variant in (1, 2))
-    rows = [
-        question(f"{key}-share", f"This is the share of heads of {name} that give the sink more than {SINK:g}.",
-                 (weight > SINK).mean(axis=1), where=layers, hypotheses=about, reads=[weight]),
-        question(f"{key}-value", f"This is the size of the sink's value in {name} over the mean of the others.",
-                 np.median(value, axis=1), where=layers, hypotheses=about, note="median over heads"),
-        prediction(f"{key}-closer", f"Without the sink's weight the other tokens of {name} are closer together after "
-                   "the last layer.", change[-1], at_most(0.0), standard_error=error[-1], hypotheses=about,
-                   interval_from="the sign of the change",
-                   note=f"change of log ‖res(X)‖/‖X‖, paired by text; {other[-1]:.2g} ± {of_other[-1]:.2g} where the "
-                   "middle token's weight is taken away"),
-        question(f"{key}-direction", "This is what taking the sink's weight away does to log ‖res(X)‖/‖X‖ of the other "
-                 f"tokens of {name}, brought to length 1.", turned[1:], standard_error=of_turned[1:], where=layers,
-                 hypotheses=about, note="paired by text"),
-        question(f"{key}-largest", "This is the share of the largest of the other tokens in ‖X‖² before the last layer "
-                 f"of {name}, with the sink's weight and without.", heaviest.mean(axis=1), where=VARIANTS[:2],
-                 standard_error=mean_and_error(heaviest, 1)[1], hypotheses=about),
-    ]  # fmt: skip
-    if causal:
+        if not data["causal"][index]:
+            continue
         first = data[f"{index}_first"]
-        rows.insert(0, published(
-            f"{key}-first", "Language models give significant attention to the first token, also small ones.",
+        rows.append(published(
+            f"sinks-{'decoder' if data['default'] else name}-first",
+            "Language models give significant attention to the first token, also small ones.",
             float(first.mean(axis=1).max()), at_least(SINK), source="gu2025sinks", place="abstract",
-            hypotheses=about, interval_from="the source's threshold for a head, here for the mean of a layer's heads",
+            hypotheses=f"{name}, a causal mask, docstrings of Python's standard library; the source speaks of many",
+            interval_from="the source's threshold for a head, here for the mean of a layer's heads",
             note="weight of the first token, mean over heads, in the layer where it is largest",
         ))  # fmt: skip
     return rows

@@ -14,7 +14,7 @@ from experiments.figures import _replicates
 from experiments.figures._replicates import failures, mean_and_error, seed_band
 from experiments.figures.sinks import _trigger
 from experiments.figures.sinks._trigger import KINDS, Task
-from experiments.ledger import Claim, at_most, prediction, published
+from experiments.ledger import Claim, at_most, published
 from experiments.lib import figure, style
 
 ABOUT = figure.About(
@@ -37,7 +37,6 @@ ABOUT = figure.About(
 # al. 2025); a task is solved at a twentieth of the error of answering zero; a value is negligible below a fifth.
 SINK, SOLVED, NEGLIGIBLE = 0.3, 0.05, 0.2
 COLOURS = ("softmax", "relu_squared", "linear")
-METRICS = ("error", "sink", "value")
 
 
 class Spec(figure.Spec):
@@ -162,7 +161,4 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
                   hypotheses=f"the source's tasks are its own; here one layer of one head, {setting}",
                   interval_from="our tolerance: a fifth", where=names[:1],
                   note="size of the first token's output over the mean of the others"),
-        prediction("trigger-one-more", "With one more logit of 0 in its denominator softmax learns the task without a "
-                   "sink on the first token.", interval=(below, limits), hypotheses=setting, **sink_and_error(2),
-                   **row),
     ]  # fmt: skip

@@ -1,7 +1,6 @@
 """Sparsity of attention by random features of softmax, for the figure `softmax_features`."""
 
 import functools
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +8,23 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
+from experiments.lib import figure
 from rc_jax import sparsity
 
-if TYPE_CHECKING:
-    from experiments.figures.sparsity.softmax_features import Spec
+
+class Spec(figure.Spec):
+    """`draws` of the directions in `width` dimensions for each number of features; keys for trigonometric ones."""
+
+    width: int = 16
+    gammas: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0)
+    counts: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256)
+    draws: int = 1024
+    sampled_draws: int = 48
+    keys: int = 1024
+    largest_order: int = 48
 
 
-def positive(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
+def positive(key: Array, spec: Spec) -> dict[str, np.ndarray]:
     """S/S₀ of positive features over infinitely many keys: (kind, γ, draw, m) and the same for its first-order part.
 
     Queries and keys have the same typical length: q = (d σ²)^½ e₁, k ~ N(0, σ²I), σ² = γ/√d.
@@ -61,7 +70,7 @@ def _ratios(directions: Array, gamma: Array, counts: tuple[int, ...]) -> tuple[A
     return lax.map(one, directions)
 
 
-def trigonometric(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
+def trigonometric(key: Array, spec: Spec) -> dict[str, np.ndarray]:
     """S/S₀ and share of negative weights of trigonometric features over sampled keys: (γ, draw, m)."""
     waves = []
     for gamma in spec.gammas:
@@ -72,11 +81,11 @@ def trigonometric(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
 
 
 @functools.partial(jax.jit, static_argnames="spec")
-def _every_wave(keys: Array, gamma: Array, spec: "Spec") -> tuple[Array, Array]:
+def _every_wave(keys: Array, gamma: Array, spec: Spec) -> tuple[Array, Array]:
     return lax.map(functools.partial(_waves, gamma=gamma, spec=spec), keys)
 
 
-def _waves(key: Array, gamma: Array, spec: "Spec") -> tuple[Array, Array]:
+def _waves(key: Array, gamma: Array, spec: Spec) -> tuple[Array, Array]:
     sigma = jnp.sqrt(gamma / spec.width**0.5)
     keys = sigma * jax.random.normal(jax.random.fold_in(key, 0), (spec.keys, spec.width), gamma.dtype)
     q = jnp.zeros((1, spec.width), gamma.dtype).at[0, 0].set(sigma * spec.width**0.5)

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,8 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from experiments.figures._samples import draw
+from experiments.lib import figure
 from rc_jax import attention, sparsity
-
-if TYPE_CHECKING:
-    from experiments.figures.sparsity.sparsity_kernels import Spec
 
 RELU, IDENTITY, EXP = 0, 1, 2
 # Direct draws: (kernel, β/γ, γ)
@@ -37,6 +35,25 @@ RATIO_EDGES = np.linspace(-1.25, 1.75, 13)
 UNEVENNESS = (0.0, 0.5, 1.0, 1.5, 2.5, 4.0, 8.0, 60.0)
 DENSITIES = (1.0, 0.2)  # fraction of features that are not zero: σ̃/μ̃ = √(2/density − 1) = 1 and 3
 FEATURE_SPREAD = tuple(math.sqrt(2 / density - 1) for density in DENSITIES)
+
+
+class Spec(figure.Spec):
+    """Sizes of the direct draws and of the random layers."""
+
+    draws: int = 2**20
+    key_width: int = 4
+    initialisations: int = 1024
+    rows: int = 64
+    tokens: int = 256
+    d_model: int = 64
+    heads: int = 4
+    token_mean: float = 0.8
+    features: int = 64
+    feature_draws: int = 2**16
+    row_tokens: tuple[int, ...] = (16, 64, 256)
+    decays: tuple[float, ...] = (0.5, 0.9, 0.99, 1.0)
+    decay_tokens: tuple[int, ...] = (4, 16, 64, 256, 1024)
+    isotropy_draws: int = 2**18
 
 
 def _estimate(sums: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -68,7 +85,7 @@ def _draw_keys(
     return lax.map(block, jnp.arange(blocks))
 
 
-def direct(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
+def direct(key: Array, spec: Spec) -> dict[str, np.ndarray]:
     """S from keys drawn directly, for every kernel, β/γ and γ, and the closed form there."""
     size = min(spec.draws, 2**14)
     blocks = spec.draws // size
@@ -84,7 +101,7 @@ def direct(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
     return {"direct": value, "direct_se": error, "direct_theory": theory}
 
 
-def _layer(key: Array, *, spec: "Spec") -> dict[str, dict[str, Array]]:
+def _layer(key: Array, *, spec: Spec) -> dict[str, dict[str, Array]]:
     """One random layer: S of `spec.rows` of its rows under three kernels, summed over bins of γ or of β/γ.
 
     With tokens x ~ N(m, I) the scores of row i with the other tokens are independent N(u·m, |u|²), u = α W_K W_Qᵀ x_i.
@@ -114,7 +131,7 @@ def _layer(key: Array, *, spec: "Spec") -> dict[str, dict[str, Array]]:
     return sums
 
 
-def layers(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
+def layers(key: Array, spec: Spec) -> dict[str, np.ndarray]:
     """Mean S of the rows of random layers in each bin with its standard error, and the mean γ or β/γ there."""
     drawn = draw(functools.partial(_layer, spec=spec), key, spec.initialisations)
     data = {}
@@ -126,7 +143,7 @@ def layers(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
     return data
 
 
-def linear_rows(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
+def linear_rows(key: Array, spec: Spec) -> dict[str, np.ndarray]:
     """Mean S of rows of random layers with features elu + 1, for each number of tokens."""
     layer = attention.AttentionSpec(d_model=spec.d_model, heads=spec.heads, weights="linear")
 
@@ -144,7 +161,7 @@ def linear_rows(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
     return {"linear_measured": means, "linear_se": errors, "linear_n": np.array(spec.row_tokens)}
 
 
-def decay_rows(spec: "Spec") -> dict[str, np.ndarray]:
+def decay_rows(spec: Spec) -> dict[str, np.ndarray]:
     """S of the last row of a causal decaying layer; it is blind to the tokens and to the other parameters."""
     layer = attention.AttentionSpec(d_model=spec.heads, heads=len(spec.decays), d_head=1, weights="decay", causal=True)
     lam = jnp.asarray(spec.decays, spec.dtype)
@@ -158,7 +175,7 @@ def decay_rows(spec: "Spec") -> dict[str, np.ndarray]:
     }
 
 
-def features(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
+def features(key: Array, spec: Spec) -> dict[str, np.ndarray]:
     """Linear attention with independent features, for queries from even to a single feature."""
     shape = jnp.sort(jax.random.exponential(jax.random.fold_in(key, 0), (spec.features,), spec.dtype))
     q = jnp.exp(jnp.asarray(UNEVENNESS, spec.dtype)[:, None] * (shape - shape[-1])[None])
@@ -183,7 +200,7 @@ def features(key: Array, spec: "Spec") -> dict[str, np.ndarray]:
     }
 
 
-def isotropy(spec: "Spec") -> dict[str, np.ndarray]:
+def isotropy(spec: Spec) -> dict[str, np.ndarray]:
     """S by kernel for queries and keys that differ in all but β = q·μ and γ = σ‖q‖: (kernel, query)."""
     rng = np.random.default_rng(spec.seed)
     values, errors = np.zeros((2, len(KERNELS), QUERIES))

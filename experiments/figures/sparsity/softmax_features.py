@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.lib.figure
 from experiments.figures.sparsity import _random_feature_samples as samples
-from experiments.ledger import Claim, law, near, prediction, published, question
+from experiments.figures.sparsity._random_feature_samples import Spec
+from experiments.ledger import Claim, law, near, published
 from experiments.lib import style
 from experiments.lib.figure import About
 from rc_jax import sparsity
@@ -33,18 +33,6 @@ ABOUT = About(
 TOLERANCE = 0.01  # of S₀
 ORDERS_SHOWN = (1, 2, 3, 4, 8, 16)
 Data = Mapping[str, np.ndarray]
-
-
-class Spec(experiments.lib.figure.Spec):
-    """`draws` of the directions in `width` dimensions for each number of features; keys for trigonometric ones."""
-
-    width: int = 16
-    gammas: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0)
-    counts: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256)
-    draws: int = 1024
-    sampled_draws: int = 48
-    keys: int = 1024
-    largest_order: int = 48
 
 
 PRESETS = {
@@ -176,7 +164,7 @@ def _variance(ax: Axes, data: Data) -> None:
 
 def claims(data: Data) -> list[Claim]:
     """The order and the number of features that it takes, and what orthogonal directions gain."""
-    return [*_taylor_claims(data), *_bias_claims(data), *_kernel_questions(data)]
+    return [*_taylor_claims(data), *_bias_claims(data)]
 
 
 def _taylor_claims(data: Data) -> list[Claim]:
@@ -222,12 +210,10 @@ def _bias_claims(data: Data) -> list[Claim]:
     m = data["counts"].astype(float)
     names = np.array([[f"γ = {gamma:g}, m = {int(count)}" for count in m] for gamma in data["gammas"]])
     # To first order S of m features is S₀ (1 + rate/m). The rate is compared where rate/m is below 3 %: the next order
-    # hardly matters there. The power of m is a weighted fit of the bias's logarithm where rate/m is below 10 %.
+    # hardly matters there.
     rate = data["rates"][:, :1] / m[None]
-    close, low = np.abs(rate) <= 0.03, np.abs(rate) <= 0.1
+    close = np.abs(rate) <= 0.03
     over = (mean[0] / rate - 1)[close]
-    fits = [_slope(np.log(m[some]), y[some], se[some]) for some, y, se in zip(low, mean[0], error[0], strict=True)]
-    slope, slope_error = np.array(fits).T
     setting = f"q of length √d σ, k ~ N(0, σ²I), σ² = γ/√d, d = {int(data['width'])}; independent directions"
     return [
         law(
@@ -240,58 +226,4 @@ def _bias_claims(data: Data) -> list[Claim]:
             + ", ".join(f"{each:.2f}" for each in over) + ", of the next order",
             neighbours=["choromanski2021"], reads=[data["ratio"], data["first_order"]],
         ),
-        prediction(
-            "features-slope",
-            "The bias of S by positive random features falls as 1/m wherever the formula is below 10 %.",
-            slope, near(-1, 0.1), standard_error=slope_error, applies=low.sum(1) >= 3,  # fewer have no standard error
-            where=[f"γ = {gamma:g}" for gamma in data["gammas"]], hypotheses=setting,
-            interval_from="our tolerance",
-            note="exponent in m; " + ", ".join(f"{a:.2f} ± {b:.2f}" for a, b in fits if np.isfinite(a)),
-        ),
     ]  # fmt: skip
-
-
-def _kernel_questions(data: Data) -> list[Claim]:
-    """Questions on S about properties that Choromanski et al. show of the kernel."""
-    variance, spread = _variances(data)
-    m, width = data["counts"].astype(float), float(data["width"])
-    names = [f"γ = {gamma:g}, m = {int(count)}" for gamma in data["gammas"] for count in m]
-    # Variances: orthogonal over independent directions. Then the first m of at least d log d (or the largest), at which
-    # S of a row is set beside softmax's, and negative weights are counted.
-    ratio = variance[1] / variance[0]
-    enough = int(np.argmax(m >= width * np.log(width))) if m[-1] >= width * np.log(width) else len(m) - 1
-    off, share = data["ratio"][0, :, :, enough], data["negative"][:, :, enough]
-    gammas, place = [f"γ = {gamma:g}" for gamma in data["gammas"]], f"m = {int(m[enough])}, d = {int(width)}"
-    return [
-        question(
-            "features-orthogonal",
-            "How large is the variance of the sparsity S with m positive random features of orthogonal directions, "
-            "over that with independent directions?",
-            ratio.ravel(), standard_error=(ratio * np.hypot(spread[1] / variance[1], spread[0] / variance[0])).ravel(),
-            where=names, note="Choromanski et al. 2021 use orthogonal directions, as they lower the variance of the "
-            f"kernel's estimate; below 1 at {np.sum(ratio < 1)} of {ratio.size} points",
-        ),
-        question(
-            "features-dlogd",
-            "How far is the median sparsity S of rows from d log d positive random features from softmax's S, relative "
-            "to it?",
-            np.median(off, axis=1) - 1, where=gammas, reads=[off], note=place,
-            standard_error=1.2533 * off.std(axis=1, ddof=1) / off.shape[1] ** 0.5,  # of a normal median
-        ),
-        question(
-            "features-negative",
-            "What share of the weights of attention is negative with trigonometric random features of softmax?",
-            share.mean(1), where=gammas, note=place,
-            standard_error=share.std(axis=1, ddof=1) / share.shape[1] ** 0.5,
-        ),
-    ]  # fmt: skip
-
-
-def _slope(x: np.ndarray, y: np.ndarray, error: np.ndarray) -> tuple[float, float]:
-    """Weighted least squares of log|y| on x: slope and its standard error, points taken as independent."""
-    if len(x) < 3:
-        return float("nan"), 0.0
-    weight = (y / error) ** 2
-    centre = x - np.average(x, weights=weight)
-    total = np.sum(weight * centre**2)
-    return float(np.sum(weight * centre * np.log(np.abs(y))) / total), float(total**-0.5)

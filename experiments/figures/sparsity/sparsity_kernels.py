@@ -10,9 +10,17 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import experiments.lib.figure
 from experiments.figures.sparsity import _sparsity_samples as samples
-from experiments.figures.sparsity._sparsity_samples import EXP, FEATURE_SPREAD, IDENTITY, KERNEL, RATIO, RELU, SPREAD
+from experiments.figures.sparsity._sparsity_samples import (
+    EXP,
+    FEATURE_SPREAD,
+    IDENTITY,
+    KERNEL,
+    RATIO,
+    RELU,
+    SPREAD,
+    Spec,
+)
 from experiments.ledger import Claim, at_most, near, published
 from experiments.lib import style
 from experiments.lib.figure import About
@@ -33,25 +41,6 @@ ABOUT = About(
     minutes={"smoke": 0.3, "quick": 0.55, "full": 8},
     core=True,
 )
-
-
-class Spec(experiments.lib.figure.Spec):
-    """Sizes of the direct draws and of the random layers."""
-
-    draws: int = 2**20
-    key_width: int = 4
-    initialisations: int = 1024
-    rows: int = 64
-    tokens: int = 256
-    d_model: int = 64
-    heads: int = 4
-    token_mean: float = 0.8
-    features: int = 64
-    feature_draws: int = 2**16
-    row_tokens: tuple[int, ...] = (16, 64, 256)
-    decays: tuple[float, ...] = (0.5, 0.9, 0.99, 1.0)
-    decay_tokens: tuple[int, ...] = (4, 16, 64, 256, 1024)
-    isotropy_draws: int = 2**18
 
 
 PRESETS = {

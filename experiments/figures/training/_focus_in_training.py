@@ -153,17 +153,3 @@ def rank_correlation(s: np.ndarray, accuracy: np.ndarray) -> float:
     if not np.isfinite([s, accuracy]).all() or np.ptp(s) == 0 or np.ptp(accuracy) == 0:
         return float("nan")
     return float(np.corrcoef(stats.rankdata(s), stats.rankdata(accuracy))[0, 1])
-
-
-def over_kinds(s: np.ndarray, accuracy: np.ndarray, count: int = 1000) -> np.ndarray:
-    """Ends of the central 95 % of Spearman's ρ when kinds (first axis) are drawn again; NaN if no draw has one."""
-    draws = np.random.default_rng(0).integers(len(s), size=(count, len(s)))
-    if not np.isfinite([s, accuracy]).all():
-        return np.full(2, np.nan)
-    # All draws at once: ranks of the points, then Pearson's correlation of the ranks.
-    pair = np.stack([values[draws].reshape(count, -1) for values in (s, accuracy)])
-    ranks: np.ndarray = stats.rankdata(pair, axis=2)
-    ranks = ranks - ranks.mean(axis=2, keepdims=True)
-    squares = np.square(ranks).sum(axis=2).prod(axis=0)
-    rho = ranks.prod(axis=0).sum(axis=1)[squares > 0] / np.sqrt(squares[squares > 0])
-    return np.quantile(rho, (0.025, 0.975)) if rho.size else np.full(2, np.nan)

@@ -15,14 +15,12 @@ from jax.tree_util import Partial
 from experiments.figures import _replicates
 from experiments.lib import figure
 from rc_jax import attention, network, scale, training
-from rc_jax.network import layer_norm
 from rc_jax.training import tasks
 
 TASKS, SCORES = ("digits", "characters", "sorting"), ("dot", "cosine")
 PAIRS = tuple((task, scores) for task in TASKS for scores in SCORES)
 MODES = ("fixed", "learned")
-METRICS = ("held_out", "gradient", "query_key_gradient", "alpha", "spread")
-SPREAD_EXAMPLES = 4  # sequences whose rows of scores are measured
+METRICS = ("held_out", "gradient", "query_key_gradient", "alpha")
 
 
 class Spec(figure.Spec):
@@ -126,7 +124,7 @@ class Functions:
     def observe(
         self, held_out: tuple[jax.Array, jax.Array], model: Any, setting: dict[str, jax.Array]
     ) -> dict[str, jax.Array]:
-        """Held-out loss, norms of its gradient, α, and the standard deviation of a row's scores at α = 1."""
+        """Held-out loss, norms of its gradient, and α."""
         graph, weights, rest = nnx.split(model, nnx.Param, ...)
         value, gradient = jax.value_and_grad(
             lambda weights: self.loss(nnx.merge(graph, weights, rest), held_out, setting)
@@ -137,32 +135,7 @@ class Functions:
             "gradient": optax.tree.norm(gradient),
             "query_key_gradient": optax.tree.norm((layers.query, layers.key)),
             "alpha": jnp.exp(jnp.mean(model.log_scale[...])) / self.unit,
-            "spread": self.spread(model, held_out[0][:SPREAD_EXAMPLES]),
         }
-
-    def spread(self, model: Any, x: jax.Array) -> jax.Array:
-        """Root mean square, over rows, of the standard deviation of a row's scores over its keys, at α = 1.
-
-        Rows of a decoder that see less than half of the tokens are left out.
-        """
-        stack, layers = self.model.stack, model.layers()
-        n, causal = x.shape[1], stack.attention.causal
-        # Var_j a_ij over the keys j that row i sees, each of weight 1/n_i; then means over rows, heads, layers and
-        # sequences, and one root at the end.
-        seen = jnp.tril(jnp.ones((n, n))) if causal else jnp.ones((n, n))
-        weight = (seen / seen.sum(1, keepdims=True))[None]  # of a key in its row: 1/(number of keys)
-
-        def variance(layer: network.LayerParams, state: jax.Array) -> jax.Array:
-            read = layer_norm(state, layer.attention_norm, stack.norm_epsilon) if layer.attention_norm else state
-            rows = attention.scores(layer.attention, read, stack.attention, scale=self.unit)
-            mean = (weight * rows).sum(-1, keepdims=True)
-            return jnp.mean((weight * jnp.square(rows - mean)).sum(-1)[:, n // 2 if causal else 0 :])
-
-        def of_sequence(tokens: jax.Array) -> jax.Array:
-            states = network.hidden_states(layers, model.embed(tokens), stack, scale=jnp.exp(model.log_scale[...]))
-            return jnp.mean(jax.vmap(variance)(layers, states[:-1]))
-
-        return jnp.sqrt(jnp.mean(jax.vmap(of_sequence)(x)))
 
 
 def marks(scores: str, keys: int, spec: Spec) -> dict[str, float]:

@@ -70,44 +70,9 @@ class Pair:
         """‖∂W_Q, ∂W_K‖ of the held-out loss before the first step: (seed, scale)."""
         return self["query_key_gradient"][0, :, :, 0]
 
-    def rise(self) -> np.ndarray:
-        """Logarithm of that gradient at the largest α less that at α*, seed by seed."""
-        log = np.log(self.attention_gradient)
-        return log[:, -1] - self.column(log, "annealed")
-
     def ahead(self, of: str, than: str) -> np.ndarray:
         """Last loss at the marked α `than` less that at the marked α `of`, seed by seed."""
         return self.column(self.last[0], than) - self.column(self.last[0], of)
-
-    def behind_best(self) -> np.ndarray:
-        """Last loss at α* less that at the α of the lowest mean loss, seed by seed.
-
-        A scale with a replicate that stopped cannot be the lowest.
-        """
-        mean = self.last[0].mean(axis=0)
-        if np.isnan(mean).all():
-            return np.full(self.last.shape[1], np.nan)
-        return self.column(self.last[0], "annealed") - self.last[0][:, np.nanargmin(mean)]
-
-    def octaves(self, best: np.ndarray) -> np.ndarray:
-        """Octaves (factors of two) from α* to the smallest of `best` (seed, scale); NaN where none is finite."""
-        alpha = self["alphas"][np.argmin(np.where(np.isnan(best), np.inf, best), axis=1)]
-        return np.where(np.isfinite(best).any(axis=1), np.log2(alpha / self.mark("annealed")), np.nan)
-
-    def moved(self) -> np.ndarray:
-        """Octaves by which learned scales approach α*, mean over starts, seed by seed."""
-        gap = np.abs(np.log2(self["alpha"][1][..., [0, -1]] / self.mark("annealed")))
-        return (gap[..., 0] - gap[..., 1]).mean(axis=1)
-
-    def evened(self) -> np.ndarray:
-        """Range of the last loss over starts: fixed less learned, seed by seed."""
-        fixed, learned = self.last.max(axis=2) - self.last.min(axis=2)
-        return fixed - learned
-
-    def unit(self) -> np.ndarray:
-        """Standard deviation of a row's scores at the start, over that of random directions, seed by seed."""
-        width = 1.0 if self.scores == "dot" else self.mark("default")
-        return width * self.column(self["spread"][0][..., 0], "default")
 
 
 def pairs_of(data: Mapping[str, np.ndarray]) -> list[Pair]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import field
-from functools import partial
 from typing import Any
 
 import jax
@@ -10,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.figures._replicates import failures, mark_failed, mean_and_error, seed_band
+from experiments.figures._replicates import mark_failed, mean_and_error, seed_band
 from experiments.figures.training import _focus_in_training as recall
-from experiments.ledger import Claim, at_least, at_most, prediction, published
+from experiments.ledger import Claim, at_least, at_most, published
 from experiments.lib import figure, style
 from experiments.lib.figure import About
 
@@ -45,11 +44,7 @@ LOOKS = {  # meaning, marker, dash
     "decay": ("decay", "v", 0), "gated decay": ("decay", "h", 1), "channel decay": ("decay", "d", 2),
 }  # fmt: skip
 
-# Fixed before the figure was first run. To solve is to be right 19 times in 20; to focus, to have at most two pairs in
-# the row; to foretell, a rank correlation of −0.7.
-SOLVED, FOCUSED, FORETOLD = 0.95, 2.0, -0.7
 LUCK = 0.05  # two standard errors of a share among the test sequences of the quick preset
-SET = "our threshold"
 Data = Mapping[str, np.ndarray]
 
 
@@ -171,39 +166,18 @@ def _scatter(ax: Axes, data: Data, record: int, name: str) -> None:
 
 
 def claims(data: Data) -> list[Claim]:
-    """Which kinds solve the task, which focus, and what S foretells; of the kinds that were trained."""
+    """Linear attention and decay beside softmax, of the kinds that were trained."""
     softmax, linear, blind = _kinds(data, ("softmax",)), _kinds(data, LINEAR), _kinds(data, BLIND)
-    rows = _softmax(data, softmax[0][0]) if softmax else []
-    rows += _linear(data, softmax[0][0], linear) if softmax and linear else []
-    return [*rows, *_foretelling(data), *(_blind(data, blind) if blind else [])]
-
-
-def _softmax(data: Data, index: int) -> list[Claim]:
-    names = [f"{kind}, n = {n}" for kind in data["kinds"] for n in data["lengths"]]
-    stopped = failures(np.swapaxes(data["failed"], 0, 1).reshape(-1, len(names)), names)
-    accuracy, error = mean_and_error(data["accuracy"][index, ..., -1])
-    seen, of_seen = mean_and_error(data["seen"][index, ..., -1])
-    row = partial(
-        prediction, where=[f"n = {n}" for n in data["lengths"]], interval_from=SET,
-        hypotheses="one layer, one head, the preset's steps", note=f"trainings that stopped: {stopped or 'none'}",
-    )  # fmt: skip
-    return [
-        row("focusing-softmax", f"Softmax attention recalls with accuracy {SOLVED:g} or better at every length.",
-            accuracy, at_least(SOLVED), standard_error=error),
-        row("focusing-can", "The question's row of trained softmax attention holds two pairs or fewer (n S²).",
-            seen, at_most(FOCUSED), standard_error=of_seen),
-    ]  # fmt: skip
+    rows = _linear(data, softmax[0][0], linear) if softmax and linear else []
+    return [*rows, *(_blind(data, blind) if blind else [])]
 
 
 def _linear(data: Data, softmax: int, linear: list[tuple[int, str]]) -> list[Claim]:
-    """Linear attention beside softmax, paired by seed: pairs in the row, accuracy, and its fall with length."""
+    """Linear attention beside softmax, paired by seed: pairs in the row, and accuracy."""
     some, names = [index for index, _ in linear], [kind for _, kind in linear]
-    accuracy, shortest, longest = data["accuracy"][..., -1], data["lengths"][0], data["lengths"][-1]
+    accuracy, longest = data["accuracy"][..., -1], data["lengths"][-1]
     more, of_more = mean_and_error(np.log(data["seen"][some, :, -1, -1] / data["seen"][softmax, :, -1, -1]), 1)
     worse, of_worse = mean_and_error(accuracy[softmax, :, -1] - accuracy[some, :, -1], 1)
-    falls = accuracy[..., 0] - accuracy[..., -1]
-    # All differences are between kinds of the same seed.
-    fall, of_fall = mean_and_error(falls[some] - falls[softmax], 1)
     return [
         published(
             "focusing-cannot",
@@ -217,51 +191,11 @@ def _linear(data: Data, softmax: int, linear: list[tuple[int, str]]) -> list[Cla
             f"{', '.join(f'{np.exp(ratio):.3g}' for ratio in more)} times as many pairs; loss of accuracy: "
             f"{_range(worse)}; the source takes this for a probable main cause of worse results",
         ),
-        prediction(
-            "focusing-linear-falls",
-            "The accuracy of linear attention falls more than softmax's from the shortest to the longest sequence.",
-            fall, at_least(0), standard_error=of_fall, where=names, interval_from="a larger fall",
-            note=f"difference of the falls from n = {shortest} to {longest}, paired by seed",
-        ),
     ]  # fmt: skip
 
 
 def _range(values: np.ndarray) -> str:
     return f"{values.min():.2f} … {values.max():.2f}"
-
-
-def _foretelling(data: Data) -> list[Claim]:
-    """Rank correlations of accuracy with S, over all kinds and lengths and at one length, after and before training."""
-    accuracy, lengths, rows = data["accuracy"][..., -1], [f"n = {n}" for n in data["lengths"]], []
-    both = "standard error of seeds and of kinds"
-    for word, record in (("after", -1), ("before", 0)):
-        # Spearman's ρ of S with the last accuracy, seed by seed. Squares of two errors add up: that of the mean over
-        # seeds, and a quarter of the 95 % range when the kinds of weights are drawn again with replacement.
-        s = data["sparsity"][..., record]  # kind, seed, length
-        correlation, seeds = recall.rank_correlation, range(s.shape[1])
-        every, of_every = mean_and_error([correlation(s[:, seed], accuracy[:, seed]) for seed in seeds])
-        alone, of_alone = mean_and_error([
-            [correlation(s[:, seed, at], accuracy[:, seed, at]) for at in range(len(lengths))] for seed in seeds
-        ])  # fmt: skip
-        low, high = recall.over_kinds(s.mean(axis=1), accuracy.mean(axis=1))
-        of_kinds = (high - low) / 4  # at one length too, where kinds that are in order show no error of their own
-        limit = f"{FORETOLD:g} or less.".replace("-", "−")
-        row = partial(prediction, interval=at_most(FORETOLD), interval_from=SET)
-        rows += [
-            row(
-                f"focusing-{word}",
-                f"Spearman's ρ of accuracy with S {word} training, over all kinds and lengths, is {limit}",
-                every, standard_error=np.hypot(of_every, of_kinds),
-                note=f"mean over seeds; drawing kinds again: {low:.2f} … {high:.2f}; {both}",
-            ),
-            row(
-                f"focusing-{word}-length",
-                f"At one length Spearman's ρ of accuracy with S {word} training, over kinds, is {limit}",
-                alone, standard_error=np.hypot(of_alone, of_kinds), where=lengths,
-                note=f"over {len(data['kinds'])} kinds; {both}, these over all lengths",
-            ),
-        ]  # fmt: skip
-    return rows
 
 
 def _blind(data: Data, blind: list[tuple[int, str]]) -> list[Claim]:

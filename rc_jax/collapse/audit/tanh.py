@@ -131,9 +131,9 @@ def tanh_layer(
     scale: ArrayLike | None = None,
     mask: Bool[Array, "row column"] | None = None,
 ) -> Inequality:
-    """Log diam(X^(l+1)) against `tanh_layer_bound`, at every layer, in exact arithmetic.
+    """Log diam(X^(l+1)) against the bound from diam(X^l), at every layer, in exact arithmetic.
 
-    Args and errors as in `collapse.tanh_layer_bound`.
+    Args and errors as in `collapse.tanh_bound`.
 
     Returns:
         Two logarithms per layer (nats); slack is their difference.

@@ -78,36 +78,6 @@ def tanh_bound(
 
 
 @arguments.guard(x=_TOKENS, scale=arguments.positive)
-def tanh_layer_bound(
-    params: Layers,
-    x: Float[Array, "token feature"],
-    spec: StackSpec,
-    *,
-    scale: ArrayLike | None = None,
-    mask: Bool[Array, "row column"] | None = None,
-) -> Float[Array, " depth"]:
-    """The bound of `tanh_bound` for one layer, at every layer, for the tokens that really reach it.
-
-    Args and errors as in `tanh_bound`.
-
-    Returns:
-        One number per layer (nats), entry l bounds log diam(X^(l+1)).
-
-    Example:
-        >>> import jax
-        >>> from rc_jax import attention, network
-        >>> from rc_jax.collapse import diameter
-        >>> spec = network.StackSpec(attention=attention.AttentionSpec(d_model=16, heads=2), depth=1)
-        >>> params, x = network.init(jax.random.key(0), spec), jax.random.normal(jax.random.key(1), (8, 16))
-        >>> measured = jax.numpy.log(diameter(network.apply(params, x, spec)))
-        >>> bool(measured < tanh_layer_bound(params, x, spec)[0])
-        True
-    """
-    check_bounded(params, x, spec, mask)
-    return diameters_by_layer(params, x, spec, scale).log_bound.astype(x.dtype)
-
-
-@arguments.guard(x=_TOKENS, scale=arguments.positive)
 def tanh_depth_bound(
     params: Layers,
     x: Float[Array, "token feature"],

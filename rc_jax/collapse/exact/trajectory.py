@@ -6,6 +6,7 @@ or on what tells tokens of one cluster apart beside the distance between cluster
 a rounding, and NaN is returned in its place.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -14,7 +15,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, UInt
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.performance import quickly
 from rc_jax.attention import masks
 from rc_jax.collapse.exact import attention, mlp_and_norms
 from rc_jax.collapse.exact import state as mean_residual
@@ -99,7 +99,7 @@ def log_residuals(
     return _log_residuals(params, x, spec, scale, mask)
 
 
-@quickly(static_argnames="spec")
+@functools.partial(jax.jit, static_argnames="spec")
 def _log_residuals(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Array:
     # In bilinear logits under softmax the mean enters r alone, which all rows share: it is not perturbed there.
     mean_decides = any(

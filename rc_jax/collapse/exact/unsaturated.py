@@ -10,7 +10,7 @@ of size one is subtracted from something of size one. Where c|Ê| is below a rou
 rows_i = α q̂_iᵀ Cov_p̃(k̂, v̂) is a product of the queries and one small matrix (`leading_rows`). This package's own
 result.
 
-`rc_jax._numerics.performance.plain` turns both forms off; the numbers stay the same to rounding. A network of 12 layers
+The numbers are those of the general form to rounding. A network of 12 layers
 and 128 tokens is 2.5 times as fast with them on a CPU (2026-11). The choice is common to a whole batch.
 """
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax._numerics.linear_algebra import gram_factor
-from rc_jax._numerics.performance import any_in_batch, quickly
+from rc_jax._numerics.performance import any_in_batch
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.attention.layer import default_scale
 from rc_jax.attention.parameters import split_normals
@@ -41,7 +41,7 @@ from rc_jax.network import StackSpec
 UNSATURATED = 2.0
 
 
-@quickly(static_argnames=("spec", "narrow"))
+@functools.partial(jax.jit, static_argnames=("spec", "narrow"))
 def log_norms(
     key: Array,
     start: MeanResidual,

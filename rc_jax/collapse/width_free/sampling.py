@@ -15,13 +15,14 @@ normals, and the rest. The rest is Gaussian in d − n new directions and has a 
 """
 
 import dataclasses
+import functools
 import math
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.performance import quickly
 from rc_jax.attention import masks
 from rc_jax.attention.layer import check_scale_and_mask
 from rc_jax.collapse.exact import state
@@ -126,7 +127,7 @@ def sample_log_residuals(
     return logs.astype(x.dtype)
 
 
-@quickly(static_argnames="features")
+@functools.partial(jax.jit, static_argnames="features")
 def _coordinates(x: Array, d_model: Array, features: int | None) -> MeanResidual:
     """The tokens over √d, with zeros up to `features` columns; where that is None, in as many coordinates as tokens.
 

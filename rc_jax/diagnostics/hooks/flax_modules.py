@@ -52,6 +52,7 @@ def flax_weights(model: Any, *args: Any, method: Any = None, **kwargs: Any) -> d
     if not hasattr(nnx, "capture"):
         raise ImportError("`flax_weights` needs a flax that has nnx.capture, such as 0.12.8: pip install -U flax")
     # In a second model of the same arrays, each attention layer becomes one of a class that sows.
+    _calls.clear()
     copy = nnx.merge(*nnx.split(model))
     layers = [layer for _, layer in nnx.iter_modules(copy) if isinstance(layer, nnx.MultiHeadAttention)]
     for layer in layers:
@@ -66,6 +67,8 @@ def flax_weights(model: Any, *args: Any, method: Any = None, **kwargs: Any) -> d
                 by_module[place if number == 0 else f"{place}, call {number + 1}"] = weights
     if not by_module:
         seen = f"{len(layers)} such layers, none of them called" if layers else "no such layer"
+        if _calls:
+            seen = "layers whose own `attention_fn` ignores `module=`, and so sows nothing,"
         raise ValueError(
             f"`model` must call a layer of nnx.MultiHeadAttention, or one that sows {NAME!r}, got {seen} in "
             f"{type(model).__name__}"
@@ -73,11 +76,15 @@ def flax_weights(model: Any, *args: Any, method: Any = None, **kwargs: Any) -> d
     return by_module
 
 
+_calls: list[type] = []  # kinds of the layers that were called since the last start
+
+
 @functools.cache
 def _sowing(kind: type) -> type:
     """A class of attention layers that sow their weights at every call; the same one each time for a kind."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _calls.append(kind)
         return kind.__call__(self, *args, **(kwargs | {"sow_weights": True}))
 
     return type(kind.__name__, (kind,), {"__call__": call})

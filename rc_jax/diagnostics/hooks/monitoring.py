@@ -14,6 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 from rc_jax._numerics import arguments, files
 from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import Tracer
+from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.measures import SINK, Rows, exceeds, mean_over, row_means, rows_of
 from rc_jax.diagnostics.streaming.passes import stream
 from rc_jax.diagnostics.streaming.queries_and_keys import fitted
@@ -38,9 +39,11 @@ def metrics(weights: Any, *, mask: Any = None) -> Metrics:
     not finite stays so. No gradient flows. They cost a few passes over the weights.
 
     Args:
-        weights: (…, heads, n, m), or one such array for each layer, in a sequence or a mapping.
+        weights: (…, heads, n, m), or one such array for each layer, in a sequence or a mapping. Arrays of JAX, NumPy
+            or PyTorch.
         mask: True where a query may see a key; broadcasts to each array. Without it a row may see all keys, or those
-            up to its own where an array is square and all weights above its diagonals are 0.
+            up to its own where an array is square and all weights above its diagonals are 0. Windows and padding need
+            a mask here: unlike `rc_jax.diagnostics.attention`, nothing looks for them.
 
     Returns:
         A dictionary of numbers (arrays without axes), float32 at least.
@@ -60,7 +63,9 @@ def metrics(weights: Any, *, mask: Any = None) -> Metrics:
         0.67 0.87 0.03
     """
     layers = list(weights.values()) if isinstance(weights, Mapping) else weights
-    layers = [layers] if isinstance(layers, jax.Array | np.ndarray) else list(layers)
+    layers = [layers] if hasattr(layers, "dtype") else list(layers)
+    layers = [inputs.to_jax("weights", layer) if inputs.is_torch(layer) else layer for layer in layers]
+    mask = mask.cpu().numpy() if inputs.is_torch(mask) else mask
     if not layers:
         raise ValueError("`weights` must hold at least one layer, got none")
     for layer in layers:
@@ -106,7 +111,7 @@ def append_line(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
     """Add named numbers to a file of JSON lines, as `rc_jax.training` writes its `metrics.jsonl`.
 
     Arrays become nested lists, NaN becomes null and infinities the texts "Infinity" and "-Infinity", which Python's
-    `float` reads. `rc_jax.diagnostics.read_lines` gives the numbers back.
+    `float` reads.
 
     Args:
         path: of the file, which is made where there is none.
@@ -116,12 +121,12 @@ def append_line(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
         TypeError: a value is neither a number nor an array of numbers, or is traced.
 
     Example:
-        >>> import pathlib, tempfile
-        >>> from rc_jax.diagnostics import append_line, read_lines
+        >>> import json, pathlib, tempfile
+        >>> from rc_jax.diagnostics import append_line
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for step in range(2):
         ...         append_line(pathlib.Path(folder, "log.jsonl"), {"step": step, "loss": 1 / (step + 1)})
-        ...     print(read_lines(pathlib.Path(folder, "log.jsonl")))
+        ...     print(list(map(json.loads, pathlib.Path(folder, "log.jsonl").read_text().splitlines())))
         [{'step': 0, 'loss': 1.0}, {'step': 1, 'loss': 0.5}]
     """
     for name, value in line.items():
@@ -129,21 +134,7 @@ def append_line(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
             raise TypeError(
                 f"`line` must hold numbers and arrays of numbers, got {arguments.describe(value)} for {name!r}"
             )
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.write(files.json_line(line))
-
-
-def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The lines of a file of JSON lines, up to the first that is not whole; null is NaN again.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-
-    Example: see `append_line`.
-    """
-    if not Path(path).exists():
-        raise FileNotFoundError(f"`path` must be a file of JSON lines, got {path}")
-    return files.json_lines(Path(path))
+    files.append_json_line(Path(path), line)
 
 
 def _check(weights: Any, mask: Any) -> None:

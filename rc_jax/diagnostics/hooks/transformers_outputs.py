@@ -3,23 +3,26 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Bool
 
 from rc_jax._numerics import arguments
-from rc_jax.diagnostics import inputs
-from rc_jax.diagnostics.diagnosis import Diagnosis
+from rc_jax.diagnostics import inputs, structure
+from rc_jax.diagnostics.record import Diagnosis
 from rc_jax.diagnostics.states import hidden_states
-from rc_jax.diagnostics.weights import attention
+from rc_jax.diagnostics.weights import diagnose
 
 PARTS = (None, "encoder", "decoder")
 FIELDS = ("attentions", "hidden_states")
+STEPS = (
+    "`outputs` must be those of one forward pass, got those of several steps, as `generate` returns them, each with "
+    "its own layers, and with rows of one query after the first: call the model once on the whole text"
+)
 
 
 @arguments.guard(part=arguments.one_of(PARTS))
 def from_transformers(
-    outputs: Any, *, attention_mask: Any = None, part: str | None = None, **options: Any
+    outputs: Any, *, attention_mask: Any = None, config: Any = None, part: str | None = None, **options: Any
 ) -> Diagnosis:
     """Diagnose attention and hidden states of a model of the transformers library, from its output.
 
@@ -33,16 +36,19 @@ def from_transformers(
         outputs: what the model returned: an object or a mapping with `attentions` and `hidden_states`.
         attention_mask: the one that the tokenizer gave, (batch, tokens): 0 where a token is padding, on either side.
             Padding is left out: neither its rows nor its columns count, and the first token is the first real one.
+            Without it, padding is found where no query has weight on it, and a note says so.
+        config: `model.config`. It tells which layers have attention, in hybrid models, and which have a window. Without
+            it windows are found from zeros, and a note says so.
         part: "encoder" or "decoder" of a model that has both; attention of one on the other is not diagnosed.
-        options: passed on to `attention`, such as `threshold`.
+        options: passed on to `attention`, such as `threshold`, or `mask`, which is joined with `attention_mask`.
 
     Returns:
         A `Diagnosis`; the batch makes its samples.
 
     Raises:
         TypeError: `outputs` has neither attentions nor hidden states, or these are not arrays.
-        ValueError: the attentions are empty, or `part` or `attention_mask` does not fit; and whatever `attention` and
-            `hidden_states` raise.
+        ValueError: the attentions are empty or those of several steps, or `part`, `attention_mask` or `config` does
+            not fit; and whatever `attention` and `hidden_states` raise.
 
     Source: as `attention` and `hidden_states`.
 
@@ -66,19 +72,24 @@ def from_transformers(
             "`outputs` must have attentions or hidden states: call the model with output_attentions=True and "
             f"output_hidden_states=True, got {_described(outputs)}"
         )
-    if weights is not None and (not len(weights) or any(layer is None for layer in weights)):
+    if any(isinstance(each[0], list | tuple) for each in (weights, states) if each is not None and len(each)):
+        raise ValueError(STEPS)
+    weights = None if weights is None else list(weights)
+    if weights is not None and all(layer is None for layer in weights):
         raise ValueError(
             "`outputs` must hold the attention weights of every layer, got none: load the model with "
             'attn_implementation="eager", because other implementations do not form them'
         )
     real = None
     if attention_mask is not None:
-        layers: Any = states if weights is None else weights
-        shape = inputs.layers_of("outputs", list(layers), ("tokens", "features"), stacked=4).shape
+        kept: Any = states if weights is None else [layer for layer in weights if layer is not None]
+        shape = inputs.layers_of("outputs", list(kept), ("tokens", "features"), stacked=4).shape
         real = _real(attention_mask, shape[0], shape[-2])
     parts: list[Diagnosis] = []
     if weights is not None:
-        parts.append(_of_weights(weights, real, options))
+        depth = None if states is None else len(states) - 1
+        diagnosis, real = _of_weights(weights, depth, real, None if part else config, options)
+        parts.append(diagnosis)
     if states is not None:
         parts.append(hidden_states(list(states), mask=real))
     return parts[0] | parts[1] if len(parts) == 2 else parts[0]
@@ -94,8 +105,8 @@ def _described(outputs: Any) -> str:
     return names or "nothing"
 
 
-def _real(attention_mask: Any, batch: int, tokens: int) -> Bool[np.ndarray, "text token"] | None:
-    """True where a token is no padding; `None` where none is.
+def _real(attention_mask: Any, batch: int, tokens: int) -> Bool[np.ndarray, "text token"]:
+    """True where a token is no padding.
 
     Raises:
         TypeError: it is not an array of whole numbers or booleans.
@@ -111,37 +122,67 @@ def _real(attention_mask: Any, batch: int, tokens: int) -> Bool[np.ndarray, "tex
     real = mask != 0
     if (real.sum(1) < 2).any():
         raise ValueError("`attention_mask` must leave at least two tokens in every text")
-    return None if real.all() else real
+    return real
 
 
-def _of_weights(weights: Any, real: np.ndarray | None, options: dict[str, Any]) -> Diagnosis:
-    """Attention among the tokens that are real."""
-    if real is None:
-        return attention(list(weights), **options)
-    if options.get("mask") is not None:
-        raise ValueError("`mask` must be left out where `attention_mask` has padding, got both")
-    # Padding goes to the end, so that the first token is the first real one.
-    order = np.argsort(~real, axis=1, kind="stable")
-    real = np.take_along_axis(real, order, axis=1)
-    layers = list(weights)
-    if (order != np.arange(order.shape[1])).any():
-        layers = [_moved(inputs.to_jax("outputs", layer), order) for layer in layers]
-        if options.get("values") is not None:
-            options["values"] = _moved_values(options["values"], order)
-    options["mask"] = real[:, None, :, None] & real[:, None, None, :]
-    return attention(layers, **options)
+def _of_weights(
+    weights: list[Any], depth: int | None, real: np.ndarray | None, config: Any, options: dict[str, Any]
+) -> tuple[Diagnosis, np.ndarray | None]:
+    """Attention of the layers that have some, among the tokens that are real, and which these are.
+
+    Args:
+        weights: of each layer of attention, or of each layer of the model with `None` for others.
+        depth: how many layers the model has, where hidden states tell.
+        real: True where a token is no padding; `None` where nobody has said.
+        config: of the model, or `None`.
+        options: of `attention`.
+    """
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    kinds = getattr(text, "layer_types", None)
+    given = [index for index, layer in enumerate(weights) if layer is not None]
+    layers, notes = [weights[index] for index in given], []
+    # Which layers of the model these are.
+    own = given if kinds is None else [index for index, kind in enumerate(kinds) if _attends(kind)]
+    if len(given) == len(weights) == len(own):
+        numbers = own
+    elif kinds is not None and len(weights) not in (len(own), len(kinds)):
+        raise ValueError(
+            f"`config` must be that of the model, whose layer_types name {len(own)} layers of attention among "
+            f"{len(kinds)}, got weights of {len(weights)}"
+        )
+    else:
+        numbers = given
+    if depth is not None and kinds is None and len(weights) != depth:
+        notes.append(
+            f"The model has {depth} layers, and {len(weights)} of them gave weights. These are counted from 1 in their "
+            "own order, which is not that of the hidden states: pass config=model.config for their numbers."
+        )
+    windows = None if config is None else _windows(text, numbers, layers)
+    return diagnose(
+        layers, real=real, windows=windows, numbers=[index + 1 for index in numbers], notes=notes, **options
+    )
 
 
-def _moved(weights: Array, order: np.ndarray) -> Array:
-    """Rows and columns of each text in another order."""
-    rows = jnp.take_along_axis(weights, jnp.asarray(order)[:, None, :, None], axis=-2)
-    return jnp.take_along_axis(rows, jnp.asarray(order)[:, None, None, :], axis=-1)
+def _attends(kind: str) -> bool:
+    """Whether a kind of `config.layer_types` has attention weights: "full_attention", not "linear_attention"."""
+    return "attention" in kind and "linear" not in kind
 
 
-def _moved_values(values: Any, order: np.ndarray) -> Any:
-    """The tokens of each text in another order; values that do not fit the weights stay, to be refused with these."""
-    layers = inputs.layers_of("values", values, ("texts", "heads", "tokens", "features"), stacked=5)
-    if (layers.shape[0], layers.shape[-2]) != order.shape:
-        return values
-    index = jnp.asarray(order)[:, None, :, None]
-    return [jnp.take_along_axis(layers[layer], index, axis=-2) for layer in range(len(layers))]
+def _windows(config: Any, numbers: list[int], layers: list[Any]) -> list[np.ndarray | None]:
+    """What queries may see beside causality, as `layer_types` and `sliding_window` say; `None` where they do not."""
+    kinds, n = getattr(config, "layer_types", None), layers[0].shape[-1]
+    size = getattr(config, "sliding_window", None)
+    used = size is not None and getattr(config, "use_sliding_window", True)
+    everywhere = "sliding_attention" if used else "full_attention"
+    distance = np.abs(np.arange(n)[:, None] - np.arange(n)[None])
+    made = {"full_attention": np.ones((n, n), bool)}
+    windows: list[np.ndarray | None] = []
+    for number, weights in zip(numbers, layers, strict=True):
+        kind = everywhere if kinds is None else kinds[number]
+        if kind == "sliding_attention" and kind not in made and isinstance(size, int):
+            # Causal layers see `size` keys, their own among them; others so many to each side.
+            support = structure.support_of(inputs.layers_of("outputs", [weights], ("tokens", "tokens"), stacked=4), 0)
+            farthest = (support.seen & ~support.void[:, :, None])[:, distance == size].any()
+            made[kind] = distance <= size if farthest else distance < size
+        windows.append(made.get(kind))
+    return windows

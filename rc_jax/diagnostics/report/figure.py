@@ -1,7 +1,6 @@
 """A diagnosis as a figure: a point for each head, a line through medians, trained models and random weights behind."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 import numpy as np
@@ -9,8 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-if TYPE_CHECKING:
-    from rc_jax.diagnostics.diagnosis import Diagnosis
+from rc_jax.diagnostics.record import Diagnosis
 
 BLUE, ORANGE, GREEN = "#3a9ad9", "#e69f00", "#1fa784"  # after Okabe and Ito, readable on white and on black
 HEADS = {
@@ -23,14 +21,19 @@ HEADS = {
     "stable_rank": "stable rank of P",
     "sink_value_ratio": "‖v₀‖ / mean ‖v‖",
 }
-STATES = {"relative_residual": "‖res(X)‖/‖X‖", "cosine": "mean cosine of tokens"}
+STATES = {
+    "relative_residual": "‖res(X)‖/‖X‖",
+    "cosine": "mean cosine of tokens",
+    "log_residual": "log ‖res(X)‖ in exact arithmetic",
+    "path_share": "share of the output of paths",
+}
 LOGARITHMIC = {"entropy_scale", "stable_rank", "sink_value_ratio"}
-MOST = 6
-Beside = Sequence[tuple[str, "Diagnosis"]]
+ALONE, BESIDE = 6, 4  # panels of heads without states, and with them
+Beside = Sequence[tuple[str, Diagnosis]]
 
 
-def draw(diagnosis: "Diagnosis", beside: Beside, threshold: float) -> Figure:
-    """Up to six panels: of heads, and of hidden states where there are some.
+def draw(diagnosis: Diagnosis, beside: Beside, threshold: float) -> Figure:
+    """Up to six panels of heads, or four of heads and those of hidden states.
 
     Args:
         diagnosis: what is drawn.
@@ -38,7 +41,7 @@ def draw(diagnosis: "Diagnosis", beside: Beside, threshold: float) -> Figure:
         threshold: above which the weight on the first key makes it a sink.
     """
     states = [name for name in STATES if name in diagnosis.measures]
-    heads = [name for name in HEADS if name in diagnosis.measures][: MOST - len(states)]
+    heads = [name for name in HEADS if name in diagnosis.measures][: BESIDE if states else ALONE]
     names = heads + states
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
@@ -56,10 +59,10 @@ def draw(diagnosis: "Diagnosis", beside: Beside, threshold: float) -> Figure:
     return drawing
 
 
-def _panel(ax: Axes, diagnosis: "Diagnosis", name: str, beside: Beside) -> None:
+def _panel(ax: Axes, diagnosis: Diagnosis, name: str, beside: Beside) -> None:
     """One measure by layer."""
     values = np.asarray(diagnosis[name], float)
-    layers = np.arange(len(values)) + (values.ndim == 2)  # states begin before the first layer
+    layers = np.array(diagnosis.numbers) if values.ndim == 2 else np.arange(len(values))
     for color, (label, other) in zip(
         (GREEN, ORANGE), (each for each in beside if name in each[1].measures), strict=False
     ):
@@ -83,7 +86,9 @@ def _panel(ax: Axes, diagnosis: "Diagnosis", name: str, beside: Beside) -> None:
         if name == "entropy_scale":  # which has no bound where rows have a single key
             ax.set_ylim(top=min(ax.get_ylim()[1], 100))
     ax.set_title({**HEADS, **STATES}[name], loc="left", fontsize=10)
-    ax.set_xlabel("layer")
+    if name == "path_share":
+        ax.plot(layers, diagnosis["path_residual_share"], color=ORANGE, label="of its residual")
+    ax.set_xlabel("heads on the path" if name == "path_share" else "layer")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.spines[["top", "right"]].set_visible(False)
 

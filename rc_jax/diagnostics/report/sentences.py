@@ -1,12 +1,12 @@
 """What is unusual about a diagnosis, in words: layers where more heads do something than in any layer of others."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from rc_jax.diagnostics.diagnosis import Diagnosis
+from rc_jax.diagnostics.record import Diagnosis
+from rc_jax.diagnostics.structure import listed
 
 MARGIN = 0.1  # by how much the share of heads of a layer must exceed that of others
 
@@ -16,7 +16,7 @@ class Feature(NamedTuple):
 
     needs: tuple[str, ...]
     says: str
-    of: Callable[["Diagnosis"], np.ndarray]
+    of: Callable[[Diagnosis], np.ndarray]
 
 
 FEATURES = (
@@ -59,9 +59,9 @@ FEATURES = (
 
 
 def unusual(
-    diagnosis: "Diagnosis",
-    trained: Sequence[tuple[str, "Diagnosis"]],
-    random: Sequence[tuple[str, "Diagnosis"]],
+    diagnosis: Diagnosis,
+    trained: Sequence[tuple[str, Diagnosis]],
+    random: Sequence[tuple[str, Diagnosis]],
 ) -> tuple[str, ...]:
     """One sentence for each feature of which some layer has more heads than any layer of the trained models.
 
@@ -75,7 +75,7 @@ def unusual(
 
 
 def _of_heads(
-    diagnosis: "Diagnosis", judges: Sequence[tuple[str, "Diagnosis"]], others: Sequence[tuple[str, "Diagnosis"]]
+    diagnosis: Diagnosis, judges: Sequence[tuple[str, Diagnosis]], others: Sequence[tuple[str, Diagnosis]]
 ) -> Iterator[str]:
     for feature in FEATURES:
         if not judges or any(name not in diagnosis.measures for name in feature.needs):
@@ -88,7 +88,8 @@ def _of_heads(
         if len(layers):
             count, of = int(does[layers].sum()), does[layers].size
             told = "; ".join(f"{name}: {_most(each)}" for name, each in known)
-            yield f"{_listed(layers + 1)}: {count} of {of} heads {feature.says}" + (f" ({told})." if told else ".")
+            named = listed([diagnosis.numbers[layer] for layer in layers])
+            yield f"{named}: {count} of {of} heads {feature.says}" + (f" ({told})." if told else ".")
 
 
 def _most(does: np.ndarray) -> str:
@@ -98,14 +99,7 @@ def _most(does: np.ndarray) -> str:
     return f"at most {most} of {does.shape[1]}{where}" if most else "none"
 
 
-def _listed(layers: np.ndarray) -> str:
-    """Layers as "Layer 3" or "Layers 1–4, 7"."""
-    runs = np.split(layers, np.flatnonzero(np.diff(layers) > 1) + 1)
-    text = ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
-    return f"Layer{'s' * (len(layers) > 1)} {text}"
-
-
-def _of_states(diagnosis: "Diagnosis", others: Sequence[tuple[str, "Diagnosis"]]) -> Iterator[str]:
+def _of_states(diagnosis: Diagnosis, others: Sequence[tuple[str, Diagnosis]]) -> Iterator[str]:
     """Tokens nearer to each other than those of any trained model."""
     known = [(name, other["relative_residual"].min()) for name, other in others if "cosine" in other.measures]
     if "relative_residual" not in diagnosis.measures or not known:

@@ -2,12 +2,11 @@
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from rc_jax.diagnostics.diagnosis import Diagnosis
+from rc_jax.diagnostics.record import Diagnosis
 
 
 class Column(NamedTuple):
@@ -24,11 +23,13 @@ ROWS = {
     "largest_weight": Column("max p", "largest weight of a row"),
     "entropy_scale": Column("α", "deviation of Gaussian logits with this entropy"),
     "row_sum": Column("sum", "sum of a row"),
+    "no_key_weight": Column("no key", "weight that goes to no key, 1 − Σp"),
 }
 MATRICES = {
     "sink_weight": Column("key 0", "mean weight on the first key"),
     "sink_rate": Column("sinks", "heads where that exceeds the threshold"),
     "strongest_weight": Column("top key", "mean weight on the key with most, of keys seen half as often as any"),
+    "strongest_key": Column("at key", "which key that is, counted from 0, in how many heads"),
     "second_singular_value": Column("σ₂/σ₁", "0 where all rows are equal"),
     "stable_rank": Column("rank", "Σσ²/σ₁²"),
     "numerical_rank": Column("num. rank", "singular values above rounding"),
@@ -42,13 +43,16 @@ STATES = {
     "residual_rate": Column("rate", "change of its logarithm over the layer, in nats"),
     "cosine": Column("cosine", "mean over pairs of tokens"),
     "token_rank": Column("rank of X", "stable rank of the tokens"),
+    "log_residual": Column("log ‖res‖", "in exact arithmetic, in nats"),
+    "path_share": Column("path X", "share of the output of paths through so many heads, MLPs and norms off"),
+    "path_residual_share": Column("path res", "the same of its residual"),
 }
 OF_HEADS = ("self_weight", "previous_weight")  # shown beside single heads alone
 WIDTH = 110
-Beside = Sequence[tuple[str, "Diagnosis"]]
+Beside = Sequence[tuple[str, Diagnosis]]
 
 
-def text_of(diagnosis: "Diagnosis", *, heads: bool, beside: Beside, sentences: Sequence[str] | None) -> str:
+def text_of(diagnosis: Diagnosis, *, heads: bool, beside: Beside, sentences: Sequence[str] | None) -> str:
     """All parts, a blank line apart.
 
     Args:
@@ -79,9 +83,9 @@ def text_of(diagnosis: "Diagnosis", *, heads: bool, beside: Beside, sentences: S
     return "\n\n".join(parts)
 
 
-def _title(diagnosis: "Diagnosis") -> str:
+def _title(diagnosis: Diagnosis) -> str:
     """What was read."""
-    kind = {None: "", True: ", causal", False: ", every query sees every key unless masked"}[diagnosis.causal]
+    kind = {None: "", True: ", causal", False: ", not causal"}[diagnosis.causal]
     samples = "" if diagnosis.samples == 1 else f", mean of {diagnosis.samples} samples"
     parts = [f"{diagnosis.layers} layers of {diagnosis.heads} heads"] if diagnosis.layers else []
     parts += [f"{len(diagnosis['cosine'])} hidden states"] if "cosine" in diagnosis.measures else []
@@ -92,22 +96,26 @@ def _headings(shown: dict[str, Column]) -> list[str]:
     return [column.heading for column in shown.values()]
 
 
-def _layers(diagnosis: "Diagnosis", shown: dict[str, Column], heads: bool) -> list[list[str]]:
-    """A row for each layer and, if wanted, below it one for each head; layers are counted from 1, heads from 0."""
+def _layers(diagnosis: Diagnosis, shown: dict[str, Column], heads: bool) -> list[list[str]]:
+    """A row for each layer, by its number in the model; below it one for each head, counted from 0, if wanted."""
     lines: list[list[str]] = []
     for layer in range(diagnosis.layers):
-        lines.append([str(layer + 1), *(_cell(diagnosis, name, layer) for name in shown)])
+        lines.append([str(diagnosis.numbers[layer]), *(_cell(diagnosis, name, layer) for name in shown)])
         for head in range(diagnosis.heads if heads else 0):
             values = (_number(float(diagnosis[name][layer, head])) for name in shown)
             lines.append([f"head {head}", *values])
     return lines
 
 
-def _cell(diagnosis: "Diagnosis", name: str, layer: int | None = None) -> str:
+def _cell(diagnosis: Diagnosis, name: str, layer: int | None = None) -> str:
     """Median and range over the heads of a layer, or of all; for sinks how many heads of how many."""
     if name not in diagnosis.measures:
         return "–"
     values = diagnosis[name] if layer is None else diagnosis[name][layer]
+    if name == "strongest_key":
+        keys, times = np.unique(values, return_counts=True)
+        common = int(times.argmax())
+        return f"{keys[common]:.0f}" + (f" in {times[common]}/{values.size}" if values.size > 1 else "")
     if name == "sink_rate":
         return f"{_number(float(values.sum()))}/{values.size}"
     if values.size == 1:
@@ -125,20 +133,27 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 99.5 else f"{value:.2g}"
 
 
-def _states(diagnosis: "Diagnosis", beside: Beside) -> str:
+def _states(diagnosis: Diagnosis, beside: Beside) -> str:
     """A row for each state; for others the range over their states."""
+    shown = {name: column for name, column in STATES.items() if name in diagnosis.measures}
     lines = [
-        [str(state), *(_number(float(diagnosis[name][state])) for name in STATES)]
+        [str(state), *(_number(float(diagnosis[name][state])) for name in shown)]
         for state in range(len(diagnosis["cosine"]))
     ]
     for name, other in beside:
         if "cosine" in other.measures:
-            ranges = ((np.nanmin(other[measure]), np.nanmax(other[measure])) for measure in STATES)
-            lines.append([name, *(f"{_number(float(low))}–{_number(float(high))}" for low, high in ranges)])
-    return "Hidden states after each layer, 0 before the first\n" + in_columns(["after", *_headings(STATES)], lines)
+            lines.append([name, *(_range(other, measure) for measure in shown)])
+    return "Hidden states after each layer, 0 before the first\n" + in_columns(["after", *_headings(shown)], lines)
 
 
-def _legend(diagnosis: "Diagnosis", left: Sequence[str]) -> str:
+def _range(diagnosis: Diagnosis, name: str) -> str:
+    """From the least to the largest of all states."""
+    if name not in diagnosis.measures:
+        return "–"
+    return "–".join(_number(float(end(diagnosis[name]))) for end in (np.nanmin, np.nanmax))
+
+
+def _legend(diagnosis: Diagnosis, left: Sequence[str]) -> str:
     """What the columns mean."""
     columns = {**ROWS, **MATRICES, **(STATES if "cosine" in diagnosis.measures else {})}
     lines = [

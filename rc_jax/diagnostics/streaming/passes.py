@@ -117,7 +117,8 @@ def _stream(
         entropy=jnp.maximum(jnp.log(sums.total) - sums.tilted / sums.total, 0),
         largest=1 / sums.total,  # the reference is the largest score
     )
-    return Streamed(rows, jnp.where(first_seen, jnp.exp(first) / sums.total, 0), counts, first_seen)
+    # The score of key 0 is computed twice: by another product it may come out above the largest, which it is not.
+    return Streamed(rows, jnp.where(first_seen, jnp.exp(jnp.minimum(first, 0)) / sums.total, 0), counts, first_seen)
 
 
 def _in_blocks(x: Array, size: int) -> Array:

@@ -11,8 +11,8 @@ from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import Tracer
 from rc_jax.diagnostics import inputs, measures
-from rc_jax.diagnostics.diagnosis import Diagnosis
 from rc_jax.diagnostics.implied_scale import entropy_scale, optimal_scale
+from rc_jax.diagnostics.record import Diagnosis
 from rc_jax.diagnostics.streaming.passes import Streamed, stream
 
 ORDER = (
@@ -85,6 +85,12 @@ def scores(
         raise TypeError(f"`k` must have the dtype of `q`, {queries.dtype}, got {keys.dtype}")
     if isinstance(scale, Tracer):
         raise TypeError("`scale` must not be traced: inside jit use rc_jax.diagnostics.score_metrics")
+    *_, heads, n, _ = (1, *queries.shape)
+    if heads > n and keys.shape[-2] == n:
+        raise ValueError(
+            f"`q` must have axes (…, heads, tokens, width), got {inputs.described(q)}, which would be {heads} heads "
+            f"of {n} tokens: move the heads before the tokens, as q.swapaxes(-3, -2) does, or pass one head at a time"
+        )
     mask = mask if isinstance(mask, str) else inputs.mask_of("mask", mask, (queries.shape[-2], keys.shape[-2]))
     # Layer by layer; only numbers of rows are kept.
     by_layer = [
@@ -93,15 +99,17 @@ def scores(
     measured = {name: np.stack([np.asarray(each[name]) for each in by_layer]) for name in ORDER}
     n, m = queries.shape[-2], keys.shape[-2]
     rectangular = (f"The {n} queries look at {m} keys.",) if n != m else ()
+    stacked = (inputs.STACKED.format(len(queries)),) if queries.stacked else ()
     return Diagnosis(
         measured,
         tokens=m,
         samples=int(np.prod(queries.shape[:-3])),
         layers=len(queries),
         heads=measured["sparsity"].shape[1],
+        numbers=tuple(range(1, len(queries) + 1)),
         causal=mask == "causal" if isinstance(mask, str) else not np.triu(mask, 1).any(),
         threshold=float(threshold),
-        notes=(*rectangular, f"Computed without weights, from queries and keys: {ABSENT} are left out."),
+        notes=(*stacked, *rectangular, f"Computed without weights, from queries and keys: {ABSENT} are left out."),
     )
 
 
@@ -123,8 +131,9 @@ def fitted(q: Any, k: Any, scale: ArrayLike | None, mask: Any) -> Fitted:
         ValueError: they do not fit.
     """
     # Axes (…, heads, tokens, width), of which all but the heads are alike.
+    q, k = (inputs.to_jax(name, x) if inputs.is_torch(x) else x for name, x in (("q", q), ("k", k)))
     for name, x in (("q", q), ("k", k)):
-        if not isinstance(x, jax.Array | np.ndarray) or not jnp.issubdtype(x.dtype, jnp.floating):
+        if not jnp.issubdtype(getattr(x, "dtype", int), jnp.floating):
             raise TypeError(f"`{name}` must be an array of floating-point numbers, got {arguments.describe(x)}")
         if x.ndim < 2 or not x.size:
             raise ValueError(f"`{name}` must have axes (…, heads, tokens, width), got {arguments.describe(x)}")

@@ -9,7 +9,6 @@ from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common, common_with_dim
-from rc_jax._numerics.performance import quickly
 from rc_jax._numerics.roots import implicit_root, rising_root_by_secants
 from rc_jax.scale.closed_forms.annealed import at_least_three, at_least_two, objective
 from rc_jax.scale.closed_forms.stationarity import (
@@ -112,7 +111,7 @@ def optimal_scale_exact(n: ArrayLike) -> Float[Array, "..."]:
     return jnp.sqrt(lambert_w0_exp(jnp.log(n) + (0.5 - math.log(2))) - 0.5).astype(dtype)
 
 
-@quickly()
+@jax.jit
 def _optimize(n: jax.Array, dim: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """α*, and whether the search succeeded, by the implicit root of `stationarity` = log n in log α."""
     log_n = jnp.log(jnp.where(n >= 2, n, jnp.nan))

@@ -11,72 +11,32 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 from rc_jax._numerics.roots import implicit_root
-from rc_jax._numerics.stable import expm1
 from rc_jax.scale.closed_forms.annealed import at_least_two
-from rc_jax.scale.results import Optimum
 
 Average = Literal["row", "all"]
 at_least_one: arguments.Check = arguments.bounded(1)
 average_name: arguments.Check = arguments.one_of(("row", "all"))
 
 
-@arguments.guard(alpha=arguments.positive, n=at_least_two, dim=at_least_one, average=average_name)
-def shared_query_objective(
-    alpha: ArrayLike, n: ArrayLike, dim: ArrayLike, average: Average = "row"
-) -> Float[Array, "..."]:
-    """Mean softmax gradient of a row of n scores q·k_j/√d at scale α, annealed, for q and k of d standard normals.
+@arguments.guard(n=at_least_two, dim=at_least_one, average=average_name)
+def shared_query_scale(n: ArrayLike, dim: ArrayLike, average: Average = "row") -> Float[Array, "..."]:
+    """The scale α* that maximises the annealed gradient when the n scores of a row share a query of d normals.
 
-    Given q the scores are normal with variance ‖q‖²/d, and the annealed Σp² is e^{α²‖q‖²/d}/n. What is averaged over q:
+    Given q the scores q·k_j/√d are normal with variance ‖q‖²/d, and the annealed Σp² is e^{α²‖q‖²/d}/n. What is
+    averaged over q, before the maximum is sought:
 
     - `"row"`: that ratio, row by row: α(1 − (1 − 2α²/d)^{−d/2}/n), finite for α² < d/2;
     - `"all"`: numerator and denominator apart, as if every score had its own q: α(1 − M(2α)/(n M(α)²)) with
       M(α) = E e^{αs} = (1 − α²/d)^{−d/2}, finite for α² < d/4.
 
-    Both tend to `annealed_objective` as d → ∞; −inf where the mean is infinite.
-
-    Args:
-        alpha: α > 0, the factor on q·k/√d.
-        n: number of keys, at least 2; need not be whole.
-        dim: d ≥ 1, entries of a query; may be traced.
-        average: `"row"` or `"all"`.
-
-    Returns:
-        The objective, in the arguments' dtype, their shapes broadcast.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if α <= 0, n < 2, dim < 1, `average` is unknown, or the shapes do not broadcast.
-
-    Source: this package's own result, for the objective of Su Jianlin, kexue.fm/archives/9812.
-
-    Example:
-        >>> from rc_jax.scale import annealed_objective, shared_query_objective
-        >>> print(f"{shared_query_objective(2.0, 1024, 64):.4f} {annealed_objective(2.0, 1024):.4f}")
-        1.8599 1.8934
-    """
-    dtype, (alpha, n, dim) = as_common(alpha=alpha, n=n, dim=dim)
-    factor = 2 if average == "row" else 4
-    y = factor * alpha * alpha / dim
-    inside = y < 1
-    y = jnp.where(inside, y, 0)
-    common = -jnp.log1p(-y)
-    exponent = dim / 2 * (common if average == "row" else common + 2 * jnp.log1p(-y / 4))
-    value = -alpha * expm1(exponent - jnp.log(n))
-    return jnp.where(inside, value, -jnp.inf).astype(dtype)
-
-
-@arguments.guard(n=at_least_two, dim=at_least_one, average=average_name)
-def shared_query_scale(n: ArrayLike, dim: ArrayLike, average: Average = "row") -> Float[Array, "..."]:
-    """The scale α* that maximises the annealed gradient when the n scores of a row share a query of d normals.
-
-    Formula: argmax_α of `shared_query_objective`. For `"row"`, with z = 1/(1 − 2α²/d), z^{d/2}(1 + d(z − 1)) = n: in
+    Formula: for `"row"`, with z = 1/(1 − 2α²/d), z^{d/2}(1 + d(z − 1)) = n: in
     closed form z = n^{2/3} at d = 1 and (1 + √(1 + 8n))/4 at d = 2. α* tends to `optimal_scale(n)` from below as d → ∞,
     and, at fixed d, to √(d/2) (`"row"`) or √d/2 (`"all"`) as n → ∞, where means over q become infinite.
 
     Args:
         n: number of keys, at least 2, any shape; need not be whole.
         dim: d ≥ 1, entries of a query; broadcasts with n, may be traced.
-        average: `"row"` or `"all"`, see `shared_query_objective`.
+        average: `"row"` or `"all"`, as above.
 
     Returns:
         α*, in the arguments' dtype; NaN where the search did not end. Differentiable in n and dim.
@@ -92,33 +52,13 @@ def shared_query_scale(n: ArrayLike, dim: ArrayLike, average: Average = "row") -
         >>> print(f"{shared_query_scale(1024, 64):.3f} {shared_query_scale(1024, 8):.3f} {optimal_scale(1024):.3f}")
         2.060 1.610 2.147
     """
-    optimum = shared_query_optimum(n, dim, average)
-    return jnp.where(optimum.converged, optimum.scale, jnp.nan)
-
-
-@arguments.guard(n=at_least_two, dim=at_least_one, average=average_name)
-def shared_query_optimum(n: ArrayLike, dim: ArrayLike, average: Average = "row") -> Optimum:
-    """`shared_query_scale` with the objective's value there and whether the search ended.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if n < 2, dim < 1, `average` is unknown, or the shapes do not broadcast.
-
-    Source: this package's own result, for the objective of Su Jianlin, kexue.fm/archives/9812.
-
-    Example:
-        >>> from rc_jax.scale import shared_query_optimum
-        >>> optimum = shared_query_optimum(1024, 64)
-        >>> print(f"{optimum.scale:.3f} {optimum.value:.3f} {optimum.converged}")
-        2.060 1.869 True
-    """
     dtype, (n, dim) = as_common(n=n, dim=dim)
-    scale, value, converged = _optimize(n, dim, average)
-    return Optimum(scale.astype(dtype), value.astype(dtype), converged)
+    scale, converged = _optimize(n, dim, average)
+    return jnp.where(converged, scale, jnp.nan).astype(dtype)
 
 
 @functools.partial(jax.jit, static_argnames="average")
-def _optimize(n: jax.Array, dim: jax.Array, average: str) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _optimize(n: jax.Array, dim: jax.Array, average: str) -> tuple[jax.Array, jax.Array]:
     """The root of the stationarity in t = α²/(1 − c α²/d), c = 2 or 4, which is positive and α² for d → ∞."""
     # the start: the Gaussian optimum, or, where d is below 2 log n, the power of n that few dimensions have
     log_n = jnp.log(jnp.where(n >= 2, n, jnp.nan))
@@ -130,8 +70,7 @@ def _optimize(n: jax.Array, dim: jax.Array, average: str) -> tuple[jax.Array, ja
     v, converged = implicit_root(stationarity, jnp.where(dim > 2 * log_n, start, few), log_n, dim)
     t = jnp.exp(v)
     scale = jnp.sqrt(t / (1 + (2 if average == "row" else 4) * t / dim))
-    exponent = _exponent(t / dim, dim, average)
-    return scale, -scale * jnp.expm1(exponent - log_n), converged
+    return scale, converged
 
 
 def _exponent(share: jax.Array, dim: jax.Array, average: str) -> jax.Array:

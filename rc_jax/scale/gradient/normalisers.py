@@ -71,37 +71,8 @@ def entmax15(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Array
 
 
 @arguments.guard(scores=score_rows, power=at_least_one)
-def power_weights(scores: Float[Array, "... score"], power: ArrayLike = 6.0) -> Float[Array, "..."]:
-    """Weights |s|^p/Σ|s|^p over the last axis: multiplying the scores by any number changes nothing.
-
-    Args:
-        scores: s, any unit; the last axis is normalised.
-        power: p ≥ 1, one number; may be traced.
-
-    Returns:
-        Weights that add up to 1, in the dtype and shape of `scores`; a row of zeros stays zero.
-
-    Raises:
-        TypeError: if `scores` is not a floating-point array or `power` is not real.
-        ValueError: if there are fewer than two scores, or power < 1.
-
-    Source: a reader's proposal under kexue.fm/archives/9812 (power 6).
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from rc_jax.scale import power_weights
-        >>> print(power_weights(jnp.array([3.0, -3.0, 0.0])))
-        [0.5 0.5 0. ]
-    """
-    relative, _, power = _relative(scores, power)
-    raised = relative**power
-    total = raised.sum(-1, keepdims=True)
-    return (raised / jnp.where(total > 0, total, 1)).astype(scores.dtype)
-
-
-@arguments.guard(scores=score_rows, power=at_least_one)
 def power_gradient_norm(scores: Float[Array, "... score"], power: ArrayLike = 6.0) -> Float[Array, "..."]:
-    """Size of the Jacobian of `power_weights`: half the sum of |∂a_i/∂s_j|.
+    """Half the sum of |∂a_i/∂s_j|, the size of the Jacobian of a = |s|^p/Σ|s|^p.
 
     Formula: ½‖J‖₁ = p Σ_j a_j(1 − a_j)/|s_j|, from J_ij = p a_i(δ_ij − a_j)/s_j. J(ts) = J(s)/t: the derivative of
     a(ts) by s is the same for every t, so that no scale is better than another.

@@ -39,19 +39,13 @@ def _orders(name: str, value: Any) -> None:
     arguments.bounded(0, _LARGEST)(name, value)
 
 
-def _odd(name: str, value: Any) -> None:
-    arguments.integer(1)(name, value)
-    if value % 2 == 0 or value > _LARGEST:
-        raise ValueError(f"`{name}` must be an odd integer below {_LARGEST}, got {value}")
-
-
 @arguments.guard(beta=arguments.real, gamma=arguments.bounded(0), order=_orders)
 def taylor_exponential(beta: ArrayLike, gamma: ArrayLike, order: ArrayLike) -> Float[Array, "..."]:
     r"""Sparsity of attention by the exponential's Taylor polynomial, f = T_K: S = E|T_K(β+γε)| / √E T_K(β+γε)².
 
     It rises from nothing to focus with K: 1 at K = 0 and e^{−γ²/2} as K → ∞, but unlike the exponential it depends on
     β. Polynomials of even order are positive. Those of odd order are negative below their one zero, −0.28 K for large
-    K (`taylor_zero`); the measure takes their magnitude, but a row may add up to nothing.
+    K (Szegő 1924); the measure takes their magnitude, but a row may add up to nothing.
 
     Both moments are quadratures in ε, split at that zero, of a few hundred nodes for each pair (β, γ).
 
@@ -89,32 +83,6 @@ def taylor_exponential(beta: ArrayLike, gamma: ArrayLike, order: ArrayLike) -> F
     zeros = jnp.asarray([_zero(k) for k in range(1, _LARGEST, 2)], beta.dtype)
     inside = (gamma >= 0) & (order >= 0) & (order <= _LARGEST)
     return jnp.where(inside, _taylor(beta, gamma, order, zeros), jnp.nan).reshape(shape).astype(dtype)
-
-
-@arguments.guard(order=_odd)
-def taylor_zero(order: int) -> float:
-    r"""The one real zero of the Taylor polynomial T_K of odd order K, below which its weights are negative.
-
-    It starts at −1 and tends to −0.2785 K, where 0.2785 is Lambert's W₀(1/e).
-
-    Args:
-        order: Order K, an odd number up to 63.
-
-    Returns:
-        The zero, a negative number of nats, to double precision.
-
-    Raises:
-        TypeError: `order` is not an integer.
-        ValueError: `order` is even, below 1 or above 63.
-
-    Source: the limit is Szegő's (1924); the zero is where |x|^K/K! equals T_{K−1}(x), which is positive.
-
-    Example:
-        >>> from rc_jax import sparsity
-        >>> print(f"{sparsity.taylor_zero(1):.4f} {sparsity.taylor_zero(3):.4f}")
-        -1.0000 -1.5961
-    """
-    return _zero(int(order))
 
 
 @arguments.guard(gamma=arguments.bounded(0))

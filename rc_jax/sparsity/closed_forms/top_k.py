@@ -17,33 +17,6 @@ from rc_jax._numerics.dtypes import as_common
 _SHARE = arguments.bounded(0, 1, open_low=True)
 
 
-@arguments.guard(share=_SHARE)
-def top_share_uniform(share: ArrayLike) -> Float[Array, "..."]:
-    r"""Sparsity of equal weights on a share κ of the keys: S = √κ, for E|a| = E a² = κ.
-
-    The limit γ → 0 of `top_share_exponential`, and S of every kernel that is a step.
-
-    Args:
-        share: κ in (0, 1]; any shape.
-
-    Returns:
-        S, in the shape of `share`; a pure number.
-
-    Raises:
-        TypeError: `share` is not a real number.
-        ValueError: `share` is outside (0, 1].
-
-    Source: this package's own.
-
-    Example:
-        >>> from rc_jax import sparsity
-        >>> print(sparsity.top_share_uniform(0.25))
-        0.5
-    """
-    dtype, (share,) = as_common(share=share, positive=("share",))
-    return jnp.where((share > 0) & (share <= 1), jnp.sqrt(share), jnp.nan).astype(dtype)
-
-
 @arguments.guard(gamma=arguments.bounded(0), share=_SHARE)
 def top_share_exponential(gamma: ArrayLike, share: ArrayLike) -> Float[Array, "..."]:
     r"""Sparsity of softmax over the share κ of the keys with the largest logits.

@@ -48,32 +48,6 @@ def power(power: int) -> Kernel:
     return Kernel(lambda x: x ** int(power), (0.0,) if power % 2 else (), True)
 
 
-@arguments.guard(power=arguments.integer(1))
-def cosine_power(power: int) -> Kernel:
-    """The elementwise kernel f(x) = cos(x)^m of the logit, a bounded one that oscillates.
-
-    For the similarity cos∠(q, k) to a power, which does not see lengths, see `cosine_similarity_power`. For odd m, |f|
-    has kinks at every odd multiple of π/2; those within 8π are declared.
-
-    Args:
-        power: m ≥ 1.
-
-    Returns:
-        The kernel.
-
-    Raises:
-        TypeError: `power` is not an integer.
-        ValueError: `power` is below 1.
-
-    Example:
-        >>> from rc_jax import sparsity
-        >>> print(f"{sparsity.from_kernel(sparsity.cosine_power(2).f, 0.0, 9.0):.5f}")  # a random angle: ½/√(3/8)
-        0.81650
-    """
-    kinks = tuple(float(jnp.pi) * (index + 0.5) for index in range(-8, 8)) if power % 2 else ()
-    return Kernel(lambda x: jnp.cos(x) ** int(power), kinks)
-
-
 KERNELS: dict[str, Kernel] = {
     "exponential": Kernel(jnp.exp),
     "identity": Kernel(lambda x: x, (0.0,), True),
@@ -84,7 +58,7 @@ KERNELS: dict[str, Kernel] = {
     "sigmoid": Kernel(jax.nn.sigmoid),
     "elu_plus_one": Kernel(elu_plus_one, (0.0,)),
     "tanh": Kernel(jnp.tanh, (0.0,)),
-    "cosine_squared": cosine_power(2),
+    "cosine_squared": Kernel(lambda x: jnp.square(jnp.cos(x))),
     "signed_exponential": Kernel(lambda x: jnp.sign(x) * jnp.exp(jnp.abs(x)), (0.0,)),
 }
 """Kernels by the names that the command line and the figures use."""

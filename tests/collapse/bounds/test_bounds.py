@@ -19,7 +19,6 @@ BOUNDS = (
     collapse.layer_bound,
     collapse.depth_bound,
     collapse.tanh_bound,
-    collapse.tanh_layer_bound,
     collapse.tanh_depth_bound,
     audit.layer,
     audit.depth,
@@ -89,7 +88,7 @@ def test_tanh_bounds_against_their_formulas_in_many_digits(x64, size, d_head):
             constant = max(oracle.tanh_constant(each) for each in heads[:layers])
             closed.append(float(mp.mpf(3**layers - 1) / 2 * mp.log(constant) + 3**layers * mp.log(sizes[0])))
         iterated, measured = [float(mp.log(s)) for s in iterated], [float(mp.log(s)) for s in sizes]
-    np.testing.assert_allclose(collapse.tanh_layer_bound(params, x, spec), layer, rtol=1e-11)
+    np.testing.assert_allclose(audit.tanh_layer(params, x, spec).right, layer, rtol=1e-11)
     np.testing.assert_allclose(collapse.tanh_bound(params, x, spec), iterated, rtol=1e-11)
     np.testing.assert_allclose(collapse.tanh_depth_bound(params, x, spec), closed, rtol=1e-11)
     np.testing.assert_allclose(audit.tanh_depth(params, x, spec).left, measured, rtol=1e-11)

@@ -1,5 +1,6 @@
 """Weights taken out of models of flax.nnx, against those recomputed by hand from the layers' parameters."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,9 +91,9 @@ def test_compiled_models_and_metrics_in_a_compiled_step(model):
         diagnostics.flax_weights(model, X, method=Model.compiled)["blocks.0.attention"],
         nnx.jit(diagnostics.flax_weights)(model, X)["blocks.0.attention"],
     ):
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), diagnostics.metrics(each_form), expected)
+        chex.assert_trees_all_close(diagnostics.metrics(each_form), expected, rtol=1e-5)
     step = nnx.jit(lambda model, x: diagnostics.metrics(diagnostics.flax_weights(model, x)["blocks.0.attention"]))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), step(model, X), expected)
+    chex.assert_trees_all_close(step(model, X), expected, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -141,3 +142,12 @@ def test_layers_of_ones_own_count_if_they_sow():
 def test_bad_input(model, method, error, message):
     with pytest.raises(error, match=message):
         diagnostics.flax_weights(model, X, method=method)
+
+
+def test_a_function_that_does_not_sow_is_named():
+    def attend(query, key, value, **kwargs):
+        return value
+
+    layer = nnx.MultiHeadAttention(2, 8, decode=False, attention_fn=attend, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="got layers whose own `attention_fn` ignores `module=`, and so sows nothing"):
+        diagnostics.flax_weights(layer, jnp.ones((1, 4, 8)))

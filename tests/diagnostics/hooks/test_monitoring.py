@@ -12,7 +12,8 @@ import pytest
 from flax import nnx
 
 from rc_jax import diagnostics, training
-from rc_jax.diagnostics import read_lines, score_metrics
+from rc_jax._numerics import files
+from rc_jax.diagnostics import score_metrics
 from tests.diagnostics import dense
 
 N = 12
@@ -98,25 +99,40 @@ def test_bad_input(weights, mask, error, message):
 
 
 def test_lines_of_json(tmp_path):
-    """Strict JSON: other readers see null and text; `read_lines` gives NaN and infinity back."""
+    """Strict JSON: other readers see null and text."""
     path = tmp_path / "log.jsonl"
     line = {"step": 3, "loss": jnp.bfloat16(0.5), "rate": np.float32(np.nan), "top": -math.inf, "by_head": np.arange(2)}
     diagnostics.append_line(path, line)
     diagnostics.append_line(str(path), {"step": 4})
     first = json.loads(path.read_text().splitlines()[0], parse_constant=lambda word: pytest.fail(word))
     assert first == {"step": 3, "loss": 0.5, "rate": None, "top": "-Infinity", "by_head": [0, 1]}
-    one, two = read_lines(path)
-    assert math.isnan(one.pop("rate")) and one == {"step": 3, "loss": 0.5, "top": -math.inf, "by_head": [0, 1]}
-    assert two == {"step": 4}
-    path.write_text(path.read_text() + '{"step": 5, "lo')  # a killed run
-    assert len(read_lines(path)) == 2
+    assert json.loads(path.read_text().splitlines()[1]) == {"step": 4}
     for bad in ("text", None, object()):
         with pytest.raises(TypeError, match=r"`line` must hold numbers and arrays of numbers, got .* for 'loss'"):
             diagnostics.append_line(path, {"loss": bad})
     with pytest.raises(TypeError, match=r"got traced float32\[\] for 'loss'"):
         jax.jit(lambda x: diagnostics.append_line(path, {"loss": x}))(1.0)
-    with pytest.raises(FileNotFoundError, match="`path` must be a file of JSON lines"):
-        read_lines(tmp_path / "none.jsonl")
+
+
+BAD = [b'{"step": 1, "lo', b"[1, 2]", b"5", b"[" * 100_000, b"\xff", b'{"loss": "high"}', b"nonsense"]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=range(len(BAD)))
+def test_a_line_begins_on_a_line_of_its_own(tmp_path, bad):
+    """After a kill in the middle of a line the others can be read."""
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"step": 0}\n' + bad)
+    for step in (2, 3):
+        diagnostics.append_line(path, {"step": step})
+    assert path.read_bytes().split(b"\n") == [b'{"step": 0}', bad, b'{"step": 2}', b'{"step": 3}', b""]
+    assert [line for _, line in files.json_lines(path)] == [{"step": 0}, None, {"step": 2}, {"step": 3}]
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"a\u2028b\x85": 1,\r"c": 2}\n', encoding="utf-8", newline="")
+    diagnostics.append_line(path, {"step": 2})
+    assert [line for _, line in files.json_lines(path)] == [{"a\u2028b\x85": 1, "c": 2}, {"step": 2}]
 
 
 @pytest.mark.slow
@@ -137,8 +153,23 @@ def test_as_an_observation_of_a_training(tmp_path):
         jax.random.key(1), build, loss, functools.partial(lambda key, step: x),
         steps=4, every=2, optimiser=optax.sgd(0.1), observe=observe, folder=tmp_path,
     )  # fmt: skip
-    lines = read_lines(tmp_path / "metrics.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 2, 4]
     np.testing.assert_allclose([line["sparsity"][0][0] for line in lines], done.metrics["sparsity"][0, 0], rtol=1e-6)
     last = diagnostics.metrics(diagnostics.flax_weights(done.model(), x))
     np.testing.assert_allclose(lines[-1]["participation"], [[last["participation"]]], rtol=1e-5)
+
+
+@pytest.mark.torch
+def test_tensors_of_pytorch():
+    torch = pytest.importorskip("torch")
+    scores = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    weights, causal = torch.softmax(scores, -1), torch.ones(8, 8, dtype=torch.bool).tril()
+    hidden = torch.softmax(scores.masked_fill(~causal, -torch.inf), -1)
+    q, k = scores[..., :4], scores[..., 4:]
+    for mine, same in (
+        (diagnostics.metrics([weights]), diagnostics.metrics(weights.detach().numpy())),
+        (diagnostics.metrics(hidden, mask=causal), diagnostics.metrics(hidden.detach().numpy())),
+        (score_metrics(q, k), score_metrics(q.detach().numpy(), k.detach().numpy())),
+    ):
+        assert all(np.allclose(mine[name], same[name], rtol=1e-6) for name in same)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rc_jax import diagnostics
+from tests.diagnostics import dense
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -114,8 +115,101 @@ def test_values_go_with_their_tokens_where_padding_is_in_front(decoder, ids):
         )
     with pytest.raises(ValueError, match="`values` must have 2 layers of shape"):
         diagnostics.from_transformers(outputs, attention_mask=mask, values=values[..., :8, :])
-    with pytest.raises(ValueError, match="`mask` must be left out where `attention_mask` has padding, got both"):
-        diagnostics.from_transformers(outputs, attention_mask=mask, mask="causal")
+
+
+def test_mask_and_attention_mask_are_joined(decoder, ids):
+    mask = (np.arange(9) >= np.array([[0], [2], [5]])).astype(int)
+    with torch.no_grad():
+        outputs = decoder(ids, attention_mask=torch.tensor(mask), output_attentions=True)
+    alone = diagnostics.from_transformers(outputs, attention_mask=mask)
+    for given in ("causal", np.tri(9, dtype=bool)):
+        both = diagnostics.from_transformers(outputs, attention_mask=mask, mask=given)
+        for name in alone.measures:
+            np.testing.assert_array_equal(both[name], alone[name], err_msg=name)
+
+
+WINDOWED = {  # (class, settings, reach of the windows by layer, causal)
+    "Mistral": (dict(sliding_window=3, num_key_value_heads=1), (2, 2), True),
+    "Gemma2": (dict(sliding_window=3, num_key_value_heads=1, head_dim=8), (2, None), True),
+    "ModernBert": (dict(local_attention=4, global_attn_every_n_layers=2), (None, 2), False),
+}
+
+
+@pytest.mark.parametrize("given", ["nothing", "config"])
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+@pytest.mark.parametrize("name", WINDOWED)
+def test_windows_and_padding_against_numpy(name, side, given):
+    """Each text without its padding, under the true mask, in float64."""
+    more, reach, causal = WINDOWED[name]
+    settings = dict(num_hidden_layers=2, num_attention_heads=2, hidden_size=16, intermediate_size=16, vocab_size=40)
+    special = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
+    config = getattr(transformers, f"{name}Config")(**settings, **more, **special)
+    model = getattr(transformers, f"{name}Model")._from_config(config, attn_implementation="eager").eval()
+    tokens = torch.randint(3, 40, (2, 16), generator=torch.Generator().manual_seed(0))
+    real = np.ones((2, 16), bool)
+    if side != "none":
+        real[1] = np.arange(16) >= 5 if side == "left" else np.arange(16) < 11
+    with torch.no_grad():
+        outputs = model(tokens, attention_mask=torch.tensor(real).long(), output_attentions=True)
+    known = dict(config=model.config, attention_mask=real) if given == "config" else {}
+    diagnosis = diagnostics.from_transformers(outputs, **known)
+    assert diagnosis.causal is causal and bool(diagnosis.notes) == (given == "nothing")
+    for layer, weights in enumerate(outputs.attentions):
+        for head in range(2):
+            expected = []
+            for text in range(2):
+                p = weights[text, head].double().numpy()[real[text]][:, real[text]]
+                distance = np.arange(len(p))[:, None] - np.arange(len(p))
+                seen = (distance >= 0) | (not causal)
+                seen &= np.abs(distance) <= (len(p) if reach[layer] is None else reach[layer])
+                expected.append(dense.head(p, seen))
+            for measure in ("sparsity", "relative_entropy", "participation", "sink_weight", "self_weight"):
+                value = np.mean([each[measure] for each in expected])
+                np.testing.assert_allclose(diagnosis[measure][layer, head], value, err_msg=measure, **dense.CLOSE)
+
+
+def test_layers_carry_the_numbers_of_the_model(ids):
+    """Two of eight layers of a hybrid model have attention weights."""
+    config = transformers.Qwen3NextConfig(
+        num_hidden_layers=8, num_attention_heads=2, num_key_value_heads=1, hidden_size=16, intermediate_size=16,
+        vocab_size=40, head_dim=8, linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=8,
+        linear_value_head_dim=8, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8,
+        shared_expert_intermediate_size=8,
+    )  # fmt: skip
+    model = transformers.Qwen3NextModel._from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        outputs = model(ids, use_cache=False, **BOTH)
+    named = diagnostics.from_transformers(outputs, config=model.config)
+    assert named.numbers == (4, 8) and not named.notes
+    assert [line.split()[0] for line in str(named).splitlines()[4:6]] == ["4", "8"]
+    counted = diagnostics.from_transformers(outputs)
+    assert counted.numbers == (1, 2) and "The model has 8 layers, and 2 of them gave weights" in counted.notes[0]
+    sparse = {"attentions": [None, *outputs.attentions[:1], None, *outputs.attentions[1:]]}
+    assert diagnostics.from_transformers(sparse).numbers == (2, 4)
+    with pytest.raises(ValueError, match="layer_types name 2 layers of attention among 8, got weights of 3"):
+        diagnostics.from_transformers({"attentions": [*outputs.attentions, outputs.attentions[0]]}, config=model.config)
+
+
+def test_forgotten_padding_leaves_the_states_too(decoder, ids):
+    mask = torch.tensor((np.arange(9) >= np.array([[0], [0], [3]])).astype(int))
+    with torch.no_grad():
+        outputs = decoder(ids, attention_mask=mask, **BOTH)
+    forgotten, given = (
+        diagnostics.from_transformers(outputs),
+        diagnostics.from_transformers(outputs, attention_mask=mask),
+    )
+    assert "taken for padding and left out" in forgotten.notes[0]
+    for name in given.measures:
+        np.testing.assert_array_equal(forgotten[name], given[name], err_msg=name)
+
+
+def test_dropout_is_named(ids):
+    model = built("Bert", "eager", intermediate_size=24).train()
+    with (
+        torch.no_grad(),
+        pytest.raises(ValueError, match=r"add up to 1.*rows above 1 come from dropout, so call model.ev"),
+    ):
+        diagnostics.from_transformers(model(ids, output_attentions=True))
 
 
 def test_one_of_the_two_is_enough(encoder, ids):

@@ -5,13 +5,10 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks import peers
-from experiments.benchmarks.shapes import Shape, networks, plain
-from experiments.benchmarks.speed import paths
-from rc_jax import attention, collapse, network
+from experiments.benchmarks.contests import Shape, networks, plain
+from rc_jax import attention, network
 
-SHAPE = Shape(
-    "tiny", network.StackSpec(attention=attention.AttentionSpec(d_model=8, heads=2, d_head=3), depth=3), 5, 1, 2
-)
+SHAPE = Shape("tiny", network.StackSpec(attention=attention.AttentionSpec(d_model=8, heads=2, d_head=3), depth=3), 5, 2)
 NUMPY = pytest.param("numpy", id="numpy")
 LOOP = pytest.param("loop", marks=pytest.mark.torch, id="torch loop")
 VMAP = pytest.param("vmap", marks=pytest.mark.torch, id="torch.func.vmap")
@@ -81,19 +78,3 @@ def test_every_network_has_weights_of_its_own(peer):
     assert len(np.unique(logs[:, 1])) == 4
     np.testing.assert_array_equal(logs, drawn(peer, x, 4))
     assert not np.array_equal(logs, drawn(peer, x, 4, seed=1))
-
-
-@pytest.mark.torch
-def test_more_than_fits_is_refused_before_it_is_asked_for(monkeypatch):
-    monkeypatch.setattr(peers, "memory_bytes", lambda: 1e3)
-    with pytest.raises(MemoryError, match=r"one layer's weights of 100 networks are .* GB"):
-        drawn("vmap", np.asarray(SHAPE.input()), 100)
-
-
-def test_enumerated_paths_add_up_to_the_network(x64):
-    """The peer of `path_length_sums` against the forward pass, of which it knows no sum, and against that function."""
-    spec = network.StackSpec(attention=attention.AttentionSpec(d_model=6, heads=2), depth=3, skip=True)
-    params, x = network.init(jax.random.key(0), spec), jax.random.normal(jax.random.key(1), (4, 6))
-    sums = paths.enumerated(params, np.asarray(x))
-    np.testing.assert_allclose(sums.sum(axis=0), network.apply(params, x, spec), rtol=1e-10)
-    np.testing.assert_allclose(sums, collapse.path_length_sums(params, x, spec), rtol=1e-9, atol=1e-12)

@@ -105,15 +105,13 @@ def test_points_that_decide_nothing_count_neither_way():
 KINDS = [
     lambda **what: said(3.0, 2.9, 3.1, **what),
     lambda **what: ledger.law("k", "So.", 3.0, near(3, 0.1), proof="proved", interval_from="rounding", **what),
-    lambda **what: ledger.prediction("k", "So.", 3.0, near(3, 0.1), interval_from="our tolerance", **what),
-    lambda **what: ledger.question("k", "So.", 3.0, **what),
 ]
 
 
 @pytest.mark.parametrize("row", KINDS)
 def test_what_a_row_reads_must_be_known(row):
     good = row(reads=[np.arange(3), np.ones(2), np.array(-np.inf)], left_out=np.zeros(4, int))
-    assert good.verdict in (Verdict.AGREES, Verdict.HELD, Verdict.ANSWERED)
+    assert good.verdict in (Verdict.AGREES, Verdict.HELD)
     for broken, note in (
         ({"reads": [np.ones(2), np.array([1.0, math.nan])]}, "a number that it reads is not known"),
         ({"reads": [np.zeros((0, 3))]}, "no sample"),
@@ -125,22 +123,23 @@ def test_what_a_row_reads_must_be_known(row):
         assert claim.measured != "text"
 
 
-@pytest.mark.parametrize(
-    ("row", "kind", "verdicts"),
-    [
-        (KINDS[1], Kind.LAW, (Verdict.HELD, Verdict.UNDECIDED)),
-        (KINDS[2], Kind.PREDICTION, (Verdict.HELD, Verdict.UNDECIDED)),
-        (KINDS[3], Kind.QUESTION, (Verdict.ANSWERED, Verdict.ANSWERED)),
-    ],
-)
-def test_only_published_statements_agree_or_differ(row, kind, verdicts):
-    assert row().kind is kind
-    assert (row().verdict, row(standard_error=1.0).verdict) == verdicts
+def test_only_published_statements_agree_or_differ():
+    law = KINDS[1]
+    assert law().kind is Kind.LAW
+    assert (law().verdict, law(standard_error=1.0).verdict) == (Verdict.HELD, Verdict.UNDECIDED)
 
 
-def test_a_prediction_fails_where_one_point_does():
-    row = ledger.prediction("k", "So.", [3.0, 1.0], near(3, 0.1), interval_from="our tolerance", where=[1, 2])
-    assert row.verdict is Verdict.FAILED
+def test_a_law_fails_where_one_point_does():
+    ours = {"proof": "measured", "interval_from": "our tolerance", "where": [1, 2]}
+    assert ledger.law("k", "So.", [3.0, 1.0], near(3, 0.1), **ours).verdict is Verdict.FAILED
+
+
+def test_what_was_not_tested_where_the_source_speaks_never_differs():
+    rows = [
+        ledger.published("k", "So.", value, (2.9, 3.1), **SAID, elsewhere="another setting") for value in (9.0, 3.0)
+    ]
+    assert [(row.verdict, row.note) for row in rows] == [
+        (Verdict.UNDECIDED, "another setting"), (Verdict.AGREES, "another setting")]  # fmt: skip
 
 
 def test_a_source_known_second_hand_never_differs():
@@ -173,7 +172,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="`place` must say where"):
         ledger.published("k", "So.", 1.0, (0, 2), source="dong2021", place="", interval_from="x")
     with pytest.raises(ValueError, match="`interval_from` must say where"):
-        ledger.prediction("k", "So.", 1.0, (0, 2), interval_from="")
+        ledger.law("k", "So.", 1.0, (0, 2), proof="proved", interval_from="")
     with pytest.raises(ValueError, match="`proof` must be one of proved, derived, measured, got 'seen'"):
         ledger.law("k", "So.", 1.0, (0, 2), proof="seen", interval_from="x")
     with pytest.raises(ValueError, match="`neighbours` must be keys of"):
@@ -206,5 +205,4 @@ def test_a_standard_error_of_one_seed_is_none():
 def test_intervals_as_text():
     texts = [interval_text(said(1.0, *ends)) for ends in ((0.5, 2), at_least(0.5), at_most(2), (1, 1))]
     assert texts == ["0.5 … 2", "≥ 0.5", "≤ 2", "1"]
-    assert interval_text(KINDS[3]()) == ""
     assert dataclasses.is_dataclass(said(1.0, 0, 2))

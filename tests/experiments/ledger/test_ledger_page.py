@@ -5,7 +5,7 @@ import re
 import pytest
 
 from experiments.command import main
-from experiments.ledger import Kind, Verdict, included, pages, prediction, record, sections
+from experiments.ledger import Kind, Verdict, included, law, pages, record, sections
 from experiments.lib import figure
 from experiments.lib.figure import TOPICS, Broken
 from tests.experiments.conftest import strict_json
@@ -34,7 +34,9 @@ def test_rows_and_figures_on_other_pages_are_those_of_the_snapshot():
 
 
 def test_blocks_say_what_was_measured_with_date_and_machine():
-    claim = prediction("a-key", "It *rises*.", 0.5, (0, 1), interval_from="s", standard_error=0.125, note="by task")
+    claim = law(
+        "a-key", "It *rises*.", 0.5, (0, 1), proof="proved", interval_from="s", standard_error=0.125, note="by task"
+    )
     provenance = {"date": "2026-01-02T03:04:05", "machine": "A chip", "device": "2 × cpu"}
     entry = record.Entry("circle", "Title", record.DONE, "command", "scale", claims=(claim,), provenance=provenance)
     marks = "Before\n<!-- rows: a-key -->\nold\n<!-- end of rows -->\nafter"
@@ -103,8 +105,8 @@ def test_a_law_that_the_stored_run_contradicts_is_no_law():
 def test_every_row_is_a_sentence_with_its_interval_explained():
     for entry in ENTRIES:
         for claim in entry.claims:
-            assert claim.statement.endswith((".", "?")) and len(claim.statement.split()) >= 4, claim.key
-            assert claim.interval_from or claim.kind is Kind.QUESTION, claim.key
+            assert claim.statement.endswith(".") and len(claim.statement.split()) >= 4, claim.key
+            assert claim.interval_from, claim.key
             assert re.fullmatch(r"[\w.-]+", claim.key), claim.key
 
 
@@ -117,8 +119,8 @@ def test_a_run_becomes_a_page(figures, tmp_path, capsys):
     page = (docs / "ledger.md").read_text(encoding="utf-8")
     assert "preset `quick`, seed 0" in page
     assert "6 published statements of 2 sources are checked: 2 agree as made, 1 agrees in part, 1 differs" in page
-    assert "| [published statements](ledger/published.md) | 6 | 2 | 1 | 1 |  |  |  | 1 | 1 |" in page
-    assert "| [laws](ledger/laws.md) | 1 |  |  |  | 1 |  |  |  |  |" in page
+    assert "| [published statements](ledger/published.md) | 6 | 2 | 1 | 1 |  |  | 1 | 1 |" in page
+    assert "| [laws](ledger/laws.md) | 2 |  |  |  | 1 | 1 |  |  |" in page
     row = '| <a id="k-agrees"></a>Statement \\<1> \\& more · section 2 · `k-agrees` | 2.9 … 3.1 (our tolerance) | '
     row += "3.00 ± 0.01 | "
     published = (docs / "ledger" / "published.md").read_text(encoding="utf-8")
@@ -156,9 +158,9 @@ def test_help_has_examples_and_statuses(capsys):
 
 
 def test_cells_hold_anything():
-    claim = prediction("k", "a|b *c* <d>\n`e` [f] $g$ h_i\\j", 1.0, (0, 2), interval_from="s")
+    claim = law("k", "a|b *c* <d>\n`e` [f] $g$ h_i\\j", 1.0, (0, 2), proof="proved", interval_from="s")
     entry = record.Entry("one", "Title", record.DONE, "command", "scale", claims=(claim,))
-    page = pages.markdown({"preset": "quick", "seed": 0, "version": "1"}, [entry])["ledger/predictions.md"]
-    row = r"a\|b \*c\* \<d> \`e\` \[f\] \$g\$ h\_i\\j · `k` | 0 … 2 (s) | 1 | ● held | `one` |"
+    page = pages.markdown({"preset": "quick", "seed": 0, "version": "1"}, [entry])["ledger/laws.md"]
+    row = r"a\|b \*c\* \<d> \`e\` \[f\] \$g\$ h\_i\\j · proved · `k` | 0 … 2 (s) | 1 | ● held | `one` |"
     assert f'| <a id="k"></a>{row}' in page
     assert claim.verdict is Verdict.HELD

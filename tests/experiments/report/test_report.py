@@ -26,10 +26,9 @@ return [
     ledger.published("k-undecided", "Statement 4", 3.0, (2.9, 3.1), standard_error=1.0, **said),
     ledger.published("k-unrun", "Statement 5", float("nan"), (2.9, 3.1), **said),
     ledger.law("k-law", "Statement 6", 1.0, (1, 1), proof="proved", neighbours=["noci2022"], **ours),
-    ledger.prediction("k-failed", "Statement 7", 2.0, (1, 1), **ours),
-    ledger.question("k-question", "Statement 8", 0.25),
+    ledger.law("k-failed", "Statement 7", 2.0, (1, 1), proof="measured", **ours),
 ]"""
-KEYS = ["k-agrees", "k-differs", "k-undecided", "k-unrun", "k-part", "k-law", "k-failed", "k-question"]  # as shown
+KEYS = ["k-agrees", "k-differs", "k-undecided", "k-unrun", "k-part", "k-law", "k-failed"]  # as shown
 
 
 class Page(HTMLParser):
@@ -62,7 +61,7 @@ def page(tmp_path_factory):
 
 
 def test_every_row_with_symbol_and_word(page):
-    for number in range(2, 9):
+    for number in range(2, 8):
         assert f"Statement {number}" in page.text
     assert "Statement <1> & more" in page.text
     for verdict in Verdict:
@@ -80,8 +79,7 @@ def test_published_statements_come_first_by_source(page):
     assert "5 published statements of 2 sources are checked: 1 agrees as made, 1 agrees in part, 1 differs" in page.text
     rows = [attributes["id"] for tag, attributes in page.tags if tag == "tr" and "id" in attributes]
     assert rows == KEYS
-    heads = ["Published statements", "Dong, Cordonnier & Loukas 2021", "Wu et al. 2024", "Laws of this package",
-             "Predictions that failed", "Questions"]  # fmt: skip
+    heads = ["Published statements", "Dong, Cordonnier & Loukas 2021", "Wu et al. 2024", "Laws of this package"]
     places = [page.text.rindex(f"\n{head}\n") for head in heads]
     assert places == sorted(places)
 
@@ -97,7 +95,7 @@ def test_every_figure_in_its_order_with_caption_formula_command_and_provenance(p
     links = [attrs["href"] for tag, attrs in inside if tag == "a" and attrs["href"].startswith("#figure-")]
     sections = ["#" + attrs["id"] for tag, attrs in page.tags if tag == "section" and "id" in attrs]
     assert links[:2] == sections == ["#figure-one", "#figure-two"]
-    assert "8 rows" in page.text
+    assert "7 rows" in page.text
 
 
 def test_nothing_is_fetched_and_only_the_filter_runs(page):
@@ -129,11 +127,11 @@ def test_the_filter_is_labelled_and_hidden_until_the_script_runs(page):
     buttons = [attributes["data-verdict"] for tag, attributes in page.tags if "aria-pressed" in attributes]
     assert buttons == [html.SHORT[verdict] for verdict in Verdict]
     rows = [attributes for tag, attributes in page.tags if tag == "tr" and "id" in attributes]
-    assert len(rows) == 8
+    assert len(rows) == 7
     for row in rows:
         assert "hidden" not in row
         assert row["data-topic"] == "collapse"
-    assert [row["data-kind"] for row in rows] == ["published"] * 5 + ["law", "prediction", "question"]
+    assert [row["data-kind"] for row in rows] == ["published"] * 5 + ["law"] * 2
     assert rows[4]["data-source"] == "Wu et al. 2024" and rows[5]["data-source"] == "this package"
 
 
@@ -200,7 +198,7 @@ def test_claims_file_round_trip(figures, tmp_path):
     figures.add("one", claims=ALL_VERDICTS)
     main(["--out", str(tmp_path)], figures.package)
     entry = record.read(tmp_path / "quick")["one"]
-    verdicts = ["agrees", "agrees in part", "differs", "undecided", "not run", "held", "failed", "answered"]
+    verdicts = ["agrees", "agrees in part", "differs", "undecided", "not run", "held", "failed"]
     assert [claim.verdict for claim in entry.claims] == list(map(Verdict, verdicts))
     (kept,) = strict_json((tmp_path / "quick" / record.FILE).read_text(encoding="utf-8"))["figures"].values()
     assert {(each["topic"], each["figure"]) for each in kept["claims"]} == {("collapse", "one")}

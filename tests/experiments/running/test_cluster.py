@@ -37,14 +37,14 @@ def cluster(figures, tmp_path, monkeypatch):
         return running[-1]
 
     until(lambda: known.exists() and known.read_text().strip().endswith("}"))
-    yield json.loads(known.read_text())["address"], worker
+    yield json.loads(known.read_text())["address"], worker, running[0]
     for each in running:
         each.kill()
         each.wait()
 
 
 def test_a_worker_computes_and_this_process_writes(figures, cluster, tmp_path, capsys):
-    address, worker = cluster
+    address, worker, _ = cluster
     process = worker()
     pid = f"(__import__('pathlib').Path({str(tmp_path)!r}) / 'pid').write_text(str(__import__('os').getpid()))"
     figures.add("one", compute=pid, minutes=0.1).add("bad", compute="raise ValueError('no such head')", minutes=0.2)
@@ -58,7 +58,7 @@ def test_a_worker_computes_and_this_process_writes(figures, cluster, tmp_path, c
 
 @pytest.mark.slow
 def test_one_of_two_workers_is_killed_and_its_figure_is_computed_again(figures, cluster, tmp_path):
-    address, worker = cluster
+    address, worker, _ = cluster
     marker = tmp_path / "pid"
     wait = f"""import os, pathlib, time
 place = pathlib.Path({str(marker)!r})
@@ -92,7 +92,24 @@ if not place.exists():
     assert len(list(out.rglob("report.html"))) == 1
 
 
-@pytest.mark.parametrize("address", ["localhost", "nonsense://x", "127.0.0.1:1"])
+def test_a_scheduler_that_is_killed_ends_the_run_in_a_line_for_each_figure(figures, cluster, tmp_path):
+    address, worker, scheduler = cluster
+    worker()
+    begun = tmp_path / "begun"
+    figures.add("first", minutes=0.1)
+    figures.add("second", compute=f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(60)", minutes=0.2)
+    figures.add("third", about=", alone=True", minutes=0.3)
+    process = figures.process("--out", str(tmp_path / "out"), "--scheduler", address)
+    until(lambda: (begun.exists() and "first" in statuses(tmp_path / "out" / "quick")) or process.poll() is not None)
+    scheduler.kill()
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 1, err
+    assert statuses(tmp_path / "out" / "quick") == {"first": "done", "second": "failed", "third": "failed"}
+    assert out.count("the scheduler has gone: run the same command again") == 2, err
+    assert "Traceback" not in out + err and "Error" not in err, err
+
+
+@pytest.mark.parametrize("address", ["localhost", "nonsense://x", "127.0.0.1:1", "tls://127.0.0.1:1"])
 def test_an_address_where_no_scheduler_is(figures, tmp_path, capsys, address):
     figures.add("one")
     assert main(["--out", str(tmp_path), "--scheduler", address], figures.package) == 2

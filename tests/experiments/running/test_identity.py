@@ -1,4 +1,4 @@
-"""A result is named by all that decides it: its whole spec, and all the code that computing it can reach."""
+"""A result is named by all that decides it: its whole spec, and all the code that computes it."""
 
 import dataclasses
 import json
@@ -11,10 +11,12 @@ import pytest
 
 import rc_jax
 from experiments.command import main
+from experiments.ledger import record
 from experiments.lib import figure
 from experiments.lib.run import Run
-from experiments.running import identity, sources, work
+from experiments.running import identity, work
 from rc_jax import pretrained
+from tests.experiments.conftest import forget_sources
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -66,73 +68,73 @@ def test_a_spec_whose_text_is_not_stable_is_refused():
         identity.fingerprint("a", Loose())
 
 
-BASE = """\"\"\"Says what it is.\"\"\"
+OWN = """
 from made_up import near
 ABOUT = 1
 def compute(s):
-    \"\"\"Says what it does.\"\"\"
-    return near.f(f"{s!r:>{4}} and {s}") + 1.0
+    return near.f(s) + 1.0
 def plot(d):
     return 1
+def claims(d):
+    return []
 """
+LIBRARY = {
+    "rc/__init__.py": "x = 1\n",
+    "rc/deep/inside.py": "y = 1\n",
+    "rc/table.json": "[1]",
+    "lib/figure.py": "z = 1\n",
+}
 FILES = {
-    "__init__.py": "",
-    "figure.py": BASE,
-    "near.py": "def f(x):\n    from made_up.far import deep\n    return deep.g(x)\n",
-    "far/__init__.py": "",
-    "far/deep.py": """
-from typing import TYPE_CHECKING
-if TYPE_CHECKING:
-    from made_up import unreached
-def g(x):
-    return x
-""",
-    "unreached.py": "",
+    **LIBRARY,
+    "made_up/__init__.py": "",
+    "made_up/figure.py": OWN,
+    "made_up/near.py": "def f(x):\n    from .far import deep\n    return deep.g(x)\n",
+    "made_up/far/__init__.py": "",
+    "made_up/far/deep.py": "from made_up import near\ndef g(x):\n    return x\n",
+    "made_up/other.py": "",
 }
 
 
 @pytest.fixture
-def state(tmp_path):
+def state(tmp_path, monkeypatch):
     """The state of a made-up figure's code after some files have been written."""
+    monkeypatch.setattr(identity, "LIBRARY", (tmp_path / "rc", tmp_path / "lib"))
 
-    def written(**changes):
-        for name, text in {**FILES, **{f"{key}.py": text for key, text in changes.items()}}.items():
-            path = tmp_path / "made_up" / name
+    def written(changes=(), of=identity.code_state):
+        for name, text in {**FILES, **dict(changes)}.items():
+            path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        for cached in (sources._text, sources._imports, sources.meaning):
-            cached.cache_clear()  # as in a process of its own
-        figure_file = tmp_path / "made_up" / "figure.py"
-        return identity.code_state(SimpleNamespace(__file__=str(figure_file), __name__="made_up.figure"))
+        forget_sources()
+        return of(SimpleNamespace(__file__=str(tmp_path / "made_up" / "figure.py"), __name__="made_up.figure"))
 
-    return written
-
-
-DEEP = FILES["far/deep.py"]
-SAME = [
-    {"figure": BASE.replace("Says", "Tells")},
-    {"figure": BASE.replace("ABOUT = 1", "ABOUT = 2").replace("    return 1\n", "    return (2)  # why\n")},
-    {"figure": BASE.replace("+ 1.0", "+ (\n  1.0\n)")},
-    {"figure": BASE.replace('f"{s!r:>{4}} and {s}"', 'f"{s!r:>{4}}" " and " f"{s}"')},
-    {"far/deep": DEEP.replace("    return x", '    """Why."""\n    return x  # so')},
-    {"unreached": "y = 1\n"},
-]
-OTHER = [
-    *({"figure": BASE.replace(*change)} for change in (("1.0", "1"), ("near.f", "near.h"), ("!r", ""), (">", "<"))),
-    {"figure": BASE.replace("+ 1.0", "+ None")},
-    {"far/deep": DEEP.replace("return x", "return x + 1")},
-    {"far/__init__": "y = 1\n"},
-]
+    yield written
+    forget_sources()
 
 
-def test_what_computes_counts_and_what_draws_or_explains_does_not(state, monkeypatch):
-    """A helper of a helper counts, and the version of JAX."""
+JUDGES = OWN.replace("ABOUT = 1", "ABOUT = 2").replace("    return []", "    return [  # why\n    ]")
+
+
+def test_every_source_and_helper_counts_and_what_only_draws_or_judges_does_not(state, monkeypatch):
     base = state()
-    assert [change for change in SAME if state(**change) != base] == []
-    assert [change for change in OTHER if state(**change) == base] == []
+    changes = {name: f"{text}\nw = 2\n" for name, text in FILES.items()}
+    counts = {name for name, text in changes.items() if state({name: text}) != base}
+    assert counts == {*LIBRARY, "made_up/figure.py", "made_up/near.py", "made_up/far/deep.py"}
+    assert state({"made_up/figure.py": OWN.replace("1.0", "1")}) != base
+    assert state({"made_up/figure.py": JUDGES}) == base
+    assert state({"lib/more.py": ""}) != base
     version = identity.importlib.metadata.version
     monkeypatch.setattr(identity.importlib.metadata, "version", lambda name: "99.0" if name == "jax" else version(name))
     assert state() != base
+
+
+def test_what_draws_counts_for_pictures(state):
+    def drawn(figure):
+        return identity.drawing_state(figure, "seal", draft=False)
+
+    base = state(of=drawn)
+    assert state({"made_up/figure.py": JUDGES}, drawn) != base
+    assert state({"made_up/near.py": FILES["made_up/near.py"] + "w = 2\n"}, drawn) != base
 
 
 def test_what_was_imported_counts_and_not_an_edit_of_it_during_the_run(figures, tmp_path):
@@ -146,6 +148,27 @@ def test_what_was_imported_counts_and_not_an_edit_of_it_during_the_run(figures, 
         figures.forget()
         assert main(["--out", str(tmp_path / "out")], figures.package) == 0
     assert figures.computed == ["first", "second"] * 2
+
+
+def test_what_is_imported_after_an_edit_is_no_result(figures, tmp_path, monkeypatch):
+    """Its numbers are those of the edited file, while the run knows the file as it was."""
+    library = tmp_path / "late_library"
+    library.mkdir()
+    source = library / "late_module.py"
+    source.write_text("VALUE = 1\n")
+    monkeypatch.syspath_prepend(str(library))
+    monkeypatch.setattr(identity, "LIBRARY", (library,))
+    edit = f"import pathlib\npathlib.Path({str(source)!r}).write_text('VALUE = 2\\n')\n"
+    figures.add("one", compute=f"{edit}import late_module")
+    try:
+        assert main(["--out", str(tmp_path / "out")], figures.package) == 1
+        reason = record.read(tmp_path / "out" / "quick")["one"].reason
+        assert reason == "RuntimeError: late_module was edited before it was imported: run the same command again"
+        sys.modules.pop("late_module")
+        figures.forget()
+        assert main(["--out", str(tmp_path / "out")], figures.package) == 0
+    finally:
+        sys.modules.pop("late_module", None)
 
 
 @pytest.mark.parametrize("other", ["stem", "code"])
@@ -185,110 +208,3 @@ def test_what_is_installed_belongs_to_a_result_that_can_do_without():
     models = {"bound_slack", "norm_values", "path_lengths", "real_models", "sinks_in_models"}
     wanted = {"scale_in_training"} | (models if pretrained.packaged_checkpoint() else set())
     assert set(json.loads(done.stdout)) == wanted
-
-
-REACHED = """
-import builtins, collections, dis, importlib, pathlib, sys
-import flax, jax, matplotlib, numpy, optax, orbax.checkpoint, PIL, scipy, tqdm  # not ours, so not followed
-OURS = ("rc_jax", "experiments")
-leads, real = collections.defaultdict(set), builtins.__import__
-
-def lead(importer, name):
-    # a module and the packages that it lies in, where Python has loaded them
-    parts = name.split(".")
-    heads = [".".join(parts[: end + 1]) for end in range(len(parts))]
-    leads[importer].update(head for head in heads if parts[0] in OURS and head in sys.modules)
-
-def watched(name, namespace=None, local=None, wanted=(), level=0):
-    # Python asks here for every import, of modules that it has loaded before, too
-    module = real(name, namespace, local, wanted, level)
-    importer = (namespace or {}).get("__name__", "")
-    if importer.split(".")[0] in OURS:
-        path = importlib.util.resolve_name("." * level + name, namespace["__package__"]) if level else name
-        for each in (path, *(f"{path}.{item}" for item in wanted or ())):
-            lead(importer, each)
-    return module
-
-def codes(code):
-    for each in code.co_consts:
-        if hasattr(each, "co_code"):
-            yield each
-            yield from codes(each)
-
-def asked(module):
-    # what functions import when they are called, as the compiler wrote it down
-    for code in codes(compile(open(module.__file__).read(), module.__file__, "exec")):
-        base = None
-        for step in dis.get_instructions(code):
-            if step.opname == "IMPORT_NAME":
-                base = step.argval
-                yield base
-            elif step.opname == "IMPORT_FROM":
-                yield f"{base}.{step.argval}"
-
-builtins.__import__ = watched
-for name in sys.argv[1:]:
-    importlib.import_module(name)
-followed = set()
-while left := [each for each in sys.modules if each.split(".")[0] in OURS and each not in followed]:
-    for name in left:
-        followed.add(name)
-        lead(name, name)
-        for each in asked(sys.modules[name]):
-            if each.split(".")[0] in OURS:
-                try:
-                    importlib.import_module(each)
-                except ImportError:
-                    pass  # a function, not a module
-                lead(name, each)
-for name in sys.argv[1:]:
-    seen, left = set(), {name}
-    while left:
-        seen |= left
-        left = set().union(*(leads[each] for each in left)) - seen
-    print(name, *sorted(seen))
-"""
-
-
-def test_the_hashed_code_is_what_every_figure_reaches():
-    """What Python itself asked for while it imported the figures and all that their functions import."""
-    paths = figure.modules()
-    words = [sys.executable, "-W", "ignore", "-c", REACHED, *paths.values()]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=600)
-    assert done.returncode == 0, done.stderr
-    reached = {name: set(modules) for name, *modules in map(str.split, done.stdout.splitlines())}
-    assert reached.keys() == set(paths.values())
-    for dotted, modules in reached.items():
-        module = SimpleNamespace(__file__=str(ROOT / (dotted.replace(".", "/") + ".py")), __name__=dotted)
-        assert {each for each, _ in identity.computing(module)} == modules - identity.DRAWING, dotted
-
-
-PYTHONS = [
-    path
-    for minor in (11, 12, 13, 14)
-    for path in pathlib.Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python")
-    if sys.version_info[:2] != (3, minor)
-]
-STATES = """
-import json, pathlib, sys
-from experiments.running import sources
-files = sorted(path for name in ("experiments", "rc_jax") for path in pathlib.Path(name).rglob("*.py"))
-print(json.dumps({str(path): sources.meaning(path) for path in files if len(sys.argv) == 1 or str(path) in sys.argv}))
-"""
-
-
-def by_version(python, *files):
-    done = subprocess.run([python, "-c", STATES, *files], capture_output=True, text=True, cwd=ROOT, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@pytest.mark.skipif(not PYTHONS, reason="no other Python here")
-@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
-@pytest.mark.parametrize(
-    "files",
-    [("experiments/figures/scale/scale_forms.py", "rc_jax/__init__.py"), pytest.param((), marks=pytest.mark.slow)],
-    ids=["some", "all"],
-)
-def test_every_python_says_the_same(python, files):
-    assert by_version(str(python), *files) == by_version(sys.executable, *files)

@@ -1,6 +1,5 @@
 """Published forms of the logit scale as layers, run on random and on trained queries and keys."""
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -8,10 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.figures.models._model_scales import layer_inputs, layer_logits, row_scales
-from experiments.figures.models._packaged import trained_checkpoint
 from experiments.figures.scale.parts._scale_forms import CLAMP, LEARNED, SWIN, TRAINED_AT, log_pairs, yarn
-from experiments.lib import sentences
 from rc_jax import attention
 
 MORE = 8  # times as many draws of short rows, whose sums are far from normal
@@ -79,20 +75,3 @@ def every_run(spec: Any, key: jax.Array, dim: int) -> dict[str, np.ndarray]:
             columns["run_n"] += [size] * len(run.heads)
             columns["run_alpha"] += np.sqrt(np.mean(squares, axis=0)).tolist()
     return {name: np.array(value) for name, value in columns.items()}
-
-
-def trained_rows(spec: Any) -> dict[str, np.ndarray]:
-    """Medians over rows of the share that trained queries and keys let through: as they are, and with gain 1."""
-    model = trained_checkpoint(spec.dtype)
-    ids = jnp.asarray(sentences.token_ids(model, spec.texts, spec.tokens, spread=True))
-    states = layer_inputs(model.params, jax.vmap(model.embed)(ids), model.spec)
-    plain = model.spec.attention
-    gain = jnp.ones((model.spec.depth, plain.heads, plain.head_width), states.dtype)
-    params = model.params.attention._replace(query_norm=gain, key_norm=gain)
-    # (form, layer)
-    shares = []
-    for kind in (plain, dataclasses.replace(plain, qk_norm="rms")):
-        logits = np.asarray(layer_logits(params, states, kind))
-        share = row_scales(logits.reshape(-1, logits.shape[-1]))["share"]
-        shares.append(np.median(share.reshape(logits.shape[:-1]), axis=(0, 2, 3)))
-    return {"trained_share": np.stack(shares)}

@@ -106,8 +106,8 @@ def growth_laws(
 ) -> dict[str, np.ndarray]:
     """The least share of the largest typical gradient over the n between two ends, for α = c·law(n).
 
-    `law_least`: (law, scores, width, α), α the one at the geometric middle of the ends; `law_best`: the c that makes it
-    largest, and `law_worst` that largest value, (law, scores, width).
+    `law_least`: (law, scores, width, α), α the one at the geometric middle of the ends; and `law_worst` its
+    largest value, (law, scores, width).
     """
     inside = (n >= ends[0]) & (n <= ends[1])
     places = n[inside].astype(float)
@@ -124,6 +124,4 @@ def growth_laws(
 
     # Of each law the factor whose worst length is best (a maximin over n).
     least = np.moveaxis(np.array([[shares(row[inside]) for row in law] for law in curves]), 2, 0)
-    unit = np.array([law(middle) for law in LAWS.values()])[:, None, None]
-    best = middle_alpha[least.argmax(-1)] / unit
-    return {"law_least": np.exp(least), "law_best": best, "law_worst": np.exp(least.max(-1))}
+    return {"law_least": np.exp(least), "law_worst": np.exp(least.max(-1))}

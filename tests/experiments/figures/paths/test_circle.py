@@ -1,9 +1,14 @@
 """The circle: fates of made-up roll-outs, exponents of known maps, two heads in plain NumPy, rows of few layers."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+import scipy.optimize
+from jax.flatten_util import ravel_pytree
 
 from experiments.figures.paths import _circle, _circle_built, circle
+from rc_jax.training import tasks
 from tests.experiments import smoke_data
 
 
@@ -123,3 +128,53 @@ def test_too_few_layers_decide_nothing():
     rows = {row.key: row for row in circle.claims(data | {"path": path, "error": 0 * data["error"]})}
     for key in ("circle-neither", "circle-skip"):
         assert rows[key].verdict.value == "undecided"
+
+
+def plane_step(params, x):
+    """One layer of two heads on points of the plane in radii; the maps into and out of its width are taken in."""
+    weights = jax.nn.softmax(jnp.einsum("ti,hij,sj->hts", x, params["scores"], x), axis=-1)
+    out = jnp.einsum("hts,si,hij->tj", weights, x, params["values"]) + params["shift"][None]
+    return out + x @ params["kept"] if "kept" in params else out
+
+
+def trained_by_bfgs(rng, deviation, pairs, following, *, skip):
+    """Fates of layers trained by BFGS, of those with a loss below 1e-11."""
+    shapes = {"scores": (2, 2, 2), "values": (2, 2, 2), "shift": (2,)} | ({"kept": (2, 2)} if skip else {})
+    _, unravel = ravel_pytree({name: jnp.zeros(shape) for name, shape in shapes.items()})
+
+    @jax.jit
+    def loss(flat):
+        def error(flat):
+            moved = jax.vmap(lambda pair: plane_step(unravel(flat), pair))(pairs[::25])
+            return 2 * jnp.mean(jnp.square(moved - following[::25]))
+
+        return jax.value_and_grad(error)(flat)
+
+    fates = []
+    for _ in range(12):
+        start = {name: deviation * rng.normal(size=shape) for name, shape in shapes.items()} | {"shift": np.zeros(2)}
+        found = scipy.optimize.minimize(
+            lambda flat: [np.asarray(value, float) for value in loss(flat)], np.asarray(ravel_pytree(start)[0]),
+            jac=True, method="BFGS", options={"gtol": 1e-12, "maxiter": 3000},
+        )  # fmt: skip
+        if found.fun > 1e-11:
+            continue
+        params = unravel(jnp.asarray(found.x))
+        path = np.asarray(tasks.roll_out(lambda x, params=params: plane_step(params, x), pairs[0], 300))
+        with np.errstate(over="ignore", invalid="ignore"):
+            fates.append(_circle.FATES[_circle.first_events(_circle.frozen(path[None]))[0][0]])
+    return fates
+
+
+@pytest.mark.slow
+def test_how_a_layer_is_trained_decides_where_it_ends(x64):
+    """From small weights most layers with a skip connection stay on the circle; from larger ones or without few do."""
+    rng, points = np.random.default_rng(0), tasks.circle(1000)
+    pairs, following = (jnp.asarray(each, float) / 0.3 for each in points)
+    share = {}
+    for deviation, skip in ((0.05, True), (0.3, True), (0.05, False)):
+        fates = trained_by_bfgs(rng, deviation, pairs, following, skip=skip)
+        assert len(fates) >= 8
+        share[deviation, skip] = fates.count("kept") / len(fates)
+    assert share[0.05, True] >= 0.75
+    assert max(share[0.3, True], share[0.05, False]) <= 0.5

@@ -81,7 +81,8 @@ def test_the_law_that_made_the_curves_is_found():
     best = 1.4 * np.sqrt(np.log(n))
     curves = -((np.log(forms.GRID) - np.log(best)[:, None]) ** 2)[None, None]
     laws = forms.growth_laws(curves, n, (128, 65536), np.geomspace(0.5, 16, 2001))
-    assert laws["law_best"][1, 0, 0] == pytest.approx(1.4, rel=2e-3)
+    alpha = np.geomspace(0.5, 16, 2001)[laws["law_least"][1, 0, 0].argmax()]  # at the middle of the ends
+    assert alpha == pytest.approx(1.4 * np.sqrt(np.log(np.sqrt(128 * 65536))), rel=2e-3)
     assert laws["law_worst"][1, 0, 0] == pytest.approx(1, abs=1e-5)
     half = np.log(np.log(65536) / np.log(128)) / 4  # of the range of log √log n: off at both ends by so much
     np.testing.assert_allclose(laws["law_worst"][[0, 2], 0, 0], np.exp(-(half**2)), rtol=3e-4)
@@ -100,7 +101,7 @@ def test_a_shared_query_averages_over_its_length():
 def law_rows(n, least):
     """Rows about laws of growth, of one width and two kinds of scores."""
     data = {"n": np.array(n), "dims": np.array([64]), "law_worst": np.array(least, float)[:, :, None]}
-    claims = scale_forms._law_claims(data | {"law_best": np.full((3, 2, 1), 0.43)})
+    claims = scale_forms._law_claims(data)
     return {claim.key.removeprefix("forms-"): claim for claim in claims}
 
 
@@ -109,12 +110,8 @@ def test_no_law_is_judged_by_fewer_than_three_lengths():
     for lengths in ([32, 2048, 131072], [64, 128, 65536]):
         assert {row.verdict for row in law_rows(lengths, best).values()} == {Verdict.NOT_RUN}
     rows = law_rows([64, 128, 2048, 65536], best)
-    assert {key: row.verdict for key, row in rows.items()} == {
-        "law": Verdict.FAILED, "ssmax-law": Verdict.ANSWERED, "ssmax-s": Verdict.ANSWERED,
-    }  # fmt: skip
+    assert {key: row.verdict for key, row in rows.items()} == {"law": Verdict.FAILED}
     assert "holds at 3 of 6 points" in rows["law"].note
-    assert rows["ssmax-law"].measured == "1.053 … 1.25"
-    assert rows["ssmax-s"].measured == pytest.approx(0.43)
     for spec in scale_forms.PRESETS.values():
         n = 2 ** np.arange(spec.first, 18, spec.step)
         assert ((n >= scale_forms.FIRST) & (n <= scale_forms.LAST)).sum() >= 3

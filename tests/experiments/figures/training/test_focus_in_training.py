@@ -70,13 +70,9 @@ def test_rank_correlation():
     x, y = np.round(random.normal(size=(2, 8, 5)), 1)
     expected = scipy.stats.spearmanr(x, y, axis=None).correlation  # pyright: ignore[reportAttributeAccessIssue]
     assert abs(recall.rank_correlation(x, y) - expected) < 1e-12
-    low, high = recall.over_kinds(x, y, count=200)
-    assert low < expected < high
-    np.testing.assert_allclose(recall.over_kinds(x, -(x**3), count=50), -1)
     lost = np.where(np.arange(5) == 1, np.nan, y)
     for other in (np.ones_like(x), lost):
         assert np.isnan(recall.rank_correlation(x, other))
-        assert np.isnan(recall.over_kinds(x, other, count=5)).all()
 
 
 def test_every_kind_has_an_appearance():
@@ -105,17 +101,12 @@ def verdicts(data):
 
 
 def test_claims_can_hold_and_fail():
-    judged = verdicts(planted())
-    assert judged.pop("focusing-before") == judged.pop("focusing-before-length") == Verdict.FAILED
-    assert {judged.pop(f"focusing-{key}") for key in ("cannot", "blind")} == {Verdict.AGREES}
-    assert set(judged.values()) == {Verdict.HELD}
+    assert verdicts(planted()) == {f"focusing-{key}": Verdict.AGREES for key in ("cannot", "blind")}
     data = planted()
     for name in ("accuracy", "sparsity", "seen"):
         data[name] = data[name][::-1].copy()  # what softmax did, the last kind has done
     data["commonest"] -= 0.3
-    wrong = verdicts(data)
-    assert {wrong[f"focusing-{key}"] for key in ("softmax", "can", "linear-falls")} == {Verdict.FAILED}
-    assert {wrong[f"focusing-{key}"] for key in ("cannot", "blind")} == {Verdict.DIFFERS}
+    assert set(verdicts(data).values()) == {Verdict.DIFFERS}
 
 
 def test_what_stopped_leaves_rows_not_run_and_is_drawn():
@@ -123,9 +114,6 @@ def test_what_stopped_leaves_rows_not_run_and_is_drawn():
     data["failed"][0, 0, 1] = 2
     for name in ("accuracy", "sparsity", "seen", "chance"):
         data[name][0, 0, 1, 2:] = np.nan
-    judged = verdicts(data)
-    assert {judged[f"focusing-{key}"] for key in ("softmax", "can", "cannot", "after")} == {Verdict.NOT_RUN}
-    claim = next(claim for claim in focus_in_training.claims(data) if claim.key == "focusing-softmax")
-    assert "softmax, n = 32: 1 of 3 stopped" in claim.note
+    assert verdicts(data)["focusing-cannot"] == Verdict.NOT_RUN
     drawing = focus_in_training.plot(data)
     assert any(line.get_label() == "stopped: not finite" for line in drawing.axes[0].lines)

@@ -10,7 +10,7 @@ from flax import nnx
 
 from experiments.figures.training import _scale_in_training as study
 from experiments.figures.training import scale_in_training
-from experiments.figures.training._trained_scales import pairs_of, steps_to, threshold
+from experiments.figures.training._trained_scales import steps_to, threshold
 
 SPEC = dataclasses.replace(scale_in_training.PRESETS["smoke"], depth=2)
 
@@ -39,82 +39,39 @@ def made_up(last, alpha=None, gradient=None):
     start = np.broadcast_to(alphas, last.shape)
     data = {
         "held_out": held_out, "step": np.array([0, 8]), "alphas": alphas, "keys": np.array(16),
-        "mark_annealed": np.array(2.0), "mark_default": np.array(1.0), "mark_typical": np.array(4.0),
-        "alpha": np.stack([start, start if alpha is None else alpha], -1), "spread": np.ones((*last.shape, 2)),
+        "mark_annealed": np.array(2.0), "mark_default": np.array(4.0), "mark_one": np.array(1.0),
+        "mark_typical": np.array(4.0),
+        "alpha": np.stack([start, start if alpha is None else alpha], -1),
         "failed": np.where(np.isnan(last), 3, -1), "gradient": np.ones((*last.shape, 2)),
         "query_key_gradient": np.stack([np.ones(last.shape) if gradient is None else gradient] * 2, -1),
     }  # fmt: skip
-    return {f"sorting_dot_{name}": value for name, value in data.items()} | {"pairs": np.array(["sorting_dot"])}
+    return {f"digits_cosine_{name}": value for name, value in data.items()} | {"pairs": np.array(["digits_cosine"])}
 
 
 def verdicts(data):
     return {claim.key.removeprefix("trained-scale-"): claim.verdict.value for claim in scale_in_training.claims(data)}
 
 
-def test_rows_where_the_optimum_is_best():
+def test_the_row_on_cosines_compares_the_optimum_with_a_factor_of_one():
     noise = 0.01 * np.arange(4)[:, None]
-    fixed = np.array([[1.0, 0.5, 2.0]]) + noise
-    learned = np.array([[0.7, 0.5, 1.0]]) + noise
-    alpha = np.broadcast_to([1.5, 2.0, 3.0], (2, 4, 3))
-    gradient = np.broadcast_to([1.0, 3.0, 2.0], (2, 4, 3))
-    data = made_up([fixed, learned], alpha, gradient)
-    assert verdicts(data) == {
-        "best": "answered", "default": "answered", "typical": "failed", "gradient": "answered", "rising": "failed",
-        "steps": "answered", "learned": "answered", "evened": "answered", "unit": "held",
-    }  # fmt: skip
-    claims = {claim.key.removeprefix("trained-scale-"): claim for claim in scale_in_training.claims(data)}
-    assert claims["best"].measured == pytest.approx(0, abs=1e-12)
-    assert claims["default"].measured == pytest.approx(0.5)
-    assert claims["gradient"].measured == pytest.approx(0, abs=1e-12)
-
-
-def test_seeds_that_do_not_agree_decide_nothing():
-    fixed = np.array([[0.4, 0.9, 1.0]]) + 0.01 * np.arange(4)[:, None]
-    apart = np.stack([fixed + np.array([[-1.0], [1.0], [-1.0], [1.0]]) * np.array([[0.0, 1.0, 0.0]]), fixed])
-    assert verdicts(made_up(apart))["typical"] == "undecided"
-    assert verdicts(made_up([fixed, fixed]))["typical"] == "failed"
+    better = np.array([[1.0, 0.5, 2.0]]) + noise
+    assert verdicts(made_up([better, better])) == {"one": "agrees"}
+    (claim,) = scale_in_training.claims(made_up([better, better]))
+    assert claim.measured == pytest.approx(0.5)
+    worse = np.array([[0.4, 0.9, 1.0]]) + noise
+    assert verdicts(made_up([worse, worse])) == {"one": "differs"}
+    apart = worse + np.array([[-1.0], [1.0], [-1.0], [1.0]]) * np.array([[0.0, 1.0, 0.0]])
+    assert verdicts(made_up([apart, worse])) == {"one": "undecided"}
 
 
 def test_a_lost_replicate_leaves_its_rows_not_run_and_is_drawn():
-    last = np.array([[[1.0, 0.5, 0.1], [1.0, 0.6, np.nan]]] * 2)
+    last = np.array([[[1.0, 0.5, 0.1], [np.nan, 0.6, 0.2]]] * 2)
     data = made_up(last)
-    (pair,) = pairs_of(data)
-    np.testing.assert_array_equal(pair.behind_best(), 0)  # it is no best scale
     first = scale_in_training.claims(data)[0]
     assert first.verdict.value == "not run"
-    assert "4: 1 of 2 stopped" in first.note
+    assert "1: 1 of 2 stopped" in first.note
     drawing = scale_in_training.plot(data)
     assert any(line.get_marker() == "x" for line in drawing.axes[0].get_lines())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scores", ["dot", "cosine"])
-def test_the_spread_of_rows_is_that_of_their_scores(scores):
-    spec = dataclasses.replace(SPEC, depth=1)
-    task = study.make("sorting", spec, jax.random.key(0))
-    functions = study.Functions(study.model_spec(task, scores, spec), 1.0 if scores == "cosine" else 0.25)
-    sequences = task.held_out[0][:3]
-
-    @jax.jit
-    def measured(key):
-        model = functions.build(key, {"alpha": jnp.asarray(3.0)})
-        return (
-            model.embedding[...],
-            model.positions[...],
-            model.layers().attention[:2],
-            functions.spread(model, sequences),
-        )
-
-    table, positions, weights, deviation = jax.tree.map(np.asarray, measured(jax.random.key(1)))
-    expected = []
-    for tokens in np.asarray(sequences):
-        x = table[tokens].astype(float) + positions
-        x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
-        query, key = (x @ weight[0, 0] for weight in weights)
-        if scores == "cosine":
-            query, key = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (query, key))
-        expected.append((query @ key.T * functions.unit).var(axis=1).mean())
-    np.testing.assert_allclose(deviation, np.mean(expected) ** 0.5, rtol=1e-5)
 
 
 @pytest.mark.slow

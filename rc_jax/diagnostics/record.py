@@ -1,4 +1,4 @@
-"""The result of a diagnosis: measures by layer and head, what was read, and how it is printed, drawn and stored."""
+"""The result of a diagnosis: measures by layer and head, and what was read. `show` prints and draws it."""
 
 import dataclasses
 import json
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rc_jax.diagnostics.measures import SINK
-from rc_jax.diagnostics.report import sentences, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from rc_jax.diagnostics.report.outliers import Outlier
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,6 +30,7 @@ class Diagnosis:
         samples: how many samples the measures are means over.
         layers: how many layers of attention; 0 for hidden states alone.
         heads: how many heads a layer has; 0 for hidden states alone.
+        numbers: which layers of the model have this attention, counted from 1.
         causal: whether no query sees a later key; `None` for hidden states alone.
         threshold: ε, above which the weight on the first key makes it a sink.
         notes: what a reader must know beside the numbers, such as measures that are left out, and why.
@@ -39,6 +41,7 @@ class Diagnosis:
     samples: int = 1
     layers: int = 0
     heads: int = 0
+    numbers: tuple[int, ...] = ()
     causal: bool | None = None
     threshold: float = SINK
     notes: tuple[str, ...] = ()
@@ -84,29 +87,25 @@ class Diagnosis:
             heads: also one row for each head.
             compare: also rows of trained models and of random weights, and the sentences of `unusual`.
         """
-        from rc_jax.diagnostics import reference  # which holds diagnoses
-
-        beside = reference.beside(self) if compare else ()
-        return table.text_of(self, heads=heads, beside=beside, sentences=self.unusual() if compare else None)
+        return _show().table(self, heads=heads, compare=compare)
 
     def unusual(self) -> tuple[str, ...]:
-        """Sentences on what differs from trained models that come as packages, and from random weights."""
-        from rc_jax.diagnostics import reference
+        """Sentences on heads far from the others, and on what differs from trained models and from random weights."""
+        return _show().unusual(self)
 
-        return sentences.unusual(self, reference.trained(self), reference.random(self))
+    def outliers(self) -> "tuple[Outlier, ...]":
+        """Heads far from the model's others: which, in what measure, and how far; see `report.outliers`."""
+        return _show().outliers(self)
 
     def figure(self) -> "Figure":
         """Measures by layer, a point for each head, as a figure of Matplotlib."""
-        from rc_jax.diagnostics import reference
-        from rc_jax.diagnostics.report import figure  # Matplotlib is imported by those who draw
-
-        return figure.draw(self, reference.beside(self), self.threshold)
+        return _show().figure(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Lists and numbers alone, as JSON has them; `None` where a measure is not finite."""
         kept = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "measures"}
         measures = {name: _listed(np.asarray(value).tolist()) for name, value in self.measures.items()}
-        return {**kept, "notes": list(self.notes), "measures": measures}
+        return {**kept, "numbers": list(self.numbers), "notes": list(self.notes), "measures": measures}
 
     def to_json(self, *, indent: int | None = None) -> str:
         """`to_dict` as text."""
@@ -123,8 +122,16 @@ class Diagnosis:
         if set(stored) != fields:
             raise ValueError(f"`stored` must have the fields {sorted(fields)}, got {sorted(stored)}")
         measures = {name: np.asarray(value, float) for name, value in stored["measures"].items()}
-        kept: dict[str, Any] = {**stored, "measures": measures, "notes": tuple(stored["notes"])}
+        kept: dict[str, Any] = {**stored, "measures": measures}
+        kept |= {name: tuple(stored[name]) for name in ("numbers", "notes")}
         return cls(**kept)
+
+
+def _show() -> Any:
+    """The module that prints and draws diagnoses; it compares them with others, and so stands above this one."""
+    from rc_jax.diagnostics import show
+
+    return show
 
 
 def _listed(value: Any) -> Any:

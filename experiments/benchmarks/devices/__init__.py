@@ -1,1 +1,0 @@
-"""Tables of precisions and of accelerators."""

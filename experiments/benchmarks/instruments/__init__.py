@@ -1,1 +1,0 @@
-"""Benchmarks of what a reader runs on arrays of their own."""

@@ -1,1 +1,0 @@
-"""Contests and tables of speed and memory."""

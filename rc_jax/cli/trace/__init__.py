@@ -1,1 +1,0 @@
-"""The command `rc-jax trace`: its run, result, table and figure."""
