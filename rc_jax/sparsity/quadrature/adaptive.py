@@ -50,7 +50,7 @@ def from_kernel(
     * On traced numbers no kinks are located and no warning is given: an undeclared corner of f costs up to 1e-2·S, an
       undeclared jump up to 1e-1·S and more in the tails. Declare the kinks, or pass those of `locate_kinks`.
 
-    The bound holds unless f hides something; see there.
+    The bound holds unless f hides something between two nodes; see there.
 
     Args:
         f: The kernel, elementwise; it receives an array of the working dtype with extra axes.
