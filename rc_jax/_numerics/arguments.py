@@ -46,14 +46,25 @@ def guard(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-            for name, value in signature.bind(*args, **kwargs).arguments.items():
+            bound = signature.bind(*args, **kwargs)
+            for name, value in bound.arguments.items():
                 if name in checks and not (value is None and signature.parameters[name].default is None):
                     checks[name](name, value)
-            return function(*args, **kwargs)
+                    if isinstance(value, Tracer):
+                        bound.arguments[name] = _nan_outside(checks[name], value)
+            return function(*bound.args, **bound.kwargs)
 
         return guarded
 
     return wrap
+
+
+def _nan_outside(check: Check, value: jax.Array) -> jax.Array:
+    """A traced number, with NaN where it leaves the interval of a `bounded` check: no formula is right there."""
+    inside = getattr(check, "inside", None)
+    if inside is None or not jnp.issubdtype(value.dtype, jnp.floating):
+        return value
+    return jnp.where(inside(value), value, jnp.asarray(jnp.nan, value.dtype))
 
 
 def describe(value: Any) -> str:
@@ -176,6 +187,8 @@ def _real_dtype(name: str, value: Any) -> None:
 
 def _host_numbers(name: str, value: Any) -> np.ndarray:
     """Python's numbers, lists of them and NumPy's arrays as a NumPy array; an integer too long for a float is ∞."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"`{name}` must be {_REAL}, got a masked array: give its numbers with `.filled(…)`")
     if isinstance(value, np.ndarray | np.generic):
         _real_dtype(name, value)
         return np.asarray(value)
@@ -214,14 +227,17 @@ def bounded(
     above, below = (">" if open_low else ">="), ("<" if open_high else "<=")
     parts = ([f"{above} {low:g}"] if np.isfinite(low) else []) + ([f"{below} {high:g}"] if np.isfinite(high) else [])
 
+    def inside(numbers: Any) -> Any:
+        return (numbers > low if open_low else numbers >= low) & (numbers < high if open_high else numbers <= high)
+
     def check(name: str, value: Any) -> None:
         # The numbers as given lie in the interval, and so do the floats that they become.
         numbers = real_numbers(name, value)
         if numbers is None:
             return
-        inside = (numbers > low if open_low else numbers >= low) & (numbers < high if open_high else numbers <= high)
-        if not np.all(inside):
-            raise ValueError(f"`{name}` must be {' and '.join(parts)}, got {float(numbers[~inside].flat[0]):g}")
+        allowed = inside(numbers)
+        if not np.all(allowed):
+            raise ValueError(f"`{name}` must be {' and '.join(parts)}, got {float(numbers[~allowed].flat[0]):g}")
         if not open_low and not open_high:
             return
         dtype = working_dtype(common_dtype(value))
@@ -231,6 +247,13 @@ def bounded(
             number, rounded = float(numbers[on_end].flat[0]), cast[on_end].flat[0]
             raise ValueError(f"`{name}` must be {' and '.join(parts)}, got {number!r}, which is {rounded:g} in {dtype}")
 
+    return _with_interval(check, inside)
+
+
+def _with_interval(check: Check, inside: Callable[[Any], Any] | None) -> Check:
+    """The check, which tells `guard` the interval that a traced number must not leave."""
+    if inside is not None:
+        setattr(check, "inside", inside)  # noqa: B010
     return check
 
 
@@ -244,7 +267,7 @@ def both(first: Check, second: Check) -> Check:
         first(name, value)
         second(name, value)
 
-    return check
+    return _with_interval(check, getattr(first, "inside", getattr(second, "inside", None)))
 
 
 def scalar(check: Check) -> Check:
@@ -255,7 +278,7 @@ def scalar(check: Check) -> Check:
         if np.ndim(value):
             raise ValueError(f"`{name}` must be one number, got {describe(value)}")
 
-    return checked
+    return _with_interval(checked, getattr(check, "inside", None))
 
 
 def instance(kind: type) -> Check:

@@ -77,7 +77,8 @@ def similarity_limit(gamma: ArrayLike, rho: ArrayLike) -> Float[Array, "..."]:
     """
     dtype, (gamma, rho) = as_common(gamma=gamma, rho=rho)
     step, on_it = _critical_limit(rho), jnp.where(rho > 0, 4 * rho / (1 + 3 * rho), 0.5)
-    return jnp.where(gamma < step, 1, jnp.where(gamma > step, rho, on_it)).astype(dtype)
+    below_or_above = jnp.where(gamma < step, 1, jnp.where(gamma > step, rho, on_it))
+    return jnp.where(jnp.isnan(gamma) | jnp.isnan(rho), jnp.nan, below_or_above).astype(dtype)
 
 
 @_two_checked
@@ -232,7 +233,7 @@ def _half_way(rho: jax.Array, n: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _critical_limit(rho: jax.Array) -> jax.Array:
     """`critical_gamma` for n → ∞."""
-    return jnp.where(rho > 0, 1 / (1 - rho), 0.5)
+    return jnp.where(rho == 0, 0.5, 1 / (1 - rho))
 
 
 def _at_least_two(n: jax.Array) -> jax.Array:

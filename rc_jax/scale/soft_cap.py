@@ -108,7 +108,7 @@ class _SlopeParts(NamedTuple):
 
 
 def _rise(log_alpha: Array, n: Array, cap: Array) -> Array:
-    """A positive multiple of the slope of `capped_objective` in α, whose digits hold where the objective is flat.
+    """A positive multiple of the slope of the objective in α, whose digits hold where the objective is flat.
 
     With b = c/α, τ = tanh x, w = 1 − τ² and ⟨g⟩ = 2 ∫ φ(bx) g dx over x > 0, the objective is c F(b) by symmetry, and
 

@@ -24,11 +24,10 @@ def nonnegative_rows(what: str) -> arguments.Check:
     """A check for numbers ≥ 0 whose last axis holds the `what`, one of them positive in every row."""
 
     def check(name: str, value: Any) -> None:
-        arguments.bounded(0)(name, value)
         if np.ndim(value) == 0 or np.size(value) == 0:
             raise ValueError(f"`{name}` must have a last axis of {what}, got {arguments.describe(value)}")
         numbers = arguments.at_hand(value)
         if numbers is not None and not np.all(np.any(numbers.astype(float) > 0, axis=-1)):
             raise ValueError(f"`{name}` must have a positive entry in every row, got a row of zeros")
 
-    return check
+    return arguments.both(arguments.bounded(0), check)

@@ -41,6 +41,7 @@ def expected_objective(
     error stays as small up to the largest α, where the mean is at its limit, the density of that difference at 0.
     Beyond n = 160 only the scores above a level that 64 exceed on average are drawn. The sums over the others have
     their exact means and covariances; the rest is below 1e-4 of the result. Neither n nor `samples` costs memory.
+    Derivatives in α and `dim` exist in forward mode only (`jax.jvp`, `jax.jacfwd`): the loop over rows has no reverse.
 
     Args:
         key: one typed key; pair i of rows uses `fold_in(key, i)`, so that every α sees the same random numbers.
@@ -105,6 +106,7 @@ def typical_scale(key: Array, n: int, dim: ArrayLike | None = None, samples: int
 
     Formula: argmax_α E log[α(1 − Σp²)], p = softmax(αs); finite, near √(2 log n) for Gaussian scores. The mean is over
     `samples` rows, the same at every α, drawn as `expected_objective` draws them: n = 2²⁰ costs as much as n = 1000.
+    The derivative in `dim` exists in forward mode only.
 
     Args:
         key: one typed key; pair i of rows uses `fold_in(key, i)`.

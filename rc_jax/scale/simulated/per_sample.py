@@ -135,11 +135,13 @@ def optimum_of(row: Row, n: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]
     left, right = jax.lax.fori_loop(0, HALVINGS, halve, (centres - reach, centres + reach))
     both = (left + right) / 2
     ended = (slopes(both - 1e-3 * reach) >= 0) & (slopes(both + 1e-3 * reach) <= 0)
-    # The higher of the two is the maximum; one step of Newton gives it its last digits and its derivatives.
+    # The higher of the two is the maximum; a step of Newton gives it its last digits, and another one its derivatives.
     heights = jax.vmap(functools.partial(_log_gradients, constant))(both)
     is_second = heights[1] > heights[0]
-    u, log_value, converged = (jnp.where(is_second, x[1], x[0]) for x in (both, heights, ended))
-    u = _newton_step(row, u)
+    u, converged = (jnp.where(is_second, x[1], x[0]) for x in (both, ended))
+    u = _newton_step(row, _newton_step(constant, u))
+    # At its maximum the gradient moves with the scores alone.
+    log_value = _log_gradients(row, jax.lax.stop_gradient(u))
     return jnp.where(tied, jnp.inf, u), jnp.where(tied, jnp.inf, log_value), converged | tied
 
 

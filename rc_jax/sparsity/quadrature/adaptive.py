@@ -120,10 +120,11 @@ def from_kernel_with_error(
     oscillation leaves large coefficients and so a large error.
 
     The bound holds unless f hides something: what falls between two nodes, a feature narrower than about γ/15, cannot
-    be seen unless a kink is declared there. Beyond the ends |f|φ and f²φ are taken to fall at least like the power of
-    |ε| that they fall like at the ends (log against log |ε| is concave, as it is for bounded f, polynomials,
-    exponentials and e^{x²/4}/|x|^p); where the last three panels deny that, or the power has no integral, the error is
-    1. The error carries no gradient.
+    be seen unless a kink is declared there. What may lie within rounding of a located pole |x|^−p counts, which leaves
+    little known of S near p = ½. Beyond the ends |f|φ and f²φ are taken to fall at least like the power of |ε| that
+    they fall like at the ends (log against log |ε| is concave, as it is for bounded f, polynomials, exponentials and
+    e^{x²/4}/|x|^p); where the last three panels deny that, or the power has no integral, the error is 1. The error
+    carries no gradient.
 
     Args:
         f: The kernel, elementwise; it receives an array of the working dtype with extra axes.
@@ -158,8 +159,9 @@ def _estimate(
 ) -> tuple[Array, Array, Any, tuple[Array, Array]]:
     """β and γ in the working dtype, the dtype of the result, and (S, bound of its error) in the working dtype."""
     dtype, (beta, gamma) = as_common(beta=beta, gamma=gamma, positive=("gamma",))
-    points = _padded(locate_kinks(f, beta, gamma)) if isinstance(kinks, str) else kinks
-    return beta, gamma, dtype, _split(f, beta, gamma, points)
+    if isinstance(kinks, str):
+        return beta, gamma, dtype, _split(f, beta, gamma, _padded(locate_kinks(f, beta, gamma)), declared=False)
+    return beta, gamma, dtype, _split(f, beta, gamma, kinks, declared=True)
 
 
 def _padded(kinks: np.ndarray) -> np.ndarray:
@@ -170,19 +172,23 @@ def _padded(kinks: np.ndarray) -> np.ndarray:
 def _in_parts(
     f: Callable[[Array], Array], beta: Array, gamma: Array, kinks: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`_split` for so many pairs at a time that memory stays bounded."""
+    """`_split` at located kinks for so many pairs at a time that memory stays bounded."""
     size = max(1, _NUMBERS // (panels.SIZE * (kinks.size + 2 * reach(beta.dtype))))
     pairs = [(jnp.ravel(beta)[at : at + size], jnp.ravel(gamma)[at : at + size]) for at in range(0, beta.size, size)]
-    parts = [_split(f, *pair, kinks) for pair in pairs]
+    parts = [_split(f, *pair, kinks, declared=False) for pair in pairs]
     value, error = (np.concatenate([np.asarray(part[k]) for part in parts]).reshape(beta.shape) for k in (0, 1))
     return value, error
 
 
 def _split(
-    f: Callable[[Array], Array], beta: Array, gamma: Array, kinks: ArrayLike | Sequence[float]
+    f: Callable[[Array], Array], beta: Array, gamma: Array, kinks: ArrayLike | Sequence[float], *, declared: bool
 ) -> tuple[Array, Array]:
-    """S and the bound of its error from panels that are split at `kinks`; NaN where γ is not positive."""
-    edges, known, epsilon, weights, x = _nodes(beta, gamma, jnp.ravel(jnp.asarray(kinks, beta.dtype)))
+    """S and the bound of its error from panels that are split at `kinks`; NaN where γ is not positive.
+
+    The integrand may jump at `declared` kinks. Those that were located are edges like all others: what they miss of a
+    steep slope is a mismatch of neighbours.
+    """
+    edges, known, epsilon, weights, x = _nodes(beta, gamma, jnp.ravel(jnp.asarray(kinks, beta.dtype)), declared)
     value, error = _ratio(evaluated(f, x), epsilon, weights, edges, known, jnp.abs(beta) / gamma)
     return jnp.where(gamma > 0, value, jnp.nan), error
 
@@ -196,8 +202,8 @@ def _returned(value: Array, error: Array, dtype: Any) -> Estimate:
     return Estimate(cast, jnp.where(jnp.isnan(cast), jnp.inf, jnp.minimum(up, 1)))  # S and its truth are in [0, 1]
 
 
-@jax.jit
-def _nodes(beta: Array, gamma: Array, kinks: Array) -> tuple[Array, Array, Array, Array, Array]:
+@functools.partial(jax.jit, static_argnames="declared")
+def _nodes(beta: Array, gamma: Array, kinks: Array, declared: bool) -> tuple[Array, Array, Array, Array, Array]:
     """Edges of the panels in ε, which of them are declared, nodes and weights in ε, and nodes in x."""
     beta, gamma = beta[..., None], gamma[..., None]
     limit, lead, shift = reach(beta.dtype), beta.shape[:-1], jnp.abs(beta / gamma)
@@ -206,7 +212,7 @@ def _nodes(beta: Array, gamma: Array, kinks: Array) -> tuple[Array, Array, Array
     points = (jnp.broadcast_to(kinks, (*lead, kinks.size)) - beta) / gamma
     fixed = jnp.broadcast_to(jnp.arange(-limit, limit + 1, dtype=beta.dtype), (*lead, 2 * limit + 1))
     edges = jnp.concatenate([jnp.clip(points, -limit, limit), fixed], axis=-1)
-    known = jnp.broadcast_to(jnp.arange(edges.shape[-1]) < kinks.size, edges.shape)
+    known = jnp.broadcast_to(jnp.arange(edges.shape[-1]) < kinks.size * declared, edges.shape)
     edges, known = lax.sort((edges, known), num_keys=1)
     same, no = jnp.diff(edges) <= _doubt(edges[..., 1:], shift), jnp.zeros_like(known[..., :1])
     known |= jnp.concatenate([no, same & known[..., :-1]], axis=-1) | jnp.concatenate(

@@ -14,7 +14,8 @@ from rc_jax._numerics.dtypes import as_common
 from rc_jax.sparsity.quadrature import panels
 
 LOCATE = "locate"
-CORNER = 16  # a panel that is still unresolved after so many halvings holds a corner or a jump, not a steep slope
+CORNER = 16  # a panel that is still unresolved after so many halvings is bracketed as far as that matters
+CLEAR = 2.0**12  # of roundings from a bracket to the next edge: no node between the two is moved into the bracket
 FINEST = 52
 MOST = 2**14, 2**9  # panels at once, and more for each pair
 
@@ -81,8 +82,9 @@ def locate_kinks(f: Callable[[Array], Array], beta: ArrayLike, gamma: ArrayLike)
     r"""Points at which the quadrature of `from_kernel` should be split for a kernel whose kinks are not known.
 
     For every pair of β and γ the panels that the last Legendre coefficients of |f| or f² call unresolved are halved.
-    Where halving goes on past 2⁻¹⁶ there is a corner or a jump, bracketed until it no longer matters to S. Steep slopes
-    are split as often as they need. The search runs on the host, outside `jit`, on concrete numbers.
+    Where halving goes on past 2⁻¹⁶ there may be a corner or a jump, which is bracketed until it no longer matters to S.
+    What is steep, outside the brackets too, is split as often as it needs. The search runs on the host, outside `jit`,
+    on concrete numbers.
 
     The search misses what falls between two nodes of a panel (a spike narrower than about γ/15) and kinks that do not
     matter to S at the given β and γ. On kernels with some thousands of kinks it gives up and returns nothing. The error
@@ -121,12 +123,13 @@ def locate_kinks(f: Callable[[Array], Array], beta: ArrayLike, gamma: ArrayLike)
 
     # First pass: brackets of corners and jumps, of all pairs together, from panels of unit width.
     low, high, level = _unresolved(f, pairs, *_panels(pairs, shifted, np.zeros(0)), working, FINEST, ends=True)
-    corners = _brackets(low[level >= CORNER], high[level >= CORNER], pairs[1].min())
+    rounding = float(jnp.finfo(working).eps) * (np.abs(pairs[0]).max() + limit * pairs[1].max())
+    corners = _brackets(low[level >= CORNER], high[level >= CORNER], pairs[1].min(), rounding)
 
     # Second pass: what is unresolved although the panels are split there is steep. It is split at all middles, of which
     # one is kept where several lie within a quarter of their panel.
     edges = np.arange(-limit, limit + 1.0)
-    low, high, _ = _unresolved(f, pairs, *_panels(pairs, edges, corners), working, CORNER, ends=False)
+    low, high, _ = _unresolved(f, pairs, *_panels(pairs, edges, corners), working, FINEST, ends=True)
     middles, quarters = (low + high) / 2, 2.0 ** np.floor(np.log2(high - low) - 2) if low.size else low
     _, first = np.unique(np.stack([quarters, np.floor(middles / quarters)]), axis=1, return_index=True)
     return np.unique(np.concatenate([corners, middles[first]]).astype(np.dtype(working)))
@@ -143,15 +146,19 @@ def _panels(pairs: np.ndarray, edges: np.ndarray, corners: np.ndarray) -> tuple[
     return pair[wide], low[wide], high[wide]
 
 
-def _brackets(low: np.ndarray, high: np.ndarray, unit: float) -> np.ndarray:
-    """Both ends and the middle of the narrowest panel around each corner, from panels that hold corners, in x."""
+def _brackets(low: np.ndarray, high: np.ndarray, unit: float, rounding: float) -> np.ndarray:
+    """Both ends of the narrowest panel around each corner, from panels that hold corners, and edges clear of it, in x.
+
+    The kernel may jump inside a bracket. It does not at the edges on either side.
+    """
     order = np.lexsort((high, low))
     low, high = low[order], high[order]
     corner = np.cumsum(np.diff(low, prepend=-np.inf) > 4 * 2.0**-CORNER * unit)
     narrowest = np.lexsort((high - low, corner))
     _, first = np.unique(corner[narrowest], return_index=True)
     low, high = low[narrowest[first]], high[narrowest[first]]
-    return np.unique(np.concatenate([low, (low + high) / 2, high]))
+    away = CLEAR * rounding
+    return np.unique(np.concatenate([low - away, low, high, high + away]))
 
 
 def _unresolved(
@@ -196,10 +203,11 @@ def _unresolved(
                 np.maximum.at(tops[row], pair, weighted.max(-1))
                 tops[row] = np.where(np.isfinite(tops[row]), tops[row], 0)
             values = np.exp(weighted - tops[row, pair, None])
-            total, tail = panels.sums_and_bounds(values, half, ends=ends)
+            total, tail, misplaced = panels.sums_and_bounds(values, half, eps * (1 + shift + np.abs(low)), ends=ends)
             if level == 0:
                 totals[row] = np.bincount(pair, total, pairs.shape[1])
-            unresolved |= (tail > 16 * eps * size * half * values.max(-1)) & (tail > eps / 64 * totals[row, pair])
+            noise = 16 * eps * size * half * values.max(-1) + 6 * misplaced
+            unresolved |= (tail > noise) & (tail > eps / 64 * totals[row, pair])
 
         # Halve those, unless they are as narrow as the rounding of their nodes.
         unresolved &= (high - low) > 4 * eps * (1 + shift + np.abs(low))

@@ -14,6 +14,7 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(SIZE)
 GAP = float(1 - NODES[-1])  # from the outermost node to the edge, in half widths
 APART = float(np.diff(NODES).max() / 2)  # between two nodes at most, in units of the panel
 LAST = 20  # coefficients from this degree on tell whether the integrand is resolved
+NARROW, BESIDE = 256.0, 12  # half a panel of fewer doubts about its nodes has no polynomial; neighbours it is seen by
 SAFETY = 4.0  # twice what single jumps, corners, roots, logarithms, steep steps and oscillations need at worst
 
 _DEGREES = np.arange(SIZE)
@@ -63,15 +64,55 @@ def error_bound(
     blind = GAP * (half[..., :-1] + half[..., 1:])
     least = jnp.maximum(doubt[..., :-1, -1], doubt[..., 1:, 0])
     at_edges = jump * jnp.where(known[..., 1:-1], least, blind)
-    return jnp.sum(unresolved + misplaced, axis=-1) + jnp.sum(at_edges, axis=-1)
+    crowded = _crowded(values, edges, doubt)
+    return jnp.sum(unresolved + misplaced + crowded, axis=-1) + jnp.sum(at_edges, axis=-1)
 
 
-def sums_and_bounds(values: np.ndarray, half: np.ndarray, *, ends: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The sum over every single panel and a bound of its error, on the host, from values at edge, nodes and edge.
+def _crowded(
+    values: Float[Array, "..."], edges: Float[Array, "... edge"], doubt: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    """A bound of what panels of few doubts about their nodes hold, where the integrand may have a pole.
 
-    `ends` says whether the values at the edges count; they do not where the integrand may jump there.
+    If it grows like |x|^{−q} towards a point of the panel, a panel of half width h holds up to 2h/(1 − q) times the
+    value at the distance h. The power is read off between the panel's typical value and that of the first of its next
+    `BESIDE` neighbours on either side that is far enough. From q = 0.97 on nothing is known.
+    """
+    half, middle = jnp.diff(edges) / 2, (edges[..., :-1] + edges[..., 1:]) / 2
+    doubts, tiny = jnp.max(doubt, axis=-1), float(jnp.finfo(values.dtype).tiny)
+    most, typical = jnp.max(values, axis=-1), jnp.median(values, axis=-1)
+    last = half.shape[-1] - 1
+
+    def power(step: int) -> tuple[Array, Array]:
+        side = jnp.clip(jnp.arange(last + 1) + step, 0, last)
+        growth = jnp.log(jnp.maximum(typical, tiny)) - jnp.log(jnp.maximum(typical[..., side], tiny))
+        ratio = 2 * jnp.abs(middle[..., side] - middle) / jnp.maximum(half, doubts)
+        return ratio > 64, growth / jnp.log(jnp.maximum(ratio, 64))
+
+    powers = jnp.full_like(half, jnp.inf)  # the smaller of both sides: on one of them the integrand may be 0
+    for sign in (-1, 1):
+        on_side = jnp.full_like(half, jnp.inf)
+        for away in range(BESIDE, 0, -1):
+            far_enough, here = power(sign * away)
+            on_side = jnp.where(far_enough, here, on_side)
+        powers = jnp.minimum(powers, on_side)
+    # What it holds above its value at the ends; what the nodes see of a jump is in the polynomial.
+    bounded = jnp.clip(powers, 0, 0.97)
+    held = 4 * SAFETY * half * most * bounded / (1 - bounded)
+    narrow = (half > 0) & (half < NARROW * doubts)
+    return jnp.where(narrow, jnp.where(powers < 0.97, held, jnp.inf), 0)
+
+
+def sums_and_bounds(
+    values: np.ndarray, half: np.ndarray, doubt: np.ndarray, *, ends: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The sum over every single panel, a bound of its error, and what the `doubt` about its nodes costs, on the host.
+
+    `values` are those at edge, nodes and edge. `ends` says whether those at the edges count; they do not where the
+    integrand may jump there.
     """
     inner = values[..., 1:-1]
-    analysed = inner @ ANALYSIS[:, : SIZE - LAST + 2]
-    tail, missed = np.abs(analysed[..., :-2]).max(-1), np.abs(analysed[..., -2:] - values[..., [0, -1]]).max(-1)
-    return half * (inner @ WEIGHTS), SAFETY * half * (tail + GAP * missed * ends)
+    analysed = inner @ ANALYSIS
+    tail, edges, slopes = np.split(analysed, [SIZE - LAST, SIZE - LAST + 2], axis=-1)
+    missed = np.abs(edges - values[..., [0, -1]]).max(-1)
+    bound = SAFETY * half * (np.abs(tail).max(-1) + GAP * missed * ends)
+    return half * (inner @ WEIGHTS), bound, np.abs(slopes).sum(-1) * doubt

@@ -287,3 +287,19 @@ def test_dimension_is_traced(key):
     one = scale.expected_objective(key, 2.0, 16, samples=40)[0]
     many = scale.expected_objective(key, jnp.asarray([1.0, 2.0]), 16, samples=40)[0]
     assert many[1] == pytest.approx(float(one), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_derivatives_in_forward_mode(x64):
+    """In α and in the dimension, against differences over the same rows; the loop over rows has no reverse."""
+    key = jax.random.key(0)
+    functions = {
+        2.0: lambda alpha: scale.expected_objective(key, alpha, 64, samples=64)[0],
+        9.0: lambda dim: scale.expected_objective(key, 6.0, 64, dim, samples=64)[0],
+        10.0: lambda dim: scale.typical_scale(key, 64, dim, samples=64),
+    }
+    for at, function in functions.items():
+        near, far = (function(at + step) - function(at - step) for step in (1e-3, 2e-3))
+        assert abs(jax.jacfwd(function)(at) / ((8 * near - far) / 12e-3) - 1) < 1e-6
+        with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
+            jax.grad(function)(at)

@@ -115,13 +115,15 @@ def test_shared_largest_scores_want_an_infinite_scale():
 
 @pytest.mark.slow
 def test_derivatives_in_the_scores(x64):
+    """Of the scale, and of the gradient's size there, which was constant to JAX."""
     scores = jnp.asarray(np.random.default_rng(1).normal(size=6))
-    slopes = jax.grad(scale.per_sample_scale)(scores)
-    for i in range(6):
-        step = jnp.zeros(6).at[i].set(1e-4)
-        numeric = (scale.per_sample_scale(scores + step) - scale.per_sample_scale(scores - step)) / 2e-4
-        assert slopes[i] == pytest.approx(float(numeric), rel=1e-4, abs=1e-6)
-    assert slopes.sum() == pytest.approx(0, abs=1e-9)  # adding a constant changes nothing
+    for of in (scale.per_sample_scale, lambda scores: scale.per_sample_optimum(scores).value):
+        slopes = jax.grad(of)(scores)
+        for i in range(6):
+            step = jnp.zeros(6).at[i].set(1e-3)
+            near, far = (of(scores + size * step) - of(scores - size * step) for size in (1, 2))
+            assert slopes[i] == pytest.approx(float(8 * near - far) / 12e-3, rel=1e-7, abs=1e-7)
+        assert slopes.sum() == pytest.approx(0, abs=1e-9)  # adding a constant changes nothing
 
 
 @pytest.mark.slow
