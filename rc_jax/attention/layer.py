@@ -11,9 +11,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax._numerics import arguments
-from rc_jax.attention import kernels, masks
+from rc_jax.attention import masks
+from rc_jax.attention.kinds import Inputs
 from rc_jax.attention.parameters import pool, project, queries_and_keys, unit
-from rc_jax.attention.specification import FEATURED, AttentionParams, AttentionSpec, check_layer
+from rc_jax.attention.specification import AttentionParams, AttentionSpec, check_layer, own_parts
 
 _TOKENS = arguments.float_array("token", "feature")
 
@@ -27,10 +28,11 @@ def scores(
     dot: α q_i·k_j; cosine: α q_i·k_j / (|q_i||k_j|); additive: α vᵀtanh(q_i + k_j); with q = x W_Q + b_Q and
     k = x W_K + b_K, both normalised and rotated by their positions where `qk_norm` and `rotary` say so, and α times the
     logarithm of the tokens seen where `scale_law` does. A `soft_cap` c makes each of them c tanh(·/c). With
-    `weights="linear"` queries and keys pass through φ first, the `feature_map` of `spec`; with `"channel_decay"` a
-    score is α Σ_c φ(q_i)_c φ(k_j)_c λ_c^(i−j) for j ≤ i and 0 for j > i. With `"differential"` there are two matrices
-    for each head, of the first halves of its features, then of the second ones, with α = 1/√(d_head/2) by default. With
-    a `rank` the keys are the rows of E K, so there are `rank` columns instead of one for each token.
+    `"differential"` there are two matrices for each head, of the first halves of its features, then of the second ones,
+    with α = 1/√(d_head/2) by default. With a `rank` the keys are the rows of E K, so there are `rank` columns instead
+    of one for each token. Kinds of weights with scores of their own (`attention.Kind.own_scores`) have no α: those of
+    `"linear"` and `"channel_decay"` are φ(q_i)·φ(k_j), channel by channel times λ_c^(i−j), or their logarithms where φ
+    is exp; those of `"decay"` and `"gated_decay"` are the logarithms of the products of λ between j and i.
 
     Args:
         params: of one layer.
@@ -69,7 +71,7 @@ def attention_weights(
     """The attention matrix P_h of every head; row i holds how much token i takes from each token.
 
     Softmax ignores a constant per row, so x_i W_Q·b_K and b_Q·b_K never matter to it: P_h = softmax((X W_QK Xᵀ +
-    1 b_Qᵀ W_Kᵀ Xᵀ)·α), W_QK = W_Q W_Kᵀ (DCL21, section 2). The other kernels are listed in `rc_jax.attention.kernels`.
+    1 b_Qᵀ W_Kᵀ Xᵀ)·α), W_QK = W_Q W_Kᵀ (DCL21, section 2). The other kinds are listed in `rc_jax.attention.kinds`.
     With a `rank` it is the product of the weights on the rows of E with E.
 
     Args:
@@ -155,8 +157,8 @@ def from_heads(
     """The layer's output from the values that its heads have mixed: times their gates, times W_O, summed, plus b_O."""
     if spec.output_gate is not None:
         # The gate's logits x G are one for each feature, or one for the head.
-        assert params.output_gate is not None
-        gate = params.output_gate if spec.output_gate == "elementwise" else params.output_gate[..., None]
+        gate = params.parts["output_gate"]
+        gate = gate if spec.output_gate == "elementwise" else gate[..., None]
         mixed = mixed * jax.nn.sigmoid(jnp.einsum("nd,hdk->hnk", x, gate, precision=spec.precision))
     out = jnp.einsum("hik,hkd->id", mixed, params.output, precision=spec.precision)
     return out + params.output_bias[None] if spec.bias and params.output_bias is not None else out
@@ -214,26 +216,21 @@ def _visible_scores(params: AttentionParams, x: Array, spec: AttentionSpec, scal
 def _scores(
     params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None, seen: Array | None
 ) -> Array:
-    # The factor on the logits: α of each head, and log n_i of each row where the specification says so.
     query, key = queries_and_keys(params, x, spec)
+    if spec.kind.own_scores is not None:
+        return spec.kind.own_scores(Inputs(x, query, key, spec.precision), own_parts(params, spec), **_options(spec))
+
+    # The factor on the logits: α of each head, and log n_i of each row where the specification says so.
     factor = jnp.asarray(default_scale(spec) if scale is None else scale, x.dtype)
     if factor.ndim:
-        factor = jnp.resize(factor, (query.shape[0],))[:, None, None]  # both halves of a head have its scale
+        factor = jnp.resize(factor, (query.shape[0],))[:, None, None]  # every score matrix of a head has its scale
     if spec.scale_law == "log_tokens":
         factor = factor * log_tokens(x.shape[0], seen, x.dtype)[None]
     if spec.scores == "additive":
-        assert params.score_vector is not None
-        hidden = jnp.tanh(query[:, :, None] + key[:, None])
-        return capped(factor * jnp.einsum("hijk,hk->hij", hidden, params.score_vector, precision=spec.precision), spec)
-
-    # Dot products of queries and keys, of their directions, or of their features.
+        hidden, vector = jnp.tanh(query[:, :, None] + key[:, None]), params.parts["score_vector"]
+        return capped(factor * jnp.einsum("hijk,hk->hij", hidden, vector, precision=spec.precision), spec)
     if spec.scores == "cosine":
         query, key = unit(query), unit(key)
-    if spec.weights in FEATURED:
-        query, key = (kernels.FEATURES[spec.feature_map](vectors) for vectors in (query, key))
-    if spec.weights == "channel_decay":
-        assert params.decay is not None
-        return kernels.channel_products(factor * query, key, params.decay, spec.precision)
     # The factor goes into the queries: a compiler that fuses it with softmax's "minus the maximum" rounds the two
     # differently, and the exponential of the gap overflows when logits are large.
     return capped(jnp.einsum("hik,hjk->hij", factor * query, key, precision=spec.precision), spec)
@@ -254,44 +251,42 @@ def _weights(
     weights = _kernel(params, x, spec, scale, mask)
     if spec.rank is None:
         return weights
-    assert params.pool is not None
-    return jnp.einsum("hir,hrj->hij", weights, params.pool, precision=spec.precision)
+    return jnp.einsum("hir,hrj->hij", weights, params.parts["pool"], precision=spec.precision)
 
 
 def _kernel(
     params: AttentionParams, x: Array, spec: AttentionSpec, scale: ArrayLike | None, mask: Array | None
 ) -> Array:
     """The weights on the tokens, or with a rank on the rows of E."""
-    # Weights that do not depend on scores.
     visible = masks.combine(x.shape[0], causal_mask=spec.causal, radius=spec.window, extra=mask)
+    rows = _scores(params, x, spec, scale, visible)
     seen = None if visible is None else visible[None]
-    if spec.weights == "decay":
-        assert params.decay is not None
-        return kernels.decay(params.decay, x.shape[0], seen)
-    if spec.weights == "gated_decay":
-        assert params.gate is not None and params.gate_bias is not None and seen is not None
-        gates = jnp.einsum("nd,hd->hn", x, params.gate, precision=spec.precision) + params.gate_bias[:, None]
-        return kernels.gated_decay(gates, seen)
-
-    # Weights from scores; those of exponential features over their sum are softmax of the scores' logarithms.
-    if spec.weights in FEATURED and spec.feature_map == "exp":
-        rate = params.decay if spec.weights == "channel_decay" else None
-        rows, kernel = kernels.log_products(*queries_and_keys(params, x, spec), rate), kernels.softmax
-    else:
-        rows, kernel = _scores(params, x, spec, scale, visible), _normaliser(params, spec)
     if spec.top_k is not None:
-        seen = kernels.largest(rows, seen, spec.top_k)
-    return kernel(rows, seen).astype(x.dtype)
+        seen = largest(rows, seen, spec.top_k)
+    return weight_function(params, spec, rows.shape, seen)(rows).astype(x.dtype)
 
 
-def _normaliser(params: AttentionParams, spec: AttentionSpec) -> Callable[[Array, Array | None], Array]:
-    """What makes weights of scores, with the layer's own parameters where it has some."""
-    if spec.weights == "softmax_sink":
-        assert params.sink is not None
-        return functools.partial(kernels.softmax_sink, sink=params.sink)
-    if spec.weights == "differential":
-        assert params.subtracted is not None
-        return functools.partial(kernels.differential, subtracted=params.subtracted)
-    if spec.weights == "sinkhorn":
-        return functools.partial(kernels.sinkhorn, steps=spec.sinkhorn_steps)
-    return kernels.FROM_SCORES[spec.weights]
+def weight_function(
+    params: AttentionParams, spec: AttentionSpec, shape: tuple[int, ...], seen: Bool[Array, "#head token column"] | None
+) -> Callable[[Array], Array]:
+    """The map from scores of this shape to weights, with the layer's own parts and options and what each row sees."""
+    seen = jnp.ones((1, *shape[1:]), bool) if seen is None else seen
+    parts = own_parts(params, spec)
+    return lambda rows: spec.kind.weights(rows, seen, parts, **_options(spec))
+
+
+def _options(spec: AttentionSpec) -> dict[str, object]:
+    """The fields of the specification that its kind of weights reads."""
+    return {name: getattr(spec, name) for name in spec.kind.options}
+
+
+def largest(
+    scores: Float[Array, "head token column"], mask: Bool[Array, "#head token column"] | None, k: int
+) -> Bool[Array, "head token column"]:
+    """True at the k largest scores of each row among those that it sees, and at scores equal to the k-th."""
+    if mask is not None:
+        scores = jnp.where(mask, scores, -jnp.inf)
+    if k >= scores.shape[-1]:
+        return scores > -jnp.inf
+    last = jax.lax.top_k(jax.lax.stop_gradient(scores), k)[0][..., -1:]
+    return (scores >= last) & (scores > -jnp.inf)

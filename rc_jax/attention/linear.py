@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import working_dtype
-from rc_jax.attention import kernels
+from rc_jax.attention.kinds.decays import FEATURES
 from rc_jax.attention.layer import from_heads
 from rc_jax.attention.parameters import project, queries_and_keys
 from rc_jax.attention.specification import AttentionParams, AttentionSpec, check_layer
@@ -76,7 +76,7 @@ def _sums_of_features(query: Array, key: Array, value: Array, spec: AttentionSpe
     """Σ_j φ(q_i)·φ(k_j) v_j over all j, or over j ≤ i run by run."""
     # All tokens: one sum of φ(k_j) v_jᵀ. Causal: pairs within a run, and the sum over all runs before.
     product = functools.partial(jnp.einsum, precision=spec.precision)
-    query, key = kernels.FEATURES[spec.feature_map](query), kernels.FEATURES[spec.feature_map](key)
+    query, key = FEATURES[spec.feature_map](query), FEATURES[spec.feature_map](key)
     if chunk is None:
         return product("hik,hkv->hiv", query, product("hjk,hjv->hkv", key, value))
 

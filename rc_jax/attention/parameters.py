@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.jax_names import canonical_dtype
 from rc_jax.attention.positions import rotate
-from rc_jax.attention.specification import AttentionParams, AttentionSpec, shapes
+from rc_jax.attention.specification import AttentionParams, AttentionSpec, assemble, shapes
 from rc_jax.special import normals
 
 
@@ -56,11 +56,9 @@ def init(
     # `fixed` holds the decays, λ and the gains of queries and keys. The rest is drawn: normals, all from one stream,
     # times a deviation, by fan-in for matrices.
     kind = canonical_dtype(jnp.dtype(dtype if dtype is not None else float))
-    fixed = _decays(spec, kind)
+    fixed = dict(spec.kind.start(spec, kind))
     if spec.qk_norm is not None:
         fixed |= dict.fromkeys(("query_norm", "key_norm"), jnp.ones((spec.heads, spec.head_width), kind))
-    if spec.weights == "differential":
-        fixed["subtracted"] = jnp.full(spec.heads, 0.8, kind)
     drawn = split_normals(key, {name: shape for name, shape in shapes(spec).items() if name not in fixed}, kind)
     for name, normal in drawn.items():
         if name.endswith("bias") or name == "sink":
@@ -70,20 +68,7 @@ def init(
             fan_in = fan_ins.get(name) or spec.d_model
             std = jnp.asarray(gain, kind) * jnp.asarray(fan_in**-0.5, kind)
         drawn[name] = std * normal
-    return AttentionParams(**drawn, **fixed)
-
-
-def _decays(spec: AttentionSpec, dtype: DTypeLike) -> dict[str, Array]:
-    """The rates at which weights decay, which are not drawn."""
-    log_rate = -5 - jnp.arange(spec.heads).astype(dtype)  # log₂(1 − λ)
-    if spec.weights == "decay":
-        return {"decay": 1 - jnp.maximum(jnp.exp2(log_rate), jnp.finfo(log_rate.dtype).eps / 2)}
-    if spec.weights == "gated_decay":
-        return {"gate_bias": jnp.log1p(-jnp.exp2(log_rate)) - math.log(2) * log_rate}
-    if spec.weights == "channel_decay":
-        spread = 1 - jnp.exp2(-jnp.linspace(1, 8, spec.head_width).astype(dtype))
-        return {"decay": jnp.broadcast_to(spread[None], (spec.heads, spec.head_width))}
-    return {}
+    return assemble(drawn | fixed)
 
 
 def split_normals(key: Array, shapes: dict[str, tuple[int, ...]], dtype: DTypeLike) -> dict[str, Array]:
@@ -114,8 +99,7 @@ def pool(
     """The rows of keys or values: one for each token, or, with a rank, E times those."""
     if spec.rank is None:
         return rows
-    assert params.pool is not None
-    return jnp.einsum("hrj,hjk->hrk", params.pool, rows, precision=spec.precision)
+    return jnp.einsum("hrj,hjk->hrk", params.parts["pool"], rows, precision=spec.precision)
 
 
 def queries_and_keys(
@@ -124,27 +108,25 @@ def queries_and_keys(
     """Queries and keys of every head: normalised, then rotated by their positions (in nGPT: rotated first)."""
     query = project(x, params.query, params.query_bias if spec.bias else None, spec)
     key = pool(project(x, params.key, params.key_bias if spec.bias else None, spec), params, spec)
-    if spec.weights == "differential":
-        query, key = halves(query), halves(key)
+    query, key = shares(query, spec), shares(key, spec)
     if spec.qk_norm in ("rms", "rms_joint", "layer"):
-        query, key = normalise(query, params.query_norm, spec), normalise(key, params.key_norm, spec)
+        query, key = normalise(query, params.parts["query_norm"], spec), normalise(key, params.parts["key_norm"], spec)
     if spec.rotary is not None:
         query, key = rotate(query, spec.rotary), rotate(key, spec.rotary)
     if spec.qk_norm == "unit":
-        query, key = normalise(query, params.query_norm, spec), normalise(key, params.key_norm, spec)
+        query, key = normalise(query, params.parts["query_norm"], spec), normalise(key, params.parts["key_norm"], spec)
     return query, key
 
 
-def halves(rows: Float[Array, "head token width"]) -> Float[Array, "heads token half"]:
-    """The first halves of all heads' features, then the second ones, each as a head of its own."""
-    return jnp.concatenate(jnp.split(rows, 2, axis=-1))
+def shares(rows: Float[Array, "head token width"], spec: AttentionSpec) -> Float[Array, "heads token share"]:
+    """The first shares of all heads' features, then the second ones, each as a head of its own."""
+    return rows if spec.kind.maps == 1 else jnp.concatenate(jnp.split(rows, spec.kind.maps, axis=-1))
 
 
 def normalise(
-    x: Float[Array, "head token width"], gain: Float[Array, "head width"] | None, spec: AttentionSpec
+    x: Float[Array, "head token width"], gain: Float[Array, "head width"], spec: AttentionSpec
 ) -> Float[Array, "head token width"]:
     """Queries or keys normalised as `qk_norm` says, times their gains."""
-    assert gain is not None
     if spec.qk_norm == "unit":
         return unit(x) * gain[:, None]
     heads_too = (0, -1) if spec.qk_norm == "rms_joint" else (-1,)

@@ -2,32 +2,16 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
+from rc_jax.attention.kinds import KINDS, Kind
+from rc_jax.attention.kinds.check import check_kind
 from rc_jax.attention.positions import Rotary
 
 Scores = Literal["dot", "cosine", "additive"]
-Weights = Literal[
-    "softmax",
-    "relu_squared",
-    "power6",
-    "identity",
-    "linear",
-    "decay",
-    "l2",
-    "signed",
-    "relu_squared_mean",
-    "gated_decay",
-    "channel_decay",
-    "softmax_plus_one",
-    "softmax_sink",
-    "sigmoid",
-    "differential",
-    "sinkhorn",
-]
 FeatureMap = Literal["elu", "relu", "softplus", "exp", "squared_relu"]
 Precision = Literal["default", "high", "highest"]
 """The precision of matrix products, as `jax.lax.Precision` names it."""
@@ -35,22 +19,27 @@ QKNorm = Literal["rms", "rms_joint", "layer", "unit"]
 ScaleLaw = Literal["constant", "log_tokens"]
 OutputGate = Literal["elementwise", "headwise"]
 
-# Weights whose size never falls with the score, those made of features of queries and keys, those that fade with
-# distance.
-_INCREASING = (
-    "softmax", "relu_squared", "relu_squared_mean", "l2", "linear", "softmax_plus_one", "softmax_sink", "sigmoid",
-)  # fmt: skip
-FEATURED = ("linear", "channel_decay")
-DECAYING = ("decay", "gated_decay", "channel_decay")
-# What else may happen to queries, keys and their logits, and what it is when nothing does.
-_QUERY_AND_KEY_OPTIONS = {"rotary": None, "qk_norm": None, "scale_law": "constant", "soft_cap": None}
+# What belongs together: what a logit is, beside the kind of product; which columns a row sees; options of some kinds.
+_LOGITS = ("rotary", "qk_norm", "scale_law", "soft_cap")
+_SEES = ("causal", "window", "top_k")
+_OF_KINDS = sorted({option for kind in KINDS.values() for option in kind.options})
+
+
+def _known_kind(name: str, value: object) -> None:
+    if isinstance(value, Kind):
+        return
+    if not isinstance(value, str) or value not in KINDS:
+        listed = ", ".join(map(repr, KINDS))
+        raise ValueError(f"`{name}` must be an attention.Kind or one of {listed}, got {arguments.describe(value)}")
+
+
 # What an argument must be by itself.
 _CHECKS: dict[str, arguments.Check] = {
     **dict.fromkeys(("d_model", "heads", "d_head", "top_k", "rank", "tokens", "sinkhorn_steps"), arguments.integer(1)),
     "window": arguments.integer(0),
     **dict.fromkeys(("causal", "bias"), arguments.instance(bool)),
     "scores": arguments.one_of(get_args(Scores)),
-    "weights": arguments.one_of(get_args(Weights)),
+    "weights": _known_kind,
     "precision": arguments.one_of(get_args(Precision)),
     "feature_map": arguments.one_of(get_args(FeatureMap)),
     "rotary": arguments.instance(Rotary),
@@ -70,7 +59,8 @@ class AttentionSpec:
         heads: number of heads H.
         d_head: width of one head's queries, keys and values; `d_model / heads` where it is not given.
         scores: of a query and a key. `dot`: q·k; `cosine`: q·k / (|q||k|); `additive`: vᵀtanh(q + k).
-        weights: how a row of scores becomes a row of weights; see `rc_jax.attention.kernels`.
+        weights: how a row of scores becomes a row of weights: a name of `attention.KINDS`, which
+            `rc_jax.attention.kinds` lists, or a `Kind` of your own.
         feature_map: φ of `linear` and `channel_decay` weights. `elu` is elu + 1, `squared_relu` max(x, 0)².
         causal: token i sees tokens j ≤ i only.
         window: token i sees tokens with |i − j| ≤ window only.
@@ -112,7 +102,7 @@ class AttentionSpec:
     heads: int = 1
     d_head: int | None = None
     scores: Scores = "dot"
-    weights: Weights = "softmax"
+    weights: str | Kind = "softmax"
     causal: bool = False
     window: int | None = None
     top_k: int | None = None
@@ -131,43 +121,44 @@ class AttentionSpec:
     output_gate: OutputGate | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.weights, Kind) and KINDS.get(self.weights.name) == self.weights:
+            object.__setattr__(self, "weights", self.weights.name)  # one spelling of a layer, so one program
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value is not None or field.default is not None:
                 _CHECKS[field.name](field.name, value)
         if self.d_head is None and self.d_model % self.heads:
             raise ValueError(f"`heads` must divide d_model={self.d_model}, got heads={self.heads}")
-        for wrong, name, expected in (*self._column_rules(), *self._query_and_key_rules(), *self._normaliser_rules()):
+        for wrong, name, expected in self._rules():
             if wrong:
                 raise ValueError(f"`{name}` must {expected}, got {getattr(self, name)!r}")
+        if isinstance(self.weights, Kind):
+            check_kind(self.weights, self)
 
-    def _column_rules(self) -> Iterator[tuple[bool, str, str]]:
+    def _rules(self) -> Iterator[tuple[bool, str, str]]:
         """What has no meaning together: whether it is given, the argument to change, and what that must be."""
-        when = f"when weights={self.weights!r}"
-        yield self.scores != "dot" and self.weights in (*FEATURED, *DECAYING), "scores", f"be 'dot' {when}"
-        unfeatured = self.feature_map != "elu" and self.weights not in FEATURED
-        yield unfeatured, "feature_map", f"be left alone unless weights are one of {FEATURED}, not {when}"
-        falling = self.top_k is not None and self.weights not in _INCREASING
-        yield falling, "weights", f"grow with the score when top_k is given, one of {_INCREASING}"
+        changed = {field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default}
+        when = f"when weights={self.kind.name!r}"
+        # Options of other kinds, and options of logits for kinds that make scores of their own.
+        for name in _OF_KINDS:
+            yield name in changed and name not in self.kind.options, name, f"be left alone {when}, which do not read it"
+        if self.kind.reads != "scores":
+            yield self.scores != "dot", "scores", f"be 'dot' {when}"
+            for name in _LOGITS:
+                yield name in changed, name, f"be left alone {when}, which read {self.kind.reads} and no scores"
+        # A rank mixes all tokens, so rows cannot see some of them, and positions are lost.
         alone = (self.rank is None) != (self.tokens is None)
         yield alone, "tokens", f"be given with rank and only then, with rank={self.rank}"
-        # A rank mixes all tokens, so it excludes every mask.
-        pooled = self.rank is not None
-        for name, off in (("causal", False), ("window", None), ("top_k", None)):
-            yield pooled and getattr(self, name) != off, name, f"be {off} when rank is given: E mixes all tokens"
-        fading = pooled and self.weights in DECAYING
-        yield fading, "weights", "depend on the scores when rank is given, not on distances"
-        yield not self.causal and self.weights in ("gated_decay", "channel_decay"), "causal", f"be True {when}"
-
-    def _query_and_key_rules(self) -> Iterator[tuple[bool, str, str]]:
-        # Options of queries and keys have no meaning for features, decays and pooled tokens.
-        for name, off in _QUERY_AND_KEY_OPTIONS.items():
-            on = getattr(self, name) != off
-            unread = on and self.weights in (*FEATURED, *DECAYING)
-            yield unread, name, f"be left alone when weights={self.weights!r}"
-            yield on and self.rank is not None, name, f"be left alone when rank={self.rank}"
-        normed = self.qk_norm is not None and self.scores != "dot"
-        yield normed, "scores", f"be 'dot' when qk_norm={self.qk_norm!r}"
+        if self.rank is not None:
+            for name in (*_SEES, *_LOGITS):
+                yield name in changed, name, f"be left alone when rank={self.rank}: E mixes all tokens"
+            yield self.kind.reads == "distance", "weights", "depend on the scores when rank is given, not on distances"
+        falling = self.top_k is not None and not self.kind.increasing
+        yield falling, "weights", "grow with the score when top_k is given"
+        yield self.qk_norm is not None and self.scores != "dot", "scores", f"be 'dot' when qk_norm={self.qk_norm!r}"
+        if reason := self.kind.refuses(self):
+            yield True, *reason
+        yield self.head_width % self.kind.maps != 0, "d_head", f"be a multiple of {self.kind.maps} {when}"
         if self.rotary is None:
             return
         yield self.scores == "additive", "rotary", "be None when scores='additive', which no rotation leaves alone"
@@ -175,25 +166,17 @@ class AttentionSpec:
         uneven = width % 2 != 0 or rotated > width
         yield uneven, "rotary", f"rotate an even number of features, at most the {width} of a head, not {rotated}"
 
-    def _normaliser_rules(self) -> Iterator[tuple[bool, str, str]]:
-        steps, plan, halved = self.sinkhorn_steps, self.weights == "sinkhorn", self.weights == "differential"
-        yield steps % 2 == 0, "sinkhorn_steps", "be odd: rows are divided first and last"
-        yield steps != 5 and not plan, "sinkhorn_steps", f"be left alone when weights={self.weights!r}"
-        # What has no meaning for rows and columns that both sum to 1, and for heads of two halves.
-        only = "the only triangular matrix whose rows and columns sum to 1 is the identity"
-        yield plan and self.causal, "causal", f"be False when weights='sinkhorn': {only}"
-        yield plan and self.rank is not None, "rank", "be None when weights='sinkhorn', whose matrix is square"
-        when = "when weights='differential'"
-        yield halved and self.scores == "additive", "scores", f"be 'dot' or 'cosine' {when}"
-        yield halved and self.qk_norm is not None, "qk_norm", f"be None {when}"
-        uneven = halved and self.head_width % 2 != 0
-        yield uneven, "d_head", f"be even {when}, whose heads have two halves, not {self.head_width}"
+    @property
+    def kind(self) -> Kind:
+        """The record of the weights, also where they are given by name."""
+        return self.weights if isinstance(self.weights, Kind) else KINDS[self.weights]
 
     @property
     def bilinear(self) -> bool:
         """True where every logit is α (x_i W_Q + b_Q)·(x_j W_K + b_K) with one α, as in the theory of collapse."""
-        plain = all(getattr(self, name) == off for name, off in _QUERY_AND_KEY_OPTIONS.items())
-        return plain and self.scores == "dot" and self.weights not in (*FEATURED, "differential")
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        plain = all(getattr(self, name) == defaults[name] for name in _LOGITS)
+        return plain and self.scores == "dot" and self.kind.reads == "scores" and self.kind.maps == 1
 
     @property
     def head_width(self) -> int:
@@ -202,12 +185,18 @@ class AttentionSpec:
 
     @property
     def score_width(self) -> int:
-        """Features in one product of a query and a key: those of a head, or of one of its halves (`differential`)."""
-        return self.head_width // 2 if self.weights == "differential" else self.head_width
+        """Features in one product of a query and a key: those of a head over the score matrices that it has."""
+        return self.head_width // self.kind.maps
 
 
 class AttentionParams(NamedTuple):
-    """The weights of one attention layer; H heads of width k on tokens of width d. Absent parts are `None`."""
+    """The weights of one attention layer; H heads of width k on tokens of width d. Absent biases are `None`.
+
+    `parts` holds all that not every layer has, by name: `score_vector` (head, width) of additive scores, `pool`
+    (head, rank, token), the gains `query_norm` and `key_norm` (head, width), `output_gate` (head, feature, width) or
+    (head, feature), and what the kind of weights names (`attention.Kind.shapes`). A layer reads what its specification
+    names, and no other part.
+    """
 
     query: Float[Array, "*layers head feature width"]
     key: Float[Array, "*layers head feature width"]
@@ -217,16 +206,25 @@ class AttentionParams(NamedTuple):
     key_bias: Float[Array, "*layers head width"] | None = None
     value_bias: Float[Array, "*layers head width"] | None = None
     output_bias: Float[Array, "*layers feature"] | None = None
-    score_vector: Float[Array, "*layers head width"] | None = None
-    decay: Float[Array, "*layers head"] | Float[Array, "*layers head width"] | None = None
-    pool: Float[Array, "*layers head rank token"] | None = None
-    gate: Float[Array, "*layers head feature"] | None = None
-    gate_bias: Float[Array, "*layers head"] | None = None
-    query_norm: Float[Array, "*layers head width"] | None = None
-    key_norm: Float[Array, "*layers head width"] | None = None
-    sink: Float[Array, "*layers head"] | None = None
-    subtracted: Float[Array, "*layers head"] | None = None
-    output_gate: Float[Array, "*layers head feature width"] | Float[Array, "*layers head feature"] | None = None
+    parts: dict[str, Array] = {}  # noqa: RUF012 (a default that nothing changes)
+
+    def with_parts(self, **parts: Array) -> "AttentionParams":
+        """The same parameters with these parts added or replaced."""
+        return self._replace(parts=self.parts | parts)
+
+
+FIELDS = frozenset(AttentionParams._fields) - {"parts"}
+
+
+def assemble(arrays: dict[str, Any]) -> AttentionParams:
+    """Parameters of arrays by name, as `shapes` names them."""
+    own = {name: array for name, array in arrays.items() if name in FIELDS}
+    return AttentionParams(**own, parts={name: array for name, array in arrays.items() if name not in FIELDS})
+
+
+def own_parts(params: AttentionParams, spec: "AttentionSpec") -> dict[str, Array]:
+    """The arrays that the kind of weights has by its own `shapes`, and no others."""
+    return {name: params.parts[name] for name in spec.kind.shapes(spec)}
 
 
 def shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
@@ -240,19 +238,11 @@ def shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
         needed["output_bias"] = (d,)
     if spec.scores == "additive":
         needed["score_vector"] = (heads, width)
-    if spec.weights == "decay":
-        needed["decay"] = (heads,)
-    if spec.weights == "channel_decay":
-        needed["decay"] = (heads, width)
-    if spec.weights == "gated_decay":
-        needed["gate"], needed["gate_bias"] = (heads, d), (heads,)
     if spec.rank is not None and spec.tokens is not None:
         needed["pool"] = (heads, spec.rank, spec.tokens)
     if spec.qk_norm is not None:
         needed |= dict.fromkeys(("query_norm", "key_norm"), (heads, width))
-    for kind, name in (("softmax_sink", "sink"), ("differential", "subtracted")):
-        if spec.weights == kind:
-            needed[name] = (heads,)
+    needed |= spec.kind.shapes(spec)
     if spec.output_gate is not None:
         needed["output_gate"] = (heads, d, width) if spec.output_gate == "elementwise" else (heads, d)
     return needed
@@ -273,11 +263,12 @@ def check_layer(params: AttentionParams, x: Array, spec: AttentionSpec, layers: 
         raise ValueError(f"`x` must have the {spec.tokens} tokens that `spec` fixes, got {arguments.describe(x)}")
     # Every parameter that the specification has: its shape, its dtype, and the range of decays.
     for name, shape in shapes(spec).items():
-        value = getattr(params, name)
+        value = getattr(params, name) if name in FIELDS else params.parts.get(name)
+        name = name if name in FIELDS else f"parts[{name!r}]"
         if value is None or value.shape != layers + shape:
             given = "None" if value is None else arguments.describe(value)
             raise ValueError(f"`params.{name}` must have shape {layers + shape}, got {given}")
         if value.dtype != x.dtype:
             raise TypeError(f"`x` must have the dtype of `params.{name}`, {value.dtype}, got {x.dtype}")
-        if name == "decay":
-            arguments.bounded(0, 1, open_low=True)("params.decay", value)
+        if name == "parts['decay']":
+            arguments.bounded(0, 1, open_low=True)("params.parts['decay']", value)

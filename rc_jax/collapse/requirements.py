@@ -63,9 +63,9 @@ def _check_split(spec: StackSpec, reasons: dict[str, str]) -> None:
     # Weights that have a form, then scores.
     check_covered(spec, reasons)
     layer = spec.attention
-    if layer.weights not in SPLIT:
-        listed = ", ".join(repr(name) for name in SPLIT)
-        raise NotCovered(f"`spec` must have weights={listed}: no form is built for others, got {layer.weights!r}")
+    if layer.kind.reads != "scores":
+        kind = layer.kind.name
+        raise NotCovered(f"`spec` must have weights that read scores, which split as tokens do, got {kind!r}")
     if layer.scores == "additive":
         raise NotCovered("`spec` must have scores='dot' or 'cosine': an additive score is no product, got 'additive'")
     if layer.rank is not None and layer.scores == "cosine":

@@ -11,7 +11,6 @@ from jaxtyping import Array, ArrayLike
 
 from rc_jax import network
 from rc_jax._numerics import arguments
-from rc_jax.attention.specification import DECAYING
 from rc_jax.network import LayerParams, StackSpec
 from rc_jax.network.parameters import scale_layer
 from rc_jax.pretrained.checkpoint import Checkpoint
@@ -41,10 +40,11 @@ def random_like(
 
     In GPT-2 the two matrices of a layer that write into the residual stream, the output of the attention and the last
     of the MLP, are smaller, N(0, std²/2L) in L layers. Layers that share their weights share them in the copy, and so
-    do heads that share keys and values. DistilBERT's sinusoidal positions, which are not learned, stay. BERT's original
-    code truncates the normal at two standard deviations, which makes entries 12 % smaller; GPT-NeoX's own code draws
-    entries whose deviation falls with the width (Black et al. 2022, section 2.1). The transformers library, followed
-    here, does neither.
+    do heads that share keys and values. What a kind of attention weights starts at (`attention.Kind.start`) is as in
+    `network.init`. DistilBERT's sinusoidal positions, which are not learned, stay. BERT's original code truncates the
+    normal at two standard deviations, which makes entries 12 % smaller; GPT-NeoX's own code draws entries whose
+    deviation falls with the width (Black et al. 2022, section 2.1). The transformers library, followed here, does
+    neither.
 
     Args:
         key: a typed key; layers and embeddings have streams of their own.
@@ -59,7 +59,7 @@ def random_like(
 
     Raises:
         TypeError: `key` is not a typed key, or `like` is neither of the two.
-        ValueError: `std` is not positive, or the stack has decaying weights, for which BERT has no initialisation.
+        ValueError: `std` is not positive.
 
     Source: Devlin et al. 2019, "BERT" (the released code's `initializer_range`); Radford et al. 2019, "GPT-2", section
     2.3 (there 1/√N for N residual layers); Touvron et al. 2023 as in the transformers library.
@@ -72,11 +72,8 @@ def random_like(
         (3, 2, 8, 4)
     """
     if isinstance(like, StackSpec):
-        if like.attention.weights in DECAYING:
-            weights = like.attention.weights
-            raise ValueError(f"`like` must be a stack that BERT's initialisation covers, got weights {weights!r}")
         shapes = jax.eval_shape(lambda key: network.init(key, like, dtype=dtype), key)
-        return _draw(key, shapes, STD if std is None else std)
+        return _started(_draw(key, shapes, STD if std is None else std), like)
     kind = like.embeddings.word.dtype if dtype is None else dtype
     if std is None:
         own = like.config.get("initializer_range")
@@ -90,7 +87,7 @@ def random_like(
     times = like.spec.attention.heads // like.key_value_heads
 
     def shared(path: Any) -> bool:
-        return times > 1 and path[-1].name in ("key", "value", "key_bias", "value_bias")
+        return times > 1 and _name(path) in ("key", "value", "key_bias", "value_bias")
 
     def stored(path: Any, leaf: Array) -> jax.ShapeDtypeStruct:
         heads = (like.key_value_heads,) if shared(path) else leaf.shape[1:2]
@@ -101,7 +98,7 @@ def random_like(
         return jnp.repeat(leaf, times, axis=1) if shared(path) else leaf
 
     drawn = _draw(jax.random.fold_in(key, 0), jax.tree_util.tree_map_with_path(stored, like.params), std)
-    params = jax.tree_util.tree_map_with_path(used, drawn)
+    params = _started(jax.tree_util.tree_map_with_path(used, drawn), like.spec)
     if like.config.get("model_type") == "gpt2":
         smaller = jnp.full(like.spec.depth, (2 * like.spec.depth) ** -0.5)
         params = scale_layer(params, smaller, smaller)
@@ -112,7 +109,7 @@ def _draw(key: Array, shapes: Any, std: ArrayLike) -> Any:
     """One array for each shape of a pytree, by the name of its field; one stream of normals for all."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
     kind = leaves[0][1].dtype
-    constants = [_constant(path[-1].name) for path, _ in leaves]
+    constants = [_constant(_name(path)) for path, _ in leaves]
     sizes = [math.prod(leaf.shape) if value is None else 0 for value, (_, leaf) in zip(constants, leaves, strict=True)]
     normal = jnp.asarray(std, kind) * normals(key, (sum(sizes),), kind)
     pieces = jnp.split(normal, np.cumsum(sizes)[:-1])
@@ -123,10 +120,20 @@ def _draw(key: Array, shapes: Any, std: ArrayLike) -> Any:
     return jax.tree_util.tree_unflatten(structure, drawn)
 
 
+def _started(layers: LayerParams, stack: StackSpec) -> LayerParams:
+    """Layers whose kind of attention weights has the parameters that it starts with."""
+    start = stack.attention.kind.start(stack.attention, layers.attention.query.dtype)
+    parts = {name: jnp.broadcast_to(value, (stack.depth, *value.shape)) for name, value in start.items()}
+    return layers._replace(attention=layers.attention.with_parts(**parts))
+
+
+def _name(path: Any) -> str:
+    """The name of a leaf: a field, or a key of `parts`."""
+    return path[-1].key if isinstance(path[-1], jax.tree_util.DictKey) else path[-1].name
+
+
 def _constant(name: str) -> float | None:
     """The value of a leaf that is not random."""
     if name in ("scale", "query_norm", "key_norm"):
         return 1.0
-    if name == "subtracted":
-        return 0.8
     return 0.0 if name == "shift" or "bias" in name else None

@@ -1,6 +1,7 @@
 """The model that is trained: an embedding, a stack of `rc_jax.network`, and a readout."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import jax
@@ -199,18 +200,19 @@ class Transformer(nnx.Module):
 
 def _free(layers: LayerParams) -> LayerParams:
     """Layers as they are trained, with log λ/(1 − λ) in place of a rate λ of decay."""
-    rate = layers.attention.decay
-    if rate is None:
-        return layers
-    return layers._replace(attention=layers.attention._replace(decay=jnp.log(rate) - jnp.log1p(-rate)))
+    return _with_decay(layers, lambda rate: jnp.log(rate) - jnp.log1p(-rate))
 
 
 def _bound(layers: LayerParams) -> LayerParams:
     """Layers as the network takes them, with rates of decay in (0, 1]."""
-    if layers.attention.decay is None:
+    return _with_decay(layers, lambda logit: jnp.maximum(jax.nn.sigmoid(logit), jnp.finfo(logit.dtype).tiny))
+
+
+def _with_decay(layers: LayerParams, change: Callable[[Array], Array]) -> LayerParams:
+    parts = layers.attention.parts
+    if "decay" not in parts:
         return layers
-    rate = jnp.maximum(jax.nn.sigmoid(layers.attention.decay), jnp.finfo(layers.attention.decay.dtype).tiny)
-    return layers._replace(attention=layers.attention._replace(decay=rate))
+    return layers._replace(attention=layers.attention._replace(parts=parts | {"decay": change(parts["decay"])}))
 
 
 def _values(parts: Any) -> Any:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rc_jax import attention
-from rc_jax.attention import AttentionSpec, kernels
+from rc_jax.attention import AttentionSpec
+from rc_jax.attention.kinds.decays import FEATURES
 from tests.attention import textbook
 from tests.attention.textbook import draw
 
@@ -81,7 +82,7 @@ def test_exponential_features_in_few_digits(x64):
 def test_far_below_zero_elu_plus_one_keeps_its_digits():
     """Queries and keys of −20 … −40 in float32, where elu rounds to −1, so that one more than it is 0."""
     x = jnp.asarray([-40.0, -20.0, -1.0, 0.0, 2.0])
-    phi = kernels.FEATURES["elu"]
+    phi = FEATURES["elu"]
     np.testing.assert_allclose(phi(x), [np.exp(-40), np.exp(-20), np.exp(-1), 1, 3], rtol=1e-6)
     np.testing.assert_allclose(jax.vmap(jax.grad(phi))(x), [np.exp(-40), np.exp(-20), np.exp(-1), 1, 1], rtol=1e-6)
     spec = dataclasses.replace(SPEC, weights="linear", causal=True)
@@ -95,7 +96,7 @@ def test_far_below_zero_elu_plus_one_keeps_its_digits():
 def test_the_inverse_of_a_gate_has_two_diagonals(x64):
     """P = D⁻¹T and T⁻¹ = I − λ·shift, λ of the row: exact, with determinant Π p_ii > 0."""
     params, x = draw(GATED, tokens=9)
-    gates = jax.nn.sigmoid(jnp.einsum("nd,hd->hn", x, params.gate) + params.gate_bias[:, None])
+    gates = jax.nn.sigmoid(jnp.einsum("nd,hd->hn", x, params.parts["gate"]) + params.parts["gate_bias"][:, None])
     for rows, gate in zip(np.asarray(attention.attention_weights(params, x, GATED)), np.asarray(gates), strict=True):
         sums = 1 / rows.diagonal()
         expected = np.diag(sums) - np.diag(gate[1:] * sums[:-1], -1)
@@ -108,7 +109,7 @@ def test_the_inverse_of_a_gate_has_two_diagonals(x64):
 def test_the_past_is_forgotten_at_the_smallest_decay(x64, name):
     spec = dataclasses.replace(CHANNELS, feature_map=name)
     params, x = draw(spec)
-    gone = params._replace(decay=jnp.full_like(params.decay, 1e-300))
+    gone = params.with_parts(decay=jnp.full_like(params.parts["decay"], 1e-300))
     itself = np.broadcast_to(np.eye(7), (3, 7, 7))
     np.testing.assert_allclose(attention.attention_weights(gone, x, spec), itself, rtol=1e-14, atol=1e-290)
     slope = jax.grad(lambda p: jnp.sum(jnp.sin(attention.attend(p, x, spec))))(gone)
@@ -118,10 +119,10 @@ def test_the_past_is_forgotten_at_the_smallest_decay(x64, name):
 def test_the_smallest_decay_sees_itself_only():
     spec = dataclasses.replace(SPEC, weights="decay")
     params, x = draw(spec, "float32")
-    least = params._replace(decay=jnp.full(3, jnp.finfo("float32").tiny))
+    least = params.with_parts(decay=jnp.full(3, jnp.finfo("float32").tiny))
     weights = attention.attention_weights(least, x, spec)
     np.testing.assert_allclose(weights, np.broadcast_to(np.eye(7), (3, 7, 7)), atol=1e-37)
-    slope = jax.grad(lambda p: jnp.sum(jnp.sin(attention.attention_weights(p, x, spec))))(least).decay
+    slope = jax.grad(lambda p: jnp.sum(jnp.sin(attention.attention_weights(p, x, spec))))(least).parts["decay"]
     assert bool(jnp.all(jnp.isfinite(slope)))
 
 
@@ -129,7 +130,7 @@ def test_the_smallest_decay_sees_itself_only():
 def test_long_rows_of_a_decay_in_few_digits(key):
     spec = dataclasses.replace(SPEC, weights="decay", causal=True, bias=False)
     params, x = attention.init(key, spec, dtype="bfloat16"), jnp.ones((1024, 12), "bfloat16")
-    rate, age = np.asarray(params.decay, float)[:, None], np.arange(1024)[::-1]
+    rate, age = np.asarray(params.parts["decay"], float)[:, None], np.arange(1024)[::-1]
     row = attention.attention_weights(params, x, spec)[:, -1].astype("float32")
     np.testing.assert_allclose(row, rate**age / (rate**age).sum(axis=1, keepdims=True), rtol=2.0**-8, atol=1e-30)
 
@@ -142,7 +143,7 @@ def test_long_rows_keep_their_digits(x64, dtype):
     x = np.zeros((n, 12))
     x[:shut, 0], x[shut:, 0] = -10, 8
     gate = jnp.zeros((3, 12), dtype).at[:, 0].set(1)
-    params = draw(GATED, dtype)[0]._replace(gate=gate, gate_bias=jnp.zeros(3, dtype))
+    params = draw(GATED, dtype)[0].with_parts(gate=gate, gate_bias=jnp.zeros(3, dtype))
     last = attention.attention_weights(params, jnp.asarray(x, dtype), GATED)[0, -1].astype("float64")
     age = np.arange(n)[::-1]
     logs = np.minimum(age, n - shut) * np.log1p(np.exp(-8)) + np.maximum(age - (n - shut), 0) * np.log1p(np.exp(10))
@@ -153,7 +154,7 @@ def test_long_rows_keep_their_digits(x64, dtype):
 
 def test_long_rows_of_channels_in_few_digits(x64):
     params, tokens = draw(CHANNELS, "bfloat16", tokens=300)
-    params = params._replace(decay=jnp.full((3, 4), 0.5, "bfloat16"))
+    params = params.with_parts(decay=jnp.full((3, 4), 0.5, "bfloat16"))
     rows = attention.attention_weights(params, tokens, CHANNELS)
     assert rows.dtype == "bfloat16" and bool(jnp.all(jnp.isfinite(rows)))
     exact = textbook.weights(params, tokens[-40:], CHANNELS, np.tri(40, dtype=bool))[:, -1]

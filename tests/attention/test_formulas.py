@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rc_jax import attention, network
-from rc_jax.attention import AttentionSpec, Rotary
-from rc_jax.attention.specification import FeatureMap, Weights
+from rc_jax.attention import KINDS, AttentionSpec, Rotary
+from rc_jax.attention.specification import FeatureMap
 from tests.attention import textbook
 
 SPEC = AttentionSpec(d_model=12, heads=3, bias=True)
@@ -18,13 +18,13 @@ ONLY_CAUSAL = ("gated_decay", "channel_decay")
 NARROW = ("softmax_plus_one", "softmax_sink", "sigmoid", "differential", "sinkhorn")  # in single precision, too
 RTOL = {"float64": 1e-12, "float32": 2e-5}
 QUICK = {
-    *((kind, "graph", "float64") for kind in Weights.__args__),
+    *((kind, "graph", "float64") for kind in KINDS),
     *(("softmax", masking, "float64") for masking in MASKS),
     ("softmax_sink", "causal", "float32"),
 }
 CASES = [
     pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
-    for kind in Weights.__args__
+    for kind in KINDS
     for masking in MASKS
     for dtype in (RTOL if kind in NARROW else ("float64",))
     if (kind, masking) != ("sinkhorn", "causal")

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from rc_jax import attention
-from rc_jax.attention import AttentionSpec, Rotary, kernels
-from rc_jax.attention.specification import DECAYING, FEATURED, Weights
+from rc_jax.attention import KINDS, AttentionSpec, Rotary
 from tests.attention import textbook
 from tests.attention.test_formulas import NARROW, ONLY_CAUSAL
 from tests.attention.textbook import draw
@@ -21,15 +20,15 @@ SPEC = AttentionSpec(d_model=12, heads=3, bias=True)
 @pytest.mark.slow
 def test_signed_weights_of_zero_scores_are_zero(x64):
     rows = jnp.abs(draw(SPEC)[1])[None]
-    zeros = kernels.signed(rows.at[0, 0].set(0.0).at[0, 1, :3].set(0.0), None)
+    zeros = KINDS["signed"](rows.at[0, 0].set(0.0).at[0, 1, :3].set(0.0))
     np.testing.assert_array_equal(zeros[0, 0], 0)
-    np.testing.assert_allclose(zeros[0, 1], np.r_[[0.0] * 3, kernels.softmax(rows[:, 1:2, 3:], None)[0, 0]], rtol=1e-14)
+    np.testing.assert_allclose(zeros[0, 1], np.r_[[0.0] * 3, KINDS["softmax"](rows[:, 1:2, 3:])[0, 0]], rtol=1e-14)
 
 
 def test_sinkhorn_tends_to_both_sums_and_ends_with_rows(x64):
     rows = jax.random.normal(jax.random.key(3), (2, 5, 5)) * 3
-    np.testing.assert_allclose(kernels.sinkhorn(rows, None, 1), kernels.softmax(rows, None), rtol=1e-13)
-    doubly = kernels.sinkhorn(rows, None, 401)
+    np.testing.assert_allclose(KINDS["sinkhorn"](rows, sinkhorn_steps=1), KINDS["softmax"](rows), rtol=1e-13)
+    doubly = KINDS["sinkhorn"](rows, sinkhorn_steps=401)
     np.testing.assert_allclose(doubly.sum(axis=-1), 1, rtol=1e-13)
     np.testing.assert_allclose(doubly.sum(axis=-2), 1, rtol=1e-9)
 
@@ -66,10 +65,10 @@ def test_large_scores_neither_overflow_nor_stop_gradients(kind, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", Weights.__args__)
+@pytest.mark.parametrize("kind", KINDS)
 def test_gradients_agree_with_finite_differences(x64, kind):
     """What keeps powers from overflow, such as the division by the row maximum, must not show in the derivative."""
-    capped = {} if kind in (*FEATURED, *DECAYING) else {"soft_cap": 2.0}
+    capped = {} if KINDS[kind].reads != "scores" else {"soft_cap": 2.0}
     spec = dataclasses.replace(SPEC, weights=kind, causal=kind in ONLY_CAUSAL, output_gate="elementwise", **capped)
     params, x = draw(spec)
     leaves, tree = jax.tree.flatten(params)
@@ -84,9 +83,10 @@ def test_gradients_agree_with_finite_differences(x64, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", kernels.FROM_SCORES)
+@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.reads == "scores" and kind.maps == 1])
 def test_gradients_are_finite_where_all_scores_are_zero(kind):
-    slope = jax.grad(lambda s: jnp.sum(jnp.sin(kernels.FROM_SCORES[kind](s, None))))(jnp.zeros((1, 5, 7)))
+    parts = attention.init(jax.random.key(0), AttentionSpec(d_model=4, weights=kind)).parts
+    slope = jax.grad(lambda s: jnp.sum(jnp.sin(KINDS[kind](s, None, parts))))(jnp.zeros((1, 5, 5)))
     assert bool(jnp.all(jnp.isfinite(slope)))
 
 
@@ -139,7 +139,7 @@ def test_same_in_any_dtype_under_vmap_and_with_gradients():
     np.testing.assert_allclose(low.astype("float32"), out[0], rtol=0, atol=0.1)
     slopes = jax.grad(lambda p: jnp.sum(attention.attend(p, x, spec) ** 2))(params)
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))
-    assert float(jnp.abs(slopes.query_norm).max()) > 0
+    assert float(jnp.abs(slopes.parts["query_norm"]).max()) > 0
 
 
 @pytest.mark.parametrize("kind", ["rms", pytest.param("layer", marks=pytest.mark.slow)])
@@ -176,7 +176,7 @@ def test_agrees_with_transformers(x64, family):
     spec = dataclasses.replace(SPEC, causal=True, **changes)
     params, x = draw(spec)
     query, key, value = (torch.tensor(rows)[None] for rows in textbook.projections(params, x))
-    sinks = None if params.sink is None else torch.tensor(np.asarray(params.sink))
+    sinks = torch.tensor(np.asarray(params.parts["sink"])) if "sink" in params.parts else None
     module = types.SimpleNamespace(num_key_value_groups=1, sinks=sinks, training=False)
     hidden = torch.tensor(np.where(textbook.visible(spec), 0, -np.inf))[None, None]
     options = {} if family == "gpt_oss" else {"softcap": spec.soft_cap}

@@ -150,12 +150,12 @@ def test_bad_input():
         (ValueError, r"`scale` must be .* each of 3 heads, got \(2,\)", lambda: (params, x, SPEC, {"scale": pair})),
         (ValueError, "`scale` must be .*, got rows of different lengths", lambda: (params, x, SPEC, {"scale": ragged})),
         (TypeError, "`mask` must be a boolean array .*, got a typed key", lambda: (params, x, SPEC, {"mask": key})),
-        (ValueError, "`params.decay` must have shape", lambda: (params, x, decay, {})),
+        (ValueError, r"`params.parts\['decay'\]` must have shape", lambda: (params, x, decay, {})),
         (ValueError, r"`params.query` must have shape \(2, 12, 6\)", lambda: (params, x, two, {})),
-        (ValueError, r"`params.gate` must have shape \(3, 12\), got None", lambda: (params, x, gated, {})),
-        (ValueError, r"`params.sink` must have shape \(3,\), got None", lambda: (params, x, sink, {})),
-        (ValueError, r"`params.query_norm` must have shape \(3, 4\), got None", lambda: (params, x, normed, {})),
-        (ValueError, r"`params.pool` must have shape \(3, 2, 7\), got None", lambda: (params, x, pooled, {})),
+        (ValueError, r"`params.parts\['gate'\]` must have shape \(3, 12\), got None", lambda: (params, x, gated, {})),
+        (ValueError, r"`params.parts\['sink'\]` must have shape \(3,\), got None", lambda: (params, x, sink, {})),
+        (ValueError, r"`params.parts\['query_norm'\]` must have shape \(3, 4\)", lambda: (params, x, normed, {})),
+        (ValueError, r"`params.parts\['pool'\]` must have shape \(3, 2, 7\)", lambda: (params, x, pooled, {})),
         (ValueError, r"`x` must have the 8 tokens .*, got float32\[7,12\]", lambda: (params, x, longer, {})),
         (ValueError, "`mask` must be None when .* a rank", lambda: (draw(pooled)[0], x, pooled, {"mask": lower})),
         (ValueError, "`mask` must be symmetric when weights=", lambda: (params, x, plan, {"mask": lower})),
@@ -175,8 +175,8 @@ def test_bad_decays_and_draws():
         wrong = dataclasses.replace(SPEC, **kind)
         tree = draw(wrong)[0]
         for value, message in ((1.5, "> 0 and <= 1, got 1.5"), (0, "> 0 and <= 1, got 0"), (np.nan, "finite")):
-            with pytest.raises(ValueError, match=rf"`params\.decay` must be {message}"):
-                attention.attend(tree._replace(decay=tree.decay.at[-1].set(value)), x, wrong)
+            with pytest.raises(ValueError, match=rf"`params\.parts\['decay'\]` must be {message}"):
+                attention.attend(tree.with_parts(decay=tree.parts["decay"].at[-1].set(value)), x, wrong)
     with pytest.raises(TypeError, match=r"`key` must be one typed key from jax.random.key"):
         attention.init(jnp.zeros(2, "uint32"), SPEC)
     with pytest.raises(ValueError, match="`gain` must be > 0"):

@@ -17,7 +17,7 @@ SPEC = AttentionSpec(d_model=12, heads=3, bias=True)
 def test_initial_weights_keep_the_variance(key):
     spec = AttentionSpec(d_model=256, heads=4, d_head=32, bias=True)
     params = attention.init(key, spec, gain=2.0, bias_std=0.3)
-    pool = attention.init(key, AttentionSpec(d_model=8, heads=2, rank=50, tokens=2000)).pool
+    pool = attention.init(key, AttentionSpec(d_model=8, heads=2, rank=50, tokens=2000)).parts["pool"]
     drawn = ((params.query, 2 / 16), (params.output, 2 / 128**0.5), (params.key_bias, 0.3), (pool, 2000**-0.5))
     for weight, std in drawn:
         z = (float(jnp.mean(jnp.square(weight))) / std**2 - 1) / (2 / weight.size) ** 0.5
@@ -28,28 +28,28 @@ def test_initial_weights_keep_the_variance(key):
 
 def test_where_parameters_start(x64):
     params = attention.init(jax.random.key(0), dataclasses.replace(SPEC, weights="softmax_sink"))
-    np.testing.assert_array_equal(params.sink, 0)
+    np.testing.assert_array_equal(params.parts["sink"], 0)
     params = attention.init(jax.random.key(0), dataclasses.replace(SPEC, weights="differential"))
-    np.testing.assert_array_equal(params.subtracted, 0.8)
+    np.testing.assert_array_equal(params.parts["subtracted"], 0.8)
 
 
 def test_gains_start_at_one_and_leave_the_other_draws_alone():
     spec = dataclasses.replace(SPEC, qk_norm="rms")
     with_gains, without = (attention.init(jax.random.key(0), each) for each in (spec, SPEC))
-    assert (with_gains.query_norm == 1).all() and (with_gains.key_norm == 1).all()
+    assert (with_gains.parts["query_norm"] == 1).all() and (with_gains.parts["key_norm"] == 1).all()
     np.testing.assert_array_equal(with_gains.query, without.query)
 
 
 @pytest.mark.slow
 def test_decays_start_as_retentive_networks_do(key):
     spec = AttentionSpec(d_model=9, heads=3, weights="decay")
-    np.testing.assert_array_equal(attention.init(key, spec).decay, [1 - 1 / 32, 1 - 1 / 64, 1 - 1 / 128])
+    np.testing.assert_array_equal(attention.init(key, spec).parts["decay"], [1 - 1 / 32, 1 - 1 / 64, 1 - 1 / 128])
     many = AttentionSpec(d_model=140, heads=140, weights="decay")
-    assert float(attention.init(key, many, dtype="bfloat16").decay[-1]) == 1 - 2.0**-8  # not 1
+    assert float(attention.init(key, many, dtype="bfloat16").parts["decay"][-1]) == 1 - 2.0**-8  # not 1
     gated = attention.init(key, dataclasses.replace(many, weights="gated_decay", causal=True), gain=2.0)
-    np.testing.assert_allclose(gated.gate_bias, np.log(np.exp2(np.arange(5.0, 145.0)) - 1), rtol=1e-6)
-    assert abs(float(gated.gate.std()) * 140**0.5 / 2 - 1) < 5 / (2 * gated.gate.size) ** 0.5
-    decay = attention.init(key, AttentionSpec(d_model=12, heads=3, weights="channel_decay", causal=True)).decay
+    np.testing.assert_allclose(gated.parts["gate_bias"], np.log(np.exp2(np.arange(5.0, 145.0)) - 1), rtol=1e-6)
+    assert abs(float(gated.parts["gate"].std()) * 140**0.5 / 2 - 1) < 5 / (2 * gated.parts["gate"].size) ** 0.5
+    decay = attention.init(key, AttentionSpec(d_model=12, heads=3, weights="channel_decay", causal=True)).parts["decay"]
     assert decay.shape == (3, 4)
     np.testing.assert_allclose(decay[1], 1 - 0.5 ** (1 + 7 * np.arange(4) / 3), rtol=1e-6)
 

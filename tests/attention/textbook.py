@@ -1,10 +1,11 @@
 """One layer of attention in NumPy and double precision, from the formulas of the papers alone; draws to try it on."""
 
+import types
+
 import jax.numpy as jnp
 import numpy as np
 
-from rc_jax import attention
-from rc_jax.attention.specification import shapes
+from rc_jax.attention.specification import assemble, shapes
 
 N = 7
 GAP = np.subtract.outer(np.arange(N), np.arange(N))
@@ -25,13 +26,17 @@ def draw(spec, dtype="float64", tokens=N):
     params = {name: 0.3 * rng.normal(size=shape) for name, shape in shapes(spec).items()}
     if "decay" in params:
         params["decay"] = rng.uniform(0.3, 1, size=params["decay"].shape)
-    params = attention.AttentionParams(**{name: jnp.asarray(value, dtype) for name, value in params.items()})
+    params = assemble({name: jnp.asarray(value, dtype) for name, value in params.items()})
     return params, jnp.asarray(rng.normal(size=(tokens, spec.d_model)), dtype)
 
 
 def doubles(params):
     """The parameters as NumPy's float64."""
-    return type(params)(*(None if leaf is None else np.asarray(leaf, float) for leaf in params))
+    if isinstance(params, types.SimpleNamespace):
+        return params
+    arrays = params._asdict() | params.parts
+    del arrays["parts"]
+    return types.SimpleNamespace(**{k: None if leaf is None else np.asarray(leaf, float) for k, leaf in arrays.items()})
 
 
 def visible(spec, n=N, mask=None):
@@ -75,7 +80,8 @@ def queries_and_keys(params, x, spec):
     if spec.rank is not None:
         key = params.pool @ key
     both = []
-    for rows, gain in ((query, params.query_norm), (key, params.key_norm)):
+    gains = (getattr(params, name, None) for name in ("query_norm", "key_norm"))
+    for rows, gain in zip((query, key), gains, strict=True):
         if spec.weights == "differential":  # the first halves of all heads, then the second ones
             rows = np.concatenate(np.split(rows, 2, axis=-1))
         if spec.qk_norm in ("rms", "rms_joint", "layer"):
@@ -116,7 +122,9 @@ def scores(params, x, spec, seen, scale=None):
         logits = scale * np.einsum("hijk,hk->hij", np.tanh(query[:, :, None] + key[:, None]), params.score_vector)
     else:
         products = query[:, :, None] * key[:, None] * np.exp(fading(params, spec, len(x)))
-        logits = scale * products.sum(axis=-1)
+        logits = products.sum(axis=-1) * (1 if spec.weights in ("linear", "channel_decay") else scale)
+    if spec.weights in ("linear", "channel_decay") and spec.feature_map == "exp":
+        return np.log(logits)
     if spec.weights == "channel_decay":
         logits = np.tril(logits)
     return logits if spec.soft_cap is None else spec.soft_cap * np.tanh(logits / spec.soft_cap)
@@ -154,6 +162,17 @@ def weights(params, x, spec, seen, scale=None):
     if spec.top_k is not None:
         shown = np.where(seen, s, -np.inf)
         seen = seen & (shown >= np.sort(shown, axis=-1)[..., -min(spec.top_k, len(x)), None])
+    if kind in ("sparsemax", "entmax15", "asentmax15"):
+        if kind == "asentmax15":
+            counts = np.log(seen.sum(axis=-1, keepdims=True))
+            offset, slope, power = (
+                getattr(params, f"length_{name}")[:, None, None] for name in ("offset", "slope", "power")
+            )
+            s = (offset + slope * counts**power) * s
+        return projected(np.where(seen, s, -np.inf), 1 if kind == "sparsemax" else 2)
+    if kind == "softpick":
+        mass = np.where(seen, np.exp(s) - 1, 0)
+        return np.maximum(mass, 0) / abs(mass).sum(axis=-1, keepdims=True)
     if kind == "softmax":
         s = s - np.where(seen, s, -np.inf).max(axis=-1, keepdims=True)
     s = np.where(seen, s, 0)
@@ -169,6 +188,17 @@ def weights(params, x, spec, seen, scale=None):
     }.get(kind, lambda: np.exp(s))()
     mass = np.where(seen, mass, 0)
     return normalisers(params, mass, seen, spec)
+
+
+def projected(s, power):
+    """max(s/power − τ, 0)^power with sums of 1: τ by bisection."""
+    s = s / power
+    low, high = s.max(axis=-1, keepdims=True) - 1, s.max(axis=-1, keepdims=True)
+    for _ in range(80):
+        middle = (low + high) / 2
+        heavy = (np.maximum(s - middle, 0) ** power).sum(axis=-1, keepdims=True) > 1
+        low, high = np.where(heavy, middle, low), np.where(heavy, high, middle)
+    return np.maximum(s - low, 0) ** power
 
 
 def normalisers(params, mass, seen, spec):

@@ -1,5 +1,6 @@
 """Attention networks in arbitrary precision, written from the textbook formula alone."""
 
+import jax
 import mpmath as mp
 import numpy as np
 
@@ -36,7 +37,7 @@ def attention(params, x, spec, scale=None, mask=None):
         if spec.bias:
             value += ones * matrix(params.value_bias[h]).T
         if spec.rank is not None:
-            e = averages(matrix(params.pool[h]))
+            e = averages(matrix(params.parts["pool"][h]))
             key, value = e * key, e * value
         pairs = [(query, key)]
         if spec.weights == "differential":
@@ -45,15 +46,16 @@ def attention(params, x, spec, scale=None, mask=None):
         for query, key in pairs:
             query, key = (
                 turned_and_sized(each, gain[h] if spec.qk_norm else None, spec)
-                for each, gain in ((query, params.query_norm), (key, params.key_norm))
+                for each, gain in ((query, params.parts.get("query_norm")), (key, params.parts.get("key_norm")))
             )
-            kinds.append(weights(query * key.T * alpha, spec, mask, None if params.sink is None else params.sink[h]))
+            sink = params.parts["sink"][h] if spec.weights == "softmax_sink" else None
+            kinds.append(weights(query * key.T * alpha, spec, mask, sink))
         p = kinds[0]
         if spec.weights == "differential":
-            p = p - mp.mpf(float(params.subtracted[h])) * kinds[1]
+            p = p - mp.mpf(float(params.parts["subtracted"][h])) * kinds[1]
         mixed = p * value
         if spec.output_gate is not None:
-            gate = x * matrix(params.output_gate[h])
+            gate = x * matrix(params.parts["output_gate"][h])
             for i in range(n):
                 for k in range(mixed.cols):
                     mixed[i, k] *= logistic(gate[i, k if gate.cols > 1 else 0])
@@ -185,9 +187,7 @@ def log_residuals(params, x, spec, scale=None, mask=None):
 
 def select(params, index):
     """One layer of stacked parameters."""
-    return type(params)(
-        *(None if part is None else type(part)(*(None if w is None else w[index] for w in part)) for part in params)
-    )
+    return jax.tree.map(lambda leaf: leaf[index], params)
 
 
 def layer(params, x, spec, scale=None, mask=None):

@@ -12,6 +12,7 @@ import numpy as np
 
 mpfr = gmpy2.mpfr
 exp, log, sqrt = (np.frompyfunc(f, 1, 1) for f in (gmpy2.exp, gmpy2.log, gmpy2.sqrt))
+sign = np.frompyfunc(gmpy2.sign, 1, 1)
 tanh, erfc = (np.frompyfunc(f, 1, 1) for f in (gmpy2.tanh, gmpy2.erfc))
 
 
@@ -72,14 +73,14 @@ def queries_and_keys(x, params, spec):
     """Two lists, the queries and the keys, of (head, token, feature); halves of heads are heads of their own."""
     both = []
     for weight, bias, gain in (
-        (params.query, params.query_bias, params.query_norm),
-        (params.key, params.key_bias, params.key_norm),
+        (params.query, params.query_bias, params.parts.get("query_norm")),
+        (params.key, params.key_bias, params.parts.get("key_norm")),
     ):
         rows = np.stack([x @ w for w in exactly(weight)])
         rows = rows + exactly(bias)[:, None] if spec.bias else rows
         gain = exactly(gain)[:, None] if spec.qk_norm else 1
         if spec.rank is not None and weight is params.key:
-            rows = np.stack([e @ head for e, head in zip(exactly(params.pool), rows, strict=True)])
+            rows = np.stack([e @ head for e, head in zip(exactly(params.parts["pool"]), rows, strict=True)])
         if spec.weights == "differential":
             rows = np.concatenate(np.split(rows, 2, axis=-1))
         if spec.qk_norm in ("rms", "layer"):
@@ -115,11 +116,13 @@ def weights(logits, params, spec, mask):
     if spec.soft_cap is not None:
         cap = mpfr(float(spec.soft_cap))
         logits = cap * tanh(logits / cap)
+    if spec.weights in OTHER_KINDS:
+        return OTHER_KINDS[spec.weights](logits, seen)
     sink = mpfr("-inf")
     if spec.weights == "softmax_plus_one":
         sink = mpfr(0)
     if spec.weights == "softmax_sink":
-        sink = exactly(params.sink)[:, None, None]
+        sink = exactly(params.parts["sink"])[:, None, None]
     if spec.weights == "sigmoid":
         return np.where(seen, 1 / (1 + columns * exp(-logits)), mpfr(0))
     top = np.maximum(np.where(seen, logits, mpfr("-inf")).max(axis=-1, keepdims=True), sink)
@@ -127,10 +130,56 @@ def weights(logits, params, spec, mask):
     p = powers / (powers.sum(axis=-1, keepdims=True) + exp(sink - top))
     if spec.weights == "differential":
         first, second = np.split(p, 2)
-        return first - exactly(params.subtracted)[:, None, None] * second
+        return first - exactly(params.parts["subtracted"])[:, None, None] * second
     for step in range(1, spec.sinkhorn_steps if spec.weights == "sinkhorn" else 1):
         p = p / p.sum(axis=-2 if step % 2 else -1, keepdims=True)
     return p
+
+
+def over(mass, total):
+    """Mass over totals; rows of zeros stay zeros."""
+    return mass / np.where(total == 0, mpfr(1), total)
+
+
+def over_sum(mass):
+    """Rows over their sums."""
+    return over(mass, mass.sum(axis=-1, keepdims=True))
+
+
+def over_magnitudes(mass, positive=False):
+    """Rows over the sums of their magnitudes, and of them the positive entries alone."""
+    return over(np.maximum(mass, mpfr(0)) if positive else mass, abs(mass).sum(axis=-1, keepdims=True))
+
+
+def projected(logits, seen, power):
+    """max(s/power − τ, 0)^power with row sums of 1: τ by bisection, to the last digit."""
+    s = np.where(seen, logits, mpfr("-inf")) / power
+    high = s.max(axis=-1, keepdims=True)
+    low = high - 1
+    for _ in range(gmpy2.get_context().precision + 8):
+        middle = (low + high) / 2
+        heavy = (np.maximum(s - middle, mpfr(0)) ** power).sum(axis=-1, keepdims=True) > 1
+        low, high = np.where(heavy, middle, low), np.where(heavy, high, middle)
+    return np.maximum(s - low, mpfr(0)) ** power
+
+
+def _shown(function):
+    return lambda logits, seen: function(np.where(seen, logits, mpfr(0)), seen)
+
+
+OTHER_KINDS = {
+    "l2": lambda s, seen: over(
+        np.where(seen, exp(s), mpfr(0)), sqrt((np.where(seen, exp(2 * s), mpfr(0))).sum(axis=-1, keepdims=True))
+    ),
+    "signed": _shown(lambda s, seen: over_magnitudes(sign(s) * exp(abs(s)))),
+    "relu_squared": _shown(lambda s, seen: over_sum(np.maximum(s, mpfr(0)) ** 2)),
+    "relu_squared_mean": _shown(lambda s, seen: np.maximum(s, mpfr(0)) ** 2 / seen.sum(axis=-1, keepdims=True)),
+    "power6": _shown(lambda s, seen: over_sum(s**6)),
+    "identity": _shown(lambda s, seen: s / seen.sum(axis=-1, keepdims=True)),
+    "sparsemax": lambda s, seen: projected(s, seen, 1),
+    "entmax15": lambda s, seen: projected(s, seen, 2),
+    "softpick": _shown(lambda s, seen: over_magnitudes(exp(s) - 1, positive=True)),
+}
 
 
 def attention(params, x, spec, scale, mask):
@@ -139,7 +188,7 @@ def attention(params, x, spec, scale, mask):
     value = np.stack([x @ w for w in exactly(params.value)])
     value = value + exactly(params.value_bias)[:, None] if spec.bias else value
     if spec.rank is not None:
-        value = np.stack([e @ head for e, head in zip(exactly(params.pool), value, strict=True)])
+        value = np.stack([e @ head for e, head in zip(exactly(params.parts["pool"]), value, strict=True)])
     scale = spec.scale if scale is None else scale
     if scale is None:
         root = gmpy2.sqrt(mpfr(query.shape[-1]))
@@ -150,7 +199,7 @@ def attention(params, x, spec, scale, mask):
     logits = np.stack([a * (q @ k.T) for a, q, k in zip(factors, query, key, strict=True)])
     out = np.stack([p @ v for p, v in zip(weights(logits, params, spec, mask), value, strict=True)])
     if spec.output_gate is not None:
-        gates = [x @ g for g in exactly(params.output_gate)]
+        gates = [x @ g for g in exactly(params.parts["output_gate"])]
         out = out * logistic(np.stack([g if g.ndim == 2 else g[:, None] for g in gates]))
     total = sum(head @ w for head, w in zip(out, exactly(params.output), strict=True))
     return total + exactly(params.output_bias) if spec.bias else total

@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax
 import mpmath as mp
 import numpy as np
 
@@ -55,7 +56,7 @@ def frozen_exactly(params, x, spec, mask=None):
     x, ones = matrix(np.asarray(x)), mp.ones(x.shape[0], 1)
     layers = []
     for index in range(spec.depth):
-        w = type(params.attention)(*(None if leaf is None else np.asarray(leaf[index]) for leaf in params.attention))
+        w = jax.tree.map(lambda leaf, index=index: np.asarray(leaf[index]), params.attention)
         heads, out = [], x if spec.skip else mp.zeros(x.rows, x.cols)
         for h in range(layer.heads):
             query, key = x * matrix(w.query[h]), x * matrix(w.key[h])

@@ -80,7 +80,7 @@ def test_every_family_starts_as_its_own_models_do(tmp_path, key, family):
     if family == "albert":
         assert (attention.query[0] == attention.query[1]).all() and (attention.query[1] != attention.query[2]).any()
     if family == "qwen3":
-        assert (attention.key[:, 0] == attention.key[:, 1]).all() and (attention.key_norm == 1).all()
+        assert (attention.key[:, 0] == attention.key[:, 1]).all() and (attention.parts["key_norm"] == 1).all()
 
 
 def test_positions_that_are_not_learned_stay(tmp_path, key):

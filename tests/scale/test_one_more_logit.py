@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rc_jax import scale
-from rc_jax.attention import kernels
+from rc_jax.attention import KINDS
 
 
 def half_sum(weights, scores):
@@ -19,14 +19,18 @@ def half_sum(weights, scores):
 def test_the_measure_is_half_the_sum_of_the_jacobian(x64):
     alpha, sink = 1.7, 0.4
     scores = jnp.asarray(np.random.default_rng(0).standard_normal(6))
-    p = kernels.softmax_sink(alpha * scores[None, None], None, jnp.asarray([sink]))[0, 0]
+    p = KINDS["softmax_sink"](alpha * scores[None, None], None, {"sink": jnp.asarray([sink])})[0, 0]
     share = float(p.sum())
-    exact = half_sum(lambda s: kernels.softmax_sink(alpha * s[None, None], None, jnp.asarray([sink]))[0, 0], scores)
+    exact = half_sum(
+        lambda s: KINDS["softmax_sink"](alpha * s[None, None], None, {"sink": jnp.asarray([sink])})[0, 0], scores
+    )
     assert abs(alpha * (share * (1 + share) / 2 - float((p**2).sum())) - exact) < 1e-13
     # Of differential weights with scores of their own the two measures add up, so α* is that of softmax.
     both = jnp.asarray(np.random.default_rng(1).standard_normal((2, 6)))
     first, second = (float(scale.gradient_norm(row, alpha)) for row in both)
-    exact = half_sum(lambda s: kernels.differential(alpha * s[:, None], None, jnp.asarray([0.3]))[0, 0], both)
+    exact = half_sum(
+        lambda s: KINDS["differential"](alpha * s[:, None], None, {"subtracted": jnp.asarray([0.3])})[0, 0], both
+    )
     assert abs(first + 0.3 * second - exact) < 1e-13
 
 
@@ -42,8 +46,6 @@ def test_sigmoid_weights_have_no_best_scale(x64):
     assert np.all(np.diff(values) > 0) and abs(values[-1] * 2 * math.sqrt(2 * math.pi) / n - 1) < 1e-4
     rng = np.random.default_rng(2)
     rows = rng.standard_normal((400, n))
-    measured = [
-        half_sum(lambda s: kernels.sigmoid(2 * s[None, None], None)[0, 0], jnp.asarray(row)) for row in rows[:40]
-    ]
+    measured = [half_sum(lambda s: KINDS["sigmoid"](2 * s[None, None])[0, 0], jnp.asarray(row)) for row in rows[:40]]
     error = np.std(measured) / math.sqrt(len(measured))
     assert abs(np.mean(measured) - values[2]) < 5 * error

@@ -103,11 +103,11 @@ def test_rates_of_decay_stay_rates_however_far_they_are_trained(weights):
     attend = AttentionSpec(d_model=6, heads=2, weights=weights, causal=True)
     stack = network.StackSpec(attention=attend, depth=1)
     decaying = model(stack=stack)
-    drawn = network.init(jax.random.fold_in(jax.random.key(0), 1), stack).attention.decay
-    np.testing.assert_allclose(decaying.layers().attention.decay, drawn, rtol=1e-6)
+    drawn = network.init(jax.random.fold_in(jax.random.key(0), 1), stack).attention.parts["decay"]
+    np.testing.assert_allclose(decaying.layers().attention.parts["decay"], drawn, rtol=1e-6)
     for far in (-200.0, 200.0):
-        decaying.parts.attention.decay[...] = jnp.full(drawn.shape, far)
-        rate = decaying.layers().attention.decay
+        decaying.parts.attention.parts["decay"][...] = jnp.full(drawn.shape, far)
+        rate = decaying.layers().attention.parts["decay"]
         assert ((rate > 0) & (rate <= 1)).all()
         assert np.isfinite(decaying(jnp.array([6, 0, 3]))).all()
 

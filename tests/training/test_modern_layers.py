@@ -46,7 +46,7 @@ def test_it_learns_and_every_parameter_takes_part():
     moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), start, nnx.state(done.model(), nnx.Param))
     assert [path for path, size in jax.tree_util.tree_leaves_with_path(moved) if size == 0] == []
     layers = done.model().layers()
-    assert layers.attention.query_norm.shape == layers.attention.key_norm.shape == (2, 2, 4)
+    assert layers.attention.parts["query_norm"].shape == layers.attention.parts["key_norm"].shape == (2, 2, 4)
     assert layers.mlp.weight_gate.shape == (2, 8, 6)
     assert layers.attention_norm.shift is None
 

@@ -93,7 +93,7 @@ def _matrices(spec: Spec, key: jax.Array) -> jax.Array:
         return attention.attention_weights(params, x, layer(), scale=gamma * default)
 
     def decaying(rate: jax.Array) -> jax.Array:
-        rates = params._replace(decay=jnp.broadcast_to(rate, (spec.heads,)))
+        rates = params.with_parts(decay=jnp.broadcast_to(rate, (spec.heads,)))
         return attention.attention_weights(rates, x, layer(weights="decay"))
 
     gammas, rates = (jnp.asarray(numbers, spec.dtype) for numbers in (spec.gammas, RATES))

@@ -44,10 +44,10 @@ def constant_layers(score: jax.Array, value: jax.Array, spec: network.StackSpec)
     size, dtype = score.shape[0], score.dtype
     eye = jnp.eye(size, dtype=dtype)
     weights = (score * size**0.5, eye, value, eye)
-    stacked = (jnp.broadcast_to(weight, (spec.depth, 1, size, size)) for weight in weights)
+    query, key, own, output = (jnp.broadcast_to(weight, (spec.depth, 1, size, size)) for weight in weights)
     shape = (spec.depth, size)
     norm = network.NormParams(jnp.ones(shape, dtype), jnp.zeros(shape, dtype))
-    return network.LayerParams(attention.AttentionParams(*stacked), attention_norm=norm)
+    return network.LayerParams(attention.AttentionParams(query, key, own, output), attention_norm=norm)
 
 
 def centred_basis(size: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from rc_jax import attention, sparsity
 from rc_jax.attention import elu_plus_one
+from rc_jax.attention.specification import assemble
 from rc_jax.collapse import output_size
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -42,14 +43,14 @@ def draw(key: Array, d_model: int, heads: int, dtype: str) -> dict[str, Layer]:
     layers = {}
     for name, options in (KINDS | MAPS).items():
         spec = layer(**options)
-        rates = attention.init(key, spec, dtype=dtype).decay  # what else it draws is never computed
-        layers[name] = shared._replace(decay=rates), spec
+        own = attention.init(key, spec, dtype=dtype).parts  # what else it draws is never computed
+        layers[name] = shared.with_parts(**{name: own[name] for name in own if name == "decay"}), spec
     whole = {
         name: jnp.swapaxes(getattr(shared, name), 0, 1).reshape(1, d_model, d_model)
         for name in ("query", "key", "value")
     }
     whole["output"] = shared.output.reshape(1, d_model, d_model)
-    layers[ONE_HEAD] = attention.AttentionParams(**whole), layer(heads=1, weights="identity")
+    layers[ONE_HEAD] = assemble(whole), layer(heads=1, weights="identity")
     return layers
 
 
@@ -66,8 +67,7 @@ def predicted_square(kind: str, params: attention.AttentionParams, x: Array, n: 
     """
     d = x.shape[1]
     if kind == "decay":  # Σ a² of the last row, (1 / n S²)
-        assert params.decay is not None
-        return jnp.mean(1 / (n * jnp.square(sparsity.decay(params.decay, n))))
+        return jnp.mean(1 / (n * jnp.square(sparsity.decay(params.parts["decay"], n))))
     if kind == "linear":
         query, key = (_features(x, weight) for weight in (params.query, params.key))
         mean, square = jnp.mean(key), jnp.mean(jnp.square(key))

@@ -13,6 +13,7 @@ from experiments.figures.cost._timing import quartiles
 from experiments.ledger import Claim, at_least, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
+from rc_jax.attention.specification import assemble
 
 PAPER, NOTES = "vaswani2017", "study-notes"
 ABOUT = figure.About(
@@ -77,9 +78,9 @@ def _calls(spec: Spec, tokens: int, random: np.random.Generator) -> dict:
     dense = tuple(jnp.asarray(random.normal(size=(d, d)), jnp.float32) for _ in range(4))
     many, one = (attention.AttentionSpec(d_model=d, heads=heads) for heads in (a, 1))
     params = attention.init(jax.random.key(spec.seed), many)
-    merged = attention.AttentionParams(
-        *(jnp.concatenate(list(each), axis=axis)[None] for each, axis in zip(params[:4], (1, 1, 1, 0), strict=True))
-    )
+    axes = {"query": 1, "key": 1, "value": 1, "output": 0}
+    whole = {name: jnp.concatenate(list(getattr(params, name)), axis=axis)[None] for name, axis in axes.items()}
+    merged = assemble(whole)
     matmul = partial(jnp.matmul, precision="highest")
     # Three products from one input, and one from another: their sum keeps all four.
     project = jax.jit(lambda x, w: sum((matmul(x, each) for each in w[:3]), matmul(x, w[3])))

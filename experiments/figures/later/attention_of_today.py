@@ -14,7 +14,6 @@ from scipy import optimize
 from experiments.ledger import Claim, at_least, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention, collapse, network, scale, sparsity
-from rc_jax.attention import kernels
 
 ABOUT = figure.About(
     title="Attention of today",
@@ -130,10 +129,10 @@ def _rows(spec: Spec) -> dict[str, np.ndarray]:
     for gamma in spec.gammas:
         scores = jnp.asarray(gamma * rng.standard_normal((2, spec.rows, spec.keys)))
         weights = {
-            "softmax": kernels.softmax(scores[:1], None),
-            "differential": kernels.differential(scores, None, jnp.full(1, SUBTRACTED)),
+            "softmax": attention.KINDS["softmax"](scores[:1]),
+            "differential": attention.KINDS["differential"](scores, None, {"subtracted": jnp.full(1, SUBTRACTED)}),
             f"cap {CAP:g}": _capped(scores[:1]),
-            "sigmoid": kernels.sigmoid(scores[:1], None),
+            "sigmoid": attention.KINDS["sigmoid"](scores[:1]),
         }
         measured = {name: np.asarray(sparsity.sparsity(rows)).ravel() for name, rows in weights.items()}
         measured["Sinkhorn"], plan = _plan(rng, spec, gamma)
@@ -160,7 +159,7 @@ def _plan(rng: np.random.Generator, spec: Spec, gamma: float) -> tuple[np.ndarra
     a, means, laws = gamma / math.sqrt(COORDINATES), [], []
     for _ in range(8):
         queries, keys = rng.standard_normal((2, spec.plan, COORDINATES))
-        weights = kernels.sinkhorn(jnp.asarray(a * queries @ keys.T)[None], None, 21)
+        weights = attention.KINDS["sinkhorn"](jnp.asarray(a * queries @ keys.T)[None], sinkhorn_steps=21)
         means.append(float(jnp.mean(sparsity.sparsity(weights))))
         laws.append(float(jnp.mean(sparsity.sinkhorn(jnp.full(COORDINATES, a), jnp.asarray(queries)))))
     return np.array(means), float(np.mean(laws))

@@ -87,8 +87,7 @@ def _network(key: jax.Array, spec: Spec) -> dict[str, jax.Array]:
     plain_stack = network.StackSpec(attention=layer, depth=spec.depth)
     pooled_stack = dataclasses.replace(plain_stack, attention=dataclasses.replace(layer, rank=n, tokens=n))
     params = network.init(jax.random.fold_in(key, 1), pooled_stack, dtype=spec.dtype)
-    gaussian = params.attention.pool
-    assert gaussian is not None
+    gaussian = params.attention.parts["pool"]
     # Every E has n rows, so that one program serves them: a row repeated n/r times is the layer of rank r.
     averages = [attention.average_pool(n, rank, dtype=spec.dtype) for rank in (n, *spec.ranks)]
     pools = [jnp.broadcast_to(jnp.repeat(pool, n // pool.shape[0], axis=0), gaussian.shape) for pool in averages]
@@ -96,17 +95,16 @@ def _network(key: jax.Array, spec: Spec) -> dict[str, jax.Array]:
     drawn = masks.random(jax.random.fold_in(key, 2), n, spec.density)
     blind = jnp.stack([drawn, masks.block(n, spec.block), masks.window(n, spec.radius)])
 
-    def with_pool(pool: jax.Array | None) -> network.LayerParams:
-        return params._replace(attention=params.attention._replace(pool=pool))
+    def with_pool(pool: jax.Array) -> network.LayerParams:
+        return params._replace(attention=params.attention.with_parts(pool=pool))
 
-    plain = with_pool(None)
     logs = [
         jax.lax.map(lambda pool: collapse.log_residuals(with_pool(pool), x, pooled_stack), jnp.stack(pools)),
-        jax.lax.map(lambda mask: collapse.log_residuals(plain, x, plain_stack, mask=mask), blind),
+        jax.lax.map(lambda mask: collapse.log_residuals(params, x, plain_stack, mask=mask), blind),
     ]
     for k in spec.top_k:
         top = dataclasses.replace(plain_stack, attention=dataclasses.replace(layer, top_k=k))
-        logs.append(collapse.log_residuals(plain, x, top)[None])
+        logs.append(collapse.log_residuals(params, x, top)[None])
     log = jnp.concatenate(logs)
     fall = jnp.diff(log)
     return {"log": log - log[:, :1], "exponent": fall[:, 1:] / fall[:, :-1]}

@@ -165,7 +165,7 @@ def decay_rows(spec: Spec) -> dict[str, np.ndarray]:
     """S of the last row of a causal decaying layer; it is blind to the tokens and to the other parameters."""
     layer = attention.AttentionSpec(d_model=spec.heads, heads=len(spec.decays), d_head=1, weights="decay", causal=True)
     lam = jnp.asarray(spec.decays, spec.dtype)
-    params = attention.init(jax.random.key(spec.seed), layer, dtype=spec.dtype)._replace(decay=lam)
+    params = attention.init(jax.random.key(spec.seed), layer, dtype=spec.dtype).with_parts(decay=lam)
     tokens = [jnp.ones((n, spec.heads), spec.dtype) for n in spec.decay_tokens]
     rows = [attention.attention_weights(params, x, layer)[:, -1] for x in tokens]
     return {

@@ -14,6 +14,7 @@ import optax
 from jaxtyping import Array, Float
 
 from rc_jax import attention, network
+from rc_jax.attention.specification import assemble
 from rc_jax.collapse.audit.lemma import LEMMA_LIMIT, lemma_upper, repaired_step
 from rc_jax.collapse.audit.norms import layer
 from rc_jax.collapse.audit.tanh import total_variation
@@ -70,7 +71,7 @@ def _variation(point: Point) -> Array:
 
 def _params(point: Point) -> network.LayerParams:
     """The weights of a point as those of a network with one head."""
-    return network.LayerParams(attention.AttentionParams(*(point[name] for name in _WEIGHTS)))
+    return network.LayerParams(assemble({name: point[name] for name in _WEIGHTS}))
 
 
 def _layer(point: Point) -> Array:

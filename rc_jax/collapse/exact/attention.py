@@ -26,11 +26,12 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax._numerics import performance
 from rc_jax.attention import AttentionParams, AttentionSpec
-from rc_jax.attention.kernels import largest
-from rc_jax.attention.layer import default_scale
-from rc_jax.attention.parameters import halves, pool, project
-from rc_jax.collapse.exact import mlp_and_norms, normalisers, positions, unsaturated
+from rc_jax.attention.layer import default_scale, largest, weight_function
+from rc_jax.attention.parameters import pool, project, shares
+from rc_jax.attention.specification import own_parts
+from rc_jax.collapse.exact import any_kind, mlp_and_norms, normalisers, positions, unsaturated
 from rc_jax.collapse.exact.state import Columns, Logits, MeanResidual, from_rows, split_softmax, sum_at_largest
+from rc_jax.collapse.requirements import SPLIT
 
 
 def attend(
@@ -79,29 +80,29 @@ def heads(
         level, logits, seen = _logits(query, key, factor, spec, mask, equal)
         outputs = normalisers.by_sigmoids(level, logits, seen, value, spec.precision)
     elif spec.weights == "differential":
-        assert params.subtracted is not None
         first, second = (
             _by_softmax(
                 _heads_of(query, half), _heads_of(key, half), value, jnp.split(factor, 2)[half], spec, mask, equal
             )
             for half in (0, 1)
         )
-        outputs = normalisers.difference(first, second, params.subtracted)
-    else:
+        outputs = normalisers.difference(first, second, params.parts["subtracted"])
+    elif spec.weights in SPLIT:
         outputs = _by_softmax(query, key, value, factor, spec, mask, equal)
+    else:
+        level, logits, seen = _logits(query, key, factor, spec, mask, equal)
+        weights = weight_function(params, spec, logits.pair.shape, seen)
+        outputs = any_kind.by_kind(level, logits, seen, value, spec.kind, weights, spec.precision)
     # One more logit is a gate on the output of softmax; then the gate that tokens make themselves.
     if spec.weights in ("softmax_plus_one", "softmax_sink"):
-        sink = jnp.zeros_like(outputs.log_size)
-        if spec.weights == "softmax_sink":
-            assert params.sink is not None
-            sink = params.sink
+        sink = own_parts(params, spec).get("sink", jnp.zeros_like(outputs.log_size))
         sink = jnp.maximum(sink, jnp.finfo(sink.dtype).min / 4)  # −∞, no sink at all, has no difference from a logit
         level, logits, seen = _logits(query, key, factor, spec, mask, equal)
         normaliser = normalisers.log_normaliser(logits, seen)
         outputs = normalisers.gated(outputs, normalisers.above_sink(level, normaliser, sink))
     if spec.output_gate is not None:
-        assert params.output_gate is not None
-        gate = params.output_gate if spec.output_gate == "elementwise" else params.output_gate[..., None]
+        gate = params.parts["output_gate"]
+        gate = gate if spec.output_gate == "elementwise" else gate[..., None]
         outputs = normalisers.gated(outputs, columns(state, gate, None, dataclasses.replace(spec, bias=False)))
     return outputs
 
@@ -257,9 +258,9 @@ def _pooled(vectors: Columns, params: AttentionParams, spec: AttentionSpec) -> C
     """
     if spec.rank is None:
         return vectors
-    assert params.pool is not None
-    sums = jnp.sum(params.pool, axis=-1)
-    rounding = 2 * params.pool.shape[-1] * jnp.finfo(sums.dtype).eps * jnp.sum(jnp.abs(params.pool), axis=-1)
+    matrix = params.parts["pool"]
+    sums = jnp.sum(matrix, axis=-1)
+    rounding = 2 * matrix.shape[-1] * jnp.finfo(sums.dtype).eps * jnp.sum(jnp.abs(matrix), axis=-1)
     apart = sums - sums[:, :1]
     apart = apart - jax.lax.stop_gradient(jnp.where(jnp.abs(apart) <= rounding, apart, 0))
     parts = jnp.stack([apart[:, :, None] * vectors.mean[:, None], pool(vectors.rows, params, spec)])
@@ -279,16 +280,18 @@ def _queries_and_keys(
     query = columns(state, params.query, params.query_bias, spec)
     key = _pooled(columns(state, params.key, params.key_bias, spec), params, spec)
     if spec.weights == "differential":
-        query, key, factor = _in_halves(query), _in_halves(key), jnp.concatenate([factor, factor])
+        query, key, factor = _in_halves(query, spec), _in_halves(key, spec), jnp.concatenate([factor, factor])
     if spec.qk_norm in ("rms", "rms_joint", "layer"):
-        query, key = _normalised(query, params.query_norm, spec), _normalised(key, params.key_norm, spec)
+        query, key = (
+            _normalised(query, params.parts["query_norm"], spec),
+            _normalised(key, params.parts["key_norm"], spec),
+        )
     if spec.qk_norm == "unit" or spec.scores == "cosine":
         query, key = Columns(*mlp_and_norms.unit(*query)), Columns(*mlp_and_norms.unit(*key))
     elif spec.rotary is not None:  # a temperature has no effect on unit vectors
         factor = factor * jnp.asarray(spec.rotary.temperature**2, factor.dtype)
     if spec.qk_norm == "unit":  # these gains follow the rotation, so both may multiply the queries
-        assert params.query_norm is not None and params.key_norm is not None
-        factor = factor * params.query_norm * params.key_norm
+        factor = factor * params.parts["query_norm"] * params.parts["key_norm"]
     return query, key, factor
 
 
@@ -297,15 +300,14 @@ def _heads_of(vectors: Columns, half: int) -> Columns:
     return Columns(*(jnp.split(part, 2)[half] for part in vectors))
 
 
-def _in_halves(vectors: Columns) -> Columns:
+def _in_halves(vectors: Columns, spec: AttentionSpec) -> Columns:
     """The first halves of all heads' features, then the second ones, each as a head of its own."""
-    mean = halves(vectors.mean[:, None])[:, 0]
-    return Columns(mean, halves(vectors.rows), jnp.concatenate([vectors.log_size, vectors.log_size]))
+    mean = shares(vectors.mean[:, None], spec)[:, 0]
+    return Columns(mean, shares(vectors.rows, spec), jnp.concatenate([vectors.log_size, vectors.log_size]))
 
 
-def _normalised(vectors: Columns, gain: Float[Array, "head width"] | None, spec: AttentionSpec) -> Columns:
+def _normalised(vectors: Columns, gain: Float[Array, "head width"], spec: AttentionSpec) -> Columns:
     """Queries or keys over their root mean square, less their means first where `spec` says so, times their gains."""
-    assert gain is not None
     if spec.qk_norm == "rms_joint":  # over the features of all heads, side by side
         mean, rows, log_size = mlp_and_norms.over_root_mean_square(*side_by_side(vectors), spec.qk_norm_epsilon, False)
         rows = jnp.moveaxis(rows.reshape(rows.shape[0], *gain.shape), 1, 0)

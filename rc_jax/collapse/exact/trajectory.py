@@ -31,7 +31,6 @@ _TOKENS = arguments.float_array("token", "feature", minimum={"token": 2})
 # of itself: cubing a residual triples its logarithm, and the error in it.
 _NATS = 0.01
 _ROUNDINGS = 1024
-_ROWS_OF_ANY_SUM = ("softmax_plus_one", "softmax_sink", "sigmoid")
 
 
 @arguments.guard(x=_TOKENS, scale=arguments.positive, mask=masks.check_mask)
@@ -147,7 +146,7 @@ def _fades(spec: StackSpec) -> bool:
     """Whether the size of the tokens' mean counts: gates multiply by it, and hidden units of relu tell its sign."""
     layer = spec.attention
     relu = spec.mlp is not None and spec.mlp.activation == "relu"
-    return relu or layer.output_gate is not None or layer.weights in _ROWS_OF_ANY_SUM
+    return relu or layer.output_gate is not None or layer.kind.row_sum == "any"
 
 
 def faded(state: MeanResidual) -> Bool[Array, ""]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rc_jax.attention import AttentionParams, AttentionSpec
-from rc_jax.attention.specification import QKNorm
+from rc_jax.attention.specification import QKNorm, assemble
 from rc_jax.network import LayerParams, MLPParams, MLPSpec, NormParams, StackSpec
 from rc_jax.network.specification import Norm
 from rc_jax.pretrained.config import Config
@@ -250,7 +250,9 @@ class _Stored(NamedTuple):
                 weights[f"{role}_norm"] = np.broadcast_to(gains, (spec.heads, width))
         weight, bias = _linear(at, "o_proj", spec.heads * width, spec.d_model, biased=self.output_bias)
         weights["output"] = weight.reshape(spec.heads, width, spec.d_model)
-        return AttentionParams(**weights, output_bias=bias if spec.bias else None)
+        if spec.bias:
+            weights["output_bias"] = bias
+        return assemble(weights)
 
     def gains(self, at: Scope, name: str, width: int) -> Stored:
         """The gains of a norm; those that are stored less 1 are added up in float32 at least."""

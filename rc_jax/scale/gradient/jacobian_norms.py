@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import converted, working_dtype
 from rc_jax._numerics.roots import implicit_root
-from rc_jax.scale.gradient.normalisers import entmax15_root, sparsemax_weights
+from rc_jax.attention.kinds.entmax import entmax15_root, sparsemax_weights
 from rc_jax.scale.gradient.rows import logit_rows, shifted
 
 NORMALISERS = ("softmax", "sparsemax", "entmax15")

@@ -10,10 +10,10 @@ from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common, converted, working_dtype
+from rc_jax.attention.kinds.entmax import entmax15_root, sparsemax_weights
 from rc_jax.scale.closed_forms.annealed import at_least_two
 from rc_jax.scale.gradient.rows import logit_rows, score_rows, shifted
 
-FAR = -1.25  # below −1 relative to the largest score nothing has weight, so that it need not be told apart
 at_least_one: arguments.Check = arguments.scalar(arguments.bounded(1))
 
 
@@ -129,44 +129,6 @@ def annealed_power_gradient(n: ArrayLike, power: ArrayLike = 6.0) -> Float[Array
     log_moment = _log_moment(power)
     first = jnp.exp(_log_moment(power - 1) - log_moment)
     return (power * (first - jnp.exp(_log_moment(2 * power - 1) - 2 * log_moment) / n)).astype(dtype)
-
-
-@jax.jit
-def sparsemax_weights(logits: jax.Array) -> jax.Array:
-    """max(t − τ, 0) for logits t whose largest is 0."""
-    falling = _falling(logits)
-    count = _counts(falling)
-    sums = jnp.cumsum(falling, -1)
-    size = (1 + count * falling > sums).sum(-1, keepdims=True)
-    total = jnp.take_along_axis(sums, size - 1, -1)
-    threshold = (total - 1) / size.astype(logits.dtype)
-    p = jnp.maximum(logits - threshold, 0)
-    return jnp.maximum(logits - threshold - (p.sum(-1, keepdims=True) - 1) / size.astype(logits.dtype), 0)
-
-
-@jax.jit
-def entmax15_root(logits: jax.Array) -> jax.Array:
-    """max(t/2 − τ, 0), the square root of 1.5-entmax, for logits t whose largest is 0."""
-    half = logits / 2
-    falling = _falling(half)
-    count = _counts(falling)
-    mean, square = jnp.cumsum(falling, -1) / count, jnp.cumsum(falling * falling, -1) / count
-    radicand = 1 / count - (square - mean * mean)
-    thresholds = mean - jnp.where(radicand > 0, jnp.sqrt(jnp.where(radicand > 0, radicand, 1)), 0)
-    size = (thresholds <= falling).sum(-1, keepdims=True)
-    threshold = jnp.take_along_axis(thresholds, size - 1, -1)
-    root = jnp.maximum(half - threshold, 0)
-    excess = ((root * root).sum(-1, keepdims=True) - 1) / (2 * root.sum(-1, keepdims=True))
-    return jnp.maximum(half - threshold - excess, 0)  # one Newton step takes away the rounding of the running sums
-
-
-def _falling(logits: jax.Array) -> jax.Array:
-    """Sorted from the largest down; scores too far down to have weight are all alike."""
-    return -jnp.sort(-jnp.maximum(logits, FAR), axis=-1)
-
-
-def _counts(falling: jax.Array) -> jax.Array:
-    return jnp.broadcast_to(jnp.arange(1, falling.shape[-1] + 1).astype(falling.dtype), falling.shape)
 
 
 @jax.jit

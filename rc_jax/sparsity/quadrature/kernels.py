@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from rc_jax._numerics import arguments
-from rc_jax.attention.kernels import elu_plus_one
+from rc_jax.attention import elu_plus_one
 
 
 class Kernel(NamedTuple):

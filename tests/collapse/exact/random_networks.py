@@ -7,11 +7,14 @@ from rc_jax import attention, network
 from rc_jax.collapse.requirements import SPLIT
 
 
-def draw_spec(random):
-    """A network of small layers with options drawn one by one, again and again until they go together."""
+def draw_spec(random, kinds=()):
+    """A network of small layers with options drawn one by one, again and again until they go together.
+
+    Its weights are those that exact arithmetic has a form of its own for, or one of some more `kinds`.
+    """
     while True:
         try:
-            return _spec(random)
+            return _spec(random, kinds)
         except ValueError:
             continue
 
@@ -20,7 +23,7 @@ def _pick(random, *options):
     return options[random.integers(len(options))]
 
 
-def _spec(random):
+def _spec(random, kinds):
     def rarely(value, probability=0.2):
         return value if random.random() < probability else None
 
@@ -29,7 +32,7 @@ def _spec(random):
         "heads": int(random.integers(1, 4)),
         "d_head": int(random.integers(1, 5)),
         "scores": _pick(random, "dot", "dot", "dot", "dot", "cosine"),
-        "weights": _pick(random, *SPLIT),
+        "weights": _pick(random, *SPLIT, *kinds),
         "causal": bool(random.random() < 0.25),
         "window": rarely(int(random.integers(0, 3))),
         "top_k": rarely(int(random.integers(1, 4))),
@@ -77,7 +80,7 @@ def draw(random, spec, dtype, tokens=None):
     gain, deviation = 10 ** random.uniform(-0.7, 0.5), 10 ** random.uniform(-1.5, 0.3)
 
     def entries(path, leaf):
-        name = jax.tree_util.keystr(path[-1:]).strip(".")
+        name = jax.tree_util.keystr(path[-1:]).strip(".[]'")
         normal = random.normal(size=leaf.shape)
         if name in ("scale", "query_norm", "key_norm"):
             return 1 + 0.3 * normal

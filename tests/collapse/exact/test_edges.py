@@ -25,8 +25,8 @@ def test_every_activation_keeps_the_dtype(x64, activation, kind):
 
 def averaging(params, head=0, tokens=4):
     """One head with a pool of averages, which keeps the cube; the others keep their Gaussian ones."""
-    pools = params.attention.pool.at[:, head].set(attention.average_pool(tokens, 2))
-    return params._replace(attention=params.attention._replace(pool=pools))
+    pools = params.attention.parts["pool"].at[:, head].set(attention.average_pool(tokens, 2))
+    return params._replace(attention=params.attention.with_parts(pool=pools))
 
 
 @pytest.mark.slow
@@ -110,10 +110,10 @@ def test_gradient_of_a_pool_of_averages_leaves_the_averages(x64):
     spec = stack(depth=1, rank=2, tokens=4)
     params, x = draw(1, spec, "float64", tokens=4)
     params = averaging(averaging(params, 0), 1)
-    step = jax.random.normal(jax.random.key(7), params.attention.pool.shape)
+    step = jax.random.normal(jax.random.key(7), params.attention.parts["pool"].shape)
 
     def moved(size):
-        return params._replace(attention=params.attention._replace(pool=params.attention.pool + size * step))
+        return params._replace(attention=params.attention.with_parts(pool=params.attention.parts["pool"] + size * step))
 
     slope = jax.grad(lambda size: collapse.log_residuals(moved(size), x, spec)[-1])(0.0)
     up, down = (exact_logs(moved(sign * 1e-4), x, spec, 60)[-1] for sign in (1, -1))

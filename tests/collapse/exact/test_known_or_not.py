@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from rc_jax import attention, collapse, network
-from rc_jax.attention.specification import shapes
 from rc_jax.collapse.requirements import SPLIT
 from tests.collapse.exact.test_trajectory import mostly_slow
 from tests.oracles import many_digits
@@ -71,7 +70,7 @@ def test_cancellation_that_a_symmetry_hides_is_unknown(x64):
 def test_first_orders_that_cancel_at_one_subtracted_weight_are_unknown(x64):
     spec = stack(5, d_model=4, weights="differential", causal=True)
     params = network.init(jax.random.key(0), spec, dtype="float64")
-    params = params._replace(attention=params.attention._replace(subtracted=jnp.ones((5, 1))))
+    params = params._replace(attention=params.attention.with_parts(subtracted=jnp.ones((5, 1))))
     got = errors(params, jax.random.normal(jax.random.key(9), (3, 4), "float64"), spec, scale=None)
     assert np.nanmax(got) < 1e-3 and np.isnan(got).sum() <= 2
 
@@ -94,9 +93,9 @@ def test_one_computation_without_the_check(dtype):
 def test_parameters_of_other_kinds_are_left_aside(kind):
     spec = stack(2, d_model=4, heads=2, weights=kind)
     params, x = network.init(jax.random.key(0), spec), jax.random.normal(jax.random.key(1), (3, 4))
-    every = {name: jnp.full((2, 2, 2), jnp.nan) for name in attention.AttentionParams._fields}
-    kept = {name: getattr(params.attention, name) for name in shapes(spec.attention)}
-    shared = params._replace(attention=attention.AttentionParams(**every | kept))
+    others = ("sink", "subtracted", "decay", "gate", "gate_bias", "pool", "query_norm", "score_vector", "output_gate")
+    left = dict.fromkeys(others, jnp.full((2, 2, 2), jnp.nan))
+    shared = params._replace(attention=params.attention._replace(parts=left | params.attention.parts))
     run = collapse.log_residuals
     np.testing.assert_array_equal(run(shared, x, spec, check=False), run(params, x, spec, check=False))
 

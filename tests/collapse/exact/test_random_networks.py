@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rc_jax import attention, collapse, network
+from rc_jax.attention.specification import assemble
 from rc_jax.network import LayerParams, MLPParams, NormParams
 from tests.collapse.exact.random_networks import draw, draw_spec, judge
 from tests.collapse.exact.test_trajectory import mostly_slow
@@ -42,9 +43,9 @@ def read(case):
         fields |= {"local": layer(fields["local"]), "local_layers": tuple(fields["local_layers"])}
     if "mlp" in fields:
         fields["mlp"] = network.MLPSpec(**fields["mlp"])
-    kinds = {"attention": attention.AttentionParams, "mlp": MLPParams}
+    kinds = {"attention": lambda **arrays: assemble(arrays), "mlp": MLPParams}
     parts = {
-        part: kinds.get(part, NormParams)(**{name: array(stored) for name, stored in arrays.items()})
+        part: kinds.get(part, NormParams)(**{name: array(stored) for name, stored in arrays.items() if stored})
         for part, arrays in case["params"].items()
     }
     return (
@@ -71,7 +72,7 @@ def test_networks_in_which_digits_are_lost_unseen(x64, name):
     assert not wrong.any(), (computed, right)
 
 
-def tested(seeds, draws):
+def counts(seeds, draws):
     """The number of networks, and those of them that are wrong."""
     networks, wrong = 0, []
     for seed in seeds:
@@ -87,10 +88,10 @@ def tested(seeds, draws):
 
 
 def test_a_few_random_networks(x64):
-    assert not tested(range(3000, 3002), 1)[1]
+    assert not counts(range(3000, 3002), 1)[1]
 
 
 @pytest.mark.slow
 def test_random_networks(x64):
-    networks, wrong = tested(range(4000, 4012), 4)
+    networks, wrong = counts(range(4000, 4012), 4)
     assert len(wrong) <= networks / 1000, wrong

@@ -37,8 +37,10 @@ def drawn():
             noise = {name: np.random.default_rng(len(name)).normal(1, 0.3, getattr(part, name).shape) for name in names}
             return part._replace(**{name: getattr(part, name) * factor for name, factor in noise.items()})
 
+        random = np.random.default_rng(10)
+        gains = {name: random.normal(1, 0.3, part.shape) * part for name, part in params.attention.parts.items()}
         params = params._replace(
-            attention=shaken(params.attention, "query_norm", "key_norm"),
+            attention=params.attention.with_parts(**gains),
             attention_norm=shaken(params.attention_norm, "scale"),
             mlp_norm=shaken(params.mlp_norm, "scale"),
             attention_out_norm=shaken(params.attention_out_norm, "scale"),

@@ -54,9 +54,9 @@ def test_pure_attention_agrees_with_six_thousand_digits(dtype, seed):
 
 def average_pools(params, dtype):
     """Columns that are averages of tokens, which keep the cube, in place of Gaussian ones."""
-    rank, tokens = params.attention.pool.shape[-2:]
-    pools = jnp.broadcast_to(attention.average_pool(tokens, rank, dtype=dtype), params.attention.pool.shape)
-    return params._replace(attention=params.attention._replace(pool=pools))
+    rank, tokens = params.attention.parts["pool"].shape[-2:]
+    pools = jnp.broadcast_to(attention.average_pool(tokens, rank, dtype=dtype), params.attention.parts["pool"].shape)
+    return params._replace(attention=params.attention.with_parts(pool=pools))
 
 
 ANY = (-np.inf, np.inf)
@@ -293,7 +293,7 @@ def test_product_of_stochastic_matrices_against_many_digits(dtype):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"weights": "relu_squared"}, "`spec` must have weights='softmax'"),
+        ({"weights": "decay"}, "`spec` must have weights that read scores"),
         ({"scores": "additive"}, "`spec` must have scores='dot' or 'cos"),
         ({"scores": "cosine", "rank": 2, "tokens": 3}, "`spec` must have scores='dot' with a rank"),
     ],

@@ -69,9 +69,9 @@ def test_rows_repeated_are_the_layer_of_lower_rank(key, rank=2):
     narrow = network.StackSpec(attention=attention.AttentionSpec(d_model=d, heads=2, rank=rank, tokens=n), depth=4)
     wide = network.StackSpec(attention=attention.AttentionSpec(d_model=d, heads=2, rank=n, tokens=n), depth=4)
     params = network.init(key, narrow)
-    pool = params.attention.pool
+    pool = params.attention.parts["pool"]
     assert pool is not None
-    more = params._replace(attention=params.attention._replace(pool=jnp.repeat(pool, n // rank, axis=-2)))
+    more = params._replace(attention=params.attention.with_parts(pool=jnp.repeat(pool, n // rank, axis=-2)))
     x = jax.random.normal(jax.random.fold_in(key, 1), (n, d))
     np.testing.assert_allclose(network.apply(params, x, narrow), network.apply(more, x, wide), rtol=2e-4, atol=1e-6)
     np.testing.assert_allclose(

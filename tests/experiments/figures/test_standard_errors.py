@@ -9,7 +9,7 @@ import pytest
 
 from experiments.figures.anatomy import position_codes
 from experiments.figures.later import attention_of_today
-from rc_jax.attention import kernels
+from rc_jax.attention import KINDS
 
 
 def test_lengths_of_embeddings():
@@ -26,7 +26,7 @@ def test_rows_of_weights():
     with jax.enable_x64(True):
         rows = attention_of_today._rows(spec)
         scores = 0.5 * np.random.default_rng(spec.seed).standard_normal((2, 2, 256))
-        weights = np.asarray(kernels.sigmoid(jnp.asarray(scores[:1]), None))[0]
+        weights = np.asarray(KINDS["sigmoid"](jnp.asarray(scores[:1])))[0]
     first, second = np.mean(weights, axis=-1) / np.sqrt(np.mean(weights**2, axis=-1))
     error = rows["sparsity_error"][attention_of_today.ROWS.index("sigmoid"), 0]
     assert error == pytest.approx(abs(first - second) / 2, rel=1e-9)

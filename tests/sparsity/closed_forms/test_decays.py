@@ -201,7 +201,7 @@ def test_rows_of_attention_layers_have_these_sparsities(x64, key):
     spec = attention.AttentionSpec(d_model=6, heads=2, weights="gated_decay", causal=True)
     params = attention.init(key, spec, dtype="float64")
     rows = attention.attention_weights(params, x, spec)[:, -1]
-    logits = jnp.einsum("nd,hd->hn", x, params.gate) + params.gate_bias[:, None]
+    logits = jnp.einsum("nd,hd->hn", x, params.parts["gate"]) + params.parts["gate_bias"][:, None]
     closed = sparsity.gated_decay(jax.nn.log_sigmoid(logits))
     np.testing.assert_allclose(sparsity.sparsity(rows), closed, rtol=1e-12)
     spec = attention.AttentionSpec(d_model=6, heads=2, weights="channel_decay", causal=True)
@@ -209,7 +209,7 @@ def test_rows_of_attention_layers_have_these_sparsities(x64, key):
     same = jnp.broadcast_to(x[:1], x.shape)
     rows = attention.attention_weights(params, same, spec)[:, -1]
     phi = [jax.nn.elu(jnp.einsum("d,hdk->hk", x[0], weight)) + 1 for weight in (params.query, params.key)]
-    closed = sparsity.channel_decay(phi[0] * phi[1], params.decay, n)
+    closed = sparsity.channel_decay(phi[0] * phi[1], params.parts["decay"], n)
     np.testing.assert_allclose(sparsity.sparsity(rows), closed, rtol=1e-12)
 
 

@@ -50,8 +50,9 @@ def halves(spec: attention.AttentionSpec) -> attention.AttentionParams:
     query, key = (
         jnp.asarray(each, float) for each in np.split(np.broadcast_to(np.eye(spec.d_model), shape), 2, axis=2)
     )
-    gains = dict.fromkeys(("query_norm", "key_norm"), jnp.ones((spec.heads, spec.head_width))) if spec.qk_norm else {}
-    return attention.AttentionParams(query, key, query, jnp.swapaxes(query, 1, 2), **gains)
+    params = attention.AttentionParams(query, key, query, jnp.swapaxes(query, 1, 2))
+    one = jnp.ones((spec.heads, spec.head_width))
+    return params.with_parts(query_norm=one, key_norm=one) if spec.qk_norm else params
 
 
 def every_run(spec: Any, key: jax.Array, dim: int) -> dict[str, np.ndarray]:

@@ -33,7 +33,7 @@ def test_one_layer_by_hand():
     np.testing.assert_allclose(tokens, np.concatenate([pairs, question[:, None]], axis=1), rtol=1e-6)
 
     layer = jax.tree.map(lambda leaf: np.asarray(leaf, float)[0, 0], model.layers().attention)
-    features = elu_plus_one(pairs[:, 1:] @ layer.key) * layer.decay ** np.arange(5, 0, -1)[:, None]
+    features = elu_plus_one(pairs[:, 1:] @ layer.key) * layer.parts["decay"] ** np.arange(5, 0, -1)[:, None]
     rows = np.einsum("bc,bjc->bj", elu_plus_one(question @ layer.query), features)
     mixed = np.einsum("bj,bjd->bd", rows / rows.sum(axis=1, keepdims=True), pairs[:, 1:])
     expected = mixed @ layer.value @ layer.output @ np.asarray(model.readout[...], float)

@@ -1,0 +1,130 @@
+"""A look at a kind of weights before it is used: what a wrong function or a wrong claim would make of a layer."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from rc_jax.attention.kinds.record import Inputs, Kind
+
+_TOKENS = 6
+_STEP = 2.0**-7  # of the difference quotients in float32
+_ROUNDING = 2.0**-13
+
+
+@functools.lru_cache(maxsize=256)
+def check_kind(kind: Kind, spec: Any) -> None:
+    """Raise one clear error unless the kind's function and its claims hold on random rows, and at scores of 0.
+
+    Shapes, dtype, numbers at scores of 0, nothing where nothing is seen, a derivative that agrees with difference
+    quotients, equal sums of rows, and that a constant in a row changes nothing, where the record says so.
+
+    Raises:
+        TypeError: the function cannot be traced by JAX, or gives something else than an array.
+        ValueError: what it gives is not what a kind must give, or contradicts the record.
+    """
+    with jax.ensure_compile_time_eval():
+        _check(kind, spec)
+
+
+def _check(kind: Kind, spec: Any) -> None:
+    rng = np.random.default_rng(0)
+    options = {name: getattr(spec, name) for name in kind.options}
+    parts = _parts(kind, spec, rng)
+    shape = (spec.heads * kind.maps, _TOKENS, _TOKENS)
+    everything = jnp.ones((1, *shape[1:]), bool)
+    lower = jnp.tril(everything)
+
+    def weights(scores: Array, seen: Array = everything) -> Array:
+        return kind.weights(scores, seen, parts, **options)
+
+    def normal() -> Array:
+        return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+    if kind.own_scores is not None:
+        scores = _own_scores(kind, spec, parts, options, rng)
+        _shape(kind, "own_scores", scores, shape)
+    else:
+        scores = normal()
+    try:
+        traced = jax.eval_shape(weights, scores)
+    except jax.errors.JAXTypeError as error:
+        raise TypeError(f"`weights` of kind {kind.name!r} must be a function of JAX arrays: {error}") from error
+    _shape(kind, "weights", traced, (spec.heads, *shape[1:]))
+    rows, masked = weights(scores), weights(scores, lower)
+    for name, value in (("random scores", rows), ("scores of 0", weights(jnp.zeros_like(scores)))):
+        if not bool(jnp.all(jnp.isfinite(value))):
+            raise ValueError(f"`weights` of kind {kind.name!r} must be finite at {name}, got {np.asarray(value[0, 0])}")
+    if bool(jnp.any(jnp.where(lower, 0, masked) != 0)):
+        raise ValueError(
+            f"`weights` of kind {kind.name!r} must be 0 where `seen` is False, got {np.asarray(masked[0, 0])}"
+        )
+    if kind.reads == "scores":
+        _derivative(kind, weights, scores, normal())
+    _claims(kind, weights, scores, rng)
+
+
+def _claims(kind: Kind, weights: Any, scores: Array, rng: np.random.Generator) -> None:
+    rows = weights(scores)
+    size = max(1.0, float(jnp.max(jnp.sum(jnp.abs(rows), axis=-1))))
+    sums = np.asarray(jnp.sum(rows, axis=-1), float)
+    if kind.row_sum == "one" and not np.allclose(sums, 1, atol=_ROUNDING * size):
+        raise ValueError(f"`row_sum` of kind {kind.name!r} must be what rows sum to: 'one' is said, got {sums[0]}")
+    if kind.row_sum == "fixed" and not np.allclose(sums, sums[:, :1], atol=_ROUNDING * size):
+        raise ValueError(f"`row_sum` of kind {kind.name!r} must be what rows sum to: 'fixed' is said, got {sums[0]}")
+    level = jnp.asarray(rng.normal(size=(*scores.shape[:-1], 1)), scores.dtype)
+    if kind.shift_invariant and not np.allclose(weights(scores + level), rows, atol=_ROUNDING * size):
+        raise ValueError(
+            f"`shift_invariant` of kind {kind.name!r} must be False: a constant in a row changes its weights from "
+            f"{np.asarray(rows[0, 0])} to {np.asarray(weights(scores + level)[0, 0])}"
+        )
+
+
+def _derivative(kind: Kind, weights: Any, scores: Array, way: Array) -> None:
+    slope = jax.jvp(weights, (scores,), (way,))[1]
+    quotient = (weights(scores + _STEP * way) - weights(scores - _STEP * way)) / (2 * _STEP)
+    size = float(jnp.max(jnp.abs(quotient)))
+    # Rows with a kink nearby differ; most have none.
+    agree = jnp.max(jnp.abs(slope - quotient), axis=-1) <= 0.03 * size + 1e-3
+    far = float(jnp.max(jnp.abs(weights(scores + way) - weights(scores))))
+    if not bool(jnp.all(jnp.isfinite(slope))) or float(jnp.mean(agree)) < 0.75 or (size < 1e-6 < far):
+        raise ValueError(
+            f"`weights` of kind {kind.name!r} must have a derivative by the scores, which `jax.jvp` gives: got "
+            f"{np.asarray(slope[0, 0])} where weights change by {np.asarray(quotient[0, 0])}"
+        )
+
+
+def _parts(kind: Kind, spec: Any, rng: np.random.Generator) -> dict[str, Array]:
+    """The kind's parameters: those that it starts with, and normal ones."""
+    start = kind.start(spec, jnp.float32)
+    named = kind.shapes(spec)
+    if not set(start) <= set(named):
+        unknown = sorted(set(start) - set(named))
+        raise ValueError(f"`start` of kind {kind.name!r} must give parameters that `shapes` names, got {unknown}")
+    parts = {name: jnp.asarray(rng.normal(size=shape), jnp.float32) for name, shape in named.items()} | start
+    for name, shape in named.items():
+        _shape(kind, f"start()[{name!r}]", parts[name], tuple(shape))
+    return parts
+
+
+def _own_scores(
+    kind: Kind, spec: Any, parts: dict[str, Array], options: dict[str, Any], rng: np.random.Generator
+) -> Array:
+    assert kind.own_scores is not None
+    width = (spec.heads * kind.maps, _TOKENS, spec.score_width)
+    tokens, query, key = (
+        jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((_TOKENS, spec.d_model), width, width)
+    )
+    return kind.own_scores(Inputs(tokens, query, key, spec.precision), parts, **options)
+
+
+def _shape(kind: Kind, what: str, value: Any, shape: tuple[int, ...]) -> None:
+    if not hasattr(value, "shape"):
+        raise TypeError(f"`{what}` of kind {kind.name!r} must give an array, got {type(value).__name__}")
+    if tuple(value.shape) != shape:
+        raise ValueError(f"`{what}` of kind {kind.name!r} must give shape {shape}, got {tuple(value.shape)}")
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        raise TypeError(f"`{what}` of kind {kind.name!r} must give floating-point numbers, got {value.dtype}")

@@ -1,0 +1,182 @@
+"""A kind of attention weights as one record: the function from scores to weights, and what is true of it."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float
+
+from rc_jax._numerics import arguments
+
+Rows = Float[Array, "head token column"]
+Seen = Bool[Array, "#head token column"]
+Parts = Mapping[str, Array]
+
+
+class Inputs(NamedTuple):
+    """What a kind with scores of its own makes them of.
+
+    Attributes:
+        tokens: x, as they enter the layer.
+        query: queries of every head.
+        key: keys of every head.
+        precision: of matrix products.
+    """
+
+    tokens: Float[Array, "token feature"]
+    query: Float[Array, "head token width"]
+    key: Float[Array, "head column width"]
+    precision: str
+
+
+def _no_shapes(spec: Any) -> dict[str, tuple[int, ...]]:
+    return {}
+
+
+def _nothing(spec: Any, dtype: DTypeLike) -> dict[str, Array]:
+    return {}
+
+
+def _no_reason(spec: Any) -> tuple[str, str] | None:
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of attention weights, for `AttentionSpec(weights=…)`: built in, or anyone's own.
+
+    A record is static: it is hashed by value and is a part of the layer's specification. Its functions hold no arrays.
+
+    Attributes:
+        name: for tables and messages.
+        weights: `weights(scores, seen, parts)` gives the weights (head, token, column). `scores` are the scaled scores,
+            `seen` is True where token i sees column j and has their shape (or one head), and `parts` holds the arrays
+            that `shapes` names, each without the layers' axis. Weights of what is not seen must be 0. Fields of the
+            specification that `options` names follow as keywords.
+        row_sum: what a row of weights sums to. `"one"`; `"fixed"`: one number for every row that sees the same columns;
+            `"any"`: it depends on the scores.
+        shift_invariant: a constant added to all scores of a row leaves its weights the same.
+        increasing: a weight that is not 0 grows with its score, so that a row may be cut to its `top_k` largest.
+        sparse: the weight of a token that is seen may be exactly 0. In other kinds a weight of 0 has underflowed.
+        reads: `"scores"`: products, cosines or additive scores of queries and keys, with every option of these.
+            `"features"` and `"distance"`: scores of its own, which `own_scores` makes.
+        own_scores: `own_scores(inputs, parts)` gives scores (head, token, column), where the kind does not read
+            `"scores"`.
+        maps: how many score matrices a head has, each made of an equal share of its queries and keys. `scores` have
+            `maps` times as many heads then: all heads of the first share, then those of the second.
+        shapes: `shapes(spec)` names the kind's own parameters and gives their shapes.
+        start: `start(spec, dtype)` gives those of them that are not drawn at random. The rest are normal, of
+            deviation gain/√d_model, or `bias_std` where the name ends in `bias` or is `sink`.
+        options: names of the fields of the specification that the kind reads.
+        refuses: `refuses(spec)` gives the name of an argument and what it must be, where the specification has no
+            meaning for this kind, and None elsewhere.
+
+    Raises:
+        TypeError: a part of another type.
+        ValueError: an unknown word, or `reads` and `own_scores` that do not fit each other.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from rc_jax import attention
+        >>> def squares(scores, seen, parts):
+        ...     raised = jnp.where(seen, 1 + jnp.square(scores), 0)
+        ...     return raised / raised.sum(-1, keepdims=True)
+        >>> kind = attention.Kind("squares", squares, row_sum="one")
+        >>> attention.AttentionSpec(d_model=8, weights=kind).kind.name
+        'squares'
+    """
+
+    name: str
+    weights: Callable[..., Array]
+    row_sum: Literal["one", "fixed", "any"] = "any"
+    shift_invariant: bool = False
+    increasing: bool = False
+    sparse: bool = False
+    reads: Literal["scores", "features", "distance"] = "scores"
+    own_scores: Callable[..., Array] | None = None
+    maps: int = 1
+    shapes: Callable[[Any], Mapping[str, tuple[int, ...]]] = _no_shapes
+    start: Callable[[Any, DTypeLike], dict[str, Array]] = _nothing
+    options: tuple[str, ...] = ()
+    refuses: Callable[[Any], tuple[str, str] | None] = _no_reason
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _CHECKS[field.name](field.name, getattr(self, field.name))
+        if (self.own_scores is None) != (self.reads == "scores"):
+            raise ValueError(f"`own_scores` must be given when reads={self.reads!r} is not 'scores', and only then")
+        try:
+            hash(self)
+        except TypeError as error:
+            raise TypeError(
+                f"`weights` of kind {self.name!r} must be hashable, so that it can be static: {error}"
+            ) from None
+
+    def __call__(
+        self,
+        scores: Float[Array, "map token column"],
+        seen: Bool[Array, "#map token column"] | None = None,
+        parts: Parts | None = None,
+        **options: Any,
+    ) -> Rows:
+        """The weights of rows of scores; all columns are seen where `seen` is not given.
+
+        Args:
+            scores: (head, token, column), for all score matrices of a head (`maps`).
+            seen: True where a row sees a column.
+            parts: the kind's own arrays, by name.
+            options: the fields of a specification that `options` names; the kind's defaults elsewhere.
+        """
+        seen = jnp.ones((1, *scores.shape[1:]), bool) if seen is None else seen
+        return self.weights(scores, seen, {} if parts is None else parts, **options)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _function(name: str, value: object) -> None:
+    if not callable(value):
+        raise TypeError(f"`{name}` must be a function, got {arguments.describe(value)}")
+
+
+def _function_or_none(name: str, value: object) -> None:
+    if value is not None:
+        _function(name, value)
+
+
+def _names(name: str, value: object) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(entry, str) for entry in value):
+        raise TypeError(f"`{name}` must be a tuple of names, got {arguments.describe(value)}")
+
+
+_CHECKS: dict[str, arguments.Check] = {
+    "name": arguments.instance(str),
+    **dict.fromkeys(("weights", "shapes", "start", "refuses"), _function),
+    "row_sum": arguments.one_of(("one", "fixed", "any")),
+    **dict.fromkeys(("shift_invariant", "increasing", "sparse"), arguments.instance(bool)),
+    "reads": arguments.one_of(("scores", "features", "distance")),
+    "own_scores": _function_or_none,
+    "maps": arguments.integer(1),
+    "options": _names,
+}
+
+
+def of_each_head(*names: str) -> Callable[[Any], Mapping[str, tuple[int, ...]]]:
+    """`shapes` of a kind whose own parameters are one number for each head."""
+    return lambda spec: {name: (spec.heads,) for name in names}
+
+
+def over_sum(weights: Rows) -> Rows:
+    """Rows divided by their sums; a row that sums to 0 is left alone."""
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    return weights / jnp.where(total > 0, total, 1)
+
+
+def to_unit(scores: Rows, seen: Seen) -> Rows:
+    """Rows divided by their largest magnitude, so that powers neither overflow nor underflow; hidden entries 0."""
+    scores = jnp.where(seen, scores, 0)
+    largest = jnp.max(jnp.abs(scores), axis=-1, keepdims=True)
+    return scores / jax.lax.stop_gradient(jnp.where(largest > 0, largest, 1))
