@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         scale,
         sparsity,
         special,
+        study,
         training,
     )
 
@@ -32,6 +33,7 @@ __all__ = [
     "scale",
     "sparsity",
     "special",
+    "study",
     "training",
 ]
 

@@ -99,6 +99,26 @@ class Collapse:
 
 
 @dataclass(frozen=True)
+class Kind:
+    """Ask three questions of a kind of attention weights, beside softmax.
+
+    Does depth collapse it, which scale does it want, can it focus? A built-in kind, or a function of your own in a
+    module of this folder. About half a minute.
+    """
+
+    kind: Annotated[tuple[str, ...], tyro.conf.Positional, optional(metavar="KIND")] = ()
+    """A name such as softpick or entmax15, or module:function. The function takes scores, what is seen, and parts."""
+    figure: Annotated[str | None, optional(metavar="FILE")] = None
+    """Draw the result too, into a file that ends in .png, .pdf or .svg."""
+    seed: Annotated[int, option(metavar="SEED")] = 0
+    """Seed of all that is drawn."""
+    quiet: Flag = False
+    """Show no progress; this command shows none, and takes the option so that scripts can always give it."""
+    json: Flag = False
+    """Print JSON with every digit."""
+
+
+@dataclass(frozen=True)
 class Trace:
     """Print what each layer and each head of a trained checkpoint does to the tokens of a text.
 
@@ -148,6 +168,7 @@ EXAMPLES = {
         "sparsity decay --lam 0.9 0.99 --n 1024",
     ),
     "collapse": ("collapse", "collapse --depth 24 --heads 8 --d-model 128 --skip", "collapse --depth 6 --json"),
+    "kind": ("kind softpick", "kind mymodule:weights --figure weights.pdf", "kind entmax15 --json"),
     "trace": (
         "trace --text notes.txt",
         "trace --packaged decoder --text notes.txt --no-exact",
@@ -157,11 +178,18 @@ EXAMPLES = {
 }
 
 
-MODULES: dict[type, str] = {Scale: "scale", Sparsity: "sparsity", Collapse: "collapse", Trace: "trace"}
+MODULES: dict[type, str] = {
+    Scale: "scale",
+    Sparsity: "sparsity",
+    Collapse: "collapse",
+    Kind: "kind",
+    Trace: "trace",
+}
 Command = (
     Annotated[Scale, tyro.conf.subcommand("scale")]
     | Annotated[Sparsity, tyro.conf.subcommand("sparsity")]
     | Annotated[Collapse, tyro.conf.subcommand("collapse")]
+    | Annotated[Kind, tyro.conf.subcommand("kind")]
     | Annotated[Trace, tyro.conf.subcommand("trace")]
 )
 

@@ -1,0 +1,51 @@
+"""`rc-jax kind`: the three questions asked of one kind of attention weights, beside softmax."""
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rc_jax import study
+from rc_jax.attention import KINDS, Kind
+from rc_jax.cli.arguments import Report, Usage, bounded
+
+SUFFIXES = (".png", ".pdf", ".svg")
+
+
+def run(arguments: Any) -> Report:
+    """Study one kind.
+
+    Raises:
+        Usage: no such kind, module or function, or a function that gives no weights.
+    """
+    if len(arguments.kind) != 1:
+        raise Usage(f"`KIND` must be one name or module:function, got {' '.join(arguments.kind) or 'nothing'}")
+    seed = bounded("--seed", arguments.seed, 0, 2**31 - 1)
+    if arguments.figure is not None and Path(arguments.figure).suffix not in SUFFIXES:
+        raise Usage(f"`--figure` must end in one of {', '.join(SUFFIXES)}, got {arguments.figure!r}")
+    try:
+        found = study.kind(_named(arguments.kind[0]), seed=seed)
+    except (TypeError, ValueError) as error:
+        raise Usage(str(error)) from error
+    if arguments.figure is not None:
+        study.draw(found).savefig(arguments.figure)
+    return Report(str(found), json.loads(found.to_json()))
+
+
+def _named(name: str) -> Kind | Callable[..., Any]:
+    """A built-in kind, or what `module:function` names; modules of the working folder come first."""
+    if ":" not in name:
+        if name in KINDS:
+            return KINDS[name]
+        raise Usage(f"`KIND` must be module:function or one of {', '.join(KINDS)}, got {name}")
+    module, _, function = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise Usage(f"`KIND` must name a function as module:function, got {name}: {error}") from error
+    finally:
+        sys.path.pop(0)

@@ -1,0 +1,241 @@
+"""What is measured of a kind of weights, and the record of it."""
+
+import dataclasses
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from rc_jax import attention, collapse, network
+from rc_jax._numerics import arguments
+from rc_jax.attention import KINDS, AttentionSpec, Kind
+from rc_jax.collapse.kinds import layer_order, predicted_order
+from rc_jax.scale.kinds import kind_best_scale
+from rc_jax.sparsity.kinds import kind_largest_weight, kind_sparsity, rows_are_independent
+
+SPREADS = (0.5, 1.0, 2.0, 4.0)  # deviations of the logits
+KEYS = (16, 64, 256)
+COUNTS = (64, 512, 4096)
+DEPTH, WIDTH, TOKENS, NETWORKS = 8, 32, 16, 8
+_COST = (4, 512, 512)
+_ROUNDS = 7
+
+
+class Measure(NamedTuple):
+    """One number about a kind.
+
+    Attributes:
+        question: `collapse`, `scale`, `sparsity`, `rows` or `cost`.
+        name: what it is, with its unit.
+        value: of the kind; NaN where it is not known.
+        softmax: the same of softmax.
+        error: standard error of `value`; 0 where it is not a simulation.
+        method: how it was got.
+    """
+
+    question: str
+    name: str
+    value: float
+    softmax: float
+    error: float
+    method: str
+
+
+class Study(NamedTuple):
+    """All that `study.kind` found: `print` gives the table and the sentences, `to_json` every digit."""
+
+    name: str
+    measures: tuple[Measure, ...]
+    falls: dict[str, list[list[float]]]
+    notes: tuple[str, ...]
+
+    def __getitem__(self, name: Any) -> Any:
+        """A measure by its name, or an entry of the tuple."""
+        if not isinstance(name, str):
+            return tuple.__getitem__(self, name)
+        for measure in self.measures:
+            if measure.name == name:
+                return measure
+        raise KeyError(f"no measure {name!r}; there are {[measure.name for measure in self.measures]}")
+
+    def __str__(self) -> str:
+        from rc_jax.study import report
+
+        return f"{report.table(self)}\n\n" + "\n".join(report.sentences(self))
+
+    def to_json(self) -> str:
+        """The study as JSON; numbers that are not finite are null."""
+        rows = [_finite(measure._asdict()) for measure in self.measures]
+        falls = {name: [[_number(value) for value in log] for log in logs] for name, logs in self.falls.items()}
+        return json.dumps({"kind": self.name, "measures": rows, "falls": falls, "notes": list(self.notes)}, indent=1)
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: _number(value) if isinstance(value, float) else value for name, value in row.items()}
+
+
+@arguments.guard(seed=arguments.integer(0))
+def kind(kind: Kind | str | Callable[..., Array], *, seed: int = 0) -> Study:
+    """Ask the three questions of a kind of attention weights, beside softmax, in less than a minute on two cores.
+
+    Sparsity: S of rows of 1024 normal logits against their deviation, and the largest weight's share against the number
+    of keys. Scale: the factor on normal scores that maximises the typical gradient, for 16, 64 and 256 keys. Collapse:
+    the order of one layer, and the fall of log ‖res‖ over eight layers with and without skip connections, in exact
+    arithmetic. Rows: what they sum to, and what is left of the sum where every score is −10. Cost: time beside softmax.
+
+    Args:
+        kind: a name of `attention.KINDS`, a `Kind`, or a function of scores, what is seen and parts; for a function,
+            random rows tell whether rows sum to 1 and whether a constant in a row changes nothing.
+        seed: of everything that is drawn.
+
+    Returns:
+        The study: measures with their standard errors and methods, medians of log ‖res‖ by layer, and notes.
+
+    Raises:
+        TypeError: `kind` is none of these.
+        ValueError: a name that is not known, a kind that does not read scores, or a function that gives no weights
+            (see `attention.Kind`).
+
+    Example:
+        >>> from rc_jax import study
+        >>> found = study.kind("softpick")  # doctest: +SKIP
+        >>> found["order of a layer"].value  # doctest: +SKIP
+        3.0
+    """
+    own = as_kind(kind)
+    if own.reads != "scores":
+        raise ValueError(f"`kind` must read scores of queries and keys, got {own.name!r}, which reads {own.reads}")
+    base = KINDS["softmax"]
+    key = jax.random.key(seed)
+    measures: list[Measure] = []
+    notes: list[str] = []
+    parts = {each.name: _parts(each) for each in (own, base)}
+
+    def both(question: str, name: str, method: str, measure: Callable[[Kind], tuple[float, float]]) -> None:
+        (value, error), (softmax, _) = measure(own), measure(base)
+        measures.append(Measure(question, name, value, softmax, error, method))
+
+    for spread in SPREADS:
+        both(
+            "sparsity", f"S at deviation {spread:g}", "64 rows of 1024 logits",
+            lambda each, spread=spread: kind_sparsity(key, each, spread, 1024, parts=parts[each.name]),
+        )  # fmt: skip
+    for n in COUNTS:
+        both(
+            "sparsity", f"largest share of {n} keys", "64 rows, deviation 2",
+            lambda each, n=n: kind_largest_weight(
+                key, each, 2.0, n if rows_are_independent(each, parts[each.name]) else min(n, 512),
+                parts=parts[each.name],
+            ),
+        )  # fmt: skip
+    if rows_are_independent(own, parts[own.name]):
+        for n in KEYS:
+            both(
+                "scale", f"best scale for {n} keys", "256 rows of normal scores, jvp",
+                lambda each, n=n: _scale(key, each, n, parts[each.name]),
+            )  # fmt: skip
+    else:
+        notes.append("Rows depend on each other, so no gradient of a row is measured.")
+    falls = {}
+    both("collapse", "order of a layer", "exact arithmetic", lambda each: (layer_order(each, seed), 0.0))
+    both("collapse", "order by its record", "rule", lambda each: (float(predicted_order(each)), 0.0))
+    for skip in (False, True):
+        name = "with skips" if skip else "without skips"
+        logs = {each.name: fall(each, skip=skip, seed=seed) for each in (own, base)}
+        falls[name] = [list(map(float, logs[each.name])) for each in (own, base)]
+        last = [float(logs[each.name][-1] - logs[each.name][0]) for each in (own, base)]
+        how = f"median of {NETWORKS} networks, exact arithmetic"
+        title = f"change of log ‖res‖ over {DEPTH} layers, {name}"
+        measures.append(Measure("collapse", title, last[0], last[1], 0.0, how))
+    both("rows", "sum of a row", "64 rows of 64 logits", lambda each: _sums(key, each, parts[each.name]))
+    both("rows", "sum where all scores are −10", "exact", lambda each: (_indifferent(each, parts[each.name]), 0.0))
+    ratio, spread = cost(own, parts[own.name])
+    measures.append(Measure("cost", "time over softmax's", ratio, 1.0, spread, f"{_ROUNDS} alternations on {_COST}"))
+    return Study(own.name, tuple(measures), falls, tuple(notes))
+
+
+def as_kind(kind: Kind | str | Callable[..., Array]) -> Kind:
+    """A record from a name, a record or a function; what a function does to rows is measured."""
+    if isinstance(kind, Kind):
+        return kind
+    if isinstance(kind, str):
+        if kind not in KINDS:
+            raise ValueError(f"`kind` must be one of {', '.join(map(repr, KINDS))}, got {kind!r}")
+        return KINDS[kind]
+    if not callable(kind):
+        raise TypeError(f"`kind` must be a name, an attention.Kind or a function, got {arguments.describe(kind)}")
+    plain = Kind(getattr(kind, "__name__", "kind").replace("<lambda>", "kind"), kind)
+    AttentionSpec(d_model=8, weights=plain)  # one clear error for a function that gives no weights
+    rng = np.random.default_rng(0)
+    scores = jnp.asarray(rng.normal(size=(1, 64, 8)), jnp.float32)
+    rows = np.asarray(plain(scores), float)
+    moved = np.asarray(plain(scores + jnp.asarray(rng.normal(size=(1, 64, 1)), jnp.float32)), float)
+    return dataclasses.replace(
+        plain,
+        row_sum="one" if np.allclose(rows.sum(axis=-1), 1, atol=1e-4) else "any",
+        shift_invariant=bool(np.allclose(rows, moved, atol=1e-4 * np.abs(rows).max())),
+        sparse=bool(np.any(rows == 0)),
+    )
+
+
+def fall(kind: Kind, *, skip: bool, seed: int) -> np.ndarray:
+    """Medians over random networks of log ‖res‖ before the first of eight layers and after each one."""
+    stack = network.StackSpec(attention=AttentionSpec(d_model=WIDTH, heads=2, weights=kind), depth=DEPTH, skip=skip)
+
+    def one(key: Array) -> Array:
+        x = jax.random.normal(jax.random.fold_in(key, 0), (TOKENS, WIDTH))
+        return collapse.log_residuals(network.init(jax.random.fold_in(key, 1), stack), x, stack)
+
+    keys = jax.random.split(jax.random.key(seed), NETWORKS)
+    return np.median(np.asarray(jax.jit(jax.vmap(one))(keys), float), axis=0)
+
+
+def cost(kind: Kind, parts: dict[str, Array]) -> tuple[float, float]:
+    """Time of the weights over that of softmax, median of alternations, and half the range of its quartiles."""
+    heads, n, _ = _COST
+    scores = jax.random.normal(jax.random.key(0), (heads, n, n))
+    doubled = jax.random.normal(jax.random.key(0), (heads * kind.maps, n, n))
+    wide = {name: jnp.broadcast_to(part, (heads, *part.shape[1:])) for name, part in parts.items()}
+    ours, plain = jax.jit(lambda s: kind(s, None, wide)), jax.jit(lambda s: KINDS["softmax"](s))
+
+    def seconds(function: Callable[[Array], Array], rows: Array) -> float:
+        start = time.perf_counter()
+        jax.block_until_ready(function(rows))
+        return time.perf_counter() - start
+
+    seconds(ours, doubled)  # the first calls compile
+    seconds(plain, scores)
+    ratios = [seconds(ours, doubled) / seconds(plain, scores) for _ in range(_ROUNDS)]
+    lower, _, upper = statistics.quantiles(ratios, n=4)
+    return statistics.median(ratios), (upper - lower) / 2
+
+
+def _parts(kind: Kind) -> dict[str, Array]:
+    """The kind's parameters of one head as a layer starts with them."""
+    spec = AttentionSpec(d_model=2 * kind.maps, weights=kind)
+    return attention.init(jax.random.key(0), spec).parts
+
+
+def _scale(key: Array, kind: Kind, n: int, parts: dict[str, Array]) -> tuple[float, float]:
+    best = kind_best_scale(key, kind, n, parts=parts)
+    return float(best.scale), float(best.standard_error) if best.standard_error is not None else math.nan
+
+
+def _sums(key: Array, kind: Kind, parts: dict[str, Array]) -> tuple[float, float]:
+    sums = np.asarray(kind(jax.random.normal(key, (kind.maps, 64, 64)), None, parts)[0].sum(axis=-1), float)
+    return float(sums.mean()), float(sums.std(ddof=1) / 8)
+
+
+def _indifferent(kind: Kind, parts: dict[str, Array]) -> float:
+    return float(kind(jnp.full((kind.maps, 64, 64), -10.0), None, parts)[0, 0].sum())

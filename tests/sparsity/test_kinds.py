@@ -1,0 +1,35 @@
+"""Sparsity of random rows of any kind, against closed forms of their limit and a count by hand."""
+
+import jax.numpy as jnp
+import pytest
+
+from rc_jax import sparsity
+from rc_jax.attention import KINDS
+from rc_jax.sparsity.kinds import kind_largest_weight, kind_sparsity, rows_are_independent
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("softmax", sparsity.exponential(0.5)), ("identity", sparsity.identity(0.0, 0.5)), ("relu_squared", 6**-0.5)],
+)
+def test_long_rows_have_the_sparsity_of_the_kernel(key, name, limit):
+    mean, error = kind_sparsity(key, KINDS[name], 0.5, 16384, rows=32)
+    assert abs(mean - float(limit)) < 5 * error + 2e-3
+
+
+def test_rows_of_zeros_are_left_out(key):
+    mean, error = kind_sparsity(key, KINDS["sparsemax"], 50.0, 8)
+    assert abs(mean - 8**-0.5) < 0.05 and error >= 0  # nearly every row has one weight
+
+
+def test_the_largest_weight_of_even_rows(key):
+    assert kind_largest_weight(key, KINDS["softmax"], 1e-6, 32)[0] == pytest.approx(1 / 32, rel=1e-4)
+    few, many = (kind_largest_weight(key, KINDS["entmax15"], 2.0, n)[0] for n in (64, 2048))
+    assert many > few / 2
+
+
+def test_which_rows_depend_on_each_other():
+    coupled = [name for name, kind in KINDS.items() if kind.reads == "scores" and not rows_are_independent(
+        kind, {part: jnp.ones(1) for part in ("sink", "subtracted", "length_offset", "length_slope", "length_power")}
+    )]  # fmt: skip
+    assert coupled == ["sinkhorn"]
