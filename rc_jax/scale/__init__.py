@@ -5,7 +5,7 @@ shared with them: `expected_objective`, `typical_objective`, `typical_optimum`, 
 `per_sample_scale`, over random ones `sample_scales` and `scale_tail`.
 """
 
-from rc_jax.scale import equicorrelated, quadrature
+from rc_jax.scale import equicorrelated, kinds, quadrature
 from rc_jax.scale.closed_forms.annealed import annealed_objective, log_concentration
 from rc_jax.scale.closed_forms.decoder import decoder_scale, effective_keys
 from rc_jax.scale.closed_forms.entropy import (
@@ -62,6 +62,7 @@ __all__ = [
     "jacobian_largest_entry",
     "jacobian_spectral_norm",
     "jacobian_trace",
+    "kinds",
     "layer_variance_spread",
     "least_entropy",
     "log_concentration",

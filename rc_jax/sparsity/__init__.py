@@ -1,5 +1,6 @@
 """Can attention focus? The sparsity of weights: measured, in closed form, and by quadrature for any kernel."""
 
+from rc_jax.sparsity import kinds
 from rc_jax.sparsity.closed_forms.cosines import cosine_similarity_power
 from rc_jax.sparsity.closed_forms.decays import (
     channel_decay,
@@ -50,6 +51,7 @@ __all__ = [
     "gini",
     "hoyer",
     "identity",
+    "kinds",
     "kurtosis",
     "locate_kinks",
     "log_relu_squared",
