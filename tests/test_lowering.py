@@ -32,6 +32,10 @@ def network_of(spec=STACK):
     return network.random_layers(key(), spec)
 
 
+def one_layer():
+    return jax.tree.map(lambda leaf: leaf[0], network.init(key(), STACK))
+
+
 KERNELS = {
     "attend": lambda x, n: attention.attend(attention.init(key(), SPEC), x, SPEC, scale=n[0]),
     "linear_attend": lambda x, n: attention.linear_attend(attention.init(key(), LINEAR), x, LINEAR, chunk=2),
@@ -86,6 +90,12 @@ KERNELS = {
         network.hidden_states(network.scale_branches(network.init(key(), STACK), n[0]), x, STACK),
         network.scan_layers(lambda carry, layer: (carry, None), x, network_of(), STACK),
     ),
+    "parts of networks": lambda x, n: (
+        attention.elu_plus_one(x),
+        attention.project(x, attention.init(key(), SPEC).query, None, SPEC),
+        network.layer_norm(x, network.NormParams(jnp.ones(8), jnp.zeros(8)), 1e-6),
+        network.block(one_layer(), x, STACK, network.plain_arithmetic(STACK, None, None)),
+    ),
     "width-free": lambda x, n: collapse.sample_log_residuals(key(), x, STACK, gain=n[0]),
     "norms": lambda x, n: (collapse.effective_rank(x), collapse.frobenius(x), collapse.norm_1inf(x)),
     "ranks": lambda x, n: (collapse.stable_rank(x), collapse.diameter(x)),
@@ -136,6 +146,9 @@ KERNELS = {
     "gradients of weights": lambda x, n: collapse.log_weight_gradients(network_of(), x, STACK, jnp.ones_like(x)),
     "scales": lambda x, n: (
         scale.annealed_entropy(n, 64, 16),
+        scale.capped_scale(64, n),
+        scale.layer_variance_spread(n, 64),
+        scale.least_entropy(n, 64),
         scale.annealed_objective(n, 64, 16),
         scale.annealed_power_gradient(n),
         scale.annealed_renyi_entropy(n, 64, 16),
@@ -170,6 +183,8 @@ KERNELS = {
     "sparsity": lambda x, n: (
         sparsity.entropy_sparsity(x),
         sparsity.exponential(n),
+        sparsity.differential(n, 0.5),
+        sparsity.sinkhorn(x, x),
         sparsity.from_moments(n, n),
         sparsity.hoyer(x),
         sparsity.log_relu_squared(-n, n),
@@ -194,7 +209,7 @@ ON_THE_HOST = {
     "convolution_layer", "convolution_tokens", "message_passing_layer",
     "layer_costs", "multiplications", "operations",
     "path_counts", "power", "locate_kinks",
-    "feature_map_rates", "decay_spectrum",
+    "feature_map_rates", "decay_spectrum", "median_gap",
 }  # fmt: skip
 
 

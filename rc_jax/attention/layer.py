@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from rc_jax._numerics import arguments
 from rc_jax.attention import masks
 from rc_jax.attention.kinds import Inputs
+from rc_jax.attention.kinds.record import everything
 from rc_jax.attention.parameters import pool, project, queries_and_keys, unit
 from rc_jax.attention.specification import AttentionParams, AttentionSpec, check_layer, own_parts
 
@@ -270,7 +271,7 @@ def weight_function(
     params: AttentionParams, spec: AttentionSpec, shape: tuple[int, ...], seen: Bool[Array, "#head token column"] | None
 ) -> Callable[[Array], Array]:
     """The map from scores of this shape to weights, with the layer's own parts and options and what each row sees."""
-    seen = jnp.ones((1, *shape[1:]), bool) if seen is None else seen
+    seen = everything(shape) if seen is None else seen
     parts = own_parts(params, spec)
     return lambda rows: spec.kind.weights(rows, seen, parts, **_options(spec))
 

@@ -200,7 +200,7 @@ def test_collapse_with_skips_keeps_tokens_apart(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("", "Missing subcommand: Expected one of {scale, sparsity, collapse, trace}"),
+        ("", "Missing subcommand: Expected one of {scale, sparsity, collapse, kind, trace}"),
         ("entropy 3", "entropy"),
         ("scale", "`N` must be given"),
         ("scale x", "`N` must be a whole number such as 1024 or 2^20, got 'x'"),

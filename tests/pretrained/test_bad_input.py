@@ -299,6 +299,6 @@ def test_random_like(key):
         pretrained.random_like(key, 3)  # pyright: ignore[reportCallIssue, reportArgumentType]
     with pytest.raises(ValueError, match="`std` must be > 0, got 0"):
         pretrained.random_like(key, spec, std=0)
-    with pytest.raises(ValueError, match="`like` must be a stack that BERT's initialisation covers"):
-        pretrained.random_like(key, StackSpec(attention=AttentionSpec(d_model=8, weights="decay"), depth=2))
+    rates = pretrained.random_like(key, StackSpec(attention=AttentionSpec(d_model=8, weights="decay"), depth=2))
+    assert (rates.attention.parts["decay"] == 1 - 2.0**-5).all()  # a kind's own parameters start as it says
     assert jax.tree.leaves(pretrained.random_like(key, spec))

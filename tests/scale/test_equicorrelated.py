@@ -51,7 +51,7 @@ def test_against_attention_on_explicit_vectors(x64, gamma, rho):
     x = jnp.asarray(np.concatenate([own, shared, np.zeros((n, 3))], axis=1))
     spec = AttentionSpec(d_model=n + 4)
     one = jnp.eye(n + 4)[None]
-    params = AttentionParams(one, one, one, one, None, None, None, None, None, None)
+    params = AttentionParams(one, one, one, one)
     beta = gamma * np.log(n)
     rows, out = (np.asarray(each) for each in ATTENTION(params, x, spec, beta))
     rows = rows[0]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
-from rc_jax.attention.kinds.record import Kind, Parts, Rows, Seen, of_each_head
+from rc_jax.attention.kinds.record import Kind, Parts, Rows, Seen, of_each_head, shown
 
 _FAR = -1.25  # below −1 relative to the largest score nothing has weight, so that it need not be told apart
 
@@ -34,7 +34,7 @@ def asentmax15(scores: Rows, seen: Seen, parts: Parts) -> Rows:
 def softpick(scores: Rows, seen: Seen, parts: Parts) -> Rows:
     """max(e^s − 1, 0) over the row sum of |e^s − 1|: no weight for scores below 0; a row of zero scores is 0."""
     # Shifted by the largest of the scores and 0, so that no power overflows.
-    scores = jnp.where(seen, scores, 0)
+    scores = shown(scores, seen, 0)
     top = jax.lax.stop_gradient(jnp.maximum(jnp.max(scores, axis=-1, keepdims=True), 0))
     # e^(s − m) − e^(−m) = e^(s − m) (1 − e^(−s)), and e^(−m) (e^s − 1) where s < 0.
     above, below = jnp.maximum(scores, 0), jnp.minimum(scores, 0)
@@ -45,7 +45,7 @@ def softpick(scores: Rows, seen: Seen, parts: Parts) -> Rows:
 
 def _below_largest(scores: Rows, seen: Seen) -> Rows:
     """Scores less the largest of their row, at most far enough below it to have no weight."""
-    scores = jnp.where(seen, scores, -jnp.inf)
+    scores = shown(scores, seen, -jnp.inf)
     below = scores - jnp.max(scores, axis=-1, keepdims=True)
     return jnp.where(below > 2 * _FAR, below, 2 * _FAR)
 

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from rc_jax.attention.kinds.record import Kind, Parts, Rows, Seen, over_sum, to_unit
+from rc_jax.attention.kinds.record import Kind, Parts, Rows, Seen, over_sum, shown, to_unit
 
 
 def relu_squared(scores: Rows, seen: Seen, parts: Parts) -> Rows:
@@ -23,7 +23,7 @@ def power6(scores: Rows, seen: Seen, parts: Parts) -> Rows:
 
 def identity(scores: Rows, seen: Seen, parts: Parts) -> Rows:
     """The scores themselves, over the number of tokens seen."""
-    return jnp.where(seen, scores, 0) / jnp.sum(seen, axis=-1, keepdims=True).astype(scores.dtype)
+    return shown(scores, seen, 0) / jnp.sum(seen, axis=-1, keepdims=True).astype(scores.dtype)
 
 
 POWERS = (

@@ -6,13 +6,14 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from rc_jax._numerics import arguments
 
 Rows = Float[Array, "head token column"]
-Seen = Bool[Array, "#head token column"]
+Seen = Bool[Array, "#head token column"] | Bool[np.ndarray, "#head token column"]
 Parts = Mapping[str, Array]
 
 
@@ -118,7 +119,7 @@ class Kind:
     def __call__(
         self,
         scores: Float[Array, "map token column"],
-        seen: Bool[Array, "#map token column"] | None = None,
+        seen: Bool[Array, "#map token column"] | Bool[np.ndarray, "#map token column"] | None = None,
         parts: Parts | None = None,
         **options: Any,
     ) -> Rows:
@@ -130,7 +131,7 @@ class Kind:
             parts: the kind's own arrays, by name.
             options: the fields of a specification that `options` names; the kind's defaults elsewhere.
         """
-        seen = jnp.ones((1, *scores.shape[1:]), bool) if seen is None else seen
+        seen = everything(scores.shape) if seen is None else seen
         return self.weights(scores, seen, {} if parts is None else parts, **options)
 
     def __str__(self) -> str:
@@ -169,6 +170,18 @@ def of_each_head(*names: str) -> Callable[[Any], Mapping[str, tuple[int, ...]]]:
     return lambda spec: {name: (spec.heads,) for name in names}
 
 
+def everything(shape: tuple[int, ...]) -> Seen:
+    """True for every column of rows of scores of this shape; it takes no memory."""
+    return np.broadcast_to(np.True_, (1, *shape[1:]))
+
+
+def shown(scores: Array, seen: Seen, hidden: int | float | Array) -> Array:
+    """Scores, and `hidden` where a column is not seen; no operation where all are."""
+    if isinstance(seen, np.ndarray) and seen.all():
+        return scores
+    return jnp.where(seen, scores, hidden)
+
+
 def over_sum(weights: Rows) -> Rows:
     """Rows divided by their sums; a row that sums to 0 is left alone."""
     total = jnp.sum(weights, axis=-1, keepdims=True)
@@ -177,6 +190,6 @@ def over_sum(weights: Rows) -> Rows:
 
 def to_unit(scores: Rows, seen: Seen) -> Rows:
     """Rows divided by their largest magnitude, so that powers neither overflow nor underflow; hidden entries 0."""
-    scores = jnp.where(seen, scores, 0)
+    scores = shown(scores, seen, 0)
     largest = jnp.max(jnp.abs(scores), axis=-1, keepdims=True)
     return scores / jax.lax.stop_gradient(jnp.where(largest > 0, largest, 1))

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rc_jax.attention.kinds.record import Kind, Parts, Rows, Seen, of_each_head
+from rc_jax.attention.kinds.record import Kind, Parts, Rows, Seen, of_each_head, shown
 
 
 def softmax(scores: Rows, seen: Seen, parts: Parts) -> Rows:
     """e^s over its row sum, shifted by the row maximum."""
-    return jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+    return jax.nn.softmax(shown(scores, seen, -jnp.inf), axis=-1)
 
 
 def l2(scores: Rows, seen: Seen, parts: Parts) -> Rows:
@@ -42,7 +42,7 @@ def softmax_sink(scores: Rows, seen: Seen, parts: Parts) -> Rows:
 
 def _with_sink(scores: Rows, seen: Seen, sink: Float[Array, " head"]) -> Rows:
     """Shifted by the largest logit of them all."""
-    scores, sink = jnp.where(seen, scores, -jnp.inf), sink[:, None, None]
+    scores, sink = shown(scores, seen, -jnp.inf), sink[:, None, None]
     top = jax.lax.stop_gradient(jnp.maximum(jnp.max(scores, axis=-1, keepdims=True), sink))
     powers = jnp.exp(scores - top)
     return powers / (jnp.exp(sink - top) + jnp.sum(powers, axis=-1, keepdims=True))
@@ -50,7 +50,7 @@ def _with_sink(scores: Rows, seen: Seen, sink: Float[Array, " head"]) -> Rows:
 
 def sigmoid(scores: Rows, seen: Seen, parts: Parts) -> Rows:
     """1/(1 + e^(−(s − log n))), n the number of columns, hidden ones too: one bias for all rows, as in the source."""
-    return jnp.where(seen, jax.nn.sigmoid(scores - math.log(scores.shape[-1])), 0)
+    return shown(jax.nn.sigmoid(scores - math.log(scores.shape[-1])), seen, 0)
 
 
 def differential(scores: Float[Array, "heads token column"], seen: Seen, parts: Parts) -> Rows:
@@ -61,7 +61,7 @@ def differential(scores: Float[Array, "heads token column"], seen: Seen, parts: 
 
 def sinkhorn(scores: Rows, seen: Seen, parts: Parts, *, sinkhorn_steps: int = 5) -> Rows:
     """e^s with rows and columns in turn divided by their sums, in logarithms; an odd number of steps ends with rows."""
-    logs = jnp.where(seen, scores, -jnp.inf)
+    logs = shown(scores, seen, -jnp.inf)
     for step in range(sinkhorn_steps):
         logs = jax.nn.log_softmax(logs, axis=-2 if step % 2 else -1)
     return jnp.exp(logs)
