@@ -22,7 +22,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rc_jax.collapse.exact.state import Columns, Logits, expm1_ratio, log1p_ratio, log_softmax, sum_at_largest
+from rc_jax.collapse.exact.state import (
+    Columns,
+    Logits,
+    exp_below,
+    expm1_ratio,
+    log1p_ratio,
+    log_softmax,
+    sum_at_largest,
+)
 
 _NEAR = 1.0  # beyond this |cÊ| the normalisers of rows are subtracted as whole numbers
 
@@ -117,7 +125,7 @@ def _at_largest(x: Array, power: Array) -> tuple[Array, Array]:
     """e^(power − m) x, and m, the largest power of each head among numbers that are not 0."""
     top = jnp.max(jnp.where(x == 0, -jnp.inf, power), axis=(1, 2))
     top = jax.lax.stop_gradient(jnp.where(jnp.isneginf(top), jnp.max(power, axis=(1, 2)), top))
-    return jnp.exp(jnp.minimum(power - top[:, None, None], 0)) * x, top
+    return exp_below(power, top) * x, top
 
 
 def sinkhorn(logits: Logits, seen: Bool[Array, "#head token column"] | None, steps: int) -> Float[Array, "head column"]:

@@ -207,7 +207,7 @@ def _less_first_row(
     first = jnp.broadcast_to(log_rows[:, :1], log_rows.shape)
     factor = jnp.max(jnp.where(others & (log_rows != first), jnp.maximum(log_rows, first), -jnp.inf), axis=(1, 2))
     factor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(factor), factor, 0))
-    rows, first = (jnp.where(others, _exp_below(logs, factor), 0) for logs in (log_rows, first))
+    rows, first = (jnp.where(others, exp_below(logs, factor), 0) for logs in (log_rows, first))
     return with_zero_sums(rows - first, largest), factor
 
 
@@ -230,7 +230,7 @@ def _scaled_change(
     others = ~jax.nn.one_hot(largest, pair.shape[-1], dtype=bool) & (log_shared > -jnp.inf)
     factor = jnp.max(jnp.where(others, log_shared, -jnp.inf), axis=(1, 2))
     factor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(factor), factor, 0))
-    scaled = jnp.where(others, _exp_below(log_shared, factor), 0)
+    scaled = jnp.where(others, exp_below(log_shared, factor), 0)
     return with_zero_sums(scaled * gap * expm1_ratio(square * gap), largest), factor
 
 
@@ -246,10 +246,13 @@ def with_zero_sums(
     return jnp.where(chosen, -jnp.sum(others, axis=-1, keepdims=True), others)
 
 
-def _exp_below(logs: Float[Array, "head #token column"], factor: Float[Array, " head"]) -> Array:
-    """e^(logs − factor), at most 1: a compiler that computes large logarithms twice may round one above the maximum."""
+def exp_below(logs: Float[Array, "head #token column"], factor: Float[Array, " head"]) -> Array:
+    """e^(logs − factor), at most 1: a compiler that computes large logarithms twice may round one above the maximum.
+
+    What is cut off is a constant. The derivative at the maximum is whole on whichever side of it a rounding falls.
+    """
     below = logs - factor[:, None, None]
-    return jnp.exp(jnp.where(below > 0, 0, below))  # not `minimum`, which halves the derivative at the maximum itself
+    return jnp.exp(below - jax.lax.stop_gradient(jnp.maximum(below, 0)))
 
 
 def log_softmax(logits: Float[Array, "*rows token"]) -> Float[Array, "*rows token"]:

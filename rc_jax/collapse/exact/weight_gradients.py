@@ -28,7 +28,7 @@ from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.attention.layer import check_scale_and_mask, default_scale
 from rc_jax.collapse.exact import attention
 from rc_jax.collapse.exact import state as mean_residual
-from rc_jax.collapse.exact.state import MeanResidual, log_softmax
+from rc_jax.collapse.exact.state import MeanResidual, exp_below, log_softmax
 from rc_jax.collapse.requirements import BILINEAR, check_covered
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 from rc_jax.network.specification import check_stack
@@ -209,7 +209,7 @@ def _softmax_gradient(
     others = ~jax.nn.one_hot(largest, u.shape[-1], dtype=bool) & (log_p > -jnp.inf)
     top = jnp.max(jnp.where(others, log_p, -jnp.inf), axis=(1, 2))
     top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0))
-    weights = jnp.where(others, jnp.exp(jnp.minimum(log_p - top[:, None, None], 0)), 0)
+    weights = jnp.where(others, exp_below(log_p, top), 0)
     return mean_residual.with_zero_sums(weights * apart, largest), top
 
 

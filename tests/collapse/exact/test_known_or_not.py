@@ -34,7 +34,7 @@ def errors(params, x, spec, scale=1.0, digits=400, check=True):
 def test_a_saturated_cap_on_both_sides_of_the_mean(dtype, tokens):
     spec, x = stack(d_model=1, soft_cap=0.25), jnp.asarray(tokens, dtype)[:, None]
     got = errors(params_of(1, dtype, ONE, [[-1.0]], ONE, ONE), x, spec)
-    assert got.max() < 8 * float(jnp.finfo(dtype).eps)
+    assert got.max() < 16 * float(jnp.finfo(dtype).eps)
 
 
 @pytest.mark.slow
