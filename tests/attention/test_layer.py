@@ -61,9 +61,7 @@ def test_only_two_of_the_four_score_terms_reach_softmax(x64):
 def test_order_of_heads_does_not_matter_and_order_of_tokens_goes_through(heads, tokens):
     params, x = draw()
     heads, tokens = jnp.array(heads), jnp.array(tokens)
-    shuffled = type(params)(
-        *(w if w is None or name == "output_bias" else w[heads] for name, w in zip(params._fields, params, strict=True))
-    )
+    shuffled = jax.tree.map(lambda w: w[heads], params)._replace(output_bias=params.output_bias)
     out = attention.attend(params, x, SPEC)
     np.testing.assert_allclose(attention.attend(shuffled, x, SPEC), out, rtol=1e-4, atol=2e-6)
     np.testing.assert_allclose(attention.attend(params, x[tokens], SPEC), out[tokens], rtol=1e-4, atol=2e-6)

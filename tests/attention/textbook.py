@@ -168,7 +168,7 @@ def weights(params, x, spec, seen, scale=None):
             offset, slope, power = (
                 getattr(params, f"length_{name}")[:, None, None] for name in ("offset", "slope", "power")
             )
-            s = (offset + slope * counts**power) * s
+            s = (offset + slope * np.where(counts > 0, np.where(counts > 0, counts, 1) ** power, 0)) * s
         return projected(np.where(seen, s, -np.inf), 1 if kind == "sparsemax" else 2)
     if kind == "softpick":
         mass = np.where(seen, np.exp(s) - 1, 0)

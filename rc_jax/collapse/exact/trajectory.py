@@ -203,7 +203,7 @@ def _hashed(x: UInt[Array, "*shape"]) -> UInt[Array, "*shape"]:
 
 def agree(logs: Float[Array, "copy *shape"]) -> Bool[Array, "*shape"]:
     """Where logarithms that were computed several times are the same but for roundings."""
-    first = logs[0]
+    first = logs[:1]
     allowed = _NATS + _ROUNDINGS * jnp.finfo(first.dtype).eps * jnp.abs(first)
     return jnp.all((logs == first) | (jnp.isfinite(first) & (jnp.abs(logs - first) <= allowed)), axis=0)
 

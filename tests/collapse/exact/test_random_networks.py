@@ -59,7 +59,8 @@ def read(case):
 
 def run(params, x, spec, scale, mask):
     """What is computed, and what is right."""
-    computed = collapse.log_residuals(jax.tree.map(jnp.asarray, params), jnp.asarray(x), spec, scale=scale, mask=mask)
+    shown = None if mask is None else jnp.asarray(mask)
+    computed = collapse.log_residuals(jax.tree.map(jnp.asarray, params), jnp.asarray(x), spec, scale=scale, mask=shown)
     right = many_digits.certain(params, x, spec, scale, mask, digits=(DIGITS, DIGITS + 60))
     return np.asarray(computed), right
 
