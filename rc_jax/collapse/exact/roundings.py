@@ -87,7 +87,7 @@ class _Evaluation:
             branches = [self._branch(branch) for branch in options["branches"]]
             return jax.lax.switch(operands[0].astype(jnp.int32), branches, *operands[1:])
         if name == "scan":
-            return self._scan(options, operands)
+            return self._scan(equation, operands)
         bound: Any = equation.primitive.get_bind_params(options)
         subfunctions, bound = bound if isinstance(bound, tuple) else ([], bound)  # a pair before JAX 0.10
         results = equation.primitive.bind(*subfunctions, *operands, **bound)
@@ -97,8 +97,13 @@ class _Evaluation:
     def _branch(self, branch: Any) -> Callable[..., list[Any]]:
         return lambda *operands: self.run(branch.jaxpr, branch.consts, list(operands))
 
-    def _scan(self, options: dict[str, Any], operands: list[Any]) -> list[Any]:
-        constants, carried, body = options["num_consts"], options["num_carry"], options["jaxpr"]
+    def _scan(self, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
+        # Slices and stacked results have one axis more outside than in the body; versions of JAX name them differently.
+        options, body = equation.params, equation.params["jaxpr"]
+        outside = zip(equation.outvars, body.jaxpr.outvars, strict=True)
+        carried = sum(whole.aval.ndim == one.aval.ndim for whole, one in outside)
+        inside = zip(equation.invars, body.jaxpr.invars, strict=True)
+        constants = sum(whole.aval.ndim == one.aval.ndim for whole, one in inside) - carried
         shared, carry = operands[:constants], operands[constants : constants + carried]
 
         def step(carry: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
