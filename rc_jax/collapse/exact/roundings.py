@@ -100,10 +100,8 @@ class _Evaluation:
     def _scan(self, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
         # Slices and stacked results have one axis more outside than in the body; versions of JAX name them differently.
         options, body = equation.params, equation.params["jaxpr"]
-        outside = zip(equation.outvars, body.jaxpr.outvars, strict=True)
-        carried = sum(whole.aval.ndim == one.aval.ndim for whole, one in outside)
-        inside = zip(equation.invars, body.jaxpr.invars, strict=True)
-        constants = sum(whole.aval.ndim == one.aval.ndim for whole, one in inside) - carried
+        carried = _of_equal_rank(equation.outvars, body.jaxpr.outvars)
+        constants = _of_equal_rank(equation.invars, body.jaxpr.invars) - carried
         shared, carry = operands[:constants], operands[constants : constants + carried]
 
         def step(carry: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -127,6 +125,11 @@ class _Evaluation:
             return result
         self.place += 1
         return _moved(result, jax.lax.all_gather(_bits(result), COPY)[0], self.place, self.amount)
+
+
+def _of_equal_rank(variables: Any, others: Any) -> int:
+    """How many of these variables have as many axes as their partners."""
+    return sum(one.aval.ndim == other.aval.ndim for one, other in zip(variables, others, strict=True))
 
 
 def _integer(dtype: Any) -> Any:
