@@ -101,7 +101,7 @@ class Folder:
         whole = self.records.copy()
         for leaf in leaves:
             array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
-            whole.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
+            whole.update(f"{leaf.dtype} {array.shape}".encode() + array.tobytes())  # a key is not its two numbers
         return np.frombuffer(whole.digest(), np.uint8)
 
     def close(self) -> None:
