@@ -34,6 +34,9 @@ from rc_jax.collapse.exact.choices import Kept, Tokens
 from rc_jax.collapse.exact.state import Columns, Logits, MeanResidual, from_rows, split_softmax, sum_at_largest
 from rc_jax.collapse.requirements import SPLIT
 
+# The level of every row, the rest of the logits, and what each row sees and keeps (None: all).
+Known = tuple[Columns, Logits, Bool[Array, "#head token column"] | None]
+
 
 def attend(
     params: AttentionParams,
@@ -139,7 +142,7 @@ def _by_softmax(
     factor: Float[Array, "head #width"],
     spec: AttentionSpec,
     mask: Bool[Array, "token token"] | None,
-    known: tuple[Columns, Logits, Kept | None] | None,
+    known: Known | None,
 ) -> Columns:
     """The heads' outputs for softmax (or Sinkhorn's) weights of the given queries and keys, or of `known` logits."""
 
@@ -201,7 +204,7 @@ def _weights(
     factor: Float[Array, "head #width"],
     spec: AttentionSpec,
     mask: Bool[Array, "token token"] | None,
-    known: tuple[Columns, Logits, Kept | None] | None = None,
+    known: Known | None = None,
 ) -> tuple[Float[Array, "head column"], Float[Array, "head token column"], Float[Array, " head"]]:
     """p, D and μ of P = 1pᵀ + e^μ D, from queries and keys."""
     _, logits, seen = _logits(query, key, factor, spec, mask) if known is None else known
@@ -218,7 +221,7 @@ def _logits(
     spec: AttentionSpec,
     mask: Bool[Array, "token token"] | None,
     equal: Bool[Array, "token token"] | None = None,
-) -> tuple[Columns, Logits, Bool[Array, "#head token column"] | None]:
+) -> Known:
     """The level that each row's logits share, the rest of the logits, and which columns each row sees (None: all)."""
     # r_j = e^ℓ (α q̄·k̂_j) and Ê_ij = α q̂_i·k̂_j, or those of logits with positions
     if spec.rotary is None and spec.scale_law == "constant":
@@ -229,6 +232,10 @@ def _logits(
     else:
         level = positions.level(query, key, factor, spec, mask)
         logits = positions.logits(query, key, factor, spec, mask)
+    if spec.rotary is not None:
+        equal = None  # equal tokens at two positions have two logits
+    if equal is not None:
+        logits = choices.of_equal_columns(logits, equal)
     seen = None if mask is None else mask[None]
     ordered = logits.ordered if spec.top_k is not None else None
     if spec.soft_cap is not None:
@@ -236,11 +243,9 @@ def _logits(
     if ordered is not None and spec.top_k is not None:
         # A cap keeps the order, in which it leaves ties by rounding. Keys that are ±1 tie exactly, as equal tokens do.
         signs = (spec.scores == "cosine" or spec.qk_norm == "unit") and key.rows.shape[-1] == 1
-        if equal is None or spec.rotary is not None:
-            equal = jnp.eye(ordered.shape[-1], dtype=bool)
-        ordered = choices.of_equal_columns(ordered, equal)
         seen = largest(ordered, seen, spec.top_k)
         if not signs:
+            equal = jnp.eye(ordered.shape[-1], dtype=bool) if equal is None else equal
             tied = choices.ties(ordered, seen, equal, spec.top_k)
             logits = logits._replace(pair=jnp.where(tied[:, None, None], jnp.nan, logits.pair))
     return level, logits, seen

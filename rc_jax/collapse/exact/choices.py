@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from rc_jax.attention import AttentionSpec
-from rc_jax.collapse.exact.state import MeanResidual
+from rc_jax.collapse.exact.state import Logits, MeanResidual
 from rc_jax.network import StackSpec
 
 Kept = Bool[Array, "head token column"]
@@ -69,11 +69,11 @@ def both(a: Tokens, b: Tokens, state: MeanResidual) -> Tokens:
     return Tokens(state, a.equal & b.equal, 31 * a.choice + b.choice)
 
 
-def of_equal_columns(
-    ordered: Float[Array, "head token column"], equal: Bool[Array, "token token"]
-) -> Float[Array, "head token column"]:
-    """Scores in which equal columns have exactly the same."""
-    return ordered[..., _first(equal)]
+def of_equal_columns(logits: Logits, equal: Bool[Array, "token token"]) -> Logits:
+    """Logits that are the same to the last bit in columns of equal tokens."""
+    first = _first(equal)
+    zeroth = None if logits.zeroth is None else logits.zeroth[..., first]
+    return logits._replace(zeroth=zeroth, slope=logits.slope[..., first], pair=logits.pair[..., first])
 
 
 def ties(ordered: Float[Array, "head token column"], kept: Kept, equal: Array, count: int) -> Bool[Array, " head"]:

@@ -64,7 +64,8 @@ def log_residuals(
     roundings. That happens where softmax is saturated and tokens fall into clusters, where a norm subtracts a common
     part that is far larger than the rest, and where terms cancel for this one set of weights, as those of
     `differential` with λ = 1 under a mask do. It also happens where `top_k` has to choose among logits that are equal
-    to rounding, unless their tokens are equal in `x`: those it keeps together.
+    to rounding, unless their tokens are equal, in `x` or by what they kept: those it keeps together
+    (`rc_jax.collapse.exact.choices`).
     It is also NaN where a number on the way has no place in the dtype: logits, or squares of the tokens' size, above
     its largest number (tokens of about 1e19 in float32, without a norm), and cosines of tokens below its smallest
     normal number over its rounding (1e-31). Where the tokens' own size counts, it is NaN once they have shrunk below
