@@ -77,7 +77,7 @@ def test_tokens_that_have_kept_the_same_one_are_equal_and_may_tie(x64, seed, cha
 
 @pytest.mark.slow
 def test_keys_of_one_feature_and_length_one_tie_exactly(dtype):
-    spec = stack(2, d_model=4, heads=2, d_head=1, scores="cosine", top_k=2, weights="sigmoid")
+    spec = stack(1, d_model=4, heads=2, d_head=1, scores="cosine", top_k=2, weights="sigmoid")
     params = network.init(jax.random.key(0), spec, dtype=dtype)
     x = jax.random.normal(jax.random.key(1), (5, 4), dtype)
     assert errors(params, x, spec, scale=None).max() < 32 * float(jnp.finfo(dtype).eps)
