@@ -87,7 +87,6 @@ def log_residuals(
         ValueError: shapes that do not fit `spec`; fewer than two tokens; other weights than those above, or scores than
             products and cosines, for which no form without cancellation is built in, or cosines with a rank; a `scale`
             that is not positive.
-        TypeError: `x` not floating-point, or of another dtype than `params`.
 
     Example:
         >>> import jax
@@ -224,7 +223,6 @@ def product_log_residuals(
 
     Raises:
         ValueError: sizes that do not fit, or rows that do not sum to 1.
-        TypeError: an argument is not floating-point.
 
     Example:
         >>> import jax.numpy as jnp

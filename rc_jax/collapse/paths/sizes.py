@@ -88,7 +88,6 @@ def path_shares(
         ValueError: shapes that do not fit `spec`; fewer than two tokens; a network with an MLP, LayerNorm, or another
             weight than softmax of products or cosines, for which the residual has no form free of cancellation
             (`path_length_sums` takes any); a `scale` that is not positive.
-        TypeError: `x` not floating-point, or of another dtype than `params`.
 
     Source: this package's own result, on the decomposition of DCL21, sections 2 and 3.
 
@@ -139,7 +138,6 @@ def sample_path_log_residuals(
 
     Raises:
         ValueError: as `path_shares`, and a `length` of which the network has no path.
-        TypeError: as `path_shares`, and a `key` that is not a typed key.
 
     Source: this package's own result, on the decomposition of DCL21, sections 2 and 3.
 
@@ -186,7 +184,6 @@ def path_log_sizes(
 
     Raises:
         ValueError: as `path_shares`, and `paths` that the network does not have.
-        TypeError: as `path_shares`, and `paths` that are not integers.
 
     Example:
         >>> import jax, jax.numpy as jnp

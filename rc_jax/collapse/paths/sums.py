@@ -44,9 +44,6 @@ def path_counts(depth: int, heads: int, *, skip: bool = True) -> tuple[int, ...]
         heads: H.
         skip: whether the layers have skip connections.
 
-    Raises:
-        TypeError, ValueError: a size that is not an integer of at least 1.
-
     Source: DCL21, section 3, on skip connections.
 
     Example:
@@ -91,7 +88,6 @@ def path_length_sums(
 
     Raises:
         ValueError: shapes that do not fit `spec`; a network with an MLP or LayerNorm; a `scale` that is not positive.
-        TypeError: `x` not floating-point, or of another dtype than `params`.
 
     Source: the decomposition is DCL21's (section 2, and section 3 for skip connections); the recursion is this
         package's own result.

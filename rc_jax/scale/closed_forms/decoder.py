@@ -25,10 +25,6 @@ def effective_keys(length: ArrayLike) -> Float[Array, "..."]:
     Returns:
         n_h, in the dtype and shape of `length`.
 
-    Raises:
-        TypeError: if length is not real.
-        ValueError: if length < 2.
-
     Source: this package's own, for the proposal n = L/2 of Su Jianlin, kexue.fm/archives/9812.
 
     Example:
@@ -53,10 +49,6 @@ def decoder_scale(length: ArrayLike, dim: ArrayLike | None = None) -> Float[Arra
 
     Returns:
         The scale, in the arguments' dtype, their shapes broadcast.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if length < 2, dim < 3, or the shapes do not broadcast.
 
     Source: this package's own.
 
