@@ -24,12 +24,15 @@ class Scale:
     """Print the softmax scale α* at which N keys give the most gradient, and the factor to put on the logits.
 
     Ordinary attention, q·k of heads of width D_K, needs --head-dim D_K. Normalised queries and keys (cosine attention,
-    QK-norm) need --cosine-dim D instead. Three answers: the annealed optimum (Su Jianlin), its closed form for Gaussian
-    scores, and the typical optimum, by simulation, with its standard error.
+    QK-norm) need --cosine-dim D instead. Two optima: the typical one of most random rows, by simulation, with its
+    standard error, and the annealed one (Su Jianlin), which is smaller. No training here is better with either than
+    with the usual scale, which is printed beside them.
     """
 
     n: Annotated[tuple[str, ...], tyro.conf.Positional, optional(metavar="N [N …]")] = ()
-    """Numbers of keys, at least 2 each: 1024, 2^20 or 1e6."""
+    """Numbers of keys, at least 2 each: 1024, 2^20 or 1e6; with --decoder, numbers of tokens."""
+    decoder: Flag = False
+    """One scale for all rows of a decoder of N tokens: that of the geometric mean of the rows' keys, about N/2.7."""
     head_dim: Annotated[int | None, optional(metavar="D_K")] = None
     """Width of a head in ordinary attention: print the factor on q·k itself, α*/√D_K, too."""
     cosine_dim: Annotated[float | None, optional(metavar="D", aliases=("--dim",))] = None
@@ -161,6 +164,7 @@ EXAMPLES = {
         "scale 8192 --head-dim 128",
         "scale 512 8192 2^20 --head-dim 64 --json",
         "scale 8192 --cosine-dim 128",
+        "scale 8192 --head-dim 128 --decoder",
     ),
     "sparsity": (
         "sparsity exponential --gamma 0.5 1 2",

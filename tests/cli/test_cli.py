@@ -88,8 +88,30 @@ def test_cosine_scales_are_the_library_s(capsys):
     for row, a in zip(got["results"], expected, strict=True):
         assert row["annealed"]["scale"] == pytest.approx(float(a), rel=1e-13)
         assert row["exact"] is row["typical"] is None
-        assert row["logits"] == {"multiplier": row["annealed"]["scale"], "of": "cos(q,k)"}
+        usual = pytest.approx(128**0.5)
+        assert row["logits"] == {"multiplier": row["annealed"]["scale"], "of": "cos(q,k)", "usual_multiplier": usual}
     assert row["annealed"]["scale"] == pytest.approx(COSINE, rel=1e-13)
+
+
+def test_one_scale_for_a_decoder(capsys):
+    """The scale of the geometric mean of 2 … L keys, here by sums of logarithms."""
+    lengths = (3, 50_000)
+    got = answer(capsys, "scale", *map(str, lengths), "--decoder", "--samples", "0")
+    assert got["decoder"]
+    for row, length in zip(got["results"], lengths, strict=True):
+        keys = round(math.exp(sum(map(math.log, range(2, length + 1))) / (length - 1)))
+        assert (row["length"], row["n"]) == (length, keys)
+        assert row["annealed"]["scale"] == pytest.approx(float(scale.optimal_scale(np.float64(keys))), rel=1e-6)
+    assert main(["scale", "50000", "--decoder", "--samples", "0"]) == 0
+    out = capsys.readouterr().out
+    assert "    L      n" in out and "50000  18400" in out and "geometric mean" in out
+
+
+def test_cosines_show_the_usual_factor(capsys):
+    (row,) = answer(capsys, "scale", "64", "--cosine-dim", "80", "--samples", "0")["results"]
+    assert row["logits"]["usual_multiplier"] == pytest.approx(80**0.5)
+    assert main(["scale", "64", "--cosine-dim", "80", "--samples", "0"]) == 0
+    assert "usual √d" in (out := capsys.readouterr().out) and "8.944272" in out
 
 
 def test_programs_are_kept_in_the_cache_of_the_user(tmp_path):
@@ -112,7 +134,7 @@ def test_programs_are_kept_in_the_cache_of_the_user(tmp_path):
 def test_scale_in_words(capsys):
     assert main(["scale", "1024", "--samples", "64", "--head-dim", "64"]) == 0
     out = capsys.readouterr().out
-    assert "2.146531  2.146531" in out
+    assert "± " in out.split("2.146531")[0]  # the typical optimum stands before the annealed one
     assert "64 simulated rows, seed 0" in out
     assert "0.2683164" in out
     assert "usual 1/√d_k" in out and "0.125" in out and "trained quality" in out
