@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         sparsity,
         special,
         study,
+        style,
         training,
     )
 
@@ -34,6 +35,7 @@ __all__ = [
     "sparsity",
     "special",
     "study",
+    "style",
     "training",
 ]
 
