@@ -175,13 +175,19 @@ def log_residual(x):
     return mp.log(square) / 2 if square else mp.mpf("-inf")
 
 
-def log_residuals(params, x, spec, scale=None, mask=None):
+def log_share(x):
+    """log of the Frobenius norm of x minus its column means, over that of x."""
+    square = mp.fsum(v**2 for v in x)
+    return log_residual(x) - mp.log(square) / 2 if square else mp.mpf("-inf")
+
+
+def log_residuals(params, x, spec, scale=None, mask=None, measure=log_residual):
     """log ‖res‖_F before the first layer and after each one; `params` are stacked NumPy LayerParams."""
     state = matrix(x)
-    logs = [log_residual(state)]
+    logs = [measure(state)]
     for index in range(spec.depth):
         state = layer(select(params, index), state, spec.kinds[spec.kind_of(index)], scale, mask)
-        logs.append(log_residual(state))
+        logs.append(measure(state))
     return logs
 
 

@@ -35,7 +35,10 @@ def test_one_scale_serves_typical_rows_of_all_lengths(x64, dim):
     factors = np.linspace(0.6, 1.5, 37)
     chosen = scale.typical_scale(jax.random.key(0), round(float(scale.effective_keys(length))), dim, samples=2048)
     curves = np.array(
-        [scale.typical_objective(jax.random.key(n), factors * chosen, n, dim, samples=1024)[0] for n in map(int, lengths)]
+        [
+            scale.typical_objective(jax.random.key(n), factors * chosen, n, dim, samples=1024)[0]
+            for n in map(int, lengths)
+        ]
     )
     mean = weights @ curves
     assert abs(factors[mean.argmax()] - 1) <= 0.05
