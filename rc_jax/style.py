@@ -47,19 +47,34 @@ def current() -> str:
 
 @contextmanager
 def theme(name: str) -> Iterator[None]:
-    """Draw in `"light"` or `"dark"` inside the block."""
+    """Draw in `"light"` or `"dark"` inside the block.
+
+    Raises:
+        ValueError: another name.
+
+    Example:
+        >>> from rc_jax import style
+        >>> with style.theme("dark"):
+        ...     drawing, (ax,) = style.figure()
+        >>> drawing.get_facecolor()[:3] == ax.get_facecolor()[:3]
+        True
+    """
+    with mpl.rc_context(settings(name)):
+        token = _THEME.set(name)
+        try:
+            yield
+        finally:
+            _THEME.reset(token)
+
+
+def settings(name: str = "light") -> dict[Any, Any]:
+    """Matplotlib's settings for a theme, for a drawing of your own: `with matplotlib.rc_context(style.settings()):`.
+
+    Raises:
+        ValueError: `name` is neither `"light"` nor `"dark"`.
+    """
     if name not in PAPER:
         raise ValueError(f"`name` must be 'light' or 'dark', got {name!r}")
-    token = _THEME.set(name)
-    try:
-        with mpl.rc_context(settings(name)):
-            yield
-    finally:
-        _THEME.reset(token)
-
-
-def settings(name: str) -> dict[Any, Any]:
-    """Matplotlib's settings for a theme."""
     ink, quiet, paper = INK[name], QUIET[name], PAPER[name]
     return {
         "figure.facecolor": paper, "savefig.facecolor": paper, "axes.facecolor": paper,
@@ -77,8 +92,29 @@ def settings(name: str) -> dict[Any, Any]:
     }  # fmt: skip
 
 
-def figure(columns: int = 1, rows: int = 1, *, width: float = 5.6, height: float = 4.0) -> tuple[Figure, list[Axes]]:
-    """A figure and its panels, row by row: `drawing, (left, right) = style.figure(columns=2)`; inches are per panel."""
+def figure(
+    columns: int = 1, rows: int = 1, *, width: int | float = 5.6, height: int | float = 4.0
+) -> tuple[Figure, list[Axes]]:
+    """A figure and its panels, row by row: `drawing, (left, right) = style.figure(columns=2)`.
+
+    Args:
+        columns: panels in a row.
+        rows: of panels.
+        width: of a panel, in inches.
+        height: of a panel, in inches.
+
+    Returns:
+        A Matplotlib figure, which `savefig` writes as PDF, PNG or SVG, and the list of its panels.
+
+    Example:
+        >>> import io
+        >>> from rc_jax import style
+        >>> drawing, (left, right) = style.figure(columns=2)
+        >>> for index, power in enumerate((1, 2)):
+        ...     _ = left.plot([1, 2, 3], [x**power for x in (1, 2, 3)], **style.cycle(index), label=f"power {power}")
+        >>> _ = left.set(xlabel="x", ylabel="y", title="Powers"), left.legend()
+        >>> drawing.savefig(io.BytesIO(), format="pdf")  # a name such as "mine.pdf" in its place
+    """
     with mpl.rc_context(settings(current())):
         drawing = Figure(figsize=(width * columns, height * rows), layout="constrained")
         FigureCanvasAgg(drawing)
@@ -86,7 +122,7 @@ def figure(columns: int = 1, rows: int = 1, *, width: float = 5.6, height: float
 
 
 def cycle(index: int) -> dict[str, Any]:
-    """Colour, marker and dash of the `index`-th of several unordered series."""
+    """Colour, marker and dash of the `index`-th of several unordered series, as keywords of `plot`."""
     return {
         "color": ORDER[index % len(ORDER)][current()],
         "marker": MARKERS[index % len(MARKERS)],
@@ -96,6 +132,6 @@ def cycle(index: int) -> dict[str, Any]:
 
 def sequence(count: int) -> list[str]:
     """Colours for `count` ordered series (several depths, several β), evenly apart, none as light as the paper."""
-    low, high = (0.0, 0.82) if current() == "light" else (0.25, 1.0)
+    low, high = (0.0, 0.82) if current() == "light" else (0.4, 1.0)
     scale = mpl.colormaps["viridis"]
     return [to_hex(scale(at)) for at in np.linspace(low, high, count)]
