@@ -57,7 +57,7 @@ class Sparsity:
     """
 
     kernel: Annotated[tuple[str, ...], tyro.conf.Positional, optional(metavar="KERNEL")] = ()
-    """One of exponential, identity, relu, relu_squared, power6, softplus, sigmoid, elu_plus_one, tanh, cosine_squared,
+    """One of exponential (or softmax), identity, relu, relu_squared, power6, softplus, sigmoid, elu_plus_one, tanh, cosine_squared,
     signed_exponential, decay."""
     beta: Annotated[tuple[float, ...], optional(metavar="B [B …]")] = ()
     """Mean β = q·μ of the logits; 0 when left out."""
@@ -78,7 +78,7 @@ class Collapse:
     """Print how fast depth makes tokens equal: log ‖res‖ after each layer of randomly initialised attention.
 
     Median and quartiles over initialisations, in exact arithmetic, and the exponent of the fall: 3 is doubly
-    exponential, 1 exponential. Tokens are drawn from N(0, 1).
+    exponential, 1 exponential; a dash where log ‖res‖ does not fall. Tokens are drawn from N(0, 1).
     """
 
     depth: Annotated[int, option(metavar="L")] = 12

@@ -159,7 +159,9 @@ def test_sparsity_is_the_library_s(capsys):
     assert [row["closed_form"] for row in got["results"]] == pytest.approx([0.9**0.5, 1.0])
 
 
-@pytest.mark.parametrize(("kernel", "value"), [("exponential", np.exp(-0.5)), ("relu", np.pi**-0.5)])
+@pytest.mark.parametrize(
+    ("kernel", "value"), [("exponential", np.exp(-0.5)), ("softmax", np.exp(-0.5)), ("relu", np.pi**-0.5)]
+)
 def test_a_kernel_s_quadrature_has_its_value_and_an_honest_error(capsys, kernel, value):
     (row,) = answer(capsys, "sparsity", kernel)["results"]
     assert abs(row["quadrature"]["sparsity"] - value) <= row["quadrature"]["error"] < 1e-12
@@ -217,6 +219,26 @@ def test_collapse_with_skips_keeps_tokens_apart(capsys):
     assert got["skip"]
     assert got["layers"][2]["log_residual"]["median"] > 0
     assert all(row["not_finite"] == 0 for row in got["layers"])
+    assert got["layers"][2]["exponent"]["median"] is None
+
+
+@pytest.mark.parametrize(
+    ("logs", "shown"),
+    [
+        ([1.0, 2.0, 3.5, 5.0], [None, None]),  # it rises throughout
+        ([5.0, 4.0, 4.5, 2.0], [None, None]),  # two falls with a rise between
+        ([5.0, 4.0, 2.0, -4.0], [2.0, 3.0]),
+    ],
+)
+def test_a_rising_residual_has_no_exponent(capsys, monkeypatch, logs, shown):
+    known = np.array(logs)
+    monkeypatch.setattr(collapse, "log_residuals", lambda layers, tokens, stack: tokens[0, 0] * 0 + known)
+    shape = "--depth 3 --heads 1 --d-model 4 --tokens 3 --samples 2".split()
+    got = answer(capsys, "collapse", *shape)
+    assert [row["exponent"]["median"] for row in got["layers"][2:]] == pytest.approx(shown)
+    assert main(["collapse", *shape]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] == "–" for line in lines[5:7]] == [value is None for value in shown]
 
 
 @pytest.mark.parametrize(
@@ -224,6 +246,12 @@ def test_collapse_with_skips_keeps_tokens_apart(capsys):
     [
         ("", "Missing subcommand: Expected one of {scale, sparsity, collapse, kind, trace}"),
         ("entropy 3", "entropy"),
+        ("colapse", "Unrecognized options: colapse; did you mean 'collapse'; see rc-jax --help"),
+        ("collapse --dept 3", "did you mean '--depth'; see rc-jax collapse --help"),
+        ("scale 8 --cosin-dim 8", "--dim"),
+        ("kind sofpick", "got sofpick; did you mean 'softpick'?"),
+        ("sparsity sofmax", "got sofmax; did you mean 'softmax'?"),
+        ("trace --text x --switches atention", "got 'atention'; did you mean 'attention'?"),
         ("scale", "`N` must be given"),
         ("scale x", "`N` must be a whole number such as 1024 or 2^20, got 'x'"),
         ("scale 2.5", "`N` must be a whole number"),
