@@ -52,7 +52,14 @@ def groups(module: ModuleType) -> dict[str, list[str]]:
                 by_file[value.__name__] += [f"{name}.{each}" for each in public(value)]
         else:
             by_file[defined_in(module, name)].append(name)
-    return {home: by_file[home] for home in sorted(by_file)}
+    # What the docstring of the package names stands first, in its order.
+    said = re.findall(r"`(\w+)", inspect.getdoc(module) or "")
+    place = {name: at for at, name in reversed(list(enumerate(said)))}
+    return {home: by_file[home] for home in sorted(by_file, key=lambda home: (_first(by_file[home], place), home))}
+
+
+def _first(names: list[str], place: dict[str, int]) -> int:
+    return min((place.get(name.partition(".")[0], len(place) + 1_000) for name in names), default=0)
 
 
 def public(module: ModuleType) -> list[str]:
@@ -155,8 +162,7 @@ def _escape(line: str, open_code: bool) -> tuple[str, bool]:
         if code:
             pieces.append(part)
             continue
-        safe = re.sub(r"([*|\\])", r"\\\1", part)
-        safe = re.sub(r"_(?!\w)", r"\\_", safe)
+        safe = "".join(_script(text) if at % 2 else _plain(text) for at, text in enumerate(SCRIPT.split(part)))
         if index > 0 and safe and not safe[0].isspace():
             safe = r"\ " + safe  # `x`s: literal text must end before something that is not a letter
         if index < len(parts) - 1 and safe and not safe[-1].isspace():
@@ -165,15 +171,30 @@ def _escape(line: str, open_code: bool) -> tuple[str, bool]:
     return "``".join(pieces), (len(parts) % 2 == 0) != open_code
 
 
+# An index or a power of formulas in the text: X^l, ‖·‖_{1,∞}, e^(−γ²/2), p_j; not the underscore of a name.
+SCRIPT = re.compile(
+    r"((?<=\S)\^(?:\{[^{}]+\}|\([^()]+\)|−?\w+)|(?<=\S)_\{[^{}]+\}|(?<![A-Za-z]{2})(?<=[^\s_])_[^\W_]{1,2}(?!\w))"
+)
+
+
+def _script(text: str) -> str:
+    """`^{l + 1}` as a raised l + 1, `_{1,∞}` as a lowered 1,∞."""
+    inside = text[2:-1] if text[1] in "{(" else text[1:]
+    return rf"\ :{'sup' if text[0] == '^' else 'sub'}:`{_plain(inside)}`\ "
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"_(?!\w)", r"\\_", re.sub(r"([*|\\])", r"\\\1", text))
+
+
 def on_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Before napoleon reads a docstring: plain text becomes safe reStructuredText."""
     lines[:] = escaped("\n".join(lines))
 
 
 ARRAY = r"(?:jax\.)?jaxlib\._jax\.Array"
-LIKE = " | ".join([ARRAY, "numpy.ndarray", "numpy.bool", "numpy.number", "bool", "int", "float", "complex"]).replace(
-    " | ", r"(?: \||,) "
-)
+NUMBER = rf"(?:{ARRAY}|Array|(?:numpy\.)?(?:ndarray|bool_?|number)|bool|int|float|complex)"
+LIKE = rf"\b{NUMBER}(?:(?: \||,) {NUMBER}){{5,}}"  # in the order that a version of JAX and Python has
 SHORT = (
     (rf"Union\[{LIKE}, NoneType\]", "ArrayLike | None"),
     (rf"Union\[{LIKE}\]", "ArrayLike"),
