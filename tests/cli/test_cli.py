@@ -248,7 +248,7 @@ def test_a_rising_residual_has_no_exponent(capsys, monkeypatch, logs, shown):
         ("entropy 3", "entropy"),
         ("colapse", "Unrecognized options: colapse; did you mean 'collapse'; see rc-jax --help"),
         ("collapse --dept 3", "did you mean '--depth'; see rc-jax collapse --help"),
-        ("scale 8 --cosin-dim 8", "--dim"),
+        ("scale 8 --cosin-dim 8", "did you mean '--cosine-dim'; see rc-jax scale --help"),
         ("kind sofpick", "got sofpick; did you mean 'softpick'?"),
         ("sparsity sofmax", "got sofmax; did you mean 'softmax'?"),
         ("trace --text x --switches atention", "got 'atention'; did you mean 'attention'?"),
