@@ -11,7 +11,7 @@ import tomllib
 
 HERE = pathlib.Path(__file__).parent
 PROJECT = HERE.parent.parent / "pyproject.toml"
-PLACE = re.compile(r'place = max\(.*')  # the wheel or the clone, in the first cell
+PLACE = re.compile(r"place = max\(.*")  # the wheel or the clone, in the first cell
 WITHOUT = re.compile(r"\nThe package is taken from a wheel.*?pane \*Files\*\.", re.DOTALL)
 COLAB = "https://colab.research.google.com"
 

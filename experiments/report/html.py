@@ -133,7 +133,9 @@ def thumbnail(path: Path) -> dict[str, Any] | None:
     """A small copy of a picture, the same way; a page of fifty grows by a megabyte."""
     try:
         with Image.open(path) as image:
-            small = image.convert("RGB").resize((SMALL, round(image.height * SMALL / image.width)), Image.Resampling.LANCZOS)
+            small = image.convert("RGB").resize(
+                (SMALL, round(image.height * SMALL / image.width)), Image.Resampling.LANCZOS
+            )
     except OSError:
         return None
     buffer = io.BytesIO()

@@ -126,7 +126,7 @@ def summary(run: Run, made: Sequence[Entry], *, total: int, stopped: bool) -> st
 
 
 def table(claims: Sequence[Claim]) -> list[str]:
-    """Each row in two parts: verdict and sentence, wrapped to the terminal, and under it what was expected and measured."""
+    """Each row: verdict and sentence, wrapped to the terminal, and under it what was expected and measured."""
     verdicts = max(len(claim.verdict) for claim in claims) + 4
     width = max(shutil.get_terminal_size((120, 24)).columns - verdicts - 1, 40)
     lines = []
@@ -143,7 +143,7 @@ def legend(claims: Sequence[Claim]) -> list[str]:
     meanings = {
         Verdict.FAILED: "failed: measured otherwise than this package had said; the program itself worked",
         Verdict.DIFFERS: "differs: measured otherwise than the source says",
-        Verdict.UNDECIDED: "undecided: too near to the edge of what was expected, or not tested where the source says it",
+        Verdict.UNDECIDED: "undecided: near the edge of what was expected, or tested elsewhere than in the source",
     }
     seen = {claim.verdict for claim in claims}
     return [f"{SYMBOL[verdict]} {text}" for verdict, text in meanings.items() if verdict in seen]

@@ -8,7 +8,6 @@ from typing import Any
 
 from rc_jax._numerics.text import perhaps
 
-
 # One kind of weights has two names: attention calls it by its rows, a kernel by its function.
 ALIASES = {"softmax": "exponential", "exponential": "softmax"}
 

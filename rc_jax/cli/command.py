@@ -57,8 +57,8 @@ class Sparsity:
     """
 
     kernel: Annotated[tuple[str, ...], tyro.conf.Positional, optional(metavar="KERNEL")] = ()
-    """One of exponential (or softmax), identity, relu, relu_squared, power6, softplus, sigmoid, elu_plus_one, tanh, cosine_squared,
-    signed_exponential, decay."""
+    """One of exponential (or softmax), identity, relu, relu_squared, power6, softplus, sigmoid, elu_plus_one, tanh,
+    cosine_squared, signed_exponential, decay."""
     beta: Annotated[tuple[float, ...], optional(metavar="B [B …]")] = ()
     """Mean β = q·μ of the logits; 0 when left out."""
     gamma: Annotated[tuple[float, ...], optional(metavar="G [G …]")] = ()

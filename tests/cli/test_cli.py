@@ -233,7 +233,7 @@ def test_collapse_with_skips_keeps_tokens_apart(capsys):
 def test_a_rising_residual_has_no_exponent(capsys, monkeypatch, logs, shown):
     known = np.array(logs)
     monkeypatch.setattr(collapse, "log_residuals", lambda layers, tokens, stack: tokens[0, 0] * 0 + known)
-    shape = "--depth 3 --heads 1 --d-model 4 --tokens 3 --samples 2".split()
+    shape = ["--depth", "3", "--heads", "1", "--d-model", "4", "--tokens", "3", "--samples", "2"]
     got = answer(capsys, "collapse", *shape)
     assert [row["exponent"]["median"] for row in got["layers"][2:]] == pytest.approx(shown)
     assert main(["collapse", *shape]) == 0

