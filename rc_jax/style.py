@@ -4,7 +4,7 @@ Colours follow the set of Okabe and Ito, which colour-blind readers tell apart, 
 differ by dash, and points by shape.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -46,7 +46,7 @@ def current() -> str:
 
 
 @contextmanager
-def theme(name: str) -> Iterator[None]:
+def theme(name: str) -> Generator[None]:
     """Draw in `"light"` or `"dark"` inside the block.
 
     Raises:

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import math
 import operator
 import re
 import types
@@ -55,11 +56,12 @@ def groups(module: ModuleType) -> dict[str, list[str]]:
     # What the docstring of the package names stands first, in its order.
     said = re.findall(r"`(\w+)", inspect.getdoc(module) or "")
     place = {name: at for at, name in reversed(list(enumerate(said)))}
-    return {home: by_file[home] for home in sorted(by_file, key=lambda home: (_first(by_file[home], place), home))}
+    filled = [home for home, names in by_file.items() if names]
+    return {home: by_file[home] for home in sorted(filled, key=lambda home: (_first(by_file[home], place), home))}
 
 
-def _first(names: list[str], place: dict[str, int]) -> int:
-    return min((place.get(name.partition(".")[0], len(place) + 1_000) for name in names), default=0)
+def _first(names: list[str], place: dict[str, int]) -> float:
+    return min(place.get(name.partition(".")[0], math.inf) for name in names)
 
 
 def public(module: ModuleType) -> list[str]:
@@ -173,7 +175,7 @@ def _escape(line: str, open_code: bool) -> tuple[str, bool]:
 
 # An index or a power of formulas in the text: X^l, ‖·‖_{1,∞}, e^(−γ²/2), p_j; not the underscore of a name.
 SCRIPT = re.compile(
-    r"((?<=\S)\^(?:\{[^{}]+\}|\([^()]+\)|−?\w+)|(?<=\S)_\{[^{}]+\}|(?<![A-Za-z]{2})(?<=[^\s_])_[^\W_]{1,2}(?!\w))"
+    r"((?<=\S)\^(?:\{[^{}]+\}|\([^()]+\)|−?[A-Za-z0-9Α-ω∞]+)|(?<=\S)_\{[^{}]+\}|(?<![A-Za-z]{2})(?<=[^\s_])_[A-Za-z0-9Α-ω∞]{1,2}(?![^\W²³]))"
 )
 
 
