@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from rc_jax import attention, collapse, network
 from rc_jax._numerics import arguments
+from rc_jax._numerics.text import perhaps
 from rc_jax.attention import KINDS, AttentionSpec, Kind
 from rc_jax.collapse.kinds import layer_order, predicted_order
 from rc_jax.scale.kinds import kind_best_scale
@@ -171,7 +172,8 @@ def as_kind(kind: Kind | str | Callable[..., Array]) -> Kind:
         return kind
     if isinstance(kind, str):
         if kind not in KINDS:
-            raise ValueError(f"`kind` must be one of {', '.join(map(repr, KINDS))}, got {kind!r}")
+            listed = ", ".join(map(repr, KINDS))
+            raise ValueError(f"`kind` must be one of {listed}, got {kind!r}{perhaps(kind, KINDS)}")
         return KINDS[kind]
     if not callable(kind):
         raise TypeError(f"`kind` must be a name, an attention.Kind or a function, got {arguments.describe(kind)}")
