@@ -21,8 +21,8 @@ class Diagnosis:
     """Measures of attention weights, of hidden states, or of both.
 
     It prints as a table. `diagnosis["entropy"]` is the array of one measure: of shape (layer, head) for attention,
-    (layer,) for what belongs to a layer as a whole, and (layer + 1,) for hidden states, whose first entry stands before
-    the first layer.
+    and (layer + 1,) for hidden states. Layers, heads, tokens and keys are counted from 0, as the arrays are: entry
+    [3, 5] is head 5 of layer 3, hidden state 3 is what that layer reads, and the last one is what the last layer gives.
 
     Attributes:
         measures: NumPy arrays by name.
@@ -30,7 +30,7 @@ class Diagnosis:
         samples: how many samples the measures are means over.
         layers: how many layers of attention; 0 for hidden states alone.
         heads: how many heads a layer has; 0 for hidden states alone.
-        numbers: which layers of the model have this attention, counted from 1.
+        numbers: which layers of the model have this attention, counted from 0.
         causal: whether no query sees a later key; `None` for hidden states alone.
         threshold: ε, above which the weight on the first key makes it a sink.
         notes: what a reader must know beside the numbers, such as measures that are left out, and why.

@@ -150,14 +150,14 @@ def diagnose(
         threshold: as there.
         real: True where a token is no padding, (sample, token); `None` where nobody has said.
         windows: for each layer what its queries may see, (query, key), `None` where it is not known.
-        numbers: which layers of the model these are, counted from 1.
+        numbers: which layers of the model these are, counted from 0.
         notes: what is known to be worth saying.
     """
     layers = inputs.layers_of("weights", weights, ("heads", "tokens", "tokens"), stacked=4)
     n = layers.shape[-1]
     if layers.shape[-2] != n or n < 2:
         raise ValueError(f"`weights` must have two last axes of one length n >= 2, got the shape {layers.shape}")
-    numbers = tuple(range(1, len(layers) + 1)) if numbers is None else tuple(numbers)
+    numbers = tuple(range(len(layers))) if numbers is None else tuple(numbers)
     word = isinstance(mask, str)
     if word:
         arguments.one_of(inputs.MASKS)("mask", mask)
@@ -358,7 +358,7 @@ def check(
 
 
 def _refuse(bad: Any, values: Any, text: str, hint: str = "", *, layer: int) -> None:
-    """Raise an error that names the first bad place: layers from 1, everything else from 0, as they are printed."""
+    """Raise an error that names the first bad place, counted from 0."""
     if not bad.any():
         return
     bad = np.broadcast_to(bad, values.shape)

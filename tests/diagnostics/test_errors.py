@@ -27,16 +27,16 @@ CASES = {
     "sums": (
         dict(weights=2 * GOOD),
         ValueError,
-        r"add up to 1, got 2 in layer 1, sample 0, head 0, query 0.*model.eval\(\)",
+        r"add up to 1, got 2 in layer 0, sample 0, head 0, query 0.*model.eval\(\)",
     ),
-    "one row": (dict(weights=changed(0.9)), ValueError, r"add up to 1.*layer 2, sample 0, head 0, query 3"),
+    "one row": (dict(weights=changed(0.9)), ValueError, r"add up to 1.*layer 1, sample 0, head 0, query 3"),
     "row of zeros": (
         dict(weights=changed(0, (0, 1, 2))),
         ValueError,
         r"got 0 .*query 2 .*pass `mask`.*normalised=False",
     ),
     "negative": (dict(weights=NEGATIVE), ValueError, r"not be negative.*head 0, query 3"),
-    "nan": (dict(weights=changed(np.nan)), ValueError, r"finite, got a row with the sum nan in layer 2.*query 3"),
+    "nan": (dict(weights=changed(np.nan)), ValueError, r"finite, got a row with the sum nan in layer 1.*query 3"),
     "infinite": (dict(weights=changed(np.inf)), ValueError, r"finite"),
     "one axis": (dict(weights=GOOD[0, 0, 0]), ValueError, r"axes \(…, heads, tokens, tokens\)"),
     "no heads": (dict(weights=GOOD[0, 0]), ValueError, r"axes \(…, heads, tokens, tokens\).*float32\[6,6\]"),
@@ -48,7 +48,7 @@ CASES = {
     "mixed dtypes": (
         dict(weights=[GOOD[0], GOOD[1].astype(np.float16)]),
         ValueError,
-        r"one dtype in all layers.*layer 2",
+        r"one dtype in all layers.*layer 1",
     ),
     "mixed shapes": (dict(weights=[GOOD[0], GOOD[1, :, :5, :5]]), ValueError, r"one shape in all layers"),
     "integers": (dict(weights=np.ones((1, 2, 4, 4), int)), TypeError, r"floating-point numbers, got int64\[1,2,4,4\]"),
@@ -71,7 +71,7 @@ CASES = {
     "too large to square": (
         dict(weights=1e25 * GOOD, normalised=False),
         ValueError,
-        r"`weights` must have squares that fit float32, got a row with Σ\|a\| = 1e\+25 in layer 1, sample 0, head 0",
+        r"`weights` must have squares that fit float32, got a row with Σ\|a\| = 1e\+25 in layer 0, sample 0, head 0",
     ),
     "too small to square": (dict(weights=1e-25 * GOOD, normalised=False), ValueError, r"squares that fit float32"),
     "threshold": (dict(weights=GOOD, threshold=0.0), ValueError, r"`threshold` must be > 0"),

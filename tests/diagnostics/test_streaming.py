@@ -183,7 +183,7 @@ NAN = np.where(np.arange(24).reshape(2, 4, 3) == 5, np.nan, GOOD["q"])
 @pytest.mark.parametrize(
     "change, error, message",
     [
-        ({"q": NAN}, ValueError, "`q` must be finite, got NaN or infinity in layer 1"),
+        ({"q": NAN}, ValueError, "`q` must be finite, got NaN or infinity in layer 0"),
         (
             {"k": 1e30 * RISING, "q": 1e30 * RISING},
             ValueError,

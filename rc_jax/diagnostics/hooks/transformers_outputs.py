@@ -154,13 +154,11 @@ def _of_weights(
         numbers = given
     if depth is not None and kinds is None and len(weights) != depth:
         notes.append(
-            f"The model has {depth} layers, and {len(weights)} of them gave weights. These are counted from 1 in their "
+            f"The model has {depth} layers, and {len(weights)} of them gave weights. These are counted from 0 in their "
             "own order, which is not that of the hidden states: pass config=model.config for their numbers."
         )
     windows = None if config is None else _windows(text, numbers, layers)
-    return diagnose(
-        layers, real=real, windows=windows, numbers=[index + 1 for index in numbers], notes=notes, **options
-    )
+    return diagnose(layers, real=real, windows=windows, numbers=numbers, notes=notes, **options)
 
 
 def _attends(kind: str) -> bool:

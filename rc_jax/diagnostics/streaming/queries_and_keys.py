@@ -106,7 +106,7 @@ def scores(
         samples=int(np.prod(queries.shape[:-3])),
         layers=len(queries),
         heads=measured["sparsity"].shape[1],
-        numbers=tuple(range(1, len(queries) + 1)),
+        numbers=tuple(range(len(queries))),
         causal=mask == "causal" if isinstance(mask, str) else not np.triu(mask, 1).any(),
         threshold=float(threshold),
         notes=(*stacked, *rectangular, f"Computed without weights, from queries and keys: {ABSENT} are left out."),
@@ -182,7 +182,7 @@ def _of_layer(
     shaped = fitted(q, k, scale, mask)
     for name, x in (("q", shaped.q), ("k", shaped.k)):
         if not bool(jnp.all(jnp.isfinite(x))):
-            raise ValueError(f"`{name}` must be finite, got NaN or infinity in layer {layer + 1}")
+            raise ValueError(f"`{name}` must be finite, got NaN or infinity in layer {layer}")
     streamed = stream(*shaped[:4], causal=shaped.causal, block=block)
     keys = np.asarray(streamed.keys)
     if keys.max() < 2:
@@ -190,7 +190,7 @@ def _of_layer(
     # Means over rows, and over the queries that may see the first key.
     means, sink = jax.tree.map(np.asarray, _summary(streamed))
     if not np.isfinite(means["entropy"]).all():
-        raise ValueError(f"`scale` q·k must fit {shaped.q.dtype}, got scores that are not finite in layer {layer + 1}")
+        raise ValueError(f"`scale` q·k must fit {shaped.q.dtype}, got scores that are not finite in layer {layer}")
     counts = keys[keys >= 2]
     alpha = entropy_scale(means["entropy"], counts)
     means |= {"entropy_scale": alpha, "scale_ratio": alpha / optimal_scale(counts)}
