@@ -8,7 +8,7 @@ import pytest
 collect_ignore_glob = ["conf.py", "_ext/*.py"]
 HERE = pathlib.Path(__file__).parent
 ALWAYS = {"start.md"}  # every other page runs with the slow tests
-NEEDED = {"diagnose-transformers.md": "transformers"}  # of the extra `test`
+NEEDED = {"diagnose-transformers.md": "transformers", "entropy-collapse.md": "torch"}  # of the extra `parity`
 
 
 def pytest_collection_modifyitems(items):

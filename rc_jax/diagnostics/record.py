@@ -26,7 +26,8 @@ class Diagnosis:
 
     Attributes:
         measures: NumPy arrays by name.
-        tokens: n, the number of tokens.
+        tokens: n, the number of tokens; where queries and keys are not the same tokens, the number of keys.
+        queries: then the number of queries; `None` where each token is both.
         samples: how many samples the measures are means over.
         layers: how many layers of attention; 0 for hidden states alone.
         heads: how many heads a layer has; 0 for hidden states alone.
@@ -38,6 +39,7 @@ class Diagnosis:
 
     measures: Mapping[str, np.ndarray]
     tokens: int
+    queries: int | None = None
     samples: int = 1
     layers: int = 0
     heads: int = 0

@@ -71,7 +71,7 @@ class Tracer:
         # What rows see, for each kind of layers.
         self._masks = [_window(tokens, kind.attention) for kind in stack.kinds]
         self._visible = [
-            visible_to([mask], tokens, kind.attention.causal)[0]
+            visible_to([mask], (tokens, tokens), kind.attention.causal)[0]
             for mask, kind in zip(self._masks, stack.kinds, strict=True)
         ]
         self.windows = 0

@@ -80,7 +80,7 @@ def test_what_else_differs_is_noted(pair):
     longer = diagnostics.attention(np.stack([dense.gaussian(seed, (4, 24, 24), 1.0) for seed in range(3)]))
     notes = diagnostics.compare(pair[0], longer, names=("old", "new")).notes
     assert "They differ in tokens: 16 and 24." in notes
-    assert "Only old has relative_residual, residual_rate, cosine, token_rank." in notes
+    assert "Only old has relative_residual, residual_rate, cosine, absolute_cosine, token_rank." in notes
 
 
 def test_the_figure_has_both(pair):

@@ -202,7 +202,7 @@ def compare(a: Diagnosis, b: Diagnosis, *, names: tuple[str, str] = ("a", "b")) 
 
 
 def _notes(a: Diagnosis, b: Diagnosis, names: tuple[str, str]) -> Iterator[str]:
-    for name in ("tokens", "samples", "causal", "threshold"):
+    for name in ("tokens", "queries", "samples", "causal", "threshold"):
         if getattr(a, name) != getattr(b, name):
             yield f"They differ in {name}: {getattr(a, name)} and {getattr(b, name)}."
     for mine, other, name in ((a, b, names[0]), (b, a, names[1])):

@@ -22,6 +22,7 @@ ROWS = {
     "participation": Column("keys", "effective number of keys, 1/Σp²"),
     "largest_weight": Column("max p", "largest weight of a row"),
     "entropy_scale": Column("α", "deviation of Gaussian logits with this entropy"),
+    "largest_logit": Column("max logit", "largest logit of a head"),
     "row_sum": Column("sum", "sum of a row"),
     "no_key_weight": Column("no key", "weight that goes to no key, 1 − Σp"),
 }
@@ -42,6 +43,7 @@ STATES = {
     "relative_residual": Column("‖res‖/‖X‖", "share of X that differs between tokens"),
     "residual_rate": Column("rate", "change of its logarithm from the state before, in nats"),
     "cosine": Column("cosine", "mean over pairs of tokens"),
+    "absolute_cosine": Column("|cosine|", "mean of its magnitude over pairs"),
     "token_rank": Column("rank of X", "stable rank of the tokens"),
     "log_residual": Column("log ‖res‖", "in exact arithmetic, in nats"),
     "path_share": Column("path X", "share of the output of paths through so many heads, MLPs and norms off"),
@@ -87,9 +89,12 @@ def title_of(diagnosis: Diagnosis) -> str:
     """What was read."""
     kind = {None: "", True: ", causal", False: ", not causal"}[diagnosis.causal]
     samples = "" if diagnosis.samples == 1 else f", mean of {diagnosis.samples} samples"
+    tokens = f"{diagnosis.tokens} tokens"
+    if diagnosis.queries is not None:
+        tokens = f"{diagnosis.queries} queries of {diagnosis.tokens} keys"
     parts = [f"{diagnosis.layers} layers of {diagnosis.heads} heads"] if diagnosis.layers else []
     parts += [f"{len(diagnosis['cosine'])} hidden states"] if "cosine" in diagnosis.measures else []
-    return f"{' and '.join(parts)}: {diagnosis.tokens} tokens{kind}{samples}"
+    return f"{' and '.join(parts)}: {tokens}{kind}{samples}"
 
 
 def _headings(shown: dict[str, Column]) -> list[str]:
