@@ -115,11 +115,12 @@ def weights(logits, params, spec, mask):
         logits = logits * log(exactly(seen.sum(axis=1)))[:, None]
     seen = np.broadcast_to(seen, logits.shape)
     if spec.top_k is not None:  # a cap does not change the order, but its rounding would
+        rounding = mpfr(2) ** int(-0.9 * gmpy2.get_context().precision) * abs(logits).max()  # equal logits tie
         cuts = [
             [sorted(row[see])[-min(spec.top_k, see.sum())] for row, see in zip(*head, strict=True)]
             for head in zip(logits, seen, strict=True)
         ]
-        seen = seen & (logits >= np.array(cuts, object)[..., None])
+        seen = seen & (logits >= np.array(cuts, object)[..., None] - rounding)
     if spec.soft_cap is not None:
         cap = mpfr(float(spec.soft_cap))
         logits = cap * tanh(logits / cap)
