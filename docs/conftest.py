@@ -9,7 +9,7 @@ collect_ignore_glob = ["conf.py", "_ext/*.py"]
 HERE = pathlib.Path(__file__).parent
 ALWAYS = {"start.md"}  # every other page runs with the slow tests
 WRITING = {"your-own-network.md"}  # into the working folder
-NEEDED = {"diagnose-transformers.md": "transformers"}  # of the extra `test`
+NEEDED = {"diagnose-transformers.md": "transformers", "entropy-collapse.md": "torch"}  # of the extra `parity`
 
 
 def pytest_collection_modifyitems(items):

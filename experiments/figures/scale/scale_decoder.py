@@ -214,6 +214,7 @@ def claims(data: Data) -> list[Claim]:
             "rather friendly to the gradient of most tokens.",
             data["friendly"].ravel(),
             at_least(HALF),
+            formula=True,
             source=SU,
             place="section of further thoughts, on decoders, 2023-10-22",
             where=both,

@@ -48,6 +48,10 @@ def by_kind(
         centre = centre + levels.mean
     if seen is not None:
         moved = jnp.where(seen, moved, 0)
+    if kind.shift_invariant:  # scores that move alike, as a single one does, leave the weights of their row as they are
+        shown = jnp.ones_like(moved, dtype=bool) if seen is None else seen
+        most, least = (jnp.max(jnp.where(shown, x, -jnp.inf), axis=-1, keepdims=True) for x in (moved, -moved))
+        moved = jnp.where(most == -least, 0, moved)
     base = jnp.broadcast_to(centre[:, None], moved.shape)
     before = weights(base)
     change, log_change = _change(weights, base, before, moved, log_moved, kind.sparse)

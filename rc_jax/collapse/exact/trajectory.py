@@ -17,11 +17,12 @@ from jaxtyping import Array, ArrayLike, Bool, Float, UInt
 
 from rc_jax._numerics import arguments
 from rc_jax.attention import masks
-from rc_jax.collapse.exact import attention, mlp_and_norms, roundings
+from rc_jax.collapse.exact import attention, choices, mlp_and_norms, roundings
 from rc_jax.collapse.exact import state as mean_residual
+from rc_jax.collapse.exact.choices import Tokens
 from rc_jax.collapse.exact.state import MeanResidual
 from rc_jax.collapse.requirements import check_split
-from rc_jax.network import LayerParams, Layers, StackSpec
+from rc_jax.network import LayerParams, Layers, NormParams, StackSpec
 from rc_jax.network.specification import check_stack
 from rc_jax.network.stack import Arithmetic, block, check_every_mask, scan_kinds
 
@@ -68,7 +69,8 @@ def log_residuals(
     roundings. That happens where softmax is saturated and tokens fall into clusters, where a norm subtracts a common
     part that is far larger than the rest, and where terms cancel for this one set of weights, as those of
     `differential` with λ = 1 under a mask do. It also happens where `top_k` has to choose among logits that are equal
-    to rounding, unless their tokens are equal in `x`: those it keeps together.
+    to rounding, unless their tokens are equal, in `x` or by what they kept: those it keeps together
+    (`rc_jax.collapse.exact.choices`).
     It is also NaN where a number on the way has no place in the dtype: logits, or squares of the tokens' size, above
     its largest number (tokens of about 1e19 in float32, without a norm), and cosines of tokens below its smallest
     normal number over its rounding (1e-31). Where the tokens' own size counts, it is NaN once they have shrunk below
@@ -93,7 +95,6 @@ def log_residuals(
         ValueError: shapes that do not fit `spec`; fewer than two tokens; other weights than those above, or scores than
             products and cosines, for which no form without cancellation is built in, or cosines with a rank; a `scale`
             that is not positive.
-        TypeError: `x` not floating-point, or of another dtype than `params`.
 
     Example:
         >>> import jax
@@ -127,32 +128,35 @@ def _log_residuals(
 
     fades = any(_fades(kind) for kind in spec.kinds)
 
-    def step_of(kind: StackSpec) -> Callable[[tuple[MeanResidual, Array], LayerParams], tuple[Any, Array]]:
-        arithmetic = split_arithmetic(kind, x, scale, mask)
+    def step_of(kind: StackSpec) -> Callable[[tuple[Tokens, Array], LayerParams], tuple[Any, Array]]:
+        arithmetic = split_arithmetic(kind, x.shape[0], scale, mask)
 
-        def through(weights: LayerParams, state: MeanResidual) -> MeanResidual:
-            return block(weights, state, kind, arithmetic)
+        def through(weights: LayerParams, tokens: Tokens) -> Tokens:
+            return block(weights, tokens, kind, arithmetic)
 
-        def step(carry: tuple[MeanResidual, Array], weights: LayerParams) -> tuple[Any, Array]:
-            def one(state: MeanResidual, amount: Array) -> MeanResidual:
+        def step(carry: tuple[Tokens, Array], weights: LayerParams) -> tuple[Any, Array]:
+            def one(tokens: Tokens, amount: Array) -> Tokens:
                 if check:
-                    return roundings.move(through, amount)(roundings.move_entries(weights, amount), state)
-                return through(weights, state)
+                    return roundings.move(through, amount)(roundings.move_entries(weights, amount), tokens)
+                return through(weights, tokens)
 
-            states, known = carry
-            out = jax.vmap(one, axis_name=roundings.COPY)(states, amounts)
-            logs = jax.vmap(lambda state: state.log_norm)(out)
+            copies, known = carry
+            out = jax.vmap(one, axis_name=roundings.COPY)(copies, amounts)
+            logs = jax.vmap(lambda state: state.log_norm)(out.state)
             known &= agree(logs)
-            shown = jax.vmap(_log_share)(out) if relative else logs
+            if out.choice is not None:
+                known &= jnp.all(out.choice == out.choice[0])
+            shown = jax.vmap(_log_share)(out.state) if relative else logs
             results = jnp.where(known & agree(shown), shown[0], jnp.nan)
             # A mean that has faded is not known to the next layer.
-            return (out, known & ~jnp.any(jax.vmap(faded)(out)) if fades else known), results
+            return (out, known & ~jnp.any(jax.vmap(faded)(out.state)) if fades else known), results
 
         return step
 
     tokens, changes = mean_residual.decompose(x), 1 + amounts[:, None, None] * perturbations(x)[1][None]
     log_sizes = jnp.broadcast_to(tokens.log_size, amounts.shape)
-    start = MeanResidual(changes[:, 0] * tokens.mean[None], changes * tokens.direction[None], log_sizes)
+    states = MeanResidual(changes[:, 0] * tokens.mean[None], changes * tokens.direction[None], log_sizes)
+    start = jax.vmap(lambda state: choices.start(x, state, spec))(states)
     logs = scan_kinds(step_of, (start, jnp.asarray(True)), params, spec)[1]
     return jnp.concatenate([(_log_share(tokens) if relative else tokens.log_norm)[None], logs])
 
@@ -186,21 +190,19 @@ def faded(state: MeanResidual) -> Bool[Array, ""]:
     return (mean < smallest) & (state.log_norm < math.log(smallest)) & jnp.any(state.direction != 0)
 
 
-def split_arithmetic(
-    spec: StackSpec, x: Float[Array, "token feature"], scale: ArrayLike | None, mask: Array | None
-) -> Arithmetic[MeanResidual]:
-    """The four operations that `network` wires a layer from, on split tokens in place of token matrices."""
+def split_arithmetic(spec: StackSpec, count: int, scale: ArrayLike | None, mask: Array | None) -> Arithmetic[Tokens]:
+    """The four operations that `network` wires a layer from, on `count` split tokens in place of token matrices."""
     layer = spec.attention
-    # Tokens that start equal have equal logits, which tie in a top k, unless their positions differ.
-    equal = None if layer.top_k is None or layer.rotary is not None else jnp.all(x[:, None] == x[None], axis=-1)
-    seen = masks.combine(x.shape[0], causal_mask=layer.causal, radius=layer.window, extra=mask)
+    seen = masks.combine(count, causal_mask=layer.causal, radius=layer.window, extra=mask)
+
+    def norm(weights: NormParams, state: MeanResidual) -> MeanResidual:
+        return mlp_and_norms.norm(weights, state, spec.norm_epsilon, centred=spec.norm_kind == "layer")
+
     return Arithmetic(
-        attend=lambda weights, state: attention.attend(weights, state, layer, scale, seen, equal),
-        mlp=lambda weights, state: mlp_and_norms.mlp(weights, state, spec),
-        norm=lambda weights, state: mlp_and_norms.norm(
-            weights, state, spec.norm_epsilon, centred=spec.norm_kind == "layer"
-        ),
-        add=mean_residual.add,
+        attend=lambda weights, tokens: attention.attend_tokens(weights, tokens, layer, scale, seen),
+        mlp=lambda weights, tokens: tokens._replace(state=mlp_and_norms.mlp(weights, tokens.state, spec)),
+        norm=lambda weights, tokens: tokens._replace(state=norm(weights, tokens.state)),
+        add=lambda a, b: choices.both(a, b, mean_residual.add(a.state, b.state)),
     )
 
 
@@ -251,7 +253,6 @@ def product_log_residuals(
 
     Raises:
         ValueError: sizes that do not fit, or rows that do not sum to 1.
-        TypeError: an argument is not floating-point.
 
     Example:
         >>> import jax.numpy as jnp

@@ -25,10 +25,6 @@ def effective_keys(length: ArrayLike) -> Float[Array, "..."]:
     Returns:
         n_g, in the dtype and shape of `length`.
 
-    Raises:
-        TypeError: if length is not real.
-        ValueError: if length < 2.
-
     Source: this package's own, for the proposal n = L/2 of Su Jianlin, kexue.fm/archives/9812.
 
     Example:

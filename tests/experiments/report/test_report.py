@@ -21,7 +21,7 @@ other = {**said, "source": "wu2024"}
 ours = {"interval_from": "our tolerance"}
 points = {"where": [10, 20]}
 return [
-    ledger.published("k-agrees", "Statement <1> & more", 3.0, (2.9, 3.1), standard_error=0.01, **said),
+    ledger.published("k-agrees", "Statement <1> & more", 3.0, (2.9, 3.1), standard_error=0.01, formula=True, **said),
     ledger.published("k-part", "Statement 2", [1.0, 2.0], (0, 1), always=False, **points, **other),
     ledger.published("k-differs", "Statement 3", 9.0, (2.9, 3.1), **said),
     ledger.published("k-undecided", "Statement 4", 3.0, (2.9, 3.1), standard_error=1.0, **said),
@@ -77,7 +77,8 @@ def test_every_row_with_symbol_and_word(page):
 
 
 def test_published_statements_come_first_by_source(page):
-    assert "5 published statements of 2 sources are checked: 1 agrees as made, 1 agrees in part, 1 differs" in page.text
+    assert "5 published statements of 2 works are checked. 4 measurements: 1 agrees in part, 1 differs" in page.text
+    assert "1 formula, which fails only if code is wrong: 1 agrees as made." in page.text
     rows = [attributes["id"] for tag, attributes in page.tags if tag == "tr" and "id" in attributes]
     assert rows == KEYS
     heads = ["Published statements", "Dong, Cordonnier & Loukas 2021", "Wu et al. 2024", "Laws of this package"]
