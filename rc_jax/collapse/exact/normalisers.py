@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from rc_jax._numerics.stable import expm1_ratio
 from rc_jax.collapse.exact.state import (
     Columns,
     Logits,
     exp_below,
-    expm1_ratio,
     log1p_ratio,
     log_softmax,
     sum_at_largest,

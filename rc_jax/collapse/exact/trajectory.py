@@ -42,6 +42,7 @@ def log_residuals(
     *,
     scale: ArrayLike | None = None,
     mask: Bool[Array, "row column"] | None = None,
+    relative: bool = False,
     check: bool = True,
 ) -> Float[Array, " layer"]:
     """The logarithms log ‖res(X^l)‖_F (nats) before the first layer and after each one, exact at any depth.
@@ -52,6 +53,10 @@ def log_residuals(
     (`rc_jax.collapse.exact.attention`, `rc_jax.collapse.exact.mlp_and_norms`; this package's own result). The relative
     error is a few roundings times the conditioning of the network itself, however small the residual, and it is
     differentiable.
+
+    With `relative=True` the logarithms are log ‖res(X^l)‖_F/‖X^l‖_F, at most 0, where ‖X‖_F² = n ‖x̄‖² + ‖res(X)‖_F².
+    That is the size which DCL21's figures show, there in the norm of `norm_1inf`. With skip connections the tokens
+    themselves grow, and so does ‖res‖; the relative residual says whether they become alike.
 
     Covers softmax attention on dot products or cosines with any heads, biases, masks, `top_k` and `rank`, rotary
     positions, `qk_norm` and `scale_law`, with or without skip connections, MLPs (gated ones, and `parallel` ones),
@@ -78,6 +83,7 @@ def log_residuals(
         spec: the network; scores of dot products or cosines, and weights as above.
         scale: α of every layer, a number or one per head; 1/√d_head by default; may be traced.
         mask: of every layer, True where row i may see column j.
+        relative: whether to divide each residual by the size of its tokens.
         check: whether to compute a result three times, so that unknown ones are NaN. Without it one computation is
             returned as it is, right where `x` and the network are well-conditioned. It takes about a third of the
             time, and half of the compilation.
@@ -89,7 +95,6 @@ def log_residuals(
         ValueError: shapes that do not fit `spec`; fewer than two tokens; other weights than those above, or scores than
             products and cosines, for which no form without cancellation is built in, or cosines with a rank; a `scale`
             that is not positive.
-        TypeError: `x` not floating-point, or of another dtype than `params`.
 
     Example:
         >>> import jax
@@ -99,16 +104,24 @@ def log_residuals(
         >>> log_norm = log_residuals(params, 0.3 * jax.random.normal(jax.random.key(1), (8, 16)), spec)
         >>> bool(log_norm[-1] < -500)
         True
+        >>> import dataclasses, math
+        >>> from rc_jax import collapse
+        >>> shallow, x = dataclasses.replace(spec, depth=1, skip=True), jax.random.normal(jax.random.key(1), (8, 16))
+        >>> params = network.init(jax.random.key(0), shallow)
+        >>> share = math.exp(log_residuals(params, x, shallow, relative=True)[-1])  # ‖res‖/‖X‖ of the output
+        >>> out = network.apply(params, x, shallow)
+        >>> print(abs(share - collapse.frobenius(collapse.residual(out)) / collapse.frobenius(out)) < 1e-5)
+        True
     """
     check_split(spec, {}, mixed=True)
     check_stack(params, x, spec)
     check_every_mask(scale, mask, x, spec)
-    return _log_residuals(params, x, spec, scale, mask, check)
+    return _log_residuals(params, x, spec, scale, mask, relative, check)
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "check"))
+@functools.partial(jax.jit, static_argnames=("spec", "relative", "check"))
 def _log_residuals(
-    params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None, check: bool
+    params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None, relative: bool, check: bool
 ) -> Array:
     # Copies of the tokens pass through the layers, all but the first with every rounding moved.
     amounts = jnp.asarray(roundings.AMOUNTS if check else (0.0,), x.dtype)
@@ -133,7 +146,8 @@ def _log_residuals(
             known &= agree(logs)
             if out.choice is not None:
                 known &= jnp.all(out.choice == out.choice[0])
-            results = jnp.where(known, logs[0], jnp.nan)
+            shown = jax.vmap(_log_share)(out.state) if relative else logs
+            results = jnp.where(known & agree(shown), shown[0], jnp.nan)
             # A mean that has faded is not known to the next layer.
             return (out, known & ~jnp.any(jax.vmap(faded)(out.state)) if fades else known), results
 
@@ -144,7 +158,19 @@ def _log_residuals(
     states = MeanResidual(changes[:, 0] * tokens.mean[None], changes * tokens.direction[None], log_sizes)
     start = jax.vmap(lambda state: choices.start(x, state, spec))(states)
     logs = scan_kinds(step_of, (start, jnp.asarray(True)), params, spec)[1]
-    return jnp.concatenate([tokens.log_norm[None], logs])
+    return jnp.concatenate([(_log_share(tokens) if relative else tokens.log_norm)[None], logs])
+
+
+def _log_share(state: MeanResidual) -> Float[Array, ""]:
+    """Log ‖res(X)‖_F/‖X‖_F = −½ log(1 + n ‖x̄‖² e^(−2ℓ)); NaN where the mean has no place in the dtype."""
+    tokens = state.direction.shape[0]
+    log_mean = mean_residual.normalise(jnp.broadcast_to(state.mean, (1, *state.mean.shape)))[1]
+    gap = log_mean + 0.5 * math.log(tokens) - state.log_norm
+    # Where all tokens are equal the gap is ∞, also for tokens of 0; derivatives do not pass there.
+    equal = jnp.isneginf(state.log_norm)
+    share = -0.5 * jax.nn.softplus(2 * jnp.where(equal, 0, gap))
+    unknown = faded(state) | ~jnp.all(jnp.isfinite(state.mean))
+    return jnp.where(unknown, jnp.nan, jnp.where(equal, -jnp.inf, share))
 
 
 def _fades(spec: StackSpec) -> bool:
@@ -227,7 +253,6 @@ def product_log_residuals(
 
     Raises:
         ValueError: sizes that do not fit, or rows that do not sum to 1.
-        TypeError: an argument is not floating-point.
 
     Example:
         >>> import jax.numpy as jnp
