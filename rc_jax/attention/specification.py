@@ -145,11 +145,6 @@ class AttentionSpec:
             yield self.scores == "dot", "scores", f"be 'dot' {when}"
             for name in _LOGITS:
                 yield name not in changed, name, f"be left alone {when}, which read {kind.reads} and no scores"
-        if reason := kind.refuses(self):
-            yield False, *reason
-        yield self.head_width % kind.maps == 0, "d_head", f"be a multiple of {kind.maps} {when}"
-        yield self.top_k is None or kind.increasing, "weights", "grow with the score when top_k is given"
-        yield self.qk_norm is None or self.scores == "dot", "scores", f"be 'dot' when qk_norm={self.qk_norm!r}"
         # A rank mixes all tokens, so rows cannot see some of them, and positions are lost.
         together = (self.rank is None) == (self.tokens is None)
         yield together, "tokens", f"be given with rank and only then, with rank={self.rank}"
@@ -157,6 +152,11 @@ class AttentionSpec:
             for name in (*_SEES, *_LOGITS):
                 yield name not in changed, name, f"be left alone when rank={self.rank}: E mixes all tokens"
             yield kind.reads != "distance", "weights", "depend on the scores when rank is given, not on distances"
+        yield self.top_k is None or kind.increasing, "weights", "grow with the score when top_k is given"
+        yield self.qk_norm is None or self.scores == "dot", "scores", f"be 'dot' when qk_norm={self.qk_norm!r}"
+        if reason := kind.refuses(self):
+            yield False, *reason
+        yield self.head_width % kind.maps == 0, "d_head", f"be a multiple of {kind.maps} {when}"
         if self.rotary is not None:
             yield self.scores != "additive", "rotary", "be None when scores='additive', which no rotation leaves alone"
             rotated, width = self.rotary.rotated_width(self.score_width), self.score_width
