@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         sparsity,
         special,
         study,
+        style,
         training,
     )
 
@@ -39,6 +40,7 @@ __all__ = [
     "sparsity",
     "special",
     "study",
+    "style",
     "training",
 ]
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from rc_jax._numerics.dtypes import common_dtype, held, working_dtype
 from rc_jax._numerics.jax_names import Tracer
+from rc_jax._numerics.text import perhaps
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -297,7 +298,8 @@ def one_of(options: Iterable[Any]) -> Check:
 
     def check(name: str, value: Any) -> None:
         if not any(value is option or value == option for option in known):
-            raise ValueError(f"`{name}` must be one of {', '.join(map(repr, known))}, got {value!r}")
+            listed = ", ".join(map(repr, known))
+            raise ValueError(f"`{name}` must be one of {listed}, got {value!r}{perhaps(value, known)}")
 
     return check
 

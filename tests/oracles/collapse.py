@@ -30,11 +30,17 @@ def log_residual(x):
     return mp.log(square) / 2 if square else mp.mpf("-inf")
 
 
-def log_residuals(params, x, spec, scale=None, mask=None):
-    """log ‖res‖_F before the first layer and after each one, to the digits of mpmath's context."""
+def log_share(x):
+    """log of the Frobenius norm of x minus its column means, over that of x."""
+    square = mp.fsum(v**2 for v in x)
+    return log_residual(x) - mp.log(square) / 2 if square else mp.mpf("-inf")
+
+
+def log_residuals(params, x, spec, scale=None, mask=None, measure=log_residual):
+    """log ‖res‖_F, or another measure, before the first layer and after each one, to the digits of mpmath."""
     with many_digits.precision(mp.mp.dps):
         states = many_digits.states(params, many_digits.exactly(x), spec, scale, mask)
-        return [in_mpmath(many_digits.log_residual(state)) for state in states]
+        return [measure(in_mpmath(state)) for state in states]
 
 
 def states(params, x, spec, scale=None):

@@ -73,6 +73,14 @@ class Logits(NamedTuple):
         return first if self.zeroth is None else self.zeroth + first
 
     @property
+    def in_columns(self) -> tuple[Float[Array, "head column"], Float[Array, " head"]]:
+        """The same r_j as e^log times a number of its size."""
+        if self.zeroth is None:
+            return self.slope, self.log_slope
+        logs = jnp.stack([jnp.zeros_like(self.log_slope), self.log_slope])
+        return sum_at_largest(jnp.stack([self.zeroth, self.slope]), logs)
+
+    @property
     def ordered(self) -> Float[Array, "head token column"]:
         """The logits over a factor of each head that prevents underflow: numbers in the order of the logits."""
         parts, logs = [self.slope[:, None], self.pair], [self.log_slope, self.log_pair]
