@@ -135,7 +135,7 @@ def stability(data: Data) -> list[Claim]:
             interval_from="more: a difference of mean logarithms above 0",
             where=[f"{LABELS[list(SWITCHES)[on]]} against {LABELS[list(SWITCHES)[out]]}, {widths[w]}"
                    for w, on, out in pairs],
-            reads=[path, data["error"]],
+            reads=[path, data["error"]], applies=np.isfinite(later),
             note="measured is the difference of mean log steps until a point is off by a factor of two; a roll-out "
             "that never leaves counts with its length",
         ),
@@ -145,7 +145,7 @@ def stability(data: Data) -> list[Claim]:
             "the whole roll-out.",
             stays[small], at_least(0.5), standard_error=of_stays[small], proof="measured", place=PAGE,
             neighbours=["dong2021"], interval_from=HALF,
-            hypotheses=f"trained by L-BFGS from 0.3 times usual weights to a loss below {LEARNT:g} squared radii",
+            hypotheses=f"trained by L-BFGS from 0.1 times usual weights to a loss below {LEARNT:g} squared radii",
             where=[f"{LABELS[list(SWITCHES)[on]]}, {widths[w]}" for w, on in zip(*small, strict=True)],
             reads=[path, data["error"]],
             note=f"measured is the share, {COUNTED}, whose points are never off by a factor of two; of those without "

@@ -31,7 +31,7 @@ ABOUT = About(
     title="Round the circle on its own answers",
     caption=(
         "One attention layer is trained by L-BFGS to move two opposite points of a circle one step on, and is then "
-        "fed its own answers for 300 steps. Training starts from usual random weights or from 0.3 times them. The "
+        "fed its own answers for 300 steps. Training starts from usual random weights or from 0.1 times them. The "
         "first row shows the roll-outs of all seeds from small weights, until the points meet "
         "(×, distance below 1 % of the start) or leave (2 radii). The second row shows the distance of the two "
         "points, one line for each seed up to that event, and the median before training, dashed. The third row shows "
@@ -42,7 +42,7 @@ ABOUT = About(
     ),
     formula="one head: ∂ log r′/∂ log r = 1 + 4y/sinh 2y;   two heads: Σ g tanh y = 1, Σ g (tanh y + 2y/cosh² y) = 1/2",
     topic="paths",
-    minutes={"smoke": 0.15, "quick": 0.7, "full": 25.0},
+    minutes={"smoke": 0.15, "quick": 1.1, "full": 40.0},
     core=True,
 )
 SHOWN = (1e-3, 10.0)  # distances that are drawn
@@ -59,10 +59,10 @@ class Spec(figure.Spec):
 
     points: int = 1000
     dims: tuple[int, ...] = (32, 84, 128)
-    gains: tuple[float, ...] = (0.3, 1.0)
+    gains: tuple[float, ...] = (0.1, 1.0)
     seeds: int = 20
     apart: int = 25
-    iterations: int = 500
+    iterations: int = 3000
     loss: float = 3e-11
     dtype: str = "float64"
     roll_out: int = 300
@@ -72,8 +72,8 @@ class Spec(figure.Spec):
 
 PRESETS = {
     "smoke": Spec(points=40, dims=(8,), seeds=2, apart=4, iterations=20, roll_out=20, starts=20, built_steps=80),
-    "quick": Spec(dims=(32,), seeds=5),
-    "full": Spec(apart=10, iterations=3000),
+    "quick": Spec(dims=(32,), seeds=5, iterations=300),
+    "full": Spec(apart=10),
 }
 
 
