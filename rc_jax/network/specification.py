@@ -33,9 +33,6 @@ class MLPSpec:
         activation: σ; `gelu` is the exact one, `gelu_tanh` its approximation by a tanh, `silu` is x/(1 + e^−x).
         gated: x → (σ(x W_g + b_g) ⊙ (x W₁ + b₁)) W₂ + b₂ instead (Shazeer 2020, "GLU variants", eq. 6); with
             `silu` that is the SwiGLU of Llama.
-
-    Raises:
-        ValueError, TypeError: a width that is not an integer of at least 1, or an unknown activation.
     """
 
     width: int
@@ -65,9 +62,6 @@ class StackSpec:
             (Wang & Komatsuzaki 2021, "GPT-J"). Without an MLP it changes nothing.
         local: the attention of `local_layers`, of another window or rotation than the rest; parameters of one shape.
         local_layers: the numbers of these layers from 0, in order; given with `local` and only then.
-
-    Raises:
-        ValueError, TypeError: a depth that is not an integer of at least 1, an unknown `norm`, or a wrong part.
 
     Example:
         >>> StackSpec(attention=AttentionSpec(d_model=8), depth=3, mlp=MLPSpec(width=32)).depth
@@ -174,10 +168,6 @@ def random_layers(
         bias_std: standard deviation of the biases; may be traced.
         dtype: of the parameters; JAX's default floating type where it is not given.
 
-    Raises:
-        TypeError: `key` is not a typed key, or `dtype` not a floating-point one.
-        ValueError: `gain` not positive, `bias_std` negative, or either not one number.
-
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from rc_jax import network
@@ -212,10 +202,6 @@ def init(
         gain: factor on the standard deviation of every matrix; may be traced.
         bias_std: standard deviation of the biases; may be traced.
         dtype: of the parameters; JAX's default floating type where it is not given.
-
-    Raises:
-        TypeError: `key` is not a typed key, or `dtype` not a floating-point one.
-        ValueError: `gain` not positive, `bias_std` negative, or either not one number.
 
     Example:
         >>> import jax
