@@ -277,7 +277,8 @@ WORKS = {
     "velickovic2025-lemma": Work("Veličković et al. 2025, lemma 2.1",
         "Softmax is not enough (for sharp size generalisation): lemma 2.1, as summaries restate it",
         _arxiv("2410.01104")),
-    "su2025clip": Work("Su Jianlin 2025", "QK-Clip：让Muon在Scaleup之路上更进一步 (QK-Clip), in an English translation",
+    "su2025clip": Work("Su Jianlin 2025",
+        "QK-Clip: ràng Muon zài Scaleup zhī lù shàng gèng jìn yī bù (QK-Clip, in an English translation)",
         "https://kexue.fm/archives/11126", "text"),
     # Notes by readers of other works.
     "collapse-summary": Work("vortezwohl and Wu 2025", "A summary of Dong et al. 2021, in Chinese", "", "text",

@@ -115,8 +115,8 @@ def _minimised(loss_and_slope: Callable[[jax.Array], Any], start: np.ndarray, sp
 
 
 def frozen(path: np.ndarray) -> np.ndarray:
-    """Roll-outs (..., time, token, coordinate) that repeat their last finite state."""
-    known = np.isfinite(path).all(axis=(-1, -2))
+    """Roll-outs (..., time, token, coordinate) that repeat their last state whose square is finite."""
+    known = (np.abs(path) < 1e100).all(axis=(-1, -2))
     last = np.maximum.accumulate(np.where(known, np.arange(path.shape[-3]), 0), axis=-1)
     return np.take_along_axis(path, last[..., None, None], axis=-3)
 

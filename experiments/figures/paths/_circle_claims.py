@@ -82,6 +82,7 @@ def meeting(data: Data) -> list[Claim]:
         for width, row in zip(widths, share, strict=True)
     )
     reads = [data["path"], data["error"]]
+    fewer = (share[:, 1:] - share[:, :1]).T.ravel()  # not known where no layer learnt
     of_paper = partial(
         published, source="dong2021-section4", place="the layer that goes round a circle", hypotheses=THEIRS,
         reads=reads, elsewhere=ELSEWHERE,
@@ -98,9 +99,10 @@ def meeting(data: Data) -> list[Claim]:
         of_paper(
             "circle-skip",
             "Skip connections or MLPs prevent the collapse of one layer applied again and again, or delay it greatly.",
-            (share[:, 1:] - share[:, :1]).T.ravel(), at_most(0.0),
+            fewer, at_most(0.0),
             standard_error=np.hypot(of_difference[:, 1:], of_difference[:, :1]).T.ravel(),
-            where=_every(data)[len(widths):], applies=np.tile(data["dims"] < WIDE, len(SWITCHES) - 1),
+            where=_every(data)[len(widths):],
+            applies=np.tile(data["dims"] < WIDE, len(SWITCHES) - 1) & np.isfinite(fewer),
             interval_from="our reading: the points of fewer layers meet than with attention alone",
             note=f"measured is the difference of the shares, {COUNTED}, whose points meet within two radii; shares "
             f"that meet: {shares}",
