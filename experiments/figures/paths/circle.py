@@ -93,7 +93,7 @@ def plot(data: Data) -> Figure:
     drawn, kinds = _drawn(data), _circle_claims.kinds(data)
     for index, name in enumerate(SWITCHES):
         _plot_paths(panels[index], data["path"][drawn, :, index, -1])
-        style.panel(panels[index], "x", "y", f"{LABELS[name]}, {kinds[drawn]}")
+        style.panel(panels[index], "x", "y", LABELS[name])
         _plot_distances(panels[4 + index], data["path"][:, :, index], kinds, LABELS[name])
     style.legend(panels[0], "lower left", fontsize=SMALL)
     panels[6].plot([], [], color=style.colour("reference"), linestyle=style.DASHES[1], label="before training")
