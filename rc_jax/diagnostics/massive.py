@@ -67,5 +67,5 @@ def massive_activations(
             median = float(np.median(size))
             places = np.argwhere((size > least) & (size >= ratio * median) & (size > 0))
             largest = places[np.argsort(-size[tuple(places.T)], kind="stable")][:most].tolist()
-            found += [Activation(state, sample, *at, float(tokens[*at]), median) for at in largest]
+            found += [Activation(state, sample, t, f, float(tokens[t, f]), median) for t, f in largest]
     return tuple(found)

@@ -154,21 +154,21 @@ def rectangular(supports: Sequence[Support], *, causal: bool | None, known: Sequ
     queries, keys = supports[0].void.shape[1], supports[0].largest.shape[1]
     together = np.any([np.any(each.seen, axis=0) for each in supports], axis=0)
     allowed = not_later(queries, keys)
-    possible = queries <= keys and not together[~allowed].any()
+    possible = queries <= keys and not bool(together[~allowed].any())
     if causal and not possible:
         raise ValueError(
             f"`weights` must have, if `causal`, queries that are the last of the tokens, and no weight on later keys, "
             f"got others of {queries} queries and {keys} keys"
         )
-    causal = possible and queries > 1 if causal is None else causal
-    hidden = int(((allowed if causal else np.ones_like(allowed)) & ~together).sum())
-    notes = [f"The {queries} queries look at {keys} keys, " + ("as the last of them." if causal else "all of them.")]
+    last = possible and queries > 1 if causal is None else causal
+    hidden = int(((allowed if last else np.ones_like(allowed)) & ~together).sum())
+    notes = [f"The {queries} queries look at {keys} keys, " + ("as the last of them." if last else "all of them.")]
     if hidden and not all(known):
         notes.append(
             f"{hidden} pairs of query and key have weight exactly 0 in every head, layer and sample. They count as "
             "seen: pass `mask` if padding or a window hides them."
         )
-    return Found(None, [None] * len(supports), causal, tuple(notes))
+    return Found(None, [None] * len(supports), last, tuple(notes))
 
 
 def check_layers(supports: Sequence[Support], causal: bool | None) -> None:

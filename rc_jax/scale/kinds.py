@@ -55,9 +55,10 @@ def _gradient(kind: Kind, scores: Array, alpha: Array, parts: dict[str, Array]) 
     def weights(scores: Array) -> Array:
         return kind(alpha * scores, None, parts)[0]
 
+    derivative = jax.linearize(weights, scores)[1]  # what does not depend on the direction is computed once
+
     def add(total: Array, direction: Array) -> tuple[Array, None]:
-        way = jnp.broadcast_to(direction[:, None], scores.shape)
-        return total + jnp.sum(jnp.abs(jax.jvp(weights, (scores,), (way,))[1]), axis=-1), None
+        return total + jnp.sum(jnp.abs(derivative(jnp.broadcast_to(direction[:, None], scores.shape))), axis=-1), None
 
     size = scores.shape[0] * scores.shape[-1]
     directions = jnp.eye(size, dtype=scores.dtype).reshape(size, scores.shape[0], scores.shape[-1])

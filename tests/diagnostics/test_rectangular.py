@@ -50,7 +50,7 @@ def test_cross_attention(rows):
     assert not {"self_weight", "previous_weight"} & set(diagnosis.measures)
     assert diagnosis.notes == (f"The {rows} queries look at {KEYS} keys, all of them.",)
     text = str(diagnosis)
-    assert f"1 layers of 3 heads: {rows} queries of {KEYS} keys, not causal" in text and "SmolLM2" not in text
+    assert f"3 heads: {rows} queries of {KEYS} keys, not causal" in text and "SmolLM2" not in text
     diagnosis.figure()
 
 

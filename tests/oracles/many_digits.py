@@ -10,6 +10,8 @@ import gmpy2
 import jax
 import numpy as np
 
+from tests.oracles import own_kinds
+
 mpfr = gmpy2.mpfr
 exp, log, sqrt = (np.frompyfunc(f, 1, 1) for f in (gmpy2.exp, gmpy2.log, gmpy2.sqrt))
 sign = np.frompyfunc(gmpy2.sign, 1, 1)
@@ -124,8 +126,9 @@ def weights(logits, params, spec, mask):
     if spec.soft_cap is not None:
         cap = mpfr(float(spec.soft_cap))
         logits = cap * tanh(logits / cap)
-    if spec.weights in OTHER_KINDS:
-        return OTHER_KINDS[spec.weights](logits, seen)
+    if spec.kind.name in OTHER_KINDS:
+        parts = {name: exactly(params.parts[name]) for name in spec.kind.shapes(spec)}
+        return OTHER_KINDS[spec.kind.name](logits, seen, parts)
     sink = mpfr("-inf")
     if spec.weights == "softmax_plus_one":
         sink = mpfr(0)
@@ -172,21 +175,29 @@ def projected(logits, seen, power):
 
 
 def _shown(function):
-    return lambda logits, seen: function(np.where(seen, logits, mpfr(0)), seen)
+    return lambda logits, seen, parts: function(np.where(seen, logits, mpfr(0)), seen, parts)
 
 
-OTHER_KINDS = {
-    "l2": lambda s, seen: over(
+def _length_law(seen, parts):
+    """δ + β (log m)^γ of every head and row, m tokens seen; δ where m is 1, whose weight is 1 at any factor."""
+    offset, slope, power = (parts[f"length_{name}"][:, None, None] for name in ("offset", "slope", "power"))
+    count = seen.sum(axis=-1, keepdims=True)
+    return offset + slope * np.where(count > 1, log(exactly(np.maximum(count, 2))) ** power, mpfr(0))
+
+
+OTHER_KINDS = own_kinds.FORMS | {
+    "l2": lambda s, seen, parts: over(
         np.where(seen, exp(s), mpfr(0)), sqrt((np.where(seen, exp(2 * s), mpfr(0))).sum(axis=-1, keepdims=True))
     ),
-    "signed": _shown(lambda s, seen: over_magnitudes(sign(s) * exp(abs(s)))),
-    "relu_squared": _shown(lambda s, seen: over_sum(np.maximum(s, mpfr(0)) ** 2)),
-    "relu_squared_mean": _shown(lambda s, seen: np.maximum(s, mpfr(0)) ** 2 / seen.sum(axis=-1, keepdims=True)),
-    "power6": _shown(lambda s, seen: over_sum(s**6)),
-    "identity": _shown(lambda s, seen: s / seen.sum(axis=-1, keepdims=True)),
-    "sparsemax": lambda s, seen: projected(s, seen, 1),
-    "entmax15": lambda s, seen: projected(s, seen, 2),
-    "softpick": _shown(lambda s, seen: over_magnitudes(exp(s) - 1, positive=True)),
+    "signed": _shown(lambda s, seen, parts: over_magnitudes(sign(s) * exp(abs(s)))),
+    "relu_squared": _shown(lambda s, seen, parts: over_sum(np.maximum(s, mpfr(0)) ** 2)),
+    "relu_squared_mean": _shown(lambda s, seen, parts: np.maximum(s, mpfr(0)) ** 2 / seen.sum(axis=-1, keepdims=True)),
+    "power6": _shown(lambda s, seen, parts: over_sum(s**6)),
+    "identity": _shown(lambda s, seen, parts: s / seen.sum(axis=-1, keepdims=True)),
+    "sparsemax": lambda s, seen, parts: projected(s, seen, 1),
+    "entmax15": lambda s, seen, parts: projected(s, seen, 2),
+    "asentmax15": lambda s, seen, parts: projected(s * _length_law(seen, parts), seen, 2),
+    "softpick": _shown(lambda s, seen, parts: over_magnitudes(exp(s) - 1, positive=True)),
 }
 
 
