@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
+from rc_jax._numerics.text import perhaps
 from rc_jax.attention.kinds import KINDS, Kind
 from rc_jax.attention.kinds.check import check_kind
 from rc_jax.attention.positions import Rotary
@@ -30,7 +31,8 @@ def _known_kind(name: str, value: object) -> None:
         return
     if not isinstance(value, str) or value not in KINDS:
         listed = ", ".join(map(repr, KINDS))
-        raise ValueError(f"`{name}` must be an attention.Kind or one of {listed}, got {arguments.describe(value)}")
+        got = f"{arguments.describe(value)}{perhaps(value, KINDS)}"
+        raise ValueError(f"`{name}` must be an attention.Kind or one of {listed}, got {got}")
 
 
 # What an argument must be by itself.

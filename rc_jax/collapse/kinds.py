@@ -1,18 +1,41 @@
-"""The order in which a layer of any kind of attention weights maps the difference between tokens."""
+"""What layers of any kind of attention weights do to the difference between tokens: its order, and its fall."""
 
+import functools
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from rc_jax import network
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionSpec, Kind
 from rc_jax.collapse.exact.trajectory import log_residuals
 
-_NEAR, _FAR = math.exp(-4), math.exp(-6)  # sizes of the two differences
+_SIZES = (1.0, math.exp(-4), math.exp(-6))  # of the differences: random tokens, then two near one vector
 _KIND = arguments.instance(Kind)
+
+
+class Fall(NamedTuple):
+    """How layers of one kind of weights shrink the difference between tokens.
+
+    Attributes:
+        logs: log ‖res‖ (nats) before the first layer and after each one, of every network; NaN where it is not known.
+        order: the power k with which the first layer maps a small difference, e^ℓ to a multiple of e^{kℓ}: the median
+            over those networks in which it leaves a difference that is known, NaN where there is none.
+    """
+
+    logs: Float[np.ndarray, "network layer"]
+    order: float
+
+    @property
+    def median(self) -> Float[np.ndarray, " layer"]:
+        """The median by layer over the networks whose residual is known; NaN where fewer than half are."""
+        known = ~np.isnan(self.logs)
+        filled = np.where(2 * known.sum(axis=0) >= len(self.logs), self.logs, 0)
+        return np.where(2 * known.sum(axis=0) >= len(self.logs), np.nanmedian(filled, axis=0), np.nan)
 
 
 @arguments.guard(kind=_KIND)
@@ -38,19 +61,39 @@ def predicted_order(kind: Kind) -> int:
     return 3 if kind.shift_invariant or kind.row_sum != "any" else 1
 
 
-@arguments.guard(kind=_KIND, seed=arguments.integer(0))
-def layer_order(kind: Kind, seed: int = 0) -> float:
-    """The same power, measured: the slope of log ‖res‖ after one random layer against log ‖res‖ before it.
+_SIZE = arguments.integer(1)
 
-    Exact arithmetic at two small differences around one random mean. Where rows happen to have equal sums around that
-    mean, such as those of `softpick` at positive scores, it is 3 although the record promises 1.
+
+@arguments.guard(
+    kind=_KIND, depth=_SIZE, networks=_SIZE, d_model=_SIZE, heads=_SIZE, tokens=arguments.integer(2),
+    skip=arguments.instance(bool), seed=arguments.integer(0),
+)  # fmt: skip
+def kind_fall(
+    kind: Kind,
+    *,
+    depth: int = 8,
+    networks: int = 8,
+    d_model: int = 32,
+    heads: int = 2,
+    tokens: int = 16,
+    skip: bool = False,
+    seed: int = 0,
+) -> Fall:
+    """The fall of log ‖res‖ over the layers of random networks, and the order of one layer, in exact arithmetic.
+
+    Weights are Gaussian, tokens N(0, I). The order is the slope of log ‖res‖ after the first layer against before, for
+    tokens that differ by e^(−4) and e^(−6) around one random vector. Where rows happen to have equal sums around it, as
+    those of `softpick` have at positive scores, it is 3 although the record promises 1.
 
     Args:
         kind: that reads scores.
-        seed: of the layer and the tokens.
-
-    Returns:
-        The slope; NaN where a residual is not known.
+        depth: layers.
+        networks: how many.
+        d_model: width of a token.
+        heads: of a layer.
+        tokens: how many.
+        skip: whether there are skip connections.
+        seed: of the networks and the tokens.
 
     Raises:
         TypeError: `kind` is not a `Kind`.
@@ -60,17 +103,33 @@ def layer_order(kind: Kind, seed: int = 0) -> float:
 
     Example:
         >>> from rc_jax.attention import KINDS
-        >>> from rc_jax.collapse.kinds import layer_order
-        >>> print(f"{layer_order(KINDS['softmax']):.2f}")
-        3.00
+        >>> from rc_jax.collapse.kinds import kind_fall
+        >>> fall = kind_fall(KINDS["softmax"], depth=3)
+        >>> print(f"{fall.order:.2f}", bool(fall.median[3] < -10))
+        3.00 True
     """
-    stack = network.StackSpec(attention=AttentionSpec(d_model=8, heads=1, weights=kind), depth=1)
-    params = network.init(jax.random.key(seed), stack)
-    rng = np.random.default_rng(seed)
-    mean, difference = rng.normal(size=(1, 8)), rng.normal(size=(5, 8))
-    logs = [
-        np.asarray(log_residuals(params, jnp.asarray(mean + size * difference, params.attention.query.dtype), stack))
-        for size in (_NEAR, _FAR)
-    ]
-    (first, near), (second, far) = logs
-    return float((near - far) / (first - second))
+    stack = network.StackSpec(
+        attention=AttentionSpec(d_model=d_model, heads=heads, weights=kind), depth=depth, skip=skip
+    )
+    random, near, far = np.asarray(_logs(stack, networks, tokens, seed), float)
+    with np.errstate(invalid="ignore"):
+        slopes = (near[:, 1] - far[:, 1]) / (near[:, 0] - far[:, 0])
+    slopes = slopes[np.isfinite(slopes)]
+    return Fall(random, float(np.median(slopes)) if slopes.size else math.nan)
+
+
+@functools.partial(jax.jit, static_argnames=("stack", "networks", "tokens"))
+def _logs(stack: network.StackSpec, networks: int, tokens: int, seed: int | Array) -> Float[Array, "3 network layer"]:
+    """Logarithms of every network for tokens whose differences have each of the sizes."""
+    d = stack.attention.d_model
+
+    def one(index: Array, size: Array) -> Array:
+        weights, mean, rest = jax.random.split(jax.random.fold_in(jax.random.key(seed), index), 3)
+        params = network.init(weights, stack)
+        mean = jax.random.normal(mean, (1, d), params.attention.query.dtype)
+        rest = size * jax.random.normal(rest, (tokens, d), params.attention.query.dtype)
+        return log_residuals(params, jnp.where(size < 1, mean, 0) + rest, stack)
+
+    every = jnp.tile(jnp.arange(networks), len(_SIZES))
+    logs = jax.vmap(one)(every, jnp.repeat(jnp.asarray(_SIZES), networks).astype(float))
+    return logs.reshape(len(_SIZES), networks, -1)

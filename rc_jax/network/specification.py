@@ -60,9 +60,6 @@ class MLPSpec:
             `silu` that is the SwiGLU of Llama.
         experts: several such maps, of which a router picks some for each token (Shazeer et al. 2017, eqs. 1 to 5,
             without noise); all are computed here. `None` for a single map.
-
-    Raises:
-        ValueError, TypeError: a width that is not an integer of at least 1, or an unknown activation.
     """
 
     width: int
@@ -95,9 +92,6 @@ class StackSpec:
             (Wang & Komatsuzaki 2021, "GPT-J"). Without an MLP it changes nothing.
         local: the attention of `local_layers`, of another window or rotation than the rest; parameters of one shape.
         local_layers: the numbers of these layers from 0, in order; given with `local` and only then.
-
-    Raises:
-        ValueError, TypeError: a depth that is not an integer of at least 1, an unknown `norm`, or a wrong part.
 
     Example:
         >>> StackSpec(attention=AttentionSpec(d_model=8), depth=3, mlp=MLPSpec(width=32)).depth
@@ -204,10 +198,6 @@ def random_layers(
         bias_std: standard deviation of the biases; may be traced.
         dtype: of the parameters; JAX's default floating type where it is not given.
 
-    Raises:
-        TypeError: `key` is not a typed key, or `dtype` not a floating-point one.
-        ValueError: `gain` not positive, `bias_std` negative, or either not one number.
-
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from rc_jax import network
@@ -242,10 +232,6 @@ def init(
         gain: factor on the standard deviation of every matrix; may be traced.
         bias_std: standard deviation of the biases; may be traced.
         dtype: of the parameters; JAX's default floating type where it is not given.
-
-    Raises:
-        TypeError: `key` is not a typed key, or `dtype` not a floating-point one.
-        ValueError: `gain` not positive, `bias_std` negative, or either not one number.
 
     Example:
         >>> import jax

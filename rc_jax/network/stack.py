@@ -196,7 +196,6 @@ def apply(
 
     Raises:
         ValueError: shapes that do not fit `spec`, a `scale` that is not positive, a row of `mask` that sees nobody.
-        TypeError: `x` not floating-point, or of another dtype than `params`.
 
     Example:
         >>> import jax

@@ -36,9 +36,6 @@ def kind_gradient(
     Returns:
         ½‖∂p/∂s‖₁ (entrywise) of every row, in the unit of α.
 
-    Raises:
-        TypeError, ValueError: `kind` is not a `Kind`, `scores` not floating-point, or α <= 0.
-
     Source: the objective is that of kexue.fm/archives/9812; its form for any kind is this package's own.
 
     Example:
@@ -58,9 +55,10 @@ def _gradient(kind: Kind, scores: Array, alpha: Array, parts: dict[str, Array]) 
     def weights(scores: Array) -> Array:
         return kind(alpha * scores, None, parts)[0]
 
+    derivative = jax.linearize(weights, scores)[1]  # what does not depend on the direction is computed once
+
     def add(total: Array, direction: Array) -> tuple[Array, None]:
-        way = jnp.broadcast_to(direction[:, None], scores.shape)
-        return total + jnp.sum(jnp.abs(jax.jvp(weights, (scores,), (way,))[1]), axis=-1), None
+        return total + jnp.sum(jnp.abs(derivative(jnp.broadcast_to(direction[:, None], scores.shape))), axis=-1), None
 
     size = scores.shape[0] * scores.shape[-1]
     directions = jnp.eye(size, dtype=scores.dtype).reshape(size, scores.shape[0], scores.shape[-1])
@@ -85,9 +83,6 @@ def kind_best_scale(key: Array, kind: Kind, n: int, rows: int = 256, parts: dict
     Returns:
         The scale with its standard error, from eight groups of rows, and the typical gradient there. Not converged are:
         an infinite scale, where the gradient still rises at α = 256, and NaN, where it is the same at every scale.
-
-    Raises:
-        TypeError, ValueError: `key` is not a typed key, `kind` not a `Kind`, or n < 2.
 
     Source: this package's own.
 

@@ -45,10 +45,6 @@ def capped_scale(n: ArrayLike, cap: ArrayLike) -> Float[Array, "..."]:
         for n = 2 and c = 1. For n > 2 it has one; where that is no number of the dtype α* is NaN. The relative error is
         below 10 eps log n, and near n = 2 also of the order eps/(n − 2).
 
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if n < 2, c <= 0, or the shapes do not broadcast.
-
     Source: the measure is Su Jianlin's (kexue.fm/archives/9812); for capped logits it is this package's own.
 
     Example:

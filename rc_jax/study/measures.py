@@ -1,6 +1,7 @@
 """What is measured of a kind of weights, and the record of it."""
 
 import dataclasses
+import functools
 import json
 import math
 import statistics
@@ -13,17 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from rc_jax import attention, collapse, network
+from rc_jax import attention
 from rc_jax._numerics import arguments
+from rc_jax._numerics.text import perhaps
 from rc_jax.attention import KINDS, AttentionSpec, Kind
-from rc_jax.collapse.kinds import layer_order, predicted_order
+from rc_jax.collapse.kinds import kind_fall, predicted_order
 from rc_jax.scale.kinds import kind_best_scale
 from rc_jax.sparsity.kinds import kind_largest_weight, kind_sparsity, rows_are_independent
 
 SPREADS = (0.5, 1.0, 2.0, 4.0)  # deviations of the logits
 KEYS = (16, 64, 256)
-COUNTS = (64, 512, 4096)
-DEPTH, WIDTH, TOKENS, NETWORKS = 8, 32, 16, 8
+COUNTS = (64, 4096)
 _COST = (4, 512, 512)
 _ROUNDS = 7
 
@@ -147,17 +148,17 @@ def kind(kind: Kind | str | Callable[..., Array], *, seed: int = 0) -> Study:
             )  # fmt: skip
     else:
         notes.append("Rows depend on each other, so no gradient of a row is measured.")
-    falls = {}
-    both("collapse", "order of a layer", "exact arithmetic", lambda each: (layer_order(each, seed), 0.0))
+    falls, networks = {}, "8 networks, exact arithmetic"
     both("collapse", "order by its record", "rule", lambda each: (float(predicted_order(each)), 0.0))
     for skip in (False, True):
         name = "with skips" if skip else "without skips"
-        logs = {each.name: fall(each, skip=skip, seed=seed) for each in (own, base)}
-        falls[name] = [list(map(float, logs[each.name])) for each in (own, base)]
-        last = [float(logs[each.name][-1] - logs[each.name][0]) for each in (own, base)]
-        how = f"median of {NETWORKS} networks, exact arithmetic"
-        title = f"change of log ‖res‖ over {DEPTH} layers, {name}"
-        measures.append(Measure("collapse", title, last[0], last[1], 0.0, how))
+        pair = [kind_fall(each, skip=skip, seed=seed) for each in (own, base)]
+        if not skip:
+            measures.append(Measure("collapse", "order of a layer", *(fall.order for fall in pair), 0.0, networks))
+        falls[name] = [list(map(float, fall.median)) for fall in pair]
+        changes = [float(fall.median[-1] - fall.median[0]) for fall in pair]
+        title = f"change of log ‖res‖ over 8 layers, {name}"
+        measures.append(Measure("collapse", title, *changes, 0.0, f"median of {networks}"))
     both("rows", "sum of a row", "64 rows of 64 logits", lambda each: _sums(key, each, parts[each.name]))
     both("rows", "sum where all scores are −10", "exact", lambda each: (_indifferent(each, parts[each.name]), 0.0))
     ratio, spread = cost(own, parts[own.name])
@@ -171,7 +172,8 @@ def as_kind(kind: Kind | str | Callable[..., Array]) -> Kind:
         return kind
     if isinstance(kind, str):
         if kind not in KINDS:
-            raise ValueError(f"`kind` must be one of {', '.join(map(repr, KINDS))}, got {kind!r}")
+            listed = ", ".join(map(repr, KINDS))
+            raise ValueError(f"`kind` must be one of {listed}, got {kind!r}{perhaps(kind, KINDS)}")
         return KINDS[kind]
     if not callable(kind):
         raise TypeError(f"`kind` must be a name, an attention.Kind or a function, got {arguments.describe(kind)}")
@@ -187,18 +189,6 @@ def as_kind(kind: Kind | str | Callable[..., Array]) -> Kind:
         shift_invariant=bool(np.allclose(rows, moved, atol=1e-4 * np.abs(rows).max())),
         sparse=bool(np.any(rows == 0)),
     )
-
-
-def fall(kind: Kind, *, skip: bool, seed: int) -> np.ndarray:
-    """Medians over random networks of log ‖res‖ before the first of eight layers and after each one."""
-    stack = network.StackSpec(attention=AttentionSpec(d_model=WIDTH, heads=2, weights=kind), depth=DEPTH, skip=skip)
-
-    def one(key: Array) -> Array:
-        x = jax.random.normal(jax.random.fold_in(key, 0), (TOKENS, WIDTH))
-        return collapse.log_residuals(network.init(jax.random.fold_in(key, 1), stack), x, stack)
-
-    keys = jax.random.split(jax.random.key(seed), NETWORKS)
-    return np.median(np.asarray(jax.jit(jax.vmap(one))(keys), float), axis=0)
 
 
 def cost(kind: Kind, parts: dict[str, Array]) -> tuple[float, float]:
@@ -233,9 +223,14 @@ def _scale(key: Array, kind: Kind, n: int, parts: dict[str, Array]) -> tuple[flo
 
 
 def _sums(key: Array, kind: Kind, parts: dict[str, Array]) -> tuple[float, float]:
-    sums = np.asarray(kind(jax.random.normal(key, (kind.maps, 64, 64)), None, parts)[0].sum(axis=-1), float)
+    sums = np.asarray(_row_sums(kind, jax.random.normal(key, (kind.maps, 64, 64)), parts), float)
     return float(sums.mean()), float(sums.std(ddof=1) / 8)
 
 
 def _indifferent(kind: Kind, parts: dict[str, Array]) -> float:
-    return float(kind(jnp.full((kind.maps, 64, 64), -10.0), None, parts)[0, 0].sum())
+    return float(_row_sums(kind, jnp.full((kind.maps, 64, 64), -10.0), parts)[0])
+
+
+@functools.partial(jax.jit, static_argnames="kind")
+def _row_sums(kind: Kind, scores: Array, parts: dict[str, Array]) -> Array:
+    return kind(scores, None, parts)[0].sum(axis=-1)

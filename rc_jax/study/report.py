@@ -69,27 +69,27 @@ def _scales(best: "list[Measure]") -> str:
 
 def draw(study: "Study") -> "Figure":
     """Three panels beside softmax: S against the deviation, the best scale against n, log ‖res‖ against depth."""
-    from matplotlib.figure import Figure
+    from rc_jax import style
 
-    figure = Figure(figsize=(10, 3), layout="constrained")
-    sparse, scale, depth = figure.subplots(1, 3)
+    figure, (sparse, scale, depth) = style.figure(columns=3, width=3.6, height=3.2)
+    own_look, base_look = style.cycle(0)["color"], style.cycle(6)["color"]
     pairs = [
         (measure, float(measure.name.rsplit(" ", 1)[1])) for measure in study.measures if measure.name[:4] == "S at"
     ]
     sparse.plot([at for _, at in pairs], [m.value for m, _ in pairs], "o-", label=study.name)
-    sparse.plot([at for _, at in pairs], [m.softmax for m, _ in pairs], "s--", color="grey", label="softmax")
+    sparse.plot([at for _, at in pairs], [m.softmax for m, _ in pairs], "s--", color=base_look, label="softmax")
     sparse.set(xlabel="deviation of the logits", ylabel="S (1 is even)", ylim=(0, 1.05), title="Sparsity")
     sparse.legend()
     best = [(m, int(m.name.split()[3])) for m in study.measures if m.question == "scale"]
     if best:
         finite = [(m, n) for m, n in best if math.isfinite(m.value)]
         scale.errorbar([n for _, n in finite], [m.value for m, _ in finite], [m.error for m, _ in finite], fmt="o-")
-        scale.plot([n for _, n in best], [m.softmax for m, _ in best], "s--", color="grey")
+        scale.plot([n for _, n in best], [m.softmax for m, _ in best], "s--", color=base_look)
     scale.set(xlabel="keys", ylabel="factor on the scores", xscale="log", title="Best scale")
-    for (name, (own, base)), style in zip(study.falls.items(), ("-", ":"), strict=True):
+    for (name, (own, base)), line in zip(study.falls.items(), ("-", ":"), strict=True):
         layers = np.arange(len(own))
-        depth.plot(layers, own, "o" + style, color="C0", label=name)
-        depth.plot(layers, base, "s" + style, color="grey")
+        depth.plot(layers, own, "o" + line, color=own_look, label=name)
+        depth.plot(layers, base, "s" + line, color=base_look)
     depth.set(xlabel="layer", ylabel="log ‖res‖ (nats)", yscale="symlog", title="Collapse")
     depth.legend()
     return figure

@@ -102,6 +102,13 @@ WRONG = {
     "sum": (lambda *all: 2 * plain(*all), {"row_sum": "one"}, ValueError, "`row_sum` of kind 'mine'"),
     "fixed": (sigmoids, {"row_sum": "fixed"}, ValueError, "'fixed'"),
     "shift": (sigmoids, {"shift_invariant": True}, ValueError, "a constant"),
+    "increasing": (
+        lambda s, seen, parts: plain(-s, seen, parts),
+        {"increasing": True},
+        ValueError,
+        "`increasing` of kind 'mine'",
+    ),
+    "sparse": (plain, {"sparse": True}, ValueError, "`sparse` of kind 'mine'"),
     "start": (plain, {"start": lambda spec, dtype: {"sink": jnp.zeros(2)}}, ValueError, "that `shapes` names"),
 }
 

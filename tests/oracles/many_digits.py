@@ -10,6 +10,8 @@ import gmpy2
 import jax
 import numpy as np
 
+from tests.oracles import own_kinds
+
 mpfr = gmpy2.mpfr
 exp, log, sqrt = (np.frompyfunc(f, 1, 1) for f in (gmpy2.exp, gmpy2.log, gmpy2.sqrt))
 sign = np.frompyfunc(gmpy2.sign, 1, 1)
@@ -80,7 +82,7 @@ def queries_and_keys(x, params, spec):
         rows = rows + exactly(bias)[:, None] if spec.bias else rows
         gain = exactly(gain)[:, None] if spec.qk_norm else 1
         if spec.rank is not None and weight is params.key:
-            rows = np.stack([e @ head for e, head in zip(exactly(params.parts["pool"]), rows, strict=True)])
+            rows = np.stack([e @ head for e, head in zip(pools(params), rows, strict=True)])
         if spec.weights == "differential":
             rows = np.concatenate(np.split(rows, 2, axis=-1))
         if spec.qk_norm in ("rms", "layer"):
@@ -93,6 +95,13 @@ def queries_and_keys(x, params, spec):
         rows = gain * over_length(rows) if spec.qk_norm == "unit" else rows
         both.append(over_length(rows) if spec.scores == "cosine" else rows)
     return both
+
+
+def pools(params):
+    """The matrices E (head, rank, token); rows that sum to 1 but for their rounding are made to."""
+    e = exactly(params.parts["pool"])
+    total = e.sum(axis=-1, keepdims=True)
+    return e / np.where(abs(total - 1) < 1e-5, total, mpfr(1))
 
 
 def weights(logits, params, spec, mask):
@@ -108,16 +117,18 @@ def weights(logits, params, spec, mask):
         logits = logits * log(exactly(seen.sum(axis=1)))[:, None]
     seen = np.broadcast_to(seen, logits.shape)
     if spec.top_k is not None:  # a cap does not change the order, but its rounding would
+        rounding = mpfr(2) ** int(-0.9 * gmpy2.get_context().precision) * abs(logits).max()  # equal logits tie
         cuts = [
             [sorted(row[see])[-min(spec.top_k, see.sum())] for row, see in zip(*head, strict=True)]
             for head in zip(logits, seen, strict=True)
         ]
-        seen = seen & (logits >= np.array(cuts, object)[..., None])
+        seen = seen & (logits >= np.array(cuts, object)[..., None] - rounding)
     if spec.soft_cap is not None:
         cap = mpfr(float(spec.soft_cap))
         logits = cap * tanh(logits / cap)
-    if spec.weights in OTHER_KINDS:
-        return OTHER_KINDS[spec.weights](logits, seen)
+    if spec.kind.name in OTHER_KINDS:
+        parts = {name: exactly(params.parts[name]) for name in spec.kind.shapes(spec)}
+        return OTHER_KINDS[spec.kind.name](logits, seen, parts)
     sink = mpfr("-inf")
     if spec.weights == "softmax_plus_one":
         sink = mpfr(0)
@@ -164,31 +175,35 @@ def projected(logits, seen, power):
 
 
 def _shown(function):
-    return lambda logits, seen: function(np.where(seen, logits, mpfr(0)), seen)
+    return lambda logits, seen, parts: function(np.where(seen, logits, mpfr(0)), seen, parts)
 
 
-OTHER_KINDS = {
-    "l2": lambda s, seen: over(
+def _length_law(seen, parts):
+    """δ + β (log m)^γ of every head and row, m tokens seen; δ where m is 1, whose weight is 1 at any factor."""
+    offset, slope, power = (parts[f"length_{name}"][:, None, None] for name in ("offset", "slope", "power"))
+    count = seen.sum(axis=-1, keepdims=True)
+    return offset + slope * np.where(count > 1, log(exactly(np.maximum(count, 2))) ** power, mpfr(0))
+
+
+OTHER_KINDS = own_kinds.FORMS | {
+    "l2": lambda s, seen, parts: over(
         np.where(seen, exp(s), mpfr(0)), sqrt((np.where(seen, exp(2 * s), mpfr(0))).sum(axis=-1, keepdims=True))
     ),
-    "signed": _shown(lambda s, seen: over_magnitudes(sign(s) * exp(abs(s)))),
-    "relu_squared": _shown(lambda s, seen: over_sum(np.maximum(s, mpfr(0)) ** 2)),
-    "relu_squared_mean": _shown(lambda s, seen: np.maximum(s, mpfr(0)) ** 2 / seen.sum(axis=-1, keepdims=True)),
-    "power6": _shown(lambda s, seen: over_sum(s**6)),
-    "identity": _shown(lambda s, seen: s / seen.sum(axis=-1, keepdims=True)),
-    "sparsemax": lambda s, seen: projected(s, seen, 1),
-    "entmax15": lambda s, seen: projected(s, seen, 2),
-    "softpick": _shown(lambda s, seen: over_magnitudes(exp(s) - 1, positive=True)),
+    "signed": _shown(lambda s, seen, parts: over_magnitudes(sign(s) * exp(abs(s)))),
+    "relu_squared": _shown(lambda s, seen, parts: over_sum(np.maximum(s, mpfr(0)) ** 2)),
+    "relu_squared_mean": _shown(lambda s, seen, parts: np.maximum(s, mpfr(0)) ** 2 / seen.sum(axis=-1, keepdims=True)),
+    "power6": _shown(lambda s, seen, parts: over_sum(s**6)),
+    "identity": _shown(lambda s, seen, parts: s / seen.sum(axis=-1, keepdims=True)),
+    "sparsemax": lambda s, seen, parts: projected(s, seen, 1),
+    "entmax15": lambda s, seen, parts: projected(s, seen, 2),
+    "asentmax15": lambda s, seen, parts: projected(s * _length_law(seen, parts), seen, 2),
+    "softpick": _shown(lambda s, seen, parts: over_magnitudes(exp(s) - 1, positive=True)),
 }
 
 
-def attention(params, x, spec, scale, mask):
-    """The output of one attention layer."""
+def rows(x, params, spec, scale=None, mask=None):
+    """The weights of every head."""
     query, key = queries_and_keys(x, params, spec)
-    value = np.stack([x @ w for w in exactly(params.value)])
-    value = value + exactly(params.value_bias)[:, None] if spec.bias else value
-    if spec.rank is not None:
-        value = np.stack([e @ head for e, head in zip(exactly(params.parts["pool"]), value, strict=True)])
     scale = spec.scale if scale is None else scale
     if scale is None:
         root = gmpy2.sqrt(mpfr(query.shape[-1]))
@@ -197,7 +212,16 @@ def attention(params, x, spec, scale, mask):
     else:
         factors = np.resize(exactly(np.broadcast_to(scale, spec.heads)), len(query))
     logits = np.stack([a * (q @ k.T) for a, q, k in zip(factors, query, key, strict=True)])
-    out = np.stack([p @ v for p, v in zip(weights(logits, params, spec, mask), value, strict=True)])
+    return weights(logits, params, spec, mask)
+
+
+def attention(params, x, spec, scale, mask):
+    """The output of one attention layer."""
+    value = np.stack([x @ w for w in exactly(params.value)])
+    value = value + exactly(params.value_bias)[:, None] if spec.bias else value
+    if spec.rank is not None:
+        value = np.stack([e @ head for e, head in zip(pools(params), value, strict=True)])
+    out = np.stack([p @ v for p, v in zip(rows(x, params, spec, scale, mask), value, strict=True)])
     if spec.output_gate is not None:
         gates = [x @ g for g in exactly(params.parts["output_gate"])]
         out = out * logistic(np.stack([g if g.ndim == 2 else g[:, None] for g in gates]))
@@ -215,7 +239,7 @@ def mlp(params, x, spec):
     return hidden @ exactly(params.weight_out) + exactly(params.bias_out)
 
 
-def layer(params, x, spec, scale, mask):
+def layer(params, x, spec, scale=None, mask=None):
     """One layer with its skips, norms and MLP."""
 
     def norm(x, weights):
@@ -242,20 +266,22 @@ def layer(params, x, spec, scale, mask):
 def log_residual(x):
     """log ‖res(x)‖_F; −inf where all tokens are equal."""
     difference = x - x.mean(axis=0)
-    square = (difference * difference).sum()
-    return float(gmpy2.log(square) / 2) if square != 0 else -np.inf
+    return gmpy2.log((difference * difference).sum()) / 2
+
+
+def states(params, x, spec, scale=None, mask=None):
+    """The tokens before the first layer and after each one, of stacked parameters."""
+    every = [x]
+    for index in range(spec.depth):
+        weights = jax.tree.map(lambda leaf, index=index: np.asarray(leaf)[index], params)
+        every.append(layer(weights, every[-1], spec.kinds[spec.kind_of(index)], scale, mask))
+    return every
 
 
 def log_residuals(params, x, spec, scale=None, mask=None, digits=100):
-    """log ‖res‖_F before the first layer and after each one, of stacked parameters in NumPy."""
+    """log ‖res‖_F before the first layer and after each one."""
     with precision(digits):
-        x = exactly(x)
-        logs = [log_residual(x)]
-        for index in range(spec.depth):
-            weights = jax.tree.map(lambda leaf, index=index: np.asarray(leaf)[index], params)
-            x = layer(weights, x, spec.kinds[spec.kind_of(index)], scale, mask)
-            logs.append(log_residual(x))
-    return np.array(logs)
+        return np.array([float(log_residual(state)) for state in states(params, exactly(x), spec, scale, mask)])
 
 
 def certain(params, x, spec, scale=None, mask=None, digits=(300, 360)):

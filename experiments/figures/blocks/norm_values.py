@@ -281,7 +281,8 @@ def _equilibria(data: Mapping[str, np.ndarray]) -> list[Claim]:
     shear["hypotheses"] = "causal uniform attention, two tokens, W_V W_O a shear of slope −2, ε = 0"
     return [
         published("norm-equilibria", "With suitable value matrices, self-attention with LayerNorm rests at points of "
-                  "every rank between one and full.", moved, at_most(ROUNDING), source="wu2024", place="abstract",
+                  "every rank between one and full.", moved, at_most(ROUNDING),
+                  formula=True, source="wu2024", place="abstract",
                   where=[*ranks, "rank 2, causal"], interval_from="rest; rounding of float32",
                   hypotheses="±√d u_k with identity values in full attention; a shear under a causal mask",
                   note="how far one layer moves the tokens, over their size; the constructions are ours"),

@@ -28,7 +28,8 @@ def sphere(data: Data) -> list[Claim]:
     return [
         published("cluster-curve", "The common cosine of tokens that are orthogonal at first follows "
                   "ρ̇ = 2(1 − ρ)((n − 1)ρ + 1)/(e^{β(1−ρ)} + n − 1).",
-                  np.abs(data["orthogonal"] - data["flow"]).max(), at_most(COSINE), source="geshkovski2025-code",
+                  np.abs(data["orthogonal"] - data["flow"]).max(), at_most(COSINE),
+                  formula=True, source="geshkovski2025-code",
                   place="curve.ipynb, `ode_func`; theorem on orthogonal tokens, section 6.2",
                   hypotheses=f"{setting}; layers of step h extrapolated to h = 0", interval_from="our tolerance: 0.001",
                   reads=[data["apart"]],
@@ -60,13 +61,14 @@ def norms(data: Data, names: Sequence[str], labels: Mapping[str, str]) -> list[C
     return [
         published("cluster-first-speed", "Orthogonal tokens begin to approach at a rate ρ̇ of 2/(e^β + n − 1) under "
                   "Post-LN and Pre-LN, and of 2/√(e^{2β} + n − 1) under Peri-LN and nGPT.",
-                  (data["norm_first"] / printed)[asked], near(1, RATIO), source="karagodin2025-speeds",
+                  (data["norm_first"] / printed)[asked], near(1, RATIO), formula=True, source="karagodin2025-speeds",
                   place="theorem 4.1, as a summary restates it", hypotheses=setting,
                   where=[labels[names[index]] for index in asked], interval_from="our tolerance: 0.03",
                   note="measured in a layer of step 0.01, over the printed rate"),
         published("cluster-late-speed", "In the end 1 − ρ falls like e^{−2t} under Post-LN, like 1/t² under Pre-LN and "
                   "Peri-LN, and like e^{−4√t} with steps of 1/√t.", data["norm_late"],
                   (np.array([-2, -2, -2, -4]) - EXPONENT, np.array([-2, -2, -2, -4]) + EXPONENT),
+                  formula=True,
                   source="karagodin2025-speeds", place="theorem 4.3 and its table, as a summary restates them",
                   hypotheses=f"{setting}; continuous time", interval_from="our tolerance: 0.02",
                   where=["Post-LN", "Pre-LN", "Peri-LN", "1/√t"],
@@ -126,7 +128,7 @@ def circle(data: Data) -> list[Claim]:
     return [
         published("cluster-fastest", "Of the Fourier modes on the circle, the one with the largest k² I_k(β) grows "
                   "most: the third at β = 5 and the fourth at β = 7.", measured[known], near(fastest[known], 0.5),
-                  source="bruno2025-code", place="experiments.ipynb, `g_coeff`", hypotheses=setting,
+                  formula=True, source="bruno2025-code", place="experiments.ipynb, `g_coeff`", hypotheses=setting,
                   where=[labels[index] for index in known], interval_from="an integer",
                   reads=[data["rate"], data["growth"]], note=f"mode with the largest measured rate; {most}"),
         published("cluster-metastable", "In the limit of many tokens, the number of clusters that stay for long is the "

@@ -155,7 +155,8 @@ def claims(data: Data) -> list[Claim]:
     return [
         published(
             "temperature-cold", "With large scores nearly all weight goes to the top one.",
-            np.median(data["largest"][1, below]), at_least(1 - LIMIT), source=NOTES, place="section on softmax",
+            np.median(data["largest"][1, below]), at_least(1 - LIMIT),
+            formula=True, source=NOTES, place="section on softmax",
             hypotheses=f"{rows}, T from {t[0]:g} to 10⁻³; one value is the largest",
             interval_from="our tolerance: all but a hundredth", reads=[data["largest"]],
             note="measured: largest weight of the median row; equal largest values share it",
@@ -163,7 +164,8 @@ def claims(data: Data) -> list[Claim]:
         published(
             "temperature-larger", "The larger the temperature T, the more weight softmax gives to large values.",
             change,
-            at_least(0), source=NOTES, place="section on softmax, first sentence on T", where=_steps(t[warm]),
+            at_least(0),
+            formula=True, source=NOTES, place="section on softmax, first sentence on T", where=_steps(t[warm]),
             hypotheses=f"{rows}, T from 0.1 to 10", interval_from="the sign of the change",
             note="a slip of the pen: the notes' next line says the opposite, and that is so; measured: change of the "
             "median row's largest weight as T rises",
@@ -171,7 +173,7 @@ def claims(data: Data) -> list[Claim]:
         published(
             "temperature-extremes", "A number that is far too large or too small for softmax may bring a result to "
             "0 and its gradient with it.",
-            [top * (1 - top), 1 - top, data["jacobian_size"]], at_most(LIMIT), source=NOTES,
+            [top * (1 - top), 1 - top, data["jacobian_size"]], at_most(LIMIT), formula=True, source=NOTES,
             place="section on the division by √d_k",
             where=["far above the others: p(1 − p)", "far below the largest: p", "every entry of the Jacobian, "
                    f"T = {t[0]:g}"],
@@ -184,7 +186,7 @@ def claims(data: Data) -> list[Claim]:
             "temperature-entropy-floor", "As logits grow in spectral norm, entropy may fall, but not below a floor "
             "that shrinks exponentially and is attained.",
             np.concatenate([data["above_floor"], data["ahead_floor"]]),
-            ([-1e-12] * (2 * t.size), [np.inf] * t.size + [1e-12] * t.size), source="zhai2023",
+            ([-1e-12] * (2 * t.size), [np.inf] * t.size + [1e-12] * t.size), formula=True, source="zhai2023",
             place="abstract; bound of the theorem",
             where=[f"{what}, {at}" for what in ("rows", "one key ahead") for at in place],
             hypotheses=f"{rows}; the bound log(1 + (n − 1)β) + σ√(n(n − 1)) β/(1 + (n − 1)β), β = e^(−σ√(n/(n − "

@@ -9,9 +9,14 @@ by Gauss–Legendre quadrature of `jax.jvp` where |e^m E| < 0.1, and the plain d
 digit there. The factor e^m is never inside, so no digit is lost however small it is. This package's own result.
 
 What the record of a kind says decides what is left out on paper. Where a constant in a row changes nothing, E holds
-the products of two differences alone, e^{2ℓ}; elsewhere also the row's level, e^ℓ. Where rows have equal sums, the mean
-of the values drops out, which leaves their difference, e^ℓ; elsewhere the mean stays. What follows for a layer is
+the products of two differences alone, e^{2ℓ}; elsewhere also the row's level u_i, e^ℓ. Where rows have equal sums, the
+mean of the values drops out, which leaves their difference, e^ℓ; elsewhere the mean stays. What follows for a layer is
 `rc_jax.collapse.kinds.predicted_order`.
+
+Rows of equal sums whose columns are alike have one weight at equal scores, whatever the scores are. A level then
+changes weights only as far as scores a + v_j of a row differ, which is of order e^{2ℓ} too:
+
+    w(a + u + v) − w(a + v) = ∫₀¹∫₀¹ D²w(a + su + tv)[u, v] ds dt.
 
 A kink on the way, weights below the smallest number, and a derivative that is not finite make the result NaN.
 """
@@ -27,6 +32,8 @@ from rc_jax.attention import Kind
 from rc_jax.collapse.exact.state import Columns, Logits, sum_at_largest
 
 _NEAR = 0.1  # of the largest difference of a score, below which weights are integrated and not subtracted
+_ALIKE = 16  # roundings, up to which weights are equal
+_LOST = 128  # roundings that slopes may have
 _PART = 2.0**-8  # of the weights, above which their difference has lost at most eight bits
 
 
@@ -40,24 +47,34 @@ def by_kind(
     precision: str,
 ) -> Columns:
     """Heads whose weights are `weights(level_i + r_j + cÊ_ij)`, a function that hides what is not seen."""
-    moved, log_moved = logits.pair, logits.log_pair
-    centre = logits.common
-    if not kind.shift_invariant:
-        whole = jnp.broadcast_to(levels.rows, moved.shape)
-        moved, log_moved = sum_at_largest(jnp.stack([whole, moved]), jnp.stack([levels.log_size, log_moved]))
-        centre = centre + levels.mean
-    if seen is not None:
-        moved = jnp.where(seen, moved, 0)
-    base = jnp.broadcast_to(centre[:, None], moved.shape)
-    before = weights(base)
-    change, log_change = _change(weights, base, before, moved, log_moved, kind.sparse)
-
-    # Rows that see the same columns have the same weights before they move.
-    across = before - before[:, :1]
-    if seen is None:
-        across = jnp.zeros_like(across)
+    shape = logits.pair.shape
+    shown = jnp.ones(shape, bool) if seen is None else jnp.broadcast_to(seen, shape)
+    moved, log_moved = jnp.where(shown, logits.pair, 0), logits.log_pair
+    centre = logits.common if kind.shift_invariant else logits.common + levels.mean
+    base = jnp.broadcast_to(centre[:, None], shape)
+    before = start = weights(base)
+    if kind.shift_invariant:
+        # A row moves where its scores move apart; one that sees a single token never does.
+        first = jnp.take_along_axis(moved, jnp.argmax(shown, axis=-1, keepdims=True), axis=-1)
+        moved = jnp.where(jnp.any(shown & (moved != first), axis=-1, keepdims=True), moved, 0)
     else:
-        across = jnp.where(jnp.all(seen == seen[:, :1], axis=-1, keepdims=True), 0, across)
+        level, pair, log_pair = jnp.where(shown, levels.rows, 0), moved, log_moved
+        moved, log_moved = sum_at_largest(jnp.stack([level, pair]), jnp.stack([levels.log_size, log_pair]))
+    crossed, log_crossed = jnp.zeros_like(moved), log_moved
+    if kind.row_sum != "any" and not kind.shift_invariant:
+        # Where the level acts through differences of the columns alone, the pairs move rows that have it already.
+        crossed, log_crossed, apart = _crossed(weights, levels, logits, shown)
+        size, whole = jnp.minimum(jnp.exp(levels.log_size), jnp.finfo(base.dtype).max), ~apart[:, None, None]
+        base = jnp.where(whole, base, base + size[:, None, None] * level)
+        moved, log_moved, start = jnp.where(whole, moved, pair), jnp.where(apart, log_pair, log_moved), weights(base)
+    change, log_change = _change(weights, base, start, moved, log_moved, kind.sparse)
+    change, log_change = sum_at_largest(jnp.stack([change, crossed]), jnp.stack([log_change, log_crossed]))
+
+    # Rows that see the same columns have the same weights before they move, but for roundings.
+    across = before - before[:, :1]
+    rounding = _ALIKE * jnp.finfo(before.dtype).eps * jnp.max(jnp.abs(before), axis=-1, keepdims=True)
+    alike = jnp.all((shown == shown[:, :1]) & (jnp.abs(across) <= rounding), axis=-1, keepdims=True)
+    across = jnp.where(alike, 0, across)
     if kind.row_sum != "any":
         change = _with_zero_sums(change, before)
     if kind.row_sum == "one":
@@ -105,8 +122,11 @@ def _change(
     inner, ends = _RULES[limits.bits > 32]
     integral = mean_slope(*inner)
     plain = weights(base + step) - before
-    # A kink between the ends makes two rules disagree. A difference that is a good part of the weights has its digits.
-    smooth = _largest(integral - mean_slope(*ends)) <= float(limits.eps) ** 0.75 * _largest(integral)
+    # A kink between the ends makes two rules disagree by more than roundings do that are a thousandth at most. A
+    # difference that is a good part of the weights has its digits.
+    whole, rounding = _largest(integral), _LOST * float(limits.eps) * _largest(before) * _largest(way)
+    allowed = jnp.maximum(float(limits.eps) ** 0.75 * whole, jnp.minimum(rounding, 2.0**-10 * whole))
+    smooth = _largest(integral - mean_slope(*ends)) <= allowed
     integrated, subtracted = near & smooth, ~near | (_largest(plain) > _PART * _largest(before))
     change = jnp.where(integrated, integral, plain)
     # A change of nearly nothing, where scores have changed, may have lost a part below the smallest number.
@@ -116,6 +136,63 @@ def _change(
         lost &= (_largest(change) > 0) | tiny_scores
     known = (integrated | subtracted) & ~lost & jnp.isfinite(_largest(step)) & jnp.isfinite(_largest(base))
     return jnp.where(known, change, jnp.nan), jnp.where(integrated[:, 0, 0], log_moved, 0)
+
+
+def _crossed(
+    weights: Callable[[Array], Array],
+    levels: Columns,
+    logits: Logits,
+    shown: Bool[Array, "head token column"],
+) -> tuple[Float[Array, "head token column"], Float[Array, " head"], Bool[Array, " head"]]:
+    """D and m with w(a + u + v) − w(a + v) = e^m D, and True for heads in which it holds; D is 0 in the others.
+
+    It holds where the level u_i of a row and the differences v_j of its columns are small, where w changes neither with
+    u at v = 0 nor with a kink on the way.
+    """
+    limits = jnp.finfo(logits.pair.dtype)
+    columns, log_slope = logits.slope, logits.log_slope
+    if logits.zeroth is not None:
+        parts = jnp.stack([logits.zeroth, columns])
+        columns, log_slope = sum_at_largest(parts, jnp.stack([jnp.zeros_like(log_slope), log_slope]))
+    ways = [jnp.where(shown, part, 0) for part in (levels.rows, columns[:, None])]
+    steps = [
+        jnp.minimum(jnp.exp(log_size), limits.max)[:, None, None] * way
+        for way, log_size in zip(ways, (levels.log_size, log_slope), strict=True)
+    ]
+    far = _largest(steps[0]) + _largest(steps[1])
+    near = far < _NEAR
+    (level, column), (u, v) = ([jnp.where(near, each, 0) for each in pair] for pair in (ways, steps))
+    base = jnp.broadcast_to(levels.mean[:, None], u.shape)
+
+    def slopes(x: Array) -> tuple[Array, Array]:
+        return jax.jvp(weights, (x,), (column,))[1], jax.jvp(weights, (x,), (level,))[1]
+
+    def add(totals: Array, node: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        at = base + node[0] * u + node[1] * v
+        second = jax.jvp(lambda x: jax.jvp(weights, (x,), (level,))[1], (at,), (column,))[1]  # D²w[level, column]
+        return totals + node[2][:, None, None, None] * second[None], None
+
+    # Its mean over the square of s and t, and along three sides of it; then the slopes in the corners.
+    points, totals = _square(5 if limits.bits > 32 else 3)
+    rule = (*(jnp.asarray(part, base.dtype) for part in points), jnp.asarray(totals, base.dtype))
+    crossed, of_u, of_v, of_v_at_u = jax.lax.scan(add, jnp.zeros((4, *base.shape), base.dtype), rule)[0]
+    by_column, by_level = jax.lax.map(slopes, jnp.stack([base, base + u, base + v, base + u + v]))
+
+    # At equal scores a level changes nothing. Along a side slopes change by the second derivative, unless it is kinked.
+    rounding, loose = _LOST * float(limits.eps), float(limits.eps) ** 0.75
+    most = [jnp.where((size := _largest(way)) > 0, size, 1) for way in (column, level)]
+    slope = _largest(by_column[0]) / most[0]
+    holds = near & (_largest(by_level[0]) <= rounding * slope * most[1])
+    for (start, end), slope_of, way, log_side, mean_second, side in (
+        ((0, 1), by_column, most[0], levels.log_size, of_u, most[1]),
+        ((0, 2), by_level, most[1], log_slope, of_v, most[0]),
+        ((1, 3), by_level, most[1], log_slope, of_v_at_u, most[0]),
+    ):
+        bend = jnp.minimum(jnp.exp(log_side), limits.max)[:, None, None] * mean_second
+        left = _largest(slope_of[end] - slope_of[start] - bend)
+        # Slopes are rounded, and so is the point a at which they are taken.
+        holds &= left <= rounding * (slope * way + _largest(crossed) * _largest(base) / side) + loose * _largest(bend)
+    return jnp.where(holds, crossed, 0), levels.log_size + log_slope, holds[:, 0, 0]
 
 
 def _largest(rows: Float[Array, "head token column"]) -> Float[Array, "head 1 1"]:
@@ -135,6 +212,19 @@ def _with_zero_sums(
 def _gauss_legendre(count: int) -> tuple[np.ndarray, np.ndarray]:
     points, doubled = np.polynomial.legendre.leggauss(count)
     return (points + 1) / 2, doubled / 2
+
+
+def _square(count: int) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+    """Points of the unit square, and four rules on them: the square, and its sides (s, 0), (0, t) and (1, t)."""
+    nodes, weights = _gauss_legendre(count)
+    zero, one = np.zeros_like(nodes), np.ones_like(nodes)
+    of_s, of_t = (part.ravel() for part in np.meshgrid(nodes, nodes))
+    s, t = (np.concatenate(parts) for parts in ((of_s, nodes, zero, one), (of_t, zero, nodes, nodes)))
+    rules = np.zeros((s.size, 4))
+    rules[: of_s.size, 0] = np.outer(weights, weights).ravel()
+    for side in range(3):
+        rules[of_s.size + side * count :, side + 1][:count] = weights
+    return (s, t), rules
 
 
 def _gauss_lobatto(count: int) -> tuple[np.ndarray, np.ndarray]:

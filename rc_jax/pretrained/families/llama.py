@@ -62,7 +62,7 @@ class ExpertNames(NamedTuple):
     """How a family's settings and tensors name its experts.
 
     Attributes:
-        count: the setting of their number, and its default.
+        number: the setting of their number, and its default.
         active: default of the number that a token takes.
         width: the setting of their width.
         normalised: whether shares add up to one always; `None` where `norm_topk_prob` says so.
@@ -70,7 +70,7 @@ class ExpertNames(NamedTuple):
         maps: the tensors of an expert: gate, in and out.
     """
 
-    count: tuple[str, int]
+    number: tuple[str, int]
     active: int = 8
     width: str = "intermediate_size"
     normalised: bool | None = None
@@ -217,10 +217,10 @@ def _mlp(config: Config, family: Family) -> MLPSpec:
     if normalised is None:
         normalised = config.choice("norm_topk_prob", (False, True), False)
     # The transformers library writes the number under its own name for all families.
-    count = config.integer(names.count[0], config.integer("num_local_experts", names.count[1]))
+    count = config.integer(names.number[0], config.integer("num_local_experts", names.number[1]))
     active = config.integer("num_experts_per_tok", names.active)
     if active > count:
-        raise config.refuse("num_experts_per_tok", f"be at most {names.count[0]}={count}", active)
+        raise config.refuse("num_experts_per_tok", f"be at most {names.number[0]}={count}", active)
     experts = Experts(count=count, active=active, normalised=normalised)
     return MLPSpec(width=config.integer(names.width), activation=kind, gated=True, experts=experts)
 

@@ -39,7 +39,6 @@ def per_sample_scale(scores: Float[Array, "... score"]) -> Float[Array, "..."]:
         may be as small or as large as the dtype holds: they are searched in units of D.
 
     Raises:
-        TypeError: if `scores` is not a floating-point array.
         ValueError: if there are fewer than two scores, one is NaN or ∞, or all of a row are hidden.
 
     Source: this package's own, for the gradient of Su Jianlin, kexue.fm/archives/9812.
@@ -59,7 +58,6 @@ def per_sample_optimum(scores: Float[Array, "... score"]) -> Optimum:
     """`per_sample_scale` with the gradient's size there and whether the search ended.
 
     Raises:
-        TypeError: if `scores` is not a floating-point array.
         ValueError: if there are fewer than two scores, one is NaN or ∞, or all of a row are hidden.
 
     Source: this package's own.

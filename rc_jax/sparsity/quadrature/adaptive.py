@@ -120,11 +120,11 @@ def from_kernel_with_error(
     oscillation leaves large coefficients and so a large error.
 
     The bound holds unless f hides something: what falls between two nodes, a feature narrower than about γ/15, cannot
-    be seen unless a kink is declared there. What may lie within rounding of a located pole |x|^−p counts, which leaves
-    little known of S near p = ½. Beyond the ends |f|φ and f²φ are taken to fall at least like the power of |ε| that
-    they fall like at the ends (log against log |ε| is concave, as it is for bounded f, polynomials, exponentials and
-    e^{x²/4}/|x|^p); where the last three panels deny that, or the power has no integral, the error is 1. The error
-    carries no gradient.
+    be seen unless a kink is declared there. What a pole |x|^−p may hold between nodes, or within rounding of a located
+    one, counts, which leaves little known of S near p = ½. Beyond the ends |f|φ and f²φ are taken to fall at least like
+    the power of |ε| that they fall like at the ends (log against log |ε| is concave, as it is for bounded f,
+    polynomials, exponentials and e^{x²/4}/|x|^p); where the last three panels deny that, or the power has no integral,
+    the error is 1. The error carries no gradient.
 
     Args:
         f: The kernel, elementwise; it receives an array of the working dtype with extra axes.

@@ -44,7 +44,6 @@ def evaluated(f: Callable[[Array], Array], x: Array, *, probe: bool = True) -> A
     """|f(x)| in the dtype of `x`. Concrete values must be finite and, if `probe`, unchanged on a subset of `x`.
 
     Raises:
-        TypeError: the values are not real numbers.
         ValueError: another shape, a value that is not finite, or one that depends on its neighbours.
     """
     values = jnp.asarray(f(x))

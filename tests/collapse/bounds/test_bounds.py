@@ -12,6 +12,7 @@ from rc_jax import attention, collapse, network
 from rc_jax.collapse import audit
 from tests.collapse.exact.test_token_sizes import NOT_OPTIMISED
 from tests.oracles import bounds as oracle
+from tests.oracles.collapse import states as states_of
 
 STACK = network.StackSpec(attention=attention.AttentionSpec(d_model=4, heads=2, bias=True), depth=4)
 BOUNDS = (
@@ -48,7 +49,7 @@ def test_published_bounds_against_their_formulas_in_many_digits(x64, size):
                 query=scaled.attention.query * factor, query_bias=scaled.attention.query_bias * factor[..., 0]
             )
         )
-        states = oracle.states(scaled, x, STACK)
+        states = states_of(scaled, x, STACK)
         heads = [oracle.heads(scaled, index, [mp.mpf(2) ** -0.5] * 2) for index in range(STACK.depth)]
         pairs = [oracle.gamma_and_bound(state, each) for state, each in zip(states, heads, strict=False)]
         gamma, log_bound = [float(g) for g, _ in pairs], [float(mp.log(b)) for _, b in pairs]
@@ -76,7 +77,7 @@ def test_tanh_bounds_against_their_formulas_in_many_digits(x64, size, d_head):
     params, x = case("float64", spec, size=size)
     with mp.workdps(400):
         plain = jax.tree.map(np.asarray, params)
-        states = oracle.states(plain, x, spec)
+        states = states_of(plain, x, spec)
         heads = [oracle.heads(plain, index, [1 / mp.sqrt(d_head)] * 2) for index in range(spec.depth)]
         sizes = [oracle.diameter(state) for state in states]
         layer = [float(mp.log(oracle.tanh_growth(s, each))) for s, each in zip(sizes, heads, strict=False)]

@@ -7,10 +7,10 @@ from rc_jax import attention, network
 from rc_jax.collapse.requirements import SPLIT
 
 
-def draw_spec(random, kinds=()):
+def draw_spec(random, kinds=SPLIT):
     """A network of small layers with options drawn one by one, again and again until they go together.
 
-    Its weights are those that exact arithmetic has a form of its own for, or one of some more `kinds`.
+    Its weights are one of `kinds`: by default those that exact arithmetic has a form of its own for.
     """
     while True:
         try:
@@ -32,7 +32,7 @@ def _spec(random, kinds):
         "heads": int(random.integers(1, 4)),
         "d_head": int(random.integers(1, 5)),
         "scores": _pick(random, "dot", "dot", "dot", "dot", "cosine"),
-        "weights": _pick(random, *SPLIT, *kinds),
+        "weights": _pick(random, *kinds),
         "causal": bool(random.random() < 0.25),
         "window": rarely(int(random.integers(0, 3))),
         "top_k": rarely(int(random.integers(1, 4))),
@@ -125,7 +125,7 @@ def draw(random, spec, dtype, tokens=None):
 def options(spec):
     """The names under which a network is counted."""
     layer = spec.attention
-    names = {layer.weights}
+    names = {layer.kind.name}
     names |= {
         name
         for name in ("bias", "causal", "window", "top_k", "rank", "rotary", "soft_cap", "output_gate")

@@ -10,6 +10,7 @@ import pytest
 
 from rc_jax import attention, collapse, network
 from tests.oracles import collapse as oracle
+from tests.oracles import many_digits
 
 TOLERANCE = {"float64": 1e-14, "float32": 1e-6}
 
@@ -40,7 +41,7 @@ def worst_error(got, exact):
 
 def exact_logs(params, x, spec, digits, scale=None, mask=None):
     with mp.workdps(digits):
-        return oracle.log_residuals(jax.tree.map(np.asarray, params), np.asarray(x), spec, scale, mask)
+        return oracle.log_residuals(params, x, spec, scale, mask)
 
 
 @pytest.mark.parametrize("seed", mostly_slow((0, 3), fast=(0,)))
@@ -246,17 +247,14 @@ def test_gradient_against_high_precision_differences(x64, skip):
     spec = stack(depth=4, skip=skip)
     params, x = draw(5, spec, "float64")
     slope = jax.grad(lambda x: collapse.log_residuals(params, x, spec)[-1])(x)
-    with mp.workdps(2000):
-        weights = jax.tree.map(np.asarray, params)
+    with many_digits.precision(2000):
         # A step whose square is far below double precision, and that itself is far above the working precision.
-        step = mp.mpf(10) ** -30
+        step = many_digits.mpfr(10) ** -30
 
         def at(row, column, shift):
-            state = oracle.matrix(np.asarray(x))
+            state = many_digits.exactly(x)
             state[row, column] += shift
-            for index in range(spec.depth):
-                state = oracle.layer(oracle.select(weights, index), state, spec)
-            return oracle.log_residual(state)
+            return many_digits.log_residual(many_digits.states(params, state, spec)[-1])
 
         for row, column in [(0, 0), (2, 3), (4, 1)]:
             exact = (at(row, column, step) - at(row, column, -step)) / (2 * step)

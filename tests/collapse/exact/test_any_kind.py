@@ -1,0 +1,155 @@
+"""The rule for any differentiable kind, against many digits: each residual is right or NaN."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rc_jax import attention, collapse, network
+from rc_jax.attention import KINDS, Kind
+from rc_jax.collapse.requirements import SPLIT
+from tests.collapse.exact.random_networks import draw, draw_spec, judge
+from tests.collapse.exact.test_trajectory import mostly_slow
+from tests.oracles import many_digits, own_kinds
+
+RULE = {name: kind for name, kind in KINDS.items() if kind.reads == "scores" and name not in SPLIT} | own_kinds.OWN
+MASKS = ({}, {"causal": True}, {"window": 1}, {"mask": True}, {"top_k": 2})
+NORMS = (None, "pre", "post", "branch", "peri")
+QK_NORMS = (None, "rms", "rms_joint", "layer", "unit")
+
+
+def compared(params, x, spec, digits=300, **call):
+    """What is computed, and what is right where the digits of the reference decide it."""
+    computed = np.asarray(collapse.log_residuals(params, x, spec, **call), float)
+    mask = call.get("mask")
+    right = many_digits.certain(
+        jax.tree.map(np.asarray, params), np.asarray(x), spec, None,
+        None if mask is None else np.asarray(mask), digits=(digits, digits + 60),
+    )  # fmt: skip
+    return computed, right
+
+
+def of_square(name, index):
+    """The network of a kind at one place of a Latin square of masks, norms and norms of queries and keys."""
+    shift = list(RULE).index(name)
+    options = dict(MASKS[index])
+    if "top_k" in options and not RULE[name].increasing:
+        options = {"causal": True, "window": 1}
+    shown = options.pop("mask", False)
+    layer = attention.AttentionSpec(
+        d_model=4, heads=2, weights=RULE[name], bias=True, qk_norm=QK_NORMS[(index + 2 * shift) % 5],
+        scale=2.0 if QK_NORMS[(index + 2 * shift) % 5] == "unit" else None, **options,
+    )  # fmt: skip
+    norm = NORMS[(index + shift) % 5]
+    stack = network.StackSpec(
+        attention=layer, depth=4, norm=norm, norm_kind=("layer", "rms")[(index + shift) % 2], skip=index == 1
+    )
+    mask = jnp.asarray(np.random.default_rng(shift).random((5, 5)) < 0.6) | jnp.eye(5, dtype=bool)
+    return stack, {"mask": mask} if shown else {}
+
+
+SQUARE = list(itertools.product(RULE, range(5)))
+
+
+@pytest.mark.parametrize("case", mostly_slow(SQUARE, fast=(("squares", 0), ("softpick", 3))), ids=str)
+def test_every_kind_under_every_mask_and_norm(x64, case):
+    stack, call = of_square(*case)
+    params = network.init(jax.random.key(case[1]), stack, bias_std=0.5)
+    computed, right = compared(params, jax.random.normal(jax.random.key(7), (5, 4)), stack, **call)
+    known = ~np.isnan(computed) & ~np.isnan(right)
+    assert known[:2].all()
+    far = np.isneginf(right) & (computed < -600)  # the reference has 300 digits
+    close = (computed == right) | (np.abs(computed - right) <= 1e-9 * np.maximum(1, np.abs(right)))
+    assert (close | far)[known].all(), (computed, right)
+
+
+def fuzz(seeds, draws=2, digits=200):
+    """Those random networks of every option that are wrong."""
+    wrong = []
+    for seed in seeds:
+        kind = list(RULE.values())[seed % len(RULE)]
+        spec = draw_spec(np.random.default_rng([seed, 1]), (kind if kind.name not in KINDS else kind.name,))
+        dtype = ("float32", "float64")[seed // len(RULE) % 2]
+        for index in range(draws):
+            params, x, scale, mask = draw(np.random.default_rng([seed, 2, index]), spec, dtype, 4)
+            shown = None if mask is None else jnp.asarray(mask)
+            computed = collapse.log_residuals(
+                jax.tree.map(jnp.asarray, params), jnp.asarray(x), spec, scale=scale, mask=shown
+            )
+            right = many_digits.certain(params, x, spec, scale, mask, digits=(digits, digits + 40))
+            wrong += [(seed, index, computed, right)] if judge(computed, right, digits)[0].any() else []
+    return wrong
+
+
+@pytest.mark.slow
+def test_random_networks_of_every_kind(x64):
+    assert not fuzz(range(len(RULE)))
+
+
+@pytest.mark.parametrize("name", mostly_slow(("squares", "softplus", "thinned", "entmax15"), fast=("squares",)))
+def test_rows_of_equal_sums_keep_the_cube_at_any_depth(dtype, name):
+    """Also where a constant in a row changes weights, which is then of second order."""
+    stack = network.StackSpec(attention=attention.AttentionSpec(d_model=4, heads=2, weights=RULE[name]), depth=6)
+    params = network.init(jax.random.key(1), stack, dtype=dtype)
+    x = jax.random.normal(jax.random.key(8), (5, 4), dtype)
+    computed, right = compared(params, x, stack, digits=700)
+    assert right[-1] < -200
+    np.testing.assert_allclose(computed, right, rtol=3e3 * float(jnp.finfo(dtype).eps))
+
+
+def bent(scores, seen, parts):
+    """Rows that sum to 1, of 1 + max(s, s/2)/4 where scores are above −2: a kink at 0."""
+    mass = jnp.where(seen, 1 + jnp.maximum(jnp.maximum(scores, -2), jnp.maximum(scores, -2) / 2) / 4, 0)
+    return mass / mass.sum(axis=-1, keepdims=True)
+
+
+def one_head(depth, dtype, *matrices):
+    """The same 1 × 1 matrices in every layer, for queries, keys, values and outputs."""
+    stacked = (jnp.full((depth, 1, 1, 1), w, dtype) for w in matrices)
+    return network.LayerParams(attention.AttentionParams(*stacked))
+
+
+@pytest.mark.parametrize("size", mostly_slow((1e-1, 1e-3, 1e-6, 1e-12), fast=(1e-3,)))
+@pytest.mark.parametrize("form", ["one", "any"])
+def test_with_a_kink_between_scores_a_residual_is_right_or_unknown(x64, form, size):
+    """Tokens −1, 0.4 and 0.9 times `size`, so that scores have both signs, beside the plain network."""
+    kind = Kind("bent", bent, "one") if form == "one" else KINDS["relu_squared_mean"]
+    stack = network.StackSpec(attention=attention.AttentionSpec(d_model=1, weights=kind), depth=1)
+    params, x = one_head(1, "float64", 1.0, 1.0, 1.0, 1.0), size * jnp.asarray([[-1.0], [0.4], [0.9]])
+    got = float(collapse.log_residuals(params, x, stack, scale=1 / size)[1])
+    scores = np.asarray(x) @ np.asarray(x).T / size
+    out = np.asarray(kind(jnp.asarray(scores)[None])[0]) @ np.asarray(x)
+    right = np.log(np.linalg.norm(out - out.mean()))
+    assert np.isnan(got) or abs(got - right) < 1e-6 * max(1, abs(right))
+
+
+def test_saturated_weights_below_the_smallest_number_are_unknown():
+    kind = Kind("sharp", lambda s, seen, parts: own_kinds.sharper(50 * s, seen, parts), "one", shift_invariant=True)
+    stack = network.StackSpec(attention=attention.AttentionSpec(d_model=1, weights=kind), depth=1)
+    params, x = one_head(1, "float32", 1.0, 1.0, 1.0, 1.0), jnp.asarray([[9.0], [8.0], [7.0]], jnp.float32)
+    assert np.isnan(collapse.log_residuals(params, x, stack)[1])
+
+
+def test_a_token_that_sees_itself_alone_keeps_its_weight(x64):
+    """The score moves, and a weight of 1 cannot."""
+    stack = network.StackSpec(attention=attention.AttentionSpec(d_model=3, weights="l2", window=0), depth=3)
+    params, x = network.init(jax.random.key(0), stack), jax.random.normal(jax.random.key(1), (4, 3))
+    computed, right = compared(params, x, stack)
+    np.testing.assert_allclose(computed, right, rtol=1e-12)
+
+
+def near_first(scores, seen, parts):
+    """Softmax of scores less a distance between tokens: rows differ at equal scores."""
+    far = jnp.abs(jnp.arange(scores.shape[-2])[:, None] - jnp.arange(scores.shape[-1])[None]).astype(scores.dtype)
+    return own_kinds.softmax(scores - far[None], seen)
+
+
+def test_rows_that_differ_by_their_place_are_of_first_order(x64):
+    kind = Kind("near_first", near_first, "one", shift_invariant=True)
+    stack = network.StackSpec(attention=attention.AttentionSpec(d_model=3, weights=kind), depth=2)
+    params, x = network.init(jax.random.key(0), stack), jax.random.normal(jax.random.key(1), (4, 3))
+    states = np.asarray(network.hidden_states(params, x, stack))
+    right = [np.log(np.linalg.norm(state - state.mean(axis=0))) for state in states]
+    np.testing.assert_allclose(collapse.log_residuals(params, x, stack), right, rtol=1e-10)

@@ -1,0 +1,38 @@
+"""Orders and falls of any kind: what its record promises, and how networks that are not known count."""
+
+import jax
+import numpy as np
+import pytest
+
+from rc_jax import attention, collapse, network
+from rc_jax.attention import KINDS
+from rc_jax.collapse.kinds import Fall, kind_fall, predicted_order
+from tests.collapse.exact.test_trajectory import mostly_slow
+from tests.oracles import own_kinds
+
+EVERY = {name: kind for name, kind in KINDS.items() if kind.reads == "scores"} | own_kinds.OWN
+# Rows of kinds that are powers are 0 or have equal sums where all scores have one sign.
+FAST = ("squares", "tempered", "entmax15")
+
+
+@pytest.mark.parametrize("name", mostly_slow(EVERY, fast=FAST))
+def test_a_layer_has_at_least_the_order_that_its_record_promises(x64, name):
+    kind = EVERY[name]
+    order = kind_fall(kind, depth=1, networks=5, d_model=8, tokens=5).order
+    if name in ("signed", "softpick", "relu_squared", "power6"):  # near one positive score their rows have equal sums
+        assert min(abs(order - 1), abs(order - 3)) < 0.1
+    else:
+        assert abs(order - predicted_order(kind)) < 0.1
+
+
+def test_the_fall_is_that_of_the_network(x64):
+    stack = network.StackSpec(attention=attention.AttentionSpec(d_model=8, heads=2), depth=2)
+    weights, _, rest = jax.random.split(jax.random.fold_in(jax.random.key(3), 1), 3)
+    logs = collapse.log_residuals(network.init(weights, stack), jax.random.normal(rest, (5, 8)), stack)
+    fall = kind_fall(KINDS["softmax"], depth=2, networks=2, d_model=8, tokens=5, seed=3)
+    np.testing.assert_allclose(fall.logs[1], logs, rtol=1e-10)
+
+
+def test_a_median_needs_half_of_the_networks():
+    logs = np.array([[1.0, 2, np.nan], [3, np.nan, np.nan], [2, -np.inf, 5], [4, 4, np.nan]])
+    np.testing.assert_array_equal(Fall(logs, 1.0).median, [2.5, 2, np.nan])
