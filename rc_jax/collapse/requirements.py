@@ -62,6 +62,11 @@ def check_split(spec: StackSpec, reasons: dict[str, str], *, mixed: bool = False
 def _check_split(spec: StackSpec, reasons: dict[str, str]) -> None:
     # Weights that have a form, then scores.
     check_covered(spec, reasons)
+    if spec.mlp is not None and spec.mlp.experts is not None:
+        raise NotCovered(
+            "`spec` must have an MLP of one map: which experts a token takes jumps as the token moves, got "
+            f"{spec.mlp.experts.count} experts"
+        )
     layer = spec.attention
     if layer.kind.reads != "scores":
         kind = layer.kind.name
