@@ -48,7 +48,7 @@ def rollout(weights: Any, *, skip: float = 0.5) -> Float[Array, "... query key"]
     if layers.shape[-1] != layers.shape[-2]:
         raise ValueError(f"`weights` must have two last axes of one length, got the shape {layers.shape}")
     *samples, _, n, _ = layers.shape
-    rolled = jnp.asarray(jnp.broadcast_to(jnp.eye(n, dtype=layers[0].dtype), (*samples, n, n)))
+    rolled: Any = jnp.broadcast_to(jnp.eye(n, dtype=layers[0].dtype), (*samples, n, n))
     for layer in range(len(layers)):
         rolled = _step(rolled, layers[layer], skip)
     return rolled
