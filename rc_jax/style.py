@@ -97,6 +97,8 @@ def figure(
 ) -> tuple[Figure, list[Axes]]:
     """A figure and its panels, row by row: `drawing, (left, right) = style.figure(columns=2)`.
 
+    What is added to it later, such as a title or a legend, takes the look where it stands inside `theme` too.
+
     Args:
         columns: panels in a row.
         rows: of panels.

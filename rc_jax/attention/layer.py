@@ -265,9 +265,9 @@ def weight_function(
     params: AttentionParams, spec: AttentionSpec, shape: tuple[int, ...], seen: Bool[Array, "#head token column"] | None
 ) -> Callable[[Array], Array]:
     """The map from scores of this shape to weights, with the layer's own parts and options and what each row sees."""
-    seen = everything(shape) if seen is None else seen
+    columns = everything(shape) if seen is None else seen
     parts = own_parts(params, spec)
-    return lambda rows: spec.kind.weights(rows, seen, parts, **_options(spec))
+    return lambda rows: spec.kind.weights(rows, columns, parts, **_options(spec))
 
 
 def _options(spec: AttentionSpec) -> dict[str, object]:

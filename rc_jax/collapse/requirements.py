@@ -7,7 +7,7 @@ from rc_jax.network import StackSpec
 
 _PLAIN = {field.name: field.default for kind in (StackSpec, AttentionSpec) for field in dataclasses.fields(kind)}
 
-# P is the softmax of α (x_i W_Q + b_Q)·(x_j W_K + b_K), `AttentionSpec.bilinear`, where these parts are the defaults.
+# P is the softmax of α (x_i W_Q + b_Q)·(x_j W_K + b_K), with one α, where these parts are the defaults.
 BILINEAR = {
     "weights": "exponentials over one normaliser do not see a constant added to a row",
     "scores": "they are bilinear in the tokens",

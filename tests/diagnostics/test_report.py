@@ -187,3 +187,8 @@ def test_the_table_says_where_the_sink_is():
     weights[0, 3, :, 2] += 0.1
     text = str(diagnostics.attention(weights.astype(np.float32), normalised=False))
     assert "at key" in text and "5 in 3/4" in text
+
+
+def test_one_layer_of_one_head_is_singular():
+    one = diagnostics.attention([np.full((1, 3, 3), 1 / 3)])
+    assert "1 layer of 1 head: 3 tokens" in str(one)

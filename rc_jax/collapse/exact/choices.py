@@ -6,7 +6,8 @@ keep tokens of one class alone, whose weights sum to 1, become that class's valu
 equal where they keep the same one. No number is compared for this, so tokens that round to the same are not equal.
 """
 
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +59,7 @@ def after(
     # Each choice has an odd number of its own.
     odd = np.random.default_rng(0).integers(-(2**30), 2**30, kept.shape) * 2 + 1
     choice = 31 * tokens.choice + jnp.sum(jnp.where(kept, jnp.asarray(odd, jnp.int32), 0), dtype=jnp.int32)
-    direction = jnp.where(jnp.all(alike), 0, out.direction[_first(alike)])
+    direction = jnp.where(jnp.all(alike), 0, _as_first(out.direction, alike, 0))
     return Tokens(out._replace(direction=direction), alike, choice)
 
 
@@ -71,9 +72,10 @@ def both(a: Tokens, b: Tokens, state: MeanResidual) -> Tokens:
 
 def of_equal_columns(logits: Logits, equal: Bool[Array, "token token"]) -> Logits:
     """Logits that are the same to the last bit in columns of equal tokens."""
-    first = _first(equal)
-    zeroth = None if logits.zeroth is None else logits.zeroth[..., first]
-    return logits._replace(zeroth=zeroth, slope=logits.slope[..., first], pair=logits.pair[..., first])
+    zeroth = None if logits.zeroth is None else _as_first(logits.zeroth, equal, -1)
+    return logits._replace(
+        zeroth=zeroth, slope=_as_first(logits.slope, equal, -1), pair=_as_first(logits.pair, equal, -1)
+    )
 
 
 def ties(ordered: Float[Array, "head token column"], kept: Kept, equal: Array, count: int) -> Bool[Array, " head"]:
@@ -87,6 +89,12 @@ def ties(ordered: Float[Array, "head token column"], kept: Kept, equal: Array, c
     return jnp.any((pairs > 0) & (jnp.sum(kept, axis=-1) > count), axis=-1)
 
 
-def _first(equal: Bool[Array, "token token"]) -> Int[Array, " token"]:
-    """The first token of every token's class."""
-    return jax.lax.stop_gradient(jnp.argmax(equal, axis=-1))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _as_first(x: Array, equal: Bool[Array, "token token"], axis: int) -> Array:
+    """Each token's part of x is that of the first token of its class; its derivative is its own."""
+    return jnp.take(x, jnp.argmax(equal, axis=-1), axis=axis)
+
+
+@_as_first.defjvp
+def _as_first_jvp(axis: int, values: tuple[Array, Array], changes: tuple[Array, Any]) -> tuple[Array, Array]:
+    return _as_first(*values, axis), changes[0]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rc_jax._numerics.text import counted
 from rc_jax.diagnostics.record import Diagnosis
 
 
@@ -89,11 +90,12 @@ def title_of(diagnosis: Diagnosis) -> str:
     """What was read."""
     kind = {None: "", True: ", causal", False: ", not causal"}[diagnosis.causal]
     samples = "" if diagnosis.samples == 1 else f", mean of {diagnosis.samples} samples"
-    tokens = f"{diagnosis.tokens} tokens"
+    tokens = counted(diagnosis.tokens, "token")
     if diagnosis.queries is not None:
-        tokens = f"{diagnosis.queries} queries of {diagnosis.tokens} keys"
-    parts = [f"{diagnosis.layers} layers of {diagnosis.heads} heads"] if diagnosis.layers else []
-    parts += [f"{len(diagnosis['cosine'])} hidden states"] if "cosine" in diagnosis.measures else []
+        queries = "1 query" if diagnosis.queries == 1 else f"{diagnosis.queries} queries"
+        tokens = f"{queries} of {counted(diagnosis.tokens, 'key')}"
+    parts = [f"{counted(diagnosis.layers, 'layer')} of {counted(diagnosis.heads, 'head')}"] if diagnosis.layers else []
+    parts += [counted(len(diagnosis["cosine"]), "hidden state")] if "cosine" in diagnosis.measures else []
     return f"{' and '.join(parts)}: {tokens}{kind}{samples}"
 
 

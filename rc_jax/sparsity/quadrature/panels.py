@@ -146,17 +146,16 @@ def _crowded(
     return jnp.where(narrow, jnp.where(powers < 0.97, held, jnp.inf), 0)
 
 
-def sums_and_bounds(
-    values: np.ndarray, half: np.ndarray, doubt: np.ndarray, *, ends: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The sum over every single panel, a bound of its error, and what the `doubt` about its nodes costs, on the host.
+def sums(values: np.ndarray, half: np.ndarray) -> np.ndarray:
+    """The sum over every single panel, on the host, from values at edge, nodes and edge."""
+    return half * (values[..., 1:-1] @ WEIGHTS)
 
-    `values` are those at edge, nodes and edge. `ends` says whether those at the edges count; they do not where the
-    integrand may jump there.
+
+def bounds(values: np.ndarray, half: np.ndarray, doubt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A bound of the error of every single panel's sum, and what the `doubt` about its nodes costs, on the host.
+
+    `values` are those at edge, nodes and edge: one at an edge that the polynomial misses counts as well.
     """
-    inner = values[..., 1:-1]
-    analysed = inner @ ANALYSIS
-    tail, edges, slopes = np.split(analysed, [SIZE - LAST, SIZE - LAST + 2], axis=-1)
+    tail, edges, slopes = np.split(values[..., 1:-1] @ ANALYSIS, [SIZE - LAST, SIZE - LAST + 2], axis=-1)
     missed = np.abs(edges - values[..., [0, -1]]).max(-1)
-    bound = SAFETY * half * (np.abs(tail).max(-1) + GAP * missed * ends)
-    return half * (inner @ WEIGHTS), bound, np.abs(slopes).sum(-1) * doubt
+    return SAFETY * half * (np.abs(tail).max(-1) + GAP * missed), np.abs(slopes).sum(-1) * doubt

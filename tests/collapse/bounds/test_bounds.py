@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import mpmath as mp
@@ -233,7 +234,7 @@ def test_gradients_are_finite_at_any_depth(bound):
     params, x = case("float32")
     slope = jax.grad(lambda weights, x: bound(weights, x, STACK)[-1], argnums=(0, 1))
     slopes = jax.jit(slope, compiler_options=NOT_OPTIMISED)(params, x)
-    assert all(jnp.isfinite(slope).all() for slope in jax.tree.leaves(slopes))
+    chex.assert_tree_all_finite(slopes)
 
 
 @pytest.mark.slow

@@ -75,9 +75,23 @@ def test_tokens_that_have_kept_the_same_one_are_equal_and_may_tie(x64, seed, cha
     np.testing.assert_allclose(computed, right, rtol=1e-12)
 
 
+def test_equal_tokens_have_derivatives_of_their_own(x64):
+    spec = stack(2, d_model=4, heads=2, top_k=2)
+    params = network.init(jax.random.key(0), spec, dtype="float64")
+    x = jax.random.normal(jax.random.key(1), (4, 4), "float64")
+    x = x.at[1].set(x[0])
+
+    def plain(x):
+        out = network.apply(params, x, spec)
+        return jnp.log(jnp.linalg.norm(out - jnp.mean(out, axis=0, keepdims=True)))
+
+    slope = jax.grad(lambda x: collapse.log_residuals(params, x, spec, check=False)[-1])(x)
+    np.testing.assert_allclose(slope, jax.grad(plain)(x), rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.slow
 def test_keys_of_one_feature_and_length_one_tie_exactly(dtype):
-    spec = stack(2, d_model=4, heads=2, d_head=1, scores="cosine", top_k=2, weights="sigmoid")
+    spec = stack(1, d_model=4, heads=2, d_head=1, scores="cosine", top_k=2, weights="sigmoid")
     params = network.init(jax.random.key(0), spec, dtype=dtype)
     x = jax.random.normal(jax.random.key(1), (5, 4), dtype)
     assert errors(params, x, spec, scale=None).max() < 32 * float(jnp.finfo(dtype).eps)

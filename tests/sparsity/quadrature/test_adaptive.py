@@ -413,3 +413,14 @@ def test_poles_are_in_the_error_or_refused(dtype, count):
             kept += 1
             assert abs(value - pole(p, beta, gamma)) <= error + 1e-15, (p, beta, gamma)
     assert kept > count / 3
+
+
+@pytest.mark.parametrize("power", [1.5, 4.0, 40.0])
+def test_a_tail_of_a_power_is_its_integral(x64, power):
+    """Beyond the last panel lies what the power's integral says, from the panels alone; a slower fall is not known."""
+    limit = adaptive.reach(jnp.dtype("float64"))
+    edges = jnp.arange(limit - 3.0, limit + 1.0)
+    nodes, weights = panels.positions(edges)
+    tail = adaptive._beyond(weights * (nodes / limit) ** -power, nodes)
+    assert float(tail) == pytest.approx(limit / (power - 1), rel=1e-9)
+    assert jnp.isinf(adaptive._beyond(weights * (nodes / limit) ** -0.9, nodes))
