@@ -23,6 +23,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
+    "sphinx_copybutton",  # copies the code of an example, without its prompts and its output
     "sphinx-mathjax-offline",  # the site fetches nothing: MathJax lies beside its pages
     "figures",  # the rest: docs/_ext
     "reference",
@@ -46,6 +47,9 @@ myst_heading_anchors = 4
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_links_external_new_tab = False
 figures_results = os.environ.get("RC_JAX_RESULTS", str(HERE.parent / "results" / "quick"))
+
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 
 # Notebooks
 nb_execution_mode = "cache"
@@ -75,6 +79,7 @@ html_theme = "furo"
 html_title = f"rc_jax {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_favicon = "_static/favicon.svg"
 html_show_sphinx = False
 html_copy_source = False
 html_theme_options = {

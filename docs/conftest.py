@@ -8,7 +8,8 @@ import pytest
 collect_ignore_glob = ["conf.py", "_ext/*.py"]
 HERE = pathlib.Path(__file__).parent
 ALWAYS = {"start.md"}  # every other page runs with the slow tests
-NEEDED = {"diagnose-transformers.md": "transformers"}  # of the extra `test`
+WRITING = {"your-own-network.md"}  # into the working folder
+NEEDED = {"diagnose-transformers.md": "transformers", "entropy-collapse.md": "torch"}  # of the extra `parity`
 
 
 def pytest_collection_modifyitems(items):
@@ -19,3 +20,10 @@ def pytest_collection_modifyitems(items):
         needed = NEEDED.get(item.path.name)
         if needed and importlib.util.find_spec(needed) is None:
             item.add_marker(pytest.mark.skip(reason=f"needs {needed}"))
+
+
+@pytest.fixture(autouse=True)
+def a_folder_to_write_into(request, tmp_path, monkeypatch):
+    """Where an example writes a file, that goes into a folder of the test."""
+    if request.node.path.name in WRITING:
+        monkeypatch.chdir(tmp_path)

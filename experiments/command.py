@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from rc_jax._numerics.text import printable
+from rc_jax._numerics.text import perhaps, printable
 from rc_jax.cli.arguments import Usage
 from rc_jax.cli.shell import (
     BAD_INPUT,
@@ -237,14 +237,16 @@ def check(arguments: Arguments, package: str) -> None:
 
     # Names and numbers.
     if arguments.preset not in PRESET_NAMES:
-        raise Usage(f"unknown preset {arguments.preset!r}; presets are {', '.join(PRESET_NAMES)}")
+        near = perhaps(arguments.preset, PRESET_NAMES)
+        raise Usage(f"unknown preset {arguments.preset!r}; presets are {', '.join(PRESET_NAMES)}{near}")
     if not 0 <= arguments.seed < 2**32:
         raise Usage(f"`--seed` must be an integer from 0 to 2**32 - 1, got {arguments.seed}")
     known = names(package)
     for name in arguments.name:
         if name not in known and name not in TOPICS:
-            listed = f"figures are {', '.join(known) or 'none'}; topics are {', '.join(TOPICS)}"
-            raise Usage(f"unknown figure {name!r}; {listed}")
+            near = perhaps(name, [*known, *TOPICS])
+            listed = f"; figures are {', '.join(known) or 'none'}; topics are {', '.join(TOPICS)}"
+            raise Usage(f"unknown figure {name!r}{near or listed}")
     if arguments.all and arguments.name:
         raise Usage(f"`--all` must go without names, got {', '.join(arguments.name)}")
     if arguments.scheduler and arguments.replot:

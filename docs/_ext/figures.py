@@ -20,7 +20,7 @@ from experiments.lib.figure import About, Broken
 from experiments.lib.run import Run
 from experiments.running import drawing
 
-PICTURE = re.compile(r"(?:\.\./)*pictures/(?P<name>\w+)\.webp")
+PICTURE = re.compile(r"(?:\.\./)*pictures/(?P<moving>moving/)?(?P<name>\w+)\.webp")
 BARE = ("index", "gallery")  # pages whose pictures stay as they are
 
 
@@ -43,8 +43,10 @@ class WithCaption(SphinxTransform):
             if shown is None or not isinstance(paragraph, nodes.paragraph) or len(paragraph) > 1:
                 continue
             name = shown["name"]
-            if self.env.docname in BARE:
-                image.replace_self(themed(small(image["uri"], here), image["alt"]))
+            if self.env.docname in BARE or shown["moving"]:
+                scroll = nodes.container(classes=["result-picture"])
+                scroll += themed(small(image["uri"], here), image["alt"])
+                paragraph.replace_self(scroll)
                 continue
             files = pictures(name, results)
             addresses = {theme: os.path.relpath(path, here) for theme, path in files.items()}
@@ -74,7 +76,7 @@ def pictures(name: str, results: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def small(address: str, here: pathlib.Path) -> dict[str, str]:
-    """A small picture of the repository by theme, where there is one for dark pages too."""
+    """A small picture of the repository by theme; one for both where no dark one was drawn."""
     dark = address.replace(".webp", ".dark.webp")
     return {"light": address, "dark": dark} if (here / dark).is_file() else {"": address}
 
@@ -101,7 +103,8 @@ def block(name: str, about: About, addresses: dict[str, str], preset: str) -> no
     scroll = nodes.container(classes=["result-picture"])
     scroll += themed(addresses, f"{about.title}. {about.caption}")
     shown += scroll
-    shown += nodes.caption("", "", nodes.strong("", about.title + ". "), nodes.Text(about.caption))
+    end = " " if about.title[-1:] in ".?!" else ". "
+    shown += nodes.caption("", "", nodes.strong("", about.title + end), *words(about.caption))
     legend = nodes.legend()
     legend += nodes.literal_block(about.formula, about.formula, language="none", classes=["formula"])
     command = Run(preset=preset).command(name)
@@ -110,6 +113,12 @@ def block(name: str, about: About, addresses: dict[str, str], preset: str) -> no
     legend += nodes.paragraph("", "", nodes.literal(command, command, classes=["command"]), nodes.Text(remark))
     shown += legend
     return shown
+
+
+def words(text: str) -> list[nodes.Node]:
+    """A text whose `code` is in single backquotes."""
+    parts = text.split("`")
+    return [nodes.literal(part, part) if at % 2 else nodes.Text(part) for at, part in enumerate(parts) if part]
 
 
 def anchor(name: str) -> str:

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import math
 import operator
 import re
 import types
@@ -52,7 +53,15 @@ def groups(module: ModuleType) -> dict[str, list[str]]:
                 by_file[value.__name__] += [f"{name}.{each}" for each in public(value)]
         else:
             by_file[defined_in(module, name)].append(name)
-    return {home: by_file[home] for home in sorted(by_file)}
+    # What the docstring of the package names stands first, in its order.
+    said = re.findall(r"`(\w+)", inspect.getdoc(module) or "")
+    place = {name: at for at, name in reversed(list(enumerate(said)))}
+    filled = [home for home, names in by_file.items() if names]
+    return {home: by_file[home] for home in sorted(filled, key=lambda home: (_first(by_file[home], place), home))}
+
+
+def _first(names: list[str], place: dict[str, int]) -> float:
+    return min(place.get(name.partition(".")[0], math.inf) for name in names)
 
 
 def public(module: ModuleType) -> list[str]:
@@ -155,8 +164,7 @@ def _escape(line: str, open_code: bool) -> tuple[str, bool]:
         if code:
             pieces.append(part)
             continue
-        safe = re.sub(r"([*|\\])", r"\\\1", part)
-        safe = re.sub(r"_(?!\w)", r"\\_", safe)
+        safe = "".join(_script(text) if at % 2 else _plain(text) for at, text in enumerate(SCRIPT.split(part)))
         if index > 0 and safe and not safe[0].isspace():
             safe = r"\ " + safe  # `x`s: literal text must end before something that is not a letter
         if index < len(parts) - 1 and safe and not safe[-1].isspace():
@@ -165,15 +173,30 @@ def _escape(line: str, open_code: bool) -> tuple[str, bool]:
     return "``".join(pieces), (len(parts) % 2 == 0) != open_code
 
 
+# An index or a power of formulas in the text: X^l, ‖·‖_{1,∞}, e^(−γ²/2), p_j; not the underscore of a name.
+SCRIPT = re.compile(
+    r"((?<=\S)\^(?:\{[^{}]+\}|\([^()]+\)|−?[A-Za-z0-9Α-ω∞]+)|(?<=\S)_\{[^{}]+\}|(?<![A-Za-z]{2})(?<=[^\s_])_[A-Za-z0-9Α-ω∞]{1,2}(?![^\W²³]))"
+)
+
+
+def _script(text: str) -> str:
+    """`^{l + 1}` as a raised l + 1, `_{1,∞}` as a lowered 1,∞."""
+    inside = text[2:-1] if text[1] in "{(" else text[1:]
+    return rf"\ :{'sup' if text[0] == '^' else 'sub'}:`{_plain(inside)}`\ "
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"_(?!\w)", r"\\_", re.sub(r"([*|\\])", r"\\\1", text))
+
+
 def on_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Before napoleon reads a docstring: plain text becomes safe reStructuredText."""
     lines[:] = escaped("\n".join(lines))
 
 
 ARRAY = r"(?:jax\.)?jaxlib\._jax\.Array"
-LIKE = " | ".join([ARRAY, "numpy.ndarray", "numpy.bool", "numpy.number", "bool", "int", "float", "complex"]).replace(
-    " | ", r"(?: \||,) "
-)
+NUMBER = rf"(?:{ARRAY}|Array|(?:numpy\.)?(?:ndarray|bool_?|number)|bool|int|float|complex)"
+LIKE = rf"\b{NUMBER}(?:(?: \||,) {NUMBER}){{5,}}"  # in the order that a version of JAX and Python has
 SHORT = (
     (rf"Union\[{LIKE}, NoneType\]", "ArrayLike | None"),
     (rf"Union\[{LIKE}\]", "ArrayLike"),

@@ -1,8 +1,8 @@
 """Write each notebook from its text form, without outputs: `python docs/notebooks/pair.py` after editing a text form.
 
-The text form installs rc_jax from the clone that it lies in, and says what to do where there is none. Where
-`[project.urls]` of pyproject.toml names a repository on GitHub, under `Repository`, the notebooks install from there
-and carry a Colab badge. Needs jupytext.
+The text form installs rc_jax from a wheel beside it or from the clone that it lies in, and says how to bring a wheel.
+Where `[project.urls]` of pyproject.toml names a repository on GitHub, under `Repository`, the notebooks install from
+there and carry a Colab badge. Needs jupytext.
 """
 
 import pathlib
@@ -11,8 +11,8 @@ import tomllib
 
 HERE = pathlib.Path(__file__).parent
 PROJECT = HERE.parent.parent / "pyproject.toml"
-CLONE = re.compile(r'"?\.\./\.\.(\[[\w,]+\])?"?(?=\s|$)')  # the clone and its extras, in the first cell
-WITHOUT = re.compile(r" from the clone around this notebook\..*?`docs/notebooks` first(?=\.)", re.DOTALL)
+PLACE = re.compile(r"place = max\(.*")  # the wheel or the clone, in the first cell
+WITHOUT = re.compile(r"\nThe package is taken from a wheel.*?pane \*Files\*\.", re.DOTALL)
 COLAB = "https://colab.research.google.com"
 
 
@@ -39,12 +39,12 @@ def notebook(path: pathlib.Path, repository: str | None) -> str:
     for index, cell in enumerate(book.cells):
         cell["id"] = f"{path.stem}-{index}"
     if repository:
-        # The first cell of text gets the badge and loses the way to a clone; the first of code gets the address.
+        # The first cell of text gets the badge and loses the way to a wheel; the first of code gets the address.
         text, code = (next(cell for cell in book.cells if cell.cell_type == kind) for kind in ("markdown", "code"))
         title, _, rest = WITHOUT.sub("", text.source).partition("\n\n")
         place = f"github/{repository}/blob/main/docs/notebooks/{path.stem}.ipynb"
         text.source = f"{title}\n\n[![Open in Colab]({COLAB}/assets/colab-badge.svg)]({COLAB}/{place})\n\n{rest}"
-        code.source = CLONE.sub(rf'"rc_jax\1 @ git+https://github.com/{repository}"', code.source)
+        code.source = PLACE.sub(f'place = "git+https://github.com/{repository}"', code.source)
     book.update(nbformat=4, nbformat_minor=5)
     return jupytext.writes(book, fmt="ipynb").rstrip("\n") + "\n"
 

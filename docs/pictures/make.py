@@ -1,8 +1,8 @@
 """Small pictures of all figures and the page that shows them, for GitHub and for a site that is built without results.
 
 `python docs/pictures/make.py results/quick` reads the drawings of a run, writes one WebP of at most 50 kB a figure, and
-writes `docs/gallery.md`. The pictures of `HEROES` are written in light and in dark. A figure with `animate(data)`, a
-matplotlib animation, is written as a loop into `docs/pictures/moving` too.
+writes `docs/gallery.md`. Pictures are written in light and in dark. A figure with `animate(data)`, a matplotlib
+animation, is written as loops into `docs/pictures/moving` too.
 """
 
 import io
@@ -17,8 +17,8 @@ ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT))
 
 from experiments.lib import figure, style  # noqa: E402
+from experiments.running import drawing  # noqa: E402
 
-HEROES = ("collapse_depth", "three_optima", "real_models")  # the first page, the README
 MOST = 50_000  # bytes of a picture
 WIDTHS = (1400, 1200, 1000, 850, 700)
 
@@ -40,15 +40,14 @@ def small(path: pathlib.Path) -> bytes:
 def main(results: pathlib.Path) -> None:
     """Write the picture of every figure that a run drew."""
     for path in sorted(results.glob("*.png")):
-        name, _, theme = path.stem.partition(".")
-        if theme and name not in HEROES:
-            continue
         (HERE / f"{path.stem}.webp").write_bytes(small(path))
     for name in figure.names():
         if hasattr(figure.load(name), "animate"):
             stored = max((results / "data").glob(f"{name}-*.npz"), key=lambda path: path.stat().st_mtime)
-            with np.load(stored) as data, style.theme("light"):
-                figure.load(name).animate(dict(data)).save(HERE / "moving" / f"{name}.webp", "pillow", fps=12, dpi=60)
+            for theme, suffix in drawing.THEMES.items():
+                with np.load(stored) as data, style.theme(theme):
+                    moving = HERE / "moving" / f"{name}{suffix}.webp"
+                    figure.load(name).animate(dict(data)).save(moving, "pillow", fps=12, dpi=60)
     (HERE.parent / "gallery.md").write_text(gallery(), encoding="utf-8")
 
 

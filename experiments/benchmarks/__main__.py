@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import tyro
 
+from rc_jax._numerics.text import perhaps
 from rc_jax.cli.arguments import Usage
 from rc_jax.cli.shell import BAD_INPUT, DONE, FAILED, INTERRUPTED, NO_READER, Program, guarded, read
 
@@ -98,7 +99,7 @@ def _check(arguments: Arguments) -> None:
     """
     for name in arguments.name:
         if name not in NAMES:
-            raise Usage(f"unknown benchmark {name!r}; benchmarks are {', '.join(NAMES)}")
+            raise Usage(f"unknown benchmark {name!r}; benchmarks are {', '.join(NAMES)}{perhaps(name, NAMES)}")
     if not arguments.seconds > 0:
         raise Usage(f"`--seconds` must be > 0, got {arguments.seconds:g}")
     if arguments.count < 1:

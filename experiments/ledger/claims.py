@@ -3,7 +3,9 @@
 Two kinds of row. *Published*: a statement of a named source, tested where it was made; only these have verdicts about
 others. *Law*: a result of this package, with its proof or its evidence and the works next to it.
 
-Every row has an interval and says where the interval comes from. `decision` has the rule for verdicts.
+Every row has an interval and says where the interval comes from. `decision` has the rule for verdicts. A row is a
+*formula* where its outcome follows from a definition by algebra, an integral or a count, so that it changes only if
+code is wrong. Every other row is *measured*: it could have come out otherwise.
 A row gives arrays as `reads` where a count or a comparison hides the numbers behind what it measures.
 """
 
@@ -41,7 +43,8 @@ class Claim:
     """One row of the ledger; `published` and `law` build it and compute the verdict.
 
     `source` is a key of `literature.WORKS`, or `OWN`. `interval` has one pair of ends for every point, or one pair for
-    all of them. `proof` and `neighbours` are a law's: one of `PROOFS`, and works by their keys.
+    all of them. `formula` tells a formula from a measured row; a proved law is one. `proof` and `neighbours` are a
+    law's: one of `PROOFS`, and works by their keys.
     """
 
     key: str
@@ -55,6 +58,7 @@ class Claim:
     measured: str | float
     standard_error: float | None
     verdict: Verdict
+    formula: bool
     note: str = ""
     proof: str = ""
     neighbours: tuple[str, ...] = ()
@@ -97,6 +101,7 @@ def published(
     place: str,
     interval_from: str,
     hypotheses: str = "",
+    formula: bool = False,
     always: bool = True,
     elsewhere: str = "",
     **options: Any,
@@ -104,9 +109,10 @@ def published(
     """A statement that a source printed, tested where it was made.
 
     `measured` is one number, or one number for each point, in which case `where` labels the points; the ends of the
-    interval are numbers for all points or for each. With `always` one point that differs contradicts the statement;
-    else points that agree beside points that differ agree in part. A source that is known second-hand is never said to
-    differ, and nor is one that was not tested where it speaks, where `elsewhere` says why: the row is undecided then.
+    interval are numbers for all points or for each. `formula` says that the row fails only where code is wrong. With
+    `always` one point that differs contradicts the statement; else points that agree beside points that differ agree
+    in part. A source that is known second-hand is never said to differ, and nor is one that was not tested where it
+    speaks, where `elsewhere` says why: the row is undecided then.
 
     Options: `standard_error` (a number, or one for each point), `where`, `applies` (points that decide anything),
     `shown` (text in place of the measured numbers), `note`, `reads` (arrays behind `measured`), `left_out` (samples
@@ -130,7 +136,7 @@ def published(
         raise ValueError(f"`source` must be a key of `literature.WORKS`, got {source!r}")
     if not place:
         raise ValueError("`place` must say where the source says it, got ''")
-    about = {"source": source, "place": place, "hypotheses": hypotheses}
+    about = {"source": source, "place": place, "hypotheses": hypotheses, "formula": formula}
     row = _row(Kind.PUBLISHED, key, statement, measured, interval, interval_from, about, always=always, **options)
     weak = "the source is known second-hand" if WORKS[source].second_hand else ""
     verdict = Verdict.UNDECIDED if row.verdict is Verdict.DIFFERS and (weak or elsewhere) else row.verdict
@@ -168,6 +174,7 @@ def law(
     if unknown := [work for work in neighbours if work not in WORKS]:
         raise ValueError(f"`neighbours` must be keys of `literature.WORKS`, got {', '.join(unknown)}")
     about = {"place": place, "hypotheses": hypotheses, "proof": proof, "neighbours": tuple(neighbours)}
+    about["formula"] = proof == "proved"
     return _row(Kind.LAW, key, statement, measured, interval, interval_from, about, **options)
 
 

@@ -38,25 +38,10 @@ def _arxiv(number: str) -> str:
     return f"https://arxiv.org/abs/{number}"
 
 
+# In the order of the ledger's pages. A part of a work, which may be known otherwise than the whole, has the work's key,
+# a hyphen and a word of its own.
 WORKS = {
-    # The five documents that this package answers to; three of them are notes by readers of other works.
-    "proof-notes": Work("notes on the collapse proof 2024",
-        "一个attention降秩理论的证明 (notes on a proof by Dong et al.)", "",
-        "text", "a reader's blog post of 2024-11-09, read as a text without its address"),
-    "su2023concentrate": Work("Su Jianlin 2023b",
-        "注意力机制真的可以“集中注意力”吗？ (Can attention really concentrate?)",
-        "https://kexue.fm/archives/9889", "text"),
-    "collapse-summary": Work("vortezwohl and Wu 2025", "A summary of Dong et al. 2021, in Chinese", "", "text",
-        "a readers' blog post, read as a text without its address"),
-    "study-notes": Work("study notes on attention",
-        "注意力机制 (study notes on attention, in Chinese)", "", "text",
-        "a student's web page, read as a text without author, date or address"),
-    "su2023scale": Work("Su Jianlin 2023a",
-        "从梯度最大化看Attention的Scale操作 (The scale that maximises the gradient)",
-        "https://kexue.fm/archives/9812", "text"),
-    "su2023scale-comments": Work("comments under Su Jianlin 2023a", "Replies and readers' comments under the article",
-        "https://kexue.fm/archives/9812", "text"),
-    # Collapse.
+    # The works that this package answers to first. Notes by readers of other works come last.
     "dong2021": Work("Dong, Cordonnier & Loukas 2021",
         "Attention is not all you need: pure attention loses rank doubly exponentially with depth",
         _arxiv("2103.03404"), "abstract"),
@@ -67,6 +52,15 @@ WORKS = {
         _arxiv("2103.03404")),
     "dong2021-code": Work("code of Dong, Cordonnier & Loukas 2021", "The released code of the paper",
         "https://github.com/twistedcubic/attention-rank-collapse", "text"),
+    "su2023concentrate": Work("Su Jianlin 2023b",
+        "Zhùyìlì jīzhì zhēn de kěyǐ “jízhōng zhùyìlì” ma? (Can attention really concentrate?)",
+        "https://kexue.fm/archives/9889", "text"),
+    "su2023scale": Work("Su Jianlin 2023a",
+        "Cóng tīdù zuìdàhuà kàn Attention de Scale cāozuò (The scale that maximises the gradient)",
+        "https://kexue.fm/archives/9812", "text"),
+    "su2023scale-comments": Work("comments under Su Jianlin 2023a", "Replies and readers' comments under the article",
+        "https://kexue.fm/archives/9812", "text"),
+    # Collapse.
     "wu2024": Work("Wu et al. 2024", "On the role of attention masks and LayerNorm in transformers",
         _arxiv("2405.18781"), "abstract"),
     "wu2024-figure": Work("Wu et al. 2024, figure 2",
@@ -93,7 +87,7 @@ WORKS = {
         "initialisation", _arxiv("2505.24333"), "abstract"),
     "giorlandino2025-code": Work("code of Giorlandino & Goldt 2025", "The released notebooks of the paper",
         "https://github.com/aGiorlandino/ICLR-Signal-Propagation-Transformers", "text"),
-    "chen2026critical": Work("Chen, Lin, Polyanskiy & Rigollet 2026",
+    "chen2026": Work("Chen, Lin, Polyanskiy & Rigollet 2026",
         "Critical attention scaling in long-context transformers", _arxiv("2510.05554"), "abstract"),
     "chen2026-theorem": Work("Chen, Lin, Polyanskiy & Rigollet 2026, theorem 2.1",
         "Critical attention scaling in long-context transformers: theorem 2.1, as a caption and summaries restate it",
@@ -178,10 +172,10 @@ WORKS = {
         "https://doi.org/10.1002/j.1538-7305.1945.tb00453.x"),
     # Scale.
     "su2021entropy": Work("Su Jianlin 2021",
-        "从熵不变性看Attention的Scale操作 (The scale and the invariance of entropy)",
+        "Cóng shāng bùbiànxìng kàn Attention de Scale cāozuò (The scale and the invariance of entropy)",
         "https://kexue.fm/archives/8823", "text"),
     "su2023decoder": Work("Su Jianlin 2023c",
-        "为什么现在的LLM都是Decoder-only的架构？ (Why are today's models decoders only?)",
+        "Wèi shénme xiànzài de LLM dōu shì Decoder-only de jiàgòu? (Why are today's models decoders only?)",
         "https://kexue.fm/archives/9529"),
     "vaswani2017": Work("Vaswani et al. 2017", "Attention is all you need", _arxiv("1706.03762"), "text"),
     "britz2017": Work("Britz et al. 2017", "Massive exploration of neural machine translation architectures",
@@ -263,4 +257,47 @@ WORKS = {
     "brody2022": Work("Brody, Alon & Yahav 2022", "How attentive are graph attention networks?", _arxiv("2105.14491")),
     "miller2023": Work("Miller 2023", "Attention is off by one",
         "https://www.evanmiller.org/attention-is-off-by-one.html"),
+    # Later works.
+    "fedorov2026": Work("Fedorov et al. 2026", "Clustering in deep stochastic transformers", _arxiv("2601.21942"),
+        "abstract"),
+    "rigollet2025": Work("Rigollet 2025", "The mean-field dynamics of transformers", _arxiv("2512.01868"), "abstract"),
+    "rigollet2025-rates": Work("Rigollet 2025, equiangular model",
+        "The mean-field dynamics of transformers: rates of the equiangular model, as others restate them",
+        _arxiv("2512.01868")),
+    "herasimchyk2026": Work("Herasimchyk et al. 2026", "A structural theory of position bias in transformers",
+        _arxiv("2602.16837"), "abstract"),
+    "chen2026sinks": Work("Chen & Yao 2026",
+        "Attention sinks induce gradient sinks: massive activations as gradient regulators in transformers",
+        _arxiv("2603.17771"), "abstract"),
+    "cirrincione2026": Work("Cirrincione 2026",
+        "Rank, head-channel non-identifiability, and symmetry breaking: a precise analysis of representational "
+        "collapse in transformers", _arxiv("2604.23681"), "abstract"),
+    "velickovic2025": Work("Veličković et al. 2025", "Softmax is not enough (for sharp size generalisation)",
+        _arxiv("2410.01104"), "abstract"),
+    "velickovic2025-lemma": Work("Veličković et al. 2025, lemma 2.1",
+        "Softmax is not enough (for sharp size generalisation): lemma 2.1, as summaries restate it",
+        _arxiv("2410.01104")),
+    "su2025clip": Work("Su Jianlin 2025",
+        "QK-Clip: ràng Muon zài Scaleup zhī lù shàng gèng jìn yī bù (QK-Clip, in an English translation)",
+        "https://kexue.fm/archives/11126", "text"),
+    # Notes by readers of other works.
+    "collapse-summary": Work("vortezwohl and Wu 2025", "A summary of Dong et al. 2021, in Chinese", "", "text",
+        "a readers' blog post, read as a text without its address"),
+    "proof-notes": Work("notes on the collapse proof 2024",
+        "Yī gè attention jiàng zhì lǐlùn de zhèngmíng (notes on a proof by Dong et al.)", "",
+        "text", "a reader's blog post of 2024-11-09, read as a text without its address"),
+    "study-notes": Work("study notes on attention",
+        "Zhùyìlì jīzhì (study notes on attention, in Chinese)", "", "text",
+        "a student's web page, read as a text without author, date or address"),
 }  # fmt: skip
+
+
+def work(source: str) -> str:
+    """The key of the work that a source is a part of, or its own key.
+
+    Example:
+        >>> work("dong2021-theorem"), work("proof-notes")
+        ('dong2021', 'proof-notes')
+    """
+    whole = source.rpartition("-")[0]
+    return whole if whole in WORKS else source

@@ -37,7 +37,7 @@ PARTS = {
 }
 DOCS = Path(__file__).parents[2] / "docs"
 KEPT = ("date", "machine", "device", "version", "jax")  # of a result's provenance
-HEADS = ("statement", "interval", "measured ± s.e.", "verdict", "figure")
+HEADS = ("statement (place)", "how it is tested", "result", "verdict")
 TOP = """<!-- Made by `{command}`; edits are lost. -->
 
 # Ledger
@@ -47,7 +47,14 @@ TOP = """<!-- Made by `{command}`; edits are lost. -->
 A row is a statement, an interval, and what is measured. The verdict is computed from the interval and the standard
 error ([how](experiments.md#verdicts)). The interval stands in the code before the run. Where a source prints no number,
 the tolerance is our choice, made in some rows with earlier results known. Only published statements are said to agree
-or to differ. The package's own laws have a page of their own. If you find a row about your work unfair,
+or to differ. The package's own laws have a page of their own.
+
+A **formula** follows from a definition by algebra, an integral or a count. Its row changes only if code is wrong.
+A **measured** row could have come out otherwise. Parts of a work, its code and comments under it count as one work.
+The [notation](notation.md) defines the symbols. A result is a number ± its standard error, or the least and the
+largest of several.
+
+If you find a row about your work unfair,
 [dispute it](citation.md#if-you-disagree-with-a-row-about-your-work) by its key.
 
 The rows are those of one run: {circumstances}
@@ -165,9 +172,10 @@ def markdown(about: Mapping[str, str | int], entries: Sequence[Entry]) -> dict[s
     # The first page: how many rows there are of each kind and verdict, each kind with a link to its page.
     rows = []
     for kind, part in PARTS.items():
-        counts = Counter(claim.verdict for claim in claims if claim.kind is kind)
-        link = f"[{NAMES[kind]}s]({part})"
-        rows.append((link, str(counts.total()), *(str(counts[verdict] or "") for verdict in Verdict)))
+        for formula in (False, True):
+            counts = Counter(claim.verdict for claim in claims if claim.kind is kind and claim.formula is formula)
+            link = f"[{NAMES[kind]}s]({part}), {_decided(kind, formula=formula)}"
+            rows.append((link, str(counts.total()), *(str(counts[verdict] or "") for verdict in Verdict)))
     top = TOP.format(headline=headline(claims), **where)
     pages = {PAGE: "\n".join([*top.splitlines(), *table(("rows", "number", *Verdict), rows)]) + "\n"}
 
@@ -209,15 +217,22 @@ def with_rows(docs: Path, about: Mapping[str, str | int], entries: Sequence[Entr
             yield path, included.filled(text, about, entries, "../" * (len(path.relative_to(docs).parts) - 1))
 
 
+def _decided(kind: Kind, *, formula: bool) -> str:
+    """What decides rows: a law that is not proved may be derived, which is no measurement."""
+    if formula:
+        return "formula" if kind is Kind.PUBLISHED else "proved"
+    return "measured" if kind is Kind.PUBLISHED else "derived or measured"
+
+
 def _row(entry: Entry, claim: Claim) -> tuple[str, ...]:
-    about = [
-        claim.place,
-        f"holds for: {claim.hypotheses}" if claim.hypotheses else "",
-        claim.proof + (f", next to {neighbours_text(claim)}" if claim.neighbours else ""),
+    decided = claim.proof or _decided(claim.kind, formula=claim.formula)
+    tested = [
+        decided + (f", next to {neighbours_text(claim)}" if claim.neighbours else ""),
+        claim.hypotheses,
         claim.note,
+        f"interval {interval_text(claim)}: {claim.interval_from}",
     ]
-    details = " · ".join([*(cell(part) for part in about if part), f"`{claim.key}`"])
-    statement = f'<a id="{claim.key}"></a>{cell(claim.statement)} · {details}'
-    interval = cell(interval_text(claim)) + (f" ({cell(claim.interval_from)})" if claim.interval_from else "")
-    verdict = f"{SYMBOL[claim.verdict]} {claim.verdict}"
-    return statement, interval, cell(measured_text(claim)), verdict, f"`{entry.name}`"
+    place = f" ({cell(claim.place)})" if claim.place else ""
+    statement = f'<a id="{claim.key}"></a>{cell(claim.statement)}{place} · `{claim.key}`'
+    how = " · ".join([*(cell(part) for part in tested if part), f"`{entry.name}`"])
+    return statement, how, cell(measured_text(claim)), f"{SYMBOL[claim.verdict]} {claim.verdict}"

@@ -4,12 +4,12 @@ The report and the page of the docs show the same sections.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from experiments.ledger.claims import Claim, Kind
 from experiments.ledger.decision import Verdict
-from experiments.ledger.literature import WORKS
+from experiments.ledger.literature import WORKS, work
 from experiments.ledger.record import Entry
 from experiments.lib.figure import TOPICS
 
@@ -66,7 +66,7 @@ SECTIONS = {
 def sections(entries: Iterable[Entry]) -> list[Section]:
     """Every row once, published statements by source and all others by topic; empty sections are left out."""
     rows = [(entry, claim) for entry in entries for claim in entry.claims]
-    order = {name: at for at, name in enumerate([*(work.label for work in WORKS.values()), *TOPICS.values()])}
+    order = {name: at for at, name in enumerate([*(source.label for source in WORKS.values()), *TOPICS.values()])}
     made = []
     for kind, (title, about) in SECTIONS.items():
         groups: dict[tuple[str, str], list[Row]] = {}
@@ -84,9 +84,9 @@ def _heading(row: Row) -> tuple[str, str]:
     entry, claim = row
     if claim.kind is not Kind.PUBLISHED:
         return TOPICS.get(entry.topic, OTHER), ""
-    work = WORKS[claim.source]
-    parts = [work.title, work.address or work.unaddressed, SECOND_HAND if work.second_hand else ""]
-    return work.label, "; ".join(part for part in parts if part)
+    source = WORKS[claim.source]
+    parts = [source.title, source.address or source.unaddressed, SECOND_HAND if source.second_hand else ""]
+    return source.label, "; ".join(part for part in parts if part)
 
 
 # One statement, or several.
@@ -100,7 +100,9 @@ OUTCOMES = {
 
 
 def headline(claims: Iterable[Claim]) -> str:
-    """A sentence: how many published statements of how many sources there are, and how many of them agree.
+    """How many published statements of how many works there are, and how many agree: measurements, and formulas.
+
+    Parts of a work, its released code and comments under it count as that work.
 
     Example:
         >>> headline([])
@@ -109,13 +111,29 @@ def headline(claims: Iterable[Claim]) -> str:
     rows = [claim for claim in claims if claim.kind is Kind.PUBLISHED]
     if not rows:
         return "No published statement is checked yet."
-    counts, sources = Counter(claim.verdict for claim in rows), len({claim.source for claim in rows})
+    works = len({work(claim.source) for claim in rows})
+    measured, formulas = ([claim for claim in rows if claim.formula is flag] for flag in (False, True))
+    parts = [
+        f"{len(rows)} published {_number(rows, 'statement')} of {works} {'work' if works == 1 else 'works'} "
+        f"{'is' if len(rows) == 1 else 'are'} checked."
+    ]
+    if measured:
+        parts.append(f"{len(measured)} {_number(measured, 'measurement')}: {_outcomes(measured)}.")
+    if formulas:
+        fail = "fails" if len(formulas) == 1 else "fail"
+        name = _number(formulas, "formula")
+        parts.append(f"{len(formulas)} {name}, which {fail} only if code is wrong: {_outcomes(formulas)}.")
+    return " ".join(parts)
+
+
+def _number(rows: Sequence[Claim], name: str) -> str:
+    return name if len(rows) == 1 else f"{name}s"
+
+
+def _outcomes(rows: Sequence[Claim]) -> str:
+    """How many rows have each verdict, as a list in words."""
+    counts = Counter(claim.verdict for claim in rows)
     parts = [
         f"{counts[verdict]} {words[counts[verdict] != 1]}" for verdict, words in OUTCOMES.items() if counts[verdict]
     ]
-    listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-    statements = "statement" if len(rows) == 1 else "statements"
-    return (
-        f"{len(rows)} published {statements} of {sources} {'source' if sources == 1 else 'sources'} "
-        f"{'is' if len(rows) == 1 else 'are'} checked: {listed}."
-    )
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

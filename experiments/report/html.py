@@ -1,4 +1,4 @@
-"""The report: one page that needs nothing but itself, with every row of the ledger and, under it, every figure.
+"""The report: one page that needs nothing but itself: small pictures first, then every row, then every figure.
 
 Pictures are inside the page, light and dark; nothing is fetched. Its one script filters the claims, and the page is
 whole without it; the page's policy names the script's hash and lets no other run. A verdict is told by a symbol and a
@@ -26,9 +26,11 @@ from experiments.ledger.sections import by_topic, headline, sections
 from experiments.lib import checkpoints, store
 from experiments.lib.figure import Registry
 from experiments.lib.run import Run
+from experiments.report.terminal import worded
 from experiments.running import identity, pictures
 
 FILE = "report.html"
+SMALL = 560  # pixels across a small picture
 SHORT = {verdict: verdict.name.lower().replace("_", "-") for verdict in Verdict}
 PROVENANCE = (
     *("date", "seconds", "device", "precision", "xla_flags", "version", "commit"),
@@ -52,6 +54,7 @@ def render(run: Run, registry: Registry, entries: Sequence[Entry]) -> str:
 
     topics = by_topic(entries)
     entries = [entry for _, group in topics for entry in group]
+    of_topic = {entry.name: title for title, group in topics for entry in group}
     known = {entry.name for entry in entries}
     claims = [claim for entry in entries for claim in entry.claims]
     counts = Counter(claim.verdict for claim in claims)
@@ -69,15 +72,13 @@ def render(run: Run, registry: Registry, entries: Sequence[Entry]) -> str:
         run=run,
         version=rc_jax.__version__,
         latest=latest.replace("T", " ").replace("+00:00", " UTC"),
-        entries=entries,
-        figures=[_figure(run, registry, entry) for entry in entries],
+        figures=[_figure(run, registry, entry, of_topic[entry.name]) for entry in entries],
         verdicts=[(verdict, counts[verdict]) for verdict in Verdict if counts[verdict]],
         total=len(claims),
         failed=[entry for entry in entries if entry.status == FAILED],
         pending=[(name, run.command(name)) for name in registry if name not in known and run.shows(registry[name])],
         checkpoints=checkpoints.labels(run.checkpoints),
         duplicates=record.duplicates(entries),
-        topics=topics,
         sections=sections(entries),
         headline=headline(claims),
         choices=choices,
@@ -87,6 +88,7 @@ def render(run: Run, registry: Registry, entries: Sequence[Entry]) -> str:
         neighbours=neighbours_text,
         who=who,
         symbol=SYMBOL,
+        worded=worded,
         short=SHORT,
         interval=interval_text,
         measured=measured_text,
@@ -106,19 +108,39 @@ def anchor(title: str) -> str:
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
-def _figure(run: Run, registry: Registry, entry: Entry) -> dict[str, Any]:
+def _figure(run: Run, registry: Registry, entry: Entry, topic: str) -> dict[str, Any]:
     """The names that the template uses of one figure."""
-    light, dark = (picture(run.folder / pictures.FOLDER / f"{entry.name}{suffix}.webp") for suffix in ("", ".dark"))
+    files = [run.folder / pictures.FOLDER / f"{entry.name}{suffix}.webp" for suffix in ("", ".dark")]
+    (light, dark), (small, small_dark) = ([read(path) for path in files] for read in (picture, thumbnail))
+    counts = Counter(claim.verdict for claim in entry.claims)
     spec, figure = entry.provenance.get("spec", {}), registry[entry.name]
     states = identity.code_state(figure), identity.judging_state(figure)
     return {
         "entry": entry,
         "light": light,
         "dark": dark or light,
+        "small": small,
+        "small_dark": small_dark or small,
+        "topic": topic,
+        "verdicts": [(verdict, counts[verdict]) for verdict in Verdict if counts[verdict]],
         "provenance": {key: entry.provenance[key] for key in PROVENANCE if entry.provenance.get(key) is not None},
         "spec": ", ".join(f"{key} = {value}" for key, value in spec.items()),
         "old": entry.status == DONE and (entry.code, entry.judged) != states,
     }
+
+
+def thumbnail(path: Path) -> dict[str, Any] | None:
+    """A small copy of a picture, the same way; a page of fifty grows by a megabyte."""
+    try:
+        with Image.open(path) as image:
+            small = image.convert("RGB").resize(
+                (SMALL, round(image.height * SMALL / image.width)), Image.Resampling.LANCZOS
+            )
+    except OSError:
+        return None
+    buffer = io.BytesIO()
+    small.save(buffer, format="WEBP", quality=70, method=4)
+    return _inside(buffer.getvalue(), small.size, "image/webp")
 
 
 def picture(path: Path) -> dict[str, Any] | None:
@@ -129,4 +151,8 @@ def picture(path: Path) -> dict[str, Any] | None:
             (width, height), kind = image.size, Image.MIME[str(image.format)]
     except (OSError, KeyError):
         return None
-    return {"src": f"data:{kind};base64,{base64.b64encode(content).decode()}", "width": width, "height": height}
+    return _inside(content, (width, height), kind)
+
+
+def _inside(content: bytes, size: tuple[int, int], kind: str) -> dict[str, Any]:
+    return {"src": f"data:{kind};base64,{base64.b64encode(content).decode()}", "width": size[0], "height": size[1]}

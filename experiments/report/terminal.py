@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,7 +108,7 @@ def summary(run: Run, made: Sequence[Entry], *, total: int, stopped: bool) -> st
     """The claims of this run in short, what failed and why, and where the report is."""
     # The rows, their number, then what is missing.
     claims = [claim for entry in made for claim in entry.claims]
-    lines = ["", *(table(claims) if claims else [])]
+    lines = ["", *(table(claims) if claims else []), *legend(claims)]
     done = sum(entry.status == DONE for entry in made)
     lines.append(f"{done} of {total} figures, {tally(claims)}" + ("; stopped before the end" if stopped else ""))
     for entry in made:
@@ -125,16 +126,32 @@ def summary(run: Run, made: Sequence[Entry], *, total: int, stopped: bool) -> st
 
 
 def table(claims: Sequence[Claim]) -> list[str]:
-    """One line a row: verdict, key, interval and measured value, in columns that fit the terminal."""
-    rows = [(claim.verdict, claim.key, interval_text(claim) or "no interval", measured_text(claim)) for claim in claims]
-    verdicts, keys, intervals = (max(len(row[column]) for row in rows) for column in range(3))
-    verdicts, intervals = verdicts + 2, min(intervals, 34)
-    left = max(shutil.get_terminal_size((120, 24)).columns - verdicts - keys - intervals - 18, 16)
-    return [
-        paint(f"{f'{SYMBOL[verdict]} {verdict}':{verdicts}}", COLOUR[verdict])
-        + f"  {key:{keys}}  expected {_shortened(interval, intervals):{intervals}}  measured {_shortened(value, left)}"
-        for verdict, key, interval, value in rows
-    ]
+    """Each row: verdict and sentence, wrapped to the terminal, and under it what was expected and measured."""
+    verdicts = max(len(claim.verdict) for claim in claims) + 4
+    width = max(shutil.get_terminal_size((120, 24)).columns - verdicts - 1, 40)
+    lines = []
+    for claim in claims:
+        first, *more = textwrap.wrap(printable(claim.statement), width)
+        lines.append(paint(f"{f'{SYMBOL[claim.verdict]} {claim.verdict}':{verdicts}}", COLOUR[claim.verdict]) + first)
+        values = f"expected {interval_text(claim) or 'nothing'}, measured {measured_text(claim)}"
+        lines += [" " * verdicts + line for line in (*more, *textwrap.wrap(printable(values), width))]
+    return lines
+
+
+def legend(claims: Sequence[Claim]) -> list[str]:
+    """What a verdict means that could be taken for an error of the program."""
+    meanings = {
+        Verdict.FAILED: "failed: measured otherwise than this package had said; the program itself worked",
+        Verdict.DIFFERS: "differs: measured otherwise than the source says",
+        Verdict.UNDECIDED: "undecided: near the edge of what was expected, or tested elsewhere than in the source",
+    }
+    seen = {claim.verdict for claim in claims}
+    return [f"{SYMBOL[verdict]} {text}" for verdict, text in meanings.items() if verdict in seen]
+
+
+def worded(verdict: Verdict, count: int) -> str:
+    """A verdict as the verb of so many rows."""
+    return verdict if count == 1 else PLURAL.get(verdict, verdict)
 
 
 def tally(claims: Sequence[Claim]) -> str:
@@ -145,13 +162,6 @@ def tally(claims: Sequence[Claim]) -> str:
         if not verdicts:
             continue
         counts = {verdict: verdicts.count(verdict) for verdict in Verdict if verdict in verdicts}
-        words = [
-            f"{count} {verdict if count == 1 else PLURAL.get(verdict, verdict)}" for verdict, count in counts.items()
-        ]
+        words = [f"{count} {worded(verdict, count)}" for verdict, count in counts.items()]
         parts.append(f"{len(verdicts)} {NAMES[kind]}{'' if len(verdicts) == 1 else 's'}: {', '.join(words)}")
     return "; ".join(parts) or "no rows"
-
-
-def _shortened(text: str, width: int) -> str:
-    text = printable(text)
-    return text if len(text) <= width else text[: width - 1] + "…"

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -13,6 +14,7 @@ from experiments.ledger.record import DONE, FAILED, Entry
 from rc_jax._numerics.text import printable
 
 TRUST = 0.5  # minutes that count as taken just as stated
+TICK = 1.0  # seconds between two looks at the clock, so that a long figure does not look like one that hangs
 BAR = "{desc} |{bar:20}| {elapsed} gone"
 
 
@@ -50,10 +52,22 @@ class Progress:
         self.bar = tqdm(total=self.total, disable=quiet or None, bar_format=BAR, file=sys.stderr)
 
     def __enter__(self) -> "Progress":
+        self.through, ticking = threading.Event(), not self.bar.disable
+        self.ticker = threading.Thread(target=self._tick, daemon=True) if ticking else None
+        if self.ticker:
+            self.ticker.start()
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.through.set()
+        if self.ticker:
+            self.ticker.join()
         self.bar.close()
+
+    def _tick(self) -> None:
+        while not self.through.wait(TICK):
+            with contextlib.suppress(OSError):  # its reader has gone
+                self.bar.refresh()
 
     def say(self, text: str, *, always: bool = False) -> None:
         """A line on stderr."""

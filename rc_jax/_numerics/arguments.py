@@ -1,11 +1,10 @@
 """Checks of arguments: one clear error that names the argument, what was expected and what was given.
 
 `guard` wraps a public function and looks at its arguments before anything else does, outside `vmap` and `jit`.
-Dtypes and shapes are always looked at. Numbers are looked at where that costs nothing: those of Python and NumPy, and
-those of device arrays with at most `SMALL` elements. A traced value has no number yet, and a larger device array would
-have to be copied to the host (one that lives on several hosts cannot be): there the functions return NaN out of domain.
-Indices, and sums of rows, have no NaN to return. They are checked in arrays of any size, if those are in the host's own
-memory (`on_host`).
+Dtypes and shapes are always looked at. Numbers are looked at where that copies nothing: those of Python and NumPy, and
+those of JAX in the host's own memory, `SMALL` of them in one array. Others are unknown, as traced ones are: one that
+leaves its interval becomes NaN. Indices, and sums of rows, have no NaN to return. They are checked in arrays of any
+size (`on_host`).
 """
 
 import dataclasses
@@ -20,18 +19,19 @@ import numpy as np
 
 from rc_jax._numerics.dtypes import common_dtype, held, working_dtype
 from rc_jax._numerics.jax_names import Tracer
+from rc_jax._numerics.text import perhaps
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Check = Callable[[str, Any], None]
-SMALL = 16  # elements of a device array that are copied to the host to be checked: the price of one number
+SMALL = 16  # elements of an array of JAX that are looked at
 
 
-def guard(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Run each named check on the argument of that name before the function; a default value is not checked.
+def guard(**checks: Check | tuple[Check, ...]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Run each named check, or several, on the argument of that name before the function; a default is not checked.
 
     Arguments annotated as `bool` or as one of the package's specifications (any dataclass) must be of that type; they
-    need no check of their own.
+    need no check of their own. Where numbers are unknown, those outside the interval of a check become NaN.
     """
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
@@ -39,32 +39,28 @@ def guard(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
         signature = inspect.signature(function)
         unknown = set(checks) - set(signature.parameters)
         assert not unknown, f"guard names arguments that {function.__name__} does not have: {unknown}"
+        of = {name: check if isinstance(check, tuple) else (check,) for name, check in checks.items()}
         for name, parameter in signature.parameters.items():
             kind = parameter.annotation
-            if name not in checks and isinstance(kind, type) and (kind is bool or dataclasses.is_dataclass(kind)):
-                checks[name] = instance(kind)
+            if name not in of and isinstance(kind, type) and (kind is bool or dataclasses.is_dataclass(kind)):
+                of[name] = (instance(kind),)
 
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
             bound = signature.bind(*args, **kwargs)
-            for name, value in bound.arguments.items():
-                if name in checks and not (value is None and signature.parameters[name].default is None):
-                    checks[name](name, value)
-                    if isinstance(value, Tracer):
-                        bound.arguments[name] = _nan_outside(checks[name], value)
+            given = dict(bound.arguments)
+            for name, value in given.items():
+                if value is None and signature.parameters[name].default is None:
+                    continue
+                for check in of.get(name, ()):
+                    check(name, value)
+                    if isinstance(check, Real) and isinstance(value, jax.Array) and at_hand(value) is None:
+                        bound.arguments[name] = check.nan_outside(value, common_dtype(*given.values()))
             return function(*bound.args, **bound.kwargs)
 
         return guarded
 
     return wrap
-
-
-def _nan_outside(check: Check, value: jax.Array) -> jax.Array:
-    """A traced number, with NaN where it leaves the interval of a `bounded` check: no formula is right there."""
-    inside = getattr(check, "inside", None)
-    if inside is None or not jnp.issubdtype(value.dtype, jnp.floating):
-        return value
-    return jnp.where(inside(value), value, jnp.asarray(jnp.nan, value.dtype))
 
 
 def describe(value: Any) -> str:
@@ -86,27 +82,22 @@ def _with_article(kind: type) -> str:
 
 
 def at_hand(value: Any) -> np.ndarray | None:
-    """The numbers of `value` if looking costs nothing, else `None`: traced, a large device array, or typed keys."""
-    if isinstance(value, jax.Array) and (
-        isinstance(value, Tracer)
-        or value.size > SMALL
-        or not value.is_fully_addressable
-        or jnp.issubdtype(value.dtype, jax.dtypes.extended)
-    ):
-        return None
-    return np.asarray(value)
+    """The numbers of `value` if looking costs nothing, else `None`: traced, on a device, more than `SMALL`, or keys."""
+    return None if isinstance(value, jax.Array) and value.size > SMALL else on_host(value)
 
 
 def on_host(value: Any) -> np.ndarray | None:
-    """All numbers of `value` where they are in the host's memory, for a check; else as `at_hand`."""
-    return concrete(value) if in_host_memory(value) else at_hand(value)
+    """The numbers of `value`, however many, where NumPy reads them without a copy; else `None`."""
+    return np.asarray(value) if in_host_memory(value) else None
 
 
 def in_host_memory(value: Any) -> bool:
     """Whether the numbers of an array are there for NumPy to read without a transfer."""
-    if isinstance(value, Tracer) or not isinstance(value, jax.Array):
-        return not isinstance(value, Tracer)
-    return all(device.platform == "cpu" for device in value.devices())
+    if not isinstance(value, jax.Array):
+        return True
+    if isinstance(value, Tracer) or jnp.issubdtype(value.dtype, jax.dtypes.extended):
+        return False
+    return value.is_fully_addressable and all(device.platform == "cpu" for device in value.devices())
 
 
 def concrete(value: Any) -> np.ndarray | None:
@@ -155,43 +146,97 @@ def text(name: str, value: Any) -> None:
 _REAL = "a real number or an array of them"
 
 
-def real(name: str, value: Any) -> None:
-    """A finite real number or an array of them, none too large for the dtype in which it will be computed with."""
-    real_numbers(name, value)
+@dataclasses.dataclass(frozen=True)
+class Real:
+    """A check for finite real numbers in an interval, none too large for the dtype in which it is computed with.
+
+    A number inside, but on an end point that is left out once it is a float of the working dtype, is refused.
+
+    Attributes:
+        low: the least number.
+        high: the largest.
+        open_low: whether `low` itself is left out.
+        open_high: whether `high` is.
+        single: whether it must be one number, not an array of them.
+    """
+
+    low: int | float = -np.inf
+    high: int | float = np.inf
+    open_low: bool = False
+    open_high: bool = False
+    single: bool = False
+
+    def __call__(self, name: str, value: Any) -> None:
+        """Raise unless all numbers that can be looked at are in the interval, and so are the floats they become."""
+        numbers = self.numbers(name, value)
+        if numbers is not None and not np.all(allowed := self.inside(numbers)):
+            raise ValueError(f"`{name}` must be {self._bounds()}, got {float(numbers[~allowed].flat[0]):g}")
+        if numbers is not None and (self.open_low or self.open_high):
+            dtype = working_dtype(common_dtype(value))
+            cast = held(name, numbers, dtype)
+            low, high = map(dtype.type, (self.low, self.high))
+            on_end = ((cast == low) & self.open_low) | ((cast == high) & self.open_high)
+            if np.any(on_end):
+                got = f"{float(numbers[on_end].flat[0])!r}, which is {cast[on_end].flat[0]:g} in {dtype}"
+                raise ValueError(f"`{name}` must be {self._bounds()}, got {got}")
+        if self.single and np.ndim(value):
+            raise ValueError(f"`{name}` must be one number, got {describe(value)}")
+
+    def numbers(self, name: str, value: Any) -> np.ndarray | None:
+        """The numbers in float32 or float64, if finite, or `None` where a look would cost something."""
+        if isinstance(value, jax.Array | np.ndarray | np.generic):
+            _real_dtype(name, value)
+            numbers = at_hand(value)
+            if numbers is None:
+                return None
+        else:
+            numbers = _of_python(name, value)
+        dtype = working_dtype(common_dtype(value))
+        if numbers.dtype != dtype:
+            numbers = numbers.astype(np.float64)
+        if not np.all(np.isfinite(numbers)):
+            raise ValueError(f"`{name}` must be finite, got {describe(value)}")
+        if numbers.dtype != dtype:
+            held(name, numbers, dtype)
+        return numbers
+
+    def inside(self, numbers: Any) -> Any:
+        """Which numbers are in the interval."""
+        above = numbers > self.low if self.open_low else numbers >= self.low
+        return above & (numbers < self.high if self.open_high else numbers <= self.high)
+
+    def nan_outside(self, value: jax.Array, dtype: Any) -> jax.Array:
+        """Unknown numbers, with NaN where they leave the interval; integers become floats of the dtype for that."""
+        if not self._bounds():
+            return value
+        floats = value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(dtype)
+        fits = True if floats is value else jnp.isfinite(floats)
+        return jnp.where(self.inside(floats) & fits, floats, jnp.asarray(jnp.nan, floats.dtype))
+
+    def _bounds(self) -> str:
+        above, below = ">" if self.open_low else ">=", "<" if self.open_high else "<="
+        ends = ((above, self.low), (below, self.high))
+        return " and ".join(f"{sign} {end:g}" for sign, end in ends if np.isfinite(end))
 
 
-def real_numbers(name: str, value: Any) -> np.ndarray | None:
-    """Check as `real` does; return the numbers in float32 or float64, or `None` where a look would cost something."""
-    if isinstance(value, jax.Array):
-        _real_dtype(name, value)
-        numbers = at_hand(value)
-        if numbers is None:
-            return None
-    else:
-        numbers = _host_numbers(name, value)
-    dtype = working_dtype(common_dtype(value))
-    if numbers.dtype != dtype:
-        numbers = numbers.astype(np.float64)
-    if not np.all(np.isfinite(numbers)):
-        raise ValueError(f"`{name}` must be finite, got {describe(value)}")
-    if numbers.dtype != dtype:
-        held(name, numbers, dtype)
-    return numbers
+real, bounded, positive = Real(), Real, Real(0, open_low=True)
+
+
+def scalar(check: Real) -> Real:
+    """The check for one number, not an array of them."""
+    return dataclasses.replace(check, single=True)
 
 
 def _real_dtype(name: str, value: Any) -> None:
     kind = value.dtype
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"`{name}` must be {_REAL}, got a masked array: give its numbers with `.filled(…)`")
     if not jnp.issubdtype(kind, jnp.number) or jnp.issubdtype(kind, jnp.complexfloating) or kind == np.longdouble:
         raise TypeError(f"`{name}` must be {_REAL}, got {describe(value)}")
 
 
-def _host_numbers(name: str, value: Any) -> np.ndarray:
-    """Python's numbers, lists of them and NumPy's arrays as a NumPy array; an integer too long for a float is ∞."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"`{name}` must be {_REAL}, got a masked array: give its numbers with `.filled(…)`")
-    if isinstance(value, np.ndarray | np.generic):
-        _real_dtype(name, value)
-        return np.asarray(value)
+def _of_python(name: str, value: Any) -> np.ndarray:
+    """Python's numbers and lists of them as a NumPy array; an integer too long for a float is ∞."""
     if not isinstance(value, int | float | list | tuple) or isinstance(value, bool):
         raise TypeError(f"`{name}` must be {_REAL}, got {describe(value)}")
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value)):
@@ -200,10 +245,8 @@ def _host_numbers(name: str, value: Any) -> np.ndarray:
         numbers = np.asarray(value)
     except ValueError:
         raise ValueError(f"`{name}` must be {_REAL}, got rows of different lengths: {describe(value)}") from None
-    if numbers.dtype == object:  # integers past 64 bits
-        leaves = numbers.ravel().tolist()
-        if any(isinstance(leaf, bool) or not isinstance(leaf, int | float) for leaf in leaves):
-            raise TypeError(f"`{name}` must be {_REAL}, got {describe(value)}")
+    leaves = numbers.ravel().tolist() if numbers.dtype == object else []  # integers past 64 bits
+    if leaves and all(isinstance(leaf, int | float) and not isinstance(leaf, bool) for leaf in leaves):
         return np.array([_as_float(leaf) for leaf in leaves]).reshape(numbers.shape)
     if numbers.dtype.kind not in "iuf":
         raise TypeError(f"`{name}` must be {_REAL}, got {describe(value)}")
@@ -215,70 +258,6 @@ def _as_float(number: int | float) -> float:
         return float(number)
     except OverflowError:
         return np.inf
-
-
-def bounded(
-    low: int | float = -np.inf, high: int | float = np.inf, *, open_low: bool = False, open_high: bool = False
-) -> Check:
-    """A check for real numbers in an interval; `open_low` and `open_high` leave the end points out.
-
-    A number that is inside, but on an end point that is left out once it is a float of the working dtype, is refused.
-    """
-    above, below = (">" if open_low else ">="), ("<" if open_high else "<=")
-    parts = ([f"{above} {low:g}"] if np.isfinite(low) else []) + ([f"{below} {high:g}"] if np.isfinite(high) else [])
-
-    def inside(numbers: Any) -> Any:
-        return (numbers > low if open_low else numbers >= low) & (numbers < high if open_high else numbers <= high)
-
-    def check(name: str, value: Any) -> None:
-        # The numbers as given lie in the interval, and so do the floats that they become.
-        numbers = real_numbers(name, value)
-        if numbers is None:
-            return
-        allowed = inside(numbers)
-        if not np.all(allowed):
-            raise ValueError(f"`{name}` must be {' and '.join(parts)}, got {float(numbers[~allowed].flat[0]):g}")
-        if not open_low and not open_high:
-            return
-        dtype = working_dtype(common_dtype(value))
-        cast = held(name, numbers, dtype)
-        on_end = ((cast == dtype.type(low)) & open_low) | ((cast == dtype.type(high)) & open_high)
-        if np.any(on_end):
-            number, rounded = float(numbers[on_end].flat[0]), cast[on_end].flat[0]
-            raise ValueError(f"`{name}` must be {' and '.join(parts)}, got {number!r}, which is {rounded:g} in {dtype}")
-
-    return _with_interval(check, inside)
-
-
-def _with_interval(check: Check, inside: Callable[[Any], Any] | None) -> Check:
-    """The check, which tells `guard` the interval that a traced number must not leave."""
-    if inside is not None:
-        setattr(check, "inside", inside)  # noqa: B010
-    return check
-
-
-positive = bounded(0, open_low=True)
-
-
-def both(first: Check, second: Check) -> Check:
-    """A check that passes the first and then the second."""
-
-    def check(name: str, value: Any) -> None:
-        first(name, value)
-        second(name, value)
-
-    return _with_interval(check, getattr(first, "inside", getattr(second, "inside", None)))
-
-
-def scalar(check: Check) -> Check:
-    """A check for one number, not an array of them, that also passes `check`."""
-
-    def checked(name: str, value: Any) -> None:
-        check(name, value)
-        if np.ndim(value):
-            raise ValueError(f"`{name}` must be one number, got {describe(value)}")
-
-    return _with_interval(checked, getattr(check, "inside", None))
 
 
 def instance(kind: type) -> Check:
@@ -319,7 +298,8 @@ def one_of(options: Iterable[Any]) -> Check:
 
     def check(name: str, value: Any) -> None:
         if not any(value is option or value == option for option in known):
-            raise ValueError(f"`{name}` must be one of {', '.join(map(repr, known))}, got {value!r}")
+            listed = ", ".join(map(repr, known))
+            raise ValueError(f"`{name}` must be one of {listed}, got {value!r}{perhaps(value, known)}")
 
     return check
 

@@ -126,6 +126,20 @@ def rising_root_by_secants(
     return u, slope, done & jnp.isfinite(u)
 
 
+def falling_root_by_halves(
+    function: Callable[[jax.Array], jax.Array], low: jax.Array, high: jax.Array, times: int
+) -> jax.Array:
+    """The middle of every bracket from `low` to `high` after it was halved so many times about the sign's change."""
+
+    def halve(_: int | jax.Array, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        middle = (ends[0] + ends[1]) / 2
+        positive = function(middle) > 0
+        return jnp.where(positive, middle, ends[0]), jnp.where(positive, ends[1], middle)
+
+    low, high = jax.lax.fori_loop(0, times, halve, (low, high))
+    return (low + high) / 2
+
+
 def bracketed(
     u: jax.Array, value: jax.Array, slope: jax.Array, low: jax.Array, high: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -1,4 +1,7 @@
-"""Text for a terminal."""
+"""Text for a terminal and for messages."""
+
+import difflib
+from collections.abc import Iterable
 
 
 def printable(text: str) -> str:
@@ -9,3 +12,25 @@ def printable(text: str) -> str:
         'a\\x1b[2Jb'
     """
     return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text)
+
+
+def perhaps(name: object, known: Iterable[object]) -> str:
+    """The end of a message on a name that is not known: the known one that is spelt most alike, if one is.
+
+    Example:
+        >>> perhaps("sofmax", ["softmax", "sigmoid"]), perhaps("relu", ["softmax", "sigmoid"])
+        ("; did you mean 'softmax'?", '')
+    """
+    names = {each.lower(): each for each in known if isinstance(each, str)}
+    near = difflib.get_close_matches(name.lower(), names, n=1) if isinstance(name, str) else []
+    return f"; did you mean {names[near[0]]!r}?" if near else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, of which one is singular.
+
+    Example:
+        >>> counted(1, "layer"), counted(0, "layer"), counted(12, "head")
+        ('1 layer', '0 layers', '12 heads')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"

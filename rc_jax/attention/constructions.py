@@ -60,7 +60,6 @@ def convolution_layer(kernel: Float[Array, "*width channel filter"]) -> Layer:
 
     Raises:
         ValueError: `kernel` without one or two spatial axes before those of channels and filters.
-        TypeError: `kernel` is not floating-point.
 
     Source: Cordonnier et al. 2020, "On the relationship between self-attention and convolutional layers", Theorem 1 and
     Lemma 2, with relative codes; the absolute form, and the token of zeros, are this package's.
@@ -117,7 +116,6 @@ def convolution_tokens(
     Raises:
         ValueError: more channels than the layer takes, an unknown `padding`, or an image so large that squared
             distances are not exact integers in its dtype.
-        TypeError: `image` is not floating-point.
 
     Example:
         >>> spec = convolution_layer(jnp.ones((3, 1, 1))).spec
@@ -169,7 +167,6 @@ def convolve(
 
     Raises:
         ValueError: axes that do not fit each other, `scale` not positive, an unknown `padding` or too large an image.
-        TypeError: arrays that are not floating-point, or of different dtypes.
 
     Example:
         >>> convolve(jnp.array([[1.0], [2.0], [4.0]]), jnp.ones((3, 1, 1)), padding="edge")[:, 0].tolist()
@@ -205,7 +202,6 @@ def message_passing_layer(weight: Float[Array, "feature feature"]) -> Layer:
 
     Raises:
         ValueError: `weight` is not square.
-        TypeError: `weight` is not floating-point.
 
     Example:
         >>> from rc_jax.attention import masks

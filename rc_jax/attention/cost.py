@@ -23,7 +23,6 @@ def multiplications(*, tokens: int, d_model: int, heads: int = 1, projections: b
 
     Raises:
         ValueError: a size below 1, or `heads` that does not divide `d_model`.
-        TypeError: a size that is not an integer.
 
     Example:
         >>> multiplications(tokens=256, d_model=768, heads=12)
@@ -50,7 +49,6 @@ def operations(*, tokens: int, d_model: int, heads: int = 1) -> int:
 
     Raises:
         ValueError: a size below 1, or `heads` that does not divide `d_model`.
-        TypeError: a size that is not an integer.
 
     Example:
         >>> operations(tokens=256, d_model=768, heads=12)
@@ -98,10 +96,6 @@ def layer_costs(kind: LayerKind, *, tokens: int, d_model: int, width: int = 3) -
         tokens: n.
         d_model: d.
         width: k, odd; of kernels and windows, without effect on attention and recurrence.
-
-    Raises:
-        ValueError: an unknown `kind`, an even `width`, or a size too small.
-        TypeError: a size that is not an integer.
 
     Source: Vaswani et al. 2017, Table 1, which has these up to constant factors.
 

@@ -43,10 +43,6 @@ def scores(
             (Vaswani et al. 2017, eq. 1), √d_head for cosines and for `qk_norm="unit"` (as nGPT uses;
             `rc_jax.scale.optimal_scale` derives a better one) and 1 for additive scores.
 
-    Raises:
-        ValueError: shapes that do not fit `spec`, or a `scale` that is not positive.
-        TypeError: `x` is not floating-point, or its dtype differs from that of `params`.
-
     Example:
         >>> import jax
         >>> from rc_jax import attention
@@ -84,7 +80,6 @@ def attention_weights(
 
     Raises:
         ValueError: shapes that do not fit `spec`, a `scale` that is not positive, a row of `mask` that sees nobody.
-        TypeError: `x` not floating-point or `mask` not boolean, or `x` and `params` of different dtypes.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -124,7 +119,6 @@ def attend(
 
     Raises:
         ValueError: shapes that do not fit `spec`, a `scale` that is not positive, a row of `mask` that sees nobody.
-        TypeError: `x` not floating-point or `mask` not boolean, or `x` and `params` of different dtypes.
 
     Example:
         >>> import jax
@@ -271,9 +265,9 @@ def weight_function(
     params: AttentionParams, spec: AttentionSpec, shape: tuple[int, ...], seen: Bool[Array, "#head token column"] | None
 ) -> Callable[[Array], Array]:
     """The map from scores of this shape to weights, with the layer's own parts and options and what each row sees."""
-    seen = everything(shape) if seen is None else seen
+    columns = everything(shape) if seen is None else seen
     parts = own_parts(params, spec)
-    return lambda rows: spec.kind.weights(rows, seen, parts, **_options(spec))
+    return lambda rows: spec.kind.weights(rows, columns, parts, **_options(spec))
 
 
 def _options(spec: AttentionSpec) -> dict[str, object]:

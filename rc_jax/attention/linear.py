@@ -37,7 +37,6 @@ def linear_attend(
 
     Raises:
         ValueError: other weights, a `window`, `top_k` or `rank`, shapes that do not fit `spec`, or `chunk` below 1.
-        TypeError: `x` is not floating-point, or its dtype differs from that of `params`.
 
     Source: Katharopoulos et al. 2020, "Transformers are RNNs", sections 3.2 and 3.3.
 

@@ -15,9 +15,6 @@ from rc_jax._numerics import arguments
 def causal(n: int) -> Bool[Array, "token token"]:
     """Token i sees tokens j ≤ i.
 
-    Raises:
-        TypeError, ValueError: `n` is not an integer of at least 1.
-
     Example:
         >>> causal(3).astype(int).tolist()
         [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
@@ -28,9 +25,6 @@ def causal(n: int) -> Bool[Array, "token token"]:
 @arguments.guard(n=arguments.integer(1), radius=arguments.integer(0))
 def window(n: int, radius: int) -> Bool[Array, "token token"]:
     """Token i sees tokens with |i − j| ≤ radius.
-
-    Raises:
-        TypeError, ValueError: `n` is not an integer of at least 1, or `radius` not one of at least 0.
 
     Example:
         >>> window(3, 1).astype(int).tolist()
@@ -46,9 +40,6 @@ def block(n: int, size: int) -> Bool[Array, "token token"]:
 
     No block sees another one: differences between blocks do not collapse at any depth.
 
-    Raises:
-        TypeError, ValueError: `n` or `size` is not an integer of at least 1.
-
     Example:
         >>> block(3, 2).astype(int).tolist()
         [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
@@ -62,9 +53,6 @@ def window_with_global(n: int, radius: int, count: int) -> Bool[Array, "token to
     """Token i sees |i − j| ≤ radius; the first `count` tokens see everyone and are seen by everyone.
 
     Any two tokens are then at most two layers apart (Beltagy et al. 2020, "Longformer", section 3.1).
-
-    Raises:
-        TypeError, ValueError: `n` is not an integer of at least 1, or `radius` or `count` not one of at least 0.
 
     Example:
         >>> window_with_global(4, 0, 1).astype(int).tolist()
@@ -84,10 +72,6 @@ def random(key: Array, n: int, density: ArrayLike, *, self_loops: bool = True) -
         density: a probability; may be traced.
         self_loops: whether a token always sees itself. Without them it does so with probability `density`, and a row
             may see nobody, which the layer refuses.
-
-    Raises:
-        TypeError: `key` is not a typed key, `n` not an integer, `density` not a number.
-        ValueError: `n` below 1, or `density` outside [0, 1].
 
     Example:
         >>> mask = random(jax.random.key(0), 100, 0.25)

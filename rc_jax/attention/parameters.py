@@ -43,10 +43,6 @@ def init(
     Returns:
         The parameters; shapes as in `AttentionParams`.
 
-    Raises:
-        TypeError: `key` is not a typed key, or `dtype` not a floating-point one.
-        ValueError: `gain` not positive, `bias_std` negative, or either not one number.
-
     Example:
         >>> import jax
         >>> spec = AttentionSpec(d_model=8, heads=2)

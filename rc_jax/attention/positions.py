@@ -59,7 +59,6 @@ def sinusoidal(
     Raises:
         ValueError: an odd `d_model`, `base` below 1, positions without exactly one axis, or 64-bit ones that JAX would
             cut off.
-        TypeError: positions that are not integers, or `dtype` not a floating-point one.
 
     Source: Vaswani et al. 2017, section 3.5 (the code) and 3.4 (the factor √d).
 
@@ -95,7 +94,6 @@ def rotary(
     Raises:
         ValueError: an odd number of features, another number of positions than of tokens, 64-bit positions that JAX
             would cut off, or `base` below 1.
-        TypeError: `x` not floating-point or positions not integers.
 
     Source: Su et al. 2021, "RoFormer", eq. 15 and 34. The law of the fall is this package's own.
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
+from rc_jax._numerics.text import perhaps
 from rc_jax.attention.kinds import KINDS, Kind
 from rc_jax.attention.kinds.check import check_kind
 from rc_jax.attention.positions import Rotary
@@ -30,7 +31,8 @@ def _known_kind(name: str, value: object) -> None:
         return
     if not isinstance(value, str) or value not in KINDS:
         listed = ", ".join(map(repr, KINDS))
-        raise ValueError(f"`{name}` must be an attention.Kind or one of {listed}, got {arguments.describe(value)}")
+        got = f"{arguments.describe(value)}{perhaps(value, KINDS)}"
+        raise ValueError(f"`{name}` must be an attention.Kind or one of {listed}, got {got}")
 
 
 # What an argument must be by itself.
@@ -91,7 +93,6 @@ class AttentionSpec:
     Raises:
         ValueError: `heads` does not divide `d_model` (and no `d_head` is given), an unknown name, a size below 1, or
             switches that have no meaning together.
-        TypeError: a size that is not an integer.
 
     Example:
         >>> AttentionSpec(d_model=64, heads=4).head_width
@@ -129,54 +130,45 @@ class AttentionSpec:
                 _CHECKS[field.name](field.name, value)
         if self.d_head is None and self.d_model % self.heads:
             raise ValueError(f"`heads` must divide d_model={self.d_model}, got heads={self.heads}")
-        for wrong, name, expected in self._rules():
-            if wrong:
+        for holds, name, expected in self._rules():
+            if not holds:
                 raise ValueError(f"`{name}` must {expected}, got {getattr(self, name)!r}")
         if isinstance(self.weights, Kind):
             check_kind(self.weights, self)
 
     def _rules(self) -> Iterator[tuple[bool, str, str]]:
-        """What has no meaning together: whether it is given, the argument to change, and what that must be."""
+        """What options must be together: whether it holds, the argument to change where it does not, and the rule."""
         changed = {field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default}
-        when = f"when weights={self.kind.name!r}"
+        kind, when = self.kind, f"when weights={self.kind.name!r}"
         # Options of other kinds, and options of logits for kinds that make scores of their own.
         for name in _OF_KINDS:
-            yield name in changed and name not in self.kind.options, name, f"be left alone {when}, which do not read it"
-        if self.kind.reads != "scores":
-            yield self.scores != "dot", "scores", f"be 'dot' {when}"
+            yield name not in changed or name in kind.options, name, f"be left alone {when}, which do not read it"
+        if kind.reads != "scores":
+            yield self.scores == "dot", "scores", f"be 'dot' {when}"
             for name in _LOGITS:
-                yield name in changed, name, f"be left alone {when}, which read {self.kind.reads} and no scores"
+                yield name not in changed, name, f"be left alone {when}, which read {kind.reads} and no scores"
         # A rank mixes all tokens, so rows cannot see some of them, and positions are lost.
-        alone = (self.rank is None) != (self.tokens is None)
-        yield alone, "tokens", f"be given with rank and only then, with rank={self.rank}"
+        together = (self.rank is None) == (self.tokens is None)
+        yield together, "tokens", f"be given with rank and only then, with rank={self.rank}"
         if self.rank is not None:
             for name in (*_SEES, *_LOGITS):
-                yield name in changed, name, f"be left alone when rank={self.rank}: E mixes all tokens"
-            yield self.kind.reads == "distance", "weights", "depend on the scores when rank is given, not on distances"
-        falling = self.top_k is not None and not self.kind.increasing
-        yield falling, "weights", "grow with the score when top_k is given"
-        yield self.qk_norm is not None and self.scores != "dot", "scores", f"be 'dot' when qk_norm={self.qk_norm!r}"
-        if reason := self.kind.refuses(self):
-            yield True, *reason
-        yield self.head_width % self.kind.maps != 0, "d_head", f"be a multiple of {self.kind.maps} {when}"
-        if self.rotary is None:
-            return
-        yield self.scores == "additive", "rotary", "be None when scores='additive', which no rotation leaves alone"
-        rotated, width = self.rotary.rotated_width(self.score_width), self.score_width
-        uneven = width % 2 != 0 or rotated > width
-        yield uneven, "rotary", f"rotate an even number of features, at most the {width} of a head, not {rotated}"
+                yield name not in changed, name, f"be left alone when rank={self.rank}: E mixes all tokens"
+            yield kind.reads != "distance", "weights", "depend on the scores when rank is given, not on distances"
+        yield self.top_k is None or kind.increasing, "weights", "grow with the score when top_k is given"
+        yield self.qk_norm is None or self.scores == "dot", "scores", f"be 'dot' when qk_norm={self.qk_norm!r}"
+        if reason := kind.refuses(self):
+            yield False, *reason
+        yield self.head_width % kind.maps == 0, "d_head", f"be a multiple of {kind.maps} {when}"
+        if self.rotary is not None:
+            yield self.scores != "additive", "rotary", "be None when scores='additive', which no rotation leaves alone"
+            rotated, width = self.rotary.rotated_width(self.score_width), self.score_width
+            fits = width % 2 == 0 and rotated <= width
+            yield fits, "rotary", f"rotate an even number of features, at most the {width} of a head, not {rotated}"
 
     @property
     def kind(self) -> Kind:
         """The record of the weights, also where they are given by name."""
         return self.weights if isinstance(self.weights, Kind) else KINDS[self.weights]
-
-    @property
-    def bilinear(self) -> bool:
-        """True where every logit is α (x_i W_Q + b_Q)·(x_j W_K + b_K) with one α, as in the theory of collapse."""
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        plain = all(getattr(self, name) == defaults[name] for name in _LOGITS)
-        return plain and self.scores == "dot" and self.kind.reads == "scores" and self.kind.maps == 1
 
     @property
     def head_width(self) -> int:

@@ -6,6 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rc_jax._numerics.text import perhaps
+
+# One kind of weights has two names: attention calls it by its rows, a kernel by its function.
+ALIASES = {"softmax": "exponential", "exponential": "softmax"}
+
 
 class Usage(Exception):
     """Bad input, in one line for the user."""
@@ -19,6 +24,20 @@ class Report:
     result: Mapping[str, Any]
     problems: tuple[str, ...] = ()
     interrupted: bool = False
+
+
+def chosen(label: str, name: str, known: Iterable[str], besides: str = "") -> str:
+    """The name itself, or the one that it is an alias of, if that is known; `besides` says what else may be given.
+
+    Raises:
+        Usage: it is not.
+    """
+    names = list(known)
+    found = next((each for each in (name, ALIASES.get(name)) if each in names), None)
+    if found is None:
+        near = perhaps(name, [*names, *(alias for alias, of in ALIASES.items() if of in names)])
+        raise Usage(f"`{label}` must be {besides}one of {', '.join(names)}, got {name or 'nothing'}{near}")
+    return found
 
 
 def whole(name: str, text: str, least: int, most: int) -> int:

@@ -26,12 +26,16 @@ BATCH = 32  # initialisations at a time
 
 
 def observe(key: jax.Array, stack: network.StackSpec, count: int) -> dict[str, jax.Array]:
-    """Log ‖res‖ before and after each layer, of tokens and weights drawn from `key`, and the exponent of its fall."""
+    """Log ‖res‖ before and after each layer, of tokens and weights drawn from `key`, and the exponent of its fall.
+
+    The exponent is NaN where one of the two steps is no fall.
+    """
     tokens = jax.random.normal(jax.random.fold_in(key, 0), (count, stack.attention.d_model), "float32")
     layers = network.random_layers(jax.random.fold_in(key, 1), stack, dtype="float32")
     logs = collapse.log_residuals(layers, tokens, stack)
-    falls = jnp.diff(logs)
-    return {"log_residual": logs, "exponent": falls[1:] / falls[:-1]}
+    steps = jnp.diff(logs)
+    both_fall = (steps[1:] < 0) & (steps[:-1] < 0)
+    return {"log_residual": logs, "exponent": jnp.where(both_fall, steps[1:] / steps[:-1], jnp.nan)}
 
 
 def run(arguments: Any) -> Report:
@@ -53,6 +57,8 @@ def run(arguments: Any) -> Report:
     def quartiles(name: str, index: int) -> dict[str, Any]:
         values = samples[name][:, index]
         values = values[np.isfinite(values)]
+        if name == "exponent" and 2 * values.size <= arguments.samples:  # of the minority in which anything falls
+            values = values[:0]
         found = np.quantile(values, list(LEVELS.values())) if values.size else np.full(len(LEVELS), np.nan)
         return dict(zip(LEVELS, map(number_or_none, found), strict=True))
 
@@ -99,5 +105,6 @@ def _text(arguments: Any, rows: list[dict[str, Any]]) -> str:
         f"log ‖res‖ (nats) by layer: d = {arguments.d_model}, H = {arguments.heads}, n = {arguments.tokens}, {kind}, "
         f"{arguments.samples} initialisations, seed {arguments.seed}\n\n"
         f"{table(['layer', 'median', 'quartiles', 'exponent'], cells)}\n\n"
-        "Exponent: fall at a layer over the fall at the one before (median); 3 is doubly exponential, 1 exponential."
+        "Exponent: fall at a layer over the fall at the one before (median); 3 is doubly exponential, 1 exponential.\n"
+        "A dash: log ‖res‖ does not fall there in most initialisations."
     )

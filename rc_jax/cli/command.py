@@ -24,12 +24,15 @@ class Scale:
     """Print the softmax scale α* at which N keys give the most gradient, and the factor to put on the logits.
 
     Ordinary attention, q·k of heads of width D_K, needs --head-dim D_K. Normalised queries and keys (cosine attention,
-    QK-norm) need --cosine-dim D instead. Three answers: the annealed optimum (Su Jianlin), its closed form for Gaussian
-    scores, and the typical optimum, by simulation, with its standard error.
+    QK-norm) need --cosine-dim D instead. Two optima: the typical one of most random rows, by simulation, with its
+    standard error, and the annealed one (Su Jianlin), which is smaller. No training here is better with either than
+    with the usual scale, which is printed beside them.
     """
 
     n: Annotated[tuple[str, ...], tyro.conf.Positional, optional(metavar="N [N …]")] = ()
-    """Numbers of keys, at least 2 each: 1024, 2^20 or 1e6."""
+    """Numbers of keys, at least 2 each: 1024, 2^20 or 1e6; with --decoder, numbers of tokens."""
+    decoder: Flag = False
+    """One scale for all rows of a decoder of N tokens: that of the geometric mean of the rows' keys, about N/2.7."""
     head_dim: Annotated[int | None, optional(metavar="D_K")] = None
     """Width of a head in ordinary attention: print the factor on q·k itself, α*/√D_K, too."""
     cosine_dim: Annotated[float | None, optional(metavar="D", aliases=("--dim",))] = None
@@ -54,8 +57,8 @@ class Sparsity:
     """
 
     kernel: Annotated[tuple[str, ...], tyro.conf.Positional, optional(metavar="KERNEL")] = ()
-    """One of exponential, identity, relu, relu_squared, power6, softplus, sigmoid, elu_plus_one, tanh, cosine_squared,
-    signed_exponential, decay."""
+    """One of exponential (or softmax), identity, relu, relu_squared, power6, softplus, sigmoid, elu_plus_one, tanh,
+    cosine_squared, signed_exponential, decay."""
     beta: Annotated[tuple[float, ...], optional(metavar="B [B …]")] = ()
     """Mean β = q·μ of the logits; 0 when left out."""
     gamma: Annotated[tuple[float, ...], optional(metavar="G [G …]")] = ()
@@ -75,7 +78,7 @@ class Collapse:
     """Print how fast depth makes tokens equal: log ‖res‖ after each layer of randomly initialised attention.
 
     Median and quartiles over initialisations, in exact arithmetic, and the exponent of the fall: 3 is doubly
-    exponential, 1 exponential. Tokens are drawn from N(0, 1).
+    exponential, 1 exponential; a dash where log ‖res‖ does not fall. Tokens are drawn from N(0, 1).
     """
 
     depth: Annotated[int, option(metavar="L")] = 12
@@ -161,6 +164,7 @@ EXAMPLES = {
         "scale 8192 --head-dim 128",
         "scale 512 8192 2^20 --head-dim 64 --json",
         "scale 8192 --cosine-dim 128",
+        "scale 8192 --head-dim 128 --decoder",
     ),
     "sparsity": (
         "sparsity exponential --gamma 0.5 1 2",

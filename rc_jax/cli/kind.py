@@ -10,7 +10,7 @@ from typing import Any
 
 from rc_jax import study
 from rc_jax.attention import KINDS, Kind
-from rc_jax.cli.arguments import Report, Usage, bounded
+from rc_jax.cli.arguments import Report, Usage, bounded, chosen
 
 SUFFIXES = (".png", ".pdf", ".svg")
 
@@ -38,9 +38,7 @@ def run(arguments: Any) -> Report:
 def _named(name: str) -> Kind | Callable[..., Any]:
     """A built-in kind, or what `module:function` names; modules of the working folder come first."""
     if ":" not in name:
-        if name in KINDS:
-            return KINDS[name]
-        raise Usage(f"`KIND` must be module:function or one of {', '.join(KINDS)}, got {name}")
+        return KINDS[chosen("KIND", name, KINDS, "module:function or ")]
     module, _, function = name.partition(":")
     sys.path.insert(0, os.getcwd())
     try:

@@ -1,4 +1,4 @@
-"""`rc-jax scale`: annealed, exact and typical optimum for each number of keys."""
+"""`rc-jax scale`: typical, annealed and exact optimum for each number of keys, or for each length of a decoder."""
 
 import math
 from typing import Any
@@ -20,8 +20,10 @@ def run(arguments: Any) -> Report:
     Raises:
         Usage: an argument is out of bounds.
     """
-    sizes = _check(arguments)
+    given = _check(arguments)
     dim, samples = arguments.cosine_dim, arguments.samples
+    with jax.enable_x64(True):
+        sizes = [round(float(scale.effective_keys(n))) for n in given] if arguments.decoder else given
 
     def optima(n: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         return scale.optimal_scale(n, dim), None if dim is not None else scale.optimal_scale_exact(n)
@@ -42,12 +44,15 @@ def run(arguments: Any) -> Report:
     ]
     result = {
         "scores": "gaussian" if dim is None else "cosine",
+        "decoder": arguments.decoder,
         "dim": dim,
         "head_dim": arguments.head_dim,
         "samples": samples,
         "seed": arguments.seed,
         "results": rows,
     }
+    if arguments.decoder:
+        rows[:] = [{"length": length, **row} for length, row in zip(given, rows, strict=True)]
     return Report(_text(arguments, rows), result, tuple(problems))
 
 
@@ -72,6 +77,7 @@ def _row(n: int, arguments: Any, alpha: float, exact: float | None, typical: Any
     rounding = 4 * float(np.finfo(float).eps) * (4 + 2 * math.log(n)) * alpha
     gaussian = arguments.cosine_dim is None
     logits: dict[str, Any] = {"multiplier": number_or_none(alpha), "of": "q.k/sqrt(d_k)" if gaussian else "cos(q,k)"}
+    logits["usual_multiplier"] = 1.0 if gaussian else math.sqrt(arguments.cosine_dim)
     if arguments.head_dim is not None:
         logits["factor_on_q_dot_k"] = number_or_none(alpha / math.sqrt(arguments.head_dim))
         logits["usual_factor_on_q_dot_k"] = 1 / math.sqrt(arguments.head_dim)
@@ -95,29 +101,33 @@ def _row(n: int, arguments: Any, alpha: float, exact: float | None, typical: Any
 
 
 def _text(arguments: Any, rows: list[dict[str, Any]]) -> str:
-    gaussian = arguments.cosine_dim is None
-    # Columns depend on what was asked for.
+    dim, head_dim = arguments.cosine_dim, arguments.head_dim
+    # Columns depend on what was asked for; the typical optimum stands first, because it is the one to take.
     lines = []
     for row in rows:
-        cells = {"n": str(row["n"]), "annealed": digits(row["annealed"]["scale"], 7)}
-        if row["exact"] is not None:
-            cells["exact"] = digits(row["exact"]["scale"], 7)
-        if (typical := row["typical"]) is not None:
+        cells = {"L": str(row["length"])} if arguments.decoder else {}
+        cells["n"] = str(row["n"])
+        annealed, typical = row["annealed"]["scale"], row["typical"]
+        if typical is not None:
             cells["typical ± s.e."] = f"{digits(typical['scale'], 5)} ± {digits(typical['standard_error'], 2)}"
-        if arguments.head_dim is not None:
+        cells["annealed"] = digits(annealed, 7)
+        if dim is not None:
+            cells["usual √d"] = digits(math.sqrt(dim), 7)
+        if head_dim is not None:
             # The same scales as factors on q·k, beside the usual one.
-            width = math.sqrt(arguments.head_dim)
-            cells["on q·k: annealed"] = digits(row["logits"]["factor_on_q_dot_k"], 7)
+            width = math.sqrt(head_dim)
             if typical is not None:
-                cells["typical"] = digits(number_or_none(typical["scale"] / width), 5)
+                cells["on q·k: typical"] = digits(number_or_none(typical["scale"] / width), 5)
+            cells["annealed on q·k"] = digits(row["logits"]["factor_on_q_dot_k"], 7)
             cells["usual 1/√d_k"] = digits(1 / width, 7)
         lines.append(cells)
     rendered = table(list(lines[0]), [list(cells.values()) for cells in lines])
-    law = "Gaussian scores q·k/√d_k" if gaussian else f"cosine scores, d = {arguments.cosine_dim:g}"
-    use = "q·k/√d_k; the usual scale there is 1" if gaussian else "cos(q, k); the usual scale there is √d"
+    law = "Gaussian scores q·k/√d_k" if dim is None else f"cosine scores, d = {dim:g}"
+    use, usual = ("q·k/√d_k", "1") if dim is None else ("cos(q, k)", "√d")
     simulated = f"; typical: {arguments.samples} simulated rows, seed {arguments.seed}" if arguments.samples else ""
+    rows_of = "n is the geometric mean of the keys that rows 2 … L see.\n" if arguments.decoder else ""
     return (
-        f"Scale α* of most softmax gradient, {law}{simulated}\n\n{rendered}\n\n"
-        f"Each α* multiplies {use}.\n"
-        "They are optima of random rows by two averages, and say nothing of trained quality."
+        f"Scale α* of most softmax gradient, {law}{simulated}\n\n{rendered}\n\n{rows_of}"
+        f"Each α* multiplies {use}; the usual scale there is {usual}. Keep it unless you can compare trainings:\n"
+        "these are optima of random rows, and say nothing of trained quality. If you change it, take the typical one."
     )

@@ -5,6 +5,7 @@ import errno
 import io
 import itertools
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 import tyro
 
 from rc_jax import __version__
-from rc_jax._numerics.text import printable
+from rc_jax._numerics.text import perhaps, printable
 from rc_jax.cli.arguments import Usage
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED, NO_READER = 0, 1, 2, 130, 141
@@ -106,7 +107,19 @@ def read(program: Program, kind: Any, argv: Sequence[str]) -> Any:
         if stop.code in (0, None):
             print(f"{out.getvalue().rstrip()}\n\n{_epilogue(program, argv[:1])}")
             return None
-        raise Usage(f"{_one_line(err.getvalue() or out.getvalue())}; see {program.name} --help") from None
+        raise Usage(_refusal(program, err.getvalue() or out.getvalue(), argv)) from None
+
+
+def _refusal(program: Program, message: str, argv: Sequence[str]) -> str:
+    """The parser's message as one line, with the name that is spelt most alike, and whose help says more."""
+    text, commands = _one_line(message), [name for name in program.examples if name]
+    near = ""
+    if (unknown := re.search(r"Unrecognized options: ([^\s,]+)", text)) is not None:
+        # The parser knows the options of the command; of the commands only the first word can be one.
+        known = re.findall(r"--[\w-]+", message.partition("Perhaps")[2])
+        near = perhaps(unknown[1], known if unknown[1].startswith("-") else commands)
+    command = "".join(f" {name}" for name in commands if name in argv[:1])
+    return f"{text}{near.rstrip('?')}; see {program.name}{command} --help"
 
 
 def _epilogue(program: Program, command: Sequence[str]) -> str:

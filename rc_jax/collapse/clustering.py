@@ -209,10 +209,6 @@ def circle_mode_growth(mode: ArrayLike, beta: ArrayLike) -> NDArray[np.float64]:
     Returns:
         σ_k; the largest tends to 2/e as β grows.
 
-    Raises:
-        TypeError: an argument that is not real.
-        ValueError: a negative mode, or β that is not positive.
-
     Source:
         k² I_k(β), up to a constant, is in the notebook released with Bruno, Pasqualotto & Agazzi 2025,
         arXiv:2410.23228; derived here.
@@ -248,10 +244,6 @@ def fastest_circle_mode(beta: ArrayLike) -> NDArray[np.int64]:
     Args:
         beta: β > 0, at most 1e36, so that k is an integer of 64 bits; any shape.
 
-    Raises:
-        TypeError: `beta` is not real.
-        ValueError: `beta` is not positive, or above 1e36.
-
     Source:
         Bruno, Pasqualotto & Agazzi 2025, arXiv:2410.23228, for tokens that are independent and uniform at first.
 
@@ -282,10 +274,6 @@ def expected_circle_clusters(beta: ArrayLike, time: ArrayLike = 0.0) -> NDArray[
     Args:
         beta: β > 0, at most 1e12; any shape. Memory grows like √β.
         time: t ≥ 0 of the softmax flow; broadcast.
-
-    Raises:
-        TypeError: an argument that is not real.
-        ValueError: `beta` not positive or above 1e12, or `time` negative.
 
     Source:
         Rice 1945, "Mathematical analysis of random noise", for the maxima; the spectrum is this package's own.

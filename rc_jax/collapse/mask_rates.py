@@ -111,9 +111,6 @@ def log_sink_rate(
     Returns:
         The change of log(‖res(X)‖ over what is shared) per layer, of the broadcast shape.
 
-    Raises:
-        TypeError, ValueError: a number that is not real or outside its range, or shapes that do not broadcast.
-
     Source: docs/sinks.md derives it.
 
     Example:
@@ -142,9 +139,6 @@ def critical_sink_value(eigenvalue: ArrayLike, *, update: ArrayLike = 1.0) -> Fl
 
     Returns:
         v*, of the broadcast shape.
-
-    Raises:
-        TypeError, ValueError: a number that is not real or outside its range, or shapes that do not broadcast.
 
     Source: docs/sinks.md derives it.
 
@@ -181,9 +175,6 @@ def log_sink_sensitivity(
     Returns:
         Logarithms (token j, token i) in float64, −inf where i does not reach j.
 
-    Raises:
-        TypeError, ValueError: a mask as in `log_second_eigenvalue`, or a number outside its range.
-
     Source: docs/sinks.md.
 
     Example:
@@ -214,9 +205,6 @@ def log_gaussian_gain(size: ArrayLike) -> Float[Array, "..."]:
     Returns:
         The gain, in the argument's dtype and shape.
 
-    Raises:
-        TypeError, ValueError: d is not real or below 1.
-
     Example:
         >>> round(float(log_gaussian_gain(64.0)), 4)
         -0.0157
@@ -245,9 +233,6 @@ def pooled_curvature(rank: ArrayLike, heads: ArrayLike, d_model: ArrayLike) -> F
 
     Returns:
         The curvature, of the broadcast shape.
-
-    Raises:
-        TypeError, ValueError: a number that is not real or below 1, or shapes that do not broadcast.
 
     Source: docs/masks_and_sparsity.md derives it.
 

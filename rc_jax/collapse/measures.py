@@ -34,9 +34,6 @@ def norm_1inf(x: Float[Array, "token feature"]) -> Float[Array, ""]:
     The size that DCL21 (section 2) measures residuals by. It is not a norm: the triangle inequality fails. The roots
     are taken before the product, which would underflow first. Its gradient at X = 0 is 0.
 
-    Raises:
-        TypeError, ValueError: `x` is not a floating-point matrix of at least one token and one feature.
-
     Example:
         >>> import jax.numpy as jnp
         >>> round(float(norm_1inf(jnp.array([[1.0, -2.0], [0.0, 2.0]]))), 5)  # √4 · √3
@@ -51,9 +48,6 @@ def norm_1inf(x: Float[Array, "token feature"]) -> Float[Array, ""]:
 def frobenius(x: Float[Array, "token feature"]) -> Float[Array, ""]:
     """‖X‖_F = √Σ x², without overflow or underflow of the squares; its gradient at X = 0 is 0.
 
-    Raises:
-        TypeError, ValueError: `x` is not a floating-point matrix of at least one token and one feature.
-
     Example:
         >>> import jax.numpy as jnp
         >>> bool(frobenius(jnp.array([[3e-30, 4e-30]])) > 4.9e-30)
@@ -66,9 +60,6 @@ def frobenius(x: Float[Array, "token feature"]) -> Float[Array, ""]:
 @arguments.guard(x=_TOKENS)
 def diameter(x: Float[Array, "token feature"]) -> Float[Array, ""]:
     """diam(X) = max over pairs of tokens of ‖x_i − x_j‖₂, from the differences themselves.
-
-    Raises:
-        TypeError, ValueError: `x` is not a floating-point matrix of at least one token and one feature.
 
     Example:
         >>> import jax.numpy as jnp
@@ -87,9 +78,6 @@ def diameter(x: Float[Array, "token feature"]) -> Float[Array, ""]:
 def stable_rank(x: Float[Array, "token feature"]) -> Float[Array, ""]:
     """‖X‖_F²/‖X‖₂² = Σ s²/max s² over the singular values s: between 1 and the rank; 0 for X = 0.
 
-    Raises:
-        TypeError, ValueError: `x` is not a floating-point matrix of at least one token and one feature.
-
     Example:
         >>> import jax.numpy as jnp
         >>> float(stable_rank(jnp.diag(jnp.array([2.0, 1.0]))))
@@ -101,9 +89,6 @@ def stable_rank(x: Float[Array, "token feature"]) -> Float[Array, ""]:
 @arguments.guard(x=_TOKENS)
 def effective_rank(x: Float[Array, "token feature"]) -> Float[Array, ""]:
     """exp(−Σ p log p), p = s/Σs over the singular values s: between 1 and the rank (Roy & Vetterli 2007); 0 for X = 0.
-
-    Raises:
-        TypeError, ValueError: `x` is not a floating-point matrix of at least one token and one feature.
 
     Example:
         >>> import jax.numpy as jnp
@@ -142,10 +127,6 @@ def residual(x: Float[Array, "token feature"], center: Center = "mean") -> Float
     Args:
         x: at least two tokens.
         center: the name of the common part.
-
-    Raises:
-        TypeError: `x` is not floating-point.
-        ValueError: `x` is not a matrix, has fewer than two tokens, or `center` is unknown.
 
     Example:
         >>> import jax.numpy as jnp

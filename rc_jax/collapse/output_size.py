@@ -36,10 +36,6 @@ def kernel_moments(kernel: Kernel, gamma: ArrayLike, tokens: ArrayLike) -> Kerne
         gamma: γ > 0, standard deviation of the scores; any shape.
         tokens: n, which enters the Euclidean norm alone; broadcast.
 
-    Raises:
-        TypeError: an argument that is not real.
-        ValueError: an unknown kernel, γ that is not positive, or fewer than one token.
-
     Example:
         >>> [round(float(value), 4) for value in kernel_moments("relu_squared", 1.0, 8)]
         [0.7979, 1.5, 0.5]
@@ -75,9 +71,6 @@ def output_mean_square(
         gamma: γ > 0, standard deviation of the row's scores; any shape.
         tokens: n; broadcast.
         d_model: d; broadcast.
-
-    Raises:
-        TypeError, ValueError: as `kernel_moments`.
 
     Example:
         >>> round(float(output_mean_square("identity", 1.0, tokens=4, d_model=2)), 4)

@@ -29,9 +29,6 @@ def random_energy_participation(beta: ArrayLike) -> Float[Array, "..."]:
     Returns:
         The participation, in the argument's dtype and shape.
 
-    Raises:
-        TypeError, ValueError: β is not real or not finite, or is negative.
-
     Source: Derrida 1981; for attention, Giorlandino & Goldt 2025.
 
     Example:
@@ -39,5 +36,5 @@ def random_energy_participation(beta: ArrayLike) -> Float[Array, "..."]:
         [0.0, 0.2929]
     """
     dtype, (beta,) = as_common(beta=beta)
-    above = beta > 2**0.5
-    return jnp.where(above, 1 - 2**0.5 / jnp.where(above, beta, 2), 0).astype(dtype)
+    below = beta <= 2**0.5  # NaN is not, and stays NaN
+    return jnp.where(below, 0, 1 - 2**0.5 / jnp.where(below, 2, beta)).astype(dtype)

@@ -7,7 +7,7 @@ from rc_jax.network import StackSpec
 
 _PLAIN = {field.name: field.default for kind in (StackSpec, AttentionSpec) for field in dataclasses.fields(kind)}
 
-# P is the softmax of α (x_i W_Q + b_Q)·(x_j W_K + b_K), `AttentionSpec.bilinear`, where these parts are the defaults.
+# P is the softmax of α (x_i W_Q + b_Q)·(x_j W_K + b_K), with one α, where these parts are the defaults.
 BILINEAR = {
     "weights": "exponentials over one normaliser do not see a constant added to a row",
     "scores": "they are bilinear in the tokens",
@@ -62,6 +62,11 @@ def check_split(spec: StackSpec, reasons: dict[str, str], *, mixed: bool = False
 def _check_split(spec: StackSpec, reasons: dict[str, str]) -> None:
     # Weights that have a form, then scores.
     check_covered(spec, reasons)
+    if spec.mlp is not None and spec.mlp.experts is not None:
+        raise NotCovered(
+            "`spec` must have an MLP of one map: which experts a token takes jumps as the token moves, got "
+            f"{spec.mlp.experts.count} experts"
+        )
     layer = spec.attention
     if layer.kind.reads != "scores":
         kind = layer.kind.name

@@ -36,10 +36,6 @@ def uniform_correlation(correlation: ArrayLike, strength: ArrayLike, depth: Arra
     Returns:
         ρ_L, of the broadcast shape.
 
-    Raises:
-        TypeError: an argument that is not real.
-        ValueError: a correlation outside 0 to 1, a negative depth, or a number that is not finite.
-
     Source:
         Noci et al. 2022 treat this setting (uniform attention at initialisation); docs/skip_norm_mlp.md derives it.
 
@@ -64,10 +60,6 @@ def uniform_correlation_limit(correlation: ArrayLike, strength: ArrayLike = 1.0)
 
     Returns:
         ρ_∞, of the broadcast shape.
-
-    Raises:
-        TypeError: an argument that is not real.
-        ValueError: a correlation outside 0 to 1, or a number that is not finite.
 
     Source:
         The scaling by 1/√L is Noci et al. 2022; docs/skip_norm_mlp.md derives the limit.

@@ -1,7 +1,7 @@
 """Closed forms for the spectrum of softmax of independent Gaussian logits: how attention collapses in width.
 
-P is n × n, its rows softmax of iid N(0, σ²) logits. An entry is e^a/(n e^{σ²/2}) to leading order: mean 1/n, variance
-v/n with v = (e^{σ²} − 1)/n. So P is the outlier 11ᵀ/n plus noise whose squared singular values fill [0, 4v]
+P is n × n, its rows softmax of iid N(0, γ²) logits. An entry is e^a/(n e^{γ²/2}) to leading order: mean 1/n, variance
+v/n with v = (e^{γ²} − 1)/n. So P is the outlier 11ᵀ/n plus noise whose squared singular values fill [0, 4v]
 (Marchenko–Pastur, square case), until single weights grow larger than the noise is as a whole.
 """
 
@@ -21,19 +21,16 @@ _DEVIATION, _N = arguments.bounded(0), arguments.bounded(2)
 
 @arguments.guard(gamma=_DEVIATION)
 def gaussian_squared_norm(gamma: ArrayLike) -> Float[Array, "..."]:
-    """‖P‖_F² of softmax of iid N(0, σ²) logits as n → ∞: e^{σ²}, whatever n is.
+    """‖P‖_F² of softmax of iid N(0, γ²) logits as n → ∞: e^{γ²}, whatever n is.
 
-    Each of n rows has Σp² → E e^{2a}/(n (E e^a)²) = e^{σ²}/n. At finite n the typical value is smaller, for the mean of
-    e^{2a} comes from logits near 2σ², and the largest of n² is near 2σ√(log n): σ must stay below √(log n).
+    Each of n rows has Σp² → E e^{2a}/(n (E e^a)²) = e^{γ²}/n. At finite n the typical value is smaller, for the mean of
+    e^{2a} comes from logits near 2γ², and the largest of n² is near 2γ√(log n): γ must stay below √(log n).
 
     Args:
-        gamma: σ ≥ 0, standard deviation of the logits.
+        gamma: γ ≥ 0, standard deviation of the logits.
 
     Returns:
         The squared Frobenius norm, in the argument's dtype and shape.
-
-    Raises:
-        TypeError, ValueError: σ is not real or not finite, or is negative.
 
     Source: Nait Saada et al. 2025, "Mind the gap".
 
@@ -47,22 +44,19 @@ def gaussian_squared_norm(gamma: ArrayLike) -> Float[Array, "..."]:
 
 @arguments.guard(gamma=_DEVIATION, n=_N)
 def gaussian_first_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
-    """Largest singular value of softmax of n × n iid N(0, σ²) logits: 1/√(1 − v) while v < ½, and 2√v from there.
+    """Largest singular value of softmax of n × n iid N(0, γ²) logits: 1/√(1 − v) while v < ½, and 2√v from there.
 
-    v = (e^{σ²} − 1)/n. It tends to 1 as n → ∞ (published); 1/√(1 − v) is how. Rows sum to 1, so P = 11ᵀ/n + Z with
+    v = (e^{γ²} − 1)/n. It tends to 1 as n → ∞ (published); 1/√(1 − v) is how. Rows sum to 1, so P = 11ᵀ/n + Z with
     Z1 = 0 and P Pᵀ = uuᵀ + ZZᵀ, u = 1/√n. An eigenvalue λ outside the spectrum of ZZᵀ solves uᵀ(λ − ZZᵀ)⁻¹u = 1, and
     the left side is the Stieltjes transform of the Marchenko–Pastur law, (λ − √(λ² − 4vλ))/(2vλ): λ = 1/(1 − v).
     At v = ½ it meets the edge 4v of the noise, and nothing stands out any more.
 
     Args:
-        gamma: σ ≥ 0, standard deviation of the logits.
+        gamma: γ ≥ 0, standard deviation of the logits.
         n: number of tokens, at least 2; need not be whole.
 
     Returns:
         The singular value, in the arguments' dtype, their shapes broadcast.
-
-    Raises:
-        TypeError, ValueError: an argument is not real or not finite, σ < 0, n < 2, or the shapes do not broadcast.
 
     Source: the limit Nait Saada et al. 2025; the form at finite n is this package's own.
 
@@ -79,9 +73,9 @@ def gaussian_first_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array
 
 @arguments.guard(gamma=_DEVIATION, n=_N)
 def gaussian_second_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
-    """Second singular value of softmax of n × n iid N(0, σ²) logits as n → ∞: 2√((e^{σ²} − 1)/n).
+    """Second singular value of softmax of n × n iid N(0, γ²) logits as n → ∞: 2√((e^{γ²} − 1)/n).
 
-    The edge of the noise. It is the limit at fixed σ. At finite n the largest weight passes it as soon as σ is about
+    The edge of the noise. It is the limit at fixed γ. At finite n the largest weight passes it as soon as γ is about
     (1 − 1/√2)√(log n): see `gaussian_spiked_singular_value`.
 
     Args, errors: as in `gaussian_first_singular_value`.
@@ -100,11 +94,11 @@ def gaussian_second_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Arra
 def gaussian_spiked_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """Second singular value at finite n: the largest weight as a spike in the noise, θ + v/θ where θ > √v, else 2√v.
 
-    v = (e^{σ²} − 1)/n. θ is the median of the largest weight less the mean weight 1/n. That median is E/(n − 1 + E),
-    E = e^{σm − σ²/2}, with m the median of the largest of n² normal numbers. A matrix of one entry θ added to
+    v = (e^{γ²} − 1)/n. θ is the median of the largest weight less the mean weight 1/n. That median is E/(n − 1 + E),
+    E = e^{γm − γ²/2}, with m the median of the largest of n² normal numbers. A matrix of one entry θ added to
     noise of edge 2√v has the singular value θ + v/θ once θ > √v (Benaych-Georges & Nadakuditi 2012). With
-    σ = β√(log n), θ grows as n^{2β − β²/2 − 1} and √v as n^{(β² − 1)/2}: they meet at β = 1 − 1/√2 = 0.293. At n = 1024
-    that is σ = 0.77, and at σ = 1 the limit holds from n = 5·10⁴ on. NaN for σ > √(log n), where many weights are large
+    γ = β√(log n), θ grows as n^{2β − β²/2 − 1} and √v as n^{(β² − 1)/2}: they meet at β = 1 − 1/√2 = 0.293. At n = 1024
+    that is γ = 0.77, and at γ = 1 the limit holds from n = 5·10⁴ on. NaN for γ > √(log n), where many weights are large
     at once and v is not what it typically is; the form is rough from about half of that.
 
     Args, errors: as in `gaussian_first_singular_value`.
@@ -127,11 +121,11 @@ def gaussian_spiked_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Arra
 
 @arguments.guard(gamma=_DEVIATION, n=_N)
 def gaussian_stable_rank(gamma: ArrayLike, n: ArrayLike, *, centred: bool = False) -> Float[Array, "..."]:
-    """Stable rank ‖·‖_F²/s₁² of softmax of n × n iid N(0, σ²) logits: e^{σ²}/s₁², and n/4 once 11ᵀ/n is removed.
+    """Stable rank ‖·‖_F²/s₁² of softmax of n × n iid N(0, γ²) logits: e^{γ²}/s₁², and n/4 once 11ᵀ/n is removed.
 
-    With the outlier: s₁ from `gaussian_first_singular_value`, so e^{σ²} as n → ∞ (published), however large n is.
+    With the outlier: s₁ from `gaussian_first_singular_value`, so e^{γ²} as n → ∞ (published), however large n is.
     Without it (`centred`) the squared singular values follow the Marchenko–Pastur law of mean v and edge 4v, which
-    leaves a quarter of n, less what the largest weights take where σ is not small.
+    leaves a quarter of n, less what the largest weights take where γ is not small.
 
     Args, errors: as in `gaussian_first_singular_value`; `centred` is a Python bool.
 
@@ -155,21 +149,18 @@ def layer_second_singular_value(gamma: ArrayLike, n: ArrayLike, dim: ArrayLike) 
     """Second singular value of a random layer's attention matrix, whose logits have rank d: linear part of softmax.
 
     One head of width d_head = d_model = d with Gaussian weights, on n tokens of iid N(0, 1) features; logits of
-    standard deviation σ. They are S = X W_Q W_Kᵀ Xᵀ σ/√d, not independent, and P ≈ 11ᵀ/n + S/n. By free probability
-    the squared singular values of S/n, in units of σ²/d, end at 1/χ(z), χ(z) = z/((1 + z)³ (1 + cz)²), c = d/n, where
-    χ is largest: 4c z² + (2 + c) z = 1. So s₂ = σ/√(d χ(z)): 2σ/√n for n ≪ d, the iid law for small σ, but
-    (3√3/2) σ/√d for n ≫ d: no longer falling with n.
+    standard deviation γ. They are S = X W_Q W_Kᵀ Xᵀ γ/√d, not independent, and P ≈ 11ᵀ/n + S/n. By free probability
+    the squared singular values of S/n, in units of γ²/d, end at 1/χ(z), χ(z) = z/((1 + z)³ (1 + cz)²), c = d/n, where
+    χ is largest: 4c z² + (2 + c) z = 1. So s₂ = γ/√(d χ(z)): 2γ/√n for n ≪ d, the iid law for small γ, but
+    (3√3/2) γ/√d for n ≫ d: no longer falling with n.
 
     Args:
-        gamma: σ ≥ 0, standard deviation of the logits; the form is to first order in it.
+        gamma: γ ≥ 0, standard deviation of the logits; the form is to first order in it.
         n: number of tokens, at least 2; need not be whole.
         dim: d, the width of the layer and of its one head, at least 1.
 
     Returns:
         The singular value, in the arguments' dtype, their shapes broadcast.
-
-    Raises:
-        TypeError, ValueError: an argument is not real or not finite, out of range, or the shapes do not broadcast.
 
     Source: this package's own result.
 
@@ -184,7 +175,7 @@ def layer_second_singular_value(gamma: ArrayLike, n: ArrayLike, dim: ArrayLike) 
 
 
 def _log_variance(gamma: Array, n: Array) -> Array:
-    """Logarithm of v = (e^{σ²} − 1)/n, without overflow; −∞ at σ = 0."""
+    """Logarithm of v = (e^{γ²} − 1)/n, without overflow; −∞ at γ = 0."""
     return log_expm1(jnp.square(gamma)) - jnp.log(n)
 
 
@@ -193,6 +184,6 @@ def _log_edge(gamma: Array, n: Array) -> Array:
 
 
 def _log_excess(gamma: Array, n: Array) -> Array:
-    """Logarithm of E: the median of the largest e^a of n² logits, over its mean e^{σ²/2}."""
+    """Logarithm of E: the median of the largest e^a of n² logits, over its mean e^{γ²/2}."""
     largest = -jax.scipy.special.ndtri(-jnp.expm1(-math.log(2) / jnp.square(n)))
     return gamma * largest - jnp.square(gamma) / 2

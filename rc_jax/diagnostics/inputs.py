@@ -86,8 +86,8 @@ def layers_of(name: str, value: Any, axes: tuple[str, ...], *, stacked: int) -> 
         for kind, mine, expected in zip(("shape", "dtype", "device"), about, first, strict=True):
             if mine != expected:
                 raise ValueError(
-                    f"`{name}` must have one {kind} in all layers, got {expected} in layer 1 and {mine} in layer "
-                    f"{index + 1}"
+                    f"`{name}` must have one {kind} in all layers, got {expected} in layer 0 and {mine} in layer "
+                    f"{index}"
                 )
     assert first is not None
     return Layers(name, arrays, first[0], first[1])

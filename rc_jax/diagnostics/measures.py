@@ -99,6 +99,39 @@ def exceeds(sink_weight: Float[Array | np.ndarray, "..."], threshold: ArrayLike)
     return jnp.where(jnp.isnan(sink_weight), sink_weight, (sink_weight > threshold).astype(sink_weight.dtype))
 
 
+def qk_clip(largest_logit: Float[Array | np.ndarray, "..."], threshold: float = 100.0) -> Float[Array, "..."]:
+    """The factor γ = min(1, τ/S_max) that brings the largest logit of each head down to τ; 1 where it is not above.
+
+    QK-clip multiplies the query and the key weights of the head by √γ each after a step of training.
+
+    Args:
+        largest_logit: S_max of each head, as `scores` and `score_metrics` measure it.
+        threshold: τ > 0; 100 in the source.
+
+    Source: Kimi Team (2025), arXiv 2507.20534, section 2.1.
+
+    Example:
+        >>> import numpy as np
+        >>> from rc_jax import diagnostics
+        >>> diagnostics.qk_clip(np.array([-3.0, 50.0, 400.0])).tolist()
+        [1.0, 1.0, 0.25]
+    """
+    if not threshold > 0:
+        raise ValueError(f"`threshold` must be > 0, got {threshold}")
+    above = largest_logit > threshold
+    return jnp.where(
+        jnp.isnan(largest_logit), jnp.nan, jnp.where(above, threshold / jnp.where(above, largest_logit, 1), 1)
+    )
+
+
+def normalised(rows: Rows, keys: Int[Array | np.ndarray, "..."]) -> Rows:
+    """The rows with the entropy of p/Σp, for rows that need not add up to one; a row of zeros counts as even."""
+    empty = rows.total == 0  # NaN stays
+    total = jnp.where(empty, 1, rows.total)
+    even = jnp.log(jnp.maximum(jnp.asarray(keys), 1)).astype(total.dtype)
+    return rows._replace(entropy=jnp.where(empty, even, jnp.log(total) + rows.entropy / total))
+
+
 def strongest(
     totals: Float[np.ndarray, "... key"], queries: Int[np.ndarray, "... key"]
 ) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:

@@ -21,16 +21,17 @@ class Diagnosis:
     """Measures of attention weights, of hidden states, or of both.
 
     It prints as a table. `diagnosis["entropy"]` is the array of one measure: of shape (layer, head) for attention,
-    (layer,) for what belongs to a layer as a whole, and (layer + 1,) for hidden states, whose first entry stands before
-    the first layer.
+    and (layer + 1,) for hidden states. Layers, heads, tokens and keys are counted from 0, as the arrays are: entry
+    [3, 5] is head 5 of layer 3, hidden state 3 is what that layer reads, and the last one is what the last layer gives.
 
     Attributes:
         measures: NumPy arrays by name.
-        tokens: n, the number of tokens.
+        tokens: n, the number of tokens; where queries and keys are not the same tokens, the number of keys.
+        queries: then the number of queries; `None` where each token is both.
         samples: how many samples the measures are means over.
         layers: how many layers of attention; 0 for hidden states alone.
         heads: how many heads a layer has; 0 for hidden states alone.
-        numbers: which layers of the model have this attention, counted from 1.
+        numbers: which layers of the model have this attention, counted from 0.
         causal: whether no query sees a later key; `None` for hidden states alone.
         threshold: ε, above which the weight on the first key makes it a sink.
         notes: what a reader must know beside the numbers, such as measures that are left out, and why.
@@ -38,6 +39,7 @@ class Diagnosis:
 
     measures: Mapping[str, np.ndarray]
     tokens: int
+    queries: int | None = None
     samples: int = 1
     layers: int = 0
     heads: int = 0

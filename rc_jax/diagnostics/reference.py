@@ -32,6 +32,8 @@ def _models() -> dict[str, list[Diagnosis]]:
 def trained(diagnosis: Diagnosis) -> "Sequence[tuple[str, Diagnosis]]":
     """The packaged models with the same kind of attention, each at the nearest number of tokens, named with that."""
     nearby: list[tuple[str, Diagnosis]] = []
+    if diagnosis.queries is not None:  # all of them read their own tokens
+        return nearby
     for name, several in _models().items():
         if diagnosis.causal in (None, several[0].causal):
             nearest = min(several, key=lambda each: (abs(math.log(each.tokens / diagnosis.tokens)), -each.tokens))
@@ -45,7 +47,12 @@ def random(diagnosis: Diagnosis) -> "Sequence[tuple[str, Diagnosis]]":
     This is what 1/√d gives queries and keys whose entries are independent and have variance 1.
     """
     normal = "sink_weight" in diagnosis.measures
-    if not normal or diagnosis.causal is None or not 2 <= diagnosis.tokens <= MOST_TOKENS:
+    if (
+        not normal
+        or diagnosis.queries is not None
+        or diagnosis.causal is None
+        or not 2 <= diagnosis.tokens <= MOST_TOKENS
+    ):
         return []
     # The shape that was read, if it is not too large, so that the programs that were compiled for it serve again.
     shape = (diagnosis.samples, diagnosis.heads, diagnosis.tokens, diagnosis.tokens)

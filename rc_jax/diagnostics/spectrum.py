@@ -27,6 +27,8 @@ def leading_singular_values(a: Float[Array, "... row key"], steps: int = STEPS) 
 
     Source: Golub and Kahan (1965); Lanczos (1950).
     """
+    if a.shape[-2] < a.shape[-1]:  # the basis of the smaller side is complete where it has few dimensions
+        a = jnp.swapaxes(a, -1, -2)
     *batch, rows, keys = a.shape
     of_one = functools.partial(_lanczos, steps=min(steps, rows, keys))
     return jax.vmap(of_one)(a.reshape(-1, rows, keys)).reshape(*batch, 2)
@@ -55,7 +57,8 @@ def _lanczos(a: Float[Array, "row key"], steps: int) -> Float[Array, " two"]:
 
     _, _, images = jax.lax.fori_loop(0, steps, step, (1 + 0.3 * draws[0], basis, images))
     # The singular values of A times the basis, through a triangular factor: products of it would halve the digits.
-    return jnp.linalg.svd(jnp.linalg.qr(images.T, mode="r"), compute_uv=False)[:2]
+    values = jnp.linalg.svd(jnp.linalg.qr(images.T, mode="r"), compute_uv=False)[:2]
+    return jnp.pad(values, (0, 2 - len(values)))
 
 
 def _orthogonal(x: Array, basis: Array) -> Array:
@@ -79,7 +82,7 @@ def spectrum_measures(
         squares: Σ a² of each row.
         full: whether all singular values are computed, which takes about n/6 times as long.
     """
-    values = jnp.linalg.svd(a, compute_uv=False) if full else leading_singular_values(a)
+    values = jnp.linalg.svd(a, compute_uv=False) if full and min(a.shape[-2:]) > 1 else leading_singular_values(a)
     first = jnp.where(values[..., 0] > 0, values[..., 0], 1)
     measures = {
         "second_singular_value": values[..., 1] / first,

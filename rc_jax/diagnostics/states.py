@@ -11,7 +11,8 @@ from rc_jax import collapse
 from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.record import Diagnosis
 
-ORDER = ("relative_residual", "residual_rate", "cosine", "token_rank")
+ORDER = ("relative_residual", "residual_rate", "cosine", "absolute_cosine", "token_rank")
+BLOCK = 1024  # tokens whose cosines with all others are in memory
 
 
 def hidden_states(states: Any, *, mask: Any = None) -> Diagnosis:
@@ -22,6 +23,7 @@ def hidden_states(states: Any, *, mask: Any = None) -> Diagnosis:
         relative_residual  ‖X − 1x̄ᵀ‖_F/‖X‖_F: 0 where all tokens are equal
         residual_rate      log of this ratio after the layer less log before it, in nats; NaN of the first state
         cosine             mean over pairs i ≠ j of x_i·x_j/(‖x_i‖‖x_j‖); tokens that are 0 count as orthogonal
+        absolute_cosine    the same mean of the magnitudes |x_i·x_j|/(‖x_i‖‖x_j‖)
         token_rank         stable rank ‖X‖_F²/σ₁(X)²
 
     The residual of states that agree to rounding is rounding; `rc_jax.collapse.log_residuals` sees further.
@@ -114,6 +116,25 @@ def measures_of(x: Array, there: Array) -> dict[str, Array]:
     return {
         "relative_residual": jnp.sqrt(squares(residual(unit)) / jnp.where(total > 0, total, 1)),
         "cosine": ((count - 1) * whole - count * apart) / (count * (count - 1)),
+        "absolute_cosine": _magnitudes(direction) / (count * (count - 1)),
         "token_rank": jax.vmap(collapse.stable_rank)(unit),
         "finite": jnp.isfinite(jnp.sum(unit, axis=(-1, -2))),
     }
+
+
+def _magnitudes(direction: Array) -> Array:
+    """Σ_{i≠j} |u_i·u_j| of each sample, over blocks of rows."""
+    n = direction.shape[-2]
+    size = min(n, BLOCK)
+
+    def of_sample(u: Array) -> Array:
+        blocks = jnp.pad(u, [(0, -n % size), (0, 0)]).reshape(-1, size, u.shape[-1])
+
+        def of_block(args: tuple[Array, Array]) -> Array:
+            at, rows = args
+            products = jnp.abs(jnp.matmul(rows, u.T, precision="highest"))
+            return jnp.sum(jnp.where(at * size + jnp.arange(size)[:, None] == jnp.arange(n)[None], 0, products))
+
+        return jnp.sum(jax.lax.map(of_block, (jnp.arange(len(blocks)), blocks)))
+
+    return jax.lax.map(of_sample, direction)

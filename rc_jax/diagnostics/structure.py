@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from rc_jax.diagnostics import inputs
+from rc_jax.diagnostics.visible import not_later
 
 CHANCE = 1e-6
 """Zeros are taken for a mask if scattered zeros of the rate that is seen elsewhere would be so with less chance."""
@@ -30,13 +31,13 @@ class Support(NamedTuple):
     at_first: np.ndarray  # the magnitudes there and one key further inside, on a last axis of two
     at_last: np.ndarray
     largest: np.ndarray  # (sample, key): largest magnitude on a key
-    void: np.ndarray  # rows that are even over all keys or all 0, as those of fully masked queries are
+    void: np.ndarray  # (sample, query): rows that are even over all keys or all 0, as those of fully masked queries are
     smallest: float  # magnitude of the dtype above 0
 
     @property
     def seen(self) -> np.ndarray:
         """(sample, query, key)."""
-        return np.unpackbits(self.bits, axis=-1, count=self.void.shape[-1]).astype(bool)
+        return np.unpackbits(self.bits, axis=-1, count=self.largest.shape[-1]).astype(bool)
 
 
 class Found(NamedTuple):
@@ -60,7 +61,7 @@ def _peak(weights: Float[Array, "... head query key"]) -> Float[Array, "... quer
 def support_of(layers: inputs.Layers, layer: int, mask: np.ndarray | None = None) -> Support:
     """Where the layer has weight, in rows that may see something under the mask (sample, head, query, key)."""
     n = layers.shape[-1]
-    peak: np.ndarray = np.asarray(_peak(layers[layer])).reshape(-1, n, n)
+    peak: np.ndarray = np.asarray(_peak(layers[layer])).reshape(-1, *layers.shape[-2:])
     if mask is not None:
         peak = np.where(np.any(mask, axis=(1, 3))[..., None], peak, 0)  # whatever hidden rows hold, NaN included
     seen: np.ndarray = np.not_equal(peak, 0)  # NaN counts as weight; it is refused later
@@ -136,6 +137,56 @@ def find(
     word = "causal" if causal else "none"
     notes += [f"{listed(layers)}: {text.replace('WORD', word)}" for text, layers in said.items()]
     return Found(real, masks, causal, tuple(notes))
+
+
+def rectangular(supports: Sequence[Support], *, causal: bool | None, known: Sequence[bool]) -> Found:
+    """What queries may see that are not the tokens that they look at: causality, as the last of these, and no more.
+
+    Args:
+        supports: one for each layer.
+        causal: whether the queries are the last of the tokens and see no later one; `None` finds it out, of two
+            queries at least.
+        known: for each layer, whether it is known what queries see beside causality.
+
+    Raises:
+        ValueError: it is known to be causal, and a query has weight on a later key, or there are fewer keys.
+    """
+    queries, keys = supports[0].void.shape[1], supports[0].largest.shape[1]
+    together = np.any([np.any(each.seen, axis=0) for each in supports], axis=0)
+    allowed = not_later(queries, keys)
+    possible = queries <= keys and not bool(together[~allowed].any())
+    if causal and not possible:
+        raise ValueError(
+            f"`weights` must have, if `causal`, queries that are the last of the tokens, and no weight on later keys, "
+            f"got others of {queries} queries and {keys} keys"
+        )
+    last = possible and queries > 1 if causal is None else causal
+    hidden = int(((allowed if last else np.ones_like(allowed)) & ~together).sum())
+    notes = [f"The {queries} queries look at {keys} keys, " + ("as the last of them." if last else "all of them.")]
+    if hidden and not all(known):
+        notes.append(
+            f"{hidden} pairs of query and key have weight exactly 0 in every head, layer and sample. They count as "
+            "seen: pass `mask` if padding or a window hides them."
+        )
+    return Found(None, [None] * len(supports), last, tuple(notes))
+
+
+def check_layers(supports: Sequence[Support], causal: bool | None) -> None:
+    """Refuse samples in the place of layers, where padding tells: layers read the same tokens, samples do not.
+
+    Raises:
+        ValueError: entries of the first axis have different padding.
+    """
+    arrays = zip(*(each[:-1] for each in supports), strict=True)
+    real, _ = _padding([Support(*map(np.concatenate, arrays), smallest=supports[0].smallest)], causal)
+    if real is not None and (real != real[:1]).any():
+        tokens = real.sum(1)
+        other = int(np.flatnonzero((real != real[:1]).any(1))[0])
+        raise ValueError(
+            f"`weights` must have layers on its first axis, which read the same tokens, got padding that differs, as "
+            f"that of samples does: {tokens[0]} tokens in entry 0 and {tokens[other]} in entry {other}. Of "
+            "nn.MultiheadAttention, which returns (batch, heads, queries, keys), pass [weights]; of layers, pass `mask`"
+        )
 
 
 def _padding(supports: Sequence[Support], causal: bool | None) -> tuple[np.ndarray | None, list[int]]:

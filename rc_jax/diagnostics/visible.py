@@ -17,7 +17,7 @@ def masks_of(mask: Any, layers: inputs.Layers) -> list[np.ndarray | None]:
     """
     if mask is None:
         return [None] * len(layers)
-    *samples, _, n, _ = layers.shape
+    *samples, _, queries, keys = layers.shape
     several = mask if isinstance(mask, list | tuple) else [mask]
     if len(several) not in (1, len(layers)) or not several:
         raise ValueError(f"`mask` must be one mask or one for each of {len(layers)} layers, got {len(several)}")
@@ -27,7 +27,9 @@ def masks_of(mask: Any, layers: inputs.Layers) -> list[np.ndarray | None]:
         inside = inside.reshape((1,) * (len(layers.shape) - inside.ndim) + inside.shape)
         if any(size > 1 for size in inside.shape[:-3]):
             inside = np.broadcast_to(inside, (*samples, *inside.shape[-3:]))
-        seen.append(np.broadcast_to(inside, (*inside.shape[:-2], n, n)).reshape(-1, inside.shape[-3], n, n))
+        seen.append(
+            np.broadcast_to(inside, (*inside.shape[:-2], queries, keys)).reshape(-1, inside.shape[-3], queries, keys)
+        )
     return seen * (len(layers) // len(seen))
 
 
@@ -48,13 +50,23 @@ class Visible(NamedTuple):
     queries: np.ndarray  # (sample, head, key)
 
 
-def visible_to(masks: Sequence[np.ndarray | None], n: int, causal: bool) -> list[Visible]:
+def not_later(queries: int, keys: int) -> np.ndarray:
+    """True where a key is no later than a query, (query, key); the queries are the last of the tokens."""
+    return np.tri(queries, keys, keys - queries, dtype=bool)
+
+
+def visible_to(masks: Sequence[np.ndarray | None], shape: tuple[int, int], causal: bool) -> list[Visible]:
     """The numbers of keys and queries in each layer, of the masks and of causality together.
+
+    Args:
+        masks: one for each layer, or `None`.
+        shape: how many queries look at how many keys.
+        causal: whether no query sees a later key.
 
     Raises:
         ValueError: in some sample no query may see two keys.
     """
-    below = np.tri(n, dtype=bool) if causal else np.ones((n, n), bool)
+    below = not_later(*shape) if causal else np.ones(shape, bool)
     made: dict[int, Visible] = {}
     for mask in masks:
         if id(mask) not in made:

@@ -79,7 +79,8 @@ def attention(
     Args:
         weights: A list with one array (…, heads, n, n) for each layer, or one array: (heads, n, n) is one layer, and
             the first axis of (layers, …, heads, n, n) counts layers. Axes before the heads are samples. Arrays of JAX,
-            NumPy or PyTorch.
+            NumPy or PyTorch. (…, heads, queries, keys) may be rectangular: cross-attention, or a step of generation
+            with keys from a cache, where the queries are the last tokens.
         mask: True where a query may see a key; its shape broadcasts to that of one layer. Or a list of masks, one for
             each layer. A query that may see nothing is left out, whatever its row holds. As in `scores`, "causal" and
             "none" say it in a word. `None` finds it out: causality, windows, blocks and padding at an end of a sample
@@ -87,7 +88,8 @@ def attention(
             weights on keys that are seen.
         values: v, as `weights` with axes (…, heads, n, features). Fewer heads are repeated, as in grouped queries.
         causal: Whether no query sees a later key; `None` finds out whether all weights above the diagonals are 0,
-            those of padding apart.
+            those of padding apart. Rectangular weights are causal where their queries are the last of the tokens. A
+            single query does not tell: say True, and its weight on its own key is a measure.
         normalised: Whether rows must add up to one. False is for others: those of gpt-oss or softmax plus one, whose
             sink is no key, those of sigmoids, and signed ones. `row_sum` is added, and where no row exceeds one also
             `no_key_weight`, the mean of 1 − Σp. Entropies are those of p/Σp. Of signed weights entropies and
@@ -136,6 +138,7 @@ def diagnose(
     real: np.ndarray | None = None,
     windows: Sequence[np.ndarray | None] | None = None,
     numbers: Sequence[int] | None = None,
+    own: bool | None = None,
     notes: Sequence[str] = (),
 ) -> tuple[Diagnosis, np.ndarray | None]:
     """`attention`, with what else is known of a model; and which tokens are no padding, where some are.
@@ -150,14 +153,16 @@ def diagnose(
         threshold: as there.
         real: True where a token is no padding, (sample, token); `None` where nobody has said.
         windows: for each layer what its queries may see, (query, key), `None` where it is not known.
-        numbers: which layers of the model these are, counted from 1.
+        numbers: which layers of the model these are, counted from 0.
+        own: whether each query has a key of its own; `None` takes it so where there are as many queries as keys.
         notes: what is known to be worth saying.
     """
     layers = inputs.layers_of("weights", weights, ("heads", "tokens", "tokens"), stacked=4)
-    n = layers.shape[-1]
-    if layers.shape[-2] != n or n < 2:
-        raise ValueError(f"`weights` must have two last axes of one length n >= 2, got the shape {layers.shape}")
-    numbers = tuple(range(1, len(layers) + 1)) if numbers is None else tuple(numbers)
+    queries, n = layers.shape[-2:]
+    square = queries == n if own is None else own
+    if n < 2:
+        raise ValueError(f"`weights` must have a last axis of at least two keys, got the shape {layers.shape}")
+    numbers = tuple(range(len(layers))) if numbers is None else tuple(numbers)
     word = isinstance(mask, str)
     if word:
         arguments.one_of(inputs.MASKS)("mask", mask)
@@ -169,14 +174,14 @@ def diagnose(
     if windows is not None:
         known = [given or each is not None for given, each in zip(known, windows, strict=True)]
         masks = joined(masks, [None if each is None else each[None, None] for each in windows])
-    found = structure.find(
-        [structure.support_of(layers, layer, masks[layer]) for layer in range(len(layers))],
-        real=real,
-        causal=causal,
-        padding=mask is None and not word,
-        known=known,
-        numbers=numbers,
-    )
+    supports = [structure.support_of(layers, layer, masks[layer]) for layer in range(len(layers))]
+    if square and layers.stacked and mask is None and real is None and not word:
+        structure.check_layers(supports, causal)
+    if square:
+        padding = mask is None and not word
+        found = structure.find(supports, real=real, causal=causal, padding=padding, known=known, numbers=numbers)
+    else:
+        found = structure.rectangular(supports, causal=causal, known=known)
     masks = joined(masks, [None if each is None else each[None, None] for each in found.masks])
     order = None
     if found.real is not None:
@@ -185,7 +190,7 @@ def diagnose(
     if order is not None:
         moved = {id(each): reordered_mask(each, order) for each in masks if each is not None}
         masks = [None if each is None else moved[id(each)] for each in masks]
-    visible = visible_to(masks, n, found.causal)
+    visible = visible_to(masks, (queries, n), found.causal)
     # One pass over each layer; only numbers of rows and keys are kept. Padding goes to the end on the way, so that the
     # first token is the first real one.
     given = None if values is None else _values(values, layers)
@@ -199,11 +204,12 @@ def diagnose(
         passed = pass_over(a, masks[layer], v, full_spectrum)
         check(passed, masks[layer], layers.dtype, number, normalised=normalised, padded=real is not None)
         rounding = max(rounding, float(np.abs(passed.rows.total[passed.rows.magnitude > 0] - 1).max(initial=0)))
-        observed.append(observe(passed, visible[layer], threshold, normalised))
+        observed.append(observe(passed, visible[layer], threshold, normalised, aligned=square or found.causal))
     kept = of_layers(observed)
     diagnosis = Diagnosis(
         kept,
         tokens=n,
+        queries=None if square else queries,
         samples=observed[0].samples,
         layers=len(layers),
         heads=layers.shape[-3],
@@ -255,9 +261,13 @@ def _key_totals(a: Array) -> Array:
 
 @jax.jit
 def _near(a: Array) -> tuple[Array, Array]:
-    """The diagonal, and the one below it, which the first query lacks."""
-    own, before = (jnp.diagonal(a, offset, -2, -1) for offset in (0, -1))
-    return own, jnp.concatenate([jnp.zeros_like(before[..., :1]), before], axis=-1)
+    """The diagonal, and the one below it; 0 for queries that lack such a key. The queries are the last tokens."""
+    queries, keys = a.shape[-2:]
+    back = max(keys - queries, 0)
+    own, before = (jnp.diagonal(a, offset, -2, -1) for offset in (back, back - 1))
+    first = [(0, 0)] * (a.ndim - 2)
+    padded = [jnp.pad(each, [*first, (queries - each.shape[-1], 0)]) for each in (own, before)]
+    return padded[0], padded[1]
 
 
 @jax.jit
@@ -274,10 +284,10 @@ def _value_measures(a: Array, values: Array, inside: Array | None) -> dict[str, 
 
     Values of later keys that no query may see, such as those of padding, are left out, whatever they are.
     """
-    *_, heads, n, _ = a.shape
+    *_, heads, queries, n = a.shape
     values = jnp.repeat(values, heads // values.shape[-3], axis=-3)
     there = jnp.ones((1, 1, n), bool) if inside is None else jnp.any(inside, axis=-2) | (jnp.arange(n) == 0)[None, None]
-    there = jnp.broadcast_to(there, (a.size // (heads * n * n), heads, n)).reshape(values.shape[:-1])
+    there = jnp.broadcast_to(there, (a.size // (heads * queries * n), heads, n)).reshape(values.shape[:-1])
     values = jnp.where(there[..., None], values, 0)
     size, others = jnp.linalg.norm(values, axis=-1), jnp.sum(there[..., 1:], axis=-1).astype(values.dtype)
     output = jnp.einsum("...ik,...kf->...if", a, values, precision="highest")
@@ -295,7 +305,7 @@ def _values(values: Any, layers: inputs.Layers) -> inputs.Layers:
         ValueError: they do not.
     """
     arrays = inputs.layers_of("values", values, ("heads", "tokens", "features"), stacked=4)
-    *samples, heads, n, _ = layers.shape
+    *samples, heads, _, n = layers.shape
     *own, groups, tokens, _ = arrays.shape
     if len(arrays) != len(layers) or own != samples or tokens != n or heads % groups:
         raise ValueError(
@@ -358,7 +368,7 @@ def check(
 
 
 def _refuse(bad: Any, values: Any, text: str, hint: str = "", *, layer: int) -> None:
-    """Raise an error that names the first bad place: layers from 1, everything else from 0, as they are printed."""
+    """Raise an error that names the first bad place, counted from 0."""
     if not bad.any():
         return
     bad = np.broadcast_to(bad, values.shape)
@@ -376,15 +386,14 @@ class Observed(NamedTuple):
     queries: np.ndarray  # (head, key): how many queries may see it
 
 
-def observe(passed: Passed, visible: Visible, threshold: float, normalised: bool = True) -> Observed:
-    """Means over rows, and the scales that they imply."""
+def observe(
+    passed: Passed, visible: Visible, threshold: float, normalised: bool = True, aligned: bool = True
+) -> Observed:
+    """Means over rows, and the scales that they imply; `aligned` says that queries have keys of their own."""
     rows: Any = passed.rows
     signed = not normalised and bool((rows.total < rows.magnitude).any())
-    if not normalised:  # the entropy of p/Σp; a row of zeros counts as even
-        some = rows.total > 0
-        total = np.where(some, rows.total, 1)
-        even = np.log(np.maximum(visible.keys, 1)).astype(total.dtype)
-        rows = rows._replace(entropy=np.where(some, np.log(total) + rows.entropy / total, even))
+    if not normalised:
+        rows = measures.normalised(rows, visible.keys)
     summary = _summary(rows, passed.keys, passed.near, visible, threshold)
     observed: dict[str, np.ndarray] = {**jax.tree.map(np.asarray, summary), **passed.measures}
     # The implied scale belongs to the lengths of the rows.
@@ -396,6 +405,8 @@ def observe(passed: Passed, visible: Visible, threshold: float, normalised: bool
     observed |= {"entropy_scale": alpha, "scale_ratio": alpha / best}
     if signed:
         observed = {name: value for name, value in observed.items() if name not in OF_DISTRIBUTIONS}
+    if not aligned:
+        observed = {name: value for name, value in observed.items() if name not in ("self_weight", "previous_weight")}
     if normalised:
         del observed["row_sum"]
     elif not signed and (rows.total <= 1 + 1e-2).all():
@@ -421,8 +432,10 @@ def _summary(
     rows: measures.Rows, totals: Array, near: tuple[Array, Array], visible: Visible, threshold: ArrayLike
 ) -> dict[str, Array]:
     """Means over the rows of a layer for each sample, and its sinks."""
-    counted = jnp.broadcast_to(visible.keys, totals.shape) >= 2
-    later = counted & (jnp.arange(totals.shape[-1]) > 0)[None, None]  # the first query has no key before it
+    counted = jnp.broadcast_to(visible.keys, rows.total.shape) >= 2
+    # Of queries that are all tokens the first one has no key before it.
+    queries, keys = rows.total.shape[-1], totals.shape[-1]
+    later = counted & (jnp.arange(queries) >= queries - keys + 1)[None, None]
     first = measures.importance(totals, jnp.asarray(visible.queries))[..., 0]
     return {
         **measures.row_means(rows, jnp.asarray(visible.keys)),

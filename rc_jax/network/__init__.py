@@ -3,11 +3,12 @@
 from rc_jax.network import switches
 from rc_jax.network.branches import scale_branches
 from rc_jax.network.parameters import LayerParams, MLPParams, NormParams
-from rc_jax.network.specification import Layers, MLPSpec, RandomLayers, StackSpec, init, random_layers
+from rc_jax.network.specification import Experts, Layers, MLPSpec, RandomLayers, StackSpec, init, random_layers
 from rc_jax.network.stack import Arithmetic, apply, block, hidden_states, layer_norm, plain_arithmetic, scan_layers
 
 __all__ = [
     "Arithmetic",
+    "Experts",
     "LayerParams",
     "Layers",
     "MLPParams",

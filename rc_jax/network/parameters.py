@@ -8,7 +8,7 @@ from rc_jax.attention import AttentionParams
 
 
 class MLPParams(NamedTuple):
-    """The weights of the token-wise sublayer."""
+    """The weights of the token-wise sublayer; those of experts have a leading axis of these, but for the router's."""
 
     weight_in: Float[Array, "*layers feature hidden"]
     bias_in: Float[Array, "*layers hidden"]
@@ -16,6 +16,7 @@ class MLPParams(NamedTuple):
     bias_out: Float[Array, "*layers feature"]
     weight_gate: Float[Array, "*layers feature hidden"] | None = None
     bias_gate: Float[Array, "*layers hidden"] | None = None
+    weight_router: Float[Array, "*layers feature expert"] | None = None
 
 
 class NormParams(NamedTuple):

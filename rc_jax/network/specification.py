@@ -25,6 +25,31 @@ _ATTENTION, _MLP = range(2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Experts:
+    """Several MLPs of one shape, of which a token takes a few: Σ_{e ∈ top k of p} g_e f_e(x), p = softmax(x R).
+
+    Attributes:
+        count: how many there are.
+        active: k, how many a token takes.
+        normalised: whether the shares g of a token are divided by their sum, as in Mixtral; else g_e = p_e.
+
+    Raises:
+        ValueError, TypeError: not integers with 1 ≤ active ≤ count.
+    """
+
+    count: int
+    active: int
+    normalised: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("count", "active"):
+            arguments.integer(1)(name, getattr(self, name))
+        arguments.instance(bool)("normalised", self.normalised)
+        if self.active > self.count:
+            raise ValueError(f"`active` must be at most count={self.count}, got {self.active}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MLPSpec:
     """The static shape of the token-wise map x → σ(x W₁ + b₁) W₂ + b₂.
 
@@ -33,17 +58,19 @@ class MLPSpec:
         activation: σ; `gelu` is the exact one, `gelu_tanh` its approximation by a tanh, `silu` is x/(1 + e^−x).
         gated: x → (σ(x W_g + b_g) ⊙ (x W₁ + b₁)) W₂ + b₂ instead (Shazeer 2020, "GLU variants", eq. 6); with
             `silu` that is the SwiGLU of Llama.
-
-    Raises:
-        ValueError, TypeError: a width that is not an integer of at least 1, or an unknown activation.
+        experts: several such maps, of which a router picks some for each token (Shazeer et al. 2017, eqs. 1 to 5,
+            without noise); all are computed here. `None` for a single map.
     """
 
     width: int
     activation: Activation = "relu"
     gated: bool = False
+    experts: Experts | None = None
 
     def __post_init__(self) -> None:
         arguments.integer(1)("width", self.width)
+        if self.experts is not None:
+            arguments.instance(Experts)("experts", self.experts)
         arguments.instance(bool)("gated", self.gated)
         arguments.one_of(get_args(Activation))("activation", self.activation)
 
@@ -65,9 +92,6 @@ class StackSpec:
             (Wang & Komatsuzaki 2021, "GPT-J"). Without an MLP it changes nothing.
         local: the attention of `local_layers`, of another window or rotation than the rest; parameters of one shape.
         local_layers: the numbers of these layers from 0, in order; given with `local` and only then.
-
-    Raises:
-        ValueError, TypeError: a depth that is not an integer of at least 1, an unknown `norm`, or a wrong part.
 
     Example:
         >>> StackSpec(attention=AttentionSpec(d_model=8), depth=3, mlp=MLPSpec(width=32)).depth
@@ -174,10 +198,6 @@ def random_layers(
         bias_std: standard deviation of the biases; may be traced.
         dtype: of the parameters; JAX's default floating type where it is not given.
 
-    Raises:
-        TypeError: `key` is not a typed key, or `dtype` not a floating-point one.
-        ValueError: `gain` not positive, `bias_std` negative, or either not one number.
-
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from rc_jax import network
@@ -212,10 +232,6 @@ def init(
         gain: factor on the standard deviation of every matrix; may be traced.
         bias_std: standard deviation of the biases; may be traced.
         dtype: of the parameters; JAX's default floating type where it is not given.
-
-    Raises:
-        TypeError: `key` is not a typed key, or `dtype` not a floating-point one.
-        ValueError: `gain` not positive, `bias_std` negative, or either not one number.
 
     Example:
         >>> import jax
@@ -265,7 +281,11 @@ def _draw_mlp(layers: RandomLayers, key: Array, spec: MLPSpec, d: int) -> MLPPar
 def mlp_shapes(spec: MLPSpec, d: int) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter of the token-wise sublayer, by name."""
     shapes = {"weight_in": (d, spec.width), "bias_in": (spec.width,), "weight_out": (spec.width, d), "bias_out": (d,)}
-    return shapes | ({"weight_gate": (d, spec.width), "bias_gate": (spec.width,)} if spec.gated else {})
+    shapes |= {"weight_gate": (d, spec.width), "bias_gate": (spec.width,)} if spec.gated else {}
+    if spec.experts is None:
+        return shapes
+    count = spec.experts.count
+    return {name: (count, *shape) for name, shape in shapes.items()} | {"weight_router": (d, count)}
 
 
 def check_stack(params: Layers, x: Array, spec: StackSpec) -> None:

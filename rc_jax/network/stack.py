@@ -15,7 +15,7 @@ from rc_jax.attention import AttentionParams, masks
 from rc_jax.attention.layer import check_scale_and_mask
 from rc_jax.attention.parameters import standardised
 from rc_jax.network.parameters import LayerParams, MLPParams, NormParams
-from rc_jax.network.specification import Layers, RandomLayers, StackSpec, check_stack, draw_layer
+from rc_jax.network.specification import Experts, Layers, RandomLayers, StackSpec, check_stack, draw_layer
 
 Carry = TypeVar("Carry")
 Out = TypeVar("Out")
@@ -81,7 +81,35 @@ NORMS: dict[str, Callable[[Array, NormParams, float], Array]] = {"layer": layer_
 
 
 def mlp(x: Float[Array, "token feature"], params: MLPParams, spec: StackSpec) -> Float[Array, "token feature"]:
-    """σ(x W₁ + b₁) W₂ + b₂, token by token; where it is gated (σ(x W_g + b_g) ⊙ (x W₁ + b₁)) W₂ + b₂."""
+    """σ(x W₁ + b₁) W₂ + b₂, token by token; where it is gated (σ(x W_g + b_g) ⊙ (x W₁ + b₁)) W₂ + b₂.
+
+    Of experts it is the sum over those that a token takes.
+    """
+    assert spec.mlp is not None
+    if spec.mlp.experts is None:
+        return _mlp(x, params, spec)
+    assert params.weight_router is not None
+    given = shares(jnp.matmul(x, params.weight_router, precision=spec.attention.precision), spec.mlp.experts)
+
+    def add(total: Array, expert: tuple[MLPParams, Array]) -> tuple[Array, None]:
+        weights, share = expert
+        # An expert that a token does not take adds nothing, whatever it would give.
+        return total + jnp.where(share[:, None] > 0, share[:, None] * _mlp(x, weights, spec), 0), None
+
+    return jax.lax.scan(add, jnp.zeros_like(x), (params._replace(weight_router=None), given.T))[0]
+
+
+def shares(logits: Float[Array, "token expert"], experts: Experts) -> Float[Array, "token expert"]:
+    """What each token takes of each expert: its softmax, 0 beyond the top k; divided by its sum where normalised."""
+    p = jax.nn.softmax(logits, axis=-1)
+    values, index = jax.lax.top_k(p, experts.active)
+    if experts.normalised:
+        values = values / jnp.sum(values, axis=-1, keepdims=True)
+    return jnp.zeros_like(p).at[jnp.arange(len(p))[:, None], index].set(values)
+
+
+def _mlp(x: Float[Array, "token feature"], params: MLPParams, spec: StackSpec) -> Float[Array, "token feature"]:
+    """One map."""
     assert spec.mlp is not None
     precision = spec.attention.precision
     hidden = jnp.matmul(x, params.weight_in, precision=precision) + params.bias_in[None]
@@ -168,7 +196,6 @@ def apply(
 
     Raises:
         ValueError: shapes that do not fit `spec`, a `scale` that is not positive, a row of `mask` that sees nobody.
-        TypeError: `x` not floating-point, or of another dtype than `params`.
 
     Example:
         >>> import jax

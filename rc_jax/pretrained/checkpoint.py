@@ -231,8 +231,9 @@ def load(folder: str | os.PathLike[str], *, dtype: DTypeLike | None = None) -> C
     """Read a published checkpoint: config.json, the weights and, when asked to encode, tokenizer.json; or a GGUF file.
 
     The families (`model_type` in config.json) are bert, albert, roberta, xlm-roberta, camembert, distilbert, gpt2,
-    gpt_neox, and llama, mistral, qwen2, qwen3, olmo2, gemma2 and gemma3_text. The weights are one file
-    model.safetensors or, where there is none, the shards that model.safetensors.index.json names.
+    gpt_neox, and llama, mistral, qwen2, qwen3, olmo2, gemma2 and gemma3_text, with experts mixtral, qwen3_moe and
+    olmoe. Of a model of images and text (`text_config`) the text part is read, if it is one of these. The weights
+    are one file model.safetensors or, where there is none, the shards that model.safetensors.index.json names.
     `network.apply(params, embed(ids), spec)` is the state after the last layer, and `Checkpoint.finish` of it what the
     model hands out. The names may carry the prefix of a model with a head for a task or not. Every tensor must be one
     that the layout knows; what hidden states do not depend on (the pooler, the heads beside a prefix, stored position

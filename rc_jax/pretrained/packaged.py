@@ -4,6 +4,8 @@ import importlib.util
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from rc_jax._numerics.text import perhaps
+
 PackagedKind = Literal["encoder", "decoder"]
 """The kinds of trained checkpoints that `packaged_checkpoint` finds."""
 
@@ -47,7 +49,9 @@ def packaged_checkpoint(kind: PackagedKind = "encoder") -> Path | None:
         ['model.safetensors']
     """
     if kind not in PACKAGED:
-        raise ValueError(f"`kind` must be one of {', '.join(map(repr, PACKAGED))}, got {kind!r}")
+        raise ValueError(
+            f"`kind` must be one of {', '.join(map(repr, PACKAGED))}, got {kind!r}{perhaps(kind, PACKAGED)}"
+        )
     module = importlib.util.find_spec(PACKAGED[kind].module)
     for root in (module.submodule_search_locations or ()) if module else ():
         if (path := Path(root) / PACKAGED[kind].place).exists():

@@ -24,7 +24,8 @@ def read(
     """Layers, embeddings and the norm after the last layer in one dtype; every tensor is accounted for."""
     for new, old in (("weight", "gamma"), ("bias", "beta")):  # the names of the first released files
         tensors.rename(f".LayerNorm.{old}", f".LayerNorm.{new}")
-    root = layout.root if any(name.startswith(layout.root) for name in tensors.left) else ""
+    roots = (layout.root,) if isinstance(layout.root, str) else layout.root
+    root = next((root for root in roots if any(name.startswith(root) for name in tensors.left)), "")
     tensors.ignore((*(f"{root}{pattern}" for pattern in layout.unused), *(layout.heads if root else ())))
     at, stored = Scope(tensors, root), sum(math.prod(location.shape) for location in tensors.left.values())
     if dtype is None:

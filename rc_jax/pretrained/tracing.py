@@ -71,7 +71,7 @@ class Tracer:
         # What rows see, for each kind of layers.
         self._masks = [_window(tokens, kind.attention) for kind in stack.kinds]
         self._visible = [
-            visible_to([mask], tokens, kind.attention.causal)[0]
+            visible_to([mask], (tokens, tokens), kind.attention.causal)[0]
             for mask, kind in zip(self._masks, stack.kinds, strict=True)
         ]
         self.windows = 0
@@ -141,7 +141,7 @@ class Tracer:
             samples=self.windows,
             layers=depth,
             heads=layer.heads,
-            numbers=tuple(range(1, depth + 1)),
+            numbers=tuple(range(depth)),
             causal=layer.causal,
             threshold=SINK,
             notes=(*notes, *self.left_out),
@@ -162,7 +162,7 @@ class Tracer:
             x, p, v = layer(params, jnp.asarray(index), x, stack.kinds[kind])
             passed = pass_over(p[:count], self._masks[kind], v[:count], full=False)
             del p
-            check(passed, self._masks[kind], passed.rows.total.dtype, index + 1)
+            check(passed, self._masks[kind], passed.rows.total.dtype, index)
             heads.append(observe(passed, self._visible[kind], SINK))
             states.append(measures_of(x, there))
         observed = with_rates({name: np.stack([np.asarray(each[name]) for each in states]) for name in states[0]})

@@ -7,7 +7,7 @@ shared with them: `expected_objective`, `typical_objective`, `typical_optimum`, 
 
 from rc_jax.scale import equicorrelated, kinds, quadrature
 from rc_jax.scale.closed_forms.annealed import annealed_objective, log_concentration
-from rc_jax.scale.closed_forms.decoder import decoder_scale, effective_keys
+from rc_jax.scale.closed_forms.decoder import effective_keys
 from rc_jax.scale.closed_forms.entropy import (
     annealed_entropy,
     annealed_renyi_entropy,
@@ -49,7 +49,6 @@ __all__ = [
     "annealed_renyi_entropy",
     "capped_scale",
     "cross_entropy_gradient",
-    "decoder_scale",
     "effective_keys",
     "entmax15",
     "entropy_loss_per_dimension",

@@ -32,10 +32,6 @@ def outputs(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> OutputGram:
     Returns:
         `squared_length`, `inner_product` and `similarity`, in the arguments' dtype, their shapes broadcast.
 
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if γ < 0, ρ is outside [0, 1), n < 2, or the shapes do not broadcast.
-
     Source: this package's own result, in the setting of Chen et al. 2026, arXiv 2510.05554.
 
     Example:
@@ -62,10 +58,6 @@ def similarity_limit(gamma: ArrayLike, rho: ArrayLike) -> Float[Array, "..."]:
 
     Returns:
         The limit, in the arguments' dtype, their shapes broadcast.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if γ < 0, ρ is outside [0, 1), or the shapes do not broadcast.
 
     Source: ρ > 0: Chen et al. 2026, arXiv 2510.05554; the values on the step and ρ = 0: this package's own.
 
@@ -95,10 +87,6 @@ def critical_gamma(rho: ArrayLike, n: ArrayLike | None = None) -> Float[Array, "
 
     Returns:
         γ, in the arguments' dtype, their shapes broadcast.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if ρ is outside [0, 1), n < 2, or the shapes do not broadcast.
 
     Source: the limit: Chen et al. 2026, arXiv 2510.05554; finite n and ρ = 0: this package's own result.
 
@@ -130,10 +118,6 @@ def transition_width(rho: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
 
     Returns:
         The width in units of γ, in the arguments' dtype, their shapes broadcast.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if ρ is outside [0, 1), n < 2, or the shapes do not broadcast.
 
     Source: this package's own result, in the setting of Chen et al. 2026, arXiv 2510.05554.
 
@@ -168,10 +152,6 @@ def optimal_gamma(rho: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
 
     Returns:
         γ, in the arguments' dtype, their shapes broadcast; NaN where the search did not end. Differentiable.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if ρ is outside [0, 1), n < 2, or the shapes do not broadcast.
 
     Source: this package's own result, for the gradient of Su Jianlin, kexue.fm/archives/9812.
 

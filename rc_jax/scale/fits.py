@@ -28,10 +28,6 @@ def fit_coefficient(n: ArrayLike, alpha: ArrayLike, law: str) -> Float[Array, ""
     Returns:
         c, a scalar in the arguments' dtype.
 
-    Raises:
-        TypeError: if n or alpha is not real.
-        ValueError: if some n <= 1, the law is unknown, or the shapes do not broadcast.
-
     Source: Su Jianlin, kexue.fm/archives/9812 (the fits 0.84 and 3.5).
 
     Example:
@@ -50,10 +46,6 @@ def relative_residual(n: ArrayLike, alpha: ArrayLike, law: str) -> Float[Array, 
     """Root-mean-square misfit of `fit_coefficient`'s law, relative to the root-mean-square of α.
 
     Formula: √(Σ(α − cφ)² / Σα²). Arguments and errors as `fit_coefficient`.
-
-    Raises:
-        TypeError: if n or alpha is not real.
-        ValueError: if some n <= 1, the law is unknown, or the shapes do not broadcast.
 
     Source: this package's own.
 

@@ -36,9 +36,6 @@ def kind_gradient(
     Returns:
         ½‖∂p/∂s‖₁ (entrywise) of every row, in the unit of α.
 
-    Raises:
-        TypeError, ValueError: `kind` is not a `Kind`, `scores` not floating-point, or α <= 0.
-
     Source: the objective is that of kexue.fm/archives/9812; its form for any kind is this package's own.
 
     Example:
@@ -86,9 +83,6 @@ def kind_best_scale(key: Array, kind: Kind, n: int, rows: int = 256, parts: dict
     Returns:
         The scale with its standard error, from eight groups of rows, and the typical gradient there. Not converged are:
         an infinite scale, where the gradient still rises at α = 256, and NaN, where it is the same at every scale.
-
-    Raises:
-        TypeError, ValueError: `key` is not a typed key, `kind` not a `Kind`, or n < 2.
 
     Source: this package's own.
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
-from rc_jax._numerics.roots import implicit_root
+from rc_jax._numerics.roots import falling_root_by_halves, implicit_root
 from rc_jax.scale.closed_forms.annealed import at_least_two
 
 _NODES = 1024  # of the quadrature over one score
@@ -44,10 +44,6 @@ def capped_scale(n: ArrayLike, cap: ArrayLike) -> Float[Array, "..."]:
         α*, in the arguments' floating dtype, differentiable in n and c. It is ∞ where the objective has no maximum, as
         for n = 2 and c = 1. For n > 2 it has one; where that is no number of the dtype α* is NaN. The relative error is
         below 10 eps log n, and near n = 2 also of the order eps/(n − 2).
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if n < 2, c <= 0, or the shapes do not broadcast.
 
     Source: the measure is Su Jianlin's (kexue.fm/archives/9812); for capped logits it is this package's own.
 
@@ -84,15 +80,8 @@ def _search(_: Array, n: Array, cap: Array) -> tuple[Array, Array]:
     powers = jnp.linspace(0, 1, _TRIED, dtype=n.dtype)
     falls = jax.lax.map(lambda power: _rise(first + power * (last - first), n, cap) < 0, powers)
     top = jnp.maximum(jnp.argmax(falls, axis=0), 1)
-
-    def halve(_: Array | int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        middle = (ends[0] + ends[1]) / 2
-        rising = _rise(middle, n, cap) > 0
-        return jnp.where(rising, middle, ends[0]), jnp.where(rising, ends[1], middle)
-
-    ends = tuple(first + powers[index] * (last - first) for index in (top - 1, top))
-    low, high = jax.lax.fori_loop(0, _HALVINGS, halve, ends)
-    return (low + high) / 2, jnp.any(falls, axis=0)
+    low, high = (first + powers[index] * (last - first) for index in (top - 1, top))
+    return falling_root_by_halves(lambda u: _rise(u, n, cap), low, high, _HALVINGS), jnp.any(falls, axis=0)
 
 
 def _felt(cap: Array) -> Array:

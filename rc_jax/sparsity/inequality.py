@@ -29,10 +29,6 @@ def gini(a: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     Returns:
         G, with `axis` removed; a pure number.
 
-    Raises:
-        TypeError: `a` is not a floating-point array.
-        ValueError: `a` is empty or a scalar, holds a non-finite number, or lacks `axis`.
-
     Source: Gini (1912); as a measure of sparsity, Hurley and Rickard (2009).
 
     Example:
@@ -57,10 +53,6 @@ def hoyer(a: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     Returns:
         The measure, with `axis` removed; a pure number.
 
-    Raises:
-        TypeError: `a` is not a floating-point array.
-        ValueError: `a` is empty or a scalar, holds a non-finite number, or lacks `axis`.
-
     Source: Hoyer (2004).
 
     Example:
@@ -84,10 +76,6 @@ def entropy_sparsity(a: Float[Array, "..."], axis: int = -1) -> Float[Array, "..
 
     Returns:
         The measure, with `axis` removed; a pure number.
-
-    Raises:
-        TypeError: `a` is not a floating-point array.
-        ValueError: `a` is empty or a scalar, holds a non-finite number, or lacks `axis`.
 
     Source: textbook; unnormalised, log n − H, it is Theil's index.
 
@@ -115,10 +103,6 @@ def renyi_sparsity(a: Float[Array, "..."], order: float | Array = 2.0, axis: int
     Returns:
         The measure in nats, with `axis` removed.
 
-    Raises:
-        TypeError: `a` is not a floating-point array, or `order` is not a real number.
-        ValueError: `a` is empty or a scalar, holds a non-finite number, or lacks `axis`; `order` is not positive.
-
     Source: Rényi (1961), for the entropy.
 
     Example:
@@ -142,10 +126,6 @@ def kurtosis(a: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
 
     Returns:
         κ₄, with `axis` removed; a pure number.
-
-    Raises:
-        TypeError: `a` is not a floating-point array.
-        ValueError: `a` is empty or a scalar, holds a non-finite number, or lacks `axis`.
 
     Source: textbook.
 

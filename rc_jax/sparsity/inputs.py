@@ -20,8 +20,8 @@ def rows(what: str) -> arguments.Check:
     return check
 
 
-def nonnegative_rows(what: str) -> arguments.Check:
-    """A check for numbers ≥ 0 whose last axis holds the `what`, one of them positive in every row."""
+def nonnegative_rows(what: str) -> tuple[arguments.Check, ...]:
+    """Checks for numbers ≥ 0 whose last axis holds the `what`, one of them positive in every row."""
 
     def check(name: str, value: Any) -> None:
         if np.ndim(value) == 0 or np.size(value) == 0:
@@ -30,4 +30,4 @@ def nonnegative_rows(what: str) -> arguments.Check:
         if numbers is not None and not np.all(np.any(numbers.astype(float) > 0, axis=-1)):
             raise ValueError(f"`{name}` must have a positive entry in every row, got a row of zeros")
 
-    return arguments.both(arguments.bounded(0), check)
+    return arguments.bounded(0), check

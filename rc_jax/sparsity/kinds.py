@@ -35,9 +35,6 @@ def kind_sparsity(
     Returns:
         The mean over rows that are not all 0, and its standard error; NaN without such rows.
 
-    Raises:
-        TypeError, ValueError: `key` is not a typed key, `kind` not a `Kind`, γ <= 0, or n or rows below 2.
-
     Source: the measure is that of kexue.fm/archives/9889.
 
     Example:

@@ -49,10 +49,6 @@ def sparsity(a: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     Returns:
         S, with `axis` removed; a pure number.
 
-    Raises:
-        TypeError: `a` is not a floating-point array.
-        ValueError: `a` is empty or a scalar, holds a non-finite number, or lacks `axis`.
-
     Source: Su Jianlin, kexue.fm/archives/9889, the definition of sparsity.
 
     Example:
@@ -83,10 +79,6 @@ def norm_ratio(q: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     Returns:
         The ratio, with `axis` removed; a pure number.
 
-    Raises:
-        TypeError: `q` is not a floating-point array.
-        ValueError: `q` is empty or a scalar, holds a non-finite number, or lacks `axis`.
-
     Source: Su Jianlin, kexue.fm/archives/9889, where its maximum is given as √d; by ‖q‖₂ ≤ ‖q‖₁ it is 1.
 
     Example:
@@ -111,7 +103,6 @@ def from_moments(first: ArrayLike, second: ArrayLike) -> Float[Array, "..."]:
         S, in the broadcast shape; a pure number.
 
     Raises:
-        TypeError: an argument is not a real number.
         ValueError: an argument is not finite, `first` is negative, `second` is not positive, or they are moments of
             nothing, as first² > second.
 

@@ -30,10 +30,6 @@ def differential(gamma: ArrayLike, subtracted: ArrayLike, correlation: ArrayLike
     Returns:
         S, in the broadcast shape; a pure number. NaN where the two scores are one and λ = 1.
 
-    Raises:
-        TypeError: an argument is not a real number.
-        ValueError: `gamma` is not positive, `subtracted` negative, or `correlation` outside [−1, 1].
-
     Source: the weights, Ye et al. 2024, "Differential transformer", eq. 1; the closed form is this package's own.
 
     Example:
@@ -73,10 +69,6 @@ def sinkhorn(couplings: ArrayLike, query: ArrayLike) -> Float[Array, "..."]:
 
     Returns:
         S, without the last axis; a pure number.
-
-    Raises:
-        TypeError: an argument is not a real number.
-        ValueError: an argument is not finite, or has no axis.
 
     Source: the weights, Sander et al. 2022, "Sinkformers"; the plan between Gaussians is known from entropic optimal
         transport (Janati et al. 2020); S is this package's own.

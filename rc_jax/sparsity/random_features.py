@@ -12,7 +12,7 @@ from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import canonical_dtype
 from rc_jax.sparsity import inputs
 
-_VECTORS = arguments.both(inputs.rows("coordinates"), arguments.real)
+_VECTORS = (inputs.rows("coordinates"), arguments.real)
 
 
 @arguments.guard(
@@ -35,10 +35,6 @@ def random_projections(
 
     Returns:
         The directions, one a row.
-
-    Raises:
-        TypeError: `key` is no typed key, a size is not an integer, or `dtype` is not a floating-point dtype.
-        ValueError: a size is below 1.
 
     Source: Choromanski et al. 2021, "Rethinking attention with Performers", orthogonal random features.
 
@@ -82,10 +78,6 @@ def trigonometric_random_features(
 
     Returns:
         The 2m features, all cosines first, in the dtype of `x`.
-
-    Raises:
-        TypeError: `key` is no typed key, `x` is not a floating-point array, or `count` is not an integer.
-        ValueError: `x` is a scalar, has no coordinates or holds a non-finite number, or `count` is below 1.
 
     Source: Rahimi & Recht 2007; for softmax in Choromanski et al. 2021.
 

@@ -32,10 +32,6 @@ def log_bessel_i(order: ArrayLike, x: ArrayLike) -> Float[Array, "..."]:
     Returns:
         log I_v(x) in nats, in the arguments' dtype; NaN where traced arguments leave the domain.
 
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if order < −½ or x <= 0.
-
     Source: DLMF 10.39.9, 10.41.3.
 
     Example:
@@ -53,10 +49,6 @@ def log_bessel_ie(order: ArrayLike, x: ArrayLike) -> Float[Array, "..."]:
 
     Formula: → −½ log(2πx) as x → ∞. Arguments, result and errors as `log_bessel_i`.
 
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if order < −½ or x <= 0.
-
     Source: DLMF 10.40.1, 10.41.3.
 
     Example:
@@ -73,10 +65,6 @@ def bessel_ratio(order: ArrayLike, x: ArrayLike) -> Float[Array, "..."]:
     """Ratio I_{v+1}(x)/I_v(x), in [0, 1): the mean of the cosine under the density ∝ e^{xs}(1−s²)^{v−½}.
 
     Arguments as `log_bessel_i`, x = 0 included; relative error a few units of rounding.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if order < −½ or x < 0.
 
     Source: DLMF 10.33.1, 10.41.
 

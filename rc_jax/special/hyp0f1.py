@@ -37,10 +37,6 @@ def log_hyp0f1(b: ArrayLike, z: ArrayLike) -> Float[Array, "..."]:
     Returns:
         The logarithm (nats), in the arguments' dtype; NaN where traced arguments leave the domain.
 
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if b < ½ or z < 0.
-
     Source: recurrence DLMF 16.3.6 (₀F₁ contiguous relation) upon Debye's expansion DLMF 10.41.3.
 
     Example:

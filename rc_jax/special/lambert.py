@@ -20,7 +20,7 @@ QUARTIC_STEPS = 3
 
 def _above_branch_point(name: str, value: object) -> None:
     """Refuse x below −1/e, up to the rounding of its own dtype."""
-    numbers = arguments.real_numbers(name, value)
+    numbers = arguments.real.numbers(name, value)
     if numbers is None:
         return
     kind = getattr(value, "dtype", np.dtype(float))
@@ -43,10 +43,6 @@ def lambert_w0(x: ArrayLike) -> Float[Array, "..."]:
     Returns:
         W₀(x), in x's shape and dtype; NaN where a traced x is below −1/e.
 
-    Raises:
-        TypeError: if x is not real.
-        ValueError: if x < −1/e.
-
     Source: DLMF 4.13; the quartic step is Fritsch, Shafer and Crowley (1973).
 
     Example:
@@ -68,10 +64,6 @@ def lambert_w0_exp(t: ArrayLike) -> Float[Array, "..."]:
     Returns:
         W₀(e^t), in t's shape and dtype; its derivative is W/(1 + W).
 
-    Raises:
-        TypeError: if t is not real.
-        ValueError: if t is not finite.
-
     Source: DLMF 4.13.
 
     Example:
@@ -87,11 +79,11 @@ def lambert_w0_exp(t: ArrayLike) -> Float[Array, "..."]:
 @jax.jit
 def _of_exponential(t: jax.Array) -> jax.Array:
     w = _guess(jnp.logaddexp(t, 0))
-    positive = w > 0
-    w = jnp.where(positive, w, 1)
+    underflows = w <= 0  # NaN is not, and stays NaN
+    w = jnp.where(underflows, 1, w)
     for _ in range(QUARTIC_STEPS):
         w = _quartic_step(w, t - jnp.log(w) - w)
-    return jnp.where(positive, w, 0)
+    return jnp.where(underflows, 0, w)
 
 
 @_of_exponential.defjvp

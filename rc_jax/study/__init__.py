@@ -4,7 +4,7 @@
 how it was got.
 """
 
-from rc_jax.study.measures import Measure, Study, kind
-from rc_jax.study.report import draw, sentences, table
+from rc_jax.study.measures import kind
+from rc_jax.study.report import Measure, Study, draw, sentences, table
 
 __all__ = ["Measure", "Study", "draw", "kind", "sentences", "table"]

@@ -1,13 +1,11 @@
-"""What is measured of a kind of weights, and the record of it."""
+"""What is measured of a kind of weights."""
 
 import dataclasses
 import functools
-import json
 import math
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,73 +14,18 @@ from jaxtyping import Array
 
 from rc_jax import attention
 from rc_jax._numerics import arguments
+from rc_jax._numerics.text import perhaps
 from rc_jax.attention import KINDS, AttentionSpec, Kind
 from rc_jax.collapse.kinds import kind_fall, predicted_order
 from rc_jax.scale.kinds import kind_best_scale
 from rc_jax.sparsity.kinds import kind_largest_weight, kind_sparsity, rows_are_independent
+from rc_jax.study.report import Measure, Study
 
 SPREADS = (0.5, 1.0, 2.0, 4.0)  # deviations of the logits
 KEYS = (16, 64, 256)
 COUNTS = (64, 4096)
 _COST = (4, 512, 512)
 _ROUNDS = 7
-
-
-class Measure(NamedTuple):
-    """One number about a kind.
-
-    Attributes:
-        question: `collapse`, `scale`, `sparsity`, `rows` or `cost`.
-        name: what it is, with its unit.
-        value: of the kind; NaN where it is not known.
-        softmax: the same of softmax.
-        error: standard error of `value`; 0 where it is not a simulation.
-        method: how it was got.
-    """
-
-    question: str
-    name: str
-    value: float
-    softmax: float
-    error: float
-    method: str
-
-
-class Study(NamedTuple):
-    """All that `study.kind` found: `print` gives the table and the sentences, `to_json` every digit."""
-
-    name: str
-    measures: tuple[Measure, ...]
-    falls: dict[str, list[list[float]]]
-    notes: tuple[str, ...]
-
-    def __getitem__(self, name: Any) -> Any:
-        """A measure by its name, or an entry of the tuple."""
-        if not isinstance(name, str):
-            return tuple.__getitem__(self, name)
-        for measure in self.measures:
-            if measure.name == name:
-                return measure
-        raise KeyError(f"no measure {name!r}; there are {[measure.name for measure in self.measures]}")
-
-    def __str__(self) -> str:
-        from rc_jax.study import report
-
-        return f"{report.table(self)}\n\n" + "\n".join(report.sentences(self))
-
-    def to_json(self) -> str:
-        """The study as JSON; numbers that are not finite are null."""
-        rows = [_finite(measure._asdict()) for measure in self.measures]
-        falls = {name: [[_number(value) for value in log] for log in logs] for name, logs in self.falls.items()}
-        return json.dumps({"kind": self.name, "measures": rows, "falls": falls, "notes": list(self.notes)}, indent=1)
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _finite(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: _number(value) if isinstance(value, float) else value for name, value in row.items()}
 
 
 @arguments.guard(seed=arguments.integer(0))
@@ -171,7 +114,8 @@ def as_kind(kind: Kind | str | Callable[..., Array]) -> Kind:
         return kind
     if isinstance(kind, str):
         if kind not in KINDS:
-            raise ValueError(f"`kind` must be one of {', '.join(map(repr, KINDS))}, got {kind!r}")
+            listed = ", ".join(map(repr, KINDS))
+            raise ValueError(f"`kind` must be one of {listed}, got {kind!r}{perhaps(kind, KINDS)}")
         return KINDS[kind]
     if not callable(kind):
         raise TypeError(f"`kind` must be a name, an attention.Kind or a function, got {arguments.describe(kind)}")

@@ -26,7 +26,6 @@ def shuffled(data: PyTree, batch_size: int) -> Partial:
         A `jax.tree_util.Partial` that carries the data as arguments of a compiled program, not as its constants.
 
     Raises:
-        TypeError: `batch_size` not an integer.
         ValueError: no arrays, arrays of different lengths, or fewer examples than a batch.
 
     Example:

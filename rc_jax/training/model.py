@@ -95,7 +95,6 @@ class Transformer(nnx.Module):
         log_scale: log α of every head, or None.
 
     Raises:
-        TypeError: `key` is not a typed key, or `spec` not a `ModelSpec`.
         ValueError: `gain` or `scale` not positive, or `scale` of a wrong shape.
 
     Example:

@@ -33,7 +33,6 @@ def cross_entropy(logits: Float[Array, "*batch label"], labels: Integer[Array, "
         labels: the right ones, 0 … labels − 1.
 
     Raises:
-        TypeError: `logits` not floating-point, or `labels` not integers.
         ValueError: shapes that do not fit, or labels that are none (where they are known, not traced).
 
     Example:
@@ -53,7 +52,6 @@ def accuracy(logits: Float[Array, "*batch label"], labels: Integer[Array, "*batc
         labels: the right ones.
 
     Raises:
-        TypeError: `logits` not floating-point, or `labels` not integers.
         ValueError: shapes that do not fit, or labels that are none (where they are known, not traced).
 
     Example:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,7 +68,7 @@ def test_one_large_token_leaves_exponential_features_of_others_alone(x64, dtype,
     assert got.dtype == dtype
     tolerance = 4 * float(jnp.finfo(dtype).eps) * largest
     np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * 1e-3)
-    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(slope))
+    chex.assert_tree_all_finite(slope)
 
 
 def test_exponential_features_in_few_digits(x64):
@@ -113,7 +114,7 @@ def test_the_past_is_forgotten_at_the_smallest_decay(x64, name):
     itself = np.broadcast_to(np.eye(7), (3, 7, 7))
     np.testing.assert_allclose(attention.attention_weights(gone, x, spec), itself, rtol=1e-14, atol=1e-290)
     slope = jax.grad(lambda p: jnp.sum(jnp.sin(attention.attend(p, x, spec))))(gone)
-    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(slope))
+    chex.assert_tree_all_finite(slope)
 
 
 def test_the_smallest_decay_sees_itself_only():

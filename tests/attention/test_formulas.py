@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -115,7 +116,7 @@ def test_a_stack_of_them(key, changes, learned):
     batch = jax.vmap(lambda x: network.apply(params, x, spec))(x)
     np.testing.assert_allclose(batch[2], network.apply(params, x[2], spec), rtol=1e-5, atol=1e-6)
     slopes = jax.jit(jax.grad(lambda p, x: jnp.sum(jnp.sin(network.apply(p, x, spec))), (0, 1)))(params, x[0])
-    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(slopes))
+    chex.assert_tree_all_finite(slopes)
     arrays = slopes[0].attention._asdict() | slopes[0].attention.parts
     assert all(bool(jnp.any(arrays[name] != 0)) for name in learned)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import types
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,7 +59,7 @@ def test_large_scores_neither_overflow_nor_stop_gradients(kind, dtype):
     for size in (1e-4, 1e4):
         out, slopes = jax.value_and_grad(lambda p, s=size: attention.attend(p, x, spec, scale=s).sum())(params)
         assert out.dtype == dtype
-        assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(slopes))
+        chex.assert_tree_all_finite(slopes)
     low = attention.attend(params, x, spec).astype("float32")
     wide = attention.attend(jax.tree.map(lambda w: w.astype("float32"), params), x.astype("float32"), spec)
     assert float(jnp.abs(low - wide).max()) <= 64 * float(jnp.finfo(dtype).eps) * float(jnp.abs(wide).max())
@@ -138,7 +139,7 @@ def test_same_in_any_dtype_under_vmap_and_with_gradients():
     assert low.dtype == "bfloat16"
     np.testing.assert_allclose(low.astype("float32"), out[0], rtol=0, atol=0.1)
     slopes = jax.grad(lambda p: jnp.sum(attention.attend(p, x, spec) ** 2))(params)
-    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))
+    chex.assert_tree_all_finite(slopes)
     assert float(jnp.abs(slopes.parts["query_norm"]).max()) > 0
 
 

@@ -84,12 +84,3 @@ def test_wrong_values(changes, message):
 def test_wrong_types(changes, message):
     with pytest.raises(TypeError, match=message):
         dataclasses.replace(SPEC, **changes)
-
-
-def test_only_plain_dot_products_are_bilinear():
-    assert SPEC.bilinear
-    for change in (
-        {"scores": "cosine"}, {"qk_norm": "rms"}, {"rotary": Rotary()}, {"scale_law": "log_tokens"},
-        {"weights": "linear"}, {"soft_cap": 5.0},
-    ):  # fmt: skip
-        assert not dataclasses.replace(SPEC, **change).bilinear

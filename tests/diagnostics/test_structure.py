@@ -54,7 +54,7 @@ def test_each_layer_has_its_own_window():
     diagnosis = diagnostics.attention(weights)
     for layer, seen in enumerate((full, window, full, window)):
         check(diagnosis, weights[layer], seen, layer)
-    assert diagnosis.notes[0].startswith("Layers 2, 4: read as a window, 5 keys")
+    assert diagnosis.notes[0].startswith("Layers 1, 3: read as a window, 5 keys")
 
 
 def test_a_word_says_that_zeros_are_weights():

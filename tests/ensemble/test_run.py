@@ -1,11 +1,13 @@
 """`ensemble.run` against all samples at once: numbers, batches, devices, traces, and what it refuses."""
 
+import functools
 import os
 import re
 import subprocess
 import sys
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,9 +36,7 @@ def all_at_once(fn, key, count):
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), samples)
 
 
-def assert_same(a, b):
-    """Every bit."""
-    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y, strict=True), a, b)
+assert_same = functools.partial(chex.assert_trees_all_equal, strict=True)  # every bit
 
 
 @pytest.mark.parametrize("count", [1, 7, 1029])

@@ -16,10 +16,10 @@ from experiments.running import work
 FOLDER = pathlib.Path(__file__).parent / "data"
 
 
-def load(name, folder=FOLDER):
-    """The arrays of a figure's smoke preset, or of the preset whose folder is given."""
-    assert (folder / f"{name}.npz").exists(), f"{name} has no arrays: see docs/extending.md, A figure"
-    with np.load(folder / f"{name}.npz", allow_pickle=False) as file:
+def load(name):
+    """The arrays of a figure's smoke preset."""
+    assert (FOLDER / f"{name}.npz").exists(), f"{name} has no arrays: see docs/extending.md, A figure"
+    with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as file:
         return {key: file[key] for key in file.files}
 
 

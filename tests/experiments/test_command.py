@@ -95,11 +95,11 @@ def test_one_figure_keeps_the_rows_of_the_others(figures, tmp_path):
     out = ["--out", str(tmp_path / "out")]
     assert main(["a", *out], figures.package) == 0
     page = (tmp_path / "out" / "quick" / "report.html").read_text()
-    assert "Not made yet" in page
+    assert "not made yet at this preset" in page
     assert main(["b", "c", *out], figures.package) == 0
     page = (tmp_path / "out" / "quick" / "report.html").read_text()
     assert all(f"The exponent of {name}" in page for name in "abc")
-    assert "Not made yet" not in page
+    assert "not made yet at this preset" not in page
     assert list(record.read(tmp_path / "out" / "quick")) == ["a", "b", "c"]
 
 

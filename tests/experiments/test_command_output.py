@@ -6,12 +6,14 @@ import os
 import runpy
 import subprocess
 import sys
+import threading
 import types
 
 import pytest
 
 import experiments.command
 from experiments.command import main
+from experiments.running import progress
 from tests.experiments.conftest import strict_json
 
 
@@ -21,10 +23,10 @@ def test_the_summary_for_programs(figures, tmp_path, capsys):
     figures.add("talks", compute="print('a library says something')", minutes=0.003)
     out = ["--preset", "smoke", "--out", str(tmp_path / "out"), "--json"]
     assert main(out, figures.package) == 1
-    said, progress = capsys.readouterr()
+    said, told = capsys.readouterr()
     answer = strict_json(said)
     assert said.isascii()
-    assert "a library says something" in progress and "bad: failed: ValueError: no such head" in progress
+    assert "a library says something" in told and "bad: failed: ValueError: no such head" in told
     folder = tmp_path / "out" / "smoke"
     wanted = {"preset": "smoke", "seed": 0, "total": 3, "done": 1, "stopped": False}
     assert {name: answer[name] for name in wanted} == wanted
@@ -55,6 +57,51 @@ def test_the_list_for_readers_and_for_programs(figures, capsys):
     assert (one["name"], one["title"], one["minutes"]["quick"]) == ("one", "Title of one", 0.25)
     assert absent == {"name": "absent", "error": "ModuleNotFoundError: No module named 'no_such_module'"}
     assert figures.computed == []
+
+
+def test_the_summary_has_sentences_and_says_what_failed_means(figures, tmp_path, capsys, monkeypatch):
+    """A key such as `cube` says nothing to a reader, and a red word looks like an error of the program."""
+    long = "The residual of a network without skips and without MLPs is cubed by every one of its layers, of any width."
+    figures.add(
+        "one",
+        claims=f"""return [ledger.law("cube", {long!r}, 2.0, (3, 3), proof="proved",
+                                                     interval_from="our tolerance")]""",
+    )
+    monkeypatch.setenv("COLUMNS", "70")
+    assert main(["--out", str(tmp_path / "out")], figures.package) == 0
+    out = capsys.readouterr().out
+    assert long in " ".join(out.split()) and "cube " not in out
+    assert "expected 3" in out and "measured 2" in out
+    assert "failed: measured otherwise than this package had said; the program itself worked" in " ".join(out.split())
+    assert "differs:" not in out
+    assert max(len(line) for line in out.splitlines() if "report" not in line) <= 110
+
+
+def test_a_misspelt_name_is_recognised(figures, capsys):
+    figures.add("collapse_depth")
+    assert main(["colapse_depth"], figures.package) == 2
+    assert "unknown figure 'colapse_depth'; did you mean 'collapse_depth'?" in capsys.readouterr().err
+    assert main(["sprasity"], figures.package) == 2
+    assert "did you mean 'sparsity'?" in capsys.readouterr().err
+    assert main(["--preset", "qick"], figures.package) == 2
+    assert "presets are smoke, quick, full; did you mean 'quick'?" in capsys.readouterr().err
+
+
+def test_the_clock_of_the_bar_ticks_while_a_figure_is_computed(monkeypatch):
+    monkeypatch.setattr(progress, "TICK", 0.02)
+    shown, refreshed = threading.Event(), []
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with progress.Progress({"one": 1.0}, quiet=False) as bar:
+        monkeypatch.setattr(bar.bar, "refresh", lambda: (refreshed.append(1), len(refreshed) > 2 and shown.set()))
+        assert shown.wait(10)
+    assert not bar.ticker.is_alive()
+    with progress.Progress({"one": 1.0}, quiet=True) as bar:
+        assert bar.ticker is None
 
 
 def test_a_quiet_run_says_only_what_fails(figures, tmp_path, capsys):

@@ -11,7 +11,7 @@ from experiments.figures._samples import draw
 from experiments.figures.anatomy import score_symmetry
 from experiments.ledger import Verdict, pages, record
 from experiments.lib import figure, style
-from tests.experiments import quick_data, smoke_data
+from tests.experiments import smoke_data
 
 NAMES = figure.names()
 LEDGER = record.read(pages.DOCS)
@@ -61,7 +61,8 @@ def test_a_sample_that_an_ensemble_left_out_leaves_the_row_not_measured(name, ke
 
 
 def test_a_measured_zero_is_not_the_law():
-    data = quick_data.load("score_symmetry")
+    data = smoke_data.load("score_symmetry")
+    data |= {"parts": np.ones_like(data["parts"]), "parts_error": np.full_like(data["parts"], 0.01)}
     assert rows(score_symmetry, data)["symmetry-random"].verdict is Verdict.HELD
     assert rows(score_symmetry, data | {"parts": 0 * data["parts"]})["symmetry-random"].verdict is not Verdict.HELD
 

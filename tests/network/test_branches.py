@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,15 +71,13 @@ def test_strengths_multiply_and_nothing_else_changes():
 
 def test_the_strength_is_traced_and_differentiable():
     _, random, x = draw()
-    traces = []
 
     @jax.jit
+    @chex.assert_max_traces(n=1)
     def size(strength):
-        traces.append(None)
         return jnp.sum(jnp.square(network.apply(network.scale_branches(random, strength), x, SPEC)))
 
     values = [float(size(strength)) for strength in (0.1, 0.2, 0.4)]
-    assert len(traces) == 1
     assert len(set(values)) == 3
     step = 1e-2
     slope = (float(size(0.2 + step)) - float(size(0.2 - step))) / (2 * step)

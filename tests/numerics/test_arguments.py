@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rc_jax import scale
+from rc_jax import collapse, scale, special
 from rc_jax._numerics import arguments
 
 
@@ -87,7 +87,8 @@ def test_large_device_arrays_are_not_copied(monkeypatch):
             raise RuntimeError("not fully addressable")
 
     monkeypatch.setattr(arguments, "jax", types.SimpleNamespace(Array=Elsewhere, tree=jax.tree, dtypes=jax.dtypes))
-    take(x=Elsewhere(), positive=Elsewhere())
+    arguments.real("x", Elsewhere())
+    arguments.positive("positive", Elsewhere())
     assert arguments.describe(Elsewhere()) == "float32[]"
 
 
@@ -99,6 +100,34 @@ def test_no_array_of_another_device_is_copied_to_be_checked(monkeypatch):
     assert jnp.isnan(scale.cross_entropy_gradient(scores, labels)).all()
     with pytest.raises(ValueError, match="`labels` must be"):
         scale.cross_entropy_gradient(scores, np.asarray(labels))
+
+
+@pytest.mark.parametrize("size", [3, 40])
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_numbers_that_are_not_looked_at_become_nan_outside_their_interval(monkeypatch, size, traced, dtype):
+    """Whether they are traced, too many, or on a device: the formula has a value there, and it is wrong."""
+    monkeypatch.setattr(arguments, "in_host_memory", lambda value: not isinstance(value, jax.Array))
+    n = jnp.arange(size).astype(dtype)
+    measure = lambda n: scale.annealed_entropy(2.0, n)  # noqa: E731
+    got = (jax.jit(measure) if traced else measure)(n)
+    assert got.dtype == jnp.float32
+    np.testing.assert_array_equal(jnp.isnan(got), n < 2)
+    half = (jax.jit(scale.annealed_entropy) if traced else scale.annealed_entropy)(jnp.asarray(2.0, "float16"), n)
+    assert half.dtype == ("float32" if dtype == "float32" else "float16")
+
+
+def test_numbers_of_large_arrays_become_nan_outside_their_interval():
+    correlations = collapse.uniform_correlation(0.5, 1.0, jnp.full(40, -3.0))
+    assert jnp.isnan(correlations).all()
+    assert jnp.isnan(scale.annealed_entropy(jnp.full(40, -3.0), 1000)).all()
+    assert jnp.isnan(collapse.random_energy_participation(jnp.full(40, -3.0))).all()
+
+
+def test_nan_in_is_nan_out():
+    unknown = jnp.full(40, jnp.nan)
+    for function in (special.lambert_w0, special.lambert_w0_exp, collapse.random_energy_participation):
+        assert jnp.isnan(function(unknown)).all()
 
 
 def test_traced_values_and_keys_are_described():

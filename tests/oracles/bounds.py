@@ -2,8 +2,7 @@
 
 import mpmath as mp
 
-from tests.oracles import collapse
-from tests.oracles.collapse import matrix
+from tests.oracles.collapse import matrix, select
 
 
 def centred(x):
@@ -38,17 +37,9 @@ def spectral(x):
     return mp.sqrt(max(mp.eigsy(x.T * x, eigvals_only=True)))
 
 
-def states(params, x, spec, scale=None):
-    """The tokens before every layer and after the last one."""
-    before = [matrix(x)]
-    for index in range(spec.depth):
-        before.append(collapse.layer(collapse.select(params, index), before[-1], spec, scale))
-    return before
-
-
 def heads(params, index, alpha):
     """(α W_QK, W_V W_O) of every head of a layer; α is a list of one number per head."""
-    weights = collapse.select(params, index).attention
+    weights = select(params, index).attention
     scores = (a * matrix(q) * matrix(k).T for a, q, k in zip(alpha, weights.query, weights.key, strict=True))
     values = (matrix(v) * matrix(o) for v, o in zip(weights.value, weights.output, strict=True))
     return list(zip(scores, values, strict=True))

@@ -82,7 +82,7 @@ def queries_and_keys(x, params, spec):
         rows = rows + exactly(bias)[:, None] if spec.bias else rows
         gain = exactly(gain)[:, None] if spec.qk_norm else 1
         if spec.rank is not None and weight is params.key:
-            rows = np.stack([e @ head for e, head in zip(exactly(params.parts["pool"]), rows, strict=True)])
+            rows = np.stack([e @ head for e, head in zip(pools(params), rows, strict=True)])
         if spec.weights == "differential":
             rows = np.concatenate(np.split(rows, 2, axis=-1))
         if spec.qk_norm in ("rms", "layer"):
@@ -95,6 +95,13 @@ def queries_and_keys(x, params, spec):
         rows = gain * over_length(rows) if spec.qk_norm == "unit" else rows
         both.append(over_length(rows) if spec.scores == "cosine" else rows)
     return both
+
+
+def pools(params):
+    """The matrices E (head, rank, token); rows that sum to 1 but for their rounding are made to."""
+    e = exactly(params.parts["pool"])
+    total = e.sum(axis=-1, keepdims=True)
+    return e / np.where(abs(total - 1) < 1e-5, total, mpfr(1))
 
 
 def weights(logits, params, spec, mask):
@@ -110,11 +117,12 @@ def weights(logits, params, spec, mask):
         logits = logits * log(exactly(seen.sum(axis=1)))[:, None]
     seen = np.broadcast_to(seen, logits.shape)
     if spec.top_k is not None:  # a cap does not change the order, but its rounding would
+        rounding = mpfr(2) ** int(-0.9 * gmpy2.get_context().precision) * abs(logits).max()  # equal logits tie
         cuts = [
             [sorted(row[see])[-min(spec.top_k, see.sum())] for row, see in zip(*head, strict=True)]
             for head in zip(logits, seen, strict=True)
         ]
-        seen = seen & (logits >= np.array(cuts, object)[..., None])
+        seen = seen & (logits >= np.array(cuts, object)[..., None] - rounding)
     if spec.soft_cap is not None:
         cap = mpfr(float(spec.soft_cap))
         logits = cap * tanh(logits / cap)
@@ -193,13 +201,9 @@ OTHER_KINDS = own_kinds.FORMS | {
 }
 
 
-def attention(params, x, spec, scale, mask):
-    """The output of one attention layer."""
+def rows(x, params, spec, scale=None, mask=None):
+    """The weights of every head."""
     query, key = queries_and_keys(x, params, spec)
-    value = np.stack([x @ w for w in exactly(params.value)])
-    value = value + exactly(params.value_bias)[:, None] if spec.bias else value
-    if spec.rank is not None:
-        value = np.stack([e @ head for e, head in zip(exactly(params.parts["pool"]), value, strict=True)])
     scale = spec.scale if scale is None else scale
     if scale is None:
         root = gmpy2.sqrt(mpfr(query.shape[-1]))
@@ -208,7 +212,16 @@ def attention(params, x, spec, scale, mask):
     else:
         factors = np.resize(exactly(np.broadcast_to(scale, spec.heads)), len(query))
     logits = np.stack([a * (q @ k.T) for a, q, k in zip(factors, query, key, strict=True)])
-    out = np.stack([p @ v for p, v in zip(weights(logits, params, spec, mask), value, strict=True)])
+    return weights(logits, params, spec, mask)
+
+
+def attention(params, x, spec, scale, mask):
+    """The output of one attention layer."""
+    value = np.stack([x @ w for w in exactly(params.value)])
+    value = value + exactly(params.value_bias)[:, None] if spec.bias else value
+    if spec.rank is not None:
+        value = np.stack([e @ head for e, head in zip(pools(params), value, strict=True)])
+    out = np.stack([p @ v for p, v in zip(rows(x, params, spec, scale, mask), value, strict=True)])
     if spec.output_gate is not None:
         gates = [x @ g for g in exactly(params.parts["output_gate"])]
         out = out * logistic(np.stack([g if g.ndim == 2 else g[:, None] for g in gates]))
@@ -226,7 +239,7 @@ def mlp(params, x, spec):
     return hidden @ exactly(params.weight_out) + exactly(params.bias_out)
 
 
-def layer(params, x, spec, scale, mask):
+def layer(params, x, spec, scale=None, mask=None):
     """One layer with its skips, norms and MLP."""
 
     def norm(x, weights):
@@ -253,20 +266,22 @@ def layer(params, x, spec, scale, mask):
 def log_residual(x):
     """log ‖res(x)‖_F; −inf where all tokens are equal."""
     difference = x - x.mean(axis=0)
-    square = (difference * difference).sum()
-    return float(gmpy2.log(square) / 2) if square != 0 else -np.inf
+    return gmpy2.log((difference * difference).sum()) / 2
+
+
+def states(params, x, spec, scale=None, mask=None):
+    """The tokens before the first layer and after each one, of stacked parameters."""
+    every = [x]
+    for index in range(spec.depth):
+        weights = jax.tree.map(lambda leaf, index=index: np.asarray(leaf)[index], params)
+        every.append(layer(weights, every[-1], spec.kinds[spec.kind_of(index)], scale, mask))
+    return every
 
 
 def log_residuals(params, x, spec, scale=None, mask=None, digits=100):
-    """log ‖res‖_F before the first layer and after each one, of stacked parameters in NumPy."""
+    """log ‖res‖_F before the first layer and after each one."""
     with precision(digits):
-        x = exactly(x)
-        logs = [log_residual(x)]
-        for index in range(spec.depth):
-            weights = jax.tree.map(lambda leaf, index=index: np.asarray(leaf)[index], params)
-            x = layer(weights, x, spec.kinds[spec.kind_of(index)], scale, mask)
-            logs.append(log_residual(x))
-    return np.array(logs)
+        return np.array([float(log_residual(state)) for state in states(params, exactly(x), spec, scale, mask)])
 
 
 def certain(params, x, spec, scale=None, mask=None, digits=(300, 360)):

@@ -2,11 +2,11 @@
 
 import itertools
 
-import jax
 import mpmath as mp
 import numpy as np
 
-from tests.oracles.collapse import matrix, weights
+from tests.oracles import many_digits
+from tests.oracles.collapse import in_mpmath, matrix, select
 
 
 def frozen(params, x, spec, mask=None):
@@ -52,26 +52,21 @@ def length_sums(layers, x, spec):
 
 def frozen_exactly(params, x, spec, mask=None):
     """For every layer its heads' P_h, W_h, 1 b_Vᵀ W_O, and its b_O, as mpmath matrices at the working precision."""
-    layer = spec.attention
-    x, ones = matrix(np.asarray(x)), mp.ones(x.shape[0], 1)
-    layers = []
-    for index in range(spec.depth):
-        w = jax.tree.map(lambda leaf, index=index: np.asarray(leaf[index]), params.attention)
-        heads, out = [], x if spec.skip else mp.zeros(x.rows, x.cols)
-        for h in range(layer.heads):
-            query, key = x * matrix(w.query[h]), x * matrix(w.key[h])
-            passed = mp.zeros(1, layer.d_model)
-            if layer.bias:
-                query += ones * matrix(w.query_bias[h]).T
-                key += ones * matrix(w.key_bias[h]).T
-                passed = matrix(w.value_bias[h]).T * matrix(w.output[h])
-            rows = weights(query * key.T / mp.sqrt(layer.head_width), layer, mask, None)
-            through = matrix(w.value[h]) * matrix(w.output[h])
-            heads.append((rows, through, ones * passed))
-            out += rows * (x * through + ones * passed)
-        added = ones * matrix(w.output_bias).T if layer.bias else mp.zeros(x.rows, x.cols)
-        layers.append((heads, added))
-        x = out + added
+    with many_digits.precision(mp.mp.dps):
+        layers = []
+        for index, state in enumerate(many_digits.states(params, many_digits.exactly(x), spec, mask=mask)[:-1]):
+            w = select(params.attention, index)
+            rows = many_digits.rows(state, w, spec.attention, mask=mask)
+            value, output = many_digits.exactly(w.value), many_digits.exactly(w.output)
+            started = many_digits.exactly(np.zeros((spec.attention.heads, *state.shape)))
+            added = many_digits.exactly(np.zeros(state.shape))
+            if spec.attention.bias:
+                bias = many_digits.exactly(w.value_bias)
+                started = [np.tile(b @ o, (len(state), 1)) for b, o in zip(bias, output, strict=True)]
+                added = np.tile(many_digits.exactly(w.output_bias), (len(state), 1))
+            through = [v @ o for v, o in zip(value, output, strict=True)]
+            heads = [tuple(map(in_mpmath, head)) for head in zip(rows, through, started, strict=True)]
+            layers.append((heads, in_mpmath(added)))
     return layers
 
 

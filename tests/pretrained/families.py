@@ -40,6 +40,11 @@ CONFIGS = {
     "qwen2": _DECODER | {"model_type": "qwen2"},
     "qwen3": _DECODER | {"model_type": "qwen3"},
     "olmo2": _DECODER | {"model_type": "olmo2"},
+    "mixtral": _DECODER | {"model_type": "mixtral", "num_local_experts": 3, "num_experts_per_tok": 2},
+    "qwen3_moe": _DECODER
+    | {"model_type": "qwen3_moe", "num_experts": 3, "num_experts_per_tok": 2}
+    | {"moe_intermediate_size": WIDE},
+    "olmoe": _DECODER | {"model_type": "olmoe", "num_experts": 3, "num_experts_per_tok": 2},
     "gemma2": _DECODER | {"model_type": "gemma2", "sliding_window": 3, "query_pre_attn_scalar": 9},
     "gemma3_text": _DECODER | {"model_type": "gemma3_text", "sliding_window": 3, "sliding_window_pattern": 2},
     "gpt_neox": _ENCODER | {"model_type": "gpt_neox", "rotary_pct": 0.5},
@@ -96,15 +101,30 @@ def _decoder(family):
     inputs = {f"self_attn.{name}_proj": (heads * 4, D) for name, heads in (("q", 4), ("k", 2), ("v", 2))}
     layer = _linear(inputs, bias=family in ("llama", "qwen2"))
     layer |= _linear({"self_attn.o_proj": (D, 16)}, bias=family == "llama")
-    mlp = {"mlp.gate_proj": (WIDE, D), "mlp.up_proj": (WIDE, D), "mlp.down_proj": (D, WIDE)}
-    layer |= _linear(mlp, bias=family == "llama")
+    layer |= _linear(_maps(family), bias=family == "llama")
     names = [] if family == "olmo2" else ["input_layernorm"]
     names += ["post_attention_layernorm"] + (["post_feedforward_layernorm"] if family in ("olmo2", *GEMMA) else [])
     names += ["pre_feedforward_layernorm"] if family in GEMMA else []
     layer |= {f"{name}.weight": (D,) for name in names}
-    heads = {"qwen3": (1, 1), "gemma3_text": (1, 1), "olmo2": (4, 2)}.get(family, ())
+    heads = {"qwen3": (1, 1), "qwen3_moe": (1, 1), "olmoe": (4, 2), "gemma3_text": (1, 1), "olmo2": (4, 2)}.get(
+        family, ()
+    )
     layer |= {f"self_attn.{name}_norm.weight": (4 * count,) for name, count in zip("qk", heads, strict=False)}
     return {"embed_tokens.weight": (WORDS, D), "norm.weight": (D,)}, "layers.{}.", layer
+
+
+def _maps(family):
+    """The gated map of a layer, or a router and three of them."""
+    if family not in ("mixtral", "qwen3_moe", "olmoe"):
+        return {"mlp.gate_proj": (WIDE, D), "mlp.up_proj": (WIDE, D), "mlp.down_proj": (D, WIDE)}
+    part, names = ("block_sparse_moe", ("w1", "w3", "w2")) if family == "mixtral" else ("mlp", ("gate", "up", "down"))
+    ends = names if family == "mixtral" else tuple(f"{name}_proj" for name in names)
+    maps = {
+        f"{part}.experts.{expert}.{name}": shape
+        for expert in range(3)
+        for name, shape in zip(ends, ((WIDE, D), (WIDE, D), (D, WIDE)), strict=True)
+    }
+    return {f"{part}.gate": (3, D)} | maps
 
 
 def shapes(family):

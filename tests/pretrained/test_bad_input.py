@@ -137,6 +137,8 @@ def test_config_that_is_none(folder, content, match):
     ("name", "value", "match"),
     [
         ("model_type", "t5", "`model_type` must be one of 'bert', .* in '.*config.json', got 't5'"),
+        ("model_type", "modernbert", "`model_type` must be of a family that is read: its first layer has no norm"),
+        ("text_config", {"model_type": "t5"}, "`text_config.model_type` must be one of 'bert', "),
         ("model_type", None, "`model_type` must be one of 'bert', "),
         ("hidden_size", "8", "`hidden_size` must be an integer >= 1 in '.*config.json', got '8'"),
         ("num_hidden_layers", 0, "`num_hidden_layers` must be an integer >= 1"),

@@ -59,6 +59,18 @@ NEOX = {name: value for name, value in DECODER.items() if name not in ("head_dim
     "eos_token_id": 1,
 }
 ORIGINAL = {"original_max_position_embeddings": 12}
+LLAMA_TEXT = DECODER | {"model_type": "llama"}
+GEMMA_TEXT = DECODER | {"model_type": "gemma3_text", "num_hidden_layers": 4, "sliding_window": 4}
+VISION = {
+    "model_type": "clip_vision_model",
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "intermediate_size": 24,
+    "image_size": 8,
+    "patch_size": 4,
+}
+EXPERTS = DECODER | {"num_experts_per_tok": 2}
 CASES = {
     "bert": ("BertForMaskedLM", "BertConfig", ENCODER),
     "bert, relu": ("BertModel", "BertConfig", ENCODER | {"hidden_act": "relu"}),
@@ -98,6 +110,25 @@ CASES = {
         DECODER
         | {"num_hidden_layers": 4, "sliding_window_pattern": 3, "sliding_window": 4, "query_pre_attn_scalar": 48}
         | {"rope_parameters": {"full_attention": LINEAR, "sliding_attention": NEAR}},
+    ),
+    "mixtral": ("MixtralForCausalLM", "MixtralConfig", EXPERTS | {"num_local_experts": 4, "sliding_window": 4}),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", EXPERTS | {"num_experts": 4, "moe_intermediate_size": 12}),
+    "qwen3_moe, normalised": (
+        "Qwen3MoeModel",
+        "Qwen3MoeConfig",
+        EXPERTS | {"num_experts": 4, "moe_intermediate_size": 12, "norm_topk_prob": True},
+    ),
+    "olmoe": (
+        "OlmoeForCausalLM",
+        "OlmoeConfig",
+        NEOX | {"num_experts": 4, "num_experts_per_tok": 2, "hidden_act": "silu"},
+    ),
+    "llava": ("LlavaForConditionalGeneration", "LlavaConfig", {"text_config": LLAMA_TEXT, "vision_config": VISION}),
+    "gemma3 of images": (
+        "Gemma3ForConditionalGeneration",
+        "Gemma3Config",
+        {"text_config": GEMMA_TEXT, "vision_config": VISION | {"model_type": "siglip_vision_model"}}
+        | {"mm_tokens_per_image": 4},
     ),
     "gpt_neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", NEOX | partly("default", 0.5)),
     "gpt_neox, one after the other": (

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,8 +16,7 @@ def test_a_copy_has_the_checkpoints_shapes_and_other_numbers(tmp_path, key):
     like = pretrained.load(made_up.write(tmp_path, tokenizer=True))
     copy = pretrained.random_like(key, like)
     assert copy._replace(params=like.params, embeddings=like.embeddings) == like
-    same = jax.tree.map(lambda a, b: a.shape == b.shape and a.dtype == b.dtype, like.params, copy.params)
-    assert all(jax.tree.leaves(same))
+    chex.assert_trees_all_equal_shapes_and_dtypes(like.params, copy.params)
     x = copy.embed(copy.encode("rank collapse"))
     assert bool(jnp.isfinite(network.apply(copy.params, x, copy.spec)).all())
 
@@ -95,14 +95,11 @@ def test_positions_that_are_not_learned_stay(tmp_path, key):
 
 def test_std_is_traced_once(key, trained):
     spec = dataclasses.replace(trained.spec, depth=1, mlp=None)
-    traces = 0
 
     @jax.jit
+    @chex.assert_max_traces(n=1)
     def draw(key, std):
-        nonlocal traces
-        traces += 1
         return pretrained.random_like(key, spec, std=std).attention.query
 
     spread = [float(draw(key, std).std()) for std in (0.01, 0.02, 0.04)]
-    assert traces == 1
     np.testing.assert_allclose(np.array(spread) / spread[0], [1, 2, 4], rtol=1e-5)

@@ -63,7 +63,7 @@ def test_every_number_is_numpy_s(causal, monkeypatch, complete):
     assert (result["strongest_weight"] <= strongest + 1e-12).all()  # of all windows together
     assert set(result.measures) == {*wanted, "strongest_key", "strongest_weight"}
     close(result, wanted, 1e-8)
-    assert (result.samples, result.tokens, result.causal, result.numbers) == (3, TOKENS, True, (1, 2, 3))
+    assert (result.samples, result.tokens, result.causal, result.numbers) == (3, TOKENS, True, (0, 1, 2))
 
 
 def test_it_is_the_instrument_of_diagnostics(causal, monkeypatch):

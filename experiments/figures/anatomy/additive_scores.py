@@ -54,7 +54,7 @@ class Spec(figure.Spec):
 
 PRESETS = {
     "smoke": Spec(
-        widths=(4,), task=_retrieval.Task(tokens=4, width=4, batch=2, steps=4, test=4), seeds=2, rates=(1e-2,),
+        widths=(4, 8), task=_retrieval.Task(tokens=4, width=4, batch=2, steps=4, test=4), seeds=2, rates=(1e-2,),
         shapes=((16, 8), (32, 8)), seconds=0.01, least=2,
     ),
     "quick": Spec(),
@@ -207,7 +207,7 @@ def _costs(data: Data) -> list[Claim]:
     row = partial(published, source="vaswani2017", place="section 3.2.1")
     return [
         row("additive-order", "Additive and dot-product attention have a similar theoretical complexity.", slopes,
-            near(0, STEADY), where=["exponent in n", "exponent in d_k"],
+            near(0, STEADY), formula=True, where=["exponent in n", "exponent in d_k"],
             hypotheses=f"{compiled}; {where[0]} … {where[-1]}",
             interval_from=f"our tolerance: an exponent within {STEADY} counts as none",
             note="measured: exponents of the ratio of operations, XLA's count"),
@@ -217,7 +217,8 @@ def _costs(data: Data) -> list[Claim]:
             interval_from=f"our tolerance: much is a factor of {MUCH:g} or more", note="measured: ratio of median "
             f"times, calls in turns, with their spread; faster at {np.sum(faster > 1)} of all {faster.size} shapes"),
         row("additive-memory", "Dot-product attention needs less space in practice than additive attention.",
-            ratio["bytes"], at_least(1), where=where, hypotheses=compiled, interval_from="the sign of the difference",
+            ratio["bytes"], at_least(1),
+            formula=True, where=where, hypotheses=compiled, interval_from="the sign of the difference",
             note="measured: ratio of memory besides arguments and result; compiled so, additive scores hold n² d_k "
             "numbers at once"),
     ]  # fmt: skip

@@ -167,7 +167,7 @@ def _full_rank(data: Mapping[str, np.ndarray]) -> Claim:
     kinds = [str(name) for name in data["names"]][: least.size]
     return published(
         "rank-full", "A causal mask leaves an attention matrix that cannot lose rank.",
-        least, at_least(float(np.finfo(float).tiny)), source="su2023concentrate", place="introduction",
+        least, at_least(float(np.finfo(float).tiny)), formula=True, source="su2023concentrate", place="introduction",
         interval_from="full rank is σ_min > 0; the least normal number of float64", where=kinds,
         hypotheses="softmax, decay and linear attention with positive features, which are positive on the diagonal",
         reads=[data["smallest"], data["diagonal"]],

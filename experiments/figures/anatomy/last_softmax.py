@@ -177,12 +177,14 @@ def claims(data: Data) -> list[Claim]:
         published("last-wrong", "With cross-entropy the gradient ŷ − y of a confident last softmax is near 0 where the "
                   "prediction is right and near 1 where it is wrong.",
                   np.array([data["cross_right"][-1], data["cross_wrong"][-1]]) / 2, near([0, 1], CLOSE),
+                  formula=True,
                   standard_error=np.array([data["cross_right_error"][-1], data["cross_wrong_error"][-1]]) / 2,
                   where=["right", "wrong"], source="study-notes", place="section on the last layer's softmax",
                   hypotheses=f"{rows}, α = {alpha[-1]:.3g}", interval_from=f"our tolerance: {CLOSE}",
                   note="measured: half of Σ|ŷ − y|, mean over rows"),
         published("last-squared-typical", "Under squared error a softmax output that is sure and wrong may hardly be "
                   "corrected.", data["squared_wrong_median"][sharp] / data["cross_wrong_median"][sharp], at_most(CLOSE),
+                  formula=True,
                   where=[f"α = {each:.3g}" for each in alpha[sharp]], source="goodfellow2016", place="section 6.2.2.3",
                   hypotheses=f"{rows}, α from {SHARP:g} on; the label is not the largest score's",
                   interval_from="our tolerance: a twentieth of cross-entropy's gradient",

@@ -170,24 +170,27 @@ def claims(data: Data) -> list[Claim]:
     rotary = f"d = {width:g}, base {base:g}"
     return [
         published("positions-linear", "For any fixed offset k the code of position p + k is a linear function of that "
-                  "of p.", data["linear"], near(0, 16 * float(np.finfo("float64").eps)), source="vaswani2017",
+                  "of p.", data["linear"], near(0, 16 * float(np.finfo("float64").eps)),
+                  formula=True, source="vaswani2017",
                   place="section 3.5",
                   hypotheses="positions and offsets to 10⁵, the map taken from the code of k itself",
                   interval_from="16 roundings of float64", note="identity; measured: largest difference"),
         published("positions-embedding", "Embeddings are multiplied by √512 so that at the start they do not differ "
-                  "too much in size from position codes.", ratio, (0.5, 2.0), source="study-notes",
+                  "too much in size from position codes.", ratio, (0.5, 2.0), formula=True, source="study-notes",
                   place="section on word embeddings", standard_error=float(data["norm_error"][at]) * np.sqrt(2),
                   hypotheses=f"embeddings with entries N(0, 1/d), which is our assumption, d = {d[at]}",
                   interval_from="our tolerance: a factor of 2", note="measured: length of an embedding over that of a "
                   f"code; without the factor {ratio / d[at] ** 0.5:.3f}; Vaswani et al. 2017, section 3.4, has the "
                   "factor without the reason"),
         published("positions-shift", "A rotary score depends on the difference of two positions only.",
-                  data["change"][0], at_most(SHIFTED * eps), source=ROFORMER, place="equation 16", where=shifts,
+                  data["change"][0], at_most(SHIFTED * eps),
+                  formula=True, source=ROFORMER, place="equation 16", where=shifts,
                   hypotheses=f"{rotary}; float32, angles reduced in integers",
                   interval_from=f"{SHIFTED:g} roundings of float32",
                   note="measured: largest change of a score over |q||k| when both positions shift"),
         published("positions-fall", "The upper bound on a rotary score decays as the distance grows.", bound,
-                  at_most(0), source=ROFORMER, place="section 3.4.3, figure 2", where=octaves[1 : bound.size + 1],
+                  at_most(0),
+                  formula=True, source=ROFORMER, place="section 3.4.3, figure 2", where=octaves[1 : bound.size + 1],
                   hypotheses=f"{rotary}; means over octaves of distance, below the base",
                   interval_from="the sign of a difference",
                   note="measured: difference of the bound to the octave before, over its value at 0"),

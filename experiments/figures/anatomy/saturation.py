@@ -164,6 +164,7 @@ def claims(data: Data) -> list[Claim]:
                   f"logarithms; {data['query_quartiles'][1, 0, -1]:.1g} at {labels[-1]}"),
         published("saturation-scaled", "The factor 1/√d_k counteracts what large d_k does to the gradients of softmax.",
                   data["mean"][1] / data["steady"], near(1, CLOSE),
+                  formula=True,
                   standard_error=data["mean_error"][1] / data["steady"], source=PAPER, place=PLACE, where=labels,
                   hypotheses=rows, interval_from="our tolerance: a tenth",
                   note="measured: mean 1 − Σp² over its limit for many features"),

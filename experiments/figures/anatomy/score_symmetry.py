@@ -199,7 +199,7 @@ def claims(data: Data) -> list[Claim]:
     model = "one trained bidirectional model, all-MiniLM-L6-v2"
     return [
         published("symmetry-none", "If Q = K = X, without projections, the part QKᵀ of attention is symmetric, d(x₁, "
-                  "x₂) = d(x₂, x₁).", data["none_scores"].max(), near(0, ROUNDING), source="study-notes",
+                  "x₂) = d(x₂, x₁).", data["none_scores"].max(), near(0, ROUNDING), formula=True, source="study-notes",
                   place="section on the need of linear maps", hypotheses=matrices, interval_from="rounding",
                   reads=[data["none_scores"], data["none_weights"]], note="measured: ‖A − Aᵀ‖/‖A + Aᵀ‖; softmax by "
                   f"rows then breaks the symmetry: {data['none_weights'].min():.4f} … "

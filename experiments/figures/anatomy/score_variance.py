@@ -165,7 +165,7 @@ def claims(data: Data) -> list[Claim]:
     return [
         published("variance-width", "If the entries of q and k are independent with mean 0 and variance 1, then q·k "
                   "has mean 0 and variance d_k.", np.concatenate([data["mean"].ravel(), data["variance"].ravel()]),
-                  near(np.repeat([0.0, 1.0], len(every)), CLOSE), source="vaswani2017",
+                  near(np.repeat([0.0, 1.0], len(every)), CLOSE), formula=True, source="vaswani2017",
                   place="section 3.2.1, footnote 4",
                   standard_error=np.concatenate([data["mean_error"].ravel(), data["variance_error"].ravel()]),
                   where=[f"{what}, {point}" for what in ("mean", "variance") for point in every],

@@ -168,13 +168,14 @@ def claims(data: Data) -> list[Claim]:
     return [
         published("special-convolution-float64", "A self-attention layer with one head for each offset of a kernel and "
                   "relative positions can express any convolution.",
-                  (data["error"][:, :, :, -1].reshape(2, -1) / allowed).ravel(), at_most(1), source="cordonnier2020",
+                  (data["error"][:, :, :, -1].reshape(2, -1) / allowed).ravel(), at_most(1),
+                  formula=True, source="cordonnier2020",
                   place="theorem 1", where=[f"{kind}, {name}" for kind in TYPES for name in names],
                   hypotheses=f"a random kernel, a line and a square, scores of sharpness α = {alpha[-1]:g}",
                   interval_from="one rounding for each product in a sum", note="measured: largest difference to XLA's "
                   "convolution, in units of that; so a CNN is a special case of attention, as the study notes say"),
         published("special-graph", "On a graph, attention needs scores along the edges only, and all others can be set "
-                  "to 0.", aggregates.ravel(), at_most(64), source="study-notes",
+                  "to 0.", aggregates.ravel(), at_most(64), formula=True, source="study-notes",
                   place="section on attention against GNN",
                   where=[f"{kind}, {name}" for kind in TYPES for name in ("mean", "symmetric")],
                   hypotheses="zero queries under a graph's mask, random graphs; weights are set to 0, not scores",

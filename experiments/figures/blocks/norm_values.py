@@ -88,7 +88,18 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     circle = _circle(spec, jax.random.fold_in(key, 1))
     polytopes = nets.polytopes(jax.random.fold_in(key, 2), spec.d_model, spec.circle_depth, spec.dtype)
     texts = nets.on_texts(spec.texts if spec.trained else 0, spec.text_tokens, spec.dtype, spec.seed, LEVELS)
-    return data | circle | polytopes | texts
+    return data | circle | polytopes | texts | _affine_ranks(spec)
+
+
+def _affine_ranks(spec: Spec) -> dict[str, np.ndarray]:
+    """Rank of the differences of tokens before and after a LayerNorm: three tokens on a line, and random tokens."""
+    first, along = jnp.array([1.0, 2.0, 0.0, -1.0]), jnp.array([0.5, -1.0, 1.0, 3.0])
+    line = jnp.stack([first, first + along, first + 2 * along])
+    random = jax.random.normal(jax.random.key(spec.seed), (spec.tokens, spec.d_model), spec.dtype)
+    unit = [network.NormParams(jnp.ones(x.shape[1]), jnp.zeros(x.shape[1])) for x in (line, random)]
+    pairs = [(x, network.layer_norm(x, one, 0.0)) for x, one in zip((line, random), unit, strict=True)]
+    values = [[np.linalg.svd(x - x.mean(axis=0), compute_uv=False) for x in map(np.asarray, pair)] for pair in pairs]
+    return {"affine_rank": np.array([[np.sum(each > 1e-4 * each[0]) for each in pair] for pair in values], float)}
 
 
 def _network(key: jax.Array, spec: Spec) -> dict[str, jax.Array]:
@@ -252,6 +263,14 @@ def _collapse(data: Mapping[str, np.ndarray], kinds: list[str]) -> list[Claim]:
                   note="median of log(largest/smallest divisor of the tokens): they stand on the left of P X W, where "
                   "no weight takes them in, and agree near collapse; a normalisation by feature stands on the right, "
                   "where it is taken in exactly; for the conclusion see norm-cube"),
+        published("norm-affine-rank", "LayerNorm preserves the affine rank of a set of tokens exactly.",
+                  data["affine_rank"][:, 1] - data["affine_rank"][:, 0], (0, 0), formula=True,
+                  source="cirrincione2026", place="abstract",
+                  where=["three tokens on a line", "random tokens, fewer than features"],
+                  hypotheses="LayerNorm by token; affine rank is read as the rank of the differences of tokens",
+                  interval_from="an integer", note="measured: rank after less rank before; a, a + b, a + 2b with "
+                  "a = (1, 2, 0, −1), b = (½, −1, 1, 3) go from a line to a plane; what is kept is the linear rank of "
+                  "tokens less their means over features, and so the affine rank where it is as large as it can be"),
         published("norm-random", "LayerNorm alone keeps random models from ‖X − 1x̄ᵀ‖ → 0.", random,
                   at_least(np.log(HELD)), source="wu2024-figure", place="caption of figure 2",
                   where=[*kinds, "the shape of all-MiniLM-L6-v2"], left_out=data["unknown"],
@@ -281,7 +300,8 @@ def _equilibria(data: Mapping[str, np.ndarray]) -> list[Claim]:
     shear["hypotheses"] = "causal uniform attention, two tokens, W_V W_O a shear of slope −2, ε = 0"
     return [
         published("norm-equilibria", "With suitable value matrices, self-attention with LayerNorm rests at points of "
-                  "every rank between one and full.", moved, at_most(ROUNDING), source="wu2024", place="abstract",
+                  "every rank between one and full.", moved, at_most(ROUNDING),
+                  formula=True, source="wu2024", place="abstract",
                   where=[*ranks, "rank 2, causal"], interval_from="rest; rounding of float32",
                   hypotheses="±√d u_k with identity values in full attention; a shear under a causal mask",
                   note="how far one layer moves the tokens, over their size; the constructions are ours"),

@@ -238,29 +238,25 @@ def _printed_steps(data: Mapping[str, np.ndarray], rounding: float) -> list[Clai
     step = functools.partial(
         notes, hypotheses="one head, one layer, no mask; every D_ii ≤ 1.256 (the lemma's condition)"
     )
-    universal = "the statement is about every entry; rounding of float64"
     return [
         notes("bound-constant", "(I − D)P̃ ≤ P ≤ (I + 2D)P̃ holds entry by entry as long as every D_ii is at most "
-              "1.256.", float(data["constant"]), at_least(printed("1.256")[0]), place="appendix, lemma 1",
+              "1.256.", float(data["constant"]), at_least(printed("1.256")[0]), formula=True, place="appendix, lemma 1",
               hypotheses="P and P̃ are softmax of A and A − E by rows; D_ii = max |E_ij − E_ij'|",
               interval_from="the printed digits; a larger limit would contradict nothing",
               note="only the right inequality is tested, because the left one holds for every D; measured: the "
               "largest D at which a token of weight e^−32 still obeys; the root of e^x = 1 + 2x is "
               f"{audit.LEMMA_LIMIT:.9f}"),
-        step("bound-signed-step", "PX ≤ 1xᵀ + (I + 2D) 1 softmax(r)ᵀ R holds when it is read entry by entry, as the "
-             "notes suppose.", float(data["signed_violated"]), (0, 0), place=section + ", bound of PX",
-             interval_from=universal, standard_error=float(data["signed_error"]),
-             note="a step of Dong et al., relayed here; the notes call it unclear; measured: the share of entries "
-             f"that violate it, {drawn}; R has negative entries, so it does not follow from the lemma; the "
-             "theorem and its constants survive (bound-repair)"),
-        step("bound-entrywise", "|SA(X) − 1r'ᵀ|_ij ≤ 2 |D 1 softmax(r)ᵀ R W_V|_ij holds for every entry.",
-             float(data["entrywise_violated"]), (0, 0), place=section + ", after the bound of PX",
-             interval_from=universal, standard_error=float(data["entrywise_error"]),
-             note="follows from bound-signed-step: one step, two rows; the norm bound and the theorem survive; "
-             f"measured: the share of entries that violate it, {drawn}; with |R| and |W_V| in place of R and W_V "
-             "it holds"),
+        step("bound-signed-step", "PX ≤ 1xᵀ + (I + 2D) 1 softmax(r)ᵀ R, and so |SA(X) − 1r'ᵀ|_ij ≤ "
+             "2 |D 1 softmax(r)ᵀ R W_V|_ij, hold entry by entry.",
+             [float(data["signed_violated"]), float(data["entrywise_violated"])], (0, 0),
+             standard_error=[float(data["signed_error"]), float(data["entrywise_error"])],
+             where=["the step", "the bound made of it"], place=section + ", bound of PX and the next line",
+             interval_from="the statement is about every entry; rounding of float64",
+             note="a step that the notes relay from Dong et al. and call unclear; measured: the share of entries that "
+             f"violate it, {drawn}; R has negative entries, so it does not follow from the lemma; with |R| and |W_V| "
+             "it holds, and the theorem and its constants survive (bound-repair)"),
         step("bound-norm-step", "‖SA(X) − 1r'ᵀ‖ ≤ 2 ‖D1‖ ‖R‖ ‖W_V‖ holds in the ℓ₁ norm and in the ℓ_∞ norm.",
-             float(data["norms_worst"]), at_most(1 + rounding), place=section + ", last two bounds",
+             float(data["norms_worst"]), at_most(1 + rounding), formula=True, place=section + ", last two bounds",
              interval_from="the inequality is exact; rounding of float64",
              note=f"largest left/right of both norms, {drawn}; it follows by the mended step"),
     ]  # fmt: skip

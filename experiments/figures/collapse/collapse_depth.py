@@ -271,13 +271,15 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
              note=f"stable rank at layer {layers}, before the ReLU; by the abstract proved for linear networks, "
              "shown by experiment for ReLU"),
         published("collapse-rank-one", "The nearer a matrix is to rank one, the smaller is its residual.",
-                  np.median(data["rank_one"]), at_most(0.01), source="proof-notes", place="definition of the residual",
+                  np.median(data["rank_one"]), at_most(0.01),
+                  formula=True, source="proof-notes", place="definition of the residual",
                   hypotheses="matrices uvᵀ of rank one, u and v normal", reads=[data["rank_one"]],
                   interval_from="our tolerance: nothing is nearer to rank one, so that at most a hundredth may be left",
                   note="median of ‖res(X)‖/‖X‖; the residual is the distance to equal rows, a part of the matrices of "
                   "rank one; a small residual implies rank nearly one, and not the other way round"),
         published("collapse-output-bias", "The output bias b_O of a layer does not change the size of the residual.",
-                  float(data["output_bias"]), (0, 1e-5), source="proof-notes", place="definition of the residual",
+                  float(data["output_bias"]), (0, 1e-5),
+                  formula=True, source="proof-notes", place="definition of the residual",
                   hypotheses="the bias of the layer at whose output the residual is taken",
                   interval_from="the formula is exact; rounding of float32",
                   note="identity; change of log ‖res‖ in nats, bias of standard deviation 3"),

@@ -145,7 +145,7 @@ def claims(data: Data) -> list[Claim]:
                   "distance"),
         published("linear-memory-pairs", "The memory of attention over pairs grows as n², that of sums as n.",
                   [_slope(data["memory"][:, at(name)], n) for name in ("pairs", "sums", "causal")],
-                  near([2.0, 1.0, 1.0], 0.1), source=SOURCE, place="section 3.2",
+                  near([2.0, 1.0, 1.0], 0.1), formula=True, source=SOURCE, place="section 3.2",
                   where=[SIDES[name][0] for name in ("pairs", "sums", "causal")],
                   hypotheses=f"{layer}; n = {n[-3]} … {n[-1]}; memory that XLA sets aside",
                   interval_from="our tolerance: a tenth of an exponent", note="measured: exponents in n"),

@@ -182,19 +182,21 @@ def claims(data: Data) -> list[Claim]:
     costs = "section on the cost of a transformer"
     return [
         published("multihead-count", "QKᵀ and PV take 12(256·64·256 + 256·256·64) multiplications, about 10⁸.",
-                  (float(data["published"]) - rest) / 2, near(12 * 2 * 256 * 64 * 256, heads * n), source=NOTES,
+                  (float(data["published"]) - rest) / 2, near(12 * 2 * 256 * 64 * 256, heads * n),
+                  formula=True, source=NOTES,
                   place=costs, hypotheses=sizes,
                   interval_from="the printed product, and one operation for each row of softmax",
                   note="measured: XLA's operations of a compiled layer less projections, scale and softmax, halved"),
         published("multihead-scale", "For each head the division by √d_k takes s² operations and softmax s(2s − 1), "
                   "which is about s².", data["rest"][[0, 1, 1]] / np.array([n * n, n * (2 * n - 1), n * n]),
-                  near(1, 0.01), source=NOTES, place=costs, always=False,
+                  near(1, 0.01), formula=True, source=NOTES, place=costs, always=False,
                   where=["division: s²", "softmax: s(2s − 1)", "softmax: about s²"],
                   hypotheses=f"s = {n}; sums and divisions, without exponentials",
                   interval_from="our tolerance for a count: one per cent", note="measured: XLA's count over the "
                   "formula; s(2s − 1) is about 2s²"),
         published("multihead-largest", "Multi-head attention is the part of a transformer with the most computation.",
-                  np.array([products, products + projections]) / mlp, at_least(1), source=NOTES, place=costs,
+                  np.array([products, products + projections]) / mlp, at_least(1),
+                  formula=True, source=NOTES, place=costs,
                   where=["QKᵀ and PV", "with projections"], hypotheses=f"the notes' own {sizes}; a feed-forward part "
                   f"of width {WIDER}h, as in Vaswani et al. 2017", interval_from="the largest part exceeds every other",
                   note="measured: multiplications over those of the feed-forward part; QKᵀ and PV "
@@ -202,13 +204,14 @@ def claims(data: Data) -> list[Claim]:
                   f"{mlp / 1e8:.1f}·10⁸; with projections attention is the largest from s = 2h on; the notes' count of "
                   "10⁸ itself stands"),
         published("multihead-width", "The paper that introduced the transformer takes d_k = 512.",
-                  float(data["base"][1]), near(512, 0), source=NOTES,
+                  float(data["base"][1]), near(512, 0), formula=True, source=NOTES,
                   place="sections on scaled dot products and on the factor 1/√d_k",
                   hypotheses="d_model = 512 and 8 heads, the base model of Vaswani et al. 2017, section 3.2.2",
                   interval_from="the printed number", note="512 is d_model; with 8 heads d_k is 64, as the paper "
                   "prints; the notes' argument needs neither number"),
         published("multihead-heads", "Several heads of reduced width cost about as much as one of full width.",
-                  data["flops"] / data["flops_one"], near(1, ALIKE), source=PAPER, place="section 3.2.2", where=labels,
+                  data["flops"] / data["flops_one"], near(1, ALIKE),
+                  formula=True, source=PAPER, place="section 3.2.2", where=labels,
                   hypotheses=f"{a} heads, d = {d}; the paper has 8 and 512", interval_from="our tolerance: a tenth",
                   note="measured: ratio of XLA's operations"),
     ]  # fmt: skip

@@ -177,6 +177,7 @@ def claims(data: Data) -> list[Claim]:
     return [
         published("critical-below", "For n → ∞ outputs fall into one direction if γ < 1/(1 − ρ), and stay as far apart "
                   "as the inputs if γ is larger.", np.concatenate([below - 1, above - rho]), near(0.0, STEEP),
+                  formula=True,
                   source="chen2026-theorem", place="abstract and theorem 2.1, as a caption and summaries restate it",
                   hypotheses=f"{model}; here n = {_number(n)} and ρ > 0, our condition: at ρ = 0 the place is "
                   "γ = 1/2", interval_from="our tolerance",
@@ -185,6 +186,6 @@ def claims(data: Data) -> list[Claim]:
         law("critical-inner-product", "The inner product of two outputs, unlike their cosine, stays at ρ at every γ.",
             data["explicit_inner"] - shown, near(0.0, 1 / count), proof="proved", hypotheses=f"{model}; n → ∞",
             interval_from=f"1/n of {count} explicit vectors", place="docs/critical_scaling.md",
-            neighbours=["chen2026critical"], where=[f"(1 − ρ)γ = {u:.2g}" for u in data["some"]], reads=[data["some"]],
+            neighbours=["chen2026"], where=[f"(1 − ρ)γ = {u:.2g}" for u in data["some"]], reads=[data["some"]],
             note=f"measured less ρ = {shown:g}"),
     ]  # fmt: skip

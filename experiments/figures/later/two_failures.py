@@ -248,12 +248,12 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     return [
         published("failures-transition", "Attention changes from uniform to concentrated rows at β = √2.",
                   data["limit_crossing"][-1], near(CRITICAL, AT_LIMIT), **goldt, **rows,
-                  interval_from=f"our tolerance, set after a trial of the method, at {size}",
+                  formula=True, interval_from=f"our tolerance, set after a trial of the method, at {size}",
                   standard_error=data["limit_crossing_standard_error"][-1], note="β where the median sum of "
                   f"exponentials is half its mean; at T = {data['row_tokens'][-1]:g} it is {data['crossing'][-1]:.3f}"),
         published("failures-above", "The mean Σp² of a row tends to 0 below β = √2 and to 1 − √2/β above.",
                   share - limit, near(0.0, AT_LIMIT), **goldt, **rows,
-                  interval_from=f"our tolerance, set after a trial of the method, at {size}",
+                  formula=True, interval_from=f"our tolerance, set after a trial of the method, at {size}",
                   standard_error=share_error, where=[f"β = {b:g}" for b in data["limit_beta"]],
                   note=f"measured less the limit; at T = {data['row_tokens'][-1]:g} and β = 3 it is "
                   f"{data['row_participation'][-1, -1] - data['row_limit'][-1]:.3f} off"),

@@ -25,12 +25,12 @@ WIDE = 128  # the width at which the paper shows next to no collapse
 EXACT = 1e-3
 RETURNED = 1e-3
 THEIRS = (
-    "one layer of two heads, trained to next to no loss; here by Adam, and without skip connections nothing is added "
+    "one layer of two heads, trained to next to no loss; here by L-BFGS, and without skip connections nothing is added "
     "anywhere"
 )
 ELSEWHERE = (
-    "how a layer is trained decides: trainings of second order from small weights keep most layers with skip "
-    "connections on the circle, those from larger weights few (docs/circle.md)"
+    "the weights at the start decide, which are not known of the paper: from small ones layers with skip connections "
+    "stay on the circle (circle-stays), from larger ones few"
 )
 HALF = "our tolerance: at least half of the layers"
 COUNTED = f"of layers with a loss below {LEARNT:g} squared radii"
@@ -41,17 +41,19 @@ def learnt_by(data: Data) -> np.ndarray:
     return data["error"][..., -1] < LEARNT
 
 
-def _widths(data: Data) -> list[str]:
-    return [f"d = {dim}" for dim in data["dims"]]
+def kinds(data: Data) -> list[str]:
+    """Width and first weights of every group of layers, as text."""
+    sizes = ["usual weights" if gain == 1 else f"{gain:g} × weights" for gain in data["gains"]]
+    return [f"d = {dim}, {size}" for dim, size in zip(data["dims"], sizes, strict=True)]
 
 
 def _every(data: Data) -> list[str]:
-    return [f"{LABELS[name]}, {width}" for name in SWITCHES for width in _widths(data)]
+    return [f"{LABELS[name]}, {width}" for name in SWITCHES for width in kinds(data)]
 
 
 def before_roll_outs(data: Data) -> list[Claim]:
     """How many layers learn the step, and whether the points meet under random layers."""
-    path, learnt, widths = data["path"], learnt_by(data), _widths(data)
+    path, learnt, widths = data["path"], learnt_by(data), kinds(data)
     # The share of layers before training (record 0) that bring the points together before one of them has left.
     everyone = np.ones(learnt.shape, bool)
     met = first_events(path[..., 0, :, :, :])[0] == FATES.index("collapsed")  # width, seed, switch
@@ -71,7 +73,7 @@ def before_roll_outs(data: Data) -> list[Claim]:
 
 def meeting(data: Data) -> list[Claim]:
     """Whether the two points become one under trained layers."""
-    path, learnt, widths = data["path"][..., -1, :, :, :], learnt_by(data), _widths(data)
+    path, learnt, widths = data["path"][..., -1, :, :, :], learnt_by(data), kinds(data)
     met = first_events(path)[0] == FATES.index("collapsed")  # width, seed, switch
     share, error, of_difference = share_of(met, learnt, axis=1)  # width, switch
     # The shares of all switches, for the note of the row on their differences.
@@ -80,6 +82,7 @@ def meeting(data: Data) -> list[Claim]:
         for width, row in zip(widths, share, strict=True)
     )
     reads = [data["path"], data["error"]]
+    fewer = (share[:, 1:] - share[:, :1]).T.ravel()  # not known where no layer learnt
     of_paper = partial(
         published, source="dong2021-section4", place="the layer that goes round a circle", hypotheses=THEIRS,
         reads=reads, elsewhere=ELSEWHERE,
@@ -96,9 +99,10 @@ def meeting(data: Data) -> list[Claim]:
         of_paper(
             "circle-skip",
             "Skip connections or MLPs prevent the collapse of one layer applied again and again, or delay it greatly.",
-            (share[:, 1:] - share[:, :1]).T.ravel(), at_most(0.0),
+            fewer, at_most(0.0),
             standard_error=np.hypot(of_difference[:, 1:], of_difference[:, :1]).T.ravel(),
-            where=_every(data)[len(widths):], applies=np.tile(data["dims"] < WIDE, len(SWITCHES) - 1),
+            where=_every(data)[len(widths):],
+            applies=np.tile(data["dims"] < WIDE, len(SWITCHES) - 1) & np.isfinite(fewer),
             interval_from="our reading: the points of fewer layers meet than with attention alone",
             note=f"measured is the difference of the shares, {COUNTED}, whose points meet within two radii; shares "
             f"that meet: {shares}",
@@ -108,7 +112,7 @@ def meeting(data: Data) -> list[Claim]:
 
 def stability(data: Data) -> list[Claim]:
     """Whether roll-outs stay on the circle, for how long, and how fast errors grow there."""
-    path, learnt, widths = data["path"], learnt_by(data), _widths(data)
+    path, learnt, widths = data["path"], learnt_by(data), kinds(data)
     # A point is off the circle where its radius is wrong by more than a factor of two; the first such step ends a
     # roll-out's time on the circle.
     with np.errstate(divide="ignore"):  # a point at the centre
@@ -117,19 +121,37 @@ def stability(data: Data) -> list[Claim]:
     # Skip connections against none, without MLPs and with them: differences of the mean logarithm of these times, over
     # layers that learnt.
     pairs = [(w, on, out) for on, out in ((1, 0), (3, 2)) for w in range(len(widths))]
+    stays, of_stays, _ = share_of(~off.any(axis=-1), learnt, axis=1)  # width, switch
+    skips = [index for index, (skip, _) in enumerate(SWITCHES.values()) if skip]
+    small = tuple(np.array([(w, on) for w in range(len(widths)) if data["gains"][w] < 1 for on in skips]).T)
+    others = [index for index in range(len(SWITCHES)) if index not in skips]
+    counts = learnt[..., others]
+    alone = np.sum(~off.any(axis=-1)[..., others] & counts) / max(np.sum(counts), 1)
     later, later_error = np.array([_difference(log_steps[w], learnt[w], on, out) for w, on, out in pairs]).T
     return [
         law(
             "circle-later",
             "Layers with skip connections stay on the circle for more steps than layers without, in geometric mean.",
             later, at_least(0.0), standard_error=later_error, proof="measured", place=PAGE, neighbours=["dong2021"],
-            hypotheses=f"layers trained by Adam on the circle itself to a loss below {LEARNT:g} squared radii",
+            hypotheses=f"layers trained by L-BFGS on the circle itself to a loss below {LEARNT:g} squared radii",
             interval_from="more: a difference of mean logarithms above 0",
             where=[f"{LABELS[list(SWITCHES)[on]]} against {LABELS[list(SWITCHES)[out]]}, {widths[w]}"
                    for w, on, out in pairs],
-            reads=[path, data["error"]],
+            reads=[path, data["error"]], applies=np.isfinite(later),
             note="measured is the difference of mean log steps until a point is off by a factor of two; a roll-out "
             "that never leaves counts with its length",
+        ),
+        law(
+            "circle-stays",
+            "From small weights, layers with a skip connection learn a step that keeps the points on the circle for "
+            "the whole roll-out.",
+            stays[small], at_least(0.5), standard_error=of_stays[small], proof="measured", place=PAGE,
+            neighbours=["dong2021"], interval_from=HALF,
+            hypotheses=f"trained by L-BFGS from 0.1 times usual weights to a loss below {LEARNT:g} squared radii",
+            where=[f"{LABELS[list(SWITCHES)[on]]}, {widths[w]}" for w, on in zip(*small, strict=True)],
+            reads=[path, data["error"]],
+            note=f"measured is the share, {COUNTED}, whose points are never off by a factor of two; of those without "
+            f"a skip connection it is {alone:.2g}",
         ),
     ]  # fmt: skip
 

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from experiments.figures._replicates import mark_failed
 from experiments.figures.paths import _circle_built, _circle_claims
 from experiments.figures.paths._circle import (
     COLLAPSED,
@@ -31,18 +30,19 @@ from experiments.lib.figure import About
 ABOUT = About(
     title="Round the circle on its own answers",
     caption=(
-        "One attention layer is trained to move two opposite points of a circle one step on, and is then fed its own "
-        "answers for 300 steps. The first row shows the roll-outs of all seeds at one width, until the points meet "
+        "One attention layer is trained by L-BFGS to move two opposite points of a circle one step on, and is then "
+        "fed its own answers for 300 steps. Training starts from usual random weights or from 0.1 times them. The "
+        "first row shows the roll-outs of all seeds from small weights, until the points meet "
         "(×, distance below 1 % of the start) or leave (2 radii). The second row shows the distance of the two "
         "points, one line for each seed up to that event, and the median before training, dashed. The third row shows "
         "the first event of the layers that learnt the step, the growth of small displacements along the true circle, "
         "and two layers of pure attention whose weights are built by hand. One head is unstable: any error of the "
         "radius grows. Two heads with values of opposite sign are stable: disturbed pairs of points come back. "
-        "These trainings did not find such weights."
+        "From small weights, training finds layers with a skip connection that stay on the circle."
     ),
     formula="one head: ∂ log r′/∂ log r = 1 + 4y/sinh 2y;   two heads: Σ g tanh y = 1, Σ g (tanh y + 2y/cosh² y) = 1/2",
     topic="paths",
-    minutes={"smoke": 0.15, "quick": 0.7, "full": 25.0},
+    minutes={"smoke": 0.15, "quick": 1.1, "full": 40.0},
     core=True,
 )
 SHOWN = (1e-3, 10.0)  # distances that are drawn
@@ -52,48 +52,49 @@ SMALL = 7.5  # font size
 
 
 class Spec(figure.Spec):
-    """Points on the circle, widths, how long layers are trained and rolled out, and starts of the built layer."""
+    """Points, widths, factors on random weights, how training goes, length of roll-outs, starts of the built layer.
+
+    Training sees one pair in `apart`, and ends at `loss` or after as many `iterations`.
+    """
 
     points: int = 1000
     dims: tuple[int, ...] = (32, 84, 128)
+    gains: tuple[float, ...] = (0.1, 1.0)
     seeds: int = 20
-    training_steps: int = 1000
-    rate: float = 1e-2
-    batch: int = 20
+    apart: int = 25
+    iterations: int = 3000
+    loss: float = 3e-11
+    dtype: str = "float64"
     roll_out: int = 300
     starts: int = 200
     built_steps: int = 1000
 
 
 PRESETS = {
-    "smoke": Spec(points=40, dims=(8,), seeds=2, training_steps=20, batch=5, roll_out=20, starts=20, built_steps=80),
-    "quick": Spec(dims=(32,)),
-    "full": Spec(training_steps=4000),
+    "smoke": Spec(points=40, dims=(8,), seeds=2, apart=4, iterations=20, roll_out=20, starts=20, built_steps=80),
+    "quick": Spec(dims=(32,), seeds=5, iterations=300),
+    "full": Spec(apart=10),
 }
 
 
 def compute(spec: Spec) -> dict[str, np.ndarray]:
-    """By width, seed, switch and before/after: roll-outs, loss, exponent; then the two layers built by hand."""
-    runs = [trained(spec, dim) for dim in spec.dims]
-    data = {
-        name: np.stack([run.metrics[name][:, :, [0, -1]] for run in runs]) for name in ("path", "error", "exponent")
-    }
-    data |= {
-        "path": frozen(data["path"]),
-        "dims": np.array(spec.dims),
-        "failed": np.stack([run.failed for run in runs]),
-    }
+    """By width and first weights, seed, switch and before/after: roll-outs, loss, exponent; then layers by hand."""
+    kinds = [(dim, gain) for dim in spec.dims for gain in spec.gains]
+    runs = [trained(spec, *kind) for kind in kinds]
+    data = {name: np.stack([run[name] for run in runs]) for name in ("path", "error", "exponent")}
+    data |= {"path": frozen(data["path"]), "dims": np.array([dim for dim, _ in kinds]),
+             "gains": np.array([gain for _, gain in kinds])}  # fmt: skip
     return data | _circle_built.compute(spec)
 
 
 def plot(data: Data) -> Figure:
     """Roll-outs and distances for the four settings of the switches; fates; exponents; the two layers built by hand."""
     drawing, panels = style.figure(columns=4, rows=3, width=3.7, height=3.7)
-    drawn = _drawn(data)
+    drawn, kinds = _drawn(data), _circle_claims.kinds(data)
     for index, name in enumerate(SWITCHES):
-        _plot_paths(panels[index], data["path"][drawn, :, index, -1], data["failed"][drawn, :, index])
-        style.panel(panels[index], "x", "y", f"{LABELS[name]}, d = {data['dims'][drawn]}")
-        _plot_distances(panels[4 + index], data["path"][:, :, index], data["dims"], LABELS[name])
+        _plot_paths(panels[index], data["path"][drawn, :, index, -1])
+        style.panel(panels[index], "x", "y", LABELS[name])
+        _plot_distances(panels[4 + index], data["path"][:, :, index], kinds, LABELS[name])
     style.legend(panels[0], "lower left", fontsize=SMALL)
     panels[6].plot([], [], color=style.colour("reference"), linestyle=style.DASHES[1], label="before training")
     style.legend(panels[6], "lower right", fontsize=SMALL)
@@ -105,11 +106,11 @@ def plot(data: Data) -> Figure:
 
 
 def _drawn(data: Data) -> int:
-    """Index of the width whose roll-outs are drawn."""
+    """Index of the width and the first weights whose roll-outs are drawn: the smallest weights at a width near 32."""
     return int(np.argmin(np.abs(data["dims"] - 32)))
 
 
-def _plot_paths(ax: Axes, path: np.ndarray, failed: np.ndarray) -> None:
+def _plot_paths(ax: Axes, path: np.ndarray) -> None:
     radius = _draw_circle(ax, path, 5)
     fate, when = first_events(path)
     for seed, (points, what, end) in enumerate(zip(path, fate, when, strict=True)):
@@ -119,7 +120,6 @@ def _plot_paths(ax: Axes, path: np.ndarray, failed: np.ndarray) -> None:
             ax.plot(x[:1], y[:1], "o", color=color, markersize=4)
         if FATES[what] == "collapsed":
             ax.plot(*points[end].mean(axis=0), "x", color=style.colour("theory"), markersize=5, zorder=4)
-    mark_failed(ax, np.zeros(len(failed)), failed >= 0)
     size = 0.56 / 0.3 * radius
     ax.set(xlim=(-size, size), ylim=(-size, size), aspect="equal")
 
@@ -182,14 +182,14 @@ def _start_panel(ax: Axes, path: np.ndarray, title: str) -> tuple[list[list[Line
     return lines, crosses
 
 
-def _plot_distances(ax: Axes, path: np.ndarray, dims: np.ndarray, title: str) -> None:
-    """`path`: width, seed, before/after, time, token, coordinate. A line ends where its points meet or leave."""
+def _plot_distances(ax: Axes, path: np.ndarray, kinds: list[str], title: str) -> None:
+    """`path`: kind of start, seed, before/after, time, token, coordinate. A line ends where points meet or leave."""
     time = np.arange(1, path.shape[-3])
-    for points, dim, color in zip(path, dims, style.sequence(len(dims)), strict=True):
+    for points, kind, color in zip(path, kinds, style.sequence(len(kinds)), strict=True):
         ends = first_events(points)[1]
         apart = np.clip(distances(points), *SHOWN)
         for seed, end in enumerate(ends[:, 1]):
-            label = f"d = {dim}" if seed == 0 else None
+            label = kind if seed == 0 else None
             ax.plot(time[:end], apart[seed, 1, 1 : end + 1], color=color, linewidth=1, alpha=0.7, label=label)
             ax.plot(time[end - 1], apart[seed, 1, end], "o", color=color, markersize=2.5)
         middle = np.exp(np.median(np.log(apart[:, 0]), axis=0))
@@ -203,7 +203,7 @@ def _plot_distances(ax: Axes, path: np.ndarray, dims: np.ndarray, title: str) ->
 def _plot_fates(ax: Axes, data: Data) -> None:
     """Among the layers that learnt the step; a bar is empty where none did."""
     fate = first_events(data["path"][..., -1, :, :, :])[0]
-    texts = [f"{label}, {dim}" for label in LABELS.values() for dim in data["dims"]]
+    texts = [f"{label}, {kind}" for label in LABELS.values() for kind in _circle_claims.kinds(data)]
     height = np.arange(len(texts))[::-1].astype(float)
     start = np.zeros(len(texts))
     for index, (name, shade) in enumerate(zip(FATES, (4, 2, 6), strict=True)):
@@ -216,14 +216,14 @@ def _plot_fates(ax: Axes, data: Data) -> None:
 
 
 def _plot_exponents(ax: Axes, data: Data) -> None:
-    exponent, dims = data["exponent"][..., -1], data["dims"]
-    spread = np.linspace(-0.28, 0.28, len(dims)) if len(dims) > 1 else np.zeros(1)
-    for values, dim, shift, color in zip(exponent, dims, spread, style.sequence(len(dims)), strict=True):
+    exponent, kinds = data["exponent"][..., -1], _circle_claims.kinds(data)
+    spread = np.linspace(-0.28, 0.28, len(kinds)) if len(kinds) > 1 else np.zeros(1)
+    for values, kind, shift, color in zip(exponent, kinds, spread, style.sequence(len(kinds)), strict=True):
         at = np.broadcast_to(np.arange(len(SWITCHES)) + shift, values.shape)
-        ax.plot(at.ravel(), values.ravel(), "o", color=color, markersize=3.5, alpha=0.7, label=f"d = {dim}")
+        ax.plot(at.ravel(), values.ravel(), "o", color=color, markersize=3.5, alpha=0.7, label=kind)
     ax.set_yscale("symlog", linthresh=0.1, linscale=1)
     style.reference(ax, y=math.log(3), text="log 3", meaning="theory")
-    style.reference(ax, y=tolerated(data["path"]), text="1e-3 → 1 in the roll-out")
+    style.reference(ax, y=tolerated(data["path"]), text="1e-5 → 1 in the roll-out")
     ax.set_xticks(range(len(SWITCHES)), ["att.\nonly", "+ skip", "+ MLP", "+ both"], fontsize=SMALL)
     style.panel(ax, "", "Lyapunov exponent (nats per step)", "Growth of displacements")
 

@@ -226,7 +226,7 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     return [
         published("paths-sum", "The output of a network of attention layers is the sum over all H^L choices of a head "
                   "in each layer of (P_L ⋯ P_1) X (W_1 ⋯ W_L).", float(data["pure_error"]), (0, 1e-13),
-                  source="proof-notes", place="the unrolled network, after the definition of a layer",
+                  formula=True, source="proof-notes", place="the unrolled network, after the definition of a layer",
                   hypotheses="no skips, no biases; P of the forward pass",
                   interval_from="the formula is exact; rounding of float64",
                   note=f"identity; {SMALL.attention.heads ** SMALL.depth} paths written out; error over the size "

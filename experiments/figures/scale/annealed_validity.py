@@ -166,6 +166,7 @@ def _ratio_rows(data: Data) -> list[Claim]:
             "Σp² is about E[e^(2αs)]/(n E[e^(αs)]²).",
             np.concatenate([below, data["optimum_ratio"]]),
             near(1, 0.1),
+            formula=True,
             source="su2023scale",
             place="section on the normal distribution, the step before the optimum",
             hypotheses=setting,

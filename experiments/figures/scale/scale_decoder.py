@@ -61,8 +61,12 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     rows = np.arange(2, lengths[-1] + 1).astype(float)
     laws = [_law(rows, lengths, dim, spec.points) for dim in (None, DIM)]
     data = {name: np.stack([each[name] for each in laws]) for name in laws[0]}
-    harmonic = np.asarray(scale.effective_keys(lengths.astype(float)))
-    return {"lengths": lengths, "harmonic": harmonic} | data | _typical(spec)
+    return {"lengths": lengths, "harmonic": _harmonic(lengths)} | data | _typical(spec)
+
+
+def _harmonic(lengths: np.ndarray) -> np.ndarray:
+    """Harmonic mean of the numbers of keys of rows 2 … L: the best single n for the mean annealed gradient."""
+    return (lengths - 1) / np.cumsum(1 / np.arange(2.0, lengths[-1] + 1))[lengths - 2]
 
 
 def _law(rows: np.ndarray, lengths: np.ndarray, dim: int | None, points: int) -> dict[str, np.ndarray]:
@@ -71,7 +75,7 @@ def _law(rows: np.ndarray, lengths: np.ndarray, dim: int | None, points: int) ->
     optimum = scale.optimise_scale(rows, dim)
     best, own = np.asarray(optimum.value), np.asarray(optimum.scale)
     half = np.asarray(scale.optimal_scale(lengths / 2, dim))
-    mean = np.asarray(scale.decoder_scale(lengths.astype(float), dim))
+    mean = np.asarray(scale.optimal_scale(_harmonic(lengths), dim))
     grid = np.geomspace(own[0], own[-1], points)
     spread = np.exp(np.asarray(scale.log_concentration(grid, dim)))  # C(α): a row's gradient is α(1 − C/i)
     floored = np.full((lengths.size, points), np.nan)
@@ -210,6 +214,7 @@ def claims(data: Data) -> list[Claim]:
             "rather friendly to the gradient of most tokens.",
             data["friendly"].ravel(),
             at_least(HALF),
+            formula=True,
             source=SU,
             place="section of further thoughts, on decoders, 2023-10-22",
             where=both,

@@ -215,6 +215,7 @@ def _other_claims(data: Data) -> list[Claim]:
             "As the number of scores grows softmax's largest weight falls towards 0, and SSMax keeps it near 1.",
             [softmax, *ssmax],
             (np.r_[0, np.full(ssmax.size, ENOUGH)], np.r_[1 - ENOUGH, np.ones(ssmax.size)]),
+            formula=True,
             source="nakanishi2025",
             place="abstract and figure 1",
             where=[f"softmax, n = {n[-1]}", *(f"n = {m}" for m in n)],

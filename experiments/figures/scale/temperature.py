@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import experiments.lib.figure
-from experiments.ledger import Claim, at_least, at_most, published
+from experiments.ledger import Claim, at_least, at_most, near, published
 from experiments.lib import style
 from experiments.lib.figure import About, Data
-from rc_jax import scale, sparsity
+from rc_jax import attention, scale, sparsity
 from rc_jax.scale import least_entropy
 
 NOTES = "study-notes"
@@ -31,6 +31,7 @@ ABOUT = About(
 TIES = 4
 LIMIT = 1e-2  # what counts as nothing
 SHARP = 0.025  # a temperature at which scores a deviation apart are far apart
+CLIP = 10.0  # the threshold τ of QK-clip
 JACOBIANS = 4  # rows whose Jacobian is formed
 TIED = ("entropy", "largest", "gradient")
 NAMES = ("entropy", "largest", "sparsity", "gradient", "variance", "slope")
@@ -61,7 +62,10 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         if name in TIED:
             data[f"{name}_tied"] = swept[name][-1]
     jacobians = jax.vmap(jax.jacobian(jax.nn.softmax))(s[:JACOBIANS] / temperature[0])
-    data |= _floor(s, swept["entropy"][:-1], 1 / temperature)
+    data |= _floor(s, swept["entropy"][:-1], 1 / temperature) | _clipped(spec)
+    logits = np.asarray(s)[None] / temperature[:, None, None]
+    spread = np.ptp(logits, axis=-1)
+    data["spread_bound"] = _over_bound(logits, spread)
     return data | {
         "jacobian_size": np.abs(jacobians).max(),
         "mean_gradient": swept["mean"][:-1].mean(0),  # E Σps = E α(1 − Σp²) for normal scores
@@ -79,6 +83,28 @@ def _floor(s: jax.Array, entropy: np.ndarray, alpha: np.ndarray) -> dict[str, np
         for deviation in (rows.std(axis=1), ahead.std())
     )
     return {"above_floor": (entropy - least).min(axis=0), "ahead_floor": np.asarray(exact) - least_ahead}
+
+
+def _over_bound(logits: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """By temperature: the most by which log(np) passes ± δ, over δ or 1, with δ the range of a row's logits."""
+    log_weights = np.asarray(jax.nn.log_softmax(jnp.asarray(logits))) + np.log(logits.shape[-1])
+    past = np.maximum(log_weights.max(axis=-1) - spread, -log_weights.min(axis=-1) - spread)
+    return (past / np.maximum(spread, 1)).max(axis=-1)
+
+
+def _clipped(spec: Spec) -> dict[str, np.ndarray]:
+    """The largest logit of random heads before and after √γ on queries and keys, γ = min(1, τ/S_max), τ = `CLIP`."""
+    layer = attention.AttentionSpec(d_model=spec.keys, heads=8)
+    key = jax.random.key(spec.seed)
+    x = jax.random.normal(jax.random.fold_in(key, 1), (spec.keys, spec.keys))
+    params = attention.init(jax.random.fold_in(key, 2), layer, dtype=spec.dtype)
+    sizes = jnp.geomspace(1, 30, 8)[:, None, None]  # heads of small and of large logits
+    params = params._replace(query=sizes * params.query)
+    before = jnp.abs(attention.scores(params, x, layer)).max(axis=(1, 2))
+    root = jnp.sqrt(jnp.minimum(1, CLIP / before))[:, None, None]
+    clipped = params._replace(query=root * params.query, key=root * params.key)
+    after = jnp.abs(attention.scores(clipped, x, layer)).max(axis=(1, 2))
+    return {"largest_logit": np.asarray(before), "clipped_logit": np.asarray(after)}
 
 
 @jax.jit
@@ -155,7 +181,8 @@ def claims(data: Data) -> list[Claim]:
     return [
         published(
             "temperature-cold", "With large scores nearly all weight goes to the top one.",
-            np.median(data["largest"][1, below]), at_least(1 - LIMIT), source=NOTES, place="section on softmax",
+            np.median(data["largest"][1, below]), at_least(1 - LIMIT),
+            formula=True, source=NOTES, place="section on softmax",
             hypotheses=f"{rows}, T from {t[0]:g} to 10⁻³; one value is the largest",
             interval_from="our tolerance: all but a hundredth", reads=[data["largest"]],
             note="measured: largest weight of the median row; equal largest values share it",
@@ -163,7 +190,8 @@ def claims(data: Data) -> list[Claim]:
         published(
             "temperature-larger", "The larger the temperature T, the more weight softmax gives to large values.",
             change,
-            at_least(0), source=NOTES, place="section on softmax, first sentence on T", where=_steps(t[warm]),
+            at_least(0),
+            formula=True, source=NOTES, place="section on softmax, first sentence on T", where=_steps(t[warm]),
             hypotheses=f"{rows}, T from 0.1 to 10", interval_from="the sign of the change",
             note="a slip of the pen: the notes' next line says the opposite, and that is so; measured: change of the "
             "median row's largest weight as T rises",
@@ -171,7 +199,7 @@ def claims(data: Data) -> list[Claim]:
         published(
             "temperature-extremes", "A number that is far too large or too small for softmax may bring a result to "
             "0 and its gradient with it.",
-            [top * (1 - top), 1 - top, data["jacobian_size"]], at_most(LIMIT), source=NOTES,
+            [top * (1 - top), 1 - top, data["jacobian_size"]], at_most(LIMIT), formula=True, source=NOTES,
             place="section on the division by √d_k",
             where=["far above the others: p(1 − p)", "far below the largest: p", "every entry of the Jacobian, "
                    f"T = {t[0]:g}"],
@@ -184,7 +212,7 @@ def claims(data: Data) -> list[Claim]:
             "temperature-entropy-floor", "As logits grow in spectral norm, entropy may fall, but not below a floor "
             "that shrinks exponentially and is attained.",
             np.concatenate([data["above_floor"], data["ahead_floor"]]),
-            ([-1e-12] * (2 * t.size), [np.inf] * t.size + [1e-12] * t.size), source="zhai2023",
+            ([-1e-12] * (2 * t.size), [np.inf] * t.size + [1e-12] * t.size), formula=True, source="zhai2023",
             place="abstract; bound of the theorem",
             where=[f"{what}, {at}" for what in ("rows", "one key ahead") for at in place],
             hypotheses=f"{rows}; the bound log(1 + (n − 1)β) + σ√(n(n − 1)) β/(1 + (n − 1)β), β = e^(−σ√(n/(n − "
@@ -192,6 +220,30 @@ def claims(data: Data) -> list[Claim]:
             "the norm of the row's own logits, which is not more than the authors'",
             interval_from="rounding of float64",
             note="measured: entropy less the bound, least over rows, and of the row that attains it",
+        ),
+        *_bounded_logits(data, rows, place),
+    ]  # fmt: skip
+
+
+def _bounded_logits(data: Data, rows: str, place: list[str]) -> list[Claim]:
+    """What a bound on logits does to weights, and what keeps logits below a bound."""
+    before, after = data["largest_logit"], data["clipped_logit"]
+    return [
+        published(
+            "temperature-disperse", "Weights of n logits whose range is δ lie between e^−δ/n and e^δ/n, so that they "
+            "disperse as n grows.",
+            data["spread_bound"], at_most(1e-12), formula=True, source="velickovic2025-lemma", place="lemma 2.1",
+            where=place, hypotheses=rows, interval_from="the inequality is exact; rounding of float64",
+            note="measured: the most by which log(np) passes ± δ, over δ, of all rows",
+        ),
+        published(
+            "temperature-clip", "Multiplying W_Q and W_K of a head by √γ, γ = min(1, τ/S_max), brings its largest "
+            "logit down to τ and leaves other heads as they are.",
+            after / np.minimum(before, CLIP), near(1, 1e-12), formula=True, source="su2025clip",
+            place="section on the clip per head", where=[f"S_max = {each:.3g}" for each in before],
+            hypotheses=f"heads without biases, τ = {CLIP:g}; S_max is the largest size of a logit",
+            interval_from="the formula is exact; rounding of float64", reads=[before, after],
+            note="measured: the largest logit after, over the lesser of S_max and τ",
         ),
     ]  # fmt: skip
 

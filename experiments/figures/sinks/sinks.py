@@ -183,13 +183,14 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
     return [
         published("sinks-robust", "A sink slows the mixing of information between tokens, which makes a network less "
                   "sensitive to a changed prompt.", np.max(np.diff(data["sensitivity"], axis=0), axis=1), at_most(0.0),
-                  source="barbero2025-figure", place="caption of figure 1; theorem 3.2", where=more,
+                  formula=True, source="barbero2025-figure", place="caption of figure 1; theorem 3.2", where=more,
                   hypotheses=f"the source speaks of trained decoders; here {linear}, where the derivative is the "
                   "theorem's sum over paths", interval_from="the sign of the difference",
                   note="change of the log of the last token's derivative by the tokens between the first and it, the "
                   "largest over layers"),
         published("sinks-over-mixing", "Attention to the first token is a way to avoid mixing tokens too much.",
-                  np.concatenate([rate[:-1, at] - rate[1:, at] for at in (null, one)]), at_most(0.0), always=False,
+                  np.concatenate([rate[:-1, at] - rate[1:, at] for at in (null, one)]), at_most(0.0),
+                  formula=True, always=False,
                   source="barbero2025", place="abstract", where=[f"{each}, v = {v}" for v in (0, 1) for each in more],
                   hypotheses=f"the source argues for trained decoders, whose sinks have small values; here {linear}, "
                   "and sinks of the value 0 or of the first token's",
@@ -197,7 +198,8 @@ def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
                   note="mixing as the fall of the relative residual per layer, without a sink or with a lighter one "
                   "less with it"),
         published("sinks-first-token", "With averaging that is the same at every layer, the last token depends in the "
-                  "end on the first token alone.", data["own"], at_most(np.log(SETTLED)), source="barbero2024",
+                  "end on the first token alone.", data["own"], at_most(np.log(SETTLED)),
+                  formula=True, source="barbero2024",
                   place="appendix B, proposition B.8", hypotheses="half skip connection, half attention; each row but "
                   f"the first sees two tokens or more; here uniform causal attention of {tokens} tokens",
                   interval_from="our tolerance", note=f"log of the other tokens' share after {deep} layers"),

@@ -169,8 +169,8 @@ def plot(data: dict[str, np.ndarray]) -> Drawing:
 
 
 def _heads(ax: Axes, values: np.ndarray) -> None:
-    """Points for all heads (layer, head) of layers 1, 2, …, and their medians."""
-    layers = np.arange(1, len(values) + 1)
+    """Points for all heads (layer, head) by layer, and their medians."""
+    layers = np.arange(len(values))
     ax.plot(np.repeat(layers, values.shape[1]), values.ravel(), color=style.colour("trained"), marker="o",
             markersize=3, linestyle="none", alpha=0.5)  # fmt: skip
     ax.plot(layers, np.median(values, axis=1), color=style.colour("theory"))

@@ -230,6 +230,7 @@ def _published_claims(data: Data) -> list[Claim]:
         row(
             "focus-softmax", "The sparsity S of softmax rows tends to 0 as σ or ‖q‖ tends to infinity.",
             data["softmax"][moderate].max(), at_most(FOCUS),
+            formula=True,
             place="section with two examples", interval_from=zero, hypotheses="Gaussian keys, n → ∞; any β",
             note=f"largest S over −8 ≤ β/γ ≤ 4 at γ = σ‖q‖ = {data['gamma'][moderate]:.3g}; at γ = "
             f"{data['gamma'][-1]:.3g} it is {data['softmax'][-1].max():.0e}", reads=[data["softmax"]],
@@ -238,7 +239,7 @@ def _published_claims(data: Data) -> list[Claim]:
             "focus-relu2",
             "With relu² the sparsity S has a chance to come near 0 only if β < 0.",
             [right, left], ([FOCUS, -np.inf], [np.inf, FOCUS]),
-            place="section with two examples", interval_from=zero, hypotheses="Gaussian keys, n → ∞",
+            formula=True, place="section with two examples", interval_from=zero, hypotheses="Gaussian keys, n → ∞",
             where=["least S where β ≥ 0", "largest S where β/γ ≤ −8"], reads=[data["relu_squared"]],
             note=f"least S where β ≥ 0: {right:.3f}; largest where β/γ ≤ −8: {left:.1e}, at every γ",
         ),
@@ -246,7 +247,7 @@ def _published_claims(data: Data) -> list[Claim]:
             "focus-identity",
             "Without an activation S does not come near 0 but has a rather high lower limit.",
             _floor(data, "identity"), at_least(0.5),
-            place="section on minimal linear attention, with its plot", hypotheses="Gaussian keys, n → ∞",
+            formula=True, place="section on minimal linear attention, with its plot", hypotheses="Gaussian keys, n → ∞",
             interval_from="our reading of rather high", note="least S on the map and beyond it; the infimum is √(2/π)",
         ),
         row(

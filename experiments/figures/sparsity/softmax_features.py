@@ -182,7 +182,8 @@ def _taylor_claims(data: Data) -> list[Claim]:
             "features-limit",
             "Softmax attention can also be seen as linear attention of infinitely many features, so that in theory "
             "only d → ∞ closes the gap.",
-            gap, ([TOLERANCE, -TOLERANCE, TOLERANCE], [np.inf, TOLERANCE, np.inf]), source="su2023concentrate",
+            gap, ([TOLERANCE, -TOLERANCE, TOLERANCE], [np.inf, TOLERANCE, np.inf]),
+            formula=True, source="su2023concentrate",
             place="section on general linear attention", hypotheses="features: Taylor's monomials; β = 0",
             interval_from=f"a gap in S of {TOLERANCE:.0%} counts as closed, our choice",
             where=points, reads=[data["even"], gamma],

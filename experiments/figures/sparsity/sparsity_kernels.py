@@ -205,7 +205,7 @@ def _kernel_claims(data: Data) -> list[Claim]:
     return [
         row(
             "sparsity-exp", "The sparsity S of softmax rows is e^(−σ²‖q‖²/2).",
-            value[soft] / theory[soft] - 1, near(0, 0.03), standard_error=error[soft] / theory[soft],
+            value[soft] / theory[soft] - 1, near(0, 0.03), formula=True, standard_error=error[soft] / theory[soft],
             where=[f"γ = {gamma:g}" for gamma in SPREAD[soft]], place="section with two examples",
             interval_from="our tolerance",
             note="keys drawn at random, over formula less 1",
@@ -213,20 +213,21 @@ def _kernel_claims(data: Data) -> list[Claim]:
         row(
             "sparsity-relu2-form",
             "For f = relu² the sparsity S is the closed form in β, γ and erf(β/(√2 γ)) that the source prints.",
-            data["form_relu2"] / data["form_relu2_integrals"] - 1, near(0, 1e-8), where=pairs,
+            data["form_relu2"] / data["form_relu2_integrals"] - 1, near(0, 1e-8), formula=True, where=pairs,
             place="section with two examples", interval_from=exact,
             note="over the ratio of the two integrals, less 1; S = 1/√6 at β = 0",
         ),
         row(
             "sparsity-identity-form",
             "Without an activation S is (√(2/π) γ e^(−β²/2γ²) + β erf(β/(√2 γ)))/√(β² + γ²).",
-            data["form_identity"] / data["form_identity_integrals"] - 1, near(0, 1e-8), where=pairs,
+            data["form_identity"] / data["form_identity_integrals"] - 1, near(0, 1e-8), formula=True, where=pairs,
             place="section on minimal linear attention", interval_from=exact,
             note="over the ratio of the two integrals, less 1",
         ),
         row(
             "sparsity-identity-even", "Without an activation S is an even function of β.",
-            value[left] / value[right] - 1, near(0, 0.002), where=[f"β/γ = ±{-ratio:g}" for ratio in zero],
+            value[left] / value[right] - 1, near(0, 0.002),
+            formula=True, where=[f"β/γ = ±{-ratio:g}" for ratio in zero],
             standard_error=np.hypot(error[left] / value[left], error[right] / value[right]),
             place="section on minimal linear attention", interval_from="our tolerance",
             note="S of keys drawn with mean −β over that with β, less 1; proved by ε → −ε",
@@ -234,7 +235,7 @@ def _kernel_claims(data: Data) -> list[Claim]:
         row(
             "sparsity-isotropy",
             "The sparsity S depends on q, μ and σ only by q·μ and σ‖q‖, because the noise of the keys is isotropic.",
-            (data["isotropy"] / data["isotropy_theory"][:, None] - 1).ravel(), near(0, 0.03), where=kinds,
+            (data["isotropy"] / data["isotropy_theory"][:, None] - 1).ravel(), near(0, 0.03), formula=True, where=kinds,
             standard_error=(data["isotropy_se"] / data["isotropy_theory"][:, None]).ravel(),
             place="section on the simplified form", interval_from="our tolerance",
             note="queries of other directions and lengths and means of other directions, at one β and γ; S over its "
@@ -252,17 +253,20 @@ def _linear_claims(data: Data) -> list[Claim]:
             "sparsity-linear",
             "For independent, equally distributed non-negative features S is 1/√(1 + (σ̃/μ̃ · ‖q̃‖₂/‖q̃‖₁)²).",
             (data["features_measured"] / data["features_theory"] - 1).ravel(), near(0, 0.03),
-            standard_error=(data["features_se"] / data["features_theory"]).ravel(),
+            formula=True, standard_error=(data["features_se"] / data["features_theory"]).ravel(),
             where=[f"σ̃/μ̃ = {spread:.3g}, {name}" for spread in FEATURE_SPREAD for name in names],
             hypotheses="non-negative, independent, equally distributed features; n → ∞",
             interval_from="our tolerance", note="features drawn at random, over formula less 1",
         ),
         row(
-            "sparsity-norm-ratio", "The largest value of ‖q̃‖₂/‖q̃‖₁ over queries of d features is √d.",
-            data["norm_share"], near(1, 1e-5), hypotheses=f"d = {int(data['features'])}",
+            "sparsity-norm-ratio",
+            "The largest value of ‖q̃‖₂/‖q̃‖₁ over queries of d features is √d, so that to enlarge it means to "
+            "enlarge d.",
+            data["norm_share"], near(1, 1e-5), formula=True, hypotheses=f"d = {int(data['features'])}",
             interval_from="the formula is exact; rounding of float32", reads=[data["norm_ratio"]],
             note="largest ratio found over √d; the ratio lies in [1/√d, 1] by Cauchy and Schwarz, and is 1 for one "
-            "feature; √d is the largest ‖q̃‖₁/‖q̃‖₂; the formula for S stands",
+            "feature; √d is the largest ‖q̃‖₁/‖q̃‖₂; the formula for S, the other route σ̃/μ̃ and "
+            "the argument from rank stand",
         ),
     ]  # fmt: skip
 
@@ -282,21 +286,23 @@ def _decay_claims(data: Data) -> list[Claim]:
         row(
             "sparsity-decay-form",
             "For weights λ^(n−1), …, λ, 1 the sparsity is S = √((1 − λⁿ)(1 + λ)/(n(1 − λ)(1 + λⁿ))).",
-            (rows[some] / (bound * np.sqrt(1 - lam**n)) - 1).ravel(), near(0, 1e-5), where=names[some].ravel(),
+            (rows[some] / (bound * np.sqrt(1 - lam**n)) - 1).ravel(), near(0, 1e-5),
+            formula=True, where=names[some].ravel(),
             hypotheses="λ < 1", interval_from="the formula is exact; rounding of float32",
             note="S of the last row of a layer, over formula less 1; the limit for λ = 1 is 1",
         ),
         row(
             "sparsity-decay-bound",
             "For decaying weights S is smaller than √((1 + λ)/(n(1 − λ)(1 + λⁿ))).",
-            (rows[some] / bound).ravel(), at_most(1 + 1e-5), where=names[some].ravel(),
+            (rows[some] / bound).ravel(), at_most(1 + 1e-5), formula=True, where=names[some].ravel(),
             hypotheses="λ < 1", interval_from="the inequality is exact; rounding of float32",
             note="S over that bound; identity: the ratio is √(1 − λⁿ)",
         ),
         row(
             "sparsity-decay",
             "For every λ < 1 the sparsity S of decaying weights tends to 0 as n → ∞.",
-            rate[forgetting], at_most(0), where=[f"λ = {each:g}" for each in data["decay_lam"][forgetting]],
+            rate[forgetting], at_most(0),
+            formula=True, where=[f"λ = {each:g}" for each in data["decay_lam"][forgetting]],
             hypotheses="n large against 1/(1 − λ)",
             interval_from="S falls",
             note="local exponent of S at the largest n: " + ", ".join(f"{each:.3f}" for each in rate[forgetting])

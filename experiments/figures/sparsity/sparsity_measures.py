@@ -200,13 +200,13 @@ def claims(data: Data) -> list[Claim]:
         _like_entropy(data),
         table(
             "measures-pq-mean", "The pq-mean with p = 1 and q = 2 satisfies all six axioms of sparsity.",
-            margin["1 − S"], at_least(0), where=AXIOMS,
+            margin["1 − S"], at_least(0), formula=True, where=AXIOMS,
             hypotheses=f"p = 1, q = 2, where the source has p ≤ 1 and q > 1; {positive}",
             note=f"{trials}; S is this mean with its sign turned",
         ),
         table(
             "measures-gini-axioms", "The Gini index satisfies all six axioms of sparsity.",
-            margin["Gini"], at_least(0), where=AXIOMS, hypotheses=positive, note=trials,
+            margin["Gini"], at_least(0), formula=True, where=AXIOMS, hypotheses=positive, note=trials,
         ),
         law(
             "measures-renyi-axioms",

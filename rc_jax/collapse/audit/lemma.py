@@ -68,9 +68,6 @@ def lemma_lower(base: Float[Array, "same token"], perturbation: Float[Array, "ro
     Returns:
         Both sides; slack is log P − log((1 − D)P̃), infinite where D ≥ 1.
 
-    Raises:
-        TypeError, ValueError: not floating-point matrices, or sizes that differ.
-
     Example:
         >>> import jax.numpy as jnp
         >>> step = lemma_lower(jnp.zeros((1, 2)), jnp.array([[0.0, 0.5], [0.0, 0.0]]))
@@ -98,9 +95,6 @@ def lemma_upper(base: Float[Array, "same token"], perturbation: Float[Array, "ro
 
     Returns:
         Both sides; slack is log((1 + 2D)P̃) − log P.
-
-    Raises:
-        TypeError, ValueError: not floating-point matrices, or sizes that differ.
 
     Example:
         >>> import jax.numpy as jnp
@@ -131,9 +125,6 @@ def published_step(
 
     Returns:
         Both sides; slack is right − left, negative where it is violated.
-
-    Raises:
-        TypeError, ValueError: not floating-point matrices, or sizes that do not fit.
 
     Example:
         >>> import jax.numpy as jnp
@@ -166,9 +157,6 @@ def repaired_step(
 
     Returns:
         Both sides; slack is right − left.
-
-    Raises:
-        TypeError, ValueError: not floating-point matrices, or sizes that do not fit.
 
     Example:
         >>> import jax.numpy as jnp

@@ -32,9 +32,6 @@ def split(weight: Float[Array, "feature feature"], x: Float[Array, "token featur
         x: at least two tokens.
         center: which x̄, as in `residual`.
 
-    Raises:
-        TypeError, ValueError: not floating-point matrices, sizes that differ, fewer than two tokens, unknown `center`.
-
     Example:
         >>> import jax.numpy as jnp
         >>> parts = split(jnp.eye(1), jnp.array([[3.0], [1.0]]))
@@ -63,9 +60,6 @@ def norm_step(
 
     Returns:
         Both sides; slack is right − left.
-
-    Raises:
-        TypeError, ValueError: not floating-point matrices, or sizes that do not fit.
 
     Example:
         >>> import jax.numpy as jnp
@@ -98,9 +92,6 @@ def gamma_cap(weight: Float[Array, "feature feature"], rest: Float[Array, "token
 
     Returns:
         γ and its bound; slack is right − left. NaN where A or R is 0.
-
-    Raises:
-        TypeError, ValueError: not floating-point matrices, or sizes that differ.
 
     Example:
         >>> import jax.numpy as jnp

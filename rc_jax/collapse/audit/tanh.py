@@ -30,9 +30,6 @@ def score_oscillation(weight: Float[Array, "feature feature"], x: Float[Array, "
     Returns:
         Both sides; slack is right − left.
 
-    Raises:
-        TypeError, ValueError: not floating-point matrices, sizes that differ, fewer than two tokens.
-
     Example:
         >>> import jax.numpy as jnp
         >>> step = score_oscillation(0.5 * jnp.eye(1), jnp.array([[3.0], [1.0]]))
@@ -67,9 +64,6 @@ def total_variation(a: Float[Array, " token"], b: Float[Array, " token"]) -> Ine
     Returns:
         Both sides; slack is right − left.
 
-    Raises:
-        TypeError, ValueError: not floating-point vectors of one length.
-
     Example:
         >>> import jax.numpy as jnp
         >>> step = total_variation(jnp.array([0.5, -0.5]), jnp.array([-0.5, 0.5]))
@@ -102,9 +96,6 @@ def mixture(p: Float[Array, " token"], q: Float[Array, " token"], x: Float[Array
 
     Returns:
         Both sides; slack is right − left.
-
-    Raises:
-        TypeError, ValueError: not floating-point, or sizes that do not fit.
 
     Example:
         >>> import jax.numpy as jnp

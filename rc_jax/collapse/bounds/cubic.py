@@ -74,7 +74,6 @@ def measured_gamma(
     Raises:
         ValueError: a mask, skip, MLP, LayerNorm, or another score or weight than dot-product softmax, for none of which
             the theorem holds; shapes that do not fit; fewer than two tokens; a `scale` that is not positive.
-        TypeError: `x` not floating-point, or of another dtype than `params`.
 
     Example:
         >>> import jax

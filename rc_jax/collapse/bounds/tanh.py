@@ -62,7 +62,6 @@ def tanh_bound(
     Raises:
         ValueError: a mask, skip, MLP, LayerNorm, or another score or weight than dot-product softmax, for none of which
             the theorem holds; shapes that do not fit; fewer than two tokens; a `scale` that is not positive.
-        TypeError: `x` not floating-point, or of another dtype than `params`.
 
     Example:
         >>> import jax

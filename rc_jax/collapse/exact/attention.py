@@ -29,9 +29,13 @@ from rc_jax.attention import AttentionParams, AttentionSpec
 from rc_jax.attention.layer import default_scale, largest, weight_function
 from rc_jax.attention.parameters import pool, project, shares
 from rc_jax.attention.specification import own_parts
-from rc_jax.collapse.exact import any_kind, mlp_and_norms, normalisers, positions, unsaturated
+from rc_jax.collapse.exact import any_kind, choices, mlp_and_norms, normalisers, positions, unsaturated
+from rc_jax.collapse.exact.choices import Kept, Tokens
 from rc_jax.collapse.exact.state import Columns, Logits, MeanResidual, from_rows, split_softmax, sum_at_largest
 from rc_jax.collapse.requirements import SPLIT
+
+# The level of every row, the rest of the logits, and what each row sees and keeps (None: all).
+Known = tuple[Columns, Logits, Bool[Array, "#head token column"] | None]
 
 
 def attend(
@@ -40,10 +44,26 @@ def attend(
     spec: AttentionSpec,
     scale: ArrayLike | None,
     mask: Bool[Array, "token token"] | None,
-    equal: Bool[Array, "token token"] | None = None,
 ) -> MeanResidual:
-    """One layer of attention on the split tokens, its output split the same way; `equal` tokens may tie in a top k."""
-    outputs = heads(params, state, spec, scale, mask, equal)
+    """One layer of attention on the split tokens, its output split the same way."""
+    return _through_output(params, heads(params, state, spec, scale, mask), spec)
+
+
+def attend_tokens(
+    params: AttentionParams,
+    tokens: Tokens,
+    spec: AttentionSpec,
+    scale: ArrayLike | None,
+    mask: Bool[Array, "token token"] | None,
+) -> Tokens:
+    """The same of tokens some of which are known to be equal: these may tie in a top k."""
+    outputs, kept = _heads(params, tokens.state, spec, scale, mask, tokens.equal)
+    out = _through_output(params, outputs, spec)
+    return Tokens(out, None, None) if tokens.equal is None else choices.after(tokens, out, kept, mask, spec)
+
+
+def _through_output(params: AttentionParams, outputs: Columns, spec: AttentionSpec) -> MeanResidual:
+    """The sum over heads of their outputs times their output matrices."""
 
     def at_one_size() -> tuple[Array, Array]:
         return jnp.einsum("hik,hkd->id", outputs.rows, params.output, precision=spec.precision), outputs.log_size[0]
@@ -68,43 +88,51 @@ def heads(
     spec: AttentionSpec,
     scale: ArrayLike | None,
     mask: Bool[Array, "token token"] | None,
-    equal: Bool[Array, "token token"] | None = None,
 ) -> Columns:
     """The outputs of the heads, before the output matrix.
 
     Every head has a size of its own, because one head's output may be far below the smallest number beside another's.
     """
+    return _heads(params, state, spec, scale, mask, None)[0]
+
+
+def _heads(
+    params: AttentionParams,
+    state: MeanResidual,
+    spec: AttentionSpec,
+    scale: ArrayLike | None,
+    mask: Bool[Array, "token token"] | None,
+    equal: Bool[Array, "token token"] | None,
+) -> tuple[Columns, Kept | None]:
+    """The outputs of the heads, and the columns that a top k has kept of them."""
     value = _pooled(columns(state, params.value, params.value_bias, spec), params, spec)
     query, key, factor = _queries_and_keys(params, state, spec, scale)
-    if spec.weights == "sigmoid":
-        level, logits, seen = _logits(query, key, factor, spec, mask, equal)
-        outputs = normalisers.by_sigmoids(level, logits, seen, value, spec.precision)
-    elif spec.weights == "differential":
-        first, second = (
-            _by_softmax(
-                _heads_of(query, half), _heads_of(key, half), value, jnp.split(factor, 2)[half], spec, mask, equal
-            )
-            for half in (0, 1)
-        )
-        outputs = normalisers.difference(first, second, params.parts["subtracted"])
-    elif spec.weights in SPLIT:
-        outputs = _by_softmax(query, key, value, factor, spec, mask, equal)
+    # Weights that sum to a constant can do without the logits themselves, where no top k reads their order.
+    blind = spec.top_k is None and spec.weights in ("softmax", "differential", "sinkhorn")
+    known = None if blind else _logits(query, key, factor, spec, mask, equal)
+    if spec.weights == "differential":
+        twice = Columns(*(jnp.concatenate([part, part]) for part in value))
+        outputs = _by_softmax(query, key, twice, factor, spec, mask, known)
+        outputs = normalisers.difference(_heads_of(outputs, 0), _heads_of(outputs, 1), params.parts["subtracted"])
+    elif known is None or (spec.weights in SPLIT and spec.weights != "sigmoid"):
+        outputs = _by_softmax(query, key, value, factor, spec, mask, known)
+    elif spec.weights == "sigmoid":
+        outputs = normalisers.by_sigmoids(*known, value, spec.precision)
     else:
-        level, logits, seen = _logits(query, key, factor, spec, mask, equal)
-        weights = weight_function(params, spec, logits.pair.shape, seen)
-        outputs = any_kind.by_kind(level, logits, seen, value, spec.kind, weights, spec.precision)
+        weights = weight_function(params, spec, known[1].pair.shape, known[2])
+        outputs = any_kind.by_kind(*known, value, spec.kind, weights, spec.precision)
     # One more logit is a gate on the output of softmax; then the gate that tokens make themselves.
-    if spec.weights in ("softmax_plus_one", "softmax_sink"):
+    if known is not None and spec.weights in ("softmax_plus_one", "softmax_sink"):
+        level, logits, seen = known
         sink = own_parts(params, spec).get("sink", jnp.zeros_like(outputs.log_size))
         sink = jnp.maximum(sink, jnp.finfo(sink.dtype).min / 4)  # −∞, no sink at all, has no difference from a logit
-        level, logits, seen = _logits(query, key, factor, spec, mask, equal)
         normaliser = normalisers.log_normaliser(logits, seen)
         outputs = normalisers.gated(outputs, normalisers.above_sink(level, normaliser, sink))
     if spec.output_gate is not None:
         gate = params.parts["output_gate"]
         gate = gate if spec.output_gate == "elementwise" else gate[..., None]
         outputs = normalisers.gated(outputs, columns(state, gate, None, dataclasses.replace(spec, bias=False)))
-    return outputs
+    return outputs, None if spec.top_k is None or known is None else known[2]
 
 
 def _by_softmax(
@@ -114,16 +142,16 @@ def _by_softmax(
     factor: Float[Array, "head #width"],
     spec: AttentionSpec,
     mask: Bool[Array, "token token"] | None,
-    equal: Bool[Array, "token token"] | None = None,
+    known: Known | None,
 ) -> Columns:
-    """The heads' outputs for softmax (or Sinkhorn's) weights of the given queries and keys."""
+    """The heads' outputs for softmax (or Sinkhorn's) weights of the given queries and keys, or of `known` logits."""
 
     def output(mean: Array, rows: Array, log_rest: Array) -> Columns:
         return Columns(value.mean + jnp.exp(value.log_size)[:, None] * mean, rows, value.log_size + log_rest)
 
     def in_general() -> Columns:
         # P V̂ = 1(pᵀV̂) + e^μ D V̂
-        shared, rest, log_rest = _weights(query, key, factor, spec, mask, equal)
+        shared, rest, log_rest = _weights(query, key, factor, spec, mask, known)
         mean = jnp.einsum("hj,hjk->hk", shared, value.rows, precision=spec.precision)
         return output(mean, jnp.einsum("hij,hjk->hik", rest, value.rows, precision=spec.precision), log_rest)
 
@@ -176,10 +204,10 @@ def _weights(
     factor: Float[Array, "head #width"],
     spec: AttentionSpec,
     mask: Bool[Array, "token token"] | None,
-    equal: Bool[Array, "token token"] | None = None,
+    known: Known | None = None,
 ) -> tuple[Float[Array, "head column"], Float[Array, "head token column"], Float[Array, " head"]]:
     """p, D and μ of P = 1pᵀ + e^μ D, from queries and keys."""
-    _, logits, seen = _logits(query, key, factor, spec, mask, equal)
+    _, logits, seen = _logits(query, key, factor, spec, mask) if known is None else known
     common = logits.common
     if spec.weights == "sinkhorn":
         common = normalisers.sinkhorn(logits, seen, spec.sinkhorn_steps)
@@ -193,7 +221,7 @@ def _logits(
     spec: AttentionSpec,
     mask: Bool[Array, "token token"] | None,
     equal: Bool[Array, "token token"] | None = None,
-) -> tuple[Columns, Logits, Bool[Array, "#head token column"] | None]:
+) -> Known:
     """The level that each row's logits share, the rest of the logits, and which columns each row sees (None: all)."""
     # r_j = e^ℓ (α q̄·k̂_j) and Ê_ij = α q̂_i·k̂_j, or those of logits with positions
     if spec.rotary is None and spec.scale_law == "constant":
@@ -204,33 +232,23 @@ def _logits(
     else:
         level = positions.level(query, key, factor, spec, mask)
         logits = positions.logits(query, key, factor, spec, mask)
+    if spec.rotary is not None:
+        equal = None  # equal tokens at two positions have two logits
+    if equal is not None:
+        logits = choices.of_equal_columns(logits, equal)
     seen = None if mask is None else mask[None]
     ordered = logits.ordered if spec.top_k is not None else None
     if spec.soft_cap is not None:
         level, logits = normalisers.capped(level, logits, float(spec.soft_cap), seen)
     if ordered is not None and spec.top_k is not None:
-        # A cap keeps the order, in which it leaves ties by rounding.
+        # A cap keeps the order, in which it leaves ties by rounding. Keys that are ±1 tie exactly, as equal tokens do.
+        signs = (spec.scores == "cosine" or spec.qk_norm == "unit") and key.rows.shape[-1] == 1
         seen = largest(ordered, seen, spec.top_k)
-        tied = _ties(ordered, seen, equal, spec.top_k)
-        logits = logits._replace(pair=jnp.where(tied[:, None, None], jnp.nan, logits.pair))
+        if not signs:
+            equal = jnp.eye(ordered.shape[-1], dtype=bool) if equal is None else equal
+            tied = choices.ties(ordered, seen, equal, spec.top_k)
+            logits = logits._replace(pair=jnp.where(tied[:, None, None], jnp.nan, logits.pair))
     return level, logits, seen
-
-
-def _ties(
-    ordered: Float[Array, "head token column"],
-    kept: Bool[Array, "head token column"],
-    equal: Bool[Array, "token token"] | None,
-    count: int,
-) -> Bool[Array, " head"]:
-    """True for heads in which a row keeps more than `count` columns because of a tie, of tokens that are not `equal`.
-
-    Logits of other tokens are equal by their rounding, and which of them is the larger one is not known.
-    """
-    last = ordered == jnp.min(jnp.where(kept, ordered, jnp.inf), axis=-1, keepdims=True)
-    last = (last & kept).astype(ordered.dtype)
-    apart = 1 - (jnp.eye(ordered.shape[-1], dtype=bool) if equal is None else equal).astype(ordered.dtype)
-    pairs = jnp.einsum("hij,jk,hik->hi", last, apart, last)
-    return jnp.any((pairs > 0) & (jnp.sum(kept, axis=-1) > count), axis=-1)
 
 
 def columns(

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rc_jax.collapse.exact.state import MeanResidual, expm1_ratio, from_rows
+from rc_jax._numerics.stable import expm1_ratio
+from rc_jax.collapse.exact.state import MeanResidual, from_rows
 from rc_jax.network import MLPParams, NormParams, StackSpec
 from rc_jax.network.stack import ACTIVATIONS
 

@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from rc_jax._numerics.stable import expm1_ratio
 from rc_jax.collapse.exact.state import (
     Columns,
     Logits,
     exp_below,
-    expm1_ratio,
     log1p_ratio,
     log_softmax,
     sum_at_largest,
@@ -53,10 +53,7 @@ def capped(
     goes to their logarithms.
     Where a part is large those three cancel, and the first row takes the place of the mean (`_capped_far`).
     """
-    slope, log_slope = logits.slope, logits.log_slope
-    if logits.zeroth is not None:
-        parts = jnp.stack([logits.zeroth, slope])
-        slope, log_slope = sum_at_largest(parts, jnp.stack([jnp.zeros_like(log_slope), log_slope]))
+    slope, log_slope = logits.in_columns
     w, x, y, z = levels.mean[..., None] / cap, levels.rows / cap, slope[:, None] / cap, logits.pair / cap
     size_x, size_y, size_z = (jnp.exp(log)[:, None, None] for log in (levels.log_size, log_slope, logits.log_pair))
     row, column = w + size_x * x, w + size_y * y
@@ -151,24 +148,34 @@ def log_normaliser(
 ) -> tuple[Float[Array, "head 1"], Float[Array, "part head token 1"], Float[Array, "part head"]]:
     """Log Σ_j e^{r_j + cÊ_ij} over what row i sees: the first row's log Σ_j e^{r_j}, parts of the rest, their logs.
 
-    The first part is what masks change, of order 1; the second is c ẑ_i of `state`. In heads with large cÊ the first
-    is the whole difference.
+    Of n_i columns with small r_j the sum is log n_i + log(1 + Σ_j (e^{r_j} − 1)/n_i), so that rows that see as many
+    columns differ at the order of r. This is the first part, and the second is c ẑ_i of `state`. In heads with large r
+    or cÊ the first is the whole difference.
     """
-    square, pair, shared = _square(logits), logits.pair, logits.common[:, None]
+    slope, log_slope = logits.in_columns
+    square, pair, shown = _square(logits), logits.pair, jnp.ones_like(logits.pair, dtype=bool)
     if seen is not None:
-        pair, shared = jnp.where(seen, pair, 0), jnp.where(seen, shared, -jnp.inf)
+        pair, shown = jnp.where(seen, pair, 0), jnp.broadcast_to(seen, pair.shape)
+    slope = jnp.where(shown, slope[:, None], 0)
+    size = jnp.minimum(jnp.exp(log_slope), jnp.finfo(slope.dtype).max)[:, None, None]
+    shared = jnp.where(shown, size * slope, -jnp.inf)
     far = jnp.max(jnp.abs(square * pair), axis=(1, 2), keepdims=True) > _NEAR
+    steep = far | (jnp.max(jnp.abs(size * slope), axis=(1, 2), keepdims=True) > _NEAR)
+
+    count = jnp.sum(shown, axis=-1, keepdims=True).astype(pair.dtype)
+    gentle = jnp.where(steep, 0, slope)
+    mean = jnp.sum(gentle * expm1_ratio(size * gentle), axis=-1, keepdims=True) / count
+    of_columns = mean * log1p_ratio(size * mean)
     plain = jax.nn.logsumexp(shared, axis=-1, keepdims=True)
-    first = plain[:, :1]
+    first = jnp.where(steep, plain, jnp.log(count) + size * of_columns)[:, :1]
     # Rows that see the same columns differ by c ẑ_i only.
-    across = jnp.zeros_like(pair[..., :1])
-    if seen is not None:
-        across = across + jnp.where(jnp.all(seen == seen[:, :1], axis=-1, keepdims=True), 0, plain - first)
-    across = jnp.where(far, jax.nn.logsumexp(shared + square * pair, axis=-1, keepdims=True) - first, across)
+    alike = jnp.all(shown == shown[:, :1], axis=-1, keepdims=True)
+    whole = jnp.where(far, jax.nn.logsumexp(shared + square * pair, axis=-1, keepdims=True), plain)
+    across = jnp.where(steep, jnp.where(alike & ~far, 0, whole - first), jnp.log(count / count[:, :1]))
     near = jnp.where(far, 0, pair)
     growth = jnp.sum(jnp.exp(log_softmax(shared)) * near * expm1_ratio(square * near), axis=-1, keepdims=True)
-    rest = growth * log1p_ratio(square * growth)
-    return first[:, 0], jnp.stack([across, rest]), jnp.stack([jnp.zeros_like(logits.log_pair), logits.log_pair])
+    parts = [across, jnp.where(alike, 0, of_columns - of_columns[:, :1]), growth * log1p_ratio(square * growth)]
+    return first[:, 0], jnp.stack(parts), jnp.stack([jnp.zeros_like(log_slope), log_slope, logits.log_pair])
 
 
 def above_sink(levels: Columns, normaliser: tuple[Array, Array, Array], sink: Float[Array, " head"]) -> Columns:

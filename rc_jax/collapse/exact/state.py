@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from rc_jax._numerics.stable import expm1_ratio
 from rc_jax.collapse.measures import over_largest
 
 # Up to this |cÊ| a row of softmax is compared with p̃, beyond it with the first row.
@@ -70,6 +71,14 @@ class Logits(NamedTuple):
         """The part r_j = zeroth_j + e^log_slope · slope_j, which all rows share."""
         first = jnp.exp(self.log_slope)[:, None] * self.slope
         return first if self.zeroth is None else self.zeroth + first
+
+    @property
+    def in_columns(self) -> tuple[Float[Array, "head column"], Float[Array, " head"]]:
+        """The same r_j as e^log times a number of its size."""
+        if self.zeroth is None:
+            return self.slope, self.log_slope
+        logs = jnp.stack([jnp.zeros_like(self.log_slope), self.log_slope])
+        return sum_at_largest(jnp.stack([self.zeroth, self.slope]), logs)
 
     @property
     def ordered(self) -> Float[Array, "head token column"]:
@@ -265,16 +274,6 @@ def log_softmax(logits: Float[Array, "*rows token"]) -> Float[Array, "*rows toke
     below = logits - jnp.take_along_axis(logits, largest, axis=-1)
     below = jnp.where(jax.nn.one_hot(largest[..., 0], logits.shape[-1], dtype=bool) | (below > 0), 0, below)
     return below - jnp.log(jnp.sum(jnp.exp(below), axis=-1, keepdims=True))
-
-
-def expm1_ratio(t: Float[Array, "..."]) -> Float[Array, "..."]:
-    """(e^t − 1)/t, by its series where t is small, so that its derivative is right there as well."""
-    small = jnp.abs(t) < 1e-2
-    safe, near = jnp.where(small, 1, t), jnp.where(small, t, 0)
-    series = jnp.ones_like(near)
-    for k in range(7, 1, -1):
-        series = 1 + near / k * series
-    return jnp.where(small, series, jnp.expm1(safe) / safe)
 
 
 def log1p_ratio(t: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -77,7 +77,6 @@ def log_weight_gradients(
     Raises:
         ValueError: `spec` has an MLP, LayerNorm or another kind of attention, shapes that do not fit, or a cotangent
             whose rows sum to zero.
-        TypeError: an array is not floating-point, or of another dtype than the weights.
 
     Source: that gradients of queries and keys vanish and those of values do not, Noci et al. 2022; the orders and the
         arithmetic are this package's own.

@@ -64,8 +64,6 @@ def path_reruns(
     Raises:
         ValueError: shapes that do not fit `spec`; a network with an MLP or LayerNorm; `paths` that the network does not
             have; a `scale` that is not positive.
-        TypeError: `x` not floating-point, or of another dtype than `params`; `paths` that are not integers; `normalise`
-            that is not a boolean.
 
     Source: DCL21, section 4, on path effectiveness.
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 
 from rc_jax._numerics import arguments
-from rc_jax.attention import AttentionParams, AttentionSpec, masks
+from rc_jax.attention import AttentionParams, masks
 from rc_jax.attention.layer import check_scale_and_mask
 from rc_jax.collapse.exact.trajectory import agree, perturbations
 from rc_jax.collapse.paths import terms as path_terms
@@ -88,7 +88,6 @@ def path_shares(
         ValueError: shapes that do not fit `spec`; fewer than two tokens; a network with an MLP, LayerNorm, or another
             weight than softmax of products or cosines, for which the residual has no form free of cancellation
             (`path_length_sums` takes any); a `scale` that is not positive.
-        TypeError: `x` not floating-point, or of another dtype than `params`.
 
     Source: this package's own result, on the decomposition of DCL21, sections 2 and 3.
 
@@ -139,7 +138,6 @@ def sample_path_log_residuals(
 
     Raises:
         ValueError: as `path_shares`, and a `length` of which the network has no path.
-        TypeError: as `path_shares`, and a `key` that is not a typed key.
 
     Source: this package's own result, on the decomposition of DCL21, sections 2 and 3.
 
@@ -186,7 +184,6 @@ def path_log_sizes(
 
     Raises:
         ValueError: as `path_shares`, and `paths` that the network does not have.
-        TypeError: as `path_shares`, and `paths` that are not integers.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -221,7 +218,9 @@ def _path_shares(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | N
             if spec.skip:
                 parts.append(terms)
             if layer.bias:
-                parts.append(_from_biases(weights, terms, layer))
+                here, passed = path_terms.from_biases(weights, layer)
+                means = jnp.zeros_like(terms.mean).at[0].set(here).at[1].set(passed)
+                parts.append(jax.vmap(lambda mean: path_terms.constant(mean, x.shape[0]))(means))
             return jax.vmap(path_terms.add)(*parts), None
 
         return path_terms.scan(advance, by_length, params, x, spec, scale, mask)[:2]
@@ -244,13 +243,6 @@ def _path_shares(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | N
 def _known(logs: Float[Array, "copy *shape"]) -> Float[Array, "*shape"]:
     """The first of several computed logarithms where they agree, NaN elsewhere."""
     return jnp.where(agree(logs), logs[0], jnp.nan)
-
-
-def _from_biases(params: AttentionParams, terms: Term, spec: AttentionSpec) -> Term:
-    """What the biases of a layer start: the output's at length 0, the values', past their heads, at length 1."""
-    here, passed = path_terms.from_biases(params, spec)
-    means = jnp.zeros_like(terms.mean).at[0].set(here).at[1].set(passed)
-    return jax.vmap(lambda mean: path_terms.constant(mean, terms.direction.shape[1]))(means)
 
 
 @functools.partial(jax.jit, static_argnames="spec")

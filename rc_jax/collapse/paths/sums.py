@@ -23,6 +23,7 @@ from rc_jax import attention
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.attention.parameters import project
+from rc_jax.collapse.paths.terms import from_biases
 from rc_jax.collapse.requirements import check_covered
 from rc_jax.network import LayerParams, Layers, StackSpec
 from rc_jax.network.specification import check_stack
@@ -42,9 +43,6 @@ def path_counts(depth: int, heads: int, *, skip: bool = True) -> tuple[int, ...]
         depth: L.
         heads: H.
         skip: whether the layers have skip connections.
-
-    Raises:
-        TypeError, ValueError: a size that is not an integer of at least 1.
 
     Source: DCL21, section 3, on skip connections.
 
@@ -90,7 +88,6 @@ def path_length_sums(
 
     Raises:
         ValueError: shapes that do not fit `spec`; a network with an MLP or LayerNorm; a `scale` that is not positive.
-        TypeError: `x` not floating-point, or of another dtype than `params`.
 
     Source: the decomposition is DCL21's (section 2, and section 3 for skip connections); the recursion is this
         package's own result.
@@ -120,9 +117,11 @@ def _path_length_sums(params: Layers, x: Array, spec: StackSpec, scale: ArrayLik
         rows = attention.attention_weights(weights.attention, x, layer, scale=scale, mask=mask)
         through = jax.vmap(lambda tokens: _through_heads(rows, weights.attention, tokens, layer))
         longer = jnp.roll(through(sums), 1, axis=0)  # the last one is zero: no path is longer than the layers before
-        here, passed = _from_biases(rows, weights.attention, layer)
-        longer = longer.at[0].add(here).at[1].add(passed)
-        out = _through_heads(rows, weights.attention, x, layer) + here + passed
+        out = _through_heads(rows, weights.attention, x, layer)
+        if layer.bias:
+            here, passed = from_biases(weights.attention, layer, jnp.sum(rows, axis=-1))
+            longer = longer.at[0].add(here).at[1].add(passed)
+            out = out + here + passed
         if spec.skip:
             out, longer = x + out, sums + longer
         return (out, longer), None
@@ -136,16 +135,6 @@ def _through_heads(rows: Array, params: AttentionParams, tokens: Array, spec: At
     value = project(tokens, params.value, None, spec)
     mixed = jnp.einsum("hij,hjk->hik", rows, value, precision=spec.precision)
     return jnp.einsum("hik,hkd->id", mixed, params.output, precision=spec.precision)
-
-
-def _from_biases(rows: Array, params: AttentionParams, spec: AttentionSpec) -> tuple[Array, Array]:
-    """What a layer's output bias adds to every token, and what its value biases add after passing their head."""
-    n, d = rows.shape[-1], spec.d_model
-    if not spec.bias:
-        return jnp.zeros((1, d), rows.dtype), jnp.zeros((n, d), rows.dtype)
-    assert params.value_bias is not None and params.output_bias is not None
-    mixed = jnp.sum(rows, axis=-1)[..., None] * params.value_bias[:, None]
-    return params.output_bias[None], jnp.einsum("hik,hkd->id", mixed, params.output, precision=spec.precision)
 
 
 @functools.partial(jax.jit, static_argnames=("depth", "heads", "samples"))

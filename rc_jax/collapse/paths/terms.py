@@ -106,12 +106,16 @@ def through(
 
 
 def from_biases(
-    params: AttentionParams, spec: AttentionSpec
-) -> tuple[Float[Array, "1 feature"], Float[Array, "1 feature"]]:
-    """What a layer's output bias adds to every token, and what its value biases add after passing their head."""
+    params: AttentionParams, spec: AttentionSpec, row_sums: Float[Array, "head row"] | None = None
+) -> tuple[Float[Array, "1 feature"], Float[Array, "row feature"]]:
+    """What a layer's output bias adds to every token, and what its value biases add after passing their head.
+
+    Where the sums of the heads' rows are not given they are 1, and every token gets the same.
+    """
     assert params.value_bias is not None and params.output_bias is not None
-    passed = jnp.einsum("hk,hkd->d", params.value_bias, params.output, precision=spec.precision)
-    return params.output_bias[None], passed[None]
+    sums = jnp.ones((spec.heads, 1), params.output.dtype) if row_sums is None else row_sums
+    mixed = sums[..., None] * params.value_bias[:, None]
+    return params.output_bias[None], jnp.einsum("hik,hkd->id", mixed, params.output, precision=spec.precision)
 
 
 def add(*terms: Term) -> Term:

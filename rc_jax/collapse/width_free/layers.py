@@ -9,6 +9,10 @@ product (this package's own result), n × d_model like the tokens:
 The tokens' mean has no part in it, and no n × n weights are left. With Gaussian weights the law of R' depends on the
 inner products R Rᵀ alone, so that R may be any matrix with these. With R Z = T Q, T lower triangular and the rows of Q
 orthonormal, the new R is T B, where B stands for Q W_O as in `rc_jax.collapse.width_free.sampling`.
+
+A token has one of two kinds of coordinates, in all layers the same. Where `in_features` is true, they are its d
+features. Otherwise they are along as many orthonormal directions as there are tokens. These directions contain the
+tokens' span, and are chosen anew after every layer.
 """
 
 import functools
@@ -41,12 +45,12 @@ from rc_jax.network import StackSpec
 UNSATURATED = 2.0
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "narrow"))
+@functools.partial(jax.jit, static_argnames=("spec", "in_features"))
 def log_norms(
     key: Array,
     start: MeanResidual,
     spec: StackSpec,
-    narrow: bool,
+    in_features: bool,
     gain: ArrayLike,
     scale: ArrayLike | None,
     mask: Array | None,
@@ -55,7 +59,7 @@ def log_norms(
 ) -> Float[Array, " layer"]:
     """Log ‖res‖ before the first layer and after each, at width d = `size`, for tokens in units of e^log_unit.
 
-    The d_model of `spec` is the number of coordinates of a token. Where `narrow` is true, these are its features.
+    The d_model of `spec` is the number of coordinates of a token.
     """
     layer, dtype = spec.attention, start.mean.dtype
     gain = jnp.asarray(gain, dtype)
@@ -64,20 +68,20 @@ def log_norms(
 
     def step(state: MeanResidual, index: Array) -> tuple[MeanResidual, Array]:
         layer_key = jax.random.fold_in(key, index)
-        inner, output = draw_weights(layer_key, gain, size, state.direction.shape, spec, narrow)
+        inner, output = draw_weights(layer_key, gain, size, state.direction.shape, spec, in_features)
 
         def general(unsaturated: Array | None = None) -> MeanResidual:
             return general_layer(state, inner, output, alpha, spec, seen, unsaturated)
 
-        if narrow or spec.skip or seen is not None:
-            out = general()
-        else:
-            # The general form is right for collapsed tokens too: a batch takes it where one member needs it.
+        def by_logits() -> MeanResidual:
+            """The short form where all logits of a row are equal; a batch takes the general one if one member does."""
             log_deviation = log_logit_deviation(state, alpha, gain, layer)
             needs_general = any_in_batch(~has_collapsed(state, log_deviation))
             unsaturated = ~any_in_batch(log_deviation > math.log(UNSATURATED))
             collapsed = functools.partial(collapsed_layer, state, inner, output, alpha, layer)
-            out = jax.lax.cond(needs_general, lambda: general(unsaturated), collapsed)
+            return jax.lax.cond(needs_general, lambda: general(unsaturated), collapsed)
+
+        out = general() if in_features or spec.skip or seen is not None else by_logits()
         return out, out.log_norm
 
     logs = jax.lax.scan(step, start, jnp.arange(spec.depth))[1]
@@ -85,7 +89,12 @@ def log_norms(
 
 
 def draw_weights(
-    key: Array, gain: Float[Array, ""], size: Float[Array, ""], shape: tuple[int, ...], spec: StackSpec, narrow: bool
+    key: Array,
+    gain: Float[Array, ""],
+    size: Float[Array, ""],
+    shape: tuple[int, ...],
+    spec: StackSpec,
+    in_features: bool,
 ) -> tuple[Float[Array, "3 head width coordinate"], Float[Array, "row column"]]:
     """Draw W_Q, W_K, W_V of a layer, transposed, and Q W_O: W_O in an orthonormal basis Q of the heads' outputs.
 
@@ -94,16 +103,18 @@ def draw_weights(
     layer, (n, coordinates) = spec.attention, shape
     columns = layer.heads * layer.head_width
     rows = min(n, columns)  # of Q
-    kept = coordinates if narrow or spec.skip else 0  # coordinates of the input that the output has too
-    of_normals, of_diagonal = (jax.random.fold_in(key, role) for role in range(2))
-    shapes = {"inner": (3, layer.heads, layer.head_width, coordinates), "fixed": (rows, kept)}
-    if not narrow:
+    # Columns of Q W_O along directions that are fixed beforehand: all features, or where a skip connection adds the
+    # input, its n directions. The rest of Q W_O is along directions of its own, lower triangular.
+    fixed = coordinates if in_features or spec.skip else 0
+    shapes = {"inner": (3, layer.heads, layer.head_width, coordinates), "fixed": (rows, fixed)}
+    if not in_features:
         shapes["folded"] = folded_shape(rows)
+    of_normals, of_diagonal = (jax.random.fold_in(key, role) for role in range(2))
     normals = split_normals(of_normals, shapes, size.dtype)
-    if narrow:
+    if in_features:
         output = normals["fixed"] / jnp.sqrt(size)
     else:
-        diagonal = gaussian_diagonal(of_diagonal, rows, size - kept, size)
+        diagonal = gaussian_diagonal(of_diagonal, rows, size - fixed, size)
         output = gaussian_rows(normals["fixed"], normals["folded"], diagonal, size)
     return gain * normals["inner"], gain * jnp.asarray(columns**-0.5, output.dtype) * output
 
@@ -125,11 +136,12 @@ def general_layer(
     # The heads' outputs A = T Q: where they have more columns than tokens, n coordinates T take their place.
     heads = compress(heads, unsaturated) if n < heads.direction.shape[1] else heads
     out = mean_residual.transform(heads, output, spec.attention.precision)
-    # With a skip connection the output has directions beyond those of its input; the sum is compressed again.
-    added = output.shape[1] - coordinates
+    # The output has as many coordinates as its input again. With a skip connection it has directions beyond those of
+    # the input, and is compressed; without one it may have fewer, for few and narrow heads.
+    beyond = output.shape[1] - coordinates
     if spec.skip:
-        out = mean_residual.add(extend(state, added), out)
-    return compress(out) if added > 0 else extend(out, -added)
+        out = mean_residual.add(extend(state, beyond), out)
+    return compress(out) if beyond > 0 else extend(out, -beyond)
 
 
 def collapsed_layer(

@@ -89,7 +89,6 @@ def sample_log_residuals(
         ValueError: `x` with more columns than d_model or `width`; a `width` below the number of tokens; an MLP or
             LayerNorm, which act on features and so prefer a basis; other scores or weights than dot-product softmax;
             a `gain` or `scale` that is not positive, or a `gain` that is not one number.
-        TypeError: `key` is not a typed key; `x` is not floating-point.
 
     Example:
         >>> import jax
@@ -117,13 +116,15 @@ def sample_log_residuals(
 
     layer = dataclasses.replace(spec.attention, bias=False)  # biases are zero, as drawn by default
     # With no more features than tokens there is nothing to save: the coordinates are the features.
-    narrow = width is None and layer.d_model <= n
-    start = _coordinates(x, jnp.asarray(layer.d_model, x.dtype), layer.d_model if narrow else None)
+    in_features = width is None and layer.d_model <= n
+    start = _coordinates(x, jnp.asarray(layer.d_model, x.dtype), layer.d_model if in_features else None)
     size = jnp.asarray(layer.d_model if width is None else width, start.mean.dtype)
-    if not narrow:  # from here on no shape depends on the width, and all widths are one compiled program
+    if not in_features:  # from here on no shape depends on the width, and all widths are one compiled program
         layer = dataclasses.replace(layer, d_model=n, d_head=layer.head_width)
     log_unit = math.log(spec.attention.d_model) / 2
-    logs = log_norms(key, start, dataclasses.replace(spec, attention=layer), narrow, gain, scale, mask, size, log_unit)
+    logs = log_norms(
+        key, start, dataclasses.replace(spec, attention=layer), in_features, gain, scale, mask, size, log_unit
+    )
     return logs.astype(x.dtype)
 
 

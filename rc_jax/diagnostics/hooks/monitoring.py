@@ -15,12 +15,12 @@ from rc_jax._numerics import arguments, files
 from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import Tracer
 from rc_jax.diagnostics import inputs
-from rc_jax.diagnostics.measures import SINK, Rows, exceeds, mean_over, row_means, rows_of
+from rc_jax.diagnostics.measures import SINK, Rows, exceeds, mean_over, normalised, row_means, rows_of
 from rc_jax.diagnostics.streaming.passes import stream
 from rc_jax.diagnostics.streaming.queries_and_keys import fitted
 
 Metrics = dict[str, Float[Array, ""]]
-NAMES = ("sparsity", "relative_entropy", "participation", "largest_weight", "sink_weight", "sink_rate")
+NAMES = ("sparsity", "relative_entropy", "participation", "largest_weight", "sink_weight", "sink_rate", "no_key_weight")
 
 
 def metrics(weights: Any, *, mask: Any = None) -> Metrics:
@@ -34,9 +34,10 @@ def metrics(weights: Any, *, mask: Any = None) -> Metrics:
         largest_weight    max p
         sink_weight       weight on the first key, mean over the queries that may see it
         sink_rate         share of heads where that exceeds 0.3, the threshold of Gu et al. (2025)
+        no_key_weight     1 − Σp, what goes to a sink that is no key, as in gpt-oss; 0 to rounding in other softmaxes
 
-    They are those of `rc_jax.diagnostics.attention`, without its checks: rows are taken to add up to one, and what is
-    not finite stays so. No gradient flows. They cost a few passes over the weights.
+    They are those of `rc_jax.diagnostics.attention`, without its checks: what is not finite stays so. Rows need not
+    add up to one: entropies are those of p/Σp. No gradient flows. They cost a few passes over the weights.
 
     Args:
         weights: (…, heads, n, m), or one such array for each layer, in a sequence or a mapping. Arrays of JAX, NumPy
@@ -79,6 +80,8 @@ def metrics(weights: Any, *, mask: Any = None) -> Metrics:
 def score_metrics(q: Any, k: Any, *, scale: ArrayLike | None = None, mask: Any = "none") -> Metrics:
     """The numbers of `metrics`, of softmax(scale·q kᵀ), in streaming passes: no array of queries × keys is held.
 
+    One more stands beside them: `largest_logit`, the largest scale·q·k of all heads, queries and keys that are seen.
+
     Args:
         q: queries; (heads, n, d), or with samples before.
         k: keys; the same, with as many heads or a divisor of them (grouped queries).
@@ -104,7 +107,8 @@ def score_metrics(q: Any, k: Any, *, scale: ArrayLike | None = None, mask: Any =
     """
     shaped = fitted(q, k, scale, mask)
     streamed = stream(*shaped[:4], causal=shaped.causal)
-    return _means(streamed.rows, streamed.keys, streamed.first, streamed.first_seen)
+    means = _means(streamed.rows, streamed.keys, streamed.first, streamed.first_seen)
+    return means | {"largest_logit": jnp.max(streamed.logit)}
 
 
 def append_line(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
@@ -177,5 +181,6 @@ def _means(rows: Rows, keys: Array, first: Array, first_seen: Array) -> Metrics:
     """Means over heads and samples, of means over rows."""
     keys, first_seen = (jnp.broadcast_to(each, first.shape) for each in (keys, first_seen))
     sink = mean_over(first, first_seen)
-    measures = {**row_means(rows, keys), "sink_weight": sink, "sink_rate": exceeds(sink, SINK)}
+    measures = {**row_means(normalised(rows, keys), keys), "sink_weight": sink, "sink_rate": exceeds(sink, SINK)}
+    measures["no_key_weight"] = 1 - measures["row_sum"]
     return {name: jnp.mean(measures[name]) for name in NAMES}

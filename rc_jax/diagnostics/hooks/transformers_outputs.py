@@ -12,11 +12,12 @@ from rc_jax.diagnostics.record import Diagnosis
 from rc_jax.diagnostics.states import hidden_states
 from rc_jax.diagnostics.weights import diagnose
 
-PARTS = (None, "encoder", "decoder")
+PARTS = (None, "encoder", "decoder", "cross")
 FIELDS = ("attentions", "hidden_states")
 STEPS = (
     "`outputs` must be those of one forward pass, got those of several steps, as `generate` returns them, each with "
-    "its own layers, and with rows of one query after the first: call the model once on the whole text"
+    "its own layers, and with rows of one query after the first: call the model once on the whole text, or give one "
+    "step, as {'attentions': outputs.attentions[3]}"
 )
 
 
@@ -39,7 +40,8 @@ def from_transformers(
             Without it, padding is found where no query has weight on it, and a note says so.
         config: `model.config`. It tells which layers have attention, in hybrid models, and which have a window. Without
             it windows are found from zeros, and a note says so.
-        part: "encoder" or "decoder" of a model that has both; attention of one on the other is not diagnosed.
+        part: "encoder" or "decoder" of a model that has both, or "cross", the attention of the decoder on the encoder,
+            whose `attention_mask` is that of the encoder.
         options: passed on to `attention`, such as `threshold`, or `mask`, which is joined with `attention_mask`.
 
     Returns:
@@ -62,9 +64,9 @@ def from_transformers(
     """
     # What the output holds, and why something that should be there is not.
     if part is None and any(_field(outputs, f"encoder_{name}") is not None for name in FIELDS):
-        raise ValueError("`part` must be 'encoder' or 'decoder' for a model that has both, got None")
-    names = [name if part is None else f"{part}_{name}" for name in FIELDS]
-    weights, states = (_field(outputs, name) for name in names)
+        raise ValueError("`part` must be 'encoder', 'decoder' or 'cross' for a model that has both, got None")
+    names = [name if part is None else f"{part}_{name}" for name in FIELDS[: 1 if part == "cross" else 2]]
+    weights, states = [*(_field(outputs, name) for name in names), None][:2]
     if weights is None and states is None and part is not None:
         raise ValueError(f"`part` must be None for outputs without {' and '.join(names)}, got {part!r}")
     if weights is None and states is None:
@@ -81,6 +83,9 @@ def from_transformers(
             'attn_implementation="eager", because other implementations do not form them'
         )
     real = None
+    if weights is not None and (part == "cross" or _rectangular(weights)):
+        known = {"causal": False} if part == "cross" else {}
+        return _of_rectangles(weights, attention_mask, states, known | options)
     if attention_mask is not None:
         kept: Any = states if weights is None else [layer for layer in weights if layer is not None]
         shape = inputs.layers_of("outputs", list(kept), ("tokens", "features"), stacked=4).shape
@@ -93,6 +98,24 @@ def from_transformers(
     if states is not None:
         parts.append(hidden_states(list(states), mask=real))
     return parts[0] | parts[1] if len(parts) == 2 else parts[0]
+
+
+def _rectangular(weights: list[Any]) -> bool:
+    """Whether queries are not the tokens that they look at."""
+    return any(layer is not None and layer.ndim > 1 and layer.shape[-1] != layer.shape[-2] for layer in weights)
+
+
+def _of_rectangles(weights: list[Any], attention_mask: Any, states: Any, options: dict[str, Any]) -> Diagnosis:
+    """Attention of the decoder on the encoder, or of the last tokens on all."""
+    given = [index for index, layer in enumerate(weights) if layer is not None]
+    layers = [weights[index] for index in given]
+    if attention_mask is not None:
+        shape = inputs.layers_of("outputs", layers, ("heads", "queries", "keys"), stacked=5).shape
+        real = _real(attention_mask, shape[0], shape[-1])[:, None, None]
+        mask = options.pop("mask", None)
+        options |= {"mask": real if mask is None else real & inputs.mask_of("mask", mask, shape)}
+    notes = () if states is None else ("Hidden states are left out: they are those of the queries alone.",)
+    return diagnose(layers, numbers=given, notes=notes, own=False, **options)[0]
 
 
 def _field(outputs: Any, name: str) -> Any:
@@ -154,13 +177,11 @@ def _of_weights(
         numbers = given
     if depth is not None and kinds is None and len(weights) != depth:
         notes.append(
-            f"The model has {depth} layers, and {len(weights)} of them gave weights. These are counted from 1 in their "
+            f"The model has {depth} layers, and {len(weights)} of them gave weights. These are counted from 0 in their "
             "own order, which is not that of the hidden states: pass config=model.config for their numbers."
         )
     windows = None if config is None else _windows(text, numbers, layers)
-    return diagnose(
-        layers, real=real, windows=windows, numbers=[index + 1 for index in numbers], notes=notes, **options
-    )
+    return diagnose(layers, real=real, windows=windows, numbers=numbers, notes=notes, **options)
 
 
 def _attends(kind: str) -> bool:

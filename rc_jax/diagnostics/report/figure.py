@@ -1,6 +1,6 @@
 """A diagnosis as a figure: a point for each head, a line through medians, trained models and random weights behind."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import matplotlib as mpl
 import numpy as np
@@ -40,17 +40,42 @@ def draw(diagnosis: Diagnosis, beside: Beside, threshold: float) -> Figure:
         beside: named diagnoses, each shown as a band from the 10th to the 90th percentile over its heads or states.
         threshold: above which the weight on the first key makes it a sink.
     """
-    states = [name for name in STATES if name in diagnosis.measures]
-    heads = [name for name in HEADS if name in diagnosis.measures][: BESIDE if states else ALONE]
-    names = heads + states
-    columns = min(3, len(names))
-    rows = -(-len(names) // columns)
-    drawing = Figure(figsize=(4.6 * columns, 3.4 * rows + 0.5), layout="constrained")
-    axes = np.ravel(drawing.subplots(rows, columns, squeeze=False))
-    for ax, name in zip(axes, names, strict=False):
+
+    def panel(ax: Axes, name: str) -> None:
         _panel(ax, diagnosis, name, beside)
         if name == "sink_weight":
             ax.axhline(threshold, color=ORANGE, linestyle="--", linewidth=1, label=f"sinks: above {threshold:g}")
+
+    return _panels(diagnosis.measures, panel)
+
+
+def draw_two(a: Diagnosis, b: Diagnosis, names: tuple[str, str]) -> Figure:
+    """The same panels with the points and medians of two diagnoses of the same layers and heads."""
+
+    def panel(ax: Axes, name: str) -> None:
+        for diagnosis, label, color, side in ((a, names[0], ORANGE, -1), (b, names[1], BLUE, 1)):
+            values = np.asarray(diagnosis[name], float)
+            layers = np.array(diagnosis.numbers) if values.ndim == 2 else np.arange(len(values))
+            if values.ndim == 2:
+                places = np.repeat(layers + 0.12 * side, values.shape[1])
+                ax.scatter(places, values.ravel(), s=12, color=color, alpha=0.6, linewidths=0)
+                values = np.median(values, axis=1)
+            ax.plot(layers, values, color=color, label=label)
+        _framed(ax, name, np.concatenate([np.ravel(a[name]), np.ravel(b[name])]), a[name].ndim == 2)
+
+    return _panels([name for name in a.measures if name in b.measures], panel)
+
+
+def _panels(measures: Collection[str], panel: Callable[[Axes, str], None]) -> Figure:
+    """A panel for each measure that is drawn, in columns of at most three, above one legend."""
+    states = [name for name in STATES if name in measures]
+    names = [name for name in HEADS if name in measures][: BESIDE if states else ALONE] + states
+    columns = max(1, min(3, len(names)))
+    rows = -(-max(1, len(names)) // columns)
+    drawing = Figure(figsize=(4.6 * columns, 3.4 * rows + 0.5), layout="constrained")
+    axes = np.ravel(drawing.subplots(rows, columns, squeeze=False))
+    for ax, name in zip(axes, names, strict=False):
+        panel(ax, name)
     for ax in axes[len(names) :]:
         ax.set_axis_off()
     # One legend for all panels, each entry once.
@@ -81,14 +106,19 @@ def _panel(ax: Axes, diagnosis: Diagnosis, name: str, beside: Beside) -> None:
             ax.plot(layers, best, color=ORANGE, linestyle=":", label="α* of most gradient")
     else:
         ax.plot(layers, values, color=BLUE, marker="o", markersize=4, label="tokens")
+    if name == "path_share":
+        ax.plot(layers, diagnosis["path_residual_share"], color=ORANGE, label="of its residual")
+    _framed(ax, name, values, values.ndim == 2)
+
+
+def _framed(ax: Axes, name: str, values: np.ndarray, of_heads: bool) -> None:
+    """Title, axes and their scale."""
     if name in LOGARITHMIC and (_finite(values) > 0).any():
         ax.set_yscale("log")
         if name == "entropy_scale":  # which has no bound where rows have a single key
             ax.set_ylim(top=min(ax.get_ylim()[1], 100))
     ax.set_title({**HEADS, **STATES}[name], loc="left", fontsize=10)
-    if name == "path_share":
-        ax.plot(layers, diagnosis["path_residual_share"], color=ORANGE, label="of its residual")
-    ax.set_xlabel("heads on the path" if name == "path_share" else "layer")
+    ax.set_xlabel("heads on the path" if name == "path_share" else "layer" if of_heads else "hidden state")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.spines[["top", "right"]].set_visible(False)
 

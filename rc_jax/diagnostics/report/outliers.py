@@ -11,24 +11,35 @@ MEASURES = {
     "relative_entropy": "H/log n",
     "largest_weight": "max p",
     "sink_weight": "weight on key 0",
-    "strongest_weight": "weight on the top key",
+    "strongest_weight": "weight on key KEY, its top key,",
     "self_weight": "weight on the query's own key",
     "previous_weight": "weight on the key before",
     "second_singular_value": "σ₂/σ₁",
 }
 """Measures between 0 and 1 of which a head may be far from the others."""
+OF_A_KEY = ("sink_weight", "strongest_weight")
 MARGIN, DEVIATIONS = 0.25, 6.0
 NAMED = 8  # heads in the sentences; `outliers` has all
 
 
 class Outlier(NamedTuple):
-    """A head, the measure in which it is far from the others, its value, and the median of all heads of the model."""
+    """A head far from the others.
+
+    Attributes:
+        layer: of the head, counted from 0, as all else.
+        head: its number in the layer.
+        measure: in which it is far from the others.
+        value: of this measure.
+        median: of all heads of the model.
+        key: which key the measure is the weight on, where it is that of one.
+    """
 
     layer: int
     head: int
     measure: str
     value: float
     median: float
+    key: int | None = None
 
 
 def outliers(diagnosis: Diagnosis) -> tuple[Outlier, ...]:
@@ -45,7 +56,7 @@ def outliers(diagnosis: Diagnosis) -> tuple[Outlier, ...]:
         >>> weights = np.full((2, 4, 8, 8), 1 / 8, np.float32)
         >>> weights[1, 2] = np.eye(8)
         >>> [(each.layer, each.head) for each in diagnostics.attention(weights).outliers()][:1]
-        [(2, 2)]
+        [(1, 2)]
     """
     found: list[Outlier] = []
     for name in MEASURES:
@@ -55,8 +66,10 @@ def outliers(diagnosis: Diagnosis) -> tuple[Outlier, ...]:
         median = float(np.median(values))
         distance = np.abs(values - median)
         far = distance > max(MARGIN, DEVIATIONS * 1.4826 * float(np.median(distance)))
-        for layer, head in np.argwhere(far):
-            found.append(Outlier(diagnosis.numbers[layer], int(head), name, float(values[layer, head]), median))
+        keys = diagnosis.measures["strongest_key"] if name == "strongest_weight" else np.zeros_like(values)
+        for layer, head in np.argwhere(far).tolist():
+            key = int(keys[layer, head]) if name in OF_A_KEY else None
+            found.append(Outlier(diagnosis.numbers[layer], head, name, float(values[layer, head]), median, key))
     return tuple(sorted(found, key=lambda each: each[:2]))
 
 
@@ -67,7 +80,10 @@ def sentence_of(found: Sequence[Outlier]) -> Iterator[str]:
         heads.setdefault(each[:2], []).append(each)
     farthest = sorted(heads, key=lambda head: -max(abs(each.value - each.median) for each in heads[head]))
     for layer, head in sorted(farthest[:NAMED]):
-        values = [f"{MEASURES[each.measure]} {each.value:.2g} ({each.median:.2g})" for each in heads[layer, head]]
+        values = [
+            f"{MEASURES[each.measure].replace('KEY', str(each.key))} {each.value:.2g} ({each.median:.2g})"
+            for each in heads[layer, head]
+        ]
         told = ", ".join(values)
         yield f"Layer {layer}, head {head} is far from the other heads, whose median is in brackets: {told}."
     if len(farthest) > NAMED:

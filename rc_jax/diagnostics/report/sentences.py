@@ -108,7 +108,7 @@ def _of_states(diagnosis: Diagnosis, others: Sequence[tuple[str, Diagnosis]]) ->
     least = int(np.argmin(residual))
     if residual[least] < 0.5 * min(value for _, value in known):
         told = "; ".join(f"{name}: {value:.2g} at least" for name, value in known)
-        yield f"After layer {least} tokens differ by {residual[least]:.2g} of their size ({told})."
+        yield f"In hidden state {least} tokens differ by {residual[least]:.2g} of their size ({told})."
     # The mean rate between the first state and the last.
     if len(residual) > 1 and residual[0] > 0 and residual[-1] > 0:
         rate = float(np.log(residual[-1] / residual[0])) / (len(residual) - 1)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rc_jax._numerics.text import counted
 from rc_jax.diagnostics.record import Diagnosis
 
 
@@ -22,6 +23,7 @@ ROWS = {
     "participation": Column("keys", "effective number of keys, 1/Σp²"),
     "largest_weight": Column("max p", "largest weight of a row"),
     "entropy_scale": Column("α", "deviation of Gaussian logits with this entropy"),
+    "largest_logit": Column("max logit", "largest logit of a head"),
     "row_sum": Column("sum", "sum of a row"),
     "no_key_weight": Column("no key", "weight that goes to no key, 1 − Σp"),
 }
@@ -40,8 +42,9 @@ MATRICES = {
 }
 STATES = {
     "relative_residual": Column("‖res‖/‖X‖", "share of X that differs between tokens"),
-    "residual_rate": Column("rate", "change of its logarithm over the layer, in nats"),
+    "residual_rate": Column("rate", "change of its logarithm from the state before, in nats"),
     "cosine": Column("cosine", "mean over pairs of tokens"),
+    "absolute_cosine": Column("|cosine|", "mean of its magnitude over pairs"),
     "token_rank": Column("rank of X", "stable rank of the tokens"),
     "log_residual": Column("log ‖res‖", "in exact arithmetic, in nats"),
     "path_share": Column("path X", "share of the output of paths through so many heads, MLPs and norms off"),
@@ -62,7 +65,7 @@ def text_of(diagnosis: Diagnosis, *, heads: bool, beside: Beside, sentences: Seq
         sentences: what is unusual; `None` leaves the part out.
     """
     # A table for each group of measures, below it the rows to compare with; then words.
-    parts = [_title(diagnosis)]
+    parts = [title_of(diagnosis)]
     for group, caption in ((ROWS, "Rows of attention"), (MATRICES, "Keys and matrices")):
         left = () if heads else OF_HEADS
         shown = {name: column for name, column in group.items() if name in diagnosis.measures and name not in left}
@@ -83,13 +86,17 @@ def text_of(diagnosis: Diagnosis, *, heads: bool, beside: Beside, sentences: Seq
     return "\n\n".join(parts)
 
 
-def _title(diagnosis: Diagnosis) -> str:
+def title_of(diagnosis: Diagnosis) -> str:
     """What was read."""
     kind = {None: "", True: ", causal", False: ", not causal"}[diagnosis.causal]
     samples = "" if diagnosis.samples == 1 else f", mean of {diagnosis.samples} samples"
-    parts = [f"{diagnosis.layers} layers of {diagnosis.heads} heads"] if diagnosis.layers else []
-    parts += [f"{len(diagnosis['cosine'])} hidden states"] if "cosine" in diagnosis.measures else []
-    return f"{' and '.join(parts)}: {diagnosis.tokens} tokens{kind}{samples}"
+    tokens = counted(diagnosis.tokens, "token")
+    if diagnosis.queries is not None:
+        queries = "1 query" if diagnosis.queries == 1 else f"{diagnosis.queries} queries"
+        tokens = f"{queries} of {counted(diagnosis.tokens, 'key')}"
+    parts = [f"{counted(diagnosis.layers, 'layer')} of {counted(diagnosis.heads, 'head')}"] if diagnosis.layers else []
+    parts += [counted(len(diagnosis["cosine"]), "hidden state")] if "cosine" in diagnosis.measures else []
+    return f"{' and '.join(parts)}: {tokens}{kind}{samples}"
 
 
 def _headings(shown: dict[str, Column]) -> list[str]:
@@ -102,7 +109,7 @@ def _layers(diagnosis: Diagnosis, shown: dict[str, Column], heads: bool) -> list
     for layer in range(diagnosis.layers):
         lines.append([str(diagnosis.numbers[layer]), *(_cell(diagnosis, name, layer) for name in shown)])
         for head in range(diagnosis.heads if heads else 0):
-            values = (_number(float(diagnosis[name][layer, head])) for name in shown)
+            values = (number(float(diagnosis[name][layer, head])) for name in shown)
             lines.append([f"head {head}", *values])
     return lines
 
@@ -117,14 +124,14 @@ def _cell(diagnosis: Diagnosis, name: str, layer: int | None = None) -> str:
         common = int(times.argmax())
         return f"{keys[common]:.0f}" + (f" in {times[common]}/{values.size}" if values.size > 1 else "")
     if name == "sink_rate":
-        return f"{_number(float(values.sum()))}/{values.size}"
+        return f"{number(float(values.sum()))}/{values.size}"
     if values.size == 1:
-        return _number(float(values.item()))
-    low, middle, high = (_number(float(np.quantile(values, share))) for share in (0, 0.5, 1))
+        return number(float(values.item()))
+    low, middle, high = (number(float(np.quantile(values, share))) for share in (0, 0.5, 1))
     return f"{middle} {low}–{high}"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """Two digits; whole numbers from 100 on, up to where only a scale of rows with a single key is as large."""
     if np.isnan(value):
         return "–"
@@ -137,20 +144,23 @@ def _states(diagnosis: Diagnosis, beside: Beside) -> str:
     """A row for each state; for others the range over their states."""
     shown = {name: column for name, column in STATES.items() if name in diagnosis.measures}
     lines = [
-        [str(state), *(_number(float(diagnosis[name][state])) for name in shown)]
+        [str(state), *(number(float(diagnosis[name][state])) for name in shown)]
         for state in range(len(diagnosis["cosine"]))
     ]
     for name, other in beside:
         if "cosine" in other.measures:
             lines.append([name, *(_range(other, measure) for measure in shown)])
-    return "Hidden states after each layer, 0 before the first\n" + in_columns(["after", *_headings(shown)], lines)
+    return (
+        "Hidden states: each is what the layer of its number reads, the last one what the last layer gives\n"
+        + in_columns(["state", *_headings(shown)], lines)
+    )
 
 
 def _range(diagnosis: Diagnosis, name: str) -> str:
     """From the least to the largest of all states."""
     if name not in diagnosis.measures:
         return "–"
-    return "–".join(_number(float(end(diagnosis[name]))) for end in (np.nanmin, np.nanmax))
+    return "–".join(number(float(end(diagnosis[name]))) for end in (np.nanmin, np.nanmax))
 
 
 def _legend(diagnosis: Diagnosis, left: Sequence[str]) -> str:

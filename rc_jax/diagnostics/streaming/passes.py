@@ -32,11 +32,13 @@ class _Sums(NamedTuple):
 class Streamed(NamedTuple):
     """What one pass gives, for each head: the rows' numbers, the weight of each row on key 0, and what rows may see.
 
-    keys: how many keys each row may see. first_seen: the rows that may see key 0.
+    logit: the largest logit of each row; −∞ where it sees nothing. keys: how many keys each row may see. first_seen:
+    the rows that may see key 0.
     """
 
     rows: Rows
     first: Float[Array, "head query"]
+    logit: Float[Array, "head query"]
     keys: Int[Array, " query"]
     first_seen: Bool[Array, " query"]
 
@@ -78,7 +80,8 @@ def _stream(
     tall, wide = min(block, queries), min(block, keys)
     # A number common to all scores of a row changes no weight: without the keys' mean, scores are smaller and keep more
     # digits. A last column of ones lets a product subtract the reference.
-    k = k - jnp.mean(k, axis=1, keepdims=True)
+    common = jnp.mean(k, axis=1)
+    k = k - common[:, None]
     key_blocks = _in_blocks(jnp.concatenate([k, jnp.ones_like(k[..., :1])], axis=-1), wide)
     query_blocks = _in_blocks(q * scale[:, None, None], tall)
     seen = None
@@ -117,8 +120,12 @@ def _stream(
         entropy=jnp.maximum(jnp.log(sums.total) - sums.tilted / sums.total, 0),
         largest=1 / sums.total,  # the reference is the largest score
     )
+    level = jnp.einsum("hqd,hd->hq", q, jnp.repeat(common, heads // groups, axis=0), precision="highest")
+    logit = jnp.where(sums.total > 0, sums.reference + level * scale[:, None], -jnp.inf)
     # The score of key 0 is computed twice: by another product it may come out above the largest, which it is not.
-    return Streamed(rows, jnp.where(first_seen, jnp.exp(jnp.minimum(first, 0)) / sums.total, 0), counts, first_seen)
+    return Streamed(
+        rows, jnp.where(first_seen, jnp.exp(jnp.minimum(first, 0)) / sums.total, 0), logit, counts, first_seen
+    )
 
 
 def _in_blocks(x: Array, size: int) -> Array:

@@ -17,7 +17,7 @@ from rc_jax.diagnostics.streaming.passes import Streamed, stream
 
 ORDER = (
     *("sparsity", "entropy", "relative_entropy", "participation", "largest_weight", "entropy_scale", "scale_ratio"),
-    *("sink_weight", "sink_rate"),
+    *("sink_weight", "sink_rate", "largest_logit"),
 )
 ABSENT = (
     "self_weight, previous_weight, strongest_key, strongest_weight, second_singular_value, stable_rank, numerical_rank"
@@ -40,10 +40,10 @@ def scores(
 
         Σp² = Z(2)/Z(1)²,   H = log Z(1) − Σ s eˢ/Z(1),   max p = e^(max s)/Z(1),
 
-    so these sums say how even a row is, but not on which keys its weight lies, nor what the matrix as a whole is. Of
-    single keys only the first is looked at. `self_weight`, `previous_weight`, `strongest_key`, `strongest_weight`,
-    ranks and singular values are therefore left out; the others are the same numbers to rounding. Under "causal"
-    blocks above the diagonal are left out.
+    so these sums say how even a row is, and how large its largest logit is, but not on which keys its weight lies, nor
+    what the matrix as a whole is. Of single keys only the first is looked at. `self_weight`, `previous_weight`,
+    `strongest_key`, `strongest_weight`, ranks and singular values are therefore left out; the others are the same
+    numbers to rounding. Under "causal" blocks above the diagonal are left out.
 
     Rounding is that of the scores: H is right to a few eps·(1 + max |s|). The products ask for the "highest" precision.
 
@@ -60,7 +60,8 @@ def scores(
 
     Returns:
         A `Diagnosis` with measures of shape (layer, head): sparsity, entropy, relative_entropy, participation,
-        largest_weight, entropy_scale, scale_ratio, sink_weight, sink_rate.
+        largest_weight, entropy_scale, scale_ratio, sink_weight, sink_rate, and largest_logit, the largest scale·q·k
+        over keys that are seen, queries and samples, which `qk_clip` takes.
 
     Raises:
         TypeError: `q` or `k` are no such arrays, or are traced (`rc_jax.diagnostics.score_metrics` takes these);
@@ -103,10 +104,11 @@ def scores(
     return Diagnosis(
         measured,
         tokens=m,
+        queries=None if n == m else n,
         samples=int(np.prod(queries.shape[:-3])),
         layers=len(queries),
         heads=measured["sparsity"].shape[1],
-        numbers=tuple(range(1, len(queries) + 1)),
+        numbers=tuple(range(len(queries))),
         causal=mask == "causal" if isinstance(mask, str) else not np.triu(mask, 1).any(),
         threshold=float(threshold),
         notes=(*stacked, *rectangular, f"Computed without weights, from queries and keys: {ABSENT} are left out."),
@@ -182,24 +184,27 @@ def _of_layer(
     shaped = fitted(q, k, scale, mask)
     for name, x in (("q", shaped.q), ("k", shaped.k)):
         if not bool(jnp.all(jnp.isfinite(x))):
-            raise ValueError(f"`{name}` must be finite, got NaN or infinity in layer {layer + 1}")
+            raise ValueError(f"`{name}` must be finite, got NaN or infinity in layer {layer}")
     streamed = stream(*shaped[:4], causal=shaped.causal, block=block)
     keys = np.asarray(streamed.keys)
     if keys.max() < 2:
         raise ValueError("`mask` must let at least one query see two keys, got none")
     # Means over rows, and over the queries that may see the first key.
-    means, sink = jax.tree.map(np.asarray, _summary(streamed))
+    means, sink, largest = jax.tree.map(np.asarray, _summary(streamed))
     if not np.isfinite(means["entropy"]).all():
-        raise ValueError(f"`scale` q·k must fit {shaped.q.dtype}, got scores that are not finite in layer {layer + 1}")
+        raise ValueError(f"`scale` q·k must fit {shaped.q.dtype}, got scores that are not finite in layer {layer}")
     counts = keys[keys >= 2]
     alpha = entropy_scale(means["entropy"], counts)
     means |= {"entropy_scale": alpha, "scale_ratio": alpha / optimal_scale(counts)}
     means |= {"sink_weight": sink, "sink_rate": np.asarray(measures.exceeds(sink, threshold))}
     heads = q.shape[-3] if q.ndim > 2 else 1
-    return {name: means[name].reshape(-1, heads).mean(0) for name in ORDER}
+    kept = {name: means[name].reshape(-1, heads).mean(0) for name in ORDER if name in means}
+    return kept | {"largest_logit": largest.reshape(-1, heads).max(0)}
 
 
 @jax.jit
-def _summary(streamed: Streamed) -> tuple[dict[str, Array], Array]:
+def _summary(streamed: Streamed) -> tuple[dict[str, Array], Array, Array]:
+    """Means over rows, the mean weight on key 0, and the largest logit, of each head."""
     seen = jnp.broadcast_to(streamed.first_seen, streamed.first.shape)
-    return measures.row_means(streamed.rows, streamed.keys[None]), measures.mean_over(streamed.first, seen)
+    means = measures.row_means(streamed.rows, streamed.keys[None])
+    return means, measures.mean_over(streamed.first, seen), jnp.max(streamed.logit, axis=-1)

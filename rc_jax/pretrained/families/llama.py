@@ -13,7 +13,7 @@ import numpy as np
 
 from rc_jax.attention import AttentionParams, AttentionSpec
 from rc_jax.attention.specification import QKNorm, assemble
-from rc_jax.network import LayerParams, MLPParams, MLPSpec, NormParams, StackSpec
+from rc_jax.network import Experts, LayerParams, MLPParams, MLPSpec, NormParams, StackSpec
 from rc_jax.network.specification import Norm
 from rc_jax.pretrained.config import Config
 from rc_jax.pretrained.families.rope import pairs_together, read_rotary, read_two_rotaries
@@ -36,9 +36,11 @@ class Family(NamedTuple):
         epsilon: default of the norms' ε.
         head_width: default; `None` for a share of the token's width.
         key_heads: default of the number of heads whose keys and values differ, 0 for all heads; `None` for no default.
-        window: whether layers may have one: never, always, where the settings say so, or in all but every p-th layer.
+        window: whether layers may have one: never, always, where its size is stated, where the settings say so, or in
+            all but every p-th layer.
         scaled: √d_model multiplies the embeddings, and `query_pre_attn_scalar` divides the squared logits.
         cap: default of the logits' cap; `None` where the family has none.
+        experts: where the MLP is one of experts.
     """
 
     norm: Norm = "pre"
@@ -53,6 +55,27 @@ class Family(NamedTuple):
     window: str | int = "never"
     scaled: bool = False
     cap: float | None = None
+    experts: "ExpertNames | None" = None
+
+
+class ExpertNames(NamedTuple):
+    """How a family's settings and tensors name its experts.
+
+    Attributes:
+        number: the setting of their number, and its default.
+        active: default of the number that a token takes.
+        width: the setting of their width.
+        normalised: whether shares add up to one always; `None` where `norm_topk_prob` says so.
+        part: under which the router `gate` and the `experts` lie.
+        maps: the tensors of an expert: gate, in and out.
+    """
+
+    number: tuple[str, int]
+    active: int = 8
+    width: str = "intermediate_size"
+    normalised: bool | None = None
+    part: str = "mlp"
+    maps: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
 
 
 _GEMMA = Family(
@@ -70,6 +93,28 @@ FAMILIES = {
     "qwen2": Family(input_bias=True, window="settings"),
     "qwen3": Family(bias_settings=("attention_bias",), qk_norm="rms", head_width=128, window="settings"),
     "olmo2": Family(norm="branch", qk_norm="rms_joint", bias_settings=("attention_bias",), epsilon=1e-5, key_heads=0),
+    "mixtral": Family(
+        epsilon=1e-5,
+        key_heads=8,
+        window="stated",
+        experts=ExpertNames(
+            ("num_local_experts", 8), 2, normalised=True, part="block_sparse_moe", maps=("w1", "w3", "w2")
+        ),
+    ),
+    "qwen3_moe": Family(
+        bias_settings=("attention_bias",),
+        qk_norm="rms",
+        key_heads=4,
+        window="settings",
+        experts=ExpertNames(("num_experts", 128), width="moe_intermediate_size"),
+    ),
+    "olmoe": Family(
+        qk_norm="rms_joint",
+        bias_settings=("attention_bias",),
+        epsilon=1e-5,
+        key_heads=0,
+        experts=ExpertNames(("num_experts", 64)),
+    ),
     "gemma2": _GEMMA._replace(window=2, cap=50.0),
     "gemma3_text": _GEMMA._replace(window=6, qk_norm="rms"),
 }
@@ -149,15 +194,35 @@ def _spec(config: Config, family: Family, biased: bool) -> StackSpec:
         attention=full if FULL in kinds else sliding,
         depth=len(kinds),
         skip=True,
-        mlp=MLPSpec(
-            width=config.integer("intermediate_size"), activation=activation(config, *family.activation), gated=True
-        ),
+        mlp=_mlp(config, family),
         norm=family.norm,
         norm_epsilon=epsilon,
         norm_kind="rms",
         local=sliding if mixed else None,
         local_layers=tuple(index for index, kind in enumerate(kinds) if kind == SLIDING) if mixed else (),
     )
+
+
+def _mlp(config: Config, family: Family) -> MLPSpec:
+    kind, names = activation(config, *family.activation), family.experts
+    if names is None:
+        return MLPSpec(width=config.integer("intermediate_size"), activation=kind, gated=True)
+    # Experts in every layer, and nothing beside them.
+    if config.several("mlp_only_layers", int):
+        raise config.refuse("mlp_only_layers", "be empty: experts in all layers", config.get("mlp_only_layers"))
+    config.choice("decoder_sparse_step", (1,), 1)
+    if config.get("clip_qkv") is not None:
+        raise config.refuse("clip_qkv", "be null", config.get("clip_qkv"))
+    normalised = names.normalised
+    if normalised is None:
+        normalised = config.choice("norm_topk_prob", (False, True), False)
+    # The transformers library writes the number under its own name for all families.
+    count = config.integer(names.number[0], config.integer("num_local_experts", names.number[1]))
+    active = config.integer("num_experts_per_tok", names.active)
+    if active > count:
+        raise config.refuse("num_experts_per_tok", f"be at most {names.number[0]}={count}", active)
+    experts = Experts(count=count, active=active, normalised=normalised)
+    return MLPSpec(width=config.integer(names.width), activation=kind, gated=True, experts=experts)
 
 
 def _kinds(config: Config, family: Family) -> list[str]:
@@ -175,6 +240,8 @@ def _kinds(config: Config, family: Family) -> list[str]:
             return [FULL] * depth
         first = min(config.integer("max_window_layers", 28, least=0), depth)
         default = [FULL] * first + [SLIDING] * (depth - first)
+    elif family.window == "stated":
+        return [FULL if config.get("sliding_window") is None else SLIDING] * depth
     else:
         return [FULL if unbounded or family.window == "never" else SLIDING] * depth
     kinds = config.get("layer_types", default)
@@ -211,18 +278,30 @@ class _Stored(NamedTuple):
 
     def layer(self, at: Scope) -> LayerParams:
         """One layer."""
-        d, mlp = self.spec.attention.d_model, self.spec.mlp
+        d, mlp, experts = self.spec.attention.d_model, self.spec.mlp, self.family.experts
         assert mlp is not None
-        linear = functools.partial(_linear, at.under("mlp"), biased=self.mlp_bias)
-        gate, gate_bias = linear("gate_proj", d, mlp.width)
-        weight_in, bias_in = linear("up_proj", d, mlp.width)
-        weight_out, bias_out = linear("down_proj", mlp.width, d)
+        if experts is None or mlp.experts is None:
+            maps = self.map(at.under("mlp"), ("gate_proj", "up_proj", "down_proj"))
+        else:
+            part = at.under(experts.part)
+            each = [self.map(part.under(f"experts.{index}"), experts.maps) for index in range(mlp.experts.count)]
+            router = part.take("gate.weight", mlp.experts.count, d).T
+            stacked: list[Stored] = [np.stack(several) for several in zip(*(one[:6] for one in each), strict=True)]
+            maps = MLPParams(*stacked, weight_router=router)
         norms = {place: NormParams(self.gains(at, name, d)) for place, name in _NORMS[self.family.norm].items()}
         return LayerParams(
             attention=self.attention(at.under("self_attn")),
-            mlp=MLPParams(weight_in, bias_in, weight_out, bias_out, gate, gate_bias),
+            mlp=maps,
             **norms,
         )
+
+    def map(self, at: Scope, names: tuple[str, str, str]) -> MLPParams:
+        """A gated map, whose tensors for the gate, in and out have these names."""
+        d, mlp = self.spec.attention.d_model, self.spec.mlp
+        assert mlp is not None
+        linear = functools.partial(_linear, at, biased=self.mlp_bias)
+        gate, gate_bias = linear(names[0], d, mlp.width)
+        return MLPParams(*linear(names[1], d, mlp.width), *linear(names[2], mlp.width, d), gate, gate_bias)
 
     def attention(self, at: Scope) -> AttentionParams:
         """The attention of one layer."""

@@ -71,7 +71,7 @@ class Layout:
         embeddings: reads the tables.
         layer: reads the stored layer of that number.
         final_norm: reads the norm after the last layer, where there is one.
-        root: the prefix that names carry in a model with a head for a task.
+        root: the prefix that names carry in a model with a head for a task; the first of several that is found.
         heads: patterns of the tensors of such heads, beside the root.
         unused: patterns of the tensors under the root that hidden states do not depend on.
         most_tokens: the longest sequence.
@@ -86,7 +86,7 @@ class Layout:
     embeddings: Callable[[Scope], Embeddings]
     layer: Callable[[Scope, int], LayerParams]
     final_norm: Callable[[Scope], NormParams] | None = None
-    root: str
+    root: str | tuple[str, ...]
     heads: tuple[str, ...]
     unused: tuple[str, ...]
     most_tokens: int

@@ -32,10 +32,6 @@ def annealed_objective(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None = N
     Returns:
         The objective, in the arguments' dtype, their shapes broadcast.
 
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if α <= 0, n < 2, dim < 3, or the shapes do not broadcast.
-
     Source: Su Jianlin, kexue.fm/archives/9812.
 
     Example:
@@ -60,10 +56,6 @@ def log_concentration(alpha: ArrayLike, dim: ArrayLike | None = None) -> Float[A
 
     Returns:
         The logarithm, in the arguments' dtype, their shapes broadcast. Differentiable to any order in both.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if α <= 0 or dim < 3.
 
     Source: Su Jianlin, kexue.fm/archives/9812; the large-α form is this package's own.
 

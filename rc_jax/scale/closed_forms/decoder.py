@@ -1,69 +1,37 @@
-"""One scale for all rows of a decoder, whose row i sees i keys: the n to choose it for, and its loss of gradient."""
+"""One scale for all rows of a decoder, whose row i sees i keys: the number of keys to choose it for."""
 
-import numpy as np
-from jax.scipy.special import digamma
+import jax.numpy as jnp
+from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.dtypes import as_common, common_with_dim
-from rc_jax.scale.closed_forms.annealed import at_least_three, at_least_two
-from rc_jax.scale.closed_forms.optimum import optimal_scale
+from rc_jax._numerics.dtypes import as_common
+from rc_jax.scale.closed_forms.annealed import at_least_two
 
 
 @arguments.guard(length=at_least_two)
 def effective_keys(length: ArrayLike) -> Float[Array, "..."]:
-    """The number of keys for which to choose one scale for all rows 2 … L of a decoder: their harmonic mean.
+    """The number of keys for which to choose one scale for all rows 2 … L of a decoder: their geometric mean.
 
-    Formula: n_h = (L − 1)/(H_L − 1), H_L = 1 + ½ + … + 1/L; about L/log L. The annealed gradient of a row with i keys
-    is α(1 − C(α)/i), so that its mean over the rows is that of a single row with n_h keys, whatever the law of the
-    scores. (Row 1 has one key and no gradient.)
+    Formula: n_g = (L!)^(1/(L − 1)), so that log n_g is the mean of log 2 … log L; about L/e. The typical optimum of a
+    row of i keys is near √(2 log i), whose square is linear in log i. One scale for all rows has the mean of these
+    squares, 2 log n_g. (Row 1 has one key and no gradient.) For the annealed optimum it is a choice, not a maximum: the
+    annealed gradient of short rows is negative where annealing fails, and its sum asks for the smaller harmonic mean.
 
     Args:
         length: L, the longest row, at least 2, any shape; need not be whole.
 
     Returns:
-        n_h, in the dtype and shape of `length`.
-
-    Raises:
-        TypeError: if length is not real.
-        ValueError: if length < 2.
+        n_g, in the dtype and shape of `length`.
 
     Source: this package's own, for the proposal n = L/2 of Su Jianlin, kexue.fm/archives/9812.
 
     Example:
-        >>> from rc_jax.scale import effective_keys
-        >>> print(f"{effective_keys(3):.4f} {effective_keys(1024):.1f}")  # 2/(1/2 + 1/3)
-        2.4000 157.2
+        >>> from rc_jax import scale
+        >>> keys = scale.effective_keys(1024)
+        >>> print(f"{scale.effective_keys(3):.4f} {keys:.1f} {scale.optimal_scale(keys):.4f}")  # √(2 · 3) first
+        2.4495 380.5 1.9472
     """
     dtype, (length,) = as_common(length=length)
-    return ((length - 1) / (digamma(length + 1) - (1 - np.euler_gamma))).astype(dtype)
-
-
-@arguments.guard(length=at_least_two, dim=at_least_three)
-def decoder_scale(length: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, "..."]:
-    """The one scale that maximises the annealed softmax gradient summed over all rows of a decoder.
-
-    Formula: `optimal_scale` of `effective_keys`(L) keys. The sum counts what annealing says of short rows, where it can
-    be negative and is not to be trusted; with such rows counted as zero the best n is larger, a quarter of L.
-
-    Args:
-        length: L, the longest row, at least 2, any shape.
-        dim: None for Gaussian scores, or the dimension d ≥ 3 of vectors whose cosines are the scores; may be traced.
-
-    Returns:
-        The scale, in the arguments' dtype, their shapes broadcast.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if length < 2, dim < 3, or the shapes do not broadcast.
-
-    Source: this package's own.
-
-    Example:
-        >>> from rc_jax.scale import decoder_scale
-        >>> print(f"{decoder_scale(1024):.4f}")
-        1.7569
-    """
-    dtype, (length,), dim = common_with_dim(dim, length=length)
-    return optimal_scale(effective_keys(length), dim).astype(dtype)
+    return jnp.exp(gammaln(length + 1) / (length - 1)).astype(dtype)

@@ -32,10 +32,6 @@ def annealed_entropy(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None = Non
         H, in the arguments' dtype, their shapes broadcast; for cosines with an absolute error of a few roundings of
         the sizes of log n and of log M(α) − α.
 
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if α <= 0, n < 2, dim < 3, or the shapes do not broadcast.
-
     Source: Su Jianlin, kexue.fm/archives/8823 (the question); the closed forms are this package's own.
 
     Example:
@@ -54,10 +50,6 @@ def annealed_renyi_entropy(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None
     Formula: R = log n − (log M(2α) − 2 log M(α)); Gaussian scores: log n − α². At the annealed optimum α* of
     `optimal_scale` it is log(1 + 2α*²). Right for Gaussian scores up to α = √(2 log n)/2. Arguments as
     `annealed_entropy`.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if α <= 0, n < 2, dim < 3, or the shapes do not broadcast.
 
     Source: this package's own.
 
@@ -82,10 +74,6 @@ def entropy_loss_per_dimension(lam: ArrayLike) -> Float[Array, "..."]:
 
     Returns:
         The loss, nats per dimension, in lam's dtype and shape.
-
-    Raises:
-        TypeError: if lam is not real.
-        ValueError: if λ <= 0.
 
     Source: this package's own, for the constant 0.24 of Su Jianlin, kexue.fm/archives/8823.
 
@@ -113,10 +101,6 @@ def least_entropy(sigma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
 
     Returns:
         The entropy in nats, in the arguments' dtype, their shapes broadcast.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if σ < 0, n < 2, or the shapes do not broadcast.
 
     Source: Zhai et al. (2023), theorem on attention entropy.
 
@@ -146,10 +130,6 @@ def fixed_entropy_scale(n: ArrayLike, entropy: ArrayLike, dim: ArrayLike | None 
     Returns:
         α, in the arguments' dtype, their shapes broadcast; NaN where traced arguments have H ≤ 0 or
         H ≥ log n.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if n < 2, H <= 0, H >= log n, dim < 3, or the shapes do not broadcast.
 
     Source: this package's own.
 

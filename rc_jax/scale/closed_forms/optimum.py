@@ -44,10 +44,6 @@ def optimal_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, ".
         α*, in the arguments' floating dtype (the default one for integers); NaN where `optimise_scale` says that
         the search did not end.
 
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if n < 2, dim < 3, or the shapes do not broadcast.
-
     Source: Su Jianlin, kexue.fm/archives/9812.
 
     Example:
@@ -63,10 +59,6 @@ def optimal_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, ".
 @arguments.guard(n=at_least_two, dim=at_least_three)
 def optimise_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Optimum:
     """`optimal_scale` with the objective's value there and whether the search ended.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if n < 2, dim < 3, or the shapes do not broadcast.
 
     Source: Su Jianlin, kexue.fm/archives/9812.
 
@@ -94,10 +86,6 @@ def optimal_scale_exact(n: ArrayLike) -> Float[Array, "..."]:
 
     Returns:
         α*, in n's floating dtype (the default one for integers).
-
-    Raises:
-        TypeError: if n is not real.
-        ValueError: if n < 2.
 
     Source: this package's own result, for the objective of Su Jianlin, kexue.fm/archives/9812.
 

@@ -31,9 +31,6 @@ def median_gap(n: int) -> Float[Array, ""]:
     Returns:
         The median gap.
 
-    Raises:
-        TypeError, ValueError: n is not an integer of that range.
-
     Source: order statistics, David & Nagaraja 2003.
 
     Example:

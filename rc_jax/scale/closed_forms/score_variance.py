@@ -22,9 +22,6 @@ def layer_variance_spread(d_head: ArrayLike, d_model: ArrayLike) -> Float[Array,
     Returns:
         The relative variance, of the broadcast shape.
 
-    Raises:
-        TypeError, ValueError: a number that is not real or below 1, or shapes that do not broadcast.
-
     Source: docs/anatomy.md derives it.
 
     Example:

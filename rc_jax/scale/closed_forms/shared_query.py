@@ -41,10 +41,6 @@ def shared_query_scale(n: ArrayLike, dim: ArrayLike, average: Average = "row") -
     Returns:
         α*, in the arguments' dtype; NaN where the search did not end. Differentiable in n and dim.
 
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if n < 2, dim < 1, `average` is unknown, or the shapes do not broadcast.
-
     Source: this package's own result, for the objective of Su Jianlin, kexue.fm/archives/9812.
 
     Example:

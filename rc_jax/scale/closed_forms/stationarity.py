@@ -106,26 +106,39 @@ def _sums_in_a_loop(one: Pair, other: Pair) -> tuple[Pair, Pair]:
 
 
 def _by_debye(alpha: jax.Array, v: jax.Array, origin: jax.Array, sums: Sums) -> tuple[jax.Array, ...]:
-    """C, T, r(α) and r(2α) by Debye's expansion."""
-    # S(α) and S(2α), in units of the larger of α and v
+    """C, T, r(α) and r(2α) by Debye's expansion at order v: its leading terms, then its corrections."""
+    # S(α) and S(2α), in units of the larger of α and v, so that no square overflows.
     unit = jax.lax.stop_gradient(jnp.maximum(alpha, v))
     x, y = alpha / unit, v / unit
-    s1, s2 = unit * jnp.sqrt(x * x + y * y), unit * jnp.sqrt(4 * x * x + y * y)
-    # leading terms: r(x) = x/(v + S), C = S(2α) − 2S(α) + v + v log[((S(α) + v)/2v)²/((S(2α) + v)/2v)]
-    r1, r2 = alpha / (v + s1), 2 * alpha / (v + s2)
-    rest = 3 * v * (v / (2 * s1 + s2))  # 2S(α) − S(2α)
-    difference = r1 * r2 * (v + rest)  # S(2α) − 2S(α) + v
-    excess = (r2 / 2 * (alpha * ((s2 - 3 * v) / (s2 + v))) - v / (v + s2) * difference) / (2 * v)
-    c, t = difference + v * jnp.log1p(excess), difference  # T's leading term is this difference too
-    # ½ log(S(α)²/(v S(2α))), and the sums of the higher terms with their slopes
-    t1, t2 = 1 / s1, 1 / s2
-    q1, q2 = alpha * t1, 2 * alpha * t2
-    root = jnp.log1p(alpha / v * q2 / 2 * ((s2 - 3 * v) / (s2 + v))) / 2
-    (sum1, slope1), (sum2, slope2) = sums((t1, v * t1 * (v * t1)), (t2, v * t2 * (v * t2)))
-    below1, below2 = q1 * (0.5 + slope1), q2 * (0.5 + slope2)
-    c += root + sum2 - 2 * sum1 + origin
-    t += 2 * q1 * below1 - q2 * below2
-    return c, t, r1 - t1 * below1, r2 - t2 * below2
+    s_one, s_two = unit * jnp.sqrt(x * x + y * y), unit * jnp.sqrt(4 * x * x + y * y)
+    c, t, r_one, r_two = _leading(alpha, v, s_one, s_two)
+
+    # The correction to log M(x) is −½ log(S/v) + Σ_k S^{−k} P_k − Σ_k v^{−k} P_k(1), and C has that of 2α less twice
+    # that of α. `origin` is the last sum. The roots join to
+    #   ½ log(S(α)²/(v S(2α))) = ½ log(1 + α²(S(2α) − 3v)/(v S(2α)(S(2α) + v))).
+    inverse_one, inverse_two = 1 / s_one, 1 / s_two
+    q_one, q_two = alpha * inverse_one, 2 * alpha * inverse_two  # x/S
+    root = jnp.log1p(alpha / v * q_two / 2 * ((s_two - 3 * v) / (s_two + v))) / 2
+    (sum_one, slope_one), (sum_two, slope_two) = sums(
+        (inverse_one, v * inverse_one * (v * inverse_one)), (inverse_two, v * inverse_two * (v * inverse_two))
+    )
+    c += root + sum_two - 2 * sum_one + origin
+
+    # Its derivative in x, which corrects r(x), is −(x/S²)(½ + slope); and T = 2α(r(2α) − r(α)).
+    lower_one, lower_two = q_one * (0.5 + slope_one), q_two * (0.5 + slope_two)
+    t += 2 * q_one * lower_one - q_two * lower_two
+    return c, t, r_one - inverse_one * lower_one, r_two - inverse_two * lower_two
+
+
+def _leading(alpha: jax.Array, v: jax.Array, s_one: jax.Array, s_two: jax.Array) -> tuple[jax.Array, ...]:
+    """The leading terms of C, T, r(α) and r(2α), given S(α) and S(2α); differences that would cancel are products."""
+    r_one, r_two = alpha / (v + s_one), 2 * alpha / (v + s_two)
+    # T = 2α(r(2α) − r(α)) = S(2α) − 2S(α) + v = r(α) r(2α) (v + 2S(α) − S(2α)),   2S(α) − S(2α) = 3v²/(2S(α) + S(2α))
+    t = r_one * r_two * (v + 3 * v * (v / (2 * s_one + s_two)))
+    # C = T + v log((S(α) + v)²/(2v(S(2α) + v))) = T + v log(1 + excess). Numerator less denominator is
+    #   S(α)² − v S(2α) − vT,   S(α)² − v S(2α) = α²(S(2α) − 3v)/(S(2α) + v).
+    excess = (r_two / 2 * (alpha * ((s_two - 3 * v) / (s_two + v))) - v / (v + s_two) * t) / (2 * v)
+    return t + v * jnp.log1p(excess), t, r_one, r_two
 
 
 def _recur_down(

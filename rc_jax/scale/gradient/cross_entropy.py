@@ -45,7 +45,6 @@ def cross_entropy_gradient(
         NaN where a traced index is outside.
 
     Raises:
-        TypeError: if `scores` is not a floating-point array, `labels` neither integers nor one, or `alpha` not real.
         ValueError: if there are fewer than two scores, α <= 0, `labels` has another shape, an index is outside,
             probabilities are negative or do not add up to 1, or the shapes do not broadcast.
 

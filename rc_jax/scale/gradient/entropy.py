@@ -22,10 +22,6 @@ def softmax_entropy(scores: Float[Array, "... score"], alpha: ArrayLike) -> Floa
     Returns:
         H, between 0 and log n, in the dtype of `scores`; shape of alpha broadcast with `scores.shape[:-1]`.
 
-    Raises:
-        TypeError: if `scores` is not a floating-point array or `alpha` is not real.
-        ValueError: if there are fewer than two scores, or α <= 0, or the shapes do not broadcast.
-
     Source: Su Jianlin, kexue.fm/archives/8823.
 
     Example:
@@ -49,10 +45,6 @@ def renyi_entropy(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[
 
     Formula: R = −log Σ p² = 2 log Z(α) − log Z(2α); e^R is the participation number 1/Σp². Never above Shannon's.
     Arguments, result's shape and errors as `softmax_entropy`.
-
-    Raises:
-        TypeError: if `scores` is not a floating-point array or `alpha` is not real.
-        ValueError: if there are fewer than two scores, or α <= 0, or the shapes do not broadcast.
 
     Source: Rényi (1961), for the participation Σp² of Su Jianlin, kexue.fm/archives/9812.
 

@@ -40,11 +40,6 @@ def jacobian_trace(
     Returns:
         The trace, in the dtype of `scores`; shape of alpha broadcast with `scores.shape[:-1]`.
 
-    Raises:
-        TypeError: if `scores` is not a floating-point array or `alpha` is not real.
-        ValueError: if there are fewer than two scores, or α <= 0, or the shapes do not broadcast, or the normaliser
-            is unknown.
-
     Source: Su Jianlin, kexue.fm/archives/9812, for softmax; Peters, Niculae and Martins (2019) for the Jacobians.
 
     Example:
@@ -66,11 +61,6 @@ def jacobian_largest_entry(
     for p_i p_j ≤ p_i(1 − p_i), and p_i(1 − p_i) with p_i ≤ p₁, p_i ≤ 1 − p₁ is at most p₁(1 − p₁). Arguments, result's
     shape and errors as `jacobian_trace`.
     Where several share the largest score the derivative is one-sided: the first of them counts as the largest.
-
-    Raises:
-        TypeError: if `scores` is not a floating-point array or `alpha` is not real.
-        ValueError: if there are fewer than two scores, or α <= 0, or the shapes do not broadcast, or the normaliser
-            is unknown.
 
     Source: a reader's proposal under kexue.fm/archives/9812.
 
@@ -94,11 +84,6 @@ def jacobian_frobenius_norm(
     Formula: α √(Σ g_i²(1 − g_i/G)² + Σ_{i≠j} g_i²g_j²/G²); softmax: α √(Σp² − 2Σp³ + (Σp²)²), sparsemax with k keys:
     α √(k − 1). Arguments, result's shape and errors as `jacobian_trace`.
 
-    Raises:
-        TypeError: if `scores` is not a floating-point array or `alpha` is not real.
-        ValueError: if there are fewer than two scores, or α <= 0, or the shapes do not broadcast, or the normaliser
-            is unknown.
-
     Source: this package's own.
 
     Example:
@@ -121,11 +106,6 @@ def jacobian_spectral_norm(
     and errors as `jacobian_trace`.
     Differentiable to any order where the eigenvalue is simple; where three or more share the largest score it is not,
     and the derivative given is that of one eigenvector.
-
-    Raises:
-        TypeError: if `scores` is not a floating-point array or `alpha` is not real.
-        ValueError: if there are fewer than two scores, or α <= 0, or the shapes do not broadcast, or the normaliser
-            is unknown.
 
     Source: this package's own; the secular equation is Golub (1973).
 

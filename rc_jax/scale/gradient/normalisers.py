@@ -31,10 +31,6 @@ def sparsemax(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Arra
     Returns:
         p, in the dtype of `scores`; shape of alpha broadcast with `scores.shape[:-1]`, then the score axis.
 
-    Raises:
-        TypeError: if `scores` is not a floating-point array or `alpha` is not real.
-        ValueError: if there are fewer than two scores, or α <= 0, or the shapes do not broadcast.
-
     Source: Martins and Astudillo (2016), algorithm 1.
 
     Example:
@@ -53,10 +49,6 @@ def entmax15(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Array
 
     Formula: p = max(αs/2 − τ, 0)² with Σ p = 1; τ exactly, by sorting. With g = √p the Jacobian is
     α(diag g − ggᵀ/Σg). Arguments, result's shape and errors as `sparsemax`.
-
-    Raises:
-        TypeError: if `scores` is not a floating-point array or `alpha` is not real.
-        ValueError: if there are fewer than two scores, or α <= 0, or the shapes do not broadcast.
 
     Source: Peters, Niculae and Martins (2019), algorithm 2.
 
@@ -85,10 +77,6 @@ def power_gradient_norm(scores: Float[Array, "... score"], power: ArrayLike = 6.
         The norm, one over the unit of `scores`, in their dtype, without the last axis; NaN for a row of zeros. Its
         own derivative by a score that is zero is not finite for a power below 2, other than 1.
 
-    Raises:
-        TypeError: if `scores` is not a floating-point array or `power` is not real.
-        ValueError: if there are fewer than two scores, or power < 1.
-
     Source: this package's own, for a reader's proposal under kexue.fm/archives/9812.
 
     Example:
@@ -113,10 +101,6 @@ def annealed_power_gradient(n: ArrayLike, power: ArrayLike = 6.0) -> Float[Array
 
     Returns:
         The mean, in the arguments' dtype, their shapes broadcast.
-
-    Raises:
-        TypeError: if an argument is not real.
-        ValueError: if n < 2, power < 1, or the shapes do not broadcast.
 
     Source: this package's own.
 

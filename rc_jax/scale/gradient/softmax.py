@@ -23,10 +23,6 @@ def gradient_norm(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[
     Returns:
         The norm, in the dtype of `scores`; shape of alpha broadcast with `scores.shape[:-1]`.
 
-    Raises:
-        TypeError: if `scores` is not a floating-point array or `alpha` is not real.
-        ValueError: if there are fewer than two scores, or α <= 0, or the shapes do not broadcast.
-
     Source: Su Jianlin, kexue.fm/archives/9812.
 
     Example:
@@ -47,10 +43,6 @@ def log_gradient_norm(scores: Float[Array, "... score"], alpha: ArrayLike) -> Fl
     """Logarithm of `gradient_norm`, finite where the norm itself underflows.
 
     Formula: log α + log(1 − Σ_i p_i²). Arguments, result's shape and errors as `gradient_norm`.
-
-    Raises:
-        TypeError: if `scores` is not a floating-point array or `alpha` is not real.
-        ValueError: if there are fewer than two scores, or α <= 0, or the shapes do not broadcast.
 
     Source: Su Jianlin, kexue.fm/archives/9812; in logarithms, this package's own.
 

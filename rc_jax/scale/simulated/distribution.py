@@ -43,10 +43,6 @@ def sample_scales(key: Array, n: int, dim: ArrayLike | None = None, samples: int
     Returns:
         One maximiser for each row; NaN where the search did not end.
 
-    Raises:
-        TypeError: if `key` is not a typed key, or n or samples not an integer.
-        ValueError: if n < 2, dim < 3 or not one number, or samples < 1.
-
     Source: this package's own.
 
     Example:
@@ -87,10 +83,6 @@ def scale_tail(
 
     Returns:
         (probability, standard error), each in level's shape and dtype; NaN where a search did not end.
-
-    Raises:
-        TypeError: if `key` is not a typed key, n or samples not an integer, another argument not real.
-        ValueError: if a level <= 0, n < 2, dim < 3 or not one number, or samples < 2.
 
     Source: this package's own.
 

@@ -53,10 +53,6 @@ def expected_objective(
     Returns:
         (mean, standard error), each in alpha's shape and dtype.
 
-    Raises:
-        TypeError: if `key` is not a typed key, n or samples not an integer, another argument not real.
-        ValueError: if α <= 0, n < 2, dim < 3 or not one number, or samples < 2.
-
     Source: the identity is that of the random-energy model (Derrida 1981), for the objective of kexue.fm/archives/9812.
 
     Example:
@@ -83,10 +79,6 @@ def typical_objective(
 
     Returns:
         (mean in nats, standard error), each in alpha's shape and dtype.
-
-    Raises:
-        TypeError: if `key` is not a typed key, n or samples not an integer, another argument not real.
-        ValueError: if α <= 0, n < 2, dim < 3 or not one number, or samples < 2.
 
     Source: this package's own, for the gradient of kexue.fm/archives/9812.
 
@@ -118,10 +110,6 @@ def typical_scale(key: Array, n: int, dim: ArrayLike | None = None, samples: int
     Returns:
         The maximiser, NaN where `typical_optimum` says that the search did not end.
 
-    Raises:
-        TypeError: if `key` is not a typed key, or n or samples not an integer.
-        ValueError: if n < 2, dim < 3 or not one number, or samples < 2.
-
     Source: this package's own, for the gradient of Su Jianlin, kexue.fm/archives/9812.
 
     Example:
@@ -137,10 +125,6 @@ def typical_scale(key: Array, n: int, dim: ArrayLike | None = None, samples: int
 @_keyed
 def typical_optimum(key: Array, n: int, dim: ArrayLike | None = None, samples: int = 256) -> Optimum:
     """`typical_scale` with its standard error (first order in 1/√samples), the maximum (nats) and the search's end.
-
-    Raises:
-        TypeError: if `key` is not a typed key, or n or samples not an integer.
-        ValueError: if n < 2, dim < 3 or not one number, or samples < 2.
 
     Source: this package's own.
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import working_dtype
+from rc_jax._numerics.roots import falling_root_by_halves
 from rc_jax.scale.gradient.rows import logit_rows
 from rc_jax.scale.results import Optimum
 from rc_jax.scale.simulated.random_rows import Row, even_batch, log_gradient
@@ -39,7 +40,6 @@ def per_sample_scale(scores: Float[Array, "... score"]) -> Float[Array, "..."]:
         may be as small or as large as the dtype holds: they are searched in units of D.
 
     Raises:
-        TypeError: if `scores` is not a floating-point array.
         ValueError: if there are fewer than two scores, one is NaN or ∞, or all of a row are hidden.
 
     Source: this package's own, for the gradient of Su Jianlin, kexue.fm/archives/9812.
@@ -59,7 +59,6 @@ def per_sample_optimum(scores: Float[Array, "... score"]) -> Optimum:
     """`per_sample_scale` with the gradient's size there and whether the search ended.
 
     Raises:
-        TypeError: if `scores` is not a floating-point array.
         ValueError: if there are fewer than two scores, one is NaN or ∞, or all of a row are hidden.
 
     Source: this package's own.
@@ -125,15 +124,8 @@ def optimum_of(row: Row, n: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]
     centres, reach = _best_of_grid(constant, n)
 
     # Halve the interval around both maxima, where the slope changes its sign.
-    def halve(_: jax.Array, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        left, right = ends
-        middle = (left + right) / 2
-        rising = slopes(middle) > 0
-        return jnp.where(rising, middle, left), jnp.where(rising, right, middle)
-
     slopes = jax.vmap(functools.partial(_slope, constant))
-    left, right = jax.lax.fori_loop(0, HALVINGS, halve, (centres - reach, centres + reach))
-    both = (left + right) / 2
+    both = falling_root_by_halves(slopes, centres - reach, centres + reach, HALVINGS)
     ended = (slopes(both - 1e-3 * reach) >= 0) & (slopes(both + 1e-3 * reach) <= 0)
     # The higher of the two is the maximum; a step of Newton gives it its last digits, and another one its derivatives.
     heights = jax.vmap(functools.partial(_log_gradients, constant))(both)

@@ -31,10 +31,6 @@ def cosine_similarity_power(power: ArrayLike, dim: ArrayLike) -> Float[Array, ".
     Returns:
         S, in the broadcast shape; a pure number.
 
-    Raises:
-        TypeError: an argument is not a real number.
-        ValueError: `power` is not positive, `dim` is below 1, or an argument is not finite.
-
     Source: this package's own.
 
     Example:

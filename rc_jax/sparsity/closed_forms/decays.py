@@ -35,10 +35,6 @@ def decay(lam: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     Returns:
         S, in the broadcast shape; a pure number.
 
-    Raises:
-        TypeError: an argument is not a real number.
-        ValueError: `lam` is outside (0, 1], or `n` is below 1.
-
     Source: Su Jianlin, kexue.fm/archives/9889, exponential decay.
 
     Example:
@@ -110,7 +106,6 @@ def channel_decay(weights: ArrayLike, lam: ArrayLike, n: ArrayLike) -> Float[Arr
         S, in the broadcast shape of the batch and `n`; a pure number.
 
     Raises:
-        TypeError: an argument is not a real number.
         ValueError: a weight is negative, all weights of a row are zero, `lam` is outside (0, 1], `n` is below 1, or
             there is no axis of channels.
 
@@ -181,7 +176,6 @@ def channel_decay_lowest(
         n* and S(n*), in the broadcast shape of the batch.
 
     Raises:
-        TypeError: an argument is not a real number.
         ValueError: `even` is not positive, a weight is negative, all of them are zero, or `lam` is outside (0, 1).
 
     Source: this package's own result.
@@ -208,7 +202,7 @@ def channel_decay_lowest(
     return jnp.where(inside, where, jnp.nan).astype(dtype), jnp.where(inside, lowest, jnp.nan).astype(dtype)
 
 
-@arguments.guard(log_gates=arguments.both(inputs.rows("positions"), arguments.bounded(high=0)))
+@arguments.guard(log_gates=(inputs.rows("positions"), arguments.bounded(high=0)))
 def gated_decay(log_gates: Float[Array, "*batch position"]) -> Float[Array, "*batch"]:
     r"""Sparsity of the last row of attention that decays by gates: a_j = Π_{t=j+1..n} λ_t, from the log λ_t ≤ 0.
 
@@ -220,10 +214,6 @@ def gated_decay(log_gates: Float[Array, "*batch position"]) -> Float[Array, "*ba
 
     Returns:
         S for every row of gates; a pure number.
-
-    Raises:
-        TypeError: `log_gates` is not a floating-point array.
-        ValueError: `log_gates` is empty, not finite or above 0 (λ outside (0, 1]).
 
     Source: the weights of gated linear attention (Yang et al. 2024) with one gate for all channels; S is Su Jianlin's,
     kexue.fm/archives/9889.
@@ -268,7 +258,6 @@ def gated_decay_annealed(mean: ArrayLike, second: ArrayLike, n: ArrayLike) -> Fl
         S, in the broadcast shape; a pure number.
 
     Raises:
-        TypeError: an argument is not a real number.
         ValueError: `mean` or `second` is outside (0, 1], no gate in (0, 1] has both, or `n` is below 1.
 
     Source: this package's own result.

@@ -27,10 +27,6 @@ def exponential(gamma: ArrayLike) -> Float[Array, "..."]:
     Returns:
         S, in the shape of `gamma`; a pure number.
 
-    Raises:
-        TypeError: `gamma` is not a real number.
-        ValueError: `gamma` is negative or not finite.
-
     Source: Su Jianlin, kexue.fm/archives/9889, the exponential kernel.
 
     Example:
@@ -55,10 +51,6 @@ def identity(beta: ArrayLike, gamma: ArrayLike) -> Float[Array, "..."]:
 
     Returns:
         S, in the broadcast shape; a pure number.
-
-    Raises:
-        TypeError: an argument is not a real number.
-        ValueError: `gamma` is not positive, or an argument is not finite.
 
     Source: Su Jianlin, kexue.fm/archives/9889, the identity kernel.
 

@@ -15,8 +15,8 @@ from rc_jax._numerics.dtypes import as_common, common_dtype, working_dtype
 from rc_jax.sparsity import inputs
 from rc_jax.sparsity.measures import norm_ratio
 
-_KEYS = arguments.both(arguments.float_array("token", "feature", minimum={"token": 1, "feature": 1}), arguments.real)
-_FEATURES = arguments.both(inputs.rows("features"), inputs.nonnegative_rows("features"))
+_KEYS = (arguments.float_array("token", "feature", minimum={"token": 1, "feature": 1}), arguments.real)
+_FEATURES = (inputs.rows("features"), *inputs.nonnegative_rows("features"))
 
 
 def _covariance(name: str, value: Any) -> None:
@@ -53,10 +53,6 @@ def feature_moments(features: Float[Array, "token feature"]) -> tuple[Float[Arra
     Returns:
         Mean of shape (feature,) and covariance of shape (feature, feature), in the dtype of `features`. Features beyond
         the square root of that dtype's range overflow in the covariance; S does not see their scale, so divide first.
-
-    Raises:
-        TypeError: `features` is not a floating-point array.
-        ValueError: `features` is not a matrix with at least one row and one column, or holds a non-finite number.
 
     Source: the moments in Su Jianlin, kexue.fm/archives/9889, linear attention, taken over the keys of one row.
 
@@ -95,7 +91,6 @@ def nonnegative_linear(
         S for every query; a pure number.
 
     Raises:
-        TypeError: an argument is not a floating-point array.
         ValueError: the shapes do not fit; `q` or `mean` has a negative entry or a row of zeros; they are orthogonal;
             `cov` is not square, symmetric and positive semi-definite.
 
@@ -156,10 +151,6 @@ def nonnegative_linear_iid(
 
     Returns:
         S for every query; a pure number.
-
-    Raises:
-        TypeError: `q` is not a floating-point array, or the others are not real numbers.
-        ValueError: `q` has a negative entry or a row of zeros, `mean` is not positive or `deviation` is negative.
 
     Source: Su Jianlin, kexue.fm/archives/9889, linear attention with identically distributed features.
 

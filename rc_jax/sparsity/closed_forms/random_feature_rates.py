@@ -14,9 +14,7 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common, working_dtype
 
-_DIRECTIONS = arguments.both(
-    arguments.float_array("feature", "width", minimum={"feature": 1, "width": 1}), arguments.real
-)
+_DIRECTIONS = (arguments.float_array("feature", "width", minimum={"feature": 1, "width": 1}), arguments.real)
 
 
 @arguments.guard(projections=_DIRECTIONS, sigma=arguments.scalar(arguments.positive))
@@ -35,10 +33,6 @@ def positive_feature_moments(
 
     Returns:
         Mean of shape (feature,) and covariance of shape (feature, feature), in the dtype of `projections`.
-
-    Raises:
-        TypeError: `projections` is not a floating-point array, or `sigma` is not a real number.
-        ValueError: `projections` is no matrix or holds a non-finite number, or `sigma` is not one positive number.
 
     Source: this package's own result, for the features of Choromanski et al. 2021.
 
@@ -85,10 +79,6 @@ def positive_features_rate(
 
     Returns:
         bias and variance, the two coefficients of 1/m; pure numbers, −inf and inf where they do not exist or overflow.
-
-    Raises:
-        TypeError: an argument is not a real number.
-        ValueError: `gamma` is negative, `sigma` is not positive or `dim` is below 1.
 
     Source: this package's own result, for the features of Choromanski et al. 2021.
 

@@ -25,10 +25,6 @@ def decay_spectrum(power: float, n: ArrayLike) -> Float[np.ndarray, "..."]:
     Returns:
         The law's value, in double precision on the host; S tends to it as n → ∞.
 
-    Raises:
-        TypeError: an argument is not a real number.
-        ValueError: `power` is not one positive number, or `n` is below 2.
-
     Source: this package's own.
 
     Example:

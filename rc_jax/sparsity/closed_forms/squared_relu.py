@@ -43,10 +43,6 @@ def relu_squared(beta: ArrayLike, gamma: ArrayLike) -> Float[Array, "..."]:
     Returns:
         S, in the broadcast shape; a pure number.
 
-    Raises:
-        TypeError: an argument is not a real number.
-        ValueError: `gamma` is not positive, or an argument is not finite.
-
     Source: Su Jianlin, kexue.fm/archives/9889, the squared-ReLU kernel; the evaluation for β < 0 is this package's own.
 
     Example:
@@ -70,10 +66,6 @@ def log_relu_squared(beta: ArrayLike, gamma: ArrayLike) -> Float[Array, "..."]:
 
     Returns:
         log S in nats, in the broadcast shape.
-
-    Raises:
-        TypeError: an argument is not a real number.
-        ValueError: `gamma` is not positive, or an argument is not finite.
 
     Source: this package's own evaluation of the kernel of Su Jianlin, kexue.fm/archives/9889.
 

@@ -59,10 +59,6 @@ def taylor_exponential(beta: ArrayLike, gamma: ArrayLike, order: ArrayLike) -> F
         a rounding of β does not change them. (Next to an odd order's zero, and for γ far below |β|, S goes from 1 to
         √(2/π) and back within a few γ of it.) At γ = 0 it is 1, at the zero too.
 
-    Raises:
-        TypeError: `beta` or `gamma` is not a real number, or `order` is not an integer.
-        ValueError: `gamma` is negative, an argument is not finite, or `order` is outside 0 … 64.
-
     Source: this package's own result, for the kernel of Su Jianlin, kexue.fm/archives/9889.
 
     Example:
@@ -98,10 +94,6 @@ def taylor_order(gamma: ArrayLike) -> Float[Array, "..."]:
 
     Returns:
         K, a real number, in the shape of `gamma`; it is within 2 of the least even order from γ = ½ on.
-
-    Raises:
-        TypeError: `gamma` is not a real number.
-        ValueError: `gamma` is negative or not finite.
 
     Source: this package's own.
 

@@ -32,10 +32,6 @@ def top_share_exponential(gamma: ArrayLike, share: ArrayLike) -> Float[Array, ".
     Returns:
         S, in the broadcast shape; a pure number.
 
-    Raises:
-        TypeError: an argument is not a real number.
-        ValueError: `gamma` is negative or not finite, or `share` is outside (0, 1].
-
     Source: this package's own.
 
     Example:

@@ -120,11 +120,11 @@ def from_kernel_with_error(
     oscillation leaves large coefficients and so a large error.
 
     The bound holds unless f hides something: what falls between two nodes, a feature narrower than about γ/15, cannot
-    be seen unless a kink is declared there. What may lie within rounding of a located pole |x|^−p counts, which leaves
-    little known of S near p = ½. Beyond the ends |f|φ and f²φ are taken to fall at least like the power of |ε| that
-    they fall like at the ends (log against log |ε| is concave, as it is for bounded f, polynomials, exponentials and
-    e^{x²/4}/|x|^p); where the last three panels deny that, or the power has no integral, the error is 1. The error
-    carries no gradient.
+    be seen unless a kink is declared there. What a pole |x|^−p may hold between nodes, or within rounding of a located
+    one, counts, which leaves little known of S near p = ½. Beyond the ends |f|φ and f²φ are taken to fall at least like
+    the power of |ε| that they fall like at the ends (log against log |ε| is concave, as it is for bounded f,
+    polynomials, exponentials and e^{x²/4}/|x|^p); where the last three panels deny that, or the power has no integral,
+    the error is 1. The error carries no gradient.
 
     Args:
         f: The kernel, elementwise; it receives an array of the working dtype with extra axes.
@@ -275,30 +275,38 @@ def _beyond(parts: Array, epsilon: Array) -> Array:
 
     Let log g be a concave function of log ε from there on: g falls like a power, or faster. The power h that has the
     integrals of g over the last two panels is met by g once in each of them, and is above g on either side of both.
-    With v = (1 − 1/L)^{1−p} for h = ε^{−p}, the integral of h beyond L is 1/(v − 1) of that over the last panel, which
-    is (v − 1)/(v^k − v) of that over the panel before; (1 − 1/L)^k = 1 − 2/L.
+    With v = (1 − 1/L)^{1−p} for h = ε^{−p}, and (1 − 1/L)^k = 1 − 2/L, (1 − 1/L)^m = 1 − 3/L, the integrals of h over
+
+        the tail : the last panel : the one before : the third last   are as   1 : v − 1 : v^k − v : v^m − v^k.
     """
-    # The integrals over the last three panels, and the ratio of the last two.
     limit, eps = reach(epsilon.dtype), float(jnp.finfo(epsilon.dtype).eps)
+    rounding = eps * limit**2  # relative, of what logarithms lose
+    k, m = (math.log1p(-panel / limit) / math.log1p(-1 / limit) for panel in (2, 3))
     last, before, third = (
-        jnp.sum(jnp.where((epsilon > limit - k) & (epsilon <= limit - k + 1), parts, 0), axis=(-2, -1))
-        for k in (1, 2, 3)
+        jnp.sum(jnp.where((epsilon > limit - panel) & (epsilon <= limit - panel + 1), parts, 0), axis=(-2, -1))
+        for panel in (1, 2, 3)
     )
-    two, three = (math.log1p(-k / limit) / math.log1p(-1 / limit) for k in (2, 3))
     has_tail = last > 0
-    ratio = jnp.minimum(before / jnp.where(has_tail, last, 1), 1e6) * (1 - eps * limit**2)  # less what logarithms lose
-    falling = ratio > two - 1  # else p ≤ 1
-    ratio = jnp.where(falling, ratio, two)
 
-    # (v^k − v)/(v − 1) = ratio by Newton's steps from above: the left side is convex and rising.
-    def newton(_: int | Array, v: Array) -> Array:
-        powers = v**two
-        value = (powers - v) / (v - 1)
-        return v - (value - ratio) / ((two * powers / v - 1 - value) / (v - 1))
+    # The power with the ratio of the last two panels. It has an integral, p > 1, where that is above k − 1.
+    ratio = jnp.minimum(before / jnp.where(has_tail, last, 1), 1e6) * (1 - rounding)
+    has_integral = ratio > k - 1
+    v = _base_of_power(jnp.where(has_integral, ratio, k), k)
 
-    v = lax.fori_loop(0, 6, newton, ratio)
-    flatter = third * (v - 1) > (1 + 16 * eps * limit**2) * last * (v**three - v**two)
+    # Further in, h is above g. Where the third last panel holds more than h does, log g is not concave there; that
+    # matters unless the last panel, L times over, is lost in the whole.
+    convex = third * (v - 1) > (1 + 16 * rounding) * last * (v**m - v**k)
     matters = last * limit > eps * jnp.sum(parts, axis=(-2, -1))
-    unknown = ~falling | (flatter & matters)
-    # Panels that contradict a falling power leave the tail unknown.
+    unknown = ~has_integral | (convex & matters)
     return jnp.where(has_tail, jnp.where(unknown, jnp.inf, last / (v - 1)), 0)
+
+
+def _base_of_power(ratio: Array, k: float) -> Array:
+    """The v > 1 with (v^k − v)/(v − 1) = ratio, by Newton's steps from above: the left side is convex and rising."""
+
+    def newton(_: int | Array, v: Array) -> Array:
+        powers = v**k
+        value = (powers - v) / (v - 1)
+        return v - (value - ratio) / ((k * powers / v - 1 - value) / (v - 1))
+
+    return lax.fori_loop(0, 6, newton, ratio)

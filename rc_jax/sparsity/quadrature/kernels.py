@@ -35,10 +35,6 @@ def power(power: int) -> Kernel:
     Returns:
         The kernel; S depends on β/γ alone.
 
-    Raises:
-        TypeError: `power` is not an integer.
-        ValueError: `power` is below 1.
-
     Example:
         >>> from rc_jax import sparsity
         >>> f, kinks, _ = sparsity.power(6)

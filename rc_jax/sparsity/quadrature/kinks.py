@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -44,7 +44,6 @@ def evaluated(f: Callable[[Array], Array], x: Array, *, probe: bool = True) -> A
     """|f(x)| in the dtype of `x`. Concrete values must be finite and, if `probe`, unchanged on a subset of `x`.
 
     Raises:
-        TypeError: the values are not real numbers.
         ValueError: another shape, a value that is not finite, or one that depends on its neighbours.
     """
     values = jnp.asarray(f(x))
@@ -122,28 +121,45 @@ def locate_kinks(f: Callable[[Array], Array], beta: ArrayLike, gamma: ArrayLike)
     shifted = np.concatenate([[-limit], np.arange(-limit, limit) + 2**0.5 - 1, [limit]])  # no round number is an edge
 
     # First pass: brackets of corners and jumps, of all pairs together, from panels of unit width.
-    low, high, level = _unresolved(f, pairs, *_panels(pairs, shifted, np.zeros(0)), working, FINEST, ends=True)
+    low, high, level = _unresolved(f, pairs, _split_at(pairs, shifted, np.zeros(0)), working)
     rounding = float(jnp.finfo(working).eps) * (np.abs(pairs[0]).max() + limit * pairs[1].max())
     corners = _brackets(low[level >= CORNER], high[level >= CORNER], pairs[1].min(), rounding)
 
     # Second pass: what is unresolved although the panels are split there is steep. It is split at all middles, of which
     # one is kept where several lie within a quarter of their panel.
     edges = np.arange(-limit, limit + 1.0)
-    low, high, _ = _unresolved(f, pairs, *_panels(pairs, edges, corners), working, FINEST, ends=True)
+    low, high, _ = _unresolved(f, pairs, _split_at(pairs, edges, corners), working)
     middles, quarters = (low + high) / 2, 2.0 ** np.floor(np.log2(high - low) - 2) if low.size else low
     _, first = np.unique(np.stack([quarters, np.floor(middles / quarters)]), axis=1, return_index=True)
     return np.unique(np.concatenate([corners, middles[first]]).astype(np.dtype(working)))
 
 
-def _panels(pairs: np.ndarray, edges: np.ndarray, corners: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The panels in ε of every pair (β, γ), between `edges` and split at `corners` in x: index of the pair and ends."""
+class Panels(NamedTuple):
+    """Panels in ε, each with the index of the pair (β, γ) that it belongs to, and its ends."""
+
+    pair: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    def only(self, kept: np.ndarray) -> "Panels":
+        """Those where `kept` is true."""
+        return Panels(*(each[kept] for each in self))
+
+    def halves(self) -> "Panels":
+        """All left halves, then all right ones."""
+        middle = (self.low + self.high) / 2
+        ends = np.concatenate([self.low, middle]), np.concatenate([middle, self.high])
+        return Panels(np.tile(self.pair, 2), *ends)
+
+
+def _split_at(pairs: np.ndarray, edges: np.ndarray, corners: np.ndarray) -> Panels:
+    """The panels of every pair (β, γ), between `edges` in ε and split at `corners` in x."""
     beta, gamma = pairs[:, :, None]
     points = np.clip((corners[None] - beta) / gamma, edges[0], edges[-1])
     every = np.sort(np.concatenate([np.broadcast_to(edges, (len(beta), edges.size)), points], axis=1), axis=1)
     pair = np.repeat(np.arange(len(beta)), every.shape[1] - 1)
-    low, high = every[:, :-1].ravel(), every[:, 1:].ravel()
-    wide = high > low
-    return pair[wide], low[wide], high[wide]
+    split = Panels(pair, every[:, :-1].ravel(), every[:, 1:].ravel())
+    return split.only(split.high > split.low)
 
 
 def _brackets(low: np.ndarray, high: np.ndarray, unit: float, rounding: float) -> np.ndarray:
@@ -162,63 +178,81 @@ def _brackets(low: np.ndarray, high: np.ndarray, unit: float, rounding: float) -
 
 
 def _unresolved(
-    f: Callable[[Array], Array],
-    pairs: np.ndarray,
-    pair: np.ndarray,
-    low: np.ndarray,
-    high: np.ndarray,
-    dtype: Any,
-    depth: int,
-    *,
-    ends: bool,
+    f: Callable[[Array], Array], pairs: np.ndarray, current: Panels, dtype: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All panels that the quadrature does not resolve, halved up to `depth` times: both ends in x, and halvings.
+    """All panels that the quadrature does not resolve, halved up to `FINEST` times: both ends in x, and halvings.
 
-    There are none if they become too many. `ends` is that of `panels.sums_and_bounds`.
+    There are none if they become too many.
     """
-    eps = float(jnp.finfo(dtype).eps)
-    parts = [(np.zeros(0), np.zeros(0), np.zeros(0, int))]
-    tops, totals = np.zeros((2, pairs.shape[1])), np.zeros((2, pairs.shape[1]))
-    for level in range(depth):
-        # log |f| at the edges and nodes of all panels; their number is padded to a power of 8, for few programs.
-        beta, gamma = pairs[:, pair, None]
-        epsilon = low[:, None] + (high - low)[:, None] / 2 * np.concatenate([[0], panels.NODES + 1, [2]])
-        x = beta + gamma * epsilon
-        padding = 8 ** max(2, math.ceil(math.log(len(x), 8))) - len(x)
-        magnitude = evaluated(f, jnp.asarray(np.pad(x, ((0, padding), (0, 0)), "edge"), dtype), probe=level == 0)
-        numbers = arguments.concrete(magnitude)
-        if numbers is None:
-            raise ValueError("`f` must be concrete for its kinks to be located: call locate_kinks outside jit")
-        with np.errstate(divide="ignore"):
-            logs = np.log(numbers[: len(x)].astype(float))
-
-        # What the last Legendre coefficients of |f|φ and f²φ leave open, above rounding and against the whole integral.
-        half, shift = (high - low) / 2, np.abs(beta / gamma)[:, 0]
-        size = np.where(np.isfinite(logs), np.abs(logs), 0).max(-1) + (epsilon**2).max(-1) + shift + 64
-        unresolved = np.zeros(len(x), bool)
-        for row, power in enumerate((1, 2)):
-            weighted = power * logs - epsilon**2 / 2
-            if level == 0:
-                tops[row] = -np.inf
-                np.maximum.at(tops[row], pair, weighted.max(-1))
-                tops[row] = np.where(np.isfinite(tops[row]), tops[row], 0)
-            values = np.exp(weighted - tops[row, pair, None])
-            total, tail, misplaced = panels.sums_and_bounds(values, half, eps * (1 + shift + np.abs(low)), ends=ends)
-            if level == 0:
-                totals[row] = np.bincount(pair, total, pairs.shape[1])
-            noise = 16 * eps * size * half * values.max(-1) + 6 * misplaced
-            unresolved |= (tail > noise) & (tail > eps / 64 * totals[row, pair])
-
-        # Halve those, unless they are as narrow as the rounding of their nodes.
-        unresolved &= (high - low) > 4 * eps * (1 + shift + np.abs(low))
-        pair, low, high = pair[unresolved], low[unresolved], high[unresolved]
-        beta, gamma = beta[unresolved, 0], gamma[unresolved, 0]
-        if pair.size > MOST[0] + MOST[1] * pairs.shape[1]:
-            return parts[0]  # half a search is of no use
-        if not pair.size:
+    nothing = np.zeros(0), np.zeros(0), np.zeros(0, int)
+    found, whole = [nothing], None
+    for level in range(FINEST):
+        epsilon, logs = _logarithms(f, pairs, current, dtype, probe=level == 0)
+        if whole is None:
+            whole = _whole(current, epsilon, logs, pairs.shape[1])
+        shift = np.abs(pairs[0] / pairs[1])[current.pair]
+        current = current.only(_is_open(current, epsilon, logs, shift, whole, float(jnp.finfo(dtype).eps)))
+        if current.pair.size > MOST[0] + MOST[1] * pairs.shape[1]:
+            return nothing  # half a search is of no use
+        if not current.pair.size:
             break
-        parts.append((beta + gamma * low, beta + gamma * high, np.full(pair.size, level)))
-        middle = (low + high) / 2
-        pair, low, high = np.tile(pair, 2), np.concatenate([low, middle]), np.concatenate([middle, high])
-    starts, stops, levels = (np.concatenate(part) for part in zip(*parts, strict=True))
+        beta, gamma = pairs[:, current.pair]
+        found.append((beta + gamma * current.low, beta + gamma * current.high, np.full(current.pair.size, level)))
+        current = current.halves()
+    starts, stops, levels = (np.concatenate(part) for part in zip(*found, strict=True))
     return starts, stops, levels
+
+
+def _logarithms(
+    f: Callable[[Array], Array], pairs: np.ndarray, current: Panels, dtype: Any, *, probe: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """ε at the edges and nodes of every panel, and log |f| there."""
+    beta, gamma = pairs[:, current.pair, None]
+    width = (current.high - current.low)[:, None]
+    epsilon = current.low[:, None] + width / 2 * np.concatenate([[0], panels.NODES + 1, [2]])
+    x = beta + gamma * epsilon
+    padding = 8 ** max(2, math.ceil(math.log(len(x), 8))) - len(x)  # up to a power of 8, for few programs
+    numbers = arguments.concrete(
+        evaluated(f, jnp.asarray(np.pad(x, ((0, padding), (0, 0)), "edge"), dtype), probe=probe)
+    )
+    if numbers is None:
+        raise ValueError("`f` must be concrete for its kinks to be located: call locate_kinks outside jit")
+    with np.errstate(divide="ignore"):
+        return epsilon, np.log(numbers[: len(x)].astype(float))
+
+
+class _Whole(NamedTuple):
+    """Of |f|φ and f²φ for every pair, over all panels: the logarithm of the largest value, and the integral over it."""
+
+    top: np.ndarray
+    integral: np.ndarray
+
+
+def _whole(current: Panels, epsilon: np.ndarray, logs: np.ndarray, count: int) -> _Whole:
+    """The whole integrals, from panels that have not been halved."""
+    tops, integrals = np.full((2, count), -np.inf), np.zeros((2, count))
+    for row, power in enumerate((1, 2)):
+        weighted = power * logs - epsilon**2 / 2
+        np.maximum.at(tops[row], current.pair, weighted.max(-1))
+        tops[row] = np.where(np.isfinite(tops[row]), tops[row], 0)
+        sums = panels.sums(np.exp(weighted - tops[row, current.pair, None]), (current.high - current.low) / 2)
+        integrals[row] = np.bincount(current.pair, sums, count)
+    return _Whole(tops, integrals)
+
+
+def _is_open(
+    current: Panels, epsilon: np.ndarray, logs: np.ndarray, shift: np.ndarray, whole: _Whole, eps: float
+) -> np.ndarray:
+    """Where the last Legendre coefficients of |f|φ or f²φ stand out of rounding and matter beside the whole integral.
+
+    A panel as narrow as the rounding of its nodes is not halved any more. `shift` is |β|/γ.
+    """
+    half, doubt = (current.high - current.low) / 2, 1 + shift + np.abs(current.low)  # of a node, in roundings
+    size = np.where(np.isfinite(logs), np.abs(logs), 0).max(-1) + (epsilon**2).max(-1) + shift + 64
+    is_open = np.zeros(len(half), bool)
+    for row, power in enumerate((1, 2)):
+        values = np.exp(power * logs - epsilon**2 / 2 - whole.top[row, current.pair, None])
+        tail, misplaced = panels.bounds(values, half, eps * doubt)
+        noise = 16 * eps * size * half * values.max(-1) + 6 * misplaced
+        is_open |= (tail > noise) & (tail > eps / 64 * whole.integral[row, current.pair])
+    return is_open & (current.high - current.low > 4 * eps * doubt)

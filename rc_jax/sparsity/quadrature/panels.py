@@ -16,6 +16,7 @@ APART = float(np.diff(NODES).max() / 2)  # between two nodes at most, in units o
 LAST = 20  # coefficients from this degree on tell whether the integrand is resolved
 NARROW, BESIDE = 256.0, 12  # half a panel of fewer doubts about its nodes has no polynomial; neighbours it is seen by
 SAFETY = 4.0  # twice what single jumps, corners, roots, logarithms, steep steps and oscillations need at worst
+UNKNOWN = 1e6  # times what is seen: nothing is known
 
 _DEGREES = np.arange(SIZE)
 _VALUES = np.polynomial.legendre.legvander(NODES, SIZE - 1)
@@ -65,7 +66,50 @@ def error_bound(
     least = jnp.maximum(doubt[..., :-1, -1], doubt[..., 1:, 0])
     at_edges = jump * jnp.where(known[..., 1:-1], least, blind)
     crowded = _crowded(values, edges, doubt)
-    return jnp.sum(unresolved + misplaced + crowded, axis=-1) + jnp.sum(at_edges, axis=-1)
+    unseen = _between_nodes(values, edges, unresolved, half < NARROW * jnp.max(doubt, axis=-1))
+    return jnp.sum(unresolved + misplaced + crowded, axis=-1) + jnp.sum(at_edges, axis=-1) + unseen
+
+
+def _between_nodes(
+    values: Float[Array, "..."],
+    edges: Float[Array, "... edge"],
+    unresolved: Float[Array, "... panel"],
+    narrow: Bool[Array, "... panel"],
+) -> Float[Array, "..."]:
+    """A bound of what poles hold between the nodes of panels that are not `narrow`, which `_crowded` looks after.
+
+    A pole leaves its panel `unresolved` by about the value at the next node times the space between nodes. Around its
+    pole |x|^−q holds 2h/(1 − q) times its value at the distance h. The power q is read off at the nodes on either side
+    of the largest one, as if the pole stood there. It stands beside it, so the larger reading is at least q. From
+    q = 0.97 on nothing is known.
+    """
+    count = values.shape[-2] * SIZE
+    places = positions(edges)[0].reshape(*edges.shape[:-1], count)
+    heights = values.reshape(*values.shape[:-2], count)
+    logs = jnp.log(jnp.maximum(heights, float(jnp.finfo(values.dtype).tiny)))
+
+    def at(x: Array, step: int) -> Array:
+        return x[..., 3 + step : count - 3 + step]
+
+    def power(near: int, far: int) -> Array:
+        close, away = (jnp.abs(at(places, step) - at(places, 0)) for step in (near, far))
+        apart = (close > 0) & (away > 1.5 * close)
+        return jnp.where(
+            apart,
+            (at(logs, near) - at(logs, far)) / jnp.log(jnp.where(apart, away / jnp.where(close > 0, close, 1), 2)),
+            0,
+        )
+
+    powers = jnp.maximum(power(-1, -3), power(1, 3))
+    peak = (at(heights, 0) >= at(heights, -1)) & (at(heights, 0) >= at(heights, 1))
+    beside = jnp.pad(unresolved, [(0, 0)] * (unresolved.ndim - 1) + [(1, 1)])
+    beside = jnp.maximum(jnp.maximum(beside[..., :-2], beside[..., 2:]), unresolved)
+    peak &= at(jnp.repeat(~narrow, SIZE, axis=-1), 0)
+    seen = (at(places, 1) - at(places, -1)) * at(heights, 0)
+    seen = jnp.minimum(seen, SAFETY * at(jnp.repeat(beside, SIZE, axis=-1), 0))
+    q = jnp.clip(powers, 0, 0.97)
+    held = seen * jnp.where(powers < 0.97, q / (1 - q), UNKNOWN)
+    return jnp.sum(jnp.where(peak, held, 0), axis=-1)
 
 
 def _crowded(
@@ -102,17 +146,16 @@ def _crowded(
     return jnp.where(narrow, jnp.where(powers < 0.97, held, jnp.inf), 0)
 
 
-def sums_and_bounds(
-    values: np.ndarray, half: np.ndarray, doubt: np.ndarray, *, ends: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The sum over every single panel, a bound of its error, and what the `doubt` about its nodes costs, on the host.
+def sums(values: np.ndarray, half: np.ndarray) -> np.ndarray:
+    """The sum over every single panel, on the host, from values at edge, nodes and edge."""
+    return half * (values[..., 1:-1] @ WEIGHTS)
 
-    `values` are those at edge, nodes and edge. `ends` says whether those at the edges count; they do not where the
-    integrand may jump there.
+
+def bounds(values: np.ndarray, half: np.ndarray, doubt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A bound of the error of every single panel's sum, and what the `doubt` about its nodes costs, on the host.
+
+    `values` are those at edge, nodes and edge: one at an edge that the polynomial misses counts as well.
     """
-    inner = values[..., 1:-1]
-    analysed = inner @ ANALYSIS
-    tail, edges, slopes = np.split(analysed, [SIZE - LAST, SIZE - LAST + 2], axis=-1)
+    tail, edges, slopes = np.split(values[..., 1:-1] @ ANALYSIS, [SIZE - LAST, SIZE - LAST + 2], axis=-1)
     missed = np.abs(edges - values[..., [0, -1]]).max(-1)
-    bound = SAFETY * half * (np.abs(tail).max(-1) + GAP * missed * ends)
-    return half * (inner @ WEIGHTS), bound, np.abs(slopes).sum(-1) * doubt
+    return SAFETY * half * (np.abs(tail).max(-1) + GAP * missed), np.abs(slopes).sum(-1) * doubt

@@ -40,7 +40,6 @@ def characters(*, vocabulary: int = 64, held_out: float = 0.1) -> Characters:
     Raises:
         ImportError: this Python came without its help topics.
         ValueError: `vocabulary` below 2, or `held_out` not between 0 and 1.
-        TypeError: `vocabulary` is not an integer.
 
     Source: the Python documentation, under the licence of Python itself.
 
@@ -82,7 +81,6 @@ def windows(
 
     Raises:
         ValueError: `text` is not longer than a piece, or a number is below 1.
-        TypeError: `key` is not a typed key, `text` not an array of integers, or a number not an integer.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -33,7 +33,6 @@ def circle(
         Pairs and labels, both (points/2, 2, 2): pair, token, coordinate.
 
     Raises:
-        TypeError: `points` not an integer, or `radius` not a number.
         ValueError: `points` odd or below 4, or `radius` not positive.
 
     Source: Dong, Cordonnier & Loukas 2021, section 4, the experiment on circular arcs.
@@ -66,7 +65,6 @@ def roll_out(
         `start` and the `steps` answers after it. They are not finite where the model diverges.
 
     Raises:
-        TypeError: `start` not floating-point, or `steps` not an integer.
         ValueError: `steps` below 1, or an answer of another shape or dtype than `start`.
 
     Example:

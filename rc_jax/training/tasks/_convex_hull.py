@@ -33,7 +33,6 @@ def convex_hull(
         Points of shape (count, points, 2) and labels of shape (count, points).
 
     Raises:
-        TypeError: a `key` that is not a typed key, or a size that is not an integer.
         ValueError: a size below 1 or a negative `shift`.
 
     Source: the task of Dong, Cordonnier & Loukas 2021, section 4. Their released code takes a square of side 10 and a
@@ -69,9 +68,6 @@ def on_hull(points: Float[Array, "point 2"]) -> Bool[Array, " point"]:
 
     Args:
         points: n points of the plane.
-
-    Raises:
-        TypeError, ValueError: not a floating-point array of shape (n, 2), or points that are not finite.
 
     Example:
         >>> import jax.numpy as jnp

@@ -92,7 +92,6 @@ def recall_question(drawn: Pairs, *, length: ArrayLike | None = None) -> Questio
         length: a number of pairs, 1 … pairs; may be traced. All of them where it is not given.
 
     Raises:
-        TypeError: `drawn` not from `recall`, or `length` not an integer.
         ValueError: `length` not one number between 1 and the number of pairs.
 
     Example:
@@ -123,7 +122,6 @@ def recall_mask(pairs: int, *, length: ArrayLike | None = None) -> Bool[Array, "
         length: as in `recall_question`; may be traced.
 
     Raises:
-        TypeError: `pairs` or `length` not an integer.
         ValueError: `pairs` below 1, or `length` not one number between 1 and `pairs`.
 
     Example:

@@ -27,9 +27,6 @@ def sorting(
     Returns:
         Tokens 0 … symbols − 1 and labels 0 … symbols − 1, both of shape (count, length).
 
-    Raises:
-        TypeError, ValueError: a `key` that is not a typed key, a size that is not an integer of at least 1.
-
     Source: the task of Dong, Cordonnier & Loukas 2021, section 4, with the sizes of their released code.
 
     Example:
@@ -62,9 +59,6 @@ def memorisation(
 
     Returns:
         Tokens 0 … symbols − 1 and labels 0 or 1, both of shape (count, length).
-
-    Raises:
-        TypeError, ValueError: a `key` that is not a typed key, a size that is not an integer of at least 1.
 
     Source: the task of Dong, Cordonnier & Loukas 2021, section 4, whose tokens come from English sentences. These are
         random.

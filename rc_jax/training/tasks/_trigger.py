@@ -38,9 +38,6 @@ def trigger(key: Array, count: int, *, tokens: int = 16, features: int = 16) -> 
     Returns:
         Tokens and targets of shape (count, tokens, features), and triggers of shape (count,).
 
-    Raises:
-        TypeError, ValueError: a `key` that is not a typed key, or a size that is not an integer or too small.
-
     Source: https://arxiv.org/abs/2603.11487
 
     Example:

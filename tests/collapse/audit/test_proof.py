@@ -12,6 +12,7 @@ from rc_jax.collapse import audit
 from rc_jax.collapse.audit import ascent
 from rc_jax.collapse.bounds.cubic import log_weight_change
 from tests.oracles import bounds as oracle
+from tests.oracles.collapse import states as states_of
 
 CASES = 10_000
 EPS = float(np.finfo(np.float32).eps)
@@ -219,7 +220,7 @@ def test_what_plain_arithmetic_shows_beyond_the_tanh_bound_is_its_rounding():
         point = {name: value[index] for name, value in ends.items()}
         params = jax.tree.map(np.asarray, ascent._params(point))
         with mp.workdps(60):
-            before, after = oracle.states(params, point["x"], ascent._SPEC)
+            before, after = states_of(params, point["x"], ascent._SPEC)
             bound = oracle.tanh_growth(oracle.diameter(before), oracle.heads(params, 0, [1 / mp.sqrt(3)]))
             assert oracle.diameter(after) <= bound
 

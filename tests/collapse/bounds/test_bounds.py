@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import mpmath as mp
@@ -12,6 +13,7 @@ from rc_jax import attention, collapse, network
 from rc_jax.collapse import audit
 from tests.collapse.exact.test_token_sizes import NOT_OPTIMISED
 from tests.oracles import bounds as oracle
+from tests.oracles.collapse import states as states_of
 
 STACK = network.StackSpec(attention=attention.AttentionSpec(d_model=4, heads=2, bias=True), depth=4)
 BOUNDS = (
@@ -48,7 +50,7 @@ def test_published_bounds_against_their_formulas_in_many_digits(x64, size):
                 query=scaled.attention.query * factor, query_bias=scaled.attention.query_bias * factor[..., 0]
             )
         )
-        states = oracle.states(scaled, x, STACK)
+        states = states_of(scaled, x, STACK)
         heads = [oracle.heads(scaled, index, [mp.mpf(2) ** -0.5] * 2) for index in range(STACK.depth)]
         pairs = [oracle.gamma_and_bound(state, each) for state, each in zip(states, heads, strict=False)]
         gamma, log_bound = [float(g) for g, _ in pairs], [float(mp.log(b)) for _, b in pairs]
@@ -76,7 +78,7 @@ def test_tanh_bounds_against_their_formulas_in_many_digits(x64, size, d_head):
     params, x = case("float64", spec, size=size)
     with mp.workdps(400):
         plain = jax.tree.map(np.asarray, params)
-        states = oracle.states(plain, x, spec)
+        states = states_of(plain, x, spec)
         heads = [oracle.heads(plain, index, [1 / mp.sqrt(d_head)] * 2) for index in range(spec.depth)]
         sizes = [oracle.diameter(state) for state in states]
         layer = [float(mp.log(oracle.tanh_growth(s, each))) for s, each in zip(sizes, heads, strict=False)]
@@ -232,7 +234,7 @@ def test_gradients_are_finite_at_any_depth(bound):
     params, x = case("float32")
     slope = jax.grad(lambda weights, x: bound(weights, x, STACK)[-1], argnums=(0, 1))
     slopes = jax.jit(slope, compiler_options=NOT_OPTIMISED)(params, x)
-    assert all(jnp.isfinite(slope).all() for slope in jax.tree.leaves(slopes))
+    chex.assert_tree_all_finite(slopes)
 
 
 @pytest.mark.slow

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from rc_jax import attention, collapse, network
+from rc_jax.collapse.exact import normalisers
+from rc_jax.collapse.exact.state import Logits
 from rc_jax.collapse.requirements import SPLIT
 from tests.collapse.exact.test_trajectory import mostly_slow
 from tests.oracles import many_digits
@@ -32,6 +34,7 @@ def errors(params, x, spec, scale=1.0, digits=400, check=True):
 
 @pytest.mark.parametrize("tokens", mostly_slow([(1.5, 9), (2, 12), (3, 20)], fast=((2, 12),)))
 def test_a_saturated_cap_on_both_sides_of_the_mean(dtype, tokens):
+    # Half a rounding of the tokens' mean, direction and size moves the result by up to nine roundings.
     spec, x = stack(d_model=1, soft_cap=0.25), jnp.asarray(tokens, dtype)[:, None]
     got = errors(params_of(1, dtype, ONE, [[-1.0]], ONE, ONE), x, spec)
     assert got.max() < 16 * float(jnp.finfo(dtype).eps)
@@ -55,6 +58,55 @@ def test_a_tie_is_unknown_unless_the_tokens_are_equal(x64):
     matrices = [[1.0, 0], [0, 0]], IDENTITY, IDENTITY, IDENTITY  # logits see the first feature alone
     assert np.isnan(collapse.log_residuals(params_of(1, "float64", *matrices), x, spec)[1])
     assert errors(params_of(1, "float64", *matrices), x.at[1].set(x[0]), spec)[1] < 1e-14
+
+
+@pytest.mark.parametrize("seed", mostly_slow(range(4), fast=(0,)))
+@pytest.mark.parametrize(
+    "changes", [{}, {"causal": True}, {"rotary": attention.Rotary()}], ids=["", "causal", "rotary"]
+)
+def test_tokens_that_have_kept_the_same_one_are_equal_and_may_tie(x64, seed, changes):
+    """They tie in every layer from the second."""
+    spec = stack(4, d_model=4, heads=2, top_k=1, **changes)
+    params = network.init(jax.random.key(seed), spec, dtype="float64")
+    x = 2 * jax.random.normal(jax.random.key(seed + 10), (6, 4), "float64")
+    computed = np.asarray(collapse.log_residuals(params, x, spec))
+    right = many_digits.log_residuals(jax.tree.map(np.asarray, params), np.asarray(x), spec, digits=300)
+    right = np.where(right < -600, -np.inf, right)  # what is left is the rounding of the many digits
+    np.testing.assert_allclose(computed, right, rtol=1e-12)
+
+
+def test_equal_tokens_have_derivatives_of_their_own(x64):
+    spec = stack(2, d_model=4, heads=2, top_k=2)
+    params = network.init(jax.random.key(0), spec, dtype="float64")
+    x = jax.random.normal(jax.random.key(1), (4, 4), "float64")
+    x = x.at[1].set(x[0])
+
+    def plain(x):
+        out = network.apply(params, x, spec)
+        return jnp.log(jnp.linalg.norm(out - jnp.mean(out, axis=0, keepdims=True)))
+
+    slope = jax.grad(lambda x: collapse.log_residuals(params, x, spec, check=False)[-1])(x)
+    np.testing.assert_allclose(slope, jax.grad(plain)(x), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_keys_of_one_feature_and_length_one_tie_exactly(dtype):
+    spec = stack(1, d_model=4, heads=2, d_head=1, scores="cosine", top_k=2, weights="sigmoid")
+    params = network.init(jax.random.key(0), spec, dtype=dtype)
+    x = jax.random.normal(jax.random.key(1), (5, 4), dtype)
+    assert errors(params, x, spec, scale=None).max() < 32 * float(jnp.finfo(dtype).eps)
+
+
+def test_normalisers_of_rows_that_see_as_many_columns_keep_their_digits(dtype):
+    """Log Σ_j e^{r_j} over two columns each, with r of size e^−40: rows differ by the differences of their means."""
+    slope, zero = jnp.asarray([[0.3, -1.1, 0.7]], dtype), jnp.zeros((1,), dtype)
+    logits = Logits(None, slope, zero - 40, jnp.zeros((1, 3, 3), dtype), zero - 80)
+    seen = ~jnp.eye(3, dtype=bool)[None]
+    first, parts, logs = normalisers.log_normaliser(logits, seen)
+    assert abs(float(first[0, 0]) - np.log(2)) < 1e-6
+    rows = np.sum(np.asarray(parts) * np.exp(np.asarray(logs) + 40)[:, :, None, None], axis=0)[0, :, 0]
+    means = (np.asarray(slope).sum() - np.asarray(slope)[0]) / 2
+    np.testing.assert_allclose(rows, means - means[0], rtol=8 * float(jnp.finfo(dtype).eps))
 
 
 def test_cancellation_that_a_symmetry_hides_is_unknown(x64):

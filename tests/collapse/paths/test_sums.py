@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -146,17 +147,15 @@ def test_scale_is_traced_and_batches_go_by_vmap(x64):
     spec = stack(depth=3)
     params, _ = draw(0, spec)
     batch = jax.random.normal(jax.random.key(7), (3, 5, 4), "float64")
-    traces = []
 
     @jax.jit
+    @chex.assert_max_traces(n=1)
     def run(scale):
-        traces.append(scale)
         return jax.vmap(lambda x: collapse.path_length_sums(params, x, spec, scale=scale))(batch)
 
     for scale in (0.5, 2.0):
         want = collapse.path_length_sums(params, batch[1], spec, scale=scale)
         np.testing.assert_allclose(run(scale)[1], want, atol=1e-12)
-    assert len(traces) == 1
 
 
 @pytest.mark.parametrize("function", [collapse.path_length_sums, collapse.path_shares])

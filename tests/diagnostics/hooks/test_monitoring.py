@@ -19,7 +19,7 @@ from tests.diagnostics import dense
 N = 12
 
 
-NAMES = ["sparsity", "relative_entropy", "participation", "largest_weight", "sink_weight", "sink_rate"]
+NAMES = ["sparsity", "relative_entropy", "participation", "largest_weight", "sink_weight", "sink_rate", "no_key_weight"]
 
 
 def drawn(*shape, causal=False):
@@ -29,8 +29,9 @@ def drawn(*shape, causal=False):
 def assert_same(logged, diagnosis):
     """As the means over heads and layers of a diagnosis, which has one number for each."""
     assert list(logged) == NAMES
-    for name, value in logged.items():
-        np.testing.assert_allclose(value, diagnosis[name].mean(), rtol=2e-6, err_msg=name)
+    assert abs(logged["no_key_weight"]) < 1e-6
+    for name in NAMES[:-1]:
+        np.testing.assert_allclose(logged[name], diagnosis[name].mean(), rtol=2e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -57,7 +58,7 @@ def test_compiled_and_mapped():
     each = [diagnostics.metrics(sample) for sample in weights]
     mapped = jax.jit(jax.vmap(diagnostics.metrics))(weights)
     for name, value in mapped.items():
-        np.testing.assert_allclose(value, [one[name] for one in each], rtol=1e-6)
+        np.testing.assert_allclose(value, [one[name] for one in each], rtol=1e-6, atol=1e-7)
     # Nothing is looked at: NaN passes, and no gradient flows.
     assert all(map(math.isnan, diagnostics.metrics(weights * jnp.nan).values()))
     grown = jax.grad(lambda w: jnp.sum(w) + diagnostics.metrics(w)["participation"])(weights)
@@ -78,8 +79,10 @@ def test_scores_as_scores_say(mask):
     np.testing.assert_array_equal(slope, 1)
     for sample, scale in enumerate(scales):
         one = diagnostics.scores(q[sample], k[sample], scale=scale, mask=mask)
-        for name, value in logged.items():
-            np.testing.assert_allclose(value[sample], one[name].mean(), rtol=2e-6)
+        for name in NAMES[:-1]:
+            np.testing.assert_allclose(logged[name][sample], one[name].mean(), rtol=2e-6)
+        np.testing.assert_allclose(logged["largest_logit"][sample], one["largest_logit"].max(), rtol=2e-6)
+        assert logged["no_key_weight"][sample] == 0
 
 
 @pytest.mark.parametrize(

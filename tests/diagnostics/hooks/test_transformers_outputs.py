@@ -180,12 +180,12 @@ def test_layers_carry_the_numbers_of_the_model(ids):
     with torch.no_grad():
         outputs = model(ids, use_cache=False, **BOTH)
     named = diagnostics.from_transformers(outputs, config=model.config)
-    assert named.numbers == (4, 8) and not named.notes
+    assert named.numbers == (3, 7) and not named.notes
     assert [line.split()[0] for line in str(named).splitlines()[4:6]] == ["4", "8"]
     counted = diagnostics.from_transformers(outputs)
-    assert counted.numbers == (1, 2) and "The model has 8 layers, and 2 of them gave weights" in counted.notes[0]
+    assert counted.numbers == (0, 1) and "The model has 8 layers, and 2 of them gave weights" in counted.notes[0]
     sparse = {"attentions": [None, *outputs.attentions[:1], None, *outputs.attentions[1:]]}
-    assert diagnostics.from_transformers(sparse).numbers == (2, 4)
+    assert diagnostics.from_transformers(sparse).numbers == (1, 3)
     with pytest.raises(ValueError, match="layer_types name 2 layers of attention among 8, got weights of 3"):
         diagnostics.from_transformers({"attentions": [*outputs.attentions, outputs.attentions[0]]}, config=model.config)
 

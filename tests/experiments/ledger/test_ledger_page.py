@@ -57,7 +57,7 @@ def test_blocks_say_what_was_measured_with_date_and_machine():
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_first_pages_say_what_the_snapshot_says(page):
     text = (pages.DOCS.parent / page).read_text(encoding="utf-8")
-    assert " published statements of " in text
+    assert " published statements of " in text and " measurements: " in text and " formulas, which fail only" in text
     assert text == pages.headed(text, ENTRIES), f"make it again: {pages.made_by(ABOUT)}"
 
 
@@ -87,7 +87,7 @@ def test_the_snapshot_is_strict_json_with_topic_and_figure():
 def test_every_row_is_on_the_page_with_its_anchor():
     page = "".join((pages.DOCS / name).read_text(encoding="utf-8") for name in pages.PARTS.values())
     claims = {claim.key: claim for entry in ENTRIES for claim in entry.claims}
-    rows = [line for line in page.splitlines() if re.search(r"\| `\w+` \|$", line)]
+    rows = [line for line in page.splitlines() if line.startswith("| <a id=")]
     assert len(rows) == len(claims)
     for row in rows:
         assert len(re.findall(r"(?<!\\)\|", row)) == len(pages.HEADS) + 1
@@ -118,13 +118,15 @@ def test_a_run_becomes_a_page(figures, tmp_path, capsys):
     assert pages.main([str(tmp_path / "results" / "quick" / "claims.json"), "--docs", str(docs)]) == 0
     page = (docs / "ledger.md").read_text(encoding="utf-8")
     assert "preset `quick`, seed 0" in page
-    assert "6 published statements of 2 sources are checked: 2 agree as made, 1 agrees in part, 1 differs" in page
-    assert "| [published statements](ledger/published.md) | 6 | 2 | 1 | 1 |  |  | 1 | 1 |" in page
-    assert "| [laws](ledger/laws.md) | 2 |  |  |  | 1 | 1 |  |  |" in page
-    row = '| <a id="k-agrees"></a>Statement \\<1> \\& more · section 2 · `k-agrees` | 2.9 … 3.1 (our tolerance) | '
-    row += "3.00 ± 0.01 | "
+    assert "6 published statements of 2 works are checked. 5 measurements: 1 agrees as made, 1 agrees in part" in page
+    assert "1 formula, which fails only if code is wrong: 1 agrees as made." in page
+    assert "| [published statements](ledger/published.md), measured | 5 | 1 | 1 | 1 |  |  | 1 | 1 |" in page
+    assert "| [published statements](ledger/published.md), formula | 1 | 1 |  |  |  |  |  |  |" in page
+    assert "| [laws](ledger/laws.md), proved | " in page
+    row = '| <a id="k-agrees"></a>Statement \\<1> \\& more (section 2) · `k-agrees` | formula · '
     published = (docs / "ledger" / "published.md").read_text(encoding="utf-8")
-    assert f"{row}✓ agrees | `one` |" in published and "## Published statements" in published
+    assert row in published and "## Published statements" in published
+    assert " · interval 2.9 … 3.1: our tolerance · `one` | 3.00 ± 0.01 | ✓ agrees |" in published
     assert "## Laws of this package" in (docs / "ledger" / "laws.md").read_text(encoding="utf-8")
     (docs / "ledger.md").write_text("")
     assert pages.main(["--docs", str(docs)]) == 0
@@ -161,6 +163,6 @@ def test_cells_hold_anything():
     claim = law("k", "a|b *c* <d>\n`e` [f] $g$ h_i\\j", 1.0, (0, 2), proof="proved", interval_from="s")
     entry = record.Entry("one", "Title", record.DONE, "command", "scale", claims=(claim,))
     page = pages.markdown({"preset": "quick", "seed": 0, "version": "1"}, [entry])["ledger/laws.md"]
-    row = r"a\|b \*c\* \<d> \`e\` \[f\] \$g\$ h\_i\\j · proved · `k` | 0 … 2 (s) | 1 | ● held | `one` |"
+    row = r"a\|b \*c\* \<d> \`e\` \[f\] \$g\$ h\_i\\j · `k` | proved · interval 0 … 2: s · `one` | 1 | ● held |"
     assert f'| <a id="k"></a>{row}' in page
     assert claim.verdict is Verdict.HELD

@@ -1,9 +1,8 @@
-"""Every row of the ledger can come out otherwise: stored numbers of the preset quick, changed, change its verdict.
+"""Every row of the ledger can come out otherwise: stored numbers of the preset smoke, changed, change its verdict.
 
 Each array of a figure is scaled, shifted, turned round and filled with NaN, one at a time, and the figure judges again.
-A row that no finite change can move says nothing about the numbers. A row that reads an array is not run where the
-array is not known. The numbers are those of the run whose ledger is committed: `python -m tests.experiments.quick_data`
-stores them.
+A row that no finite change can move says nothing about the numbers: one that comes out has to come out otherwise, and
+any other has to print another number. A row that reads an array is not run where the array is not known.
 """
 
 import warnings
@@ -11,17 +10,17 @@ import warnings
 import numpy as np
 import pytest
 
-from experiments.ledger import Verdict, pages, record
+from experiments.ledger import Verdict
 from experiments.lib import figure
-from tests.experiments import quick_data
+from tests.experiments import smoke_data
 
-LEDGER = record.read(pages.DOCS)
 FINITE = {
     "scaled": lambda values: values * 1.5,
     "shrunk": lambda values: values / 3,
     "negative": lambda values: -values,
     "shifted up": lambda values: values + 3 * _size(values),
     "shifted down": lambda values: values - 3 * _size(values),
+    "shifted far down": lambda values: values - 1e3 * _size(values),
     "scrambled": lambda values: np.random.default_rng(0).permutation(values.ravel()).reshape(values.shape),
     "constant": lambda values: np.full_like(values, _size(values)),
 }
@@ -46,8 +45,8 @@ def judged(module, data):
 
 
 def outcome(claim):
-    """The verdict."""
-    return claim.verdict
+    """What a change has to move: the verdict of a row that comes out; at smoke sizes some rows do not."""
+    return claim.verdict if claim.verdict in (Verdict.AGREES, Verdict.IN_PART, Verdict.HELD) else printed(claim)
 
 
 def printed(claim):
@@ -56,7 +55,7 @@ def printed(claim):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_row_changes_under_some_mutation_and_is_not_run_without_its_numbers(name):
-    module, data = figure.load(name), quick_data.load(name)
+    module, data = figure.load(name), smoke_data.load(name)
     known = judged(module, data)
     still, unread, judged_of_nothing = set(known), set(known), []
     for key, values in data.items():
@@ -80,7 +79,13 @@ def test_every_row_changes_under_some_mutation_and_is_not_run_without_its_number
     assert not judged_of_nothing, "rows that are judged although an array that they read is not known"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_committed_ledger_is_what_the_stored_numbers_give(name):
-    rows = [(claim.key, claim.verdict, claim.statement) for claim in figure.load(name).claims(quick_data.load(name))]
-    assert rows == [(claim.key, claim.verdict, claim.statement) for claim in LEDGER[name].claims]
+@pytest.mark.parametrize("name", figure.names())
+def test_no_statement_and_no_interval_reads_what_was_measured(name):
+    """Every number a little larger: a row may lose points that a setting selects, and gains no other interval."""
+    module, data = figure.load(name), smoke_data.load(name)
+    known = judged(module, data)
+    larger = {key: values * 1.0001 if values.dtype.kind == "f" else values for key, values in data.items()}
+    for key, claim in judged(module, larger).items():
+        for field in ("statement", "source", "place", "proof", "formula"):
+            assert getattr(claim, field) == getattr(known[key], field)
+        assert set(claim.interval) <= set(known[key].interval), key

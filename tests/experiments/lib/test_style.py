@@ -29,6 +29,19 @@ def test_theme_is_gone_after_the_block():
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
 
 
+@pytest.mark.parametrize(("name", "least"), [("light", 1.5), ("dark", 3.0)])
+def test_ordered_series_stand_out_from_the_paper(name, least):
+    """Contrast as WCAG 2 defines it; at 2.3 a purple line on black was hard to see."""
+
+    def luminance(colour):
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in mpl.colors.to_rgb(colour)]
+        return np.dot(linear, (0.2126, 0.7152, 0.0722))
+
+    with style.theme(name):
+        light = [luminance(colour) + 0.05 for colour in (*style.sequence(7), style.PAPER[name])]
+    assert min(max(a, light[-1]) / min(a, light[-1]) for a in light[:-1]) >= least
+
+
 def test_helpers_draw():
     drawing, panels = style.figure(columns=2, rows=2)
     assert len(panels) == 4
@@ -67,6 +80,8 @@ def test_plain_numbers_on_a_logarithmic_axis():
 def test_bad_names():
     with pytest.raises(ValueError, match="`name` must be 'light' or 'dark'"), style.theme("sepia"):
         pass
+    with pytest.raises(ValueError, match="`name` must be 'light' or 'dark', got 'sepia'"):
+        style.settings("sepia")
     with pytest.raises(ValueError, match="`meaning` must be one of theory, measured"):
         style.colour("happiness")
 

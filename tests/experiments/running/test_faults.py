@@ -214,7 +214,7 @@ def test_a_ledger_that_cannot_be_read_is_kept_and_made_again_of_what_is_stored(f
     arrays.write_bytes(b"")
     assert main(["one", *out], figures.package) == 0
     assert list(statuses(folder)) == ["one", "three"]
-    assert "Not made yet" in (folder / "report.html").read_text()
+    assert "not made yet at this preset" in (folder / "report.html").read_text()
     assert figures.computed == ["one", "two", "three"]
 
 

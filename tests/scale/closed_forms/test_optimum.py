@@ -305,3 +305,21 @@ def test_derivatives_lower_for_every_platform(dim):
     slope = jax.jit(lambda n: jax.jacrev(scale.optimal_scale)(n, dim))
     lowered = export.export(slope, platforms=("cpu", "cuda", "tpu"))(jax.ShapeDtypeStruct((4,), jnp.float32))
     assert lowered.platforms == ("cpu", "cuda", "tpu")
+
+
+@pytest.mark.parametrize("v", [0.5, 3.0, 1e3, 1e8])
+def test_leading_terms_of_debye_keep_their_digits(dtype, v):
+    """C, T and the ratios from S(α) and S(2α), where α is far below v, beside it and far above it."""
+    alpha = np.asarray(v * np.logspace(-3, 3, 25), dtype)
+    v = np.asarray(v, dtype)
+    s_one, s_two = np.hypot(alpha, v), np.hypot(2 * alpha, v)
+    got = stationarity._leading(*map(jnp.asarray, (alpha, np.full_like(alpha, v), s_one, s_two)))
+    with mp.workdps(60):
+        want = []
+        for a in map(mp.mpf, alpha.astype(float).tolist()):
+            order = mp.mpf(float(v))
+            one, two = mp.sqrt(a**2 + order**2), mp.sqrt(4 * a**2 + order**2)
+            ratio = ((one + order) / (2 * order)) ** 2 / ((two + order) / (2 * order))
+            t = two - 2 * one + order
+            want.append([t + order * mp.log(ratio), t, a / (order + one), 2 * a / (order + two)])
+    np.testing.assert_allclose(np.transpose(got), np.array(want, float), rtol=16 * float(jnp.finfo(dtype).eps))

@@ -385,6 +385,15 @@ def pole(p, beta, gamma):
     return float(moment(mp.mpf(p)) / mp.sqrt(moment(2 * mp.mpf(p))))
 
 
+def test_poles_that_nobody_declared_are_in_the_error(x64):
+    """The pole stands between two nodes, where most of the mean of f² may be."""
+    draw = np.random.default_rng(5)
+    for p in [0.2, 0.35, 0.47, 0.49, 0.499] * 8:
+        beta, gamma, at = draw.uniform(-2, 2), draw.uniform(0.3, 2), draw.uniform(-1, 1)
+        value, error = estimate(lambda x, p=p, at=at: abs(x - at) ** -p, beta, gamma, (), "float64")
+        assert abs(value - pole(p, beta - at, gamma)) <= error, (p, beta, gamma, at)
+
+
 @pytest.mark.parametrize(("dtype", "count"), [("float32", 12), pytest.param("float64", 40, marks=pytest.mark.slow)])
 def test_poles_are_in_the_error_or_refused(dtype, count):
     """What lies within rounding of the pole of |x|^−p is not seen, and for p near ½ holds most of the mean of f²."""
@@ -404,3 +413,14 @@ def test_poles_are_in_the_error_or_refused(dtype, count):
             kept += 1
             assert abs(value - pole(p, beta, gamma)) <= error + 1e-15, (p, beta, gamma)
     assert kept > count / 3
+
+
+@pytest.mark.parametrize("power", [1.5, 4.0, 40.0])
+def test_a_tail_of_a_power_is_its_integral(x64, power):
+    """Beyond the last panel lies what the power's integral says, from the panels alone; a slower fall is not known."""
+    limit = adaptive.reach(jnp.dtype("float64"))
+    edges = jnp.arange(limit - 3.0, limit + 1.0)
+    nodes, weights = panels.positions(edges)
+    tail = adaptive._beyond(weights * (nodes / limit) ** -power, nodes)
+    assert float(tail) == pytest.approx(limit / (power - 1), rel=1e-9)
+    assert jnp.isinf(adaptive._beyond(weights * (nodes / limit) ** -0.9, nodes))

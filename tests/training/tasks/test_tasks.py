@@ -1,5 +1,6 @@
 """Random tasks against Python, SciPy and plain loops: sorting, memorisation, recall and convex hulls."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,11 +50,10 @@ def test_pairs_to_recall(key):
 @pytest.mark.slow
 def test_questions_ask_for_each_of_the_last_pairs_equally_often(key):
     drawn = tasks.recall(key, 3000, pairs=7, keys=20)
-    traces = []
 
     @jax.jit
+    @chex.assert_max_traces(n=1)
     def ask(length):
-        traces.append(length)
         return tasks.recall_question(drawn, length=length)
 
     rows = np.arange(3000)
@@ -65,7 +65,6 @@ def test_questions_ask_for_each_of_the_last_pairs_equally_often(key):
         assert length == 1 or scipy.stats.chisquare(counts[7 - length :]).pvalue > 1e-4
         assert (np.asarray(asked.key) == np.asarray(drawn.keys)[rows, pair]).all()
         assert (np.asarray(asked.answer) == np.asarray(drawn.values)[rows, pair]).all()
-    assert len(traces) == 1
     whole = tasks.recall_question(drawn)
     assert all(bool((a == b).all()) for a, b in zip(whole, asked, strict=True))
 

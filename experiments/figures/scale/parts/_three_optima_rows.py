@@ -72,6 +72,7 @@ def _plateau_rows(data: Data) -> list[Claim]:
             "Even at its maximum the gradient stays bounded, so it cannot explode.",
             [mean[top] / plateau, OF_TWO * data["drawn"].max() / plateau],
             at_most(1.005),
+            formula=True,
             always=False,
             source="su2023scale-comments",
             place="reply of 2024-04-26",

@@ -1,0 +1,71 @@
+"""Massive activations: single numbers of a hidden state that are far larger than all the others."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rc_jax._numerics import arguments
+from rc_jax.diagnostics import inputs
+
+
+class Activation(NamedTuple):
+    """A massive activation: where it stands, its value, and the median magnitude of its hidden state.
+
+    All places are counted from 0. State l is what layer l reads; the last one is what the last layer gives.
+    """
+
+    state: int
+    sample: int
+    token: int
+    feature: int
+    value: float
+    median: float
+
+
+@arguments.guard(
+    ratio=arguments.scalar(arguments.positive), least=arguments.scalar(arguments.bounded(0)), most=arguments.integer(1)
+)
+def massive_activations(
+    states: Any, *, ratio: float = 1000.0, least: float = 100.0, most: int = 64
+) -> tuple[Activation, ...]:
+    """Activations whose magnitude is above `least`, and at least `ratio` times the median magnitude of their state.
+
+    The median is over the tokens and features of the state of one sample.
+
+    Args:
+        states: as in `hidden_states`: a list with one array (…, n, features) for each state, or one array whose first
+            axis counts states.
+        ratio: to the median magnitude; 1000 in the source, "at least or around".
+        least: least magnitude; 100 in the source. 0 leaves the ratio alone, as models with other norms ask for.
+        most: how many are returned of each state and sample, the largest ones.
+
+    Returns:
+        Tuples (state, sample, token, feature, value, median), by state and sample, the largest first.
+
+    Raises:
+        TypeError: `states` are no such arrays, or are traced.
+        ValueError: shapes, dtypes or devices differ, or a number is not finite.
+
+    Source: Sun, Chen, Kolter and Liu (2024), arXiv 2402.17762, section 2.
+
+    Example:
+        >>> import numpy as np
+        >>> from rc_jax import diagnostics
+        >>> states = np.random.default_rng(0).standard_normal((3, 8, 16))
+        >>> states[1, 0, 5] = -2000
+        >>> [found[:5] for found in diagnostics.massive_activations(states)]
+        [(1, 0, 0, 5, -2000.0)]
+    """
+    layers = inputs.layers_of("states", states, ("tokens", "features"), stacked=3)
+    found: list[Activation] = []
+    for state in range(len(layers)):
+        x = np.asarray(layers[state])
+        for sample, tokens in enumerate(x.reshape(-1, *x.shape[-2:])):
+            if not np.isfinite(tokens).all():
+                raise ValueError(f"`states` must be finite, got other numbers in state {state}, sample {sample}")
+            size = np.abs(tokens)
+            median = float(np.median(size))
+            places = np.argwhere((size > least) & (size >= ratio * median) & (size > 0))
+            largest = places[np.argsort(-size[tuple(places.T)], kind="stable")][:most].tolist()
+            found += [Activation(state, sample, t, f, float(tokens[t, f]), median) for t, f in largest]
+    return tuple(found)

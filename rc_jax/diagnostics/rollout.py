@@ -1,0 +1,60 @@
+"""Attention rollout: what the tokens of the last layer take from each token of the first, if layers only mix."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, ArrayLike, Float
+
+from rc_jax._numerics import arguments
+from rc_jax.diagnostics import inputs
+
+
+@arguments.guard(skip=arguments.scalar(arguments.bounded(0, 1)))
+def rollout(weights: Any, *, skip: float = 0.5) -> Float[Array, "... query key"]:
+    r"""The product of the layers' mean weights, each mixed with the identity for the skip connection.
+
+        R = Ã_L Ã_{L−1} ⋯ Ã_1,     Ã_l = λ 1 + (1 − λ) · mean over heads of A_l
+
+    Row i of R says how much token i takes from each token of the input. Rows of softmax add up to one, and so do those
+    of R. It knows nothing of values, output weights, norms and MLPs.
+
+    Args:
+        weights: (…, heads, n, n) for each layer, the first layer first: a list, a mapping such as `torch_weights`
+            gives, or one array whose first axis counts layers. Arrays of JAX, NumPy or PyTorch. Axes before the heads
+            are samples.
+        skip: λ between 0 and 1, the share of the skip connection.
+
+    Returns:
+        R of each sample, (…, n, n).
+
+    Raises:
+        TypeError: `weights` are no such arrays, or are traced.
+        ValueError: shapes, dtypes or devices differ, the last two axes are not alike, or `skip` is not in [0, 1].
+
+    Source: Abnar and Zuidema (2020), arXiv 2005.00928, section 3, with λ = ½.
+
+    Example:
+        >>> import numpy as np
+        >>> from rc_jax import diagnostics
+        >>> even = np.full((2, 1, 4, 4), 1 / 4, np.float32)  # two layers of one head
+        >>> print(diagnostics.rollout(even)[0])  # λ² of itself, and 1 − λ² in equal parts
+        [0.4375 0.1875 0.1875 0.1875]
+    """
+    listed = list(weights.values()) if isinstance(weights, Mapping) else weights
+    layers = inputs.layers_of("weights", listed, ("heads", "tokens", "tokens"), stacked=4)
+    if layers.shape[-1] != layers.shape[-2]:
+        raise ValueError(f"`weights` must have two last axes of one length, got the shape {layers.shape}")
+    *samples, _, n, _ = layers.shape
+    rolled: Any = jnp.broadcast_to(jnp.eye(n, dtype=layers[0].dtype), (*samples, n, n))
+    for layer in range(len(layers)):
+        rolled = _step(rolled, layers[layer], skip)
+    return rolled
+
+
+@jax.jit
+def _step(rolled: Array, weights: Array, skip: ArrayLike) -> Array:
+    mixed = (1 - skip) * jnp.mean(lax.stop_gradient(weights), axis=-3)
+    return skip * rolled + jnp.matmul(mixed, rolled, precision="highest")

@@ -1,0 +1,98 @@
+"""Rollout, massive activations and QK-clip against their definitions in NumPy and against closed forms."""
+
+import numpy as np
+import pytest
+
+from rc_jax import diagnostics
+from tests.diagnostics import dense
+
+N = 9
+
+
+@pytest.mark.parametrize("skip", [0.0, 0.3, 0.5, 1.0])
+def test_rollout_is_the_product_of_mixed_means(skip):
+    weights = np.stack([dense.gaussian(seed, (2, 3, N, N), 2.0, causal=True) for seed in range(4)])
+    rolled = diagnostics.rollout(list(weights.astype(np.float32)), skip=skip)
+    for sample in range(2):
+        expected = np.eye(N)
+        for layer in weights[:, sample]:
+            expected = (skip * np.eye(N) + (1 - skip) * layer.mean(0)) @ expected
+        np.testing.assert_allclose(rolled[sample], expected, atol=2e-6)
+    np.testing.assert_allclose(np.sum(rolled, -1), 1, rtol=1e-5)
+
+
+def test_rollout_of_even_causal_rows_keeps_what_is_known_of_the_last_token():
+    """A is triangular: the last token keeps (λ + (1 − λ)/n)^L of itself (after Herasimchyk et al. 2026)."""
+    n, depth, skip = 1024, 12, 0.5
+    even = np.tri(n, dtype=np.float32) / np.arange(1, n + 1, dtype=np.float32)[:, None]
+    rolled = diagnostics.rollout([even[None]] * depth, skip=skip)
+    np.testing.assert_allclose(rolled[-1, -1], (skip + (1 - skip) / n) ** depth, rtol=1e-5)
+    assert abs(float(rolled[-1, 0]) - 0.293) < 1e-3
+
+
+def test_rollout_takes_named_layers_in_order():
+    first, second = (dense.gaussian(seed, (2, N, N), 2.0).astype(np.float32) for seed in range(2))
+    named = diagnostics.rollout({"a": first, "b": second})
+    np.testing.assert_array_equal(named, diagnostics.rollout([first, second]))
+    assert np.abs(named - diagnostics.rollout([second, first])).max() > 0.01
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_rollout_refuses():
+    with pytest.raises(ValueError, match=r"two last axes of one length, got the shape \(2, 9, 4\)"):
+        diagnostics.rollout(np.ones((1, 2, N, 4), np.float32))
+    with pytest.raises(ValueError, match="`skip` must be"):
+        diagnostics.rollout(np.ones((1, 2, N, N), np.float32), skip=1.5)
+
+
+def test_massive_activations_are_those_of_the_definition():
+    rng = np.random.default_rng(0)
+    states = rng.standard_normal((3, 2, N, 32)).astype(np.float32)
+    states[1, 0, 0, 7], states[2, 1, 4, 3], states[2, 1, 0, 30] = 1500, -900, 1200
+    states[0, 0, 2, 2] = 99  # large beside the median, and below 100
+    found = diagnostics.massive_activations(list(states))
+    expected = []
+    for state in range(3):
+        for sample in range(2):
+            size = np.abs(states[state, sample])
+            median = np.median(size)
+            for token, feature in np.argwhere((size > 100) & (size >= 1000 * median)):
+                expected.append((state, sample, token, feature, states[state, sample, token, feature], median))
+    assert sorted(found) == sorted(expected)
+    assert [each[:4] for each in found] == [(1, 0, 0, 7), (2, 1, 0, 30), (2, 1, 4, 3)]
+    assert len(diagnostics.massive_activations(list(states), most=1)) == 2
+    assert (0, 0, 2, 2) in [each[:4] for each in diagnostics.massive_activations(list(states), ratio=100.0, least=0.0)]
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_massive_activations_refuse():
+    with pytest.raises(ValueError, match="finite, got other numbers in state 1, sample 0"):
+        diagnostics.massive_activations(np.array([[[1.0, 2.0]], [[np.nan, 1.0]]], np.float32))
+    with pytest.raises(ValueError, match="`ratio` must be > 0"):
+        diagnostics.massive_activations(np.ones((1, 2, 2), np.float32), ratio=0.0)
+
+
+def test_qk_clip_brings_the_largest_logit_down():
+    q, k = np.random.default_rng(1).standard_normal((2, 4, N, 8)).astype(np.float32)
+    q *= np.float32([1, 20, 40, 80])[:, None, None]
+    largest = diagnostics.scores(q, k)["largest_logit"][0]
+    gamma = np.asarray(diagnostics.qk_clip(largest, 20.0))
+    assert gamma[0] == 1 and (gamma[2:] < 1).all()
+    root = np.sqrt(gamma)[:, None, None]
+    clipped = diagnostics.scores(q * root, k * root)["largest_logit"][0]
+    np.testing.assert_allclose(clipped, np.minimum(largest, 20.0), rtol=1e-5)
+    assert np.isnan(diagnostics.qk_clip(np.float32([np.nan]))).all()
+    with pytest.raises(ValueError, match="`threshold` must be > 0, got 0"):
+        diagnostics.qk_clip(largest, 0.0)
+
+
+@pytest.mark.parametrize("n", [7, 1500])
+def test_the_absolute_cosine_in_blocks(n):
+    x = np.random.default_rng(2).standard_normal((n, 6))
+    x[3] = 0  # orthogonal to all others
+    size = np.linalg.norm(x, axis=1, keepdims=True)
+    unit = x / np.where(size > 0, size, 1)
+    gram = np.abs(unit @ unit.T)
+    expected = (gram.sum() - np.trace(gram)) / (n * (n - 1))
+    measured = diagnostics.hidden_states([x.astype(np.float32)])["absolute_cosine"]
+    np.testing.assert_allclose(measured, expected, rtol=1e-5)
