@@ -57,4 +57,4 @@ def rollout(weights: Any, *, skip: float = 0.5) -> Float[Array, "... query key"]
 @jax.jit
 def _step(rolled: Array, weights: Array, skip: ArrayLike) -> Array:
     mixed = (1 - skip) * jnp.mean(lax.stop_gradient(weights), axis=-3)
-    return skip * rolled + jnp.matmul(mixed, rolled, precision="highest")
+    return jnp.asarray(skip) * rolled + jnp.matmul(mixed, rolled, precision="highest")
