@@ -1,17 +1,14 @@
-"""How memory and time grow: `python -m experiments.benchmarks.growth [PAGE]` prints a table, or puts it into a page.
+"""How time grows: `python -m experiments.benchmarks.growth [PAGE]` prints a table, or puts it into a page.
 
 Every row is a process of its own on one core. Time is that of the processor, the least of three calls after the first,
-so that compiling and other programs on the machine do not count. Memory is the most that the process held in a later
-call, less what it held before its first one.
+so that compiling and other programs on the machine do not count. It needs Linux.
 """
 
 import json
 import math
 import os
-import resource
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,40 +17,24 @@ REPEATS = 3
 BEGIN, END = "<!-- growth -->", "<!-- end of growth -->"
 # What is measured, its start, and what doubles.
 STARTS: dict[str, dict[str, int]] = {
-    "log_residuals": {"n": 512, "d": 128, "depth": 8},
-    "ensemble.run": {"n": 64, "d": 64, "depth": 4, "count": 256},
-    "trace": {"n": 256, "d": 128, "depth": 4, "count": 8},
-    "scores": {"n": 8192, "d": 64},
+    "log_residuals": {"n": 256, "d": 64, "depth": 8},
+    "ensemble.run": {"n": 64, "d": 64, "depth": 4, "count": 64},
+    "trace": {"n": 256, "d": 64, "depth": 4, "count": 4},
+    "scores": {"n": 4096, "d": 64},
 }
 MOST = {"scores": 2}  # doublings, where it is not one
 
 
-def measured(name: str, sizes: dict[str, int]) -> tuple[float, float]:
-    """Processor seconds and mebibytes of a call of this size."""
+def measured(name: str, sizes: dict[str, int]) -> float:
+    """Processor seconds of a call of this size."""
     call = _call(name, **sizes)
-    held, done = [_held()], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.005):
-            held.append(_held())
-
-    watcher = threading.Thread(target=watch)
     call()
     seconds = math.inf
     for _ in range(REPEATS):
         start = time.process_time()
         call()
         seconds = min(seconds, time.process_time() - start)
-    watcher.start()
-    call()
-    done.set()
-    watcher.join()
-    return seconds, max(held[1:], default=held[0]) - held[0]
-
-
-def _held() -> float:
-    """Resident memory in mebibytes, as Linux tells it."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+    return seconds
 
 
 def _call(name: str, *, n: int, d: int, depth: int = 1, count: int = 1) -> Any:
@@ -63,7 +44,7 @@ def _call(name: str, *, n: int, d: int, depth: int = 1, count: int = 1) -> Any:
 
     from rc_jax import attention, collapse, diagnostics, ensemble, network, pretrained
 
-    spec = network.StackSpec(attention=attention.AttentionSpec(d_model=d, heads=4), depth=depth, skip=True)
+    spec = network.StackSpec(attention=attention.AttentionSpec(d_model=d, heads=4), depth=depth, skip=True, norm="pre")
     x = jax.random.normal(jax.random.key(0), (n, d))
     if name == "log_residuals":
         params = network.init(jax.random.key(1), spec)
@@ -94,20 +75,21 @@ def _call(name: str, *, n: int, d: int, depth: int = 1, count: int = 1) -> Any:
 def main(arguments: list[str]) -> None:
     """Measure all rows; print them as a table, or put them into the page."""
     if arguments[:1] == ["--one"]:
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # threads that wait for others would count as well
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})  # threads that wait for others would count as well
         print(json.dumps(measured(arguments[1], json.loads(arguments[2]))))
         return
-    lines = ["| call | size | processor s | MiB | time against the start |", "|---|---|---:|---:|---:|"]
+    lines = ["| call | size | processor s | against the start |", "|---|---|---:|---:|"]
     for name, start in STARTS.items():
         first = None
         doubled = [{axis: size * 2**times} for axis, size in start.items() for times in range(1, MOST.get(name, 1) + 1)]
         for change in ({}, *doubled):
             sizes = start | change
             command = [sys.executable, "-m", "experiments.benchmarks.growth", "--one", name, json.dumps(sizes)]
-            seconds, memory = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            seconds = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             first = seconds if first is None else first
             size = ", ".join(f"{axis} = {value}" for axis, value in (change or start).items())
-            lines.append(f"| `{name}` | {size} | {seconds:.2g} | {memory:.0f} | {seconds / first:.1f} |")
+            lines.append(f"| `{name}` | {size} | {seconds:.2g} | {seconds / first:.1f} |")
             print(lines[-1], file=sys.stderr, flush=True)
     table = "\n".join(lines)
     if not arguments:

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
@@ -48,7 +49,7 @@ def rollout(weights: Any, *, skip: float = 0.5) -> Float[Array, "... query key"]
     if layers.shape[-1] != layers.shape[-2]:
         raise ValueError(f"`weights` must have two last axes of one length, got the shape {layers.shape}")
     *samples, _, n, _ = layers.shape
-    rolled: Any = jnp.broadcast_to(jnp.eye(n, dtype=layers[0].dtype), (*samples, n, n))
+    rolled: Array = jnp.asarray(np.broadcast_to(np.eye(n), (*samples, n, n)), layers[0].dtype)
     for layer in range(len(layers)):
         rolled = _step(rolled, layers[layer], skip)
     return rolled
@@ -57,4 +58,4 @@ def rollout(weights: Any, *, skip: float = 0.5) -> Float[Array, "... query key"]
 @jax.jit
 def _step(rolled: Array, weights: Array, skip: ArrayLike) -> Array:
     mixed = (1 - skip) * jnp.mean(lax.stop_gradient(weights), axis=-3)
-    return jnp.asarray(skip) * rolled + jnp.matmul(mixed, rolled, precision="highest")
+    return jnp.multiply(skip, rolled) + jnp.matmul(mixed, rolled, precision="highest")

@@ -238,3 +238,17 @@ def test_axes_that_fit_two_readings_are_refused_or_told():
     moved = diagnostics.scores(q.swapaxes(-3, -2), k.swapaxes(-3, -2))
     assert (moved.layers, moved.heads, moved.tokens) == (2, 4, 32)
     assert "If it counts 2 samples of one layer" in moved.notes[0]
+
+
+@pytest.mark.slow
+def test_a_million_keys():
+    """Some rows over 2²⁰ keys, each against its softmax in float64."""
+    rng = np.random.default_rng(5)
+    q, k = rng.standard_normal((1, 8, 16)).astype(np.float32), rng.standard_normal((1, 2**20, 16)).astype(np.float32)
+    diagnosis = diagnostics.scores(2 * q, k)
+    squares, entropy, largest, first, _ = dense(2 * q, k, 0.25, np.ones((8, 2**20), bool))
+    expected = {"entropy": entropy, "participation": 1 / squares, "largest_weight": largest, "sink_weight": first}
+    for name, value in expected.items():
+        np.testing.assert_allclose(diagnosis[name][0, 0], value.mean(), rtol=1e-5, err_msg=name)
+    logits = 0.5 * q[0].astype(float) @ k[0].T.astype(float)
+    np.testing.assert_allclose(diagnosis["largest_logit"][0, 0], logits.max(), rtol=1e-6)
