@@ -1,6 +1,7 @@
 """Attention weights of models of PyTorch, without a change to the model; torch is imported when it is asked for."""
 
 import contextlib
+import importlib
 from collections.abc import Generator
 from typing import Any
 
@@ -40,8 +41,7 @@ def torch_weights(model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         >>> {name: tuple(tensor.shape) for name, tensor in weights.items()}
         {'layers.0.self_attn': (3, 2, 5, 5), 'layers.1.self_attn': (3, 2, 5, 5)}
     """
-    import torch
-
+    torch: Any = importlib.import_module("torch")  # which the package does without
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"`model` must be a module of PyTorch, got {arguments.describe(model)}")
     layers = {name: each for name, each in model.named_modules() if isinstance(each, torch.nn.MultiheadAttention)}
@@ -83,8 +83,7 @@ def _keep(name: str, by_name: dict[str, Any]) -> Any:
 @contextlib.contextmanager
 def _evaluating(model: Any) -> Generator[None]:
     """Every part in evaluation mode, and no part by a fused path that leaves attention layers out."""
-    import torch
-
+    torch: Any = importlib.import_module("torch")  # which the package does without
     modes = {part: part.training for part in model.modules()}
     fused = torch.backends.mha.get_fastpath_enabled()
     model.eval()
