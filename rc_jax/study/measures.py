@@ -96,11 +96,12 @@ def kind(kind: Kind | str | Callable[..., Array], *, seed: int = 0) -> Study:
         name = "with skips" if skip else "without skips"
         pair = [kind_fall(each, skip=skip, seed=seed) for each in (own, base)]
         if not skip:
-            measures.append(Measure("collapse", "order of a layer", *(fall.order for fall in pair), 0.0, networks))
+            orders = [fall.order for fall in pair]
+            measures.append(Measure("collapse", "order of a layer", orders[0], orders[1], 0.0, networks))
         falls[name] = [list(map(float, fall.median)) for fall in pair]
         changes = [float(fall.median[-1] - fall.median[0]) for fall in pair]
         title = f"change of log ‖res‖ over 8 layers, {name}"
-        measures.append(Measure("collapse", title, *changes, 0.0, f"median of {networks}"))
+        measures.append(Measure("collapse", title, changes[0], changes[1], 0.0, f"median of {networks}"))
     both("rows", "sum of a row", "64 rows of 64 logits", lambda each: _sums(key, each, parts[each.name]))
     both("rows", "sum where all scores are −10", "exact", lambda each: (_indifferent(each, parts[each.name]), 0.0))
     ratio, spread = cost(own, parts[own.name])

@@ -120,6 +120,10 @@ def test_wrong_kinds_are_one_error_at_the_door(case):
         dataclasses.replace(SPEC, weights=Kind("mine", function, **claims))
 
 
+def test_a_record_prints_what_is_not_as_by_default():
+    assert repr(Kind("mine", plain, "one", start=plain)) == "Kind('mine', row_sum='one', start=plain)"
+
+
 @pytest.mark.usefixtures("as_installed")
 def test_wrong_records():
     with pytest.raises(TypeError, match="`weights` of kind 'unhashable' must be hashable"):

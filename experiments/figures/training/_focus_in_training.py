@@ -17,13 +17,27 @@ from jax.tree_util import Partial
 from scipy import stats
 
 from experiments.figures import _replicates
-from experiments.figures.collapse._weight_kinds import KINDS, MAPS
 from rc_jax import attention, network, sparsity, training
 from rc_jax.attention import AttentionSpec
 from rc_jax.training import tasks
 from rc_jax.training.tasks import Pairs
 
 Setting = dict[str, jax.Array]
+KINDS: dict[str, dict[str, Any]] = {
+    "softmax": {"weights": "softmax"},
+    "l2": {"weights": "l2"},
+    "signed": {"weights": "signed"},
+    "relu²/Σ": {"weights": "relu_squared"},
+    "relu²/n": {"weights": "relu_squared_mean"},
+    "identity": {"weights": "identity"},
+    "linear": {"weights": "linear"},  # its features are elu + 1
+    "decay": {"weights": "decay", "causal": True},
+    "gated decay": {"weights": "gated_decay", "causal": True},
+    "channel decay": {"weights": "channel_decay", "causal": True},
+} | {
+    f"linear, {name}": {"weights": "linear", "feature_map": name}
+    for name in ("softplus", "exp", "relu", "squared_relu")
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,7 @@ class Task:
     def build(self, kind: str, key: jax.Array, setting: Setting) -> training.Transformer:
         """One layer with weights of this kind."""
         del setting
-        layer = AttentionSpec(d_model=self.d_model, d_head=self.d_head, **(KINDS | MAPS)[kind])
+        layer = AttentionSpec(d_model=self.d_model, d_head=self.d_head, **KINDS[kind])
         stack = network.StackSpec(attention=layer, depth=1)
         inputs, tokens = self.keys + self.values, self.pairs + 1
         spec = training.ModelSpec(stack=stack, inputs=inputs, outputs=self.values, tokens=tokens, positions=None)

@@ -81,10 +81,8 @@ def _claims(kind: Kind, weights: Any, scores: Array, rng: np.random.Generator) -
             f"`shift_invariant` of kind {kind.name!r} must be False: a constant in a row changes its weights from "
             f"{np.asarray(rows[0, 0])} to {np.asarray(weights(scores + level)[0, 0])}"
         )
-    falling = (
-        np.diff(np.take_along_axis(np.asarray(rows), np.argsort(scores, axis=-1), axis=-1)) if kind.increasing else 0
-    )
-    if np.any(falling < -_ROUNDING * size):
+    ordered = np.take_along_axis(np.asarray(rows, float), np.argsort(scores, axis=-1), axis=-1)
+    if kind.increasing and np.any(np.diff(ordered) < -_ROUNDING * size):
         raise ValueError(
             f"`increasing` of kind {kind.name!r} must be False: scores {np.asarray(scores[0, 0])} have the weights "
             f"{np.asarray(rows[0, 0])}"

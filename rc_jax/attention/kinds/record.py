@@ -137,6 +137,16 @@ class Kind:
     def __str__(self) -> str:
         return self.name
 
+    def __repr__(self) -> str:
+        """The name, and what is not as it is by default."""
+        named = [field for field in dataclasses.fields(self) if field.name not in ("name", "weights")]
+        changed = [field.name for field in named if getattr(self, field.name) != field.default]
+        return f"Kind({', '.join([repr(self.name), *(f'{name}={_brief(getattr(self, name))}' for name in changed)])})"
+
+
+def _brief(value: object) -> str:
+    return getattr(value, "__name__", repr(value)) if callable(value) else repr(value)
+
 
 def _function(name: str, value: object) -> None:
     if not callable(value):

@@ -49,7 +49,8 @@ def by_kind(
     """Heads whose weights are `weights(level_i + r_j + cÊ_ij)`, a function that hides what is not seen."""
     shape = logits.pair.shape
     shown = jnp.ones(shape, bool) if seen is None else jnp.broadcast_to(seen, shape)
-    moved, log_moved = jnp.where(shown, logits.pair, 0), logits.log_pair
+    level, pair, log_pair = jnp.where(shown, levels.rows, 0), jnp.where(shown, logits.pair, 0), logits.log_pair
+    moved, log_moved = pair, log_pair
     centre = logits.common if kind.shift_invariant else logits.common + levels.mean
     base = jnp.broadcast_to(centre[:, None], shape)
     before = start = weights(base)
@@ -58,7 +59,6 @@ def by_kind(
         first = jnp.take_along_axis(moved, jnp.argmax(shown, axis=-1, keepdims=True), axis=-1)
         moved = jnp.where(jnp.any(shown & (moved != first), axis=-1, keepdims=True), moved, 0)
     else:
-        level, pair, log_pair = jnp.where(shown, levels.rows, 0), moved, log_moved
         moved, log_moved = sum_at_largest(jnp.stack([level, pair]), jnp.stack([levels.log_size, log_pair]))
     crossed, log_crossed = jnp.zeros_like(moved), log_moved
     if kind.row_sum != "any" and not kind.shift_invariant:
@@ -167,14 +167,14 @@ def _crossed(
     def slopes(x: Array) -> tuple[Array, Array]:
         return jax.jvp(weights, (x,), (column,))[1], jax.jvp(weights, (x,), (level,))[1]
 
-    def add(totals: Array, node: tuple[Array, Array, Array]) -> tuple[Array, None]:
+    def add(totals: Array, node: tuple[Array, ...]) -> tuple[Array, None]:
         at = base + node[0] * u + node[1] * v
         second = jax.jvp(lambda x: jax.jvp(weights, (x,), (level,))[1], (at,), (column,))[1]  # D²w[level, column]
         return totals + node[2][:, None, None, None] * second[None], None
 
     # Its mean over the square of s and t, and along three sides of it; then the slopes in the corners.
     points, totals = _square(5 if limits.bits > 32 else 3)
-    rule = (*(jnp.asarray(part, base.dtype) for part in points), jnp.asarray(totals, base.dtype))
+    rule = tuple(jnp.asarray(part, base.dtype) for part in (points[0], points[1], totals))
     crossed, of_u, of_v, of_v_at_u = jax.lax.scan(add, jnp.zeros((4, *base.shape), base.dtype), rule)[0]
     by_column, by_level = jax.lax.map(slopes, jnp.stack([base, base + u, base + v, base + u + v]))
 

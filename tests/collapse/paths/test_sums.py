@@ -143,19 +143,19 @@ def test_counts_agree_with_enumeration(skip):
     assert math.isclose(math.log(collapse.path_counts(96, 96)[96]), 96 * math.log(96))
 
 
-def test_scale_is_traced_and_batches_go_by_vmap(x64):
+def test_scale_is_traced_and_batches_are_mapped(x64):
     spec = stack(depth=3)
     params, _ = draw(0, spec)
     batch = jax.random.normal(jax.random.key(7), (3, 5, 4), "float64")
 
-    @jax.jit
     @chex.assert_max_traces(n=1)
-    def run(scale):
-        return jax.vmap(lambda x: collapse.path_length_sums(params, x, spec, scale=scale))(batch)
+    def sums(x, scale):
+        return collapse.path_length_sums(params, x, spec, scale=scale)
 
+    run = jax.jit(jax.vmap(sums, (0, None)))
     for scale in (0.5, 2.0):
         want = collapse.path_length_sums(params, batch[1], spec, scale=scale)
-        np.testing.assert_allclose(run(scale)[1], want, atol=1e-12)
+        np.testing.assert_allclose(run(batch, scale)[1], want, atol=1e-12)
 
 
 @pytest.mark.parametrize("function", [collapse.path_length_sums, collapse.path_shares])

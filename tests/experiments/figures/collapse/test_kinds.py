@@ -8,6 +8,7 @@ from experiments.figures.collapse import kinds
 from experiments.ledger import Verdict
 from rc_jax import attention, network
 from rc_jax.attention import KINDS
+from rc_jax.collapse.kinds import kind_fall
 from tests.experiments import smoke_data
 
 SPEC = kinds.PRESETS["smoke"]
@@ -35,7 +36,8 @@ def plain_order(name, index):
 
 @pytest.mark.parametrize(("name", "about"), [("softmax", 3), ("sigmoid", 1)])
 def test_orders_are_those_of_plain_arithmetic(name, about, x64):
-    order = kinds._depth(SPEC, KINDS[name])[1]
+    sizes = {"depth": SPEC.depth, "networks": SPEC.count, "d_model": SPEC.d_model, "tokens": SPEC.tokens}
+    order = kind_fall(KINDS[name], heads=SPEC.heads, seed=SPEC.seed, **sizes).order
     assert order == pytest.approx(np.median([plain_order(name, index) for index in range(SPEC.count)]), abs=1e-6)
     assert order == pytest.approx(about, abs=0.05)
 
@@ -48,9 +50,16 @@ def test_change_of_the_sum_of_a_row_of_equal_scores(name, change, x64):
     assert kinds._change(KINDS[name], {}) == pytest.approx(change, abs=1e-12)
 
 
-def test_the_row_is_that_of_orders_and_sums():
+def test_the_first_row_is_that_of_orders_and_sums():
     data = smoke_data.load("kinds")
-    (row,) = kinds.claims(data)
+    row = kinds.claims(data)[0]
     assert row.verdict is Verdict.HELD
     assert kinds.claims(data | {"change": 0 * data["change"]})[0].verdict is Verdict.FAILED
     assert kinds.claims(data | {"order": np.full_like(data["order"], np.nan)})[0].verdict is Verdict.NOT_RUN
+
+
+def test_sinkhorn_is_compared_on_the_projections_of_softmax(key):
+    stacks = [network.StackSpec(attention=attention.AttentionSpec(d_model=4, weights=name), depth=1)
+              for name in ("softmax", "sinkhorn")]  # fmt: skip
+    one, other = (network.init(key, stack) for stack in stacks)
+    jax.tree.map(np.testing.assert_array_equal, one, other)

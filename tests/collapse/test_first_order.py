@@ -1,4 +1,4 @@
-"""When one more logit, sigmoid weights and a gate keep a difference of first order: the conditions of the row."""
+"""When one more logit, sigmoid weights and a gate keep a difference of first order."""
 
 import jax
 import numpy as np
