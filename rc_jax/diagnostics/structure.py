@@ -162,13 +162,18 @@ def rectangular(supports: Sequence[Support], *, causal: bool | None, known: Sequ
         )
     last = possible and queries > 1 if causal is None else causal
     hidden = int(((allowed if last else np.ones_like(allowed)) & ~together).sum())
-    notes = [f"The {queries} queries look at {keys} keys, " + ("as the last of them." if last else "all of them.")]
+    notes = [f"{looking(queries, keys)}, {'as the last of them' if last else 'all of them'}."]
     if hidden and not all(known):
         notes.append(
             f"{hidden} pairs of query and key have weight exactly 0 in every head, layer and sample. They count as "
             "seen: pass `mask` if padding or a window hides them."
         )
     return Found(None, [None] * len(supports), last, tuple(notes))
+
+
+def looking(queries: int, keys: int) -> str:
+    """How many queries look at how many keys, in words."""
+    return f"The {queries} queries look at {keys} keys" if queries > 1 else f"The query looks at {keys} keys"
 
 
 def check_layers(supports: Sequence[Support], causal: bool | None) -> None:

@@ -48,9 +48,10 @@ def test_cross_attention(rows):
     close(diagnosis, weights, np.ones((rows, KEYS), bool))
     assert (diagnosis.queries, diagnosis.tokens, diagnosis.samples, diagnosis.causal) == (rows, KEYS, 2, False)
     assert not {"self_weight", "previous_weight"} & set(diagnosis.measures)
-    assert diagnosis.notes == (f"The {rows} queries look at {KEYS} keys, all of them.",)
+    looking, queries = (f"The {rows} queries look", f"{rows} queries") if rows > 1 else ("The query looks", "1 query")
+    assert diagnosis.notes == (f"{looking} at {KEYS} keys, all of them.",)
     text = str(diagnosis)
-    assert f"3 heads: {rows} queries of {KEYS} keys, not causal" in text and "SmolLM2" not in text
+    assert f"3 heads: {queries} of {KEYS} keys, not causal" in text and "SmolLM2" not in text
     diagnosis.figure()
 
 

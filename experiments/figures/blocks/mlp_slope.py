@@ -30,7 +30,6 @@ ABOUT = figure.About(
     formula="log ‖res(X^(l+1))‖ = 3 log ‖res(X^l)‖ + log c + log λ;   at rest where log ‖res‖ = −log(cλ)/2",
     topic="blocks",
     minutes={"smoke": 0.3, "quick": 0.65, "full": 25.0},
-    core=True,
 )
 
 LEVELS = (0.05, 0.5, 0.95)

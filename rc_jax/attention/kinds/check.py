@@ -81,14 +81,18 @@ def _claims(kind: Kind, weights: Any, scores: Array, rng: np.random.Generator) -
             f"`shift_invariant` of kind {kind.name!r} must be False: a constant in a row changes its weights from "
             f"{np.asarray(rows[0, 0])} to {np.asarray(weights(scores + level)[0, 0])}"
         )
-    ordered = np.take_along_axis(np.asarray(rows, float), np.argsort(scores, axis=-1), axis=-1)
-    if kind.increasing and np.any(np.diff(ordered) < -_ROUNDING * size):
+    if kind.increasing and _falls(np.asarray(rows, float), scores, _ROUNDING * size):
         raise ValueError(
             f"`increasing` of kind {kind.name!r} must be False: scores {np.asarray(scores[0, 0])} have the weights "
             f"{np.asarray(rows[0, 0])}"
         )
     if kind.sparse and kind.reads == "scores" and not bool(jnp.any(weights(8 * scores) == 0)):
         raise ValueError(f"`sparse` of kind {kind.name!r} must be False: no weight of random rows is exactly 0")
+
+
+def _falls(rows: np.ndarray, scores: Array, rounding: float) -> bool:
+    ordered = np.take_along_axis(rows, np.argsort(scores, axis=-1), axis=-1)
+    return bool(np.any(np.diff(ordered) < -rounding))
 
 
 def _derivative(kind: Kind, weights: Any, scores: Array, way: Array) -> None:

@@ -14,6 +14,7 @@ from rc_jax.diagnostics import inputs, measures
 from rc_jax.diagnostics.implied_scale import entropy_scale, optimal_scale
 from rc_jax.diagnostics.record import Diagnosis
 from rc_jax.diagnostics.streaming.passes import Streamed, stream
+from rc_jax.diagnostics.structure import looking
 
 ORDER = (
     *("sparsity", "entropy", "relative_entropy", "participation", "largest_weight", "entropy_scale", "scale_ratio"),
@@ -99,7 +100,7 @@ def scores(
     ]
     measured = {name: np.stack([np.asarray(each[name]) for each in by_layer]) for name in ORDER}
     n, m = queries.shape[-2], keys.shape[-2]
-    rectangular = (f"The {n} queries look at {m} keys.",) if n != m else ()
+    rectangular = (f"{looking(n, m)}.",) if n != m else ()
     stacked = (inputs.STACKED.format(len(queries)),) if queries.stacked else ()
     return Diagnosis(
         measured,
