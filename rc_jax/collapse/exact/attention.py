@@ -19,6 +19,7 @@ Weights other than softmax, capped logits and gates are in `rc_jax.collapse.exac
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -111,9 +112,12 @@ def _heads(
     blind = spec.top_k is None and spec.weights in ("softmax", "differential", "sinkhorn")
     known = None if blind else _logits(query, key, factor, spec, mask, equal)
     if spec.weights == "differential":
-        twice = Columns(*(jnp.concatenate([part, part]) for part in value))
-        outputs = _by_softmax(query, key, twice, factor, spec, mask, known)
-        outputs = normalisers.difference(_heads_of(outputs, 0), _heads_of(outputs, 1), params.parts["subtracted"])
+        # Each half has places of its own in the program, so that its roundings move apart from the other's.
+        def of_half(half: int) -> Columns:
+            own_query, own_key, own_factor, own_known = _half((query, key, factor, known), half)
+            return _by_softmax(own_query, own_key, value, own_factor, spec, mask, own_known)
+
+        outputs = normalisers.difference(of_half(0), of_half(1), params.parts["subtracted"])
     elif known is None or (spec.weights in SPLIT and spec.weights != "sigmoid"):
         outputs = _by_softmax(query, key, value, factor, spec, mask, known)
     elif spec.weights == "sigmoid":
@@ -313,9 +317,9 @@ def _queries_and_keys(
     return query, key, factor
 
 
-def _heads_of(vectors: Columns, half: int) -> Columns:
-    """The first or the second half of the heads."""
-    return Columns(*(jnp.split(part, 2)[half] for part in vectors))
+def _half(tree: Any, half: int) -> Any:
+    """The first or the second half of the heads; what has one head is for all of them."""
+    return jax.tree.map(lambda part: part if part.shape[0] == 1 else jnp.split(part, 2)[half], tree)
 
 
 def _in_halves(vectors: Columns, spec: AttentionSpec) -> Columns:

@@ -61,7 +61,8 @@ def test_every_kind_under_every_mask_and_norm(x64, case):
     known = ~np.isnan(computed) & ~np.isnan(right)
     assert known[:2].all()
     far = np.isneginf(right) & (computed < -600)  # the reference has 300 digits
-    close = (computed == right) | (np.abs(computed - right) <= 1e-9 * np.maximum(1, np.abs(right)))
+    # Distances between keys of length one lose eight digits over four layers.
+    close = (computed == right) | (np.abs(computed - right) <= 1e-7 * np.maximum(1, np.abs(right)))
     assert (close | far)[known].all(), (computed, right)
 
 
@@ -91,7 +92,8 @@ def test_random_networks_of_every_kind(x64):
 @pytest.mark.parametrize("name", mostly_slow(("squares", "softplus", "thinned", "entmax15"), fast=("squares",)))
 def test_rows_of_equal_sums_keep_the_cube_at_any_depth(dtype, name):
     """Also where a constant in a row changes weights, which is then of second order."""
-    stack = network.StackSpec(attention=attention.AttentionSpec(d_model=4, heads=2, weights=RULE[name]), depth=6)
+    depth = 7 if name == "entmax15" else 6  # its tokens fall later
+    stack = network.StackSpec(attention=attention.AttentionSpec(d_model=4, heads=2, weights=RULE[name]), depth=depth)
     params = network.init(jax.random.key(1), stack, dtype=dtype)
     x = jax.random.normal(jax.random.key(8), (5, 4), dtype)
     computed, right = compared(params, x, stack, digits=700)

@@ -144,9 +144,15 @@ def test_a_norm_of_tokens_beside_a_large_common_part_is_known_or_not_a_number():
 
 @pytest.mark.parametrize("n", mostly_slow((3, 5, 6, 7), fast=(6,)))
 def test_zero_tokens_beside_another(n, dtype):
-    """What a zero token is in the split form, a mean less itself, is rounded on either side of 0."""
+    """What a zero token is in the split form, a mean less itself, is rounded on either side of 0.
+
+    Where that moves the logarithm by nearly a thousandth, the check may find the result unknown.
+    """
     spec = stack({"weights": "sigmoid", "qk_norm": "rms"})
     tokens = np.zeros((n, 4))
     tokens[n // 2] = TOKENS[0]
     tolerance = 3e-4 if dtype == "float32" else 1e-10  # a rounding over √ε of the norm
-    assert errors(spec, dtype, [tokens]).max() < tolerance
+    unchecked = functools.partial(collapse.log_residuals, check=False)
+    assert errors(spec, dtype, [tokens], compiled=unchecked).max() < tolerance
+    checked = errors(spec, dtype, [tokens])
+    assert (checked[~np.isnan(checked)] < tolerance).all() and (dtype == "float32" or not np.isnan(checked).any())

@@ -188,7 +188,7 @@ def test_saturated_softmax_is_right_or_not_a_number(dtype, masking):
         for got, true in zip(np.asarray(collapse.log_residuals(params, x, spec)), exact, strict=True):
             if np.isnan(got):
                 unknown += 1
-            elif true == mp.mpf("-inf"):  # below what 900 digits see
+            elif true < -2.2 * 900:  # below what 900 digits see
                 assert got < -1500
             else:
                 assert abs(float(got) - float(true)) < 0.01 + 2048 * float(jnp.finfo(dtype).eps) * abs(float(true))
