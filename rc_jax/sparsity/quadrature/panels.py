@@ -93,14 +93,19 @@ def _between_nodes(
 
     def power(near: int, far: int) -> Array:
         close, away = (jnp.abs(at(places, step) - at(places, 0)) for step in (near, far))
-        apart = (close > 0) & (away > 1.5 * close)
+        apart = (close > 0) & (away > 1.2 * close)
         return jnp.where(
             apart,
             (at(logs, near) - at(logs, far)) / jnp.log(jnp.where(apart, away / jnp.where(close > 0, close, 1), 2)),
-            0,
+            jnp.inf,
         )
 
-    powers = jnp.maximum(power(-1, -3), power(1, 3))
+    # A hump that falls to zero is steep far out alone; a pole is as steep everywhere on the side on which it stands.
+    left, right = (
+        jnp.minimum(jnp.minimum(power(side, 2 * side), power(2 * side, 3 * side)), power(side, 3 * side))
+        for side in (-1, 1)
+    )
+    powers = jnp.maximum(*(jnp.where(jnp.isfinite(each), each, 0) for each in (left, right)))
     peak = (at(heights, 0) >= at(heights, -1)) & (at(heights, 0) >= at(heights, 1))
     beside = jnp.pad(unresolved, [(0, 0)] * (unresolved.ndim - 1) + [(1, 1)])
     beside = jnp.maximum(jnp.maximum(beside[..., :-2], beside[..., 2:]), unresolved)
