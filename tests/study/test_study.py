@@ -54,5 +54,5 @@ def test_a_study_of_ones_own_function(tmp_path):
     assert np.all(np.diff(softmax) < 0) and len(own) == 9
     study.draw(found).savefig(tmp_path / "study.png")
     assert (tmp_path / "study.png").stat().st_size > 10_000
-    with pytest.raises(KeyError, match="no measure .*speed.*; there are"):
+    with pytest.raises(KeyError, match=r"no measure .*speed.*; there are"):
         found["speed"]

@@ -232,7 +232,9 @@ def test_encoder_and_decoder(ids):
         outputs = model(ids, decoder_input_ids=ids[:, :5], **BOTH)
     one, other = (diagnostics.from_transformers(outputs, part=part) for part in ("encoder", "decoder"))
     assert (one.tokens, one.causal, other.tokens, other.causal) == (9, False, 5, True)
-    with pytest.raises(ValueError, match="`part` must be 'encoder', 'decoder' or 'cross' for a model that has both, got None"):
+    with pytest.raises(
+        ValueError, match="`part` must be 'encoder', 'decoder' or 'cross' for a model that has both, got None"
+    ):
         diagnostics.from_transformers(outputs)
     for name in ("attentions", "hidden_states"):  # one of the two is enough
         alone = {f"{part}_{name}": outputs[f"{part}_{name}"] for part in ("encoder", "decoder")}
