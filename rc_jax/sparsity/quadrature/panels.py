@@ -80,8 +80,10 @@ def _between_nodes(
 
     A pole leaves its panel `unresolved` by about the value at the next node times the space between nodes. Around its
     pole |x|^−q holds 2h/(1 − q) times its value at the distance h. The power q is read off at the nodes on either side
-    of the largest one, as if the pole stood there. It stands beside it, so the larger reading is at least q. From
-    q = 0.97 on nothing is known.
+    of the largest one, as if the pole stood there. It stands beside it, so the larger reading is at least q. It is
+    nearer to the largest node than to the next one, so the largest value is (1 + 2d/d')^q times the one on the other
+    side or more, at distances d' and d of these; a smooth hump is flatter. What nodes miss is q/(1 − q) of what they
+    see, of which `unresolved` has the part q, as for a logarithm. From q = 0.97 on nothing is known.
     """
     count = values.shape[-2] * SIZE
     places = positions(edges)[0].reshape(*edges.shape[:-1], count)
@@ -91,21 +93,21 @@ def _between_nodes(
     def at(x: Array, step: int) -> Array:
         return x[..., 3 + step : count - 3 + step]
 
-    def power(near: int, far: int) -> Array:
-        close, away = (jnp.abs(at(places, step) - at(places, 0)) for step in (near, far))
-        apart = (close > 0) & (away > 1.2 * close)
-        return jnp.where(
-            apart,
-            (at(logs, near) - at(logs, far)) / jnp.log(jnp.where(apart, away / jnp.where(close > 0, close, 1), 2)),
-            jnp.inf,
-        )
+    def distance(step: int) -> Array:
+        return jnp.abs(at(places, step) - at(places, 0))
 
-    # A hump that falls to zero is steep far out alone; a pole is as steep everywhere on the side on which it stands.
-    left, right = (
-        jnp.minimum(jnp.minimum(power(side, 2 * side), power(2 * side, 3 * side)), power(side, 3 * side))
-        for side in (-1, 1)
-    )
-    powers = jnp.maximum(*(jnp.where(jnp.isfinite(each), each, 0) for each in (left, right)))
+    def power(side: int) -> Array:
+        close, away = distance(side), distance(3 * side)
+        apart = (close > 0) & (away > 1.5 * close)
+        ratio = jnp.where(apart, away / jnp.where(close > 0, close, 1), 2)
+        return jnp.where(apart, (at(logs, side) - at(logs, 3 * side)) / jnp.log(ratio), 0)
+
+    def rise(side: int) -> Array:
+        further, nearer = distance(side), distance(-side)
+        ratio = 2 * further / jnp.where(nearer > 0, nearer, 1)
+        return jnp.where(nearer > 0, (at(logs, 0) - at(logs, side)) / jnp.log1p(ratio), jnp.inf)
+
+    powers = jnp.minimum(jnp.maximum(power(-1), power(1)), jnp.maximum(rise(-1), rise(1)))
     peak = (at(heights, 0) >= at(heights, -1)) & (at(heights, 0) >= at(heights, 1))
     beside = jnp.pad(unresolved, [(0, 0)] * (unresolved.ndim - 1) + [(1, 1)])
     beside = jnp.maximum(jnp.maximum(beside[..., :-2], beside[..., 2:]), unresolved)
@@ -113,7 +115,7 @@ def _between_nodes(
     seen = (at(places, 1) - at(places, -1)) * at(heights, 0)
     seen = jnp.minimum(seen, SAFETY * at(jnp.repeat(beside, SIZE, axis=-1), 0))
     q = jnp.clip(powers, 0, 0.97)
-    held = seen * jnp.where(powers < 0.97, q / (1 - q), UNKNOWN)
+    held = seen * jnp.where(powers < 0.97, q**2 / (1 - q), UNKNOWN)
     return jnp.sum(jnp.where(peak, held, 0), axis=-1)
 
 
