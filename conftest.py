@@ -53,5 +53,9 @@ SLOW_EXAMPLES = {
 def pytest_collection_modifyitems(items):
     """Mark them."""
     for item in items:
-        if isinstance(item, pytest.DoctestItem) and item.name.removeprefix("rc_jax.") in SLOW_EXAMPLES:
+        if not isinstance(item, pytest.DoctestItem):
+            continue
+        if item.name.removeprefix("rc_jax.") in SLOW_EXAMPLES:
             item.add_marker(pytest.mark.slow)
+        if any(example.source == "import torch\n" for example in item.dtest.examples):
+            item.add_marker(pytest.mark.torch)
