@@ -180,8 +180,8 @@ def compare(a: Diagnosis, b: Diagnosis, *, names: tuple[str, str] = ("a", "b")) 
         >>> comparison = diagnostics.compare(*map(diagnostics.attention, (even, patched)))
         >>> comparison["relative_entropy"].round(2).tolist()
         [[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, -1.0, 0.0]]
-        >>> comparison.changes()[0][:3]
-        (1, 2, 'second_singular_value')
+        >>> comparison.changes()[0][:2]
+        (1, 2)
     """
     for name, value in (("a", a), ("b", b)):
         if not isinstance(value, Diagnosis):
