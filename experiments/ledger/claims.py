@@ -3,16 +3,20 @@
 Two kinds of row. *Published*: a statement of a named source, tested where it was made; only these have verdicts about
 others. *Law*: a result of this package, with its proof or its evidence and the works next to it.
 
-Every row has an interval and says where the interval comes from. `decision` has the rule for verdicts. A row is a
-*formula* where its outcome follows from a definition by algebra, an integral or a count, so that it changes only if
-code is wrong. Every other row is *measured*: it could have come out otherwise.
-A row gives arrays as `reads` where a count or a comparison hides the numbers behind what it measures.
+A row is written before the run and does not change: statement, place, hypotheses, interval and the origin of the
+interval are constants, which exist as soon as the figure is imported. Only `measure` reads what a run stored, and it
+gives numbers: a `Measured`. `Row.judge` puts the two together into a `Claim`, with a verdict by `decision`'s rule.
+
+A row is a *formula* where its outcome follows from a definition by algebra, an integral or a count, so that it changes
+only if code is wrong. Every other row is *measured*: it could have come out otherwise.
 """
 
 import enum
+import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +27,7 @@ from experiments.ledger.intervals import Interval, ends_text, show
 from experiments.ledger.literature import WORKS
 
 OWN = "rc_jax"
+FIELD = re.compile(r"\{([a-z_]{2,})(?::[^{}]*)?\}")  # {layers} or {share:.0%}; e^{2t} is a formula
 PROOFS = ("proved", "derived", "measured")
 
 
@@ -40,7 +45,7 @@ OF_OURS = {Verdict.AGREES: Verdict.HELD, Verdict.IN_PART: Verdict.FAILED, Verdic
 
 @dataclass(frozen=True)
 class Claim:
-    """One row of the ledger; `published` and `law` build it and compute the verdict.
+    """One row of the ledger with what was measured and the verdict, as it is printed and stored.
 
     `source` is a key of `literature.WORKS`, or `OWN`. `interval` has one pair of ends for every point, or one pair for
     all of them. `formula` tells a formula from a measured row; a proved law is one. `proof` and `neighbours` are a
@@ -69,7 +74,8 @@ def interval_text(claim: Claim) -> str:
 
     Example:
         >>> from experiments.ledger import at_least
-        >>> interval_text(law("x", "It rises.", 1.2, at_least(1), proof="proved", interval_from="our tolerance"))
+        >>> row = law("x", "It rises.", lambda data: 1.2, at_least(1), proof="proved", interval_from="our tolerance")
+        >>> interval_text(row.judge({}))
         '≥ 1'
     """
     texts = [ends_text(*ends) for ends in claim.interval]
@@ -91,10 +97,123 @@ def neighbours_text(claim: Claim) -> str:
     return ", ".join(WORKS[work].label for work in claim.neighbours)
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What a row measures in one run: `values`, one number or one for each point, and what belongs to them.
+
+    `standard_error`: a number, or one for each point. `where`: labels of several points. `applies`: the points that
+    decide anything. `reads`: arrays behind `values`, where a count or a comparison hides them; a NaN there leaves the
+    row not run. `left_out`: samples that an ensemble left out, which do so too. `numbers` fill the fields in braces of
+    the row's texts, such as a depth or a count of the run.
+    """
+
+    values: ArrayLike
+    standard_error: ArrayLike | None = None
+    where: Sequence[Any] | np.ndarray | None = None
+    applies: ArrayLike | None = None
+    reads: Sequence[ArrayLike] = ()
+    left_out: ArrayLike = 0
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+
+Data = Mapping[str, np.ndarray]
+Measure = Callable[[Data], Measured | ArrayLike]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A statement with the interval that decides it, and `measure`, which reads the numbers off a run's data.
+
+    `published` and `law` build it. `hypotheses`, `note` and `shown` (text in place of the measured numbers) may have
+    fields such as `{layers}` or `{share:.0%}` for `Measured.numbers`.
+    """
+
+    key: str
+    kind: Kind
+    statement: str
+    measure: Measure
+    interval: Interval
+    interval_from: str
+    source: str = OWN
+    place: str = ""
+    hypotheses: str = ""
+    formula: bool = False
+    proof: str = ""
+    neighbours: tuple[str, ...] = ()
+    always: bool = True
+    elsewhere: str = ""
+    note: str = ""
+    shown: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.interval_from:
+            raise ValueError("`interval_from` must say where the interval comes from, got ''")
+        low, high = (np.asarray(end, float) for end in self.interval)
+        if not (low <= high).all():
+            raise ValueError(f"`interval` must not be empty or NaN, got {np.ravel(low)} … {np.ravel(high)}")
+
+    def judge(self, data: Data) -> Claim:
+        """The row with what `data` measures, and the verdict.
+
+        Raises:
+            ValueError: a negative standard error; several points without a label for each; a text with a field that
+                the measurement does not fill.
+        """
+        found = self.measure(data)
+        found = found if isinstance(found, Measured) else Measured(found)
+        error = 0.0 if found.standard_error is None else found.standard_error
+        points = Points.of(found.values, self.interval, error, found.where, found.applies)
+
+        # The verdict: first whether everything that the row reads is known, then the decision rule, then whether the
+        # source was tested where it speaks, and is known at first hand.
+        unread = points.unread(found.reads, found.left_out)
+        verdict = Verdict.NOT_RUN if unread else points.verdict(always=self.always)
+        weak = ""
+        if self.kind is Kind.LAW:
+            verdict = OF_OURS.get(verdict, verdict)
+        elif verdict is Verdict.DIFFERS:
+            weak = "the source is known second-hand" if WORKS[self.source].second_hand else ""
+            verdict = Verdict.UNDECIDED if weak or self.elsewhere else verdict
+
+        # What is printed. One pair of ends stands for all points where they share it.
+        pairs = tuple(zip(points.low.tolist(), points.high.tolist(), strict=True))
+        largest = float(points.errors[points.asked].max(initial=0.0)) if found.standard_error is not None else math.nan
+        return Claim(
+            key=self.key,
+            kind=self.kind,
+            statement=self.statement,
+            source=self.source,
+            place=self.place,
+            hypotheses=self._filled(self.hypotheses, found),
+            interval=pairs[:1] if len(set(pairs)) == 1 else pairs,
+            interval_from=self.interval_from,
+            measured=self._filled(self.shown, found) if self.shown and not unread else points.summary(),
+            standard_error=largest if math.isfinite(largest) else None,
+            verdict=verdict,
+            formula=self.formula,
+            note=_joined(
+                self._filled(self.note, found), unread, "" if unread else points.holds(), self.elsewhere, weak
+            ),
+            proof=self.proof,
+            neighbours=self.neighbours,
+        )
+
+    def _filled(self, text: str, found: Measured) -> str:
+        for name in FIELD.findall(text):
+            if name not in found.numbers:
+                raise ValueError(f"`numbers` of {self.key} must have {name!r} for the text {text!r}")
+        return FIELD.sub(lambda match: match[0].format_map(found.numbers), text)
+
+
+def judged(rows: Iterable[Row], data: Data) -> tuple[Claim, ...]:
+    """Every row of a figure with what `data` measures."""
+    return tuple(row.judge(data) for row in rows)
+
+
 def published(
     key: str,
     statement: str,
-    measured: ArrayLike,
+    measure: Measure,
     interval: Interval,
     *,
     source: str,
@@ -104,49 +223,44 @@ def published(
     formula: bool = False,
     always: bool = True,
     elsewhere: str = "",
-    **options: Any,
-) -> Claim:
+    note: str = "",
+    shown: str = "",
+) -> Row:
     """A statement that a source printed, tested where it was made.
 
-    `measured` is one number, or one number for each point, in which case `where` labels the points; the ends of the
-    interval are numbers for all points or for each. `formula` says that the row fails only where code is wrong. With
-    `always` one point that differs contradicts the statement; else points that agree beside points that differ agree
-    in part. A source that is known second-hand is never said to differ, and nor is one that was not tested where it
-    speaks, where `elsewhere` says why: the row is undecided then.
-
-    Options: `standard_error` (a number, or one for each point), `where`, `applies` (points that decide anything),
-    `shown` (text in place of the measured numbers), `note`, `reads` (arrays behind `measured`), `left_out` (samples
-    that an ensemble left out).
+    The ends of the interval are numbers for all points or for each. `formula` says that the row fails only where code
+    is wrong. With `always` one point that differs contradicts the statement; else points that agree beside points that
+    differ agree in part. A source that is known second-hand is never said to differ, and nor is one that was not
+    tested where it speaks, where `elsewhere` says why: the row is undecided then.
 
     Raises:
-        ValueError: an interval that is empty or not a number; a negative standard error; several points without a
-            label for each; an unknown source; no place.
+        ValueError: an interval that is empty or not a number; an unknown source; no place or origin of the interval.
 
     Example:
-        >>> from experiments.ledger import near
-        >>> row = published("cube", "The residual is cubed by each layer.", 3.02, near(3, 0.05), source="dong2021",
-        ...                 place="section 2", interval_from="our tolerance", standard_error=0.01)
-        >>> row.verdict.value, interval_text(row)
+        >>> from experiments.ledger import Measured, near
+        >>> row = published("cube", "The residual is cubed by each layer.",
+        ...                 lambda data: Measured(data["exponent"], data["error"]), near(3, 0.05), source="dong2021",
+        ...                 place="section 2", interval_from="our tolerance")
+        >>> claim = row.judge({"exponent": 3.02, "error": 0.01})
+        >>> claim.verdict.value, interval_text(claim)
         ('agrees', '2.95 … 3.05')
-        >>> published("cube", "The residual is cubed by each layer.", 3.02, near(3, 0.05), source="dong2021",
-        ...           place="section 2", interval_from="our tolerance", standard_error=0.03).verdict.value
+        >>> row.judge({"exponent": 3.02, "error": 0.03}).verdict.value
         'undecided'
     """
     if source not in WORKS:
         raise ValueError(f"`source` must be a key of `literature.WORKS`, got {source!r}")
     if not place:
         raise ValueError("`place` must say where the source says it, got ''")
-    about = {"source": source, "place": place, "hypotheses": hypotheses, "formula": formula}
-    row = _row(Kind.PUBLISHED, key, statement, measured, interval, interval_from, about, always=always, **options)
-    weak = "the source is known second-hand" if WORKS[source].second_hand else ""
-    verdict = Verdict.UNDECIDED if row.verdict is Verdict.DIFFERS and (weak or elsewhere) else row.verdict
-    return replace(row, verdict=verdict, note=_joined(row.note, elsewhere, weak if verdict is not row.verdict else ""))
+    return Row(
+        key, Kind.PUBLISHED, statement, measure, interval, interval_from, source=source, place=place,
+        hypotheses=hypotheses, formula=formula, always=always, elsewhere=elsewhere, note=note, shown=shown,
+    )  # fmt: skip
 
 
 def law(
     key: str,
     statement: str,
-    measured: ArrayLike,
+    measure: Measure,
     interval: Interval,
     *,
     proof: str,
@@ -154,8 +268,10 @@ def law(
     place: str = "",
     hypotheses: str = "",
     neighbours: Sequence[str] = (),
-    **options: Any,
-) -> Claim:
+    always: bool = True,
+    note: str = "",
+    shown: str = "",
+) -> Row:
     """A result of this package: `proved`, `derived` (heuristically) or `measured`, with the works next to it.
 
     `place` is the page of the docs that has the proof or the evidence. Other options as in `published`.
@@ -165,64 +281,42 @@ def law(
 
     Example:
         >>> from experiments.ledger import near
-        >>> law("floor", "The floor is √(2/π).", 0.79788, near(0.7978846, 1e-4), proof="proved",
-        ...     interval_from="rounding").verdict.value
+        >>> law("floor", "The floor is √(2/π).", lambda data: data["floor"], near(0.7978846, 1e-4), proof="proved",
+        ...     interval_from="rounding").judge({"floor": 0.79788}).verdict.value
         'held'
     """
     if proof not in PROOFS:
         raise ValueError(f"`proof` must be one of {', '.join(PROOFS)}, got {proof!r}")
     if unknown := [work for work in neighbours if work not in WORKS]:
         raise ValueError(f"`neighbours` must be keys of `literature.WORKS`, got {', '.join(unknown)}")
-    about = {"place": place, "hypotheses": hypotheses, "proof": proof, "neighbours": tuple(neighbours)}
-    about["formula"] = proof == "proved"
-    return _row(Kind.LAW, key, statement, measured, interval, interval_from, about, **options)
+    return Row(
+        key, Kind.LAW, statement, measure, interval, interval_from, place=place, hypotheses=hypotheses,
+        formula=proof == "proved", proof=proof, neighbours=tuple(neighbours), always=always, note=note, shown=shown,
+    )  # fmt: skip
 
 
-def _row(
-    kind: Kind,
-    key: str,
-    statement: str,
-    measured: ArrayLike,
-    interval: Interval,
-    interval_from: str,
-    about: dict[str, Any],
-    *,
-    always: bool = True,
-    standard_error: ArrayLike | None = None,
-    where: Sequence[Any] | np.ndarray | None = None,
-    applies: ArrayLike | None = None,
-    shown: str | None = None,
-    note: str = "",
-    reads: Sequence[ArrayLike] = (),
-    left_out: ArrayLike = 0,
-) -> Claim:
-    """A judged row; `about` has the fields of `Claim` that only some kinds have."""
-    if not interval_from:
-        raise ValueError("`interval_from` must say where the interval comes from, got ''")
-    points = Points.of(measured, interval, 0.0 if standard_error is None else standard_error, where, applies)
+# --- until every figure has ROWS -------------------------------------------------------------------------------------
+def _also_with_numbers(build: Callable[..., Row]) -> Callable[..., Any]:
+    @functools.wraps(build)
+    def built(key: str, statement: str, measure: Any = None, interval: Any = None, **options: Any) -> Any:
+        """Also with numbers."""
+        measure = options.pop("measured", measure)
+        if callable(measure):
+            return build(key, statement, measure, interval, **options)
+        names = {"standard_error", "where", "applies", "reads", "left_out"}
+        found = Measured(measure, **{name: options.pop(name) for name in names & set(options)})
+        options["shown"] = options.get("shown") or ""
+        return build(key, statement, lambda data: found, interval, **options).judge({})
 
-    # The verdict: first whether everything that the row reads is known, then the decision rule.
-    unread = points.unread(reads, left_out)
-    verdict = Verdict.NOT_RUN if unread else points.verdict(always=always)
-    if kind is Kind.LAW:
-        verdict = OF_OURS.get(verdict, verdict)
+    return built
 
-    # What is printed. One pair of ends stands for all points where they share it.
-    pairs = tuple(zip(points.low.tolist(), points.high.tolist(), strict=True))
-    error = float(points.errors[points.asked].max(initial=0.0)) if standard_error is not None else math.nan
-    holds = "" if unread else points.holds()
-    return Claim(
-        key=key,
-        kind=kind,
-        statement=statement,
-        interval=pairs[:1] if len(set(pairs)) == 1 else pairs,
-        interval_from=interval_from,
-        measured=points.summary() if shown is None or unread else shown,
-        standard_error=error if math.isfinite(error) else None,
-        verdict=verdict,
-        note=_joined(note, unread, holds),
-        **{"source": OWN, "place": "", "hypotheses": "", **about},
-    )
+
+published, law = _also_with_numbers(published), _also_with_numbers(law)
+
+
+def claims_of(figure: Any, data: Data) -> tuple[Claim, ...]:
+    """Rows of a figure, of either form."""
+    return judged(figure.ROWS, data) if hasattr(figure, "ROWS") else tuple(figure.claims(data))
 
 
 def _joined(*parts: str) -> str:

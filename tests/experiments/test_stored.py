@@ -9,7 +9,7 @@ import pytest
 
 from experiments.figures._samples import draw
 from experiments.figures.anatomy import score_symmetry
-from experiments.ledger import Verdict, pages, record
+from experiments.ledger import Verdict, claims_of, pages, record
 from experiments.lib import figure, style
 from tests.experiments import smoke_data
 
@@ -31,13 +31,13 @@ FEWER_AT_SMOKE = {
 def rows(module, data):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return {claim.key: claim for claim in module.claims(data)}
+        return {claim.key: claim for claim in claims_of(module, data)}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_claims(name):
     module, data = figure.load(name), smoke_data.load(name)
-    claims = module.claims(data)
+    claims = claims_of(module, data)
     assert claims or name in FEWER_AT_SMOKE
     assert name in LEDGER, "docs/ledger.md lacks a figure: see docs/experiments.md, A new figure"
     keys, known = [claim.key for claim in claims], [claim.key for claim in LEDGER[name].claims]

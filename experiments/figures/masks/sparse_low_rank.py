@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from experiments.figures._samples import draw
-from experiments.ledger import Claim, at_least, at_most, published
+from experiments.ledger import Measured, at_least, at_most, published
 from experiments.lib import figure, style
 from rc_jax import attention, collapse, network
 from rc_jax.attention import masks
@@ -155,30 +155,44 @@ def _plot_parabola(ax: Axes, data: Mapping[str, np.ndarray], case: int) -> None:
     ax.plot(depth[start:], curve, color=style.colour("theory"), linestyle=":", label="predicted parabola")
 
 
-def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """A summary of Dong et al. on low-rank and sparse attention; this package's laws for both."""
-    names = [str(name) for name in data["names"]]
-    layer = min(JUDGED, int(data["depth"][-1]))
-    unknown = data["unknown"][:, layer]
+def _less_than_full(data: Mapping[str, np.ndarray], prefixes: tuple[str, ...]) -> Measured:
+    """Mean log ‖res‖ of the kinds with these names, less that of full attention."""
+    layer, names = min(JUDGED, int(data["depth"][-1])), [str(name) for name in data["names"]]
+    kinds = [i for i, name in enumerate(names) if name.startswith(prefixes)]
+    mean, error, unknown = (data[key][:, layer] for key in ("mean", "error", "unknown"))
+    return Measured(
+        mean[kinds] - mean[0],
+        standard_error=np.hypot(error[kinds], error[0]),
+        where=[names[i] for i in kinds],
+        left_out=unknown[kinds].sum() + unknown[0],
+        numbers={"layer": layer},
+    )
 
-    def of(*prefixes: str) -> list[int]:
-        return [i for i, name in enumerate(names) if name.startswith(prefixes)]
 
-    sums, sparse = of("averages", "Gaussian"), of("top", "random", "block", "window")
-    gap = data["mean"][:, layer] - data["mean"][0, layer]
-    error = np.hypot(data["error"][:, layer], data["error"][0, layer])
-    setting = f"random Gaussian weights, no skips, no MLP, layer {layer}"
-    return [
-        published("lowrank-average", "Low-rank approximations of attention may make the collapse faster.", gap[sums],
-                  at_most(0.0), source="collapse-summary", place="related work, on variants of the transformer",
-                  always=False, hypotheses="the summary cites Wang et al. 2020; here keys and values are E X with "
-                  f"random E, rows that average or Gaussian ones, Wang et al.'s kind; {setting}",
-                  interval_from="the sign of the difference", standard_error=error[sums],
-                  where=[names[i] for i in sums], left_out=unknown[sums].sum() + unknown[0],
-                  note="mean log ‖res‖ less that of full attention, in nats"),
-        published("sparse-slower", "Sparse attention relieves the collapse.", gap[sparse], at_least(0.0),
-                  source="collapse-summary", place="related work, on variants of the transformer", hypotheses=setting,
-                  interval_from="the sign of the difference", standard_error=error[sparse],
-                  where=[names[i] for i in sparse], left_out=unknown[sparse].sum() + unknown[0],
-                  note="mean log ‖res‖ less that of full attention, in nats"),
-    ]  # fmt: skip
+# A summary of Dong et al. on low-rank and sparse attention.
+summary = functools.partial(
+    published,
+    source="collapse-summary",
+    place="related work, on variants of the transformer",
+    interval_from="the sign of the difference",
+    note="mean log ‖res‖ less that of full attention, in nats",
+)
+SETTING = "random Gaussian weights, no skips, no MLP, layer {layer}"
+ROWS = (
+    summary(
+        "lowrank-average",
+        "Low-rank approximations of attention may make the collapse faster.",
+        lambda data: _less_than_full(data, ("averages", "Gaussian")),
+        at_most(0),
+        always=False,
+        hypotheses="the summary cites Wang et al. 2020; here keys and values are E X with random E, rows that average "
+        f"or Gaussian ones, Wang et al.'s kind; {SETTING}",
+    ),
+    summary(
+        "sparse-slower",
+        "Sparse attention relieves the collapse.",
+        lambda data: _less_than_full(data, ("top", "random", "block", "window")),
+        at_least(0),
+        hypotheses=SETTING,
+    ),
+)

@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 
-from experiments.ledger import Verdict
+from experiments.ledger import Verdict, claims_of
 from experiments.lib import figure
 from tests.experiments import smoke_data
 
@@ -39,7 +39,7 @@ def judged(module, data):
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            return {claim.key: claim for claim in module.claims(data)}
+            return {claim.key: claim for claim in claims_of(module, data)}
         except (ValueError, IndexError, TypeError, ArithmeticError, np.linalg.LinAlgError):
             return {}
 
