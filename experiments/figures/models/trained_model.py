@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from experiments.figures.models._packaged import Measures, beside_initial, log_residuals, trained_checkpoint
 from experiments.ledger import Measured, published
 from experiments.lib import figure, sentences, style
-from experiments.lib.figure import About
+from experiments.lib.figure import About, Data
 from rc_jax import attention, network, pretrained, sparsity
 
 ABOUT = About(
@@ -144,7 +144,7 @@ def _spread(predicted: np.ndarray) -> np.ndarray:
     return np.sqrt(-2 * np.log(predicted))
 
 
-def _factors(data: dict[str, np.ndarray]) -> Measured:
+def _factors(data: Data) -> Measured:
     """The fall in the last layer over that before, medians over texts, by kind of weights."""
     logs = [data[f"{variant}_log_residual"] for variant in VARIANTS]
     falls = [np.diff(each, axis=1) for each in logs]

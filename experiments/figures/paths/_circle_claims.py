@@ -59,10 +59,9 @@ def _met_untrained(data: Data) -> Measured:
     return Measured(share[:, 0], standard_error=error[:, 0], where=kinds(data), reads=[data["path"]])
 
 
-def _met(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _met(data: Data) -> tuple[np.ndarray, ...]:
     """The share of trained layers whose points meet, and its errors as `share_of` gives them: width, switch."""
-    share, error, of_difference = share_of(_meet(data["path"][..., -1, :, :, :]), learnt_by(data), axis=1)
-    return share, error, of_difference
+    return share_of(_meet(data["path"][..., -1, :, :, :]), learnt_by(data), axis=1)
 
 
 def _met_alone(data: Data) -> Measured:
@@ -131,7 +130,8 @@ def _difference(values: np.ndarray, counts: np.ndarray, one: int, other: int) ->
 
 def _stays(data: Data) -> Measured:
     """The share of layers with skip connections, from small weights, that never leave the circle."""
-    stayed, learnt, widths, switches = ~_off(data).any(axis=-1), learnt_by(data), kinds(data), list(SWITCHES)
+    learnt, widths, switches = learnt_by(data), kinds(data), list(SWITCHES)
+    stayed = np.asarray(~_off(data).any(axis=-1))
     skips = [index for index, (skip, _) in enumerate(SWITCHES.values()) if skip]
     others = [index for index in range(len(SWITCHES)) if index not in skips]
     small = [(w, on) for w in range(len(widths)) if data["gains"][w] < 1 for on in skips]

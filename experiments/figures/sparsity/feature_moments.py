@@ -231,9 +231,7 @@ def _relu_level(data: Data) -> Measured:
 
 
 # The first route to S → 0, and what it costs.
-concentrated = functools.partial(
-    published, source="su2023concentrate", place="section on general linear attention"
-)  # fmt: skip
+concentrated = functools.partial(published, source="su2023concentrate", place="section on general linear attention")
 own = functools.partial(
     law,
     proof="derived",
