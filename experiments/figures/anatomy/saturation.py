@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from scipy import special
 
 from experiments.figures import _random_rows
-from experiments.ledger import Claim, at_least, at_most, law, near, published
+from experiments.ledger import Measured, at_least, at_most, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention, scale
 from rc_jax.scale import median_gap
@@ -143,40 +143,87 @@ def plot(data: Data) -> Figure:
     return drawing
 
 
-def claims(data: Data) -> list[Claim]:
-    """Statements about large d_k, the laws of the Jacobian, and gradients by the weights and the tokens."""
-    d, labels = data["d"], [f"d_k = {width}" for width in data["d"]]
-    steps = [f"{before} → {after}" for before, after in itertools.pairwise(d)]
-    sharp = d >= min(SHARP, d[-1])
-    # Means over their law, and logarithms of medians over those of theirs.
-    laws = np.concatenate([data["mean"][0] / data["law"],
-                           np.log(data["quartiles"][1, 0]) / np.log(data["median_law"])])  # fmt: skip
-    error = np.concatenate([data["mean_error"][0] / data["law"], 0 * data["law"]])
-    rows = f"{int(data['keys'])} keys, independent normal entries of q and k"
-    layers = f"{int(data['layers'])} random layers, one output row"
-    return [
-        published("saturation-typical", "For large d_k unscaled dot products are suspected to push softmax to where "
-                  "its gradients are extremely small.",
-                  np.diff(np.log(data["query_quartiles"][1, 0])) / np.diff(np.log(d)), at_most(0), source=PAPER,
-                  place=PLACE, where=steps, applies=d[:-1] >= min(64, d[-2]),
-                  hypotheses=f"d_k from 64, the paper's own, on; {layers}", interval_from="the sign of the slope",
-                  reads=[data["query_quartiles"]], note="measured: slope of the median gradient by W_Q in d_k, "
-                  f"logarithms; {data['query_quartiles'][1, 0, -1]:.1g} at {labels[-1]}"),
-        published("saturation-scaled", "The factor 1/√d_k counteracts what large d_k does to the gradients of softmax.",
-                  data["mean"][1] / data["steady"], near(1, CLOSE),
-                  formula=True,
-                  standard_error=data["mean_error"][1] / data["steady"], source=PAPER, place=PLACE, where=labels,
-                  hypotheses=rows, interval_from="our tolerance: a tenth",
-                  note="measured: mean 1 − Σp² over its limit for many features"),
-        published("saturation-variance", "Keeping the variance of the scores at 1 controls the vanishing of the "
-                  "gradient.", data["quartiles"][1, 1], at_least(0.5), source="study-notes", where=labels,
-                  place="section on dimension and size of dot products", hypotheses=rows,
-                  interval_from="our tolerance: half of what even weights let through",
-                  note="measured: median 1 − Σp²"),
-        law("saturation-mean", "Without 1/√d_k the mean of 1 − Σp² tends to E[max s]/√d_k, while its median falls "
-            "exponentially in √d_k, as ½ cosh⁻²(√d_k g/2).", laws, near(1, CLOSE), standard_error=error,
-            applies=np.tile(sharp, 2), proof="derived", place=PAGE, neighbours=["david2003", "derrida1981"],
-            where=[f"mean, {x}" for x in labels] + [f"median, {x}" for x in labels],
-            hypotheses=f"{rows}; g the median gap of the two largest of them; sharp rows, d_k from {SHARP} on",
-            interval_from="our tolerance: a tenth", note="measured over the law, for the median the logarithms"),
-    ]  # fmt: skip
+def _widths(data: Data) -> list[str]:
+    return [f"d_k = {width}" for width in data["d"]]
+
+
+def _slopes(data: Data) -> Measured:
+    """Slope of the median gradient by W_Q without 1/√d_k, both axes as logarithms."""
+    d, median = data["d"], data["query_quartiles"][1, 0]
+    return Measured(
+        np.diff(np.log(median)) / np.diff(np.log(d)),
+        where=[f"{before} → {after}" for before, after in itertools.pairwise(d)],
+        applies=d[:-1] >= min(64, d[-2]),
+        reads=[data["query_quartiles"]],
+        numbers={"layers": int(data["layers"]), "last": median[-1], "widest": d[-1]},
+    )
+
+
+def _over_laws(data: Data) -> Measured:
+    """Means of sharp rows over their law, and logarithms of medians over those of theirs."""
+    d, widths = data["d"], _widths(data)
+    error = data["mean_error"][0] / data["law"]
+    return Measured(
+        np.append(data["mean"][0] / data["law"], np.log(data["quartiles"][1, 0]) / np.log(data["median_law"])),
+        standard_error=np.append(error, 0 * error),
+        where=[f"{average}, {width}" for average in ("mean", "median") for width in widths],
+        applies=np.tile(d >= min(SHARP, d[-1]), 2),
+        numbers={"keys": int(data["keys"])},
+    )
+
+
+SETTING = "{keys} keys, independent normal entries of q and k"
+ROWS = (
+    published(
+        "saturation-typical",
+        "For large d_k unscaled dot products are suspected to push softmax to where its gradients are extremely small.",
+        _slopes,
+        at_most(0),
+        source=PAPER,
+        place=PLACE,
+        hypotheses="d_k from 64, the paper's own, on; {layers} random layers, one output row",
+        interval_from="the sign of the slope",
+        note="measured: slope of the median gradient by W_Q in d_k, logarithms; {last:.1g} at d_k = {widest}",
+    ),
+    published(
+        "saturation-scaled",
+        "The factor 1/√d_k counteracts what large d_k does to the gradients of softmax.",
+        lambda data: Measured(
+            data["mean"][1] / data["steady"],
+            standard_error=data["mean_error"][1] / data["steady"],
+            where=_widths(data),
+            numbers={"keys": int(data["keys"])},
+        ),
+        near(1, CLOSE),
+        formula=True,
+        source=PAPER,
+        place=PLACE,
+        hypotheses=SETTING,
+        interval_from="our tolerance: a tenth",
+        note="measured: mean 1 − Σp² over its limit for many features",
+    ),
+    published(
+        "saturation-variance",
+        "Keeping the variance of the scores at 1 controls the vanishing of the gradient.",
+        lambda data: Measured(data["quartiles"][1, 1], where=_widths(data), numbers={"keys": int(data["keys"])}),
+        at_least(0.5),
+        source="study-notes",
+        place="section on dimension and size of dot products",
+        hypotheses=SETTING,
+        interval_from="our tolerance: half of what even weights let through",
+        note="measured: median 1 − Σp²",
+    ),
+    law(
+        "saturation-mean",
+        "Without 1/√d_k the mean of 1 − Σp² tends to E[max s]/√d_k, while its median falls exponentially in √d_k, as "
+        "½ cosh⁻²(√d_k g/2).",
+        _over_laws,
+        near(1, CLOSE),
+        proof="derived",
+        place=PAGE,
+        neighbours=["david2003", "derrida1981"],
+        hypotheses=f"{SETTING}; g the median gap of the two largest of them; sharp rows, d_k from {SHARP} on",
+        interval_from="our tolerance: a tenth",
+        note="measured over the law, for the median the logarithms",
+    ),
+)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from experiments.figures._samples import draw
 from experiments.figures.models._packaged import trained_checkpoint
-from experiments.ledger import Claim, at_most, law, near, published
+from experiments.ledger import Measured, at_most, law, near, published
 from experiments.lib import figure, sentences, style
 from rc_jax import attention, network, pretrained
 
@@ -186,33 +186,72 @@ def plot(data: Data) -> Figure:
     return drawing
 
 
-def claims(data: Data) -> list[Claim]:
-    """Symmetry, the law of random weights, the spectrum, the trained model."""
-    asked = np.ones(data["parts"].shape, bool)
+def _without_projections(data: Data) -> Measured:
+    """The largest asymmetry of scores without projections, and the asymmetry of the weights."""
+    scores, weights = data["none_scores"], data["none_weights"]
+    return Measured(
+        scores.max(),
+        reads=[scores, weights],
+        numbers={"draws": len(scores), "lowest": weights.min(), "highest": weights.max()},
+    )
+
+
+def _random_over_law(data: Data) -> Measured:
+    """Mean ‖A ∓ Aᵀ‖² of random layers over the law."""
+    parts, rho = data["parts"], data["rho"]
     # Equal tokens (ρ = 1) have a symmetric matrix of scores: the law is 0 and there is no ratio to it.
-    asked[0] = data["rho"] < 1 - ROUNDING
-    points = [
-        f"{sign}, d_k = {width}, ρ = {rho:.2g}" for sign in "−+" for width in data["heads"] for rho in data["rho"]
-    ]
-    layers = [f"layer {index + 1}" for index in range(data["random_scores"].size)]
-    matrices = f"{len(data['none_scores'])} draws of normal tokens, scores over √d"
-    model = "one trained bidirectional model, all-MiniLM-L6-v2"
-    return [
-        published("symmetry-none", "If Q = K = X, without projections, the part QKᵀ of attention is symmetric, d(x₁, "
-                  "x₂) = d(x₂, x₁).", data["none_scores"].max(), near(0, ROUNDING), formula=True, source="study-notes",
-                  place="section on the need of linear maps", hypotheses=matrices, interval_from="rounding",
-                  reads=[data["none_scores"], data["none_weights"]], note="measured: ‖A − Aᵀ‖/‖A + Aᵀ‖; softmax by "
-                  f"rows then breaks the symmetry: {data['none_weights'].min():.4f} … "
-                  f"{data['none_weights'].max():.4f}"),
-        law("symmetry-random", "For independent random W_Q and W_K of any width E‖A ∓ Aᵀ‖² is proportional to (tr G)² "
-            "∓ ‖G‖², G = XXᵀ.", data["parts"].ravel(), near(1, CLOSE), standard_error=data["parts_error"].ravel(),
-            applies=asked.ravel(), where=points, proof="proved", place=PAGE, reads=[data["rho"]],
-            left_out=data["left_out"],
-            hypotheses=f"centred entries of one variance, no biases; {int(data['layers'])} initialisations",
-            interval_from="our tolerance: a tenth", note="measured over the law"),
-        published("symmetry-trained", "In a model trained in both directions W_Q W_Kᵀ becomes more symmetric than at "
-                  "random.", np.median(data["trained_weights"], 1) / data["random_weights"].min(1), at_most(1),
-                  source="saponati2025", place="abstract", where=layers,
-                  hypotheses=f"{model}; the authors looked at others", interval_from="the sign of the difference",
-                  note="measured: asymmetry of W_Q W_Kᵀ, median trained head over the most symmetric random one"),
-    ]  # fmt: skip
+    asked = np.ones(parts.shape, bool)
+    asked[0] = rho < 1 - ROUNDING
+    return Measured(
+        parts.ravel(),
+        standard_error=data["parts_error"].ravel(),
+        where=[f"{sign}, d_k = {width}, ρ = {each:.2g}" for sign in "−+" for width in data["heads"] for each in rho],
+        applies=asked.ravel(),
+        reads=[rho],
+        left_out=data["left_out"],
+        numbers={"layers": int(data["layers"])},
+    )
+
+
+def _trained_over_random(data: Data) -> Measured:
+    """Asymmetry of W_Q W_Kᵀ, median trained head over the most symmetric random one, by layer."""
+    ratio = np.median(data["trained_weights"], 1) / data["random_weights"].min(1)
+    return Measured(ratio, where=[f"layer {index + 1}" for index in range(ratio.size)])
+
+
+ROWS = (
+    published(
+        "symmetry-none",
+        "If Q = K = X, without projections, the part QKᵀ of attention is symmetric, d(x₁, x₂) = d(x₂, x₁).",
+        _without_projections,
+        near(0, ROUNDING),
+        formula=True,
+        source="study-notes",
+        place="section on the need of linear maps",
+        hypotheses="{draws} draws of normal tokens, scores over √d",
+        interval_from="rounding",
+        note="measured: ‖A − Aᵀ‖/‖A + Aᵀ‖; softmax by rows then breaks the symmetry: {lowest:.4f} … {highest:.4f}",
+    ),
+    law(
+        "symmetry-random",
+        "For independent random W_Q and W_K of any width E‖A ∓ Aᵀ‖² is proportional to (tr G)² ∓ ‖G‖², G = XXᵀ.",
+        _random_over_law,
+        near(1, CLOSE),
+        proof="proved",
+        place=PAGE,
+        hypotheses="centred entries of one variance, no biases; {layers} initialisations",
+        interval_from="our tolerance: a tenth",
+        note="measured over the law",
+    ),
+    published(
+        "symmetry-trained",
+        "In a model trained in both directions W_Q W_Kᵀ becomes more symmetric than at random.",
+        _trained_over_random,
+        at_most(1),
+        source="saponati2025",
+        place="abstract",
+        hypotheses="one trained bidirectional model, all-MiniLM-L6-v2; the authors looked at others",
+        interval_from="the sign of the difference",
+        note="measured: asymmetry of W_Q W_Kᵀ, median trained head over the most symmetric random one",
+    ),
+)

@@ -1,14 +1,14 @@
 """Two ways to fail: logits too small and all tokens become one, logits too large and each token sees one other."""
 
+import functools
 import itertools
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import scipy.special
 from matplotlib.figure import Figure as Drawing
 
-from experiments.ledger import Claim, at_least, at_most, near, published
+from experiments.ledger import Measured, at_least, at_most, near, published
 from experiments.lib import figure, style
 from rc_jax import collapse
 
@@ -225,52 +225,117 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     return drawing
 
 
-def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """Place and nature of the transition as T → ∞; both failures on the map of a network; the growth of correlation."""
-    beta, strength, correlation = data["beta"], data["strength"], data["correlation"]
-    low, high = (np.flatnonzero(part) for part in (beta <= 1, beta >= 2))
-    weak, strong = int(np.argmin(np.abs(strength - 0.25))), int(np.argmax(strength))
-    network = f"{int(data['map_tokens'])} orthogonal tokens, {int(data['map_layers'])} layers of infinite width, no MLP"
-    size = f"log T = {data['log_tokens'][-1]:g}"
-    limit = np.maximum(0.0, 1 - CRITICAL / data["limit_beta"])
-    share, share_error = (data[f"limit_participation{part}"][-1] for part in ("", "_standard_error"))
-    fall = correlation[weak, low].min() - correlation[weak, -1]
+def _transition(data: Mapping[str, np.ndarray]) -> Measured:
+    """The β at which the median sum of exponentials is half its mean, at the largest T of the extreme logits."""
+    return Measured(
+        data["limit_crossing"][-1],
+        standard_error=data["limit_crossing_standard_error"][-1],
+        reads=[data[name] for name in SINGLE_ROWS],
+        numbers={"tokens": data["row_tokens"][-1], "crossing": data["crossing"][-1]},
+    )
 
-    def labels(columns: np.ndarray) -> list[str]:
-        return [f"β = {beta[i]:g}" for i in columns]
 
-    goldt: dict[str, Any] = {"source": "giorlandino2025"}
-    rows: dict[str, Any] = {
-        "reads": [data[name] for name in ("row_tokens", "row_participation", "row_limit", "crossing")],
-        "place": "abstract of version 1 (two regimes); √2 from the released code",
-        "hypotheses": "orthogonal tokens, logits of standard deviation β√(log T), T → ∞",
-    }
-    return [
-        published("failures-transition", "Attention changes from uniform to concentrated rows at β = √2.",
-                  data["limit_crossing"][-1], near(CRITICAL, AT_LIMIT), **goldt, **rows,
-                  formula=True, interval_from=f"our tolerance, set after a trial of the method, at {size}",
-                  standard_error=data["limit_crossing_standard_error"][-1], note="β where the median sum of "
-                  f"exponentials is half its mean; at T = {data['row_tokens'][-1]:g} it is {data['crossing'][-1]:.3f}"),
-        published("failures-above", "The mean Σp² of a row tends to 0 below β = √2 and to 1 − √2/β above.",
-                  share - limit, near(0.0, AT_LIMIT), **goldt, **rows,
-                  formula=True, interval_from=f"our tolerance, set after a trial of the method, at {size}",
-                  standard_error=share_error, where=[f"β = {b:g}" for b in data["limit_beta"]],
-                  note=f"measured less the limit; at T = {data['row_tokens'][-1]:g} and β = 3 it is "
-                  f"{data['row_participation'][-1, -1] - data['row_limit'][-1]:.3f} off"),
-        published("failures-rank", "Queries and keys of low variance recover the known rank collapse: tokens become "
-                  "alike.", np.append(correlation[weak, low], fall), at_least(np.append(np.full(low.size, ONE), LESS)),
-                  **goldt, place="abstract of version 1", reads=[beta, strength],
-                  hypotheses=f"β ≤ 1, skips of strength {strength[weak]:g}; here {network}",
-                  interval_from="our tolerance", where=[*labels(low), f"β ≤ 1 less β = {beta[-1]:g}"],
-                  note="correlation of the tokens; last point: its least at β ≤ 1 less that at the largest β"),
-        published("failures-skip", "A residual connection of enough strength keeps the signal where the variance is "
-                  "low.", correlation[strong, low], at_most(APART), **goldt, place="abstract of version 1",
-                  reads=[beta, strength], hypotheses=f"β ≤ 1, skips of strength {strength[strong]:g}; here {network}",
-                  interval_from="our tolerance", where=labels(low), note="correlation of the tokens"),
-        published("failures-no-rank", "In the regime of high variance the signal is preserved, while the entropy "
-                  "collapses.", correlation[weak, high], at_most(APART), **goldt, place="abstract of version 1",
-                  always=False, where=labels(high), reads=[beta, strength],
-                  hypotheses=f"β from 2 to 3, skips of strength {strength[weak]:g}; here {network}",
-                  interval_from="our tolerance, that of a strong skip connection (failures-skip)",
-                  note="correlation of the tokens: 1 is rank collapse"),
-    ]  # fmt: skip
+def _less_limit(data: Mapping[str, np.ndarray]) -> Measured:
+    """Mean Σp² of a row less its limit, at the largest T of the extreme logits."""
+    beta = data["limit_beta"]
+    return Measured(
+        data["limit_participation"][-1] - np.maximum(0.0, 1 - CRITICAL / beta),
+        standard_error=data["limit_participation_standard_error"][-1],
+        where=[f"β = {each:g}" for each in beta],
+        reads=[data[name] for name in SINGLE_ROWS],
+        numbers={
+            "tokens": data["row_tokens"][-1],
+            "off": data["row_participation"][-1, -1] - data["row_limit"][-1],
+        },
+    )
+
+
+def _with_skips(data: Mapping[str, np.ndarray], strength: float) -> np.ndarray:
+    """Correlation of the tokens at the last layer by β, under the skips nearest to this strength."""
+    return data["correlation"][int(np.argmin(np.abs(data["strength"] - strength)))]
+
+
+def _rank_collapse(data: Mapping[str, np.ndarray]) -> Measured:
+    """The least correlation at low β under weak skips, and what it has above that at the largest β."""
+    beta, correlation = data["beta"], _with_skips(data, WEAK)
+    least = correlation[beta <= 1].min()
+    return Measured(
+        [least, least - correlation[-1]],
+        where=["β ≤ 1", f"β ≤ 1 less β = {beta[-1]:g}"],
+        reads=[beta, data["strength"]],
+        numbers=_network_size(data),
+    )
+
+
+def _correlation(data: Mapping[str, np.ndarray], strength: float, low: float, high: float) -> Measured:
+    """Correlation of the tokens under skips of this strength, at β from low to high."""
+    beta = data["beta"]
+    between = (beta >= low) & (beta <= high)
+    return Measured(
+        _with_skips(data, strength)[between],
+        where=[f"β = {each:g}" for each in beta[between]],
+        reads=[beta, data["strength"]],
+        numbers=_network_size(data),
+    )
+
+
+def _network_size(data: Mapping[str, np.ndarray]) -> dict[str, int]:
+    return {"tokens": int(data["map_tokens"]), "layers": int(data["map_layers"])}
+
+
+SINGLE_ROWS = ("row_tokens", "row_participation", "row_limit", "crossing")
+WEAK, STRONG = 0.25, 4.0  # strengths of skips
+NETWORK = "here {tokens} orthogonal tokens, {layers} layers of infinite width, no MLP"
+goldt = functools.partial(published, source="giorlandino2025")
+of_rows = functools.partial(
+    goldt,
+    place="abstract of version 1 (two regimes); √2 from the released code",
+    hypotheses="orthogonal tokens, logits of standard deviation β√(log T), T → ∞",
+    formula=True,
+    interval_from="our tolerance, set after a trial of the method, at log T = 10000",
+)
+of_tokens = functools.partial(goldt, place="abstract of version 1")
+ROWS = (
+    of_rows(
+        "failures-transition",
+        "Attention changes from uniform to concentrated rows at β = √2.",
+        _transition,
+        near(CRITICAL, AT_LIMIT),
+        note="β where the median sum of exponentials is half its mean; at T = {tokens:g} it is {crossing:.3f}",
+    ),
+    of_rows(
+        "failures-above",
+        "The mean Σp² of a row tends to 0 below β = √2 and to 1 − √2/β above.",
+        _less_limit,
+        near(0, AT_LIMIT),
+        note="measured less the limit; at T = {tokens:g} and β = 3 it is {off:.3f} off",
+    ),
+    of_tokens(
+        "failures-rank",
+        "Queries and keys of low variance recover the known rank collapse: tokens become alike.",
+        _rank_collapse,
+        at_least([ONE, LESS]),
+        hypotheses=f"β ≤ 1, skips of strength {WEAK:g}; {NETWORK}",
+        interval_from="our tolerance",
+        note="correlation of the tokens, its least at β ≤ 1; last point: that less the one at the largest β",
+    ),
+    of_tokens(
+        "failures-skip",
+        "A residual connection of enough strength keeps the signal where the variance is low.",
+        lambda data: _correlation(data, STRONG, 0, 1),
+        at_most(APART),
+        hypotheses=f"β ≤ 1, skips of strength {STRONG:g}; {NETWORK}",
+        interval_from="our tolerance",
+        note="correlation of the tokens",
+    ),
+    of_tokens(
+        "failures-no-rank",
+        "In the regime of high variance the signal is preserved, while the entropy collapses.",
+        lambda data: _correlation(data, WEAK, 2, 3),
+        at_most(APART),
+        always=False,
+        hypotheses=f"β from 2 to 3, skips of strength {WEAK:g}; {NETWORK}",
+        interval_from="our tolerance, that of a strong skip connection (failures-skip)",
+        note="correlation of the tokens: 1 is rank collapse",
+    ),
+)

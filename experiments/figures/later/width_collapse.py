@@ -1,6 +1,7 @@
 """Collapse in width: the spectrum of softmax of Gaussian logits as the number of tokens grows."""
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import scipy.sparse.linalg
 import scipy.special
 from matplotlib.figure import Figure as Drawing
 
-from experiments.ledger import Claim, law, near, published
+from experiments.ledger import Measured, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 from rc_jax.collapse import softmax_spectrum
@@ -161,72 +162,75 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     return drawing
 
 
-def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """The published limits where they are within reach, this package's forms at finite size, and the layer."""
+def _at_largest(
+    data: Mapping[str, np.ndarray], name: str, limit: np.ndarray, most: float = np.inf, zero: float = 0.0
+) -> Measured:
+    """A quantity over its limit, both less `zero`, at the largest size: judged for σ up to `most`.
+
+    The note has the ratios at the other σ, where single weights stand out at that size.
+    """
     n, sigma = data["tokens"], data["sigma"]
-    largest = f"T = {n[-1]:g}"
-
-    def left_out(ratio: np.ndarray, most: float) -> str:
-        """Text with the ratios at those σ at which single weights stand out at the largest size."""
-        rest = ", ".join(f"{each:.2f} at σ = {s:g}" for s, each in zip(sigma, ratio, strict=True) if s > most)
-        count = f"; {int((sigma <= most).sum())} of {sigma.size} σ judged; T is too small for the others: "
-        return f"{count}{rest}" if rest else ""
-
-    def at_last(name: str, limit: np.ndarray, most: float = np.inf) -> tuple[dict[str, Any], np.ndarray]:
-        """Ratio to a limit at the largest size, for σ up to `most`, with labels and standard errors."""
-        chosen = sigma <= most
-        limit = np.broadcast_to(limit, sigma.shape)[chosen]
-        options = {
-            "standard_error": data[f"{name}_standard_error"][chosen, -1] / limit,
-            "where": [f"σ = {each:g}" for each in sigma[chosen]],
-        }
-        return options, data[name][chosen, -1] / limit
-
-    limits = f"our tolerance, at {largest}"
-    published_in: dict[str, Any] = {"source": "naitsaada2025-formulas", "interval_from": limits, "reads": [n, sigma]}
-    setting = "independent Gaussian logits of standard deviation σ, T → ∞"
-    rows = []
-    # Limits in T for every fixed σ. Where single weights stand out at the sizes drawn, T is too small to decide.
-    for key, name, statement, place, limit in (
-        ("width-first", "first", "The largest singular value of the attention matrix tends to 1 as T grows.",
-         "theorem, as others restate it", np.array(1.0)),
-        ("width-second", "second", "The second singular value tends to 2√((e^{σ²} − 1)/T) as T grows.",
-         "abstract: the gap; the formula as others restate it", data["second_law"][:, -1]),
-        ("width-rank", "rank", "The stable rank of the attention matrix stays bounded as T grows, at e^{σ²}.",
-         "abstract: collapse in width; the formula as others restate it", data["square_law"]),
-    ):  # fmt: skip
-        options, ratio = at_last(name, limit)
-        rows.append(published(key, statement, ratio, near(1.0, REACHED), place=place, hypotheses=setting,
-                              note=f"measured over the limit at {largest}",
-                              elsewhere=f"the limit is one of T, and {largest} is too small where σ is large",
-                              **published_in, **options))  # fmt: skip
-    return [*rows, *_finite_claims(data, at_last, left_out, setting)]
+    limit, judged = limit - zero, sigma <= most
+    ratio = (data[name][:, -1] - zero) / limit
+    rest = ", ".join(f"{each:.2f} at σ = {s:g}" for s, each in zip(sigma[~judged], ratio[~judged], strict=True))
+    count = f"; {judged.sum()} of {sigma.size} σ judged; T is too small for the others: "
+    return Measured(
+        ratio[judged],
+        standard_error=(data[f"{name}_standard_error"][:, -1] / limit)[judged],
+        where=[f"σ = {each:g}" for each in sigma[judged]],
+        reads=[n, sigma],
+        numbers={"tokens": n[-1], "others": f"{count}{rest}" if rest else ""},
+    )
 
 
-def _finite_claims(
-    data: Mapping[str, np.ndarray], at_last: Callable[..., Any], left_out: Callable[..., str], setting: str
-) -> list[Claim]:
-    """The stable rank without the outlier, and what two singular values are at finite size."""
-    n, sigma = data["tokens"], data["sigma"]
-    about: dict[str, Any] = {"neighbours": ["naitsaada2025"], "place": "docs/width_collapse.md", "proof": "derived"}
-    about["reads"] = [n, sigma]
-    options, ratio = at_last("rank_centred", data["rank_centred_law"][:, -1], SECOND_UP_TO)
-    all_centred = data["rank_centred"][:, -1] / data["rank_centred_law"][:, -1]
-    centred = law("width-rank-centred", f"For σ ≤ {SECOND_UP_TO:g} the stable rank of the attention matrix without "
-                  "11ᵀ/T is T/4.", ratio,
-                  near(1.0, REACHED), hypotheses=setting, interval_from="our tolerance",
-                  note=f"measured over T/4 at T = {n[-1]:g}" + left_out(all_centred, SECOND_UP_TO),
-                  **about, **options)  # fmt: skip
-    # What the largest singular value has above 1, over its form.
-    outlier: dict[str, Any] = about | {"neighbours": ["naitsaada2025", "benaych2012"]}
-    excess = (data["first"] - 1) / (data["first_law"] - 1)
-    error = data["first_standard_error"] / (data["first_law"] - 1)
-    chosen = sigma <= RANK_UP_TO
-    first = law("width-first-excess", f"For σ ≤ {RANK_UP_TO:g} the largest singular value is 1/√(1 − v), "
-                "v = (e^{σ²} − 1)/T.",
-                excess[chosen, -1], near(1.0, REACHED), hypotheses=f"{setting}; first order in v",
-                interval_from="our tolerance", standard_error=error[chosen, -1],
-                where=[f"σ = {each:g}" for each in sigma[chosen]],
-                note=f"what it has above 1, measured over predicted, at T = {n[-1]:g}"
-                + left_out(excess[:, -1], RANK_UP_TO), **outlier)  # fmt: skip
-    return [centred, first]
+SETTING = "independent Gaussian logits of standard deviation σ, T → ∞"
+# Limits in T for every fixed σ. Where single weights stand out at the sizes drawn, T is too small to decide.
+in_the_limit = functools.partial(
+    published,
+    source="naitsaada2025-formulas",
+    interval=near(1, REACHED),
+    hypotheses=SETTING,
+    interval_from="our tolerance, at the largest T",
+    elsewhere="the limit is one of T, and the largest T is too small where σ is large",
+    note="measured over the limit at T = {tokens:g}",
+)
+own = functools.partial(
+    law, interval=near(1, REACHED), proof="derived", place="docs/width_collapse.md", interval_from="our tolerance"
+)
+ROWS = (
+    in_the_limit(
+        "width-first",
+        "The largest singular value of the attention matrix tends to 1 as T grows.",
+        lambda data: _at_largest(data, "first", np.ones_like(data["sigma"])),
+        place="theorem, as others restate it",
+    ),
+    in_the_limit(
+        "width-second",
+        "The second singular value tends to 2√((e^{σ²} − 1)/T) as T grows.",
+        lambda data: _at_largest(data, "second", data["second_law"][:, -1]),
+        place="abstract: the gap; the formula as others restate it",
+    ),
+    in_the_limit(
+        "width-rank",
+        "The stable rank of the attention matrix stays bounded as T grows, at e^{σ²}.",
+        lambda data: _at_largest(data, "rank", data["square_law"]),
+        place="abstract: collapse in width; the formula as others restate it",
+    ),
+    # The stable rank without the outlier, and what the largest singular value has above 1 at finite size.
+    own(
+        "width-rank-centred",
+        f"For σ ≤ {SECOND_UP_TO:g} the stable rank of the attention matrix without 11ᵀ/T is T/4.",
+        lambda data: _at_largest(data, "rank_centred", data["rank_centred_law"][:, -1], SECOND_UP_TO),
+        hypotheses=SETTING,
+        neighbours=["naitsaada2025"],
+        note="measured over T/4 at T = {tokens:g}{others}",
+    ),
+    own(
+        "width-first-excess",
+        f"For σ ≤ {RANK_UP_TO:g} the largest singular value is 1/√(1 − v), v = (e^{{σ²}} − 1)/T.",
+        lambda data: _at_largest(data, "first", data["first_law"][:, -1], RANK_UP_TO, zero=1.0),
+        hypotheses=f"{SETTING}; first order in v",
+        neighbours=["naitsaada2025", "benaych2012"],
+        note="what it has above 1, measured over predicted, at T = {tokens:g}{others}",
+    ),
+)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from experiments.figures._samples import draw
-from experiments.ledger import Claim, at_least, law, near, published
+from experiments.ledger import Measured, at_least, at_most, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention, collapse, network
 from rc_jax.attention import masks
@@ -39,6 +39,7 @@ FAMILIES = ("window", "causal", "causal window", "random", "block", "global toke
 # By theory, whatever is measured: the weights' growth of a residual of any rank lies in [ψ(d/2) − log(d/2), 0], an
 # interval 1/d wide, so a rate is confirmed to 1/d. A ratio of rates says something where the rate is far above that.
 RATIO, FAST = 0.1, 0.1
+EXPONENTIAL = 0.8, 1.25  # of a ratio of two falls: it rounds to 1
 
 
 class Spec(figure.Spec):
@@ -172,50 +173,99 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     return drawing
 
 
-def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """Wu et al. on exponential collapse and local masks; this package's rate, where it holds and where it is late."""
+def _rates(data: Mapping[str, np.ndarray]) -> Measured:
+    """Rates under connected masks, and how far the ratio of causal attention's falls lies outside `EXPONENTIAL`."""
+    names, (ratio, ratio_error) = [str(name) for name in data["names"]], data["causal_exponent"]
+    connected = [i for i, name in enumerate(names) if _family(name) != "block"]
+    outside = np.maximum(EXPONENTIAL[0] - ratio, ratio - EXPONENTIAL[1])
+    return Measured(
+        np.append(data["rate"][connected], outside),
+        standard_error=np.append(data["rate_error"][connected], ratio_error),
+        where=[*(names[i] for i in connected), "causal, last quarter of the layers over the one before"],
+        left_out=data["nonfinite"],
+        numbers=_tokens(data),
+    )
+
+
+def _narrow_less_wide(data: Mapping[str, np.ndarray]) -> Measured:
+    """Rates under each window less those under the next wider one."""
+    names = [f"window {int(radius)}" for radius in data["radii"]]
+    windows = [data["names"].tolist().index(name) for name in names]
+    rate, error = data["rate"][windows], data["rate_error"][windows]
+    return Measured(
+        rate[:-1] - rate[1:],
+        standard_error=np.hypot(error[:-1], error[1:]),
+        where=[f"{narrow} against {wide}" for narrow, wide in itertools.pairwise(names)],
+        left_out=data["nonfinite"],
+        numbers=_tokens(data),
+    )
+
+
+def _over_predicted(data: Mapping[str, np.ndarray]) -> Measured:
+    """Rates over those that the second eigenvalue predicts."""
     names = [str(name) for name in data["names"]]
-    rate, rate_error = data["rate"], data["rate_error"]
-    # Measured rates less, or over, those that the second eigenvalue predicts.
-    error = np.hypot(rate_error, data["predicted_error"])
-    lost = data["nonfinite"]
-
-    def of(*families: str) -> list[int]:
-        return [i for i, name in enumerate(names) if _family(name) in families]
-
-    connected = [i for i in range(len(names)) if _family(names[i]) != "block"]
-    windows = [names.index(f"window {int(radius)}") for radius in data["radii"]]
-    narrow, wide = windows[:-1], windows[1:]
-    settled = of("window", "causal", "global token")
+    settled = [i for i, name in enumerate(names) if _family(name) in ("window", "causal", "global token")]
     predicted = data["predicted"][settled]
-    setting = f"random Gaussian weights, no MLP, {int(data['shape'][0])} tokens, one mask on all layers"
-    causal = data["causal_exponent"]
-    low = np.append(np.full(len(connected), -np.inf), 0.8)
-    high = np.append(np.zeros(len(connected)), 1.25)
-    return [
-        published("masks-exponential", "Pure attention under a mask still collapses to one vector, exponentially in "
-                  "depth.", np.append(rate[connected], causal[0]), (low, high), source="wu2024", place="abstract",
-                  hypotheses=f"a connected mask; here {setting}",
-                  interval_from="the sign of the rate; our tolerance for the ratio of two quarters of the layers",
-                  standard_error=np.append(rate_error[connected], causal[1]), left_out=lost,
-                  where=[*(names[i] for i in connected), "causal, last quarter of the layers over the one before"],
-                  note="log ‖res‖ per layer in the second half of the layers, in nats, the weights' growth taken off; "
-                  "last point: ratio of two falls"),
-        published("masks-local-slower", "A sparse or local mask can slow the collapse down.", rate[narrow] - rate[wide],
-                  at_least(0.0), source="wu2024", place="abstract", hypotheses=f"windows on both sides; here {setting}",
-                  interval_from="the sign of the difference",
-                  standard_error=np.hypot(rate_error[narrow], rate_error[wide]),
-                  where=[f"{names[a]} against {names[b]}" for a, b in itertools.pairwise(windows)], left_out=lost,
-                  note="difference of the rates, in nats per layer"),
-        law("masks-rate", "Under a window, a causal mask or a global token, log ‖res‖ changes by log |λ₂| per layer, "
-            "λ₂ the second eigenvalue of the mask's uniform averaging.", rate[settled] / predicted, near(1.0, RATIO),
-            proof="measured", place="docs/masks_and_sparsity.md",
-            hypotheses=f"{setting}; |log λ₂| > {FAST:g}; the weights' growth taken off; late layers",
-            interval_from="our tolerance: a tenth", neighbours=["wu2024"], standard_error=error[settled] / -predicted,
-            where=[names[i] for i in settled], applies=~(np.abs(predicted) <= FAST), left_out=lost,
-            note="measured over predicted"),
-        law("masks-causal-exponent", "Under a causal mask the fall of log ‖res‖ per layer becomes constant.", causal[0],
-            (0.8, 1.25), proof="measured", place="docs/masks_and_sparsity.md", hypotheses=setting,
-            interval_from="our tolerance: the exponent rounds to 1", neighbours=["wu2024"], standard_error=causal[1],
-            left_out=lost, note="the fall in the last quarter of the layers over that in the quarter before"),
-    ]  # fmt: skip
+    return Measured(
+        data["rate"][settled] / predicted,
+        standard_error=np.hypot(data["rate_error"], data["predicted_error"])[settled] / -predicted,
+        where=[names[i] for i in settled],
+        applies=~(np.abs(predicted) <= FAST),
+        left_out=data["nonfinite"],
+        numbers=_tokens(data),
+    )
+
+
+def _causal_exponent(data: Mapping[str, np.ndarray]) -> Measured:
+    """The fall of causal attention in the last quarter of the layers over that in the quarter before."""
+    ratio, error = data["causal_exponent"]
+    return Measured(ratio, standard_error=error, left_out=data["nonfinite"], numbers=_tokens(data))
+
+
+def _tokens(data: Mapping[str, np.ndarray]) -> dict[str, int]:
+    return {"tokens": int(data["shape"][0])}
+
+
+SETTING = "random Gaussian weights, no MLP, {tokens} tokens, one mask on all layers"
+wu = functools.partial(published, source="wu2024", place="abstract")
+own = functools.partial(law, proof="measured", place="docs/masks_and_sparsity.md", neighbours=["wu2024"])
+ROWS = (
+    wu(
+        "masks-exponential",
+        "Pure attention under a mask still collapses to one vector, exponentially in depth.",
+        _rates,
+        at_most(0),
+        hypotheses=f"a connected mask; here {SETTING}",
+        interval_from="the sign of the rate; our tolerance for the ratio of two quarters of the layers",
+        note="log ‖res‖ per layer in the second half of the layers, in nats, the weights' growth taken off; "
+        f"last point: how far the ratio of two falls lies outside {EXPONENTIAL[0]:g} … {EXPONENTIAL[1]:g}",
+    ),
+    wu(
+        "masks-local-slower",
+        "A sparse or local mask can slow the collapse down.",
+        _narrow_less_wide,
+        at_least(0),
+        hypotheses=f"windows on both sides; here {SETTING}",
+        interval_from="the sign of the difference",
+        note="difference of the rates, in nats per layer",
+    ),
+    own(
+        "masks-rate",
+        "Under a window, a causal mask or a global token, log ‖res‖ changes by log |λ₂| per layer, λ₂ the second "
+        "eigenvalue of the mask's uniform averaging.",
+        _over_predicted,
+        near(1, RATIO),
+        hypotheses=f"{SETTING}; |log λ₂| > {FAST:g}; the weights' growth taken off; late layers",
+        interval_from="our tolerance: a tenth",
+        note="measured over predicted",
+    ),
+    own(
+        "masks-causal-exponent",
+        "Under a causal mask the fall of log ‖res‖ per layer becomes constant.",
+        _causal_exponent,
+        EXPONENTIAL,
+        hypotheses=SETTING,
+        interval_from="our tolerance: the exponent rounds to 1",
+        note="the fall in the last quarter of the layers over that in the quarter before",
+    ),
+)

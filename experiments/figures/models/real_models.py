@@ -19,9 +19,9 @@ from experiments.figures.models._packaged import (
     log_residuals,
     named_checkpoints,
 )
-from experiments.ledger import Claim, at_least, at_most, published
+from experiments.ledger import Measured, at_least, at_most, published
 from experiments.lib import figure, sentences, style, unfinished
-from experiments.lib.figure import About
+from experiments.lib.figure import About, Data
 from rc_jax import collapse, network, pretrained
 from rc_jax.pretrained import PackagedKind
 
@@ -48,7 +48,6 @@ ABOUT = About(
 
 SWITCHES = ("attention", "skip", "mlp", "full")  # named by what is added to attention
 LABELS = {"attention": "attention only", "skip": "+ skip", "mlp": "+ MLP", "full": "+ skip + MLP (the model)"}
-PACKAGED_ROW = "trained", "a trained BERT"
 VARIANTS = {"trained": "trained", "initial": "random initialisation"}
 # Fixed before anything was measured. Dong et al.'s figure has a linear axis that starts at 0: what its reader sees as
 # zero is at most a twentieth.
@@ -200,104 +199,7 @@ def _decades(ax: Axes, deepest: float) -> None:
     ax.set_ylim(deepest, -0.25)
 
 
-def claims(data: dict[str, np.ndarray]) -> list[Claim]:
-    """Dong et al.'s figure, checkpoint by checkpoint: what collapses without skips, and what prevents it."""
-    rows = []
-    for index, name in enumerate(data["names"].tolist()):
-        if not data["causal"][index]:  # of causal models the source says nothing
-            key, model = (f"{name}-trained", name) if not data["default"] else PACKAGED_ROW
-            rows += _claims(data, index, key, model)
-    return rows
-
-
-def _claims(data: dict[str, np.ndarray], index: int, key: str, model: str) -> list[Claim]:
-    """The statements of the figure, of a model whose tokens see each other."""
-    name = str(data["names"][index])
-    middle, error = _medians(data, index)
-    last, last_error = ({switch: curve[:, -1] for switch, curve in each.items()} for each in (middle, error))
-    floor, where = float(data["floors"][index]), [f"{variant} weights" for variant in VARIANTS]
-    stated = functools.partial(
-        published,
-        source="dong2021-section4",
-        place="figure of relative residuals",
-        reads=[data["floors"]],
-        hypotheses=f"the source's models are BERT, ALBERT and XLNet; here {name}, not one of the authors' three "
-        "models, and randomly initialised copies of it",
-        interval_from=f"our tolerance: {COLLAPSED:.0%}",
-    )
-    # At the last layer the residual is at zero, or away from it.
-    at_the_end = "at the last layer, medians over texts"
-    statements = {
-        "attention": f"Without skips and MLPs the relative residual of {model} falls to zero.",
-        "mlp": f"Without skips the relative residual of {model} with its MLPs falls to zero too.",
-    }
-    collapses = [
-        stated(
-            f"{key}-{switch}-collapses",
-            statement,
-            np.maximum(last[switch], floor),
-            at_most(COLLAPSED),
-            standard_error=last_error[switch],
-            where=where,
-            note=f"{at_the_end}; {floor:.3g} is the rounding floor",
-        )
-        for switch, statement in statements.items()
-    ]
-    prevents = stated(
-        f"{key}-skip-prevents",
-        f"With skips the relative residual of {model} stays away from zero, with MLPs or without.",
-        np.concatenate([last["skip"], last["full"]]),
-        at_least(COLLAPSED),
-        standard_error=np.concatenate([last_error["skip"], last_error["full"]]),
-        where=[f"{each}, {part}" for part in ("skips alone", "skips and MLPs") for each in where],
-        note=at_the_end,
-    )
-    # The abstract's sentence is about each of the two parts.
-    stops = published(
-        f"{key}-stops",
-        "Skip connections and MLPs stop the output from degenerating.",
-        np.concatenate([np.maximum(last[part], floor) for part in ("skip", "mlp")]),
-        at_least(COLLAPSED),
-        standard_error=np.concatenate([last_error["skip"], last_error["mlp"]]),
-        source="dong2021",
-        place="abstract",
-        always=False,
-        reads=[data["floors"]],
-        where=[f"{part}, {each}" for part in ("skips alone", "MLPs alone") for each in where],
-        hypotheses=f"here {name}, and randomly initialised copies of it; the text says of MLPs that they slow it",
-        interval_from=f"our tolerance: {COLLAPSED:.0%}",
-        note=at_the_end,
-    )
-    slows = _slows(key, name, _with_mlps(middle, floor), where, data["floors"])
-    return [*collapses, slows, prevents, stops]
-
-
-def _slows(key: str, name: str, slower: np.ndarray, where: list[str], floors: np.ndarray) -> Claim:
-    """The statement about MLPs; the note names the layers at which they do not slow the collapse."""
-    # The ratio ‖res‖/‖X‖ with MLPs over that without is above 1 where MLPs slow the collapse. The source says that they
-    # can, so the largest ratio over layers decides; layers with a ratio below 1 are reported, not judged.
-    faster = ", ".join(
-        f"{variant}, layer {layer + 1}: {slower[row, layer]:.2f}"
-        for row, variant in enumerate(where)
-        for layer in np.flatnonzero(np.isfinite(slower[row]) & (slower[row] < 1))
-    )
-    return published(
-        f"{key}-mlp-slows",
-        "MLPs can slow the collapse, by a larger Lipschitz constant.",
-        slower.max(axis=1),
-        at_least(1.0),
-        source="dong2021",
-        place="introduction",
-        where=where,
-        reads=[floors],
-        hypotheses=f"no skips; here {name}, and randomly initialised copies of it; the constant is not measured",
-        interval_from="the sign of the difference, at some layer of each model",
-        note="relative residual with MLPs over that without, largest over layers above the rounding floor"
-        + (f"; smaller without MLPs at {faster}" if faster else ""),
-    )
-
-
-def _medians(data: dict[str, np.ndarray], index: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _medians(data: Data, index: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """By switch: medians over runs of the relative residuals, (variant, layer + 1), and their standard errors."""
     runs = [data[f"{index}_{variant}_relative"] for variant in VARIANTS]
     middle = np.stack([np.median(each, axis=0) for each in runs], axis=1)
@@ -305,8 +207,112 @@ def _medians(data: dict[str, np.ndarray], index: int) -> tuple[dict[str, np.ndar
     return dict(zip(SWITCHES, middle, strict=True)), dict(zip(SWITCHES, error, strict=True))
 
 
-def _with_mlps(middle: dict[str, np.ndarray], floor: float) -> np.ndarray:
-    """By variant and layer, the residual with MLPs over that without; −∞ where one of the two is at the floor."""
-    without, with_mlp = middle["attention"][:, 1:], middle["mlp"][:, 1:]
-    above = (without > floor) & (with_mlp > floor) | np.isnan(without) | np.isnan(with_mlp)
-    return np.where(above, with_mlp / np.where(without > 0, without, 1.0), -np.inf)
+def _judged(data: Data) -> dict[int, list[str]]:
+    """The checkpoints whose tokens see each other, by index, with names of their two kinds of weights."""
+    # Of causal models the source says nothing.
+    names = {index: str(data["names"][index]) for index in np.flatnonzero(~data["causal"]).tolist()}
+    return {
+        index: [f"{variant} weights" + (f" of {name}" if len(names) > 1 else "") for variant in VARIANTS]
+        for index, name in names.items()
+    }
+
+
+def _about(data: Data) -> dict[str, str]:
+    """The names of these checkpoints and their rounding floors, as text."""
+    models = list(_judged(data))
+    return {
+        "models": ", ".join(str(data["names"][index]) for index in models),
+        "floors": ", ".join(f"{data['floors'][index]:.3g}" for index in models),
+    }
+
+
+def _at_the_end(data: Data, labels: dict[str, str]) -> Measured:
+    """Relative residuals at the last layer under the switches that `labels` names, not below the rounding floor."""
+    values, errors, where = [], [], []
+    for switch, label in labels.items():
+        for index, weights in _judged(data).items():
+            middle, error = _medians(data, index)
+            values += np.maximum(middle[switch][:, -1], data["floors"][index]).tolist()
+            errors += error[switch][:, -1].tolist()
+            where += [label.format(weights=each) for each in weights]
+    return Measured(values, standard_error=errors, where=where, reads=[data["floors"]], numbers=_about(data))
+
+
+def _with_mlps(data: Data) -> Measured:
+    """Relative residual with MLPs over that without, largest over layers; the layers at which it is below 1."""
+    values, where, smaller = [], [], []
+    for index, weights in _judged(data).items():
+        middle, floor = _medians(data, index)[0], float(data["floors"][index])
+        without, with_mlp = middle["attention"][:, 1:], middle["mlp"][:, 1:]
+        above = (without > floor) & (with_mlp > floor) | np.isnan(without) | np.isnan(with_mlp)
+        ratio = np.where(above, with_mlp / np.where(without > 0, without, 1.0), -np.inf)
+        values += ratio.max(axis=1).tolist()
+        where += weights
+        smaller += [
+            f"{each}, layer {layer + 1}: {row[layer]:.2f}"
+            for each, row in zip(weights, ratio, strict=True)
+            for layer in np.flatnonzero(np.isfinite(row) & (row < 1))
+        ]
+    layers = f"; smaller without MLPs at {', '.join(smaller)}" if smaller else ""
+    return Measured(values, where=where, reads=[data["floors"]], numbers=_about(data) | {"smaller": layers})
+
+
+AT_THE_END = "at the last layer, medians over texts"
+stated = functools.partial(
+    published,
+    source="dong2021-section4",
+    place="figure of relative residuals",
+    hypotheses="the source's models are BERT, ALBERT and XLNet; here {models}, not one of the authors' three "
+    "models, and randomly initialised copies of it",
+    interval_from=f"our tolerance: {COLLAPSED:.0%}",
+)
+# At the last layer the residual is at zero, or away from it.
+ROWS = (
+    stated(
+        "trained-attention-collapses",
+        "Without skips and MLPs the relative residual of a trained BERT falls to zero.",
+        lambda data: _at_the_end(data, {"attention": "{weights}"}),
+        at_most(COLLAPSED),
+        note=f"{AT_THE_END}; {{floors}} is the rounding floor",
+    ),
+    stated(
+        "trained-mlp-collapses",
+        "Without skips the relative residual of a trained BERT with its MLPs falls to zero too.",
+        lambda data: _at_the_end(data, {"mlp": "{weights}"}),
+        at_most(COLLAPSED),
+        note=f"{AT_THE_END}; {{floors}} is the rounding floor",
+    ),
+    # The source says that MLPs can slow the collapse, so the largest ratio over layers decides; layers with a ratio
+    # below 1 are reported, not judged.
+    published(
+        "trained-mlp-slows",
+        "MLPs can slow the collapse, by a larger Lipschitz constant.",
+        _with_mlps,
+        at_least(1.0),
+        source="dong2021",
+        place="introduction",
+        hypotheses="no skips; here {models}, and randomly initialised copies of it; the constant is not measured",
+        interval_from="the sign of the difference, at some layer of each model",
+        note="relative residual with MLPs over that without, largest over layers above the rounding floor{smaller}",
+    ),
+    stated(
+        "trained-skip-prevents",
+        "With skips the relative residual of a trained BERT stays away from zero, with MLPs or without.",
+        lambda data: _at_the_end(data, {"skip": "{weights}, skips alone", "full": "{weights}, skips and MLPs"}),
+        at_least(COLLAPSED),
+        note=AT_THE_END,
+    ),
+    # The abstract's sentence is about each of the two parts.
+    published(
+        "trained-stops",
+        "Skip connections and MLPs stop the output from degenerating.",
+        lambda data: _at_the_end(data, {"skip": "skips alone, {weights}", "mlp": "MLPs alone, {weights}"}),
+        at_least(COLLAPSED),
+        source="dong2021",
+        place="abstract",
+        always=False,
+        hypotheses="here {models}, and randomly initialised copies of it; the text says of MLPs that they slow it",
+        interval_from=f"our tolerance: {COLLAPSED:.0%}",
+        note=AT_THE_END,
+    ),
+)

@@ -23,7 +23,6 @@ from experiments.figures.paths._circle import (
     tolerated,
     trained,
 )
-from experiments.ledger import Claim
 from experiments.lib import figure, style
 from experiments.lib.figure import About
 
@@ -254,7 +253,4 @@ def _plot_returns(ax: Axes, data: Data) -> None:
     ax.set_ylim(TINY / 2, 10)
 
 
-def claims(data: Data) -> list[Claim]:
-    """Dong, Cordonnier & Loukas on the two points; the steps of trained layers; the reach of one and two heads."""
-    parts = (_circle_claims.before_roll_outs, _circle_claims.meeting, _circle_claims.stability, _circle_claims.by_hand)
-    return [row for part in parts for row in part(data)]
+ROWS = _circle_claims.ROWS

@@ -1,7 +1,7 @@
 """Path effectiveness: the accuracy of trained attention networks when only paths of one length remain."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.figures._replicates import mark_failed, mean_and_error, seed_band
 from experiments.figures.paths._path_effectiveness import TOGETHER, Task, study
-from experiments.ledger import Claim, at_least, at_most, published
+from experiments.ledger import Measured, at_least, at_most, published
 from experiments.lib import figure, style
 from experiments.lib.figure import About
 
@@ -177,62 +177,88 @@ SENSES = (
 )
 
 
-def claims(data: Data) -> list[Claim]:
-    """Short and long paths; whole networks of the stated size."""
-    tasks = _tasks(data)
-    smaller = "; smaller networks and shorter training than the paper's"
-    setting = "the three tasks of Dong et al.; attention and skips, no MLP, LayerNorm or bias"
-    setting += "" if all(results["stated"] for _, results in tasks) else smaller
-    finding = partial(published, source="collapse-summary", place="finding 4", hypotheses=setting)
-    short = finding(
-        "effect-two-carry", "What a deep attention network can do rests mainly on short paths, of lengths 1 to 2.",
-        interval=at_least(MAINLY), interval_from="“mainly” read as more than half",
-        note="accuracy of all paths up to length 2 over that of length 0, as a share of the whole network's",
-        **_over_seeds(tasks, lambda results: (results["cumulative"][:, 2] - results["cumulative"][:, 0])
-                      / (results["network"] - results["cumulative"][:, 0])),
-    )  # fmt: skip
-    mean, error, where = _at_full_length(tasks)
-    long = finding(
-        "effect-long", "Long paths contribute almost nothing.", mean, at_most(NEAR), standard_error=error, where=where,
-        interval_from="“almost nothing” read as at most 0.05 above the best guess",
-        note="accuracy of full length less the best baseline that needs no other token, mean of seeds; two ways of "
-        f"measuring; asked only where whole networks beat the baseline by {LEARNT:g}",
-    )  # fmt: skip
-    return [*_whole(tasks), short, long]
+def _over_seeds(tasks: Tasks, values: list[np.ndarray]) -> Measured:
+    """Mean over seeds, its standard error and the label of every task, from values by task."""
+    found = [mean_and_error(each) for each in values]
+    return Measured(
+        [mean for mean, _ in found],
+        standard_error=[error for _, error in found],
+        where=[name for name, _ in tasks],
+        numbers=_sizes(tasks),
+    )
 
 
-def _over_seeds(tasks: Tasks, of: Callable[[Data], np.ndarray]) -> dict[str, Any]:
-    """Mean over seeds, standard error and label of every task."""
-    mean, error = np.array([mean_and_error(of(results)) for _, results in tasks]).T
-    return {"measured": mean, "standard_error": error, "where": [name for name, _ in tasks]}
+def _whole(data: Data) -> Measured:
+    """The networks' accuracy less the stated one, where they are as large and as long trained (preset full)."""
+    asked = [(name, results) for name, results in _tasks(data) if name in WHOLE and bool(results["stated"])]
+    return _over_seeds(asked, [results["network"] - WHOLE[name] for name, results in asked])
 
 
-def _at_full_length(tasks: Tasks) -> tuple[list[float], list[float], list[str]]:
+def _short_paths(data: Data) -> Measured:
+    """What paths up to length 2 add to the accuracy of length 0, as a share of what the whole network adds."""
+    tasks, shares = _tasks(data), []
+    for _, results in tasks:
+        without = results["cumulative"][:, 0]
+        shares.append((results["cumulative"][:, 2] - without) / (results["network"] - without))
+    return _over_seeds(tasks, shares)
+
+
+def _long_paths(data: Data) -> Measured:
     """Accuracy of paths of full length over the best answers that need no other token, in both senses.
 
     The mean is NaN for networks that have not learnt their task.
     """
-    rows: list[tuple[float, float, str]] = []
+    tasks, means, errors, where = _tasks(data), [], [], []
     for _, key, words in SENSES:
         for name, results in tasks:
             guess = float(np.max([results[name] for name in BASELINES if name != "network" and name in results]))
             mean, error = mean_and_error(results[key][:, -1] - guess)
             learnt = results["network"].mean() >= guess + LEARNT
-            rows.append((float(mean) if learnt else np.nan, float(error), f"{name}, {words}"))
-    means, errors, where = zip(*rows, strict=True)
-    return list(means), list(errors), list(where)
+            means.append(float(mean) if learnt else np.nan)
+            errors.append(float(error))
+            where.append(f"{name}, {words}")
+    return Measured(means, standard_error=errors, where=where, numbers=_sizes(tasks))
 
 
-def _whole(tasks: Tasks) -> list[Claim]:
-    """The networks' accuracy, where they are of the stated size and trained for as long (preset full)."""
-    asked = [(name, results) for name, results in tasks if name in WHOLE and bool(results["stated"])]
-    if not asked:
-        return []
-    return [published(
-        "effect-whole", "Dong et al.'s code draws its whole networks at an accuracy of 0.98 for sorting and 0.90 for "
-        "the convex hull.", interval=at_least([WHOLE[name] - NEAR for name, _ in asked]), source="dong2021-code",
+def _sizes(tasks: Tasks) -> dict[str, str]:
+    """A remark on networks that are not as large or as long trained as the paper's."""
+    stated = all(results["stated"] for _, results in tasks)
+    return {"sizes": "" if stated else "; smaller networks and shorter training than the paper's"}
+
+
+finding = functools.partial(
+    published,
+    source="collapse-summary",
+    place="finding 4",
+    hypotheses="the three tasks of Dong et al.; attention and skips, no MLP, LayerNorm or bias{sizes}",
+)
+ROWS = (
+    published(
+        "effect-whole",
+        "Dong et al.'s code draws its whole networks at an accuracy of 0.98 for sorting and 0.90 for the convex hull.",
+        _whole,
+        at_least(-NEAR),
+        source="dong2021-code",
         place="its plots, “entire model”",
         hypotheses="stated sizes and epochs; ours have no LayerNorm, biases or dropout",
         interval_from="the stated number less 0.05, our tolerance",
-        **_over_seeds(asked, lambda results: results["network"]),
-    )]  # fmt: skip
+        note="measured: accuracy less the stated number",
+    ),
+    finding(
+        "effect-two-carry",
+        "What a deep attention network can do rests mainly on short paths, of lengths 1 to 2.",
+        _short_paths,
+        at_least(MAINLY),
+        interval_from="“mainly” read as more than half",
+        note="accuracy of all paths up to length 2 over that of length 0, as a share of the whole network's",
+    ),
+    finding(
+        "effect-long",
+        "Long paths contribute almost nothing.",
+        _long_paths,
+        at_most(NEAR),
+        interval_from="“almost nothing” read as at most 0.05 above the best guess",
+        note="accuracy of full length less the best baseline that needs no other token, mean of seeds; two ways of "
+        f"measuring; asked only where whole networks beat the baseline by {LEARNT:g}",
+    ),
+)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 import experiments.lib.figure
 from experiments.figures._peaks import jackknife, peaks
 from experiments.figures._samples import draw
-from experiments.ledger import Claim, at_least, published
+from experiments.ledger import Measured, at_least, published
 from experiments.lib import style
 from experiments.lib.figure import About, Data
 from rc_jax import scale
@@ -201,26 +201,29 @@ def _typical_panel(ax: Axes, data: Data) -> None:
     style.panel(ax, LONGEST, "share of L; nats", title, log="x", base=2, legend="upper right")
 
 
-def claims(data: Data) -> list[Claim]:
-    """The gradient of most rows at n = L/2."""
-    lengths = data["lengths"]
-    labels = [f"2^{int(np.log2(n))}" for n in lengths]
-    both = [f"{scores}, L = {label}" for scores in LAWS for label in labels]
+def _friendly_rows(data: Data) -> Measured:
+    """The share of rows with nearly all of their own largest gradient at n = L/2."""
     loss = data["mean_floored"][:, 0]
-    return [
-        published(
-            "decoder-friendly",
-            "One scale may serve all rows of a decoder, for example that of n = L_max/2, which is "
-            "rather friendly to the gradient of most tokens.",
-            data["friendly"].ravel(),
-            at_least(HALF),
-            formula=True,
-            source=SU,
-            place="section of further thoughts, on decoders, 2023-10-22",
-            where=both,
-            hypotheses="rows 2 … L; annealed gradient of Gaussian scores and of cosines at d = 128",
-            interval_from=f"our reading: friendly is {FRIENDLY:.0%} of a row's own largest gradient, most is half",
-            note=f"measured: the share of rows; half of its own largest has a share of {data['halved'].min():.2f} "
-            f"or more; mean loss {loss.min():.3f} … {loss.max():.3f}, negative gradients as zero",
-        ),
-    ]
+    return Measured(
+        data["friendly"].ravel(),
+        where=[f"{scores}, L = 2^{int(np.log2(length))}" for scores in LAWS for length in data["lengths"]],
+        numbers={"halved": data["halved"].min(), "lowest": loss.min(), "highest": loss.max()},
+    )
+
+
+ROWS = (
+    published(
+        "decoder-friendly",
+        "One scale may serve all rows of a decoder, for example that of n = L_max/2, which is "
+        "rather friendly to the gradient of most tokens.",
+        _friendly_rows,
+        at_least(HALF),
+        formula=True,
+        source=SU,
+        place="section of further thoughts, on decoders, 2023-10-22",
+        hypotheses="rows 2 … L; annealed gradient of Gaussian scores and of cosines at d = 128",
+        interval_from=f"our reading: friendly is {FRIENDLY:.0%} of a row's own largest gradient, most is half",
+        note="measured: the share of rows; half of its own largest has a share of {halved:.2f} "
+        "or more; mean loss {lowest:.3f} … {highest:.3f}, negative gradients as zero",
+    ),
+)

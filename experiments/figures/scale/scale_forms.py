@@ -9,7 +9,7 @@ import experiments.lib.figure
 from experiments.figures.scale.parts import _form_layers as layers
 from experiments.figures.scale.parts import _scale_forms as forms
 from experiments.figures.scale.parts._scale_forms import FORMS, LAWS, YARN_AT
-from experiments.ledger import Claim, at_least, law, published
+from experiments.ledger import Measured, at_least, law, published
 from experiments.lib import style
 from experiments.lib.figure import About, Data
 from rc_jax import scale
@@ -173,55 +173,51 @@ def _plot_yarn(ax: Axes, data: Data) -> None:
     style.panel(ax, times, "factor on the logits", title, log="x", base=2, legend="below", columns=3)
 
 
-def claims(data: Data) -> list[Claim]:
-    """Each form's share, the laws of growth, SSMax's own figure, YaRN and the trained rows."""
-    return [*_law_claims(data), *_other_claims(data)]
-
-
-def _law_claims(data: Data) -> list[Claim]:
+def _least_shares(data: Data) -> Measured:
+    """The least share of each law of growth at its best factor; not known of fewer than `FEWEST` lengths."""
     cases = [f"{scores}, d = {dim}" for scores in SCORES for dim in data["dims"]]
     lengths = int(((data["n"] >= FIRST) & (data["n"] <= LAST)).sum())
-    # too few lengths leave every row not run
-    known, few = (1.0, "") if lengths >= FEWEST else (np.nan, f"{lengths} of at least {FEWEST} lengths")
-    least = known * data["law_worst"].reshape(len(LAWS), -1)
-    names = ("constant", "in proportion to √log n", "in proportion to log n")
-    return [
-        law(
-            "forms-law",
-            "A constant scale, one in proportion to √log n and one in proportion to log n, each with its best factor, "
-            f"let at least {ENOUGH:.0%} of the largest typical gradient of random scores through from n = {FIRST} to "
-            f"{LAST}.",
-            least.ravel(),
-            at_least(ENOUGH),
-            proof="measured",
-            place=PAGE,
-            interval_from="our tolerance: nine tenths",
-            neighbours=["su2023scale", "su2021entropy"],
-            where=[f"{name}, {case}" for name in names for case in cases],
-            note=few,
-            hypotheses="independent normal queries and keys",
-        ),
-    ]
+    return Measured(
+        data["law_worst"].ravel() if lengths >= FEWEST else np.full(data["law_worst"].size, np.nan),
+        where=[
+            f"{name}, {case}"
+            for name in ("constant", "in proportion to √log n", "in proportion to log n")
+            for case in cases
+        ],
+    )
 
 
-def _other_claims(data: Data) -> list[Claim]:
+def _largest_weights(data: Data) -> Measured:
+    """The largest weight of figure 1's scores: of softmax at the largest n, and what SSMax's lacks of 1 at every n."""
     long = data["n"] <= LAST
-    n = data["n"][long]
-    # the largest weight of figure 1's scores: softmax at the largest n, SSMax at all
-    softmax, ssmax = data["fading"][0, long][-1], data["fading"][1, long]
-    statements = [
-        published(
-            "forms-ssmax-fading",
-            "As the number of scores grows softmax's largest weight falls towards 0, and SSMax keeps it near 1.",
-            [softmax, *ssmax],
-            (np.r_[0, np.full(ssmax.size, ENOUGH)], np.r_[1 - ENOUGH, np.ones(ssmax.size)]),
-            formula=True,
-            source="nakanishi2025",
-            place="abstract and figure 1",
-            where=[f"softmax, n = {n[-1]}", *(f"n = {m}" for m in n)],
-            hypotheses=f"figure 1's scores: −2 but for one of 3; s = {forms.LEARNED}",
-            interval_from="our tolerance: a tenth from 0 and from 1",
-            note="measured: softmax at the largest n, then SSMax",
-        ),
-    ]
-    return statements
+    n, (softmax, ssmax) = data["n"][long], data["fading"][:, long]
+    return Measured([softmax[-1], *(1 - ssmax)], where=[f"softmax, n = {n[-1]}", *(f"n = {m}" for m in n)])
+
+
+ROWS = (
+    law(
+        "forms-law",
+        "A constant scale, one in proportion to √log n and one in proportion to log n, each with its best factor, "
+        f"let at least {ENOUGH:.0%} of the largest typical gradient of random scores through from n = {FIRST} to "
+        f"{LAST}.",
+        _least_shares,
+        at_least(ENOUGH),
+        proof="measured",
+        place=PAGE,
+        interval_from="our tolerance: nine tenths",
+        neighbours=["su2023scale", "su2021entropy"],
+        hypotheses="independent normal queries and keys",
+    ),
+    published(
+        "forms-ssmax-fading",
+        "As the number of scores grows softmax's largest weight falls towards 0, and SSMax keeps it near 1.",
+        _largest_weights,
+        (0, 1 - ENOUGH),
+        formula=True,
+        source="nakanishi2025",
+        place="abstract and figure 1",
+        hypotheses=f"figure 1's scores: −2 but for one of 3; s = {forms.LEARNED}",
+        interval_from="our tolerance: a tenth from 0 and from 1",
+        note="measured: softmax at the largest n, then 1 less SSMax",
+    ),
+)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import experiments.lib.figure
-from experiments.ledger import Claim, at_least, at_most, near, published
+from experiments.ledger import Measured, at_least, at_most, near, published
 from experiments.lib import style
 from experiments.lib.figure import About, Data
 from rc_jax import attention, scale, sparsity
@@ -167,87 +167,144 @@ def _both(ax: Axes, data: Data, name: str) -> None:
             linestyle=style.DASHES[4])  # fmt: skip
 
 
-def claims(data: Data) -> list[Claim]:
-    """Statements of the notes on temperature and on the Jacobian; a published floor; the shape of the gradient."""
-    t, n = data["temperature"], float(data["keys"])
-    rows = f"{int(data['rows'])} rows of {n:g} normal scores, p = softmax(s/T)"
-    place = [f"T = {each:.2g}" for each in t]
-    # cold rows, the middle range in which weights move, and one temperature at which scores are far apart
-    below, warm = t <= 1e-3, (t >= 0.1) & (t <= 10)
-    change = np.diff(data["largest"][1, warm])
-    let_through = data["gradient"][1] * t  # 1 − Σp²
+def _cold_weight(data: Data) -> Measured:
+    """The median row's largest weight when cold."""
+    t = data["temperature"]
+    return Measured(
+        np.median(data["largest"][1, t <= 1e-3]), reads=[data["largest"]], numbers=_rows(data) | {"coldest": t[0]}
+    )
+
+
+def _changes(data: Data) -> Measured:
+    """Change of the median row's largest weight from one temperature to the next, where weights move."""
+    t = data["temperature"]
+    warm = (t >= 0.1) & (t <= 10)
+    return Measured(
+        np.diff(data["largest"][1, warm]),
+        where=[f"T = {low:.2g} → {high:.2g}" for low, high in itertools.pairwise(t[warm])],
+        numbers=_rows(data),
+    )
+
+
+def _extremes(data: Data) -> Measured:
+    """Weights and slopes of the median row where scores are far apart, and the entries of the coldest Jacobian."""
+    t, gradient = data["temperature"], data["gradient"]
     sharp = int(np.argmin(np.abs(np.log(t / SHARP))))
     top = data["largest"][1, sharp]
-    return [
-        published(
-            "temperature-cold", "With large scores nearly all weight goes to the top one.",
-            np.median(data["largest"][1, below]), at_least(1 - LIMIT),
-            formula=True, source=NOTES, place="section on softmax",
-            hypotheses=f"{rows}, T from {t[0]:g} to 10⁻³; one value is the largest",
-            interval_from="our tolerance: all but a hundredth", reads=[data["largest"]],
-            note="measured: largest weight of the median row; equal largest values share it",
-        ),
-        published(
-            "temperature-larger", "The larger the temperature T, the more weight softmax gives to large values.",
-            change,
-            at_least(0),
-            formula=True, source=NOTES, place="section on softmax, first sentence on T", where=_steps(t[warm]),
-            hypotheses=f"{rows}, T from 0.1 to 10", interval_from="the sign of the change",
-            note="a slip of the pen: the notes' next line says the opposite, and that is so; measured: change of the "
-            "median row's largest weight as T rises",
-        ),
-        published(
-            "temperature-extremes", "A number that is far too large or too small for softmax may bring a result to "
-            "0 and its gradient with it.",
-            [top * (1 - top), 1 - top, data["jacobian_size"]], at_most(LIMIT), formula=True, source=NOTES,
-            place="section on the division by √d_k",
-            where=["far above the others: p(1 − p)", "far below the largest: p", "every entry of the Jacobian, "
-                   f"T = {t[0]:g}"],
-            hypotheses=f"{rows}, T = {t[sharp]:.2g}, of which the others have 1 − p of the largest together",
-            interval_from="our tolerance: a hundredth", reads=[t, data["gradient"]],
-            note="measured in the median row; all scores divided by a high T leave the weights even and the gradient "
-            f"large: 1 − Σp² = {let_through[-1]:.2f} at T = {t[-1]:g}",
-        ),
-        published(
-            "temperature-entropy-floor", "As logits grow in spectral norm, entropy may fall, but not below a floor "
-            "that shrinks exponentially and is attained.",
-            np.concatenate([data["above_floor"], data["ahead_floor"]]),
-            ([-1e-12] * (2 * t.size), [np.inf] * t.size + [1e-12] * t.size), formula=True, source="zhai2023",
-            place="abstract; bound of the theorem",
-            where=[f"{what}, {at}" for what in ("rows", "one key ahead") for at in place],
-            hypotheses=f"{rows}; the bound log(1 + (n − 1)β) + σ√(n(n − 1)) β/(1 + (n − 1)β), β = e^(−σ√(n/(n − "
-            f"1))), with σ "
-            "the norm of the row's own logits, which is not more than the authors'",
-            interval_from="rounding of float64",
-            note="measured: entropy less the bound, least over rows, and of the row that attains it",
-        ),
-        *_bounded_logits(data, rows, place),
-    ]  # fmt: skip
+    return Measured(
+        [top * (1 - top), 1 - top, data["jacobian_size"]],
+        where=[
+            "far above the others: p(1 − p)", "far below the largest: p", f"every entry of the Jacobian, T = {t[0]:g}",
+        ],
+        reads=[t, gradient],
+        numbers=_rows(data) | {"sharp": t[sharp], "hottest": t[-1], "let_through": gradient[1, -1] * t[-1]},
+    )  # fmt: skip
 
 
-def _bounded_logits(data: Data, rows: str, place: list[str]) -> list[Claim]:
-    """What a bound on logits does to weights, and what keeps logits below a bound."""
+def _above_floor(data: Data) -> Measured:
+    """Entropy less the bound, by temperature: of rows where it is below, and of the row that attains it."""
+    return Measured(
+        np.concatenate([np.minimum(data["above_floor"], 0), data["ahead_floor"]]),
+        where=[f"{what}, {at}" for what in ("rows", "one key ahead") for at in _temperatures(data)],
+        numbers=_rows(data),
+    )
+
+
+def _after_clip(data: Data) -> Measured:
+    """The largest logit of every head after the clip, over the lesser of S_max and τ."""
     before, after = data["largest_logit"], data["clipped_logit"]
-    return [
-        published(
-            "temperature-disperse", "Weights of n logits whose range is δ lie between e^−δ/n and e^δ/n, so that they "
-            "disperse as n grows.",
-            data["spread_bound"], at_most(1e-12), formula=True, source="velickovic2025-lemma", place="lemma 2.1",
-            where=place, hypotheses=rows, interval_from="the inequality is exact; rounding of float64",
-            note="measured: the most by which log(np) passes ± δ, over δ, of all rows",
-        ),
-        published(
-            "temperature-clip", "Multiplying W_Q and W_K of a head by √γ, γ = min(1, τ/S_max), brings its largest "
-            "logit down to τ and leaves other heads as they are.",
-            after / np.minimum(before, CLIP), near(1, 1e-12), formula=True, source="su2025clip",
-            place="section on the clip per head", where=[f"S_max = {each:.3g}" for each in before],
-            hypotheses=f"heads without biases, τ = {CLIP:g}; S_max is the largest size of a logit",
-            interval_from="the formula is exact; rounding of float64", reads=[before, after],
-            note="measured: the largest logit after, over the lesser of S_max and τ",
-        ),
-    ]  # fmt: skip
+    return Measured(
+        after / np.minimum(before, CLIP), where=[f"S_max = {each:.3g}" for each in before], reads=[before, after]
+    )
 
 
-def _steps(temperature: np.ndarray) -> list[str]:
-    """Labels of the steps from one temperature to the next."""
-    return [f"T = {low:.2g} → {high:.2g}" for low, high in itertools.pairwise(temperature)]
+def _temperatures(data: Data) -> list[str]:
+    """Labels of all temperatures."""
+    return [f"T = {each:.2g}" for each in data["temperature"]]
+
+
+def _rows(data: Data) -> dict[str, float]:
+    """How many rows of how many scores."""
+    return {"rows": int(data["rows"]), "keys": int(data["keys"])}
+
+
+SETTING = "{rows} rows of {keys} normal scores, p = softmax(s/T)"
+ROWS = (
+    published(
+        "temperature-cold",
+        "With large scores nearly all weight goes to the top one.",
+        _cold_weight,
+        at_least(1 - LIMIT),
+        formula=True,
+        source=NOTES,
+        place="section on softmax",
+        hypotheses=f"{SETTING}, T from {{coldest:g}} to 10⁻³; one value is the largest",
+        interval_from="our tolerance: all but a hundredth",
+        note="measured: largest weight of the median row; equal largest values share it",
+    ),
+    published(
+        "temperature-larger",
+        "The larger the temperature T, the more weight softmax gives to large values.",
+        _changes,
+        at_least(0),
+        formula=True,
+        source=NOTES,
+        place="section on softmax, first sentence on T",
+        hypotheses=f"{SETTING}, T from 0.1 to 10",
+        interval_from="the sign of the change",
+        note="a slip of the pen: the notes' next line says the opposite, and that is so; measured: change of the "
+        "median row's largest weight as T rises",
+    ),
+    published(
+        "temperature-extremes",
+        "A number that is far too large or too small for softmax may bring a result to 0 and its gradient with it.",
+        _extremes,
+        at_most(LIMIT),
+        formula=True,
+        source=NOTES,
+        place="section on the division by √d_k",
+        hypotheses=f"{SETTING}, T = {{sharp:.2g}}, of which the others have 1 − p of the largest together",
+        interval_from="our tolerance: a hundredth",
+        note="measured in the median row; all scores divided by a high T leave the weights even and the gradient "
+        "large: 1 − Σp² = {let_through:.2f} at T = {hottest:g}",
+    ),
+    published(
+        "temperature-entropy-floor",
+        "As logits grow in spectral norm, entropy may fall, but not below a floor that shrinks exponentially and is "
+        "attained.",
+        _above_floor,
+        near(0, 1e-12),
+        formula=True,
+        source="zhai2023",
+        place="abstract; bound of the theorem",
+        hypotheses=f"{SETTING}; the bound log(1 + (n − 1)β) + σ√(n(n − 1)) β/(1 + (n − 1)β), β = e^(−σ√(n/(n − 1))), "
+        "with σ the norm of the row's own logits, which is not more than the authors'",
+        interval_from="rounding of float64",
+        note="measured: entropy less the bound, least over rows and 0 where above it, and of the row that attains it",
+    ),
+    published(
+        "temperature-disperse",
+        "Weights of n logits whose range is δ lie between e^−δ/n and e^δ/n, so that they disperse as n grows.",
+        lambda data: Measured(data["spread_bound"], where=_temperatures(data), numbers=_rows(data)),
+        at_most(1e-12),
+        formula=True,
+        source="velickovic2025-lemma",
+        place="lemma 2.1",
+        hypotheses=SETTING,
+        interval_from="the inequality is exact; rounding of float64",
+        note="measured: the most by which log(np) passes ± δ, over δ, of all rows",
+    ),
+    published(
+        "temperature-clip",
+        "Multiplying W_Q and W_K of a head by √γ, γ = min(1, τ/S_max), brings its largest logit down to τ and leaves "
+        "other heads as they are.",
+        _after_clip,
+        near(1, 1e-12),
+        formula=True,
+        source="su2025clip",
+        place="section on the clip per head",
+        hypotheses=f"heads without biases, τ = {CLIP:g}; S_max is the largest size of a logit",
+        interval_from="the formula is exact; rounding of float64",
+        note="measured: the largest logit after, over the lesser of S_max and τ",
+    ),
+)

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import experiments.lib.figure
-from experiments.figures.scale.parts._three_optima_rows import COSINE_RISE, CURVE, CURVE_DIM, claims
+from experiments.figures.scale.parts._three_optima_rows import COSINE_RISE, CURVE, CURVE_DIM, ROWS
 from experiments.lib import style
 from experiments.lib.figure import About, Data
 from rc_jax import scale
@@ -29,7 +29,7 @@ ABOUT = About(
     topic="scale",
     minutes={"smoke": 0.5, "quick": 0.79, "full": 20},
 )
-__all__ = ["ABOUT", "PRESETS", "Spec", "claims", "compute", "plot"]
+__all__ = ["ABOUT", "PRESETS", "ROWS", "Spec", "compute", "plot"]
 
 
 class Spec(experiments.lib.figure.Spec):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments.ledger import Claim, at_least, law, near, published
+from experiments.ledger import Measured, at_least, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 
@@ -99,47 +99,87 @@ def plot(data: Data) -> Drawing:
     return drawing
 
 
-def claims(data: Data) -> list[Claim]:
-    """The U of the rollout, the gradient sink, and its sizes."""
-    rows, tokens = data["rollout"], data["rollout"].shape[1]
-    ends = np.log(np.minimum(rows[:, 0], rows[:, -1]) / rows[:, tokens // 2])
+def _ends(data: Data) -> Measured:
+    """By depth: log of the lesser of the shares of the first and the last token over that of the middle one."""
+    rows, depths = data["rollout"], data["depths"]
+    tokens = rows.shape[1]
+    return Measured(
+        np.log(np.minimum(rows[:, 0], rows[:, -1]) / rows[:, tokens // 2]),
+        where=[f"L = {depth}" for depth in depths],
+        reads=[rows, data["layer_gap"]],
+        numbers={"tokens": tokens, "first": rows[-1, 0], "deepest": depths[-1]},
+    )
+
+
+def _concentration(data: Data) -> Measured:
+    """Gradient of the first value over the middle one's with a sink, over the same without one."""
     gradient, shares = data["gradient"], data["shares"]
-    first, with_sink = gradient[:, 0], shares > 0
-    over_middle = first / gradient[:, tokens // 2]
+    tokens, with_sink = gradient.shape[1], shares > 0
+    over_middle = gradient[:, 0] / gradient[:, tokens // 2]
+    return Measured(
+        (over_middle / over_middle[0])[with_sink],
+        where=[f"s = {share:g}" for share in shares[with_sink]],
+        numbers={"tokens": tokens, "without": over_middle[0]},
+    )
+
+
+def _first_gradient(data: Data) -> Measured:
+    """Gradient of the first value over √Σ_i a_i1², and that over its limit."""
+    shares, tokens = data["shares"], data["gradient"].shape[1]
+    place = np.arange(1, tokens + 1.0)
+    exact = np.sqrt(np.sum(((1 - shares[:, None]) / place + shares[:, None]) ** 2, axis=1))
+    limit = np.where(shares > 0, shares * np.sqrt(tokens), np.sqrt(np.sum(place**-2)))
+    first = data["gradient"][:, 0]
     # Standard error of the root of a mean of squares over the values' width.
-    error = first / np.sqrt(2 * float(data["width"]))
-    law_of = np.where(with_sink, shares * np.sqrt(tokens), np.sqrt(np.sum(np.arange(1, tokens + 1.0) ** -2)))
-    exact = np.sqrt(np.sum(((1 - shares[:, None]) / np.arange(1, tokens + 1.0) + shares[:, None]) ** 2, axis=1))
+    error = first / np.sqrt(2 * float(data["width"])) / exact
     names = [f"s = {share:g}" for share in shares]
-    return [
-        published(
-            "rollout-u", "At finite depth causal masking and residual connections induce broad, often U-shaped "
-            "profiles of influence.",
-            ends, at_least(0), formula=True, always=False, source="herasimchyk2026", place="abstract",
-            where=[f"L = {depth}" for depth in data["depths"]], reads=[rows, data["layer_gap"]],
-            interval_from="U: both ends above the middle", hypotheses=f"even causal attention of {tokens} tokens, the "
-            "last row of ((1 − λ)I + λA)^L, λ = ½",
-            note="measured: log of the lesser of the shares of the first and the last token over that of the middle "
-            f"one; the last token keeps (1 − λ + λ/n)^L, and the first has {rows[-1, 0]:.2g} at "
-            f"L = {data['depths'][-1]}",
-        ),
-        published(
-            "gradient-sink", "Under a causal mask attention sinks can induce a pronounced concentration of gradient.",
-            (over_middle / over_middle[0])[with_sink], at_least(RATIO), source="chen2026sinks", place="abstract",
-            formula=True, where=[name for name, is_one in zip(names, with_sink, strict=True) if is_one],
-            interval_from="pronounced: twice as much as without a sink, our choice",
-            hypotheses=f"{tokens} tokens, the share s of every row on the first, the rest even; independent normal "
-            "gradients of the outputs", note="measured: gradient of the first token's value over the middle one's, "
-            f"over the same without a sink, which is {over_middle[0]:.2g}: the mask alone concentrates too",
-        ),
-        law(
-            "gradient-sink-size", "The gradient of the first value is √Σ_i a_i1² times an output's: π/√6 in long even "
-            "causal attention, and about s√n with a sink of weight s.",
-            np.append(first / exact, exact / law_of), near(1, 0.05),
-            standard_error=np.append(error / exact, 0 * error), proof="proved", place=PAGE,
-            where=[*names, *(f"limit, {name}" for name in names)], neighbours=["chen2026sinks"],
-            hypotheses="independent gradients of the outputs, of one size",
-            interval_from="our tolerance: 5 %",
-            note="measured over √Σ_i a_i1², and that over the limit",
-        ),
-    ]  # fmt: skip
+    return Measured(
+        np.append(first / exact, exact / limit),
+        standard_error=np.append(error, 0 * error),
+        where=[*names, *(f"limit, {name}" for name in names)],
+    )
+
+
+ROWS = (
+    published(
+        "rollout-u",
+        "At finite depth causal masking and residual connections induce broad, often U-shaped profiles of influence.",
+        _ends,
+        at_least(0),
+        formula=True,
+        always=False,
+        source="herasimchyk2026",
+        place="abstract",
+        hypotheses="even causal attention of {tokens} tokens, the last row of ((1 − λ)I + λA)^L, λ = ½",
+        interval_from="U: both ends above the middle",
+        note="measured: log of the lesser of the shares of the first and the last token over that of the middle one; "
+        "the last token keeps (1 − λ + λ/n)^L, and the first has {first:.2g} at L = {deepest}",
+    ),
+    published(
+        "gradient-sink",
+        "Under a causal mask attention sinks can induce a pronounced concentration of gradient.",
+        _concentration,
+        at_least(RATIO),
+        formula=True,
+        source="chen2026sinks",
+        place="abstract",
+        hypotheses="{tokens} tokens, the share s of every row on the first, the rest even; independent normal "
+        "gradients of the outputs",
+        interval_from="pronounced: twice as much as without a sink, our choice",
+        note="measured: gradient of the first token's value over the middle one's, over the same without a sink, "
+        "which is {without:.2g}: the mask alone concentrates too",
+    ),
+    law(
+        "gradient-sink-size",
+        "The gradient of the first value is √Σ_i a_i1² times an output's: π/√6 in long even causal attention, and "
+        "about s√n with a sink of weight s.",
+        _first_gradient,
+        near(1, 0.05),
+        proof="proved",
+        place=PAGE,
+        neighbours=["chen2026sinks"],
+        hypotheses="independent gradients of the outputs, of one size",
+        interval_from="our tolerance: 5 %",
+        note="measured over √Σ_i a_i1², and that over the limit",
+    ),
+)

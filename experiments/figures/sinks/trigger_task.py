@@ -14,7 +14,7 @@ from experiments.figures import _replicates
 from experiments.figures._replicates import failures, mean_and_error, seed_band
 from experiments.figures.sinks import _trigger
 from experiments.figures.sinks._trigger import KINDS, Task
-from experiments.ledger import Claim, at_most, published
+from experiments.ledger import Measured, at_least, at_most, published
 from experiments.lib import figure, style
 
 ABOUT = figure.About(
@@ -123,42 +123,79 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     return drawing
 
 
-def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """Ran-Milo on softmax and ReLU, Fesser et al. on the value of such a sink, and softmax with one more logit."""
-    names = [f"{layers}-layer {heads}-head" for layers, heads in data["shapes"][:, :2]]
-    nets = range(len(names))
+def _names(data: Mapping[str, np.ndarray]) -> list[str]:
+    return [f"{layers}-layer {heads}-head" for layers, heads in data["shapes"][:, :2]]
 
-    def of(name: str, kind: int) -> tuple[np.ndarray, np.ndarray]:
-        """Means over seeds after training, and their standard errors, by network."""
-        mean, error = zip(*(mean_and_error(data[f"{index}_{name}"][:, kind, -1]) for index in nets), strict=True)
-        return np.array(mean), np.array(error)
 
-    def sink_and_error(kind: int) -> dict[str, np.ndarray]:
-        """The weight of the first token and the error of every network, as a row takes them."""
-        (sink, of_sink), (error, of_error) = of("sink", kind), of("error", kind)
-        return {"measured": np.append(sink, error), "standard_error": np.append(of_sink, of_error)}
+def _after_training(data: Mapping[str, np.ndarray], name: str, kind: int) -> tuple[np.ndarray, np.ndarray]:
+    """Means over seeds after training, and their standard errors, by network."""
+    ends = [data[f"{index}_{name}"][:, kind, -1] for index in range(len(data["shapes"]))]
+    means, errors = zip(*(mean_and_error(values) for values in ends), strict=True)
+    return np.array(means), np.array(errors)
 
-    stopped = failures(np.concatenate([data[f"{index}_failed"] for index in range(len(names))], axis=0), KINDS)
+
+def _numbers(data: Mapping[str, np.ndarray]) -> dict[str, str | int]:
+    """The size of the sequences, and the trainings that stopped."""
+    networks = range(len(data["shapes"]))
+    stopped = failures(np.concatenate([data[f"{index}_failed"] for index in networks], axis=0), KINDS)
     tokens, features = data["shapes"][0, 2:]
-    setting = f"sequences of {tokens} tokens with {features} features; layers × heads as named"
-    note = f"mean over seeds, in the head that has the largest; trainings that stopped: {stopped or 'none'}"
-    threshold = "a head with a sink: 0.3, Gu et al. 2025; solved: our threshold"
-    # Every row has the weights of all networks and then their errors: only networks that solve the task decide.
-    below, limits = np.full(2 * len(names), -np.inf), np.repeat([SINK, SOLVED], len(names))
-    with_sink = np.repeat([SINK, -np.inf], len(names)), np.repeat([np.inf, SOLVED], len(names))
-    row = {"where": [*names, *(f"error, {name}" for name in names)], "interval_from": threshold, "note": note}
-    value, of_value = of("value", 0)
-    return [
-        published("trigger-softmax", "A softmax network that learns to average on a trigger, and to answer zero "
-                  "otherwise, forms a sink.", interval=with_sink, source="ranmilo2026", place="abstract",
-                  hypotheses=setting, **sink_and_error(0), **row),
-        published("trigger-relu", "ReLU attention without normalisation learns the same task without a sink.",
-                  interval=(below, limits), source="ranmilo2026", place="abstract",
-                  hypotheses=f"{setting}; weights over the number of tokens seen, as in its code",
-                  **sink_and_error(1), **row),
-        published("trigger-nop", "A sink that serves to add nothing has a negligible value.", value[:1],
-                  at_most(NEGLIGIBLE), standard_error=of_value[:1], source="fesser2026", place="abstract",
-                  hypotheses=f"the source's tasks are its own; here one layer of one head, {setting}",
-                  interval_from="our tolerance: a fifth", where=names[:1],
-                  note="size of the first token's output over the mean of the others"),
-    ]  # fmt: skip
+    return {"tokens": int(tokens), "features": int(features), "stopped": stopped or "none"}
+
+
+def _sink_and_solved(data: Mapping[str, np.ndarray], kind: int, sign: int) -> Measured:
+    """How far the first token's weight lies above (sign 1) or below (−1) that of a sink, and the error below `SOLVED`.
+
+    Both of all networks: only networks that solve the task decide.
+    """
+    (sink, of_sink), (error, of_error) = (_after_training(data, name, kind) for name in ("sink", "error"))
+    names = _names(data)
+    return Measured(
+        np.append(sign * (sink - SINK), SOLVED - error),
+        standard_error=np.append(of_sink, of_error),
+        where=[*names, *(f"error, {name}" for name in names)],
+        numbers=_numbers(data),
+    )
+
+
+def _first_value(data: Mapping[str, np.ndarray]) -> Measured:
+    """Size of the first token's output over the mean of the others, in softmax rows of the smallest network."""
+    mean, error = _after_training(data, "value", KINDS.index("softmax"))
+    return Measured(mean[0], standard_error=error[0], where=_names(data)[:1], numbers=_numbers(data))
+
+
+SETTING = "sequences of {tokens} tokens with {features} features; layers × heads as named"
+ranmilo = partial(
+    published,
+    source="ranmilo2026",
+    place="abstract",
+    interval=at_least(0),
+    interval_from="a head with a sink: 0.3, Gu et al. 2025; solved: our threshold",
+)
+MEAN = "mean over seeds, in the head that has the largest; trainings that stopped: {stopped}"
+ROWS = (
+    ranmilo(
+        "trigger-softmax",
+        "A softmax network that learns to average on a trigger, and to answer zero otherwise, forms a sink.",
+        lambda data: _sink_and_solved(data, KINDS.index("softmax"), 1),
+        hypotheses=SETTING,
+        note=f"measured: the weight less {SINK:g}, and {SOLVED:g} less the error; {MEAN}",
+    ),
+    ranmilo(
+        "trigger-relu",
+        "ReLU attention without normalisation learns the same task without a sink.",
+        lambda data: _sink_and_solved(data, KINDS.index("ReLU"), -1),
+        hypotheses=f"{SETTING}; weights over the number of tokens seen, as in its code",
+        note=f"measured: {SINK:g} less the weight, and {SOLVED:g} less the error; {MEAN}",
+    ),
+    published(
+        "trigger-nop",
+        "A sink that serves to add nothing has a negligible value.",
+        _first_value,
+        at_most(NEGLIGIBLE),
+        source="fesser2026",
+        place="abstract",
+        hypotheses=f"the source's tasks are its own; here one layer of one head, {SETTING}",
+        interval_from="our tolerance: a fifth",
+        note="size of the first token's output over the mean of the others",
+    ),
+)

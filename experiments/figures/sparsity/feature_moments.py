@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 import experiments.lib.figure
 from experiments.figures._samples import draw
-from experiments.ledger import Claim, at_least, at_most, law, near, published
+from experiments.ledger import Measured, at_least, at_most, law, near, published
 from experiments.lib import style
 from experiments.lib.figure import About
 from rc_jax import sparsity
@@ -197,68 +197,99 @@ def _plot_kinds(ax: Axes, data: Data) -> None:
                 f"Equal features, d = {int(data['head'])}", legend="below", columns=3)  # fmt: skip
 
 
-def claims(data: Data) -> list[Claim]:
-    """The general form, how sparse it can be, what the number of features does, and the form for equal features."""
-    return [*_general_claims(data), *_width_claims(data)]
+NOISES = tuple(f"σ̃/μ̃ = {spread:g}" for spread in SPREADS)
 
 
-def _general_claims(data: Data) -> list[Claim]:
-    wide, names = data["same"], [f"σ̃/μ̃ = {spread:g}" for spread in SPREADS]
-    # The first route to S → 0, and what it costs.
-    row = functools.partial(published, source="su2023concentrate", place="section on general linear attention")
-    return [
-        row(
-            "moments-general",
-            "Linear attention with non-negative features has S = 1/√(1 + q̃ᵀΣ̃q̃/(q̃ᵀμ̃)²), without any approximation.",
-            data["noisy"] / data["noisy_form"] - 1, near(0, 1e-12), formula=True, where=names,
-            interval_from="the formula is exact; rounding of float64",
-            hypotheses=f"{FEW} gamma features, even query; μ̃ and Σ̃ those of the row's own keys", note="identity",
-        ),
-        row(
-            "moments-sparse",
-            "Linear attention with non-negative features can also be arbitrarily sparse, if the mean of k̃ tends to 0 "
-            "or its covariance to infinity.",
-            data["noisy"][-1], at_most(0.05), formula=True, interval_from="our threshold for S → 0",
-            hypotheses=f"{FEW} independent gamma features, even query, σ̃/μ̃ = {SPREADS[-1]:g}", reads=[data["noisy"]],
-            note="S = " + ", ".join(f"{value:.3f}" for value in data["noisy"]) + " for " + ", ".join(names),
-        ),
-        published(
-            "moments-rows",
-            "Where non-negative features have a low signal-to-noise ratio, linear attention usually expresses only the "
-            "importance of absolute positions.",
-            wide, at_least(ONE_ROW), standard_error=data["same_se"], where=names, source="su2023concentrate",
-            place="section on general linear attention", always=False,
-            interval_from=f"our reading: one row for all queries, correlations of {ONE_ROW:g} or more",
-            hypotheses=f"{FEW} independent gamma features for queries and keys",
-            note="correlation of the rows of two queries: " + ", ".join(f"{value:.2f}" for value in wide),
-        ),
-    ]  # fmt: skip
+def _same_rows(data: Data) -> Measured:
+    """Correlation of the rows of two queries."""
+    same = data["same"]
+    correlations = ", ".join(f"{value:.2f}" for value in same)
+    return Measured(same, standard_error=data["same_se"], where=NOISES, numbers={"correlations": correlations})
 
 
-def _width_claims(data: Data) -> list[Claim]:
+def _over_law(data: Data) -> Measured:
+    """1/S² − 1 over the law for white tokens, wherever the law is small."""
     form = data["spread"][:, None] / data["features"] + data["level"][:, None] / float(data["width"])
-    # Measured over the law, and what is left of ReLU's at the largest d.
-    ratio, error = data["growth"] / form, data["growth_se"] / form
     known = form <= SMALL
     names = np.array([[f"{name}, d = {d}" for d in data["features"]] for name in MAPS])
-    first = list(MAPS).index("relu")
-    rest = data["growth"][first, -1] - data["spread"][first] / data["features"][-1]
-    own = functools.partial(
-        law, proof="derived", place="docs/feature_attention.md", neighbours=["su2023concentrate"],
-        hypotheses="white Gaussian tokens, bias-free Gaussian projections, q independent of k; first order in 1/d, 1/D",
-    )  # fmt: skip
-    return [
-        own(
-            "moments-law",
-            f"For white tokens 1/S² − 1 = v(1 + v)/d + b/D wherever that is below {SMALL}, within {LAW:.0%}.",
-            ratio[known], near(1, LAW), standard_error=error[known], where=names[known], interval_from="our tolerance",
-            note="measured over formula; v = σ̃²/μ̃², b = (E φ(ε)(ε² − 1))²/2μ̃²", reads=[form],
+    return Measured(
+        (data["growth"] / form)[known],
+        standard_error=(data["growth_se"] / form)[known],
+        where=names[known],
+        reads=[form],
+    )
+
+
+def _relu_level(data: Data) -> Measured:
+    """What is left of ReLU's 1/S² − 1 at the largest d, in units of 1/D."""
+    relu, width, most = list(MAPS).index("relu"), float(data["width"]), data["features"][-1]
+    return Measured(
+        (data["growth"][relu, -1] - data["spread"][relu] / most) * width,
+        standard_error=data["growth_se"][relu, -1] * width,
+        numbers={"most": most},
+    )
+
+
+# The first route to S → 0, and what it costs.
+concentrated = functools.partial(published, source="su2023concentrate", place="section on general linear attention")
+own = functools.partial(
+    law,
+    proof="derived",
+    place="docs/feature_attention.md",
+    neighbours=["su2023concentrate"],
+    hypotheses="white Gaussian tokens, bias-free Gaussian projections, q independent of k; first order in 1/d, 1/D",
+)
+ROWS = (
+    concentrated(
+        "moments-general",
+        "Linear attention with non-negative features has S = 1/√(1 + q̃ᵀΣ̃q̃/(q̃ᵀμ̃)²), without any approximation.",
+        lambda data: Measured(data["noisy"] / data["noisy_form"] - 1, where=NOISES),
+        near(0, 1e-12),
+        formula=True,
+        hypotheses=f"{FEW} gamma features, even query; μ̃ and Σ̃ those of the row's own keys",
+        interval_from="the formula is exact; rounding of float64",
+        note="identity",
+    ),
+    concentrated(
+        "moments-sparse",
+        "Linear attention with non-negative features can also be arbitrarily sparse, if the mean of k̃ tends to 0 "
+        "or its covariance to infinity.",
+        lambda data: Measured(
+            data["noisy"][-1],
+            reads=[data["noisy"]],
+            numbers={"every": ", ".join(f"{value:.3f}" for value in data["noisy"])},
         ),
-        own(
-            "moments-level",
-            "With ReLU features and many of them, 1/S² − 1 levels off at 1/(2D), D the tokens' width.",
-            rest * float(data["width"]), near(0.5, 0.1), interval_from="our tolerance: a fifth",
-            standard_error=float(data["growth_se"][first, -1] * data["width"]),
-            note=f"1/S² − 1 less v(1 + v)/d at d = {data['features'][-1]}, times D",
-        ),
-    ]  # fmt: skip
+        at_most(0.05),
+        formula=True,
+        hypotheses=f"{FEW} independent gamma features, even query, {NOISES[-1]}",
+        interval_from="our threshold for S → 0",
+        note=f"S = {{every}} for {', '.join(NOISES)}",
+    ),
+    concentrated(
+        "moments-rows",
+        "Where non-negative features have a low signal-to-noise ratio, linear attention usually expresses only the "
+        "importance of absolute positions.",
+        _same_rows,
+        at_least(ONE_ROW),
+        always=False,
+        hypotheses=f"{FEW} independent gamma features for queries and keys",
+        interval_from=f"our reading: one row for all queries, correlations of {ONE_ROW:g} or more",
+        note="correlation of the rows of two queries: {correlations}",
+    ),
+    own(
+        "moments-law",
+        f"For white tokens 1/S² − 1 = v(1 + v)/d + b/D wherever that is below {SMALL}, within {LAW:.0%}.",
+        _over_law,
+        near(1, LAW),
+        interval_from="our tolerance",
+        note="measured over formula; v = σ̃²/μ̃², b = (E φ(ε)(ε² − 1))²/2μ̃²",
+    ),
+    own(
+        "moments-level",
+        "With ReLU features and many of them, 1/S² − 1 levels off at 1/(2D), D the tokens' width.",
+        _relu_level,
+        near(0.5, 0.1),
+        interval_from="our tolerance: a fifth",
+        note="1/S² − 1 less v(1 + v)/d at d = {most}, times D",
+    ),
+)

@@ -8,6 +8,7 @@ import pytest
 
 from experiments.figures.models import real_models, scales_in_use, trained_model
 from experiments.figures.models._packaged import log_residuals
+from experiments.ledger import judged
 from experiments.lib.figure import Unavailable
 from rc_jax import network, pretrained
 
@@ -29,7 +30,7 @@ def test_smoke(x64):
         assert data[f"{variant}_sparsity"].shape == (1, 6, 12)
         assert (data[f"{variant}_sparsity"] >= spec.tokens**-0.5 - 1e-12).all()
         assert (data[f"{variant}_sparsity"] <= 1).all()
-    assert [claim.key for claim in trained_model.claims(data)] == ["trained-cube"]
+    assert [claim.key for claim in judged(trained_model.ROWS, data)] == ["trained-cube"]
 
 
 @pytest.mark.slow

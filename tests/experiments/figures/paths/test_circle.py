@@ -8,6 +8,7 @@ import scipy.optimize
 from jax.flatten_util import ravel_pytree
 
 from experiments.figures.paths import _circle, _circle_built, circle
+from experiments.ledger import judged
 from rc_jax.training import tasks
 from tests.experiments import smoke_data
 
@@ -125,7 +126,7 @@ def test_too_few_layers_decide_nothing():
     rng = np.random.default_rng(0)
     data = smoke_data.load("circle")
     path = data["path"] + 1e-3 * rng.normal(size=data["path"].shape)
-    rows = {row.key: row for row in circle.claims(data | {"path": path, "error": 0 * data["error"]})}
+    rows = {row.key: row for row in judged(circle.ROWS, data | {"path": path, "error": 0 * data["error"]})}
     for key in ("circle-neither", "circle-skip"):
         assert rows[key].verdict.value == "undecided"
 

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.figures.paths import _path_effectiveness as study
 from experiments.figures.paths import path_effectiveness
-from experiments.ledger import Verdict
+from experiments.ledger import Verdict, judged
 from rc_jax import training
 
 
@@ -78,13 +78,13 @@ def made_up():
 
 
 def verdicts(data):
-    return {claim.key: claim.verdict for claim in path_effectiveness.claims(data)}
+    return {claim.key: claim.verdict for claim in judged(path_effectiveness.ROWS, data)}
 
 
 def test_verdicts(made_up):
-    judged = verdicts(made_up)
-    assert judged["effect-two-carry"] is judged["effect-long"] is Verdict.AGREES
-    assert judged["effect-whole"] is Verdict.AGREES  # asked of the one task that was trained as stated
+    known = verdicts(made_up)
+    assert known["effect-two-carry"] is known["effect-long"] is Verdict.AGREES
+    assert known["effect-whole"] is Verdict.AGREES  # asked of the one task that was trained as stated
     alone = made_up["0_cumulative"].copy()
     alone[:, 0] = 0.85  # what paths of length 0 do is no merit of short paths
     assert verdicts({**made_up, "0_cumulative": alone})["effect-two-carry"] is Verdict.DIFFERS
@@ -92,7 +92,7 @@ def test_verdicts(made_up):
 
 
 def test_networks_of_other_sizes_are_not_asked_for_the_stated_accuracy(made_up):
-    assert "effect-whole" not in verdicts({**made_up, "0_stated": np.asarray(False)})
+    assert verdicts({**made_up, "0_stated": np.asarray(False)})["effect-whole"] is Verdict.NOT_RUN
     poor = {**made_up, "0_network": made_up["0_network"] - 0.5}
     assert verdicts(poor)["effect-whole"] is Verdict.DIFFERS
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.figures.sinks import causal_profiles
+from experiments.ledger import judged
 
 SPEC = dataclasses.replace(causal_profiles.PRESETS["smoke"], tokens=12, depths=(1, 3, 7), width=20_000)
 
@@ -38,11 +39,11 @@ def test_gradients_are_roots_of_sums_of_squares(data):
 
 
 def test_rows_can_fail(data):
-    verdicts = {claim.key: str(claim.verdict) for claim in causal_profiles.claims(data)}
+    verdicts = {claim.key: str(claim.verdict) for claim in judged(causal_profiles.ROWS, data)}
     assert verdicts["gradient-sink"] == "agrees"
     flat = {"gradient": np.ones_like(data["gradient"]), "rollout": np.ones_like(data["rollout"])}
     flat["rollout"][:, 0] = 0.1
-    changed = {claim.key: str(claim.verdict) for claim in causal_profiles.claims(data | flat)}
+    changed = {claim.key: str(claim.verdict) for claim in judged(causal_profiles.ROWS, data | flat)}
     assert changed["rollout-u"] == "differs"
     assert changed["gradient-sink"] == "differs"
     assert changed["gradient-sink-size"] == "failed"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.figures.sinks import _trigger, sinks, sinks_in_models, trigger_task
+from experiments.ledger import judged
 from rc_jax import attention, network
 from rc_jax.attention.parameters import project
 from tests.experiments import smoke_data
@@ -21,7 +22,7 @@ def solved():
 
 
 def verdicts(module, data):
-    return {claim.key: claim.verdict for claim in module.claims(data)}
+    return {claim.key: claim.verdict for claim in judged(module.ROWS, data)}
 
 
 @pytest.mark.parametrize("value", [0.0, 0.7])
