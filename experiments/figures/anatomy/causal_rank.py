@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from scipy import linalg
 
-from experiments.ledger import Claim, at_least, law, near, published
+from experiments.ledger import Measured, at_least, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 from rc_jax.collapse import causal_rank as forms
@@ -155,44 +155,68 @@ def _rates(data: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return fall.mean(axis=1), fall.std(axis=1, ddof=1) / np.sqrt(fall.shape[1])
 
 
-def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """Full rank by the diagonal; closed forms of σ_min."""
-    return [_full_rank(data), *_closed_forms(data)]
-
-
-def _full_rank(data: Mapping[str, np.ndarray]) -> Claim:
-    """Every kind with a positive diagonal: its smallest singular value over all matrices."""
-    diagonal = data["diagonal"].min(axis=1)
-    least = np.exp(data["smallest"].min(axis=(1, 2)))
-    kinds = [str(name) for name in data["names"]][: least.size]
-    return published(
-        "rank-full", "A causal mask leaves an attention matrix that cannot lose rank.",
-        least, at_least(float(np.finfo(float).tiny)), formula=True, source="su2023concentrate", place="introduction",
-        interval_from="full rank is σ_min > 0; the least normal number of float64", where=kinds,
-        hypotheses="softmax, decay and linear attention with positive features, which are positive on the diagonal",
+def _smallest(data: Mapping[str, np.ndarray]) -> Measured:
+    """The smallest singular value over all matrices, by kind with a positive diagonal."""
+    least, diagonal = np.exp(data["smallest"].min(axis=(1, 2))), data["diagonal"].min(axis=1)
+    return Measured(
+        least,
+        where=[str(name) for name in data["names"]][: least.size],
         reads=[data["smallest"], data["diagonal"]],
-        note=f"smallest σ_min; p_ii ≥ {diagonal[:-1].min():.1g}, and the determinant is Π p_ii; relu² of scores, which "
-        f"the source takes up later, has a least p_ii of {diagonal[-1]:.1g}; the source concludes that low rank alone "
-        "cannot explain linear attention in decoders",
-    )  # fmt: skip
+        numbers={"diagonal": diagonal[:-1].min(), "relu_diagonal": diagonal[-1]},
+    )
 
 
-def _closed_forms(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """The smallest singular values of uniform rows and of decays."""
-    names, n = [str(name) for name in data["names"]], int(data["lengths"][-1])
-    # Measured over the closed form, at the largest n.
-    uniform = float(np.exp(data["uniform"][-1])) / float(forms.uniform_smallest_singular_value(float(n)))
+def _uniform_over_form(data: Mapping[str, np.ndarray]) -> Measured:
+    """The smallest singular value of uniform rows over its form, at the largest n."""
+    n = int(data["lengths"][-1])
+    form = float(forms.uniform_smallest_singular_value(float(n)))
+    return Measured(float(np.exp(data["uniform"][-1])) / form, numbers={"tokens": n})
+
+
+def _decay_over_limit(data: Mapping[str, np.ndarray]) -> Measured:
+    """The smallest singular value of decays over its limit, at the largest n."""
     limit = np.asarray(forms.decay_smallest_singular_value(np.array(RATES)))
-    decay = np.exp(data["smallest"][[names.index(f"decay {rate:g}") for rate in RATES], :, -1].mean(axis=1)) / limit
-    ours = {"proof": "derived", "place": "docs/weights.md", "interval_from": "our tolerance: 2 %",
-            "neighbours": ["viswanath1998"]}  # fmt: skip
-    return [
-        law("rank-uniform", "The smallest singular value of uniform causal attention, the Cesàro matrix, is (1 + 1.169 "
-            "n^(−2/3))/(2n) to its next order.", uniform, near(1, CLOSED),
-            note=f"measured over formula at n = {n}; WKB, not a proof; 1.169 is half of the first zero of Airy's "
-            "function, 2.338", **ours),
-        law("rank-decay", "The smallest singular value of causal attention with decay λ tends to (1 − λ)/(1 + λ) as n "
-            "grows.", decay, near(1, CLOSED), where=[f"λ = {rate:g}" for rate in RATES],
-            note=f"measured over limit at n = {n}; rows are those of a triangular Toeplitz matrix over their sums, and "
-            "the limit is the least modulus of its symbol (1 − λ)/(1 − λz) on |z| = 1, a classical fact", **ours),
-    ]  # fmt: skip
+    decays = [list(data["names"]).index(f"decay {rate:g}") for rate in RATES]
+    return Measured(
+        np.exp(data["smallest"][decays, :, -1].mean(axis=1)) / limit,
+        where=[f"λ = {rate:g}" for rate in RATES],
+        numbers={"tokens": data["lengths"][-1]},
+    )
+
+
+form = functools.partial(
+    law, proof="derived", place="docs/weights.md", neighbours=["viswanath1998"], interval_from="our tolerance: 2 %"
+)
+ROWS = (
+    published(
+        "rank-full",
+        "A causal mask leaves an attention matrix that cannot lose rank.",
+        _smallest,
+        at_least(float(np.finfo(float).tiny)),
+        formula=True,
+        source="su2023concentrate",
+        place="introduction",
+        hypotheses="softmax, decay and linear attention with positive features, which are positive on the diagonal",
+        interval_from="full rank is σ_min > 0; the least normal number of float64",
+        note="smallest σ_min; p_ii ≥ {diagonal:.1g}, and the determinant is Π p_ii; relu² of scores, which the source "
+        "takes up later, has a least p_ii of {relu_diagonal:.1g}; the source concludes that low rank alone cannot "
+        "explain linear attention in decoders",
+    ),
+    form(
+        "rank-uniform",
+        "The smallest singular value of uniform causal attention, the Cesàro matrix, is (1 + 1.169 n^(−2/3))/(2n) to "
+        "its next order.",
+        _uniform_over_form,
+        near(1, CLOSED),
+        note="measured over formula at n = {tokens}; WKB, not a proof; 1.169 is half of the first zero of Airy's "
+        "function, 2.338",
+    ),
+    form(
+        "rank-decay",
+        "The smallest singular value of causal attention with decay λ tends to (1 − λ)/(1 + λ) as n grows.",
+        _decay_over_limit,
+        near(1, CLOSED),
+        note="measured over limit at n = {tokens}; rows are those of a triangular Toeplitz matrix over their sums, and "
+        "the limit is the least modulus of its symbol (1 − λ)/(1 − λz) on |z| = 1, a classical fact",
+    ),
+)

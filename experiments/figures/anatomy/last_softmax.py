@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.figures import _random_rows
-from experiments.ledger import Claim, at_most, law, near, published
+from experiments.ledger import Measured, at_most, law, near, published
 from experiments.lib import figure, style
 from rc_jax import scale
 
@@ -164,37 +164,77 @@ def _plot_norms(ax: Axes, data: Data, name: str) -> None:
     ax.plot([], [], color=style.colour("reference"), linestyle=style.DASHES[1], linewidth=1.1, label="medians")
 
 
-def claims(data: Data) -> list[Claim]:
-    """The limits, the laws of sharp rows, and the times."""
-    alpha, sharp = data["alpha"], data["alpha"] >= SHARP
-    lawful = (alpha >= LAWFUL[0]) & (alpha <= LAWFUL[1])
-    # Gradients over their laws, where rows are sharp and near ties still many.
-    names = ("squared_right", "squared_wrong", "cross_right")
-    ratio, error = (np.concatenate([data[f"{name}{what}"][lawful] / data[f"{name}_law"][lawful] for name in names])
-                    for what in ("", "_error"))  # fmt: skip
-    rows = f"{int(data['keys'])} normal scores times α"
-    return [
-        published("last-wrong", "With cross-entropy the gradient ŷ − y of a confident last softmax is near 0 where the "
-                  "prediction is right and near 1 where it is wrong.",
-                  np.array([data["cross_right"][-1], data["cross_wrong"][-1]]) / 2, near([0, 1], CLOSE),
-                  formula=True,
-                  standard_error=np.array([data["cross_right_error"][-1], data["cross_wrong_error"][-1]]) / 2,
-                  where=["right", "wrong"], source="study-notes", place="section on the last layer's softmax",
-                  hypotheses=f"{rows}, α = {alpha[-1]:.3g}", interval_from=f"our tolerance: {CLOSE}",
-                  note="measured: half of Σ|ŷ − y|, mean over rows"),
-        published("last-squared-typical", "Under squared error a softmax output that is sure and wrong may hardly be "
-                  "corrected.", data["squared_wrong_median"][sharp] / data["cross_wrong_median"][sharp], at_most(CLOSE),
-                  formula=True,
-                  where=[f"α = {each:.3g}" for each in alpha[sharp]], source="goodfellow2016", place="section 6.2.2.3",
-                  hypotheses=f"{rows}, α from {SHARP:g} on; the label is not the largest score's",
-                  interval_from="our tolerance: a twentieth of cross-entropy's gradient",
-                  note="measured: median gradient by the logits, squared error over cross-entropy"),
-        law("last-squared-wrong", "The ℓ₁ norm of a loss's gradient by the logits of a sharp row has the mean E[max "
-            "s]/(2α) with squared error if right, (n + 1)/(n − 1) times that if wrong, and 2 log 2 E[max s]/α with "
-            "cross-entropy if right.", ratio, near(1, NEAR), standard_error=error, proof="derived", place=PAGE,
-            neighbours=["david2003"],
-            where=[f"{name.replace('_', ', ')}, α = {each:.3g}" for name in names for each in alpha[lawful]],
-            hypotheses=f"{rows}, α from {LAWFUL[0]:g} to {LAWFUL[1]:g}; the mean is over rows",
-            interval_from="our tolerance: a tenth",
-            note="measured over the law; the density of ties is known from order statistics"),
-    ]  # fmt: skip
+def _confident(data: Data) -> Measured:
+    """Half of Σ|ŷ − y| of the sharpest rows, mean over rows."""
+    names = ("right", "wrong")
+    return Measured(
+        [data[f"cross_{name}"][-1] / 2 for name in names],
+        standard_error=[data[f"cross_{name}_error"][-1] / 2 for name in names],
+        where=names,
+        numbers={"keys": int(data["keys"]), "alpha": data["alpha"][-1]},
+    )
+
+
+def _squared_over_cross(data: Data) -> Measured:
+    """Median gradient by the logits where the label is wrong, squared error over cross-entropy, of sharp rows."""
+    sharp = data["alpha"] >= SHARP
+    return Measured(
+        data["squared_wrong_median"][sharp] / data["cross_wrong_median"][sharp],
+        where=[f"α = {each:.3g}" for each in data["alpha"][sharp]],
+        numbers={"keys": int(data["keys"])},
+    )
+
+
+def _over_laws(data: Data) -> Measured:
+    """Mean gradients over their laws, where rows are sharp and near ties still many."""
+    lawful = (data["alpha"] >= LAWFUL[0]) & (data["alpha"] <= LAWFUL[1])
+    ratios, errors, where = [], [], []
+    for name in ("squared_right", "squared_wrong", "cross_right"):
+        ratios.append(data[name][lawful] / data[f"{name}_law"][lawful])
+        errors.append(data[f"{name}_error"][lawful] / data[f"{name}_law"][lawful])
+        where += [f"{name.replace('_', ', ')}, α = {each:.3g}" for each in data["alpha"][lawful]]
+    numbers = {"keys": int(data["keys"])}
+    return Measured(np.concatenate(ratios), standard_error=np.concatenate(errors), where=where, numbers=numbers)
+
+
+SCORES = "{keys} normal scores times α"
+ROWS = (
+    published(
+        "last-wrong",
+        "With cross-entropy the gradient ŷ − y of a confident last softmax is near 0 where the prediction is right and "
+        "near 1 where it is wrong.",
+        _confident,
+        near([0, 1], CLOSE),
+        source="study-notes",
+        place="section on the last layer's softmax",
+        formula=True,
+        hypotheses=f"{SCORES}, α = {{alpha:.3g}}",
+        interval_from=f"our tolerance: {CLOSE}",
+        note="measured: half of Σ|ŷ − y|, mean over rows",
+    ),
+    published(
+        "last-squared-typical",
+        "Under squared error a softmax output that is sure and wrong may hardly be corrected.",
+        _squared_over_cross,
+        at_most(CLOSE),
+        source="goodfellow2016",
+        place="section 6.2.2.3",
+        formula=True,
+        hypotheses=f"{SCORES}, α from {SHARP:g} on; the label is not the largest score's",
+        interval_from="our tolerance: a twentieth of cross-entropy's gradient",
+        note="measured: median gradient by the logits, squared error over cross-entropy",
+    ),
+    law(
+        "last-squared-wrong",
+        "The ℓ₁ norm of a loss's gradient by the logits of a sharp row has the mean E[max s]/(2α) with squared error "
+        "if right, (n + 1)/(n − 1) times that if wrong, and 2 log 2 E[max s]/α with cross-entropy if right.",
+        _over_laws,
+        near(1, NEAR),
+        proof="derived",
+        place=PAGE,
+        neighbours=["david2003"],
+        hypotheses=f"{SCORES}, α from {LAWFUL[0]:g} to {LAWFUL[1]:g}; the mean is over rows",
+        interval_from="our tolerance: a tenth",
+        note="measured over the law; the density of ties is known from order statistics",
+    ),
+)

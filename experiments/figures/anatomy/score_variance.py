@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.figures._samples import Drawn, draw
-from experiments.ledger import Claim, law, near, published
+from experiments.ledger import Measured, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 from rc_jax.scale import layer_variance_spread
@@ -153,28 +153,52 @@ def plot(data: Data) -> Figure:
     return drawing
 
 
-def claims(data: Data) -> list[Claim]:
-    """The mean and variance of a score, and what a layer at random makes of them."""
-    d, k = data["widths"], data["heads"].astype(float)
-    every = [f"{entries}, d_k = {width}" for entries in LAWS for width in d]
-    heads = [f"d_k = {head:g}" for head in k]
-    layer = f"{int(data['layers'])} initialisations, W_Q and W_K with entries N(0, 1/d), d = {int(data['d_model'])}"
-    pairs = f"{int(data['pairs'])} pairs"
-    # The law that a sample of layers is compared with.
-    exact = np.asarray(layer_variance_spread(k, float(data["d_model"])))
-    return [
-        published("variance-width", "If the entries of q and k are independent with mean 0 and variance 1, then q·k "
-                  "has mean 0 and variance d_k.", np.concatenate([data["mean"].ravel(), data["variance"].ravel()]),
-                  near(np.repeat([0.0, 1.0], len(every)), CLOSE), formula=True, source="vaswani2017",
-                  place="section 3.2.1, footnote 4",
-                  standard_error=np.concatenate([data["mean_error"].ravel(), data["variance_error"].ravel()]),
-                  where=[f"{what}, {point}" for what in ("mean", "variance") for point in every],
-                  hypotheses=f"four laws of an entry; {pairs}",
-                  interval_from="the formula is exact; our tolerance for samples: a tenth",
-                  note="measured: mean over √d_k and variance over d_k; the study notes derive the same"),
-        law("variance-layer-spread", "From one random layer to the next, the variance of scores over normal tokens has "
-            "the relative variance 4/(d_k d) + 2(d_k + 1)/(d_k d²).", data["layer_spread"] / exact, near(1, CLOSE),
-            standard_error=data["layer_spread_error"] / exact, where=heads, proof="proved", place=PAGE,
-            hypotheses=layer, interval_from="our tolerance: a tenth",
-            note="measured over the law; moments of Gaussian matrices"),
-    ]  # fmt: skip
+def _moments_less_law(data: Data) -> Measured:
+    """Mean of a score over √d_k, and its variance over d_k less 1, by law of an entry and width."""
+    points = [f"{entries}, d_k = {width}" for entries in LAWS for width in data["widths"]]
+    return Measured(
+        [data["mean"], data["variance"] - 1],
+        standard_error=np.ravel([data["mean_error"], data["variance_error"]]),
+        where=[f"{what}, {point}" for what in ("mean", "variance") for point in points],
+        numbers={"pairs": int(data["pairs"])},
+    )
+
+
+def _spread_over_law(data: Data) -> Measured:
+    """Relative variance, over random layers, of the variance of scores, over its law."""
+    width, heads = int(data["d_model"]), data["heads"].astype(float)
+    exact = np.asarray(layer_variance_spread(heads, float(width)))
+    return Measured(
+        data["layer_spread"] / exact,
+        standard_error=data["layer_spread_error"] / exact,
+        where=[f"d_k = {head:g}" for head in heads],
+        numbers={"layers": int(data["layers"]), "width": width},
+    )
+
+
+ROWS = (
+    published(
+        "variance-width",
+        "If the entries of q and k are independent with mean 0 and variance 1, then q·k has mean 0 and variance d_k.",
+        _moments_less_law,
+        near(0, CLOSE),
+        formula=True,
+        source="vaswani2017",
+        place="section 3.2.1, footnote 4",
+        hypotheses="four laws of an entry; {pairs} pairs",
+        interval_from="the formula is exact; our tolerance for samples: a tenth",
+        note="measured: mean over √d_k, and variance over d_k less 1; the study notes derive the same",
+    ),
+    law(
+        "variance-layer-spread",
+        "From one random layer to the next, the variance of scores over normal tokens has the relative variance "
+        "4/(d_k d) + 2(d_k + 1)/(d_k d²).",
+        _spread_over_law,
+        near(1, CLOSE),
+        proof="proved",
+        place=PAGE,
+        hypotheses="{layers} initialisations, W_Q and W_K with entries N(0, 1/d), d = {width}",
+        interval_from="our tolerance: a tenth",
+        note="measured over the law; moments of Gaussian matrices",
+    ),
+)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from experiments.figures._samples import draw
-from experiments.ledger import Claim, at_least, law, published
+from experiments.ledger import Measured, at_least, law, published
 from experiments.lib import figure, style
 from rc_jax import attention, collapse, network
 
@@ -251,37 +251,74 @@ def _plot_layers(ax: Axes, data: Mapping[str, np.ndarray], name: str) -> None:
     style.panel(ax, "layer", "log ‖res‖ (nats)", title, legend="lower left", columns=2)
 
 
-def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """MLPs slow collapse and do not stop it; λ in the bracket; the threshold; what steep MLPs do to a push."""
-    labels = [LABELS[name] for name in ACTIVATIONS]
-    constants = np.exp(data["log_constant_mean"])
-    deep, last = data["deep_mean"][:, -1], data["deep_mean"].shape[1] - 1
-    # The steepest MLPs against the flattest.
-    pushed, error = data["sensitivity_mean"][:, [0, -1]], data["sensitivity_standard_error"][:, [0, -1]]
-    factors = "; ".join(
-        f"{label} {low:.3g}, {high:.3g}" for label, (low, high) in zip(labels, np.exp(pushed), strict=True)
+def _deep_share(data: Mapping[str, np.ndarray]) -> Measured:
+    """Share of deep networks with ‖res‖/‖X‖ < 1 % at the last layer, by λ."""
+    tanh = np.exp(data["log_constant_mean"][ACTIVATIONS.index("tanh")])
+    steep = [f"{factor * tanh:.2g}" for factor in data["deep_factors"]]
+    return Measured(
+        data["deep_mean"][:, -1],
+        standard_error=data["deep_standard_error"][:, -1],
+        where=[f"λ = {each}" for each in steep],
+        numbers={"layers": data["deep_mean"].shape[1] - 1, "steep": ", ".join(steep)},
     )
-    steep = [f"{factor * constants[-1]:.2g}" for factor in data["deep_factors"]]
-    random = "attention and MLPs without skips and LayerNorm; Gaussian weights, no biases"
-    return [
-        published("mlp-deep", "MLPs cannot stop the collapse completely.", deep, at_least(0.5),
-                  source="collapse-summary", place="finding 2", standard_error=data["deep_standard_error"][:, -1],
-                  where=[f"λ = {each}" for each in steep],
-                  hypotheses=f"{random}; tanh, the last to collapse of three activations",
-                  interval_from="our tolerance: most networks", note="share of networks with ‖res‖/‖X‖ < 1 % at layer "
-                  f"{last}, for λ = {', '.join(steep)}; the abstract of Dong et al. says in short that MLPs stop "
-                  "degeneration"),
-        law("mlp-bracket", "A factor s on the MLPs' Lipschitz constants in all L layers, where they are small, "
-            "multiplies ‖res‖ by s^((3^L − 1)/2).", data["slope_mean"], RATIO, proof="measured",
-            place="docs/skip_norm_mlp.md, Steep MLPs", neighbours=["dong2021", "collapse-summary"], where=labels,
-            standard_error=data["slope_standard_error"], hypotheses=random, interval_from="our tolerance: 1 %",
-            note="slope of log ‖res‖ in log λ over (3^L − 1)/2, at the smallest λ; the summary says that λ enters the "
-            "bound as a factor"),
-        published("mlp-robustness", "Too large a Lipschitz constant may let small changes of the input grow.",
-                  pushed[:, 1] - pushed[:, 0], at_least(0), source="collapse-summary", place="finding 2", where=labels,
-                  always=False, hypotheses=random, standard_error=np.hypot(error[:, 1], error[:, 0]),
-                  left_out=data["sensitivity_left_out"][:, [0, -1]],
-                  interval_from="more at the largest λ than at the smallest", note="log of the output's relative "
-                  "change over the tokens' (1 %), at the largest λ less at the smallest; the two as geometric means: "
-                  f"{factors}"),
-    ]  # fmt: skip
+
+
+def _growth_of_push(data: Mapping[str, np.ndarray]) -> Measured:
+    """Log of the output's relative change over the tokens', at the largest λ less at the smallest."""
+    pushed, error, left_out = (
+        data[f"sensitivity_{name}"][:, [0, -1]] for name in ("mean", "standard_error", "left_out")
+    )
+    factors = [
+        f"{LABELS[name]} {flat:.3g}, {steep:.3g}"
+        for name, (flat, steep) in zip(ACTIVATIONS, np.exp(pushed), strict=True)
+    ]
+    return Measured(
+        pushed[:, 1] - pushed[:, 0],
+        standard_error=np.hypot(error[:, 1], error[:, 0]),
+        where=[LABELS[name] for name in ACTIVATIONS],
+        left_out=left_out,
+        numbers={"factors": "; ".join(factors)},
+    )
+
+
+summary = functools.partial(published, source="collapse-summary", place="finding 2")
+RANDOM = "attention and MLPs without skips and LayerNorm; Gaussian weights, no biases"
+ROWS = (
+    summary(
+        "mlp-deep",
+        "MLPs cannot stop the collapse completely.",
+        _deep_share,
+        at_least(0.5),
+        hypotheses=f"{RANDOM}; tanh, the last to collapse of three activations",
+        interval_from="our tolerance: most networks",
+        note="share of networks with ‖res‖/‖X‖ < 1 % at layer {layers}, for λ = {steep}; the abstract of Dong et al. "
+        "says in short that MLPs stop degeneration",
+    ),
+    law(
+        "mlp-bracket",
+        "A factor s on the MLPs' Lipschitz constants in all L layers, where they are small, multiplies ‖res‖ by "
+        "s^((3^L − 1)/2).",
+        lambda data: Measured(
+            data["slope_mean"], data["slope_standard_error"], where=[LABELS[name] for name in ACTIVATIONS]
+        ),
+        RATIO,
+        proof="measured",
+        place="docs/skip_norm_mlp.md, Steep MLPs",
+        neighbours=["dong2021", "collapse-summary"],
+        hypotheses=RANDOM,
+        interval_from="our tolerance: 1 %",
+        note="slope of log ‖res‖ in log λ over (3^L − 1)/2, at the smallest λ; the summary says that λ enters the "
+        "bound as a factor",
+    ),
+    summary(
+        "mlp-robustness",
+        "Too large a Lipschitz constant may let small changes of the input grow.",
+        _growth_of_push,
+        at_least(0),
+        always=False,
+        hypotheses=RANDOM,
+        interval_from="more at the largest λ than at the smallest",
+        note="log of the output's relative change over the tokens' (1 %), at the largest λ less at the smallest; the "
+        "two as geometric means: {factors}",
+    ),
+)

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from experiments.figures._samples import draw
 from experiments.figures.blocks import _norm_values as nets
 from experiments.figures.blocks._norm_values import NORMS
-from experiments.ledger import Claim, at_least, at_most, law, near, published
+from experiments.ledger import Measured, at_least, at_most, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention, collapse, network, pretrained
 
@@ -219,102 +218,185 @@ def _band(ax: Axes, x: np.ndarray, values: np.ndarray, kind: str, norm: str) -> 
             label=f"{LABELS[kind]}, LayerNorm {norm}")  # fmt: skip
 
 
-def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """That LayerNorm leaves the cube, that it is no mere rescaling, and what it can hold apart."""
-    kinds = [LABELS[kind] for kind in KINDS]
-    return [*_collapse(data, kinds), *_equilibria(data)]
+def _cube(data: Mapping[str, np.ndarray]) -> Measured:
+    """Exponents of the fall without and with LayerNorm, and by how many layers LayerNorm delays it."""
+    exponents, errors, where = [], [], []
+    for norm in NORMS:
+        exponents += data[f"exponent_{norm}_mean"].tolist()
+        errors += data[f"exponent_{norm}_standard_error"].tolist()
+        where += [f"{LABELS[kind]}, LayerNorm {norm}" for kind in KINDS]
+    for norm in NORMS:
+        texts = data[f"trained_exponent_{norm}"]
+        exponents.append(texts.mean())
+        errors.append(texts.std(ddof=1) / np.sqrt(texts.size) if texts.size > 1 else 0.0)
+        where.append(f"trained, LayerNorm {norm}")
+    # log₃ of log ‖res‖/‖X‖ without over with it
+    delays = np.log(data["relative_off"][1][:, -1] / data["relative_on"][1][:, -1]) / np.log(3)
+    return Measured(
+        [*exponents, *delays],
+        standard_error=[*errors, *np.zeros(delays.size)],
+        where=[*where, *(f"delay, {LABELS[kind]}" for kind in KINDS)],
+        reads=[exponents, delays],
+        left_out=data["unknown"],
+        numbers={
+            "least": min(exponents),
+            "most": max(exponents),
+            "least_delay": min(delays),
+            "most_delay": max(delays),
+        },
+    )
 
 
-def _collapse(data: Mapping[str, np.ndarray], kinds: list[str]) -> list[Claim]:
-    """The cube, its delay, the divisors, and collapse of random models under LayerNorm."""
-    trained = [data[f"trained_exponent_{name}"] for name in NORMS]
-    exponents = np.concatenate([*(data[f"exponent_{name}_mean"] for name in NORMS), [each.mean() for each in trained]])
-    errors = np.concatenate(
-        [*(data[f"exponent_{name}_standard_error"] for name in NORMS),
-         [each.std(ddof=1) / np.sqrt(each.size) if each.size > 1 else 0.0 for each in trained]]
-    )  # fmt: skip
-    where = [f"{kind}, LayerNorm {name}" for name in NORMS for kind in kinds]
-    where += [f"trained, LayerNorm {name}" for name in NORMS]
-    # By how many layers LayerNorm delays the cube: log₃ of log ‖res‖/‖X‖ without over with it.
-    delay = np.log(data["relative_off"][1][:, -1] / data["relative_on"][1][:, -1]) / np.log(3)
+def _divisors(data: Mapping[str, np.ndarray]) -> Measured:
+    """Median log(largest/smallest divisor of the tokens), by value matrix and layer."""
     divisors = data["divisors_on"][1]
-    layers = [f"{kind}, layer {layer + 1}" for kind in kinds for layer in range(divisors.shape[1])]
-    random = np.append(data["relative_on"][1][:, -1], data["initial_relative_on"][1][-1])
-    # Sharpness is judged at the scales at which the residual is known in every network.
+    where = [f"{LABELS[kind]}, layer {layer + 1}" for kind in KINDS for layer in range(divisors.shape[1])]
+    return Measured(divisors, where=where, left_out=data["unknown"])
+
+
+def _last_residuals(data: Mapping[str, np.ndarray]) -> Measured:
+    """Median log ‖res‖/‖X‖ at the last layer of random networks and of a random model, with LayerNorm."""
+    return Measured(
+        np.append(data["relative_on"][1][:, -1], data["initial_relative_on"][1][-1]),
+        where=[*(LABELS[kind] for kind in KINDS), "the shape of all-MiniLM-L6-v2"],
+        left_out=data["unknown"],
+    )
+
+
+def _sharp_residuals(data: Mapping[str, np.ndarray]) -> Measured:
+    """The same by the size of the first logits, at the sizes at which the residual is known in every network."""
     known = np.sum(data["sharp_on_left_out"], axis=0) == 0
-    sharp = [f"{kind}, std {scale:g}" for kind in kinds for scale in data["scales"][known]]
-    judged = ", ".join(f"{scale:g}" for scale in data["scales"][known])
-    nets_of = "attention without skips and MLPs, Gaussian W_QK, one head, no mask; a LayerNorm after every layer"
-    return [
-        published("norm-cube", "LayerNorm has no effect on rank collapse.", np.append(exponents, delay),
-                  near(np.append(np.full(exponents.size, 3.0), np.zeros(delay.size)), 0.5), source="collapse-summary",
-                  place="finding 3", where=[*where, *(f"delay, {kind}" for kind in kinds)], always=False,
-                  standard_error=np.append(errors, np.zeros(delay.size)), left_out=data["unknown"],
-                  hypotheses=f"{nets_of}, or none; the attention of all-MiniLM-L6-v2", reads=[exponents, delay],
-                  interval_from="our tolerance: an exponent of 3 ± 0.5, a delay of less than half a layer",
-                  shown=f"exponents {exponents.min():.2f} … {exponents.max():.2f}; delays {delay.min():.2f} … "
-                  f"{delay.max():.2f} layers", note="log ‖res‖ still triples at the last layer; it is delayed by one "
-                  "layer; Wu et al. 2024 disagree in general"),
-        published("norm-rescaling", "LayerNorm only scales and shifts, which is the same as other weights and biases, "
-                  "and so has no bearing on rank collapse.", divisors.ravel(), at_most(EQUAL), always=False,
-                  source="collapse-summary", place="finding 3", where=layers,
-                  hypotheses=f"LayerNorm by token, as models have it; {nets_of}", left_out=data["unknown"],
-                  interval_from="it is so only if all tokens have one divisor; our tolerance: equal to 1 %",
-                  note="median of log(largest/smallest divisor of the tokens): they stand on the left of P X W, where "
-                  "no weight takes them in, and agree near collapse; a normalisation by feature stands on the right, "
-                  "where it is taken in exactly; for the conclusion see norm-cube"),
-        published("norm-affine-rank", "LayerNorm preserves the affine rank of a set of tokens exactly.",
-                  data["affine_rank"][:, 1] - data["affine_rank"][:, 0], (0, 0), formula=True,
-                  source="cirrincione2026", place="abstract",
-                  where=["three tokens on a line", "random tokens, fewer than features"],
-                  hypotheses="LayerNorm by token; affine rank is read as the rank of the differences of tokens",
-                  interval_from="an integer", note="measured: rank after less rank before; a, a + b, a + 2b with "
-                  "a = (1, 2, 0, −1), b = (½, −1, 1, 3) go from a line to a plane; what is kept is the linear rank of "
-                  "tokens less their means over features, and so the affine rank where it is as large as it can be"),
-        published("norm-random", "LayerNorm alone keeps random models from ‖X − 1x̄ᵀ‖ → 0.", random,
-                  at_least(np.log(HELD)), source="wu2024-figure", place="caption of figure 2",
-                  where=[*kinds, "the shape of all-MiniLM-L6-v2"], left_out=data["unknown"],
-                  hypotheses=f"{nets_of}; the model, masks and arithmetic of the figure are not known here",
-                  interval_from="our tolerance: a tenth of ‖X‖", note="median of log ‖res‖/‖X‖ at the last layer; in "
-                  "exact arithmetic it goes to zero in our networks; plain float32 stops at its rounding, about e^−16; "
-                  "the figure's model is unknown to us"),
-        published("norm-sharp", "For some classes of value matrices tokens still collapse under LayerNorm, at an "
-                  "exponential rate.", data["sharp_on"][1][:, known].ravel(), at_most(np.log(HELD)), source="wu2024",
-                  place="abstract", where=sharp, hypotheses=f"{nets_of}; value matrices: the identity, a rotation, "
-                  f"Gaussian; first logits of standard deviation {judged}, the sizes at which the residual is known in "
-                  "every network", interval_from="our tolerance: ‖res‖ below a tenth of ‖X‖",
-                  note="median of log ‖res‖/‖X‖ at the last layer, by value matrix and size of the first logits; that "
-                  "they collapse is judged, the rate is not"),
-    ]  # fmt: skip
+    sizes = [f"{scale:g}" for scale in data["scales"][known]]
+    return Measured(
+        data["sharp_on"][1][:, known],
+        where=[f"{LABELS[kind]}, std {size}" for kind in KINDS for size in sizes],
+        numbers={"sizes": ", ".join(sizes)},
+    )
 
 
-def _equilibria(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """Equilibria of attention with LayerNorm, and which of them attract."""
-    # How far one layer moves each equilibrium, by rank, and the shear.
-    moved = np.append(data["polytope_moved"], data["shear_error"])
-    ranks = [f"rank {rank}" for rank in data["ranks"]]
-    # The shear has a proof; that the polytopes repel is measured.
-    last = data["circle_off"].shape[1] - 1
-    ours = {"neighbours": ["wu2024"], "place": "docs/skip_norm_mlp.md, LayerNorm and the value matrices"}
-    shear: dict[str, Any] = {"proof": "proved", **ours}
-    shear["hypotheses"] = "causal uniform attention, two tokens, W_V W_O a shear of slope −2, ε = 0"
-    return [
-        published("norm-equilibria", "With suitable value matrices, self-attention with LayerNorm rests at points of "
-                  "every rank between one and full.", moved, at_most(ROUNDING),
-                  formula=True, source="wu2024", place="abstract",
-                  where=[*ranks, "rank 2, causal"], interval_from="rest; rounding of float32",
-                  hypotheses="±√d u_k with identity values in full attention; a shear under a causal mask",
-                  note="how far one layer moves the tokens, over their size; the constructions are ours"),
-        law("norm-shear-held", "Under a shear as value matrix LayerNorm keeps 5 of 12 starts at rank 2 at every depth.",
-            float(data["held"]), near(SHARE, 0.02), interval_from="our tolerance: 0.02", **shear,
-            standard_error=float(data["held_standard_error"]), note="second token uniform on the circle"),
-        law("norm-shear-off", "Without LayerNorm layer k of the same weights changes log(‖res‖/‖X‖) by −log 2 + "
-            "log(k/(k − 1)), up to terms in 1/k²: the residual is halved in the limit.", float(data["fall"]),
-            near(-np.log(2) - np.log1p(-1 / last), 2 / last**2), interval_from="our tolerance: 2/k²", **shear,
-            standard_error=float(data["fall_standard_error"]),
-            note=f"measured at k = {last}; the map of differences is a Jordan block with the eigenvalue ½"),
-        law("norm-polytope-unstable", "The equilibria ±√d u_k repel: pushed by a thousandth, their tokens collapse.",
-            data["polytope_pushed"], at_most(HELD), proof="measured", where=ranks, **ours,
-            interval_from="‖res‖ below a tenth of ‖X‖", note="at the last layer",
-            hypotheses="identity values, full attention, LayerNorm after every layer"),
-    ]  # fmt: skip
+def _ranks(data: Mapping[str, np.ndarray]) -> list[str]:
+    return [f"rank {rank}" for rank in data["ranks"]]
+
+
+summary = functools.partial(published, source="collapse-summary", place="finding 3", always=False)
+shear = functools.partial(
+    law,
+    proof="proved",
+    place="docs/skip_norm_mlp.md, LayerNorm and the value matrices",
+    neighbours=["wu2024"],
+    hypotheses="causal uniform attention, two tokens, W_V W_O a shear of slope −2, ε = 0",
+)
+NETWORKS = "attention without skips and MLPs, Gaussian W_QK, one head, no mask; a LayerNorm after every layer"
+EXPONENTS = len(NORMS) * (len(KINDS) + 1)  # of random networks and of the trained model
+LAST = PRESETS["quick"].circle_depth  # of all presets
+ROWS = (
+    summary(
+        "norm-cube",
+        "LayerNorm has no effect on rank collapse.",
+        _cube,
+        near([3.0] * EXPONENTS + [0.0] * len(KINDS), 0.5),
+        hypotheses=f"{NETWORKS}, or none; the attention of all-MiniLM-L6-v2",
+        interval_from="our tolerance: an exponent of 3 ± 0.5, a delay of less than half a layer",
+        shown="exponents {least:.2f} … {most:.2f}; delays {least_delay:.2f} … {most_delay:.2f} layers",
+        note="log ‖res‖ still triples at the last layer; it is delayed by one layer; Wu et al. 2024 disagree in "
+        "general",
+    ),
+    summary(
+        "norm-rescaling",
+        "LayerNorm only scales and shifts, which is the same as other weights and biases, and so has no bearing on "
+        "rank collapse.",
+        _divisors,
+        at_most(EQUAL),
+        hypotheses=f"LayerNorm by token, as models have it; {NETWORKS}",
+        interval_from="it is so only if all tokens have one divisor; our tolerance: equal to 1 %",
+        note="median of log(largest/smallest divisor of the tokens): they stand on the left of P X W, where no weight "
+        "takes them in, and agree near collapse; a normalisation by feature stands on the right, where it is taken in "
+        "exactly; for the conclusion see norm-cube",
+    ),
+    published(
+        "norm-affine-rank",
+        "LayerNorm preserves the affine rank of a set of tokens exactly.",
+        lambda data: Measured(
+            data["affine_rank"][:, 1] - data["affine_rank"][:, 0],
+            where=["three tokens on a line", "random tokens, fewer than features"],
+        ),
+        (0, 0),
+        formula=True,
+        source="cirrincione2026",
+        place="abstract",
+        hypotheses="LayerNorm by token; affine rank is read as the rank of the differences of tokens",
+        interval_from="an integer",
+        note="measured: rank after less rank before; a, a + b, a + 2b with a = (1, 2, 0, −1), b = (½, −1, 1, 3) go "
+        "from a line to a plane; what is kept is the linear rank of tokens less their means over features, and so the "
+        "affine rank where it is as large as it can be",
+    ),
+    published(
+        "norm-random",
+        "LayerNorm alone keeps random models from ‖X − 1x̄ᵀ‖ → 0.",
+        _last_residuals,
+        at_least(np.log(HELD)),
+        source="wu2024-figure",
+        place="caption of figure 2",
+        hypotheses=f"{NETWORKS}; the model, masks and arithmetic of the figure are not known here",
+        interval_from="our tolerance: a tenth of ‖X‖",
+        note="median of log ‖res‖/‖X‖ at the last layer; in exact arithmetic it goes to zero in our networks; plain "
+        "float32 stops at its rounding, about e^−16; the figure's model is unknown to us",
+    ),
+    published(
+        "norm-sharp",
+        "For some classes of value matrices tokens still collapse under LayerNorm, at an exponential rate.",
+        _sharp_residuals,
+        at_most(np.log(HELD)),
+        source="wu2024",
+        place="abstract",
+        hypotheses=f"{NETWORKS}; value matrices: the identity, a rotation, Gaussian; first logits of standard "
+        "deviation {sizes}, the sizes at which the residual is known in every network",
+        interval_from="our tolerance: ‖res‖ below a tenth of ‖X‖",
+        note="median of log ‖res‖/‖X‖ at the last layer, by value matrix and size of the first logits; that they "
+        "collapse is judged, the rate is not",
+    ),
+    published(
+        "norm-equilibria",
+        "With suitable value matrices, self-attention with LayerNorm rests at points of every rank between one and "
+        "full.",
+        lambda data: Measured(
+            np.append(data["polytope_moved"], data["shear_error"]), where=[*_ranks(data), "rank 2, causal"]
+        ),
+        at_most(ROUNDING),
+        formula=True,
+        source="wu2024",
+        place="abstract",
+        hypotheses="±√d u_k with identity values in full attention; a shear under a causal mask",
+        interval_from="rest; rounding of float32",
+        note="how far one layer moves the tokens, over their size; the constructions are ours",
+    ),
+    shear(
+        "norm-shear-held",
+        "Under a shear as value matrix LayerNorm keeps 5 of 12 starts at rank 2 at every depth.",
+        lambda data: Measured(data["held"], data["held_standard_error"]),
+        near(SHARE, 0.02),
+        interval_from="our tolerance: 0.02",
+        note="second token uniform on the circle",
+    ),
+    shear(
+        "norm-shear-off",
+        "Without LayerNorm layer k of the same weights changes log(‖res‖/‖X‖) by −log 2 + log(k/(k − 1)), up to terms "
+        "in 1/k²: the residual is halved in the limit.",
+        lambda data: Measured(data["fall"], data["fall_standard_error"]),
+        near(-np.log(2) - np.log1p(-1 / LAST), 2 / LAST**2),
+        interval_from="our tolerance: 2/k²",
+        note=f"measured at k = {LAST}; the map of differences is a Jordan block with the eigenvalue ½",
+    ),
+    law(
+        "norm-polytope-unstable",
+        "The equilibria ±√d u_k repel: pushed by a thousandth, their tokens collapse.",
+        lambda data: Measured(data["polytope_pushed"], where=_ranks(data)),
+        at_most(HELD),
+        proof="measured",
+        place="docs/skip_norm_mlp.md, LayerNorm and the value matrices",
+        neighbours=["wu2024"],
+        hypotheses="identity values, full attention, LayerNorm after every layer",
+        interval_from="‖res‖ below a tenth of ‖X‖",
+        note="at the last layer",
+    ),
+)

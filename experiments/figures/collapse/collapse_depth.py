@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from experiments.figures._samples import draw
-from experiments.ledger import Claim, at_least, at_most, law, near, published
+from experiments.ledger import Measured, at_least, at_most, law, near, published
 from experiments.lib import figure, style
 from experiments.lib.figure import About
 from rc_jax import attention, collapse, network
@@ -224,76 +224,137 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     return drawing
 
 
-def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """The cube, what it is set against, skips, and networks without attention."""
-    # The rate of stochastic matrices; rank and its fall in networks without attention.
-    rate = _ratio(data, "stochastic_late", "stochastic_early")
-    survive, depth = data["skip"][0], int(data["depth"][-1])
-    last = data["other_rank"][..., -1]
-    mean, error = last.mean(axis=1), last.std(axis=1, ddof=1) / np.sqrt(last.shape[1])
+def _cube(data: Mapping[str, np.ndarray]) -> Measured:
+    """The fall of log ‖res‖ of pure attention at the last layer over the fall before it."""
+    return Measured(
+        data["attention_exponent_mean"][-1],
+        data["attention_exponent_standard_error"][-1],
+        left_out=data["attention_left_out"],
+        numbers={"layers": data["depth"][-1]},
+    )
+
+
+def _late_over_early(data: Mapping[str, np.ndarray]) -> Measured:
+    """Mean fall of stochastic matrices in the second half of the layers over that in the first.
+
+    The standard error is to first order and as if the two were independent.
+    """
+    late, early = data["stochastic_late_mean"], data["stochastic_early_mean"]
+    spread = np.hypot(data["stochastic_late_standard_error"] / late, data["stochastic_early_standard_error"] / early)
+    return Measured(late / early, abs(late / early) * spread, left_out=data["stochastic_left_out"])
+
+
+def _against_networks(data: Mapping[str, np.ndarray]) -> Measured:
+    """Change of log ‖res‖ by attention over that of the log distance to rank 1 without it; medians."""
+    depth = data["depth"][-1]
     at = int(np.argmax(data["other_layer"] == depth))
     fall = np.median(data["other_log"][:2, :, at] - data["other_log"][:2, :, 0], axis=1)
-    layers = int(data["other_layer"][-1])
-    attention_left_out = np.sum(data["attention_left_out"])
-    summary = functools.partial(published, source="collapse-summary")
-    rank = functools.partial(
-        published,
-        source="daneshmand2020",
-        place="abstract",
-        hypotheses=f"square Gaussian weights, as many examples as features, {layers} layers",
+    return Measured(
+        data["attention"][1][-1] / fall,
+        where=PLAIN_NETWORKS[:2],
+        left_out=data["attention_left_out"],
+        numbers={"layers": depth},
     )
-    return [
-        published("collapse-cube", "Pure attention collapses doubly exponentially: log ‖res‖ grows in size as 3^L with "
-                  "the number L of layers.", float(data["attention_exponent_mean"][-1]), near(3, 0.05),
-                  source="dong2021", place="abstract; section 2 by the summary of vortezwohl and Wu, finding 1",
-                  hypotheses="Gaussian weights and tokens; no mask, skip, MLP or LayerNorm",
-                  interval_from="our tolerance: 3 ± 0.05",
-                  standard_error=float(data["attention_exponent_standard_error"][-1]), left_out=attention_left_out,
-                  note=f"measured: the fall at layer {depth} over the fall before it; the theorem is an upper bound"),
-        summary("collapse-stochastic", "A product of random stochastic matrices converges at a linear rate: log "
-                "‖res‖ falls by a constant per layer.", rate[0], near(1, 0.05), place="finding 1",
-                hypotheses="softmax of independent Gaussian logits, blind to the tokens",
-                interval_from="our tolerance: 1 ± 0.05", standard_error=rate[1],
-                left_out=np.sum(data["stochastic_left_out"]),
-                note="mean fall in the second half of the layers over that in the first, without layer 1"),
-        summary("collapse-networks", "Pure attention collapses far faster than conventional random networks do.",
-                data["attention"][1][-1] / fall, at_least(10), place="related work, rank collapse of networks",
-                where=list(PLAIN_NETWORKS[:2]), interval_from="our tolerance: ten times as far",
-                hypotheses=f"Gaussian weights, {depth} layers, no batch normalisation", left_out=attention_left_out,
-                note="change of log ‖res‖ by attention over change of the log distance to rank 1; medians"),
-        rank("collapse-rank-goes", "Without batch normalisation the rank of random linear and ReLU networks "
-             "collapses with depth.", mean[:2], at_most(1.1), where=list(PLAIN_NETWORKS[:2]),
-             standard_error=error[:2], interval_from="our tolerance: a stable rank of at most 1.1",
-             note=f"stable rank at layer {layers}; the abstract says that it collapses quickly"),
-        rank("collapse-batch-norm", "Batch normalisation avoids the collapse of rank in random linear and ReLU "
-             "networks.", mean[2:], at_least(2), where=list(PLAIN_NETWORKS[2:]), standard_error=error[2:],
-             interval_from="our tolerance: a stable rank of at least 2",
-             note=f"stable rank at layer {layers}, before the ReLU; by the abstract proved for linear networks, "
-             "shown by experiment for ReLU"),
-        published("collapse-rank-one", "The nearer a matrix is to rank one, the smaller is its residual.",
-                  np.median(data["rank_one"]), at_most(0.01),
-                  formula=True, source="proof-notes", place="definition of the residual",
-                  hypotheses="matrices uvᵀ of rank one, u and v normal", reads=[data["rank_one"]],
-                  interval_from="our tolerance: nothing is nearer to rank one, so that at most a hundredth may be left",
-                  note="median of ‖res(X)‖/‖X‖; the residual is the distance to equal rows, a part of the matrices of "
-                  "rank one; a small residual implies rank nearly one, and not the other way round"),
-        published("collapse-output-bias", "The output bias b_O of a layer does not change the size of the residual.",
-                  float(data["output_bias"]), (0, 1e-5),
-                  formula=True, source="proof-notes", place="definition of the residual",
-                  hypotheses="the bias of the layer at whose output the residual is taken",
-                  interval_from="the formula is exact; rounding of float32",
-                  note="identity; change of log ‖res‖ in nats, bias of standard deviation 3"),
-        law("collapse-skip", "With skip connections the residual of attention does not fall below its start in 95 % "
-            "of random networks.",
-            survive[1:], at_least(0), proof="measured", place="docs/collapse.md, The rate", neighbours=["dong2021"],
-            where=list(data["depth"][1:]), hypotheses="Gaussian weights of gain 1, branches of strength 1",
-            interval_from="no fall", left_out=np.sum(data["skip_left_out"]),
-            note="5 % quantile of log ‖res(X^l)‖ − log ‖res(X)‖; Dong et al. show that such weights exist"),
-    ]  # fmt: skip
 
 
-def _ratio(data: Mapping[str, np.ndarray], top: str, bottom: str) -> tuple[float, float]:
-    """A ratio of two means and its standard error, to first order and as if the two were independent."""
-    a, b = float(data[f"{top}_mean"]), float(data[f"{bottom}_mean"])
-    spread = np.hypot(data[f"{top}_standard_error"] / a, data[f"{bottom}_standard_error"] / b)
-    return a / b, abs(a / b) * float(spread)
+def _ranks(data: Mapping[str, np.ndarray], some: slice) -> Measured:
+    """Mean stable rank at the last layer of some networks without attention."""
+    last = data["other_rank"][some, :, -1]
+    return Measured(
+        last.mean(axis=1),
+        standard_error=last.std(axis=1, ddof=1) / np.sqrt(last.shape[1]),
+        where=PLAIN_NETWORKS[some],
+        numbers={"layers": data["other_layer"][-1]},
+    )
+
+
+rank = functools.partial(
+    published,
+    source="daneshmand2020",
+    place="abstract",
+    hypotheses="square Gaussian weights, as many examples as features, {layers} layers",
+)
+notes = functools.partial(published, source="proof-notes", place="definition of the residual", formula=True)
+ROWS = (
+    published(
+        "collapse-cube",
+        "Pure attention collapses doubly exponentially: log ‖res‖ grows in size as 3^L with the number L of layers.",
+        _cube,
+        near(3, 0.05),
+        source="dong2021",
+        place="abstract; section 2 by the summary of vortezwohl and Wu, finding 1",
+        hypotheses="Gaussian weights and tokens; no mask, skip, MLP or LayerNorm",
+        interval_from="our tolerance: 3 ± 0.05",
+        note="measured: the fall at layer {layers} over the fall before it; the theorem is an upper bound",
+    ),
+    published(
+        "collapse-stochastic",
+        "A product of random stochastic matrices converges at a linear rate: log ‖res‖ falls by a constant per layer.",
+        _late_over_early,
+        near(1, 0.05),
+        source="collapse-summary",
+        place="finding 1",
+        hypotheses="softmax of independent Gaussian logits, blind to the tokens",
+        interval_from="our tolerance: 1 ± 0.05",
+        note="mean fall in the second half of the layers over that in the first, without layer 1",
+    ),
+    published(
+        "collapse-networks",
+        "Pure attention collapses far faster than conventional random networks do.",
+        _against_networks,
+        at_least(10),
+        source="collapse-summary",
+        place="related work, rank collapse of networks",
+        hypotheses="Gaussian weights, {layers} layers, no batch normalisation",
+        interval_from="our tolerance: ten times as far",
+        note="change of log ‖res‖ by attention over change of the log distance to rank 1; medians",
+    ),
+    rank(
+        "collapse-rank-goes",
+        "Without batch normalisation the rank of random linear and ReLU networks collapses with depth.",
+        lambda data: _ranks(data, slice(0, 2)),
+        at_most(1.1),
+        interval_from="our tolerance: a stable rank of at most 1.1",
+        note="stable rank at layer {layers}; the abstract says that it collapses quickly",
+    ),
+    rank(
+        "collapse-batch-norm",
+        "Batch normalisation avoids the collapse of rank in random linear and ReLU networks.",
+        lambda data: _ranks(data, slice(2, 4)),
+        at_least(2),
+        interval_from="our tolerance: a stable rank of at least 2",
+        note="stable rank at layer {layers}, before the ReLU; by the abstract proved for linear networks, shown by "
+        "experiment for ReLU",
+    ),
+    notes(
+        "collapse-rank-one",
+        "The nearer a matrix is to rank one, the smaller is its residual.",
+        lambda data: Measured(np.median(data["rank_one"]), reads=[data["rank_one"]]),
+        at_most(0.01),
+        hypotheses="matrices uvᵀ of rank one, u and v normal",
+        interval_from="our tolerance: nothing is nearer to rank one, so that at most a hundredth may be left",
+        note="median of ‖res(X)‖/‖X‖; the residual is the distance to equal rows, a part of the matrices of rank one; "
+        "a small residual implies rank nearly one, and not the other way round",
+    ),
+    notes(
+        "collapse-output-bias",
+        "The output bias b_O of a layer does not change the size of the residual.",
+        lambda data: data["output_bias"],
+        (0, 1e-5),
+        hypotheses="the bias of the layer at whose output the residual is taken",
+        interval_from="the formula is exact; rounding of float32",
+        note="identity; change of log ‖res‖ in nats, bias of standard deviation 3",
+    ),
+    law(
+        "collapse-skip",
+        "With skip connections the residual of attention does not fall below its start in 95 % of random networks.",
+        lambda data: Measured(data["skip"][0][1:], where=data["depth"][1:], left_out=data["skip_left_out"]),
+        at_least(0),
+        proof="measured",
+        place="docs/collapse.md, The rate",
+        neighbours=["dong2021"],
+        hypotheses="Gaussian weights of gain 1, branches of strength 1",
+        interval_from="no fall",
+        note="5 % quantile of log ‖res(X^l)‖ − log ‖res(X)‖; Dong et al. show that such weights exist",
+    ),
+)

@@ -1,5 +1,6 @@
 """Three questions to every kind of attention weights that reads scores: depth, sparsity and scale."""
 
+import functools
 from collections.abc import Mapping
 
 import jax
@@ -9,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments.ledger import Claim, at_least, law, near, published
+from experiments.ledger import Measured, at_least, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 from rc_jax.attention import KINDS, Kind
@@ -152,56 +153,77 @@ def _fill(ax: Axes, data: Mapping[str, np.ndarray], index: int, logs: np.ndarray
     ax.annotate("\n".join(words), (0.03, 0.04), xycoords="axes fraction", fontsize=9, va="bottom", linespacing=1.25)
 
 
-def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """The order of a layer, from what a row of equal scores sums to; what is said of Sinkhorn's weights."""
-    d, heads, tokens, count = (int(value) for value in data["shape"])
-    names = [str(name) for name in data["kinds"]]
+def _order_less_predicted(data: Mapping[str, np.ndarray]) -> Measured:
+    """Order of a layer less the one that its sums of rows of equal scores predict: 3 where they do not change."""
     predicted = np.where(np.isfinite(data["change"]), np.where(data["change"] < 1e-6, 3, 1), np.nan)
-    sinkhorn, softmax = (data["logs"][names.index(name)] for name in ("sinkhorn", "softmax"))
-    falls = np.diff(sinkhorn, axis=1)
-    larger = int(np.sum(sinkhorn[:, -1] > softmax[:, -1]))
-    layer = f"Gaussian weights, d = {d}, {heads} heads, {tokens} tokens, no skip connections"
-    return [
-        law(
-            "kinds-order",
-            "A layer maps a small difference between tokens to its cube where the sum of a row of equal scores does "
-            "not depend on the score, and to first order elsewhere.",
-            data["order"] - predicted,
-            near(0, ORDER),
-            where=names,
-            proof="derived",
-            place="docs/weights.md, Collapse",
-            neighbours=["dong2021"],
-            hypotheses=f"Gaussian weights, d = {d}, {heads} heads, {tokens} tokens near one random vector; no mask, no "
-            "skip connection; networks whose output is not 0",
-            interval_from=f"our tolerance: {ORDER:g}",
-            note=f"measured order less predicted, median of {count} networks at differences of e^(−4) and e^(−6)",
-            reads=[data["change"]],
-        ),
-        published(
-            "kinds-sinkhorn-doubly",
-            "Without skip connections the rank of attention that Sinkhorn's algorithm normalises falls to one doubly "
-            "exponentially with depth.",
-            np.median(falls[:, -1] / falls[:, -2]),
-            at_least(DOUBLY),
-            source="lapenna2026",
-            place="abstract",
-            hypotheses=layer,
-            interval_from=f"our tolerance: {DOUBLY:g}",
-            note=f"last fall of log ‖res‖ over the one before, median of {count} networks",
-        ),
-        published(
-            "kinds-sinkhorn-preserves",
-            "Doubly stochastic attention by Sinkhorn's algorithm preserves rank better than softmax.",
-            np.median(sinkhorn - softmax, axis=0)[1:],
-            at_least(0),
-            where=list(data["depth"][1:]),
-            source="lapenna2026",
-            place="abstract",
-            hypotheses=f"the residual; here {layer}",
-            interval_from="the sign",
-            elsewhere="the source speaks of attention matrices and of trained networks, not of initialisation",
-            note="median difference of log ‖res‖ over networks of the same projections; larger after the last layer "
-            f"in {larger} of {count}",
-        ),
-    ]
+    return Measured(
+        data["order"] - predicted,
+        where=[str(name) for name in data["kinds"]],
+        reads=[data["change"]],
+        numbers=_numbers(data),
+    )
+
+
+def _falls(data: Mapping[str, np.ndarray]) -> Measured:
+    """Last fall of log ‖res‖ under Sinkhorn's weights over the one before, median of networks."""
+    falls = np.diff(_logs(data, "sinkhorn"), axis=1)
+    return Measured(np.median(falls[:, -1] / falls[:, -2]), numbers=_numbers(data))
+
+
+def _sinkhorn_less_softmax(data: Mapping[str, np.ndarray]) -> Measured:
+    """Median difference of log ‖res‖ by layer over networks of the same projections."""
+    difference = _logs(data, "sinkhorn") - _logs(data, "softmax")
+    return Measured(
+        np.median(difference, axis=0)[1:],
+        where=data["depth"][1:],
+        numbers=_numbers(data) | {"larger": np.sum(difference[:, -1] > 0)},
+    )
+
+
+def _logs(data: Mapping[str, np.ndarray], kind: str) -> np.ndarray:
+    return data["logs"][list(data["kinds"]).index(kind)]
+
+
+def _numbers(data: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """The shape and number of the networks."""
+    return dict(zip(("width", "heads", "tokens", "count"), data["shape"].tolist(), strict=True))
+
+
+lapenna = functools.partial(published, source="lapenna2026", place="abstract")
+LAYER = "Gaussian weights, d = {width}, {heads} heads, {tokens} tokens"
+ROWS = (
+    law(
+        "kinds-order",
+        "A layer maps a small difference between tokens to its cube where the sum of a row of equal scores does "
+        "not depend on the score, and to first order elsewhere.",
+        _order_less_predicted,
+        near(0, ORDER),
+        proof="derived",
+        place="docs/weights.md, Collapse",
+        neighbours=["dong2021"],
+        hypotheses=f"{LAYER} near one random vector; no mask, no skip connection; networks whose output is not 0",
+        interval_from=f"our tolerance: {ORDER:g}",
+        note="measured order less predicted, median of {count} networks at differences of e^(−4) and e^(−6)",
+    ),
+    lapenna(
+        "kinds-sinkhorn-doubly",
+        "Without skip connections the rank of attention that Sinkhorn's algorithm normalises falls to one doubly "
+        "exponentially with depth.",
+        _falls,
+        at_least(DOUBLY),
+        hypotheses=f"{LAYER}, no skip connections",
+        interval_from=f"our tolerance: {DOUBLY:g}",
+        note="last fall of log ‖res‖ over the one before, median of {count} networks",
+    ),
+    lapenna(
+        "kinds-sinkhorn-preserves",
+        "Doubly stochastic attention by Sinkhorn's algorithm preserves rank better than softmax.",
+        _sinkhorn_less_softmax,
+        at_least(0),
+        hypotheses=f"the residual; here {LAYER}, no skip connections",
+        interval_from="the sign",
+        elsewhere="the source speaks of attention matrices and of trained networks, not of initialisation",
+        note="median difference of log ‖res‖ over networks of the same projections; larger after the last layer in "
+        "{larger} of {count}",
+    ),
+)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 
 from experiments.figures.cost import _layer_kinds as layers
 from experiments.figures.cost._timing import quartiles
-from experiments.ledger import Claim, at_most, near, published
+from experiments.ledger import Measured, at_most, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 from rc_jax.attention import LayerKind
@@ -113,65 +113,137 @@ def plot(data: Data) -> Drawing:
     return drawing
 
 
-def claims(data: Data) -> list[Claim]:
-    """Every cell of the table, and what the sources say of it in words."""
-    n, (d, width) = data["tokens"], (int(each) for each in data["shape"])
-    at, searched = KINDS.index, data["searched"].astype(float)
-    # Exponents in n between the first and the last number of tokens, and the orders of the table.
-    step = np.log(n[-1] / n[0])
-    work, steps = (np.log(data[name][-1] / data[name][0]) / step for name in ("counted", "steps"))
+def _setting(data: Data) -> dict[str, int]:
+    """Width and numbers of tokens, for texts."""
+    return {"width": data["shape"][0], "least": data["tokens"][0], "most": data["tokens"][-1]}
+
+
+def _exponents(data: Data, name: str) -> Measured:
+    """Exponents in n of a count, between the first and the last number of tokens."""
+    counts, n = data[name], data["tokens"]
+    exponents = np.log(counts[-1] / counts[0]) / np.log(n[-1] / n[0])
+    return Measured(exponents, where=KINDS, numbers=_setting(data))
+
+
+def _paths_over_orders(data: Data) -> Measured:
+    """The longest path over the order that the table gives it."""
+    n, width = data["searched"].astype(float), int(data["shape"][1])
     orders = {
-        "attention": 0 * searched + 1, "restricted attention": searched / width, "recurrence": searched,
-        "convolution": searched / width, "dilated convolution": np.log(searched) / np.log(width),
+        "attention": 0 * n + 1, "restricted attention": n / width, "recurrence": n,
+        "convolution": n / width, "dilated convolution": np.log(n) / np.log(width),
     }  # fmt: skip
-    middle = data["seconds"][:, :, 1]
-    ratio = middle[:, at("attention")] / middle[:, at("recurrence")]
-    short = n < d
-    far = [data["paths"][:, at(kind)] for kind in ("attention", "convolution")]
-    single = "layers without projections, float32"
-    return [
-        published("layers-operations", "In the number n of tokens, a layer of attention takes O(n²) operations; "
-                  "recurrence, convolution and restricted attention take O(n).", work,
-                  near([2.0 if kind == "attention" else 1.0 for kind in KINDS], 0.1),
-                  formula=True, source=V17, place=TABLE,
-                  where=KINDS, hypotheses=f"{single}; d = {d}, k = r = {width}, n = {n[0]} … {n[-1]}",
-                  interval_from="our tolerance for the border: 0.1 of an exponent",
-                  note="measured: exponents of the multiplications that XLA counts in the compiled program"),
-        published("layers-steps", "A recurrence takes O(n) sequential operations, the other layers O(1).", steps,
-                  near([1.0 if kind == "recurrence" else 0.0 for kind in KINDS], 0.01),
-                  formula=True, source=V17, place=TABLE,
-                  where=KINDS, hypotheses=f"{single}; n = {n[0]} … {n[-1]}", interval_from="rounding of a count",
-                  note="measured: exponents of the longest loop, a count of the compiled program"),
-        published("layers-paths", "The longest path is O(1) in attention, O(n) in a recurrence, O(n/k) in "
-                  "convolutions, O(n/r) in restricted attention, and O(log_k n) in dilated convolutions.",
-                  (data["paths"] / np.stack([orders[kind] for kind in KINDS], 1)).ravel(), (1 / CONSTANT, CONSTANT),
-                  formula=True, source=V17, place=f"{TABLE}, and the text below",
-                  hypotheses=f"k = r = {width}; dilated kernels look back",
-                  where=[f"{kind}, n = {each:g}" for each in searched for kind in KINDS],
-                  interval_from=f"our tolerance: O(·) leaves out a factor of at most {CONSTANT:g}",
-                  note="measured: the path, found by search over Jacobians, over its order"),
-        published("layers-far", "A convolution reaches far tokens only through many layers, while attention takes the "
-                  "whole sequence at once.",
-                  np.concatenate(far) / np.concatenate([0 * searched + 1, (searched - 1) / (width - 1)]),
-                  ([1.0] * searched.size + [1.0] * searched.size, [1.0] * searched.size + [CONSTANT] * searched.size),
-                  formula=True, source=NOTES, place="section on attention against CNN",
-                  hypotheses=f"kernels of {width} tokens, no dilation",
-                  where=[f"{kind}, n = {each:g}" for kind in ("attention", "convolution") for each in searched],
-                  interval_from=f"one layer, and 1 … {CONSTANT:g} times (n − 1)/(k − 1), the fewest that join the ends "
-                  "one way", note="measured: layers until all tokens meet, over that number"),
-        published("layers-forgets", "An RNN may lose what stood at the start of a long input.", data["influence"][-1],
-                  at_most(0.1), formula=True, source=NOTES, place="section on attention against RNN",
-                  hypotheses=f"one Elman recurrence at random, entries N(0, 1/d), d = {d}, {searched[-1]:g} tokens",
-                  interval_from="our tolerance: a tenth of the last token's influence",
-                  note="measured: size of the last state's derivative by the first token over that by the last"),
-        published("layers-short-time", "A layer of attention is faster than a recurrent one where n < d.", ratio[short],
-                  at_most(1), source=V17, place="section 4", where=[f"n = {each}" for each in n[short]],
-                  hypotheses=f"{single}, d = {d}, two cores", interval_from="the sign of the difference",
-                  note="measured: ratio of median times; multiplications are in the ratio n/d"),
-        published("layers-convolution", "A convolution is generally more expensive than a recurrence by a factor of k.",
-                  data["counted"][-1, at("convolution")] / data["counted"][-1, at("recurrence")],
-                  (0.99 * width / 2, 1.01 * width), formula=True, source=V17, place="section 4", always=False,
-                  hypotheses=f"orders of operations; one Elman recurrence, k = {width}",
-                  interval_from="k, or k/2 for a recurrence that multiplies its input and its state",
-                  note="measured: ratio of multiplications, k/2, as a recurrence multiplies its input and its state"),
-    ]  # fmt: skip
+    return Measured(
+        data["paths"] / np.stack([orders[kind] for kind in KINDS], 1),
+        where=[f"{kind}, n = {each:g}" for each in n for kind in KINDS],
+    )
+
+
+def _layers_to_meet(data: Data) -> Measured:
+    """Layers until all tokens meet, over 1 in attention and over (n − 1)/(k − 1) in convolution: extremes over n."""
+    n, width = data["searched"].astype(float), int(data["shape"][1])
+    paths = dict(zip(KINDS, data["paths"].T, strict=True))
+    ratios = {"attention": paths["attention"], "convolution": paths["convolution"] / ((n - 1) / (width - 1))}
+    return Measured(
+        [extreme(ratio) for ratio in ratios.values() for extreme in (np.min, np.max)],
+        where=[f"{kind}, {extreme}" for kind in ratios for extreme in ("least", "most")],
+    )
+
+
+def _attention_over_recurrence(data: Data) -> Measured:
+    """Ratio of median times where n < d."""
+    n, middle = data["tokens"], data["seconds"][:, :, 1]
+    short = n < data["shape"][0]
+    ratio = middle[:, KINDS.index("attention")] / middle[:, KINDS.index("recurrence")]
+    return Measured(ratio[short], where=[f"n = {each}" for each in n[short]], numbers=_setting(data))
+
+
+def _convolution_over_recurrence(data: Data) -> float:
+    """Ratio of multiplications at the largest number of tokens."""
+    counted = dict(zip(KINDS, data["counted"][-1], strict=True))
+    return counted["convolution"] / counted["recurrence"]
+
+
+table = functools.partial(published, source=V17, place=TABLE, formula=True)
+notes = functools.partial(published, source=NOTES, formula=True)
+SINGLE = "layers without projections, float32"
+KERNEL = PRESETS["quick"].width  # of all presets
+ROWS = (
+    table(
+        "layers-operations",
+        "In the number n of tokens, a layer of attention takes O(n²) operations; recurrence, convolution and "
+        "restricted attention take O(n).",
+        lambda data: _exponents(data, "counted"),
+        near([2.0 if kind == "attention" else 1.0 for kind in KINDS], 0.1),
+        hypotheses=f"{SINGLE}; d = {{width}}, k = r = {KERNEL}, n = {{least}} … {{most}}",
+        interval_from="our tolerance for the border: 0.1 of an exponent",
+        note="measured: exponents of the multiplications that XLA counts in the compiled program",
+    ),
+    table(
+        "layers-steps",
+        "A recurrence takes O(n) sequential operations, the other layers O(1).",
+        lambda data: _exponents(data, "steps"),
+        near([1.0 if kind == "recurrence" else 0.0 for kind in KINDS], 0.01),
+        hypotheses=f"{SINGLE}; n = {{least}} … {{most}}",
+        interval_from="rounding of a count",
+        note="measured: exponents of the longest loop, a count of the compiled program",
+    ),
+    published(
+        "layers-paths",
+        "The longest path is O(1) in attention, O(n) in a recurrence, O(n/k) in convolutions, O(n/r) in restricted "
+        "attention, and O(log_k n) in dilated convolutions.",
+        _paths_over_orders,
+        (1 / CONSTANT, CONSTANT),
+        source=V17,
+        place=f"{TABLE}, and the text below",
+        formula=True,
+        hypotheses=f"k = r = {KERNEL}; dilated kernels look back",
+        interval_from=f"our tolerance: O(·) leaves out a factor of at most {CONSTANT:g}",
+        note="measured: the path, found by search over Jacobians, over its order",
+    ),
+    notes(
+        "layers-far",
+        "A convolution reaches far tokens only through many layers, while attention takes the whole sequence at once.",
+        _layers_to_meet,
+        (1, [1, 1, CONSTANT, CONSTANT]),
+        place="section on attention against CNN",
+        hypotheses=f"kernels of {KERNEL} tokens, no dilation",
+        interval_from=f"one layer, and 1 … {CONSTANT:g} times (n − 1)/(k − 1), the fewest that join the ends one way",
+        note="measured: layers until all tokens meet, over that number; the least and the most over n",
+    ),
+    notes(
+        "layers-forgets",
+        "An RNN may lose what stood at the start of a long input.",
+        lambda data: Measured(
+            data["influence"][-1], numbers={"width": data["shape"][0], "tokens": data["searched"][-1]}
+        ),
+        at_most(0.1),
+        place="section on attention against RNN",
+        hypotheses="one Elman recurrence at random, entries N(0, 1/d), d = {width}, {tokens} tokens",
+        interval_from="our tolerance: a tenth of the last token's influence",
+        note="measured: size of the last state's derivative by the first token over that by the last",
+    ),
+    published(
+        "layers-short-time",
+        "A layer of attention is faster than a recurrent one where n < d.",
+        _attention_over_recurrence,
+        at_most(1),
+        source=V17,
+        place="section 4",
+        hypotheses=f"{SINGLE}, d = {{width}}, two cores",
+        interval_from="the sign of the difference",
+        note="measured: ratio of median times; multiplications are in the ratio n/d",
+    ),
+    published(
+        "layers-convolution",
+        "A convolution is generally more expensive than a recurrence by a factor of k.",
+        _convolution_over_recurrence,
+        (0.99 * KERNEL / 2, 1.01 * KERNEL),
+        source=V17,
+        place="section 4",
+        formula=True,
+        always=False,
+        hypotheses=f"orders of operations; one Elman recurrence, k = {KERNEL}",
+        interval_from="k, or k/2 for a recurrence that multiplies its input and its state",
+        note="measured: ratio of multiplications, k/2, as a recurrence multiplies its input and its state",
+    ),
+)

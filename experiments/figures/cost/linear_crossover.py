@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from experiments.figures.cost._timing import quartiles
-from experiments.ledger import Claim, near, published
+from experiments.ledger import Measured, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 
@@ -127,26 +127,57 @@ def _slope_error(data: Data, over: str, under: str) -> float:
     return float(np.sqrt(np.sum(squares)) / np.log(data["tokens"][-1] / data["tokens"][-3]))
 
 
-def claims(data: Data) -> list[Claim]:
-    """Exponents of time and memory."""
-    n, at = data["tokens"], list(SIDES).index
-    d, heads = (int(each) for each in data["shape"][:2])
-    layer = f"whole layers, d = {d}, {heads} head of {d // heads}, projections included"
-    # Exponents of ratios of times and of memory, over the last two doublings.
-    return [
-        published("linear-gain-pairs-sums", "Sums over tokens lower the time of attention from O(n²) to O(n).",
-                  [_slope(_ratio(data, over, under), n) for over, under in PAIRS], near(1, GAIN), source=SOURCE,
-                  standard_error=[_slope_error(data, over, under) for over, under in PAIRS],
-                  place="abstract and section 3",
-                  where=[f"{SIDES[over][0]} over {SIDES[under][0]}" for over, under in PAIRS],
-                  hypotheses=f"{layer}; n = {n[-3]} … {n[-1]}", interval_from=f"our tolerance: {GAIN:g} of an exponent",
-                  elsewhere="the projections, linear in n, are part of the time, and n is not much larger than d",
-                  note="measured: exponent of the ratio of median times; standard error from half the quartiles' "
-                  "distance"),
-        published("linear-memory-pairs", "The memory of attention over pairs grows as n², that of sums as n.",
-                  [_slope(data["memory"][:, at(name)], n) for name in ("pairs", "sums", "causal")],
-                  near([2.0, 1.0, 1.0], 0.1), formula=True, source=SOURCE, place="section 3.2",
-                  where=[SIDES[name][0] for name in ("pairs", "sums", "causal")],
-                  hypotheses=f"{layer}; n = {n[-3]} … {n[-1]}; memory that XLA sets aside",
-                  interval_from="our tolerance: a tenth of an exponent", note="measured: exponents in n"),
-    ]  # fmt: skip
+def _numbers(data: Data) -> dict[str, int]:
+    """The shape of the layers and the numbers of tokens that exponents are taken over, for `LAYER`."""
+    width, heads = (int(each) for each in data["shape"][:2])
+    tokens = data["tokens"]
+    return {"width": width, "heads": heads, "head_width": width // heads, "least": tokens[-3], "most": tokens[-1]}
+
+
+def _gains(data: Data) -> Measured:
+    """Exponents of ratios of median times, over the last two doublings."""
+    return Measured(
+        [_slope(_ratio(data, over, under), data["tokens"]) for over, under in PAIRS],
+        standard_error=[_slope_error(data, over, under) for over, under in PAIRS],
+        where=[f"{SIDES[over][0]} over {SIDES[under][0]}" for over, under in PAIRS],
+        numbers=_numbers(data),
+    )
+
+
+def _memory(data: Data) -> Measured:
+    """Exponents of memory, over the last two doublings."""
+    names = ("pairs", "sums", "causal")
+    return Measured(
+        [_slope(data["memory"][:, list(SIDES).index(name)], data["tokens"]) for name in names],
+        where=[SIDES[name][0] for name in names],
+        numbers=_numbers(data),
+    )
+
+
+LAYER = "whole layers, d = {width}, {heads} head of {head_width}, projections included; n = {least} … {most}"
+ROWS = (
+    published(
+        "linear-gain-pairs-sums",
+        "Sums over tokens lower the time of attention from O(n²) to O(n).",
+        _gains,
+        near(1, GAIN),
+        source=SOURCE,
+        place="abstract and section 3",
+        hypotheses=LAYER,
+        interval_from=f"our tolerance: {GAIN:g} of an exponent",
+        elsewhere="the projections, linear in n, are part of the time, and n is not much larger than d",
+        note="measured: exponent of the ratio of median times; standard error from half the quartiles' distance",
+    ),
+    published(
+        "linear-memory-pairs",
+        "The memory of attention over pairs grows as n², that of sums as n.",
+        _memory,
+        near([2.0, 1.0, 1.0], 0.1),
+        source=SOURCE,
+        place="section 3.2",
+        formula=True,
+        hypotheses=f"{LAYER}; memory that XLA sets aside",
+        interval_from="our tolerance: a tenth of an exponent",
+        note="measured: exponents in n",
+    ),
+)

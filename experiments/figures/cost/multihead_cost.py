@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from experiments.figures.cost._timing import quartiles
-from experiments.ledger import Claim, at_least, near, published
+from experiments.ledger import Measured, at_least, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 from rc_jax.attention.specification import assemble
@@ -170,48 +170,98 @@ def plot(data: Data) -> Drawing:
     return drawing
 
 
-def claims(data: Data) -> list[Claim]:
-    """The notes' count and what they say of it, and the paper's sizes and heads."""
-    s, (d, a) = data["tokens"], (int(each) for each in data["shape"])
+def _multiplications(data: Data) -> float:
+    """XLA's operations of a compiled layer less projections, scale and softmax, halved."""
     n, h, heads = PUBLISHED
-    # What a layer has beside its products: XLA counts it too.
-    rest = attention.operations(tokens=n, d_model=h, heads=heads) - 2 * attention.multiplications(tokens=n, d_model=h)
+    others = attention.operations(tokens=n, d_model=h, heads=heads) - 2 * attention.multiplications(tokens=n, d_model=h)
+    return (float(data["published"]) - others) / 2
+
+
+def _scale_and_softmax(data: Data) -> Measured:
+    """XLA's count over the formula, of the division and of softmax."""
+    n = PUBLISHED[0]
+    return Measured(
+        data["rest"][[0, 1, 1]] / np.array([n * n, n * (2 * n - 1), n * n]),
+        where=["division: s²", "softmax: s(2s − 1)", "softmax: about s²"],
+    )
+
+
+def _attention_over_feed_forward(data: Data) -> Measured:
+    """Multiplications over those of the feed-forward part."""
     products, projections, mlp = data["block"]
-    labels = [f"s = {each}" for each in s]
-    sizes = f"s = {n}, h = {h}, {heads} heads"
-    costs = "section on the cost of a transformer"
-    return [
-        published("multihead-count", "QKᵀ and PV take 12(256·64·256 + 256·256·64) multiplications, about 10⁸.",
-                  (float(data["published"]) - rest) / 2, near(12 * 2 * 256 * 64 * 256, heads * n),
-                  formula=True, source=NOTES,
-                  place=costs, hypotheses=sizes,
-                  interval_from="the printed product, and one operation for each row of softmax",
-                  note="measured: XLA's operations of a compiled layer less projections, scale and softmax, halved"),
-        published("multihead-scale", "For each head the division by √d_k takes s² operations and softmax s(2s − 1), "
-                  "which is about s².", data["rest"][[0, 1, 1]] / np.array([n * n, n * (2 * n - 1), n * n]),
-                  near(1, 0.01), formula=True, source=NOTES, place=costs, always=False,
-                  where=["division: s²", "softmax: s(2s − 1)", "softmax: about s²"],
-                  hypotheses=f"s = {n}; sums and divisions, without exponentials",
-                  interval_from="our tolerance for a count: one per cent", note="measured: XLA's count over the "
-                  "formula; s(2s − 1) is about 2s²"),
-        published("multihead-largest", "Multi-head attention is the part of a transformer with the most computation.",
-                  np.array([products, products + projections]) / mlp, at_least(1),
-                  formula=True, source=NOTES, place=costs,
-                  where=["QKᵀ and PV", "with projections"], hypotheses=f"the notes' own {sizes}; a feed-forward part "
-                  f"of width {WIDER}h, as in Vaswani et al. 2017", interval_from="the largest part exceeds every other",
-                  note="measured: multiplications over those of the feed-forward part; QKᵀ and PV "
-                  f"{products / 1e8:.1f}·10⁸, projections {projections / 1e8:.1f}·10⁸, feed-forward "
-                  f"{mlp / 1e8:.1f}·10⁸; with projections attention is the largest from s = 2h on; the notes' count of "
-                  "10⁸ itself stands"),
-        published("multihead-width", "The paper that introduced the transformer takes d_k = 512.",
-                  float(data["base"][1]), near(512, 0), formula=True, source=NOTES,
-                  place="sections on scaled dot products and on the factor 1/√d_k",
-                  hypotheses="d_model = 512 and 8 heads, the base model of Vaswani et al. 2017, section 3.2.2",
-                  interval_from="the printed number", note="512 is d_model; with 8 heads d_k is 64, as the paper "
-                  "prints; the notes' argument needs neither number"),
-        published("multihead-heads", "Several heads of reduced width cost about as much as one of full width.",
-                  data["flops"] / data["flops_one"], near(1, ALIKE),
-                  formula=True, source=PAPER, place="section 3.2.2", where=labels,
-                  hypotheses=f"{a} heads, d = {d}; the paper has 8 and 512", interval_from="our tolerance: a tenth",
-                  note="measured: ratio of XLA's operations"),
-    ]  # fmt: skip
+    return Measured(
+        np.array([products, products + projections]) / mlp,
+        where=["QKᵀ and PV", "with projections"],
+        numbers={"products": products / 1e8, "projections": projections / 1e8, "mlp": mlp / 1e8},
+    )
+
+
+def _heads_over_one(data: Data) -> Measured:
+    """Ratio of XLA's operations with many heads and with one."""
+    width, heads = data["shape"]
+    return Measured(
+        data["flops"] / data["flops_one"],
+        where=[f"s = {each}" for each in data["tokens"]],
+        numbers={"width": width, "heads": heads},
+    )
+
+
+costs = partial(published, source=NOTES, place="section on the cost of a transformer", formula=True)
+TOKENS, WIDTH, HEADS = PUBLISHED
+SIZES = f"s = {TOKENS}, h = {WIDTH}, {HEADS} heads"
+ROWS = (
+    costs(
+        "multihead-count",
+        "QKᵀ and PV take 12(256·64·256 + 256·256·64) multiplications, about 10⁸.",
+        _multiplications,
+        near(12 * 2 * 256 * 64 * 256, HEADS * TOKENS),
+        hypotheses=SIZES,
+        interval_from="the printed product, and one operation for each row of softmax",
+        note="measured: XLA's operations of a compiled layer less projections, scale and softmax, halved",
+    ),
+    costs(
+        "multihead-scale",
+        "For each head the division by √d_k takes s² operations and softmax s(2s − 1), which is about s².",
+        _scale_and_softmax,
+        near(1, 0.01),
+        always=False,
+        hypotheses=f"s = {TOKENS}; sums and divisions, without exponentials",
+        interval_from="our tolerance for a count: one per cent",
+        note="measured: XLA's count over the formula; s(2s − 1) is about 2s²",
+    ),
+    costs(
+        "multihead-largest",
+        "Multi-head attention is the part of a transformer with the most computation.",
+        _attention_over_feed_forward,
+        at_least(1),
+        hypotheses=f"the notes' own {SIZES}; a feed-forward part of width {WIDER}h, as in Vaswani et al. 2017",
+        interval_from="the largest part exceeds every other",
+        note="measured: multiplications over those of the feed-forward part; QKᵀ and PV {products:.1f}·10⁸, "
+        "projections {projections:.1f}·10⁸, feed-forward {mlp:.1f}·10⁸; with projections attention is the largest "
+        "from s = 2h on; the notes' count of 10⁸ itself stands",
+    ),
+    published(
+        "multihead-width",
+        "The paper that introduced the transformer takes d_k = 512.",
+        lambda data: data["base"][1],
+        near(512, 0),
+        source=NOTES,
+        place="sections on scaled dot products and on the factor 1/√d_k",
+        formula=True,
+        hypotheses="d_model = 512 and 8 heads, the base model of Vaswani et al. 2017, section 3.2.2",
+        interval_from="the printed number",
+        note="512 is d_model; with 8 heads d_k is 64, as the paper prints; the notes' argument needs neither number",
+    ),
+    published(
+        "multihead-heads",
+        "Several heads of reduced width cost about as much as one of full width.",
+        _heads_over_one,
+        near(1, ALIKE),
+        source=PAPER,
+        place="section 3.2.2",
+        formula=True,
+        hypotheses="{heads} heads, d = {width}; the paper has 8 and 512",
+        interval_from="our tolerance: a tenth",
+        note="measured: ratio of XLA's operations",
+    ),
+)

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,9 @@ from rc_jax.collapse.exact import state as mean_residual
 from rc_jax.collapse.exact.state import MeanResidual
 from rc_jax.network import LayerParams, NormParams, StackSpec
 
+Norm = Literal["post", "ngpt", "mix", "pre", "peri"]
+NORMS: tuple[Norm, ...] = ("post", "ngpt", "mix", "pre", "peri")
+LABELS = {"post": "Post-LN", "ngpt": "nGPT", "mix": "Mix-LN", "pre": "Pre-LN", "peri": "Peri-LN"}
 EPSILON = 1e-12  # in RMSNorm, which puts tokens on the sphere of radius √d
 
 
@@ -60,7 +63,7 @@ class Schedule(NamedTuple):
     unit: jax.Array
 
 
-def schedule(norm: str, steps: np.ndarray, dtype: str) -> Schedule:
+def schedule(norm: Norm, steps: np.ndarray, dtype: str) -> Schedule:
     """The layers of `equiangular_layers`; `mix` is `post` in the first half and `pre` in the second."""
     first_half = np.arange(len(steps)) < len(steps) // 2
     grows = ~first_half if norm == "mix" else np.full(len(steps), norm in ("pre", "peri"))

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ from scipy.special import ive
 
 from experiments.figures._replicates import mean_and_error
 from experiments.figures.particles import _circle_flow, _claims, _layers
-from experiments.ledger import Claim
+from experiments.figures.particles._layers import LABELS, NORMS, Norm
 from experiments.lib import figure, style
 from rc_jax.collapse import clustering
 
@@ -36,9 +36,6 @@ ABOUT = figure.About(
     minutes={"smoke": 0.4, "quick": 0.7, "full": 8.0},
 )
 
-Norm = Literal["post", "ngpt", "mix", "pre", "peri"]
-NORMS: tuple[Norm, ...] = ("post", "ngpt", "mix", "pre", "peri")
-LABELS = {"post": "Post-LN", "ngpt": "nGPT", "mix": "Mix-LN", "pre": "Pre-LN", "peri": "Peri-LN"}
 AFTER = 4.0  # of time, from the end of the linear stage to the count of clusters
 FINE = 4  # layers of orthogonal tokens for one of uniform ones
 SLOW = 0.01  # step of the layers whose first speeds are measured
@@ -292,6 +289,5 @@ def _plot_shares(ax: Axes, data: Data) -> None:
                 columns=2)  # fmt: skip
 
 
-def claims(data: Data) -> list[Claim]:
-    """The curve of one cosine, clusters on the circle, norms as speed; rates that are this package's own."""
-    return [*_claims.sphere(data), *_claims.norms(data, NORMS, LABELS), *_claims.circle(data)]
+# The curve of one cosine, norms as speed, and clusters on the circle.
+ROWS = (*_claims.SPHERE, *_claims.SPEEDS, *_claims.CIRCLE)

@@ -8,7 +8,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 import experiments.lib.figure
-from experiments.ledger import Claim, at_least, law, near, published
+from experiments.ledger import Measured, at_least, law, near, published
 from experiments.lib import style
 from experiments.lib.figure import About, Data
 from rc_jax import scale
@@ -133,48 +133,51 @@ def _participation(ax: Axes, data: Data) -> None:
     ax.set_ylim(0, 1)
 
 
-def claims(data: Data) -> list[Claim]:
-    """The annealed participation at α* and below half the critical scale against the true one."""
-    return _ratio_rows(data)
+def _optimum(data: Data) -> Measured:
+    """α*/√(2 log n), from n = 13 on."""
+    many = data["n"] >= 13
+    return Measured(data["optimum"][many], where=[f"n = {n}" for n in data["n"][many]])
 
 
-def _ratio_rows(data: Data) -> list[Claim]:
-    # annealed over true, at fixed shares of the critical scale and at the annealed optimum
+def _annealed_over_true(data: Data) -> Measured:
+    """Annealed over true participation, at a fixed share of the critical scale and at the annealed optimum."""
     n = data["n"]
-    where = [f"n = {count}" for count in n]
-    setting = f"n = {n[0]} … {n[-1]} independent standard normal scores, true means by integration"
     below = (data["annealed"] / data["true"])[:, int(np.argmin(np.abs(data["fractions"] - BELOW)))]
-    many = n >= 13
-    return [
-        law(
-            "annealed-past-half",
-            "From n = 13 on the annealed optimum α* lies above half the critical scale √(2 log n), "
-            "where the annealed second moment begins to fail.",
-            data["optimum"][many],
-            at_least(0.5),
-            proof="proved",
-            place=PAGE,
-            hypotheses="standard normal scores",
-            interval_from="half the critical scale",
-            neighbours=[*ENERGIES, "giorlandino2025", "hayase2026"],
-            where=np.asarray(where)[many],
-            note="measured: α*/√(2 log n), which tends to 1/√2; at half the critical scale the annealed gradient "
-            "still rises where 1 + log n < √n",
-        ),
-        published(
-            "annealed-step",
-            "Σp² is about E[e^(2αs)]/(n E[e^(αs)]²).",
-            np.concatenate([below, data["optimum_ratio"]]),
-            near(1, 0.1),
-            formula=True,
-            source="su2023scale",
-            place="section on the normal distribution, the step before the optimum",
-            hypotheses=setting,
-            interval_from="our tolerance: a tenth",
-            always=False,
-            where=[f"{each}, α = {at}" for at in (f"{BELOW:g} √(2 log n)", "α*, the optimum") for each in where],
-            reads=[data["fractions"]],
-            note="measured: that over the true mean; in the random-energy model the step fails from half of √(2 log n) "
-            "on, and α* is beyond from n = 13 on (annealed-past-half)",
-        ),
-    ]
+    return Measured(
+        np.concatenate([below, data["optimum_ratio"]]),
+        where=[f"n = {each}, α = {at}" for at in (f"{BELOW:g} √(2 log n)", "α*, the optimum") for each in n],
+        reads=[data["fractions"]],
+        numbers={"least": n[0], "most": n[-1]},
+    )
+
+
+ROWS = (
+    law(
+        "annealed-past-half",
+        "From n = 13 on the annealed optimum α* lies above half the critical scale √(2 log n), "
+        "where the annealed second moment begins to fail.",
+        _optimum,
+        at_least(0.5),
+        proof="proved",
+        place=PAGE,
+        neighbours=[*ENERGIES, "giorlandino2025", "hayase2026"],
+        hypotheses="standard normal scores",
+        interval_from="half the critical scale",
+        note="measured: α*/√(2 log n), which tends to 1/√2; at half the critical scale the annealed gradient "
+        "still rises where 1 + log n < √n",
+    ),
+    published(
+        "annealed-step",
+        "Σp² is about E[e^(2αs)]/(n E[e^(αs)]²).",
+        _annealed_over_true,
+        near(1, 0.1),
+        formula=True,
+        source="su2023scale",
+        place="section on the normal distribution, the step before the optimum",
+        hypotheses="n = {least} … {most} independent standard normal scores, true means by integration",
+        interval_from="our tolerance: a tenth",
+        always=False,
+        note="measured: that over the true mean; in the random-energy model the step fails from half of √(2 log n) "
+        "on, and α* is beyond from n = 13 on (annealed-past-half)",
+    ),
+)

@@ -10,14 +10,13 @@ from matplotlib.figure import Figure
 
 import experiments.lib.figure
 from experiments.figures._samples import draw
-from experiments.ledger import Claim, at_least, law, near, printed, published
+from experiments.ledger import Measured, at_least, law, near, printed, published
 from experiments.lib import style
 from experiments.lib.figure import About, Data
 from rc_jax import scale
 
 ENTROPY, SCALE, PAGE = "su2021entropy", "su2023scale", "docs/scale_objectives.md"
 PUBLISHED = 0.24
-said = functools.partial(published, source=ENTROPY)
 ROUNDING = 0.005  # of a constant published with two decimals
 TRAINED_AT = 512  # the length at which the source's scale equals 1/√d
 FIXED = 4.0  # nats
@@ -177,95 +176,118 @@ def _validity(ax: Axes, data: Data) -> None:
     style.panel(ax, at, "entropy (nats)", title, legend="upper right")
 
 
-def claims(data: Data) -> list[Claim]:
-    """The estimate 0.24, what scales with log n cancel and leave, and how far the annealed forms hold."""
-    return [*_estimate(data), *_growth(data)]
-
-
-def _estimate(data: Data) -> list[Claim]:
-    dim, n = int(data["dim"]), int(data["n"][-1])
-    mean, error = (float(data[name][0, 0, -1]) for name in ("entropy", "entropy_error"))
-    # the closed form at λ = 1/√d, and the λ at which the loss per λd is the published constant
-    ours = dim / 2 * np.log((1 + np.sqrt(1 + 4 / dim)) / 2)
+def _golden(data: Data) -> Measured:
+    """The loss per λd at λ = 1, and the λ of the grid at which it is near the published constant."""
     close = data["lam"][np.abs(data["limit"] / data["lam"] - PUBLISHED) <= 0.006]
-    ends = f"{close.min():.3g} to {close.max():.3g} on the grid" if close.size else "none"
-    usual = float(scale.entropy_loss_per_dimension(0.125)) / 0.125
-    return [
-        said(
-            "entropy-golden",
-            "The entropy of a row is estimated as log n − 0.24 λd + O(1), with logits λ q·k and q, k of length √d.",
-            data["golden"],
-            printed("0.24"),
-            formula=True,
-            place="the estimate of the entropy, 2021-12-21",
-            hypotheses="random directions, d → ∞, annealed; λ = 1",
-            interval_from="the printed digits",
-            note=f"measured: (log n − H)/(λd), half the logarithm of the golden ratio; within 0.006 of 0.24 for λ from "
-            f"{ends}, and {usual:.3f} at the usual λ = 1/√d of d = 64; the article calls it an estimate and does not "
-            "keep the 0.24",
-            reads=[data["limit"]],
-        ),
-        law(
-            "entropy-usual-scale",
-            "At the usual scale 1/√d the entropy lies d/2·log((1 + √(1 + 4/d))/2) below log n, "
-            "which tends to half a nat as d grows.",
-            np.log(n) - mean,
-            near(ours, 0.02),
-            proof="derived",
-            place=PAGE,
-            hypotheses=f"random directions of length √d; d = {dim}, n = {n}",
-            neighbours=[ENTROPY],
-            standard_error=error,
-            interval_from="our tolerance of 0.02 nats: the form is annealed",
-            note="within the O(1) of the estimate, whose 0.24 λd is 0.24 √d there",
-        ),
-    ]
+    return Measured(
+        data["golden"],
+        reads=[data["limit"]],
+        numbers={
+            "ends": f"{close.min():.3g} to {close.max():.3g} on the grid" if close.size else "none",
+            "usual": float(scale.entropy_loss_per_dimension(0.125)) / 0.125,
+        },
+    )
 
 
-def _growth(data: Data) -> list[Claim]:
-    slope, error = data["slope"], data["slope_error"]
-    rows = f"random directions, d = {int(data['dim'])}; least squares over n = {data['n'][0]} … {data['n'][-1]}"
-    some = [1, 2]  # the two scales in proportion to log n
-    return [
-        said(
-            "entropy-slower",
-            "The scale log₅₁₂(n)/√d cancels part of the influence of the length on the entropy.",
-            data["slower"][0, 1],
-            at_least(0),
-            formula=True,
-            place="the proposed scale, 2021-12-21",
-            hypotheses=rows,
-            standard_error=data["slower_error"][0, 1],
-            interval_from="the sign",
-            note=f"measured: dH/d log n at 1/√d less that at log₅₁₂(n)/√d; the former is {slope[0, 0]:.3f}",
-        ),
-        said(
-            "entropy-rest",
-            "A scale in proportion to log n does not make the entropy wholly independent of the length.",
-            slope[0, some],
-            at_least(0),
-            formula=True,
-            place="before the estimate of the entropy, 2021-12-21",
-            hypotheses=rows,
-            standard_error=error[0, some],
-            interval_from="the sign: a rest of growth",
-            where=[SCALES[i] for i in some],
-            note="measured: dH/d log n",
-        ),
-        published(
-            "entropy-optimum-1",
-            "At the scale of most gradient the Rényi entropy and the Shannon entropy change slowly "
-            "with n, which is nearly invariance of the entropy.",
-            data["slower"][:, 3],
-            at_least(0),
-            source=SCALE,
-            place="section of further thoughts, 2023-10-22",
-            standard_error=data["slower_error"][:, 3],
-            reads=[slope],
-            where=["Shannon", "Rényi"],
-            hypotheses=f"{rows}; annealed optimum of cosines",
-            interval_from="the sign: more slowly than at 1/√d",
-            note="measured: d(entropy)/d log n at 1/√d less that at the optimum; "
-            + ", ".join(f"{best:.3f} against {usual:.3f}" for usual, best in slope[:, [0, 3]]),
-        ),
-    ]
+def _loss_at_usual_scale(data: Data) -> Measured:
+    """How far the entropy lies below log n at the scale 1/√d."""
+    n = int(data["n"][-1])
+    return Measured(np.log(n) - data["entropy"][0, 0, -1], data["entropy_error"][0, 0, -1], numbers={"n_keys": n})
+
+
+def _lengths(data: Data) -> dict[str, int]:
+    """The least and the largest number of keys, for `SETTING`."""
+    return {"least": data["n"][0], "most": data["n"][-1]}
+
+
+def _slower(data: Data) -> Measured:
+    """dH/d log n at 1/√d less that at log₅₁₂(n)/√d."""
+    numbers = _lengths(data) | {"usual": data["slope"][0, 0]}
+    return Measured(data["slower"][0, 1], data["slower_error"][0, 1], numbers=numbers)
+
+
+def _rest(data: Data) -> Measured:
+    """dH/d log n at the two scales in proportion to log n."""
+    some = [1, 2]
+    return Measured(
+        data["slope"][0, some],
+        standard_error=data["slope_error"][0, some],
+        where=[SCALES[i] for i in some],
+        numbers=_lengths(data),
+    )
+
+
+def _slower_at_optimum(data: Data) -> Measured:
+    """d(entropy)/d log n at 1/√d less that at the optimum, of both entropies."""
+    slopes = [f"{best:.3f} against {usual:.3f}" for usual, best in data["slope"][:, [0, 3]]]
+    return Measured(
+        data["slower"][:, 3],
+        standard_error=data["slower_error"][:, 3],
+        where=["Shannon", "Rényi"],
+        reads=[data["slope"]],
+        numbers=_lengths(data) | {"slopes": ", ".join(slopes)},
+    )
+
+
+DIM = PRESETS["quick"].dim  # of all presets
+SETTING = f"random directions, d = {DIM}; least squares over n = {{least}} … {{most}}"
+said = functools.partial(published, source=ENTROPY, formula=True)
+ROWS = (
+    said(
+        "entropy-golden",
+        "The entropy of a row is estimated as log n − 0.24 λd + O(1), with logits λ q·k and q, k of length √d.",
+        _golden,
+        printed("0.24"),
+        place="the estimate of the entropy, 2021-12-21",
+        hypotheses="random directions, d → ∞, annealed; λ = 1",
+        interval_from="the printed digits",
+        note="measured: (log n − H)/(λd), half the logarithm of the golden ratio; within 0.006 of 0.24 for λ from "
+        "{ends}, and {usual:.3f} at the usual λ = 1/√d of d = 64; the article calls it an estimate and does not keep "
+        "the 0.24",
+    ),
+    law(
+        "entropy-usual-scale",
+        "At the usual scale 1/√d the entropy lies d/2·log((1 + √(1 + 4/d))/2) below log n, "
+        "which tends to half a nat as d grows.",
+        _loss_at_usual_scale,
+        near(DIM / 2 * np.log((1 + np.sqrt(1 + 4 / DIM)) / 2), 0.02),
+        proof="derived",
+        place=PAGE,
+        hypotheses=f"random directions of length √d; d = {DIM}, n = {{n_keys}}",
+        neighbours=[ENTROPY],
+        interval_from="our tolerance of 0.02 nats: the form is annealed",
+        note="within the O(1) of the estimate, whose 0.24 λd is 0.24 √d there",
+    ),
+    said(
+        "entropy-slower",
+        "The scale log₅₁₂(n)/√d cancels part of the influence of the length on the entropy.",
+        _slower,
+        at_least(0),
+        place="the proposed scale, 2021-12-21",
+        hypotheses=SETTING,
+        interval_from="the sign",
+        note="measured: dH/d log n at 1/√d less that at log₅₁₂(n)/√d; the former is {usual:.3f}",
+    ),
+    said(
+        "entropy-rest",
+        "A scale in proportion to log n does not make the entropy wholly independent of the length.",
+        _rest,
+        at_least(0),
+        place="before the estimate of the entropy, 2021-12-21",
+        hypotheses=SETTING,
+        interval_from="the sign: a rest of growth",
+        note="measured: dH/d log n",
+    ),
+    published(
+        "entropy-optimum-1",
+        "At the scale of most gradient the Rényi entropy and the Shannon entropy change slowly "
+        "with n, which is nearly invariance of the entropy.",
+        _slower_at_optimum,
+        at_least(0),
+        source=SCALE,
+        place="section of further thoughts, 2023-10-22",
+        hypotheses=f"{SETTING}; annealed optimum of cosines",
+        interval_from="the sign: more slowly than at 1/√d",
+        note="measured: d(entropy)/d log n at 1/√d less that at the optimum; {slopes}",
+    ),
+)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from experiments.figures.sparsity import _random_feature_samples as samples
 from experiments.figures.sparsity._random_feature_samples import Spec
-from experiments.ledger import Claim, law, near, published
+from experiments.ledger import Measured, law, near, published
 from experiments.lib import style
 from experiments.lib.figure import About
 from rc_jax import sparsity
@@ -162,69 +162,93 @@ def _variance(ax: Axes, data: Data) -> None:
                 "Orthogonal against independent directions", log="x", legend="below", columns=2)  # fmt: skip
 
 
-def claims(data: Data) -> list[Claim]:
-    """The order and the number of features that it takes, and what orthogonal directions gain."""
-    return [*_taylor_claims(data), *_bias_claims(data)]
+def _gaps(data: Data) -> Measured:
+    """S over softmax's, less 1: order 0 near γ = 1, order 8 there and at the largest γ."""
+    gamma, orders = data["gamma"], data["orders"]
+    few, one = int(np.argmin(np.abs(orders - 8))), int(np.argmin(np.abs(gamma - 1)))
+    chosen = [0, few, few], [one, one, -1]
+    gap = (data["even"] / data["softmax"] - 1)[chosen]
+    points = [f"order {order}, γ = {at:.2g}" for order, at in zip(orders[chosen[0]], gamma[chosen[1]], strict=True)]
+    gaps = [
+        f"{value:.2g} ({sign} {TOLERANCE:g}; {point})"
+        for value, sign, point in zip(gap, ("≥", "within ±", "≥"), points, strict=True)
+    ]
+    return Measured(gap, where=points, reads=[data["even"], gamma], numbers={"gaps": ", ".join(gaps)})
 
 
-def _taylor_claims(data: Data) -> list[Claim]:
+def _order_less_formula(data: Data) -> Measured:
+    """The least even order that brings S within 1 % of softmax's, less the formula rounded up, where γ ≥ ½."""
     needed, gamma = _needed(data), data["gamma"]
     rounded = 2 * np.ceil(sparsity.taylor_order(gamma) / 2)
     some = (gamma >= 0.5) & (rounded <= int(data["orders"][-1]) - 2)
-    # The gap at a low order and at order 8, near γ = 1 and at the largest γ.
-    few, one = int(np.argmin(np.abs(data["orders"] - 8))), int(np.argmin(np.abs(gamma - 1)))
-    gap = (data["even"] / data["softmax"] - 1)[[0, few, few], [one, one, -1]]
-    last = int(data["orders"][few])
-    points = [f"order {order}, γ = {gamma[at]:.2g}" for order, at in ((0, one), (last, one), (last, -1))]
     off = needed[some] - rounded[some]
-    return [
-        published(
-            "features-limit",
-            "Softmax attention can also be seen as linear attention of infinitely many features, so that in theory "
-            "only d → ∞ closes the gap.",
-            gap, ([TOLERANCE, -TOLERANCE, TOLERANCE], [np.inf, TOLERANCE, np.inf]),
-            formula=True, source="su2023concentrate",
-            place="section on general linear attention", hypotheses="features: Taylor's monomials; β = 0",
-            interval_from=f"a gap in S of {TOLERANCE:.0%} counts as closed, our choice",
-            where=points, reads=[data["even"], gamma],
-            note="S over softmax's, less 1, and what it should be: " + ", ".join(
-                f"{value:.2g} ({sign} {TOLERANCE:g}; {point})"
-                for value, sign, point in zip(gap, ("≥", "within ±", "≥"), points, strict=True)
-            ) + "; more orders close it, but at any order it is open where γ is large",
-        ),
-        law(
-            "features-taylor-order",
-            "The least even Taylor order that brings S within 1 % of softmax's is 2γ² + 2.31·√3 γ + 0.7, rounded up, "
-            "within 2.",
-            off, near(0, 2), where=[f"γ = {each:.3g}" for each in gamma[some]],
-            proof="derived", place="docs/feature_attention.md", hypotheses="β = 0, γ ≥ ½",
-            interval_from="our tolerance, one even order", reads=[data["even"], data["softmax"]],
-            note=f"order needed less formula: 0 at {np.sum(off == 0)} of {off.size} points, "
-            + ", ".join(f"{each:g} at {np.sum(off == each)}" for each in np.unique(off[off != 0])),
-            neighbours=["su2023concentrate", "alman2023"],
-        ),
-    ]  # fmt: skip
+    return Measured(
+        off,
+        where=[f"γ = {each:.3g}" for each in gamma[some]],
+        reads=[data["even"], data["softmax"]],
+        numbers={
+            "exact": np.sum(off == 0),
+            "points": off.size,
+            "others": ", ".join(f"{each:g} at {np.sum(off == each)}" for each in np.unique(off[off != 0])),
+        },
+    )
 
 
-def _bias_claims(data: Data) -> list[Claim]:
+def _bias_over_rate(data: Data) -> Measured:
+    """The bias of S over its first-order rate, less 1, where that is below 3 %: the next order hardly matters there."""
     mean, error = _means(data)
-    m = data["counts"].astype(float)
-    names = np.array([[f"γ = {gamma:g}, m = {int(count)}" for count in m] for gamma in data["gammas"]])
-    # To first order S of m features is S₀ (1 + rate/m). The rate is compared where rate/m is below 3 %: the next order
-    # hardly matters there.
-    rate = data["rates"][:, :1] / m[None]
+    rate = data["rates"][:, :1] / data["counts"]
     close = np.abs(rate) <= 0.03
     over = (mean[0] / rate - 1)[close]
-    setting = f"q of length √d σ, k ~ N(0, σ²I), σ² = γ/√d, d = {int(data['width'])}; independent directions"
-    return [
-        law(
-            "features-bias",
-            "The relative bias of S by m positive random features is the first-order rate over m, within 25 % wherever "
-            "that is below 3 %.",
-            over, near(0, 0.25), standard_error=(error[0] / np.abs(rate))[close],
-            where=names[close], proof="derived", place="docs/feature_attention.md", hypotheses=setting,
-            interval_from="our tolerance", note="measured over formula, less 1: "
-            + ", ".join(f"{each:.2f}" for each in over) + ", of the next order",
-            neighbours=["choromanski2021"], reads=[data["ratio"], data["first_order"]],
-        ),
-    ]  # fmt: skip
+    names = np.array([[f"γ = {gamma:g}, m = {m}" for m in data["counts"]] for gamma in data["gammas"]])
+    return Measured(
+        over,
+        standard_error=(error[0] / np.abs(rate))[close],
+        where=names[close],
+        reads=[data["ratio"], data["first_order"]],
+        numbers={"width": int(data["width"]), "ratios": ", ".join(f"{each:.2f}" for each in over)},
+    )
+
+
+ROWS = (
+    published(
+        "features-limit",
+        "Softmax attention can also be seen as linear attention of infinitely many features, so that in theory "
+        "only d → ∞ closes the gap.",
+        _gaps,
+        ([TOLERANCE, -TOLERANCE, TOLERANCE], [np.inf, TOLERANCE, np.inf]),
+        formula=True,
+        source="su2023concentrate",
+        place="section on general linear attention",
+        hypotheses="features: Taylor's monomials; β = 0",
+        interval_from=f"a gap in S of {TOLERANCE:.0%} counts as closed, our choice",
+        note="S over softmax's, less 1, and what it should be: {gaps}; more orders close it, but at any order it is "
+        "open where γ is large",
+    ),
+    law(
+        "features-taylor-order",
+        "The least even Taylor order that brings S within 1 % of softmax's is 2γ² + 2.31·√3 γ + 0.7, rounded up, "
+        "within 2.",
+        _order_less_formula,
+        near(0, 2),
+        proof="derived",
+        place="docs/feature_attention.md",
+        neighbours=["su2023concentrate", "alman2023"],
+        hypotheses="β = 0, γ ≥ ½",
+        interval_from="our tolerance, one even order",
+        note="order needed less formula: 0 at {exact} of {points} points, {others}",
+    ),
+    law(
+        "features-bias",
+        "The relative bias of S by m positive random features is the first-order rate over m, within 25 % wherever "
+        "that is below 3 %.",
+        _bias_over_rate,
+        near(0, 0.25),
+        proof="derived",
+        place="docs/feature_attention.md",
+        neighbours=["choromanski2021"],
+        hypotheses="q of length √d σ, k ~ N(0, σ²I), σ² = γ/√d, d = {width}; independent directions",
+        interval_from="our tolerance",
+        note="measured over formula, less 1: {ratios}, of the next order",
+    ),
+)

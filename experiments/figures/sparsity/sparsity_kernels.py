@@ -21,7 +21,7 @@ from experiments.figures.sparsity._sparsity_samples import (
     SPREAD,
     Spec,
 )
-from experiments.ledger import Claim, at_most, near, published
+from experiments.ledger import Measured, at_most, near, published
 from experiments.lib import style
 from experiments.lib.figure import About
 from rc_jax import sparsity
@@ -187,125 +187,195 @@ def _against_features(ax: Axes, data: Data) -> None:
                 "Linear attention: bounded by its features", legend="upper right")  # fmt: skip
 
 
-def claims(data: Data) -> list[Claim]:
-    """The printed formulas and limits, against integrals, drawn keys, drawn features and summed rows."""
-    return [*_kernel_claims(data), *_linear_claims(data), *_decay_claims(data)]
+def _softmax_over_formula(data: Data) -> Measured:
+    """S of softmax rows with keys drawn at random over its formula, less 1."""
+    soft = _cases(EXP)
+    theory = data["direct_theory"][soft]
+    return Measured(
+        data["direct"][soft] / theory - 1,
+        standard_error=data["direct_se"][soft] / theory,
+        where=[f"γ = {gamma:g}" for gamma in SPREAD[soft]],
+    )
 
 
-def _kernel_claims(data: Data) -> list[Claim]:
-    value, error, theory = data["direct"], data["direct_se"], data["direct_theory"]
-    soft, zero = _cases(EXP), (-4.0, -2.0, -1.0)
-    left, right = ([int(np.flatnonzero(_cases(IDENTITY, sign * ratio))[0]) for ratio in zero] for sign in (1, -1))
-    # Drawn keys over closed forms; printed forms over the ratio of both integrals.
-    pairs = [f"β/γ = {ratio:g}" for ratio in data["form_ratio"]]
-    kinds = [f"{kernel}, query {index + 1}" for kernel in samples.KERNELS for index in range(samples.QUERIES)]
-    row = functools.partial(published, source="su2023concentrate",
-                            hypotheses="keys N(μ, σ²I), n → ∞; β = q·μ, γ = σ‖q‖")  # fmt: skip
-    exact = "the formula is exact; rounding of float64 and of the integrals"
-    return [
-        row(
-            "sparsity-exp", "The sparsity S of softmax rows is e^(−σ²‖q‖²/2).",
-            value[soft] / theory[soft] - 1, near(0, 0.03), formula=True, standard_error=error[soft] / theory[soft],
-            where=[f"γ = {gamma:g}" for gamma in SPREAD[soft]], place="section with two examples",
-            interval_from="our tolerance",
-            note="keys drawn at random, over formula less 1",
-        ),
-        row(
-            "sparsity-relu2-form",
-            "For f = relu² the sparsity S is the closed form in β, γ and erf(β/(√2 γ)) that the source prints.",
-            data["form_relu2"] / data["form_relu2_integrals"] - 1, near(0, 1e-8), formula=True, where=pairs,
-            place="section with two examples", interval_from=exact,
-            note="over the ratio of the two integrals, less 1; S = 1/√6 at β = 0",
-        ),
-        row(
-            "sparsity-identity-form",
-            "Without an activation S is (√(2/π) γ e^(−β²/2γ²) + β erf(β/(√2 γ)))/√(β² + γ²).",
-            data["form_identity"] / data["form_identity_integrals"] - 1, near(0, 1e-8), formula=True, where=pairs,
-            place="section on minimal linear attention", interval_from=exact,
-            note="over the ratio of the two integrals, less 1",
-        ),
-        row(
-            "sparsity-identity-even", "Without an activation S is an even function of β.",
-            value[left] / value[right] - 1, near(0, 0.002),
-            formula=True, where=[f"β/γ = ±{-ratio:g}" for ratio in zero],
-            standard_error=np.hypot(error[left] / value[left], error[right] / value[right]),
-            place="section on minimal linear attention", interval_from="our tolerance",
-            note="S of keys drawn with mean −β over that with β, less 1; proved by ε → −ε",
-        ),
-        row(
-            "sparsity-isotropy",
-            "The sparsity S depends on q, μ and σ only by q·μ and σ‖q‖, because the noise of the keys is isotropic.",
-            (data["isotropy"] / data["isotropy_theory"][:, None] - 1).ravel(), near(0, 0.03), formula=True, where=kinds,
-            standard_error=(data["isotropy_se"] / data["isotropy_theory"][:, None]).ravel(),
-            place="section on the simplified form", interval_from="our tolerance",
-            note="queries of other directions and lengths and means of other directions, at one β and γ; S over its "
-            "closed form, less 1",
-        ),
-    ]  # fmt: skip
+def _printed_over_integrals(data: Data, kernel: str) -> Measured:
+    """The printed form of S over the ratio of the two integrals, less 1."""
+    return Measured(
+        data[f"form_{kernel}"] / data[f"form_{kernel}_integrals"] - 1,
+        where=[f"β/γ = {ratio:g}" for ratio in data["form_ratio"]],
+    )
 
 
-def _linear_claims(data: Data) -> list[Claim]:
+def _negative_over_positive(data: Data) -> Measured:
+    """S without an activation of keys drawn with mean −β over that with β, less 1."""
+    ratios = (4.0, 2.0, 1.0)
+    cases = [[int(np.flatnonzero(_cases(IDENTITY, sign * ratio))[0]) for ratio in ratios] for sign in (-1, 1)]
+    value, error = data["direct"][cases], data["direct_se"][cases]
+    return Measured(
+        value[0] / value[1] - 1,
+        standard_error=np.hypot(*(error / value)),
+        where=[f"β/γ = ±{ratio:g}" for ratio in ratios],
+    )
+
+
+def _queries_over_form(data: Data) -> Measured:
+    """S of queries that share β and γ over the closed form, less 1."""
+    theory = data["isotropy_theory"][:, None]
+    return Measured(
+        data["isotropy"] / theory - 1,
+        standard_error=(data["isotropy_se"] / theory).ravel(),
+        where=[f"{kernel}, query {index + 1}" for kernel in samples.KERNELS for index in range(samples.QUERIES)],
+    )
+
+
+def _features_over_formula(data: Data) -> Measured:
+    """S of linear attention with features drawn at random over its formula, less 1."""
     names = [f"‖q̃‖₂/‖q̃‖₁ = {ratio:.3g}" for ratio in data["norm_ratio"]]
-    # Drawn features over the formula, and the largest ratio of norms over the printed maximum.
-    row = functools.partial(published, source="su2023concentrate", place="section on general linear attention")
-    return [
-        row(
-            "sparsity-linear",
-            "For independent, equally distributed non-negative features S is 1/√(1 + (σ̃/μ̃ · ‖q̃‖₂/‖q̃‖₁)²).",
-            (data["features_measured"] / data["features_theory"] - 1).ravel(), near(0, 0.03),
-            formula=True, standard_error=(data["features_se"] / data["features_theory"]).ravel(),
-            where=[f"σ̃/μ̃ = {spread:.3g}, {name}" for spread in FEATURE_SPREAD for name in names],
-            hypotheses="non-negative, independent, equally distributed features; n → ∞",
-            interval_from="our tolerance", note="features drawn at random, over formula less 1",
-        ),
-        row(
-            "sparsity-norm-ratio",
-            "The largest value of ‖q̃‖₂/‖q̃‖₁ over queries of d features is √d, so that to enlarge it means to "
-            "enlarge d.",
-            data["norm_share"], near(1, 1e-5), formula=True, hypotheses=f"d = {int(data['features'])}",
-            interval_from="the formula is exact; rounding of float32", reads=[data["norm_ratio"]],
-            note="largest ratio found over √d; the ratio lies in [1/√d, 1] by Cauchy and Schwarz, and is 1 for one "
-            "feature; √d is the largest ‖q̃‖₁/‖q̃‖₂; the formula for S, the other route σ̃/μ̃ and "
-            "the argument from rank stand",
-        ),
-    ]  # fmt: skip
+    return Measured(
+        data["features_measured"] / data["features_theory"] - 1,
+        standard_error=(data["features_se"] / data["features_theory"]).ravel(),
+        where=[f"σ̃/μ̃ = {spread:.3g}, {name}" for spread in FEATURE_SPREAD for name in names],
+    )
 
 
-def _decay_claims(data: Data) -> list[Claim]:
-    n = data["decay_n"].astype(float)[None]
+def _decay_bound(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For λ < 1, by λ and n: S of the last row of a decaying layer, the printed bound of it, and 1 − λⁿ."""
     some = data["decay_lam"] < 1
-    lam = data["decay_lam"][some][:, None]
-    bound = np.sqrt((1 + lam) / (n * (1 - lam) * (1 + lam**n)))
-    rows = data["decay_measured"]
-    names = np.array([[f"λ = {rate:g}, n = {count}" for count in data["decay_n"]] for rate in data["decay_lam"]])
+    lam, n = data["decay_lam"][some][:, None], data["decay_n"].astype(float)[None]
+    return data["decay_measured"][some], np.sqrt((1 + lam) / (n * (1 - lam) * (1 + lam**n))), 1 - lam**n
+
+
+def _decay_names(data: Data) -> list[str]:
+    """Labels of the points of `_decay_bound`."""
+    return [f"λ = {rate:g}, n = {n}" for rate in data["decay_lam"] if rate < 1 for n in data["decay_n"]]
+
+
+def _decay_over_formula(data: Data) -> Measured:
+    """S of the last row of a decaying layer over its formula, less 1."""
+    rows, bound, square = _decay_bound(data)
+    return Measured(rows / (bound * np.sqrt(square)) - 1, where=_decay_names(data))
+
+
+def _decay_over_bound(data: Data) -> Measured:
+    """S of the last row of a decaying layer over the bound."""
+    rows, bound, _ = _decay_bound(data)
+    return Measured(rows / bound, where=_decay_names(data))
+
+
+def _decay_exponents(data: Data) -> Measured:
+    """Local exponent of S at the largest n, where n is large against 1/(1 − λ)."""
     forgetting = data["decay_lam"] <= 0.9
-    rate = np.log(rows[:, -1] / rows[:, -2]) / np.log(n[0, -1] / n[0, -2])
-    # S of summed rows over the formula and over the bound, and its local exponent at the largest n.
-    row = functools.partial(published, source="su2023concentrate", place="section on linear decay")
-    return [
-        row(
-            "sparsity-decay-form",
-            "For weights λ^(n−1), …, λ, 1 the sparsity is S = √((1 − λⁿ)(1 + λ)/(n(1 − λ)(1 + λⁿ))).",
-            (rows[some] / (bound * np.sqrt(1 - lam**n)) - 1).ravel(), near(0, 1e-5),
-            formula=True, where=names[some].ravel(),
-            hypotheses="λ < 1", interval_from="the formula is exact; rounding of float32",
-            note="S of the last row of a layer, over formula less 1; the limit for λ = 1 is 1",
+    rows, n = data["decay_measured"][forgetting], data["decay_n"].astype(float)
+    exponents = np.log(rows[:, -1] / rows[:, -2]) / np.log(n[-1] / n[-2])
+    return Measured(
+        exponents,
+        where=[f"λ = {each:g}" for each in data["decay_lam"][forgetting]],
+        numbers={"exponents": ", ".join(f"{each:.3f}" for each in exponents)},
+    )
+
+
+# Every row tests a formula or a limit that Su prints.
+su = functools.partial(published, source="su2023concentrate", formula=True)
+of_keys = functools.partial(su, hypotheses="keys N(μ, σ²I), n → ∞; β = q·μ, γ = σ‖q‖")
+EXACT = "the formula is exact; rounding of float64 and of the integrals"
+ROWS = (
+    of_keys(
+        "sparsity-exp",
+        "The sparsity S of softmax rows is e^(−σ²‖q‖²/2).",
+        _softmax_over_formula,
+        near(0, 0.03),
+        place="section with two examples",
+        interval_from="our tolerance",
+        note="keys drawn at random, over formula less 1",
+    ),
+    of_keys(
+        "sparsity-relu2-form",
+        "For f = relu² the sparsity S is the closed form in β, γ and erf(β/(√2 γ)) that the source prints.",
+        lambda data: _printed_over_integrals(data, "relu2"),
+        near(0, 1e-8),
+        place="section with two examples",
+        interval_from=EXACT,
+        note="over the ratio of the two integrals, less 1; S = 1/√6 at β = 0",
+    ),
+    of_keys(
+        "sparsity-identity-form",
+        "Without an activation S is (√(2/π) γ e^(−β²/2γ²) + β erf(β/(√2 γ)))/√(β² + γ²).",
+        lambda data: _printed_over_integrals(data, "identity"),
+        near(0, 1e-8),
+        place="section on minimal linear attention",
+        interval_from=EXACT,
+        note="over the ratio of the two integrals, less 1",
+    ),
+    of_keys(
+        "sparsity-identity-even",
+        "Without an activation S is an even function of β.",
+        _negative_over_positive,
+        near(0, 0.002),
+        place="section on minimal linear attention",
+        interval_from="our tolerance",
+        note="S of keys drawn with mean −β over that with β, less 1; proved by ε → −ε",
+    ),
+    of_keys(
+        "sparsity-isotropy",
+        "The sparsity S depends on q, μ and σ only by q·μ and σ‖q‖, because the noise of the keys is isotropic.",
+        _queries_over_form,
+        near(0, 0.03),
+        place="section on the simplified form",
+        interval_from="our tolerance",
+        note="queries of other directions and lengths and means of other directions, at one β and γ; S over its "
+        "closed form, less 1",
+    ),
+    su(
+        "sparsity-linear",
+        "For independent, equally distributed non-negative features S is 1/√(1 + (σ̃/μ̃ · ‖q̃‖₂/‖q̃‖₁)²).",
+        _features_over_formula,
+        near(0, 0.03),
+        place="section on general linear attention",
+        hypotheses="non-negative, independent, equally distributed features; n → ∞",
+        interval_from="our tolerance",
+        note="features drawn at random, over formula less 1",
+    ),
+    su(
+        "sparsity-norm-ratio",
+        "The largest value of ‖q̃‖₂/‖q̃‖₁ over queries of d features is √d, so that to enlarge it means to enlarge d.",
+        lambda data: Measured(
+            data["norm_share"], reads=[data["norm_ratio"]], numbers={"features": int(data["features"])}
         ),
-        row(
-            "sparsity-decay-bound",
-            "For decaying weights S is smaller than √((1 + λ)/(n(1 − λ)(1 + λⁿ))).",
-            (rows[some] / bound).ravel(), at_most(1 + 1e-5), formula=True, where=names[some].ravel(),
-            hypotheses="λ < 1", interval_from="the inequality is exact; rounding of float32",
-            note="S over that bound; identity: the ratio is √(1 − λⁿ)",
-        ),
-        row(
-            "sparsity-decay",
-            "For every λ < 1 the sparsity S of decaying weights tends to 0 as n → ∞.",
-            rate[forgetting], at_most(0),
-            formula=True, where=[f"λ = {each:g}" for each in data["decay_lam"][forgetting]],
-            hypotheses="n large against 1/(1 − λ)",
-            interval_from="S falls",
-            note="local exponent of S at the largest n: " + ", ".join(f"{each:.3f}" for each in rate[forgetting])
-            + "; the formula has −1/2",
-        ),
-    ]  # fmt: skip
+        near(1, 1e-5),
+        place="section on general linear attention",
+        hypotheses="d = {features}",
+        interval_from="the formula is exact; rounding of float32",
+        note="largest ratio found over √d; the ratio lies in [1/√d, 1] by Cauchy and Schwarz, and is 1 for one "
+        "feature; √d is the largest ‖q̃‖₁/‖q̃‖₂; the formula for S, the other route σ̃/μ̃ and the argument from rank stand",
+    ),
+    su(
+        "sparsity-decay-form",
+        "For weights λ^(n−1), …, λ, 1 the sparsity is S = √((1 − λⁿ)(1 + λ)/(n(1 − λ)(1 + λⁿ))).",
+        _decay_over_formula,
+        near(0, 1e-5),
+        place="section on linear decay",
+        hypotheses="λ < 1",
+        interval_from="the formula is exact; rounding of float32",
+        note="S of the last row of a layer, over formula less 1; the limit for λ = 1 is 1",
+    ),
+    su(
+        "sparsity-decay-bound",
+        "For decaying weights S is smaller than √((1 + λ)/(n(1 − λ)(1 + λⁿ))).",
+        _decay_over_bound,
+        at_most(1 + 1e-5),
+        place="section on linear decay",
+        hypotheses="λ < 1",
+        interval_from="the inequality is exact; rounding of float32",
+        note="S over that bound; identity: the ratio is √(1 − λⁿ)",
+    ),
+    su(
+        "sparsity-decay",
+        "For every λ < 1 the sparsity S of decaying weights tends to 0 as n → ∞.",
+        _decay_exponents,
+        at_most(0),
+        place="section on linear decay",
+        hypotheses="n large against 1/(1 − λ)",
+        interval_from="S falls",
+        note="local exponent of S at the largest n: {exponents}; the formula has −1/2",
+    ),
+)

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import experiments.lib.figure
-from experiments.ledger import Claim, at_least, law, published
+from experiments.ledger import Measured, at_least, law, published
 from experiments.lib import style
 from experiments.lib.figure import About
 from rc_jax import sparsity
@@ -182,73 +182,100 @@ def _table(ax: Axes, margin: np.ndarray) -> None:
     ax.tick_params(length=0)
 
 
-def claims(data: Data) -> list[Claim]:
-    """S beside entropy; what the source's measures satisfy; what implies what."""
-    margin = dict(zip(NAMES, data["margin"], strict=True))
-    table = functools.partial(
-        published, source="hurley2009", interval_from="the axioms as inequalities",
-        place="abstract of the version in the IEEE Transactions on Information Theory; the address is that of the "
-        "preprint, which names the Gini index alone",
-    )  # fmt: skip
-    trials = "every random row and counterexample; an axiom holds where the margin is not negative"
-    # Margins of the measures that the source leaves out, and of those with the three basic axioms in the others.
-    basic = [AXIOMS.index(axiom) for axiom in ("Robin Hood", "scaling", "cloning")]
-    rest = [at for at in range(len(AXIOMS)) if at not in basic]
-    good = [name for name in NAMES if np.all(margin[name][basic] >= 0)]
-    positive = "rows of six non-negative weights, at least two positive and not all equal, every second with ties"
-    return [
-        _like_entropy(data),
-        table(
-            "measures-pq-mean", "The pq-mean with p = 1 and q = 2 satisfies all six axioms of sparsity.",
-            margin["1 − S"], at_least(0), formula=True, where=AXIOMS,
-            hypotheses=f"p = 1, q = 2, where the source has p ≤ 1 and q > 1; {positive}",
-            note=f"{trials}; S is this mean with its sign turned",
-        ),
-        table(
-            "measures-gini-axioms", "The Gini index satisfies all six axioms of sparsity.",
-            margin["Gini"], at_least(0), formula=True, where=AXIOMS, hypotheses=positive, note=trials,
-        ),
-        law(
-            "measures-renyi-axioms",
-            "What Rényi's entropies of order 1 and 2 lack to log n, at order 1 Theil's index, satisfies all six axioms "
-            "of sparsity.",
-            np.concatenate([margin["log n − H₁"], margin["log n − H₂"]]), at_least(0), proof="proved",
-            where=[f"order {order}, {axiom}" for order in (1, 2) for axiom in AXIOMS],
-            place="docs/sparsity_measures.md", hypotheses=positive, interval_from="the axioms as inequalities",
-            note=trials, neighbours=["hurley2009", "dalton1920", "foster1985"],
-        ),
-        law(
-            "measures-theorem",
-            "A continuous measure that does not see the order of entries and satisfies Robin Hood, scaling and cloning "
-            "satisfies the other three axioms too.",
-            np.concatenate([margin[name][rest] for name in good] or [np.full(1, np.nan)]), at_least(0), proof="proved",
-            where=[f"{name}, {AXIOMS[at]}" for name in good for at in rest] or ["none"],
-            place="docs/sparsity_measures.md", interval_from="the axioms as inequalities", reads=[data["margin"]],
-            hypotheses="continuous measures, or Robin Hood for parts up to half the difference and not only for less; "
-            f"{positive}", neighbours=["dalton1920", "foster1985", "hurley2009"],
-            note="Lorenz consistency in the words of the literature on inequality; measures with the three: "
-            + ", ".join(good),
-        ),
-    ]  # fmt: skip
-
-
-def _like_entropy(data: Data) -> Claim:
-    """Both order the softmax rows of every γ alike."""
-    gamma, rises, errors = data["gamma"], [], []
-    names = ("1 − S", "log n − H₁")
-    # Relative rise of each measure from one γ to the next.
-    for place in (NAMES.index(name) for name in names):
-        mean, error = data["mean"][place], data["error"][place]
+def _rises(data: Data) -> Measured:
+    """Relative rise of 1 − S and of log n − H, H Shannon's entropy, from one γ to the next."""
+    rises, errors, where = [], [], []
+    for name in ("1 − S", "log n − H₁"):
+        mean, error = data["mean"][NAMES.index(name)], data["error"][NAMES.index(name)]
         rises.append(np.diff(mean) / mean[1:])
         errors.append(np.hypot(error[1:], error[:-1]) / mean[1:])
-    return published(
+        where += [f"{name}, γ = {low:g} to {high:g}" for low, high in itertools.pairwise(data["gamma"])]
+    numbers = {"keys": int(data["keys"])}
+    return Measured(np.concatenate(rises), standard_error=np.concatenate(errors), where=where, numbers=numbers)
+
+
+def _margins(data: Data, name: str) -> np.ndarray:
+    """The margin by which a measure satisfies each axiom."""
+    return data["margin"][NAMES.index(name)]
+
+
+def _margins_beside_basic(data: Data) -> Measured:
+    """Margins in the other axioms of the measures that satisfy Robin Hood, scaling and cloning."""
+    basic = [AXIOMS.index(axiom) for axiom in ("Robin Hood", "scaling", "cloning")]
+    rest = [at for at in range(len(AXIOMS)) if at not in basic]
+    good = [name for name in NAMES if np.all(_margins(data, name)[basic] >= 0)]
+    return Measured(
+        [_margins(data, name)[rest] for name in good],
+        where=[f"{name}, {AXIOMS[at]}" for name in good for at in rest],
+        reads=[data["margin"]],
+        numbers={"measures": ", ".join(good)},
+    )
+
+
+table = functools.partial(
+    published,
+    source="hurley2009",
+    place="abstract of the version in the IEEE Transactions on Information Theory; the address is that of the "
+    "preprint, which names the Gini index alone",
+    formula=True,
+    interval_from="the axioms as inequalities",
+)
+proved = functools.partial(
+    law, proof="proved", place="docs/sparsity_measures.md", interval_from="the axioms as inequalities"
+)
+TRIALS = "every random row and counterexample; an axiom holds where the margin is not negative"
+POSITIVE = "rows of six non-negative weights, at least two positive and not all equal, every second with ties"
+ROWS = (
+    published(
         "measures-entropy",
         "Like entropy, S = E|x|/√E x² is the smaller the sparser a row is, that is the more it may have one weight "
         "that dominates.",
-        np.concatenate(rises), at_least(0), standard_error=np.concatenate(errors), source="su2023concentrate",
-        place="section on the degree of sparsity", interval_from="both fall",
-        where=[f"{name}, γ = {low:g} to {high:g}" for name in names
-               for low, high in itertools.pairwise(gamma)],
-        hypotheses=f"softmax rows of {int(data['keys'])} independent normal scores, deviation γ",
+        _rises,
+        at_least(0),
+        source="su2023concentrate",
+        place="section on the degree of sparsity",
+        hypotheses="softmax rows of {keys} independent normal scores, deviation γ",
+        interval_from="both fall",
         note="relative rise of 1 − S and of log n − H, H Shannon's entropy, from one γ to the next",
-    )  # fmt: skip
+    ),
+    table(
+        "measures-pq-mean",
+        "The pq-mean with p = 1 and q = 2 satisfies all six axioms of sparsity.",
+        lambda data: Measured(_margins(data, "1 − S"), where=AXIOMS),
+        at_least(0),
+        hypotheses=f"p = 1, q = 2, where the source has p ≤ 1 and q > 1; {POSITIVE}",
+        note=f"{TRIALS}; S is this mean with its sign turned",
+    ),
+    table(
+        "measures-gini-axioms",
+        "The Gini index satisfies all six axioms of sparsity.",
+        lambda data: Measured(_margins(data, "Gini"), where=AXIOMS),
+        at_least(0),
+        hypotheses=POSITIVE,
+        note=TRIALS,
+    ),
+    proved(
+        "measures-renyi-axioms",
+        "What Rényi's entropies of order 1 and 2 lack to log n, at order 1 Theil's index, satisfies all six axioms "
+        "of sparsity.",
+        lambda data: Measured(
+            [_margins(data, "log n − H₁"), _margins(data, "log n − H₂")],
+            where=[f"order {order}, {axiom}" for order in (1, 2) for axiom in AXIOMS],
+        ),
+        at_least(0),
+        neighbours=["hurley2009", "dalton1920", "foster1985"],
+        hypotheses=POSITIVE,
+        note=TRIALS,
+    ),
+    proved(
+        "measures-theorem",
+        "A continuous measure that does not see the order of entries and satisfies Robin Hood, scaling and cloning "
+        "satisfies the other three axioms too.",
+        _margins_beside_basic,
+        at_least(0),
+        neighbours=["dalton1920", "foster1985", "hurley2009"],
+        hypotheses="continuous measures, or Robin Hood for parts up to half the difference and not only for less; "
+        f"{POSITIVE}",
+        note="Lorenz consistency in the words of the literature on inequality; measures with the three: {measures}",
+    ),
+)

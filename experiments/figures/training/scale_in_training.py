@@ -1,7 +1,7 @@
 """Does the scale of most gradient help? One small transformer trained at many logit scales, fixed and learned."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from experiments.figures._replicates import failures, mark_failed, mean_and_erro
 from experiments.figures.training import _scale_in_training as study
 from experiments.figures.training._scale_in_training import Spec
 from experiments.figures.training._trained_scales import Pair, pairs_of
-from experiments.ledger import Claim, at_least, published
+from experiments.ledger import Measured, at_least, published
 from experiments.lib import style
 from experiments.lib.figure import About, Unavailable
 
@@ -154,54 +154,44 @@ def _plot_learned(ax: Axes, pair: Pair) -> None:
     ax.set_yscale("log", base=2)
 
 
-def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """What Su's article says of training on cosines without a factor."""
-    cosines = [pair for pair in pairs_of(data) if pair.scores == "cosine"]
-    return [_cosines(cosines)] if cosines else []
+def _one_less_optimum(data: Mapping[str, np.ndarray]) -> Measured:
+    """Held-out loss on cosines at factor 1 less that at the annealed optimum: means over seeds, by task.
 
-
-def _loss(pair: Pair) -> np.ndarray:
-    return pair.last[0]
-
-
-def _cosines(pairs: list[Pair]) -> Claim:
-    """α* against the factor 1 on cosines, with the sizes at which the source's factor is asked for."""
-    options = _over_seeds(pairs, lambda pair: pair.ahead("annealed", "one"), _loss)
-    used = [
+    The standard error is a quarter of Student's interval, so that two are half of it. A replicate that stopped leaves
+    NaN in what is read, and the row not run.
+    """
+    seeds = pairs_of(data)[0].last.shape[1]
+    pairs = [pair for pair in pairs_of(data) if pair.scores == "cosine"]
+    if not pairs:
+        return Measured([], numbers={"seeds": seeds, "sizes": "no cosines here", "means": "none"})
+    means, errors = mean_and_error([pair.ahead("annealed", "one") for pair in pairs], axis=1)
+    quarter = stats.t.ppf(0.975, seeds - 1) / 2 * errors
+    sizes = [
         f"n = {int(pair['keys'])}, d = {pair.mark('default') ** 2:.0f}, factor {pair.mark('annealed'):.3g}"
         for pair in pairs
     ]
-    options["hypotheses"] = "; ".join([options["hypotheses"], ", ".join(used), "one task"])
-    options["note"] = "held-out loss at factor 1 less that at the annealed optimum, nats; " + options["note"]
-    return published(
-        "trained-scale-one",
-        "Softmax over cosines has to be multiplied by a factor, because models can hardly be trained without.",
-        interval=at_least(0),
-        interval_from="our reading: training ends at a higher loss without the factor",
-        source="su2023scale",
-        place="section on cosines",
-        **options,
+    notes = [f"{pair.label} {mean:.3g} ± {error:.2g}" for pair, mean, error in zip(pairs, means, quarter, strict=True)]
+    lost = [failures(pair["failed"][0], [f"{alpha:.3g}" for alpha in pair["alphas"]]) for pair in pairs]
+    return Measured(
+        means,
+        standard_error=quarter,
+        where=[pair.label for pair in pairs],
+        reads=[pair.last[0] for pair in pairs],
+        numbers={"seeds": seeds, "sizes": ", ".join(sizes), "means": "; ".join([*notes, *filter(None, lost)])},
     )
 
 
-def _over_seeds(
-    pairs: list[Pair], values: Callable[[Pair], np.ndarray], reads: Callable[[Pair], np.ndarray]
-) -> dict[str, Any]:
-    """A row's means over seeds, one for each task and kind of scores, and Student's interval in place of ± 2 s.e.
-
-    A replicate that stopped leaves NaN in what is read, and the row not run.
-    """
-    samples = [values(pair) for pair in pairs]
-    means, errors = np.array([mean_and_error(sample) for sample in samples]).T
-    quarter = stats.t.ppf(0.975, len(samples[0]) - 1) / 2 * errors
-    lost = [failures(pair["failed"][0], [f"{alpha:.3g}" for alpha in pair["alphas"]]) for pair in pairs]
-    notes = [f"{pair.label} {mean:.3g} ± {error:.2g}" for pair, mean, error in zip(pairs, means, quarter, strict=True)]
-    return {
-        "measured": means,
-        "standard_error": quarter,
-        "where": [pair.label for pair in pairs],
-        "reads": [reads(pair) for pair in pairs],
-        "note": "; ".join([*notes, *filter(None, lost)]),
-        "hypotheses": f"a small transformer, {len(samples[0])} seeds in pairs; ± is a quarter of Student's 95 % "
-        "interval",
-    }
+ROWS = (
+    published(
+        "trained-scale-one",
+        "Softmax over cosines has to be multiplied by a factor, because models can hardly be trained without.",
+        _one_less_optimum,
+        at_least(0),
+        source="su2023scale",
+        place="section on cosines",
+        hypotheses="a small transformer, {seeds} seeds in pairs; ± is a quarter of Student's 95 % interval; {sizes}; "
+        "one task",
+        interval_from="our reading: training ends at a higher loss without the factor",
+        note="held-out loss at factor 1 less that at the annealed optimum, nats; {means}",
+    ),
+)

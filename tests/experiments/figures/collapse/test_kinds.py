@@ -52,10 +52,10 @@ def test_change_of_the_sum_of_a_row_of_equal_scores(name, change, x64):
 
 def test_the_first_row_is_that_of_orders_and_sums():
     data = smoke_data.load("kinds")
-    row = kinds.claims(data)[0]
-    assert row.verdict is Verdict.HELD
-    assert kinds.claims(data | {"change": 0 * data["change"]})[0].verdict is Verdict.FAILED
-    assert kinds.claims(data | {"order": np.full_like(data["order"], np.nan)})[0].verdict is Verdict.NOT_RUN
+    row = kinds.ROWS[0]
+    assert row.judge(data).verdict is Verdict.HELD
+    assert row.judge(data | {"change": 0 * data["change"]}).verdict is Verdict.FAILED
+    assert row.judge(data | {"order": np.full_like(data["order"], np.nan)}).verdict is Verdict.NOT_RUN
 
 
 def test_sinkhorn_is_compared_on_the_projections_of_softmax(key):

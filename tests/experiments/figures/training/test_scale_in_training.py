@@ -11,6 +11,7 @@ from flax import nnx
 from experiments.figures.training import _scale_in_training as study
 from experiments.figures.training import scale_in_training
 from experiments.figures.training._trained_scales import steps_to, threshold
+from experiments.ledger import judged
 
 SPEC = dataclasses.replace(scale_in_training.PRESETS["smoke"], depth=2)
 
@@ -49,14 +50,16 @@ def made_up(last, alpha=None, gradient=None):
 
 
 def verdicts(data):
-    return {claim.key.removeprefix("trained-scale-"): claim.verdict.value for claim in scale_in_training.claims(data)}
+    return {
+        claim.key.removeprefix("trained-scale-"): claim.verdict.value for claim in judged(scale_in_training.ROWS, data)
+    }
 
 
 def test_the_row_on_cosines_compares_the_optimum_with_a_factor_of_one():
     noise = 0.01 * np.arange(4)[:, None]
     better = np.array([[1.0, 0.5, 2.0]]) + noise
     assert verdicts(made_up([better, better])) == {"one": "agrees"}
-    (claim,) = scale_in_training.claims(made_up([better, better]))
+    (claim,) = judged(scale_in_training.ROWS, made_up([better, better]))
     assert claim.measured == pytest.approx(0.5)
     worse = np.array([[0.4, 0.9, 1.0]]) + noise
     assert verdicts(made_up([worse, worse])) == {"one": "differs"}
@@ -67,7 +70,7 @@ def test_the_row_on_cosines_compares_the_optimum_with_a_factor_of_one():
 def test_a_lost_replicate_leaves_its_rows_not_run_and_is_drawn():
     last = np.array([[[1.0, 0.5, 0.1], [np.nan, 0.6, 0.2]]] * 2)
     data = made_up(last)
-    first = scale_in_training.claims(data)[0]
+    first = judged(scale_in_training.ROWS, data)[0]
     assert first.verdict.value == "not run"
     assert "1: 1 of 2 stopped" in first.note
     drawing = scale_in_training.plot(data)
