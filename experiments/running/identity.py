@@ -1,8 +1,8 @@
 """The identity of a result: the figure's whole spec, and the code that computes it.
 
-The spec names the stored result. The code is every source of `rc_jax` and of `experiments.lib`, the figure's own file
-without what only draws and judges, the helpers that it imports, and the version of JAX. A helper is a module of the
-figure's own package, `experiments.ledger` left out, on which no number depends.
+The spec names the stored result. The code is every source of `rc_jax` and of `experiments.lib`, what `compute` uses of
+the figure's own file, the helpers that it imports, and the version of JAX. A helper is a module of the figure's own
+package, `experiments.ledger` left out, on which no number depends.
 """
 
 import ast
@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 LIBRARY = (Path(rc_jax.__file__).parent, HERE.parent / "lib")
 DRAWING = (HERE / "drawing.py", HERE / "pictures.py")
 JUDGING = tuple(sorted((HERE.parent / "ledger").glob("*.py")))
-DRAWN = {"ABOUT", "plot", "animate", "claims"}  # the parts of a figure's file on which no number depends
+COMPUTING = ("Spec", "PRESETS", "compute")  # the parts of a figure on which its numbers depend; others draw and judge
 
 
 def identity(name: str, spec: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def code_state(figure: Any) -> str:
     so.
     """
     own = _file(figure)
-    parts = [] if own is None else [_without_drawing(own), *map(_text, _helpers(figure.__name__, own))]
+    parts = [] if own is None else [_of_numbers(own), *map(_text, _helpers(figure.__name__, own))]
     return _short([f"jax {importlib.metadata.version('jax')}", *library().values(), *parts])
 
 
@@ -155,21 +155,32 @@ def _imports(path: Path, folder: Path) -> frozenset[str]:
 
 
 @functools.cache
-def _without_drawing(path: Path) -> str:
-    """A figure's file without the parts that only draw and judge."""
-    text = _text(path)
-    lines, left_out = text.splitlines(), set[int]()
-    for node in ast.parse(text).body:
-        if DRAWN & set(_names(node)):
-            left_out |= set(range(node.lineno - 1, node.end_lineno or node.lineno))
-    return "\n".join(line for number, line in enumerate(lines) if number not in left_out)
+def _of_numbers(path: Path) -> str:
+    """What `compute` uses of a figure's file, directly or through names that it defines, and what defines no name."""
+    lines, body = _text(path).splitlines(), ast.parse(_text(path)).body
+    defined = {name: node for node in body for name in _names(node)}
+    used, waiting = set[str](), [*COMPUTING]
+    while waiting:
+        name = waiting.pop()
+        if name in defined and name not in used:
+            used.add(name)
+            waiting += [each.id for each in ast.walk(defined[name]) if isinstance(each, ast.Name)]
+    kept = [node for node in body if not (names := set(_names(node))) or names & used]
+    return "\n".join(line for node in kept for line in lines[_first(node) - 1 : node.end_lineno])
 
 
 def _names(node: ast.stmt) -> Iterator[str]:
-    if isinstance(node, ast.FunctionDef):
+    """The names that a statement defines, where it does nothing else."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
         yield node.name
-    if isinstance(node, ast.Assign):
-        yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            yield from (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+
+
+def _first(node: ast.stmt) -> int:
+    decorators = node.decorator_list if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
+    return min([node.lineno, *(each.lineno for each in decorators)])
 
 
 @functools.cache

@@ -58,7 +58,7 @@ _serial = itertools.count()
 
 def forget_sources():
     """Have files read anew, as in a process of its own."""
-    for each in (identity.library, identity._imported, identity._imports, identity._without_drawing, identity._text):
+    for each in (identity.library, identity._imported, identity._imports, identity._of_numbers, identity._text):
         each.cache_clear()
 
 

@@ -71,12 +71,17 @@ def test_a_spec_whose_text_is_not_stable_is_refused():
 OWN = """
 from made_up import near
 ABOUT = 1
+STEP, COLOUR = 1.0, 1
+@near.f
+def helper(s):
+    return s + STEP
 def compute(s):
-    return near.f(s) + 1.0
+    return near.f(helper(s))
+def measure(d):
+    return 1
 def plot(d):
     return 1
-def claims(d):
-    return []
+ROWS = (measure,)
 """
 LIBRARY = {
     "rc/__init__.py": "x = 1\n",
@@ -112,15 +117,16 @@ def state(tmp_path, monkeypatch):
     forget_sources()
 
 
-JUDGES = OWN.replace("ABOUT = 1", "ABOUT = 2").replace("    return []", "    return [  # why\n    ]")
+JUDGES = OWN.replace("ABOUT = 1", "ABOUT = 2").replace("    return 1", "    return 2  # why").replace("(measure,)", "()")
 
 
 def test_every_source_and_helper_counts_and_what_only_draws_or_judges_does_not(state, monkeypatch):
     base = state()
     changes = {name: f"{text}\nw = 2\n" for name, text in FILES.items()}
     counts = {name for name, text in changes.items() if state({name: text}) != base}
-    assert counts == {*LIBRARY, "made_up/figure.py", "made_up/near.py", "made_up/far/deep.py"}
-    assert state({"made_up/figure.py": OWN.replace("1.0", "1")}) != base
+    assert counts == {*LIBRARY, "made_up/near.py", "made_up/far/deep.py"}  # nothing uses `w` of the figure
+    for old, new in (("1.0", "2.0"), ("s + STEP", "s - STEP"), ("@near.f\n", ""), ("near.f(helper", "(helper")):
+        assert state({"made_up/figure.py": OWN.replace(old, new)}) != base
     assert state({"made_up/figure.py": JUDGES}) == base
     assert state({"lib/more.py": ""}) != base
     version = identity.importlib.metadata.version
