@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from experiments.figures.anatomy import _retrieval
 from experiments.figures.cost._timing import quartiles
-from experiments.ledger import Claim, at_least, near, published
+from experiments.ledger import Measured, at_least, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 
@@ -155,76 +155,152 @@ def _plot_cost(ax: Axes, shapes: np.ndarray, costs: np.ndarray) -> None:
                         marker=style.MARKERS[at], label=f"{kind}, d_k = {each}")  # fmt: skip
 
 
-def claims(data: Data) -> list[Claim]:
-    """Accuracy of the four, then operations, time and memory."""
-    return _accuracy(data) + _costs(data)
+DOT, SCALED, ADDITIVE = (NAMES.index(name) for name in ("dot, α = 1", "dot, α = 1/√d_k", "additive, α = 1"))
 
 
-def _accuracy(data: Data) -> list[Claim]:
-    """Additive against dot-product scores for small and large d_k, and how steadily each trains."""
-    tuned, widths = data["tuned"], [f"d_k = {width}" for width in data["widths"]]
-    task = (f"one layer trained to retrieve among eight tokens, {int(data['steps'])} steps of Adam, {tuned.shape[2]} "
-            "seeds; the paper speaks of translation")  # fmt: skip
-    best = f"best of {data['rates'].size} learning rates"
-    before = max(len(tuned) - 2, 0)
-    small, large = _difference(tuned[0, 2], tuned[0, 0]), _difference(tuned[-1, 2], tuned[-1, 0])
-    drop = _difference(tuned[before, 0], tuned[-1, 0])
-    steady = _difference(*(data["test"][:, side].min(1).mean(0) for side in (1, 2)))  # at the worst learning rate
-    paper = partial(published, source="vaswani2017", place="section 3.2.1, citing Britz et al. 2017")
-    notes = partial(published, source="study-notes", place="section on products or sums in the scores")
-    sign = f"our tolerance: a difference of {LESS} counts"
-    less = "measured: accuracy of additive scores less that of dot products"
-    return [
-        paper("additive-small", "For small d_k additive and dot-product attention perform similarly.", small[0],
-              near(0, SIMILAR), standard_error=small[1], hypotheses=f"{widths[0]}, no scale; {task}; {best}",
-              interval_from=f"our tolerance: accuracies within {SIMILAR} are similar", note=less),
-        paper("additive-large", "For larger d_k additive attention performs better than unscaled dot-product "
-              "attention.", large[0], at_least(LESS), standard_error=large[1], interval_from=sign, note=less,
-              hypotheses=f"{widths[-1]}; {task}; {best}"),
-        notes("additive-degrades", "Unscaled dot products perform worse as d_k grows.", drop[0], at_least(LESS),
-              standard_error=drop[1], interval_from=sign, note="measured: accuracy lost between the two widest heads",
-              hypotheses=f"{widths[before]} to {widths[-1]}; {task}; {best}"),
-        notes("additive-stable", "Additive attention is less stable than dot products scaled by 1/√d_k.", steady[0],
-              at_least(LESS), standard_error=steady[1], interval_from=sign, hypotheses="stable: still accurate at the "
-              f"worst of {data['rates'].size} learning rates; mean over {len(widths)} widths; {task}",
-              note="measured: accuracy of scaled dot products less that of unscaled additive scores there"),
-    ]  # fmt: skip
+def _gap(data: Data, one: np.ndarray, other: np.ndarray) -> Measured:
+    """Mean difference over seeds, which both sides share, and the task in numbers."""
+    gap, widths = one - other, data["widths"]
+    return Measured(
+        gap.mean(),
+        standard_error=gap.std(ddof=1) / gap.size**0.5,
+        numbers={
+            "narrow": widths[0],
+            "before": widths[_before_last(data)],
+            "wide": widths[-1],
+            "widths": widths.size,
+            "steps": int(data["steps"]),
+            "seeds": data["tuned"].shape[2],
+            "rates": data["rates"].size,
+        },
+    )
 
 
-def _costs(data: Data) -> list[Claim]:
-    """Operations, time and memory of additive scores over those of dot products."""
+def _before_last(data: Data) -> int:
+    return max(data["widths"].size - 2, 0)
+
+
+def _stable(data: Data) -> Measured:
+    """Scaled dot products less unscaled additive scores at the worst learning rate, in the mean over widths."""
+    worst = data["test"].min(2).mean(0)
+    return _gap(data, worst[SCALED], worst[ADDITIVE])
+
+
+def _orders(data: Data) -> Measured:
+    """Exponents of the ratio of operations in n and in d_k, by least squares on the logarithms."""
     tokens, width = data["shapes"].T
-    ratio = {name: data[name][1] / data[name][0] for name in ("operations", "bytes")}
-    # Exponents of the ratio in n and in d_k, by least squares on the logarithms.
     shape = np.log(np.stack([tokens, width, np.full(tokens.size, np.e)], 1))
-    slopes = (np.linalg.pinv(shape) @ np.log(ratio["operations"]))[:2]
+    ratio = data["operations"][1] / data["operations"][0]
+    shapes = _shapes(data)
+    return Measured(
+        (np.linalg.pinv(shape) @ np.log(ratio))[:2],
+        where=["exponent in n", "exponent in d_k"],
+        numbers={"first": shapes[0], "last": shapes[-1]},
+    )
+
+
+def _shapes(data: Data) -> list[str]:
+    return [f"n = {n}, d_k = {d}" for n, d in data["shapes"]]
+
+
+def _faster(data: Data) -> Measured:
+    """Time of additive scores over that of dot products by shape; only shapes of many products decide."""
+    tokens, width = data["shapes"].T
     lower, median, upper = np.moveaxis(data["seconds"], -1, 0)
-    faster, judged = median[1] / median[0], tokens**2 * width >= LEAST_PRODUCTS
-    relative = (upper - lower) / (IQR * median)
-    spread = faster * np.hypot(*relative)
-    where = [f"n = {n}, d_k = {d}" for n, d in data["shapes"]]
-    compiled = "scores of one head, compiled for this machine's CPU"
-    row = partial(published, source="vaswani2017", place="section 3.2.1")
-    return [
-        row("additive-order", "Additive and dot-product attention have a similar theoretical complexity.", slopes,
-            near(0, STEADY), formula=True, where=["exponent in n", "exponent in d_k"],
-            hypotheses=f"{compiled}; {where[0]} … {where[-1]}",
-            interval_from=f"our tolerance: an exponent within {STEADY} counts as none",
-            note="measured: exponents of the ratio of operations, XLA's count"),
-        row("additive-time", "Dot-product attention is much faster in practice than additive attention.", faster,
-            at_least(MUCH), standard_error=spread, where=where, applies=judged, always=False,
-            hypotheses=f"{compiled}; at least 10⁶ products, so that calling does not take most of the time",
-            interval_from=f"our tolerance: much is a factor of {MUCH:g} or more", note="measured: ratio of median "
-            f"times, calls in turns, with their spread; faster at {np.sum(faster > 1)} of all {faster.size} shapes"),
-        row("additive-memory", "Dot-product attention needs less space in practice than additive attention.",
-            ratio["bytes"], at_least(1),
-            formula=True, where=where, hypotheses=compiled, interval_from="the sign of the difference",
-            note="measured: ratio of memory besides arguments and result; compiled so, additive scores hold n² d_k "
-            "numbers at once"),
-    ]  # fmt: skip
+    faster, spread = median[1] / median[0], (upper - lower) / (IQR * median)
+    return Measured(
+        faster,
+        standard_error=faster * np.hypot(*spread),
+        where=_shapes(data),
+        applies=tokens**2 * width >= LEAST_PRODUCTS,
+        numbers={"count": np.sum(faster > 1), "shapes": faster.size},
+    )
 
 
-def _difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """Mean difference over seeds, which both sides share, with its standard error."""
-    gap = one - other
-    return float(gap.mean()), float(gap.std(ddof=1) / gap.size**0.5)
+# Accuracy of the four: additive against dot-product scores for small and large d_k, and how steadily each trains.
+TASK = (
+    "one layer trained to retrieve among eight tokens, {steps} steps of Adam, {seeds} seeds; the paper speaks of "
+    "translation"
+)
+TASK_AT_BEST = TASK + "; best of {rates} learning rates"
+cited = partial(
+    published,
+    source="vaswani2017",
+    place="section 3.2.1, citing Britz et al. 2017",
+    note="measured: accuracy of additive scores less that of dot products",
+)
+notes = partial(
+    published,
+    source="study-notes",
+    place="section on products or sums in the scores",
+    interval_from=f"our tolerance: a difference of {LESS} counts",
+)
+# Then operations, time and memory of additive scores over those of dot products.
+COMPILED = "scores of one head, compiled for this machine's CPU"
+paper = partial(published, source="vaswani2017", place="section 3.2.1")
+ROWS = (
+    cited(
+        "additive-small",
+        "For small d_k additive and dot-product attention perform similarly.",
+        lambda data: _gap(data, data["tuned"][0, ADDITIVE], data["tuned"][0, DOT]),
+        near(0, SIMILAR),
+        hypotheses="d_k = {narrow}, no scale; " + TASK_AT_BEST,
+        interval_from=f"our tolerance: accuracies within {SIMILAR} are similar",
+    ),
+    cited(
+        "additive-large",
+        "For larger d_k additive attention performs better than unscaled dot-product attention.",
+        lambda data: _gap(data, data["tuned"][-1, ADDITIVE], data["tuned"][-1, DOT]),
+        at_least(LESS),
+        hypotheses="d_k = {wide}; " + TASK_AT_BEST,
+        interval_from=f"our tolerance: a difference of {LESS} counts",
+    ),
+    notes(
+        "additive-degrades",
+        "Unscaled dot products perform worse as d_k grows.",
+        lambda data: _gap(data, data["tuned"][_before_last(data), DOT], data["tuned"][-1, DOT]),
+        at_least(LESS),
+        hypotheses="d_k = {before} to d_k = {wide}; " + TASK_AT_BEST,
+        note="measured: accuracy lost between the two widest heads",
+    ),
+    notes(
+        "additive-stable",
+        "Additive attention is less stable than dot products scaled by 1/√d_k.",
+        _stable,
+        at_least(LESS),
+        hypotheses="stable: still accurate at the worst of {rates} learning rates; mean over {widths} widths; " + TASK,
+        note="measured: accuracy of scaled dot products less that of unscaled additive scores there",
+    ),
+    paper(
+        "additive-order",
+        "Additive and dot-product attention have a similar theoretical complexity.",
+        _orders,
+        near(0, STEADY),
+        formula=True,
+        hypotheses=COMPILED + "; {first} … {last}",
+        interval_from=f"our tolerance: an exponent within {STEADY} counts as none",
+        note="measured: exponents of the ratio of operations, XLA's count",
+    ),
+    paper(
+        "additive-time",
+        "Dot-product attention is much faster in practice than additive attention.",
+        _faster,
+        at_least(MUCH),
+        always=False,
+        hypotheses=f"{COMPILED}; at least 10⁶ products, so that calling does not take most of the time",
+        interval_from=f"our tolerance: much is a factor of {MUCH:g} or more",
+        note="measured: ratio of median times, calls in turns, with their spread; faster at {count} of all {shapes} "
+        "shapes",
+    ),
+    paper(
+        "additive-memory",
+        "Dot-product attention needs less space in practice than additive attention.",
+        lambda data: Measured(data["bytes"][1] / data["bytes"][0], where=_shapes(data)),
+        at_least(1),
+        formula=True,
+        hypotheses=COMPILED,
+        interval_from="the sign of the difference",
+        note="measured: ratio of memory besides arguments and result; compiled so, additive scores hold n² d_k "
+        "numbers at once",
+    ),
+)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments.ledger import Claim, at_most, law, near, published
+from experiments.ledger import Measured, at_most, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 
@@ -157,46 +157,97 @@ def plot(data: Data) -> Drawing:
     return drawing
 
 
-def claims(data: Data) -> list[Claim]:
-    """The linear map of sinusoidal codes and the factor beside them; shift and fall of rotary scores."""
-    d, (width, base) = data["d_models"], (float(each) for each in data["width"])
+def _embedding_over_code(data: Data) -> Measured:
+    """Length of an embedding times √d over that of a code, at the width nearest to 512."""
+    d = data["d_models"]
     at = int(np.argmin(np.abs(d - 512)))
-    ratio = float(data["norm"][at] * np.sqrt(d[at]) / data["code"][at].mean())
-    eps, shifts = float(np.finfo("float32").eps), [f"shift 2^{i}" for i in range(data["shift"].size)]
-    # The law holds for distances between 1 and the base; the bound is compared octave by octave.
-    chosen = (data["octave"] > 4) & (data["octave"] < base / 4)
-    octaves = [f"k = {each:.3g}" for each in data["octave"]]
-    bound = np.diff(data["bound"][data["octave"] < base])
-    rotary = f"d = {width:g}, base {base:g}"
-    return [
-        published("positions-linear", "For any fixed offset k the code of position p + k is a linear function of that "
-                  "of p.", data["linear"], near(0, 16 * float(np.finfo("float64").eps)),
-                  formula=True, source="vaswani2017",
-                  place="section 3.5",
-                  hypotheses="positions and offsets to 10⁵, the map taken from the code of k itself",
-                  interval_from="16 roundings of float64", note="identity; measured: largest difference"),
-        published("positions-embedding", "Embeddings are multiplied by √512 so that at the start they do not differ "
-                  "too much in size from position codes.", ratio, (0.5, 2.0), formula=True, source="study-notes",
-                  place="section on word embeddings", standard_error=float(data["norm_error"][at]) * np.sqrt(2),
-                  hypotheses=f"embeddings with entries N(0, 1/d), which is our assumption, d = {d[at]}",
-                  interval_from="our tolerance: a factor of 2", note="measured: length of an embedding over that of a "
-                  f"code; without the factor {ratio / d[at] ** 0.5:.3f}; Vaswani et al. 2017, section 3.4, has the "
-                  "factor without the reason"),
-        published("positions-shift", "A rotary score depends on the difference of two positions only.",
-                  data["change"][0], at_most(SHIFTED * eps),
-                  formula=True, source=ROFORMER, place="equation 16", where=shifts,
-                  hypotheses=f"{rotary}; float32, angles reduced in integers",
-                  interval_from=f"{SHIFTED:g} roundings of float32",
-                  note="measured: largest change of a score over |q||k| when both positions shift"),
-        published("positions-fall", "The upper bound on a rotary score decays as the distance grows.", bound,
-                  at_most(0),
-                  formula=True, source=ROFORMER, place="section 3.4.3, figure 2", where=octaves[1 : bound.size + 1],
-                  hypotheses=f"{rotary}; means over octaves of distance, below the base",
-                  interval_from="the sign of a difference",
-                  note="measured: difference of the bound to the octave before, over its value at 0"),
-        law("positions-law", "The mean rotary score at distance k, over its value at 0, is about 1 − (log k + γ)/log "
-            "base.", (data["mean"] - _law(data["octave"], base))[chosen], near(0, LAW), proof="derived", place=PAGE,
-            neighbours=[ROFORMER, "men2024"], where=np.array(octaves)[chosen].tolist(),
-            hypotheses=f"{rotary}; isotropic q and k of given product; means over octaves, 4 < k < base/4",
-            interval_from=f"our tolerance: {LAW}", note="measured: mean less the law"),
-    ]  # fmt: skip
+    ratio = data["norm"][at] * np.sqrt(d[at]) / data["code"][at].mean()
+    return Measured(
+        ratio,
+        standard_error=data["norm_error"][at] * np.sqrt(2),
+        numbers={"width": d[at], "without": ratio / np.sqrt(d[at])},
+    )
+
+
+def _bound_falls(data: Data) -> Measured:
+    """Differences of the bound to the octave before, below the base."""
+    below = data["octave"] < float(data["width"][1])
+    return Measured(np.diff(data["bound"][below]), where=_distances(data["octave"][below][1:]))
+
+
+def _less_law(data: Data) -> Measured:
+    """Octave means less the law, for distances between 1 and the base."""
+    octave, base = data["octave"], float(data["width"][1])
+    chosen = (octave > 4) & (octave < base / 4)
+    return Measured((data["mean"] - _law(octave, base))[chosen], where=_distances(octave[chosen]))
+
+
+def _distances(octaves: np.ndarray) -> list[str]:
+    return [f"k = {each:.3g}" for each in octaves]
+
+
+ROTARY = f"d = {Spec().width}, base {Spec().base:g}"
+ROWS = (
+    published(
+        "positions-linear",
+        "For any fixed offset k the code of position p + k is a linear function of that of p.",
+        lambda data: data["linear"],
+        near(0, 16 * np.finfo("float64").eps),
+        formula=True,
+        source="vaswani2017",
+        place="section 3.5",
+        hypotheses="positions and offsets to 10⁵, the map taken from the code of k itself",
+        interval_from="16 roundings of float64",
+        note="identity; measured: largest difference",
+    ),
+    published(
+        "positions-embedding",
+        "Embeddings are multiplied by √512 so that at the start they do not differ too much in size from position "
+        "codes.",
+        _embedding_over_code,
+        (0.5, 2.0),
+        formula=True,
+        source="study-notes",
+        place="section on word embeddings",
+        hypotheses="embeddings with entries N(0, 1/d), which is our assumption, d = {width}",
+        interval_from="our tolerance: a factor of 2",
+        note="measured: length of an embedding over that of a code; without the factor {without:.3f}; Vaswani et al. "
+        "2017, section 3.4, has the factor without the reason",
+    ),
+    published(
+        "positions-shift",
+        "A rotary score depends on the difference of two positions only.",
+        lambda data: Measured(data["change"][0], where=[f"shift 2^{i}" for i in range(data["shift"].size)]),
+        at_most(SHIFTED * np.finfo("float32").eps),
+        formula=True,
+        source=ROFORMER,
+        place="equation 16",
+        hypotheses=f"{ROTARY}; float32, angles reduced in integers",
+        interval_from=f"{SHIFTED:g} roundings of float32",
+        note="measured: largest change of a score over |q||k| when both positions shift",
+    ),
+    published(
+        "positions-fall",
+        "The upper bound on a rotary score decays as the distance grows.",
+        _bound_falls,
+        at_most(0),
+        formula=True,
+        source=ROFORMER,
+        place="section 3.4.3, figure 2",
+        hypotheses=f"{ROTARY}; means over octaves of distance, below the base",
+        interval_from="the sign of a difference",
+        note="measured: difference of the bound to the octave before, over its value at 0",
+    ),
+    law(
+        "positions-law",
+        "The mean rotary score at distance k, over its value at 0, is about 1 − (log k + γ)/log base.",
+        _less_law,
+        near(0, LAW),
+        proof="derived",
+        place=PAGE,
+        hypotheses=f"{ROTARY}; isotropic q and k of given product; means over octaves, 4 < k < base/4",
+        interval_from=f"our tolerance: {LAW}",
+        neighbours=[ROFORMER, "men2024"],
+        note="measured: mean less the law",
+    ),
+)

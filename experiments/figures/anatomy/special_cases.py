@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments.ledger import Claim, at_most, law, near, published
+from experiments.ledger import Measured, at_most, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 from rc_jax.attention import constructions, masks
@@ -154,36 +154,76 @@ def plot(data: Data) -> Drawing:
     return drawing
 
 
-def claims(data: Data) -> list[Claim]:
-    """Equality to rounding, the law of sharpness, and the aggregate on a graph."""
-    alpha, names = data["alpha"], [f"{dims}-d, {padding}" for dims in (1, 2) for padding in PADDINGS]
-    # Slopes of the logarithm of the error in α, and errors in units of rounding.
+EPS = np.array([np.finfo(kind).eps for kind in TYPES])
+CASES = [(dims, padding) for dims in (1, 2) for padding in PADDINGS]
+NAMES = [f"{dims}-d, {padding}" for dims, padding in CASES]
+
+
+def _convolution(data: Data) -> Measured:
+    """Error at the largest sharpness, in roundings for each product in a sum."""
+    allowed = EPS[:, None] * np.repeat(data["terms"], len(PADDINGS))
+    return Measured(
+        (data["error"][..., -1].reshape(len(TYPES), -1) / allowed).ravel(),
+        where=[f"{kind}, {name}" for kind in TYPES for name in NAMES],
+    )
+
+
+def _aggregation(data: Data) -> Measured:
+    """Largest error of the two exact aggregates over graphs, in roundings."""
+    return Measured(
+        (data["aggregates"][:, :2].max(2) / EPS[:, None]).ravel(),
+        where=[f"{kind}, {name}" for kind in TYPES for name in ("mean", "symmetric")],
+    )
+
+
+def _slopes(data: Data) -> Measured:
+    """Slopes of the logarithm of the error in α, in float64."""
+    alpha, error = data["alpha"], data["error"][TYPES.index("float64")]
     inside = (alpha >= FITTED[0]) & (alpha <= FITTED[1])
-    slopes = [np.polyfit(alpha[inside], np.log(data["error"][1, dims, index, inside]), 1)[0]
-              for dims in range(2) for index in range(2)]  # fmt: skip
-    expected = np.array([SLOPES[padding] for _ in (1, 2) for padding in PADDINGS])
-    eps = np.array([np.finfo(kind).eps for kind in TYPES])
-    allowed = eps[:, None] * np.repeat(data["terms"], 2)
-    aggregates = data["aggregates"][:, :2].max(2) / eps[:, None]
-    return [
-        published("special-convolution-float64", "A self-attention layer with one head for each offset of a kernel and "
-                  "relative positions can express any convolution.",
-                  (data["error"][:, :, :, -1].reshape(2, -1) / allowed).ravel(), at_most(1),
-                  formula=True, source="cordonnier2020",
-                  place="theorem 1", where=[f"{kind}, {name}" for kind in TYPES for name in names],
-                  hypotheses=f"a random kernel, a line and a square, scores of sharpness α = {alpha[-1]:g}",
-                  interval_from="one rounding for each product in a sum", note="measured: largest difference to XLA's "
-                  "convolution, in units of that; so a CNN is a special case of attention, as the study notes say"),
-        published("special-graph", "On a graph, attention needs scores along the edges only, and all others can be set "
-                  "to 0.", aggregates.ravel(), at_most(64), formula=True, source="study-notes",
-                  place="section on attention against GNN",
-                  where=[f"{kind}, {name}" for kind in TYPES for name in ("mean", "symmetric")],
-                  hypotheses="zero queries under a graph's mask, random graphs; weights are set to 0, not scores",
-                  interval_from="64 roundings", note="identity; measured: largest difference, in roundings, to D⁻¹A X "
-                  "W and, between diagonal factors, to the symmetric form of Kipf & Welling 2017, equation 2"),
-        law("special-sharpness-zeros", "The error of a convolution by attention falls with the sharpness α of its "
-            "scores, as e^(−α/2) with a token of zeros for the border and as e^(−α) without.", slopes,
-            near(expected, CLOSE * np.abs(expected)), proof="proved", place=PAGE, neighbours=["cordonnier2020"],
-            where=names, hypotheses=f"scores −α|j − i − δ|²; α from {FITTED[0]:g} to {FITTED[1]:g}, float64",
-            interval_from="our tolerance for the next term: two per cent", note="measured: slope of the logarithm"),
-    ]  # fmt: skip
+    logs = np.log(error.reshape(len(NAMES), -1)[:, inside])
+    return Measured([np.polyfit(alpha[inside], log, 1)[0] for log in logs], where=NAMES)
+
+
+EXPECTED = np.array([SLOPES[padding] for _, padding in CASES])
+ROWS = (
+    published(
+        "special-convolution-float64",
+        "A self-attention layer with one head for each offset of a kernel and relative positions can express any "
+        "convolution.",
+        _convolution,
+        at_most(1),
+        formula=True,
+        source="cordonnier2020",
+        place="theorem 1",
+        hypotheses="a random kernel, a line and a square, scores of sharpness α = 4096",
+        interval_from="one rounding for each product in a sum",
+        note="measured: largest difference to XLA's convolution, in units of that; so a CNN is a special case of "
+        "attention, as the study notes say",
+    ),
+    published(
+        "special-graph",
+        "On a graph, attention needs scores along the edges only, and all others can be set to 0.",
+        _aggregation,
+        at_most(64),
+        formula=True,
+        source="study-notes",
+        place="section on attention against GNN",
+        hypotheses="zero queries under a graph's mask, random graphs; weights are set to 0, not scores",
+        interval_from="64 roundings",
+        note="identity; measured: largest difference, in roundings, to D⁻¹A X W and, between diagonal factors, to the "
+        "symmetric form of Kipf & Welling 2017, equation 2",
+    ),
+    law(
+        "special-sharpness-zeros",
+        "The error of a convolution by attention falls with the sharpness α of its scores, as e^(−α/2) with a token of "
+        "zeros for the border and as e^(−α) without.",
+        _slopes,
+        near(EXPECTED, CLOSE * np.abs(EXPECTED)),
+        proof="proved",
+        place=PAGE,
+        hypotheses=f"scores −α|j − i − δ|²; α from {FITTED[0]:g} to {FITTED[1]:g}, float64",
+        interval_from="our tolerance for the next term: two per cent",
+        neighbours=["cordonnier2020"],
+        note="measured: slope of the logarithm",
+    ),
+)

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.ledger import Claim, law, near, published
+from experiments.ledger import Measured, law, near, published
 from experiments.lib import figure, style
 from rc_jax import scale
 
@@ -163,29 +163,57 @@ def _number(n: float) -> str:
     return "2" + f"{power:.0f}".translate(RAISED) if power == np.round(power) else f"1e{np.log10(n):.0f}"
 
 
-def claims(data: Data) -> list[Claim]:
-    """Chen et al.'s transition on either side; the inner product."""
-    rho, shown, count = data["rho"], float(data["shown"]), int(data["explicit"])
-    n = data["tokens"][FINITE]
-    labels = [f"ρ = {each:g}" for each in rho]
-    # Cosines below and above the step, and softmax against the closed form.
+def _beside_step(data: Data) -> Measured:
+    """Cosines at n = 2²⁰ less their limits below and above the step, 1 and ρ; and softmax against the closed form."""
+    rho = data["rho"]
     at = [int(np.argmin(np.abs(data["u"] - place))) for place in SIDES]
     below, above = data["by_rho"][1:, at].T
     exact = data["explicit_similarity"] - data["exact_at_some"]
-    finite = f"softmax on {count} vectors has the closed form's cosines to {np.abs(exact).max():.0e}"
-    model = "unit tokens with all inner products ρ, logits γ log n ⟨x_i, x_j⟩, values the tokens"
-    return [
-        published("critical-below", "For n → ∞ outputs fall into one direction if γ < 1/(1 − ρ), and stay as far apart "
-                  "as the inputs if γ is larger.", np.concatenate([below - 1, above - rho]), near(0.0, STEEP),
-                  formula=True,
-                  source="chen2026-theorem", place="abstract and theorem 2.1, as a caption and summaries restate it",
-                  hypotheses=f"{model}; here n = {_number(n)} and ρ > 0, our condition: at ρ = 0 the place is "
-                  "γ = 1/2", interval_from="our tolerance",
-                  where=[f"{each}, (1 − ρ)γ = {u:g}" for u in SIDES for each in labels], reads=[exact, rho, data["u"]],
-                  note=f"cosine of two outputs less its limit, 1 and ρ; {finite}"),
-        law("critical-inner-product", "The inner product of two outputs, unlike their cosine, stays at ρ at every γ.",
-            data["explicit_inner"] - shown, near(0.0, 1 / count), proof="proved", hypotheses=f"{model}; n → ∞",
-            interval_from=f"1/n of {count} explicit vectors", place="docs/critical_scaling.md",
-            neighbours=["chen2026"], where=[f"(1 − ρ)γ = {u:.2g}" for u in data["some"]], reads=[data["some"]],
-            note=f"measured less ρ = {shown:g}"),
-    ]  # fmt: skip
+    return Measured(
+        np.concatenate([below - 1, above - rho]),
+        where=[f"ρ = {each:g}, (1 − ρ)γ = {u:g}" for u in SIDES for each in rho],
+        reads=[exact, rho, data["u"]],
+        numbers={"vectors": int(data["explicit"]), "gap": np.abs(exact).max()},
+    )
+
+
+def _inner_product(data: Data) -> Measured:
+    """Inner product of two outputs of n explicit vectors less ρ, times n."""
+    count = int(data["explicit"])
+    return Measured(
+        count * (data["explicit_inner"] - float(data["shown"])),
+        where=[f"(1 − ρ)γ = {u:.2g}" for u in data["some"]],
+        reads=[data["some"]],
+        numbers={"vectors": count, "rho": float(data["shown"])},
+    )
+
+
+MODEL = "unit tokens with all inner products ρ, logits γ log n ⟨x_i, x_j⟩, values the tokens"
+ROWS = (
+    published(
+        "critical-below",
+        "For n → ∞ outputs fall into one direction if γ < 1/(1 − ρ), and stay as far apart as the inputs if γ is "
+        "larger.",
+        _beside_step,
+        near(0, STEEP),
+        formula=True,
+        source="chen2026-theorem",
+        place="abstract and theorem 2.1, as a caption and summaries restate it",
+        hypotheses=f"{MODEL}; here n = 2²⁰ and ρ > 0, our condition: at ρ = 0 the place is γ = 1/2",
+        interval_from="our tolerance",
+        note="cosine of two outputs less its limit, 1 and ρ; softmax on {vectors} vectors has the closed form's "
+        "cosines to {gap:.0e}",
+    ),
+    law(
+        "critical-inner-product",
+        "The inner product of two outputs, unlike their cosine, stays at ρ at every γ.",
+        _inner_product,
+        near(0, 1),
+        proof="proved",
+        place="docs/critical_scaling.md",
+        hypotheses=f"{MODEL}; n → ∞",
+        interval_from="1/n of n explicit vectors",
+        neighbours=["chen2026"],
+        note="measured less ρ = {rho:g}, times n = {vectors}",
+    ),
+)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from experiments.figures._samples import draw
-from experiments.ledger import Claim, at_most, law, near, published
+from experiments.ledger import Measured, at_most, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention, collapse, network
 
@@ -155,41 +155,93 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     return drawing
 
 
-def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """Noci et al. on 1/√L; the closed form for uniform attention, and for softmax attention."""
-    runs, depths, start = _runs(data), data["depths"], float(data["start"])
-    rows, labels = list(runs.values()), [f"a = {name}" for name in NAMES]
-    lost = data["unknown_weak"]
-    # Errors of the closed form, the worst over layers; ρ is read off at the last one.
-    worst = np.abs(data["error_mean"][:, rows]).max(axis=2)
-    worst_error = data["error_standard_error"][:, rows].max(axis=2)
-    count, rho, rho_error = len(depths), data["rho_mean"], data["rho_standard_error"]
-    root = np.arange(2, 2 + count)
-    limit = np.e * start / (np.e * start + 1 - start)
-    setting = f"{int(data['tokens'])} tokens, Gaussian weights, no LayerNorm, no MLP"
-    noci: dict[str, Any] = {"neighbours": ["noci2022"], "place": "docs/skip_norm_mlp.md", "proof": "derived"}
-    return [
-        published("strength-root", "Residual branches scaled by 1/√L keep tokens from collapsing.",
-                  rho[0, root, depths], at_most(COLLAPSED), source="noci2022-theorem",
-                  place="theorem on residual scaling, as others restate it",
-                  hypotheses=f"at initialisation; softmax attention; here {setting}",
-                  interval_from="our tolerance: collapsed is 0.99", standard_error=rho_error[0, root, depths],
-                  where=[f"L = {depth}" for depth in depths], left_out=lost, reads=[data["start"]],
-                  note=f"correlation ρ of all pairs at the end; at the start {start:.3f}"),
-        law("strength-uniform", "Under uniform attention the correlation is ρ_L = kρ₀/(kρ₀ + 1 − ρ₀), k = (1 + "
-            "a²)^L.", worst[1], at_most(UNIFORM_TOLERANCE),
-            hypotheses=f"wide layers; {setting}", interval_from="our tolerance", standard_error=worst_error[1],
-            where=labels, left_out=lost, note="largest mean error over layers; known: Noci et al. 2022 derive the "
-            "correlation in this setting, of which only the abstract was read", **noci),
-        law("strength-limit", "With a = 1/√L the correlation of deep networks is that of k = e.",
-            rho[:, runs["1/√L"], -1] - limit, near(0.0, SOFTMAX_TOLERANCE),
-            hypotheses=f"uniform attention, and softmax attention at initialisation; {setting}",
-            interval_from="our tolerance", standard_error=rho_error[:, runs["1/√L"], -1],
-            where=[f"{kind}, L = {depths[-1]}" for kind in KINDS], left_out=lost,
-            note=f"measured less predicted, {limit:.4f}", **noci),
-        law("strength-inverse", "With a = 1/L the correlation of deep networks stays what it was.",
-            rho[:, runs["1/L"], -1] - rho[:, runs["1/L"], 0], near(0.0, UNCHANGED),
-            hypotheses=f"uniform attention, and softmax attention at initialisation; {setting}",
-            interval_from="our tolerance", standard_error=rho_error[:, runs["1/L"], -1],
-            where=[f"{kind}, L = {depths[-1]}" for kind in KINDS], left_out=lost, note="change of ρ", **noci),
-    ]  # fmt: skip
+def _with_root(data: Mapping[str, np.ndarray]) -> Measured:
+    """ρ after L layers of softmax attention with a = 1/√L, by L."""
+    depths = data["depths"]
+    root = np.arange(2, 2 + len(depths))
+    return Measured(
+        data["rho_mean"][0, root, depths],
+        standard_error=data["rho_standard_error"][0, root, depths],
+        where=[f"L = {depth}" for depth in depths],
+        left_out=data["unknown_weak"],
+        reads=[data["start"]],
+        numbers={"tokens": int(data["tokens"]), "start": float(data["start"])},
+    )
+
+
+def _worst_error(data: Mapping[str, np.ndarray]) -> Measured:
+    """Mean error of the closed form under uniform attention, the largest over layers, by strength."""
+    rows = list(_runs(data).values())
+    return Measured(
+        np.abs(data["error_mean"][1, rows]).max(axis=1),
+        standard_error=data["error_standard_error"][1, rows].max(axis=1),
+        where=[f"a = {name}" for name in NAMES],
+        left_out=data["unknown_weak"],
+        numbers={"tokens": int(data["tokens"])},
+    )
+
+
+def _limit(data: Mapping[str, np.ndarray]) -> float:
+    """The correlation of k = e."""
+    start = float(data["start"])
+    return np.e * start / (np.e * start + 1 - start)
+
+
+def _at_the_end(data: Mapping[str, np.ndarray], name: str, *, less: np.ndarray | float) -> Measured:
+    """ρ after the deepest network with branches of this strength, less another ρ, by kind of attention."""
+    run = _runs(data)[name]
+    return Measured(
+        data["rho_mean"][:, run, -1] - less,
+        standard_error=data["rho_standard_error"][:, run, -1],
+        where=[f"{kind}, L = {data['depths'][-1]}" for kind in KINDS],
+        left_out=data["unknown_weak"],
+        numbers={"tokens": int(data["tokens"]), "limit": _limit(data)},
+    )
+
+
+SETTING = "{tokens} tokens, Gaussian weights, no LayerNorm, no MLP"
+closed_form = functools.partial(
+    law,
+    proof="derived",
+    place="docs/skip_norm_mlp.md",
+    interval_from="our tolerance",
+    neighbours=["noci2022"],
+)
+ROWS = (
+    published(
+        "strength-root",
+        "Residual branches scaled by 1/√L keep tokens from collapsing.",
+        _with_root,
+        at_most(COLLAPSED),
+        source="noci2022-theorem",
+        place="theorem on residual scaling, as others restate it",
+        hypotheses=f"at initialisation; softmax attention; here {SETTING}",
+        interval_from="our tolerance: collapsed is 0.99",
+        note="correlation ρ of all pairs at the end; at the start {start:.3f}",
+    ),
+    closed_form(
+        "strength-uniform",
+        "Under uniform attention the correlation is ρ_L = kρ₀/(kρ₀ + 1 − ρ₀), k = (1 + a²)^L.",
+        _worst_error,
+        at_most(UNIFORM_TOLERANCE),
+        hypotheses=f"wide layers; {SETTING}",
+        note="largest mean error over layers; known: Noci et al. 2022 derive the correlation in this setting, of which "
+        "only the abstract was read",
+    ),
+    closed_form(
+        "strength-limit",
+        "With a = 1/√L the correlation of deep networks is that of k = e.",
+        lambda data: _at_the_end(data, "1/√L", less=_limit(data)),
+        near(0, SOFTMAX_TOLERANCE),
+        hypotheses=f"uniform attention, and softmax attention at initialisation; {SETTING}",
+        note="measured less predicted, {limit:.4f}",
+    ),
+    closed_form(
+        "strength-inverse",
+        "With a = 1/L the correlation of deep networks stays what it was.",
+        lambda data: _at_the_end(data, "1/L", less=data["rho_mean"][:, _runs(data)["1/L"], 0]),
+        near(0, UNCHANGED),
+        hypotheses=f"uniform attention, and softmax attention at initialisation; {SETTING}",
+        note="change of ρ",
+    ),
+)

@@ -1,7 +1,7 @@
 """Gradients of the weights as the rank collapses: those of queries and keys vanish, those of values do not."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from experiments.figures._samples import draw
-from experiments.ledger import Claim, at_least, at_most, law, near, published
+from experiments.ledger import Measured, at_least, at_most, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention, collapse, network
 
@@ -181,48 +181,104 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     return drawing
 
 
-def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """Noci et al. on gradients and on the remedy; the orders; the layers that plain backpropagation gets right."""
-    lost, depth = data["nonfinite"], int(data["skip_depth"])
-    last = f"layer {int(data['depth'])}"
-    apart, apart_error = (data[f"skip_one_apart_{name}"] for name in ("mean", "standard_error"))
+def _means(
+    data: Mapping[str, np.ndarray], *names: str, where: Sequence[str] | None = None, reads: Sequence[str] = ()
+) -> Measured:
+    """Means over networks with their standard errors."""
+    mean, error = ([float(data[f"{name}_{key}"]) for name in names] for key in ("mean", "standard_error"))
+    return Measured(
+        mean,
+        standard_error=error,
+        where=where,
+        reads=[data[name] for name in reads],
+        left_out=data["nonfinite"],
+        numbers=_numbers(data),
+    )
 
-    # Every row reads a mean over networks and its standard error.
-    def values(*names: str) -> dict[str, Any]:
-        keys = ("mean", "standard_error")
-        mean, error = (np.array([float(data[f"{name}_{key}"]) for name in names]) for key in keys)
-        return {"measured": mean, "standard_error": error}
 
-    deep = f"skip connections, LayerNorm after them, Gaussian weights, no MLP, {depth} layers"
-    return [
-        law("gradients-order-query", "In pure attention ‖∂W_Q‖ and ‖∂W_K‖ fall as the square of ‖res‖, and ‖∂W_V‖ does "
-            "not fall.", **values(*(f"pure_{name}_order" for name in NAMES)),
-            interval=near(np.array([2.0, 2.0, 0.0]), ORDER), proof="proved", place="docs/width_collapse.md",
-            hypotheses="full softmax attention without skips, small residuals, a loss that sees the tokens' mean",
-            interval_from="our tolerance: orders are whole numbers", neighbours=["noci2022"],
-            where=[MATRIX[name] for name in NAMES], left_out=lost,
-            note=f"change of the gradient's logarithm over that of log ‖res‖ into {last}"),
-        published("gradients-vanish", "Rank collapse makes the gradients of queries and keys vanish at initialisation.",
-                  **values("pure_gone"), interval=at_most(GONE), source="noci2022", place="abstract",
-                  hypotheses="pure attention here, without the MLP and skips of the source",
-                  interval_from="our tolerance: a rounding of float64", where=[""], left_out=lost,
-                  reads=[data["pure_kept_mean"]],
-                  note=f"log ‖∂W_Q‖/‖∂W_V‖ at {last}, mean; log ‖∂W_V‖ changes by {float(data['pure_kept_mean']):.2g}"),
-        law("gradients-skip-order", "With skips ‖∂W_Q‖/‖∂W_V‖ falls as 1 − ρ, with ρ the correlation of tokens.",
-            **values("skip_slope"), interval=(0.8, 1.2), proof="measured", place="docs/width_collapse.md",
-            hypotheses=f"{deep}, branches of strength 1", interval_from="our tolerance", neighbours=["noci2022"],
-            where=[""], left_out=lost, note=f"slope of the logarithms from layer {depth // 4 + 1} on"),
-        published("gradients-skip-collapse", "Deeper networks start with tokens more alike if residual branches are "
-                  "not adequately scaled.", float(apart[-1] - apart[0]), at_most(0.0), source="noci2022",
-                  place="caption of figure 1", hypotheses=f"the source's figure is of post-LN; here {deep}",
-                  interval_from="the sign of the change", standard_error=float(np.hypot(*apart_error[[0, -1]])),
-                  left_out=lost, reads=[data["skip_collapsed_mean"]], note="change of log(1 − ρ) from the first layer "
-                  "to the last, branches of strength 1; ρ is the mean correlation of all pairs and ends at 1 − "
-                  f"{1 - float(data['skip_collapsed_mean']):.0e}"),
-        published("gradients-root-kept", "Residual branches scaled with the depth keep the gradients of queries from "
-                  "vanishing.", **values("skip_kept"), interval=at_least(-KEPT), source="noci2022-theorem",
-                  place="theorem on residual scaling, as others restate it",
-                  hypotheses=f"branches of strength 1/√L; {deep}", interval_from="our tolerance: a factor e",
-                  where=[""], left_out=lost, reads=[data["skip_correlation_mean"]], note="log ‖∂W_Q‖/‖∂W_V‖, the later "
-                  f"half of the layers less the earlier; ρ ends at {float(data['skip_correlation_mean']):.2f}"),
-    ]  # fmt: skip
+def _numbers(data: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """What the texts of the rows name."""
+    layers = int(data["skip_depth"])
+    return {
+        "layer": int(data["depth"]),
+        "kept": float(data["pure_kept_mean"]),
+        "layers": layers,
+        "later": layers // 4 + 1,
+        "apart": 1 - float(data["skip_collapsed_mean"]),
+        "correlation": float(data["skip_correlation_mean"]),
+    }
+
+
+def _collapse(data: Mapping[str, np.ndarray]) -> Measured:
+    """Change of log(1 − ρ) from the first layer to the last."""
+    apart, error = data["skip_one_apart_mean"], data["skip_one_apart_standard_error"]
+    return Measured(
+        apart[-1] - apart[0],
+        standard_error=np.hypot(error[0], error[-1]),
+        reads=[data["skip_collapsed_mean"]],
+        left_out=data["nonfinite"],
+        numbers=_numbers(data),
+    )
+
+
+DEEP = "skip connections, LayerNorm after them, Gaussian weights, no MLP, {layers} layers"
+ROWS = (
+    law(
+        "gradients-order-query",
+        "In pure attention ‖∂W_Q‖ and ‖∂W_K‖ fall as the square of ‖res‖, and ‖∂W_V‖ does not fall.",
+        lambda data: _means(data, *(f"pure_{name}_order" for name in NAMES), where=[MATRIX[name] for name in NAMES]),
+        near([2, 2, 0], ORDER),
+        proof="proved",
+        place="docs/width_collapse.md",
+        hypotheses="full softmax attention without skips, small residuals, a loss that sees the tokens' mean",
+        interval_from="our tolerance: orders are whole numbers",
+        neighbours=["noci2022"],
+        note="change of the gradient's logarithm over that of log ‖res‖ into layer {layer}",
+    ),
+    published(
+        "gradients-vanish",
+        "Rank collapse makes the gradients of queries and keys vanish at initialisation.",
+        lambda data: _means(data, "pure_gone", reads=["pure_kept_mean"]),
+        at_most(GONE),
+        source="noci2022",
+        place="abstract",
+        hypotheses="pure attention here, without the MLP and skips of the source",
+        interval_from="our tolerance: a rounding of float64",
+        note="log ‖∂W_Q‖/‖∂W_V‖ at layer {layer}, mean; log ‖∂W_V‖ changes by {kept:.2g}",
+    ),
+    law(
+        "gradients-skip-order",
+        "With skips ‖∂W_Q‖/‖∂W_V‖ falls as 1 − ρ, with ρ the correlation of tokens.",
+        lambda data: _means(data, "skip_slope"),
+        (0.8, 1.2),
+        proof="measured",
+        place="docs/width_collapse.md",
+        hypotheses=f"{DEEP}, branches of strength 1",
+        interval_from="our tolerance",
+        neighbours=["noci2022"],
+        note="slope of the logarithms from layer {later} on",
+    ),
+    published(
+        "gradients-skip-collapse",
+        "Deeper networks start with tokens more alike if residual branches are not adequately scaled.",
+        _collapse,
+        at_most(0),
+        source="noci2022",
+        place="caption of figure 1",
+        hypotheses=f"the source's figure is of post-LN; here {DEEP}",
+        interval_from="the sign of the change",
+        note="change of log(1 − ρ) from the first layer to the last, branches of strength 1; ρ is the mean correlation "
+        "of all pairs and ends at 1 − {apart:.0e}",
+    ),
+    published(
+        "gradients-root-kept",
+        "Residual branches scaled with the depth keep the gradients of queries from vanishing.",
+        lambda data: _means(data, "skip_kept", reads=["skip_correlation_mean"]),
+        at_least(-KEPT),
+        source="noci2022-theorem",
+        place="theorem on residual scaling, as others restate it",
+        hypotheses=f"branches of strength 1/√L; {DEEP}",
+        interval_from="our tolerance: a factor e",
+        note="log ‖∂W_Q‖/‖∂W_V‖, the later half of the layers less the earlier; ρ ends at {correlation:.2f}",
+    ),
+)

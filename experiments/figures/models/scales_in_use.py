@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 import experiments.lib.figure
 from experiments.figures.models._model_scales import USED, layer_inputs, layer_logits, row_scales
 from experiments.figures.models._packaged import trained_checkpoint
-from experiments.ledger import Claim, published
+from experiments.ledger import Measured, published
 from experiments.lib import sentences, style
 from experiments.lib.figure import About
 from rc_jax import pretrained, scale
@@ -188,23 +188,23 @@ def _plot_used(ax: Axes, data: Data) -> None:
     ax.set_yticks(place, [f"{used.name}\nn = {used.n}, d = {used.dim}" for used in USED], fontsize=8)
 
 
-def claims(data: Data) -> list[Claim]:
-    """What Su's article says that the optimum explains: the factors of additive margins and of SimCSE."""
-    explained = [index for index, used in enumerate(USED) if used.name.startswith(("SimCSE", "CosFace 30"))]
-    return [
-        published(
-            "scales-in-use",
-            "The optimum for cosines explains why models such as AM-Softmax and SimCSE multiply them by about 30.",
-            (data["used"] / data["used_annealed"])[explained],
-            (1 / FACTOR, FACTOR),
-            source="su2023scale",
-            place="section on cosines",
-            always=False,
-            where=[USED[index].name for index in explained],
-            hypotheses="the source computes 25 to 35 at d = 128; here the optimum for each model's own number of keys "
-            "and dimension, which are our choice: "
-            + ", ".join(f"{USED[index].name} {USED[index].n} and {USED[index].dim}" for index in explained),
-            interval_from=f"our tolerance: a factor of {FACTOR:g}",
-            note="measured: the factor in use over the annealed optimum",
+# What Su's article says that the optimum explains: the factors of additive margins and of SimCSE.
+EXPLAINED = [index for index, used in enumerate(USED) if used.name.startswith(("SimCSE", "CosFace 30"))]
+ROWS = (
+    published(
+        "scales-in-use",
+        "The optimum for cosines explains why models such as AM-Softmax and SimCSE multiply them by about 30.",
+        lambda data: Measured(
+            (data["used"] / data["used_annealed"])[EXPLAINED], where=[USED[index].name for index in EXPLAINED]
         ),
-    ]
+        (1 / FACTOR, FACTOR),
+        source="su2023scale",
+        place="section on cosines",
+        always=False,
+        hypotheses="the source computes 25 to 35 at d = 128; here the optimum for each model's own number of keys and "
+        "dimension, which are our choice: "
+        + ", ".join(f"{USED[index].name} {USED[index].n} and {USED[index].dim}" for index in EXPLAINED),
+        interval_from=f"our tolerance: a factor of {FACTOR:g}",
+        note="measured: the factor in use over the annealed optimum",
+    ),
+)

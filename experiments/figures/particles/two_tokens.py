@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments.ledger import Claim, at_least, law, near, published
+from experiments.ledger import Measured, at_least, law, near, published
 from experiments.lib import figure, style
 
 ABOUT = figure.About(
@@ -165,52 +165,17 @@ def plot(data: Data) -> Drawing:
     return drawing
 
 
-def claims(data: Data) -> list[Claim]:
-    """The two rates of collapse, the attraction of opposites, and its threshold."""
-    times, betas = data["times"], data["betas"]
-    # Exponents from the last gaps that are far above rounding, over the printed rates.
-    known = (data["gap"] < 1e-3) & (data["gap"] > 1e-12)
-    rate = np.array([[_slope(times, gap, use) for gap, use in zip(*each, strict=True)]
-                     for each in zip(data["gap"], known, strict=True)])  # fmt: skip
-    printed = 2 * np.stack([np.ones_like(betas), np.exp(betas)])
-    above, below = (int(np.argmin(np.abs(data["ratios"] - ratio))) for ratio in (1.2, 0.8))
-    dimensions = data["dimensions"][:, None]
-    beta = data["ratios"] * np.array([threshold(int(each)) for each in data["dimensions"]])[:, None]
-    names = [f"d = {each}, β = {ratio:g} β*" for each in data["dimensions"] for ratio in data["ratios"]]
-    error = np.sqrt(data["share"] * (1 - data["share"]) / data["pairs"])
-    return [
-        published(
-            "pair-unnormalised", "In the end 1 − ρ falls like e^{−2t} under softmax weights, and like e^{−2e^β t} "
-            "under the same weights without their sum.",
-            (rate / printed).ravel(), near(1, EXPONENT), formula=True, source="rigollet2025-rates",
-            place="equiangular model, as others restate it", interval_from="our tolerance: 0.02",
-            where=[f"{name}, β = {each:g}" for name in ("softmax", "without a sum") for each in betas],
-            hypotheses=f"W_Q = W_K = W_V = I, {int(data['tokens'])} tokens of length 1, orthogonal at first; weights "
-            "e^{β⟨x, y⟩}/n", note="measured: exponent in layers of a small step, over the printed rate",
-        ),
-        published(
-            "pair-opposites", "With values drawn at random, opposite places of two tokens attract with positive "
-            "probability where the interaction is strong enough for the dimension.",
-            np.concatenate([data["share"][:, above], (data["share"][:, above] - data["share"][:, below])]),
-            at_least(SOME),
-            standard_error=np.concatenate([error[:, above], np.hypot(error[:, above], error[:, below])]),
-            source="fedorov2026", place="abstract", reads=[data["share"], data["ratios"]],
-            where=[f"{what}, d = {each}" for what in ("above", "above less below") for each in data["dimensions"]],
-            hypotheses="queries and keys the tokens, RMS norm, many layers of small steps; from ρ = −0.98, at 1.2 and "
-            "0.8 of the threshold of pair-threshold",
-            interval_from="positive: a share of 0.05 counts, our tolerance",
-            note=f"measured: share of {int(data['pairs'])} pairs that are opposites in the end",
-        ),
-        law(
-            "pair-threshold", "Near opposite places the drift of log(1 + ρ) is (d − 1)/cosh²β − 2, so that they "
-            "attract where cosh²β > (d − 1)/2.",
-            (data["drift"] - predicted(dimensions, beta)).ravel(), near(0, DRIFT), proof="derived",
-            standard_error=data["drift_error"].ravel(), place=PAGE, where=names, neighbours=["fedorov2026"],
-            hypotheses="values of independent entries of variance h in layers of step h → 0, queries and keys the "
-            "tokens", interval_from="our tolerance: 0.3 in a unit of time", reads=[data["ratios"]],
-            note="measured less the law",
-        ),
-    ]  # fmt: skip
+def _rates(data: Data) -> Measured:
+    """Exponents from the last gaps that are far above rounding, over the printed rates: (with a sum and without, β)."""
+    betas, gaps = data["betas"], data["gap"]
+    used = (gaps < 1e-3) & (gaps > 1e-12)
+    rate = [
+        [_slope(data["times"], gap, use) for gap, use in zip(*flow, strict=True)]
+        for flow in zip(gaps, used, strict=True)
+    ]
+    stated = 2 * np.stack([np.ones_like(betas), np.exp(betas)])
+    names = [f"{name}, β = {each:g}" for name in ("softmax", "without a sum") for each in betas]
+    return Measured((np.array(rate) / stated).ravel(), where=names)
 
 
 def _slope(times: np.ndarray, gap: np.ndarray, use: np.ndarray) -> float:
@@ -220,3 +185,72 @@ def _slope(times: np.ndarray, gap: np.ndarray, use: np.ndarray) -> float:
         return float("nan")
     late = chosen[chosen.size // 2 :]
     return float(-np.log(gap[late[-1]] / gap[late[0]]) / (times[late[-1]] - times[late[0]]))
+
+
+def _opposites(data: Data) -> Measured:
+    """Share of pairs that end as opposites above the threshold, and that share less the one below, by dimension."""
+    above, below = (int(np.argmin(np.abs(data["ratios"] - ratio))) for ratio in (1.2, 0.8))
+    share = data["share"]
+    error = np.sqrt(share * (1 - share) / data["pairs"])
+    return Measured(
+        np.concatenate([share[:, above], share[:, above] - share[:, below]]),
+        standard_error=np.concatenate([error[:, above], np.hypot(error[:, above], error[:, below])]),
+        where=[f"{what}, d = {each}" for what in ("above", "above less below") for each in data["dimensions"]],
+        reads=[share, data["ratios"]],
+        numbers={"pairs": int(data["pairs"])},
+    )
+
+
+def _drift(data: Data) -> Measured:
+    """The drift near opposite places less the law, by dimension and β."""
+    dimensions, ratios = data["dimensions"], data["ratios"]
+    beta = ratios * np.array([threshold(int(each)) for each in dimensions])[:, None]
+    return Measured(
+        (data["drift"] - predicted(dimensions[:, None], beta)).ravel(),
+        standard_error=data["drift_error"].ravel(),
+        where=[f"d = {each}, β = {ratio:g} β*" for each in dimensions for ratio in ratios],
+        reads=[ratios],
+    )
+
+
+ROWS = (
+    published(
+        "pair-unnormalised",
+        "In the end 1 − ρ falls like e^{−2t} under softmax weights, and like e^{−2e^β t} under the same weights "
+        "without their sum.",
+        _rates,
+        near(1, EXPONENT),
+        formula=True,
+        source="rigollet2025-rates",
+        place="equiangular model, as others restate it",
+        hypotheses="W_Q = W_K = W_V = I, 8 tokens of length 1, orthogonal at first; weights e^{β⟨x, y⟩}/n",
+        interval_from="our tolerance: 0.02",
+        note="measured: exponent in layers of a small step, over the printed rate",
+    ),
+    published(
+        "pair-opposites",
+        "With values drawn at random, opposite places of two tokens attract with positive probability where the "
+        "interaction is strong enough for the dimension.",
+        _opposites,
+        at_least(SOME),
+        source="fedorov2026",
+        place="abstract",
+        hypotheses="queries and keys the tokens, RMS norm, many layers of small steps; from ρ = −0.98, at 1.2 and "
+        "0.8 of the threshold of pair-threshold",
+        interval_from="positive: a share of 0.05 counts, our tolerance",
+        note="measured: share of {pairs} pairs that are opposites in the end",
+    ),
+    law(
+        "pair-threshold",
+        "Near opposite places the drift of log(1 + ρ) is (d − 1)/cosh²β − 2, so that they attract where cosh²β > "
+        "(d − 1)/2.",
+        _drift,
+        near(0, DRIFT),
+        proof="derived",
+        place=PAGE,
+        hypotheses="values of independent entries of variance h in layers of step h → 0, queries and keys the tokens",
+        interval_from="our tolerance: 0.3 in a unit of time",
+        neighbours=["fedorov2026"],
+        note="measured less the law",
+    ),
+)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from experiments.figures._samples import draw
-from experiments.ledger import Claim, at_most, published
+from experiments.ledger import Measured, at_most, published
 from experiments.lib import figure, sentences, style
 from experiments.lib.figure import About
 from rc_jax import attention, collapse, network, pretrained
@@ -205,38 +205,52 @@ def _bands(ax: Axes, values: np.ndarray, meaning: str, label: str, marker: str) 
     style.bands(ax, np.arange(values.shape[1]), *values, meaning=meaning, label=label, marker=marker)
 
 
-def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """The sum over paths, how near long ones are to collapse, the rates with and without skips, and shares."""
-    shown = (
-        "Gaussian weights of gain 1; the attention of all-MiniLM-L6-v2, before and after training, with skips and "
-        "without its MLPs and LayerNorms"
-    )
-    # Share of the paths of at most half the depth, and distance from collapse by length.
-    short = {}
-    for name in ("share", "residual_share"):
-        middle = [data[f"{variant}_{name}"][1] for variant in VARIANTS]
-        short[name] = [shares[: (shares.size - 1) // 2 + 1].sum() / shares.sum() for shares in middle]
-    relative = {
+def _by_length(data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Median distance from equal rows by length, from 1 on, of single paths and of their sum, for all weights."""
+    return {
         f"{LABELS[variant]}, {what}": data[f"{variant}_{name}"][1, 1:]
         for name, what in (("path_relative", "single paths"), ("sum_relative", "their sum"))
         for variant in VARIANTS
     }
-    falls = all((np.diff(curve) < 0).all() for curve in relative.values())
-    left_out = data["random_nonfinite"]
-    return [
-        published("paths-sum", "The output of a network of attention layers is the sum over all H^L choices of a head "
-                  "in each layer of (P_L ⋯ P_1) X (W_1 ⋯ W_L).", float(data["pure_error"]), (0, 1e-13),
-                  formula=True, source="proof-notes", place="the unrolled network, after the definition of a layer",
-                  hypotheses="no skips, no biases; P of the forward pass",
-                  interval_from="the formula is exact; rounding of float64",
-                  note=f"identity; {SMALL.attention.heads ** SMALL.depth} paths written out; error over the size "
-                  "of the output"),
-        published("paths-single-collapse", "Long paths collapse in rank.",
-                  [curve[-1] - curve[0] for curve in relative.values()], at_most(0), source="collapse-summary",
-                  place="finding 4", where=list(relative), hypotheses=shown, left_out=left_out,
-                  interval_from="our reading: the longest paths are nearer to equal rows than the shortest",
-                  reads=list(relative.values()),
-                  note="median log ‖res‖/‖·‖ of the longest paths less that of length 1, nats; single paths drawn at "
-                  "random, and the sum of all paths of a length; "
-                  + ("it falls at every length" if falls else "it does not fall at every length")),
-    ]  # fmt: skip
+
+
+def _longest_less_shortest(data: Mapping[str, np.ndarray]) -> Measured:
+    curves = _by_length(data)
+    falls = all((np.diff(curve) < 0).all() for curve in curves.values())
+    return Measured(
+        [curve[-1] - curve[0] for curve in curves.values()],
+        where=list(curves),
+        reads=list(curves.values()),
+        left_out=data["random_nonfinite"],
+        numbers={"falls": "falls" if falls else "does not fall"},
+    )
+
+
+ROWS = (
+    published(
+        "paths-sum",
+        "The output of a network of attention layers is the sum over all H^L choices of a head in each layer of "
+        "(P_L ⋯ P_1) X (W_1 ⋯ W_L).",
+        lambda data: data["pure_error"],
+        (0, 1e-13),
+        formula=True,
+        source="proof-notes",
+        place="the unrolled network, after the definition of a layer",
+        hypotheses="no skips, no biases; P of the forward pass",
+        interval_from="the formula is exact; rounding of float64",
+        note=f"identity; {SMALL.attention.heads**SMALL.depth} paths written out; error over the size of the output",
+    ),
+    published(
+        "paths-single-collapse",
+        "Long paths collapse in rank.",
+        _longest_less_shortest,
+        at_most(0),
+        source="collapse-summary",
+        place="finding 4",
+        hypotheses="Gaussian weights of gain 1; the attention of all-MiniLM-L6-v2, before and after training, with "
+        "skips and without its MLPs and LayerNorms",
+        interval_from="our reading: the longest paths are nearer to equal rows than the shortest",
+        note="median log ‖res‖/‖·‖ of the longest paths less that of length 1, nats; single paths drawn at random, and "
+        "the sum of all paths of a length; it {falls} at every length",
+    ),
+)

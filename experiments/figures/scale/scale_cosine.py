@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from scipy import special
 
 import experiments.lib.figure
-from experiments.ledger import Claim, at_least, law, near, printed, published
+from experiments.ledger import Measured, at_least, law, near, printed, published
 from experiments.lib import style
 from experiments.lib.figure import About, Data
 from rc_jax import scale
@@ -21,7 +21,6 @@ LOW, HIGH = 25.0, 35.0  # between which the article sees the optimum
 MOST = 0.9  # of the article's own n: a large range
 WIDE = 64  # where the line of the reply starts
 LARGE = 1024  # dimensions from here on decide how α* grows with d
-said = functools.partial(published, source=SU, place="section on the cosine distribution, below the plot, 2023-10-22")
 FEW_DIMS, MANY_KEYS = np.array([3.0, 4.0, 5.0, 8.0]), 1e15  # where the power of n is looked at
 SCALE, WIDTH = "α*, scale of the cosines", "d, dimension of the vectors"
 ABOUT = About(
@@ -140,87 +139,98 @@ def _misfit(ax: Axes, data: Data) -> None:
     style.panel(ax, WIDTH, "relative rms misfit (%)", title, log="xy", legend="lower right")
 
 
-def claims(data: Data) -> list[Claim]:
-    """The article's fit and range at d = 128, its reply on d, and the power of n at a fixed dimension."""
-    return [*_fit_rows(data), *_dimension_rows(data)]
+def _fit(data: Data) -> Measured:
+    """Coefficient and misfit of c log n in the one dimension that the article plots."""
+    row = _row(data, DIM)
+    ratio = data["alpha"][row] / np.log(data["n"])
+    return Measured(
+        [data["coefficient"][row], data["residual"][row]],
+        where=["c of c log n", "relative misfit, root mean square"],
+        numbers={
+            "misfit": 100 * data["residual"][row],
+            "root_misfit": 100 * data["root_residual"][row],
+            "highest": ratio.max(),
+            "lowest": ratio.min(),
+        },
+    )
 
 
-def _fit_rows(data: Data) -> list[Claim]:
-    # all rows are about the one dimension that the article plots
-    n, row = data["n"], _row(data, DIM)
-    alpha = data["alpha"][row]
-    ratio = alpha / np.log(n)
-    grid = f"n cosines in d = {DIM} dimensions, annealed; n = {n[0]:g} … {n[-1]:g} in steps of {n[1] - n[0]:g}"
-    misfits = 100 * np.array([data["residual"][row], data["root_residual"][row]])
-    return [
-        said(
-            "scale-cosine-fit",
-            "At d = 128 the best scale of cosines is fitted well by 3.5 log n.",
-            [data["coefficient"][row], data["residual"][row]],
-            (np.array([printed("3.5")[0], 0]), np.array([printed("3.5")[1], FITTED])),
-            formula=True,
-            where=["c of c log n", "relative misfit, root mean square"],
-            hypotheses=f"{grid}, as in the article; least squares for c in c log n",
-            interval_from="the printed digits; our tolerance for a good fit: 5 %",
-            note=f"misfit {misfits[0]:.1f} %, and {misfits[1]:.1f} % for c √log n; "
-            f"α*/log n runs from {ratio.max():.2f} to {ratio.min():.2f}",
-        ),
-        said(
-            "scale-cosine-25-to-35",
-            "At d = 128 the best scale of cosines lies between 25 and 35 on a large range of n.",
-            np.mean((alpha >= LOW) & (alpha <= HIGH)),
-            at_least(MOST),
-            formula=True,
-            hypotheses=f"{grid}, as in the article",
-            interval_from=f"our tolerance: a share of {MOST:g} of the article's own n is a large range",
-            note=f"measured: the share of the {n.size} n",
-            reads=[alpha],
-        ),
-    ]
+def _share_within(data: Data) -> Measured:
+    """The share of n at which the best scale is between 25 and 35."""
+    alpha = data["alpha"][_row(data, DIM)]
+    return Measured(np.mean((alpha >= LOW) & (alpha <= HIGH)), reads=[alpha])
 
 
-def _dimension_rows(data: Data) -> list[Claim]:
-    # local exponents of d − 3 between neighbouring dimensions, for every n
+def _exponents(data: Data) -> Measured:
+    """Local exponents of d − 3 between neighbouring large dimensions, for every n."""
     dims = data["dims"]
     every = np.diff(np.log(data["at_counts"]), axis=0) / np.diff(np.log(dims - 3))[:, None]
-    wide = np.flatnonzero(dims >= LARGE)
-    slopes, first = every[wide[:-1]], every[_row(data, WIDE)]
+    large = np.flatnonzero(dims >= LARGE)
     places = [
         f"d = {low:g} … {high:g}, n = {count}"
-        for low, high in itertools.pairwise(dims[wide])
+        for low, high in itertools.pairwise(dims[large])
         for count in data["counts"]
     ]
-    limit = many_keys_scale(MANY_KEYS, data["few_dims"])
-    return [
-        published(
-            "scale-cosine-dimension",
-            "For d large enough the best scale of cosines is, on a certain range, inversely proportional to √(d − 3).",
-            slopes.ravel(),
-            near(-0.5, 0.05),
-            formula=True,
-            source=REPLIES,
-            place="reply of 2024-02-14",
-            always=False,
-            where=places,
-            hypotheses=f"annealed; d large enough: here d from {LARGE} to {dims[-1]:g}",
-            interval_from="exponent −½ of d − 3, by our tolerance of 0.05",
-            note=f"measured: local exponents, {first.min():.2f} … {first.max():.2f} at d = {WIDE}; "
-            "it reads as a slip of the pen: the approximation e^{−(s√(d − 3))²/2} of the reply "
-            "makes the scale proportional to √(d − 3), exponent ½, and that holds; the question was about "
-            "RMS-normalised q and k, whose product is d cosines, and the factor α*/d on it does fall, about as 1/√d",
-        ),
-        law(
-            "scale-cosine-power",
-            "At a fixed dimension the best scale of n cosines grows like n^{2/(d − 1)}, as n/2 in three dimensions.",
-            data["at_many"] / limit,
-            near(1, 0.01),
-            proof="derived",
-            place=PAGE,
-            neighbours=["scaling-limits2026"],
-            hypotheses=f"annealed; n = {MANY_KEYS:.0e}",
-            interval_from="our tolerance: one per cent at so many keys",
+    first = every[_row(data, WIDE)]
+    return Measured(
+        every[large[:-1]].ravel(), where=places, numbers={"lowest": first.min(), "highest": first.max(), "wide": WIDE}
+    )
+
+
+said = functools.partial(published, source=SU, place="section on the cosine distribution, below the plot, 2023-10-22")
+GRID = f"n cosines in d = {DIM} dimensions, annealed; n = 40 … 20000 in steps of 40, as in the article"
+ROWS = (
+    said(
+        "scale-cosine-fit",
+        "At d = 128 the best scale of cosines is fitted well by 3.5 log n.",
+        _fit,
+        (np.array([printed("3.5")[0], 0]), np.array([printed("3.5")[1], FITTED])),
+        formula=True,
+        hypotheses=f"{GRID}; least squares for c in c log n",
+        interval_from="the printed digits; our tolerance for a good fit: 5 %",
+        note="misfit {misfit:.1f} %, and {root_misfit:.1f} % for c √log n; α*/log n runs from {highest:.2f} to "
+        "{lowest:.2f}",
+    ),
+    said(
+        "scale-cosine-25-to-35",
+        "At d = 128 the best scale of cosines lies between 25 and 35 on a large range of n.",
+        _share_within,
+        at_least(MOST),
+        formula=True,
+        hypotheses=GRID,
+        interval_from=f"our tolerance: a share of {MOST:g} of the article's own n is a large range",
+        note="measured: the share of the 500 n",
+    ),
+    published(
+        "scale-cosine-dimension",
+        "For d large enough the best scale of cosines is, on a certain range, inversely proportional to √(d − 3).",
+        _exponents,
+        near(-0.5, 0.05),
+        formula=True,
+        source=REPLIES,
+        place="reply of 2024-02-14",
+        always=False,
+        hypotheses=f"annealed; d large enough: here d from {LARGE} to 65536",
+        interval_from="exponent −½ of d − 3, by our tolerance of 0.05",
+        note="measured: local exponents, {lowest:.2f} … {highest:.2f} at d = {wide}; "
+        "it reads as a slip of the pen: the approximation e^{−(s√(d − 3))²/2} of the reply "
+        "makes the scale proportional to √(d − 3), exponent ½, and that holds; the question was about "
+        "RMS-normalised q and k, whose product is d cosines, and the factor α*/d on it does fall, about as 1/√d",
+    ),
+    law(
+        "scale-cosine-power",
+        "At a fixed dimension the best scale of n cosines grows like n^{2/(d − 1)}, as n/2 in three dimensions.",
+        lambda data: Measured(
+            data["at_many"] / many_keys_scale(MANY_KEYS, data["few_dims"]),
             where=[f"d = {dim:g}" for dim in data["few_dims"]],
-            note="measured: over (2n/((d + 1)K))^{2/(d − 1)}, K = √π/(Γ(d/2) 2^{d − 2}); the exponent is also that of "
-            "the critical scale of Bruno et al. 2026",
         ),
-    ]
+        near(1, 0.01),
+        proof="derived",
+        place=PAGE,
+        neighbours=["scaling-limits2026"],
+        hypotheses=f"annealed; n = {MANY_KEYS:.0e}",
+        interval_from="our tolerance: one per cent at so many keys",
+        note="measured: over (2n/((d + 1)K))^{2/(d − 1)}, K = √π/(Γ(d/2) 2^{d − 2}); the exponent is also that of "
+        "the critical scale of Bruno et al. 2026",
+    ),
+)

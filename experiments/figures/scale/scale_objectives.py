@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 import experiments.lib.figure
 from experiments.figures._peaks import jackknife, peaks
 from experiments.figures._samples import draw
-from experiments.figures.scale.parts._objective_rows import HIGH, LOW, NAMES, claims
+from experiments.figures.scale.parts._objective_rows import HIGH, LOW, NAMES, ROWS
 from experiments.lib import style
 from experiments.lib.figure import About, Data
 from rc_jax import scale
@@ -39,7 +39,7 @@ ABOUT = About(
     topic="scale",
     minutes={"smoke": 0.15, "quick": 0.52, "full": 30},
 )
-__all__ = ["ABOUT", "PRESETS", "Spec", "claims", "compute", "plot"]
+__all__ = ["ABOUT", "PRESETS", "ROWS", "Spec", "compute", "plot"]
 
 
 class Spec(experiments.lib.figure.Spec):

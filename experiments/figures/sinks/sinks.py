@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from experiments.figures._samples import draw
-from experiments.ledger import Claim, at_most, law, near, published
+from experiments.ledger import Measured, at_least, at_most, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention, collapse, network
 from rc_jax.collapse import mask_rates
@@ -171,67 +171,115 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     return drawing
 
 
-def claims(data: Mapping[str, np.ndarray]) -> list[Claim]:
-    """Barbero et al. on mixing; what every difference loses, the rate, and the value at which a sink changes sides."""
-    weights, values = data["weights"], data["values"]
-    # The same networks in words for every row, and which weights are compared.
-    names = [f"s = {weight:g}" for weight in weights]
+def _weights(data: Mapping[str, np.ndarray]) -> list[str]:
+    return [f"s = {weight:g}" for weight in data["weights"]]
+
+
+def _heavier(data: Mapping[str, np.ndarray]) -> list[str]:
+    """Each weight with the next lighter one."""
+    return [f"{heavy} against {light}" for light, heavy in itertools.pairwise(_weights(data))]
+
+
+def _sizes(data: Mapping[str, np.ndarray]) -> dict[str, int]:
     tokens, _, deep = (int(size) for size in data["shape"])
-    linear = f"linear uniform causal attention of {tokens} tokens with a skip connection, values not changed"
-    more = [f"{b} against {a}" for a, b in itertools.pairwise(names)]
-    null, one, rate = values.tolist().index(0.0), values.tolist().index(1.0), data["rate"]
-    return [
-        published("sinks-robust", "A sink slows the mixing of information between tokens, which makes a network less "
-                  "sensitive to a changed prompt.", np.max(np.diff(data["sensitivity"], axis=0), axis=1), at_most(0.0),
-                  formula=True, source="barbero2025-figure", place="caption of figure 1; theorem 3.2", where=more,
-                  hypotheses=f"the source speaks of trained decoders; here {linear}, where the derivative is the "
-                  "theorem's sum over paths", interval_from="the sign of the difference",
-                  note="change of the log of the last token's derivative by the tokens between the first and it, the "
-                  "largest over layers"),
-        published("sinks-over-mixing", "Attention to the first token is a way to avoid mixing tokens too much.",
-                  np.concatenate([rate[:-1, at] - rate[1:, at] for at in (null, one)]), at_most(0.0),
-                  formula=True, always=False,
-                  source="barbero2025", place="abstract", where=[f"{each}, v = {v}" for v in (0, 1) for each in more],
-                  hypotheses=f"the source argues for trained decoders, whose sinks have small values; here {linear}, "
-                  "and sinks of the value 0 or of the first token's",
-                  interval_from="the sign of the difference",
-                  note="mixing as the fall of the relative residual per layer, without a sink or with a lighter one "
-                  "less with it"),
-        published("sinks-first-token", "With averaging that is the same at every layer, the last token depends in the "
-                  "end on the first token alone.", data["own"], at_most(np.log(SETTLED)),
-                  formula=True, source="barbero2024",
-                  place="appendix B, proposition B.8", hypotheses="half skip connection, half attention; each row but "
-                  f"the first sees two tokens or more; here uniform causal attention of {tokens} tokens",
-                  interval_from="our tolerance", note=f"log of the other tokens' share after {deep} layers"),
-        law("sinks-rate", "With a skip connection a sink of weight s and value v changes the relative residual by "
-            "log[(1 + (1 − s)λ)/(1 + 1 − s + s v)] per layer, after many layers.", (rate - data["predicted"]).ravel(),
-            near(0.0, SETTLED), proof="proved", place="docs/sinks.md", hypotheses=f"{linear}; λ = ½; v ≥ 0",
-            interval_from="our tolerance", neighbours=["nussbaum2003", "barbero2025", "sukenik2026"],
-            where=[f"{name}, v = {value:.3g}" for name in names for value in values], note="measured less predicted"),
-        _sides(data, linear, names),
-    ]  # fmt: skip
+    return {"tokens": tokens, "layers": deep}
 
 
-def _sides(data: Mapping[str, np.ndarray], linear: str, names: list[str]) -> Claim:
-    """The law of the critical value: the sign of what a sink changes, on both sides of v* and at it."""
+def _mixing(data: Mapping[str, np.ndarray]) -> Measured:
+    """Mixing without a sink or with a lighter one less with the next, of a sink without a value and of the first's."""
+    values, rate = data["values"].tolist(), data["rate"]
+    change = [rate[:-1, at] - rate[1:, at] for at in (values.index(0.0), values.index(1.0))]
+    places = [f"{each}, v = {v}" for v in (0, 1) for each in _heavier(data)]
+    return Measured(np.concatenate(change), where=places, numbers=_sizes(data))
+
+
+def _less_predicted(data: Mapping[str, np.ndarray]) -> Measured:
+    places = [f"{name}, v = {value:.3g}" for name in _weights(data) for value in data["values"]]
+    return Measured((data["rate"] - data["predicted"]).ravel(), where=places, numbers=_sizes(data))
+
+
+def _sides(data: Mapping[str, np.ndarray]) -> Measured:
+    """The change of the rate by a sink below v*, minus the change above it, and how far it is inside ±0.001 at v*."""
     values, critical = data["values"], float(data["critical"])
-    # Above 0 below v*, below 0 above it, and 0 but for what has not settled at v* itself.
     change = (data["rate"] - data["rate"][:1])[1:]
     side = np.where(np.isclose(values, critical), 0, np.sign(critical - values))
-    low = np.broadcast_to(np.select([side > 0, side < 0], [0.0, -np.inf], -SETTLED), change.shape)
-    high = np.broadcast_to(np.select([side > 0, side < 0], [np.inf, 0.0], SETTLED), change.shape)
-    return law(
+    return Measured(
+        np.select([side > 0, side < 0], [change, -change], SETTLED - np.abs(change)).ravel(),
+        where=[f"{name}, v = {value:.3g}" for name in _weights(data)[1:] for value in values],
+        reads=[data["critical"]],
+        numbers=_sizes(data),
+    )
+
+
+LINEAR = "linear uniform causal attention of {tokens} tokens with a skip connection, values not changed"
+# What every difference loses, the rate, and the value at which a sink changes sides.
+own = functools.partial(law, proof="proved", place="docs/sinks.md")
+ROWS = (
+    published(
+        "sinks-robust",
+        "A sink slows the mixing of information between tokens, which makes a network less sensitive to a changed "
+        "prompt.",
+        lambda data: Measured(
+            np.max(np.diff(data["sensitivity"], axis=0), axis=1), where=_heavier(data), numbers=_sizes(data)
+        ),
+        at_most(0),
+        formula=True,
+        source="barbero2025-figure",
+        place="caption of figure 1; theorem 3.2",
+        hypotheses=f"the source speaks of trained decoders; here {LINEAR}, where the derivative is the theorem's sum "
+        "over paths",
+        interval_from="the sign of the difference",
+        note="change of the log of the last token's derivative by the tokens between the first and it, the largest "
+        "over layers",
+    ),
+    published(
+        "sinks-over-mixing",
+        "Attention to the first token is a way to avoid mixing tokens too much.",
+        _mixing,
+        at_most(0),
+        formula=True,
+        always=False,
+        source="barbero2025",
+        place="abstract",
+        hypotheses=f"the source argues for trained decoders, whose sinks have small values; here {LINEAR}, and sinks "
+        "of the value 0 or of the first token's",
+        interval_from="the sign of the difference",
+        note="mixing as the fall of the relative residual per layer, without a sink or with a lighter one less with it",
+    ),
+    published(
+        "sinks-first-token",
+        "With averaging that is the same at every layer, the last token depends in the end on the first token alone.",
+        lambda data: Measured(data["own"], numbers=_sizes(data)),
+        at_most(np.log(SETTLED)),
+        formula=True,
+        source="barbero2024",
+        place="appendix B, proposition B.8",
+        hypotheses="half skip connection, half attention; each row but the first sees two tokens or more; here "
+        "uniform causal attention of {tokens} tokens",
+        interval_from="our tolerance",
+        note="log of the other tokens' share after {layers} layers",
+    ),
+    own(
+        "sinks-rate",
+        "With a skip connection a sink of weight s and value v changes the relative residual by "
+        "log[(1 + (1 − s)λ)/(1 + 1 − s + s v)] per layer, after many layers.",
+        _less_predicted,
+        near(0, SETTLED),
+        hypotheses=f"{LINEAR}; λ = ½; v ≥ 0",
+        interval_from="our tolerance",
+        neighbours=["nussbaum2003", "barbero2025", "sukenik2026"],
+        note="measured less predicted",
+    ),
+    own(
         "sinks-critical",
         "A sink slows the relative collapse if its value is 0 or more and below v* = (1 − λ)/(1 + λ), and hastens it "
         "above, at every weight.",
-        change.ravel(),
-        (low.ravel(), high.ravel()),
-        proof="proved",
-        place="docs/sinks.md",
-        hypotheses=f"{linear}; λ = ½; v ≥ 0, so that what tokens share outgrows their differences",
+        _sides,
+        at_least(0),
+        hypotheses=f"{LINEAR}; λ = ½; v ≥ 0, so that what tokens share outgrows their differences",
         interval_from="the sign of the change; our tolerance at v*",
         neighbours=["barbero2025", "fesser2026", "sukenik2026"],
-        where=[f"{name}, v = {value:.3g}" for name in names[1:] for value in values],
-        reads=[data["critical"]],
-        note="change of the rate by the sink, in nats per layer",
-    )
+        note="change of the rate by the sink, in nats per layer; measured: the change below v*, minus the change "
+        f"above it, and {SETTLED:g} less the change's size at v*",
+    ),
+)

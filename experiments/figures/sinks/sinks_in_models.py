@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
 from experiments.figures.models._packaged import Measures, check_settings, installed, named_checkpoints
-from experiments.ledger import Claim, at_least, published
+from experiments.ledger import Measured, at_least, published
 from experiments.lib import figure, sentences, style, unfinished
 from rc_jax import attention, collapse, network, pretrained
 from rc_jax.attention import project
@@ -176,19 +176,26 @@ def _heads(ax: Axes, values: np.ndarray) -> None:
     ax.plot(layers, np.median(values, axis=1), color=style.colour("theory"))
 
 
-def claims(data: dict[str, np.ndarray]) -> list[Claim]:
-    """Gu et al. on the first token of a decoder."""
-    rows = []
-    for index, name in enumerate(data["names"].tolist()):
-        if not data["causal"][index]:
-            continue
-        first = data[f"{index}_first"]
-        rows.append(published(
-            f"sinks-{'decoder' if data['default'] else name}-first",
-            "Language models give significant attention to the first token, also small ones.",
-            float(first.mean(axis=1).max()), at_least(SINK), source="gu2025sinks", place="abstract",
-            hypotheses=f"{name}, a causal mask, docstrings of Python's standard library; the source speaks of many",
-            interval_from="the source's threshold for a head, here for the mean of a layer's heads",
-            note="weight of the first token, mean over heads, in the layer where it is largest",
-        ))  # fmt: skip
-    return rows
+def _first_token(data: figure.Data) -> Measured:
+    """For each decoder, the first token's weight in the layer where it is largest, mean over heads."""
+    decoders = {str(name): index for index, name in enumerate(data["names"]) if data["causal"][index]}
+    return Measured(
+        [data[f"{index}_first"].mean(axis=1).max() for index in decoders.values()],
+        where=list(decoders),
+        numbers={"models": ", ".join(decoders) or "no model"},
+    )
+
+
+ROWS = (
+    published(
+        "sinks-decoder-first",
+        "Language models give significant attention to the first token, also small ones.",
+        _first_token,
+        at_least(SINK),
+        source="gu2025sinks",
+        place="abstract",
+        hypotheses="{models}, a causal mask, docstrings of Python's standard library; the source speaks of many",
+        interval_from="the source's threshold for a head, here for the mean of a layer's heads",
+        note="weight of the first token, mean over heads, in the layer where it is largest",
+    ),
+)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from scipy import special
 
 import experiments.lib.figure
-from experiments.ledger import Claim, at_least, law, near
+from experiments.ledger import Measured, at_least, law, near
 from experiments.lib import style
 from experiments.lib.figure import About
 from rc_jax import sparsity
@@ -175,71 +175,100 @@ def _fill_finite(ax: Axes, data: Data) -> None:
     ax.plot([], [], color=style.colour("reference"), linestyle=style.DASHES[2], label="n = C²")
 
 
-def claims(data: Data) -> list[Claim]:
-    """Rates at which kinds reach 0, the effect of one even channel, gates, and spectra."""
-    return [*_kind_claims(data), *_spectrum_claims(data)]
+def _local_exponent(values: np.ndarray, doublings: int = 1) -> np.ndarray:
+    """By row, the exponent between the last two n, which are so many doublings apart."""
+    return np.diff(np.log(values[:, -2:]))[:, 0] / (doublings * np.log(2.0))
 
 
-def _kind_claims(data: Data) -> list[Claim]:
-    size, row = np.log(2.0), functools.partial(law, place="docs/feature_attention.md")
-    rates = np.concatenate(
-        [np.diff(np.log(data["points"][:2, -2:]))[:, 0], np.diff(np.log(data["gated_mean"][:, -2:]))[:, 0] / 2]
-    ) / size  # fmt: skip
-    # Local exponents at the largest n, with standard errors for random gates.
-    last = np.hypot(*np.moveaxis((data["gated_error"] / data["gated_mean"])[:, -2:], 1, 0)) / (2 * size)
-    places = [f"{kind}, n = {each}" for kind in GATES for each in data["gated_n"]]
-    return [
-        row(
-            "decays-rate",
-            "The sparsity S of rows with one decay, with channels of several decays below 1, or with independent "
-            "random gates of one law falls like n^(−1/2).",
-            rates, near(-0.5, EXPONENT), standard_error=np.concatenate([[0, 0], last]), proof="derived",
-            where=["one λ", "8 channels", *GATES], hypotheses="every λ below 1; gates of one law, not 1 always",
-            interval_from="our tolerance", note="local exponent at the largest n",
-            neighbours=["su2023concentrate"],
-        ),
-        row(
-            "decays-even",
-            "One channel with λ = 1, however faint, makes S rise again and tend to 1 as the row grows.",
-            data["points"][2, -1] / data["points"][2].min(), at_least(2), proof="proved",
-            interval_from="our threshold", hypotheses="channels of fixed weights",
-            note=f"S at n = {int(data['n'][-1])} over the lowest S; weight {EVEN:g} of λ = 1 beside λ = {FAST:g}",
-            neighbours=["su2023concentrate"],
-        ),
-        row(
-            "decays-annealed",
-            "For independent gates uniform on (0, 1), and for gates σ(5 + 2ε) with ε normal, the mean of S is "
-            "G(E λ)/√(n G(E λ²)), G(x) = (1 − xⁿ)/(1 − x), within 5 %.",
-            (data["gated_mean"] / data["gated_annealed"] - 1).ravel(), near(0, 0.05), where=places, proof="measured",
-            standard_error=(data["gated_error"] / data["gated_annealed"]).ravel(),
-            interval_from="our tolerance", note="not for every law: gates that are rarely 0 and else close to 1 have a "
-            "mean 11 % lower",
-        ),
-    ]  # fmt: skip
+def _rates(data: Data) -> Measured:
+    """Local exponents at the largest n of two closed forms and of the gates, whose means have standard errors."""
+    relative = (data["gated_error"] / data["gated_mean"])[:, -2:]
+    gated_error = np.hypot(relative[:, 0], relative[:, 1]) / (2 * np.log(2.0))
+    return Measured(
+        np.concatenate([_local_exponent(data["points"][:2]), _local_exponent(data["gated_mean"], doublings=2)]),
+        standard_error=np.concatenate([[0, 0], gated_error]),
+        where=["one λ", "8 channels", *GATES],
+    )
 
 
-def _spectrum_claims(data: Data) -> list[Claim]:
-    n, size, row = data["n"], np.log(2.0), functools.partial(law, place="docs/feature_attention.md")
-    end = np.stack([sparsity.decay_spectrum(p, n[-2:]) for p in POWERS])
-    expected = np.diff(np.log(end))[:, 0] / size
-    exponent = np.diff(np.log(data["spectra"][:, -2:]))[:, 0] / size
-    # Local exponents at the largest n: of the law, of the sums, and of finitely many channels.
-    finite = np.diff(np.log(np.median(data["random"], axis=1)[:, -2:]))[:, 0] / size
-    return [
-        row(
-            "decays-spectra",
-            "With a density p(1 − λ)^(p−1) of decays S is constant for p < ½ and falls like n^(½−p) up to p = 1 and "
-            "n^(−½) beyond.",
-            exponent - expected, near(0, EXPONENT), where=[f"p = {p:g}" for p in POWERS], proof="derived",
-            interval_from="our tolerance", hypotheses="many tokens; logarithms at p = ½ and p = 1",
-            note="local exponent less the law's; exponents " + ", ".join(f"{each:.3f}" for each in exponent),
-        ),
-        row(
-            "decays-finite",
-            "A row of finitely many channels, drawn from the density with p = ½, ends as n^(−1/2).",
-            finite, near(-0.5, EXPONENT), where=[f"C = {count}" for count in CHANNELS], proof="derived",
-            interval_from="our tolerance", hypotheses="every λ below 1",
-            note=f"local exponent of the median over draws at n = 2^{int(np.log2(data['random_n'][-1]))}",
+def _annealed(data: Data) -> Measured:
+    """Relative difference of the mean over gates to the annealed form."""
+    return Measured(
+        (data["gated_mean"] / data["gated_annealed"] - 1).ravel(),
+        standard_error=(data["gated_error"] / data["gated_annealed"]).ravel(),
+        where=[f"{kind}, n = {each}" for kind in GATES for each in data["gated_n"]],
+    )
+
+
+def _spectra(data: Data) -> Measured:
+    """Local exponents of the sums at the largest n, less those of the law."""
+    exponent = _local_exponent(data["spectra"])
+    expected = _local_exponent(np.stack([sparsity.decay_spectrum(p, data["n"][-2:]) for p in POWERS]))
+    return Measured(
+        exponent - expected,
+        where=[f"p = {p:g}" for p in POWERS],
+        numbers={"exponents": ", ".join(f"{each:.3f}" for each in exponent)},
+    )
+
+
+row = functools.partial(law, place="docs/feature_attention.md")
+ROWS = (
+    row(
+        "decays-rate",
+        "The sparsity S of rows with one decay, with channels of several decays below 1, or with independent random "
+        "gates of one law falls like n^(−1/2).",
+        _rates,
+        near(-0.5, EXPONENT),
+        proof="derived",
+        hypotheses="every λ below 1; gates of one law, not 1 always",
+        interval_from="our tolerance",
+        neighbours=["su2023concentrate"],
+        note="local exponent at the largest n",
+    ),
+    row(
+        "decays-even",
+        "One channel with λ = 1, however faint, makes S rise again and tend to 1 as the row grows.",
+        lambda data: Measured(data["points"][2, -1] / data["points"][2].min(), numbers={"tokens": int(data["n"][-1])}),
+        at_least(2),
+        proof="proved",
+        hypotheses="channels of fixed weights",
+        interval_from="our threshold",
+        neighbours=["su2023concentrate"],
+        note="S at n = {tokens} over the lowest S; " + f"weight {EVEN:g} of λ = 1 beside λ = {FAST:g}",
+    ),
+    row(
+        "decays-annealed",
+        "For independent gates uniform on (0, 1), and for gates σ(5 + 2ε) with ε normal, the mean of S is "
+        "G(E λ)/√(n G(E λ²)), G(x) = (1 − xⁿ)/(1 − x), within 5 %.",
+        _annealed,
+        near(0, 0.05),
+        proof="measured",
+        interval_from="our tolerance",
+        note="not for every law: gates that are rarely 0 and else close to 1 have a mean 11 % lower",
+    ),
+    row(
+        "decays-spectra",
+        "With a density p(1 − λ)^(p−1) of decays S is constant for p < ½ and falls like n^(½−p) up to p = 1 and "
+        "n^(−½) beyond.",
+        _spectra,
+        near(0, EXPONENT),
+        proof="derived",
+        hypotheses="many tokens; logarithms at p = ½ and p = 1",
+        interval_from="our tolerance",
+        note="local exponent less the law's; exponents {exponents}",
+    ),
+    row(
+        "decays-finite",
+        "A row of finitely many channels, drawn from the density with p = ½, ends as n^(−1/2).",
+        lambda data: Measured(
+            _local_exponent(np.median(data["random"], axis=1)),
+            where=[f"C = {count}" for count in CHANNELS],
             reads=[data["random"]],
         ),
-    ]  # fmt: skip
+        near(-0.5, EXPONENT),
+        proof="derived",
+        hypotheses="every λ below 1",
+        interval_from="our tolerance",
+        note="local exponent of the median over draws at n = 2^28",
+    ),
+)

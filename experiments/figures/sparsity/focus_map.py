@@ -13,7 +13,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
 import experiments.lib.figure
-from experiments.ledger import Claim, at_least, at_most, law, published
+from experiments.ledger import Measured, at_least, at_most, law, published
 from experiments.lib import style
 from experiments.lib.figure import About
 from rc_jax import sparsity
@@ -46,9 +46,6 @@ MAPPED = (
     ("elu_plus_one", "elu + 1"), ("identity", "identity"), ("power6", "x⁶"), ("tanh", "tanh"),
     ("cosine_squared", "cos² x"), ("linear", "linear, elu + 1 features"),
 )  # fmt: skip
-OWN = functools.partial(
-    law, place="docs/sparsity.md", neighbours=["su2023concentrate"], hypotheses="scores N(β, γ²), n → ∞"
-)
 Data = Mapping[str, np.ndarray]
 
 
@@ -215,100 +212,154 @@ def _draw(ax: Axes, x: np.ndarray, y: np.ndarray, value: np.ndarray, title: str)
     return image
 
 
-def claims(data: Data) -> list[Claim]:
-    """One for each class of weights; S → 0 is read as S < `FOCUS`."""
-    return [*_published_claims(data), *_laws(data)]
+# Kernels by class: those that focus with γ, with β/γ → −∞ and γ together, and never.
+WITH_GAMMA = ("top", "signed_exponential")
+WITH_BOTH = ("softplus", "sigmoid", "elu_plus_one")
+NEVER = ("tanh", "cosine_squared")
+TITLES = dict(MAPPED)
 
 
-def _published_claims(data: Data) -> list[Claim]:
-    left, right = float(_left(data, "relu_squared").max()), _right(data, "relu_squared")
-    shares = [float(np.mean(data[name] < FOCUS)) for name in ("softmax", "linear")]
-    zero, moderate = f"S → 0 is read as S < {FOCUS:g}", int(np.argmin(np.abs(data["gamma"] - MODERATE)))
-    # Each statement on S → 0 for one kernel, read as S < `FOCUS` where the source lets γ or β/γ grow.
-    row = functools.partial(published, source="su2023concentrate")
-    return [
-        row(
-            "focus-softmax", "The sparsity S of softmax rows tends to 0 as σ or ‖q‖ tends to infinity.",
-            data["softmax"][moderate].max(), at_most(FOCUS),
-            formula=True,
-            place="section with two examples", interval_from=zero, hypotheses="Gaussian keys, n → ∞; any β",
-            note=f"largest S over −8 ≤ β/γ ≤ 4 at γ = σ‖q‖ = {data['gamma'][moderate]:.3g}; at γ = "
-            f"{data['gamma'][-1]:.3g} it is {data['softmax'][-1].max():.0e}", reads=[data["softmax"]],
-        ),
-        row(
-            "focus-relu2",
-            "With relu² the sparsity S has a chance to come near 0 only if β < 0.",
-            [right, left], ([FOCUS, -np.inf], [np.inf, FOCUS]),
-            formula=True, place="section with two examples", interval_from=zero, hypotheses="Gaussian keys, n → ∞",
-            where=["least S where β ≥ 0", "largest S where β/γ ≤ −8"], reads=[data["relu_squared"]],
-            note=f"least S where β ≥ 0: {right:.3f}; largest where β/γ ≤ −8: {left:.1e}, at every γ",
-        ),
-        row(
-            "focus-identity",
-            "Without an activation S does not come near 0 but has a rather high lower limit.",
-            _floor(data, "identity"), at_least(0.5),
-            formula=True, place="section on minimal linear attention, with its plot", hypotheses="Gaussian keys, n → ∞",
-            interval_from="our reading of rather high", note="least S on the map and beyond it; the infimum is √(2/π)",
-        ),
-        row(
-            "focus-linear",
-            "Attention that is quadratic in length can be arbitrarily sparse, and linear attention does not easily get "
-            "there.",
-            shares[1] / max(shares[0], 1e-9), at_most(0.5), source="su2023concentrate", place="summary",
-            interval_from="not easily: on at most half as much of the map, our choice", hypotheses="linear attention "
-            f"of {FEATURES} features elu + 1 of Gaussian keys, even query; softmax for the other",
-            reads=[data["linear"], data["softmax"]],
-            note=f"share of the map where S < {FOCUS:g}, linear over softmax: where almost all features are near 0; "
-            f"least S where β ≥ 0: {_right(data, 'linear'):.3f}",
-        ),
-    ]  # fmt: skip
+def _left_and_right(data: Data, name: str) -> Measured:
+    """Of one kernel, the least S where β ≥ 0 and the largest where β/γ ≤ −8."""
+    right, left = _right(data, name), float(_left(data, name).max())
+    return Measured(
+        [right, left],
+        where=["least S where β ≥ 0", "largest S where β/γ ≤ −8"],
+        reads=[data[name]],
+        numbers={"right": right, "left": left},
+    )
 
 
-def _laws(data: Data) -> list[Claim]:
-    titles = dict(MAPPED)
-    # By class: with γ; as β/γ → −∞; with both (`_both_claim`); and never.
-    row = functools.partial(OWN, interval_from=f"S < {FOCUS:g} counts as focused")
-    names = ("top", "signed_exponential")
-    relu = [float(_right(data, "relu")), float(_left(data, "relu").max())]
-    flat = ("tanh", "cosine_squared")
-    return [
-        row(
-            "focus-signed",
-            "Softmax of the largest sixteenth of the scores, and sign(x) e^|x|, focus as γ grows at every β/γ.",
-            [data[name][-1].max() for name in names], at_most(FOCUS), proof="derived",
-            where=[titles[name] for name in names], note="largest S at γ = 16 over −8 ≤ β/γ ≤ 4",
-        ),
-        row(
-            "focus-relu", "ReLU weights focus as β/γ → −∞ at every γ, and only there.",
-            relu, ([FOCUS, -np.inf], [np.inf, FOCUS]), proof="derived",
-            where=["least S where β ≥ 0", "largest S where β/γ ≤ −8"],
-            note=f"least S where β ≥ 0: {relu[0]:.3f}; largest where β/γ ≤ −8: {relu[1]:.1e}",
-        ),
-        _both_claim(data),
-        row(
-            "focus-cannot",
-            f"With tanh, cos² and the sixth power of cosine similarity the sparsity S stays above {FOCUS:g}.",
-            [*(_floor(data, name) for name in flat), float(data["cosine_floor"])], at_least(FOCUS), proof="measured",
-            where=[*(titles[name] for name in flat), "cos(angle)⁶"],
-            note="least S on the map and beyond it; the floor of the sixth power in many dimensions is that of x⁶",
-        ),
-    ]  # fmt: skip
+def _softmax_at_moderate(data: Data) -> Measured:
+    """The largest S of softmax at a moderate γ, and at the largest of the map."""
+    softmax = data["softmax"]
+    moderate = int(np.argmin(np.abs(data["gamma"] - MODERATE)))
+    return Measured(
+        softmax[moderate].max(),
+        reads=[softmax],
+        numbers={"moderate": data["gamma"][moderate], "last": data["gamma"][-1], "at_last": softmax[-1].max()},
+    )
 
 
-def _both_claim(data: Data) -> Claim:
+def _linear_over_softmax(data: Data) -> Measured:
+    """Share of the map where linear attention focuses, over that of softmax."""
+    softmax, linear = (float(np.mean(data[name] < FOCUS)) for name in ("softmax", "linear"))
+    return Measured(
+        linear / max(softmax, 1e-9),
+        reads=[data["linear"], data["softmax"]],
+        numbers={"right": _right(data, "linear")},
+    )
+
+
+def _both(data: Data) -> Measured:
     """Kernels that are like eˣ far on the left, and like a line or a constant on the right."""
-    names = ("softplus", "sigmoid", "elu_plus_one")
     far, softmax = data["far_ratio"] == data["far_ratio"].min(), np.exp(-np.square(data["far_gamma"]) / 2)
-    gap = [np.abs(data[f"far_{name}"][:, far][:, 0] - softmax).max() for name in names]
-    right = [_right(data, name) for name in names]
-    least = [data[name][data["gamma"] <= 1].min() for name in names]
+    gap = [np.abs(data[f"far_{name}"][:, far][:, 0] - softmax).max() for name in WITH_BOTH]
+    right = [_right(data, name) for name in WITH_BOTH]
+    least = [data[name][data["gamma"] <= 1].min() for name in WITH_BOTH]
     what = ("gap from e^(−γ²/2) at β/γ = −30", "least S where β ≥ 0", "least S where γ ≤ 1")
-    return OWN(
+    return Measured(
+        [*gap, *right, *least],
+        where=[f"{name}: {each}" for each in what for name in WITH_BOTH],
+        numbers={"gap": max(gap), "right": min(right), "least": min(least)},
+    )
+
+
+# Of `_left_and_right`; S → 0 is read as S < `FOCUS` where the source lets γ or β/γ grow.
+ONLY_LEFT = ([FOCUS, -np.inf], [np.inf, FOCUS])
+ZERO = f"S → 0 is read as S < {FOCUS:g}"
+su = functools.partial(published, source="su2023concentrate")
+own = functools.partial(
+    law, place="docs/sparsity.md", neighbours=["su2023concentrate"], hypotheses="scores N(β, γ²), n → ∞"
+)
+COUNTS = f"S < {FOCUS:g} counts as focused"
+ROWS = (
+    su(
+        "focus-softmax",
+        "The sparsity S of softmax rows tends to 0 as σ or ‖q‖ tends to infinity.",
+        _softmax_at_moderate,
+        at_most(FOCUS),
+        formula=True,
+        place="section with two examples",
+        hypotheses="Gaussian keys, n → ∞; any β",
+        interval_from=ZERO,
+        note="largest S over −8 ≤ β/γ ≤ 4 at γ = σ‖q‖ = {moderate:.3g}; at γ = {last:.3g} it is {at_last:.0e}",
+    ),
+    su(
+        "focus-relu2",
+        "With relu² the sparsity S has a chance to come near 0 only if β < 0.",
+        lambda data: _left_and_right(data, "relu_squared"),
+        ONLY_LEFT,
+        formula=True,
+        place="section with two examples",
+        hypotheses="Gaussian keys, n → ∞",
+        interval_from=ZERO,
+        note="least S where β ≥ 0: {right:.3f}; largest where β/γ ≤ −8: {left:.1e}, at every γ",
+    ),
+    su(
+        "focus-identity",
+        "Without an activation S does not come near 0 but has a rather high lower limit.",
+        lambda data: _floor(data, "identity"),
+        at_least(0.5),
+        formula=True,
+        place="section on minimal linear attention, with its plot",
+        hypotheses="Gaussian keys, n → ∞",
+        interval_from="our reading of rather high",
+        note="least S on the map and beyond it; the infimum is √(2/π)",
+    ),
+    su(
+        "focus-linear",
+        "Attention that is quadratic in length can be arbitrarily sparse, and linear attention does not easily get "
+        "there.",
+        _linear_over_softmax,
+        at_most(0.5),
+        place="summary",
+        hypotheses=f"linear attention of {FEATURES} features elu + 1 of Gaussian keys, even query; softmax for the "
+        "other",
+        interval_from="not easily: on at most half as much of the map, our choice",
+        note=f"share of the map where S < {FOCUS:g}, linear over softmax: where almost all features are near 0; "
+        "least S where β ≥ 0: {right:.3f}",
+    ),
+    own(
+        "focus-signed",
+        "Softmax of the largest sixteenth of the scores, and sign(x) e^|x|, focus as γ grows at every β/γ.",
+        lambda data: Measured(
+            [data[name][-1].max() for name in WITH_GAMMA], where=[TITLES[name] for name in WITH_GAMMA]
+        ),
+        at_most(FOCUS),
+        proof="derived",
+        interval_from=COUNTS,
+        note="largest S at γ = 16 over −8 ≤ β/γ ≤ 4",
+    ),
+    own(
+        "focus-relu",
+        "ReLU weights focus as β/γ → −∞ at every γ, and only there.",
+        lambda data: _left_and_right(data, "relu"),
+        ONLY_LEFT,
+        proof="derived",
+        interval_from=COUNTS,
+        note="least S where β ≥ 0: {right:.3f}; largest where β/γ ≤ −8: {left:.1e}",
+    ),
+    own(
         "focus-both",
         "Softplus, sigmoid and elu + 1 focus only as β/γ → −∞ and γ → ∞ together. Where β is far below −2γ² their S is "
         "e^(−γ²/2).",
-        [*gap, *right, *least], ([-np.inf] * 3 + [FOCUS] * 6, [0.01] * 3 + [np.inf] * 6), proof="derived",
-        where=[f"{name}: {each}" for each in what for name in names],
+        _both,
+        ([-np.inf] * 3 + [FOCUS] * 6, [0.01] * 3 + [np.inf] * 6),
+        proof="derived",
         interval_from=f"a gap of 0.01, our tolerance; S ≥ {FOCUS:g} elsewhere",
-        note=f"largest gap {max(gap):.1e}; least S: {min(right):.3f} where β ≥ 0, {min(least):.3f} where γ ≤ 1",
-    )  # fmt: skip
+        note="largest gap {gap:.1e}; least S: {right:.3f} where β ≥ 0, {least:.3f} where γ ≤ 1",
+    ),
+    own(
+        "focus-cannot",
+        f"With tanh, cos² and the sixth power of cosine similarity the sparsity S stays above {FOCUS:g}.",
+        lambda data: Measured(
+            [*(_floor(data, name) for name in NEVER), float(data["cosine_floor"])],
+            where=[*(TITLES[name] for name in NEVER), "cos(angle)⁶"],
+        ),
+        at_least(FOCUS),
+        proof="measured",
+        interval_from=COUNTS,
+        note="least S on the map and beyond it; the floor of the sixth power in many dimensions is that of x⁶",
+    ),
+)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 
 from experiments.figures._replicates import mark_failed, mean_and_error, seed_band
 from experiments.figures.training import _focus_in_training as recall
-from experiments.ledger import Claim, at_least, at_most, published
+from experiments.ledger import Measured, at_least, at_most, published
 from experiments.lib import figure, style
 from experiments.lib.figure import About
 
@@ -165,50 +166,66 @@ def _scatter(ax: Axes, data: Data, record: int, name: str) -> None:
     ax.text(0.02, 0.02, text, fontsize=8.5, transform=ax.transAxes, color=style.colour("reference"))
 
 
-def claims(data: Data) -> list[Claim]:
-    """Linear attention and decay beside softmax, of the kinds that were trained."""
-    softmax, linear, blind = _kinds(data, ("softmax",)), _kinds(data, LINEAR), _kinds(data, BLIND)
-    rows = _linear(data, softmax[0][0], linear) if softmax and linear else []
-    return [*rows, *(_blind(data, blind) if blind else [])]
-
-
-def _linear(data: Data, softmax: int, linear: list[tuple[int, str]]) -> list[Claim]:
-    """Linear attention beside softmax, paired by seed: pairs in the row, and accuracy."""
+def _beside_softmax(data: Data) -> Measured:
+    """Pairs in the row and accuracy of linear attention beside softmax, paired by seed; empty without both."""
+    linear, softmax = _kinds(data, LINEAR), _kinds(data, ("softmax",))
+    if not linear or not softmax:
+        return Measured([], numbers={"longest": data["lengths"][-1], "log_ratio": "?", "times": "?", "loss": "?"})
     some, names = [index for index, _ in linear], [kind for _, kind in linear]
-    accuracy, longest = data["accuracy"][..., -1], data["lengths"][-1]
-    more, of_more = mean_and_error(np.log(data["seen"][some, :, -1, -1] / data["seen"][softmax, :, -1, -1]), 1)
-    worse, of_worse = mean_and_error(accuracy[softmax, :, -1] - accuracy[some, :, -1], 1)
-    return [
-        published(
-            "focusing-cannot",
-            "Linear attention is the poorer of the two at singling out a key token.",
-            np.concatenate([more, worse]), at_least(0), standard_error=np.concatenate([of_more, of_worse]),
-            source="su2023concentrate", place="introduction",
-            where=[f"{what}, {kind}" for what in ("pairs in the row", "accuracy") for kind in names],
-            hypotheses="associative recall, one layer, few steps; the source reasons from rows of random weights",
-            interval_from="more pairs and less accuracy than softmax, paired by seed",
-            note=f"beside softmax attention, at n = {longest}; log ratio of n S²: {_range(more)}, which is "
-            f"{', '.join(f'{np.exp(ratio):.3g}' for ratio in more)} times as many pairs; loss of accuracy: "
-            f"{_range(worse)}; the source takes this for a probable main cause of worse results",
-        ),
-    ]  # fmt: skip
+    accuracy, seen, base = data["accuracy"][..., -1, -1], data["seen"][..., -1, -1], softmax[0][0]
+    more, of_more = mean_and_error(np.log(seen[some] / seen[base]), 1)
+    worse, of_worse = mean_and_error(accuracy[base] - accuracy[some], 1)
+    return Measured(
+        np.concatenate([more, worse]),
+        standard_error=np.concatenate([of_more, of_worse]),
+        where=[f"{what}, {kind}" for what in ("pairs in the row", "accuracy") for kind in names],
+        numbers={
+            "longest": data["lengths"][-1],
+            "log_ratio": _range(more),
+            "times": ", ".join(f"{np.exp(ratio):.3g}" for ratio in more),
+            "loss": _range(worse),
+        },
+    )
 
 
 def _range(values: np.ndarray) -> str:
     return f"{values.min():.2f} … {values.max():.2f}"
 
 
-def _blind(data: Data, blind: list[tuple[int, str]]) -> list[Claim]:
-    mean, error = mean_and_error(data["accuracy"][[index for index, _ in blind], ..., -1] - data["commonest"], 1)
-    return [
-        published(
-            "focusing-blind",
-            "Decay expresses only a fixed attention that falls with relative position, and so cannot attend adaptively "
-            "to context that is far enough.",
-            mean.ravel(), at_most(LUCK), standard_error=error.ravel(), source="su2023concentrate",
-            place="section on linear decay", where=[f"{kind}, n = {n}" for _, kind in blind for n in data["lengths"]],
-            hypotheses="weights that do not see the question; associative recall, one layer, few steps",
-            interval_from="an answer that does not depend on the question, and luck: our tolerance",
-            note="accuracy less the share of the commonest value of the pairs",
-        ),
-    ]  # fmt: skip
+def _blind(data: Data) -> Measured:
+    """Accuracy of the kinds that do not see the question, less the share of the commonest value; empty without them."""
+    blind = _kinds(data, BLIND)
+    accuracy = data["accuracy"][[index for index, _ in blind], ..., -1]
+    mean, error = mean_and_error(accuracy - data["commonest"], 1)
+    return Measured(
+        mean.ravel(),
+        standard_error=error.ravel(),
+        where=[f"{kind}, n = {n}" for _, kind in blind for n in data["lengths"]],
+    )
+
+
+su = partial(published, source="su2023concentrate")
+ROWS = (
+    su(
+        "focusing-cannot",
+        "Linear attention is the poorer of the two at singling out a key token.",
+        _beside_softmax,
+        at_least(0),
+        place="introduction",
+        hypotheses="associative recall, one layer, few steps; the source reasons from rows of random weights",
+        interval_from="more pairs and less accuracy than softmax, paired by seed",
+        note="beside softmax attention, at n = {longest}; log ratio of n S²: {log_ratio}, which is {times} times as "
+        "many pairs; loss of accuracy: {loss}; the source takes this for a probable main cause of worse results",
+    ),
+    su(
+        "focusing-blind",
+        "Decay expresses only a fixed attention that falls with relative position, and so cannot attend adaptively to "
+        "context that is far enough.",
+        _blind,
+        at_most(LUCK),
+        place="section on linear decay",
+        hypotheses="weights that do not see the question; associative recall, one layer, few steps",
+        interval_from="an answer that does not depend on the question, and luck: our tolerance",
+        note="accuracy less the share of the commonest value of the pairs",
+    ),
+)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.figures.particles import two_tokens
+from experiments.ledger import judged
 from rc_jax import attention
 
 
@@ -63,7 +64,7 @@ def test_rows_can_fail():
     data["gap"] = np.exp(-2 * np.stack([np.ones(2), np.exp(data["betas"])])[..., None] * data["times"])
     beta = data["ratios"] * np.array([two_tokens.threshold(each) for each in (4, 10)])[:, None]
     data["drift"] = two_tokens.predicted(data["dimensions"][:, None], beta)
-    known = {claim.key: claim.verdict for claim in two_tokens.claims(data)}
+    known = {claim.key: claim.verdict for claim in judged(two_tokens.ROWS, data)}
     assert known == {"pair-unnormalised": "agrees", "pair-opposites": "agrees", "pair-threshold": "held"}
     changes = {
         "pair-unnormalised": {"gap": data["gap"][::-1]},
@@ -72,4 +73,4 @@ def test_rows_can_fail():
     }
     lost = ("differs", "failed", "undecided")
     for key, change in changes.items():
-        assert {claim.key: claim.verdict for claim in two_tokens.claims(data | change)}[key] in lost
+        assert {claim.key: claim.verdict for claim in judged(two_tokens.ROWS, data | change)}[key] in lost

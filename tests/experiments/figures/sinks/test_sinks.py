@@ -158,7 +158,7 @@ def test_sinks_of_the_first_tokens_value_do_not_avoid_mixing():
 
 def test_a_decoder_has_a_row_about_its_first_token():
     data = smoke_data.load("sinks_in_models")
-    claims = {claim.key: claim for claim in sinks_in_models.claims(data | {"causal": np.array([True])})}
+    claims = {claim.key: claim for claim in judged(sinks_in_models.ROWS, data | {"causal": np.array([True])})}
     assert claims["sinks-decoder-first"].measured == pytest.approx(float(data["0_first"].mean(axis=1).max()))
     weak = data | {"causal": np.array([True]), "0_first": 0 * data["0_first"] + 0.1}
     assert verdicts(sinks_in_models, weak)["sinks-decoder-first"] == "differs"

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from experiments.figures.sparsity import focus_map
+from experiments.ledger import judged
 from rc_jax import sparsity
 from tests.experiments import smoke_data
 
@@ -22,7 +23,7 @@ def data():
 
 
 def verdicts(data):
-    return {claim.key: claim.verdict for claim in focus_map.claims(data)}
+    return {claim.key: claim.verdict for claim in judged(focus_map.ROWS, data)}
 
 
 def test_titles_are_computed(data):

@@ -8,7 +8,7 @@ import scipy.stats
 
 from experiments.figures.training import _focus_in_training as recall
 from experiments.figures.training import focus_in_training
-from experiments.ledger import Verdict
+from experiments.ledger import Verdict, judged
 from rc_jax.training import tasks
 from rc_jax.training.tasks._recall import Pairs
 
@@ -97,7 +97,7 @@ def planted(kinds=focus_in_training.ALL, seeds=3):
 
 
 def verdicts(data):
-    return {claim.key: claim.verdict for claim in focus_in_training.claims(data)}
+    return {claim.key: claim.verdict for claim in judged(focus_in_training.ROWS, data)}
 
 
 def test_claims_can_hold_and_fail():
