@@ -12,7 +12,6 @@ only if code is wrong. Every other row is *measured*: it could have come out oth
 """
 
 import enum
-import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -176,7 +175,8 @@ class Row:
             verdict = Verdict.UNDECIDED if weak or self.elsewhere else verdict
 
         # What is printed. One pair of ends stands for all points where they share it.
-        pairs = tuple(zip(points.low.tolist(), points.high.tolist(), strict=True))
+        low, high = np.broadcast_arrays(*self.interval)
+        pairs = tuple(zip(low.ravel().tolist(), high.ravel().tolist(), strict=True))
         largest = float(points.errors[points.asked].max(initial=0.0)) if found.standard_error is not None else math.nan
         return Claim(
             key=self.key,
@@ -293,30 +293,6 @@ def law(
         key, Kind.LAW, statement, measure, interval, interval_from, place=place, hypotheses=hypotheses,
         formula=proof == "proved", proof=proof, neighbours=tuple(neighbours), always=always, note=note, shown=shown,
     )  # fmt: skip
-
-
-# --- until every figure has ROWS -------------------------------------------------------------------------------------
-def _also_with_numbers(build: Callable[..., Row]) -> Callable[..., Any]:
-    @functools.wraps(build)
-    def built(key: str, statement: str, measure: Any = None, interval: Any = None, **options: Any) -> Any:
-        """Also with numbers."""
-        measure = options.pop("measured", measure)
-        if callable(measure):
-            return build(key, statement, measure, interval, **options)
-        names = {"standard_error", "where", "applies", "reads", "left_out"}
-        found = Measured(measure, **{name: options.pop(name) for name in names & set(options)})
-        options["shown"] = options.get("shown") or ""
-        return build(key, statement, lambda data: found, interval, **options).judge({})
-
-    return built
-
-
-published, law = _also_with_numbers(published), _also_with_numbers(law)
-
-
-def claims_of(figure: Any, data: Data) -> tuple[Claim, ...]:
-    """Rows of a figure, of either form."""
-    return judged(figure.ROWS, data) if hasattr(figure, "ROWS") else tuple(figure.claims(data))
 
 
 def _joined(*parts: str) -> str:

@@ -1,7 +1,7 @@
-"""A figure is a module of `experiments.figures` with `ABOUT`, `Spec`, `PRESETS`, `compute`, `plot` and `claims`.
+"""A figure is a module of `experiments.figures` with `ABOUT`, `Spec`, `PRESETS`, `compute`, `plot` and `ROWS`.
 
 A new figure is a new file and nothing else: it is found, run, tested and put into the report because it is there.
-Compute, store and draw are separate: `compute` returns every number that `plot` and `claims` need, those numbers are
+Compute, store and draw are separate: `compute` returns every number that `plot` and `ROWS` need, those numbers are
 stored, and drawing again costs nothing.
 """
 
@@ -31,7 +31,7 @@ TOPICS = {
     "later": "Later results",
 }
 Data = Mapping[str, "np.ndarray"]  # what `compute` gives, by name
-PARTS = ("ABOUT", "Spec", "PRESETS", "compute", "plot", "claims")
+PARTS = ("ABOUT", "Spec", "PRESETS", "compute", "plot", "ROWS")
 
 
 class Unavailable(Exception):
@@ -89,17 +89,14 @@ class Figure(Protocol):
     ABOUT: About
     Spec: type[Spec]
     PRESETS: Mapping[str, Any]
+    ROWS: Sequence[Any]  # rows of the ledger (`experiments.ledger.Row`), fixed before any run
 
     def compute(self, spec: Any) -> "Mapping[str, np.ndarray]":
-        """Every number that `plot` and `claims` need; runs with 64-bit types on when `spec.dtype` is "float64"."""
+        """Every number that `plot` and `ROWS` need; runs with 64-bit types on when `spec.dtype` is "float64"."""
         ...
 
     def plot(self, data: "Mapping[str, np.ndarray]") -> "Drawing":
         """The drawing, made with `experiments.lib.style`; called once in light and once in dark."""
-        ...
-
-    def claims(self, data: "Mapping[str, np.ndarray]") -> Sequence[Any]:
-        """Rows of the ledger (`experiments.ledger.Claim`), their verdicts computed by `experiments.ledger`."""
         ...
 
 
@@ -135,9 +132,7 @@ def load(name: str, package: str = "experiments.figures") -> Figure | Broken:
     """Import one figure and look that all its parts are there."""
     try:
         module = importlib.import_module(modules(package).get(name, f"{package}.{name}"))
-        absent = [
-            part for part in PARTS if not hasattr(module, part) and not (part == "claims" and hasattr(module, "ROWS"))
-        ]
+        absent = [part for part in PARTS if not hasattr(module, part)]
         if absent:
             raise AttributeError(f"figure {name} lacks {', '.join(absent)}")
         unready = [preset for preset in PRESET_NAMES if preset not in module.PRESETS]

@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import BaseFileLock
 
-from experiments.ledger import claims_of, record
+from experiments.ledger import judged, record
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.lib import store, unfinished
 from experiments.lib.figure import Broken, Figure, Registry, cost
@@ -220,7 +220,7 @@ def make(
         # Pictures and verdicts.
         if draw:
             drawing.draw(run, name, figure, stored)
-        claims = claims_of(figure, stored.data)
+        claims = judged(figure.ROWS, stored.data)
         run.log(name).unlink(missing_ok=True)
         about |= {"code": stored.provenance["code"], "judged": identity.judging_state(figure)}
         warnings = tuple(store.nonfinite(stored.data))

@@ -46,12 +46,16 @@ def plot(data):
     style.labels(ax, "x (points)", "y (units)")
     return drawing
 
-def claims(data):
-{claims}
-    slope = np.polyfit(np.log(data["x"]), np.log(data["y"]), 1)[0]
-    return [ledger.published("{name}-exponent", "The exponent of {name} is 2.", slope, (1.9, 2.1), source="dong2021",
-                             place="II.4", interval_from="our tolerance", standard_error=1e-3)]
+def measure(data):
+{measure}
+    return ledger.Measured(np.polyfit(np.log(data["x"]), np.log(data["y"]), 1)[0], standard_error=1e-3)
+
+{rows}
 """
+ROWS = """ROWS = (
+    ledger.published("{name}-exponent", "The exponent of {name} is 2.", measure, (1.9, 2.1), source="dong2021",
+                     place="II.4", interval_from="our tolerance"),
+)"""
 ROOT = pathlib.Path(__file__).parent.parent.parent
 _serial = itertools.count()
 
@@ -75,7 +79,7 @@ class Figures:
         (self.path / "__init__.py").write_text("")
         self.count, self.folders = folder / "computed.txt", folder / "given.txt"
 
-    def add(self, name, compute="", claims="", minutes=0.01, *, reads=False, topic="collapse", about=""):
+    def add(self, name, compute="", measure="", minutes=0.01, *, rows=ROWS, reads=False, topic="collapse", about=""):
         text = TEMPLATE.format(
             name=name,
             minutes=minutes,
@@ -85,7 +89,8 @@ class Figures:
             given=str(self.folders),
             field="    checkpoints: tuple[str, ...] = ()\n" if reads else "",
             compute=_indent(compute),
-            claims=_indent(claims),
+            measure=_indent(measure),
+            rows=rows.replace("{name}", name),
         )
         (self.path / f"{name}.py").write_text(text)
         self.forget()

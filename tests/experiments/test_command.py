@@ -52,7 +52,7 @@ def test_second_run_loads_and_third_with_another_seed_computes(figures, tmp_path
 def test_a_failed_figure_fails_alone(figures, tmp_path, capsys):
     note = "error = ValueError('no such head')\nerror.add_note('For simplicity, …')\nraise error"
     figures.add("bad", compute=note).add("silent", compute="raise StopIteration")
-    figures.add("unjudged", claims="raise KeyError('y')").add("good")
+    figures.add("unjudged", measure="raise KeyError('y')").add("good")
     figures.add("lacks", compute="raise figure.Unavailable('no checkpoint: install it')")
     (figures.path / "absent.py").write_text("import no_such_module")
     (figures.path / "partial.py").write_text("ABOUT = 1")
@@ -68,7 +68,7 @@ def test_a_failed_figure_fails_alone(figures, tmp_path, capsys):
         "failed: silent: StopIteration (see ",
         "failed: absent: ModuleNotFoundError: No module named 'no_such_module'",
         "failed: unread: SyntaxError: '(' was never closed",
-        "failed: partial: AttributeError: figure partial lacks Spec, PRESETS, compute, plot, claims",
+        "failed: partial: AttributeError: figure partial lacks Spec, PRESETS, compute, plot, ROWS",
         "unavailable: lacks: no checkpoint: install it",
     ):
         assert line in out
@@ -121,7 +121,7 @@ def test_changed_code_computes_again_and_replot_says_so(figures, tmp_path, capsy
     figures.add("one")
     out = ["--out", str(tmp_path / "out")]
     main(out, figures.package)
-    figures.add("one", claims="data = dict(data)")  # only judges otherwise: nothing to compute
+    figures.add("one", measure="data = dict(data)")  # only judges otherwise: nothing to compute
     assert main(out, figures.package) == 0
     assert figures.computed == ["one"]
     figures.add("one", compute="spec = spec")
@@ -302,7 +302,7 @@ def test_nothing_is_drawn_again_while_numbers_and_code_are_the_same(figures, tmp
     before = picture.stat().st_mtime_ns
     assert main(out, figures.package) == 0
     assert picture.stat().st_mtime_ns == before
-    figures.add("one", claims="data = dict(data)")  # another file: drawn again, not computed again
+    figures.add("one", measure="data = dict(data)")  # another file: drawn again, not computed again
     assert main(out, figures.package) == 0
     assert picture.stat().st_mtime_ns > before
     assert figures.computed == ["one"]

@@ -64,8 +64,9 @@ def test_the_summary_has_sentences_and_says_what_failed_means(figures, tmp_path,
     long = "The residual of a network without skips and without MLPs is cubed by every one of its layers, of any width."
     figures.add(
         "one",
-        claims=f"""return [ledger.law("cube", {long!r}, 2.0, (3, 3), proof="proved",
-                                                     interval_from="our tolerance")]""",
+        rows=f"""ROWS = (
+    ledger.law("cube", {long!r}, lambda data: 2.0, (3, 3), proof="proved", interval_from="our tolerance"),
+)""",
     )
     monkeypatch.setenv("COLUMNS", "70")
     assert main(["--out", str(tmp_path / "out")], figures.package) == 0

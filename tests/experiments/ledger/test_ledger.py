@@ -1,6 +1,7 @@
 """Verdicts follow from the numbers; noise never helps, and a number that is not finite never passes."""
 
 import dataclasses
+import functools
 import math
 
 import hypothesis.strategies as st
@@ -16,7 +17,22 @@ finite = st.floats(-1e6, 1e6)
 
 
 def said(measured, low, high, **options):
-    return ledger.published("key", "It is so.", measured, (low, high), **SAID, **options)
+    return published(measured, (low, high), **SAID, **options)
+
+
+def published(measured, interval, **options):
+    """A published row with what it measures, judged."""
+    return judged(functools.partial(ledger.published, "key", "It is so."), measured, interval, options)
+
+
+def law(measured, interval, **options):
+    return judged(functools.partial(ledger.law, "k", "So."), measured, interval, options)
+
+
+def judged(row, measured, interval, options):
+    fields = {field.name for field in dataclasses.fields(ledger.Measured)} & set(options)
+    found = ledger.Measured(measured, **{name: options.pop(name) for name in fields})
+    return row(lambda data: found, interval, **options).judge({})
 
 
 @pytest.mark.parametrize(
@@ -104,7 +120,7 @@ def test_points_that_decide_nothing_count_neither_way():
 
 KINDS = [
     lambda **what: said(3.0, 2.9, 3.1, **what),
-    lambda **what: ledger.law("k", "So.", 3.0, near(3, 0.1), proof="proved", interval_from="rounding", **what),
+    lambda **what: law(3.0, near(3, 0.1), proof="proved", interval_from="rounding", **what),
 ]
 
 
@@ -124,20 +140,18 @@ def test_what_a_row_reads_must_be_known(row):
 
 
 def test_only_published_statements_agree_or_differ():
-    law = KINDS[1]
-    assert law().kind is Kind.LAW
-    assert (law().verdict, law(standard_error=1.0).verdict) == (Verdict.HELD, Verdict.UNDECIDED)
+    ours = KINDS[1]
+    assert ours().kind is Kind.LAW
+    assert (ours().verdict, ours(standard_error=1.0).verdict) == (Verdict.HELD, Verdict.UNDECIDED)
 
 
 def test_a_law_fails_where_one_point_does():
     ours = {"proof": "measured", "interval_from": "our tolerance", "where": [1, 2]}
-    assert ledger.law("k", "So.", [3.0, 1.0], near(3, 0.1), **ours).verdict is Verdict.FAILED
+    assert law([3.0, 1.0], near(3, 0.1), **ours).verdict is Verdict.FAILED
 
 
 def test_what_was_not_tested_where_the_source_speaks_never_differs():
-    rows = [
-        ledger.published("k", "So.", value, (2.9, 3.1), **SAID, elsewhere="another setting") for value in (9.0, 3.0)
-    ]
+    rows = [published(value, (2.9, 3.1), **SAID, elsewhere="another setting") for value in (9.0, 3.0)]
     assert [(row.verdict, row.note) for row in rows] == [
         (Verdict.UNDECIDED, "another setting"), (Verdict.AGREES, "another setting")]  # fmt: skip
 
@@ -145,9 +159,9 @@ def test_what_was_not_tested_where_the_source_speaks_never_differs():
 def test_a_source_known_second_hand_never_differs():
     unread = next(key for key, work in literature.WORKS.items() if work.second_hand)
     options = {**SAID, "source": unread}
-    row = ledger.published("k", "So.", 9.0, (2.9, 3.1), **options)
+    row = published(9.0, (2.9, 3.1), **options)
     assert (row.verdict, row.note) == (Verdict.UNDECIDED, "the source is known second-hand")
-    assert ledger.published("k", "So.", 3.0, (2.9, 3.1), **options).verdict is Verdict.AGREES
+    assert published(3.0, (2.9, 3.1), **options).verdict is Verdict.AGREES
 
 
 @pytest.mark.parametrize(("text", "low", "high"), [("0.84", 0.835, 0.845), ("3.5", 3.45, 3.55), ("2", 1.5, 2.5)])
@@ -168,15 +182,15 @@ def test_bad_input():
     with pytest.raises(ValueError, match="`applies` must have one flag for each of 2 points, got 1"):
         said([1.0, 2.0], 0.0, 1.0, where=[1, 2], applies=[True])
     with pytest.raises(ValueError, match="`source` must be a key of"):
-        ledger.published("k", "So.", 1.0, (0, 2), source="nobody", place="page 1", interval_from="x")
+        published(1.0, (0, 2), source="nobody", place="page 1", interval_from="x")
     with pytest.raises(ValueError, match="`place` must say where"):
-        ledger.published("k", "So.", 1.0, (0, 2), source="dong2021", place="", interval_from="x")
+        published(1.0, (0, 2), source="dong2021", place="", interval_from="x")
     with pytest.raises(ValueError, match="`interval_from` must say where"):
-        ledger.law("k", "So.", 1.0, (0, 2), proof="proved", interval_from="")
+        law(1.0, (0, 2), proof="proved", interval_from="")
     with pytest.raises(ValueError, match="`proof` must be one of proved, derived, measured, got 'seen'"):
-        ledger.law("k", "So.", 1.0, (0, 2), proof="seen", interval_from="x")
+        law(1.0, (0, 2), proof="seen", interval_from="x")
     with pytest.raises(ValueError, match="`neighbours` must be keys of"):
-        ledger.law("k", "So.", 1.0, (0, 2), proof="proved", interval_from="x", neighbours=["nobody"])
+        law(1.0, (0, 2), proof="proved", interval_from="x", neighbours=["nobody"])
     with pytest.raises(ValueError, match="`seen` must be one of"):
         literature.Work("A", "B", "C", "glanced at")
 
@@ -206,3 +220,11 @@ def test_intervals_as_text():
     texts = [interval_text(said(1.0, *ends)) for ends in ((0.5, 2), at_least(0.5), at_most(2), (1, 1))]
     assert texts == ["0.5 … 2", "≥ 0.5", "≤ 2", "1"]
     assert dataclasses.is_dataclass(said(1.0, 0, 2))
+
+
+def test_numbers_of_a_run_fill_the_texts_of_a_row():
+    texts = {"hypotheses": "{layers} layers", "note": "e^{2t}, {share:.0%} of them", "shown": "{layers} of 9"}
+    row = said(1.0, 0, 2, numbers={"layers": 8, "share": 0.25}, **texts)
+    assert (row.hypotheses, row.note, row.measured) == ("8 layers", "e^{2t}, 25% of them", "8 of 9")
+    with pytest.raises(ValueError, match="`numbers` of key must have 'layers' for the text"):
+        said(1.0, 0, 2, hypotheses="{layers} layers")

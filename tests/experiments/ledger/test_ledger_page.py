@@ -5,7 +5,7 @@ import re
 import pytest
 
 from experiments.command import main
-from experiments.ledger import Kind, Verdict, included, law, pages, record, sections
+from experiments.ledger import Kind, Measured, Verdict, included, law, pages, record, sections
 from experiments.lib import figure
 from experiments.lib.figure import TOPICS, Broken
 from tests.experiments.conftest import strict_json
@@ -34,9 +34,11 @@ def test_rows_and_figures_on_other_pages_are_those_of_the_snapshot():
 
 
 def test_blocks_say_what_was_measured_with_date_and_machine():
-    claim = law(
-        "a-key", "It *rises*.", 0.5, (0, 1), proof="proved", interval_from="s", standard_error=0.125, note="by task"
-    )
+    row = law(
+        "a-key", "It *rises*.", lambda data: Measured(0.5, 0.125), (0, 1), proof="proved", interval_from="s",
+        note="by task",
+    )  # fmt: skip
+    claim = row.judge({})
     provenance = {"date": "2026-01-02T03:04:05", "machine": "A chip", "device": "2 × cpu"}
     entry = record.Entry("circle", "Title", record.DONE, "command", "scale", claims=(claim,), provenance=provenance)
     marks = "Before\n<!-- rows: a-key -->\nold\n<!-- end of rows -->\nafter"
@@ -111,7 +113,7 @@ def test_every_row_is_a_sentence_with_its_interval_explained():
 
 
 def test_a_run_becomes_a_page(figures, tmp_path, capsys):
-    figures.add("one", claims=ALL_VERDICTS, topic="scale").add("two", topic="layer")
+    figures.add("one", rows=ALL_VERDICTS, topic="scale").add("two", topic="layer")
     main(["--out", str(tmp_path / "results")], figures.package)
     docs = tmp_path / "docs"
     docs.mkdir()
@@ -160,7 +162,8 @@ def test_help_has_examples_and_statuses(capsys):
 
 
 def test_cells_hold_anything():
-    claim = law("k", "a|b *c* <d>\n`e` [f] $g$ h_i\\j", 1.0, (0, 2), proof="proved", interval_from="s")
+    row = law("k", "a|b *c* <d>\n`e` [f] $g$ h_i\\j", lambda data: 1.0, (0, 2), proof="proved", interval_from="s")
+    claim = row.judge({})
     entry = record.Entry("one", "Title", record.DONE, "command", "scale", claims=(claim,))
     page = pages.markdown({"preset": "quick", "seed": 0, "version": "1"}, [entry])["ledger/laws.md"]
     row = r"a\|b \*c\* \<d> \`e\` \[f\] \$g\$ h\_i\\j · `k` | proved · interval 0 … 2: s · `one` | 1 | ● held |"

@@ -19,16 +19,17 @@ ALL_VERDICTS = """
 said = {"source": "dong2021", "place": "section 2", "interval_from": "our tolerance"}
 other = {**said, "source": "wu2024"}
 ours = {"interval_from": "our tolerance"}
-points = {"where": [10, 20]}
-return [
-    ledger.published("k-agrees", "Statement <1> & more", 3.0, (2.9, 3.1), standard_error=0.01, formula=True, **said),
-    ledger.published("k-part", "Statement 2", [1.0, 2.0], (0, 1), always=False, **points, **other),
-    ledger.published("k-differs", "Statement 3", 9.0, (2.9, 3.1), **said),
-    ledger.published("k-undecided", "Statement 4", 3.0, (2.9, 3.1), standard_error=1.0, **said),
-    ledger.published("k-unrun", "Statement 5", float("nan"), (2.9, 3.1), **said),
-    ledger.law("k-law", "Statement 6", 1.0, (1, 1), proof="proved", neighbours=["noci2022"], **ours),
-    ledger.law("k-failed", "Statement 7", 2.0, (1, 1), proof="measured", **ours),
-]"""
+def gives(*measured, **options):
+    return lambda data: ledger.Measured(*measured, **options)
+ROWS = (
+    ledger.published("k-agrees", "Statement <1> & more", gives(3.0, 0.01), (2.9, 3.1), formula=True, **said),
+    ledger.published("k-part", "Statement 2", gives([1.0, 2.0], where=[10, 20]), (0, 1), always=False, **other),
+    ledger.published("k-differs", "Statement 3", gives(9.0), (2.9, 3.1), **said),
+    ledger.published("k-undecided", "Statement 4", gives(3.0, 1.0), (2.9, 3.1), **said),
+    ledger.published("k-unrun", "Statement 5", gives(float("nan")), (2.9, 3.1), **said),
+    ledger.law("k-law", "Statement 6", gives(1.0), (1, 1), proof="proved", neighbours=["noci2022"], **ours),
+    ledger.law("k-failed", "Statement 7", gives(2.0), (1, 1), proof="measured", **ours),
+)"""
 KEYS = ["k-agrees", "k-differs", "k-undecided", "k-unrun", "k-part", "k-law", "k-failed"]  # as shown
 
 
@@ -56,7 +57,7 @@ class Page(HTMLParser):
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     with made_up(folder) as figures:
-        figures.add("one", claims=ALL_VERDICTS).add("two", compute="raise ValueError('<script>')")
+        figures.add("one", rows=ALL_VERDICTS).add("two", compute="raise ValueError('<script>')")
         main(["--out", str(folder)], figures.package)
     return Page((folder / "quick" / html.FILE).read_text(encoding="utf-8"))
 
@@ -213,7 +214,7 @@ def test_plot_colours_stand_out_from_the_paper(theme):
 
 
 def test_claims_file_round_trip(figures, tmp_path):
-    figures.add("one", claims=ALL_VERDICTS)
+    figures.add("one", rows=ALL_VERDICTS)
     main(["--out", str(tmp_path)], figures.package)
     entry = record.read(tmp_path / "quick")["one"]
     verdicts = ["agrees", "agrees in part", "differs", "undecided", "not run", "held", "failed"]
@@ -225,6 +226,6 @@ def test_claims_file_round_trip(figures, tmp_path):
 
 
 def test_two_claims_of_one_key_are_noticed(figures, tmp_path):
-    figures.add("one", claims=ALL_VERDICTS).add("two", claims=ALL_VERDICTS)
+    figures.add("one", rows=ALL_VERDICTS).add("two", rows=ALL_VERDICTS)
     main(["--out", str(tmp_path)], figures.package)
     assert "Two rows are both called k-part" in (tmp_path / "quick" / html.FILE).read_text(encoding="utf-8")

@@ -19,8 +19,10 @@ OPTIONS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--dump-dom"),
     "--virtual-time-budget=2000",
 )
-OTHER = """return [ledger.published("k-other", "A cube of its own", 3.0, (2.9, 3.1), source="noci2022", place="page 1",
-                         interval_from="our tolerance")]"""
+OTHER = """ROWS = (
+    ledger.published("k-other", "A cube of its own", lambda data: 3.0, (2.9, 3.1), source="noci2022", place="page 1",
+                     interval_from="our tolerance"),
+)"""
 EVERY = [*KEYS[:5], "k-other", *KEYS[5:]]
 
 
@@ -28,7 +30,7 @@ EVERY = [*KEYS[:5], "k-other", *KEYS[5:]]
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     with made_up(folder) as figures:
-        figures.add("one", claims=ALL_VERDICTS).add("two", claims=OTHER, topic="scale")
+        figures.add("one", rows=ALL_VERDICTS).add("two", rows=OTHER, topic="scale")
         main(["--out", str(folder)], figures.package)
     return folder / "quick" / html.FILE
 

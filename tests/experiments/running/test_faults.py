@@ -291,15 +291,17 @@ def test_a_ledger_that_somebody_damages_meanwhile(figures, tmp_path, capsys):
     assert figures.computed == ["first", "second"]
 
 
-ROW = """return [ledger.law("kept", "It is 1.", 1.0, {interval}, proof="measured", interval_from="our tolerance")]"""
+ROW = """ROWS = (
+    ledger.law("kept", "It is 1.", lambda data: 1.0, {interval}, proof="measured", interval_from="our tolerance"),
+)"""
 
 
 def test_rows_that_older_code_judged_are_judged_again_by_a_run_of_another_figure(figures, tmp_path, capsys):
-    figures.add("a", claims=ROW.format(interval="(0.9, 1.1)")).add("b")
+    figures.add("a", rows=ROW.format(interval="(0.9, 1.1)")).add("b")
     out, folder = ["--out", str(tmp_path / "out")], tmp_path / "out" / "quick"
     assert main(out, figures.package) == 0
     assert [claim.verdict for claim in record.read(folder)["a"].claims] == ["held"]
-    figures.add("a", claims=ROW.format(interval="(1.2, 1.4)"))
+    figures.add("a", rows=ROW.format(interval="(1.2, 1.4)"))
     capsys.readouterr()
     assert main(["b", *out], figures.package) == 0
     assert [claim.verdict for claim in record.read(folder)["a"].claims] == ["failed"]
@@ -309,7 +311,7 @@ def test_rows_that_older_code_judged_are_judged_again_by_a_run_of_another_figure
     # Where the arrays are gone nothing can be judged, and the page says so.
     for arrays in (folder / "data").glob("a-*"):
         arrays.unlink()
-    figures.add("a", claims=ROW.format(interval="(0.9, 1.1)"))
+    figures.add("a", rows=ROW.format(interval="(0.9, 1.1)"))
     assert main(["b", *out], figures.package) == 0
     page = (folder / "report.html").read_text()
     assert page.count("The code has changed since these numbers were computed or judged") == 1
@@ -334,7 +336,7 @@ def test_asked_to_stop_while_the_report_is_written(figures, tmp_path, monkeypatc
 
 def test_asked_to_stop_where_a_handler_could_not_raise(figures, tmp_path, capsys):
     late = "import signal\nclass Late:\n    def __del__(self):\n        signal.raise_signal(signal.SIGTERM)\nLate()"
-    figures.add("first", claims=late, minutes=0.1).add("second", minutes=0.2)
+    figures.add("first", measure=late, minutes=0.1).add("second", minutes=0.2)
     assert main(["--out", str(tmp_path / "out"), "--quiet"], figures.package) == 128 + signal.SIGTERM
     assert figures.computed == ["first"]
     assert statuses(tmp_path / "out" / "quick") == {"first": "done"}

@@ -117,7 +117,9 @@ def state(tmp_path, monkeypatch):
     forget_sources()
 
 
-JUDGES = OWN.replace("ABOUT = 1", "ABOUT = 2").replace("    return 1", "    return 2  # why").replace("(measure,)", "()")
+JUDGES = (
+    OWN.replace("ABOUT = 1", "ABOUT = 2").replace("    return 1", "    return 2  # why").replace("(measure,)", "()")
+)
 
 
 def test_every_source_and_helper_counts_and_what_only_draws_or_judges_does_not(state, monkeypatch):
