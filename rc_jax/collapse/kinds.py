@@ -118,18 +118,24 @@ def kind_fall(
     return Fall(random, float(np.median(slopes)) if slopes.size else math.nan)
 
 
-@functools.partial(jax.jit, static_argnames=("stack", "networks", "tokens"))
-def _logs(stack: network.StackSpec, networks: int, tokens: int, seed: int | Array) -> Float[Array, "3 network layer"]:
+def _logs(stack: network.StackSpec, networks: int, tokens: int, seed: int) -> Float[Array, "3 network layer"]:
     """Logarithms of every network for tokens whose differences have each of the sizes."""
-    d = stack.attention.d_model
 
-    def one(index: Array, size: Array) -> Array:
+    def draw(index: Array) -> tuple[network.Layers, Array, Array]:
         weights, mean, rest = jax.random.split(jax.random.fold_in(jax.random.key(seed), index), 3)
         params = network.init(weights, stack)
-        mean = jax.random.normal(mean, (1, d), params.attention.query.dtype)
-        rest = size * jax.random.normal(rest, (tokens, d), params.attention.query.dtype)
-        return log_residuals(params, jnp.where(size < 1, mean, 0) + rest, stack)
+        shape, dtype = (tokens, stack.attention.d_model), params.attention.query.dtype
+        return params, jax.random.normal(mean, (1, shape[1]), dtype), jax.random.normal(rest, shape, dtype)
 
-    every = jnp.tile(jnp.arange(networks), len(_SIZES))
-    logs = jax.vmap(one)(every, jnp.repeat(jnp.asarray(_SIZES), networks).astype(float))
-    return logs.reshape(len(_SIZES), networks, -1)
+    # Draws stay outside of the program: most kinds have the same ones, and they would be half of its compilation.
+    params, mean, rest = jax.vmap(draw)(jnp.arange(networks))
+    return _every_log(params, mean, rest, stack)
+
+
+@functools.partial(jax.jit, static_argnames="stack")
+def _every_log(params: network.Layers, mean: Array, rest: Array, stack: network.StackSpec) -> Array:
+    def one(weights: network.Layers, mean: Array, rest: Array, size: Array) -> Array:
+        return log_residuals(weights, jnp.where(size < 1, mean, 0) + size * rest, stack)
+
+    sizes = jnp.asarray(_SIZES, rest.dtype)
+    return jax.vmap(jax.vmap(one, (0, 0, 0, None)), (None, None, None, 0))(params, mean, rest, sizes)
