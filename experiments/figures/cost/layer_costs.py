@@ -221,6 +221,7 @@ ROWS = (
         hypotheses="one Elman recurrence at random, entries N(0, 1/d), d = {width}, {tokens} tokens",
         interval_from="our tolerance: a tenth of the last token's influence",
         note="measured: size of the last state's derivative by the first token over that by the last",
+        formula=False,
     ),
     published(
         "layers-short-time",

@@ -262,8 +262,7 @@ stated = functools.partial(
     published,
     source="dong2021-section4",
     place="figure of relative residuals",
-    hypotheses="the source's models are BERT, ALBERT and XLNet; here {models}, not one of the authors' three "
-    "models, and randomly initialised copies of it",
+    hypotheses="the source's models are BERT, ALBERT and XLNet; here {models}, and randomly initialised copies of it",
     interval_from=f"our tolerance: {COLLAPSED:.0%}",
 )
 # At the last layer the residual is at zero, or away from it.
