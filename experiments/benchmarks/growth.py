@@ -1,9 +1,12 @@
-"""How time grows: `python -m experiments.benchmarks.growth [PAGE]` prints a table, or puts it into a page.
+"""How time and memory grow: `python -m experiments.benchmarks.growth [PAGE]` prints a table, or puts it into a page.
 
 Every row is a process of its own on one core. Time is that of the processor, the least of three calls after the first,
-so that compiling and other programs on the machine do not count. It needs Linux.
+so that compiling and other programs on the machine do not count. Memory is the most that such a call holds beyond what
+the process held before it, inputs and programs among that. It needs Linux and glibc.
 """
 
+import ctypes
+import gc
 import json
 import math
 import os
@@ -25,16 +28,31 @@ STARTS: dict[str, dict[str, int]] = {
 MOST = {"scores": 2}  # doublings, where it is not one
 
 
-def measured(name: str, sizes: dict[str, int]) -> float:
-    """Processor seconds of a call of this size."""
+def measured(name: str, sizes: dict[str, int]) -> tuple[float, float]:
+    """Processor seconds of a call of this size, and the MiB that it needs."""
     call = _call(name, **sizes)
     call()
-    seconds = math.inf
+    seconds, most = math.inf, 0.0
     for _ in range(REPEATS):
+        before = _held()
         start = time.process_time()
         call()
         seconds = min(seconds, time.process_time() - start)
-    return seconds
+        most = max(most, _status("VmHWM") - before)
+    return seconds, most
+
+
+def _held() -> float:
+    """The MiB that the process holds; what was freed is given back first, and the peak begins anew."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def _status(name: str) -> float:
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:")]
+    return int(line.split()[1]) / 1024
 
 
 def _call(name: str, *, n: int, d: int, depth: int = 1, count: int = 1) -> Any:
@@ -79,17 +97,21 @@ def main(arguments: list[str]) -> None:
         os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})  # threads that wait for others would count as well
         print(json.dumps(measured(arguments[1], json.loads(arguments[2]))))
         return
-    lines = ["| call | size | processor s | against the start |", "|---|---|---:|---:|"]
+    lines = [
+        "| call | size | processor s | against the start | MiB | against the start |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
     for name, start in STARTS.items():
         first = None
         doubled = [{axis: size * 2**times} for axis, size in start.items() for times in range(1, MOST.get(name, 1) + 1)]
         for change in ({}, *doubled):
             sizes = start | change
             command = [sys.executable, "-m", "experiments.benchmarks.growth", "--one", name, json.dumps(sizes)]
-            seconds = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-            first = seconds if first is None else first
+            found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            first = found if first is None else first
             size = ", ".join(f"{axis} = {value}" for axis, value in (change or start).items())
-            lines.append(f"| `{name}` | {size} | {seconds:.2g} | {seconds / first:.1f} |")
+            cells = [f"{each:.3g} | {each / start:.1f}" for each, start in zip(found, first, strict=True)]
+            lines.append(f"| `{name}` | {size} | {' | '.join(cells)} |")
             print(lines[-1], file=sys.stderr, flush=True)
     table = "\n".join(lines)
     if not arguments:
