@@ -26,6 +26,8 @@ STARTS: dict[str, dict[str, int]] = {
     "scores": {"n": 4096, "d": 64},
 }
 MOST = {"scores": 2}  # doublings, where it is not one
+# Memory that was freed goes back at once, so that the next call does not find it there.
+ALLOCATOR = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 
 
 def measured(name: str, sizes: dict[str, int]) -> tuple[float, float]:
@@ -107,7 +109,10 @@ def main(arguments: list[str]) -> None:
         for change in ({}, *doubled):
             sizes = start | change
             command = [sys.executable, "-m", "experiments.benchmarks.growth", "--one", name, json.dumps(sizes)]
-            found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            process = subprocess.run(
+                command, check=True, capture_output=True, text=True, env={**os.environ, **ALLOCATOR}
+            )
+            found = json.loads(process.stdout)
             first = found if first is None else first
             size = ", ".join(f"{axis} = {value}" for axis, value in (change or start).items())
             cells = [f"{each:.3g} | {each / start:.1f}" for each, start in zip(found, first, strict=True)]
