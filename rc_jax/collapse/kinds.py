@@ -137,5 +137,7 @@ def _every_log(params: network.Layers, mean: Array, rest: Array, stack: network.
     def one(weights: network.Layers, mean: Array, rest: Array, size: Array) -> Array:
         return log_residuals(weights, jnp.where(size < 1, mean, 0) + size * rest, stack)
 
-    sizes = jnp.asarray(_SIZES, rest.dtype)
-    return jax.vmap(jax.vmap(one, (0, 0, 0, None)), (None, None, None, 0))(params, mean, rest, sizes)
+    # One axis for both sizes and networks: with one for each, a transposed product crashes jaxlib 0.10.2 on a CPU.
+    networks, sizes = len(rest), jnp.repeat(jnp.asarray(_SIZES, rest.dtype), len(rest))
+    params, mean, rest = jax.tree.map(lambda leaf: jnp.concatenate([leaf] * len(_SIZES)), (params, mean, rest))
+    return jax.vmap(one)(params, mean, rest, sizes).reshape(len(_SIZES), networks, -1)

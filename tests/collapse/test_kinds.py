@@ -1,5 +1,9 @@
 """Orders and falls of any kind: what its record promises, and how networks that are not known count."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -31,6 +35,16 @@ def test_the_fall_is_that_of_the_network(x64):
     logs = collapse.log_residuals(network.init(weights, stack), jax.random.normal(rest, (5, 8)), stack)
     fall = kind_fall(KINDS["softmax"], depth=2, networks=2, d_model=8, tokens=5, seed=3)
     np.testing.assert_allclose(fall.logs[1], logs, rtol=1e-10)
+
+
+@pytest.mark.slow  # the compiler without the options of the tests, which hide it
+def test_no_program_ends_the_process():
+    code = "from rc_jax.attention import KINDS; from rc_jax.collapse.kinds import kind_fall"
+    code += "; print(kind_fall(KINDS['softpick'], depth=2).order)"
+    environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert abs(float(done.stdout) - 3) < 0.1
 
 
 def test_a_median_needs_half_of_the_networks():
