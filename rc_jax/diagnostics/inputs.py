@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -67,6 +68,10 @@ def layers_of(name: str, value: Any, axes: tuple[str, ...], *, stacked: int) -> 
         arrays = value
         if not arrays:
             raise ValueError(f"`{name}` must have at least one layer, got an empty {type(value).__name__}")
+    elif isinstance(value, Mapping):
+        raise TypeError(
+            f"`{name}` must be {EXPECTED}, or a list, got a {type(value).__name__}: pass its values in a list"
+        )
     else:
         check_array(name, value)
         arrays = value if value.ndim >= stacked else [value]

@@ -72,7 +72,10 @@ class Diagnosis:
             return NotImplemented
         common = sorted(set(self.measures) & set(other.measures))
         if common:
-            raise ValueError(f"both diagnoses have {', '.join(common)}: join one of attention and one of hidden states")
+            raise ValueError(
+                f"both diagnoses have {', '.join(common)}: join one of attention and one of hidden states, or set two "
+                "of the same side by side with rc_jax.diagnostics.compare"
+            )
         for name in ("tokens", "samples"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:

@@ -55,6 +55,11 @@ CASES = {
     "integers": (dict(weights=np.ones((1, 2, 4, 4), int)), TypeError, r"floating-point numbers, got int64\[1,2,4,4\]"),
     "80 bits": (dict(weights=GOOD.astype(np.longdouble)), TypeError, r"`weights` must be an array of JAX, .*float128"),
     "numbers": (dict(weights=[[1.0]]), TypeError, r"array of JAX, NumPy or PyTorch"),
+    "mapping": (
+        dict(weights={"0": GOOD}),
+        TypeError,
+        r"floating-point numbers, or a list, got a dict: pass its values",
+    ),
     "text": (dict(weights="weights"), TypeError, r"array of JAX, NumPy or PyTorch"),
     "mask of numbers": (dict(weights=GOOD, mask=np.ones((N, N))), TypeError, r"`mask` must be an array of booleans"),
     "mask of five": (dict(weights=GOOD, mask=np.ones((5, 5), bool)), ValueError, r"`mask`.*broadcasts to \(2, 6, 6\)"),

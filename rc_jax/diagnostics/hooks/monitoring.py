@@ -63,6 +63,8 @@ def metrics(weights: Any, *, mask: Any = None) -> Metrics:
         >>> print(f"{logged['sparsity']:.2f} {logged['relative_entropy']:.2f} {logged['sink_weight']:.2f}")
         0.67 0.87 0.03
     """
+    if hasattr(weights, "attentions"):
+        raise TypeError(f"`weights` must be arrays, got {type(weights).__name__}: pass its `attentions`")
     layers = list(weights.values()) if isinstance(weights, Mapping) else weights
     layers = [layers] if hasattr(layers, "dtype") else list(layers)
     layers = [inputs.to_jax("weights", layer) if inputs.is_torch(layer) else layer for layer in layers]

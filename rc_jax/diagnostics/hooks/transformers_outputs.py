@@ -137,7 +137,9 @@ def _real(attention_mask: Any, batch: int, tokens: int) -> Bool[np.ndarray, "tex
     """
     mask = np.asarray(attention_mask.cpu() if inputs.is_torch(attention_mask) else attention_mask)
     if mask.dtype.kind not in "bui":
-        raise TypeError(f"`attention_mask` must hold 0 and 1, got {inputs.described(attention_mask)}")
+        raise TypeError(
+            f"`attention_mask` must hold 0 and 1 as whole numbers or booleans, got {inputs.described(attention_mask)}"
+        )
     if mask.shape != (batch, tokens):
         raise ValueError(
             f"`attention_mask` must have the shape {(batch, tokens)}, got {inputs.described(attention_mask)}"

@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import types
 
 import jax
 import jax.numpy as jnp
@@ -91,6 +92,7 @@ def test_scores_as_scores_say(mask):
         ([], None, ValueError, "`weights` must hold at least one layer, got none"),
         (np.ones((2, 3, 3), int), None, TypeError, "`weights` must hold floating-point arrays, got int64"),
         (np.ones((3, 3)), None, ValueError, "`weights` must hold arrays "),
+        (types.SimpleNamespace(attentions=()), None, TypeError, "got SimpleNamespace: pass its `attentions`"),
         ([np.ones((2, 3, 3)), "x"], None, TypeError, "`weights` must hold floating-point arrays, got 'x'"),
         (np.ones((2, 3, 3)), np.ones((3, 3)), TypeError, "`mask` must be an array of booleans"),
         (np.ones((2, 3, 3)), np.ones((4, 3), bool), ValueError, r"`mask` must broadcast to \(2, 3, 3\)"),

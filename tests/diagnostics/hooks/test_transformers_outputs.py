@@ -257,7 +257,7 @@ def test_bad_input(ids):
         diagnostics.from_transformers(states, part="encoder")
     with pytest.raises(ValueError, match=r"`attention_mask` must have the shape \(3, 9\), got torch.int64\[3,8\]"):
         diagnostics.from_transformers(states, attention_mask=ids[:, 1:])
-    with pytest.raises(TypeError, match="`attention_mask` must hold 0 and 1, got float64"):
+    with pytest.raises(TypeError, match="`attention_mask` must hold 0 and 1 as whole numbers or booleans, got float64"):
         diagnostics.from_transformers(states, attention_mask=np.ones((3, 9)))
     with pytest.raises(ValueError, match="`attention_mask` must leave at least two tokens in every text"):
         diagnostics.from_transformers(states, attention_mask=np.eye(3, 9, dtype=int))
