@@ -127,7 +127,8 @@ def _array(expected: str, kind: Any, shape: tuple[str, ...], minimum: dict[str, 
         if not isinstance(value, jax.Array | np.ndarray) or not jnp.issubdtype(value.dtype, kind):
             raise TypeError(f"`{name}` must be {expected}, got {describe(value)}")
         if value.ndim != len(shape):
-            raise ValueError(f"`{name}` must be {expected}, got {describe(value)}")
+            batch = ": map a batch with jax.vmap" if value.ndim > len(shape) else ""
+            raise ValueError(f"`{name}` must be {expected}, got {describe(value)}{batch}")
         for axis, least in minimum.items():
             if value.shape[shape.index(axis)] < least:
                 raise ValueError(f"`{name}` must be {expected} with {axis} >= {least}, got {describe(value)}")

@@ -132,7 +132,7 @@ def test_bad_input():
     pair, ragged = [1.0, 2.0], [[1.0], [1.0, 2.0]]
     cases = [
         (ValueError, r"`x` must have d_model=12 features, got float32\[7,5\]", lambda: (params, x[:, :5], SPEC, {})),
-        (ValueError, r"`x` must be .* of shape \(token, feature\)", lambda: (params, x[None], SPEC, {})),
+        (ValueError, r"\(token, feature\), .*: map a batch with jax\.vmap", lambda: (params, x[None], SPEC, {})),
         (TypeError, r"`x` must be a floating-point array", lambda: (params, x.astype(int), SPEC, {})),
         (TypeError, "`x` must have the dtype of `params.query`", lambda: (params, x.astype("bfloat16"), SPEC, {})),
         (ValueError, "`scale` must be > 0, got 0", lambda: (params, x, SPEC, {"scale": 0})),
