@@ -1,6 +1,5 @@
 """Every real figure has its parts and computes its smoke preset; one goes from computing to the record."""
 
-import jax
 import pytest
 
 from experiments.ledger import record
@@ -27,15 +26,6 @@ def test_smoke_from_computing_to_the_record(tmp_path, name="scale_gaussian"):
     stored = runner.load_stored(run, name, module)
     assert stored is not None
     assert stored.data.keys() == smoke_data.load(name).keys()
-
-
-@pytest.fixture(scope="module")
-def hasty_compiler():
-    """Programs are compiled in half the time and run slower, for tests of shapes and names and not of numbers."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-    jax.clear_caches()  # which do not know how a program was compiled
 
 
 @pytest.mark.slow
