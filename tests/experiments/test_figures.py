@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.ledger import record
+from experiments.ledger import Verdict, judged, record
 from experiments.lib import figure
 from experiments.lib.figure import PRESET_NAMES, Broken
 from experiments.running import identity, runner
