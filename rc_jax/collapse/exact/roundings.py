@@ -124,16 +124,7 @@ class _Evaluation:
         if name not in _ROUNDED and (name not in _CANCELLING or constant or result.ndim < 2):
             return result
         self.place += 1
-        bits = self._unmoved(_bits(result)) if True else jax.lax.all_gather(_bits(result), COPY)[0]
-        return _moved(result, bits, self.place, self.amount)
-
-    def _unmoved(self, bits: Array) -> Array:
-        """The bits in the copy that is not moved: a sum over copies of which only that one is not 0.
-
-        Gathered and indexed, they would be fused by XLA into whatever reads them, which computes everything that they
-        depend on once more at each place: four times slower where a row is read many times. A sum ends the fusion.
-        """
-        return jax.lax.psum(jnp.where(self.amount == 0, bits, 0), COPY)
+        return _moved(result, jax.lax.all_gather(_bits(result), COPY)[0], self.place, self.amount)
 
 
 def _of_equal_rank(variables: Any, others: Any) -> int:
