@@ -86,7 +86,7 @@ def log_gaps(x: jax.Array, layers: Schedule, beta: float) -> tuple[jax.Array, ja
         return mlp_and_norms.norm(ones, state, EPSILON, centred=False)
 
     def scaled(state: MeanResidual, factor: jax.Array) -> MeanResidual:
-        return state._replace(mean=factor * state.mean, log_size=state.log_size + jnp.log(factor))
+        return MeanResidual(factor * state.mean, state.difference.times_exp(jnp.log(factor)))
 
     def either(condition: jax.Array, a: MeanResidual, b: MeanResidual) -> MeanResidual:
         return jax.tree.map(functools.partial(jnp.where, condition), a, b)

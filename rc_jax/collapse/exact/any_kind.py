@@ -29,7 +29,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from rc_jax.attention import Kind
-from rc_jax.collapse.exact.state import Columns, Logits, sum_at_largest
+from rc_jax.collapse.exact.scaled import Scaled, einsum, total
+from rc_jax.collapse.exact.state import Columns, Logits
 
 _NEAR = 0.1  # of the largest difference of a score, below which weights are integrated and not subtracted
 _ALIKE = 16  # roundings, up to which weights are equal
@@ -47,28 +48,28 @@ def by_kind(
     precision: str,
 ) -> Columns:
     """Heads whose weights are `weights(level_i + r_j + cÊ_ij)`, a function that hides what is not seen."""
-    shape = logits.pair.shape
+    shape = logits.pair.rows.shape
     shown = jnp.ones(shape, bool) if seen is None else jnp.broadcast_to(seen, shape)
-    level, pair, log_pair = jnp.where(shown, levels.rows, 0), jnp.where(shown, logits.pair, 0), logits.log_pair
-    moved, log_moved = pair, log_pair
+    level, pair = (part.map(lambda rows: jnp.where(shown, rows, 0)) for part in (levels.rest, logits.pair))
     centre = logits.common if kind.shift_invariant else logits.common + levels.mean
     base = jnp.broadcast_to(centre[:, None], shape)
     before = start = weights(base)
     if kind.shift_invariant:
         # A row moves where its scores move apart; one that sees a single token never does.
-        first = jnp.take_along_axis(moved, jnp.argmax(shown, axis=-1, keepdims=True), axis=-1)
-        moved = jnp.where(jnp.any(shown & (moved != first), axis=-1, keepdims=True), moved, 0)
+        first = jnp.take_along_axis(pair.rows, jnp.argmax(shown, axis=-1, keepdims=True), axis=-1)
+        moves = jnp.any(shown & (pair.rows != first), axis=-1, keepdims=True)
+        moved = pair.map(lambda rows: jnp.where(moves, rows, 0))
     else:
-        moved, log_moved = sum_at_largest(jnp.stack([level, pair]), jnp.stack([levels.log_size, log_pair]))
-    crossed, log_crossed = jnp.zeros_like(moved), log_moved
+        moved = level + pair
+    crossed = moved.map(jnp.zeros_like)
     if kind.row_sum != "any" and not kind.shift_invariant:
         # Where the level acts through differences of the columns alone, the pairs move rows that have it already.
-        crossed, log_crossed, apart = _crossed(weights, levels, logits, shown)
-        size, whole = jnp.minimum(jnp.exp(levels.log_size), jnp.finfo(base.dtype).max), ~apart[:, None, None]
-        base = jnp.where(whole, base, base + size[:, None, None] * level)
-        moved, log_moved, start = jnp.where(whole, moved, pair), jnp.where(apart, log_pair, log_moved), weights(base)
-    change, log_change = _change(weights, base, start, moved, log_moved, kind.sparse)
-    change, log_change = sum_at_largest(jnp.stack([change, crossed]), jnp.stack([log_change, log_crossed]))
+        crossed, apart = _crossed(weights, levels, logits, shown)
+        whole = ~apart[:, None, None]
+        base = jnp.where(whole, base, base + level.finite_size * level.rows)
+        log_moved = jnp.where(apart, pair.log_size, moved.log_size)
+        moved, start = Scaled(jnp.where(whole, moved.rows, pair.rows), log_moved), weights(base)
+    change = _change(weights, base, start, moved, kind.sparse) + crossed
 
     # Rows that see the same columns have the same weights before they move, but for roundings.
     across = before - before[:, :1]
@@ -76,39 +77,35 @@ def by_kind(
     alike = jnp.all((shown == shown[:, :1]) & (jnp.abs(across) <= rounding), axis=-1, keepdims=True)
     across = jnp.where(alike, 0, across)
     if kind.row_sum != "any":
-        change = _with_zero_sums(change, before)
+        change = change.map(lambda rows: _with_zero_sums(rows, before))
     if kind.row_sum == "one":
         across = _with_zero_sums(across, before)
 
-    def through(rows: Array, *, equal_sums: bool) -> tuple[Array, Array]:
+    def through(rows: Array, *, equal_sums: bool) -> tuple[Array, Scaled]:
         """Rows of weights times v̄, which is nothing where all rows have the same sum, and times V̂."""
         sums = jnp.zeros_like(rows[..., :1]) if equal_sums else jnp.sum(rows, axis=-1, keepdims=True)
-        return sums * value.mean[:, None], jnp.einsum("hij,hjk->hik", rows, value.rows, precision=precision)
+        return sums * value.mean[:, None], einsum("hij,hjk->hik", rows, value.rest, precision=precision)
 
-    first = before[:, :1]
-    level, spread = through(first, equal_sums=False)
-    outputs = [*through(across, equal_sums=kind.row_sum == "one"), *through(change, equal_sums=kind.row_sum != "any")]
-    none = jnp.zeros_like(log_change)
-    rows, log_size = sum_at_largest(
-        jnp.stack(outputs), jnp.stack([none, value.log_size, log_change, log_change + value.log_size])
-    )
-    return Columns(level[:, 0] + jnp.exp(value.log_size)[:, None] * spread[:, 0], rows, log_size)
+    centre, spread = through(before[:, :1], equal_sums=False)
+    across_mean, across_rest = through(across, equal_sums=kind.row_sum == "one")
+    change_mean, change_rest = through(change.rows, equal_sums=kind.row_sum != "any")
+    of_change = [Scaled(change_mean, change.log_size), change_rest.times_exp(change.log_size)]
+    rest = total([Scaled.plain(across_mean), across_rest, *of_change])
+    return Columns(centre[:, 0] + spread.value[:, 0], rest)
 
 
 def _change(
     weights: Callable[[Array], Array],
     base: Float[Array, "head token column"],
     before: Float[Array, "head token column"],
-    moved: Float[Array, "head token column"],
-    log_moved: Float[Array, " head"],
+    moved: Scaled,
     sparse: bool,
-) -> tuple[Float[Array, "head token column"], Float[Array, " head"]]:
-    """D and m with weights(base + e^log_moved · moved) − before = e^m D."""
+) -> Scaled:
+    """weights(base + moved) − before, for `before` = weights(base)."""
     limits = jnp.finfo(base.dtype)
-    size = jnp.minimum(jnp.exp(log_moved), limits.max)[:, None, None]
-    step = size * moved
+    step = moved.finite_size * moved.rows
     near = _largest(step) < _NEAR
-    short, way = jnp.where(near, step, 0), jnp.where(near, moved, 0)
+    short, way = jnp.where(near, step, 0), jnp.where(near, moved.rows, 0)
 
     def mean_slope(nodes: np.ndarray, node_weights: np.ndarray) -> Array:
         """∫₀¹ J(base + t·short)·way dt, node by node, so that memory does not grow with nodes."""
@@ -130,12 +127,12 @@ def _change(
     integrated, subtracted = near & smooth, ~near | (_largest(plain) > _PART * _largest(before))
     change = jnp.where(integrated, integral, plain)
     # A change of nearly nothing, where scores have changed, may have lost a part below the smallest number.
-    lost = (_largest(change) < limits.tiny / limits.eps) & (_largest(moved) > 0)
+    lost = (_largest(change) < limits.tiny / limits.eps) & (_largest(moved.rows) > 0)
     if sparse:  # weights that are 0 before and after have not changed, unless powers of scores have underflowed
         tiny_scores = jnp.maximum(_largest(base), _largest(step)) < float(limits.tiny) ** 0.25
         lost &= (_largest(change) > 0) | tiny_scores
     known = (integrated | subtracted) & ~lost & jnp.isfinite(_largest(step)) & jnp.isfinite(_largest(base))
-    return jnp.where(known, change, jnp.nan), jnp.where(integrated[:, 0, 0], log_moved, 0)
+    return Scaled(jnp.where(known, change, jnp.nan), jnp.where(integrated[:, 0, 0], moved.log_size, 0))
 
 
 def _crossed(
@@ -143,33 +140,28 @@ def _crossed(
     levels: Columns,
     logits: Logits,
     shown: Bool[Array, "head token column"],
-) -> tuple[Float[Array, "head token column"], Float[Array, " head"], Bool[Array, " head"]]:
-    """D and m with w(a + u + v) − w(a + v) = e^m D, and True for heads in which it holds; D is 0 in the others.
+) -> tuple[Scaled, Bool[Array, " head"]]:
+    """w(a + u + v) − w(a + v), and True for heads in which it holds; it is 0 in the others.
 
     It holds where the level u_i of a row and the differences v_j of its columns are small, where w changes neither with
     u at v = 0 nor with a kink on the way.
     """
-    limits = jnp.finfo(logits.pair.dtype)
-    columns, log_slope = logits.slope, logits.log_slope
-    if logits.zeroth is not None:
-        parts = jnp.stack([logits.zeroth, columns])
-        columns, log_slope = sum_at_largest(parts, jnp.stack([jnp.zeros_like(log_slope), log_slope]))
-    ways = [jnp.where(shown, part, 0) for part in (levels.rows, columns[:, None])]
-    steps = [
-        jnp.minimum(jnp.exp(log_size), limits.max)[:, None, None] * way
-        for way, log_size in zip(ways, (levels.log_size, log_slope), strict=True)
-    ]
+    limits = jnp.finfo(levels.mean.dtype)
+    level = levels.rest.map(lambda rows: jnp.where(shown, rows, 0))
+    column = logits.in_columns.map(lambda row: jnp.where(shown, row[:, None], 0))
+    steps = [way.finite_size * way.rows for way in (level, column)]
     far = _largest(steps[0]) + _largest(steps[1])
     near = far < _NEAR
-    (level, column), (u, v) = ([jnp.where(near, each, 0) for each in pair] for pair in (ways, steps))
+    along_level, along_column, u, v = (jnp.where(near, each, 0) for each in (level.rows, column.rows, *steps))
     base = jnp.broadcast_to(levels.mean[:, None], u.shape)
 
     def slopes(x: Array) -> tuple[Array, Array]:
-        return jax.jvp(weights, (x,), (column,))[1], jax.jvp(weights, (x,), (level,))[1]
+        return jax.jvp(weights, (x,), (along_column,))[1], jax.jvp(weights, (x,), (along_level,))[1]
 
     def add(totals: Array, node: tuple[Array, ...]) -> tuple[Array, None]:
         at = base + node[0] * u + node[1] * v
-        second = jax.jvp(lambda x: jax.jvp(weights, (x,), (level,))[1], (at,), (column,))[1]  # D²w[level, column]
+        # D²w[level, column]
+        second = jax.jvp(lambda x: jax.jvp(weights, (x,), (along_level,))[1], (at,), (along_column,))[1]
         return totals + node[2][:, None, None, None] * second[None], None
 
     # Its mean over the square of s and t, and along three sides of it; then the slopes in the corners.
@@ -180,19 +172,19 @@ def _crossed(
 
     # At equal scores a level changes nothing. Along a side slopes change by the second derivative, unless it is kinked.
     rounding, loose = _LOST * float(limits.eps), float(limits.eps) ** 0.75
-    most = [jnp.where((size := _largest(way)) > 0, size, 1) for way in (column, level)]
+    most = [jnp.where((size := _largest(way)) > 0, size, 1) for way in (along_column, along_level)]
     slope = _largest(by_column[0]) / most[0]
     holds = near & (_largest(by_level[0]) <= rounding * slope * most[1])
-    for (start, end), slope_of, way, log_side, mean_second, side in (
-        ((0, 1), by_column, most[0], levels.log_size, of_u, most[1]),
-        ((0, 2), by_level, most[1], log_slope, of_v, most[0]),
-        ((1, 3), by_level, most[1], log_slope, of_v_at_u, most[0]),
+    for (start, end), slope_of, way, part, mean_second, side in (
+        ((0, 1), by_column, most[0], level, of_u, most[1]),
+        ((0, 2), by_level, most[1], column, of_v, most[0]),
+        ((1, 3), by_level, most[1], column, of_v_at_u, most[0]),
     ):
-        bend = jnp.minimum(jnp.exp(log_side), limits.max)[:, None, None] * mean_second
+        bend = part.finite_size * mean_second
         left = _largest(slope_of[end] - slope_of[start] - bend)
         # Slopes are rounded, and so is the point a at which they are taken.
         holds &= left <= rounding * (slope * way + _largest(crossed) * _largest(base) / side) + loose * _largest(bend)
-    return jnp.where(holds, crossed, 0), levels.log_size + log_slope, holds[:, 0, 0]
+    return Scaled(jnp.where(holds, crossed, 0), level.log_size + column.log_size), holds[:, 0, 0]
 
 
 def _largest(rows: Float[Array, "head token column"]) -> Float[Array, "head 1 1"]:

@@ -32,7 +32,8 @@ from rc_jax.attention.parameters import pool, project, shares
 from rc_jax.attention.specification import own_parts
 from rc_jax.collapse.exact import any_kind, choices, mlp_and_norms, normalisers, positions, unsaturated
 from rc_jax.collapse.exact.choices import Kept, Tokens
-from rc_jax.collapse.exact.state import Columns, Logits, MeanResidual, from_rows, split_softmax, sum_at_largest
+from rc_jax.collapse.exact.scaled import Scaled, einsum
+from rc_jax.collapse.exact.state import Columns, Logits, MeanResidual, Weights, from_rows, split_softmax
 from rc_jax.collapse.requirements import SPLIT
 
 # The level of every row, the rest of the logits, and what each row sees and keeps (None: all).
@@ -65,17 +66,17 @@ def attend_tokens(
 
 def _through_output(params: AttentionParams, outputs: Columns, spec: AttentionSpec) -> MeanResidual:
     """The sum over heads of their outputs times their output matrices."""
+    rest, sizes = outputs.rest, outputs.rest.log_size
 
-    def at_one_size() -> tuple[Array, Array]:
-        return jnp.einsum("hik,hkd->id", outputs.rows, params.output, precision=spec.precision), outputs.log_size[0]
+    def at_one_size() -> Scaled:
+        return Scaled(jnp.einsum("hik,hkd->id", rest.rows, params.output, precision=spec.precision), sizes[0])
 
-    def at_largest() -> tuple[Array, Array]:
+    def at_largest() -> Scaled:
         # The largest product counts, not the largest head: the output matrix may map that head to 0.
-        rows = jnp.einsum("hik,hkd->hid", outputs.rows, params.output, precision=spec.precision)
-        return sum_at_largest(rows, outputs.log_size)
+        return einsum("hik,hkd->hid", rest, params.output, precision=spec.precision).sum()
 
-    sizes_differ = performance.any_in_batch(jnp.any(outputs.log_size != outputs.log_size[0]))
-    out = from_rows(*jax.lax.cond(sizes_differ, jax.checkpoint(at_largest), jax.checkpoint(at_one_size)))
+    sizes_differ = performance.any_in_batch(jnp.any(sizes != sizes[0]))
+    out = from_rows(jax.lax.cond(sizes_differ, jax.checkpoint(at_largest), jax.checkpoint(at_one_size)))
     mean = jnp.einsum("hk,hkd->d", outputs.mean, params.output, precision=spec.precision)
     if spec.bias:
         assert params.output_bias is not None
@@ -123,12 +124,12 @@ def _heads(
     elif spec.weights == "sigmoid":
         outputs = normalisers.by_sigmoids(*known, value, spec.precision)
     else:
-        weights = weight_function(params, spec, known[1].pair.shape, known[2])
+        weights = weight_function(params, spec, known[1].pair.rows.shape, known[2])
         outputs = any_kind.by_kind(*known, value, spec.kind, weights, spec.precision)
     # One more logit is a gate on the output of softmax; then the gate that tokens make themselves.
     if known is not None and spec.weights in ("softmax_plus_one", "softmax_sink"):
         level, logits, seen = known
-        sink = own_parts(params, spec).get("sink", jnp.zeros_like(outputs.log_size))
+        sink = own_parts(params, spec).get("sink", jnp.zeros_like(outputs.rest.log_size))
         sink = jnp.maximum(sink, jnp.finfo(sink.dtype).min / 4)  # −∞, no sink at all, has no difference from a logit
         normaliser = normalisers.log_normaliser(logits, seen)
         outputs = normalisers.gated(outputs, normalisers.above_sink(level, normaliser, sink))
@@ -150,23 +151,26 @@ def _by_softmax(
 ) -> Columns:
     """The heads' outputs for softmax (or Sinkhorn's) weights of the given queries and keys, or of `known` logits."""
 
-    def output(mean: Array, rows: Array, log_rest: Array) -> Columns:
-        return Columns(value.mean + jnp.exp(value.log_size)[:, None] * mean, rows, value.log_size + log_rest)
-
     def in_general() -> Columns:
         # P V̂ = 1(pᵀV̂) + e^μ D V̂
-        shared, rest, log_rest = _weights(query, key, factor, spec, mask, known)
-        mean = jnp.einsum("hj,hjk->hk", shared, value.rows, precision=spec.precision)
-        return output(mean, jnp.einsum("hij,hjk->hik", rest, value.rows, precision=spec.precision), log_rest)
+        weights = _weights(query, key, factor, spec, mask, known)
+        shared = einsum("hj,hjk->hk", weights.shared, value.rest, precision=spec.precision)
+        rest = einsum("hij,hjk->hik", weights.rest, value.rest, precision=spec.precision)
+        return Columns(value.mean + shared.value, rest)
 
     def by_saturation() -> Columns:
         # Two forms give the same numbers with fewer exponentials. The cheapest form is taken that holds for all heads,
         # and for all members of a batch: a choice by each member would compute every form.
         parts = unsaturated.prepare(query, key, value, factor, spec)
-        log_square = query.log_size + key.log_size
+        log_square = query.rest.log_size + key.rest.log_size
+
+        def output(rows: Array) -> Columns:
+            log_size = value.rest.log_size
+            return Columns(value.mean + Scaled(parts.value_mean, log_size).value, Scaled(rows, log_size + log_square))
+
         forms = [
-            lambda: output(parts.value_mean, unsaturated.leading_rows(parts, spec.precision), log_square),
-            lambda: output(parts.value_mean, unsaturated.pairwise_rows(parts, spec.precision), log_square),
+            lambda: output(unsaturated.leading_rows(parts, spec.precision)),
+            lambda: output(unsaturated.pairwise_rows(parts, spec.precision)),
             in_general,
         ]
         saturated, second_order = (
@@ -176,7 +180,7 @@ def _by_softmax(
         index = jnp.where(saturated, 2, second_order.astype(jnp.int32))
         return jax.lax.switch(index, [jax.checkpoint(form) for form in forms])
 
-    if not unsaturated.covers(spec, mask, value.rows.dtype):
+    if not unsaturated.covers(spec, mask, value.mean.dtype):
         return in_general()
     # Reverse mode would keep what every form needs; a checkpoint computes it again for the one that was taken.
     return performance.on_cpu(by_saturation, jax.checkpoint(in_general))
@@ -188,17 +192,17 @@ def weights(
     spec: AttentionSpec,
     scale: ArrayLike | None,
     mask: Bool[Array, "token token"] | None,
-) -> tuple[Float[Array, "head column"], Float[Array, "head token column"], Float[Array, " head"]]:
-    """A row p, a matrix D and a logarithm μ for every head, with P = 1pᵀ + e^μ D."""
+) -> Weights:
+    """The attention matrices of the heads, P = 1pᵀ + e^μ D."""
     return _weights(*_queries_and_keys(params, state, spec, scale), spec, mask)
 
 
 def side_by_side(outputs: Columns) -> MeanResidual:
     """The heads' outputs as tokens whose features are those of all heads, one after the other."""
-    largest_size = jax.lax.stop_gradient(jnp.max(outputs.log_size))
+    largest_size = jax.lax.stop_gradient(jnp.max(outputs.rest.log_size))
     reference = jnp.where(jnp.isfinite(largest_size), largest_size, 0)
-    rows = jnp.exp(outputs.log_size - reference)[:, None, None] * outputs.rows
-    out = from_rows(jnp.moveaxis(rows, 0, 1).reshape(rows.shape[1], -1), reference)
+    rows = Scaled(outputs.rest.rows, outputs.rest.log_size - reference).value
+    out = from_rows(Scaled(jnp.moveaxis(rows, 0, 1).reshape(rows.shape[1], -1), reference))
     return out._replace(mean=out.mean + outputs.mean.reshape(-1))
 
 
@@ -209,13 +213,13 @@ def _weights(
     spec: AttentionSpec,
     mask: Bool[Array, "token token"] | None,
     known: Known | None = None,
-) -> tuple[Float[Array, "head column"], Float[Array, "head token column"], Float[Array, " head"]]:
-    """p, D and μ of P = 1pᵀ + e^μ D, from queries and keys."""
+) -> Weights:
+    """The same, from queries and keys."""
     _, logits, seen = _logits(query, key, factor, spec, mask) if known is None else known
     common = logits.common
     if spec.weights == "sinkhorn":
         common = normalisers.sinkhorn(logits, seen, spec.sinkhorn_steps)
-    return split_softmax(common, logits.pair, logits.log_pair, seen)
+    return split_softmax(common, logits.pair, seen)
 
 
 def _logits(
@@ -230,9 +234,9 @@ def _logits(
     # r_j = e^ℓ (α q̄·k̂_j) and Ê_ij = α q̂_i·k̂_j, or those of logits with positions
     if spec.rotary is None and spec.scale_law == "constant":
         level = normalisers.level(query, key, factor, spec.precision)
-        slope = jnp.einsum("hjk,hk->hj", key.rows, factor * query.mean, precision=spec.precision)
-        pair = jnp.einsum("hik,hjk->hij", factor[:, None] * query.rows, key.rows, precision=spec.precision)
-        logits = Logits(None, slope, key.log_size, pair, query.log_size + key.log_size)
+        slope = einsum("hjk,hk->hj", key.rest, factor * query.mean, precision=spec.precision)
+        pair = einsum("hik,hjk->hij", query.rest * factor[:, None], key.rest, precision=spec.precision)
+        logits = Logits(None, slope, pair)
     else:
         level = positions.level(query, key, factor, spec, mask)
         logits = positions.logits(query, key, factor, spec, mask)
@@ -246,12 +250,13 @@ def _logits(
         level, logits = normalisers.capped(level, logits, float(spec.soft_cap), seen)
     if ordered is not None and spec.top_k is not None:
         # A cap keeps the order, in which it leaves ties by rounding. Keys that are ±1 tie exactly, as equal tokens do.
-        signs = (spec.scores == "cosine" or spec.qk_norm == "unit") and key.rows.shape[-1] == 1
+        signs = (spec.scores == "cosine" or spec.qk_norm == "unit") and key.mean.shape[-1] == 1
         seen = largest(ordered, seen, spec.top_k)
         if not signs:
             equal = jnp.eye(ordered.shape[-1], dtype=bool) if equal is None else equal
             tied = choices.ties(ordered, seen, equal, spec.top_k)
-            logits = logits._replace(pair=jnp.where(tied[:, None, None], jnp.nan, logits.pair))
+            pair = logits.pair.map(lambda rows: jnp.where(tied[:, None, None], jnp.nan, rows))
+            logits = logits._replace(pair=pair)
     return level, logits, seen
 
 
@@ -268,7 +273,7 @@ def columns(
     if spec.bias:
         assert bias is not None
         mean = mean + bias
-    return Columns(mean, rows, jnp.broadcast_to(state.log_size, (spec.heads,)))
+    return Columns(mean, Scaled(rows, jnp.broadcast_to(state.log_size, (spec.heads,))))
 
 
 def _pooled(vectors: Columns, params: AttentionParams, spec: AttentionSpec) -> Columns:
@@ -285,9 +290,11 @@ def _pooled(vectors: Columns, params: AttentionParams, spec: AttentionSpec) -> C
     rounding = 2 * matrix.shape[-1] * jnp.finfo(sums.dtype).eps * jnp.sum(jnp.abs(matrix), axis=-1)
     apart = sums - sums[:, :1]
     apart = apart - jax.lax.stop_gradient(jnp.where(jnp.abs(apart) <= rounding, apart, 0))
-    parts = jnp.stack([apart[:, :, None] * vectors.mean[:, None], pool(vectors.rows, params, spec)])
-    logs = jnp.stack([jnp.zeros_like(vectors.log_size), vectors.log_size])
-    return Columns(sums[:, :1] * vectors.mean, *sum_at_largest(parts, logs))
+    of_mean, of_rest = (
+        apart[:, :, None] * vectors.mean[:, None],
+        vectors.rest.map(lambda rows: pool(rows, params, spec)),
+    )
+    return Columns(sums[:, :1] * vectors.mean, Scaled.plain(of_mean) + of_rest)
 
 
 def _queries_and_keys(
@@ -325,14 +332,16 @@ def _half(tree: Any, half: int) -> Any:
 def _in_halves(vectors: Columns, spec: AttentionSpec) -> Columns:
     """The first halves of all heads' features, then the second ones, each as a head of its own."""
     mean = shares(vectors.mean[:, None], spec)[:, 0]
-    return Columns(mean, shares(vectors.rows, spec), jnp.concatenate([vectors.log_size, vectors.log_size]))
+    log_size = vectors.rest.log_size
+    return Columns(mean, Scaled(shares(vectors.rest.rows, spec), jnp.concatenate([log_size, log_size])))
 
 
 def _normalised(vectors: Columns, gain: Float[Array, "head width"], spec: AttentionSpec) -> Columns:
     """Queries or keys over their root mean square, less their means first where `spec` says so, times their gains."""
     if spec.qk_norm == "rms_joint":  # over the features of all heads, side by side
-        mean, rows, log_size = mlp_and_norms.over_root_mean_square(*side_by_side(vectors), spec.qk_norm_epsilon, False)
-        rows = jnp.moveaxis(rows.reshape(rows.shape[0], *gain.shape), 1, 0)
-        return Columns(gain * mean.reshape(gain.shape), gain[:, None] * rows, jnp.full(gain.shape[:1], log_size))
-    mean, rows, log_size = mlp_and_norms.over_root_mean_square(*vectors, spec.qk_norm_epsilon, spec.qk_norm == "layer")
-    return Columns(gain * mean, gain[:, None] * rows, log_size)
+        mean, joint = mlp_and_norms.over_root_mean_square(*side_by_side(vectors), spec.qk_norm_epsilon, False)
+        rows = jnp.moveaxis(joint.rows.reshape(joint.rows.shape[0], *gain.shape), 1, 0)
+        rest = Scaled(gain[:, None] * rows, jnp.full(gain.shape[:1], joint.log_size))
+        return Columns(gain * mean.reshape(gain.shape), rest)
+    mean, rest = mlp_and_norms.over_root_mean_square(*vectors, spec.qk_norm_epsilon, spec.qk_norm == "layer")
+    return Columns(gain * mean, rest * gain[:, None])

@@ -59,8 +59,8 @@ def after(
     # Each choice has an odd number of its own.
     odd = np.random.default_rng(0).integers(-(2**30), 2**30, kept.shape) * 2 + 1
     choice = 31 * tokens.choice + jnp.sum(jnp.where(kept, jnp.asarray(odd, jnp.int32), 0), dtype=jnp.int32)
-    direction = jnp.where(jnp.all(alike), 0, _as_first(out.direction, alike, 0))
-    return Tokens(out._replace(direction=direction), alike, choice)
+    difference = out.difference.map(lambda rows: jnp.where(jnp.all(alike), 0, _as_first(rows, alike, 0)))
+    return Tokens(out._replace(difference=difference), alike, choice)
 
 
 def both(a: Tokens, b: Tokens, state: MeanResidual) -> Tokens:
@@ -73,9 +73,8 @@ def both(a: Tokens, b: Tokens, state: MeanResidual) -> Tokens:
 def of_equal_columns(logits: Logits, equal: Bool[Array, "token token"]) -> Logits:
     """Logits that are the same to the last bit in columns of equal tokens."""
     zeroth = None if logits.zeroth is None else _as_first(logits.zeroth, equal, -1)
-    return logits._replace(
-        zeroth=zeroth, slope=_as_first(logits.slope, equal, -1), pair=_as_first(logits.pair, equal, -1)
-    )
+    slope, pair = (part.map(lambda rows: _as_first(rows, equal, -1)) for part in (logits.slope, logits.pair))
+    return Logits(zeroth, slope, pair)
 
 
 def ties(ordered: Float[Array, "head token column"], kept: Kept, equal: Array, count: int) -> Bool[Array, " head"]:

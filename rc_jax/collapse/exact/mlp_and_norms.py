@@ -1,7 +1,7 @@
 """The token-wise maps on split tokens: MLPs and norms of 1x̄ᵀ + e^ℓ R̂, without subtracting what is equal.
 
 All of them need (f(x̄ + e^ℓ r) − f(x̄))/e^ℓ for a row r of R̂, right for every e^ℓ from overflow to zero. For activations
-σ the functions in `_DIFFERENCES` give it, (σ(a + e^ℓ u) − σ(a))/e^ℓ of a = `centre`, u = `step` and ℓ = `log_size`.
+σ the functions in `_DIFFERENCES` give it: σ(a + δ) − σ(a) of a = `centre` and δ = `step` = e^ℓ u, over the same e^ℓ.
 """
 
 import math
@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from rc_jax._numerics.stable import expm1_ratio
+from rc_jax.collapse.exact.scaled import Scaled
 from rc_jax.collapse.exact.state import MeanResidual, from_rows
 from rc_jax.network import MLPParams, NormParams, StackSpec
 from rc_jax.network.stack import ACTIVATIONS
@@ -30,9 +31,9 @@ def mlp(params: MLPParams, state: MeanResidual, spec: StackSpec) -> MeanResidual
     assert spec.mlp is not None
     precision, activation = spec.attention.precision, spec.mlp.activation
 
-    def hidden_map(weight: Array, bias: Array) -> tuple[Array, Array]:
+    def hidden_map(weight: Array, bias: Array) -> tuple[Array, Scaled]:
         centre = jnp.matmul(state.mean, weight, precision=precision) + bias
-        return centre, jnp.matmul(state.direction, weight, precision=precision)
+        return centre, state.difference.map(lambda rows: jnp.matmul(rows, weight, precision=precision))
 
     linear, linear_step = hidden_map(params.weight_in, params.bias_in)
     if spec.mlp.gated:
@@ -41,15 +42,17 @@ def mlp(params: MLPParams, state: MeanResidual, spec: StackSpec) -> MeanResidual
     else:
         centre, step = linear, linear_step
     hidden = ACTIVATIONS[activation](centre)
-    slope = _DIFFERENCES[activation](centre[None], step, state.log_size)
+    change = _DIFFERENCES[activation](centre[None], step)
     if spec.mlp.gated:
-        product = slope * (linear[None] + jnp.exp(state.log_size) * linear_step) + hidden[None] * linear_step
+        product = change.rows * (linear[None] + linear_step.value) + hidden[None] * linear_step.rows
         # The product of two differences that are not zero is not zero: where it is, both factors have underflowed.
-        slope = _nan_if_underflowed(product, jnp.any((slope != 0) & (linear_step != 0)))
+        nonzero = jnp.any((change.rows != 0) & (linear_step.rows != 0))
+        change = Scaled(_nan_if_underflowed(product, nonzero), change.log_size)
         hidden = hidden * linear
     elif activation != "relu":  # the others are flat at single points alone: slopes that all are 0 have underflowed
-        slope = _nan_if_underflowed(slope, jnp.any(step != 0))
-    out = from_rows(jnp.matmul(slope, params.weight_out, precision=precision), state.log_size)
+        nonzero = jnp.any(step.rows != 0)
+        change = change.map(lambda rows: _nan_if_underflowed(rows, nonzero))
+    out = from_rows(change.map(lambda rows: jnp.matmul(rows, params.weight_out, precision=precision)))
     at_mean = jnp.matmul(hidden, params.weight_out, precision=precision)
     return out._replace(mean=at_mean + params.bias_out + out.mean)
 
@@ -62,41 +65,36 @@ def _nan_if_underflowed(x: Array, nonzero: Array) -> Array:
 
 def norm(params: NormParams, state: MeanResidual, epsilon: float, *, centred: bool) -> MeanResidual:
     """RMSNorm of every token, or LayerNorm, which is that of `centred` tokens, split as they are."""
-    mean, rows, log_size = over_root_mean_square(*state, epsilon, centred)
-    out = from_rows(params.scale[None] * rows, log_size)
+    mean, rest = over_root_mean_square(*state, epsilon, centred)
+    out = from_rows(rest * params.scale[None])
     mean = params.scale * mean
     return out._replace(mean=(mean if params.shift is None else mean + params.shift) + out.mean)
 
 
-Split = tuple[Float[Array, "*heads width"], Float[Array, "*heads token width"], Float[Array, "*heads"]]
+# Vectors as a mean, (*heads, width), and differences from it, (*heads, token, width).
+Split = tuple[Float[Array, "*heads width"], Scaled]
 
 
-def unit(
-    mean: Float[Array, "*heads width"], rows: Float[Array, "*heads token width"], log_size: Float[Array, "*heads"]
-) -> Split:
-    """Vectors mean + e^log_size · row over their lengths, split the same way; zero vectors stay zero.
+def unit(mean: Float[Array, "*heads width"], rest: Scaled) -> Split:
+    """Vectors mean + rest over their lengths, split the same way; zero vectors stay zero.
 
     Where mean and rows are about to underflow, or have, the directions are not known, and the rows are NaN.
     """
-    limits = jnp.finfo(rows.dtype)
-    nonzero = jnp.any(mean != 0, axis=-1) | jnp.any(rows != 0, axis=(-2, -1))
+    limits = jnp.finfo(mean.dtype)
+    nonzero = jnp.any(mean != 0, axis=-1) | jnp.any(rest.rows != 0, axis=(-2, -1))
     # A mean so small may be the rounded form of many others.
-    lost = nonzero & (_largest(mean, rows, log_size) < limits.tiny / limits.eps)
-    mean, rows, log_size = over_root_mean_square(mean, rows, log_size, 0.0)
+    lost = nonzero & (_largest(mean, rest) < limits.tiny / limits.eps)
+    mean, rest = over_root_mean_square(mean, rest, 0.0)
     root = jnp.sqrt(jnp.asarray(mean.shape[-1], mean.dtype))
-    return mean / root, jnp.where(lost[..., None, None], jnp.nan, rows / root), log_size
+    return mean / root, (rest / root).map(lambda rows: jnp.where(lost[..., None, None], jnp.nan, rows))
 
 
 def over_root_mean_square(
-    mean: Float[Array, "*heads width"],
-    rows: Float[Array, "*heads token width"],
-    log_size: Float[Array, "*heads"],
-    epsilon: float,
-    centred: bool = False,
+    mean: Float[Array, "*heads width"], rest: Scaled, epsilon: float, centred: bool = False
 ) -> Split:
-    """Vectors x = mean + e^log_size · row over √(|x|²/d + ε), split the same way; first less their means if `centred`.
+    """Vectors x = mean + rest over √(|x|²/d + ε), split the same way; first less their means if `centred`.
 
-    With u the mean and v = κu + w, w ⟂ u, a row, the vector (1 + τ)u + e^ℓ w, τ = e^ℓ κ, is divided by √s_i,
+    With u the mean and v = κu + w, w ⟂ u, a row of the rest over e^ℓ, (1 + τ)u + e^ℓ w, τ = e^ℓ κ, is divided by √s_i,
     s_i = |·|²/d + ε. That all but removes the part along u, so that part is subtracted on paper:
     ((1 + τ)/√s_i − 1/√s)/e^ℓ = (ε κ(2 + τ) − e^ℓ|w|²/d) / (s s_i ((1 + τ)/√s_i + 1/√s)),   s = |u|²/d + ε.
 
@@ -106,19 +104,29 @@ def over_root_mean_square(
     """
     if mean.shape[-1] == 1:
         if centred:
-            return 0 * mean, 0 * rows, log_size
-        mean, rows, log_size = _on_a_line(mean[..., 0], rows[..., 0], log_size, epsilon)
-        return mean[..., None], rows[..., None], log_size
+            return 0 * mean, rest * 0
+        number, numbers = _on_a_line(mean[..., 0], rest.map(lambda rows: rows[..., 0]), epsilon)
+        return number[..., None], numbers.map(lambda rows: rows[..., None])
     if mean.shape[-1] == 2 and centred:  # (h, −h), with h half the difference of the two entries
-        mean, rows = ((vectors[..., 0] - vectors[..., 1]) / 2 for vectors in (mean, rows))
-        mean, rows, log_size = _on_a_line(mean, rows, log_size, epsilon)
-        return jnp.stack([mean, -mean], axis=-1), jnp.stack([rows, -rows], axis=-1), log_size
+
+        def half(vectors: Array) -> Array:
+            return (vectors[..., 0] - vectors[..., 1]) / 2
+
+        def opposite(numbers: Array) -> Array:
+            return jnp.stack([numbers, -numbers], axis=-1)
+
+        number, numbers = _on_a_line(half(mean), rest.map(half), epsilon)
+        return opposite(number), numbers.map(opposite)
     if centred:
-        mean, rows = (vectors - jnp.mean(vectors, axis=-1, keepdims=True) for vectors in (mean, rows))
+
+        def less_mean(vectors: Array) -> Array:
+            return vectors - jnp.mean(vectors, axis=-1, keepdims=True)
+
+        mean, rest = less_mean(mean), rest.map(less_mean)
 
     # u = `centre`, κ = `along`, w = `across`, ε = `added`, all in units of the power of two.
-    unit = _unit_of_size(mean, rows, log_size, epsilon)
-    log_size = log_size - jnp.log(unit)
+    rows, unit = rest.rows, _unit_of_size(mean, rest, epsilon)
+    log_size = rest.log_size - jnp.log(unit)
     size, unit = jnp.exp(log_size)[..., None, None], unit[..., None, None]
     centre, added = mean[..., None, :] / unit, epsilon / unit / unit if epsilon else 0
     length = jnp.sum(jnp.square(centre), axis=-1, keepdims=True)
@@ -153,23 +161,21 @@ def over_root_mean_square(
     square = jnp.mean(jnp.square(whole), axis=-1, keepdims=True) + added
     whole = whole * jax.lax.rsqrt(jnp.where(square > 0, square, 1))
     mean, rows = jnp.where(around[..., None], 0, mean), jnp.where(around[..., None, None], whole, near)
-    return mean, rows, jnp.where(around, 0, log_size)
+    return mean, Scaled(rows, jnp.where(around, 0, log_size))
 
 
-def _on_a_line(
-    mean: Float[Array, "*heads"], rows: Float[Array, "*heads token"], log_size: Float[Array, "*heads"], epsilon: float
-) -> tuple[Float[Array, "*heads"], Float[Array, "*heads token"], Float[Array, "*heads"]]:
+def _on_a_line(mean: Float[Array, "*heads"], rest: Scaled, epsilon: float) -> tuple[Float[Array, "*heads"], Scaled]:
     """Numbers x over √(x² + ε), split the same way; right also where all results round to 1, or to −1.
 
     With h the mean, h_i = h + e^ℓ · row_i a number, r = √(h² + ε) and r_i = √(h_i² + ε),
     h_i/r_i − h/r = ε (h_i − h)(h_i + h) / (r r_i (h_i r + h r_i)), and ε goes to the logarithm.
     """
-    unit = _unit_of_size(mean[..., None], rows[..., None], log_size, epsilon)
-    log_size = log_size - jnp.log(unit)
+    unit = _unit_of_size(mean[..., None], rest.map(lambda rows: rows[..., None]), epsilon)
+    rows, log_size = rest.rows, rest.log_size - jnp.log(unit)
     mean = (mean / unit)[..., None]
     after = mean + jnp.exp(log_size)[..., None] * rows
     if epsilon == 0:
-        return jnp.sign(mean)[..., 0], jnp.sign(after) - jnp.sign(mean), 0 * log_size
+        return jnp.sign(mean)[..., 0], Scaled(jnp.sign(after) - jnp.sign(mean), 0 * log_size)
 
     # The formula of the docstring in units of the least root, whose powers go to the logarithm.
     small = jnp.maximum(math.sqrt(epsilon) / unit, jnp.finfo(rows.dtype).tiny)[..., None]  # √ε
@@ -188,79 +194,71 @@ def _on_a_line(
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(plainly), axis=-1))
     largest = jnp.where(largest > 0, largest, 1)
     rows = jnp.where(crosses[..., None], plainly / largest[..., None], on_paper)
-    return (mean / root)[..., 0], rows, jnp.where(crosses, jnp.log(largest), log_paper)
+    return (mean / root)[..., 0], Scaled(rows, jnp.where(crosses, jnp.log(largest), log_paper))
 
 
-def _largest(
-    mean: Float[Array, "*heads width"], rows: Float[Array, "*heads token width"], log_size: Float[Array, "*heads"]
-) -> Float[Array, "*heads"]:
-    """The largest entry of the mean or of e^log_size · rows."""
-    most = jnp.max(jnp.abs(rows), axis=(-2, -1))
-    in_rows = jnp.where(most > 0, jnp.exp(log_size + jnp.log(jnp.where(most > 0, most, 1))), 0)
+def _largest(mean: Float[Array, "*heads width"], rest: Scaled) -> Float[Array, "*heads"]:
+    """The largest entry of the mean or of the rest."""
+    most = jnp.max(jnp.abs(rest.rows), axis=(-2, -1))
+    in_rows = jnp.where(most > 0, jnp.exp(rest.log_size + jnp.log(jnp.where(most > 0, most, 1))), 0)
     return jax.lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(mean), axis=-1), in_rows))
 
 
-def _unit_of_size(
-    mean: Float[Array, "*heads width"],
-    rows: Float[Array, "*heads token width"],
-    log_size: Float[Array, "*heads"],
-    epsilon: float,
-) -> Float[Array, "*heads"]:
+def _unit_of_size(mean: Float[Array, "*heads width"], rest: Scaled, epsilon: float) -> Float[Array, "*heads"]:
     """A power of two next to the size of the vectors and √ε; 1 where the dtype holds fifth powers of that size."""
-    limits = jnp.finfo(rows.dtype)
-    size = jnp.maximum(_largest(mean, rows, log_size), math.sqrt(epsilon))
+    limits = jnp.finfo(mean.dtype)
+    size = jnp.maximum(_largest(mean, rest), math.sqrt(epsilon))
     ordinary = float(limits.max) ** (1 / 16)
     power = jax.lax.reduce_precision(jnp.clip(size, limits.tiny, limits.max / 16), limits.nexp, 0)
     return jnp.where((size == 0) | ((1 / ordinary <= size) & (size <= ordinary)), 1, power)
 
 
-def _relu(centre: Array, step: Array, log_size: Array) -> Array:
+def _relu(centre: Array, step: Scaled) -> Scaled:
     """max(u, −a/e^ℓ) where a > 0, max(u + a/e^ℓ, 0) elsewhere; |a|/e^ℓ is cut where it is larger than every |u|."""
-    log_far = jnp.log(jnp.where(centre == 0, 1, jnp.abs(centre))) - log_size
-    far = jnp.sign(centre) * jnp.exp(jnp.minimum(log_far, math.log(float(jnp.finfo(step.dtype).max)) / 2))
-    return jnp.where(centre > 0, jnp.maximum(step, -far), jnp.maximum(step + far, 0))
+    log_far = jnp.log(jnp.where(centre == 0, 1, jnp.abs(centre))) - step.log_size
+    far = jnp.sign(centre) * jnp.exp(jnp.minimum(log_far, math.log(float(jnp.finfo(centre.dtype).max)) / 2))
+    return step.map(lambda rows: jnp.where(centre > 0, jnp.maximum(rows, -far), jnp.maximum(rows + far, 0)))
 
 
-def _smooth(activation: Callable[[Array], Array]) -> Callable[[Array, Array, Array], Array]:
+def _smooth(activation: Callable[[Array], Array]) -> Callable[[Array, Scaled], Scaled]:
     """∫₀¹ σ'(a + te^ℓu) dt · u where |e^ℓu| ≤ 1, the plain difference over e^ℓ elsewhere."""
 
     def slope(x: Array) -> Array:
         return jax.jvp(activation, (x,), (jnp.ones_like(x),))[1]
 
-    def difference(centre: Array, step: Array, log_size: Array) -> Array:
+    def difference(centre: Array, step: Scaled) -> Scaled:
         # Gauss–Legendre quadrature of σ', node by node, so that memory does not grow with nodes.
-        size = jnp.exp(log_size)
-        centre = jnp.broadcast_to(centre, step.shape)
-        move = size * step
+        size, rows = step.size, step.rows
+        centre = jnp.broadcast_to(centre, rows.shape)
+        move = size * rows
         small = jnp.abs(move) <= 1
         short = jnp.where(small, move, 0)
-        nodes, weights = jnp.asarray(_NODES, step.dtype), jnp.asarray(_WEIGHTS, step.dtype)
+        nodes, weights = jnp.asarray(_NODES, rows.dtype), jnp.asarray(_WEIGHTS, rows.dtype)
 
         def add(total: Array, node: tuple[Array, Array]) -> tuple[Array, None]:
             return total + node[1] * slope(centre + node[0] * short), None
 
-        average = jax.lax.scan(add, jnp.zeros_like(step), (nodes, weights))[0]
+        average = jax.lax.scan(add, jnp.zeros_like(rows), (nodes, weights))[0]
         long = jnp.where(small, 0, move)
-        return jnp.where(
-            small, average * step, (activation(centre + long) - activation(centre)) / jnp.where(small, 1, size)
-        )
+        change = activation(centre + long) - activation(centre)
+        return Scaled(jnp.where(small, average * rows, change / jnp.where(small, 1, size)), step.log_size)
 
     return difference
 
 
-def _tanh(centre: Array, step: Array, log_size: Array) -> Array:
-    """By tanh(a + δ) − tanh(a) = sinh(δ)/(cosh(a) cosh(a + δ)), δ = e^ℓu, where saturation costs no digit."""
-    move = jnp.exp(log_size) * step
+def _tanh(centre: Array, step: Scaled) -> Scaled:
+    """By tanh(a + δ) − tanh(a) = sinh(δ)/(cosh(a) cosh(a + δ)), where saturation costs no digit."""
+    move = step.value
     after = centre + move
     # 1/cosh(x) = 2e^{−|x|}/(1 + e^{−2|x|}) and sinh(δ) = δ e^{|δ|} expm1(−2|δ|)/(−2|δ|). The exponentials are
     # multiplied first: |δ| − |a| − |a + δ| is 0 where a and a + δ have opposite signs, else −2 min(|a|, |a + δ|).
     across = (centre < 0) != (after < 0)
     exponential = jnp.exp(-2 * jnp.where(across, 0, jnp.minimum(jnp.abs(centre), jnp.abs(after))))
     both = (1 + jnp.exp(-2 * jnp.abs(centre))) * (1 + jnp.exp(-2 * jnp.abs(after)))
-    return 4 * step * expm1_ratio(-2 * jnp.abs(move)) * exponential / both
+    return step.map(lambda rows: 4 * rows * expm1_ratio(-2 * jnp.abs(move)) * exponential / both)
 
 
-_DIFFERENCES: dict[str, Callable[[Array, Array, Array], Array]] = {
+_DIFFERENCES: dict[str, Callable[[Array, Scaled], Scaled]] = {
     "relu": _relu,
     "gelu": _smooth(ACTIVATIONS["gelu"]),
     "gelu_tanh": _smooth(ACTIVATIONS["gelu_tanh"]),

@@ -23,14 +23,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from rc_jax._numerics.stable import expm1_ratio
-from rc_jax.collapse.exact.state import (
-    Columns,
-    Logits,
-    exp_below,
-    log1p_ratio,
-    log_softmax,
-    sum_at_largest,
-)
+from rc_jax.collapse.exact.scaled import Scaled, einsum, total
+from rc_jax.collapse.exact.state import Columns, Logits, exp_below, log1p_ratio, log_softmax
 
 _NEAR = 1.0  # beyond this |cÊ| the normalisers of rows are subtracted as whole numbers
 
@@ -39,8 +33,8 @@ def level(query: Columns, key: Columns, factor: Float[Array, "head #width"], pre
     """What all logits of a row share: α q̄·k̄, and e^ℓ times α q̂_i·k̄."""
     weighed = factor * key.mean
     mean = jnp.einsum("hk,hk->h", query.mean, weighed, precision=precision)
-    rows = jnp.einsum("hik,hk->hi", query.rows, weighed, precision=precision)
-    return Columns(mean[:, None], rows[..., None], query.log_size)
+    rest = einsum("hik,hk->hi", query.rest, weighed, precision=precision)
+    return Columns(mean[:, None], rest.map(lambda rows: rows[..., None]))
 
 
 def capped(
@@ -53,27 +47,28 @@ def capped(
     goes to their logarithms.
     Where a part is large those three cancel, and the first row takes the place of the mean (`_capped_far`).
     """
-    slope, log_slope = logits.in_columns
-    w, x, y, z = levels.mean[..., None] / cap, levels.rows / cap, slope[:, None] / cap, logits.pair / cap
-    size_x, size_y, size_z = (jnp.exp(log)[:, None, None] for log in (levels.log_size, log_slope, logits.log_pair))
-    row, column = w + size_x * x, w + size_y * y
-    both = row + size_y * y
+    w, x, z = levels.mean[..., None] / cap, levels.rest / cap, logits.pair / cap
+    y = logits.in_columns.map(lambda slope: slope[:, None]) / cap
+    value_x, value_y, value_z = (part.value for part in (x, y, z))
+    row, column = w + value_x, w + value_y
+    both = row + value_y
     # sinh(a − b)/((a − b) cosh a cosh b) is the mean slope of tanh from b to a, here for x, y and z in turn.
-    of_row, of_column = _mean_slope(size_x * x, row, w), _mean_slope(size_y * y, column, w)
-    of_pair, log_pair = _at_largest(*_mean_slope(size_z * z, both + size_z * z, both))
+    row_slope, column_slope = _mean_slope(value_x, row, w), _mean_slope(value_y, column, w)
+    of_pair = _by_head(_mean_slope(value_z, both + value_z, both))
     # tanh(w+x+y) − tanh(w+x) − tanh(w+y) + tanh(w) = −(tanh(w+x+y) + tanh w) sinh x sinh y/(cosh(w+x) cosh(w+y)), and
     # cosh² w = e^{2|w|} ((1 + e^{−2|w|})/2)². The sum of two tanhs is a slope times a step too, from −w to w+x+y.
-    size, of_sum = jnp.abs(w), _mean_slope(both + w, both, -w)
-    crossed = x * y * of_row[0] * of_column[0] * jnp.square((1 + jnp.exp(-2 * size)) / 2) * (both + w) * of_sum[0]
-    crossed, log_crossed = _at_largest(crossed, of_row[1] + of_column[1] + of_sum[1] + 2 * size)
-    (of_row, log_row), (of_column, log_column) = _at_largest(*of_row), _at_largest(*of_column)
-    rows = Columns(cap * jnp.tanh(w[..., 0]), cap * x * of_row, levels.log_size + log_row)
-    parts, logs = [z * of_pair, -crossed], [logits.log_pair + log_pair, levels.log_size + log_slope + log_crossed]
-    rest, log_rest = sum_at_largest(jnp.stack(parts), jnp.stack(logs))
-    near = rows, Logits(None, cap * (y * of_column)[:, 0], log_slope + log_column, cap * rest, log_rest)
+    size, sum_slope = jnp.abs(w), _mean_slope(both + w, both, -w)
+    square, step = jnp.square((1 + jnp.exp(-2 * size)) / 2), both + w
+    of_steps = row_slope * (x.rows * y.rows) * column_slope * square * step * sum_slope
+    crossed = _by_head(of_steps.times_exp(2 * size)).times_exp(x.log_size + y.log_size)
+    of_row, of_column = _by_head(row_slope), _by_head(column_slope)
+    new_levels = Columns(cap * jnp.tanh(w[..., 0]), x * cap * of_row)
+    new_slope = (y * of_column * cap).map(lambda slope: slope[:, 0])
+    new_pair = (z * of_pair + crossed.map(jnp.negative)) * cap
+    near = new_levels, Logits(None, new_slope, new_pair)
 
-    far = (jnp.max(jnp.abs(size_y * y), axis=(1, 2)) > 1) | (jnp.max(jnp.abs(size_z * z), axis=(1, 2)) > 1)
-    by_first = _capped_far(w, size_x * x, size_y * y, size_z * z, cap, seen)
+    far = (jnp.max(jnp.abs(value_y), axis=(1, 2)) > 1) | (jnp.max(jnp.abs(value_z), axis=(1, 2)) > 1)
+    by_first = _capped_far(w, value_x, value_y, value_z, cap, seen)
     chosen = [
         jnp.where(jnp.expand_dims(far, tuple(range(1, first.ndim))), first, other)
         for first, other in zip(jax.tree.leaves(by_first), jax.tree.leaves(near), strict=True)
@@ -95,34 +90,34 @@ def _capped_far(
     side = positive.astype(whole.dtype) - negative.astype(whole.dtype)
     onside = whole * side > 0  # not so where a column is hidden from the row
     power = jnp.where(onside, -2 * jnp.abs(whole), 0)
-    rest = jnp.where(onside, -2 * side / (1 + jnp.exp(-2 * jnp.abs(whole))), jnp.tanh(whole) - side)
+    rest = Scaled(jnp.where(onside, -2 * side / (1 + jnp.exp(-2 * jnp.abs(whole))), jnp.tanh(whole) - side), power)
+    first = jax.tree.map(lambda entries: entries[:, :1], rest)
     # From the first row: a mean slope of tanh where the levels are equal, the difference of two rests elsewhere.
     alike, step = side == side[:, :1], x - x[:, :1] + (z - z[:, :1])
-    slope, log_slope = _mean_slope(step, whole, jnp.broadcast_to(whole[:, :1], whole.shape))
+    slope = _mean_slope(step, whole, jnp.broadcast_to(whole[:, :1], whole.shape))
     parts = [
-        _at_largest(jnp.where(alike, step * slope, 0), log_slope),
-        _at_largest(jnp.where(alike, 0, rest), power),
-        _at_largest(jnp.where(alike, 0, -rest[:, :1]), jnp.broadcast_to(power[:, :1], power.shape)),
+        (slope * step).map(lambda rows: jnp.where(alike, rows, 0)),
+        rest.map(lambda rows: jnp.where(alike, 0, rows)),
+        Scaled(jnp.where(alike, 0, -first.rows), jnp.broadcast_to(first.log_size, whole.shape)),
     ]
-    pair, log_pair = sum_at_largest(*(jnp.stack(list(each)) for each in zip(*parts, strict=True)))
-    first, log_first = _at_largest(rest[:, :1], power[:, :1])
-    level = Columns(cap * side[:, 0], cap * (side - side[:, :1]), jnp.zeros_like(log_pair))
-    return level, Logits(None, cap * first[:, 0], log_first, cap * pair, log_pair)
+    pair, first_by_head = total([_by_head(part) for part in parts]), _by_head(first)
+    level = Columns(cap * side[:, 0], Scaled.plain(cap * (side - side[:, :1])))
+    return level, Logits(None, (first_by_head * cap).map(lambda slope: slope[:, 0]), pair * cap)
 
 
-def _mean_slope(t: Array, a: Array, b: Array) -> tuple[Array, Array]:
-    """sinh(t)/(t cosh a cosh b) for t = a − b, as a number of ordinary size and the power of e that multiplies it."""
+def _mean_slope(t: Array, a: Array, b: Array) -> Scaled:
+    """sinh(t)/(t cosh a cosh b) for t = a − b, with a logarithm for each entry."""
     # Of e^(|t| − |a| − |b|) the power is 0 across the origin, and −2 times the smaller of |a| and |b| beside it.
     power = -2 * jnp.where((a < 0) != (b < 0), 0, jnp.minimum(jnp.abs(a), jnp.abs(b)))
     both = (1 + jnp.exp(-2 * jnp.abs(a))) * (1 + jnp.exp(-2 * jnp.abs(b)))
-    return 4 * expm1_ratio(-2 * jnp.abs(t)) / both, power
+    return Scaled(4 * expm1_ratio(-2 * jnp.abs(t)) / both, power)
 
 
-def _at_largest(x: Array, power: Array) -> tuple[Array, Array]:
-    """e^(power − m) x, and m, the largest power of each head among numbers that are not 0."""
-    top = jnp.max(jnp.where(x == 0, -jnp.inf, power), axis=(1, 2))
-    top = jax.lax.stop_gradient(jnp.where(jnp.isneginf(top), jnp.max(power, axis=(1, 2)), top))
-    return exp_below(power, top) * x, top
+def _by_head(x: Scaled) -> Scaled:
+    """Numbers that have a logarithm each with one for each head instead: the largest among those that are not 0."""
+    top = jnp.max(jnp.where(x.rows == 0, -jnp.inf, x.log_size), axis=(1, 2))
+    top = jax.lax.stop_gradient(jnp.where(jnp.isneginf(top), jnp.max(x.log_size, axis=(1, 2)), top))
+    return Scaled(exp_below(x.log_size, top) * x.rows, top)
 
 
 def sinkhorn(logits: Logits, seen: Bool[Array, "#head token column"] | None, steps: int) -> Float[Array, "head column"]:
@@ -130,7 +125,7 @@ def sinkhorn(logits: Logits, seen: Bool[Array, "#head token column"] | None, ste
 
     A column's factor is the same for all rows, so an error in it moves no two rows apart.
     """
-    common, pair = logits.common, _square(logits) * logits.pair
+    common, pair = logits.common, logits.pair.finite_size * logits.pair.rows
     for _ in range(steps // 2):
         whole = common[:, None] + pair
         whole = whole if seen is None else jnp.where(seen, whole, -jnp.inf)
@@ -138,26 +133,21 @@ def sinkhorn(logits: Logits, seen: Bool[Array, "#head token column"] | None, ste
     return common
 
 
-def _square(logits: Logits) -> Float[Array, "head 1 1"]:
-    """The factor c = e^log_pair of the pair part, cut at the dtype's largest number."""
-    return jnp.minimum(jnp.exp(logits.log_pair), jnp.finfo(logits.pair.dtype).max)[:, None, None]
-
-
 def log_normaliser(
     logits: Logits, seen: Bool[Array, "#head token column"] | None
-) -> tuple[Float[Array, "head 1"], Float[Array, "part head token 1"], Float[Array, "part head"]]:
-    """Log Σ_j e^{r_j + cÊ_ij} over what row i sees: the first row's log Σ_j e^{r_j}, parts of the rest, their logs.
+) -> tuple[Float[Array, "head 1"], list[Scaled]]:
+    """Log Σ_j e^{r_j + cÊ_ij} over what row i sees: the first row's log Σ_j e^{r_j}, and parts of the rest.
 
     Of n_i columns with small r_j the sum is log n_i + log(1 + Σ_j (e^{r_j} − 1)/n_i), so that rows that see as many
     columns differ at the order of r. This is the first part, and the second is c ẑ_i of `state`. In heads with large r
     or cÊ the first is the whole difference.
     """
-    slope, log_slope = logits.in_columns
-    square, pair, shown = _square(logits), logits.pair, jnp.ones_like(logits.pair, dtype=bool)
+    in_columns = logits.in_columns
+    square, pair, shown = logits.pair.finite_size, logits.pair.rows, jnp.ones_like(logits.pair.rows, dtype=bool)
     if seen is not None:
         pair, shown = jnp.where(seen, pair, 0), jnp.broadcast_to(seen, pair.shape)
-    slope = jnp.where(shown, slope[:, None], 0)
-    size = jnp.minimum(jnp.exp(log_slope), jnp.finfo(slope.dtype).max)[:, None, None]
+    columns = in_columns.map(lambda slope: jnp.where(shown, slope[:, None], 0))
+    slope, size = columns.rows, columns.finite_size
     shared = jnp.where(shown, size * slope, -jnp.inf)
     far = jnp.max(jnp.abs(square * pair), axis=(1, 2), keepdims=True) > _NEAR
     steep = far | (jnp.max(jnp.abs(size * slope), axis=(1, 2), keepdims=True) > _NEAR)
@@ -174,24 +164,25 @@ def log_normaliser(
     across = jnp.where(steep, jnp.where(alike & ~far, 0, whole - first), jnp.log(count / count[:, :1]))
     near = jnp.where(far, 0, pair)
     growth = jnp.sum(jnp.exp(log_softmax(shared)) * near * expm1_ratio(square * near), axis=-1, keepdims=True)
-    parts = [across, jnp.where(alike, 0, of_columns - of_columns[:, :1]), growth * log1p_ratio(square * growth)]
-    return first[:, 0], jnp.stack(parts), jnp.stack([jnp.zeros_like(log_slope), log_slope, logits.log_pair])
+    parts = [
+        Scaled.plain(across),
+        Scaled(jnp.where(alike, 0, of_columns - of_columns[:, :1]), columns.log_size),
+        Scaled(growth * log1p_ratio(square * growth), logits.pair.log_size),
+    ]
+    return first[:, 0], parts
 
 
-def above_sink(levels: Columns, normaliser: tuple[Array, Array, Array], sink: Float[Array, " head"]) -> Columns:
+def above_sink(levels: Columns, normaliser: tuple[Array, list[Scaled]], sink: Float[Array, " head"]) -> Columns:
     """The logit L_i − b of the gate: level_i + log Σ_j e^{r_j + cÊ_ij} − b."""
-    first, parts, logs = normaliser
-    rows, log_size = sum_at_largest(
-        jnp.concatenate([levels.rows[None], parts]), jnp.concatenate([levels.log_size[None], logs])
-    )
-    return Columns(levels.mean + first - sink[:, None], rows, log_size)
+    first, parts = normaliser
+    rest = total([levels.rest, *parts])
+    return Columns(levels.mean + first - sink[:, None], rest)
 
 
 def gated(outputs: Columns, logits: Columns) -> Columns:
     """Outputs of heads times sigmoid(logits): one logit for each feature of a head, or one for the head."""
-    base, change, log_change, whole, log_whole = _sigmoids(logits)
-    parts = jnp.stack([change * outputs.mean[:, None], whole * outputs.rows])
-    return Columns(base * outputs.mean, *sum_at_largest(parts, jnp.stack([log_change, outputs.log_size + log_whole])))
+    base, change, whole = _sigmoids(logits)
+    return Columns(base * outputs.mean, change * outputs.mean[:, None] + whole * outputs.rest)
 
 
 def by_sigmoids(
@@ -202,45 +193,46 @@ def by_sigmoids(
     precision: str,
 ) -> Columns:
     """Heads whose weights are sigmoid(level_i + r_j + cÊ_ij − log n)."""
-    rows, log_tokens = jnp.broadcast_to(levels.rows, logits.pair.shape), math.log(logits.pair.shape[-1])
-    change = sum_at_largest(jnp.stack([rows, logits.pair]), jnp.stack([levels.log_size, logits.log_pair]))
+    log_tokens = math.log(logits.pair.rows.shape[-1])
+    apart = levels.rest + logits.pair
     mean = levels.mean + logits.common - log_tokens
-    base, moved, log_moved, *_ = _sigmoids(Columns(mean, *change))
-    weights, across, log_across = base[:, None], jnp.zeros_like(moved), jnp.zeros_like(log_moved)
+    base, moved, _ = _sigmoids(Columns(mean, apart))
+    weights, across = base[:, None], Scaled.plain(jnp.zeros_like(moved.rows))
     if seen is not None:
         weights = jnp.where(seen[:, :1], weights, 0)
         logs = jax.nn.log_sigmoid(mean)
         log_across = jax.lax.stop_gradient(jnp.max(logs, axis=-1))
-        across = seen.astype(moved.dtype) - seen[:, :1].astype(moved.dtype)
-        across = across * jnp.exp(logs - log_across[:, None])[:, None]
-        moved = jnp.where(seen, moved, 0)
+        only_seen = seen.astype(mean.dtype) - seen[:, :1].astype(mean.dtype)
+        across = Scaled(only_seen * jnp.exp(logs - log_across[:, None])[:, None], log_across)
+        moved = moved.map(lambda rows: jnp.where(seen, rows, 0))
 
-    def through(rows: Array) -> tuple[Array, Array]:
+    def through(rows: Array) -> tuple[Array, Scaled]:
         """Rows of weights times v̄, and times V̂."""
         sums = jnp.sum(rows, axis=-1, keepdims=True) * value.mean[:, None]
-        return sums, jnp.einsum("hij,hjk->hik", rows, value.rows, precision=precision)
+        return sums, einsum("hij,hjk->hik", rows, value.rest, precision=precision)
+
+    def parts(rows: Scaled) -> list[Scaled]:
+        at_mean, at_rest = through(rows.rows)
+        return [Scaled(at_mean, rows.log_size), at_rest.times_exp(rows.log_size)]
 
     # The weights of the first row make the mean; the others differ in what they see, and in their logits.
     centre, spread = through(weights)
-    logs = [log_across, log_across + value.log_size, log_moved, log_moved + value.log_size]
-    out = sum_at_largest(jnp.stack([*through(across), *through(moved)]), jnp.stack(logs))
-    return Columns(centre[:, 0] + jnp.exp(value.log_size)[:, None] * spread[:, 0], *out)
+    rest = total([*parts(across), *parts(moved)])
+    return Columns(centre[:, 0] + spread.value[:, 0], rest)
 
 
 def difference(first: Columns, second: Columns, subtracted: Float[Array, " head"]) -> Columns:
     """Heads less λ times other heads."""
     factor = subtracted[:, None]
-    parts = jnp.stack([first.rows, -factor[..., None] * second.rows])
-    rows = sum_at_largest(parts, jnp.stack([first.log_size, second.log_size]))
-    return Columns(first.mean - factor * second.mean, *rows)
+    return Columns(first.mean - factor * second.mean, first.rest + second.rest * -factor[..., None])
 
 
-def _sigmoids(logits: Columns) -> tuple[Array, Array, Array, Array, Array]:
-    """σ̄ of the mean; e^−m times the rows' differences from it, and m; e^−k times the rows' own sigmoids, and k.
+def _sigmoids(logits: Columns) -> tuple[Array, Scaled, Scaled]:
+    """σ̄ of the mean, the differences of the rows' sigmoids from it, and the rows' own sigmoids.
 
-    The powers m and k of each head hold what sigmoids below the smallest number would lose.
+    The logarithms of each head hold what sigmoids below the smallest number would lose.
     """
-    gap = jnp.exp(logits.log_size)[:, None, None] * logits.rows
+    gap = logits.rest.value
     at_rows = logits.mean[:, None] + gap
     # sigmoid(b) − sigmoid(a) = sigmoid(a) sigmoid(−b) (e^δ − 1), δ = b − a, and e^δ − 1 = δ f(−|δ|) e^max(δ, 0). Of the
     # three powers of e nothing is left where a and b have opposite signs, and −min(|a|, |b|) elsewhere.
@@ -249,6 +241,6 @@ def _sigmoids(logits: Columns) -> tuple[Array, Array, Array, Array, Array]:
     power = power - jnp.log1p(jnp.exp(-jnp.abs(mean))) - jnp.log1p(jnp.exp(-jnp.abs(at_rows)))
     log_whole = jax.nn.log_sigmoid(at_rows)
     top, most = (jax.lax.stop_gradient(jnp.max(logs, axis=(1, 2))) for logs in (power, log_whole))
-    change = logits.rows * expm1_ratio(-jnp.abs(gap)) * jnp.exp(power - top[:, None, None])
-    whole = jnp.exp(log_whole - most[:, None, None])
-    return jax.nn.sigmoid(logits.mean), change, logits.log_size + top, whole, most
+    change = logits.rest * expm1_ratio(-jnp.abs(gap)) * Scaled(jnp.exp(power - top[:, None, None]), top)
+    whole = Scaled(jnp.exp(log_whole - most[:, None, None]), most)
+    return jax.nn.sigmoid(logits.mean), change, whole

@@ -19,7 +19,8 @@ from rc_jax._numerics.stable import divide_by_largest
 from rc_jax.attention import AttentionSpec, Rotary
 from rc_jax.attention.layer import log_tokens
 from rc_jax.attention.positions import angles, rotate_pairs
-from rc_jax.collapse.exact.state import Columns, Logits, sum_at_largest
+from rc_jax.collapse.exact.scaled import Scaled, einsum, total
+from rc_jax.collapse.exact.state import Columns, Logits
 
 
 def logits(
@@ -30,7 +31,7 @@ def logits(
     seen: Bool[Array, "token token"] | None,
 ) -> Logits:
     """Logits with positions; a `scale_law` counts the tokens that are `seen`."""
-    n = key.rows.shape[1]
+    n = key.rest.rows.shape[1]
     law = _law(n, factor, spec, seen)
 
     def rotated(rows: Float[Array, "head token width"]) -> Array:
@@ -41,30 +42,32 @@ def logits(
         rows = jnp.broadcast_to(mean[:, None], (mean.shape[0], n, mean.shape[1]))
         return jnp.zeros_like(rows) if spec.rotary is None else rotation_less_identity(rows, spec.rotary)
 
-    def products(vectors: Float[Array, "head row width"], others: Float[Array, "head column width"]) -> Array:
-        return jnp.einsum("hik,hjk->hij", vectors, others, precision=spec.precision)
+    def products(vectors: Scaled | Array, others: Scaled) -> Scaled:
+        return einsum("hik,hjk->hij", vectors, others, precision=spec.precision)
 
     # Of r: a q̄ with the largest α_i for a. Of each row: m_i and α_i G_i q̂_i. Of each column: G'_j k̄ and G_j k̂_j.
     # Products of the means of small tokens have no place in the dtype, so the sizes of both stand beside them.
-    (query_mean, query_size, log_query), (key_mean, key_size, log_key) = _sized(query.mean), _sized(key.mean)
-    first, most = factor * query_mean, jnp.max(law)
+    (query_mean, query_size), (key_mean, key_size) = _over_largest(query.mean), _over_largest(key.mean)
+    first, most = factor * query_mean.rows, jnp.max(law)
     reference = most * first[:, None]
-    change = (law - most)[None] * first[:, None] + law[None] * factor[:, None] * mean_change(query_mean)
-    rows = law[None] * factor[:, None] * rotated(query.rows)
-    key_change, key_rows = mean_change(key_mean), rotated(key.rows)
+    change = Scaled(
+        (law - most)[None] * first[:, None] + law[None] * factor[:, None] * mean_change(query_mean.rows),
+        query_mean.log_size,
+    )
+    rows = query.rest.map(rotated) * (law[None] * factor[:, None])
+    key_change, key_rows = key_mean.map(mean_change), key.rest.map(rotated)
 
     pairs = [(change, key_change), (rows, key_change), (change, key_rows), (rows, key_rows)]
-    logs = [log_query + log_key, query.log_size + log_key, log_query + key.log_size, query.log_size + key.log_size]
-    pair, log_pair = sum_at_largest(jnp.stack([products(*factors) for factors in pairs]), jnp.stack(logs))
-    zeroth, slope = products(reference, key_change)[:, 0], products(reference, key_rows)[:, 0]
-    return Logits(query_size * zeroth * key_size, query_size * slope, key.log_size, pair, log_pair)
+    pair = total([products(*factors) for factors in pairs])
+    zeroth, slope = (products(reference, columns).map(lambda row: row[:, 0]) for columns in (key_change, key_rows))
+    return Logits(query_size * zeroth.rows * key_size, slope * query_size, pair)
 
 
-def _sized(mean: Float[Array, "head width"]) -> tuple[Array, Float[Array, "head 1"], Float[Array, " head"]]:
-    """A mean over its largest entry, that entry's magnitude, and its logarithm; 1 and 0 for a mean of zero."""
+def _over_largest(mean: Float[Array, "head width"]) -> tuple[Scaled, Float[Array, "head 1"]]:
+    """A mean over its largest magnitude, with the logarithm of that, and the magnitude; 0 and 1 for a mean of 0."""
     size = jax.lax.stop_gradient(divide_by_largest(mean, axis=-1)[1])
     size = jnp.where(size == 0, 1, size)
-    return mean / size, size, jnp.log(size[:, 0])
+    return Scaled(mean / size, jnp.log(size[:, 0])), size
 
 
 def _law(
@@ -82,20 +85,23 @@ def level(
     seen: Bool[Array, "token token"] | None,
 ) -> Columns:
     """What the logits of row i share, α_i G_i q_i·k̄: the first row's α_0 q̄·k̄ is the mean, and the rest the rows."""
-    law = _law(query.rows.shape[1], factor, spec, seen)
-    (query_mean, query_size, log_query), (key_mean, key_size, log_key) = _sized(query.mean), _sized(key.mean)
-    means = jnp.broadcast_to(query_mean[:, None], query.rows.shape)
-    change, rows = jnp.zeros_like(means), query.rows
+    law = _law(query.rest.rows.shape[1], factor, spec, seen)
+    (query_mean, query_size), (key_mean, key_size) = _over_largest(query.mean), _over_largest(key.mean)
+    means = jnp.broadcast_to(query_mean.rows[:, None], query.rest.rows.shape)
+    change, rows = jnp.zeros_like(means), query.rest.rows
     if spec.rotary is not None:
-        change, rows = (rotation_less_identity(vectors, spec.rotary) for vectors in (means, rows))
-        rows = query.rows + rows
+        change, turned = (rotation_less_identity(vectors, spec.rotary) for vectors in (means, rows))
+        rows = rows + turned
 
     def shared(vectors: Float[Array, "head row width"]) -> Array:
-        return jnp.einsum("hik,hk->hi", vectors, factor * key_mean, precision=spec.precision)[..., None]
+        return jnp.einsum("hik,hk->hi", vectors, factor * key_mean.rows, precision=spec.precision)[..., None]
 
-    parts = jnp.stack([shared((law - law[:1])[None] * means + law[None] * change), shared(law[None] * rows)])
-    sized = sum_at_largest(parts, jnp.stack([log_query + log_key, query.log_size + log_key]))
-    return Columns(query_size * shared(law[:1][None] * means[:, :1])[:, 0] * key_size, *sized)
+    of_mean = shared((law - law[:1])[None] * means + law[None] * change)
+    of_rest = shared(law[None] * rows)
+    rest = Scaled(of_mean, query_mean.log_size + key_mean.log_size) + Scaled(
+        of_rest, query.rest.log_size + key_mean.log_size
+    )
+    return Columns(query_size * shared(law[:1][None] * means[:, :1])[:, 0] * key_size, rest)
 
 
 def rotation_less_identity(rows: Float[Array, "head token width"], rotary: Rotary) -> Float[Array, "head token width"]:

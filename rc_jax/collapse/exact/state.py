@@ -12,15 +12,14 @@ are exactly
 Both f and g tend to 1 as c → 0.
 """
 
-import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from rc_jax._numerics.stable import expm1_ratio
+from rc_jax.collapse.exact.scaled import Scaled, largest_log_factor, total
 from rc_jax.collapse.measures import over_largest
 
 # Up to this |cÊ| a row of softmax is compared with p̃, beyond it with the first row.
@@ -28,14 +27,24 @@ _NEAR = 1.0
 
 
 class MeanResidual(NamedTuple):
-    """X = 1·meanᵀ + e^log_size · direction, with ‖direction‖_F = 1, or direction = 0 where all tokens are equal.
+    """X = 1·meanᵀ + difference, a difference e^log_size · direction with ‖direction‖_F = 1.
 
-    Where direction is 0, log_size is stored so that derivatives with respect to X are right.
+    Where all tokens are equal, direction is 0, and log_size is stored so that derivatives with respect to X are right.
+    The rows of `difference` have the shape (token, feature) and one logarithm.
     """
 
     mean: Float[Array, " feature"]
-    direction: Float[Array, "token feature"]
-    log_size: Float[Array, ""]
+    difference: Scaled
+
+    @property
+    def direction(self) -> Float[Array, "token feature"]:
+        """The difference over its norm."""
+        return self.difference.rows
+
+    @property
+    def log_size(self) -> Float[Array, ""]:
+        """The logarithm of the difference's norm, or what is stored where it is 0."""
+        return self.difference.log_size
 
     @property
     def log_norm(self) -> Float[Array, ""]:
@@ -44,78 +53,79 @@ class MeanResidual(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Queries, keys, values or outputs of every head: a mean, and e^log_size times rows for the tokens.
+    """Queries, keys, values or outputs of every head, or a number for each token: 1·meanᵀ + rest.
 
-    Rows are differences from `mean`, scaled. Their own mean is 0, except for outputs, where it may be anything.
+    `rest` has the shape (head, column, width) and one logarithm for each head. Its own mean over the columns is 0,
+    except for outputs, where it may be anything.
     """
 
     mean: Float[Array, "head width"]
-    rows: Float[Array, "head column width"]
-    log_size: Float[Array, " head"]
+    rest: Scaled
 
 
 class Logits(NamedTuple):
-    """Logits of row i and column j: zeroth_j + e^log_slope · slope_j + e^log_pair · pair_ij, and a constant of the row.
+    """Logits of row i and column j: zeroth_j + slope_j + pair_ij, and a constant of the row.
 
-    The three parts are of order 1, e^ℓ and e^{2ℓ} in the tokens' difference; `zeroth` is None where it is 0.
+    The three parts are of order 1, e^ℓ and e^{2ℓ} in the tokens' difference; `zeroth` is None where it is 0. `slope`
+    has the shape (head, column), `pair` (head, token, column), both with one logarithm for each head.
     """
 
     zeroth: Float[Array, "head column"] | None
-    slope: Float[Array, "head column"]
-    log_slope: Float[Array, " head"]
-    pair: Float[Array, "head token column"]
-    log_pair: Float[Array, " head"]
+    slope: Scaled
+    pair: Scaled
 
     @property
     def common(self) -> Float[Array, "head column"]:
-        """The part r_j = zeroth_j + e^log_slope · slope_j, which all rows share."""
-        first = jnp.exp(self.log_slope)[:, None] * self.slope
+        """The part r_j = zeroth_j + slope_j, which all rows share."""
+        first = self.slope.value
         return first if self.zeroth is None else self.zeroth + first
 
     @property
-    def in_columns(self) -> tuple[Float[Array, "head column"], Float[Array, " head"]]:
-        """The same r_j as e^log times a number of its size."""
-        if self.zeroth is None:
-            return self.slope, self.log_slope
-        logs = jnp.stack([jnp.zeros_like(self.log_slope), self.log_slope])
-        return sum_at_largest(jnp.stack([self.zeroth, self.slope]), logs)
+    def in_columns(self) -> Scaled:
+        """The same r_j with its size apart."""
+        return self.slope if self.zeroth is None else Scaled.plain(self.zeroth) + self.slope
 
     @property
     def ordered(self) -> Float[Array, "head token column"]:
         """The logits over a factor of each head that prevents underflow: numbers in the order of the logits."""
-        parts, logs = [self.slope[:, None], self.pair], [self.log_slope, self.log_pair]
-        if self.zeroth is not None:
-            parts, logs = [self.zeroth[:, None], *parts], [jnp.zeros_like(self.log_slope), *logs]
-        whole = [jnp.broadcast_to(part, self.pair.shape) for part in parts]
-        return sum_at_largest(jnp.stack(whole), jnp.stack(logs))[0]
+        of_columns = [self.slope] if self.zeroth is None else [Scaled.plain(self.zeroth), self.slope]
+        return total([*(part.map(lambda row: row[:, None]) for part in of_columns), self.pair]).rows
+
+
+class Weights(NamedTuple):
+    """Attention matrices P = 1·sharedᵀ + rest, whose rest, (head, token, column), has rows that sum to 0."""
+
+    shared: Float[Array, "head column"]
+    rest: Scaled
 
 
 def decompose(x: Float[Array, "token feature"]) -> MeanResidual:
     """Split tokens into their mean and the scaled difference from it."""
     # The first token is subtracted first: a common part then cancels exactly, however a compiler rounds the mean.
     difference, mean = recenter(x - x[:1])
-    return MeanResidual(x[0] + mean, *_direction(difference, jnp.zeros((), x.dtype)))
+    return MeanResidual(x[0] + mean, _over_norm(Scaled(difference, jnp.zeros((), x.dtype))))
 
 
-def normalise(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feature"], Float[Array, ""]]:
-    """x/‖x‖_F and log ‖x‖_F; zeros stay zeros with log-norm −inf, and NaN stays NaN."""
+def normalise(x: Float[Array, "token feature"]) -> Scaled:
+    """The rows x/‖x‖_F and the logarithm log ‖x‖_F; zeros stay zeros with −inf, and NaN stays NaN."""
     unit, size = over_largest(x)  # neither its square nor the derivative of its square underflows
     square = jnp.sum(jnp.square(unit))
     zero = square == 0
     norm = jnp.sqrt(jnp.where(zero, 1, square))
-    return unit / norm, jnp.where(zero, -jnp.inf, jnp.log(size * norm))
+    return Scaled(unit / norm, jnp.where(zero, -jnp.inf, jnp.log(size * norm)))
 
 
-def _direction(x: Float[Array, "token feature"], log_size: Float[Array, ""]) -> tuple[Array, Float[Array, ""]]:
-    """Direction and log-size of e^log_size · x. Zeros get the log-size min(log_size, 0).
+def _over_norm(x: Scaled) -> Scaled:
+    """The same with rows of norm 1. Zeros get the log-size min(log_size, 0).
 
-    Their direction is 0, with the derivative in x that belongs to that size.
+    Their rows are 0, with the derivative in x that belongs to that size.
     """
-    unit, log_norm = normalise(x)
-    zero = jnp.isneginf(log_norm)
-    stored = jnp.minimum(log_size, 0)
-    factor = jnp.exp(jnp.minimum(jnp.where(zero, log_size - stored, 0), _largest_log_factor(x.dtype)))
-    return jnp.where(zero, factor * x, unit), jnp.where(zero, stored, log_size + log_norm)
+    unit = normalise(x.rows)
+    zero = jnp.isneginf(unit.log_size)
+    stored = jnp.minimum(x.log_size, 0)
+    factor = jnp.exp(jnp.minimum(jnp.where(zero, x.log_size - stored, 0), largest_log_factor(x.rows.dtype)))
+    log_size = jnp.where(zero, stored, x.log_size + unit.log_size)
+    return Scaled(jnp.where(zero, factor * x.rows, unit.rows), log_size)
 
 
 def recenter(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feature"], Float[Array, " feature"]]:
@@ -124,90 +134,60 @@ def recenter(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feat
     return x - mean[None], mean
 
 
-def from_rows(rows: Float[Array, "token feature"], log_size: Float[Array, ""]) -> MeanResidual:
-    """Split e^log_size · rows into mean and scaled difference; the rows themselves have an ordinary size."""
-    difference, mean = recenter(rows)
+def from_rows(x: Scaled) -> MeanResidual:
+    """Split tokens into mean and scaled difference."""
+    difference, mean = recenter(x.rows)
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(mean)))
     largest = jnp.where(largest > 0, largest, 1)
     # The factor alone may overflow where its product with a small mean does not.
-    mean = jnp.exp(log_size + jnp.log(largest)) * (mean / largest)
-    return MeanResidual(mean, *_direction(difference, log_size))
+    mean = jnp.exp(x.log_size + jnp.log(largest)) * (mean / largest)
+    return MeanResidual(mean, _over_norm(Scaled(difference, x.log_size)))
 
 
 def add(a: MeanResidual, b: MeanResidual) -> MeanResidual:
     """The sum of two token matrices, formed at the size of the larger one."""
-    out = from_rows(*sum_at_largest(jnp.stack([a.direction, b.direction]), jnp.stack([a.log_size, b.log_size])))
+    out = from_rows(a.difference + b.difference)
     return out._replace(mean=a.mean + b.mean + out.mean)
 
 
 def transform(state: MeanResidual, matrix: Float[Array, "feature out"], precision: str) -> MeanResidual:
     """Every token times a matrix."""
-    out = from_rows(jnp.matmul(state.direction, matrix, precision=precision), state.log_size)
+    out = from_rows(state.difference.map(lambda rows: jnp.matmul(rows, matrix, precision=precision)))
     return out._replace(mean=out.mean + jnp.matmul(state.mean, matrix, precision=precision))
 
 
-def sum_at_largest(
-    parts: Float[Array, "part *shape"], logs: Float[Array, "part *batch"]
-) -> tuple[Float[Array, "*shape"], Float[Array, "*batch"]]:
-    """Σ e^log · part over e^reference, and the reference: the logarithm of the largest entry among all e^log · part.
-
-    A part that is 0 does not set the reference, so it hides no other part; its derivative is right.
-    """
-    limits = jnp.finfo(parts.dtype)
-    inner = tuple(range(logs.ndim, parts.ndim))
-    # Every part is brought to a largest entry of 1, and its size goes into its logarithm.
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(parts), axis=inner))
-    size = jnp.where(largest > 0, jnp.clip(largest, limits.tiny, limits.max / 16), 1)
-    logs = logs + jnp.log(size)
-    reference = jnp.max(jnp.where(largest > 0, logs, -jnp.inf), axis=0)
-    reference = jnp.where(jnp.isneginf(reference), jnp.max(logs, axis=0), reference)
-    reference = jax.lax.stop_gradient(jnp.where(jnp.isfinite(reference), reference, 0))
-    factors = jnp.exp(jnp.minimum(logs - reference[None], _largest_log_factor(parts.dtype)))
-    return jnp.sum(jnp.expand_dims(factors, inner) * (parts / jnp.expand_dims(size, inner)), axis=0), reference
-
-
-def _largest_log_factor(dtype: DTypeLike) -> float:
-    """A bound on the logarithm of a factor: products of three factors up to it do not overflow."""
-    return math.log(float(jnp.finfo(dtype).max)) / 4
-
-
 def split_softmax(
-    common: Float[Array, "head column"],
-    pair: Float[Array, "head token column"],
-    log_square: Float[Array, " head"],
-    seen: Bool[Array, "#head token column"] | None,
-) -> tuple[Float[Array, "head column"], Float[Array, "head token column"], Float[Array, " head"]]:
-    """A row p, a matrix D and a logarithm μ with P = 1pᵀ + e^μ D, given r, Ê, log c and the columns each row sees.
+    common: Float[Array, "head column"], pair: Scaled, seen: Bool[Array, "#head token column"] | None
+) -> Weights:
+    """P = 1pᵀ + e^μ D, given r, the pair part cÊ and the columns that each row sees.
 
     Near collapse row i of e^μ D is p̃^(i) − p̃^(1), which is 0 without a mask, plus row i of cΔ̂. Far from collapse, where
     cÊ is large, p̃ and the rest could cancel, and D is whole rows of P less the first one. D is NaN where a logit
     overflows.
     """
-    most = jnp.finfo(pair.dtype).max
-    square = jnp.minimum(jnp.exp(log_square), most)[:, None, None]
+    square = pair.finite_size
     if seen is None:
         log_shared = log_softmax(common)[:, None]
     else:
-        pair = jnp.where(seen, pair, 0)
+        pair = pair.map(lambda rows: jnp.where(seen, rows, 0))
         log_shared = log_softmax(jnp.where(seen, common[:, None], -jnp.inf))
-    exponent = square * pair
+    exponent = square * pair.rows
     finite = jnp.all(jnp.isfinite(common), axis=-1) & jnp.all(jnp.isfinite(exponent), axis=(1, 2))
-    finite &= (log_square <= jnp.log(most)) | jnp.all(pair == 0, axis=(1, 2))
+    largest = jnp.log(jnp.finfo(exponent.dtype).max)
+    finite &= (pair.log_size <= largest) | jnp.all(pair.rows == 0, axis=(1, 2))
 
     # `across` is whole rows less the first in heads far from collapse, p̃^(i) − p̃^(1) in the others; `delta` is Δ̂.
     far = jnp.max(jnp.abs(exponent), axis=(1, 2), keepdims=True) > _NEAR
     log_rows = jnp.where(far, log_softmax(log_shared + exponent), log_shared)
     alike = ~far if seen is None else ~far & jnp.all(seen == seen[:, :1], axis=-1, keepdims=True)
-    across, log_across = _less_first_row(log_rows, alike)
-    delta, log_delta = _scaled_change(log_shared, jnp.where(far, 0, pair), square)
-    rest, log_rest = sum_at_largest(jnp.stack([across, delta]), jnp.stack([log_across, log_square + log_delta]))
-    return jnp.exp(log_rows[:, 0]), jnp.where(finite[:, None, None], rest, jnp.nan), log_rest
+    across = _less_first_row(log_rows, alike)
+    delta = _scaled_change(log_shared, jnp.where(far, 0, pair.rows), square)
+    rest = across + delta.times_exp(pair.log_size)
+    return Weights(jnp.exp(log_rows[:, 0]), rest.map(lambda rows: jnp.where(finite[:, None, None], rows, jnp.nan)))
 
 
-def _less_first_row(
-    log_rows: Float[Array, "head token column"], alike: Bool[Array, "head #token #column"]
-) -> tuple[Float[Array, "head token column"], Float[Array, " head"]]:
-    """D and μ with e^log_rows less its first row = e^μ D. D is 0 for rows that are `alike`; its rows sum to exactly 0.
+def _less_first_row(log_rows: Float[Array, "head token column"], alike: Bool[Array, "head #token #column"]) -> Scaled:
+    """e^log_rows less its first row, as e^μ D. D is 0 for rows that are `alike`; its rows sum to exactly 0.
 
     μ is the largest logarithm among entries that are not the largest of their row: saturated rows differ in these.
     """
@@ -217,15 +197,15 @@ def _less_first_row(
     factor = jnp.max(jnp.where(others & (log_rows != first), jnp.maximum(log_rows, first), -jnp.inf), axis=(1, 2))
     factor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(factor), factor, 0))
     rows, first = (jnp.where(others, exp_below(logs, factor), 0) for logs in (log_rows, first))
-    return with_zero_sums(rows - first, largest), factor
+    return Scaled(with_zero_sums(rows - first, largest), factor)
 
 
 def _scaled_change(
     log_shared: Float[Array, "head #token column"],
     pair: Float[Array, "head token column"],
     square: Float[Array, "#head 1 1"],
-) -> tuple[Float[Array, "head token column"], Float[Array, " head"]]:
-    """D and μ with Δ̂ = e^μ D, given log p̃, Ê and c with |cÊ| ≤ 1; precise for every c, zero included.
+) -> Scaled:
+    """Δ̂ as e^μ D, given log p̃, Ê and c with |cÊ| ≤ 1; precise for every c, zero included.
 
     p̃ is one row for all tokens or a row for each; where log p̃ = −inf the weight is zero. Where softmax is saturated,
     all weights but the largest of a row may be below the smallest number: μ is the logarithm of the largest of these.
@@ -239,8 +219,8 @@ def _scaled_change(
     others = ~jax.nn.one_hot(largest, pair.shape[-1], dtype=bool) & (log_shared > -jnp.inf)
     factor = jnp.max(jnp.where(others, log_shared, -jnp.inf), axis=(1, 2))
     factor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(factor), factor, 0))
-    scaled = jnp.where(others, exp_below(log_shared, factor), 0)
-    return with_zero_sums(scaled * gap * expm1_ratio(square * gap), largest), factor
+    small = jnp.where(others, exp_below(log_shared, factor), 0)
+    return Scaled(with_zero_sums(small * gap * expm1_ratio(square * gap), largest), factor)
 
 
 def with_zero_sums(

@@ -20,6 +20,7 @@ from rc_jax.attention import masks
 from rc_jax.collapse.exact import attention, choices, mlp_and_norms, roundings
 from rc_jax.collapse.exact import state as mean_residual
 from rc_jax.collapse.exact.choices import Tokens
+from rc_jax.collapse.exact.scaled import Scaled
 from rc_jax.collapse.exact.state import MeanResidual
 from rc_jax.collapse.requirements import check_split
 from rc_jax.network import LayerParams, Layers, NormParams, StackSpec
@@ -155,7 +156,7 @@ def _log_residuals(
 
     tokens, changes = mean_residual.decompose(x), 1 + amounts[:, None, None] * perturbations(x)[1][None]
     log_sizes = jnp.broadcast_to(tokens.log_size, amounts.shape)
-    states = MeanResidual(changes[:, 0] * tokens.mean[None], changes * tokens.direction[None], log_sizes)
+    states = MeanResidual(changes[:, 0] * tokens.mean[None], Scaled(changes * tokens.direction[None], log_sizes))
     start = jax.vmap(lambda state: choices.start(x, state, spec))(states)
     logs = scan_kinds(step_of, (start, jnp.asarray(True)), params, spec)[1]
     return jnp.concatenate([(_log_share(tokens) if relative else tokens.log_norm)[None], logs])
@@ -164,7 +165,7 @@ def _log_residuals(
 def _log_share(state: MeanResidual) -> Float[Array, ""]:
     """Log ‖res(X)‖_F/‖X‖_F = −½ log(1 + n ‖x̄‖² e^(−2ℓ)); NaN where the mean has no place in the dtype."""
     tokens = state.direction.shape[0]
-    log_mean = mean_residual.normalise(jnp.broadcast_to(state.mean, (1, *state.mean.shape)))[1]
+    log_mean = mean_residual.normalise(jnp.broadcast_to(state.mean, (1, *state.mean.shape))).log_size
     gap = log_mean + 0.5 * math.log(tokens) - state.log_norm
     # Where all tokens are equal the gap is ∞, also for tokens of 0; derivatives do not pass there.
     equal = jnp.isneginf(state.log_norm)
@@ -274,12 +275,11 @@ def product_log_residuals(
 
 @jax.jit
 def _product_log_residuals(matrices: Array, x: Array) -> Array:
-    def step(state: tuple[Array, Array], matrix: Array) -> tuple[tuple[Array, Array], Array]:
-        direction, log_size = state
-        product, _ = mean_residual.recenter(jnp.matmul(matrix, direction, precision="highest"))
-        direction, log_norm = mean_residual.normalise(product)
-        return (direction, log_size + log_norm), log_size + log_norm
+    def step(difference: Scaled, matrix: Array) -> tuple[Scaled, Array]:
+        product, _ = mean_residual.recenter(jnp.matmul(matrix, difference.rows, precision="highest"))
+        out = mean_residual.normalise(product).times_exp(difference.log_size)
+        return out, out.log_size
 
     start = mean_residual.decompose(x)
-    logs = jax.lax.scan(step, (start.direction, start.log_norm), matrices)[1]
+    logs = jax.lax.scan(step, Scaled(start.direction, start.log_norm), matrices)[1]
     return jnp.concatenate([start.log_norm[None], logs])

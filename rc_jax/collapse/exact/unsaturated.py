@@ -22,6 +22,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from rc_jax.attention import AttentionSpec
+from rc_jax.collapse.exact.scaled import einsum
 from rc_jax.collapse.exact.state import Columns
 
 _LARGEST_WEIGHT = 0.25  # of p̃; with 3/4 the rounding errors would be three times those of the general form
@@ -64,16 +65,16 @@ def prepare(
 ) -> Parts:
     """Compute the parts of every head, none of which has an entry for each pair of tokens."""
     # r_j = e^ℓ (α q̄·k̂_j)
-    slope = jnp.einsum("hjk,hk->hj", key.rows, factor * query.mean, precision=spec.precision)
-    shared = jax.nn.softmax(jnp.exp(key.log_size)[:, None] * slope, axis=-1)
+    slope = einsum("hjk,hk->hj", key.rest, factor * query.mean, precision=spec.precision)
+    shared = jax.nn.softmax(slope.value, axis=-1)
 
     def centred(rows: Array) -> tuple[Array, Array]:
         mean = jnp.einsum("hj,hjk->hk", shared, rows, precision=spec.precision)
         return mean, rows - mean[:, None]
 
-    keys, (value_mean, values) = centred(key.rows)[1], centred(value.rows)
-    queries = factor[:, None] * query.rows
-    square = jnp.minimum(jnp.exp(query.log_size + key.log_size), jnp.finfo(keys.dtype).max)
+    keys, (value_mean, values) = centred(key.rest.rows)[1], centred(value.rest.rows)
+    queries = factor[:, None] * query.rest.rows
+    square = jnp.minimum(jnp.exp(query.rest.log_size + key.rest.log_size), jnp.finfo(keys.dtype).max)
     # |cÊ_ij| ≤ c |α q̂_i| |k̃_j|
     bound = jax.lax.stop_gradient(square * _longest(queries) * _longest(keys))
     return Parts(shared, value_mean, queries, keys, values, square[:, None, None], bound)

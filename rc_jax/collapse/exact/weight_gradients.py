@@ -28,6 +28,7 @@ from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.attention.layer import check_scale_and_mask, default_scale
 from rc_jax.collapse.exact import attention
 from rc_jax.collapse.exact import state as mean_residual
+from rc_jax.collapse.exact.scaled import Scaled, einsum
 from rc_jax.collapse.exact.state import MeanResidual, exp_below, log_softmax
 from rc_jax.collapse.requirements import BILINEAR, check_covered
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
@@ -118,15 +119,13 @@ def _log_weight_gradients(
         out = attention.attend(weights.attention, state, layer, scale, seen)
         return mean_residual.add(state, out) if spec.skip else out, (state, weights)
 
-    # G at the output of the layer is e^log_size · direction; the gradients are linear in it.
-    def backward(
-        carry: tuple[Array, Array], saved: tuple[MeanResidual, LayerParams]
-    ) -> tuple[tuple[Array, Array], WeightGradients]:
-        (direction, log_size), (state, weights) = carry, saved
-        at_input, logs = _backward(weights.attention, state, direction, layer, alpha, seen)
-        at_input, log_norm = mean_residual.normalise(direction + at_input if spec.skip else at_input)
-        query, key, value, output = (log + log_size for log in logs)
-        return (at_input, log_size + log_norm), WeightGradients(query, key, value, output, state.log_norm)
+    # The gradients are linear in G, the cotangent at the layer's output: `_backward` takes it without its size.
+    def backward(cotangent: Scaled, saved: tuple[MeanResidual, LayerParams]) -> tuple[Scaled, WeightGradients]:
+        state, weights = saved
+        at_input, logs = _backward(weights.attention, state, cotangent.rows, layer, alpha, seen)
+        out = mean_residual.normalise(cotangent.rows + at_input if spec.skip else at_input)
+        query, key, value, output = (log + cotangent.log_size for log in logs)
+        return out.times_exp(cotangent.log_size), WeightGradients(query, key, value, output, state.log_norm)
 
     saved = scan_layers(forward, mean_residual.decompose(x), params, spec)[1]
     return jax.lax.scan(backward, mean_residual.normalise(cotangent), saved, reverse=True)[1]
@@ -153,21 +152,21 @@ def _backward(
             (params.value, params.value_bias),
         )
     )
-    queries = query.mean[:, None] + size * query.rows
-    logits = alpha[:, None, None] * size * product("hik,hjk->hij", queries, key.rows)
+    keys, values = key.rest.rows, value.rest.rows
+    queries = query.mean[:, None] + size * query.rest.rows
+    logits = alpha[:, None, None] * size * product("hik,hjk->hij", queries, keys)
     log_p = log_softmax(logits if seen is None else jnp.where(seen[None], logits, -jnp.inf))
     p = jnp.exp(log_p)
 
-    # Backward through the output matrix and through softmax: g = G W_Oᵀ, u = g V̂ᵀ, α D of every head over e^log_d.
+    # Backward through the output matrix and through softmax: g = G W_Oᵀ, u = g V̂ᵀ, and α D of every head.
     g = product("nd,hkd->hnk", cotangent, params.output)
-    u = product("hik,hjk->hij", g, value.rows)
-    d, log_d = _softmax_gradient(log_p, u)
-    d = alpha[:, None, None] * d
+    u = product("hik,hjk->hij", g, values)
+    d = _softmax_gradient(log_p, u) * alpha[:, None, None]
 
     # The gradients at queries, keys and values are e^{2ℓ} D K̂, e^ℓ Dᵀ Q and Pᵀ g; their powers of e^ℓ are added last.
     at_query, at_key, at_value = (
-        product("hij,hjk->hik", d, key.rows),
-        product("hij,hik->hjk", d, queries),
+        einsum("hij,hjk->hik", d, keys, precision=spec.precision),
+        einsum("hij,hik->hjk", d, queries, precision=spec.precision),
         product("hij,hik->hjk", p, g),
     )
 
@@ -178,26 +177,24 @@ def _backward(
         )
 
     # The rows of D sum to 0, so x̄ is not in ∂W_K.
-    of_key = product("nd,hnk->hdk", difference, at_key)
-    attended = product("hij,hjk->hik", p, value.rows)
+    of_key = at_key.map(lambda rows: product("nd,hnk->hdk", difference, rows))
+    attended = product("hij,hjk->hik", p, values)
     of_output = value.mean[:, :, None] * jnp.sum(cotangent, axis=0)[None, None] + size * product(
         "hik,id->hkd", attended, cotangent
     )
 
     at_input = product("hjk,hdk->jd", at_value, params.value)
-    sized = jnp.exp(log_d)[:, None, None]
-    at_input = at_input + jnp.square(size) * product("hik,hdk->id", sized * at_query, params.query)
-    at_input = at_input + size * product("hjk,hdk->jd", sized * at_key, params.key)
-    nothing = jnp.zeros_like(log_d)
-    slopes = [(of_weight(at_query), log_d), (of_key, log_d), (of_weight(at_value), nothing), (of_output, nothing)]
-    query, key, value, output = (_log_norm(slope, log_size) for slope, log_size in slopes)
-    return at_input, (2 * state.log_size + query, 2 * state.log_size + key, value, output)
+    sized = d.size
+    at_input = at_input + jnp.square(size) * product("hik,hdk->id", sized * at_query.rows, params.query)
+    at_input = at_input + size * product("hjk,hdk->jd", sized * at_key.rows, params.key)
+    nothing = jnp.zeros_like(d.log_size)
+    slopes = (at_query.map(of_weight), of_key, Scaled(of_weight(at_value), nothing), Scaled(of_output, nothing))
+    log_query, log_key, log_value, log_output = (_log_norm(slope) for slope in slopes)
+    return at_input, (2 * state.log_size + log_query, 2 * state.log_size + log_key, log_value, log_output)
 
 
-def _softmax_gradient(
-    log_p: Float[Array, "head token column"], u: Float[Array, "head token column"]
-) -> tuple[Float[Array, "head token column"], Float[Array, " head"]]:
-    """D = P ∘ (u − rowsum(P ∘ u)) over e^log_size of each head, and log_size.
+def _softmax_gradient(log_p: Float[Array, "head token column"], u: Float[Array, "head token column"]) -> Scaled:
+    """D = P ∘ (u − rowsum(P ∘ u)), with a logarithm for each head.
 
     Differences are taken from u at the largest weight of a row, and the entry there is minus the sum of the others. So
     nothing of size one cancels where softmax is saturated, and weights below the smallest number keep their logarithm.
@@ -209,10 +206,10 @@ def _softmax_gradient(
     top = jnp.max(jnp.where(others, log_p, -jnp.inf), axis=(1, 2))
     top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0))
     weights = jnp.where(others, exp_below(log_p, top), 0)
-    return mean_residual.with_zero_sums(weights * apart, largest), top
+    return Scaled(mean_residual.with_zero_sums(weights * apart, largest), top)
 
 
-def _log_norm(slopes: Float[Array, "head row column"], log_size: Float[Array, " head"]) -> Float[Array, ""]:
-    """The logarithm of the norm of all heads together, e^log_size · slopes."""
-    by_head = jax.vmap(lambda slope: mean_residual.normalise(slope)[1])(slopes) + log_size
+def _log_norm(slopes: Scaled) -> Float[Array, ""]:
+    """The logarithm of the norm of all heads' matrices together."""
+    by_head = jax.vmap(lambda slope: mean_residual.normalise(slope).log_size)(slopes.rows) + slopes.log_size
     return jax.nn.logsumexp(2 * by_head) / 2

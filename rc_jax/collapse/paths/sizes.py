@@ -15,10 +15,11 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, masks
 from rc_jax.attention.layer import check_scale_and_mask
+from rc_jax.collapse.exact.state import Weights
 from rc_jax.collapse.exact.trajectory import agree, perturbations
 from rc_jax.collapse.paths import terms as path_terms
 from rc_jax.collapse.paths.sums import SKIP, check_decomposes, check_paths, draw_paths
-from rc_jax.collapse.paths.terms import Frozen, Term
+from rc_jax.collapse.paths.terms import Term
 from rc_jax.collapse.requirements import check_split
 from rc_jax.network import Layers, StackSpec
 from rc_jax.network.specification import check_stack
@@ -208,18 +209,18 @@ def path_log_sizes(
 def _path_shares(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> PathShares:
     layer = spec.attention
     start = path_terms.term(x)
-    nothing = path_terms.constant(jnp.zeros_like(start.mean), x.shape[0])
+    nothing = path_terms.constant(jnp.zeros_like(start.mean.rows), x.shape[0])
     by_length = jax.tree.map(lambda *leaves: jnp.stack(leaves), start, *[nothing] * spec.depth)
 
     def run(perturbation: Array) -> tuple[Term, Term]:
-        def advance(terms: Term, weights: AttentionParams, frozen: Frozen) -> tuple[Term, None]:
+        def advance(terms: Term, weights: AttentionParams, frozen: Weights) -> tuple[Term, None]:
             longer = jax.vmap(lambda term: path_terms.through(frozen, weights, term, layer, perturbation))(terms)
             parts = [jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), longer)]  # the longest was nothing
             if spec.skip:
                 parts.append(terms)
             if layer.bias:
                 here, passed = path_terms.from_biases(weights, layer)
-                means = jnp.zeros_like(terms.mean).at[0].set(here).at[1].set(passed)
+                means = jnp.zeros_like(terms.mean.rows).at[0].set(here).at[1].set(passed)
                 parts.append(jax.vmap(lambda mean: path_terms.constant(mean, x.shape[0]))(means))
             return jax.vmap(path_terms.add)(*parts), None
 
@@ -230,13 +231,14 @@ def _path_shares(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | N
     n = jnp.asarray(x.shape[0], x.dtype)
     output = path_terms.total(terms)
     log_square = 2 * path_terms.log_norm(output)
-    from_means = n * jnp.exp(terms.log_mean + output.log_mean - log_square)
-    share = from_means * jnp.sum(terms.mean * output.mean[None], axis=(1, 2))
+    from_means = n * jnp.exp(terms.mean.log_size + output.mean.log_size - log_square)
+    share = from_means * jnp.sum(terms.mean.rows * output.mean.rows[None], axis=(1, 2))
     # Against the difference as the network carries it, not as the sum of the lengths gives it.
-    overlap = jnp.sum(terms.direction * state.direction[None], axis=(1, 2))
-    share = share + jnp.exp(terms.log_size + state.log_size - log_square) * overlap
-    residual_share = jnp.exp(terms.log_size - state.log_size) * overlap
-    log_residual = _known(both.log_size)
+    lengths, whole = terms.difference, state.difference
+    overlap = jnp.sum(lengths.rows * whole.rows[None], axis=(1, 2))
+    share = share + jnp.exp(lengths.log_size + whole.log_size - log_square) * overlap
+    residual_share = jnp.exp(lengths.log_size - whole.log_size) * overlap
+    log_residual = _known(both.difference.log_size)
     return PathShares(jax.vmap(path_terms.log_norm)(terms), log_residual, share, residual_share)
 
 
@@ -254,11 +256,11 @@ def _path_log_sizes(
     each = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (paths.shape[0], *leaf.shape)), start)
 
     def sizes(terms: Term) -> tuple[Array, Array]:
-        return jax.vmap(path_terms.log_norm)(terms), terms.log_size
+        return jax.vmap(path_terms.log_norm)(terms), terms.difference.log_size
 
     def run(perturbation: Array) -> tuple[Array, Array]:
         def advance(
-            carry: tuple[Array, Term], weights: AttentionParams, frozen: Frozen
+            carry: tuple[Array, Term], weights: AttentionParams, frozen: Weights
         ) -> tuple[tuple[Array, Term], tuple[Array, Array]]:
             index, terms = carry
             only = weights._replace(query_bias=None, key_bias=None, value_bias=None, output_bias=None)

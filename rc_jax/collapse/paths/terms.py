@@ -26,7 +26,8 @@ from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.attention.parameters import project
 from rc_jax.collapse.exact import attention
 from rc_jax.collapse.exact import state as mean_residual
-from rc_jax.collapse.exact.state import MeanResidual
+from rc_jax.collapse.exact.scaled import Scaled, einsum
+from rc_jax.collapse.exact.state import MeanResidual, Weights
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 
 Carry = TypeVar("Carry")
@@ -34,32 +35,25 @@ Out = TypeVar("Out")
 
 
 class Term(NamedTuple):
-    """Y = e^log_mean · 1 mean + e^log_size · direction, of which mean and direction have norm 1, or are 0."""
+    """Y = 1·mean + difference, each with rows of norm 1, or 0, and one logarithm.
 
-    mean: Float[Array, "1 feature"]
-    log_mean: Float[Array, ""]
-    direction: Float[Array, "token feature"]
-    log_size: Float[Array, ""]
+    `mean` has the shape (1, feature), `difference` (token, feature).
+    """
 
-
-class Frozen(NamedTuple):
-    """The attention matrices of one layer: P_h = 1 shared_hᵀ + e^log_rest_h · rest_h."""
-
-    shared: Float[Array, "head token"]
-    rest: Float[Array, "head token token"]
-    log_rest: Float[Array, " head"]
+    mean: Scaled
+    difference: Scaled
 
 
 def term(x: Float[Array, "token feature"]) -> Term:
     """Tokens as a term."""
     state = mean_residual.decompose(x)
-    return Term(*mean_residual.normalise(state.mean[None]), state.direction, state.log_norm)
+    return Term(mean_residual.normalise(state.mean[None]), Scaled(state.direction, state.log_norm))
 
 
 def constant(rows: Float[Array, "1 feature"], tokens: int) -> Term:
     """The same for all tokens."""
     nothing = jnp.zeros((tokens, rows.shape[1]), rows.dtype)
-    return Term(*mean_residual.normalise(rows), nothing, jnp.asarray(-jnp.inf, rows.dtype))
+    return Term(mean_residual.normalise(rows), Scaled(nothing, jnp.asarray(-jnp.inf, rows.dtype)))
 
 
 def freeze(
@@ -68,41 +62,38 @@ def freeze(
     spec: AttentionSpec,
     scale: ArrayLike | None,
     mask: Bool[Array, "token token"] | None,
-) -> Frozen:
+) -> Weights:
     """The attention matrices of one layer of softmax, for the tokens that come to it."""
-    tokens = MeanResidual(jnp.exp(state.log_mean) * state.mean[0], state.direction, state.log_size)
-    return Frozen(*attention.weights(params, tokens, spec, scale, mask))
+    tokens = MeanResidual(state.mean.value[0], state.difference)
+    return attention.weights(params, tokens, spec, scale, mask)
 
 
 def through(
-    frozen: Frozen,
+    frozen: Weights,
     params: AttentionParams,
     y: Term,
     spec: AttentionSpec,
     perturbation: Float[Array, "token feature"] | None = None,
 ) -> Term:
     """Σ_h P_h Y W_h over the heads given, for a Y whose difference is moved by the relative amounts `perturbation`."""
+    difference = y.difference
     if perturbation is not None:
-        y = y._replace(direction=y.direction + perturbation * y.direction)
-    value = project(y.direction, params.value, None, spec)
+        difference = Scaled(difference.rows + perturbation * difference.rows, difference.log_size)
+    own, value = (part.map(lambda rows: project(rows, params.value, None, spec)) for part in (y.mean, difference))
 
-    def mix(weights: Float[Array, "head row token"]) -> Float[Array, "head row feature"]:
-        mixed = jnp.einsum("hij,hjk->hik", weights, value, precision=spec.precision)
-        return jnp.einsum("hik,hkd->hid", mixed, params.output, precision=spec.precision)
+    def mix(weights: Scaled | Array) -> Scaled:
+        """The heads' rows of weights times their values and their output matrices."""
+        mixed = einsum("hij,hjk->hik", weights, value, precision=spec.precision)
+        return einsum("hik,hkd->hid", mixed, params.output, precision=spec.precision)
 
-    # P_h Y = 1(m̄ + e^s R̂ᵀp_h)ᵀ + e^(s+μ) D_h R̂, each part with the logarithm of its size. The column means of the
-    # last part belong to the mean.
-    own = project(y.mean, params.value, None, spec)
-    rows = mix(frozen.rest)
-    missed = jnp.mean(rows, axis=1, keepdims=True)
-    logs = y.log_size + frozen.log_rest
-    means = [
-        jnp.einsum("hik,hkd->id", own, params.output, precision=spec.precision)[None],
-        jnp.sum(mix(frozen.shared[:, None]), axis=0)[None],
-        missed,
-    ]
-    mean_logs = jnp.concatenate([jnp.stack([y.log_mean, y.log_size]), logs])
-    return Term(*_combine(jnp.concatenate(means), mean_logs), *_combine(rows - missed, logs))
+    # P_h Y = 1(m̄ + e^s R̂ᵀp_h)ᵀ + e^(s+μ) D_h R̂. The column means of the last part belong to the mean.
+    rest = mix(frozen.rest)
+    missed = rest.map(lambda rows: jnp.mean(rows, axis=1, keepdims=True))
+    of_mean = einsum("hik,hkd->id", own, params.output, precision=spec.precision)
+    of_shared = mix(frozen.shared[:, None]).map(lambda rows: jnp.sum(rows, axis=0))
+    whole = [jax.tree.map(lambda leaf: leaf[None], part) for part in (of_mean, of_shared)]
+    means = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *whole, missed)
+    return Term(_combine(means), _combine(rest.map(lambda rows: rows - missed.rows)))
 
 
 def from_biases(
@@ -125,26 +116,26 @@ def add(*terms: Term) -> Term:
 
 def total(terms: Term) -> Term:
     """The sum of terms that are stacked along a leading axis."""
-    return Term(*_combine(terms.mean, terms.log_mean), *_combine(terms.direction, terms.log_size))
+    return Term(_combine(terms.mean), _combine(terms.difference))
 
 
-def _combine(matrices: Float[Array, "part row column"], logs: Float[Array, " part"]) -> tuple[Array, Array]:
-    """Σ e^log · matrix, formed at the largest part's scale: a matrix of norm 1 or 0, and the log of its factor."""
-    logs = jnp.where(jnp.any(matrices != 0, axis=(1, 2)), logs, -jnp.inf)  # what is 0 must not set the scale
+def _combine(parts: Scaled) -> Scaled:
+    """The sum over the first axis, formed at the largest part's size, with rows of norm 1 or 0."""
+    logs = jnp.where(jnp.any(parts.rows != 0, axis=(1, 2)), parts.log_size, -jnp.inf)  # a 0 must not set the size
     largest = jnp.max(logs)
     reference = jnp.where(jnp.isneginf(largest), 0, largest)
-    unit, log_norm = mean_residual.normalise(jnp.sum(jnp.exp(logs - reference)[:, None, None] * matrices, axis=0))
-    return unit, reference + log_norm
+    return mean_residual.normalise(jnp.sum(Scaled(parts.rows, logs - reference).value, axis=0)).times_exp(reference)
 
 
 def log_norm(y: Term) -> Float[Array, ""]:
     """Log ‖Y‖_F."""
-    tokens = jnp.log(jnp.asarray(y.direction.shape[-2], y.direction.dtype))
-    return jnp.logaddexp(tokens + 2 * y.log_mean, 2 * y.log_size) / 2
+    rows = y.difference.rows
+    tokens = jnp.log(jnp.asarray(rows.shape[-2], rows.dtype))
+    return jnp.logaddexp(tokens + 2 * y.mean.log_size, 2 * y.difference.log_size) / 2
 
 
 def scan(
-    advance: Callable[[Carry, AttentionParams, Frozen], tuple[Carry, Out]],
+    advance: Callable[[Carry, AttentionParams, Weights], tuple[Carry, Out]],
     carry: Carry,
     params: Layers,
     x: Float[Array, "token feature"],

@@ -7,14 +7,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from rc_jax._numerics.linear_algebra import gram_factor
+from rc_jax.collapse.exact.scaled import Scaled
 from rc_jax.collapse.exact.state import MeanResidual
 from rc_jax.special import normals
 
 
 def extend(state: MeanResidual, columns: int) -> MeanResidual:
     """The same tokens with `columns` further coordinates, all zero."""
-    mean, direction = jnp.pad(state.mean, (0, columns)), jnp.pad(state.direction, ((0, 0), (0, columns)))
-    return MeanResidual(mean, direction, state.log_size)
+    difference = state.difference.map(lambda rows: jnp.pad(rows, ((0, 0), (0, columns))))
+    return MeanResidual(jnp.pad(state.mean, (0, columns)), difference)
 
 
 def append_last(differences: Float[Array, "first feature"]) -> Float[Array, "token feature"]:
@@ -35,7 +36,7 @@ def compress(state: MeanResidual, regularised: Bool[Array, ""] | None = None) ->
     else:
         lower = jax.lax.cond(regularised, functools.partial(gram_factor, regularised=True), gram_factor, rows)
     direction = jnp.where(jnp.all(state.direction == 0), 0, append_last(lower[1:]))  # equal tokens stay equal
-    return MeanResidual(lower[0], direction, state.log_size)
+    return MeanResidual(lower[0], Scaled(direction, state.log_size))
 
 
 def gaussian_diagonal(key: Array, rows: int, dimensions: ArrayLike, width: Float[Array, ""]) -> Float[Array, " row"]:

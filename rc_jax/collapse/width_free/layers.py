@@ -162,14 +162,15 @@ def collapsed_layer(
     keys, values = (product("hkd,nd->hkn", weights, direction) for weights in (key, value))
     core = product("hln,hkn->hlk", values, keys) * (alpha / n)[:, None, None]
     stacked = product("hlk,hkd->hld", core, query).reshape(-1, coordinates)
-    rows, log_rows = normalise(product("cd,nd->nc", stacked, direction))
+    mapped = normalise(product("cd,nd->nc", stacked, direction))
+    rows = mapped.rows
     # R Z = T Q, and the new R = T B. Only R Rᵀ matters from here on, and smoothly: the regularised factor is enough.
     # Rows add up to 0, so that T of the first n − 1 gives the last.
     if rows.shape[1] > n:
         rows = append_last(jnp.pad(gram_factor(rows[:-1], regularised=True), ((0, 0), (0, 1))))
-    out, log_norm = normalise(product("nr,rc->nc", rows, output))
-    out = jnp.pad(out, ((0, 0), (0, coordinates - out.shape[1])))
-    return MeanResidual(jnp.zeros_like(state.mean), out, 3 * state.log_size + log_rows + log_norm)
+    out = normalise(product("nr,rc->nc", rows, output)).times_exp(3 * state.log_size + mapped.log_size)
+    out = out.map(lambda rows: jnp.pad(rows, ((0, 0), (0, coordinates - rows.shape[1]))))
+    return MeanResidual(jnp.zeros_like(state.mean), out)
 
 
 def has_collapsed(state: MeanResidual, log_deviation: Float[Array, ""]) -> Bool[Array, ""]:

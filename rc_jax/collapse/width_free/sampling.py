@@ -26,6 +26,7 @@ from rc_jax._numerics import arguments
 from rc_jax.attention import masks
 from rc_jax.attention.layer import check_scale_and_mask
 from rc_jax.collapse.exact import state
+from rc_jax.collapse.exact.scaled import Scaled
 from rc_jax.collapse.exact.state import MeanResidual
 from rc_jax.collapse.requirements import BILINEAR, check_covered
 from rc_jax.collapse.width_free.gaussian_matrices import compress, extend
@@ -139,4 +140,5 @@ def _coordinates(x: Array, d_model: Array, features: int | None) -> MeanResidual
     start = state.decompose(x.astype(dtype))
     start = compress(start) if features is None else extend(start, features - x.shape[1])
     unit = d_model.astype(dtype)
-    return start._replace(mean=start.mean / jnp.sqrt(unit), log_size=start.log_size - jnp.log(unit) / 2)
+    difference = Scaled(start.direction, start.log_size - jnp.log(unit) / 2)
+    return MeanResidual(start.mean / jnp.sqrt(unit), difference)

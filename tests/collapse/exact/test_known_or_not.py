@@ -7,6 +7,7 @@ import pytest
 
 from rc_jax import attention, collapse, network
 from rc_jax.collapse.exact import normalisers
+from rc_jax.collapse.exact.scaled import Scaled
 from rc_jax.collapse.exact.state import Logits
 from rc_jax.collapse.requirements import SPLIT
 from tests.collapse.exact.test_trajectory import mostly_slow
@@ -100,11 +101,11 @@ def test_keys_of_one_feature_and_length_one_tie_exactly(dtype):
 def test_normalisers_of_rows_that_see_as_many_columns_keep_their_digits(dtype):
     """Log Σ_j e^{r_j} over two columns each, with r of size e^−40: rows differ by the differences of their means."""
     slope, zero = jnp.asarray([[0.3, -1.1, 0.7]], dtype), jnp.zeros((1,), dtype)
-    logits = Logits(None, slope, zero - 40, jnp.zeros((1, 3, 3), dtype), zero - 80)
+    logits = Logits(None, Scaled(slope, zero - 40), Scaled(jnp.zeros((1, 3, 3), dtype), zero - 80))
     seen = ~jnp.eye(3, dtype=bool)[None]
-    first, parts, logs = normalisers.log_normaliser(logits, seen)
+    first, parts = normalisers.log_normaliser(logits, seen)
     assert abs(float(first[0, 0]) - np.log(2)) < 1e-6
-    rows = np.sum(np.asarray(parts) * np.exp(np.asarray(logs) + 40)[:, :, None, None], axis=0)[0, :, 0]
+    rows = np.sum([part.times_exp(40.0).value for part in parts], axis=0)[0, :, 0]
     means = (np.asarray(slope).sum() - np.asarray(slope)[0]) / 2
     np.testing.assert_allclose(rows, means - means[0], rtol=8 * float(jnp.finfo(dtype).eps))
 

@@ -10,6 +10,7 @@ import pytest
 
 from rc_jax import attention, collapse, network
 from rc_jax.collapse.exact import mlp_and_norms
+from rc_jax.collapse.exact.scaled import Scaled
 from tests.collapse.exact.test_trajectory import TOLERANCE, exact_logs, worst_error
 
 ROTARY = attention.Rotary()
@@ -232,11 +233,12 @@ def test_a_gate_that_underflows_is_not_a_collapse(x64):
 def test_unit_vectors_below_underflow_are_not_known(x64):
     tiny = np.finfo("float64").tiny
     mean, rows = jnp.full(3, tiny), jnp.array([[1.0, 2.0, 0.0], [-1.0, -2.0, 0.0]])
-    assert np.isnan(mlp_and_norms.unit(mean, rows, jnp.asarray(-1600.0))[1]).all()
-    assert np.isfinite(mlp_and_norms.unit(1e9 * mean / np.finfo("float64").eps, rows, jnp.asarray(-1600.0))[1]).all()
-    assert (mlp_and_norms.unit(0 * mean, 0 * rows, jnp.asarray(-1600.0))[1] == 0).all()
-    mean, rows, _ = mlp_and_norms.unit(0 * mean, rows, jnp.asarray(-800.0))  # 0 has no direction
-    assert not np.isfinite(rows).all() and (mean == 0).all()
+    rest = Scaled(rows, jnp.asarray(-1600.0))
+    assert np.isnan(mlp_and_norms.unit(mean, rest)[1].rows).all()
+    assert np.isfinite(mlp_and_norms.unit(1e9 * mean / np.finfo("float64").eps, rest)[1].rows).all()
+    assert (mlp_and_norms.unit(0 * mean, rest * 0)[1].rows == 0).all()
+    mean, rest = mlp_and_norms.unit(0 * mean, Scaled(rows, jnp.asarray(-800.0)))  # 0 has no direction
+    assert not np.isfinite(rest.rows).all() and (mean == 0).all()
 
 
 @pytest.mark.parametrize("log_size", [-3.0, 1.0, 5.0, 12.0, 20.0])
@@ -246,7 +248,8 @@ def test_tanh_of_long_steps(log_size):
     centre = np.float32(random.normal(size=200) * 10.0 ** random.uniform(-3, 1.5, 200))
     step = np.float32(random.normal(size=200))
     step[::4] = -centre[::4] * np.float32(np.exp(-log_size)) * np.float32(0.9)
-    difference = mlp_and_norms._DIFFERENCES["tanh"](jnp.asarray(centre), jnp.asarray(step), jnp.float32(log_size))
+    scaled = Scaled(jnp.asarray(step), jnp.float32(log_size))
+    difference = mlp_and_norms._DIFFERENCES["tanh"](jnp.asarray(centre), scaled).rows
     with mpmath.workdps(60):
         size = mpmath.exp(float(np.float32(log_size)))
         exact = [(mpmath.tanh(float(a) + size * float(u)) - mpmath.tanh(float(a))) / size

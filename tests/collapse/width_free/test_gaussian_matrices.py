@@ -87,7 +87,7 @@ def test_a_layer_of_collapsed_tokens_is_the_general_layer(x64, key):
         return layers.has_collapsed(state, layers.log_logit_deviation(state, alpha, jnp.asarray(1.0), spec))
 
     assert not collapsed(state)
-    state = state._replace(log_size=state.log_size - 30)
+    state = state._replace(difference=state.difference.times_exp(-30.0))
     assert collapsed(state)
     heads = split_attention.side_by_side(
         split_attention.heads(AttentionParams(*inner, inner[0]), state, spec, alpha, None)
@@ -119,7 +119,7 @@ def test_rough_factors_of_collapsed_layers_leave_the_law_alone(x64):
             )
             return state, state.log_size
 
-        return jax.lax.scan(layer, start._replace(log_size=start.log_size - 20), jnp.arange(depth))[1]
+        return jax.lax.scan(layer, start._replace(difference=start.difference.times_exp(-20.0)), jnp.arange(depth))[1]
 
     regularised, exact = (
         draws(lambda key, dtype=dtype: logs(key, dtype), count, 7) for dtype in ("float32", "float64")
