@@ -150,6 +150,7 @@ def test_a_saturated_activation_hides_its_differences():
     assert bool(jnp.isnan(collapse.log_residuals(params, 1e3 * x[:1] + 1e-3 * x, spec)[1]))
 
 
+@pytest.mark.slow
 def test_tokens_that_gates_have_shrunk_below_the_smallest_number():
     """A gate halves tokens; what it makes of their common part is lost with that, and no residual is told from it."""
     spec = stack(depth=150, bias=False, output_gate="headwise")

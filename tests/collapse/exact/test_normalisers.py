@@ -102,7 +102,10 @@ def test_a_faint_sink_takes_over_where_the_cube_has_fallen_below_it(dtype):
     assert falls[2] / falls[1] > 2.2 and abs(falls[-1] / falls[-2] - 1) < 0.6
 
 
-@pytest.mark.parametrize("shape", [{}, {"causal": True, "soft_cap": 1.0} | ROTARY], ids=["plain", "causal"])
+CAPPED = pytest.param({"causal": True, "soft_cap": 1.0} | ROTARY, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("shape", [{}, CAPPED], ids=["plain", "causal"])
 def test_a_sink_of_no_weight_is_no_sink(shape, dtype):
     spec, without = stack(weights="softmax_sink", depth=4, **shape), stack(depth=4, **shape)
     params, x = draw(0, spec, dtype)

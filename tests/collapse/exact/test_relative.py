@@ -49,6 +49,7 @@ def test_equal_tokens_and_tokens_of_zero(dtype):
     assert float(collapse.log_residuals(params, opposite, spec, relative=True)[0]) == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_mean_that_the_dtype_does_not_hold_leaves_no_share():
     """Tokens that shrink below the smallest number keep a residual, whose share of them is not known."""
     spec = stack(depth=40, bias=False, d_model=8)
@@ -62,6 +63,7 @@ def test_a_mean_that_the_dtype_does_not_hold_leaves_no_share():
     np.testing.assert_allclose(share[known], wanted[known], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_its_derivative_against_differences(x64):
     spec = stack(depth=3, skip=True)
     params, x = draw(0, spec, "float64", size=0.5)
