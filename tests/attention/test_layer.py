@@ -183,7 +183,9 @@ def test_bad_decays_and_draws():
         attention.init(jax.random.key(0), SPEC, gain=jnp.ones(2))
     with pytest.raises(TypeError, match="`dtype` must be a floating-point dtype, got 'complex64'"):
         attention.init(jax.random.key(0), SPEC, dtype="complex64")
-    with pytest.raises(ValueError, match=r"`dtype` must be a dtype that JAX holds, got 'float64', which needs jax\.conf"):
+    with pytest.raises(
+        ValueError, match=r"`dtype` must be a dtype that JAX holds, got 'float64', which needs jax\.conf"
+    ):
         attention.init(jax.random.key(0), SPEC, dtype="float64")
     with pytest.raises(TypeError, match="`spec` must be an AttentionSpec, got None"):
         attention.attend(tree, x, None)  # pyright: ignore[reportArgumentType]
