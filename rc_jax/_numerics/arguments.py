@@ -272,14 +272,14 @@ def instance(kind: type) -> Check:
 
 
 def floating_dtype(name: str, value: Any) -> None:
-    """The name or type of real floating-point numbers that JAX is set to hold; `float` is whatever it holds."""
+    """The name or type of real floating-point numbers; JAX has to hold a name, for a type it takes the next one."""
     try:
         floating = jnp.issubdtype(jnp.dtype(value), jnp.floating)
     except TypeError:
         floating = False
     if not floating:
         raise TypeError(f"`{name}` must be a floating-point dtype, got {value!r}")
-    if value is not float and jax.dtypes.canonicalize_dtype(value) != jnp.dtype(value):
+    if isinstance(value, str) and jax.dtypes.canonicalize_dtype(value) != jnp.dtype(value):
         way = 'jax.config.update("jax_enable_x64", True)'
         raise ValueError(f"`{name}` must be a dtype that JAX holds, got {value!r}, which needs {way}")
 
