@@ -1,10 +1,10 @@
-"""Slow tests of exact arithmetic compile for longer than they compute; what is right is so by any compiler."""
+"""Tests that judge by hundredths of a nat, and compile for longer than they compute."""
 
 import pytest
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def hasty_where_slow(request):
-    """The default tests keep the compiler's optimisation."""
+    """Slow tests are compiled without optimisation, which may add roundings; the default ones are compiled with it."""
     if request.node.get_closest_marker("slow"):
         request.getfixturevalue("hasty_compiler")
