@@ -14,7 +14,7 @@ import importlib.util
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -156,26 +156,32 @@ def _imports(path: Path, folder: Path) -> frozenset[str]:
 
 @functools.cache
 def _of_numbers(path: Path) -> str:
-    """What `compute` uses of a figure's file, directly or through names that it defines, and what defines no name."""
+    """What `compute` uses of a figure's file, directly or through names that it defines.
+
+    What may act on names without defining one counts too: statements that define none, and definitions with decorators.
+    """
     lines, body = _text(path).splitlines(), ast.parse(_text(path)).body
-    defined = {name: node for node in body for name in _names(node)}
-    used, waiting = set[str](), [*COMPUTING]
+    waiting = [node for node in body if not _names(node) or getattr(node, "decorator_list", []) or _is_part(node)]
+    kept = set[int]()
     while waiting:
-        name = waiting.pop()
-        if name in defined and name not in used:
-            used.add(name)
-            waiting += [each.id for each in ast.walk(defined[name]) if isinstance(each, ast.Name)]
-    kept = [node for node in body if not (names := set(_names(node))) or names & used]
-    return "\n".join(line for node in kept for line in lines[_first(node) - 1 : node.end_lineno])
+        node = waiting.pop()
+        if id(node) not in kept:
+            kept.add(id(node))
+            used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+            waiting += [other for other in body if used & _names(other)]
+    return "\n".join(line for node in body if id(node) in kept for line in lines[_first(node) - 1 : node.end_lineno])
 
 
-def _names(node: ast.stmt) -> Iterator[str]:
-    """The names that a statement defines, where it does nothing else."""
+def _is_part(node: ast.stmt) -> bool:
+    return bool(_names(node) & set(COMPUTING))
+
+
+def _names(node: ast.stmt) -> set[str]:
+    """The names that a statement defines, or changes an entry of, where it does nothing else."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        yield node.name
-    if isinstance(node, ast.Assign | ast.AnnAssign):
-        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            yield from (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
 
 
 def _first(node: ast.stmt) -> int:

@@ -136,6 +136,20 @@ def test_every_source_and_helper_counts_and_what_only_draws_or_judges_does_not(s
     assert state() != base
 
 
+@pytest.mark.parametrize(
+    ("helper", "edit"),
+    [
+        ("def by(s):\n    return 1\nTABLE = by(0)\nTABLE[0] = 2\n", ("return 1", "return 3")),  # defined twice
+        ("def by(s):\n    return 1\nTABLE = {}\nTABLE.update(a=by)\n", ("return 1", "return 3")),  # changed later
+        ("TABLE = {}\n@TABLE.setdefault\ndef by(s):\n    return 1\n", ("return 1", "return 3")),  # a register
+        ("if True:\n    TABLE = {}\n", ("{}", "{1: 2}")),
+    ],
+)
+def test_what_compute_reads_counts_however_it_is_defined(state, helper, edit):
+    own = f"{helper}def compute(s):\n    return TABLE\n"
+    assert state({"made_up/figure.py": own}) != state({"made_up/figure.py": own.replace(*edit)})
+
+
 def test_what_draws_counts_for_pictures(state):
     def drawn(figure):
         return identity.drawing_state(figure, "seal", draft=False)
