@@ -26,6 +26,8 @@ class Scaled(NamedTuple):
         [ 0.5 -1. ] -999.3068
         >>> print((tiny * tinier).rows, (tiny * tinier).log_size, tiny.value)
         [ 3. -6.] -6000.0 [ 0. -0.]
+        >>> print((2 * tiny).rows)
+        [ 2. -4.]
     """
 
     rows: Float[Array, "..."]
@@ -69,6 +71,10 @@ class Scaled(NamedTuple):
         if isinstance(factor, Scaled):
             return Scaled(self.rows * factor.rows, self.log_size + factor.log_size)
         return Scaled(factor * self.rows, self.log_size)
+
+    def __rmul__(self, factor: Array | float) -> "Scaled":  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The same product; that of a tuple would repeat it."""
+        return self * factor
 
     def __truediv__(self, divisor: Array | float) -> "Scaled":
         """The quotient with numbers of ordinary size."""
