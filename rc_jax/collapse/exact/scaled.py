@@ -26,7 +26,7 @@ class Scaled(NamedTuple):
         [ 0.5 -1. ] -999.3068
         >>> print((tiny * tinier).rows, (tiny * tinier).log_size, tiny.value)
         [ 3. -6.] -6000.0 [ 0. -0.]
-        >>> print((2 * tiny).rows)
+        >>> print((2.0 * tiny).rows)
         [ 2. -4.]
     """
 
