@@ -158,9 +158,18 @@ def _sink_and_solved(data: Mapping[str, np.ndarray], kind: int, sign: int) -> Me
 
 
 def _first_value(data: Mapping[str, np.ndarray]) -> Measured:
-    """Size of the first token's output over the mean of the others, in softmax rows of the smallest network."""
-    mean, error = _after_training(data, "value", KINDS.index("softmax"))
-    return Measured(mean[0], standard_error=error[0], where=_names(data)[:1], numbers=_numbers(data))
+    """Size of the first token's output over the mean of the others, in softmax rows of the smallest network.
+
+    It is not run unless that network solves the task with a sink.
+    """
+    (value, of_value), (sink, _), (error, _) = (
+        _after_training(data, name, KINDS.index("softmax")) for name in ("value", "sink", "error")
+    )
+    asked = np.array([sink[0] > SINK and error[0] < SOLVED])
+    return Measured(
+        value[:1], standard_error=of_value[:1], where=_names(data)[:1], applies=asked, reads=[sink[:1], error[:1]],
+        numbers=_numbers(data),
+    )  # fmt: skip
 
 
 SETTING = "sequences of {tokens} tokens with {features} features; layers × heads as named"
