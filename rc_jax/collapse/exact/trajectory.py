@@ -4,6 +4,8 @@ Every result is computed three times, twice with all weights and all roundings m
 (`rc_jax.collapse.exact.roundings`). A residual can depend on digits that no floating-point number stores: on weights of
 a saturated softmax below the smallest number, or on what tells tokens of one cluster apart beside the distance between
 clusters. Such a result moves by far more than a rounding, and NaN is returned in its place and at all later layers.
+Tokens of one cluster may have rounded to the same numbers, which move alike. So after every layer each token moves by
+a few roundings of its own; only those that are equal in truth move together.
 """
 
 import functools
@@ -126,7 +128,6 @@ def _log_residuals(
 ) -> Array:
     # Copies of the tokens pass through the layers, all but the first with every rounding moved.
     amounts = jnp.asarray(roundings.AMOUNTS if check else (0.0,), x.dtype)
-
     fades = any(_fades(kind) for kind in spec.kinds)
 
     def step_of(kind: StackSpec) -> Callable[[tuple[Tokens, Array], LayerParams], tuple[Any, Array]]:
@@ -137,9 +138,12 @@ def _log_residuals(
 
         def step(carry: tuple[Tokens, Array], weights: LayerParams) -> tuple[Any, Array]:
             def one(tokens: Tokens, amount: Array) -> Tokens:
-                if check:
-                    return roundings.move(through, amount)(roundings.move_entries(weights, amount), tokens)
-                return through(weights, tokens)
+                if not check:
+                    return through(weights, tokens)
+                out = roundings.move(through, amount)(roundings.move_entries(weights, amount), tokens)
+                own = apart if out.equal is None else jnp.take(apart, jnp.argmax(out.equal, axis=-1), axis=0)
+                difference = out.state.difference.map(lambda rows: rows * (1 + amount * own))
+                return out._replace(state=out.state._replace(difference=difference))
 
             copies, known = carry
             out = jax.vmap(one, axis_name=roundings.COPY)(copies, amounts)
@@ -154,6 +158,7 @@ def _log_residuals(
 
         return step
 
+    apart = perturbations(x, _places(spec, x.shape[0], mask))[1]
     tokens, changes = mean_residual.decompose(x), 1 + amounts[:, None, None] * perturbations(x)[1][None]
     log_sizes = jnp.broadcast_to(tokens.log_size, amounts.shape)
     states = MeanResidual(changes[:, 0] * tokens.mean[None], Scaled(changes * tokens.direction[None], log_sizes))
@@ -207,15 +212,28 @@ def split_arithmetic(spec: StackSpec, count: int, scale: ArrayLike | None, mask:
     )
 
 
-def perturbations(x: Float[Array, "token feature"]) -> Float[Array, "2 token feature"]:
+def _places(spec: StackSpec, count: int, mask: Array | None) -> UInt[Array, "token column"]:
+    """What tells equal tokens apart in a layer: the columns that they see, and their rotary positions."""
+    layers = [kind.attention for kind in spec.kinds]
+    if any(layer.rotary is not None for layer in layers):
+        return jnp.arange(count, dtype=jnp.uint32)[:, None]
+    seen = [masks.combine(count, causal_mask=layer.causal, radius=layer.window, extra=mask) for layer in layers]
+    shown = [jnp.zeros((count, 0), bool), *(columns for columns in seen if columns is not None)]
+    return jnp.concatenate(shown, axis=1).astype(jnp.uint32)
+
+
+def perturbations(
+    x: Float[Array, "token feature"], places: UInt[Array, "token column"] | None = None
+) -> Float[Array, "2 token feature"]:
     """Relative amounts by which two computations move the entries of the tokens: zero, then a few roundings.
 
-    The amounts of a token are made of its own bits, and no pair of tokens is compared: tokens that are equal move
-    together, so that they stay exactly equal.
+    The amounts of a token are made of its own bits, and of what else tells it apart. No pair of tokens is compared:
+    tokens that are equal move together, so that they stay exactly equal.
     """
     x = jax.lax.stop_gradient(x)
     bits = jax.lax.bitcast_convert_type(jnp.where(x == 0, 0, x), jnp.uint16 if x.itemsize == 2 else jnp.uint32)
     bits = bits.reshape(x.shape[0], -1).astype(jnp.uint32)
+    bits = bits if places is None else jnp.concatenate([bits, places], axis=1)
     columns, features = (jnp.arange(size, dtype=jnp.uint32)[None] for size in (bits.shape[1], x.shape[1]))
     token = jnp.sum(_hashed(bits + _hashed(columns)), axis=1, keepdims=True, dtype=jnp.uint32)
     # The upper half of the bits becomes a number of variance 1 between −√3 and √3.

@@ -125,6 +125,9 @@ def test_precisions_and_rates_are_measured():
     (table,) = contests.precision(1)
     small = {"network.apply, 6 layers with skips": 1e-5, "special.log_bessel_i, orders to 32 767": 1e-3}
     for name, error, float32, bfloat16 in table.rows:
-        assert error and float32 < small.get(name, 2e-6) * (5000 if "three layers" in name else 1) < bfloat16 < 1, name
+        if "three layers" in name:  # plain arithmetic has lost nearly all its digits, and says nothing
+            assert 1e-3 < float32 < 0.1 < bfloat16, name
+        else:
+            assert error and float32 < small.get(name, 2e-6) < bfloat16 < 1, name
     (rates,) = contests.device(1)
     assert all(rate > 1e6 for _, rate in rates.rows)
