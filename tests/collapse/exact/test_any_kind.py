@@ -14,8 +14,6 @@ from tests.collapse.exact.random_networks import draw, draw_spec, judge
 from tests.collapse.exact.test_trajectory import mostly_slow
 from tests.oracles import many_digits, own_kinds
 
-pytestmark = pytest.mark.usefixtures("hasty_where_slow")
-
 RULE = {name: kind for name, kind in KINDS.items() if kind.reads == "scores" and name not in SPLIT} | own_kinds.OWN
 MASKS = ({}, {"causal": True}, {"window": 1}, {"mask": True}, {"top_k": 2})
 NORMS = (None, "pre", "post", "branch", "peri")

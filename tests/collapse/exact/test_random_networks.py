@@ -16,8 +16,6 @@ from tests.collapse.exact.random_networks import draw, draw_spec, judge
 from tests.collapse.exact.test_trajectory import mostly_slow
 from tests.oracles import many_digits
 
-pytestmark = pytest.mark.usefixtures("hasty_where_slow")
-
 DIGITS = 300
 LOST = {case["name"]: case for case in json.loads(Path(__file__).with_name("lost_digits.json").read_text("utf8"))}
 
