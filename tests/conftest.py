@@ -84,17 +84,26 @@ def pytest_runtest_protocol(item):
 
 
 MAPS = pathlib.Path("/proc/self/maps")
-MOST_MAPS = 20_000
+MOST_MAPS, MOST_PAGES = 20_000, 3 * 2**30 // resource.getpagesize()
+
+
+def _full():
+    """Whether this process holds many maps, or 3 GiB."""
+    if not MAPS.exists():
+        return False
+    pages = int(MAPS.with_name("statm").read_text().split()[1])
+    return pages > MOST_PAGES or MAPS.read_bytes().count(b"\n") > MOST_MAPS
 
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
-    """Let go of compiled programs before there are too many: XLA maps memory for each, and crashes where Linux refuses.
+    """Let go of programs before there are too many: XLA maps memory for each, and crashes where Linux refuses.
 
-    Linux grants a process 65 530 maps; a worker that ran half of these tests would need more.
+    Linux grants a process 65 530 maps; a worker that ran half of these tests would need more. What is traced and not
+    compiled needs none, but memory.
     """
     yield
-    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+    if _full():
         jax.clear_caches()
 
 

@@ -1,6 +1,7 @@
 """Kinds of weights from outside the package: in every use of a layer, and wrong ones at the door."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -118,6 +119,37 @@ def test_wrong_kinds_are_one_error_at_the_door(case):
     function, claims, error, message = WRONG[case]
     with pytest.raises(error, match=message):
         dataclasses.replace(SPEC, weights=Kind("mine", function, **claims))
+
+
+def sometimes_shifted(scores, seen, parts):
+    """Softmax of what is within 1 of the largest score, and of all where the row's mean score is above 0."""
+    mean = jnp.where(seen, scores, 0).mean(axis=-1, keepdims=True)
+    shown = seen & ((mean > 0) | (jnp.where(seen, scores, -jnp.inf).max(axis=-1, keepdims=True) - scores < 1))
+    return plain(scores, shown, parts)
+
+
+def within(scores, seen, parts):
+    """Softmax of what is within one and a half deviations of the largest score, which has jumps."""
+    count, largest = (
+        seen.sum(-1, scores.dtype, keepdims=True),
+        jnp.where(seen, scores, -jnp.inf).max(axis=-1, keepdims=True),
+    )
+    mean = jnp.where(seen, scores, 0).sum(axis=-1, keepdims=True) / count
+    spread = jnp.sqrt(jnp.where(seen, scores - mean, 0).var(axis=-1, keepdims=True))
+    return plain(scores, seen & (largest - scores <= 1.5 * spread), parts)
+
+
+@pytest.mark.parametrize("heads", range(1, 6))
+def test_a_kind_with_jumps_is_known_by_its_rows_between_them(heads):
+    dataclasses.replace(SPEC, heads=heads, d_head=2, weights=Kind("within", within, "one", shift_invariant=True))
+
+
+def test_the_row_that_breaks_a_claim_is_shown():
+    kind = Kind("sometimes", sometimes_shifted, "one", shift_invariant=True)
+    with pytest.raises(ValueError, match=r"from \[(.*)\] to \[(.*)\]") as caught:
+        dataclasses.replace(SPEC, weights=kind)
+    before, after = (np.fromstring(part, sep=" ") for part in re.findall(r"\[(.*?)\]", str(caught.value)))
+    assert np.abs(before - after).max() > 0.01
 
 
 def test_a_record_prints_what_is_not_as_by_default():

@@ -58,9 +58,10 @@ def _check(kind: Kind, spec: Any) -> None:
     for name, value in (("random scores", rows), ("scores of 0", weights(jnp.zeros_like(scores)))):
         if not bool(jnp.all(jnp.isfinite(value))):
             raise ValueError(f"`weights` of kind {kind.name!r} must be finite at {name}, got {np.asarray(value[0, 0])}")
-    if bool(jnp.any(jnp.where(lower, 0, masked) != 0)):
+    outside = jnp.where(lower, 0, masked)
+    if bool(jnp.any(outside != 0)):
         raise ValueError(
-            f"`weights` of kind {kind.name!r} must be 0 where `seen` is False, got {np.asarray(masked[0, 0])}"
+            f"`weights` of kind {kind.name!r} must be 0 where `seen` is False, got {_worst(outside, masked)[0]}"
         )
     if kind.reads == "scores":
         _derivative(kind, weights, scores, normal())
@@ -76,10 +77,12 @@ def _claims(kind: Kind, weights: Any, scores: Array, rng: np.random.Generator) -
     if kind.row_sum == "fixed" and not np.allclose(sums, sums[:, :1], atol=_ROUNDING * size):
         raise ValueError(f"`row_sum` of kind {kind.name!r} must be what rows sum to: 'fixed' is said, got {sums[0]}")
     level = jnp.asarray(rng.normal(size=(*scores.shape[:-1], 1)), scores.dtype)
-    if kind.shift_invariant and not np.allclose(weights(scores + level), rows, atol=_ROUNDING * size):
+    shifted = weights(scores + level)
+    if kind.shift_invariant and not np.allclose(shifted, rows, atol=_ROUNDING * size):
+        before, after = _worst(shifted - rows, rows, shifted)
         raise ValueError(
             f"`shift_invariant` of kind {kind.name!r} must be False: a constant in a row changes its weights from "
-            f"{np.asarray(rows[0, 0])} to {np.asarray(weights(scores + level)[0, 0])}"
+            f"{before} to {after}"
         )
     if kind.increasing and _falls(np.asarray(rows, float), scores, _ROUNDING * size):
         raise ValueError(
@@ -90,6 +93,12 @@ def _claims(kind: Kind, weights: Any, scores: Array, rng: np.random.Generator) -
         raise ValueError(f"`sparse` of kind {kind.name!r} must be False: no weight of random rows is exactly 0")
 
 
+def _worst(differences: Array, *arrays: Array) -> list[np.ndarray]:
+    """The rows of these arrays in which the largest difference is."""
+    head, row = np.unravel_index(int(jnp.argmax(jnp.max(jnp.abs(differences), axis=-1))), differences.shape[:-1])
+    return [np.asarray(array[head, row]) for array in arrays]
+
+
 def _falls(rows: np.ndarray, scores: Array, rounding: float) -> bool:
     ordered = np.take_along_axis(rows, np.argsort(scores, axis=-1), axis=-1)
     return bool(np.any(np.diff(ordered) < -rounding))
@@ -98,14 +107,17 @@ def _falls(rows: np.ndarray, scores: Array, rounding: float) -> bool:
 def _derivative(kind: Kind, weights: Any, scores: Array, way: Array) -> None:
     slope = jax.jvp(weights, (scores,), (way,))[1]
     quotient = (weights(scores + _STEP * way) - weights(scores - _STEP * way)) / (2 * _STEP)
-    size = float(jnp.max(jnp.abs(quotient)))
-    # Rows with a kink nearby differ; most have none.
-    agree = jnp.max(jnp.abs(slope - quotient), axis=-1) <= 0.03 * size + 1e-3
+    differences = slope - quotient
+    # Rows with a kink or a jump nearby differ; most have none.
+    near = 0.03 * float(jnp.max(jnp.abs(quotient))) + 1e-3
+    agree = float(jnp.mean(jnp.max(jnp.abs(differences), axis=-1) <= near))
     far = float(jnp.max(jnp.abs(weights(scores + way) - weights(scores))))
-    if not bool(jnp.all(jnp.isfinite(slope))) or float(jnp.mean(agree)) < 0.75 or (size < 1e-6 < far):
+    flat = float(jnp.max(jnp.abs(slope))) < 1e-6 < far
+    if not bool(jnp.all(jnp.isfinite(slope))) or agree < 0.5 or flat:
+        shown, changes = _worst(differences, slope, quotient)
         raise ValueError(
-            f"`weights` of kind {kind.name!r} must have a derivative by the scores, which `jax.jvp` gives: got "
-            f"{np.asarray(slope[0, 0])} where weights change by {np.asarray(quotient[0, 0])}"
+            f"`weights` of kind {kind.name!r} must have a derivative by the scores, which `jax.jvp` gives: got {shown} "
+            f"where weights change by {changes}"
         )
 
 
