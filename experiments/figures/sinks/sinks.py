@@ -203,11 +203,16 @@ def _sides(data: Mapping[str, np.ndarray]) -> Measured:
     values, critical = data["values"], float(data["critical"])
     change = (data["rate"] - data["rate"][:1])[1:]
     side = np.where(np.isclose(values, critical), 0, np.sign(critical - values))
+    ends = {
+        f"{end}_{where}": pick(change[:, side == sign])
+        for where, sign in (("below", 1), ("above", -1))
+        for end, pick in (("least", np.min), ("most", np.max))
+    }
     return Measured(
         np.select([side > 0, side < 0], [change, -change], SETTLED - np.abs(change)).ravel(),
         where=[f"{name}, v = {value:.3g}" for name in _weights(data)[1:] for value in values],
         reads=[data["critical"]],
-        numbers=_sizes(data),
+        numbers=_sizes(data) | ends | {"at": np.abs(change[:, side == 0]).max()},
     )
 
 
@@ -279,7 +284,9 @@ ROWS = (
         hypotheses=f"{LINEAR}; λ = ½; v ≥ 0, so that what tokens share outgrows their differences",
         interval_from="the sign of the change; our tolerance at v*",
         neighbours=["barbero2025", "fesser2026", "sukenik2026"],
-        note="change of the rate by the sink, in nats per layer; measured: the change below v*, minus the change "
-        f"above it, and {SETTLED:g} less the change's size at v*",
+        shown="below v* {least_below:.3f} … {most_below:.3f}, above {least_above:.3f} … {most_above:.3f}, "
+        "at v* {at:.0e}",
+        note="change of the rate by the sink, in nats per layer; judged: the change below v*, minus the change above "
+        f"it, and {SETTLED:g} less its size at v*",
     ),
 )
