@@ -12,6 +12,8 @@ from tests.collapse.exact.test_trajectory import draw, exact_logs, stack, worst_
 from tests.oracles import many_digits
 from tests.oracles.interpreted import interpreted
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])

@@ -11,6 +11,8 @@ from tests.collapse.exact.test_trajectory import TOLERANCE, draw, stack, worst_e
 from tests.oracles import collapse as oracle
 from tests.oracles.interpreted import interpreted
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 NETWORKS = {
     "pure": (stack(depth=5), {}, 400),
     "no bias, so that the mean shrinks": (stack(depth=5, bias=False), {"bias_std": 0.0, "gain": 0.3}, 400),
