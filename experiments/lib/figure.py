@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 PRESET_NAMES = ("smoke", "quick", "full")
 TOPICS = {
-    "layer": "The layer",
     "collapse": "Collapse",
     "paths": "Paths",
     "blocks": "Skips, MLPs and norms",
     "masks": "Masks and sparse attention",
     "scale": "Scale",
     "sparsity": "Sparsity",
+    "layer": "The layer",
     "training": "Training",
     "models": "Real models",
     "later": "Later results",
