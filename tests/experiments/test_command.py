@@ -155,7 +155,7 @@ def test_replot_needs_something_stored(figures, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["nine"], "unknown figure 'nine'; figures are one, two; topics are layer, collapse, "),
+        (["nine"], "unknown figure 'nine'; figures are one, two; topics are collapse, paths, "),
         (["one", "--all"], "`--all` must go without names, got one"),
         (["--replot", "--scheduler", "tcp://localhost:1"], "`--replot` computes nothing: leave out `--scheduler`"),
         (["--out", "gs://bucket/run"], "`--out` must be a folder of a file system, got the address gs:/bucket/run"),
