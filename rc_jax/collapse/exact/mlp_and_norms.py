@@ -22,6 +22,8 @@ from rc_jax.network.stack import ACTIVATIONS
 _POINTS, _DOUBLED = np.polynomial.legendre.leggauss(16)
 _NODES, _WEIGHTS = (_POINTS + 1) / 2, _DOUBLED / 2
 
+_ROUNDED = 32  # roundings of its parts: a sum below has no digit that is known, and may have either sign
+
 
 def mlp(params: MLPParams, state: MeanResidual, spec: StackSpec) -> MeanResidual:
     """The token-wise sublayer of every token, split into mean and scaled difference.
@@ -78,15 +80,19 @@ Split = tuple[Float[Array, "*heads width"], Scaled]
 def unit(mean: Float[Array, "*heads width"], rest: Scaled) -> Split:
     """Vectors mean + rest over their lengths, split the same way; zero vectors stay zero.
 
-    Where mean and rows are about to underflow, or have, the directions are not known, and the rows are NaN.
+    Where mean and rows are about to underflow, or have, the directions are not known, and the rows are NaN. So is the
+    row of a vector that is what a rounding leaves of mean + rest, most often of a zero vector.
     """
     limits = jnp.finfo(mean.dtype)
+    centre, value = mean[..., None, :], rest.value
+    whole, of_mean, of_rest = (jnp.max(jnp.abs(x), axis=-1, keepdims=True) for x in (centre + value, centre, value))
+    rounded = (whole > 0) & (whole < _ROUNDED * float(limits.eps) * jnp.maximum(of_mean, of_rest))
     nonzero = jnp.any(mean != 0, axis=-1) | jnp.any(rest.rows != 0, axis=(-2, -1))
     # A mean so small may be the rounded form of many others.
     lost = nonzero & (_largest(mean, rest) < limits.tiny / limits.eps)
     mean, rest = over_root_mean_square(mean, rest, 0.0)
     root = jnp.sqrt(jnp.asarray(mean.shape[-1], mean.dtype))
-    return mean / root, (rest / root).map(lambda rows: jnp.where(lost[..., None, None], jnp.nan, rows))
+    return mean / root, (rest / root).map(lambda rows: jnp.where(lost[..., None, None] | rounded, jnp.nan, rows))
 
 
 def over_root_mean_square(
