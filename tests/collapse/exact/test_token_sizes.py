@@ -114,7 +114,7 @@ def test_derivative_where_one_direction_is_left(x64, offset):
 
 
 def test_the_direction_of_what_a_rounding_leaves_is_unknown():
-    """A zero token has a query of one feature that is a rounding: over its length ±1, in all three computations alike."""
+    """A query of one feature of a zero token is a rounding: over its length ±1, in all three computations alike."""
     spec = stack({"qk_norm": "unit", "weights": "sinkhorn", "d_model": 2, "d_head": 1}, depth=1, skip=True)
     for seed in range(24):
         params = network.init(jax.random.key(seed), spec)
