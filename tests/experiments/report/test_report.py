@@ -138,16 +138,16 @@ def test_the_filter_is_labelled_and_hidden_until_the_script_runs(page):
 
 
 def test_figures_are_listed_by_topic(figures, tmp_path):
-    figures.add("one", topic="scale").add("two", topic="layer").add("three", "raise ValueError", topic="nowhere")
+    figures.add("one", topic="scale").add("two", topic="collapse").add("three", "raise ValueError", topic="nowhere")
     main(["--out", str(tmp_path)], figures.package)
     page = Page((tmp_path / "quick" / html.FILE).read_text(encoding="utf-8"))
-    headings = [page.text.index(f"\n{title}\n") for title in ("The layer", "Scale", "Not read")]
+    headings = [page.text.index(f"\n{title}\n") for title in ("Collapse", "Scale", "Not read")]
     assert headings == sorted(headings)
     cards = [attrs["href"] for tag, attrs in page.tags if attrs.get("class") == "card"]
     assert cards == ["#figure-two", "#figure-one", "#figure-three"]
     sections = [attrs["id"] for tag, attrs in page.tags if tag == "section" and "id" in attrs]
     assert sections == ["figure-two", "figure-one", "figure-three"]
-    assert "`topic` must be one of layer, collapse, " in page.text
+    assert "`topic` must be one of collapse, paths, " in page.text
 
 
 def test_pictures_are_light_and_dark(page):
