@@ -141,7 +141,9 @@ def within(scores, seen, parts):
 
 @pytest.mark.parametrize("heads", range(1, 6))
 def test_a_kind_with_jumps_is_known_by_its_rows_between_them(heads):
-    dataclasses.replace(SPEC, heads=heads, d_head=2, weights=Kind("within", within, "one", shift_invariant=True))
+    kind = Kind("within", within, "one", shift_invariant=True)
+    spec = dataclasses.replace(SPEC, heads=heads, d_head=2, weights=kind)
+    assert spec.kind is kind
 
 
 def test_the_row_that_breaks_a_claim_is_shown():
