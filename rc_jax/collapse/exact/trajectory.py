@@ -76,9 +76,9 @@ def log_residuals(
     (`rc_jax.collapse.exact.choices`).
     It is also NaN where a number on the way has no place in the dtype: logits, or squares of the tokens' size, above
     its largest number (tokens of about 1e19 in float32, without a norm), and cosines of tokens below its smallest
-    normal number over its rounding (1e-31). Where the tokens' own size counts, it is NaN once they have shrunk below
-    that (gates do it, in float32 after about 100 layers without skip connections, norms and biases). At `gain=1` and
-    tokens of ordinary size nothing else of this occurs.
+    normal number over its rounding (1e-31), or of a zero token beside others, which have no direction. Where the
+    tokens' own size counts, it is NaN once they have shrunk below that (gates do it, in float32 after about 100 layers
+    without skip connections, norms and biases). At `gain=1` and tokens of ordinary size nothing else of this occurs.
 
     Args:
         params: from `network.init` or `network.random_layers`.
