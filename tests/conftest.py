@@ -16,12 +16,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
 # Most of the tests' time is compiling, and these options more than halve it: one module for LLVM, because every core
-# has a worker of its own, XLA's older emitters of fused loops, and LLVM's first level of optimisation.
+# has a worker of its own, XLA's older emitters of fused loops, and no optimisation by LLVM.
 # `RC_JAX_TESTS_COMPILE=as-installed` leaves the compiler alone.
 if os.environ.get("RC_JAX_TESTS_COMPILE") != "as-installed":
     os.environ["XLA_FLAGS"] += (
         " --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false"
-        " --xla_backend_optimization_level=1"
+        " --xla_backend_optimization_level=0"
     )
 # All processes of a run read each other's compiled programs: workers and subprocesses inherit the variables, and the
 # folder goes when the run ends. Whoever sets `JAX_COMPILATION_CACHE_DIR` keeps the programs.

@@ -157,7 +157,9 @@ def _check(weights: Any, mask: Any) -> None:
     except ValueError:
         fits = False
     if not fits:
-        raise ValueError(f"`mask` must broadcast to {weights.shape}, got {arguments.describe(mask)}")
+        of_texts = mask.shape == (weights.shape[0], weights.shape[-1])
+        way = ": keys of each text are mask[:, None, None, :]" if of_texts else ""
+        raise ValueError(f"`mask` must broadcast to {weights.shape}, got {arguments.describe(mask)}{way}")
 
 
 @jax.jit
