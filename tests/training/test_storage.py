@@ -15,7 +15,7 @@ import optax
 import pytest
 from flax import nnx
 
-from rc_jax import training
+from rc_jax import attention, network, training
 from rc_jax.training import storage, trainer
 from tests.training.small import SETTINGS, adam, build, loss, run
 
@@ -37,6 +37,38 @@ def test_a_resumed_run_ends_with_the_same_numbers(tmp_path):
     assert len(list((tmp_path / "state").iterdir())) == 1
     finished = run(6, folder=tmp_path)
     np.testing.assert_array_equal(finished.metrics["loss"], whole.metrics["loss"])
+
+
+def test_a_kind_from_outside_goes_on_from_its_checkpoint(tmp_path):
+    """The function and its parameters are made again, as by the same file in another process."""
+
+    def train(steps, folder=None):
+        def sharper(scores, seen, parts):
+            rate = jax.nn.softplus(parts["rate"])[:, None, None]
+            return jax.nn.softmax(jnp.where(seen, rate * scores, -jnp.inf), axis=-1)
+
+        kind = attention.Kind(
+            "sharper", sharper, row_sum="one", shift_invariant=True,
+            shapes=lambda spec: {"rate": (spec.heads,)},
+            start=lambda spec, dtype: {"rate": jnp.ones(spec.heads, dtype)},
+        )  # fmt: skip
+        layer = attention.AttentionSpec(d_model=8, heads=2, weights=kind)
+        stack = network.StackSpec(attention=layer, depth=1, skip=True)
+        model = training.ModelSpec(stack=stack, inputs=4, outputs=4, tokens=3)
+        return training.train(
+            jax.random.key(0), lambda key, setting: training.Transformer(key, model),
+            lambda net, batch, setting: training.cross_entropy(jax.vmap(net)(batch), jnp.sort(batch)),
+            lambda key, step: jax.random.randint(jax.random.fold_in(key, step), (8, 3), 0, 4),
+            steps=steps, every=2, optimiser=optax.adam(0.1), folder=folder,
+        )  # fmt: skip
+
+    whole = train(4)
+    train(2, tmp_path)
+    again = train(4, tmp_path)
+    own = again.model(0).layers().attention.parts["rate"]
+    np.testing.assert_array_equal(own, whole.model(0).layers().attention.parts["rate"])
+    assert not np.array_equal(own, np.ones_like(own))
+    np.testing.assert_array_equal(again.metrics["loss"], whole.metrics["loss"])
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
