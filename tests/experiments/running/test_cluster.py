@@ -92,6 +92,7 @@ if not place.exists():
     assert len(list(out.rglob("report.html"))) == 1
 
 
+@pytest.mark.slow  # whether it comes back is waited for
 def test_a_scheduler_that_is_killed_ends_the_run_in_a_line_for_each_figure(figures, cluster, tmp_path):
     address, worker, scheduler = cluster
     worker()
