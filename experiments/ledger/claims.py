@@ -6,6 +6,8 @@ others. *Law*: a result of this package, with its proof or its evidence and the 
 A row is written before the run and does not change: statement, place, hypotheses, interval and the origin of the
 interval are constants, which exist as soon as the figure is imported. Only `measure` reads what a run stored, and it
 gives numbers: a `Measured`. `Row.judge` puts the two together into a `Claim`, with a verdict by `decision`'s rule.
+Formulas stand between dollar signs in a row's texts (`formulas`). A claim has them plain, and `Row.marked` puts the
+signs back for a page that typesets them.
 
 A row is a *formula* where its outcome follows from a definition by algebra, an integral or a count, so that it changes
 only if code is wrong. Every other row is *measured*: it could have come out otherwise.
@@ -15,13 +17,14 @@ import enum
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from experiments.ledger.decision import Points, Verdict
+from experiments.ledger.formulas import plain
 from experiments.ledger.intervals import Interval, ends_text, show
 from experiments.ledger.literature import WORKS
 
@@ -181,21 +184,35 @@ class Row:
         return Claim(
             key=self.key,
             kind=self.kind,
-            statement=self.statement,
+            statement=plain(self.statement),
             source=self.source,
             place=self.place,
-            hypotheses=self._filled(self.hypotheses, found),
+            hypotheses=plain(self._filled(self.hypotheses, found)),
             interval=pairs[:1] if len(set(pairs)) == 1 else pairs,
-            interval_from=self.interval_from,
+            interval_from=plain(self.interval_from),
             measured=self._filled(self.shown, found) if self.shown and not unread else points.summary(),
             standard_error=largest if math.isfinite(largest) else None,
             verdict=verdict,
             formula=self.formula,
             note=_joined(
-                self._filled(self.note, found), unread, "" if unread else points.holds(), self.elsewhere, weak
+                plain(self._filled(self.note, found)),
+                unread,
+                "" if unread else points.holds(),
+                plain(self.elsewhere),
+                weak,
             ),
             proof=self.proof,
             neighbours=self.neighbours,
+        )
+
+    def marked(self, claim: Claim) -> Claim:
+        """The claim, perhaps of an earlier run, with its formulas marked as in the row; other texts stay plain."""
+        return replace(
+            claim,
+            statement=_marked(claim.statement, self.statement),
+            hypotheses=_marked(claim.hypotheses, self.hypotheses),
+            interval_from=_marked(claim.interval_from, self.interval_from),
+            note=_marked(claim.note, self.note, self.elsewhere),
         )
 
     def _filled(self, text: str, found: Measured) -> str:
@@ -293,6 +310,21 @@ def law(
         key, Kind.LAW, statement, measure, interval, interval_from, place=place, hypotheses=hypotheses,
         formula=proof == "proved", proof=proof, neighbours=tuple(neighbours), always=always, note=note, shown=shown,
     )  # fmt: skip
+
+
+def _marked(text: str, *written: str) -> str:
+    """A plain text with the dollar signs of what it is made of, where a field stands for all that may have filled it.
+
+    Example:
+        >>> _marked("here n = 8; holds at 2 of 2 points", "here $n = {tokens:g}$")
+        'here $n = 8$; holds at 2 of 2 points'
+    """
+    for template in written:
+        parts = (".*?".join(map(re.escape, FIELD.split(part)[::2])) for part in template.split("$"))
+        if found := re.search(f"{'()'.join(parts)}(?=; |$)", text):
+            for at in reversed(range(found.re.groups)):
+                text = f"{text[: found.start(at + 1)]}${text[found.start(at + 1) :]}"
+    return text
 
 
 def _joined(*parts: str) -> str:

@@ -27,7 +27,7 @@ ROWS = (
     ledger.published("k-differs", "Statement 3", gives(9.0), (2.9, 3.1), **said),
     ledger.published("k-undecided", "Statement 4", gives(3.0, 1.0), (2.9, 3.1), **said),
     ledger.published("k-unrun", "Statement 5", gives(float("nan")), (2.9, 3.1), **said),
-    ledger.law("k-law", "Statement 6", gives(1.0), (1, 1), proof="proved", neighbours=["noci2022"], **ours),
+    ledger.law("k-law", "Statement 6, $√n < 2$", gives(1.0), (1, 1), proof="proved", neighbours=["noci2022"], **ours),
     ledger.law("k-failed", "Statement 7", gives(2.0), (1, 1), proof="measured", **ours),
 )"""
 KEYS = ["k-agrees", "k-differs", "k-undecided", "k-unrun", "k-part", "k-law", "k-failed"]  # as shown
@@ -75,6 +75,12 @@ def test_every_row_with_symbol_and_word(page):
     assert "holds at 1 of 2 points: 10" in page.text
     assert "2.9 … 3.1our tolerance" in page.text
     assert "proved, next to Noci et al. 2022" in page.text
+
+
+def test_formulas_are_drawn_by_the_browser(page):
+    assert page.tags.count(("math", {"alttext": "√n < 2"})) == 1
+    assert "Statement 6, n<2" in page.text and "$" not in html.typeset("$n$ & $m$")
+    assert html.typeset("<i> $x_i$") == '&lt;i&gt; <math alttext="x_i"><msub><mi>x</mi><mi>i</mi></msub></math>'
 
 
 def test_published_statements_come_first_by_source(page):
