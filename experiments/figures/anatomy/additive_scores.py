@@ -241,31 +241,31 @@ paper = partial(published, source="vaswani2017", place="section 3.2.1")
 ROWS = (
     cited(
         "additive-small",
-        "For small d_k additive and dot-product attention perform similarly.",
+        "For small $d_k$ additive and dot-product attention perform similarly.",
         lambda data: _gap(data, data["tuned"][0, ADDITIVE], data["tuned"][0, DOT]),
         near(0, SIMILAR),
-        hypotheses="d_k = {narrow}, no scale; " + TASK_AT_BEST,
+        hypotheses="$d_k = {narrow}$, no scale; " + TASK_AT_BEST,
         interval_from=f"our tolerance: accuracies within {SIMILAR} are similar",
     ),
     cited(
         "additive-large",
-        "For larger d_k additive attention performs better than unscaled dot-product attention.",
+        "For larger $d_k$ additive attention performs better than unscaled dot-product attention.",
         lambda data: _gap(data, data["tuned"][-1, ADDITIVE], data["tuned"][-1, DOT]),
         at_least(LESS),
-        hypotheses="d_k = {wide}; " + TASK_AT_BEST,
+        hypotheses="$d_k = {wide}$; " + TASK_AT_BEST,
         interval_from=f"our tolerance: a difference of {LESS} counts",
     ),
     notes(
         "additive-degrades",
-        "Unscaled dot products perform worse as d_k grows.",
+        "Unscaled dot products perform worse as $d_k$ grows.",
         lambda data: _gap(data, data["tuned"][_before_last(data), DOT], data["tuned"][-1, DOT]),
         at_least(LESS),
-        hypotheses="d_k = {before} to d_k = {wide}; " + TASK_AT_BEST,
+        hypotheses="$d_k = {before}$ to $d_k = {wide}$; " + TASK_AT_BEST,
         note="measured: accuracy lost between the two widest heads",
     ),
     notes(
         "additive-stable",
-        "Additive attention is less stable than dot products scaled by 1/√d_k.",
+        "Additive attention is less stable than dot products scaled by $1/√d_k$.",
         _stable,
         at_least(LESS),
         hypotheses="stable: still accurate at the worst of {rates} learning rates; mean over {widths} widths; " + TASK,
@@ -287,7 +287,7 @@ ROWS = (
         _faster,
         at_least(MUCH),
         always=False,
-        hypotheses=f"{COMPILED}; at least 10⁶ products, so that calling does not take most of the time",
+        hypotheses=f"{COMPILED}; at least $10⁶$ products, so that calling does not take most of the time",
         interval_from=f"our tolerance: much is a factor of {MUCH:g} or more",
         note="measured: ratio of median times, calls in turns, with their spread; faster at {count} of all {shapes} "
         "shapes",
@@ -300,7 +300,7 @@ ROWS = (
         formula=True,
         hypotheses=COMPILED,
         interval_from="the sign of the difference",
-        note="measured: ratio of memory besides arguments and result; compiled so, additive scores hold n² d_k "
+        note="measured: ratio of memory besides arguments and result; compiled so, additive scores hold $n² d_k$ "
         "numbers at once",
     ),
 )

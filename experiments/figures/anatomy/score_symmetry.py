@@ -222,19 +222,20 @@ def _trained_over_random(data: Data) -> Measured:
 ROWS = (
     published(
         "symmetry-none",
-        "If Q = K = X, without projections, the part QKᵀ of attention is symmetric, d(x₁, x₂) = d(x₂, x₁).",
+        "If $Q = K = X$, without projections, the part $QKᵀ$ of attention is symmetric, $d(x₁, x₂) = d(x₂, x₁)$.",
         _without_projections,
         near(0, ROUNDING),
         formula=True,
         source="study-notes",
         place="section on the need of linear maps",
-        hypotheses="{draws} draws of normal tokens, scores over √d",
+        hypotheses="{draws} draws of normal tokens, scores over $√d$",
         interval_from="rounding",
-        note="measured: ‖A − Aᵀ‖/‖A + Aᵀ‖; softmax by rows then breaks the symmetry: {lowest:.4f} … {highest:.4f}",
+        note="measured: $‖A − Aᵀ‖/‖A + Aᵀ‖$; softmax by rows then breaks the symmetry: {lowest:.4f} … {highest:.4f}",
     ),
     law(
         "symmetry-random",
-        "For independent random W_Q and W_K of any width E‖A ∓ Aᵀ‖² is proportional to (tr G)² ∓ ‖G‖², G = XXᵀ.",
+        "For independent random $W_Q$ and $W_K$ of any width $E‖A ∓ Aᵀ‖²$ is proportional to $(tr G)² ∓ ‖G‖²$, $G = "
+        "XXᵀ$.",
         _random_over_law,
         near(1, CLOSE),
         proof="proved",
@@ -245,13 +246,13 @@ ROWS = (
     ),
     published(
         "symmetry-trained",
-        "In a model trained in both directions W_Q W_Kᵀ becomes more symmetric than at random.",
+        "In a model trained in both directions $W_Q W_Kᵀ$ becomes more symmetric than at random.",
         _trained_over_random,
         at_most(1),
         source="saponati2025",
         place="abstract",
         hypotheses="one trained bidirectional model, all-MiniLM-L6-v2; the authors looked at others",
         interval_from="the sign of the difference",
-        note="measured: asymmetry of W_Q W_Kᵀ, median trained head over the most symmetric random one",
+        note="measured: asymmetry of $W_Q W_Kᵀ$, median trained head over the most symmetric random one",
     ),
 )

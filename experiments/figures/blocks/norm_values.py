@@ -284,9 +284,9 @@ shear = functools.partial(
     proof="proved",
     place="docs/skip_norm_mlp.md, LayerNorm and the value matrices",
     neighbours=["wu2024"],
-    hypotheses="causal uniform attention, two tokens, W_V W_O a shear of slope −2, ε = 0",
+    hypotheses="causal uniform attention, two tokens, $W_V W_O$ a shear of slope $−2$, $ε = 0$",
 )
-NETWORKS = "attention without skips and MLPs, Gaussian W_QK, one head, no mask; a LayerNorm after every layer"
+NETWORKS = "attention without skips and MLPs, Gaussian $W_QK$, one head, no mask; a LayerNorm after every layer"
 EXPONENTS = len(NORMS) * (len(KINDS) + 1)  # of random networks and of the trained model
 LAST = PRESETS["quick"].circle_depth  # of all presets
 ROWS = (
@@ -296,9 +296,9 @@ ROWS = (
         _cube,
         near([3.0] * EXPONENTS + [0.0] * len(KINDS), 0.5),
         hypotheses=f"{NETWORKS}, or none; the attention of all-MiniLM-L6-v2",
-        interval_from="our tolerance: an exponent of 3 ± 0.5, a delay of less than half a layer",
+        interval_from="our tolerance: an exponent of $3 ± 0.5$, a delay of less than half a layer",
         shown="exponents {least:.2f} … {most:.2f}; delays {least_delay:.2f} … {most_delay:.2f} layers",
-        note="log ‖res‖ still triples at the last layer; it is delayed by one layer; Wu et al. 2024 disagree in "
+        note="$log ‖res‖$ still triples at the last layer; it is delayed by one layer; Wu et al. 2024 disagree in "
         "general",
     ),
     summary(
@@ -309,9 +309,9 @@ ROWS = (
         at_most(EQUAL),
         hypotheses=f"LayerNorm by token, as models have it; {NETWORKS}",
         interval_from="it is so only if all tokens have one divisor; our tolerance: equal to 1 %",
-        note="median of log(largest/smallest divisor of the tokens): they stand on the left of P X W, where no weight "
-        "takes them in, and agree near collapse; a normalisation by feature stands on the right, where it is taken in "
-        "exactly; for the conclusion see norm-cube",
+        note="median of log(largest/smallest divisor of the tokens): they stand on the left of $P X W$, where no "
+        "weight takes them in, and agree near collapse; a normalisation by feature stands on the right, where it is "
+        "taken in exactly; for the conclusion see norm-cube",
     ),
     published(
         "norm-affine-rank",
@@ -326,21 +326,21 @@ ROWS = (
         place="abstract",
         hypotheses="LayerNorm by token; affine rank is read as the rank of the differences of tokens",
         interval_from="an integer",
-        note="measured: rank after less rank before; a, a + b, a + 2b with a = (1, 2, 0, −1), b = (½, −1, 1, 3) go "
-        "from a line to a plane; what is kept is the linear rank of tokens less their means over features, and so the "
-        "affine rank where it is as large as it can be",
+        note="measured: rank after less rank before; $a$, $a + b$, $a + 2b$ with $a = (1, 2, 0, −1)$, $b = (½, −1, 1, "
+        "3)$ go from a line to a plane; what is kept is the linear rank of tokens less their means over features, and "
+        "so the affine rank where it is as large as it can be",
     ),
     published(
         "norm-random",
-        "LayerNorm alone keeps random models from ‖X − 1x̄ᵀ‖ → 0.",
+        "LayerNorm alone keeps random models from $‖X − 1x̄ᵀ‖ → 0$.",
         _last_residuals,
         at_least(np.log(HELD)),
         source="wu2024-figure",
         place="caption of figure 2",
         hypotheses=f"{NETWORKS}; the model, masks and arithmetic of the figure are not known here",
-        interval_from="our tolerance: a tenth of ‖X‖",
-        note="median of log ‖res‖/‖X‖ at the last layer; in exact arithmetic it goes to zero in our networks; plain "
-        "float32 stops at its rounding, about e^−16; the figure's model is unknown to us",
+        interval_from="our tolerance: a tenth of $‖X‖$",
+        note="median of $log ‖res‖/‖X‖$ at the last layer; in exact arithmetic it goes to zero in our networks; plain "
+        "float32 stops at its rounding, about $e^−16$; the figure's model is unknown to us",
     ),
     published(
         "norm-sharp",
@@ -351,8 +351,8 @@ ROWS = (
         place="abstract",
         hypotheses=f"{NETWORKS}; value matrices: the identity, a rotation, Gaussian; first logits of standard "
         "deviation {sizes}, the sizes at which the residual is known in every network",
-        interval_from="our tolerance: ‖res‖ below a tenth of ‖X‖",
-        note="median of log ‖res‖/‖X‖ at the last layer, by value matrix and size of the first logits; that they "
+        interval_from="our tolerance: $‖res‖$ below a tenth of $‖X‖$",
+        note="median of $log ‖res‖/‖X‖$ at the last layer, by value matrix and size of the first logits; that they "
         "collapse is judged, the rate is not",
     ),
     published(
@@ -366,7 +366,7 @@ ROWS = (
         formula=True,
         source="wu2024",
         place="abstract",
-        hypotheses="±√d u_k with identity values in full attention; a shear under a causal mask",
+        hypotheses="$±√d u_k$ with identity values in full attention; a shear under a causal mask",
         interval_from="rest; rounding of float32",
         note="how far one layer moves the tokens, over their size; the constructions are ours",
     ),
@@ -380,23 +380,23 @@ ROWS = (
     ),
     shear(
         "norm-shear-off",
-        "Without LayerNorm layer k of the same weights changes log(‖res‖/‖X‖) by −log 2 + log(k/(k − 1)), up to terms "
-        "in 1/k²: the residual is halved in the limit.",
+        "Without LayerNorm layer $k$ of the same weights changes $log(‖res‖/‖X‖)$ by $−log 2 + log(k/(k − 1))$, up to "
+        "terms in $1/k²$: the residual is halved in the limit.",
         lambda data: Measured(data["fall"], data["fall_standard_error"]),
         near(-np.log(2) - np.log1p(-1 / LAST), 2 / LAST**2),
-        interval_from="our tolerance: 2/k²",
-        note=f"measured at k = {LAST}; the map of differences is a Jordan block with the eigenvalue ½",
+        interval_from="our tolerance: $2/k²$",
+        note=f"measured at $k = {LAST}$; the map of differences is a Jordan block with the eigenvalue $½$",
     ),
     law(
         "norm-polytope-unstable",
-        "The equilibria ±√d u_k repel: pushed by a thousandth, their tokens collapse.",
+        "The equilibria $±√d u_k$ repel: pushed by a thousandth, their tokens collapse.",
         lambda data: Measured(data["polytope_pushed"], where=_ranks(data)),
         at_most(HELD),
         proof="measured",
         place="docs/skip_norm_mlp.md, LayerNorm and the value matrices",
         neighbours=["wu2024"],
         hypotheses="identity values, full attention, LayerNorm after every layer",
-        interval_from="‖res‖ below a tenth of ‖X‖",
+        interval_from="$‖res‖$ below a tenth of $‖X‖$",
         note="at the last layer",
     ),
 )

@@ -278,24 +278,26 @@ notes = functools.partial(published, source="proof-notes", place="definition of 
 ROWS = (
     published(
         "collapse-cube",
-        "Pure attention collapses doubly exponentially: log ‖res‖ grows in size as 3^L with the number L of layers.",
+        "Pure attention collapses doubly exponentially: $log ‖res‖$ grows in size as $3^L$ with the number $L$ of "
+        "layers.",
         _cube,
         near(3, 0.05),
         source="dong2021",
         place="abstract; section 2 by the summary of vortezwohl and Wu, finding 1",
         hypotheses="Gaussian weights and tokens; no mask, skip, MLP or LayerNorm",
-        interval_from="our tolerance: 3 ± 0.05",
+        interval_from="our tolerance: $3 ± 0.05$",
         note="measured: the fall at layer {layers} over the fall before it; the theorem is an upper bound",
     ),
     published(
         "collapse-stochastic",
-        "A product of random stochastic matrices converges at a linear rate: log ‖res‖ falls by a constant per layer.",
+        "A product of random stochastic matrices converges at a linear rate: $log ‖res‖$ falls by a constant per "
+        "layer.",
         _late_over_early,
         near(1, 0.05),
         source="collapse-summary",
         place="finding 1",
         hypotheses="softmax of independent Gaussian logits, blind to the tokens",
-        interval_from="our tolerance: 1 ± 0.05",
+        interval_from="our tolerance: $1 ± 0.05$",
         note="mean fall in the second half of the layers over that in the first, without layer 1",
     ),
     published(
@@ -307,7 +309,7 @@ ROWS = (
         place="related work, rank collapse of networks",
         hypotheses="Gaussian weights, {layers} layers, no batch normalisation",
         interval_from="our tolerance: ten times as far",
-        note="change of log ‖res‖ by attention over change of the log distance to rank 1; medians",
+        note="change of $log ‖res‖$ by attention over change of the log distance to rank 1; medians",
     ),
     rank(
         "collapse-rank-goes",
@@ -331,19 +333,19 @@ ROWS = (
         "The nearer a matrix is to rank one, the smaller is its residual.",
         lambda data: Measured(np.median(data["rank_one"]), reads=[data["rank_one"]]),
         at_most(0.01),
-        hypotheses="matrices uvᵀ of rank one, u and v normal",
+        hypotheses="matrices $uvᵀ$ of rank one, $u$ and $v$ normal",
         interval_from="our tolerance: nothing is nearer to rank one, so that at most a hundredth may be left",
-        note="median of ‖res(X)‖/‖X‖; the residual is the distance to equal rows, a part of the matrices of rank one; "
-        "a small residual implies rank nearly one, and not the other way round",
+        note="median of $‖res(X)‖/‖X‖$; the residual is the distance to equal rows, a part of the matrices of rank "
+        "one; a small residual implies rank nearly one, and not the other way round",
     ),
     notes(
         "collapse-output-bias",
-        "The output bias b_O of a layer does not change the size of the residual.",
+        "The output bias $b_O$ of a layer does not change the size of the residual.",
         lambda data: data["output_bias"],
         (0, 1e-5),
         hypotheses="the bias of the layer at whose output the residual is taken",
         interval_from="the formula is exact; rounding of float32",
-        note="identity; change of log ‖res‖ in nats, bias of standard deviation 3",
+        note="identity; change of $log ‖res‖$ in nats, bias of standard deviation 3",
     ),
     law(
         "collapse-skip",
@@ -355,6 +357,6 @@ ROWS = (
         neighbours=["dong2021"],
         hypotheses="Gaussian weights of gain 1, branches of strength 1",
         interval_from="no fall",
-        note="5 % quantile of log ‖res(X^l)‖ − log ‖res(X)‖; Dong et al. show that such weights exist",
+        note="5 % quantile of $log ‖res(X^l)‖ − log ‖res(X)‖$; Dong et al. show that such weights exist",
     ),
 )

@@ -154,23 +154,23 @@ def _memory(data: Data) -> Measured:
     )
 
 
-LAYER = "whole layers, d = {width}, {heads} head of {head_width}, projections included; n = {least} … {most}"
+LAYER = "whole layers, $d = {width}$, {heads} head of {head_width}, projections included; $n = {least} … {most}$"
 ROWS = (
     published(
         "linear-gain-pairs-sums",
-        "Sums over tokens lower the time of attention from O(n²) to O(n).",
+        "Sums over tokens lower the time of attention from $O(n²)$ to $O(n)$.",
         _gains,
         near(1, GAIN),
         source=SOURCE,
         place="abstract and section 3",
         hypotheses=LAYER,
         interval_from=f"our tolerance: {GAIN:g} of an exponent",
-        elsewhere="the projections, linear in n, are part of the time, and n is not much larger than d",
+        elsewhere="the projections, linear in $n$, are part of the time, and $n$ is not much larger than $d$",
         note="measured: exponent of the ratio of median times; standard error from half the quartiles' distance",
     ),
     published(
         "linear-memory-pairs",
-        "The memory of attention over pairs grows as n², that of sums as n.",
+        "The memory of attention over pairs grows as $n²$, that of sums as $n$.",
         _memory,
         near([2.0, 1.0, 1.0], 0.1),
         source=SOURCE,
@@ -178,6 +178,6 @@ ROWS = (
         formula=True,
         hypotheses=f"{LAYER}; memory that XLA sets aside",
         interval_from="our tolerance: a tenth of an exponent",
-        note="measured: exponents in n",
+        note="measured: exponents in $n$",
     ),
 )

@@ -175,7 +175,7 @@ summary = functools.partial(
     source="collapse-summary",
     place="related work, on variants of the transformer",
     interval_from="the sign of the difference",
-    note="mean log ‖res‖ less that of full attention, in nats",
+    note="mean $log ‖res‖$ less that of full attention, in nats",
 )
 SETTING = "random Gaussian weights, no skips, no MLP, layer {layer}"
 ROWS = (
@@ -185,7 +185,8 @@ ROWS = (
         lambda data: _less_than_full(data, ("averages", "Gaussian")),
         at_most(0),
         always=False,
-        hypotheses="the summary cites Wang et al. 2020; here keys and values are E X with random E, rows that average "
+        hypotheses="the summary cites Wang et al. 2020; here keys and values are $E X$ with random $E$, rows that "
+        "average "
         f"or Gaussian ones, Wang et al.'s kind; {SETTING}",
     ),
     summary(

@@ -201,8 +201,8 @@ ROWS = (
         source="su2023scale",
         place="section on cosines",
         always=False,
-        hypotheses="the source computes 25 to 35 at d = 128; here the optimum for each model's own number of keys and "
-        "dimension, which are our choice: "
+        hypotheses="the source computes 25 to 35 at $d = 128$; here the optimum for each model's own number of keys "
+        "and dimension, which are our choice: "
         + ", ".join(f"{USED[index].name} {USED[index].n} and {USED[index].dim}" for index in EXPLAINED),
         interval_from=f"our tolerance: a factor of {FACTOR:g}",
         note="measured: the factor in use over the annealed optimum",

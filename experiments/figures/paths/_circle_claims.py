@@ -166,7 +166,8 @@ GAINS = np.linalg.solve([np.tanh(LOGITS), np.tanh(LOGITS) + 2 * LOGITS / np.cosh
 # The four factors of a disturbance: 1, 1/2, Σg and Σg − 1/4.
 MODULI = np.sort(np.abs([1, SLOPE, GAINS.sum(), GAINS.sum() - (1 - SLOPE) / 2]))
 TWO_HEADS = (
-    "no skip connection, no MLP; W_Q W_Kᵀ = c I, W_V W_O = g times a rotation, y = c r² = 2 and 1; opposite points"
+    "no skip connection, no MLP; $W_Q W_Kᵀ = c I$, $W_V W_O = g$ times a rotation, $y = c r² = 2$ and $1$; opposite "
+    "points"
 )
 
 ROWS = (
@@ -223,14 +224,14 @@ ROWS = (
     law(
         "circle-pure-growth",
         "One head that keeps opposite points on a circle is unstable: each step multiplies a relative error of "
-        "the radius by 1 + 4y/sinh 2y > 1.",
+        "the radius by $1 + 4y/sinh 2y > 1$.",
         lambda data: Measured(data["growth"] / ONE_HEAD, where=list(SHARPNESS.round(3))),
         near(1, EXACT),
         proof="proved",
         place=PAGE,
-        hypotheses="one head with W_Q W_Kᵀ = c I, no skip connection, no MLP; two opposite points; y = c r²",
+        hypotheses="one head with $W_Q W_Kᵀ = c I$, no skip connection, no MLP; two opposite points; $y = c r²$",
         interval_from="the formula is exact; the error of a difference quotient and of float32",
-        note=f"measured over the formula; from {ONE_HEAD[0]:.3f} at small y to {ONE_HEAD[-1]:.3f}",
+        note=f"measured over the formula; from {ONE_HEAD[0]:.3f} at small $y$ to {ONE_HEAD[-1]:.3f}",
     ),
     law(
         "circle-two-heads",
@@ -242,9 +243,10 @@ ROWS = (
         place=PAGE,
         hypotheses=TWO_HEADS,
         neighbours=["dong2021"],
-        interval_from="the formulas 1/2, Σg − 1/4, Σg and 1 are exact; rounding of float32",
+        interval_from="the formulas $1/2$, $Σg − 1/4$, $Σg$ and 1 are exact; rounding of float32",
         note="moduli in the frame that rotates with the points; "
-        f"c = {HEADS[0]:g}/r² and {HEADS[1]:g}/r², g = {GAINS[0]:.3f} and {GAINS[1]:.3f}; c and g nearby do the "
+        f"$c = {HEADS[0]:g}/r²$ and ${HEADS[1]:g}/r²$, $g = {GAINS[0]:.3f}$ and ${GAINS[1]:.3f}$; $c$ and $g$ nearby "
+        f"do the "
         "same at a radius nearby",
     ),
     measured_here(

@@ -229,14 +229,14 @@ def _longest_less_shortest(data: Mapping[str, np.ndarray]) -> Measured:
 ROWS = (
     published(
         "paths-sum",
-        "The output of a network of attention layers is the sum over all H^L choices of a head in each layer of "
-        "(P_L ⋯ P_1) X (W_1 ⋯ W_L).",
+        "The output of a network of attention layers is the sum over all $H^L$ choices of a head in each layer of "
+        "$(P_L ⋯ P_1) X (W_1 ⋯ W_L)$.",
         lambda data: data["pure_error"],
         (0, 1e-13),
         formula=True,
         source="proof-notes",
         place="the unrolled network, after the definition of a layer",
-        hypotheses="no skips, no biases; P of the forward pass",
+        hypotheses="no skips, no biases; $P$ of the forward pass",
         interval_from="the formula is exact; rounding of float64",
         note=f"identity; {SMALL.attention.heads**SMALL.depth} paths written out; error over the size of the output",
     ),
@@ -250,7 +250,7 @@ ROWS = (
         hypotheses="Gaussian weights of gain 1; the attention of all-MiniLM-L6-v2, before and after training, with "
         "skips and without its MLPs and LayerNorms",
         interval_from="our reading: the longest paths are nearer to equal rows than the shortest",
-        note="median log ‖res‖/‖·‖ of the longest paths less that of length 1, nats; single paths drawn at random, and "
-        "the sum of all paths of a length; it {falls} at every length",
+        note="median $log ‖res‖/‖·‖$ of the longest paths less that of length 1, nats; single paths drawn at random, "
+        "and the sum of all paths of a length; it {falls} at every length",
     ),
 )

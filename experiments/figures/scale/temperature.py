@@ -228,7 +228,7 @@ def _rows(data: Data) -> dict[str, float]:
     return {"rows": int(data["rows"]), "keys": int(data["keys"])}
 
 
-SETTING = "{rows} rows of {keys} normal scores, p = softmax(s/T)"
+SETTING = "{rows} rows of {keys} normal scores, $p = softmax(s/T)$"
 ROWS = (
     published(
         "temperature-cold",
@@ -238,22 +238,22 @@ ROWS = (
         formula=True,
         source=NOTES,
         place="section on softmax",
-        hypotheses=f"{SETTING}, T from {{coldest:g}} to 10⁻³; one value is the largest",
+        hypotheses=f"{SETTING}, $T$ from {{coldest:g}} to $10⁻³$; one value is the largest",
         interval_from="our tolerance: all but a hundredth",
         note="measured: largest weight of the median row; equal largest values share it",
     ),
     published(
         "temperature-larger",
-        "The larger the temperature T, the more weight softmax gives to large values.",
+        "The larger the temperature $T$, the more weight softmax gives to large values.",
         _changes,
         at_least(0),
         formula=True,
         source=NOTES,
         place="section on softmax, first sentence on T",
-        hypotheses=f"{SETTING}, T from 0.1 to 10",
+        hypotheses=f"{SETTING}, $T$ from 0.1 to 10",
         interval_from="the sign of the change",
         note="a slip of the pen: the notes' next line says the opposite, and that is so; measured: change of the "
-        "median row's largest weight as T rises",
+        "median row's largest weight as $T$ rises",
     ),
     published(
         "temperature-extremes",
@@ -263,10 +263,10 @@ ROWS = (
         formula=True,
         source=NOTES,
         place="section on the division by √d_k",
-        hypotheses=f"{SETTING}, T = {{sharp:.2g}}, of which the others have 1 − p of the largest together",
+        hypotheses=f"{SETTING}, $T = {{sharp:.2g}}$, of which the others have $1 − p$ of the largest together",
         interval_from="our tolerance: a hundredth",
-        note="measured in the median row; all scores divided by a high T leave the weights even and the gradient "
-        "large: 1 − Σp² = {let_through:.2f} at T = {hottest:g}",
+        note="measured in the median row; all scores divided by a high $T$ leave the weights even and the gradient "
+        "large: $1 − Σp² = {let_through:.2f}$ at $T = {hottest:g}$",
     ),
     published(
         "temperature-entropy-floor",
@@ -277,14 +277,16 @@ ROWS = (
         formula=True,
         source="zhai2023",
         place="abstract; bound of the theorem",
-        hypotheses=f"{SETTING}; the bound log(1 + (n − 1)β) + σ√(n(n − 1)) β/(1 + (n − 1)β), β = e^(−σ√(n/(n − 1))), "
-        "with σ the norm of the row's own logits, which is not more than the authors'",
+        hypotheses=f"{SETTING}; the bound $log(1 + (n − 1)β) + σ√(n(n − 1)) β/(1 + (n − 1)β)$, $β = e^(−σ√(n/(n − "
+        f"1)))$, "
+        "with $σ$ the norm of the row's own logits, which is not more than the authors'",
         interval_from="rounding of float64",
         note="measured: entropy less the bound, least over rows and 0 where above it, and of the row that attains it",
     ),
     published(
         "temperature-disperse",
-        "Weights of n logits whose range is δ lie between e^−δ/n and e^δ/n, so that they disperse as n grows.",
+        "Weights of $n$ logits whose range is $δ$ lie between $e^−δ/n$ and $e^δ/n$, so that they disperse as $n$ "
+        "grows.",
         lambda data: Measured(data["spread_bound"], where=_temperatures(data), numbers=_rows(data)),
         at_most(1e-12),
         formula=True,
@@ -292,19 +294,19 @@ ROWS = (
         place="lemma 2.1",
         hypotheses=SETTING,
         interval_from="the inequality is exact; rounding of float64",
-        note="measured: the most by which log(np) passes ± δ, over δ, of all rows",
+        note="measured: the most by which $log(np)$ passes $± δ$, over $δ$, of all rows",
     ),
     published(
         "temperature-clip",
-        "Multiplying W_Q and W_K of a head by √γ, γ = min(1, τ/S_max), brings its largest logit down to τ and leaves "
-        "other heads as they are.",
+        "Multiplying $W_Q$ and $W_K$ of a head by $√γ$, $γ = min(1, τ/S_max)$, brings its largest logit down to $τ$ "
+        "and leaves other heads as they are.",
         _after_clip,
         near(1, 1e-12),
         formula=True,
         source="su2025clip",
         place="section on the clip per head",
-        hypotheses=f"heads without biases, τ = {CLIP:g}; S_max is the largest size of a logit",
+        hypotheses=f"heads without biases, $τ = {CLIP:g}$; $S_max$ is the largest size of a logit",
         interval_from="the formula is exact; rounding of float64",
-        note="measured: the largest logit after, over the lesser of S_max and τ",
+        note="measured: the largest logit after, over the lesser of $S_max$ and $τ$",
     ),
 )

@@ -150,10 +150,10 @@ ROWS = (
         always=False,
         source="herasimchyk2026",
         place="abstract",
-        hypotheses="even causal attention of {tokens} tokens, the last row of ((1 − λ)I + λA)^L, λ = ½",
+        hypotheses="even causal attention of {tokens} tokens, the last row of $((1 − λ)I + λA)^L$, $λ = ½$",
         interval_from="U: both ends above the middle",
         note="measured: log of the lesser of the shares of the first and the last token over that of the middle one; "
-        "the last token keeps (1 − λ + λ/n)^L, and the first has {first:.2g} at L = {deepest}",
+        "the last token keeps $(1 − λ + λ/n)^L$, and the first has {first:.2g} at $L = {deepest}$",
     ),
     published(
         "gradient-sink",
@@ -163,7 +163,7 @@ ROWS = (
         formula=True,
         source="chen2026sinks",
         place="abstract",
-        hypotheses="{tokens} tokens, the share s of every row on the first, the rest even; independent normal "
+        hypotheses="{tokens} tokens, the share $s$ of every row on the first, the rest even; independent normal "
         "gradients of the outputs",
         interval_from="pronounced: twice as much as without a sink, our choice",
         note="measured: gradient of the first token's value over the middle one's, over the same without a sink, "
@@ -171,8 +171,8 @@ ROWS = (
     ),
     law(
         "gradient-sink-size",
-        "The gradient of the first value is √Σ_i a_i1² times an output's: π/√6 in long even causal attention, and "
-        "about s√n with a sink of weight s.",
+        "The gradient of the first value is $√Σ_i a_i1²$ times an output's: $π/√6$ in long even causal attention, and "
+        "about $s√n$ with a sink of weight $s$.",
         _first_gradient,
         near(1, 0.05),
         proof="proved",
@@ -180,6 +180,6 @@ ROWS = (
         neighbours=["chen2026sinks"],
         hypotheses="independent gradients of the outputs, of one size",
         interval_from="our tolerance: 5 %",
-        note="measured over √Σ_i a_i1², and that over the limit",
+        note="measured over $√Σ_i a_i1²$, and that over the limit",
     ),
 )

@@ -266,27 +266,27 @@ ROWS = (
     ),
     own(
         "sinks-rate",
-        "With a skip connection a sink of weight s and value v changes the relative residual by "
-        "log[(1 + (1 − s)λ)/(1 + 1 − s + s v)] per layer, after many layers.",
+        "With a skip connection a sink of weight $s$ and value $v$ changes the relative residual by "
+        "$log[(1 + (1 − s)λ)/(1 + 1 − s + s v)]$ per layer, after many layers.",
         _less_predicted,
         near(0, SETTLED),
-        hypotheses=f"{LINEAR}; λ = ½; v ≥ 0",
+        hypotheses=f"{LINEAR}; $λ = ½$; $v ≥ 0$",
         interval_from="our tolerance",
         neighbours=["nussbaum2003", "barbero2025", "sukenik2026"],
         note="measured less predicted",
     ),
     own(
         "sinks-critical",
-        "A sink slows the relative collapse if its value is 0 or more and below v* = (1 − λ)/(1 + λ), and hastens it "
+        "A sink slows the relative collapse if its value is 0 or more and below $v* = (1 − λ)/(1 + λ)$, and hastens it "
         "above, at every weight.",
         _sides,
         at_least(0),
-        hypotheses=f"{LINEAR}; λ = ½; v ≥ 0, so that what tokens share outgrows their differences",
-        interval_from="the sign of the change; our tolerance at v*",
+        hypotheses=f"{LINEAR}; $λ = ½$; $v ≥ 0$, so that what tokens share outgrows their differences",
+        interval_from="the sign of the change; our tolerance at $v*$",
         neighbours=["barbero2025", "fesser2026", "sukenik2026"],
         shown="below v* {least_below:.3f} … {most_below:.3f}, above {least_above:.3f} … {most_above:.3f}, "
         "at v* {at:.0e}",
-        note="change of the rate by the sink, in nats per layer; judged: the change below v*, minus the change above "
-        f"it, and {SETTLED:g} less its size at v*",
+        note="change of the rate by the sink, in nats per layer; judged: the change below $v*$, minus the change above "
+        f"it, and {SETTLED:g} less its size at $v*$",
     ),
 )

@@ -237,22 +237,23 @@ own = functools.partial(
     proof="derived",
     place="docs/feature_attention.md",
     neighbours=["su2023concentrate"],
-    hypotheses="white Gaussian tokens, bias-free Gaussian projections, q independent of k; first order in 1/d, 1/D",
+    hypotheses="white Gaussian tokens, bias-free Gaussian projections, $q$ independent of $k$; first order in $1/d$, "
+    "$1/D$",
 )
 ROWS = (
     concentrated(
         "moments-general",
-        "Linear attention with non-negative features has S = 1/√(1 + q̃ᵀΣ̃q̃/(q̃ᵀμ̃)²), without any approximation.",
+        "Linear attention with non-negative features has $S = 1/√(1 + q̃ᵀΣ̃q̃/(q̃ᵀμ̃)²)$, without any approximation.",
         lambda data: Measured(data["noisy"] / data["noisy_form"] - 1, where=NOISES),
         near(0, 1e-12),
         formula=True,
-        hypotheses=f"{FEW} gamma features, even query; μ̃ and Σ̃ those of the row's own keys",
+        hypotheses=f"{FEW} gamma features, even query; $μ̃$ and $Σ̃$ those of the row's own keys",
         interval_from="the formula is exact; rounding of float64",
         note="identity",
     ),
     concentrated(
         "moments-sparse",
-        "Linear attention with non-negative features can also be arbitrarily sparse, if the mean of k̃ tends to 0 "
+        "Linear attention with non-negative features can also be arbitrarily sparse, if the mean of $k̃$ tends to 0 "
         "or its covariance to infinity.",
         lambda data: Measured(
             data["noisy"][-1],
@@ -261,9 +262,9 @@ ROWS = (
         ),
         at_most(0.05),
         formula=True,
-        hypotheses=f"{FEW} independent gamma features, even query, {NOISES[-1]}",
-        interval_from="our threshold for S → 0",
-        note=f"S = {{every}} for {', '.join(NOISES)}",
+        hypotheses=f"{FEW} independent gamma features, even query, ${NOISES[-1]}$",
+        interval_from="our threshold for $S → 0$",
+        note=f"$S = {{every}}$ for {', '.join(f'${noise}$' for noise in NOISES)}",
     ),
     concentrated(
         "moments-rows",
@@ -278,18 +279,18 @@ ROWS = (
     ),
     own(
         "moments-law",
-        f"For white tokens 1/S² − 1 = v(1 + v)/d + b/D wherever that is below {SMALL}, within {LAW:.0%}.",
+        f"For white tokens $1/S² − 1 = v(1 + v)/d + b/D$ wherever that is below {SMALL}, within {LAW:.0%}.",
         _over_law,
         near(1, LAW),
         interval_from="our tolerance",
-        note="measured over formula; v = σ̃²/μ̃², b = (E φ(ε)(ε² − 1))²/2μ̃²",
+        note="measured over formula; $v = σ̃²/μ̃²$, $b = (E φ(ε)(ε² − 1))²/2μ̃²$",
     ),
     own(
         "moments-level",
-        "With ReLU features and many of them, 1/S² − 1 levels off at 1/(2D), D the tokens' width.",
+        "With ReLU features and many of them, $1/S² − 1$ levels off at $1/(2D)$, $D$ the tokens' width.",
         _relu_level,
         near(0.5, 0.1),
         interval_from="our tolerance: a fifth",
-        note="1/S² − 1 less v(1 + v)/d at d = {most}, times D",
+        note="$1/S² − 1$ less $v(1 + v)/d$ at $d = {most}$, times $D$",
     ),
 )
