@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from experiments.ledger.decision import Points, Verdict
-from experiments.ledger.formulas import plain
+from experiments.ledger.decision import NEEDS, Points, Verdict
+from experiments.ledger.formulas import check, plain
 from experiments.ledger.intervals import Interval, ends_text, show
 from experiments.ledger.literature import WORKS
 
@@ -142,7 +142,7 @@ class Row:
     formula: bool = False
     proof: str = ""
     neighbours: tuple[str, ...] = ()
-    always: bool = True
+    needs: str = "all"
     elsewhere: str = ""
     note: str = ""
     shown: str = ""
@@ -153,6 +153,10 @@ class Row:
         low, high = (np.asarray(end, float) for end in self.interval)
         if not (low <= high).all():
             raise ValueError(f"`interval` must not be empty or NaN, got {np.ravel(low)} … {np.ravel(high)}")
+        if self.needs not in NEEDS:
+            raise ValueError(f"`needs` must be one of {', '.join(NEEDS)}, got {self.needs!r}")
+        for text in (self.statement, self.hypotheses, self.interval_from, self.note, self.elsewhere):
+            check(FIELD.sub("1", text))
 
     def judge(self, data: Data) -> Claim:
         """The row with what `data` measures, and the verdict.
@@ -169,7 +173,7 @@ class Row:
         # The verdict: first whether everything that the row reads is known, then the decision rule, then whether the
         # source was tested where it speaks, and is known at first hand.
         unread = points.unread(found.reads, found.left_out)
-        verdict = Verdict.NOT_RUN if unread else points.verdict(always=self.always)
+        verdict = Verdict.NOT_RUN if unread else points.verdict(self.needs)
         weak = ""
         if self.kind is Kind.LAW:
             verdict = OF_OURS.get(verdict, verdict)
@@ -238,7 +242,7 @@ def published(
     interval_from: str,
     hypotheses: str = "",
     formula: bool = False,
-    always: bool = True,
+    needs: str = "all",
     elsewhere: str = "",
     note: str = "",
     shown: str = "",
@@ -246,12 +250,13 @@ def published(
     """A statement that a source printed, tested where it was made.
 
     The ends of the interval are numbers for all points or for each. `formula` says that the row fails only where code
-    is wrong. With `always` one point that differs contradicts the statement; else points that agree beside points that
-    differ agree in part. A source that is known second-hand is never said to differ, and nor is one that was not
-    tested where it speaks, where `elsewhere` says why: the row is undecided then.
+    is wrong. `needs`, one of `NEEDS`, says which points the statement needs. A source that is known second-hand is
+    never said to differ, and nor is one that was not tested where it speaks, where `elsewhere` says why: the row is
+    undecided then.
 
     Raises:
-        ValueError: an interval that is empty or not a number; an unknown source; no place or origin of the interval.
+        ValueError: an interval that is empty or not a number; an unknown source or need; no place or origin of the
+            interval; a formula that cannot be read.
 
     Example:
         >>> from experiments.ledger import Measured, near
@@ -270,7 +275,7 @@ def published(
         raise ValueError("`place` must say where the source says it, got ''")
     return Row(
         key, Kind.PUBLISHED, statement, measure, interval, interval_from, source=source, place=place,
-        hypotheses=hypotheses, formula=formula, always=always, elsewhere=elsewhere, note=note, shown=shown,
+        hypotheses=hypotheses, formula=formula, needs=needs, elsewhere=elsewhere, note=note, shown=shown,
     )  # fmt: skip
 
 
@@ -285,7 +290,6 @@ def law(
     place: str = "",
     hypotheses: str = "",
     neighbours: Sequence[str] = (),
-    always: bool = True,
     note: str = "",
     shown: str = "",
 ) -> Row:
@@ -308,7 +312,7 @@ def law(
         raise ValueError(f"`neighbours` must be keys of `literature.WORKS`, got {', '.join(unknown)}")
     return Row(
         key, Kind.LAW, statement, measure, interval, interval_from, place=place, hypotheses=hypotheses,
-        formula=proof == "proved", proof=proof, neighbours=tuple(neighbours), always=always, note=note, shown=shown,
+        formula=proof == "proved", proof=proof, neighbours=tuple(neighbours), note=note, shown=shown,
     )  # fmt: skip
 
 

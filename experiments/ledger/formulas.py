@@ -64,6 +64,21 @@ def plain(text: str) -> str:
     return MARKED.sub(r"\1", text)
 
 
+def check(text: str) -> None:
+    """Read every formula of a text.
+
+    Raises:
+        ValueError: one that cannot be read, or a dollar sign without its end.
+    """
+    if "$" in MARKED.sub("", text):
+        raise ValueError(f"`text` must have dollar signs in pairs, got {text!r}")
+    for formula in MARKED.findall(text):
+        try:
+            _Reader(formula).formula()
+        except ValueError as error:
+            raise ValueError(f"{error} in {text!r}") from None
+
+
 def latex(formula: str) -> str:
     r"""A formula for MathJax.
 

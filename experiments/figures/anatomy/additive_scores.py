@@ -286,7 +286,7 @@ ROWS = (
         "Dot-product attention is much faster in practice than additive attention.",
         _faster,
         at_least(MUCH),
-        always=False,
+        needs="parts",
         hypotheses=f"{COMPILED}; at least $10⁶$ products, so that calling does not take most of the time",
         interval_from=f"our tolerance: much is a factor of {MUCH:g} or more",
         note="measured: ratio of median times, calls in turns, with their spread; faster at {count} of all {shapes} "

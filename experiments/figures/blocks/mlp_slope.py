@@ -315,7 +315,7 @@ ROWS = (
         "Too large a Lipschitz constant may let small changes of the input grow.",
         _growth_of_push,
         at_least(0),
-        always=False,
+        needs="parts",
         hypotheses=RANDOM,
         interval_from="more at the largest $λ$ than at the smallest",
         note="log of the output's relative change over the tokens' (1 %), at the largest $λ$ less at the smallest; the "

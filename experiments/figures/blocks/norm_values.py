@@ -278,7 +278,7 @@ def _ranks(data: Mapping[str, np.ndarray]) -> list[str]:
     return [f"rank {rank}" for rank in data["ranks"]]
 
 
-summary = functools.partial(published, source="collapse-summary", place="finding 3", always=False)
+summary = functools.partial(published, source="collapse-summary", place="finding 3", needs="parts")
 shear = functools.partial(
     law,
     proof="proved",

@@ -242,7 +242,7 @@ ROWS = (
         source=V17,
         place="section 4",
         formula=True,
-        always=False,
+        needs="parts",
         hypotheses=f"orders of operations; one Elman recurrence, $k = {KERNEL}$",
         interval_from="$k$, or $k/2$ for a recurrence that multiplies its input and its state",
         note="measured: ratio of multiplications, $k/2$, as a recurrence multiplies its input and its state",

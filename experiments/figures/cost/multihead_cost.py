@@ -224,7 +224,7 @@ ROWS = (
         "For each head the division by $√d_k$ takes $s²$ operations and softmax $s(2s − 1)$, which is about $s²$.",
         _scale_and_softmax,
         near(1, 0.01),
-        always=False,
+        needs="parts",
         hypotheses=f"$s = {TOKENS}$; sums and divisions, without exponentials",
         interval_from="our tolerance for a count: one per cent",
         note="measured: XLA's count over the formula; $s(2s − 1)$ is about $2s²$",

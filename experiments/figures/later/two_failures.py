@@ -333,7 +333,7 @@ ROWS = (
         "In the regime of high variance the signal is preserved, while the entropy collapses.",
         lambda data: _correlation(data, WEAK, 2, 3),
         at_most(APART),
-        always=False,
+        needs="parts",
         hypotheses=f"$β$ from 2 to 3, skips of strength {WEAK:g}; {NETWORK}",
         interval_from="our tolerance, that of a strong skip connection (failures-skip)",
         note="correlation of the tokens: 1 is rank collapse",

@@ -184,7 +184,7 @@ ROWS = (
         "Low-rank approximations of attention may make the collapse faster.",
         lambda data: _less_than_full(data, ("averages", "Gaussian")),
         at_most(0),
-        always=False,
+        needs="parts",
         hypotheses="the summary cites Wang et al. 2020; here keys and values are $E X$ with random $E$, rows that "
         "average "
         f"or Gaussian ones, Wang et al.'s kind; {SETTING}",

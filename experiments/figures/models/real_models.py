@@ -309,7 +309,7 @@ ROWS = (
         at_least(COLLAPSED),
         source="dong2021",
         place="abstract",
-        always=False,
+        needs="parts",
         hypotheses="here {models}, and randomly initialised copies of it; the text says of MLPs that they slow it",
         interval_from=f"our tolerance: {COLLAPSED:.0%}",
         note=AT_THE_END,

@@ -200,7 +200,7 @@ ROWS = (
         (1 / FACTOR, FACTOR),
         source="su2023scale",
         place="section on cosines",
-        always=False,
+        needs="parts",
         hypotheses="the source computes 25 to 35 at $d = 128$; here the optimum for each model's own number of keys "
         "and dimension, which are our choice: "
         + ", ".join(f"{USED[index].name} {USED[index].n} and {USED[index].dim}" for index in EXPLAINED),

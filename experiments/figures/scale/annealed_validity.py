@@ -176,7 +176,7 @@ ROWS = (
         place="section on the normal distribution, the step before the optimum",
         hypotheses="$n = {least} … {most}$ independent standard normal scores, true means by integration",
         interval_from="our tolerance: a tenth",
-        always=False,
+        needs="parts",
         note="measured: that over the true mean; in the random-energy model the step fails from half of $√(2 log n)$ "
         "on, and $α*$ is beyond from $n = 13$ on (annealed-past-half)",
     ),

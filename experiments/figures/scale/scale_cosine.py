@@ -209,7 +209,7 @@ ROWS = (
         formula=True,
         source=REPLIES,
         place="reply of 2024-02-14",
-        always=False,
+        needs="parts",
         hypotheses=f"annealed; $d$ large enough: here $d$ from {LARGE} to 65536",
         interval_from="exponent $−½$ of $d − 3$, by our tolerance of 0.05",
         note="measured: local exponents, {lowest:.2f} … {highest:.2f} at $d = {wide}$; "

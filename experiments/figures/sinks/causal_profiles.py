@@ -147,7 +147,7 @@ ROWS = (
         _ends,
         at_least(0),
         formula=True,
-        always=False,
+        needs="parts",
         source="herasimchyk2026",
         place="abstract",
         hypotheses="even causal attention of {tokens} tokens, the last row of $((1 − λ)I + λA)^L$, $λ = ½$",

@@ -243,7 +243,7 @@ ROWS = (
         _mixing,
         at_most(0),
         formula=True,
-        always=False,
+        needs="parts",
         source="barbero2025",
         place="abstract",
         hypotheses=f"the source argues for trained decoders, whose sinks have small values; here {LINEAR}, and sinks "

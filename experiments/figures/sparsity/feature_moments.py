@@ -272,7 +272,7 @@ ROWS = (
         "importance of absolute positions.",
         _same_rows,
         at_least(ONE_ROW),
-        always=False,
+        needs="parts",
         hypotheses=f"{FEW} independent gamma features for queries and keys",
         interval_from=f"our reading: one row for all queries, correlations of {ONE_ROW:g} or more",
         note="correlation of the rows of two queries: {correlations}",

@@ -23,7 +23,7 @@ def gives(*measured, **options):
     return lambda data: ledger.Measured(*measured, **options)
 ROWS = (
     ledger.published("k-agrees", "Statement <1> & more", gives(3.0, 0.01), (2.9, 3.1), formula=True, **said),
-    ledger.published("k-part", "Statement 2", gives([1.0, 2.0], where=[10, 20]), (0, 1), always=False, **other),
+    ledger.published("k-part", "Statement 2", gives([1.0, 2.0], where=[10, 20]), (0, 1), needs="parts", **other),
     ledger.published("k-differs", "Statement 3", gives(9.0), (2.9, 3.1), **said),
     ledger.published("k-undecided", "Statement 4", gives(3.0, 1.0), (2.9, 3.1), **said),
     ledger.published("k-unrun", "Statement 5", gives(float("nan")), (2.9, 3.1), **said),

@@ -105,7 +105,7 @@ ROWS = (
         _largest,
         at_most(1.005),
         formula=True,
-        always=False,
+        needs="parts",
         source="su2023scale-comments",
         place="reply of 2024-04-26",
         hypotheses=f"{CURVE} independent standard normal scores, before annealing",
