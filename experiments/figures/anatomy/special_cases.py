@@ -194,7 +194,7 @@ ROWS = (
         at_most(1),
         formula=True,
         source="cordonnier2020",
-        place="theorem 1",
+        place="abstract; theorem 1, as others restate it",
         hypotheses="a random kernel, a line and a square, scores of sharpness $α = 4096$",
         interval_from="one rounding for each product in a sum",
         note="measured: largest difference to XLA's convolution, in units of that; so a CNN is a special case of "

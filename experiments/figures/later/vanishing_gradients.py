@@ -263,7 +263,7 @@ ROWS = (
         "Deeper networks start with tokens more alike if residual branches are not adequately scaled.",
         _collapse,
         at_most(0),
-        source="noci2022",
+        source="noci2022-figure",
         place="caption of figure 1",
         hypotheses=f"the source's figure is of post-LN; here {DEEP}",
         interval_from="the sign of the change",
