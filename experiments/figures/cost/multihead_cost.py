@@ -142,7 +142,7 @@ def plot(data: Data) -> Drawing:
     theory, middle = style.colour("theory"), {name: data[f"seconds_{name}"][:, 1] for name in (*PARTS, "layer")}
     for index, name in enumerate(PARTS):
         look = style.cycle(index)
-        style.bands(times, s, *(1e3 * data[f"seconds_{name}"].T), color=look["color"], marker=look["marker"],
+        style.bands(times, s, *(1e3 * data[f"seconds_{name}"][:, :3].T), color=look["color"], marker=look["marker"],
                     label=name)  # fmt: skip
     times.plot(s, 1e3 * middle["layer"], "--", color=theory, label="whole layer")
 
