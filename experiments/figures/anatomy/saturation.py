@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from scipy import special
 
 from experiments.figures import _random_rows
+from experiments.figures._medians import error_by_quartiles
 from experiments.ledger import Measured, at_least, at_most, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention, scale
@@ -149,9 +150,11 @@ def _widths(data: Data) -> list[str]:
 
 def _slopes(data: Data) -> Measured:
     """Slope of the median gradient by W_Q without 1/√d_k, both axes as logarithms."""
-    d, median = data["d"], data["query_quartiles"][1, 0]
+    d, (low, median, high), steps = data["d"], data["query_quartiles"][:, 0], np.diff(np.log(data["d"]))
+    error = error_by_quartiles(np.log(low), np.log(high), data["layers"])
     return Measured(
-        np.diff(np.log(median)) / np.diff(np.log(d)),
+        np.diff(np.log(median)) / steps,
+        standard_error=np.hypot(error[1:], error[:-1]) / steps,
         where=[f"{before} → {after}" for before, after in itertools.pairwise(d)],
         applies=d[:-1] >= min(64, d[-2]),
         reads=[data["query_quartiles"]],
@@ -208,6 +211,7 @@ ROWS = (
         "Keeping the variance of the scores at 1 controls the vanishing of the gradient.",
         lambda data: Measured(data["quartiles"][1, 1], where=_widths(data), numbers={"keys": int(data["keys"])}),
         at_least(0.5),
+        formula=True,
         source="study-notes",
         place="section on dimension and size of dot products",
         hypotheses=SETTING,

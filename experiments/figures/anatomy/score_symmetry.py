@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.figures._medians import median_error
 from experiments.figures._samples import draw
 from experiments.figures.models._packaged import trained_checkpoint
 from experiments.ledger import Measured, at_most, law, near, published
@@ -215,8 +216,12 @@ def _random_over_law(data: Data) -> Measured:
 
 def _trained_over_random(data: Data) -> Measured:
     """Asymmetry of W_Q W_Kᵀ, median trained head over the most symmetric random one, by layer."""
-    ratio = np.median(data["trained_weights"], 1) / data["random_weights"].min(1)
-    return Measured(ratio, where=[f"layer {index + 1}" for index in range(ratio.size)])
+    trained, random = data["trained_weights"], data["random_weights"].min(1)
+    return Measured(
+        np.median(trained, 1) / random,
+        standard_error=median_error(trained.T) / random,
+        where=[f"layer {index + 1}" for index in range(random.size)],
+    )
 
 
 ROWS = (

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
+from experiments.figures._medians import median_error
 from experiments.figures._samples import draw
 from experiments.figures.blocks import _norm_values as nets
 from experiments.figures.blocks._norm_values import NORMS
@@ -81,6 +82,9 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     data = {name: values for name, values in stats.quantile(LEVELS).items() if "exponent" not in name}
     for name in (f"exponent_{norm}" for norm in NORMS):
         data |= {f"{name}_mean": stats.mean[name], f"{name}_standard_error": stats.standard_error[name]}
+    for name in ("relative_on", "divisors_on", "sharp_on"):
+        known = np.isfinite(stats.samples[name])  # sizes of logits at which one is not are not judged
+        data[f"{name}_error"] = median_error(np.where(known, stats.samples[name], 0))
     data["scales"], data["sharp_on_left_out"] = np.asarray(spec.scales), stats.left_out["sharp_on"]
     unknown = [np.sum(count) for name, count in stats.left_out.items() if "sharp" not in name]
     data["unknown"] = np.array(sum(unknown))
@@ -251,13 +255,14 @@ def _divisors(data: Mapping[str, np.ndarray]) -> Measured:
     """Median log(largest/smallest divisor of the tokens), by value matrix and layer."""
     divisors = data["divisors_on"][1]
     where = [f"{LABELS[kind]}, layer {layer + 1}" for kind in KINDS for layer in range(divisors.shape[1])]
-    return Measured(divisors, where=where, left_out=data["unknown"])
+    return Measured(divisors, standard_error=data["divisors_on_error"].ravel(), where=where, left_out=data["unknown"])
 
 
 def _last_residuals(data: Mapping[str, np.ndarray]) -> Measured:
     """Median log ‖res‖/‖X‖ at the last layer of random networks and of a random model, with LayerNorm."""
     return Measured(
         np.append(data["relative_on"][1][:, -1], data["initial_relative_on"][1][-1]),
+        standard_error=np.append(data["relative_on_error"][:, -1], data["initial_relative_on_error"][-1]),
         where=[*(LABELS[kind] for kind in KINDS), "the shape of all-MiniLM-L6-v2"],
         left_out=data["unknown"],
     )
@@ -269,6 +274,7 @@ def _sharp_residuals(data: Mapping[str, np.ndarray]) -> Measured:
     sizes = [f"{scale:g}" for scale in data["scales"][known]]
     return Measured(
         data["sharp_on"][1][:, known],
+        standard_error=data["sharp_on_error"][:, known].ravel(),
         where=[f"{LABELS[kind]}, std {size}" for kind in KINDS for size in sizes],
         numbers={"sizes": ", ".join(sizes)},
     )
@@ -326,6 +332,8 @@ ROWS = (
         place="abstract",
         hypotheses="LayerNorm by token; affine rank is read as the rank of the differences of tokens",
         interval_from="an integer",
+        elsewhere="the paper, of which the abstracts alone were read, defines affine rank; that of version 1 adds that "
+        "the rank of the matrix is kept in the case without bias",
         note="measured: rank after less rank before; $a$, $a + b$, $a + 2b$ with $a = (1, 2, 0, −1)$, $b = (½, −1, 1, "
         "3)$ go from a line to a plane; what is kept is the linear rank of tokens less their means over features, and "
         "so the affine rank where it is as large as it can be",

@@ -243,11 +243,13 @@ ROWS = (
         "by entry.",
         _shares,
         (0, 0),
+        formula=True,
         place=f"{SECTION}, bound of PX and the next line",
         interval_from="the statement is about every entry; rounding of float64",
         note="a step that the notes relay from Dong et al. and call unclear; measured: the share of entries that "
         "violate it, {cases} random layers of 6 tokens; $R$ has negative entries, so it does not follow from the "
-        "lemma; with $|R|$ and $|W_V|$ it holds, and the theorem and its constants survive (bound-repair)",
+        "lemma: where $R$ and $−R$ are as likely exactly half of the entries do; with $|R|$ and $|W_V|$ it holds, and "
+        "the theorem and its constants survive (bound-repair)",
     ),
     step(
         "bound-norm-step",

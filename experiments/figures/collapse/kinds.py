@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
+from experiments.figures._medians import median_error
 from experiments.ledger import Measured, at_least, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
@@ -167,7 +168,8 @@ def _order_less_predicted(data: Mapping[str, np.ndarray]) -> Measured:
 def _falls(data: Mapping[str, np.ndarray]) -> Measured:
     """Last fall of log ‖res‖ under Sinkhorn's weights over the one before, median of networks."""
     falls = np.diff(_logs(data, "sinkhorn"), axis=1)
-    return Measured(np.median(falls[:, -1] / falls[:, -2]), numbers=_numbers(data))
+    ratio = falls[:, -1] / falls[:, -2]
+    return Measured(np.median(ratio), standard_error=median_error(ratio), numbers=_numbers(data))
 
 
 def _sinkhorn_less_softmax(data: Mapping[str, np.ndarray]) -> Measured:
@@ -175,6 +177,7 @@ def _sinkhorn_less_softmax(data: Mapping[str, np.ndarray]) -> Measured:
     difference = _logs(data, "sinkhorn") - _logs(data, "softmax")
     return Measured(
         np.median(difference, axis=0)[1:],
+        standard_error=median_error(difference)[1:],
         where=data["depth"][1:],
         numbers=_numbers(data) | {"larger": np.sum(difference[:, -1] > 0)},
     )
