@@ -21,7 +21,7 @@ from experiments.figures.sparsity._sparsity_samples import (
     SPREAD,
     Spec,
 )
-from experiments.ledger import Measured, at_most, near, published
+from experiments.ledger import Measured, near, published
 from experiments.lib import style
 from experiments.lib.figure import About
 from rc_jax import sparsity
@@ -238,28 +238,13 @@ def _features_over_formula(data: Data) -> Measured:
     )
 
 
-def _decay_bound(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For λ < 1, by λ and n: S of the last row of a decaying layer, the printed bound of it, and 1 − λⁿ."""
+def _decay_over_formula(data: Data) -> Measured:
+    """S of the last row of a decaying layer over its formula, less 1, by λ < 1 and n."""
     some = data["decay_lam"] < 1
     lam, n = data["decay_lam"][some][:, None], data["decay_n"].astype(float)[None]
-    return data["decay_measured"][some], np.sqrt((1 + lam) / (n * (1 - lam) * (1 + lam**n))), 1 - lam**n
-
-
-def _decay_names(data: Data) -> list[str]:
-    """Labels of the points of `_decay_bound`."""
-    return [f"λ = {rate:g}, n = {n}" for rate in data["decay_lam"] if rate < 1 for n in data["decay_n"]]
-
-
-def _decay_over_formula(data: Data) -> Measured:
-    """S of the last row of a decaying layer over its formula, less 1."""
-    rows, bound, square = _decay_bound(data)
-    return Measured(rows / (bound * np.sqrt(square)) - 1, where=_decay_names(data))
-
-
-def _decay_over_bound(data: Data) -> Measured:
-    """S of the last row of a decaying layer over the bound."""
-    rows, bound, _ = _decay_bound(data)
-    return Measured(rows / bound, where=_decay_names(data))
+    form = np.sqrt((1 - lam**n) * (1 + lam) / (n * (1 - lam) * (1 + lam**n)))
+    where = [f"λ = {rate:g}, n = {size:g}" for rate in lam[:, 0] for size in n[0]]
+    return Measured(data["decay_measured"][some] / form - 1, where=where)
 
 
 def _decay_exponents(data: Data) -> Measured:
@@ -360,16 +345,6 @@ ROWS = (
         hypotheses="$λ < 1$",
         interval_from="the formula is exact; rounding of float32",
         note="$S$ of the last row of a layer, over formula less 1; the limit for $λ = 1$ is 1",
-    ),
-    su(
-        "sparsity-decay-bound",
-        "For decaying weights $S$ is smaller than $√((1 + λ)/(n(1 − λ)(1 + λⁿ)))$.",
-        _decay_over_bound,
-        at_most(1 + 1e-5),
-        place="section on linear decay",
-        hypotheses="$λ < 1$",
-        interval_from="the inequality is exact; rounding of float32",
-        note="$S$ over that bound; identity: the ratio is $√(1 − λⁿ)$",
     ),
     su(
         "sparsity-decay",

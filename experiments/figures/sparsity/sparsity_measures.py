@@ -232,6 +232,7 @@ ROWS = (
         "that dominates.",
         _rises,
         at_least(0),
+        formula=True,
         source="su2023concentrate",
         place="section on the degree of sparsity",
         hypotheses="softmax rows of {keys} independent normal scores, deviation $γ$",

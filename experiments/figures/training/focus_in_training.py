@@ -223,6 +223,7 @@ ROWS = (
         "context that is far enough.",
         _blind,
         at_most(LUCK),
+        formula=True,
         place="section on linear decay",
         hypotheses="weights that do not see the question; associative recall, one layer, few steps",
         interval_from="an answer that does not depend on the question, and luck: our tolerance",

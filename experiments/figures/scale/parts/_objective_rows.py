@@ -56,16 +56,6 @@ ROWS = (
         note="identity; measured: largest relative difference to automatic differentiation",
     ),
     reader(
-        "objectives-quarter",
-        "The largest value that an entry of softmax's Jacobian takes is 0.25.",
-        lambda data: data["bound"] / 4,
-        near(0.25, 1e-3),
-        formula=True,
-        hypotheses="entries over $α$; random rows",
-        interval_from="our tolerance: the rows that were drawn",
-        note="identity",
-    ),
-    reader(
         "objectives-entry-1-to-5",
         "The scale that is best for the largest entry of softmax's Jacobian is about 1 to 5.",
         lambda data: Measured(data["typical"][LARGEST], data["typical_error"][LARGEST], where=data["n"]),
