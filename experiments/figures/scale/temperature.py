@@ -176,12 +176,14 @@ def _cold_weight(data: Data) -> Measured:
 
 
 def _changes(data: Data) -> Measured:
-    """Change of the median row's largest weight from one temperature to the next, where weights move."""
+    """Change of the median row's largest weight and of all others from one temperature to the next, while they move."""
     t = data["temperature"]
     warm = (t >= 0.1) & (t <= 10)
+    change = np.diff(data["largest"][1, warm])
+    steps = [f"T = {low:.2g} → {high:.2g}" for low, high in itertools.pairwise(t[warm])]
     return Measured(
-        np.diff(data["largest"][1, warm]),
-        where=[f"T = {low:.2g} → {high:.2g}" for low, high in itertools.pairwise(t[warm])],
+        np.append(change, -change),
+        where=[f"{values}, {step}" for values in ("large values", "low values") for step in steps],
         numbers=_rows(data),
     )
 
@@ -213,9 +215,9 @@ def _above_floor(data: Data) -> Measured:
 def _after_clip(data: Data) -> Measured:
     """The largest logit of every head after the clip, over the lesser of S_max and τ."""
     before, after = data["largest_logit"], data["clipped_logit"]
-    return Measured(
-        after / np.minimum(before, CLIP), where=[f"S_max = {each:.3g}" for each in before], reads=[before, after]
-    )
+    ratio = after / np.minimum(before, CLIP)
+    where = [f"S_max = {each:.3g}" for each in before]
+    return Measured(ratio, where=where, reads=[before, after], numbers={"off": np.abs(ratio - 1).max()})
 
 
 def _temperatures(data: Data) -> list[str]:
@@ -244,16 +246,18 @@ ROWS = (
     ),
     published(
         "temperature-larger",
-        "The larger the temperature $T$, the more weight softmax gives to large values.",
+        "The larger the temperature $T$, the more weight softmax gives to large values; with a larger $T$ it gives low "
+        "values more weight.",
         _changes,
         at_least(0),
         formula=True,
+        needs="parts",
         source=NOTES,
-        place="section on softmax, first sentence on T",
+        place="section on softmax, both sentences on T",
         hypotheses=f"{SETTING}, $T$ from 0.1 to 10",
         interval_from="the sign of the change",
-        note="a slip of the pen: the notes' next line says the opposite, and that is so; measured: change of the "
-        "median row's largest weight as $T$ rises",
+        note="the two contradict each other, and the second is so; measured: change of the median row's largest "
+        "weight as $T$ rises, and of the weight of all others",
     ),
     published(
         "temperature-extremes",
@@ -276,7 +280,7 @@ ROWS = (
         near(0, 1e-12),
         formula=True,
         source="zhai2023",
-        place="abstract; bound of the theorem",
+        place="abstract; the theorem's bound, as others restate it",
         hypotheses=f"{SETTING}; the bound $log(1 + (n − 1)β) + σ√(n(n − 1)) β/(1 + (n − 1)β)$, $β = e^(−σ√(n/(n − "
         f"1)))$, "
         "with $σ$ the norm of the row's own logits, which is not more than the authors'",
@@ -307,6 +311,7 @@ ROWS = (
         place="section on the clip per head",
         hypotheses=f"heads without biases, $τ = {CLIP:g}$; $S_max$ is the largest size of a logit",
         interval_from="the formula is exact; rounding of float64",
-        note="measured: the largest logit after, over the lesser of $S_max$ and $τ$",
+        shown="1, to {off:.0e}",
+        note="measured: the largest logit after, over the lesser of $S_max$ and $τ$, and its largest distance from 1",
     ),
 )
