@@ -196,10 +196,9 @@ def test_bad_input():
         law(1.0, (0, 2), proof="proved", interval_from="x", neighbours=["nobody"])
     with pytest.raises(ValueError, match="`needs` must be one of all, parts, some, got 'any'"):
         said(1.0, 0, 2, needs="any")
-    for text, error in (("$(x$ grows", r"a \) for each that is open.* in '\$\(x\$ grows'"), ("5 $", "in pairs")):
-        for name in ("hypotheses", "note", "elsewhere"):
-            with pytest.raises(ValueError, match=error):
-                said(1.0, 0, 2, **{name: text})
+    for name in ("hypotheses", "note", "elsewhere"):
+        with pytest.raises(ValueError, match=r"a \) for each that is open.* in '\$\(x\$ grows'"):
+            said(1.0, 0, 2, **{name: "$(x$ grows"})
     with pytest.raises(ValueError, match="`seen` must be one of"):
         literature.Work("A", "B", "C", "glanced at")
 

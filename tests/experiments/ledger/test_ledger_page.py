@@ -120,7 +120,7 @@ def test_a_run_becomes_a_page(figures, tmp_path, capsys):
     assert pages.main([str(tmp_path / "results" / "quick" / "claims.json"), "--docs", str(docs)]) == 0
     page = (docs / "ledger.md").read_text(encoding="utf-8")
     assert "preset `quick`, seed 0" in page
-    assert "6 published statements of 2 works are checked. 5 measurements: 1 agrees as made, 1 agrees in part" in page
+    assert "5 published statements of 2 works are checked; 1 more was not run. 4 measurements: 1 agrees as made" in page
     assert "1 formula, which fails only if code is wrong: 1 agrees as made." in page
     assert "| [published statements](ledger/published.md), measured | 5 | 1 | 1 | 1 |  |  | 1 | 1 |" in page
     assert "| [published statements](ledger/published.md), formula | 1 | 1 |  |  |  |  |  |  |" in page
