@@ -186,9 +186,10 @@ ROWS = (
         lambda data: _less_than_full(data, ("averages", "Gaussian")),
         at_most(0),
         needs="some",
+        interval_from="the sign of the difference; that one kind is enough was chosen when all were known",
         hypotheses="the summary cites Wang et al. 2020; here keys and values are $E X$ with random $E$, rows that "
         f"average or Gaussian ones, Wang et al.'s kind; {SETTING}",
-        note=f"{MORE}; it may: one kind decides; slower than full attention: {{slower}}",
+        note=f"{MORE}; slower than full attention: {{slower}}",
     ),
     summary(
         "sparse-slower",

@@ -255,7 +255,7 @@ ROWS = (
         source=NOTES,
         place="section on softmax, both sentences on T",
         hypotheses=f"{SETTING}, $T$ from 0.1 to 10",
-        interval_from="the sign of the change",
+        interval_from="the sign of the change; the second sentence was added when the result for the first was known",
         note="the two contradict each other, and the second is so; measured: change of the median row's largest "
         "weight as $T$ rises, and of the weight of all others",
     ),
