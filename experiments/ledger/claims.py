@@ -6,6 +6,8 @@ others. *Law*: a result of this package, with its proof or its evidence and the 
 A row is written before the run and does not change: statement, place, hypotheses, interval and the origin of the
 interval are constants, which exist as soon as the figure is imported. Only `measure` reads what a run stored, and it
 gives numbers: a `Measured`. `Row.judge` puts the two together into a `Claim`, with a verdict by `decision`'s rule.
+Formulas stand between dollar signs in a row's texts (`formulas`). A claim has them plain, and `Row.marked` puts the
+signs back for a page that typesets them.
 
 A row is a *formula* where its outcome follows from a definition by algebra, an integral or a count, so that it changes
 only if code is wrong. Every other row is *measured*: it could have come out otherwise.
@@ -15,13 +17,14 @@ import enum
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from experiments.ledger.decision import Points, Verdict
+from experiments.ledger.decision import NEEDS, Points, Verdict
+from experiments.ledger.formulas import check, plain
 from experiments.ledger.intervals import Interval, ends_text, show
 from experiments.ledger.literature import WORKS
 
@@ -139,7 +142,7 @@ class Row:
     formula: bool = False
     proof: str = ""
     neighbours: tuple[str, ...] = ()
-    always: bool = True
+    needs: str = "all"
     elsewhere: str = ""
     note: str = ""
     shown: str = ""
@@ -150,6 +153,10 @@ class Row:
         low, high = (np.asarray(end, float) for end in self.interval)
         if not (low <= high).all():
             raise ValueError(f"`interval` must not be empty or NaN, got {np.ravel(low)} … {np.ravel(high)}")
+        if self.needs not in NEEDS:
+            raise ValueError(f"`needs` must be one of {', '.join(NEEDS)}, got {self.needs!r}")
+        for text in (self.statement, self.hypotheses, self.interval_from, self.note, self.elsewhere):
+            check(FIELD.sub("1", text))
 
     def judge(self, data: Data) -> Claim:
         """The row with what `data` measures, and the verdict.
@@ -166,7 +173,7 @@ class Row:
         # The verdict: first whether everything that the row reads is known, then the decision rule, then whether the
         # source was tested where it speaks, and is known at first hand.
         unread = points.unread(found.reads, found.left_out)
-        verdict = Verdict.NOT_RUN if unread else points.verdict(always=self.always)
+        verdict = Verdict.NOT_RUN if unread else points.verdict(self.needs)
         weak = ""
         if self.kind is Kind.LAW:
             verdict = OF_OURS.get(verdict, verdict)
@@ -181,21 +188,35 @@ class Row:
         return Claim(
             key=self.key,
             kind=self.kind,
-            statement=self.statement,
+            statement=plain(self.statement),
             source=self.source,
             place=self.place,
-            hypotheses=self._filled(self.hypotheses, found),
+            hypotheses=plain(self._filled(self.hypotheses, found)),
             interval=pairs[:1] if len(set(pairs)) == 1 else pairs,
-            interval_from=self.interval_from,
+            interval_from=plain(self.interval_from),
             measured=self._filled(self.shown, found) if self.shown and not unread else points.summary(),
             standard_error=largest if math.isfinite(largest) else None,
             verdict=verdict,
             formula=self.formula,
             note=_joined(
-                self._filled(self.note, found), unread, "" if unread else points.holds(), self.elsewhere, weak
+                plain(self._filled(self.note, found)),
+                unread,
+                "" if unread else points.holds(),
+                plain(self.elsewhere),
+                weak,
             ),
             proof=self.proof,
             neighbours=self.neighbours,
+        )
+
+    def marked(self, claim: Claim) -> Claim:
+        """The claim, perhaps of an earlier run, with its formulas marked as in the row; other texts stay plain."""
+        return replace(
+            claim,
+            statement=_marked(claim.statement, self.statement),
+            hypotheses=_marked(claim.hypotheses, self.hypotheses),
+            interval_from=_marked(claim.interval_from, self.interval_from),
+            note=_marked(claim.note, self.note, self.elsewhere),
         )
 
     def _filled(self, text: str, found: Measured) -> str:
@@ -221,7 +242,7 @@ def published(
     interval_from: str,
     hypotheses: str = "",
     formula: bool = False,
-    always: bool = True,
+    needs: str = "all",
     elsewhere: str = "",
     note: str = "",
     shown: str = "",
@@ -229,12 +250,13 @@ def published(
     """A statement that a source printed, tested where it was made.
 
     The ends of the interval are numbers for all points or for each. `formula` says that the row fails only where code
-    is wrong. With `always` one point that differs contradicts the statement; else points that agree beside points that
-    differ agree in part. A source that is known second-hand is never said to differ, and nor is one that was not
-    tested where it speaks, where `elsewhere` says why: the row is undecided then.
+    is wrong. `needs`, one of `NEEDS`, says which points the statement needs. A source that is known second-hand is
+    never said to differ, and nor is one that was not tested where it speaks, where `elsewhere` says why: the row is
+    undecided then.
 
     Raises:
-        ValueError: an interval that is empty or not a number; an unknown source; no place or origin of the interval.
+        ValueError: an interval that is empty or not a number; an unknown source or need; no place or origin of the
+            interval; a formula that cannot be read.
 
     Example:
         >>> from experiments.ledger import Measured, near
@@ -253,7 +275,7 @@ def published(
         raise ValueError("`place` must say where the source says it, got ''")
     return Row(
         key, Kind.PUBLISHED, statement, measure, interval, interval_from, source=source, place=place,
-        hypotheses=hypotheses, formula=formula, always=always, elsewhere=elsewhere, note=note, shown=shown,
+        hypotheses=hypotheses, formula=formula, needs=needs, elsewhere=elsewhere, note=note, shown=shown,
     )  # fmt: skip
 
 
@@ -268,7 +290,6 @@ def law(
     place: str = "",
     hypotheses: str = "",
     neighbours: Sequence[str] = (),
-    always: bool = True,
     note: str = "",
     shown: str = "",
 ) -> Row:
@@ -291,8 +312,23 @@ def law(
         raise ValueError(f"`neighbours` must be keys of `literature.WORKS`, got {', '.join(unknown)}")
     return Row(
         key, Kind.LAW, statement, measure, interval, interval_from, place=place, hypotheses=hypotheses,
-        formula=proof == "proved", proof=proof, neighbours=tuple(neighbours), always=always, note=note, shown=shown,
+        formula=proof == "proved", proof=proof, neighbours=tuple(neighbours), note=note, shown=shown,
     )  # fmt: skip
+
+
+def _marked(text: str, *written: str) -> str:
+    """A plain text with the dollar signs of what it is made of, where a field stands for all that may have filled it.
+
+    Example:
+        >>> _marked("here n = 8; holds at 2 of 2 points", "here $n = {tokens:g}$")
+        'here $n = 8$; holds at 2 of 2 points'
+    """
+    for template in written:
+        parts = (".*?".join(map(re.escape, FIELD.split(part)[::2])) for part in template.split("$"))
+        if found := re.search(f"{'()'.join(parts)}(?=; |$)", text):
+            for at in reversed(range(found.re.groups)):
+                text = f"{text[: found.start(at + 1)]}${text[found.start(at + 1) :]}"
+    return text
 
 
 def _joined(*parts: str) -> str:

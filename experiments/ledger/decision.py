@@ -40,6 +40,12 @@ SYMBOL = {
 }
 
 
+# What a statement needs of its points. "all": one that differs contradicts it. "parts": they are its parts, or cases of
+# our reading, and some that agree beside others that differ agree in part. "some": it says can or may; one that agrees
+# is enough.
+NEEDS = ("all", "parts", "some")
+
+
 @dataclass(frozen=True)
 class Points:
     """The points of one row: for each a value, its standard error, the ends of its interval, and whether it decides."""
@@ -86,12 +92,14 @@ class Points:
         reach = 3 * self.errors
         return ((self.values + reach < self.low) | (self.values - reach > self.high)) & self.asked
 
-    def verdict(self, *, always: bool) -> Verdict:
-        """The verdict of all points together; with `always` one point that differs contradicts the statement.
+    def verdict(self, needs: str) -> Verdict:
+        """The verdict of all points together, by what the statement `NEEDS`.
 
-        Points that neither agree nor differ leave a statement undecided unless one contradicts.
+        Points that neither agree nor differ leave a statement undecided unless another decides it.
         """
-        if self.outside.any() and (always or not self.inside.any()):
+        if needs == "some" and (self.inside.any() or not self.outside[self.asked].all()):
+            return Verdict.AGREES if self.inside.any() else Verdict.UNDECIDED
+        if self.outside.any() and (needs == "all" or not self.inside.any()):
             return Verdict.DIFFERS
         if not (self.inside | self.outside)[self.asked].all():
             return Verdict.UNDECIDED

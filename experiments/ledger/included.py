@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from experiments.ledger.claims import measured_text, who
+from experiments.ledger.formulas import MARKED, latex
 from experiments.ledger.record import Entry
 from experiments.lib import figure
 
@@ -89,10 +90,11 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def cell(text: str) -> str:
-    r"""Plain text for a cell: on one line, with nothing that Markdown reads as its own.
+    r"""Text for a cell: on one line, with nothing that Markdown reads as its own but its marked formulas, in LaTeX.
 
     Example:
-        >>> print(cell("|z| < 5 at γ_1"))
-        \|z\| \< 5 at γ\_1
+        >>> print(cell("|z| < 5 at $γ_1$"))
+        \|z\| \< 5 at $\gamma_1$
     """
-    return SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    parts = MARKED.split(" ".join(text.split()))
+    return "".join(f"${latex(part)}$" if at % 2 else SPECIAL.sub(r"\\\1", part) for at, part in enumerate(parts))

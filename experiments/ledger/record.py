@@ -13,6 +13,7 @@ from experiments.ledger.claims import OWN, Claim, Kind, interval_text, measured_
 from experiments.ledger.decision import Verdict
 from experiments.ledger.literature import WORKS
 from experiments.lib import store
+from experiments.lib.figure import Broken, Figure
 from experiments.lib.run import Run
 from rc_jax._numerics import files
 from rc_jax._numerics.text import printable
@@ -41,6 +42,13 @@ class Entry:
     code: str = ""  # the state of the code that computed its numbers
     judged: str = ""  # the state of the code that judged them
     reused: bool = False  # in this run, loaded rather than computed
+
+
+def marked(entry: Entry, figure: Figure | Broken) -> Entry:
+    """The entry with formulas marked in its claims' texts, as the figure marks them now (`claims.Row.marked`)."""
+    rows = {} if isinstance(figure, Broken) else {row.key: row for row in figure.ROWS}
+    claims = (rows[claim.key].marked(claim) if claim.key in rows else claim for claim in entry.claims)
+    return dataclasses.replace(entry, claims=tuple(claims))
 
 
 class Damaged(Exception):

@@ -95,27 +95,29 @@ OUTCOMES = {
     Verdict.IN_PART: ("agrees in part", "agree in part"),
     Verdict.DIFFERS: ("differs", "differ"),
     Verdict.UNDECIDED: ("is undecided", "are undecided"),
-    Verdict.NOT_RUN: ("was not run", "were not run"),
 }
 
 
 def headline(claims: Iterable[Claim]) -> str:
     """How many published statements of how many works there are, and how many agree: measurements, and formulas.
 
-    Parts of a work, its released code and comments under it count as that work.
+    Parts of a work, its released code and comments under it count as that work. Rows that were not run count apart.
 
     Example:
         >>> headline([])
         'No published statement is checked yet.'
     """
-    rows = [claim for claim in claims if claim.kind is Kind.PUBLISHED]
+    every = [claim for claim in claims if claim.kind is Kind.PUBLISHED]
+    rows = [claim for claim in every if claim.verdict is not Verdict.NOT_RUN]
     if not rows:
         return "No published statement is checked yet."
     works = len({work(claim.source) for claim in rows})
     measured, formulas = ([claim for claim in rows if claim.formula is flag] for flag in (False, True))
+    more = len(every) - len(rows)
+    not_run = f"; {more} more {'was' if more == 1 else 'were'} not run" if more else ""
     parts = [
         f"{len(rows)} published {_number(rows, 'statement')} of {works} {'work' if works == 1 else 'works'} "
-        f"{'is' if len(rows) == 1 else 'are'} checked."
+        f"{'is' if len(rows) == 1 else 'are'} checked{not_run}."
     ]
     if measured:
         parts.append(f"{len(measured)} {_number(measured, 'measurement')}: {_outcomes(measured)}.")

@@ -11,7 +11,9 @@
   const shown = document.getElementById("filter-count");
   const plain = (text) => text.normalize("NFKC").toLowerCase().replace(/\s+/g, " ").trim();
   const rows = [...document.querySelectorAll("#claims tbody tr")];
-  const texts = new Map(rows.map((row) => [row, plain(`${row.textContent} ${row.dataset.source}`)]));
+  // Formulas are searched as they are drawn and as they are written on one line.
+  const written = (row) => [...row.querySelectorAll("math")].map((formula) => formula.getAttribute("alttext")).join(" ");
+  const texts = new Map(rows.map((row) => [row, plain(`${row.textContent} ${written(row)} ${row.dataset.source}`)]));
   const parts = [...document.querySelectorAll("#claims .group, #claims section.kind")];
 
   const verdicts = () => buttons.filter((each) => each.getAttribute("aria-pressed") === "true").map((each) => each.dataset.verdict);

@@ -11,6 +11,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import rc_jax
 from experiments.ledger import record
 from experiments.ledger.claims import Kind, interval_text, measured_text, neighbours_text, who
 from experiments.ledger.decision import SYMBOL, Verdict
+from experiments.ledger.formulas import MARKED, mathml
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.ledger.sections import by_topic, headline, sections
 from experiments.lib import checkpoints, store
@@ -47,13 +49,13 @@ def write(run: Run, registry: Registry) -> None:
 
 
 def render(run: Run, registry: Registry, entries: Sequence[Entry]) -> str:
-    """The whole page as text, figures by topic; everything put into the template is escaped."""
+    """The whole page as text, figures by topic; all that is put into the template is escaped, here or by `typeset`."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     options: dict[str, Any] = {"autoescape": True, "undefined": jinja2.StrictUndefined}
     environment = jinja2.Environment(loader=loader, trim_blocks=True, lstrip_blocks=True, **options)
 
     topics = by_topic(entries)
-    entries = [entry for _, group in topics for entry in group]
+    entries = [record.marked(entry, registry[entry.name]) for _, group in topics for entry in group]
     of_topic = {entry.name: title for title, group in topics for entry in group}
     known = {entry.name for entry in entries}
     claims = [claim for entry in entries for claim in entry.claims]
@@ -80,6 +82,7 @@ def render(run: Run, registry: Registry, entries: Sequence[Entry]) -> str:
         checkpoints=checkpoints.labels(run.checkpoints),
         duplicates=record.duplicates(entries),
         sections=sections(entries),
+        typeset=typeset,
         headline=headline(claims),
         choices=choices,
         script=SCRIPT,
@@ -106,6 +109,17 @@ def anchor(title: str) -> str:
         'skips-mlps-and-norms'
     """
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def typeset(text: str) -> str:
+    """A text, escaped, with its marked formulas in MathML, which browsers draw without a script.
+
+    Example:
+        >>> print(typeset("at $γ_1$ < 5"))
+        at <math alttext="γ_1"><msub><mi>γ</mi><mn>1</mn></msub></math> &lt; 5
+    """
+    parts = MARKED.split(text)
+    return "".join(mathml(part) if at % 2 else escape(part) for at, part in enumerate(parts))
 
 
 def _figure(run: Run, registry: Registry, entry: Entry, topic: str) -> dict[str, Any]:

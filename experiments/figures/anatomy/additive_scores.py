@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.figures.anatomy import _retrieval
-from experiments.figures.cost._timing import quartiles
+from experiments.figures.cost._timing import log_error, quartiles
 from experiments.ledger import Measured, at_least, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
@@ -36,7 +36,6 @@ SIMILAR, LESS = 0.05, 0.02  # accuracies that count as alike, and a loss that co
 STEADY = 0.15  # a slope that counts as none
 MUCH = 2.0  # times as fast, and more, is much faster
 LEAST_PRODUCTS = 10**6  # n² d_k; below, calling takes most of a call's time
-IQR = 1.349  # quartiles of a normal distribution, upper less lower, in standard deviations
 Data = Mapping[str, np.ndarray]
 
 
@@ -145,7 +144,7 @@ def _plot_cost(ax: Axes, shapes: np.ndarray, costs: np.ndarray) -> None:
     """Costs (kind, shape), with quartiles or without, against the number of tokens, one line for each width."""
     tokens, width = shapes.T
     for index, (kind, meaning) in enumerate(zip(KINDS, ("measured", "mlp"), strict=True)):
-        low, middle, high = costs[index].T if costs.ndim == 3 else (costs[index],) * 3
+        low, middle, high = costs[index, :, :3].T if costs.ndim == 3 else (costs[index],) * 3
         for at, each in enumerate(np.unique(width)):
             of_width = np.flatnonzero(width == each)
             of_width = of_width[np.argsort(tokens[of_width])]
@@ -206,14 +205,14 @@ def _shapes(data: Data) -> list[str]:
 def _faster(data: Data) -> Measured:
     """Time of additive scores over that of dot products by shape; only shapes of many products decide."""
     tokens, width = data["shapes"].T
-    lower, median, upper = np.moveaxis(data["seconds"], -1, 0)
-    faster, spread = median[1] / median[0], (upper - lower) / (IQR * median)
+    median, calls = data["seconds"][..., 1], data["seconds"][..., 3]
+    faster = median[1] / median[0]
     return Measured(
         faster,
-        standard_error=faster * np.hypot(*spread),
+        standard_error=faster * np.hypot(*log_error(data["seconds"])),
         where=_shapes(data),
         applies=tokens**2 * width >= LEAST_PRODUCTS,
-        numbers={"count": np.sum(faster > 1), "shapes": faster.size},
+        numbers={"count": np.sum(faster > 1), "shapes": faster.size, "calls": calls.min()},
     )
 
 
@@ -241,31 +240,31 @@ paper = partial(published, source="vaswani2017", place="section 3.2.1")
 ROWS = (
     cited(
         "additive-small",
-        "For small d_k additive and dot-product attention perform similarly.",
+        "For small $d_k$ additive and dot-product attention perform similarly.",
         lambda data: _gap(data, data["tuned"][0, ADDITIVE], data["tuned"][0, DOT]),
         near(0, SIMILAR),
-        hypotheses="d_k = {narrow}, no scale; " + TASK_AT_BEST,
+        hypotheses="$d_k = {narrow}$, no scale; " + TASK_AT_BEST,
         interval_from=f"our tolerance: accuracies within {SIMILAR} are similar",
     ),
     cited(
         "additive-large",
-        "For larger d_k additive attention performs better than unscaled dot-product attention.",
+        "For larger $d_k$ additive attention performs better than unscaled dot-product attention.",
         lambda data: _gap(data, data["tuned"][-1, ADDITIVE], data["tuned"][-1, DOT]),
         at_least(LESS),
-        hypotheses="d_k = {wide}; " + TASK_AT_BEST,
+        hypotheses="$d_k = {wide}$; " + TASK_AT_BEST,
         interval_from=f"our tolerance: a difference of {LESS} counts",
     ),
     notes(
         "additive-degrades",
-        "Unscaled dot products perform worse as d_k grows.",
+        "Unscaled dot products perform worse as $d_k$ grows.",
         lambda data: _gap(data, data["tuned"][_before_last(data), DOT], data["tuned"][-1, DOT]),
         at_least(LESS),
-        hypotheses="d_k = {before} to d_k = {wide}; " + TASK_AT_BEST,
+        hypotheses="$d_k = {before}$ to $d_k = {wide}$; " + TASK_AT_BEST,
         note="measured: accuracy lost between the two widest heads",
     ),
     notes(
         "additive-stable",
-        "Additive attention is less stable than dot products scaled by 1/√d_k.",
+        "Additive attention is less stable than dot products scaled by $1/√d_k$.",
         _stable,
         at_least(LESS),
         hypotheses="stable: still accurate at the worst of {rates} learning rates; mean over {widths} widths; " + TASK,
@@ -286,21 +285,19 @@ ROWS = (
         "Dot-product attention is much faster in practice than additive attention.",
         _faster,
         at_least(MUCH),
-        always=False,
-        hypotheses=f"{COMPILED}; at least 10⁶ products, so that calling does not take most of the time",
+        hypotheses=f"{COMPILED}; at least $10⁶$ products, so that calling does not take most of the time",
         interval_from=f"our tolerance: much is a factor of {MUCH:g} or more",
-        note="measured: ratio of median times, calls in turns, with their spread; faster at {count} of all {shapes} "
-        "shapes",
+        note="measured: ratio of median times, of {calls:.0f} calls or more in turns; faster at {count} of all "
+        "{shapes} shapes",
     ),
     paper(
         "additive-memory",
         "Dot-product attention needs less space in practice than additive attention.",
         lambda data: Measured(data["bytes"][1] / data["bytes"][0], where=_shapes(data)),
         at_least(1),
-        formula=True,
         hypotheses=COMPILED,
         interval_from="the sign of the difference",
-        note="measured: ratio of memory besides arguments and result; compiled so, additive scores hold n² d_k "
+        note="measured: ratio of memory besides arguments and result; compiled so, additive scores hold $n² d_k$ "
         "numbers at once",
     ),
 )

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from scipy import special
 
 from experiments.figures import _random_rows
+from experiments.figures._medians import error_by_quartiles
 from experiments.ledger import Measured, at_least, at_most, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention, scale
@@ -149,9 +150,11 @@ def _widths(data: Data) -> list[str]:
 
 def _slopes(data: Data) -> Measured:
     """Slope of the median gradient by W_Q without 1/√d_k, both axes as logarithms."""
-    d, median = data["d"], data["query_quartiles"][1, 0]
+    d, (low, median, high), steps = data["d"], data["query_quartiles"][:, 0], np.diff(np.log(data["d"]))
+    error = error_by_quartiles(np.log(low), np.log(high), data["layers"])
     return Measured(
-        np.diff(np.log(median)) / np.diff(np.log(d)),
+        np.diff(np.log(median)) / steps,
+        standard_error=np.hypot(error[1:], error[:-1]) / steps,
         where=[f"{before} → {after}" for before, after in itertools.pairwise(d)],
         applies=d[:-1] >= min(64, d[-2]),
         reads=[data["query_quartiles"]],
@@ -172,22 +175,23 @@ def _over_laws(data: Data) -> Measured:
     )
 
 
-SETTING = "{keys} keys, independent normal entries of q and k"
+SETTING = "{keys} keys, independent normal entries of $q$ and $k$"
 ROWS = (
     published(
         "saturation-typical",
-        "For large d_k unscaled dot products are suspected to push softmax to where its gradients are extremely small.",
+        "For large $d_k$ unscaled dot products are suspected to push softmax to where its gradients are extremely "
+        "small.",
         _slopes,
         at_most(0),
         source=PAPER,
         place=PLACE,
-        hypotheses="d_k from 64, the paper's own, on; {layers} random layers, one output row",
+        hypotheses="$d_k$ from 64, the paper's own, on; {layers} random layers, one output row",
         interval_from="the sign of the slope",
-        note="measured: slope of the median gradient by W_Q in d_k, logarithms; {last:.1g} at d_k = {widest}",
+        note="measured: slope of the median gradient by $W_Q$ in $d_k$, logarithms; {last:.1g} at $d_k = {widest}$",
     ),
     published(
         "saturation-scaled",
-        "The factor 1/√d_k counteracts what large d_k does to the gradients of softmax.",
+        "The factor $1/√d_k$ counteracts what large $d_k$ does to the gradients of softmax.",
         lambda data: Measured(
             data["mean"][1] / data["steady"],
             standard_error=data["mean_error"][1] / data["steady"],
@@ -200,29 +204,30 @@ ROWS = (
         place=PLACE,
         hypotheses=SETTING,
         interval_from="our tolerance: a tenth",
-        note="measured: mean 1 − Σp² over its limit for many features",
+        note="measured: mean $1 − Σp²$ over its limit for many features",
     ),
     published(
         "saturation-variance",
         "Keeping the variance of the scores at 1 controls the vanishing of the gradient.",
         lambda data: Measured(data["quartiles"][1, 1], where=_widths(data), numbers={"keys": int(data["keys"])}),
         at_least(0.5),
+        formula=True,
         source="study-notes",
         place="section on dimension and size of dot products",
         hypotheses=SETTING,
         interval_from="our tolerance: half of what even weights let through",
-        note="measured: median 1 − Σp²",
+        note="measured: median $1 − Σp²$",
     ),
     law(
         "saturation-mean",
-        "Without 1/√d_k the mean of 1 − Σp² tends to E[max s]/√d_k, while its median falls exponentially in √d_k, as "
-        "½ cosh⁻²(√d_k g/2).",
+        "Without $1/√d_k$ the mean of $1 − Σp²$ tends to $E[max s]/√d_k$, while its median falls exponentially in "
+        "$√d_k$, as $½ cosh⁻²(√d_k g/2)$.",
         _over_laws,
         near(1, CLOSE),
         proof="derived",
         place=PAGE,
         neighbours=["david2003", "derrida1981"],
-        hypotheses=f"{SETTING}; g the median gap of the two largest of them; sharp rows, d_k from {SHARP} on",
+        hypotheses=f"{SETTING}; $g$ the median gap of the two largest of them; sharp rows, $d_k$ from {SHARP} on",
         interval_from="our tolerance: a tenth",
         note="measured over the law, for the median the logarithms",
     ),

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.figures._medians import median_error
 from experiments.figures._samples import draw
 from experiments.figures.models._packaged import trained_checkpoint
 from experiments.ledger import Measured, at_most, law, near, published
@@ -215,26 +216,31 @@ def _random_over_law(data: Data) -> Measured:
 
 def _trained_over_random(data: Data) -> Measured:
     """Asymmetry of W_Q W_Kᵀ, median trained head over the most symmetric random one, by layer."""
-    ratio = np.median(data["trained_weights"], 1) / data["random_weights"].min(1)
-    return Measured(ratio, where=[f"layer {index + 1}" for index in range(ratio.size)])
+    trained, random = data["trained_weights"], data["random_weights"].min(1)
+    return Measured(
+        np.median(trained, 1) / random,
+        standard_error=median_error(trained.T) / random,
+        where=[f"layer {index + 1}" for index in range(random.size)],
+    )
 
 
 ROWS = (
     published(
         "symmetry-none",
-        "If Q = K = X, without projections, the part QKᵀ of attention is symmetric, d(x₁, x₂) = d(x₂, x₁).",
+        "If $Q = K = X$, without projections, the part $QKᵀ$ of attention is symmetric, $d(x₁, x₂) = d(x₂, x₁)$.",
         _without_projections,
         near(0, ROUNDING),
         formula=True,
         source="study-notes",
         place="section on the need of linear maps",
-        hypotheses="{draws} draws of normal tokens, scores over √d",
+        hypotheses="{draws} draws of normal tokens, scores over $√d$",
         interval_from="rounding",
-        note="measured: ‖A − Aᵀ‖/‖A + Aᵀ‖; softmax by rows then breaks the symmetry: {lowest:.4f} … {highest:.4f}",
+        note="measured: $‖A − Aᵀ‖/‖A + Aᵀ‖$; softmax by rows then breaks the symmetry: {lowest:.4f} … {highest:.4f}",
     ),
     law(
         "symmetry-random",
-        "For independent random W_Q and W_K of any width E‖A ∓ Aᵀ‖² is proportional to (tr G)² ∓ ‖G‖², G = XXᵀ.",
+        "For independent random $W_Q$ and $W_K$ of any width $E‖A ∓ Aᵀ‖²$ is proportional to $(tr G)² ∓ ‖G‖²$, $G = "
+        "XXᵀ$.",
         _random_over_law,
         near(1, CLOSE),
         proof="proved",
@@ -245,13 +251,13 @@ ROWS = (
     ),
     published(
         "symmetry-trained",
-        "In a model trained in both directions W_Q W_Kᵀ becomes more symmetric than at random.",
+        "In a model trained in both directions $W_Q W_Kᵀ$ becomes more symmetric than at random.",
         _trained_over_random,
         at_most(1),
         source="saponati2025",
         place="abstract",
         hypotheses="one trained bidirectional model, all-MiniLM-L6-v2; the authors looked at others",
         interval_from="the sign of the difference",
-        note="measured: asymmetry of W_Q W_Kᵀ, median trained head over the most symmetric random one",
+        note="measured: asymmetry of $W_Q W_Kᵀ$, median trained head over the most symmetric random one",
     ),
 )

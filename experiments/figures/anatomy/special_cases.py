@@ -194,8 +194,8 @@ ROWS = (
         at_most(1),
         formula=True,
         source="cordonnier2020",
-        place="theorem 1",
-        hypotheses="a random kernel, a line and a square, scores of sharpness α = 4096",
+        place="abstract; theorem 1, as others restate it",
+        hypotheses="a random kernel, a line and a square, scores of sharpness $α = 4096$",
         interval_from="one rounding for each product in a sum",
         note="measured: largest difference to XLA's convolution, in units of that; so a CNN is a special case of "
         "attention, as the study notes say",
@@ -210,18 +210,18 @@ ROWS = (
         place="section on attention against GNN",
         hypotheses="zero queries under a graph's mask, random graphs; weights are set to 0, not scores",
         interval_from="64 roundings",
-        note="identity; measured: largest difference, in roundings, to D⁻¹A X W and, between diagonal factors, to the "
-        "symmetric form of Kipf & Welling 2017, equation 2",
+        note="identity; measured: largest difference, in roundings, to $D⁻¹A X W$ and, between diagonal factors, to "
+        "the symmetric form of Kipf & Welling 2017, equation 2",
     ),
     law(
         "special-sharpness-zeros",
-        "The error of a convolution by attention falls with the sharpness α of its scores, as e^(−α/2) with a token of "
-        "zeros for the border and as e^(−α) without.",
+        "The error of a convolution by attention falls with the sharpness $α$ of its scores, as $e^(−α/2)$ with a "
+        "token of zeros for the border and as $e^(−α)$ without.",
         _slopes,
         near(EXPECTED, CLOSE * np.abs(EXPECTED)),
         proof="proved",
         place=PAGE,
-        hypotheses=f"scores −α|j − i − δ|²; α from {FITTED[0]:g} to {FITTED[1]:g}, float64",
+        hypotheses=f"scores $−α|j − i − δ|²$; $α$ from {FITTED[0]:g} to {FITTED[1]:g}, float64",
         interval_from="our tolerance for the next term: two per cent",
         neighbours=["cordonnier2020"],
         note="measured: slope of the logarithm",

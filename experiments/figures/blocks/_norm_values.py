@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.figures._medians import median_error
 from experiments.lib import sentences
 from rc_jax import attention, collapse, network, pretrained
 
@@ -139,7 +140,7 @@ def on_texts(texts: int, tokens: int, dtype: str, seed: int, levels: tuple[float
     trained = packaged(texts, tokens, dtype)
     random = packaged(texts, tokens, dtype, jax.random.key(seed))
     data = {f"{name}_on": np.full((3, 7), np.nan) for name in ("trained_relative", "initial_relative")}
-    data |= {"trained_relative_off": np.full((3, 7), np.nan)}
+    data |= {"trained_relative_off": np.full((3, 7), np.nan), "initial_relative_on_error": np.full(7, np.nan)}
     data |= {f"trained_exponent_{name}": np.full(1, np.nan) for name in NORMS}
     if trained is None or random is None:
         return data
@@ -150,7 +151,9 @@ def on_texts(texts: int, tokens: int, dtype: str, seed: int, levels: tuple[float
         measure = jax.jit(lambda params, x, one=one: jax.lax.map(lambda text: residuals(params, text, one)[:2], x))
         relative, logs = (np.asarray(each) for each in measure(params, x))
         data[f"{kind}_relative_{name}"] = np.quantile(relative, levels, axis=0)
-        if kind == "trained":
+        if kind == "initial":
+            data["initial_relative_on_error"] = median_error(relative)
+        else:
             falls = np.diff(logs, axis=1)
             data[f"trained_exponent_{name}"] = falls[:, -1] / falls[:, -2]
     return data

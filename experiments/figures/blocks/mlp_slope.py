@@ -291,34 +291,34 @@ ROWS = (
         at_least(0.5),
         hypotheses=f"{RANDOM}; tanh, the last to collapse of three activations",
         interval_from="our tolerance: most networks",
-        note="share of networks with ‖res‖/‖X‖ < 1 % at layer {layers}, for λ = {steep}; the abstract of Dong et al. "
-        "says in short that MLPs stop degeneration",
+        note="share of networks with $‖res‖/‖X‖$ < 1 % at layer {layers}, for $λ = {steep}$; the abstract of Dong et "
+        "al. says in short that MLPs stop degeneration",
     ),
     law(
         "mlp-bracket",
-        "A factor s on the MLPs' Lipschitz constants in all L layers, where they are small, multiplies ‖res‖ by "
-        "s^((3^L − 1)/2).",
+        "A factor $s$ on the MLPs' Lipschitz constants in all $L$ layers, where they are small, multiplies $‖res‖$ by "
+        "$s^((3^L − 1)/2)$.",
         lambda data: Measured(
             data["slope_mean"], data["slope_standard_error"], where=[LABELS[name] for name in ACTIVATIONS]
         ),
         RATIO,
-        proof="measured",
+        proof="derived",
         place="docs/skip_norm_mlp.md, Steep MLPs",
         neighbours=["dong2021", "collapse-summary"],
         hypotheses=RANDOM,
         interval_from="our tolerance: 1 %",
-        note="slope of log ‖res‖ in log λ over (3^L − 1)/2, at the smallest λ; the summary says that λ enters the "
-        "bound as a factor",
+        note="slope of $log ‖res‖$ in $log λ$ over $(3^L − 1)/2$, at the smallest $λ$; the summary says that $λ$ "
+        "enters the bound as a factor",
     ),
     summary(
         "mlp-robustness",
         "Too large a Lipschitz constant may let small changes of the input grow.",
         _growth_of_push,
         at_least(0),
-        always=False,
+        needs="some",
         hypotheses=RANDOM,
-        interval_from="more at the largest λ than at the smallest",
-        note="log of the output's relative change over the tokens' (1 %), at the largest λ less at the smallest; the "
+        interval_from="more at the largest $λ$ than at the smallest",
+        note="log of the output's relative change over the tokens' (1 %), at the largest $λ$ less at the smallest; the "
         "two as geometric means: {factors}",
     ),
 )

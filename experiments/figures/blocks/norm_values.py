@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
+from experiments.figures._medians import median_error
 from experiments.figures._samples import draw
 from experiments.figures.blocks import _norm_values as nets
 from experiments.figures.blocks._norm_values import NORMS
@@ -81,6 +82,9 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     data = {name: values for name, values in stats.quantile(LEVELS).items() if "exponent" not in name}
     for name in (f"exponent_{norm}" for norm in NORMS):
         data |= {f"{name}_mean": stats.mean[name], f"{name}_standard_error": stats.standard_error[name]}
+    for name in ("relative_on", "divisors_on", "sharp_on"):
+        known = np.isfinite(stats.samples[name])  # sizes of logits at which one is not are not judged
+        data[f"{name}_error"] = median_error(np.where(known, stats.samples[name], 0))
     data["scales"], data["sharp_on_left_out"] = np.asarray(spec.scales), stats.left_out["sharp_on"]
     unknown = [np.sum(count) for name, count in stats.left_out.items() if "sharp" not in name]
     data["unknown"] = np.array(sum(unknown))
@@ -251,13 +255,14 @@ def _divisors(data: Mapping[str, np.ndarray]) -> Measured:
     """Median log(largest/smallest divisor of the tokens), by value matrix and layer."""
     divisors = data["divisors_on"][1]
     where = [f"{LABELS[kind]}, layer {layer + 1}" for kind in KINDS for layer in range(divisors.shape[1])]
-    return Measured(divisors, where=where, left_out=data["unknown"])
+    return Measured(divisors, standard_error=data["divisors_on_error"].ravel(), where=where, left_out=data["unknown"])
 
 
 def _last_residuals(data: Mapping[str, np.ndarray]) -> Measured:
     """Median log ‖res‖/‖X‖ at the last layer of random networks and of a random model, with LayerNorm."""
     return Measured(
         np.append(data["relative_on"][1][:, -1], data["initial_relative_on"][1][-1]),
+        standard_error=np.append(data["relative_on_error"][:, -1], data["initial_relative_on_error"][-1]),
         where=[*(LABELS[kind] for kind in KINDS), "the shape of all-MiniLM-L6-v2"],
         left_out=data["unknown"],
     )
@@ -269,6 +274,7 @@ def _sharp_residuals(data: Mapping[str, np.ndarray]) -> Measured:
     sizes = [f"{scale:g}" for scale in data["scales"][known]]
     return Measured(
         data["sharp_on"][1][:, known],
+        standard_error=data["sharp_on_error"][:, known].ravel(),
         where=[f"{LABELS[kind]}, std {size}" for kind in KINDS for size in sizes],
         numbers={"sizes": ", ".join(sizes)},
     )
@@ -278,15 +284,15 @@ def _ranks(data: Mapping[str, np.ndarray]) -> list[str]:
     return [f"rank {rank}" for rank in data["ranks"]]
 
 
-summary = functools.partial(published, source="collapse-summary", place="finding 3", always=False)
+summary = functools.partial(published, source="collapse-summary", place="finding 3", needs="parts")
 shear = functools.partial(
     law,
     proof="proved",
     place="docs/skip_norm_mlp.md, LayerNorm and the value matrices",
     neighbours=["wu2024"],
-    hypotheses="causal uniform attention, two tokens, W_V W_O a shear of slope −2, ε = 0",
+    hypotheses="causal uniform attention, two tokens, $W_V W_O$ a shear of slope $−2$, $ε = 0$",
 )
-NETWORKS = "attention without skips and MLPs, Gaussian W_QK, one head, no mask; a LayerNorm after every layer"
+NETWORKS = "attention without skips and MLPs, Gaussian $W_QK$, one head, no mask; a LayerNorm after every layer"
 EXPONENTS = len(NORMS) * (len(KINDS) + 1)  # of random networks and of the trained model
 LAST = PRESETS["quick"].circle_depth  # of all presets
 ROWS = (
@@ -296,9 +302,9 @@ ROWS = (
         _cube,
         near([3.0] * EXPONENTS + [0.0] * len(KINDS), 0.5),
         hypotheses=f"{NETWORKS}, or none; the attention of all-MiniLM-L6-v2",
-        interval_from="our tolerance: an exponent of 3 ± 0.5, a delay of less than half a layer",
+        interval_from="our tolerance: an exponent of $3 ± 0.5$, a delay of less than half a layer",
         shown="exponents {least:.2f} … {most:.2f}; delays {least_delay:.2f} … {most_delay:.2f} layers",
-        note="log ‖res‖ still triples at the last layer; it is delayed by one layer; Wu et al. 2024 disagree in "
+        note="$log ‖res‖$ still triples at the last layer; it is delayed by one layer; Wu et al. 2024 disagree in "
         "general",
     ),
     summary(
@@ -309,9 +315,9 @@ ROWS = (
         at_most(EQUAL),
         hypotheses=f"LayerNorm by token, as models have it; {NETWORKS}",
         interval_from="it is so only if all tokens have one divisor; our tolerance: equal to 1 %",
-        note="median of log(largest/smallest divisor of the tokens): they stand on the left of P X W, where no weight "
-        "takes them in, and agree near collapse; a normalisation by feature stands on the right, where it is taken in "
-        "exactly; for the conclusion see norm-cube",
+        note="median of log(largest/smallest divisor of the tokens): they stand on the left of $P X W$, where no "
+        "weight takes them in, and agree near collapse; a normalisation by feature stands on the right, where it is "
+        "taken in exactly; for the conclusion see norm-cube",
     ),
     published(
         "norm-affine-rank",
@@ -326,21 +332,23 @@ ROWS = (
         place="abstract",
         hypotheses="LayerNorm by token; affine rank is read as the rank of the differences of tokens",
         interval_from="an integer",
-        note="measured: rank after less rank before; a, a + b, a + 2b with a = (1, 2, 0, −1), b = (½, −1, 1, 3) go "
-        "from a line to a plane; what is kept is the linear rank of tokens less their means over features, and so the "
-        "affine rank where it is as large as it can be",
+        elsewhere="the paper, of which the abstracts alone were read, defines affine rank; that of version 1 adds that "
+        "the rank of the matrix is kept in the case without bias",
+        note="measured: rank after less rank before; $a$, $a + b$, $a + 2b$ with $a = (1, 2, 0, −1)$, $b = (½, −1, 1, "
+        "3)$ go from a line to a plane; what is kept is the linear rank of tokens less their means over features, and "
+        "so the affine rank where it is as large as it can be",
     ),
     published(
         "norm-random",
-        "LayerNorm alone keeps random models from ‖X − 1x̄ᵀ‖ → 0.",
+        "LayerNorm alone keeps random models from $‖X − 1x̄ᵀ‖ → 0$.",
         _last_residuals,
         at_least(np.log(HELD)),
         source="wu2024-figure",
         place="caption of figure 2",
         hypotheses=f"{NETWORKS}; the model, masks and arithmetic of the figure are not known here",
-        interval_from="our tolerance: a tenth of ‖X‖",
-        note="median of log ‖res‖/‖X‖ at the last layer; in exact arithmetic it goes to zero in our networks; plain "
-        "float32 stops at its rounding, about e^−16; the figure's model is unknown to us",
+        interval_from="our tolerance: a tenth of $‖X‖$",
+        note="median of $log ‖res‖/‖X‖$ at the last layer; in exact arithmetic it goes to zero in our networks; plain "
+        "float32 stops at its rounding, about $e^−16$; the figure's model is unknown to us",
     ),
     published(
         "norm-sharp",
@@ -351,8 +359,8 @@ ROWS = (
         place="abstract",
         hypotheses=f"{NETWORKS}; value matrices: the identity, a rotation, Gaussian; first logits of standard "
         "deviation {sizes}, the sizes at which the residual is known in every network",
-        interval_from="our tolerance: ‖res‖ below a tenth of ‖X‖",
-        note="median of log ‖res‖/‖X‖ at the last layer, by value matrix and size of the first logits; that they "
+        interval_from="our tolerance: $‖res‖$ below a tenth of $‖X‖$",
+        note="median of $log ‖res‖/‖X‖$ at the last layer, by value matrix and size of the first logits; that they "
         "collapse is judged, the rate is not",
     ),
     published(
@@ -366,7 +374,7 @@ ROWS = (
         formula=True,
         source="wu2024",
         place="abstract",
-        hypotheses="±√d u_k with identity values in full attention; a shear under a causal mask",
+        hypotheses="$±√d u_k$ with identity values in full attention; a shear under a causal mask",
         interval_from="rest; rounding of float32",
         note="how far one layer moves the tokens, over their size; the constructions are ours",
     ),
@@ -380,23 +388,23 @@ ROWS = (
     ),
     shear(
         "norm-shear-off",
-        "Without LayerNorm layer k of the same weights changes log(‖res‖/‖X‖) by −log 2 + log(k/(k − 1)), up to terms "
-        "in 1/k²: the residual is halved in the limit.",
+        "Without LayerNorm layer $k$ of the same weights changes $log(‖res‖/‖X‖)$ by $−log 2 + log(k/(k − 1))$, up to "
+        "terms in $1/k²$: the residual is halved in the limit.",
         lambda data: Measured(data["fall"], data["fall_standard_error"]),
         near(-np.log(2) - np.log1p(-1 / LAST), 2 / LAST**2),
-        interval_from="our tolerance: 2/k²",
-        note=f"measured at k = {LAST}; the map of differences is a Jordan block with the eigenvalue ½",
+        interval_from="our tolerance: $2/k²$",
+        note=f"measured at $k = {LAST}$; the map of differences is a Jordan block with the eigenvalue $½$",
     ),
     law(
         "norm-polytope-unstable",
-        "The equilibria ±√d u_k repel: pushed by a thousandth, their tokens collapse.",
+        "The equilibria $±√d u_k$ repel: pushed by a thousandth, their tokens collapse.",
         lambda data: Measured(data["polytope_pushed"], where=_ranks(data)),
         at_most(HELD),
         proof="measured",
         place="docs/skip_norm_mlp.md, LayerNorm and the value matrices",
         neighbours=["wu2024"],
         hypotheses="identity values, full attention, LayerNorm after every layer",
-        interval_from="‖res‖ below a tenth of ‖X‖",
+        interval_from="$‖res‖$ below a tenth of $‖X‖$",
         note="at the last layer",
     ),
 )

@@ -221,36 +221,39 @@ def _shares(data: Mapping[str, np.ndarray]) -> Measured:
 ROUNDING = 16 * np.finfo(float).eps
 notes = functools.partial(published, source="proof-notes")
 # The steps hold, or do not, for every entry of every random layer that meets the lemma's condition.
-step = functools.partial(notes, hypotheses="one head, one layer, no mask; every D_ii ≤ 1.256 (the lemma's condition)")
+step = functools.partial(notes, hypotheses="one head, one layer, no mask; every $D_ii ≤ 1.256$ (the lemma's condition)")
 SECTION = "the notes' section on one head in one layer"
 ROWS = (
     notes(
         "bound-constant",
-        "(I − D)P̃ ≤ P ≤ (I + 2D)P̃ holds entry by entry as long as every D_ii is at most 1.256.",
+        "$(I − D)P̃ ≤ P ≤ (I + 2D)P̃$ holds entry by entry as long as every $D_ii$ is at most 1.256.",
         lambda data: data["constant"],
         at_least(printed("1.256")[0]),
         formula=True,
         place="appendix, lemma 1",
-        hypotheses="P and P̃ are softmax of A and A − E by rows; D_ii = max |E_ij − E_ij'|",
+        hypotheses="$P$ and $P̃$ are softmax of $A$ and $A − E$ by rows; $D_ii = max |E_ij − E_ij'|$",
         interval_from="the printed digits; a larger limit would contradict nothing",
-        note="only the right inequality is tested, because the left one holds for every D; measured: the largest D at "
-        f"which a token of weight e^−32 still obeys; the root of e^x = 1 + 2x is {audit.LEMMA_LIMIT:.9f}",
+        note="only the right inequality is tested, because the left one holds for every $D$; measured: the largest $D$ "
+        "at "
+        f"which a token of weight $e^−32$ still obeys; the root of $e^x = 1 + 2x$ is {audit.LEMMA_LIMIT:.9f}",
     ),
     step(
         "bound-signed-step",
-        "PX ≤ 1xᵀ + (I + 2D) 1 softmax(r)ᵀ R, and so |SA(X) − 1r'ᵀ|_ij ≤ 2 |D 1 softmax(r)ᵀ R W_V|_ij, hold entry by "
-        "entry.",
+        "$PX ≤ 1xᵀ + (I + 2D) 1 softmax(r)ᵀ R$, and so $|SA(X) − 1r'ᵀ|_ij ≤ 2 |D 1 softmax(r)ᵀ R W_V|_ij$, hold entry "
+        "by entry.",
         _shares,
         (0, 0),
+        formula=True,
         place=f"{SECTION}, bound of PX and the next line",
         interval_from="the statement is about every entry; rounding of float64",
         note="a step that the notes relay from Dong et al. and call unclear; measured: the share of entries that "
-        "violate it, {cases} random layers of 6 tokens; R has negative entries, so it does not follow from the lemma; "
-        "with |R| and |W_V| it holds, and the theorem and its constants survive (bound-repair)",
+        "violate it, {cases} random layers of 6 tokens; $R$ has negative entries, so it does not follow from the "
+        "lemma: where $R$ and $−R$ are as likely exactly half of the entries do; with $|R|$ and $|W_V|$ it holds, and "
+        "the theorem and its constants survive (bound-repair)",
     ),
     step(
         "bound-norm-step",
-        "‖SA(X) − 1r'ᵀ‖ ≤ 2 ‖D1‖ ‖R‖ ‖W_V‖ holds in the ℓ₁ norm and in the ℓ_∞ norm.",
+        "$‖SA(X) − 1r'ᵀ‖ ≤ 2 ‖D1‖ ‖R‖ ‖W_V‖$ holds in the $ℓ₁$ norm and in the $ℓ_∞$ norm.",
         lambda data: Measured(data["norms_worst"], numbers={"cases": int(data["cases"])}),
         at_most(1 + ROUNDING),
         formula=True,
@@ -260,19 +263,19 @@ ROWS = (
     ),
     law(
         "bound-repair",
-        "|(P − P̃)R| ≤ 2D P̃|R| holds entry by entry, so that every constant of the published theorem survives.",
+        "$|(P − P̃)R| ≤ 2D P̃|R|$ holds entry by entry, so that every constant of the published theorem survives.",
         lambda data: data["adversary_repair"].max(),
         (0, 1 + ROUNDING),
         proof="proved",
         place="docs/proof.md, The repair",
-        hypotheses="every D_ii ≤ 1.2564…",
+        hypotheses="every $D_ii ≤ 1.2564…$",
         interval_from="the formula is exact; rounding of float64",
         neighbours=["dong2021", "proof-notes"],
         note="measured: the largest left/right that an adversary reached by gradient ascent",
     ),
     law(
         "bound-tanh-sharp",
-        "diam(SA(X)) ≤ Σ_h ‖W_h‖₂ tanh(α‖W_QK,h‖₂ diam(X)²/4) diam(X), and two opposite tokens attain it.",
+        "$diam(SA(X)) ≤ Σ_h ‖W_h‖₂ tanh(α‖W_QK,h‖₂ diam(X)²/4) diam(X)$, and two opposite tokens attain it.",
         lambda data: data["adversary_tanh_layer"].max(),
         (0.99, 1 + ROUNDING),
         proof="proved",
@@ -280,7 +283,7 @@ ROWS = (
         hypotheses="full softmax attention, no mask, no positions, any biases",
         interval_from="at most 1 by the proof; that ascent comes within 1 % is our tolerance",
         neighbours=["cohen2023", "birkhoff1957", "dobrushin1956", "dong2021"],
-        note="measured: the largest measured/bound that an adversary reached; known: TV ≤ tanh(δ/4), and that "
+        note="measured: the largest measured/bound that an adversary reached; known: $TV ≤ tanh(δ/4)$, and that "
         "mixtures contract by total variation; ours: the application to attention and the bound in depth",
     ),
 )

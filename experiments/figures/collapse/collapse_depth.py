@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
+from experiments.figures._medians import median_error
 from experiments.figures._samples import draw
 from experiments.ledger import Measured, at_least, at_most, law, near, published
 from experiments.lib import figure, style
@@ -70,21 +71,9 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     for name in ("attention_exponent", "stochastic_early", "stochastic_late"):
         data |= {f"{name}_mean": deep.mean[name], f"{name}_standard_error": deep.standard_error[name]}
     data |= {f"{name}_left_out": deep.left_out[name] for name in ("attention", "skip", "stochastic")}
-    data["output_bias"] = _output_bias(spec, jax.random.fold_in(key, 2))
+    data["attention_error"] = median_error(deep.samples["attention"][:, -1])
     data["rank_one"] = _rank_one(spec)
     return data | _networks_without_attention(spec)
-
-
-def _output_bias(spec: Spec, key: jax.Array) -> np.ndarray:
-    """The change of log ‖res‖ of one layer's output when a bias of standard deviation 3 is added to it."""
-    layer = attention.AttentionSpec(d_model=spec.d_model, heads=spec.heads, bias=True)
-    stack = network.StackSpec(attention=layer, depth=1)
-    x = jax.random.normal(jax.random.fold_in(key, 0), (spec.tokens, spec.d_model), "float32")
-    params = network.init(jax.random.fold_in(key, 1), stack, dtype="float32")
-    shift = 3 * jax.random.normal(jax.random.fold_in(key, 2), (1, spec.d_model), "float32")
-    moved = params._replace(attention=params.attention._replace(output_bias=shift))
-    logs = [collapse.log_residuals(each, x, stack)[-1] for each in (params, moved)]
-    return np.abs(np.asarray(logs[1] - logs[0]))
 
 
 def _rank_one(spec: Spec) -> np.ndarray:
@@ -248,9 +237,11 @@ def _against_networks(data: Mapping[str, np.ndarray]) -> Measured:
     """Change of log ‖res‖ by attention over that of the log distance to rank 1 without it; medians."""
     depth = data["depth"][-1]
     at = int(np.argmax(data["other_layer"] == depth))
-    fall = np.median(data["other_log"][:2, :, at] - data["other_log"][:2, :, 0], axis=1)
+    falls = data["other_log"][:2, :, at] - data["other_log"][:2, :, 0]
+    last, fall = data["attention"][1][-1], np.median(falls, axis=1)
     return Measured(
-        data["attention"][1][-1] / fall,
+        last / fall,
+        standard_error=np.abs(last / fall) * np.hypot(data["attention_error"] / last, median_error(falls.T) / fall),
         where=PLAIN_NETWORKS[:2],
         left_out=data["attention_left_out"],
         numbers={"layers": depth},
@@ -274,28 +265,29 @@ rank = functools.partial(
     place="abstract",
     hypotheses="square Gaussian weights, as many examples as features, {layers} layers",
 )
-notes = functools.partial(published, source="proof-notes", place="definition of the residual", formula=True)
 ROWS = (
     published(
         "collapse-cube",
-        "Pure attention collapses doubly exponentially: log ‖res‖ grows in size as 3^L with the number L of layers.",
+        "Pure attention collapses doubly exponentially: $log ‖res‖$ grows in size as $3^L$ with the number $L$ of "
+        "layers.",
         _cube,
         near(3, 0.05),
         source="dong2021",
         place="abstract; section 2 by the summary of vortezwohl and Wu, finding 1",
         hypotheses="Gaussian weights and tokens; no mask, skip, MLP or LayerNorm",
-        interval_from="our tolerance: 3 ± 0.05",
+        interval_from="our tolerance: $3 ± 0.05$",
         note="measured: the fall at layer {layers} over the fall before it; the theorem is an upper bound",
     ),
     published(
         "collapse-stochastic",
-        "A product of random stochastic matrices converges at a linear rate: log ‖res‖ falls by a constant per layer.",
+        "A product of random stochastic matrices converges at a linear rate: $log ‖res‖$ falls by a constant per "
+        "layer.",
         _late_over_early,
         near(1, 0.05),
         source="collapse-summary",
         place="finding 1",
         hypotheses="softmax of independent Gaussian logits, blind to the tokens",
-        interval_from="our tolerance: 1 ± 0.05",
+        interval_from="our tolerance: $1 ± 0.05$",
         note="mean fall in the second half of the layers over that in the first, without layer 1",
     ),
     published(
@@ -307,7 +299,7 @@ ROWS = (
         place="related work, rank collapse of networks",
         hypotheses="Gaussian weights, {layers} layers, no batch normalisation",
         interval_from="our tolerance: ten times as far",
-        note="change of log ‖res‖ by attention over change of the log distance to rank 1; medians",
+        note="change of $log ‖res‖$ by attention over change of the log distance to rank 1; medians",
     ),
     rank(
         "collapse-rank-goes",
@@ -326,35 +318,30 @@ ROWS = (
         note="stable rank at layer {layers}, before the ReLU; by the abstract proved for linear networks, shown by "
         "experiment for ReLU",
     ),
-    notes(
+    published(
         "collapse-rank-one",
         "The nearer a matrix is to rank one, the smaller is its residual.",
         lambda data: Measured(np.median(data["rank_one"]), reads=[data["rank_one"]]),
         at_most(0.01),
-        hypotheses="matrices uvᵀ of rank one, u and v normal",
+        formula=True,
+        source="proof-notes",
+        place="definition of the residual",
+        hypotheses="matrices $uvᵀ$ of rank one, $u$ and $v$ normal",
         interval_from="our tolerance: nothing is nearer to rank one, so that at most a hundredth may be left",
-        note="median of ‖res(X)‖/‖X‖; the residual is the distance to equal rows, a part of the matrices of rank one; "
-        "a small residual implies rank nearly one, and not the other way round",
-    ),
-    notes(
-        "collapse-output-bias",
-        "The output bias b_O of a layer does not change the size of the residual.",
-        lambda data: data["output_bias"],
-        (0, 1e-5),
-        hypotheses="the bias of the layer at whose output the residual is taken",
-        interval_from="the formula is exact; rounding of float32",
-        note="identity; change of log ‖res‖ in nats, bias of standard deviation 3",
+        note="read literally: of matrices with equal rows it is the definition; median of $‖res(X)‖/‖X‖$; the "
+        "residual is the distance to equal rows, a part of the matrices of rank one; a small residual implies rank "
+        "nearly one, and not the other way round",
     ),
     law(
         "collapse-skip",
-        "With skip connections the residual of attention does not fall below its start in 95 % of random networks.",
+        "At every depth the residual lies above its start in at least 95 % of random networks with skip connections.",
         lambda data: Measured(data["skip"][0][1:], where=data["depth"][1:], left_out=data["skip_left_out"]),
         at_least(0),
         proof="measured",
         place="docs/collapse.md, The rate",
         neighbours=["dong2021"],
         hypotheses="Gaussian weights of gain 1, branches of strength 1",
-        interval_from="no fall",
-        note="5 % quantile of log ‖res(X^l)‖ − log ‖res(X)‖; Dong et al. show that such weights exist",
+        interval_from="above the start",
+        note="5 % quantile of $log ‖res(X^l)‖ − log ‖res(X)‖$; Dong et al. show that such weights exist",
     ),
 )

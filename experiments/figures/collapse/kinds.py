@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
+from experiments.figures._medians import median_error
 from experiments.ledger import Measured, at_least, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
@@ -167,7 +168,8 @@ def _order_less_predicted(data: Mapping[str, np.ndarray]) -> Measured:
 def _falls(data: Mapping[str, np.ndarray]) -> Measured:
     """Last fall of log ‖res‖ under Sinkhorn's weights over the one before, median of networks."""
     falls = np.diff(_logs(data, "sinkhorn"), axis=1)
-    return Measured(np.median(falls[:, -1] / falls[:, -2]), numbers=_numbers(data))
+    ratio = falls[:, -1] / falls[:, -2]
+    return Measured(np.median(ratio), standard_error=median_error(ratio), numbers=_numbers(data))
 
 
 def _sinkhorn_less_softmax(data: Mapping[str, np.ndarray]) -> Measured:
@@ -175,6 +177,7 @@ def _sinkhorn_less_softmax(data: Mapping[str, np.ndarray]) -> Measured:
     difference = _logs(data, "sinkhorn") - _logs(data, "softmax")
     return Measured(
         np.median(difference, axis=0)[1:],
+        standard_error=median_error(difference)[1:],
         where=data["depth"][1:],
         numbers=_numbers(data) | {"larger": np.sum(difference[:, -1] > 0)},
     )
@@ -190,7 +193,7 @@ def _numbers(data: Mapping[str, np.ndarray]) -> dict[str, int]:
 
 
 lapenna = functools.partial(published, source="lapenna2026", place="abstract")
-LAYER = "Gaussian weights, d = {width}, {heads} heads, {tokens} tokens"
+LAYER = "Gaussian weights, $d = {width}$, {heads} heads, {tokens} tokens"
 ROWS = (
     law(
         "kinds-order",
@@ -203,7 +206,7 @@ ROWS = (
         neighbours=["dong2021"],
         hypotheses=f"{LAYER} near one random vector; no mask, no skip connection; networks whose output is not 0",
         interval_from=f"our tolerance: {ORDER:g}",
-        note="measured order less predicted, median of {count} networks at differences of e^(−4) and e^(−6)",
+        note="measured order less predicted, median of {count} networks at differences of $e^(−4)$ and $e^(−6)$",
     ),
     lapenna(
         "kinds-sinkhorn-doubly",
@@ -213,7 +216,7 @@ ROWS = (
         at_least(DOUBLY),
         hypotheses=f"{LAYER}, no skip connections",
         interval_from=f"our tolerance: {DOUBLY:g}",
-        note="last fall of log ‖res‖ over the one before, median of {count} networks",
+        note="last fall of $log ‖res‖$ over the one before, median of {count} networks",
     ),
     lapenna(
         "kinds-sinkhorn-preserves",
@@ -223,7 +226,7 @@ ROWS = (
         hypotheses=f"the residual; here {LAYER}, no skip connections",
         interval_from="the sign",
         elsewhere="the source speaks of attention matrices and of trained networks, not of initialisation",
-        note="median difference of log ‖res‖ over networks of the same projections; larger after the last layer in "
+        note="median difference of $log ‖res‖$ over networks of the same projections; larger after the last layer in "
         "{larger} of {count}",
     ),
 )

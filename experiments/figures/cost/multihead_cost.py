@@ -142,7 +142,7 @@ def plot(data: Data) -> Drawing:
     theory, middle = style.colour("theory"), {name: data[f"seconds_{name}"][:, 1] for name in (*PARTS, "layer")}
     for index, name in enumerate(PARTS):
         look = style.cycle(index)
-        style.bands(times, s, *(1e3 * data[f"seconds_{name}"].T), color=look["color"], marker=look["marker"],
+        style.bands(times, s, *(1e3 * data[f"seconds_{name}"][:, :3].T), color=look["color"], marker=look["marker"],
                     label=name)  # fmt: skip
     times.plot(s, 1e3 * middle["layer"], "--", color=theory, label="whole layer")
 
@@ -208,11 +208,11 @@ def _heads_over_one(data: Data) -> Measured:
 
 costs = partial(published, source=NOTES, place="section on the cost of a transformer", formula=True)
 TOKENS, WIDTH, HEADS = PUBLISHED
-SIZES = f"s = {TOKENS}, h = {WIDTH}, {HEADS} heads"
+SIZES = f"$s = {TOKENS}$, $h = {WIDTH}$, {HEADS} heads"
 ROWS = (
     costs(
         "multihead-count",
-        "QKᵀ and PV take 12(256·64·256 + 256·256·64) multiplications, about 10⁸.",
+        "$QKᵀ$ and $PV$ take $12(256·64·256 + 256·256·64)$ multiplications, about $10⁸$.",
         _multiplications,
         near(12 * 2 * 256 * 64 * 256, HEADS * TOKENS),
         hypotheses=SIZES,
@@ -221,36 +221,37 @@ ROWS = (
     ),
     costs(
         "multihead-scale",
-        "For each head the division by √d_k takes s² operations and softmax s(2s − 1), which is about s².",
+        "For each head the division by $√d_k$ takes $s²$ operations and softmax $s(2s − 1)$, which is about $s²$.",
         _scale_and_softmax,
         near(1, 0.01),
-        always=False,
-        hypotheses=f"s = {TOKENS}; sums and divisions, without exponentials",
+        needs="parts",
+        hypotheses=f"$s = {TOKENS}$; sums and divisions, without exponentials",
         interval_from="our tolerance for a count: one per cent",
-        note="measured: XLA's count over the formula; s(2s − 1) is about 2s²",
+        note="measured: XLA's count over the formula; $s(2s − 1)$ is about $2s²$",
     ),
     costs(
         "multihead-largest",
         "Multi-head attention is the part of a transformer with the most computation.",
         _attention_over_feed_forward,
         at_least(1),
-        hypotheses=f"the notes' own {SIZES}; a feed-forward part of width {WIDER}h, as in Vaswani et al. 2017",
+        hypotheses=f"the notes' own {SIZES}; a feed-forward part of width ${WIDER}h$, as in Vaswani et al. 2017",
         interval_from="the largest part exceeds every other",
-        note="measured: multiplications over those of the feed-forward part; QKᵀ and PV {products:.1f}·10⁸, "
-        "projections {projections:.1f}·10⁸, feed-forward {mlp:.1f}·10⁸; with projections attention is the largest "
-        "from s = 2h on; the notes' count of 10⁸ itself stands",
+        note="measured: multiplications over those of the feed-forward part; $QKᵀ$ and $PV$ ${products:.1f}·10⁸$, "
+        "projections ${projections:.1f}·10⁸$, feed-forward ${mlp:.1f}·10⁸$; with projections attention is the largest "
+        "from $s = 2h$ on; the notes' count of $10⁸$ itself stands",
     ),
     published(
         "multihead-width",
-        "The paper that introduced the transformer takes d_k = 512.",
+        "The paper that introduced the transformer takes $d_k = 512$.",
         lambda data: data["base"][1],
         near(512, 0),
         source=NOTES,
         place="sections on scaled dot products and on the factor 1/√d_k",
         formula=True,
-        hypotheses="d_model = 512 and 8 heads, the base model of Vaswani et al. 2017, section 3.2.2",
+        hypotheses="$d_model = 512$ and 8 heads, the base model of Vaswani et al. 2017, section 3.2.2",
         interval_from="the printed number",
-        note="512 is d_model; with 8 heads d_k is 64, as the paper prints; the notes' argument needs neither number",
+        note="512 is $d_model$; with 8 heads $d_k$ is 64, as the paper prints; the notes' argument needs neither "
+        "number",
     ),
     published(
         "multihead-heads",
@@ -260,7 +261,7 @@ ROWS = (
         source=PAPER,
         place="section 3.2.2",
         formula=True,
-        hypotheses="{heads} heads, d = {width}; the paper has 8 and 512",
+        hypotheses="{heads} heads, $d = {width}$; the paper has 8 and 512",
         interval_from="our tolerance: a tenth",
         note="measured: ratio of XLA's operations",
     ),

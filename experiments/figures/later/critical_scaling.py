@@ -188,32 +188,32 @@ def _inner_product(data: Data) -> Measured:
     )
 
 
-MODEL = "unit tokens with all inner products ρ, logits γ log n ⟨x_i, x_j⟩, values the tokens"
+MODEL = "unit tokens with all inner products $ρ$, logits $γ log n ⟨x_i, x_j⟩$, values the tokens"
 ROWS = (
     published(
         "critical-below",
-        "For n → ∞ outputs fall into one direction if γ < 1/(1 − ρ), and stay as far apart as the inputs if γ is "
+        "For $n → ∞$ outputs fall into one direction if $γ < 1/(1 − ρ)$, and stay as far apart as the inputs if $γ$ is "
         "larger.",
         _beside_step,
         near(0, STEEP),
         formula=True,
         source="chen2026-theorem",
         place="abstract and theorem 2.1, as a caption and summaries restate it",
-        hypotheses=f"{MODEL}; here n = 2²⁰ and ρ > 0, our condition: at ρ = 0 the place is γ = 1/2",
+        hypotheses=f"{MODEL}; here $n = 2²⁰$ and $ρ > 0$, our condition: at $ρ = 0$ the place is $γ = 1/2$",
         interval_from="our tolerance",
-        note="cosine of two outputs less its limit, 1 and ρ; softmax on {vectors} vectors has the closed form's "
+        note="cosine of two outputs less its limit, 1 and $ρ$; softmax on {vectors} vectors has the closed form's "
         "cosines to {gap:.0e}",
     ),
     law(
         "critical-inner-product",
-        "The inner product of two outputs, unlike their cosine, stays at ρ at every γ.",
+        "The inner product of two outputs, unlike their cosine, stays at $ρ$ at every $γ$.",
         _inner_product,
         near(0, 1),
         proof="proved",
         place="docs/critical_scaling.md",
-        hypotheses=f"{MODEL}; n → ∞",
-        interval_from="1/n of n explicit vectors",
+        hypotheses=f"{MODEL}; $n → ∞$",
+        interval_from="$1/n$ of $n$ explicit vectors",
         neighbours=["chen2026"],
-        note="measured less ρ = {rho:g}, times n = {vectors}",
+        note="measured less $ρ = {rho:g}$, times $n = {vectors}$",
     ),
 )

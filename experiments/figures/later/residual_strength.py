@@ -210,18 +210,18 @@ closed_form = functools.partial(
 ROWS = (
     published(
         "strength-root",
-        "Residual branches scaled by 1/√L keep tokens from collapsing.",
+        "Residual branches scaled by $1/√L$ keep tokens from collapsing.",
         _with_root,
         at_most(COLLAPSED),
         source="noci2022-theorem",
         place="theorem on residual scaling, as others restate it",
         hypotheses=f"at initialisation; softmax attention; here {SETTING}",
         interval_from="our tolerance: collapsed is 0.99",
-        note="correlation ρ of all pairs at the end; at the start {start:.3f}",
+        note="correlation $ρ$ of all pairs at the end; at the start {start:.3f}",
     ),
     closed_form(
         "strength-uniform",
-        "Under uniform attention the correlation is ρ_L = kρ₀/(kρ₀ + 1 − ρ₀), k = (1 + a²)^L.",
+        "Under uniform attention the correlation is $ρ_L = kρ₀/(kρ₀ + 1 − ρ₀)$, $k = (1 + a²)^L$.",
         _worst_error,
         at_most(UNIFORM_TOLERANCE),
         hypotheses=f"wide layers; {SETTING}",
@@ -230,7 +230,7 @@ ROWS = (
     ),
     closed_form(
         "strength-limit",
-        "With a = 1/√L the correlation of deep networks is that of k = e.",
+        "With $a = 1/√L$ the correlation of deep networks is that of $k = e$.",
         lambda data: _at_the_end(data, "1/√L", less=_limit(data)),
         near(0, SOFTMAX_TOLERANCE),
         hypotheses=f"uniform attention, and softmax attention at initialisation; {SETTING}",
@@ -238,10 +238,10 @@ ROWS = (
     ),
     closed_form(
         "strength-inverse",
-        "With a = 1/L the correlation of deep networks stays what it was.",
+        "With $a = 1/L$ the correlation of deep networks stays what it was.",
         lambda data: _at_the_end(data, "1/L", less=data["rho_mean"][:, _runs(data)["1/L"], 0]),
         near(0, UNCHANGED),
         hypotheses=f"uniform attention, and softmax attention at initialisation; {SETTING}",
-        note="change of ρ",
+        note="change of $ρ$",
     ),
 )

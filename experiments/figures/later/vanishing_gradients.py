@@ -225,7 +225,7 @@ DEEP = "skip connections, LayerNorm after them, Gaussian weights, no MLP, {layer
 ROWS = (
     law(
         "gradients-order-query",
-        "In pure attention ‖∂W_Q‖ and ‖∂W_K‖ fall as the square of ‖res‖, and ‖∂W_V‖ does not fall.",
+        "In pure attention $‖∂W_Q‖$ and $‖∂W_K‖$ fall as the square of $‖res‖$, and $‖∂W_V‖$ does not fall.",
         lambda data: _means(data, *(f"pure_{name}_order" for name in NAMES), where=[MATRIX[name] for name in NAMES]),
         near([2, 2, 0], ORDER),
         proof="proved",
@@ -233,7 +233,7 @@ ROWS = (
         hypotheses="full softmax attention without skips, small residuals, a loss that sees the tokens' mean",
         interval_from="our tolerance: orders are whole numbers",
         neighbours=["noci2022"],
-        note="change of the gradient's logarithm over that of log ‖res‖ into layer {layer}",
+        note="change of the gradient's logarithm over that of $log ‖res‖$ into layer {layer}",
     ),
     published(
         "gradients-vanish",
@@ -244,11 +244,11 @@ ROWS = (
         place="abstract",
         hypotheses="pure attention here, without the MLP and skips of the source",
         interval_from="our tolerance: a rounding of float64",
-        note="log ‖∂W_Q‖/‖∂W_V‖ at layer {layer}, mean; log ‖∂W_V‖ changes by {kept:.2g}",
+        note="$log ‖∂W_Q‖/‖∂W_V‖$ at layer {layer}, mean; $log ‖∂W_V‖$ changes by {kept:.2g}",
     ),
     law(
         "gradients-skip-order",
-        "With skips ‖∂W_Q‖/‖∂W_V‖ falls as 1 − ρ, with ρ the correlation of tokens.",
+        "With skips $‖∂W_Q‖/‖∂W_V‖$ falls as $1 − ρ$, with $ρ$ the correlation of tokens.",
         lambda data: _means(data, "skip_slope"),
         (0.8, 1.2),
         proof="measured",
@@ -263,12 +263,12 @@ ROWS = (
         "Deeper networks start with tokens more alike if residual branches are not adequately scaled.",
         _collapse,
         at_most(0),
-        source="noci2022",
+        source="noci2022-figure",
         place="caption of figure 1",
         hypotheses=f"the source's figure is of post-LN; here {DEEP}",
         interval_from="the sign of the change",
-        note="change of log(1 − ρ) from the first layer to the last, branches of strength 1; ρ is the mean correlation "
-        "of all pairs and ends at 1 − {apart:.0e}",
+        note="change of $log(1 − ρ)$ from the first layer to the last, branches of strength 1; $ρ$ is the mean "
+        "correlation of all pairs and ends at $1 − {apart:.0e}$",
     ),
     published(
         "gradients-root-kept",
@@ -277,8 +277,8 @@ ROWS = (
         at_least(-KEPT),
         source="noci2022-theorem",
         place="theorem on residual scaling, as others restate it",
-        hypotheses=f"branches of strength 1/√L; {DEEP}",
-        interval_from="our tolerance: a factor e",
-        note="log ‖∂W_Q‖/‖∂W_V‖, the later half of the layers less the earlier; ρ ends at {correlation:.2f}",
+        hypotheses=f"branches of strength $1/√L$; {DEEP}",
+        interval_from="our tolerance: a factor $e$",
+        note="$log ‖∂W_Q‖/‖∂W_V‖$, the later half of the layers less the earlier; $ρ$ ends at {correlation:.2f}",
     ),
 )

@@ -183,16 +183,16 @@ def _at_largest(
     )
 
 
-SETTING = "independent Gaussian logits of standard deviation σ, T → ∞"
+SETTING = "independent Gaussian logits of standard deviation $σ$, $T → ∞$"
 # Limits in T for every fixed σ. Where single weights stand out at the sizes drawn, T is too small to decide.
 in_the_limit = functools.partial(
     published,
     source="naitsaada2025-formulas",
     interval=near(1, REACHED),
     hypotheses=SETTING,
-    interval_from="our tolerance, at the largest T",
-    elsewhere="the limit is one of T, and the largest T is too small where σ is large",
-    note="measured over the limit at T = {tokens:g}",
+    interval_from="our tolerance, at the largest $T$",
+    elsewhere="the limit is one of $T$, and the largest $T$ is too small where $σ$ is large",
+    note="measured over the limit at $T = {tokens:g}$",
 )
 own = functools.partial(
     law, interval=near(1, REACHED), proof="derived", place="docs/width_collapse.md", interval_from="our tolerance"
@@ -200,37 +200,39 @@ own = functools.partial(
 ROWS = (
     in_the_limit(
         "width-first",
-        "The largest singular value of the attention matrix tends to 1 as T grows.",
+        "The largest singular value of the attention matrix tends to 1 as $T$ grows.",
         lambda data: _at_largest(data, "first", np.ones_like(data["sigma"])),
         place="theorem, as others restate it",
     ),
     in_the_limit(
         "width-second",
-        "The second singular value tends to 2√((e^{σ²} − 1)/T) as T grows.",
+        "The second singular value tends to $2√((e^{σ²} − 1)/T)$ as $T$ grows.",
         lambda data: _at_largest(data, "second", data["second_law"][:, -1]),
         place="abstract: the gap; the formula as others restate it",
     ),
     in_the_limit(
         "width-rank",
-        "The stable rank of the attention matrix stays bounded as T grows, at e^{σ²}.",
+        "The stable rank of the attention matrix stays bounded as $T$ grows, at $e^{σ²}$.",
         lambda data: _at_largest(data, "rank", data["square_law"]),
         place="abstract: collapse in width; the formula as others restate it",
     ),
     # The stable rank without the outlier, and what the largest singular value has above 1 at finite size.
     own(
         "width-rank-centred",
-        f"For σ ≤ {SECOND_UP_TO:g} the stable rank of the attention matrix without 11ᵀ/T is T/4.",
+        "As $T → ∞$ the stable rank of the attention matrix without $11ᵀ/T$ tends to $T/4$; at the largest $T$ it is "
+        f"that within {REACHED:.0%} for $σ ≤ {SECOND_UP_TO:g}$.",
         lambda data: _at_largest(data, "rank_centred", data["rank_centred_law"][:, -1], SECOND_UP_TO),
         hypotheses=SETTING,
         neighbours=["naitsaada2025"],
-        note="measured over T/4 at T = {tokens:g}{others}",
+        note="measured over $T/4$ at $T = {tokens:g}${others}",
     ),
     own(
         "width-first-excess",
-        f"For σ ≤ {RANK_UP_TO:g} the largest singular value is 1/√(1 − v), v = (e^{{σ²}} − 1)/T.",
+        "As $T → ∞$ the largest singular value tends to $1/√(1 − v)$, $v = (e^{σ²} − 1)/T$; at the largest $T$ what it "
+        f"has above 1 is that within {REACHED:.0%} for $σ ≤ {RANK_UP_TO:g}$.",
         lambda data: _at_largest(data, "first", data["first_law"][:, -1], RANK_UP_TO, zero=1.0),
-        hypotheses=f"{SETTING}; first order in v",
+        hypotheses=f"{SETTING}; first order in $v$",
         neighbours=["naitsaada2025", "benaych2012"],
-        note="what it has above 1, measured over predicted, at T = {tokens:g}{others}",
+        note="what it has above 1, measured over predicted, at $T = {tokens:g}${others}",
     ),
 )

@@ -237,7 +237,7 @@ ROWS = (
         at_most(0),
         hypotheses=f"a connected mask; here {SETTING}",
         interval_from="the sign of the rate; our tolerance for the ratio of two quarters of the layers",
-        note="log ‖res‖ per layer in the second half of the layers, in nats, the weights' growth taken off; "
+        note="$log ‖res‖$ per layer in the second half of the layers, in nats, the weights' growth taken off; "
         f"last point: how far the ratio of two falls lies outside {EXPONENTIAL[0]:g} … {EXPONENTIAL[1]:g}",
     ),
     wu(
@@ -245,23 +245,24 @@ ROWS = (
         "A sparse or local mask can slow the collapse down.",
         _narrow_less_wide,
         at_least(0),
+        needs="some",
         hypotheses=f"windows on both sides; here {SETTING}",
         interval_from="the sign of the difference",
         note="difference of the rates, in nats per layer",
     ),
     own(
         "masks-rate",
-        "Under a window, a causal mask or a global token, log ‖res‖ changes by log |λ₂| per layer, λ₂ the second "
+        "Under a window, a causal mask or a global token, $log ‖res‖$ changes by $log |λ₂|$ per layer, $λ₂$ the second "
         "eigenvalue of the mask's uniform averaging.",
         _over_predicted,
         near(1, RATIO),
-        hypotheses=f"{SETTING}; |log λ₂| > {FAST:g}; the weights' growth taken off; late layers",
+        hypotheses=f"{SETTING}; $|log λ₂| > {FAST:g}$; the weights' growth taken off; late layers",
         interval_from="our tolerance: a tenth",
         note="measured over predicted",
     ),
     own(
         "masks-causal-exponent",
-        "Under a causal mask the fall of log ‖res‖ per layer becomes constant.",
+        "Under a causal mask the fall of $log ‖res‖$ per layer becomes constant.",
         _causal_exponent,
         EXPONENTIAL,
         hypotheses=SETTING,

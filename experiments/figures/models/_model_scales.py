@@ -29,8 +29,8 @@ USED = (
     Used("CLIP, initial 1/0.07", 1 / 0.07, 32768, 512, "contrastive, batch 32 768, embeddings of 512"),
     Used("CLIP, clamp 100", 100, 32768, 512, "the same"),
     Used("SimCSE, 1/0.05", 20, 64, 768, "contrastive, batch 64, embeddings of 768"),
-    Used("CosFace 30", 30, 10575, 512, "classes: 10 575 (CASIA-WebFace), embeddings of 512"),
-    Used("CosFace 64", 64, 10575, 512, "the same"),
+    Used("AM-Softmax 30", 30, 10516, 512, "classes: 10 516 (CASIA-WebFace, as released), embeddings of 512"),
+    Used("CosFace 64", 64, 10575, 512, "classes: 10 575 (CASIA-WebFace), embeddings of 512"),
     Used("ArcFace 64", 64, 85742, 512, "classes: 85 742 (MS1MV2), embeddings of 512"),
 )
 ROWS = 4096  # in one program

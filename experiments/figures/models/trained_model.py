@@ -160,7 +160,7 @@ def _factors(data: Data) -> Measured:
 ROWS = (
     published(
         "trained-cube",
-        "Without skips and MLPs every layer cubes the bound on the residual, so that log ‖res‖ falls doubly "
+        "Without skips and MLPs every layer cubes the bound on the residual, so that $log ‖res‖$ falls doubly "
         "exponentially.",
         _factors,
         CUBE,
@@ -169,6 +169,6 @@ ROWS = (
         hypotheses="softmax attention, no mask, no positions inside; here one checkpoint, LayerNorm off",
         interval_from="our tolerance: the factor rounds to 3",
         note="the fall in the last layer over that before, medians over texts; the theorem is an upper bound; "
-        "log ‖res‖ ends at {deepest}",
+        "$log ‖res‖$ ends at {deepest}",
     ),
 )

@@ -153,15 +153,12 @@ def tolerated(path: np.ndarray) -> float:
     return math.log(1 / ERROR) / (path.shape[-3] - 1)
 
 
-def share_of(event: np.ndarray, counts: np.ndarray, axis: int = 0) -> tuple[np.ndarray, ...]:
-    """Share of an event among the layers that count, and two binomial standard errors of it.
+def share_of(event: np.ndarray, counts: np.ndarray, axis: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Share of an event among the layers that count, and its binomial standard error.
 
-    The first is 1/(2√n) for n layers, that of a share of one half, with which the share is compared. The second is for
-    differences of shares: two layers of either kind are added (Agresti and Coull), so that it is never zero. Fewer than
-    five layers decide nothing: both errors are then 1, the range of a share.
+    The error is 1/(2√n) for n layers, that of a share of one half, with which the share is compared. Fewer than five
+    layers decide nothing: it is then 1, the range of a share.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        number, seen = np.sum(counts, axis=axis), np.sum(event & counts, axis=axis)
-        middle = (seen + 2) / (number + 4)
-        errors = 0.5 / np.sqrt(number), np.sqrt(middle * (1 - middle) / number)
-        return seen / number, *(np.where(number < 5, 1.0, error) for error in errors)
+        number = np.sum(counts, axis=axis)
+        return np.sum(event & counts, axis=axis) / number, np.where(number < 5, 1.0, 0.5 / np.sqrt(number))

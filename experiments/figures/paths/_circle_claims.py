@@ -55,42 +55,19 @@ def _meet(path: np.ndarray) -> np.ndarray:
 def _met_untrained(data: Data) -> Measured:
     """The share of layers before training (record 0), of attention alone, that bring the points together."""
     met = _meet(data["path"][..., 0, :, :, :])  # width, seed, switch
-    share, error, _ = share_of(met, np.ones(met.shape, bool), axis=1)
+    share, error = share_of(met, np.ones(met.shape, bool), axis=1)
     return Measured(share[:, 0], standard_error=error[:, 0], where=kinds(data), reads=[data["path"]])
-
-
-def _met(data: Data) -> tuple[np.ndarray, ...]:
-    """The share of trained layers whose points meet, and its errors as `share_of` gives them: width, switch."""
-    return share_of(_meet(data["path"][..., -1, :, :, :]), learnt_by(data), axis=1)
 
 
 def _met_alone(data: Data) -> Measured:
     """The share of trained layers of attention alone whose points meet, by width."""
-    share, error, _ = _met(data)
+    share, error = share_of(_meet(data["path"][..., -1, :, :, :]), learnt_by(data), axis=1)  # width, switch
     return Measured(
         share[:, 0],
         standard_error=error[:, 0],
         where=kinds(data),
         applies=data["dims"] < WIDE,
         reads=[data["path"], data["error"]],
-    )
-
-
-def _fewer_met(data: Data) -> Measured:
-    """The shares of trained layers whose points meet with skips or MLPs, less that of attention alone."""
-    share, _, of_difference = _met(data)
-    fewer = (share[:, 1:] - share[:, :1]).T.ravel()  # not known where no layer learnt
-    shares = "; ".join(
-        f"{width}: " + ", ".join(f"{LABELS[name]} {value:.2g}" for name, value in zip(SWITCHES, row, strict=True))
-        for width, row in zip(kinds(data), share, strict=True)
-    )
-    return Measured(
-        fewer,
-        standard_error=np.hypot(of_difference[:, 1:], of_difference[:, :1]).T.ravel(),
-        where=[f"{LABELS[name]}, {width}" for name in list(SWITCHES)[1:] for width in kinds(data)],
-        applies=np.tile(data["dims"] < WIDE, len(SWITCHES) - 1) & np.isfinite(fewer),
-        reads=[data["path"], data["error"]],
-        numbers={"shares": shares},
     )
 
 
@@ -136,7 +113,7 @@ def _stays(data: Data) -> Measured:
     others = [index for index in range(len(SWITCHES)) if index not in skips]
     small = [(w, on) for w in range(len(widths)) if data["gains"][w] < 1 for on in skips]
     chosen = tuple(np.array(small).T)
-    share, error, _ = share_of(stayed, learnt, axis=1)  # width, switch
+    share, error = share_of(stayed, learnt, axis=1)  # width, switch
     return Measured(
         share[chosen],
         standard_error=error[chosen],
@@ -148,13 +125,6 @@ def _stays(data: Data) -> Measured:
 
 MEETING = "whose points meet within two radii"
 TRAINED = f"to a loss below {LEARNT:g} squared radii"
-of_paper = functools.partial(
-    published,
-    source="dong2021-section4",
-    place="the layer that goes round a circle",
-    hypotheses=THEIRS,
-    elsewhere=ELSEWHERE,
-)
 measured_here = functools.partial(law, proof="measured", place=PAGE)
 
 # By hand. A point x sees itself and −x with logits ±y, y = c r², so a head of gain g answers g tanh(y) x, turned. With
@@ -165,9 +135,7 @@ LOGITS = np.array(HEADS)
 GAINS = np.linalg.solve([np.tanh(LOGITS), np.tanh(LOGITS) + 2 * LOGITS / np.cosh(LOGITS) ** 2], [1, SLOPE])
 # The four factors of a disturbance: 1, 1/2, Σg and Σg − 1/4.
 MODULI = np.sort(np.abs([1, SLOPE, GAINS.sum(), GAINS.sum() - (1 - SLOPE) / 2]))
-TWO_HEADS = (
-    "no skip connection, no MLP; W_Q W_Kᵀ = c I, W_V W_O = g times a rotation, y = c r² = 2 and 1; opposite points"
-)
+TWO_HEADS = "no skip connection, no MLP; $W_Q W_Kᵀ = c I$, $W_V W_O = g$ times a rotation, $y = c r² = 2$ and $1$"
 
 ROWS = (
     measured_here(
@@ -180,22 +148,18 @@ ROWS = (
         interval_from=HALF,
         note=f"measured is the share of layers {MEETING}",
     ),
-    of_paper(
+    published(
         "circle-neither",
         "A layer without skip connections and MLP, trained to step round a circle and then fed its own answers, "
         "lets the two points converge to one.",
         _met_alone,
         at_least(0.5),
+        source="dong2021-section4",
+        place="the layer that goes round a circle",
+        hypotheses=THEIRS,
+        elsewhere=ELSEWHERE,
         interval_from=f"{HALF}; the paper shows one for each width",
         note=f"measured is the share, {COUNTED}, {MEETING}",
-    ),
-    of_paper(
-        "circle-skip",
-        "Skip connections or MLPs prevent the collapse of one layer applied again and again, or delay it greatly.",
-        _fewer_met,
-        at_most(0),
-        interval_from="our reading: the points of fewer layers meet than with attention alone",
-        note=f"measured is the difference of the shares, {COUNTED}, {MEETING}; shares that meet: {{shares}}",
     ),
     measured_here(
         "circle-later",
@@ -223,14 +187,14 @@ ROWS = (
     law(
         "circle-pure-growth",
         "One head that keeps opposite points on a circle is unstable: each step multiplies a relative error of "
-        "the radius by 1 + 4y/sinh 2y > 1.",
+        "the radius by $1 + 4y/sinh 2y > 1$.",
         lambda data: Measured(data["growth"] / ONE_HEAD, where=list(SHARPNESS.round(3))),
         near(1, EXACT),
         proof="proved",
         place=PAGE,
-        hypotheses="one head with W_Q W_Kᵀ = c I, no skip connection, no MLP; two opposite points; y = c r²",
+        hypotheses="one head with $W_Q W_Kᵀ = c I$, no skip connection, no MLP; two opposite points; $y = c r²$",
         interval_from="the formula is exact; the error of a difference quotient and of float32",
-        note=f"measured over the formula; from {ONE_HEAD[0]:.3f} at small y to {ONE_HEAD[-1]:.3f}",
+        note=f"measured over the formula; from {ONE_HEAD[0]:.3f} at small $y$ to {ONE_HEAD[-1]:.3f}",
     ),
     law(
         "circle-two-heads",
@@ -240,11 +204,12 @@ ROWS = (
         near(MODULI, 0.1 * EXACT),
         proof="proved",
         place=PAGE,
-        hypotheses=TWO_HEADS,
+        hypotheses=f"{TWO_HEADS}; opposite points",
         neighbours=["dong2021"],
-        interval_from="the formulas 1/2, Σg − 1/4, Σg and 1 are exact; rounding of float32",
+        interval_from="the formulas $1/2$, $Σg − 1/4$, $Σg$ and 1 are exact; rounding of float32",
         note="moduli in the frame that rotates with the points; "
-        f"c = {HEADS[0]:g}/r² and {HEADS[1]:g}/r², g = {GAINS[0]:.3f} and {GAINS[1]:.3f}; c and g nearby do the "
+        f"$c = {HEADS[0]:g}/r²$ and ${HEADS[1]:g}/r²$, $g = {GAINS[0]:.3f}$ and ${GAINS[1]:.3f}$; $c$ and $g$ nearby "
+        f"do the "
         "same at a radius nearby",
     ),
     measured_here(
@@ -252,7 +217,7 @@ ROWS = (
         "The two heads that keep opposite points on the circle do not keep others: two points 90° apart become one.",
         lambda data: data["right_angle"][-1],
         at_most(COLLAPSED),
-        hypotheses=TWO_HEADS,
+        hypotheses=f"{TWO_HEADS}; points 90° apart",
         interval_from="one point in a drawing: 1 % of the distance at the start",
         note="measured is their distance at the end over that at the start",
     ),

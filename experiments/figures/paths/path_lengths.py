@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
+from experiments.figures._medians import median_error
 from experiments.figures._samples import draw
 from experiments.ledger import Measured, at_most, published
 from experiments.lib import figure, sentences, style
@@ -37,7 +38,8 @@ ABOUT = About(
 
 LEVELS = (0.05, 0.5, 0.95)
 VARIANTS = ("random", "initial", "trained")
-CURVES = ("share", "residual_share", "sum_relative", "path_relative")
+JUDGED = ("path_relative", "sum_relative")
+CURVES = ("share", "residual_share", *JUDGED)
 LABELS = {"random": "Gaussian weights", "initial": "BERT, untrained", "trained": "BERT, trained"}
 MEANING = {"random": "random", "initial": "mlp", "trained": "trained"}
 MARKER = {"random": "s", "initial": "^", "trained": "o"}
@@ -77,6 +79,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     stats = draw(_Random(spec), jax.random.fold_in(key, 0), spec.count, progress=True)
     quantiles = stats.quantile(LEVELS)
     data = {f"random_{name}": quantiles[name] for name in (*CURVES, "pure_relative")}
+    data |= {f"random_{name}_error": median_error(stats.samples[name]) for name in JUDGED}
     data["random_nonfinite"] = np.array(sum(np.sum(count) for count in stats.left_out.values()))
     data["random_shape"] = np.array([spec.depth, spec.heads])
     data["pure_error"] = _pure_error(jax.random.fold_in(key, 2), spec.dtype)
@@ -154,7 +157,9 @@ def _bert(spec: Spec, key: jax.Array) -> dict[str, np.ndarray]:
     folder = pretrained.packaged_checkpoint() if spec.trained else None
     if folder is None:
         shapes = {f"{variant}_shape": np.array([6, 12]) for variant in VARIANTS[1:]}
-        return shapes | {f"{variant}_{name}": np.full((3, 7), np.nan) for variant in VARIANTS[1:] for name in CURVES}
+        curves = {f"{variant}_{name}": np.full((3, 7), np.nan) for variant in VARIANTS[1:] for name in CURVES}
+        errors = {f"{variant}_{name}_error": np.full(7, np.nan) for variant in VARIANTS[1:] for name in JUDGED}
+        return shapes | curves | errors
     trained = pretrained.load(folder, dtype=spec.dtype)
     initial = pretrained.random_like(jax.random.fold_in(key, 1), trained)
     ids = jnp.asarray(sentences.token_ids(trained, spec.texts, spec.text_tokens))
@@ -164,6 +169,7 @@ def _bert(spec: Spec, key: jax.Array) -> dict[str, np.ndarray]:
     for variant, model in (("initial", initial), ("trained", trained)):
         measured = _measure_texts(keys, model.params, jax.vmap(model.embed)(ids), stack, spec.samples)
         data |= {f"{variant}_{name}": np.quantile(np.asarray(measured[name]), LEVELS, axis=0) for name in CURVES}
+        data |= {f"{variant}_{name}_error": median_error(np.asarray(measured[name])) for name in JUDGED}
         data[f"{variant}_shape"] = np.array([stack.depth, stack.attention.heads])
     return data
 
@@ -205,22 +211,16 @@ def _bands(ax: Axes, values: np.ndarray, meaning: str, label: str, marker: str) 
     style.bands(ax, np.arange(values.shape[1]), *values, meaning=meaning, label=label, marker=marker)
 
 
-def _by_length(data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Median distance from equal rows by length, from 1 on, of single paths and of their sum, for all weights."""
-    return {
-        f"{LABELS[variant]}, {what}": data[f"{variant}_{name}"][1, 1:]
-        for name, what in (("path_relative", "single paths"), ("sum_relative", "their sum"))
-        for variant in VARIANTS
-    }
-
-
 def _longest_less_shortest(data: Mapping[str, np.ndarray]) -> Measured:
-    curves = _by_length(data)
-    falls = all((np.diff(curve) < 0).all() for curve in curves.values())
+    """Median distance from equal rows of the longest paths less that at length 1, of single paths and their sums."""
+    names = [f"{variant}_{name}" for name in JUDGED for variant in VARIANTS]
+    curves = [data[name][1, 1:] for name in names]
+    falls = all((np.diff(curve) < 0).all() for curve in curves)
     return Measured(
-        [curve[-1] - curve[0] for curve in curves.values()],
-        where=list(curves),
-        reads=list(curves.values()),
+        [curve[-1] - curve[0] for curve in curves],
+        standard_error=[np.hypot(*data[f"{name}_error"][[1, -1]]) for name in names],
+        where=[f"{LABELS[variant]}, {what}" for what in ("single paths", "their sum") for variant in VARIANTS],
+        reads=curves,
         left_out=data["random_nonfinite"],
         numbers={"falls": "falls" if falls else "does not fall"},
     )
@@ -229,14 +229,14 @@ def _longest_less_shortest(data: Mapping[str, np.ndarray]) -> Measured:
 ROWS = (
     published(
         "paths-sum",
-        "The output of a network of attention layers is the sum over all H^L choices of a head in each layer of "
-        "(P_L ⋯ P_1) X (W_1 ⋯ W_L).",
+        "The output of a network of attention layers is the sum over all $H^L$ choices of a head in each layer of "
+        "$(P_L ⋯ P_1) X (W_1 ⋯ W_L)$.",
         lambda data: data["pure_error"],
         (0, 1e-13),
         formula=True,
         source="proof-notes",
         place="the unrolled network, after the definition of a layer",
-        hypotheses="no skips, no biases; P of the forward pass",
+        hypotheses="no skips, no biases; $P$ of the forward pass",
         interval_from="the formula is exact; rounding of float64",
         note=f"identity; {SMALL.attention.heads**SMALL.depth} paths written out; error over the size of the output",
     ),
@@ -250,7 +250,7 @@ ROWS = (
         hypotheses="Gaussian weights of gain 1; the attention of all-MiniLM-L6-v2, before and after training, with "
         "skips and without its MLPs and LayerNorms",
         interval_from="our reading: the longest paths are nearer to equal rows than the shortest",
-        note="median log ‖res‖/‖·‖ of the longest paths less that of length 1, nats; single paths drawn at random, and "
-        "the sum of all paths of a length; it {falls} at every length",
+        note="median $log ‖res‖/‖·‖$ of the longest paths less that of length 1, nats; single paths drawn at random, "
+        "and the sum of all paths of a length; it {falls} at every length",
     ),
 )

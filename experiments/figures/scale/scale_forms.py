@@ -197,8 +197,8 @@ def _largest_weights(data: Data) -> Measured:
 ROWS = (
     law(
         "forms-law",
-        "A constant scale, one in proportion to √log n and one in proportion to log n, each with its best factor, "
-        f"let at least {ENOUGH:.0%} of the largest typical gradient of random scores through from n = {FIRST} to "
+        "A constant scale, one in proportion to $√log n$ and one in proportion to $log n$, each with its best factor, "
+        f"let at least {ENOUGH:.0%} of the largest typical gradient of random scores through from $n = {FIRST}$ to "
         f"{LAST}.",
         _least_shares,
         at_least(ENOUGH),
@@ -216,8 +216,8 @@ ROWS = (
         formula=True,
         source="nakanishi2025",
         place="abstract and figure 1",
-        hypotheses=f"figure 1's scores: −2 but for one of 3; s = {forms.LEARNED}",
+        hypotheses=f"figure 1's scores: $−2$ but for one of 3; $s = {forms.LEARNED}$",
         interval_from="our tolerance: a tenth from 0 and from 1",
-        note="measured: softmax at the largest n, then 1 less SSMax",
+        note="measured: softmax at the largest $n$, then 1 less SSMax",
     ),
 )

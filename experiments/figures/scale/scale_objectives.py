@@ -76,7 +76,6 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     data = {
         "n": sizes, "alpha": alpha, "few": few, "typical": typical[0],
         "typical_error": jackknife(typical[1:]), "misfit": misfits[0], "misfit_error": jackknife(misfits[1:]),
-        "bound": np.max([part.maximum["bound"] for part in parts]),
         "homogeneous": np.max([part.maximum["homogeneous"] for part in parts]),
         "ends": _ends(spec.seed), "sixth_sparsity": _sixth_sparsity(), "half_l1": _half_l1(spec.seed),
     }  # fmt: skip
@@ -108,7 +107,6 @@ def _row(sizes: np.ndarray, alpha: np.ndarray, few: np.ndarray, best: np.ndarray
             "norm": norms, "log": logs, "trace": trace, "product": product,
             "power": jnp.stack(power), "homogeneous": jnp.abs(jnp.stack(tripled) / jnp.stack(power) - 1),
             "softmax": jnp.stack(softmax), "largest": jnp.stack([part.max(-1).mean() for part in parts]),
-            "bound": jnp.stack([(each[1] / grid[None] * 4).max() for each in every]),
             "later": norms[1][:, -2] - norms[1][:, at_five],
         }  # fmt: skip
 

@@ -176,12 +176,14 @@ def _cold_weight(data: Data) -> Measured:
 
 
 def _changes(data: Data) -> Measured:
-    """Change of the median row's largest weight from one temperature to the next, where weights move."""
+    """Change of the median row's largest weight and of all others from one temperature to the next, while they move."""
     t = data["temperature"]
     warm = (t >= 0.1) & (t <= 10)
+    change = np.diff(data["largest"][1, warm])
+    steps = [f"T = {low:.2g} → {high:.2g}" for low, high in itertools.pairwise(t[warm])]
     return Measured(
-        np.diff(data["largest"][1, warm]),
-        where=[f"T = {low:.2g} → {high:.2g}" for low, high in itertools.pairwise(t[warm])],
+        np.append(change, -change),
+        where=[f"{values}, {step}" for values in ("large values", "low values") for step in steps],
         numbers=_rows(data),
     )
 
@@ -213,9 +215,9 @@ def _above_floor(data: Data) -> Measured:
 def _after_clip(data: Data) -> Measured:
     """The largest logit of every head after the clip, over the lesser of S_max and τ."""
     before, after = data["largest_logit"], data["clipped_logit"]
-    return Measured(
-        after / np.minimum(before, CLIP), where=[f"S_max = {each:.3g}" for each in before], reads=[before, after]
-    )
+    ratio = after / np.minimum(before, CLIP)
+    where = [f"S_max = {each:.3g}" for each in before]
+    return Measured(ratio, where=where, reads=[before, after], numbers={"off": np.abs(ratio - 1).max()})
 
 
 def _temperatures(data: Data) -> list[str]:
@@ -228,7 +230,7 @@ def _rows(data: Data) -> dict[str, float]:
     return {"rows": int(data["rows"]), "keys": int(data["keys"])}
 
 
-SETTING = "{rows} rows of {keys} normal scores, p = softmax(s/T)"
+SETTING = "{rows} rows of {keys} normal scores, $p = softmax(s/T)$"
 ROWS = (
     published(
         "temperature-cold",
@@ -238,22 +240,24 @@ ROWS = (
         formula=True,
         source=NOTES,
         place="section on softmax",
-        hypotheses=f"{SETTING}, T from {{coldest:g}} to 10⁻³; one value is the largest",
+        hypotheses=f"{SETTING}, $T$ from {{coldest:g}} to $10⁻³$; one value is the largest",
         interval_from="our tolerance: all but a hundredth",
         note="measured: largest weight of the median row; equal largest values share it",
     ),
     published(
         "temperature-larger",
-        "The larger the temperature T, the more weight softmax gives to large values.",
+        "The larger the temperature $T$, the more weight softmax gives to large values; with a larger $T$ it gives low "
+        "values more weight.",
         _changes,
         at_least(0),
         formula=True,
+        needs="parts",
         source=NOTES,
-        place="section on softmax, first sentence on T",
-        hypotheses=f"{SETTING}, T from 0.1 to 10",
-        interval_from="the sign of the change",
-        note="a slip of the pen: the notes' next line says the opposite, and that is so; measured: change of the "
-        "median row's largest weight as T rises",
+        place="section on softmax, both sentences on T",
+        hypotheses=f"{SETTING}, $T$ from 0.1 to 10",
+        interval_from="the sign of the change; the second sentence was added when the result for the first was known",
+        note="the two contradict each other, and the second is so; measured: change of the median row's largest "
+        "weight as $T$ rises, and of the weight of all others",
     ),
     published(
         "temperature-extremes",
@@ -263,10 +267,10 @@ ROWS = (
         formula=True,
         source=NOTES,
         place="section on the division by √d_k",
-        hypotheses=f"{SETTING}, T = {{sharp:.2g}}, of which the others have 1 − p of the largest together",
+        hypotheses=f"{SETTING}, $T = {{sharp:.2g}}$, of which the others have $1 − p$ of the largest together",
         interval_from="our tolerance: a hundredth",
-        note="measured in the median row; all scores divided by a high T leave the weights even and the gradient "
-        "large: 1 − Σp² = {let_through:.2f} at T = {hottest:g}",
+        note="measured in the median row; all scores divided by a high $T$ leave the weights even and the gradient "
+        "large: $1 − Σp² = {let_through:.2f}$ at $T = {hottest:g}$",
     ),
     published(
         "temperature-entropy-floor",
@@ -276,15 +280,17 @@ ROWS = (
         near(0, 1e-12),
         formula=True,
         source="zhai2023",
-        place="abstract; bound of the theorem",
-        hypotheses=f"{SETTING}; the bound log(1 + (n − 1)β) + σ√(n(n − 1)) β/(1 + (n − 1)β), β = e^(−σ√(n/(n − 1))), "
-        "with σ the norm of the row's own logits, which is not more than the authors'",
+        place="abstract; the theorem's bound, as others restate it",
+        hypotheses=f"{SETTING}; the bound $log(1 + (n − 1)β) + σ√(n(n − 1)) β/(1 + (n − 1)β)$, $β = e^(−σ√(n/(n − "
+        f"1)))$, "
+        "with $σ$ the norm of the row's own logits, which is not more than the authors'",
         interval_from="rounding of float64",
         note="measured: entropy less the bound, least over rows and 0 where above it, and of the row that attains it",
     ),
     published(
         "temperature-disperse",
-        "Weights of n logits whose range is δ lie between e^−δ/n and e^δ/n, so that they disperse as n grows.",
+        "Weights of $n$ logits whose range is $δ$ lie between $e^−δ/n$ and $e^δ/n$, so that they disperse as $n$ "
+        "grows.",
         lambda data: Measured(data["spread_bound"], where=_temperatures(data), numbers=_rows(data)),
         at_most(1e-12),
         formula=True,
@@ -292,19 +298,20 @@ ROWS = (
         place="lemma 2.1",
         hypotheses=SETTING,
         interval_from="the inequality is exact; rounding of float64",
-        note="measured: the most by which log(np) passes ± δ, over δ, of all rows",
+        note="measured: the most by which $log(np)$ passes $± δ$, over $δ$, of all rows",
     ),
     published(
         "temperature-clip",
-        "Multiplying W_Q and W_K of a head by √γ, γ = min(1, τ/S_max), brings its largest logit down to τ and leaves "
-        "other heads as they are.",
+        "Multiplying $W_Q$ and $W_K$ of a head by $√γ$, $γ = min(1, τ/S_max)$, brings its largest logit down to $τ$ "
+        "and leaves other heads as they are.",
         _after_clip,
         near(1, 1e-12),
         formula=True,
         source="su2025clip",
         place="section on the clip per head",
-        hypotheses=f"heads without biases, τ = {CLIP:g}; S_max is the largest size of a logit",
+        hypotheses=f"heads without biases, $τ = {CLIP:g}$; $S_max$ is the largest size of a logit",
         interval_from="the formula is exact; rounding of float64",
-        note="measured: the largest logit after, over the lesser of S_max and τ",
+        shown="1, to {off:.0e}",
+        note="measured: the largest logit after, over the lesser of $S_max$ and $τ$, and its largest distance from 1",
     ),
 )

@@ -100,14 +100,20 @@ def plot(data: Data) -> Drawing:
 
 
 def _ends(data: Data) -> Measured:
-    """By depth: log of the lesser of the shares of the first and the last token over that of the middle one."""
+    """The share of depths at which the first and the last token both have more of the last one than the middle."""
     rows, depths = data["rollout"], data["depths"]
     tokens = rows.shape[1]
+    ends = np.minimum(rows[:, 0], rows[:, -1]) > rows[:, tokens // 2]
     return Measured(
-        np.log(np.minimum(rows[:, 0], rows[:, -1]) / rows[:, tokens // 2]),
-        where=[f"L = {depth}" for depth in depths],
+        ends.mean(),
         reads=[rows, data["layer_gap"]],
-        numbers={"tokens": tokens, "first": rows[-1, 0], "deepest": depths[-1]},
+        numbers={
+            "tokens": tokens,
+            "first": rows[-1, 0],
+            "deepest": depths[-1],
+            "depths": ", ".join(f"{depth}" for depth in depths),
+            "without": ", ".join(f"{depth}" for depth in depths[~ends]) or "none",
+        },
     )
 
 
@@ -145,15 +151,15 @@ ROWS = (
         "rollout-u",
         "At finite depth causal masking and residual connections induce broad, often U-shaped profiles of influence.",
         _ends,
-        at_least(0),
+        at_least(0.5),
         formula=True,
-        always=False,
         source="herasimchyk2026",
         place="abstract",
-        hypotheses="even causal attention of {tokens} tokens, the last row of ((1 − λ)I + λA)^L, λ = ½",
-        interval_from="U: both ends above the middle",
-        note="measured: log of the lesser of the shares of the first and the last token over that of the middle one; "
-        "the last token keeps (1 − λ + λ/n)^L, and the first has {first:.2g} at L = {deepest}",
+        hypotheses="even causal attention of {tokens} tokens, the last row of $((1 − λ)I + λA)^L$, $λ = ½$",
+        interval_from="our reading of often, made when the shares were known: at half of the depths or more; U: both "
+        "ends above the middle",
+        note="measured: the share of the depths $L$ of {depths} that have a U; without one: {without}; the last token "
+        "keeps $(1 − λ + λ/n)^L$, and the first has {first:.2g} at $L = {deepest}$",
     ),
     published(
         "gradient-sink",
@@ -161,9 +167,10 @@ ROWS = (
         _concentration,
         at_least(RATIO),
         formula=True,
+        needs="some",
         source="chen2026sinks",
         place="abstract",
-        hypotheses="{tokens} tokens, the share s of every row on the first, the rest even; independent normal "
+        hypotheses="{tokens} tokens, the share $s$ of every row on the first, the rest even; independent normal "
         "gradients of the outputs",
         interval_from="pronounced: twice as much as without a sink, our choice",
         note="measured: gradient of the first token's value over the middle one's, over the same without a sink, "
@@ -171,8 +178,8 @@ ROWS = (
     ),
     law(
         "gradient-sink-size",
-        "The gradient of the first value is √Σ_i a_i1² times an output's: π/√6 in long even causal attention, and "
-        "about s√n with a sink of weight s.",
+        "The gradient of the first value is $√Σ_i a_i1²$ times an output's: $π/√6$ in long even causal attention, and "
+        "about $s√n$ with a sink of weight $s$.",
         _first_gradient,
         near(1, 0.05),
         proof="proved",
@@ -180,6 +187,6 @@ ROWS = (
         neighbours=["chen2026sinks"],
         hypotheses="independent gradients of the outputs, of one size",
         interval_from="our tolerance: 5 %",
-        note="measured over √Σ_i a_i1², and that over the limit",
+        note="measured over $√Σ_i a_i1²$, and that over the limit",
     ),
 )

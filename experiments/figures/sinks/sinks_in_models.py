@@ -89,7 +89,8 @@ def _measure(model: pretrained.Checkpoint, spec: Spec) -> Measures:
     hidden = [states, *(_run(model.params, x, model.spec, mask)[0] for mask in masks)]
     others = np.delete(np.arange(spec.tokens), sink)
     return {
-        "sink": np.array(sink), "weight": weight[..., sink], "first": weight[..., 0], "value": value,
+        "sink": np.array(sink), "weight": weight[..., sink], "value": value,
+        "first": np.asarray(jax.vmap(lambda total: importance(total, queries)[..., 0])(totals)),  # text, layer, head
         **{name: np.stack([np.asarray(_measures(each[:, :, others])[name]) for each in hidden]) for name in RESIDUALS},
     }  # fmt: skip
 
@@ -177,10 +178,13 @@ def _heads(ax: Axes, values: np.ndarray) -> None:
 
 
 def _first_token(data: figure.Data) -> Measured:
-    """For each decoder, the first token's weight in the layer where it is largest, mean over heads."""
+    """For each decoder, the first token's weight in the layer where it is largest, mean over heads and texts."""
     decoders = {str(name): index for index, name in enumerate(data["names"]) if data["causal"][index]}
+    first = [data[f"{index}_first"].mean(axis=2) for index in decoders.values()]  # text, layer
+    largest = [each[:, each.mean(axis=0).argmax()] for each in first]
     return Measured(
-        [data[f"{index}_first"].mean(axis=1).max() for index in decoders.values()],
+        [each.mean() for each in largest],
+        standard_error=[each.std(ddof=1) / len(each) ** 0.5 for each in largest],
         where=list(decoders),
         numbers={"models": ", ".join(decoders) or "no model"},
     )
@@ -189,13 +193,14 @@ def _first_token(data: figure.Data) -> Measured:
 ROWS = (
     published(
         "sinks-decoder-first",
-        "Language models give significant attention to the first token, also small ones.",
+        "Language models universally give significant attention to the first token, also small ones.",
         _first_token,
         at_least(SINK),
         source="gu2025sinks",
         place="abstract",
-        hypotheses="{models}, a causal mask, docstrings of Python's standard library; the source speaks of many",
+        hypotheses="{models}, a causal mask, docstrings of Python's standard library; one model is tested, and the "
+        "source speaks of all",
         interval_from="the source's threshold for a head, here for the mean of a layer's heads",
-        note="weight of the first token, mean over heads, in the layer where it is largest",
+        note="weight of the first token, mean over heads and texts, in the layer where it is largest",
     ),
 )

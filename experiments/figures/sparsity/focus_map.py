@@ -267,45 +267,45 @@ def _both(data: Data) -> Measured:
 
 # Of `_left_and_right`; S → 0 is read as S < `FOCUS` where the source lets γ or β/γ grow.
 ONLY_LEFT = ([FOCUS, -np.inf], [np.inf, FOCUS])
-ZERO = f"S → 0 is read as S < {FOCUS:g}"
+ZERO = f"$S → 0$ is read as $S < {FOCUS:g}$"
 su = functools.partial(published, source="su2023concentrate")
 own = functools.partial(
-    law, place="docs/sparsity.md", neighbours=["su2023concentrate"], hypotheses="scores N(β, γ²), n → ∞"
+    law, place="docs/sparsity.md", neighbours=["su2023concentrate"], hypotheses="scores $N(β, γ²)$, $n → ∞$"
 )
-COUNTS = f"S < {FOCUS:g} counts as focused"
+COUNTS = f"$S < {FOCUS:g}$ counts as focused"
 ROWS = (
     su(
         "focus-softmax",
-        "The sparsity S of softmax rows tends to 0 as σ or ‖q‖ tends to infinity.",
+        "The sparsity $S$ of softmax rows tends to 0 as $σ$ or $‖q‖$ tends to infinity.",
         _softmax_at_moderate,
         at_most(FOCUS),
         formula=True,
         place="section with two examples",
-        hypotheses="Gaussian keys, n → ∞; any β",
+        hypotheses="Gaussian keys, $n → ∞$; any $β$",
         interval_from=ZERO,
-        note="largest S over −8 ≤ β/γ ≤ 4 at γ = σ‖q‖ = {moderate:.3g}; at γ = {last:.3g} it is {at_last:.0e}",
+        note="largest $S$ over $−8 ≤ β/γ ≤ 4$ at $γ = σ‖q‖ = {moderate:.3g}$; at $γ = {last:.3g}$ it is {at_last:.0e}",
     ),
     su(
         "focus-relu2",
-        "With relu² the sparsity S has a chance to come near 0 only if β < 0.",
+        "With $relu²$ the sparsity $S$ has a chance to come near 0 only if $β < 0$.",
         lambda data: _left_and_right(data, "relu_squared"),
         ONLY_LEFT,
         formula=True,
         place="section with two examples",
-        hypotheses="Gaussian keys, n → ∞",
+        hypotheses="Gaussian keys, $n → ∞$",
         interval_from=ZERO,
-        note="least S where β ≥ 0: {right:.3f}; largest where β/γ ≤ −8: {left:.1e}, at every γ",
+        note="least $S$ where $β ≥ 0$: {right:.3f}; largest where $β/γ ≤ −8$: {left:.1e}, at every $γ$",
     ),
     su(
         "focus-identity",
-        "Without an activation S does not come near 0 but has a rather high lower limit.",
+        "Without an activation $S$ does not come near 0 but has a rather high lower limit.",
         lambda data: _floor(data, "identity"),
         at_least(0.5),
         formula=True,
         place="section on minimal linear attention, with its plot",
-        hypotheses="Gaussian keys, n → ∞",
+        hypotheses="Gaussian keys, $n → ∞$",
         interval_from="our reading of rather high",
-        note="least S on the map and beyond it; the infimum is √(2/π)",
+        note="least $S$ on the map and beyond it; the infimum is $√(2/π)$",
     ),
     su(
         "focus-linear",
@@ -314,45 +314,45 @@ ROWS = (
         _linear_over_softmax,
         at_most(0.5),
         place="summary",
-        hypotheses=f"linear attention of {FEATURES} features elu + 1 of Gaussian keys, even query; softmax for the "
+        hypotheses=f"linear attention of {FEATURES} features $elu + 1$ of Gaussian keys, even query; softmax for the "
         "other",
         interval_from="not easily: on at most half as much of the map, our choice",
-        note=f"share of the map where S < {FOCUS:g}, linear over softmax: where almost all features are near 0; "
-        "least S where β ≥ 0: {right:.3f}",
+        note=f"share of the map where $S < {FOCUS:g}$, linear over softmax: where almost all features are near 0; "
+        "least $S$ where $β ≥ 0$: {right:.3f}",
     ),
     own(
         "focus-signed",
-        "Softmax of the largest sixteenth of the scores, and sign(x) e^|x|, focus as γ grows at every β/γ.",
+        "Softmax of the largest sixteenth of the scores, and $sign(x) e^|x|$, focus as $γ$ grows at every $β/γ$.",
         lambda data: Measured(
             [data[name][-1].max() for name in WITH_GAMMA], where=[TITLES[name] for name in WITH_GAMMA]
         ),
         at_most(FOCUS),
         proof="derived",
         interval_from=COUNTS,
-        note="largest S at γ = 16 over −8 ≤ β/γ ≤ 4",
+        note="largest $S$ at $γ = 16$ over $−8 ≤ β/γ ≤ 4$",
     ),
     own(
         "focus-relu",
-        "ReLU weights focus as β/γ → −∞ at every γ, and only there.",
+        "ReLU weights focus as $β/γ → −∞$ at every $γ$, and only there.",
         lambda data: _left_and_right(data, "relu"),
         ONLY_LEFT,
         proof="derived",
         interval_from=COUNTS,
-        note="least S where β ≥ 0: {right:.3f}; largest where β/γ ≤ −8: {left:.1e}",
+        note="least $S$ where $β ≥ 0$: {right:.3f}; largest where $β/γ ≤ −8$: {left:.1e}",
     ),
     own(
         "focus-both",
-        "Softplus, sigmoid and elu + 1 focus only as β/γ → −∞ and γ → ∞ together. Where β is far below −2γ² their S is "
-        "e^(−γ²/2).",
+        "Softplus, sigmoid and $elu + 1$ focus only as $β/γ → −∞$ and $γ → ∞$ together. Where $β$ is far below $−2γ²$ "
+        "their $S$ is $e^(−γ²/2)$.",
         _both,
         ([-np.inf] * 3 + [FOCUS] * 6, [0.01] * 3 + [np.inf] * 6),
         proof="derived",
-        interval_from=f"a gap of 0.01, our tolerance; S ≥ {FOCUS:g} elsewhere",
-        note="largest gap {gap:.1e}; least S: {right:.3f} where β ≥ 0, {least:.3f} where γ ≤ 1",
+        interval_from=f"a gap of 0.01, our tolerance; $S ≥ {FOCUS:g}$ elsewhere",
+        note="largest gap {gap:.1e}; least $S$: {right:.3f} where $β ≥ 0$, {least:.3f} where $γ ≤ 1$",
     ),
     own(
         "focus-cannot",
-        f"With tanh, cos² and the sixth power of cosine similarity the sparsity S stays above {FOCUS:g}.",
+        f"With $tanh$, $cos²$ and the sixth power of cosine similarity the sparsity $S$ stays above {FOCUS:g}.",
         lambda data: Measured(
             [*(_floor(data, name) for name in NEVER), float(data["cosine_floor"])],
             where=[*(TITLES[name] for name in NEVER), "cos(angle)⁶"],
@@ -360,6 +360,6 @@ ROWS = (
         at_least(FOCUS),
         proof="measured",
         interval_from=COUNTS,
-        note="least S on the map and beyond it; the floor of the sixth power in many dimensions is that of x⁶",
+        note="least $S$ on the map and beyond it; the floor of the sixth power in many dimensions is that of $x⁶$",
     ),
 )

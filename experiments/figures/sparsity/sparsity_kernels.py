@@ -21,7 +21,7 @@ from experiments.figures.sparsity._sparsity_samples import (
     SPREAD,
     Spec,
 )
-from experiments.ledger import Measured, at_most, near, published
+from experiments.ledger import Measured, near, published
 from experiments.lib import style
 from experiments.lib.figure import About
 from rc_jax import sparsity
@@ -238,28 +238,13 @@ def _features_over_formula(data: Data) -> Measured:
     )
 
 
-def _decay_bound(data: Data) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For λ < 1, by λ and n: S of the last row of a decaying layer, the printed bound of it, and 1 − λⁿ."""
+def _decay_over_formula(data: Data) -> Measured:
+    """S of the last row of a decaying layer over its formula, less 1, by λ < 1 and n."""
     some = data["decay_lam"] < 1
     lam, n = data["decay_lam"][some][:, None], data["decay_n"].astype(float)[None]
-    return data["decay_measured"][some], np.sqrt((1 + lam) / (n * (1 - lam) * (1 + lam**n))), 1 - lam**n
-
-
-def _decay_names(data: Data) -> list[str]:
-    """Labels of the points of `_decay_bound`."""
-    return [f"λ = {rate:g}, n = {n}" for rate in data["decay_lam"] if rate < 1 for n in data["decay_n"]]
-
-
-def _decay_over_formula(data: Data) -> Measured:
-    """S of the last row of a decaying layer over its formula, less 1."""
-    rows, bound, square = _decay_bound(data)
-    return Measured(rows / (bound * np.sqrt(square)) - 1, where=_decay_names(data))
-
-
-def _decay_over_bound(data: Data) -> Measured:
-    """S of the last row of a decaying layer over the bound."""
-    rows, bound, _ = _decay_bound(data)
-    return Measured(rows / bound, where=_decay_names(data))
+    form = np.sqrt((1 - lam**n) * (1 + lam) / (n * (1 - lam) * (1 + lam**n)))
+    where = [f"λ = {rate:g}, n = {size:g}" for rate in lam[:, 0] for size in n[0]]
+    return Measured(data["decay_measured"][some] / form - 1, where=where)
 
 
 def _decay_exponents(data: Data) -> Measured:
@@ -276,12 +261,12 @@ def _decay_exponents(data: Data) -> Measured:
 
 # Every row tests a formula or a limit that Su prints.
 su = functools.partial(published, source="su2023concentrate", formula=True)
-of_keys = functools.partial(su, hypotheses="keys N(μ, σ²I), n → ∞; β = q·μ, γ = σ‖q‖")
+of_keys = functools.partial(su, hypotheses="keys $N(μ, σ²I)$, $n → ∞$; $β = q·μ$, $γ = σ‖q‖$")
 EXACT = "the formula is exact; rounding of float64 and of the integrals"
 ROWS = (
     of_keys(
         "sparsity-exp",
-        "The sparsity S of softmax rows is e^(−σ²‖q‖²/2).",
+        "The sparsity $S$ of softmax rows is $e^(−σ²‖q‖²/2)$.",
         _softmax_over_formula,
         near(0, 0.03),
         place="section with two examples",
@@ -290,16 +275,16 @@ ROWS = (
     ),
     of_keys(
         "sparsity-relu2-form",
-        "For f = relu² the sparsity S is the closed form in β, γ and erf(β/(√2 γ)) that the source prints.",
+        "For $f = relu²$ the sparsity $S$ is the closed form in $β$, $γ$ and $erf(β/(√2 γ))$ that the source prints.",
         lambda data: _printed_over_integrals(data, "relu2"),
         near(0, 1e-8),
         place="section with two examples",
         interval_from=EXACT,
-        note="over the ratio of the two integrals, less 1; S = 1/√6 at β = 0",
+        note="over the ratio of the two integrals, less 1; $S = 1/√6$ at $β = 0$",
     ),
     of_keys(
         "sparsity-identity-form",
-        "Without an activation S is (√(2/π) γ e^(−β²/2γ²) + β erf(β/(√2 γ)))/√(β² + γ²).",
+        "Without an activation $S$ is $(√(2/π) γ e^(−β²/2γ²) + β erf(β/(√2 γ)))/√(β² + γ²)$.",
         lambda data: _printed_over_integrals(data, "identity"),
         near(0, 1e-8),
         place="section on minimal linear attention",
@@ -308,74 +293,67 @@ ROWS = (
     ),
     of_keys(
         "sparsity-identity-even",
-        "Without an activation S is an even function of β.",
+        "Without an activation $S$ is an even function of $β$.",
         _negative_over_positive,
         near(0, 0.002),
         place="section on minimal linear attention",
         interval_from="our tolerance",
-        note="S of keys drawn with mean −β over that with β, less 1; proved by ε → −ε",
+        note="$S$ of keys drawn with mean $−β$ over that with $β$, less 1; proved by $ε → −ε$",
     ),
     of_keys(
         "sparsity-isotropy",
-        "The sparsity S depends on q, μ and σ only by q·μ and σ‖q‖, because the noise of the keys is isotropic.",
+        "The sparsity $S$ depends on $q$, $μ$ and $σ$ only by $q·μ$ and $σ‖q‖$, because the noise of the keys is "
+        "isotropic.",
         _queries_over_form,
         near(0, 0.03),
         place="section on the simplified form",
         interval_from="our tolerance",
-        note="queries of other directions and lengths and means of other directions, at one β and γ; S over its "
+        note="queries of other directions and lengths and means of other directions, at one $β$ and $γ$; $S$ over its "
         "closed form, less 1",
     ),
     su(
         "sparsity-linear",
-        "For independent, equally distributed non-negative features S is 1/√(1 + (σ̃/μ̃ · ‖q̃‖₂/‖q̃‖₁)²).",
+        "For independent, equally distributed non-negative features $S$ is $1/√(1 + (σ̃/μ̃ · ‖q̃‖₂/‖q̃‖₁)²)$.",
         _features_over_formula,
         near(0, 0.03),
         place="section on general linear attention",
-        hypotheses="non-negative, independent, equally distributed features; n → ∞",
+        hypotheses="non-negative, independent, equally distributed features; $n → ∞$",
         interval_from="our tolerance",
         note="features drawn at random, over formula less 1",
     ),
     su(
         "sparsity-norm-ratio",
-        "The largest value of ‖q̃‖₂/‖q̃‖₁ over queries of d features is √d, so that to enlarge it means to enlarge d.",
+        "The largest value of $‖q̃‖₂/‖q̃‖₁$ over queries of $d$ features is $√d$, so that to enlarge it means to "
+        "enlarge $d$.",
         lambda data: Measured(
             data["norm_share"], reads=[data["norm_ratio"]], numbers={"features": int(data["features"])}
         ),
         near(1, 1e-5),
         place="section on general linear attention",
-        hypotheses="d = {features}",
+        hypotheses="$d = {features}$",
         interval_from="the formula is exact; rounding of float32",
-        note="largest ratio found over √d; the ratio lies in [1/√d, 1] by Cauchy and Schwarz, and is 1 for one "
-        "feature; √d is the largest ‖q̃‖₁/‖q̃‖₂; the formula for S, the other route σ̃/μ̃ and the argument from rank stand",
+        note="largest ratio found over $√d$; the ratio lies in $[1/√d, 1]$ by Cauchy and Schwarz, and is 1 for one "
+        "feature; $√d$ is the largest $‖q̃‖₁/‖q̃‖₂$; the formula for $S$, the other route $σ̃/μ̃$ and the argument "
+        "from rank stand",
     ),
     su(
         "sparsity-decay-form",
-        "For weights λ^(n−1), …, λ, 1 the sparsity is S = √((1 − λⁿ)(1 + λ)/(n(1 − λ)(1 + λⁿ))).",
+        "For weights $λ^(n−1)$, …, $λ$, 1 the sparsity is $S = √((1 − λⁿ)(1 + λ)/(n(1 − λ)(1 + λⁿ)))$.",
         _decay_over_formula,
         near(0, 1e-5),
         place="section on linear decay",
-        hypotheses="λ < 1",
+        hypotheses="$λ < 1$",
         interval_from="the formula is exact; rounding of float32",
-        note="S of the last row of a layer, over formula less 1; the limit for λ = 1 is 1",
-    ),
-    su(
-        "sparsity-decay-bound",
-        "For decaying weights S is smaller than √((1 + λ)/(n(1 − λ)(1 + λⁿ))).",
-        _decay_over_bound,
-        at_most(1 + 1e-5),
-        place="section on linear decay",
-        hypotheses="λ < 1",
-        interval_from="the inequality is exact; rounding of float32",
-        note="S over that bound; identity: the ratio is √(1 − λⁿ)",
+        note="$S$ of the last row of a layer, over formula less 1; the limit for $λ = 1$ is 1",
     ),
     su(
         "sparsity-decay",
-        "For every λ < 1 the sparsity S of decaying weights tends to 0 as n → ∞.",
+        "For every $λ < 1$ the sparsity $S$ of decaying weights tends to 0 as $n → ∞$.",
         _decay_exponents,
         near(-0.5, 0.01),
         place="section on linear decay",
-        hypotheses="n large against 1/(1 − λ)",
-        interval_from="the source's formula falls as 1/√n; our tolerance",
-        note="local exponent of S at the largest n: {exponents}",
+        hypotheses="$n$ large against $1/(1 − λ)$",
+        interval_from="the source's formula falls as $1/√n$; our tolerance",
+        note="local exponent of $S$ at the largest $n$: {exponents}",
     ),
 )

@@ -214,8 +214,8 @@ ROWS = (
         place="introduction",
         hypotheses="associative recall, one layer, few steps; the source reasons from rows of random weights",
         interval_from="more pairs and less accuracy than softmax, paired by seed",
-        note="beside softmax attention, at n = {longest}; log ratio of n S²: {log_ratio}, which is {times} times as "
-        "many pairs; loss of accuracy: {loss}; the source takes this for a probable main cause of worse results",
+        note="beside softmax attention, at $n = {longest}$; log ratio of $n S²$: {log_ratio}, which is {times} times "
+        "as many pairs; loss of accuracy: {loss}; the source takes this for a probable main cause of worse results",
     ),
     su(
         "focusing-blind",
@@ -223,6 +223,7 @@ ROWS = (
         "context that is far enough.",
         _blind,
         at_most(LUCK),
+        formula=True,
         place="section on linear decay",
         hypotheses="weights that do not see the question; associative recall, one layer, few steps",
         interval_from="an answer that does not depend on the question, and luck: our tolerance",

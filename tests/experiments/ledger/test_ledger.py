@@ -75,17 +75,19 @@ def test_one_sided_intervals_still_need_a_finite_number():
 
 
 @pytest.mark.parametrize(
-    ("measured", "always", "verdict", "note"),
+    ("measured", "needs", "verdict", "note"),
     [
-        ([1.0, 1.1, 0.9], True, Verdict.AGREES, "holds at 3 of 3 points"),
-        ([1.0, 9.0, 1.0], True, Verdict.DIFFERS, "holds at 2 of 3 points: 10, 30"),
-        ([1.0, 9.0, 1.0], False, Verdict.IN_PART, "holds at 2 of 3 points: 10, 30"),
-        ([9.0, 1.0, 1.0], False, Verdict.IN_PART, "holds at 2 of 3 points: 20 … 30"),
-        ([9.0, 9.0, 9.0], False, Verdict.DIFFERS, "holds at 0 of 3 points"),
+        ([1.0, 1.1, 0.9], "all", Verdict.AGREES, "holds at 3 of 3 points"),
+        ([1.0, 9.0, 1.0], "all", Verdict.DIFFERS, "holds at 2 of 3 points: 10, 30"),
+        ([1.0, 9.0, 1.0], "parts", Verdict.IN_PART, "holds at 2 of 3 points: 10, 30"),
+        ([9.0, 1.0, 1.0], "parts", Verdict.IN_PART, "holds at 2 of 3 points: 20 … 30"),
+        ([9.0, 9.0, 9.0], "parts", Verdict.DIFFERS, "holds at 0 of 3 points"),
+        ([9.0, 1.0, 9.0], "some", Verdict.AGREES, "holds at 1 of 3 points: 20"),
+        ([9.0, 9.0, 9.0], "some", Verdict.DIFFERS, "holds at 0 of 3 points"),
     ],
 )
-def test_points(measured, always, verdict, note):
-    row = said(np.array(measured), 0.8, 1.2, where=np.array([10, 20, 30]), always=always)
+def test_points(measured, needs, verdict, note):
+    row = said(np.array(measured), 0.8, 1.2, where=np.array([10, 20, 30]), needs=needs)
     assert (row.verdict, row.note) == (verdict, note)
 
 
@@ -93,7 +95,8 @@ def test_one_counterexample_needs_three_standard_errors():
     points = {"where": [1, 2], "standard_error": np.array([0.01, 0.1])}
     assert said([1.0, 1.45], 0.8, 1.2, **points).verdict is Verdict.UNDECIDED
     assert said([1.0, 1.55], 0.8, 1.2, **points).verdict is Verdict.DIFFERS
-    assert said([1.0, 1.45], 0.8, 1.2, always=False, **points).verdict is Verdict.UNDECIDED
+    assert said([1.0, 1.45], 0.8, 1.2, needs="parts", **points).verdict is Verdict.UNDECIDED
+    assert said([9.0, 1.45], 0.8, 1.2, needs="some", **points).verdict is Verdict.UNDECIDED
 
 
 def test_each_point_may_have_its_own_interval():
@@ -191,6 +194,11 @@ def test_bad_input():
         law(1.0, (0, 2), proof="seen", interval_from="x")
     with pytest.raises(ValueError, match="`neighbours` must be keys of"):
         law(1.0, (0, 2), proof="proved", interval_from="x", neighbours=["nobody"])
+    with pytest.raises(ValueError, match="`needs` must be one of all, parts, some, got 'any'"):
+        said(1.0, 0, 2, needs="any")
+    for name in ("hypotheses", "note", "elsewhere"):
+        with pytest.raises(ValueError, match=r"a \) for each that is open.* in '\$\(x\$ grows'"):
+            said(1.0, 0, 2, **{name: "$(x$ grows"})
     with pytest.raises(ValueError, match="`seen` must be one of"):
         literature.Work("A", "B", "C", "glanced at")
 
@@ -223,7 +231,7 @@ def test_intervals_as_text():
 
 
 def test_numbers_of_a_run_fill_the_texts_of_a_row():
-    texts = {"hypotheses": "{layers} layers", "note": "e^{2t}, {share:.0%} of them", "shown": "{layers} of 9"}
+    texts = {"hypotheses": "{layers} layers", "note": "$e^{2t}$, ${share:.0%}$ of them", "shown": "{layers} of 9"}
     row = said(1.0, 0, 2, numbers={"layers": 8, "share": 0.25}, **texts)
     assert (row.hypotheses, row.note, row.measured) == ("8 layers", "e^{2t}, 25% of them", "8 of 9")
     with pytest.raises(ValueError, match="`numbers` of key must have 'layers' for the text"):

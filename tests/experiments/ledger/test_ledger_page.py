@@ -120,7 +120,7 @@ def test_a_run_becomes_a_page(figures, tmp_path, capsys):
     assert pages.main([str(tmp_path / "results" / "quick" / "claims.json"), "--docs", str(docs)]) == 0
     page = (docs / "ledger.md").read_text(encoding="utf-8")
     assert "preset `quick`, seed 0" in page
-    assert "6 published statements of 2 works are checked. 5 measurements: 1 agrees as made, 1 agrees in part" in page
+    assert "5 published statements of 2 works are checked; 1 more was not run. 4 measurements: 1 agrees as made" in page
     assert "1 formula, which fails only if code is wrong: 1 agrees as made." in page
     assert "| [published statements](ledger/published.md), measured | 5 | 1 | 1 | 1 |  |  | 1 | 1 |" in page
     assert "| [published statements](ledger/published.md), formula | 1 | 1 |  |  |  |  |  |  |" in page
@@ -161,11 +161,19 @@ def test_help_has_examples_and_statuses(capsys):
     assert capsys.readouterr().err.startswith("ledger: error: ")
 
 
+def test_formulas_of_a_figure_are_typeset_on_its_pages():
+    page = (pages.DOCS / pages.PARTS[Kind.PUBLISHED]).read_text(encoding="utf-8")
+    assert r"</a>The sparsity $S$ of softmax rows is $e^{-\sigma^{2}\lVert q\rVert^{2}/2}$. (" in page
+    assert r" · keys $N(\mu,\sigma^{2}I)$, $n\to\infty$; $\beta=q\cdot\mu$, " in page
+    block = included.filled("<!-- rows: sparsity-exp -->\n<!-- end of rows -->", ABOUT, pages.marked(ENTRIES))
+    assert r"| The sparsity $S$ of softmax rows is $e^{-\sigma^{2}\lVert q\rVert^{2}/2}$. · " in block
+
+
 def test_cells_hold_anything():
-    row = law("k", "a|b *c* <d>\n`e` [f] $g$ h_i\\j", lambda data: 1.0, (0, 2), proof="proved", interval_from="s")
+    row = law("k", "a|b *c* <d>\n`e` [f] $g h_i\\j", lambda data: 1.0, (0, 2), proof="proved", interval_from="s")
     claim = row.judge({})
     entry = record.Entry("one", "Title", record.DONE, "command", "scale", claims=(claim,))
     page = pages.markdown({"preset": "quick", "seed": 0, "version": "1"}, [entry])["ledger/laws.md"]
-    row = r"a\|b \*c\* \<d> \`e\` \[f\] \$g\$ h\_i\\j · `k` | proved · interval 0 … 2: s · `one` | 1 | ● held |"
+    row = r"a\|b \*c\* \<d> \`e\` \[f\] \$g h\_i\\j · `k` | proved · interval 0 … 2: s · `one` | 1 | ● held |"
     assert f'| <a id="k"></a>{row}' in page
     assert claim.verdict is Verdict.HELD

@@ -23,11 +23,11 @@ def gives(*measured, **options):
     return lambda data: ledger.Measured(*measured, **options)
 ROWS = (
     ledger.published("k-agrees", "Statement <1> & more", gives(3.0, 0.01), (2.9, 3.1), formula=True, **said),
-    ledger.published("k-part", "Statement 2", gives([1.0, 2.0], where=[10, 20]), (0, 1), always=False, **other),
+    ledger.published("k-part", "Statement 2", gives([1.0, 2.0], where=[10, 20]), (0, 1), needs="parts", **other),
     ledger.published("k-differs", "Statement 3", gives(9.0), (2.9, 3.1), **said),
     ledger.published("k-undecided", "Statement 4", gives(3.0, 1.0), (2.9, 3.1), **said),
     ledger.published("k-unrun", "Statement 5", gives(float("nan")), (2.9, 3.1), **said),
-    ledger.law("k-law", "Statement 6", gives(1.0), (1, 1), proof="proved", neighbours=["noci2022"], **ours),
+    ledger.law("k-law", "Statement 6, $√n < 2$", gives(1.0), (1, 1), proof="proved", neighbours=["noci2022"], **ours),
     ledger.law("k-failed", "Statement 7", gives(2.0), (1, 1), proof="measured", **ours),
 )"""
 KEYS = ["k-agrees", "k-differs", "k-undecided", "k-unrun", "k-part", "k-law", "k-failed"]  # as shown
@@ -77,8 +77,14 @@ def test_every_row_with_symbol_and_word(page):
     assert "proved, next to Noci et al. 2022" in page.text
 
 
+def test_formulas_are_drawn_by_the_browser(page):
+    assert page.tags.count(("math", {"alttext": "√n < 2"})) == 1
+    assert "Statement 6, n<2" in page.text and "$" not in html.typeset("$n$ & $m$")
+    assert html.typeset("<i> $x_i$") == '&lt;i&gt; <math alttext="x_i"><msub><mi>x</mi><mi>i</mi></msub></math>'
+
+
 def test_published_statements_come_first_by_source(page):
-    assert "5 published statements of 2 works are checked. 4 measurements: 1 agrees in part, 1 differs" in page.text
+    assert "4 published statements of 2 works are checked; 1 more was not run. 3 measurements: 1 agrees" in page.text
     assert "1 formula, which fails only if code is wrong: 1 agrees as made." in page.text
     rows = [attributes["id"] for tag, attributes in page.tags if tag == "tr" and "id" in attributes]
     assert rows == KEYS

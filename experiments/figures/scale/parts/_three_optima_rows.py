@@ -75,7 +75,7 @@ def _tail_over_law(data: Data) -> Measured:
 ROWS = (
     law(
         "three-mean-rises",
-        "The mean gradient over rows of standard normal scores, d/dα E log Z, rises with α and has "
+        "The mean gradient over rows of standard normal scores, $d/dα E log Z$, rises with $α$ and has "
         "no finite maximiser, unlike its annealed form.",
         _rises,
         at_least(0),
@@ -84,20 +84,20 @@ ROWS = (
         hypotheses=f"{CURVE} independent standard normal scores",
         interval_from="the sign",
         neighbours=ENERGIES,
-        note="measured: rises between multiples of α_c = √(2 log n); the identity is the random-energy model's",
+        note="measured: rises between multiples of $α_c = √(2 log n)$; the identity is the random-energy model's",
     ),
     law(
         "three-cosine-rises",
-        "The mean gradient over rows of cosines in more than three dimensions rises with α and "
+        "The mean gradient over rows of cosines in more than three dimensions rises with $α$ and "
         "has no finite maximiser.",
         _cosine_rises,
         at_least(0),
         proof="proved",
         place=PAGE,
-        hypotheses=f"{CURVE} independent cosines, d = {CURVE_DIM}",
+        hypotheses=f"{CURVE} independent cosines, $d = {CURVE_DIM}$",
         neighbours=["su2023scale"],
         interval_from="the sign",
-        note="measured: rises between values of α",
+        note="measured: rises between values of $α$",
     ),
     published(
         "scale-gaussian-bounded",
@@ -105,17 +105,17 @@ ROWS = (
         _largest,
         at_most(1.005),
         formula=True,
-        always=False,
+        needs="parts",
         source="su2023scale-comments",
         place="reply of 2024-04-26",
         hypotheses=f"{CURVE} independent standard normal scores, before annealing",
-        interval_from="E max s, which bounds the mean; our tolerance of half a per cent for the sampling",
-        note="measured: the largest mean over α, and the largest gradient of a row drawn, over E max s; two close "
-        "scores let a row's gradient grow with its best scale α, as 0.293 α",
+        interval_from="$E max s$, which bounds the mean; our tolerance of half a per cent for the sampling",
+        note="measured: the largest mean over $α$, and the largest gradient of a row drawn, over $E max s$; two close "
+        "scores let a row's gradient grow with its best scale $α$, as $0.293 α$",
     ),
     law(
         "three-annealed-lowest",
-        "The annealed optimum lies below the α that maximises the mean logarithm of the gradient.",
+        "The annealed optimum lies below the $α$ that maximises the mean logarithm of the gradient.",
         _over_typical,
         at_most(1),
         proof="measured",
@@ -127,15 +127,15 @@ ROWS = (
     ),
     law(
         "three-tail-gaussian",
-        "The chance that a row's own best scale exceeds a falls like 1.543 ρ/a, ρ the density at 0 "
+        "The chance that a row's own best scale exceeds $a$ falls like $1.543 ρ/a$, $ρ$ the density at 0 "
         "of the gap between its two largest scores.",
         _tail_over_law,
         near(1, 0.1),
         proof="derived",
         place=PAGE,
-        hypotheses=f"{CURVE} independent scores; for standard normal scores ρ = E max s",
+        hypotheses=f"{CURVE} independent scores; for standard normal scores $ρ = E max s$",
         neighbours=["david2003"],
-        interval_from="our tolerance: a tenth, on the mean for a > 10⁴",
-        note="measured: importance sampling over that; the standard errors are those of one a: all share rows",
+        interval_from="our tolerance: a tenth, on the mean for $a > 10⁴$",
+        note="measured: importance sampling over that; the standard errors are those of one $a$: all share rows",
     ),
 )
