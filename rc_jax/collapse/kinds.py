@@ -2,6 +2,8 @@
 
 import functools
 import math
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import jax
@@ -14,6 +16,7 @@ from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionSpec, Kind
 from rc_jax.collapse.exact.trajectory import log_residuals
 
+_DEPTH, _NETWORKS, _D_MODEL, _HEADS, _TOKENS = 8, 8, 32, 2, 16
 _SIZES = (1.0, math.exp(-4), math.exp(-6))  # of the differences: random tokens, then two near one vector
 _KIND = arguments.instance(Kind)
 
@@ -71,11 +74,11 @@ _SIZE = arguments.integer(1)
 def kind_fall(
     kind: Kind,
     *,
-    depth: int = 8,
-    networks: int = 8,
-    d_model: int = 32,
-    heads: int = 2,
-    tokens: int = 16,
+    depth: int = _DEPTH,
+    networks: int = _NETWORKS,
+    d_model: int = _D_MODEL,
+    heads: int = _HEADS,
+    tokens: int = _TOKENS,
     skip: bool = False,
     seed: int = 0,
 ) -> Fall:
@@ -108,18 +111,32 @@ def kind_fall(
         >>> print(f"{fall.order:.2f}", bool(fall.median[3] < -10))
         3.00 True
     """
-    stack = network.StackSpec(
-        attention=AttentionSpec(d_model=d_model, heads=heads, weights=kind), depth=depth, skip=skip
-    )
-    random, near, far = np.asarray(_logs(stack, networks, tokens, seed), float)
+    stack = _stack(kind, depth, d_model, heads, skip)
+    random, near, far = np.asarray(_every_log(*_draws(stack, networks, tokens, seed), stack), float)
     with np.errstate(invalid="ignore"):
         slopes = (near[:, 1] - far[:, 1]) / (near[:, 0] - far[:, 0])
     slopes = slopes[np.isfinite(slopes)]
     return Fall(random, float(np.median(slopes)) if slopes.size else math.nan)
 
 
-def _logs(stack: network.StackSpec, networks: int, tokens: int, seed: int) -> Float[Array, "3 network layer"]:
-    """Logarithms of every network for tokens whose differences have each of the sizes."""
+def compile_falls(kinds: Iterable[Kind]) -> None:
+    """Compile what `kind_fall` runs by default for each kind, with skip connections and without, all at a time.
+
+    Only the compiler works in threads, which do not have this one's settings of JAX. A call then finds its program.
+    """
+    stacks = [_stack(kind, _DEPTH, _D_MODEL, _HEADS, skip) for kind in kinds for skip in (False, True)]
+    traced = [_every_log.lower(*_draws(stack, _NETWORKS, _TOKENS, 0), stack) for stack in stacks]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda program: program.compile(), traced))
+
+
+def _stack(kind: Kind, depth: int, d_model: int, heads: int, skip: bool) -> network.StackSpec:
+    layer = AttentionSpec(d_model=d_model, heads=heads, weights=kind)
+    return network.StackSpec(attention=layer, depth=depth, skip=skip)
+
+
+def _draws(stack: network.StackSpec, networks: int, tokens: int, seed: int) -> tuple[network.Layers, Array, Array]:
+    """Parameters, mean and rest of the tokens of every network."""
 
     def draw(index: Array) -> tuple[network.Layers, Array, Array]:
         weights, mean, rest = jax.random.split(jax.random.fold_in(jax.random.key(seed), index), 3)
@@ -128,12 +145,15 @@ def _logs(stack: network.StackSpec, networks: int, tokens: int, seed: int) -> Fl
         return params, jax.random.normal(mean, (1, shape[1]), dtype), jax.random.normal(rest, shape, dtype)
 
     # Draws stay outside of the program: most kinds have the same ones, and they would be half of its compilation.
-    params, mean, rest = jax.vmap(draw)(jnp.arange(networks))
-    return _every_log(params, mean, rest, stack)
+    return jax.vmap(draw)(jnp.arange(networks))
 
 
 @functools.partial(jax.jit, static_argnames="stack")
-def _every_log(params: network.Layers, mean: Array, rest: Array, stack: network.StackSpec) -> Array:
+def _every_log(
+    params: network.Layers, mean: Array, rest: Array, stack: network.StackSpec
+) -> Float[Array, "3 network layer"]:
+    """Logarithms of every network for tokens whose differences have each of the sizes."""
+
     def one(weights: network.Layers, mean: Array, rest: Array, size: Array) -> Array:
         return log_residuals(weights, jnp.where(size < 1, mean, 0) + size * rest, stack)
 

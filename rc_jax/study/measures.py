@@ -16,7 +16,7 @@ from rc_jax import attention
 from rc_jax._numerics import arguments
 from rc_jax._numerics.text import perhaps
 from rc_jax.attention import KINDS, AttentionSpec, Kind
-from rc_jax.collapse.kinds import kind_fall, predicted_order
+from rc_jax.collapse.kinds import compile_falls, kind_fall, predicted_order
 from rc_jax.scale.kinds import kind_best_scale
 from rc_jax.sparsity.kinds import kind_largest_weight, kind_sparsity, rows_are_independent
 from rc_jax.study.report import Measure, Study
@@ -91,6 +91,7 @@ def kind(kind: Kind | str | Callable[..., Array], *, seed: int = 0) -> Study:
     else:
         notes.append("Rows depend on each other, so no gradient of a row is measured.")
     falls, networks = {}, "8 networks, exact arithmetic"
+    compile_falls((own, base))
     both("collapse", "order by its record", "rule", lambda each: (float(predicted_order(each)), 0.0))
     for skip in (False, True):
         name = "with skips" if skip else "without skips"
