@@ -126,8 +126,9 @@ def _text(arguments: Any, rows: list[dict[str, Any]]) -> str:
     use, usual = ("q·k/√d_k", "1") if dim is None else ("cos(q, k)", "√d")
     simulated = f"; typical: {arguments.samples} simulated rows, seed {arguments.seed}" if arguments.samples else ""
     rows_of = "n is the geometric mean of the keys that rows 2 … L see.\n" if arguments.decoder else ""
+    advice = " If you change it, take the typical one." if arguments.samples else ""
     return (
         f"Scale α* of most softmax gradient, {law}{simulated}\n\n{rendered}\n\n{rows_of}"
         f"Each α* multiplies {use}; the usual scale there is {usual}. Keep it unless you can compare trainings:\n"
-        "these are optima of random rows, and say nothing of trained quality. If you change it, take the typical one."
+        f"these are optima of random rows, and say nothing of trained quality.{advice}"
     )

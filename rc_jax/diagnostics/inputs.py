@@ -187,7 +187,9 @@ def mask_of(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
     except ValueError:
         fits = False
     if not fits:
-        raise ValueError(f"`{name}` must have a shape that broadcasts to {shape}, got {described(value)}")
+        of_texts = len(shape) == 4 and mask.shape == (shape[0], shape[-1])
+        way = ": keys of each text are mask[:, None, None, :]" if of_texts else ""
+        raise ValueError(f"`{name}` must have a shape that broadcasts to {shape}, got {described(value)}{way}")
     return mask
 
 

@@ -32,12 +32,13 @@ def rows_of(weights: Float[Array, "... row key"]) -> Rows:
     """The five numbers of each row. The entropy is that of weights ≥ 0; of a signed row it means nothing."""
     a = weights.reshape(-1, weights.shape[-1])  # XLA's loops for CPUs are ten times slower with an axis of length 1
     logarithm = jnp.log(jnp.maximum(a, jnp.finfo(a.dtype).tiny))  # 0 log 0 = 0, without a choice
+    total = jnp.sum(a, axis=-1)
     rows = Rows(
-        total=jnp.sum(a, axis=-1),
+        total=total,
         magnitude=jnp.sum(jnp.abs(a), axis=-1),
         squares=jnp.sum(jnp.square(a), axis=-1),
         entropy=-jnp.sum(a * logarithm, axis=-1),
-        largest=jnp.max(a, axis=-1),
+        largest=jnp.where(jnp.isnan(total), total, jnp.max(a, axis=-1)),  # XLA's maxima pass over NaN on CPUs
     )
     return Rows(*(each.reshape(weights.shape[:-1]) for each in rows))
 

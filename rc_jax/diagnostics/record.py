@@ -121,8 +121,13 @@ class Diagnosis:
         """What `to_dict` gave, or JSON made of it, as a diagnosis again; `None` becomes NaN.
 
         Raises:
+            TypeError: `stored` is no dictionary.
             ValueError: a field is missing or unknown.
         """
+        if not isinstance(stored, Mapping):
+            raise TypeError(
+                f"`stored` must be a dictionary, got {type(stored).__name__}: text of JSON needs json.loads"
+            )
         fields = {field.name for field in dataclasses.fields(cls)}
         if set(stored) != fields:
             raise ValueError(f"`stored` must have the fields {sorted(fields)}, got {sorted(stored)}")

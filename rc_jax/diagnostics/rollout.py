@@ -10,6 +10,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax._numerics import arguments
+from rc_jax._numerics.dtypes import working_dtype
 from rc_jax.diagnostics import inputs
 
 
@@ -20,7 +21,8 @@ def rollout(weights: Any, *, skip: float = 0.5) -> Float[Array, "... query key"]
         R = Ã_L Ã_{L−1} ⋯ Ã_1,     Ã_l = λ 1 + (1 − λ) · mean over heads of A_l
 
     Row i of R says how much token i takes from each token of the input. Rows of softmax add up to one, and so do those
-    of R. It knows nothing of values, output weights, norms and MLPs.
+    of R. It knows nothing of values, output weights, norms and MLPs. Rows that add up to less, with a sink that is no
+    key, are refused.
 
     Args:
         weights: (…, heads, n, n) for each layer, the first layer first: a list, a mapping such as `torch_weights`
@@ -33,7 +35,8 @@ def rollout(weights: Any, *, skip: float = 0.5) -> Float[Array, "... query key"]
 
     Raises:
         TypeError: `weights` are no such arrays, or are traced.
-        ValueError: shapes, dtypes or devices differ, the last two axes are not alike, or `skip` is not in [0, 1].
+        ValueError: shapes, dtypes or devices differ, the last two axes are not alike, a row does not add up to one or
+            has a negative weight or NaN, or `skip` is not in [0, 1].
 
     Source: Abnar and Zuidema (2020), arXiv 2005.00928, section 3, with λ = ½.
 
@@ -51,8 +54,20 @@ def rollout(weights: Any, *, skip: float = 0.5) -> Float[Array, "... query key"]
     *samples, _, n, _ = layers.shape
     rolled: Array = jnp.asarray(np.broadcast_to(np.eye(n), (*samples, n, n)), layers[0].dtype)
     for layer in range(len(layers)):
+        rows, least = (np.asarray(each) for each in _sums(layers[layer]))
+        limit = inputs.tolerance(layers.dtype, n)
+        if not (np.abs(rows - 1) <= limit).all() or least < 0:
+            raise ValueError(
+                f"`weights` must be at least 0 and have rows that add up to 1, got a least weight of {least:.6g} and "
+                f"sums from {rows.min():.6g} to {rows.max():.6g} in layer {layer}"
+            )
         rolled = _step(rolled, layers[layer], skip)
     return rolled
+
+
+@jax.jit
+def _sums(weights: Array) -> tuple[Array, Array]:
+    return jnp.sum(weights.astype(working_dtype(weights.dtype)), axis=-1), jnp.min(weights)
 
 
 @jax.jit

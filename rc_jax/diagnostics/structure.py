@@ -139,20 +139,25 @@ def find(
     return Found(real, masks, causal, tuple(notes))
 
 
-def rectangular(supports: Sequence[Support], *, causal: bool | None, known: Sequence[bool]) -> Found:
-    """What queries may see that are not the tokens that they look at: causality, as the last of these, and no more.
+def rectangular(supports: Sequence[Support], *, causal: bool | None, padding: bool, known: Sequence[bool]) -> Found:
+    """What queries may see that are not the tokens that they look at: causality, as the last of these, and padding.
+
+    The masks of what is found have axes (sample, 1, query, key).
 
     Args:
         supports: one for each layer.
         causal: whether the queries are the last of the tokens and see no later one; `None` finds it out, of two
             queries at least.
+        padding: whether keys that are padding are looked for.
         known: for each layer, whether it is known what queries see beside causality.
 
     Raises:
         ValueError: it is known to be causal, and a query has weight on a later key, or there are fewer keys.
     """
     queries, keys = supports[0].void.shape[1], supports[0].largest.shape[1]
-    together = np.any([np.any(each.seen, axis=0) for each in supports], axis=0)
+    real = _padded_keys(supports) if padding else None
+    there = np.ones((1, keys), bool) if real is None else real
+    together = np.any([np.any(each.seen & there[:, None], axis=0) for each in supports], axis=0)
     allowed = not_later(queries, keys)
     possible = queries <= keys and not bool(together[~allowed].any())
     if causal and not possible:
@@ -160,15 +165,40 @@ def rectangular(supports: Sequence[Support], *, causal: bool | None, known: Sequ
             f"`weights` must have, if `causal`, queries that are the last of the tokens, and no weight on later keys, "
             f"got others of {queries} queries and {keys} keys"
         )
-    last = possible and queries > 1 if causal is None else causal
-    hidden = int(((allowed if last else np.ones_like(allowed)) & ~together).sum())
-    notes = [f"{looking(queries, keys)}, {'as the last of them' if last else 'all of them'}."]
+    # The last of the tokens sees the last key: where that is padding, zeros before it say nothing of causality.
+    last = possible and queries > 1 and bool(there[:, -1].all()) if causal is None else causal
+    hidden = int((np.any(there, axis=0) & (allowed if last else np.ones_like(allowed)) & ~together).sum())
+    which = "as the last of them" if last else "padding apart" if real is not None else "all of them"
+    notes = [f"{looking(queries, keys)}{'' if hidden and which == 'all of them' else f', {which}'}."]
+    notes += [] if real is None else _of_padding(real)
     if hidden and not all(known):
         notes.append(
             f"{hidden} pairs of query and key have weight exactly 0 in every head, layer and sample. They count as "
             "seen: pass `mask` if padding or a window hides them."
         )
-    return Found(None, [None] * len(supports), last, tuple(notes))
+    mask = None if real is None else np.broadcast_to(real[:, None, None], (len(real), 1, queries, keys))
+    return Found(None, [mask] * len(supports), last, tuple(notes))
+
+
+def _padded_keys(supports: Sequence[Support]) -> np.ndarray | None:
+    """True where a key is no padding, (sample, key). Padding are keys at one end that no query of a layer looks at."""
+    samples, keys = supports[0].largest.shape
+    largest = np.max([each.largest for each in supports], axis=0)
+    real = np.ones((samples, keys), bool)
+    for sample in range(samples):
+        rows = [each.seen[sample][~each.void[sample]] for each in supports]
+        alive = np.any([each.any(0) for each in rows], axis=0)
+        places = np.flatnonzero(alive)
+        if not 0 < len(places) < keys or len(places) != places[-1] - places[0] + 1:
+            continue
+        if places[0] > 0 and places[-1] < keys - 1:  # padding stands at one end
+            continue
+        inside = np.concatenate([each[:, alive] for each in rows])
+        hidden = len(inside) * (keys - len(places))
+        ordinary = largest[sample, alive].min() > supports[0].smallest ** 0.5
+        if ordinary and _certain(hidden, int((~inside).sum()), inside.size):
+            real[sample] = alive
+    return None if real.all() else real
 
 
 def looking(queries: int, keys: int) -> str:

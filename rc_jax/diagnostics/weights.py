@@ -177,12 +177,12 @@ def diagnose(
     supports = [structure.support_of(layers, layer, masks[layer]) for layer in range(len(layers))]
     if square and layers.stacked and mask is None and real is None and not word:
         structure.check_layers(supports, causal)
+    padding = mask is None and not word
     if square:
-        padding = mask is None and not word
         found = structure.find(supports, real=real, causal=causal, padding=padding, known=known, numbers=numbers)
     else:
-        found = structure.rectangular(supports, causal=causal, known=known)
-    masks = joined(masks, [None if each is None else each[None, None] for each in found.masks])
+        found = structure.rectangular(supports, causal=causal, padding=padding and real is None, known=known)
+    masks = joined(masks, [each if each is None or each.ndim == 4 else each[None, None] for each in found.masks])
     order = None
     if found.real is not None:
         pairs = found.real[:, None, :, None] & found.real[:, None, None, :]
@@ -353,7 +353,11 @@ def check(
     far = seeing & (np.abs(rows.total - 1) > limit)
     negative = rows.total - rows.magnitude < -limit
     above = seeing & (rows.total > 1 + limit)
-    if above.any() and not negative.any():
+    if negative.any():
+        cause = "if these are logits, take their softmax over keys first; signed weights need normalised=False"
+    elif far.any() and _columns_add_up(passed, limit):
+        cause = "columns add up to 1, so the last two axes are swapped"
+    elif above.any():
         cause = (
             "rows above 1 come from dropout, so call model.eval() first, or from no softmax, so pass normalised=False"
         )
@@ -365,6 +369,12 @@ def check(
     hint = f" (tolerance {limit:.1g} for {dtype}): {cause}"
     refuse(above if above.any() else far, rows.total, "must have rows that add up to 1, got {}", hint)
     refuse(negative, rows.total - rows.magnitude, "must not be negative unless normalised=False, got a sum of {}")
+
+
+def _columns_add_up(passed: Passed, limit: float) -> bool:
+    """Whether each key has a weight of 1 in all, as where queries and keys are swapped."""
+    queries, keys = passed.rows.total.shape[-1], passed.keys.shape[-1]
+    return queries == keys and bool((np.abs(passed.keys - 1) <= limit).all())
 
 
 def _refuse(bad: Any, values: Any, text: str, hint: str = "", *, layer: int) -> None:

@@ -90,8 +90,9 @@ def sentences(study: Study) -> tuple[str, ...]:
     else:
         said.append("Collapse: a layer maps a small difference to first order, so the fall is exponential at most.")
     if math.isfinite(own[-1]) and math.isfinite(base[-1]):
-        more = "less" if own[-1] > base[-1] else "more"
-        said.append(f"Eight layers without skip connections shrink the tokens' difference {more} than softmax does.")
+        alike = abs(own[-1] - base[-1]) <= 0.01 * abs(base[-1])
+        more = "as much as" if alike else "less than" if own[-1] > base[-1] else "more than"
+        said.append(f"Eight layers without skip connections shrink the tokens' difference {more} softmax does.")
     best = [measure for measure in study.measures if measure.question == "scale"]
     if best:
         said.append("Scale: " + _scales(best))

@@ -96,7 +96,9 @@ def sigmoids(scores, seen, parts):
 WRONG = {
     "shape": (lambda *all: plain(*all)[..., :-1], {}, ValueError, "`weights` of kind 'mine' must give shape"),
     "numpy": (lambda s, seen, parts: np.exp(np.asarray(s)), {}, TypeError, "must be a function of JAX arrays"),
-    "hard": (hard, {}, ValueError, "must have a derivative by the scores"),
+    "hard": (hard, {}, ValueError, "must have a derivative by the scores.*got .* change by .*1"),
+    "arguments": (lambda s: jax.nn.softmax(s), {}, TypeError, r"function of scores, what is seen and parts, got \(s\)"),
+    "part": (lambda s, seen, parts: plain(s * parts["heat"], seen, {}), {}, ValueError, "must name the part 'heat'"),
     "stopped": (lambda s, *rest: plain(jax.lax.stop_gradient(s), *rest), {}, ValueError, "must have a derivative"),
     "zeros": (zero_over_zero, {}, ValueError, "must be finite at scores of 0"),
     "unmasked": (lambda s, seen, parts: jax.nn.softmax(s), {}, ValueError, "must be 0 where `seen` is False"),

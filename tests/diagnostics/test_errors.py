@@ -35,6 +35,17 @@ CASES = {
         ValueError,
         r"got 0 .*query 2 .*pass `mask`.*normalised=False",
     ),
+    "logits": (
+        dict(weights=np.random.default_rng(1).standard_normal((1, 2, N, N)).astype(np.float32)),
+        ValueError,
+        "add up to 1.*if these are logits, take their softmax over keys first",
+    ),
+    "swapped": (dict(weights=GOOD.swapaxes(-1, -2)), ValueError, "add up to 1.*the last two axes are swapped"),
+    "keys of texts": (
+        dict(weights=[np.stack([GOOD[0]] * 3)], mask=np.ones((3, N), bool)),
+        ValueError,
+        r"broadcasts to \(3, 2, 6, 6\), got bool\[3,6\]: keys of each text are mask\[:, None, None, :\]",
+    ),
     "negative": (dict(weights=NEGATIVE), ValueError, r"not be negative.*head 0, query 3"),
     "nan": (dict(weights=changed(np.nan)), ValueError, r"finite, got a row with the sum nan in layer 1.*query 3"),
     "infinite": (dict(weights=changed(np.inf)), ValueError, r"finite"),

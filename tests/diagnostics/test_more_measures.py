@@ -30,6 +30,12 @@ def test_rollout_of_even_causal_rows_keeps_what_is_known_of_the_last_token():
     assert abs(float(rolled[-1, 0]) - 0.293) < 1e-3
 
 
+@pytest.mark.parametrize("weights", [np.eye(3) - 0.5, np.full((3, 3), np.nan), np.full((3, 3), 0.3)])
+def test_rollout_refuses_what_is_no_softmax(weights):
+    with pytest.raises(ValueError, match=r"at least 0 and have rows that add up to 1, got .* in layer 0"):
+        diagnostics.rollout([weights[None].astype(np.float32)])
+
+
 def test_rollout_takes_named_layers_in_order():
     first, second = (dense.gaussian(seed, (2, N, N), 2.0).astype(np.float32) for seed in range(2))
     named = diagnostics.rollout({"a": first, "b": second})

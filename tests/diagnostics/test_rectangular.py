@@ -91,7 +91,8 @@ def test_a_mask_hides_keys_and_zeros_are_told():
         np.testing.assert_allclose(diagnosis[name], (alone[0][name] + alone[1][name]) / 2, rtol=1e-5)
     assert len(diagnosis.notes) == 1
     all_hidden = diagnostics.attention([np.concatenate([weights[1:], weights[1:]])])
-    assert f"{3 * ROWS} pairs of query and key have weight exactly 0" in all_hidden.notes[1]
+    assert "3 of sample 0, 3 of sample 1: these tokens at one end are taken for padding" in all_hidden.notes[1]
+    np.testing.assert_allclose(all_hidden["entropy"], alone[1]["entropy"], rtol=1e-5)
 
 
 def test_values_of_rectangular_weights():
@@ -181,3 +182,36 @@ def test_samples_in_the_place_of_layers_are_refused_where_padding_tells():
     assert diagnostics.attention([weights]).samples == 3
     alike = np.stack([weights[1], weights[1][::-1]])
     assert diagnostics.attention(alike).layers == 2
+
+
+@pytest.mark.parametrize("lengths, causal", [((KEYS, 9), None), ((11, 8), None), ((KEYS - 1, KEYS - 1), False)])
+def test_keys_that_no_query_looks_at_are_padding(lengths, causal):
+    """As with the mask that hides them; zeros at the end of each text are no sign of causality."""
+    real = np.arange(KEYS) < np.array(lengths)[:, None]
+    scores = np.random.default_rng(3).normal(size=(2, 2, 3, ROWS, KEYS))
+    weights = np.exp(scores) * real[:, None, None]
+    weights = (weights / weights.sum(-1, keepdims=True)).astype(np.float32)
+    found = diagnostics.attention(weights, causal=causal)
+    told = diagnostics.attention(weights, mask=real[:, None, None], causal=False)
+    assert not found.causal
+    for name in ("relative_entropy", "sparsity", "sink_weight", "participation"):
+        np.testing.assert_allclose(found[name], told[name], rtol=1e-6)
+    assert "taken for padding" in found.notes[-1] and "all of them" not in found.notes[0]
+
+
+def test_padding_before_keys_of_a_cache_leaves_it_causal():
+    real = np.arange(KEYS) >= np.array([0, 6])[:, None]
+    seen = real[:, None] & np.tri(KEYS, dtype=bool)[-ROWS:]
+    weights = np.exp(np.random.default_rng(4).normal(size=(2, 3, ROWS, KEYS))) * seen[:, None]
+    weights = (weights / weights.sum(-1, keepdims=True)).astype(np.float32)
+    found = diagnostics.attention([weights])
+    assert found.causal and "6 of sample 1" in found.notes[-1]
+    told = diagnostics.attention([weights], mask=real[:, None, None], causal=True)
+    np.testing.assert_allclose(found["relative_entropy"], told["relative_entropy"], rtol=1e-6)
+
+
+def test_one_key_without_weight_is_not_enough_to_be_padding():
+    weights = np.array([[[[0.5, 0.5, 0.0]]]], np.float32)
+    found = diagnostics.attention([weights], causal=False)
+    assert found["relative_entropy"][0, 0] == pytest.approx(np.log(2) / np.log(3))
+    assert found.notes[0] == "The query looks at 3 keys." and "1 pairs" in found.notes[1]

@@ -10,6 +10,7 @@ import pytest
 from rc_jax import study
 from rc_jax.attention import KINDS
 from rc_jax.sparsity.kinds import kind_sparsity
+from rc_jax.study import report
 from rc_jax.study.measures import as_kind
 
 
@@ -56,3 +57,13 @@ def test_a_study_of_ones_own_function(tmp_path):
     assert (tmp_path / "study.png").stat().st_size > 10_000
     with pytest.raises(KeyError, match=r"no measure .*speed.*; there are"):
         found["speed"]
+
+
+def test_a_fall_like_that_of_softmax_is_said_to_be_so():
+    measure = report.Measure("collapse", "", 3.0, 3.0, 0.0, "rule")
+    names = ("order of a layer", "largest share of 64 keys", "largest share of 4096 keys", "sum of a row")
+    measures = [measure._replace(name=name) for name in (*names, "sum where all scores are −10")]
+    for own, word in ((-100.0, "as much as"), (-90.0, "less than"), (-110.0, "more than")):
+        falls = {"without skips": [[0.0, own], [0.0, -100.0]]}
+        said = report.sentences(report.Study("own", tuple(measures), falls, ()))
+        assert f"shrink the tokens' difference {word} softmax does." in said[1]

@@ -1,6 +1,7 @@
 """A look at a kind of weights before it is used: what a wrong function or a wrong claim would make of a layer."""
 
 import functools
+import inspect
 from typing import Any
 
 import jax
@@ -45,6 +46,13 @@ def _check(kind: Kind, spec: Any) -> None:
     def normal() -> Array:
         return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
+    try:
+        inspect.signature(kind.weights).bind(None, None, parts, **options)
+    except TypeError as error:
+        raise TypeError(
+            f"`weights` of kind {kind.name!r} must be a function of scores, what is seen and parts, got "
+            f"{inspect.signature(kind.weights)}: {error}"
+        ) from None
     if kind.own_scores is not None:
         scores = _own_scores(kind, spec, parts, options, rng)
         _shape(kind, "own_scores", scores, shape)
@@ -52,6 +60,8 @@ def _check(kind: Kind, spec: Any) -> None:
         scores = normal()
     try:
         traced = jax.eval_shape(weights, scores)
+    except KeyError as error:
+        raise ValueError(f"`shapes` of kind {kind.name!r} must name the part {error}, which `weights` reads") from error
     except jax.errors.JAXTypeError as error:
         raise TypeError(f"`weights` of kind {kind.name!r} must be a function of JAX arrays: {error}") from error
     _shape(kind, "weights", traced, (spec.heads, *shape[1:]))
@@ -119,7 +129,8 @@ def _derivative(kind: Kind, weights: Any, scores: Array) -> None:
         flat = float(jnp.max(jnp.abs(slope))) < 1e-6 < far
         last = len(agree) == _DRAWS and np.mean(agree) < 0.75
         if not bool(jnp.all(jnp.isfinite(slope))) or flat or last:
-            shown, changes = _worst(slope - quotient, slope, quotient)
+            other = weights(at + way) - weights(at) if flat else quotient
+            shown, changes = _worst(slope - other, slope, other)
             raise ValueError(
                 f"`weights` of kind {kind.name!r} must have a derivative by the scores, which `jax.jvp` gives: got "
                 f"{shown} where weights change by {changes}"

@@ -36,22 +36,25 @@ def metrics(weights: Any, *, mask: Any = None) -> Metrics:
         sink_rate         share of heads where that exceeds 0.3, the threshold of Gu et al. (2025)
         no_key_weight     1 − Σp, what goes to a sink that is no key, as in gpt-oss; 0 to rounding in other softmaxes
 
-    They are those of `rc_jax.diagnostics.attention`, without its checks: what is not finite stays so. Rows need not
-    add up to one: entropies are those of p/Σp. No gradient flows. They cost a few passes over the weights.
+    They are those of `rc_jax.diagnostics.attention`, without most of its checks: what is not finite stays so. Rows need
+    not add up to one: entropies are those of p/Σp. No gradient flows. They cost a few passes over the weights.
 
     Args:
         weights: (…, heads, n, m), or one such array for each layer, in a sequence or a mapping. Arrays of JAX, NumPy
             or PyTorch.
-        mask: True where a query may see a key; broadcasts to each array. Without it a row may see all keys, or those
-            up to its own where an array is square and all weights above its diagonals are 0. Windows and padding need
-            a mask here: unlike `rc_jax.diagnostics.attention`, nothing looks for them.
+        mask: True where a query may see a key; broadcasts to each array. Where an array is square and all weights above
+            its diagonals are 0, rows see no later key, with a mask or without; rectangular ones need a mask for that.
+            Windows and padding need one too: unlike `rc_jax.diagnostics.attention`, nothing looks for them. A row that
+            sees nothing is left out, so `real[:, None, :, None] & real[:, None, None, :]` leaves the rows of padding
+            out. The first key is the first that any query of a sample may see.
 
     Returns:
         A dictionary of numbers (arrays without axes), float32 at least.
 
     Raises:
         TypeError: something is not an array of floating-point numbers, or `mask` not one of booleans.
-        ValueError: there is no layer, an array has fewer than three axes, or `mask` does not fit.
+        ValueError: there is no layer, an array has fewer than three axes, `mask` does not fit, or a row that sees keys
+            has weight on one that it may not see (all numbers are NaN where that is found out in a trace).
 
     Source: as `rc_jax.diagnostics.attention`.
 
@@ -75,6 +78,13 @@ def metrics(weights: Any, *, mask: Any = None) -> Metrics:
         _check(layer, mask)
     seen = None if mask is None else jnp.asarray(mask)
     logged = [_of_weights(jnp.asarray(layer), seen) for layer in layers]
+    for index, outside in enumerate(each.pop("outside") for each in logged):
+        size = arguments.at_hand(outside)
+        if size is not None and size > 0:
+            raise ValueError(
+                f"`weights` must be 0 where `mask` is False, got a magnitude of {float(size):.6g} in layer {index}: "
+                "True is where a query may see a key, and axes in front are those of the weights"
+            )
     return {name: jnp.mean(jnp.stack([each[name] for each in logged])) for name in NAMES}
 
 
@@ -164,20 +174,34 @@ def _check(weights: Any, mask: Any) -> None:
 
 @jax.jit
 def _of_weights(weights: Array, mask: Array | None) -> Metrics:
-    """Means of one array."""
+    """Means of one array, and `outside`: the largest weight that queries which see a key have on one that is hidden.
+
+    Means are NaN where that is not 0.
+    """
     p = lax.stop_gradient(weights)
     p = p.astype(working_dtype(p.dtype))
     queries, keys = p.shape[-2:]
+    outside = jnp.zeros((), p.dtype)
+    counts, first, first_seen = jnp.full(queries, keys), p[..., 0], jnp.ones(queries, bool)
     if mask is not None:
         mask = jnp.broadcast_to(mask, (*(1,) * (p.ndim - mask.ndim), *mask.shape[:-2], queries, keys))
-        return _means(rows_of(p * mask.astype(p.dtype)), jnp.sum(mask, -1), p[..., 0], mask[..., 0])
+        hidden = jnp.any(mask, axis=-1, keepdims=True) & ~mask
+        outside = jnp.max(jnp.where(hidden, jnp.abs(p), 0))
+        p = jnp.where(mask, p, 0)
     # Weights that are all 0 above the diagonals are those of a causal mask.
-    counts = jnp.full(queries, keys)
     if queries == keys:
-        later = jnp.asarray(np.triu(np.ones((queries, keys), bool), 1)).astype(p.dtype)
-        causal = jnp.max(jnp.abs(p) * jnp.expand_dims(later, range(p.ndim - 2))) == 0
+        later = np.triu(np.ones((queries, keys), bool), 1).reshape(*(1,) * (p.ndim - 2), queries, keys)
+        causal = jnp.max(jnp.abs(p) * jnp.asarray(later, p.dtype)) == 0
         counts = jnp.where(causal, jnp.arange(1, keys + 1), counts)
-    return _means(rows_of(p), counts, p[..., 0], jnp.ones(queries, bool))
+        mask = None if mask is None else mask & (~causal | ~later)
+    if mask is not None:
+        # The first token of a text is the first key that any query may see.
+        start = jnp.argmax(jnp.any(mask, axis=-2), axis=-1)[..., None, None]
+        counts = jnp.sum(mask, axis=-1)
+        first = jnp.take_along_axis(p, jnp.broadcast_to(start, (*p.shape[:-2], 1, 1)), axis=-1)[..., 0]
+        first_seen = jnp.take_along_axis(mask, start, axis=-1)[..., 0]
+    means = _means(rows_of(p), counts, first, first_seen)
+    return {name: jnp.where(outside > 0, jnp.nan, value) for name, value in means.items()} | {"outside": outside}
 
 
 @jax.jit

@@ -169,8 +169,10 @@ def _allowed(mask: Any, n: int, m: int) -> Array | None:
     if isinstance(mask, str):
         arguments.one_of(inputs.MASKS)("mask", mask)
         if mask == "causal" and n != m:
-            raise ValueError(f"`mask` must be an array where {n} queries look at {m} keys, got 'causal'")
+            way = f": the last queries of a text have np.tri({m}, dtype=bool)[-{n}:]" if n < m else ""
+            raise ValueError(f"`mask` must be an array where {n} queries look at {m} keys, got 'causal'{way}")
         return None
+    mask = mask.cpu().numpy() if inputs.is_torch(mask) else mask
     if getattr(mask, "dtype", None) != jnp.bool_:
         raise TypeError(f"`mask` must be 'none', 'causal' or an array of booleans, got {arguments.describe(mask)}")
     if mask.shape != (n, m):

@@ -178,3 +178,39 @@ def test_tensors_of_pytorch():
         (score_metrics(q, k), score_metrics(q.detach().numpy(), k.detach().numpy())),
     ):
         assert all(np.allclose(mine[name], same[name], rtol=1e-6) for name in same)
+
+
+def test_a_mask_of_keys_leaves_weights_causal():
+    weights = dense.gaussian(0, (3, 4, N, N), 2.0, causal=True).astype(np.float32)
+    real = np.arange(N) < np.array([N, 9, 5])[:, None]
+    logits = np.log(np.maximum(weights, 1e-30)) + np.where(real, 0, -1e30)[:, None, None]
+    weights = dense.softmax(logits + np.where(np.tri(N, dtype=bool), 0, -1e30)).astype(np.float32)
+    masked = diagnostics.attention([weights], mask=real[:, None, None])
+    assert masked.causal
+    assert_same(diagnostics.metrics(weights, mask=real[:, None, None]), masked)
+    assert_same(diagnostics.metrics(weights, mask=real[:, None, None] & np.tri(N, dtype=bool)), masked)
+
+
+def test_padding_on_the_left():
+    """The first key is the first real one of each sample, as where a model's own mask is given."""
+    real = np.arange(N) >= np.array([0, 3, 7])[:, None]
+    seen = real[:, None, :, None] & real[:, None, None] & np.tri(N, dtype=bool)
+    logits = np.random.default_rng(1).standard_normal((3, 4, N, N))
+    weights = np.where(seen, dense.softmax(np.where(seen, logits, -1e30)), 0).astype(np.float32)
+    logged = diagnostics.metrics(weights, mask=seen)
+    apart = [diagnostics.metrics(weights[[i], ..., -k:, -k:]) for i, k in enumerate((N, N - 3, N - 7))]
+    for name in NAMES:
+        np.testing.assert_allclose(logged[name], np.mean([each[name] for each in apart]), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("wrong", ["inverted", "of other texts"])
+def test_weight_where_nothing_may_be_seen(wrong):
+    """An error; NaN in a trace. A mask whose axes fit by chance hides what has weight."""
+    real = np.arange(N) < np.full(N, 7)[:, None]
+    real[0] = True
+    logits = np.random.default_rng(2).standard_normal((N, 4, N, N))
+    weights = dense.softmax(np.where(real[:, None, None], logits, -1e30)).astype(np.float32)
+    mask = ~real[:, None, None] if wrong == "inverted" else real
+    with pytest.raises(ValueError, match="`weights` must be 0 where `mask` is False, got a magnitude of 0"):
+        diagnostics.metrics(weights, mask=mask)
+    assert all(map(math.isnan, jax.jit(diagnostics.metrics)(weights, mask=jnp.asarray(mask)).values()))
