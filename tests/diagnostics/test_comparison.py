@@ -78,7 +78,9 @@ def test_nothing_and_many(pair):
 
 def test_what_else_differs_is_noted(pair):
     longer = diagnostics.attention(np.stack([dense.gaussian(seed, (4, 24, 24), 1.0) for seed in range(3)]))
-    notes = diagnostics.compare(pair[0], longer, names=("old", "new")).notes
+    comparison = diagnostics.compare(pair[0], longer, names=("old", "new"))
+    notes, table = comparison.notes, comparison.table()
+    assert table.index("They differ in tokens") < table.index("Rows of attention")
     assert "They differ in tokens: 16 and 24." in notes
     assert "Only old has relative_residual, residual_rate, cosine, absolute_cosine, token_rank." in notes
 

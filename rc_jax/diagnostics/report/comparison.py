@@ -2,7 +2,7 @@
 
 import dataclasses
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -82,6 +82,7 @@ class Comparison:
     def table(self) -> str:
         """One row a layer, with the median over heads of both; the last row is the median of all heads."""
         parts = [f"{self.names[0]} → {self.names[1]}: {text.title_of(self.a)}"]
+        parts += [_filled(self.notes)] if self.notes else []
         for group, caption in ((text.ROWS, "Rows of attention"), (text.MATRICES, "Keys and matrices")):
             shown = [name for name in group if name in self.common and self.a[name].ndim == 2]
             if shown:
@@ -100,11 +101,7 @@ class Comparison:
                 for state in range(len(self.a[shown[0]]))
             ]
             parts.append(f"Hidden states\n{text.in_columns(headings, lines)}")
-        for lines in (self.sentences(), self.notes):
-            parts += ["\n".join(textwrap.fill(each, text.WIDTH, subsequent_indent="  ") for each in lines)] * bool(
-                lines
-            )
-        return "\n\n".join(parts)
+        return "\n\n".join([*parts, _filled(self.sentences())])
 
     def figure(self) -> "Figure":
         """Both by layer: points for heads and a line through their medians."""
@@ -209,6 +206,10 @@ def _notes(a: Diagnosis, b: Diagnosis, names: tuple[str, str]) -> Iterator[str]:
         alone = [measure for measure in mine.measures if measure not in other.measures]
         if alone:
             yield f"Only {name} has {', '.join(alone)}."
+
+
+def _filled(lines: Iterable[str]) -> str:
+    return "\n".join(textwrap.fill(each, text.WIDTH, subsequent_indent="  ") for each in lines)
 
 
 def _pair(a: Any, b: Any) -> str:
