@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax._numerics import arguments
 from rc_jax.collapse.audit.inequality import Inequality
@@ -116,7 +116,6 @@ def layer(
     spec: StackSpec,
     *,
     scale: ArrayLike | None = None,
-    mask: Bool[Array, "row column"] | None = None,
     center: Center = "mean",
 ) -> Inequality:
     """Log ‖res(X^(l+1))‖_{1,∞} against `layer_bound`, at every layer, in exact arithmetic.
@@ -134,7 +133,7 @@ def layer(
         >>> bool((layer(network.init(jax.random.key(0), spec), x, spec).slack > 0).all())
         True
     """
-    check_bounded(params, x, spec, mask)
+    check_bounded(params, x, spec)
     parts = bound_parts(params, x, spec, scale, center)
     return compare(parts.log_after, parts.log_bound, x)
 
@@ -146,7 +145,6 @@ def depth(
     spec: StackSpec,
     *,
     scale: ArrayLike | None = None,
-    mask: Bool[Array, "row column"] | None = None,
     center: Center = "mean",
 ) -> Inequality:
     """Log ‖res(X^l)‖_{1,∞} against `depth_bound`, before the first layer and after each one, in exact arithmetic.
@@ -164,7 +162,7 @@ def depth(
         >>> bool((depth(network.init(jax.random.key(0), spec), x, spec).slack >= 0).all())
         True
     """
-    check_bounded(params, x, spec, mask)
+    check_bounded(params, x, spec)
     parts = bound_parts(params, x, spec, scale, center)
     return compare(jnp.concatenate([parts.log_residual[:1], parts.log_after]), in_depth(parts), x)
 

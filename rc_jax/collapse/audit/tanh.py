@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.linear_algebra import spectral_norm
@@ -120,7 +120,6 @@ def tanh_layer(
     spec: StackSpec,
     *,
     scale: ArrayLike | None = None,
-    mask: Bool[Array, "row column"] | None = None,
 ) -> Inequality:
     """Log diam(X^(l+1)) against the bound from diam(X^l), at every layer, in exact arithmetic.
 
@@ -137,7 +136,7 @@ def tanh_layer(
         >>> bool((tanh_layer(network.init(jax.random.key(0), spec), x, spec).slack > 0).all())
         True
     """
-    check_bounded(params, x, spec, mask)
+    check_bounded(params, x, spec)
     sizes = diameters_by_layer(params, x, spec, scale)
     return compare(sizes.log_after, sizes.log_bound, x)
 
@@ -149,7 +148,6 @@ def tanh_depth(
     spec: StackSpec,
     *,
     scale: ArrayLike | None = None,
-    mask: Bool[Array, "row column"] | None = None,
 ) -> Inequality:
     """Log diam(X^l) against `tanh_bound`, before the first layer and after each one, in exact arithmetic.
 
@@ -169,7 +167,7 @@ def tanh_depth(
         >>> bool((abs(tanh_depth(params, jnp.array([[0.5], [-0.5]]), spec).slack) < 1e-4).all())
         True
     """
-    check_bounded(params, x, spec, mask)
+    check_bounded(params, x, spec)
     bound = tanh_bound(params, x, spec, scale=scale)
     after = diameters_by_layer(params, x, spec, scale).log_after
     return compare(jnp.concatenate([bound[:1], after.astype(x.dtype)]), bound, x)

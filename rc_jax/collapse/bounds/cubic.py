@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, AttentionSpec
@@ -45,7 +45,6 @@ def measured_gamma(
     spec: StackSpec,
     *,
     scale: ArrayLike | None = None,
-    mask: Bool[Array, "row column"] | None = None,
     center: Center = "mean",
 ) -> Float[Array, " depth"]:
     """The factor γ of DCL21's bounds at every layer, measured on the tokens that reach it.
@@ -65,7 +64,6 @@ def measured_gamma(
         x: at least two tokens.
         spec: the network: pure softmax attention on dot products; biases are allowed, they do not enter.
         scale: α of every layer, a number or one per head; 1/√d_head by default; may be traced.
-        mask: must be None; it stands here to be refused with the reason.
         center: which residual is bounded and enters the bound, as in `residual`; "argmin" takes some seconds.
 
     Returns:
@@ -84,7 +82,7 @@ def measured_gamma(
         >>> gamma.shape, bool((gamma < 8**0.5).all())
         ((4,), True)
     """
-    check_bounded(params, x, spec, mask)
+    check_bounded(params, x, spec)
     parts = bound_parts(params, x, spec, scale, center)
     return jnp.exp(parts.log_gamma).astype(x.dtype)
 
@@ -96,7 +94,6 @@ def layer_bound(
     spec: StackSpec,
     *,
     scale: ArrayLike | None = None,
-    mask: Bool[Array, "row column"] | None = None,
     center: Center = "mean",
 ) -> Float[Array, " depth"]:
     """The log of DCL21's one-layer bound on the residual, at every layer, for the tokens that really reach it.
@@ -121,7 +118,7 @@ def layer_bound(
         >>> bool(measured < layer_bound(params, x, spec)[0])
         True
     """
-    check_bounded(params, x, spec, mask)
+    check_bounded(params, x, spec)
     return bound_parts(params, x, spec, scale, center).log_bound.astype(x.dtype)
 
 
@@ -132,7 +129,6 @@ def depth_bound(
     spec: StackSpec,
     *,
     scale: ArrayLike | None = None,
-    mask: Bool[Array, "row column"] | None = None,
     center: Center = "mean",
 ) -> Float[Array, " layer"]:
     """The log of DCL21's doubly exponential bound on the residual, from the first tokens alone.
@@ -156,7 +152,7 @@ def depth_bound(
         >>> bool(bound[-1] < -100)
         True
     """
-    check_bounded(params, x, spec, mask)
+    check_bounded(params, x, spec)
     return in_depth(bound_parts(params, x, spec, scale, center)).astype(x.dtype)
 
 

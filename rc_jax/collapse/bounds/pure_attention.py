@@ -22,7 +22,7 @@ Out = TypeVar("Out")
 _ALIKE = "rows that see different tokens share no weights to compare"
 
 
-def check_bounded(params: Layers, x: Array, spec: StackSpec, mask: Array | None) -> None:
+def check_bounded(params: Layers, x: Array, spec: StackSpec) -> None:
     """Raise unless the network is pure softmax attention over all tokens, and say why a bound needs that."""
     check_covered(
         spec,
@@ -44,8 +44,6 @@ def check_bounded(params: Layers, x: Array, spec: StackSpec, mask: Array | None)
     for name, hides in masks.items():
         if hides:
             raise ValueError(f"`spec` must have no mask: {_ALIKE}, got {name}")
-    if mask is not None:
-        raise ValueError(f"`mask` must be None: {_ALIKE}")
     check_stack(params, x, spec)
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.linear_algebra import spectral_norm
@@ -42,7 +42,6 @@ def tanh_bound(
     spec: StackSpec,
     *,
     scale: ArrayLike | None = None,
-    mask: Bool[Array, "row column"] | None = None,
 ) -> Float[Array, " layer"]:
     """Bounds on log diam(X^l) after every layer, from the diameter of the first tokens alone.
 
@@ -54,7 +53,6 @@ def tanh_bound(
         x: at least two tokens.
         spec: the network: pure softmax attention on dot products; biases are allowed, they do not enter.
         scale: α of every layer, a number or one per head; 1/√d_head by default; may be traced.
-        mask: must be None; it stands here to be refused with the reason.
 
     Returns:
         depth + 1 numbers (nats); the first is log diam(X) itself, −inf where all tokens are equal.
@@ -72,7 +70,7 @@ def tanh_bound(
         >>> bool(bound[-1] < -100)
         True
     """
-    check_bounded(params, x, spec, mask)
+    check_bounded(params, x, spec)
     return _from_first_tokens(params, x, spec, scale)[0].astype(x.dtype)
 
 
@@ -83,7 +81,6 @@ def tanh_depth_bound(
     spec: StackSpec,
     *,
     scale: ArrayLike | None = None,
-    mask: Bool[Array, "row column"] | None = None,
 ) -> Float[Array, " layer"]:
     """The closed form that follows from `tanh_bound` with tanh t ≤ t: doubly exponential collapse of the diameter.
 
@@ -104,7 +101,7 @@ def tanh_depth_bound(
         >>> bool((tanh_bound(params, x, spec) <= tanh_depth_bound(params, x, spec) + 1e-4).all())
         True
     """
-    check_bounded(params, x, spec, mask)
+    check_bounded(params, x, spec)
     return _from_first_tokens(params, x, spec, scale)[1].astype(x.dtype)
 
 

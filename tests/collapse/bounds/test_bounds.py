@@ -276,8 +276,6 @@ def test_networks_for_which_no_theorem_holds_are_refused_with_the_reason(bound):
         spec = dataclasses.replace(STACK, attention=dataclasses.replace(STACK.attention, **change))
         with pytest.raises(ValueError, match=f"`spec` must have {reason}"):
             bound(params, x, spec)
-    with pytest.raises(ValueError, match="`mask` must be None: rows that see different tokens"):
-        bound(params, x, STACK, mask=jnp.ones((5, 5), bool))
     with pytest.raises(ValueError, match="token >= 2"):
         bound(params, x[:1], STACK)
     with pytest.raises(ValueError, match="`scale` must be > 0"):
