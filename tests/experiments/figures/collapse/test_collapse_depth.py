@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 from scipy.special import digamma
@@ -29,8 +28,3 @@ def test_ranks_lie_between_one_and_the_width(measured):
     assert measured["other_rank"].shape == (4, 100, measured["other_layer"].size)
     assert (measured["other_rank"] >= 1 - 1e-12).all() and (measured["other_rank"] <= 20).all()
     assert measured["other_rank"][2, :, -1].mean() > measured["other_rank"][0, :, -1].mean() + 0.5
-
-
-@pytest.mark.slow
-def test_an_output_bias_leaves_the_residual_of_its_layer(key):
-    assert collapse_depth._output_bias(collapse_depth.PRESETS["smoke"], jax.random.fold_in(key, 1)) < 1e-5
