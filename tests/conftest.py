@@ -19,7 +19,7 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 
 # Most of the tests' time is compiling, and these options more than halve it: one module for LLVM, because every core
 # has a worker of its own, XLA's older emitters of fused loops, and no optimisation by LLVM; its first level where slow
-# tests are asked for, three of which have digits that LLVM's own joined operations keep (docs/dev/README.md). XLA
+# tests are asked for, three of which the older emitters get wrong without it (docs/dev/README.md). XLA
 # refuses options that it does not know: version 0.12 of jaxlib has no such emitters, but a preset that compiles faster.
 # `RC_JAX_TESTS_COMPILE=as-installed` leaves the compiler alone.
 if os.environ.get("RC_JAX_TESTS_COMPILE") != "as-installed":
