@@ -214,3 +214,10 @@ def test_weight_where_nothing_may_be_seen(wrong):
     with pytest.raises(ValueError, match="`weights` must be 0 where `mask` is False, got a magnitude of 0"):
         diagnostics.metrics(weights, mask=mask)
     assert all(map(math.isnan, jax.jit(diagnostics.metrics)(weights, mask=jnp.asarray(mask)).values()))
+
+
+def test_one_nan_is_seen_in_every_number_of_its_row():
+    weights = drawn(1, 2)
+    weights[0, 1, 5, 3] = np.nan
+    logged = diagnostics.metrics(weights)
+    assert all(math.isnan(logged[name]) for name in NAMES if not name.startswith("sink"))
