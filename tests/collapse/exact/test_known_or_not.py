@@ -39,18 +39,10 @@ def errors(params, x, spec, scale=1.0, digits=400, check=True):
 
 @pytest.mark.parametrize("tokens", mostly_slow([(1.5, 9), (2, 12), (3, 20)], fast=((2, 12),)))
 def test_a_saturated_cap_on_both_sides_of_the_mean(dtype, tokens):
-    # As right as two roundings of the tokens' mean and two of their difference allow, on any machine.
-    spec, x = stack(d_model=1, soft_cap=0.25), np.asarray(tokens, float)[:, None]
-    params = params_of(1, dtype, ONE, [[-1.0]], ONE, ONE)
-
-    def right(x):
-        return many_digits.log_residuals(jax.tree.map(np.asarray, params), x, spec, 1.0, digits=400)
-
-    change, mean = 1e-6, x.mean()
-    moved = sum(abs(right(x + change * part) - right(x)) for part in (mean, x - mean)) / change
-    allowed = 2 * moved / np.maximum(1, abs(right(x))) * float(jnp.finfo(dtype).eps)
-    got = errors(params, jnp.asarray(x, dtype), spec)
-    assert np.all(got <= allowed), (got, allowed)
+    # Half a rounding of the tokens' mean, direction and size moves the result by up to nine roundings.
+    spec, x = stack(d_model=1, soft_cap=0.25), jnp.asarray(tokens, dtype)[:, None]
+    got = errors(params_of(1, dtype, ONE, [[-1.0]], ONE, ONE), x, spec)
+    assert got.max() < 16 * float(jnp.finfo(dtype).eps)
 
 
 @pytest.mark.slow
