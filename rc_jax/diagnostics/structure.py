@@ -43,8 +43,9 @@ class Support(NamedTuple):
 class Found(NamedTuple):
     """What queries may see.
 
-    real: True where a token is no padding, (sample, token); `None` where all are. masks: (query, key) for each layer;
-    `None` where a query sees all keys, or all up to its own if `causal`.
+    real: True where a token is no padding, (sample, token); `None` where all are, or where queries are no tokens of
+    their own. masks: for each layer (sample, head, query, key), axes of length 1 where they are alike; `None` where a
+    query sees all keys, or all up to its own if `causal`.
     """
 
     real: np.ndarray | None
@@ -133,7 +134,7 @@ def find(
                 "sample, in no pattern that only a mask leaves. They count as seen: pass `mask` if one hides them."
             )
             said.setdefault(text, []).append(number)
-        masks.append(mask)
+        masks.append(None if mask is None else mask[None, None])
     word = "causal" if causal else "none"
     notes += [f"{listed(layers)}: {text.replace('WORD', word)}" for text, layers in said.items()]
     return Found(real, masks, causal, tuple(notes))
@@ -141,8 +142,6 @@ def find(
 
 def rectangular(supports: Sequence[Support], *, causal: bool | None, padding: bool, known: Sequence[bool]) -> Found:
     """What queries may see that are not the tokens that they look at: causality, as the last of these, and padding.
-
-    The masks of what is found have axes (sample, 1, query, key).
 
     Args:
         supports: one for each layer.
@@ -188,17 +187,22 @@ def _padded_keys(supports: Sequence[Support]) -> np.ndarray | None:
     for sample in range(samples):
         rows = [each.seen[sample][~each.void[sample]] for each in supports]
         alive = np.any([each.any(0) for each in rows], axis=0)
-        places = np.flatnonzero(alive)
-        if not 0 < len(places) < keys or len(places) != places[-1] - places[0] + 1:
-            continue
-        if places[0] > 0 and places[-1] < keys - 1:  # padding stands at one end
+        if not _rest_at_one_end(alive):
             continue
         inside = np.concatenate([each[:, alive] for each in rows])
-        hidden = len(inside) * (keys - len(places))
+        hidden = len(inside) * int((~alive).sum())
         ordinary = largest[sample, alive].min() > supports[0].smallest ** 0.5
         if ordinary and _certain(hidden, int((~inside).sum()), inside.size):
             real[sample] = alive
     return None if real.all() else real
+
+
+def _rest_at_one_end(alive: np.ndarray) -> bool:
+    """Whether some are alive, in one piece, and all others stand at one end."""
+    places = np.flatnonzero(alive)
+    if not 0 < len(places) < len(alive) or len(places) != places[-1] - places[0] + 1:
+        return False
+    return bool(places[0] == 0 or places[-1] == len(alive) - 1)
 
 
 def looking(queries: int, keys: int) -> str:
@@ -239,10 +243,7 @@ def _padding(supports: Sequence[Support], causal: bool | None) -> tuple[np.ndarr
     real, doubtful = np.ones((samples, n), bool), list[int]()
     for sample in range(samples):
         seen, blind, alive = used[sample], void[sample], used[sample].any(0)
-        places = np.flatnonzero(alive)
-        if len(places) < 3 or len(places) == n or len(places) != places[-1] - places[0] + 1:
-            continue
-        if places[0] > 0 and places[-1] < n - 1:  # padding stands at one end
+        if alive.sum() < 3 or not _rest_at_one_end(alive):
             continue
         # Where real tokens see later ones as well as earlier ones, zeros on later keys count too.
         inside = alive[:, None] & alive[None]

@@ -182,7 +182,7 @@ def diagnose(
         found = structure.find(supports, real=real, causal=causal, padding=padding, known=known, numbers=numbers)
     else:
         found = structure.rectangular(supports, causal=causal, padding=padding and real is None, known=known)
-    masks = joined(masks, [each if each is None or each.ndim == 4 else each[None, None] for each in found.masks])
+    masks = joined(masks, found.masks)
     order = None
     if found.real is not None:
         pairs = found.real[:, None, :, None] & found.real[:, None, None, :]
