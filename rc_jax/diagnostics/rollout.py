@@ -21,8 +21,8 @@ def rollout(weights: Any, *, skip: float = 0.5) -> Float[Array, "... query key"]
         R = Ã_L Ã_{L−1} ⋯ Ã_1,     Ã_l = λ 1 + (1 − λ) · mean over heads of A_l
 
     Row i of R says how much token i takes from each token of the input. Rows of softmax add up to one, and so do those
-    of R. It knows nothing of values, output weights, norms and MLPs. Rows that add up to less, with a sink that is no
-    key, are refused.
+    of R; rows that add up to less, with a sink that is no key, leave less. It knows nothing of values, output weights,
+    norms and MLPs.
 
     Args:
         weights: (…, heads, n, n) for each layer, the first layer first: a list, a mapping such as `torch_weights`
@@ -35,8 +35,8 @@ def rollout(weights: Any, *, skip: float = 0.5) -> Float[Array, "... query key"]
 
     Raises:
         TypeError: `weights` are no such arrays, or are traced.
-        ValueError: shapes, dtypes or devices differ, the last two axes are not alike, a row does not add up to one or
-            has a negative weight or NaN, or `skip` is not in [0, 1].
+        ValueError: shapes, dtypes or devices differ, the last two axes are not alike, a row adds up to more than one
+            or has a negative weight or NaN, or `skip` is not in [0, 1].
 
     Source: Abnar and Zuidema (2020), arXiv 2005.00928, section 3, with λ = ½.
 
@@ -56,10 +56,10 @@ def rollout(weights: Any, *, skip: float = 0.5) -> Float[Array, "... query key"]
     for layer in range(len(layers)):
         rows, least = (np.asarray(each) for each in _sums(layers[layer]))
         limit = inputs.tolerance(layers.dtype, n)
-        if not (np.abs(rows - 1) <= limit).all() or least < 0:
+        if not (rows <= 1 + limit).all() or least < 0:
             raise ValueError(
-                f"`weights` must be at least 0 and have rows that add up to 1, got a least weight of {least:.6g} and "
-                f"sums from {rows.min():.6g} to {rows.max():.6g} in layer {layer}"
+                f"`weights` must be at least 0 and have rows that add up to 1 at most, got a least weight of "
+                f"{least:.6g} and sums from {rows.min():.6g} to {rows.max():.6g} in layer {layer}"
             )
         rolled = _step(rolled, layers[layer], skip)
     return rolled

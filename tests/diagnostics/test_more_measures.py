@@ -30,10 +30,15 @@ def test_rollout_of_even_causal_rows_keeps_what_is_known_of_the_last_token():
     assert abs(float(rolled[-1, 0]) - 0.293) < 1e-3
 
 
-@pytest.mark.parametrize("weights", [np.eye(3) - 0.5, np.full((3, 3), np.nan), np.full((3, 3), 0.3)])
+@pytest.mark.parametrize("weights", [np.eye(3) - 0.5, np.full((3, 3), np.nan), np.full((3, 3), 0.4)])
 def test_rollout_refuses_what_is_no_softmax(weights):
-    with pytest.raises(ValueError, match=r"at least 0 and have rows that add up to 1, got .* in layer 0"):
+    with pytest.raises(ValueError, match=r"at least 0 and have rows that add up to 1 at most, got .* in layer 0"):
         diagnostics.rollout([weights[None].astype(np.float32)])
+
+
+def test_rollout_of_rows_with_a_sink_that_is_no_key():
+    weights = np.full((2, 1, 3, 3), 0.2, np.float32)  # rows of 0.6
+    np.testing.assert_allclose(diagnostics.rollout(weights).sum(axis=-1), 0.8**2, rtol=1e-6)
 
 
 def test_rollout_takes_named_layers_in_order():

@@ -46,13 +46,7 @@ def _check(kind: Kind, spec: Any) -> None:
     def normal() -> Array:
         return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
-    try:
-        inspect.signature(kind.weights).bind(None, None, parts, **options)
-    except TypeError as error:
-        raise TypeError(
-            f"`weights` of kind {kind.name!r} must be a function of scores, what is seen and parts, got "
-            f"{inspect.signature(kind.weights)}: {error}"
-        ) from None
+    _arguments(kind, parts, options)
     if kind.own_scores is not None:
         scores = _own_scores(kind, spec, parts, options, rng)
         _shape(kind, "own_scores", scores, shape)
@@ -77,6 +71,20 @@ def _check(kind: Kind, spec: Any) -> None:
     if kind.reads == "scores":
         _derivative(kind, weights, scores)
     _claims(kind, weights, scores, rng)
+
+
+def _arguments(kind: Kind, parts: dict[str, Array], options: dict[str, Any]) -> None:
+    try:
+        signature = inspect.signature(kind.weights)
+    except ValueError:  # some compiled functions have none
+        return
+    try:
+        signature.bind(None, None, parts, **options)
+    except TypeError as error:
+        raise TypeError(
+            f"`weights` of kind {kind.name!r} must be a function of scores, what is seen and parts, got {signature}: "
+            f"{error}"
+        ) from None
 
 
 def _claims(kind: Kind, weights: Any, scores: Array, rng: np.random.Generator) -> None:
