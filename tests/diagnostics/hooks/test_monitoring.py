@@ -176,6 +176,7 @@ def test_tensors_of_pytorch():
         (diagnostics.metrics([weights]), diagnostics.metrics(weights.detach().numpy())),
         (diagnostics.metrics(hidden, mask=causal), diagnostics.metrics(hidden.detach().numpy())),
         (score_metrics(q, k), score_metrics(q.detach().numpy(), k.detach().numpy())),
+        (score_metrics(q, k, mask=causal), score_metrics(q.detach().numpy(), k.detach().numpy(), mask="causal")),
     ):
         assert all(np.allclose(mine[name], same[name], rtol=1e-6) for name in same)
 
