@@ -157,7 +157,10 @@ def over_mean(a: Array) -> tuple[Array, Array]:
     The mean of the deviations is 0. Rows of zeros count as ones.
     """
     magnitude = relative(a)
-    mean = jnp.mean(magnitude, axis=-1, keepdims=True)
+    # What is taken off first has fewer digits than the dtype. A compiler may join the product that ends a mean with a
+    # difference in one loop, and round it in another; a deviation from it would keep a rounding of the mean.
+    mean = lax.stop_gradient(jnp.mean(magnitude, axis=-1, keepdims=True))
+    mean = lax.reduce_precision(mean, jnp.finfo(a.dtype).nexp, jnp.finfo(a.dtype).nmant - 3)
     away = magnitude - mean
     off = jnp.mean(away, axis=-1, keepdims=True)
     return magnitude / (mean + off), (away - off) / (mean + off)

@@ -99,9 +99,10 @@ def make_row(
     root = jnp.sqrt(rest.share)
     counts = count * rest.share + jnp.sqrt(count) * (root * noise - rest.share * (root * noise).sum())
     weights = jnp.append(above.astype(dtype), counts)
-    # Differences to the second score; places without a score get that score, and the weight 0.
-    nodes = jnp.where(count > 0, rest.nodes, y[drawn])
-    offsets = score_difference(law, jnp.append(jnp.where(above, y[:drawn], y[drawn]), nodes), y[drawn])
+    # Differences to the second score. Places without a score get 0, and the weight 0: the difference of a number with
+    # itself need not be 0 where a compiler computes it twice.
+    taken = jnp.append(above, jnp.broadcast_to(count > 0, rest.nodes.shape))
+    offsets = jnp.where(taken, score_difference(law, jnp.append(y[:drawn], rest.nodes), y[drawn]), 0)
     return Row(offsets, weights, score_difference(law, y[drawn + 1 :], y[drawn]), logs[-1], log_parts)
 
 
