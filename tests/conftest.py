@@ -10,7 +10,6 @@ import os
 import pathlib
 import resource
 import shutil
-import sys
 import tempfile
 import time
 
@@ -18,14 +17,13 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
 # Most of the tests' time is compiling, and these options more than halve it: one module for LLVM, because every core
-# has a worker of its own, XLA's older emitters of fused loops, and no optimisation by LLVM; its first level where slow
-# tests are asked for, three of which the older emitters get wrong without it (docs/dev/README.md). XLA
-# refuses options that it does not know: version 0.12 of jaxlib has no such emitters, but a preset that compiles faster.
+# has a worker of its own, XLA's older emitters of fused loops, and no optimisation by LLVM; programs that run longer
+# than they compile ask for it one by one (`tests/compiling.py`). XLA refuses options that it does not know: jaxlib
+# 0.12 has no such emitters, but a preset that compiles faster.
 # `RC_JAX_TESTS_COMPILE=as-installed` leaves the compiler alone.
 if os.environ.get("RC_JAX_TESTS_COMPILE") != "as-installed":
     old = tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 12)
-    level = os.environ.setdefault("RC_JAX_TESTS_LEVEL", "1" if "slow" in " ".join(sys.argv) else "0")  # workers read it
-    os.environ["XLA_FLAGS"] += f" --xla_cpu_parallel_codegen_split_count=1 --xla_backend_optimization_level={level}"
+    os.environ["XLA_FLAGS"] += " --xla_cpu_parallel_codegen_split_count=1 --xla_backend_optimization_level=0"
     os.environ["XLA_FLAGS"] += f" --xla_cpu_{'use_fusion_emitters=false' if old else 'opt_preset=FAST_COMPILE'}"
 # All processes of a run read each other's compiled programs: workers and subprocesses inherit the variables, and the
 # folder goes when the run ends. Whoever sets `JAX_COMPILATION_CACHE_DIR` keeps the programs.

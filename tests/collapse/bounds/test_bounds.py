@@ -11,7 +11,7 @@ import pytest
 
 from rc_jax import attention, collapse, network
 from rc_jax.collapse import audit
-from tests.collapse.exact.test_token_sizes import NOT_OPTIMISED
+from tests.compiling import NOT_OPTIMISED, OPTIMISED
 from tests.oracles import bounds as oracle
 from tests.oracles.collapse import states as states_of
 
@@ -114,7 +114,7 @@ def test_bounds_hold_on_ten_thousand_networks(key):
         units = [jnp.where(jnp.isneginf(each.left), 1, 1 + jnp.abs(each.left)) for each in inequalities]
         return [jnp.min(each.slack / unit) for each, unit in zip(inequalities, units, strict=True)]
 
-    slack = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(key, 10_000)))
+    slack = np.asarray(jax.jit(jax.vmap(one), compiler_options=OPTIMISED)(jax.random.split(key, 10_000)))
     assert slack.shape == (4, 10_000)
     assert not np.isnan(slack).any()
     assert np.isfinite(slack).mean() > 0.9

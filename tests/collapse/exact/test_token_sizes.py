@@ -10,11 +10,11 @@ import pytest
 from rc_jax import attention, collapse, network
 from rc_jax.collapse.exact import state
 from tests.collapse.exact.test_trajectory import exact_logs, mostly_slow, worst_error
+from tests.compiling import NOT_OPTIMISED
 from tests.oracles.interpreted import interpreted
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
-NOT_OPTIMISED = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True}
 TOKENS = np.random.default_rng(5).normal(size=(3, 4))
 GATED = network.MLPSpec(width=4, activation="silu", gated=True)
 

@@ -34,7 +34,7 @@ def plain_order(name, index):
     return (after - last) / (before - smaller)
 
 
-@pytest.mark.parametrize(("name", "about"), [("softmax", 3), ("sigmoid", 1)])
+@pytest.mark.parametrize(("name", "about"), [pytest.param("softmax", 3, marks=pytest.mark.slow), ("sigmoid", 1)])
 def test_orders_are_those_of_plain_arithmetic(name, about, x64):
     sizes = {"depth": SPEC.depth, "networks": SPEC.count, "d_model": SPEC.d_model, "tokens": SPEC.tokens}
     order = kind_fall(KINDS[name], heads=SPEC.heads, seed=SPEC.seed, **sizes).order
