@@ -16,7 +16,7 @@ from tests.oracles import own_kinds
 
 EVERY = {name: kind for name, kind in KINDS.items() if kind.reads == "scores"} | own_kinds.OWN
 # Rows of kinds that are powers are 0 or have equal sums where all scores have one sign.
-FAST = ("squares", "tempered", "entmax15")
+FAST = ("squares", "tempered")
 
 
 @pytest.mark.parametrize("name", mostly_slow(EVERY, fast=FAST))

@@ -111,6 +111,7 @@ def test_maxima_that_are_flat_against_forty_digits(n, cap):
             assert slopes[0] > 0 > slopes[1], dtype
 
 
+@pytest.mark.slow
 def test_derivatives_of_the_scale(x64):
     step = 1e-5
     for n, cap in ((1000.0, 5.0), (3.0, 0.2), (4.0, 1.0), (1e4, 1e3)):

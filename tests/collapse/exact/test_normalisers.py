@@ -137,7 +137,7 @@ def test_a_cap_deep_in_its_saturation(level):
     assert worst_error(collapse.log_residuals(params, x, spec), exact) < 8 * TOLERANCE["float32"]
 
 
-@pytest.mark.parametrize("size", [5.0, 8.0, 100.0])
+@pytest.mark.parametrize("size", [5.0, pytest.param(8.0, marks=pytest.mark.slow), 100.0])
 def test_a_cap_that_the_logits_of_a_row_are_on_both_sides_of(size, dtype):
     """The sum of two tanhs, of −w and w beside the cap, is e^(−2w) beside 1; a factor e^(2w) makes it of order one."""
     spec = stack(depth=1, heads=1, soft_cap=0.5)
