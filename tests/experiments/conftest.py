@@ -110,8 +110,12 @@ class Figures:
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def process(self, *words, computes=False, **options):
-        """`python -m experiments` on these figures in a process of its own, which `computes` itself or has others."""
-        code = f"import sys; from experiments.command import main; sys.exit(main(package={self.package!r}))"
+        """`python -m experiments` on these figures in a process of its own, which `computes` itself or has others.
+
+        It hears signals as one of a terminal does, also where these tests run in the background and hear none.
+        """
+        heard = "from signal import *; signal(SIGINT, default_int_handler); signal(SIGHUP, SIG_DFL)"
+        code = f"{heard}; import sys; from experiments.command import main; sys.exit(main(package={self.package!r}))"
         here = (
             "from experiments.running import pool; from tests.experiments.conftest import Here; pool.Processes = Here"
         )

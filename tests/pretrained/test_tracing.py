@@ -116,11 +116,13 @@ def test_neither_memory_nor_programs_grow_with_the_text(causal):
         return max(alive), peak
 
     short, before = run(30), [program._cache_size() for program in PROGRAMS]
-    long = [run(90) for _ in range(2)]
+    # States and attention of 60 windows would be 198 kB each time; what another thread takes meanwhile is in one run.
+    alive, peak = run(90)
+    if peak > short[1] + 50_000:
+        alive, peak = run(90)
+    assert peak <= short[1] + 50_000
+    assert alive == short[0]
     assert [program._cache_size() for program in PROGRAMS] == before
-    assert {alive for alive, _ in long} == {short[0]}
-    # States and attention of 60 windows would be 198 kB in both runs; what another thread takes meanwhile is in one.
-    assert min(peak for _, peak in long) <= short[1] + 50_000
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from rc_jax.collapse.exact.scaled import Scaled
 from rc_jax.collapse.exact.state import Logits
 from rc_jax.collapse.requirements import SPLIT
 from tests.collapse.exact.test_trajectory import mostly_slow
+from tests.compiling import OPTIMISED
 from tests.oracles import many_digits
 from tests.oracles.interpreted import interpreted
 
@@ -31,9 +32,10 @@ def params_of(depth, dtype, *matrices):
 def errors(params, x, spec, scale=1.0, digits=400, check=True):
     """The distance from many digits in units of the logarithm where that is large; NaN where NaN is returned.
 
-    Always as XLA compiles it: some of these tests count its roundings.
+    Always as XLA compiles it, with LLVM: some of these tests count its roundings.
     """
-    computed = np.asarray(log_residuals(params, x, spec, scale=scale, check=check), float)
+    compiled = jax.jit(log_residuals, static_argnames=("spec", "check"), compiler_options=OPTIMISED)
+    computed = np.asarray(compiled(params, x, spec, scale=scale, check=check), float)
     right = many_digits.log_residuals(jax.tree.map(np.asarray, params), np.asarray(x), spec, scale, digits=digits)
     return abs(computed - right) / np.maximum(1, abs(right))
 
