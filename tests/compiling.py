@@ -2,5 +2,5 @@
 
 # LLVM's first level, for programs that run longer than they compile.
 OPTIMISED = {"xla_backend_optimization_level": 1}
-# Not even what XLA itself leaves out last.
+# No optimisation by LLVM, and none of its expensive passes.
 NOT_OPTIMISED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}

@@ -99,10 +99,11 @@ def make_row(
     root = jnp.sqrt(rest.share)
     counts = count * rest.share + jnp.sqrt(count) * (root * noise - rest.share * (root * noise).sum())
     weights = jnp.append(above.astype(dtype), counts)
-    # Differences to the second score. Places without a score get 0, and the weight 0: the difference of a number with
-    # itself need not be 0 where a compiler computes it twice.
+    # Differences to the second score. Places without a score get it, and the weight 0; their difference is set to 0,
+    # which that of a number with itself need not be where a compiler computes it twice.
     taken = jnp.append(above, jnp.broadcast_to(count > 0, rest.nodes.shape))
-    offsets = jnp.where(taken, score_difference(law, jnp.append(y[:drawn], rest.nodes), y[drawn]), 0)
+    places = jnp.where(taken, jnp.append(y[:drawn], rest.nodes), y[drawn])
+    offsets = jnp.where(taken, score_difference(law, places, y[drawn]), 0)
     return Row(offsets, weights, score_difference(law, y[drawn + 1 :], y[drawn]), logs[-1], log_parts)
 
 
