@@ -51,7 +51,8 @@ def move_entries(tree: PyTree, amount: Float[Array, ""]) -> PyTree:
 
     def one(index: int, leaf: Array) -> Array:
         places = jnp.arange(leaf.size, dtype=_integer(leaf.dtype)).reshape(leaf.shape)
-        return _moved(leaf, _bits(leaf) + (2 * places + 1) * _multiplier(7919 + index, leaf.dtype), 104729, amount)
+        bits = _bits(leaf) + (2 * places + 1) * _multiplier(7919 + index, leaf.dtype)
+        return _moved(leaf, bits * _multiplier(104729, leaf.dtype), amount)
 
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, [one(index, leaf) for index, leaf in enumerate(leaves)])
@@ -67,14 +68,10 @@ class _Evaluation:
     def run(self, program: Jaxpr, constants: list[Any], arguments: list[Any]) -> list[Any]:
         """The results of the program, in order."""
         values: dict[Any, Any] = dict(zip([*program.constvars, *program.invars], [*constants, *arguments], strict=True))
-
-        def value(variable: Any) -> Any:
-            return variable.val if isinstance(variable, Literal) else values[variable]
-
         for equation in program.eqns:
-            results = self.step(equation, [value(variable) for variable in equation.invars])
+            results = self.step(equation, _read(values, equation.invars))
             values |= dict(zip(equation.outvars, results, strict=True))
-        return [value(variable) for variable in program.outvars]
+        return _read(values, program.outvars)
 
     def step(self, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
         """The results of one operation: of programs within it, or of a primitive, moved."""
@@ -124,7 +121,11 @@ class _Evaluation:
         if name not in _ROUNDED and (name not in _CANCELLING or constant or result.ndim < 2):
             return result
         self.place += 1
-        return _moved(result, jax.lax.all_gather(_bits(result), COPY)[0], self.place, self.amount)
+        return _moved_alike(result, _multiplier(self.place, result.dtype), self.amount)
+
+
+def _read(values: dict[Any, Any], variables: Any) -> list[Any]:
+    return [variable.val if isinstance(variable, Literal) else values[variable] for variable in variables]
 
 
 def _of_equal_rank(variables: Any, others: Any) -> int:
@@ -148,9 +149,15 @@ def _multiplier(place: int, dtype: Any) -> Any:
     return np.array(spread, np.uint64).astype(f"uint{width}").view(f"int{width}")[()]
 
 
-def _moved(x: Array, bits: Array, place: int, amount: Float[Array, ""]) -> Array:
+@jax.jit
+def _moved_alike(x: Array, multiplier: Array, amount: Float[Array, ""]) -> Array:
+    """The numbers of a copy, moved by what the bits of the first one say. JAX traces this once for a shape."""
+    bits = jax.lax.all_gather(_bits(x), COPY)[0]
+    return _moved(x, bits * multiplier, amount)
+
+
+def _moved(x: Array, bits: Array, amount: Float[Array, ""]) -> Array:
     """x(1 + δ), δ uniform and of standard deviation `ROUNDINGS` · eps · amount."""
     limits = jnp.finfo(x.dtype)
-    uniform = (bits * _multiplier(place, x.dtype)).astype(x.dtype)
     most = float(limits.eps) * ROUNDINGS * 3**0.5 / 2.0 ** (limits.bits - 1)
-    return x * (1 + uniform * (amount.astype(x.dtype) * most))
+    return x * (1 + bits.astype(x.dtype) * (amount.astype(x.dtype) * most))
