@@ -43,7 +43,8 @@ class About:
     """The words for a reader: title, honest caption, formula in plain text, and minutes on two cores for each preset.
 
     `topic`: a key of `TOPICS`, under which the contents and the ledger list it. `alone`: it measures time, so that
-    nothing else may run beside it. `core`: a command without names makes it; `--all` makes the others too.
+    nothing else may run beside it. `core`: a command without names makes it; `--all` makes the others too. `hasty`: its
+    programs take longer to compile than to run, so that they are compiled with JAX's `jax_disable_most_optimizations`.
 
     Raises:
         ValueError: a topic that is none of them.
@@ -56,6 +57,7 @@ class About:
     topic: str
     alone: bool = False
     core: bool = False
+    hasty: bool = False
 
     def __post_init__(self) -> None:
         if self.topic not in TOPICS:

@@ -4,6 +4,7 @@ Both are a `concurrent.futures.Executor`; `slots` says how many figures it is gi
 """
 
 import contextlib
+import gc
 import importlib.metadata
 import logging
 import multiprocessing
@@ -60,7 +61,7 @@ class Processes(Executor):
             except BrokenProcessPool:
                 del self.calls[pool]
 
-        with _no_terminal():  # the process inherits that, and is the run's to end from its first moment
+        with _no_terminal(), _one_core():  # the process inherits both, and is the run's to end from its first moment
             pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
             self.asked = self.asked or pool.submit(_processes)
             self.calls[pool] = call = pool.submit(fn, *args, **kwargs)
@@ -99,6 +100,22 @@ def _no_terminal() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """Have NumPy's and SciPy's BLAS use one thread, where the user says nothing else, until the block is left.
+
+    Their threads wait for each other by counting, which takes the core that another figure works on.
+    """
+    name = "OPENBLAS_NUM_THREADS"
+    given = os.environ.get(name)
+    os.environ.setdefault(name, "1")
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[name]
+
+
 def _begin() -> None:
     """Prepare a process: the terminal is the run's to hear, and the process ends when the run has, however it ended."""
     for number in filter(None, (signal.SIGINT, getattr(signal, "SIGHUP", None))):
@@ -109,6 +126,7 @@ def _begin() -> None:
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system's, which a process that is ended leaves
     if importlib.metadata.version("jaxlib").startswith(KNOWING):
         os.environ["XLA_FLAGS"] = f"{ONE_MODULE} {os.environ.get('XLA_FLAGS', '')}"  # the user's come last and count
+    gc.set_threshold(50_000, 20, 50)  # a trace makes many objects and hardly any rubbish
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -75,7 +75,7 @@ def compute(run: Run, name: str, stem: str, code: str, figure: Figure | None = N
         # What is unfinished stays in the run's folder, where there is one.
         kept = unfinished.kept(folder(run, stem, code)) if run.folder.is_dir() else contextlib.nullcontext()
         start = time.perf_counter()
-        with kept, _restored(), settings(spec.dtype):
+        with kept, _restored(), settings(spec.dtype, module.ABOUT.hasty):
             data = store.numbers(module.compute(spec))
         if edited := identity.edited():
             raise RuntimeError(f"{', '.join(edited)} was edited before it was imported: run the same command again")
@@ -98,12 +98,16 @@ def _check_device() -> None:
 
 
 @contextmanager
-def settings(dtype: str) -> Iterator[None]:
+def settings(dtype: str, hasty: bool) -> Iterator[None]:
     """The settings of JAX on which numbers depend, as stored numbers have them."""
     import jax
 
+    own = {"jax_enable_x64": dtype == "float64", "jax_disable_most_optimizations": hasty}
     with contextlib.ExitStack() as stack:
-        for name, value in {"jax_enable_x64": dtype == "float64", **SETTINGS}.items():
+        if hasty:  # JAX does not tell programs apart by it, and roundings would depend on what ran before
+            jax.clear_caches()
+            stack.callback(jax.clear_caches)
+        for name, value in {**SETTINGS, **own}.items():
             if hasattr(jax, short := name.removeprefix("jax_")):
                 stack.enter_context(getattr(jax, short)(value))
             else:

@@ -99,7 +99,7 @@ def test_batches_make_no_difference(causal):
 
 
 @pytest.mark.slow
-def test_neither_memory_nor_programs_grow_with_the_text(causal):
+def test_neither_memory_nor_programs_grow_with_the_text(causal, request):
     def run(count):
         """Bytes on the device after each batch, and the host's peak."""
         gc.collect()  # arrays of other tests, which may go at any time
@@ -115,6 +115,8 @@ def test_neither_memory_nor_programs_grow_with_the_text(causal):
         assert tracer.result().samples == count
         return max(alive), peak
 
+    gc.freeze()  # what other tests have left need not be looked through after every batch
+    request.addfinalizer(gc.unfreeze)
     short, before = run(30), [program._cache_size() for program in PROGRAMS]
     # States and attention of 60 windows would be 198 kB each time; what another thread takes meanwhile is in one run.
     alive, peak = run(90)

@@ -41,7 +41,7 @@ ABOUT = About(
     ),
     formula="one head: ∂ log r′/∂ log r = 1 + 4y/sinh 2y;   two heads: Σ g tanh y = 1, Σ g (tanh y + 2y/cosh² y) = 1/2",
     topic="paths",
-    minutes={"smoke": 0.15, "quick": 1.1, "full": 40.0},
+    minutes={"smoke": 0.15, "quick": 0.3, "full": 40.0},
     core=True,
 )
 SHOWN = (1e-3, 10.0)  # distances that are drawn

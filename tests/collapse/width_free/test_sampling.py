@@ -215,7 +215,10 @@ def test_expected_gradient_is_that_of_the_network(x64):
         return jnp.stack(jax.grad(last, argnums=(0, 1))(1.1, 0.0))
 
     def of_network(key):
-        return slopes(lambda gain, y: collapse.log_residuals(network.random_layers(key, spec, gain=gain), y, spec))
+        def log_residuals(gain, y):
+            return collapse.log_residuals(network.random_layers(key, spec, gain=gain), y, spec, check=False)
+
+        return slopes(log_residuals)
 
     def of_sample(key):
         return slopes(lambda gain, y: collapse.sample_log_residuals(key, y, spec, gain=gain))

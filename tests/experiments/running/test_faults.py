@@ -33,6 +33,16 @@ def shared(figures, monkeypatch):
     return figures
 
 
+@pytest.mark.parametrize(("user", "threads"), [(None, "1"), ("4", "4")])
+def test_a_process_has_one_thread_of_blas_unless_the_user_says_otherwise(monkeypatch, user, threads):
+    name = "OPENBLAS_NUM_THREADS"
+    monkeypatch.delenv(name) if user is None else monkeypatch.setenv(name, user)
+    executor = PROCESSES()
+    assert executor.submit(os.getenv, name).result() == threads
+    executor.shutdown()
+    assert os.environ.get(name) == user
+
+
 def test_a_crash_and_an_exit_are_failures_of_their_figures(shared, processes, tmp_path, capfd):
     crash = f"import os, sys\nprint('about to crash')\nsys.stdout.flush()\nos.kill(os.getpid(), {int(signal.SIGSEGV)})"
     bar = "import sys, tqdm\nprint('spoken')\nlist(tqdm.tqdm(range(9), file=sys.stderr, disable=False))"
@@ -127,6 +137,22 @@ def test_a_setting_of_jax_changes_no_number(figures, name):
     for array, same in zip(plain.data.values(), other.data.values(), strict=True):
         assert array.dtype == same.dtype
         np.testing.assert_array_equal(array, same)
+
+
+def test_a_hasty_figure_is_compiled_with_few_optimisations_and_shares_no_program(figures):
+    traced = []
+    program = jax.jit(lambda x: traced.append(x) or x + 1)
+    few = "import jax\nreturn {'few': np.array(jax.config.values['jax_disable_most_optimizations'])}"
+    figures.add("asks", compute=few).add("hastens", compute=few, about=", hasty=True")
+    for name, few, traces in (("asks", False, 1), ("hastens", True, 2), ("asks", False, 2)):
+        program(1.0)
+        module, run = figure.load(name, figures.package), Run(package=figures.package)
+        outcome = work.compute(run, name, identity.stem(run, name, module), identity.code_state(module))
+        assert outcome.data is not None, outcome.trace
+        assert bool(outcome.data["few"]) is few
+        program(1.0)
+        assert len(traced) == traces
+    assert jax.config.values["jax_disable_most_optimizations"] is False
 
 
 def test_what_a_figure_does_to_its_process_is_undone_and_what_it_leaves_running_hides_no_crash(
