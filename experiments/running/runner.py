@@ -26,6 +26,7 @@ from experiments.running.progress import Progress
 from experiments.running.work import Outcome
 from rc_jax._numerics import files
 
+EARLY = 4  # figures of which one process makes the shortest first
 PAUSE = 1.0  # seconds between two attempts to lock a figure that another run computes
 Say = Callable[[str], None]
 
@@ -83,7 +84,7 @@ class Queue:
         self.ready: deque[tuple[str, Outcome | None]] = deque()
         self.locks: dict[str, BaseFileLock] = {}
         self.elsewhere: set[str] = set()  # figures that another run computes
-        self.cheapest = ""  # the figure that was taken from the cheap end
+        self.cheap: list[str] = []  # figures that were taken from the cheap end
 
     def add(self, name: str) -> None:
         """Take a figure on: it is ready where it is stored or cannot be computed."""
@@ -111,15 +112,19 @@ class Queue:
                     lock.release()
 
     def submit(self) -> None:
-        """Give the executor as many figures as it takes: one from the cheap end, the others from the expensive end."""
+        """Give the executor as many figures as it takes, the longest first, so that all processes end together.
+
+        One process begins with the shortest, so that there is soon something to see; a single one goes on like that.
+        """
         if self.alone and not (self.waiting or self.computing or self.ready):
             self.waiting.append(self.alone.pop(0))  # it measures time, so that nothing else may run
         tried: set[str] = set()
-        while len(self.computing) < getattr(self.executor, "slots", 1):
+        while len(self.computing) < (slots := getattr(self.executor, "slots", 1)):
             left = [name for name in self.waiting if name not in tried]
             if not left:
                 return
-            cheap = self.cheapest not in self.computing.values()
+            begun = len(self.cheap) >= EARLY or any(each in self.cheap for each in self.computing.values())
+            cheap = slots == 1 or not begun
             name = left[0 if cheap else -1]
             tried.add(name)
             if not self.lock(name):
@@ -135,7 +140,7 @@ class Queue:
                 continue
 
             # The executor is made when the first figure is to be computed.
-            self.cheapest = name if cheap else self.cheapest
+            self.cheap += [name] if cheap else []
             self.executor = self.executor or self.new_executor()
             self.run.log(name).unlink(missing_ok=True)
             call = getattr(self.executor, "call", work.compute)

@@ -170,41 +170,36 @@ class Real:
     def __call__(self, name: str, value: Any) -> None:
         """Raise unless all numbers that can be looked at are in the interval, and so are the floats they become."""
         numbers = self.numbers(name, value)
-        if numbers is not None and not np.all(allowed := self.inside(numbers)):
-            raise ValueError(f"`{name}` must be {self._bounds()}, got {float(numbers[~allowed].flat[0]):g}")
-        if numbers is not None and (self.open_low or self.open_high):
+        if numbers is not None:
             dtype = working_dtype(common_dtype(value))
-            cast = held(name, numbers, dtype)
-            low, high = map(dtype.type, (self.low, self.high))
-            on_end = ((cast == low) & self.open_low) | ((cast == high) & self.open_high)
-            if np.any(on_end):
-                got = f"{float(numbers[on_end].flat[0])!r}, which is {cast[on_end].flat[0]:g} in {dtype}"
+            floats, within = held(name, numbers, dtype), self.inside(numbers)
+            refused = ~(within & self.inside(floats, dtype.type))
+            if np.any(refused):
+                number, kept, fits = (each[refused][0] for each in (numbers, floats, within))
+                got = f"{float(number)!r}, which is {kept:g} in {dtype}" if fits else f"{number:g}"
                 raise ValueError(f"`{name}` must be {self._bounds()}, got {got}")
         if self.single and np.ndim(value):
             raise ValueError(f"`{name}` must be one number, got {describe(value)}")
 
     def numbers(self, name: str, value: Any) -> np.ndarray | None:
-        """The numbers in float32 or float64, if finite, or `None` where a look would cost something."""
+        """The numbers, if finite, or `None` where a look would cost something."""
         if isinstance(value, jax.Array | np.ndarray | np.generic):
             _real_dtype(name, value)
             numbers = at_hand(value)
-            if numbers is None:
-                return None
         else:
             numbers = _of_python(name, value)
-        dtype = working_dtype(common_dtype(value))
-        if numbers.dtype != dtype:
-            numbers = numbers.astype(np.float64)
+        if numbers is None:
+            return None
+        numbers = numbers if numbers.dtype == np.float32 else numbers.astype(np.float64)
         if not np.all(np.isfinite(numbers)):
             raise ValueError(f"`{name}` must be finite, got {describe(value)}")
-        if numbers.dtype != dtype:
-            held(name, numbers, dtype)
         return numbers
 
-    def inside(self, numbers: Any) -> Any:
-        """Which numbers are in the interval."""
-        above = numbers > self.low if self.open_low else numbers >= self.low
-        return above & (numbers < self.high if self.open_high else numbers <= self.high)
+    def inside(self, numbers: Any, float_type: Any = float) -> Any:
+        """Which numbers are in the interval, whose end points are floats of a type."""
+        low, high = float_type(self.low), float_type(self.high)
+        above = numbers > low if self.open_low else numbers >= low
+        return above & (numbers < high if self.open_high else numbers <= high)
 
     def nan_outside(self, value: jax.Array, dtype: Any) -> jax.Array:
         """Unknown numbers, with NaN where they leave the interval; integers become floats of the dtype for that."""
@@ -244,21 +239,15 @@ def _of_python(name: str, value: Any) -> np.ndarray:
         raise TypeError(f"`{name}` must be {_REAL}, got a list with traced values: stack them with jnp.stack")
     try:
         numbers = np.asarray(value)
+        if numbers.dtype == object and all(type(leaf) in (int, float) for leaf in numbers.flat):
+            numbers = numbers.astype(np.float64)
     except ValueError:
         raise ValueError(f"`{name}` must be {_REAL}, got rows of different lengths: {describe(value)}") from None
-    leaves = numbers.ravel().tolist() if numbers.dtype == object else []  # integers past 64 bits
-    if leaves and all(isinstance(leaf, int | float) and not isinstance(leaf, bool) for leaf in leaves):
-        return np.array([_as_float(leaf) for leaf in leaves]).reshape(numbers.shape)
+    except OverflowError:  # an integer past float64
+        return np.asarray(np.inf)
     if numbers.dtype.kind not in "iuf":
         raise TypeError(f"`{name}` must be {_REAL}, got {describe(value)}")
     return numbers
-
-
-def _as_float(number: int | float) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return np.inf
 
 
 def instance(kind: type) -> Check:

@@ -30,7 +30,7 @@ ABOUT = About(
     ),
     formula="‖res(SA(X))‖ ≤ 4γ‖W_QK‖₁‖W‖‖res(X)‖³/√d;   diam(SA(X)) ≤ Σ‖W_h‖₂ tanh(‖W_QK‖₂diam(X)²/4√d) diam(X)",
     topic="collapse",
-    minutes={"smoke": 0.5, "quick": 0.8, "full": 8.0},
+    minutes={"smoke": 0.5, "quick": 0.6, "full": 8.0},
     core=True,
     hasty=True,
 )

@@ -31,7 +31,7 @@ ABOUT = figure.About(
     ),
     formula="‖res(layer(X))‖ ~ ‖res(X)‖^k: k = 3 where Σ_j a_j of a row of equal scores c does not depend on c, else 1",
     topic="collapse",
-    minutes={"smoke": 0.2, "quick": 1.6, "full": 6.0},
+    minutes={"smoke": 0.2, "quick": 1.5, "full": 6.0},
     core=True,
     hasty=True,
 )

@@ -33,6 +33,19 @@ def shared(figures, monkeypatch):
     return figures
 
 
+@pytest.mark.parametrize(("slots", "order"), [(1, "abcdefghijk"), (2, "akbjcidhgfe"), (3, "akjbihcgfde")])
+def test_short_figures_are_early_and_long_ones_are_not_left_for_the_end(figures, monkeypatch, slots, order):
+    for minutes, name in enumerate("abcdefghijk", 1):
+        figures.add(name, minutes=minutes)
+    monkeypatch.setattr(Here, "slots", slots, raising=False)
+    registry, begun = figure.discover(figures.package), []
+    progress = SimpleNamespace(start=begun.append, say=print)
+    queue = runner.Queue(Run(figures.folder / "out", package=figures.package), registry, Here, progress)
+    queue.waiting += registry
+    assert sorted(name for name, _ in queue.results()) == sorted(registry)
+    assert "".join(begun) == order
+
+
 @pytest.mark.parametrize(("user", "threads"), [(None, "1"), ("4", "4")])
 def test_a_process_has_one_thread_of_blas_unless_the_user_says_otherwise(monkeypatch, user, threads):
     name = "OPENBLAS_NUM_THREADS"
