@@ -4,6 +4,7 @@ Runs before jax is imported.
 """
 
 import atexit
+import ctypes
 import gc
 import importlib.metadata
 import json
@@ -111,11 +112,15 @@ def forget_programs():
     """Let go of programs before there are too many: XLA maps memory for each, and crashes where Linux refuses.
 
     Linux grants a process 65 530 maps; a worker that ran half of these tests would need more. What is traced and not
-    compiled needs none, but memory.
+    compiled needs none, but memory. The C library keeps that until it is told to give it back, and without that a
+    worker would stay full.
     """
     yield
     if _full():
         jax.clear_caches()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # the GNU library alone has it
+        if trim is not None:
+            trim(0)
 
 
 @pytest.fixture
