@@ -41,6 +41,17 @@ def test_both_forms_give_the_same_numbers_to_rounding(form, monkeypatch):
     np.testing.assert_allclose(fast, plain, rtol=2e-6, atol=2e-5)
 
 
+@pytest.fixture
+def named_places():
+    """A program says which function each operation came from."""
+    name = "jax_traceback_in_locations_limit"
+    before = jax.config.values[name]
+    jax.config.update(name, 10)
+    yield
+    jax.config.update(name, before)
+
+
+@pytest.mark.usefixtures("named_places")
 @pytest.mark.parametrize("form", FORMS)
 def test_a_form_for_cpus_is_in_no_program_for_other_devices(form):
     function, word = FORMS[form]
