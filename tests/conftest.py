@@ -29,8 +29,9 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 if os.environ.get("RC_JAX_TESTS_COMPILE") != "as-installed":
     old = tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 12)
     os.environ["XLA_FLAGS"] += " --xla_cpu_parallel_codegen_split_count=1 --xla_backend_optimization_level=0"
-    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # nobody reads which line an operation came from
     os.environ["XLA_FLAGS"] += f" --xla_cpu_{'use_fusion_emitters=false' if old else 'opt_preset=FAST_COMPILE'}"
+    # Programs do not say which line an operation came from; the one test that reads it asks for it.
+    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # All processes of a run read each other's compiled programs: workers and subprocesses inherit the variables, and the
 # folder goes when the run ends. Whoever sets `JAX_COMPILATION_CACHE_DIR` keeps the programs.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

@@ -140,7 +140,8 @@ class Queue:
                 continue
 
             # The executor is made when the first figure is to be computed.
-            self.cheap += [name] if cheap else []
+            if cheap:
+                self.cheap.append(name)
             self.executor = self.executor or self.new_executor()
             self.run.log(name).unlink(missing_ok=True)
             call = getattr(self.executor, "call", work.compute)
