@@ -49,9 +49,6 @@ def current() -> str:
 def theme(name: str) -> Generator[None]:
     """Draw in `"light"` or `"dark"` inside the block.
 
-    Raises:
-        ValueError: another name.
-
     Example:
         >>> from rc_jax import style
         >>> with style.theme("dark"):
@@ -68,11 +65,7 @@ def theme(name: str) -> Generator[None]:
 
 
 def settings(name: str = "light") -> dict[Any, Any]:
-    """Matplotlib's settings for a theme, for a drawing of your own: `with matplotlib.rc_context(style.settings()):`.
-
-    Raises:
-        ValueError: `name` is neither `"light"` nor `"dark"`.
-    """
+    """Matplotlib's settings for a theme, for a drawing of your own: `with matplotlib.rc_context(style.settings()):`."""
     if name not in PAPER:
         raise ValueError(f"`name` must be 'light' or 'dark', got {name!r}")
     ink, quiet, paper = INK[name], QUIET[name], PAPER[name]

@@ -10,12 +10,15 @@ size (`on_host`).
 import dataclasses
 import functools
 import inspect
+import types
 from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 
 from rc_jax._numerics.dtypes import common_dtype, held, working_dtype
 from rc_jax._numerics.jax_names import Tracer
@@ -28,31 +31,27 @@ SMALL = 16  # elements of an array of JAX that are looked at
 
 
 def guard(**checks: Check | tuple[Check, ...]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Run each named check, or several, on the argument of that name before the function; a default is not checked.
+    """Run each named check, several or none, on the argument of that name before the function, but not on a default.
 
-    Arguments annotated as `bool` or as one of the package's specifications (any dataclass) must be of that type; they
-    need no check of their own. Where numbers are unknown, those outside the interval of a check become NaN.
+    An argument that is not named has the check that its annotation stands for (`annotated`). Where numbers are unknown,
+    those outside the interval of a check become NaN.
     """
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
-        # Arguments without a check of their own get one from their annotation.
         signature = inspect.signature(function)
-        unknown = set(checks) - set(signature.parameters)
+        parameters = signature.parameters
+        unknown = set(checks) - set(parameters)
         assert not unknown, f"guard names arguments that {function.__name__} does not have: {unknown}"
-        of = {name: check if isinstance(check, tuple) else (check,) for name, check in checks.items()}
-        for name, parameter in signature.parameters.items():
-            kind = parameter.annotation
-            if name not in of and isinstance(kind, type) and (kind is bool or dataclasses.is_dataclass(kind)):
-                of[name] = (instance(kind),)
+        of = {name: _several(checks.get(name, annotated(each.annotation))) for name, each in parameters.items()}
 
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
             bound = signature.bind(*args, **kwargs)
             given = dict(bound.arguments)
             for name, value in given.items():
-                if value is None and signature.parameters[name].default is None:
+                if value is None and parameters[name].default is None:
                     continue
-                for check in of.get(name, ()):
+                for check in of[name]:
                     check(name, value)
                     if isinstance(check, Real) and isinstance(value, jax.Array) and at_hand(value) is None:
                         bound.arguments[name] = check.nan_outside(value, common_dtype(*given.values()))
@@ -61,6 +60,59 @@ def guard(**checks: Check | tuple[Check, ...]) -> Callable[[Callable[P, R]], Cal
         return guarded
 
     return wrap
+
+
+def check_fields(record: Any, **checks: Check | tuple[Check, ...]) -> None:
+    """Run each named check on the field of that name of a dataclass, and on the others that of their annotation."""
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if value is not None or field.default is not None:
+            for check in _several(checks.get(field.name, annotated(field.type))):
+                check(field.name, value)
+
+
+@functools.cache
+def annotated(kind: Any) -> tuple[Check, ...]:
+    """The check that an annotation stands for, or none.
+
+    `int` stands for a count, which is at least 1; `str` for a text; `ArrayLike` for finite real numbers; `DTypeLike`
+    for a floating-point dtype; `Key[Array, ""]` for one typed key; a `Literal` for one of its names; `Float[Array, "row
+    token"]` or `Integer[…]`, where all axes have names, for an array with these axes; `bool` and a dataclass for a
+    value of that type; `Callable` for a function.
+    """
+    options = set(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else {kind}
+    others = options - {type(None)}
+    for union, check in ((ArrayLike, real), (DTypeLike, floating_dtype)):
+        if others == set(get_args(union)):
+            return (check,)
+    if all(isinstance(each, type) and issubclass(each, jaxtyping.AbstractArray) for each in others):
+        return _of_arrays({(each.dtype, each.dim_str) for each in others})
+    if len(others) != 1:
+        return ()
+    (only,) = others
+    if get_origin(only) is Literal:
+        return (one_of(get_args(only) if others == options else (None, *get_args(only))),)
+    if get_origin(only) is Callable:
+        return (function,)
+    if only in (int, str):
+        return (integer(1) if only is int else text,)
+    if isinstance(only, type) and (only is bool or dataclasses.is_dataclass(only)):
+        return (instance(only, none=others != options),)
+    return ()
+
+
+def _of_arrays(meant: set[tuple[Any, str]]) -> tuple[Check, ...]:
+    """The check of array types of jaxtyping, given by dtype and axes, if they mean the same."""
+    if meant == {(jaxtyping.Key, "")}:
+        return (random_key,)
+    makers = {jaxtyping.Float: float_array, jaxtyping.Int: integer_array, jaxtyping.Integer: integer_array}
+    kind, axes = next(iter(meant))
+    named = all(axis.isidentifier() for axis in axes.split()) and axes
+    return (makers[kind](*axes.split()),) if len(meant) == 1 and kind in makers and named else ()
+
+
+def _several(checks: Check | tuple[Check, ...]) -> tuple[Check, ...]:
+    return checks if isinstance(checks, tuple) else (checks,)
 
 
 def describe(value: Any) -> str:
@@ -78,7 +130,9 @@ def describe(value: Any) -> str:
 
 
 def _with_article(kind: type) -> str:
-    return f"{'an' if kind.__name__[0] in 'AEIOaeio' else 'a'} {kind.__name__}"
+    name = kind.__name__
+    spelt = "AEFHILMNORSX" if name[:2].isupper() else "AEIOaeio"  # an MLP, a Mask
+    return f"{'an' if name[0] in spelt else 'a'} {name}"
 
 
 def at_hand(value: Any) -> np.ndarray | None:
@@ -107,41 +161,106 @@ def concrete(value: Any) -> np.ndarray | None:
     return np.asarray(value)
 
 
-def is_float(value: Any) -> bool:
-    """Whether `value` holds real floating-point numbers (bfloat16 included)."""
-    return jnp.issubdtype(jnp.asarray(value).dtype if not hasattr(value, "dtype") else value.dtype, jnp.floating)
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
-def float_array(*shape: str, minimum: dict[str, int] | None = None) -> Check:
-    """A check for a floating-point array with one axis per name; `minimum` bounds an axis from below."""
-    return _array(f"a floating-point array of shape ({', '.join(shape)})", jnp.floating, shape, minimum or {})
+def must(
+    expected: str,
+    fits: Callable[[Any], Any] = lambda value: True,
+    *,
+    right: Callable[[Any], Any] = lambda value: True,
+    hint: Callable[[Any], str] = lambda value: "",
+) -> Check:
+    """A check: TypeError unless a value is of the right kind, ValueError, with a hint at the way on, unless it fits."""
 
-
-def integer_array(*shape: str) -> Check:
-    """A check for an array of integers with one axis per name."""
-    return _array(f"an array of integers of shape ({', '.join(shape)})", jnp.integer, shape, {})
-
-
-def _array(expected: str, kind: Any, shape: tuple[str, ...], minimum: dict[str, int]) -> Check:
     def check(name: str, value: Any) -> None:
-        if not isinstance(value, jax.Array | np.ndarray) or not jnp.issubdtype(value.dtype, kind):
+        if not right(value):
             raise TypeError(f"`{name}` must be {expected}, got {describe(value)}")
-        if value.ndim != len(shape):
-            batch = ": map a batch with jax.vmap" if value.ndim > len(shape) else ""
-            raise ValueError(f"`{name}` must be {expected}, got {describe(value)}{batch}")
-        for axis, least in minimum.items():
-            if value.shape[shape.index(axis)] < least:
-                raise ValueError(f"`{name}` must be {expected} with {axis} >= {least}, got {describe(value)}")
+        if not fits(value):
+            raise ValueError(f"`{name}` must be {expected}, got {describe(value)}{hint(value)}")
 
     return check
 
 
-def text(name: str, value: Any) -> None:
-    """A string with something in it besides white space."""
-    if not isinstance(value, str):
-        raise TypeError(f"`{name}` must be a string, got {describe(value)}")
-    if not value.strip():
-        raise ValueError(f"`{name}` must be a string that is not empty, got {value!r}")
+def float_array(*shape: str, **least: int) -> Check:
+    """A check for a floating-point array with one axis per name, some of a least size, after any others if `...`."""
+    return _array("a floating-point array", jnp.floating, shape, least)
+
+
+def integer_array(*shape: str, **least: int) -> Check:
+    """A check for an array of integers, as `float_array`."""
+    return _array("an array of integers", jnp.integer, shape, least)
+
+
+def _array(what: str, kind: Any, shape: tuple[str, ...], least: dict[str, int]) -> Check:
+    axes = [axis for axis in shape if axis != "..."]
+    most = len(axes) if axes == [*shape] else np.inf
+    bounds = " and ".join(f"{axis} >= {size}" for axis, size in least.items())
+
+    def fits(value: Any) -> bool:
+        sizes = dict(zip(reversed(axes), reversed(value.shape), strict=False))
+        return len(axes) <= value.ndim <= most and all(sizes[axis] >= size for axis, size in least.items())
+
+    return must(
+        f"{what} of shape ({', '.join(shape)}){' with ' * bool(bounds)}{bounds}",
+        fits,
+        right=lambda value: isinstance(value, jax.Array | np.ndarray) and jnp.issubdtype(value.dtype, kind),
+        hint=lambda value: ": map a batch with jax.vmap" if value.ndim > most else "",
+    )
+
+
+def instance(kind: type, *, none: bool = False) -> Check:
+    """A check for a value of one type, or for `None` too; a NumPy boolean counts as a boolean."""
+    kinds = (kind, *[np.bool_] * (kind is bool), *[type(None)] * none)
+    return must(f"{_with_article(kind)}{' or None' * none}", right=lambda value: isinstance(value, kinds))
+
+
+def integer(low: int | None = 1) -> Check:
+    """A check for a Python integer (not a bool) that is at least `low`."""
+    return must(
+        "an integer" if low is None else f"an integer >= {low}",
+        lambda value: low is None or value >= low,
+        right=lambda value: isinstance(value, int | np.integer) and not isinstance(value, bool),
+    )
+
+
+def one_of(options: Iterable[Any]) -> Check:
+    """A check that the value is one of a fixed set of names."""
+    known = tuple(options)
+    return must(
+        f"one of {', '.join(map(repr, known))}",
+        lambda value: any(value is option or value == option for option in known),
+        hint=lambda value: perhaps(value, known),
+    )
+
+
+text = must("a string that is not empty", str.strip, right=lambda value: isinstance(value, str))
+function = must("a function", right=callable)
+hashable = must("hashable, so that its program is found again", right=_is_hashable)
+random_key = must(
+    "one typed key from jax.random.key",
+    right=lambda value: (
+        isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and not value.ndim
+    ),
+)
+
+
+def floating_dtype(name: str, value: Any) -> None:
+    """The name or type of real floating-point numbers; JAX has to hold a name, for a type it takes the next one."""
+    try:
+        floating = jnp.issubdtype(jnp.dtype(value), jnp.floating)
+    except TypeError:
+        floating = False
+    if not floating:
+        raise TypeError(f"`{name}` must be a floating-point dtype, got {value!r}")
+    if isinstance(value, str) and jax.dtypes.canonicalize_dtype(value) != jnp.dtype(value):
+        way = 'jax.config.update("jax_enable_x64", True)'
+        raise ValueError(f"`{name}` must be a dtype that JAX holds, got {value!r}, which needs {way}")
 
 
 _REAL = "a real number or an array of them"
@@ -248,56 +367,3 @@ def _of_python(name: str, value: Any) -> np.ndarray:
     if numbers.dtype.kind not in "iuf":
         raise TypeError(f"`{name}` must be {_REAL}, got {describe(value)}")
     return numbers
-
-
-def instance(kind: type) -> Check:
-    """A check for a value of one type; a NumPy boolean counts as a boolean."""
-
-    def check(name: str, value: Any) -> None:
-        if not isinstance(value, kind) and not (kind is bool and isinstance(value, np.bool_)):
-            raise TypeError(f"`{name}` must be {_with_article(kind)}, got {describe(value)}")
-
-    return check
-
-
-def floating_dtype(name: str, value: Any) -> None:
-    """The name or type of real floating-point numbers; JAX has to hold a name, for a type it takes the next one."""
-    try:
-        floating = jnp.issubdtype(jnp.dtype(value), jnp.floating)
-    except TypeError:
-        floating = False
-    if not floating:
-        raise TypeError(f"`{name}` must be a floating-point dtype, got {value!r}")
-    if isinstance(value, str) and jax.dtypes.canonicalize_dtype(value) != jnp.dtype(value):
-        way = 'jax.config.update("jax_enable_x64", True)'
-        raise ValueError(f"`{name}` must be a dtype that JAX holds, got {value!r}, which needs {way}")
-
-
-def integer(low: int = 1) -> Check:
-    """A check for a Python integer (not a bool) that is at least `low`."""
-
-    def check(name: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise TypeError(f"`{name}` must be an integer >= {low}, got {describe(value)}")
-        if value < low:
-            raise ValueError(f"`{name}` must be an integer >= {low}, got {value}")
-
-    return check
-
-
-def one_of(options: Iterable[Any]) -> Check:
-    """A check that the value is one of a fixed set of names."""
-    known = tuple(options)
-
-    def check(name: str, value: Any) -> None:
-        if not any(value is option or value == option for option in known):
-            listed = ", ".join(map(repr, known))
-            raise ValueError(f"`{name}` must be one of {listed}, got {value!r}{perhaps(value, known)}")
-
-    return check
-
-
-def random_key(name: str, value: Any) -> None:
-    """A single typed key made by `jax.random.key`."""
-    if not isinstance(value, jax.Array) or not jnp.issubdtype(value.dtype, jax.dtypes.prng_key) or value.ndim:
-        raise TypeError(f"`{name}` must be one typed key from jax.random.key, got {describe(value)}")

@@ -10,13 +10,12 @@ random numbers: as easy as 1, 2, 3"), whatever generator JAX's configuration nam
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Float32, UInt32
+from jaxtyping import Array, Float, Float32, Key, UInt32
 
 from rc_jax._numerics import arguments, performance
 from rc_jax._numerics.jax_names import canonical_dtype
@@ -40,13 +39,16 @@ _ROOT_GUESS = np.int32(0x5F3759DF)  # this minus (bits of x)/2 are the bits of 1
 _FIRST_BIT, _SECOND_BIT = np.uint32(1 << 31), np.uint32(1 << 30)
 
 
-def _shape(name: str, value: Any) -> None:
-    if not isinstance(value, Sequence) or not all(isinstance(side, int | np.integer) and side >= 0 for side in value):
-        raise TypeError(f"`{name}` must be a tuple of integers >= 0, got {value!r}")
+_shape = arguments.must(
+    "a tuple of integers >= 0",
+    right=lambda value: (
+        isinstance(value, Sequence) and all(isinstance(side, int | np.integer) and side >= 0 for side in value)
+    ),
+)
 
 
-@arguments.guard(key=arguments.random_key, shape=_shape, dtype=arguments.floating_dtype)
-def normals(key: Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) -> Float[Array, "..."]:
+@arguments.guard(shape=_shape)
+def normals(key: Key[Array, ""], shape: tuple[int, ...], dtype: DTypeLike | None = None) -> Float[Array, "..."]:
     """Independent standard normal numbers: like `jax.random.normal`, but faster on CPUs, and other numbers.
 
     In float32 numbers 2i and 2i + 1 are √(−2 log u)·(cos θ, sin θ), u and θ from the words of the block with counter i
@@ -58,9 +60,6 @@ def normals(key: Array, shape: tuple[int, ...], dtype: DTypeLike | None = None) 
         key: a typed key. The same key gives the same numbers, to rounding, on every device.
         shape: of the result.
         dtype: of the result; JAX's default floating type where it is not given.
-
-    Raises:
-        TypeError: `key` is not a typed key, `shape` is not one, or `dtype` is not a floating-point type.
 
     Example:
         >>> import jax

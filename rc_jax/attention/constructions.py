@@ -1,7 +1,7 @@
 """Convolution and message passing as attention: layers whose weights are built, not learned, and equal them."""
 
 import itertools
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,15 +24,11 @@ class Layer(NamedTuple):
 
 def _one_or_two_dimensional(*shapes: str) -> arguments.Check:
     """A check for a floating-point array of one of two shapes, without an empty axis."""
-    expected = f"a floating-point array of shape {' or '.join(shapes)}"
-
-    def check(name: str, value: Any) -> None:
-        if not isinstance(value, jax.Array | np.ndarray) or not arguments.is_float(value):
-            raise TypeError(f"`{name}` must be {expected}, got {arguments.describe(value)}")
-        if value.ndim not in [shape.count(",") + 1 for shape in shapes] or not value.size:
-            raise ValueError(f"`{name}` must be {expected}, none of them 0, got {arguments.describe(value)}")
-
-    return check
+    return arguments.must(
+        f"a floating-point array of shape {' or '.join(shapes)}, none of them 0",
+        lambda value: value.ndim in [shape.count(",") + 1 for shape in shapes] and value.size,
+        right=lambda value: isinstance(value, jax.Array | np.ndarray) and jnp.issubdtype(value.dtype, jnp.floating),
+    )
 
 
 _check_kernel = _one_or_two_dimensional("(width, in, out)", "(height, width, in, out)")
@@ -99,7 +95,7 @@ def convolution_layer(kernel: Float[Array, "*width channel filter"]) -> Layer:
     )
 
 
-@arguments.guard(image=_check_image, padding=arguments.one_of(get_args(Padding)))
+@arguments.guard(image=_check_image)
 def convolution_tokens(
     image: Float[Array, "*place channel"], spec: AttentionSpec, *, padding: Padding = "zeros"
 ) -> Float[Array, "token feature"]:
@@ -114,8 +110,8 @@ def convolution_tokens(
             its own output means nothing. `edge`: no such token; the nearest one in the image is used there.
 
     Raises:
-        ValueError: more channels than the layer takes, an unknown `padding`, or an image so large that squared
-            distances are not exact integers in its dtype.
+        ValueError: more channels than the layer takes, or an image so large that squared distances are not exact
+            integers in its dtype.
 
     Example:
         >>> spec = convolution_layer(jnp.ones((3, 1, 1))).spec
@@ -166,7 +162,7 @@ def convolve(
         padding: as in `convolution_tokens`.
 
     Raises:
-        ValueError: axes that do not fit each other, `scale` not positive, an unknown `padding` or too large an image.
+        ValueError: axes that do not fit each other, or too large an image.
 
     Example:
         >>> convolve(jnp.array([[1.0], [2.0], [4.0]]), jnp.ones((3, 1, 1)), padding="edge")[:, 0].tolist()
@@ -199,9 +195,6 @@ def message_passing_layer(weight: Float[Array, "feature feature"]) -> Layer:
 
     Returns:
         The layer; apply it with `mask=masks.graph(adjacency)`.
-
-    Raises:
-        ValueError: `weight` is not square.
 
     Example:
         >>> from rc_jax.attention import masks

@@ -1,6 +1,6 @@
 """Counts of multiplications, operations, sequential steps and the longest path of a signal through a stack."""
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from rc_jax._numerics import arguments
 
@@ -8,7 +8,7 @@ LayerKind = Literal["attention", "restricted attention", "recurrence", "convolut
 """The kinds of layers whose costs `layer_costs` counts."""
 
 
-@arguments.guard(tokens=arguments.integer(1), d_model=arguments.integer(1), heads=arguments.integer(1))
+@arguments.guard()
 def multiplications(*, tokens: int, d_model: int, heads: int = 1, projections: bool = False) -> int:
     """Scalar multiplications of one layer: 2 s² d for Q Kᵀ and P V; 4 s d² more with the four projections.
 
@@ -22,7 +22,7 @@ def multiplications(*, tokens: int, d_model: int, heads: int = 1, projections: b
         projections: whether to count the query, key, value and output projections as well.
 
     Raises:
-        ValueError: a size below 1, or `heads` that does not divide `d_model`.
+        ValueError: `heads` does not divide `d_model`.
 
     Example:
         >>> multiplications(tokens=256, d_model=768, heads=12)
@@ -33,7 +33,7 @@ def multiplications(*, tokens: int, d_model: int, heads: int = 1, projections: b
     return 2 * tokens**2 * d_model + (4 * tokens * d_model**2 if projections else 0)
 
 
-@arguments.guard(tokens=arguments.integer(1), d_model=arguments.integer(1), heads=arguments.integer(1))
+@arguments.guard()
 def operations(*, tokens: int, d_model: int, heads: int = 1) -> int:
     """Floating-point operations of `attend` with softmax and no mask or bias, counted as XLA counts them.
 
@@ -48,7 +48,7 @@ def operations(*, tokens: int, d_model: int, heads: int = 1) -> int:
         heads: a; must divide d_model.
 
     Raises:
-        ValueError: a size below 1, or `heads` that does not divide `d_model`.
+        ValueError: `heads` does not divide `d_model`.
 
     Example:
         >>> operations(tokens=256, d_model=768, heads=12)
@@ -66,12 +66,7 @@ class LayerCosts(NamedTuple):
     longest_path: int
 
 
-@arguments.guard(
-    kind=arguments.one_of(get_args(LayerKind)),
-    tokens=arguments.integer(1),
-    d_model=arguments.integer(1),
-    width=arguments.integer(3),
-)
+@arguments.guard(width=arguments.integer(3))
 def layer_costs(kind: LayerKind, *, tokens: int, d_model: int, width: int = 3) -> LayerCosts:
     """Multiplications, sequential steps and longest path of a layer that maps n tokens of width d to n of width d.
 

@@ -17,10 +17,8 @@ from rc_jax.attention.kinds.record import everything
 from rc_jax.attention.parameters import pool, project, queries_and_keys, unit
 from rc_jax.attention.specification import AttentionParams, AttentionSpec, check_layer, own_parts
 
-_TOKENS = arguments.float_array("token", "feature")
 
-
-@arguments.guard(x=_TOKENS, scale=arguments.positive)
+@arguments.guard(scale=arguments.positive)
 def scores(
     params: AttentionParams, x: Float[Array, "token feature"], spec: AttentionSpec, *, scale: ArrayLike | None = None
 ) -> Float[Array, "head token column"]:
@@ -56,7 +54,7 @@ def scores(
     return _visible_scores(params, x, spec, scale)
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive, mask=masks.check_mask)
+@arguments.guard(scale=arguments.positive, mask=masks.check_mask)
 def attention_weights(
     params: AttentionParams,
     x: Float[Array, "token feature"],
@@ -79,7 +77,7 @@ def attention_weights(
         mask: True where row i may see column j; joined with the masks of `spec`.
 
     Raises:
-        ValueError: shapes that do not fit `spec`, a `scale` that is not positive, a row of `mask` that sees nobody.
+        ValueError: shapes that do not fit `spec`, or a row of `mask` that sees nobody.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -95,7 +93,7 @@ def attention_weights(
     return _weights(params, x, spec, scale, mask)
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive, mask=masks.check_mask)
+@arguments.guard(scale=arguments.positive, mask=masks.check_mask)
 def attend(
     params: AttentionParams,
     x: Float[Array, "token feature"],
@@ -118,7 +116,7 @@ def attend(
         mask: as in `attention_weights`.
 
     Raises:
-        ValueError: shapes that do not fit `spec`, a `scale` that is not positive, a row of `mask` that sees nobody.
+        ValueError: shapes that do not fit `spec`, or a row of `mask` that sees nobody.
 
     Example:
         >>> import jax

@@ -17,7 +17,7 @@ from rc_jax.attention.parameters import project, queries_and_keys
 from rc_jax.attention.specification import AttentionParams, AttentionSpec, check_layer
 
 
-@arguments.guard(x=arguments.float_array("token", "feature", minimum={"token": 1}), chunk=arguments.integer(1))
+@arguments.guard(x=arguments.float_array("token", "feature", token=1))
 def linear_attend(
     params: AttentionParams, x: Float[Array, "token feature"], spec: AttentionSpec, *, chunk: int = 128
 ) -> Float[Array, "token feature"]:
@@ -36,7 +36,7 @@ def linear_attend(
         chunk: tokens in a run, where the layer is causal; changes roundings only.
 
     Raises:
-        ValueError: other weights, a `window`, `top_k` or `rank`, shapes that do not fit `spec`, or `chunk` below 1.
+        ValueError: other weights, a `window`, `top_k` or `rank`, or shapes that do not fit `spec`.
 
     Source: Katharopoulos et al. 2020, "Transformers are RNNs", sections 3.2 and 3.3.
 
@@ -139,7 +139,7 @@ def _by_runs(step: Callable[..., tuple[Any, Array]], state: Any, rows: tuple[Arr
     return jnp.reshape(jnp.moveaxis(out, 0, 1), (heads, count * chunk, out.shape[-1]))[:, :n]
 
 
-@arguments.guard(tokens=arguments.integer(1), rank=arguments.integer(1), dtype=arguments.floating_dtype)
+@arguments.guard()
 def average_pool(tokens: int, rank: int, *, dtype: DTypeLike | None = None) -> Float[Array, "rank token"]:
     """E that averages runs of neighbouring tokens, as equal in length as they can be; its rows sum to 1.
 
@@ -152,8 +152,7 @@ def average_pool(tokens: int, rank: int, *, dtype: DTypeLike | None = None) -> F
         dtype: of the result; JAX's default floating type where it is not given.
 
     Raises:
-        TypeError, ValueError: a number that is not an integer of at least 1, a rank above the number of tokens, or
-            a `dtype` that is not floating-point.
+        ValueError: a rank above the number of tokens.
 
     Source: Wang et al. 2020, "Linformer", section 4, "general projections" (mean pooling).
 

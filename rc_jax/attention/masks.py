@@ -6,12 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool
+from jaxtyping import Array, ArrayLike, Bool, Key
 
 from rc_jax._numerics import arguments
 
 
-@arguments.guard(n=arguments.integer(1))
+@arguments.guard()
 def causal(n: int) -> Bool[Array, "token token"]:
     """Token i sees tokens j ≤ i.
 
@@ -22,7 +22,7 @@ def causal(n: int) -> Bool[Array, "token token"]:
     return jnp.tri(n, dtype=bool)
 
 
-@arguments.guard(n=arguments.integer(1), radius=arguments.integer(0))
+@arguments.guard(radius=arguments.integer(0))
 def window(n: int, radius: int) -> Bool[Array, "token token"]:
     """Token i sees tokens with |i − j| ≤ radius.
 
@@ -34,7 +34,7 @@ def window(n: int, radius: int) -> Bool[Array, "token token"]:
     return jnp.abs(index[:, None] - index[None, :]) <= radius
 
 
-@arguments.guard(n=arguments.integer(1), size=arguments.integer(1))
+@arguments.guard()
 def block(n: int, size: int) -> Bool[Array, "token token"]:
     """Token i sees the tokens of its own block: ⌊i/size⌋ = ⌊j/size⌋; the last block may be shorter.
 
@@ -48,7 +48,7 @@ def block(n: int, size: int) -> Bool[Array, "token token"]:
     return index[:, None] == index[None, :]
 
 
-@arguments.guard(n=arguments.integer(1), radius=arguments.integer(0), count=arguments.integer(0))
+@arguments.guard(radius=arguments.integer(0), count=arguments.integer(0))
 def window_with_global(n: int, radius: int, count: int) -> Bool[Array, "token token"]:
     """Token i sees |i − j| ≤ radius; the first `count` tokens see everyone and are seen by everyone.
 
@@ -62,8 +62,8 @@ def window_with_global(n: int, radius: int, count: int) -> Bool[Array, "token to
     return window(n, radius) | chosen[:, None] | chosen[None, :]
 
 
-@arguments.guard(key=arguments.random_key, n=arguments.integer(1), density=arguments.bounded(0, 1))
-def random(key: Array, n: int, density: ArrayLike, *, self_loops: bool = True) -> Bool[Array, "token token"]:
+@arguments.guard(density=arguments.bounded(0, 1))
+def random(key: Key[Array, ""], n: int, density: ArrayLike, *, self_loops: bool = True) -> Bool[Array, "token token"]:
     """Token i sees each other token with probability `density`, independently, and always itself.
 
     Args:
@@ -91,8 +91,7 @@ def graph(adjacency: ArrayLike, *, self_loops: bool = True) -> Bool[Array, "toke
         self_loops: whether every token sees itself as well.
 
     Raises:
-        TypeError: the entries are not real numbers or booleans.
-        ValueError: the matrix is not square, or a token sees nobody.
+        ValueError: a token sees nobody.
 
     Example:
         >>> graph(jnp.array([[0, 1], [0, 0]])).astype(int).tolist()
@@ -104,23 +103,28 @@ def graph(adjacency: ArrayLike, *, self_loops: bool = True) -> Bool[Array, "toke
     if edges.ndim != 2 or edges.shape[0] != edges.shape[1]:
         raise ValueError(f"`adjacency` must be a square matrix, got {arguments.describe(edges)}")
     mask = edges | np.eye(edges.shape[0], dtype=bool) if self_loops else edges
-    check_mask("adjacency", mask)
+    for check in check_mask:
+        check("adjacency", mask)
     return jnp.asarray(mask)
 
 
-def check_mask(name: str, mask: Any) -> None:
-    """Raise unless `mask` is a boolean (n, n) matrix in which every token sees at least one token.
-
-    Large masks on a device are not checked: there softmax returns a row of NaN for a token that sees nobody.
-    """
-    if getattr(mask, "dtype", None) != jnp.bool_:
-        raise TypeError(f"`{name}` must be a boolean array of shape (token, token), got {arguments.describe(mask)}")
-    if np.ndim(mask) != 2 or np.shape(mask)[0] != np.shape(mask)[1]:
-        raise ValueError(f"`{name}` must be a boolean array of shape (token, token), got {arguments.describe(mask)}")
+def _empty_rows(name: str, mask: Any) -> None:
+    """Refuse a token that sees nobody; in large masks on a device softmax gives it a row of NaN."""
     seen = arguments.at_hand(mask)
     if seen is not None and not seen.any(axis=1).all():
         row = int(np.flatnonzero(~seen.any(axis=1))[0])
         raise ValueError(f"`{name}` must let every token see at least one token, got an empty row {row}")
+
+
+# A boolean (n, n) matrix in which every token sees at least one token.
+check_mask = (
+    arguments.must(
+        "a boolean array of shape (token, token)",
+        lambda mask: np.ndim(mask) == 2 and np.shape(mask)[0] == np.shape(mask)[1],
+        right=lambda mask: getattr(mask, "dtype", None) == jnp.bool_,
+    ),
+    _empty_rows,
+)
 
 
 def combine(

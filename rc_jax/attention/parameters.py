@@ -6,7 +6,7 @@ import math
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, Key
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.jax_names import canonical_dtype
@@ -15,14 +15,14 @@ from rc_jax.attention.specification import AttentionParams, AttentionSpec, assem
 from rc_jax.special import normals
 
 
-@arguments.guard(
-    key=arguments.random_key,
-    gain=arguments.scalar(arguments.positive),
-    bias_std=arguments.scalar(arguments.bounded(0)),
-    dtype=arguments.floating_dtype,
-)
+@arguments.guard(gain=arguments.scalar(arguments.positive), bias_std=arguments.scalar(arguments.bounded(0)))
 def init(
-    key: Array, spec: AttentionSpec, *, gain: ArrayLike = 1.0, bias_std: ArrayLike = 0.0, dtype: DTypeLike | None = None
+    key: Key[Array, ""],
+    spec: AttentionSpec,
+    *,
+    gain: ArrayLike = 1.0,
+    bias_std: ArrayLike = 0.0,
+    dtype: DTypeLike | None = None,
 ) -> AttentionParams:
     """Draw the parameters of one layer: Gaussian weights that keep the variance of a token.
 

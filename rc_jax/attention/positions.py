@@ -4,7 +4,7 @@ import dataclasses
 import decimal
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,18 +26,10 @@ def _positions(name: str, value: Any) -> None:
         raise ValueError(f"`{name}` must fit in {kind} unless JAX may use 64 bits, got {arguments.describe(value)}")
 
 
-def _even(name: str, value: Any) -> None:
-    arguments.integer(2)(name, value)
-    if value % 2:
-        raise ValueError(f"`{name}` must be even, got {value}")
+_even = (arguments.integer(2), arguments.must("even", lambda value: value % 2 == 0))
 
 
-@arguments.guard(
-    positions=_positions,
-    d_model=_even,
-    base=arguments.scalar(arguments.bounded(1)),
-    dtype=arguments.floating_dtype,
-)
+@arguments.guard(positions=_positions, d_model=_even, base=arguments.scalar(arguments.bounded(1)))
 def sinusoidal(
     positions: Integer[Array, " token"], d_model: int, *, base: int | float = 10_000.0, dtype: DTypeLike | None = None
 ) -> Float[Array, "token feature"]:
@@ -57,8 +49,7 @@ def sinusoidal(
         dtype: of the result; JAX's default floating type where it is not given.
 
     Raises:
-        ValueError: an odd `d_model`, `base` below 1, positions without exactly one axis, or 64-bit ones that JAX would
-            cut off.
+        ValueError: 64-bit positions that JAX would cut off.
 
     Source: Vaswani et al. 2017, section 3.5 (the code) and 3.4 (the factor √d).
 
@@ -72,9 +63,7 @@ def sinusoidal(
     return jnp.reshape(pairs, (positions.shape[0], d_model)).astype(kind)
 
 
-@arguments.guard(
-    x=arguments.float_array("token", "feature"), positions=_positions, base=arguments.scalar(arguments.bounded(1))
-)
+@arguments.guard(positions=_positions, base=arguments.scalar(arguments.bounded(1)))
 def rotary(
     x: Float[Array, "token feature"], positions: Integer[Array, " place"], *, base: int | float = 10_000.0
 ) -> Float[Array, "token feature"]:
@@ -92,8 +81,7 @@ def rotary(
         base: static, at least 1.
 
     Raises:
-        ValueError: an odd number of features, another number of positions than of tokens, 64-bit positions that JAX
-            would cut off, or `base` below 1.
+        ValueError: another number of positions than of tokens, or 64-bit ones that JAX would cut off.
 
     Source: Su et al. 2021, "RoFormer", eq. 15 and 34. The law of the fall is this package's own.
 
@@ -114,16 +102,8 @@ def rotary(
     return rotate_pairs(x, jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype))
 
 
-# What an argument of `Rotary` must be by itself.
-_CHECKS: dict[str, arguments.Check] = {
-    **dict.fromkeys(("base", "factor"), arguments.scalar(arguments.bounded(1))),
-    "width": _even,
-    "scaling": arguments.one_of((None, *get_args(Scaling))),
-    "original_tokens": arguments.integer(1),
-    **dict.fromkeys(
-        ("low_frequency", "high_frequency", "fast", "slow", "attention_factor"), arguments.scalar(arguments.positive)
-    ),
-}
+_FACTOR = arguments.scalar(arguments.bounded(1))
+_POSITIVE = ("low_frequency", "high_frequency", "fast", "slow", "attention_factor")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,7 +133,7 @@ class Rotary:
         attention_factor: a factor on queries and keys; by default YaRN's, and 1 for the others.
 
     Raises:
-        ValueError, TypeError: a number out of its range, an odd width, or a scaling without what it needs.
+        ValueError: a scaling without what it needs.
 
     Source: Su et al. 2021, "RoFormer", eq. 15 and 34.
 
@@ -174,10 +154,8 @@ class Rotary:
     attention_factor: int | float | None = None
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value is not None or field.default is not None:
-                _CHECKS[field.name](field.name, value)
+        positive = dict.fromkeys(_POSITIVE, arguments.scalar(arguments.positive))
+        arguments.check_fields(self, base=_FACTOR, factor=_FACTOR, width=_even, **positive)
         for low, high in (("low_frequency", "high_frequency"), ("slow", "fast")):
             if not getattr(self, low) < getattr(self, high):
                 raise ValueError(f"`{low}` must be below {high}={getattr(self, high)}, got {getattr(self, low)}")

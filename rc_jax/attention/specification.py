@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from jaxtyping import Array, Float
 
@@ -26,30 +26,11 @@ _SEES = ("causal", "window", "top_k")
 _OF_KINDS = sorted({option for kind in KINDS.values() for option in kind.options})
 
 
-def _known_kind(name: str, value: object) -> None:
-    if isinstance(value, Kind):
-        return
-    if not isinstance(value, str) or value not in KINDS:
-        listed = ", ".join(map(repr, KINDS))
-        got = f"{arguments.describe(value)}{perhaps(value, KINDS)}"
-        raise ValueError(f"`{name}` must be an attention.Kind or one of {listed}, got {got}")
-
-
-# What an argument must be by itself.
-_CHECKS: dict[str, arguments.Check] = {
-    **dict.fromkeys(("d_model", "heads", "d_head", "top_k", "rank", "tokens", "sinkhorn_steps"), arguments.integer(1)),
-    "window": arguments.integer(0),
-    **dict.fromkeys(("causal", "bias"), arguments.instance(bool)),
-    "scores": arguments.one_of(get_args(Scores)),
-    "weights": _known_kind,
-    "precision": arguments.one_of(get_args(Precision)),
-    "feature_map": arguments.one_of(get_args(FeatureMap)),
-    "rotary": arguments.instance(Rotary),
-    "qk_norm": arguments.one_of((None, *get_args(QKNorm))),
-    "scale_law": arguments.one_of(get_args(ScaleLaw)),
-    **dict.fromkeys(("qk_norm_epsilon", "scale", "soft_cap"), arguments.scalar(arguments.positive)),
-    "output_gate": arguments.one_of((None, *get_args(OutputGate))),
-}
+_known_kind = arguments.must(
+    f"an attention.Kind or one of {', '.join(map(repr, KINDS))}",
+    lambda value: isinstance(value, Kind) or (isinstance(value, str) and value in KINDS),
+    hint=lambda value: perhaps(value, KINDS),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,8 +72,7 @@ class AttentionSpec:
             attention").
 
     Raises:
-        ValueError: `heads` does not divide `d_model` (and no `d_head` is given), an unknown name, a size below 1, or
-            switches that have no meaning together.
+        ValueError: `heads` does not divide `d_model` (and no `d_head` is given), or switches have no meaning together.
 
     Example:
         >>> AttentionSpec(d_model=64, heads=4).head_width
@@ -124,10 +104,8 @@ class AttentionSpec:
     def __post_init__(self) -> None:
         if isinstance(self.weights, Kind) and KINDS.get(self.weights.name) == self.weights:
             object.__setattr__(self, "weights", self.weights.name)  # one spelling of a layer, so one program
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value is not None or field.default is not None:
-                _CHECKS[field.name](field.name, value)
+        positive = dict.fromkeys(("qk_norm_epsilon", "scale", "soft_cap"), arguments.scalar(arguments.positive))
+        arguments.check_fields(self, weights=_known_kind, window=arguments.integer(0), **positive)
         if self.d_head is None and self.d_model % self.heads:
             raise ValueError(f"`heads` must divide d_model={self.d_model}, got heads={self.heads}")
         for holds, name, expected in self._rules():

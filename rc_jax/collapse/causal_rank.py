@@ -54,7 +54,7 @@ def decay_smallest_singular_value(rate: ArrayLike) -> Float[Array, "..."]:
     return ((1 - rate) / (1 + rate)).astype(dtype)
 
 
-@arguments.guard(gamma=arguments.scalar(arguments.bounded(0)), normals=arguments.float_array("role", "step"))
+@arguments.guard(gamma=arguments.scalar(arguments.bounded(0)))
 def causal_softmax_growth(gamma: ArrayLike, normals: Float[Array, "role step"]) -> Float[Array, ""]:
     """Λ(γ): σ_min of causal softmax attention falls as e^(−Λ(γ) n) if sums of e^score are taken as normal.
 

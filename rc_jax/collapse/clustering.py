@@ -15,7 +15,7 @@ docs/clustering.md has the proofs.
 """
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import ArrayLike
@@ -26,7 +26,7 @@ from scipy.special import ive
 from rc_jax._numerics import arguments
 
 Norm = Literal["post", "pre", "peri", "ngpt"]
-_NORM, _TOKENS, _FACTOR = arguments.one_of(get_args(Norm)), arguments.integer(2), arguments.scalar(arguments.positive)
+_TOKENS, _FACTOR = arguments.integer(2), arguments.scalar(arguments.positive)
 _BETA = arguments.scalar(arguments.bounded(0))
 _REAL = arguments.scalar(arguments.real)
 
@@ -69,9 +69,7 @@ def _check_start(start: float, tokens: int) -> None:
         raise ValueError(f"`start` must be < log(n/(n − 1)) = {most:.4g} for n = {tokens} tokens, got {start:g}")
 
 
-@arguments.guard(
-    steps=arguments.positive, tokens=_TOKENS, beta=_BETA, norm=_NORM, start=_REAL, radius=_FACTOR
-)  # fmt: skip
+@arguments.guard(steps=arguments.positive, tokens=_TOKENS, beta=_BETA, start=_REAL, radius=_FACTOR)
 def equiangular_layers(
     steps: ArrayLike, tokens: int, beta: float, *, norm: Norm = "post", start: float = 0.0, radius: float = 1.0
 ) -> Equiangular:
@@ -102,8 +100,7 @@ def equiangular_layers(
         `Equiangular` with depth + 1 numbers each.
 
     Raises:
-        TypeError: an argument that is not a number of its kind.
-        ValueError: a number out of its range, steps that are not one for each layer, or ρ ≤ −1/(n − 1) at first.
+        ValueError: steps that are not one for each layer, or ρ ≤ −1/(n − 1) at first.
 
     Source:
         The schemes: Karagodin, Ge, Polyanskiy & Rigollet 2025, arXiv:2510.22026, in continuous time.
@@ -135,9 +132,7 @@ def equiangular_layers(
     return Equiangular(*np.array(rows).T)
 
 
-@arguments.guard(
-    times=arguments.bounded(0), tokens=_TOKENS, beta=_BETA, norm=_NORM, start=_REAL, radius=_FACTOR
-)  # fmt: skip
+@arguments.guard(times=arguments.bounded(0), tokens=_TOKENS, beta=_BETA, start=_REAL, radius=_FACTOR)
 def equiangular_flow(
     times: ArrayLike, tokens: int, beta: float, *, norm: Norm = "post", start: float = 0.0, radius: float = 1.0
 ) -> Equiangular:
@@ -160,8 +155,7 @@ def equiangular_flow(
         `Equiangular` with a number for each time, by a Runge–Kutta method of order 8 with a tolerance of 1e−11.
 
     Raises:
-        TypeError: an argument that is not a number of its kind.
-        ValueError: a number out of its range, times that fall, or ρ ≤ −1/(n − 1) at first.
+        ValueError: times that fall, or ρ ≤ −1/(n − 1) at first.
 
     Source:
         `post`: Geshkovski, Letrouit, Polyanskiy & Rigollet, arXiv:2312.10794, section 6.2. The speeds: Karagodin, Ge,

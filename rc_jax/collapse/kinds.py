@@ -18,7 +18,6 @@ from rc_jax.collapse.exact.trajectory import log_residuals
 
 _DEPTH, _NETWORKS, _D_MODEL, _HEADS, _TOKENS = 8, 8, 32, 2, 16
 _SIZES = (1.0, math.exp(-4), math.exp(-6))  # of the differences: random tokens, then two near one vector
-_KIND = arguments.instance(Kind)
 
 
 class Fall(NamedTuple):
@@ -41,7 +40,7 @@ class Fall(NamedTuple):
         return np.where(2 * known.sum(axis=0) >= len(self.logs), np.nanmedian(filled, axis=0), np.nan)
 
 
-@arguments.guard(kind=_KIND)
+@arguments.guard()
 def predicted_order(kind: Kind) -> int:
     """The power k with which a layer without mask and skip maps small differences, e^ℓ to a multiple of e^{kℓ}.
 
@@ -49,9 +48,6 @@ def predicted_order(kind: Kind) -> int:
     mean of the values drops out; near equal scores equal sums also make a constant in a row change nothing to first
     order, and the other way round. Scores differ along a row by e^ℓ and in the rest by e^{2ℓ}. The kind is taken to
     treat all tokens alike.
-
-    Raises:
-        TypeError: `kind` is not a `Kind`.
 
     Source: this package's own; 3 for softmax is Dong et al. 2021.
 
@@ -64,13 +60,7 @@ def predicted_order(kind: Kind) -> int:
     return 3 if kind.shift_invariant or kind.row_sum != "any" else 1
 
 
-_SIZE = arguments.integer(1)
-
-
-@arguments.guard(
-    kind=_KIND, depth=_SIZE, networks=_SIZE, d_model=_SIZE, heads=_SIZE, tokens=arguments.integer(2),
-    skip=arguments.instance(bool), seed=arguments.integer(0),
-)  # fmt: skip
+@arguments.guard(tokens=arguments.integer(2), seed=arguments.integer(0))
 def kind_fall(
     kind: Kind,
     *,
@@ -99,7 +89,6 @@ def kind_fall(
         seed: of the networks and the tokens.
 
     Raises:
-        TypeError: `kind` is not a `Kind`.
         NotCovered: the kind does not read scores.
 
     Source: this package's own.

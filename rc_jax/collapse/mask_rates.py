@@ -36,7 +36,7 @@ def log_second_eigenvalue(mask: ArrayLike) -> float:
         rounding leaves it in doubt by more than 1e-6, as for long masks that see far to one side and near to the other.
 
     Raises:
-        ValueError: `mask` is no square of at least two rows, or a row sees nothing.
+        ValueError: a row of `mask` sees nothing.
 
     Source: docs/masks_and_sparsity.md derives it.
 
@@ -151,6 +151,7 @@ def critical_sink_value(eigenvalue: ArrayLike, *, update: ArrayLike = 1.0) -> Fl
 
 
 @arguments.guard(
+    mask=(),  # booleans too; `_averaging` looks at it
     depth=arguments.integer(0),
     weight=arguments.scalar(arguments.bounded(0, 1, open_high=True)),
     update=arguments.scalar(arguments.positive),

@@ -1,6 +1,6 @@
 """Residual, sizes and ranks of a token matrix, safe from the underflow of squares."""
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from rc_jax._numerics import arguments
 
 Center = Literal["mean", "median", "argmin"]
 
-_TOKENS = arguments.float_array("token", "feature", minimum={"token": 1, "feature": 1})
+_TOKENS = arguments.float_array("token", "feature", token=1, feature=1)
 _STEPS = 2000
 
 
@@ -109,9 +109,7 @@ def _relative_spectrum(x: Float[Array, "token feature"]) -> Float[Array, " rank"
     return spectrum / jnp.where(spectrum[0] == 0, 1, spectrum[0])
 
 
-@arguments.guard(
-    x=arguments.float_array("token", "feature", minimum={"token": 2}), center=arguments.one_of(get_args(Center))
-)
+@arguments.guard(x=arguments.float_array("token", "feature", token=2))
 def residual(x: Float[Array, "token feature"], center: Center = "mean") -> Float[Array, "token feature"]:
     """res(X) = X − 1cᵀ, the tokens minus their common part c = argmin ‖X − 1cᵀ‖.
 

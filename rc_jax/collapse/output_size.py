@@ -6,7 +6,7 @@ a = f(s)/(n ν) give the output Σ_j a_j x_j, and E f(s) x = E f'(s) u (Stein), 
     mean square = (γ E f'/ν)²/d + E f²/(n ν²).
 """
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 from jax.scipy.special import ndtr
@@ -16,7 +16,7 @@ from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 
 Kernel = Literal["softmax", "l2", "signed", "relu_squared", "relu_squared_mean", "identity"]
-_KERNEL, _GAMMA, _COUNT = arguments.one_of(get_args(Kernel)), arguments.positive, arguments.bounded(1)
+_GAMMA, _COUNT = arguments.positive, arguments.bounded(1)
 
 
 class KernelMoments(NamedTuple):
@@ -27,7 +27,7 @@ class KernelMoments(NamedTuple):
     norm: Float[Array, "..."]
 
 
-@arguments.guard(kernel=_KERNEL, gamma=_GAMMA, tokens=_COUNT)
+@arguments.guard(gamma=_GAMMA, tokens=_COUNT)
 def kernel_moments(kernel: Kernel, gamma: ArrayLike, tokens: ArrayLike) -> KernelMoments:
     """E f', E f² and ν: ν is E f for sums, √(E f²/n) for Euclidean norms, E |f| for signed weights, 1 for means.
 
@@ -58,7 +58,7 @@ def _moments(kernel: Kernel, g: Array, n: Array) -> KernelMoments:
     return KernelMoments(root * g, 1.5 * jnp.square(square), square / 2 if kernel == "relu_squared" else ones)
 
 
-@arguments.guard(kernel=_KERNEL, gamma=_GAMMA, tokens=_COUNT, d_model=_COUNT)
+@arguments.guard(gamma=_GAMMA, tokens=_COUNT, d_model=_COUNT)
 def output_mean_square(
     kernel: Kernel, gamma: ArrayLike, *, tokens: ArrayLike, d_model: ArrayLike
 ) -> Float[Array, "..."]:

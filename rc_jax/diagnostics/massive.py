@@ -22,9 +22,7 @@ class Activation(NamedTuple):
     median: float
 
 
-@arguments.guard(
-    ratio=arguments.scalar(arguments.positive), least=arguments.scalar(arguments.bounded(0)), most=arguments.integer(1)
-)
+@arguments.guard(ratio=arguments.scalar(arguments.positive), least=arguments.scalar(arguments.bounded(0)))
 def massive_activations(
     states: Any, *, ratio: float = 1000.0, least: float = 100.0, most: int = 64
 ) -> tuple[Activation, ...]:
@@ -43,7 +41,7 @@ def massive_activations(
         Tuples (state, sample, token, feature, value, median), by state and sample, the largest first.
 
     Raises:
-        TypeError: `states` are no such arrays, or are traced.
+        TypeError: `states` are traced.
         ValueError: shapes, dtypes or devices differ, or a number is not finite.
 
     Source: Sun, Chen, Kolter and Liu (2024), arXiv 2402.17762, section 2.

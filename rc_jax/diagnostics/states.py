@@ -39,7 +39,7 @@ def hidden_states(states: Any, *, mask: Any = None) -> Diagnosis:
         A `Diagnosis` with measures of shape (state,).
 
     Raises:
-        TypeError: `states` or `mask` are no such arrays, or are traced.
+        TypeError: `states` or `mask` are traced.
         ValueError: shapes, dtypes or devices do not fit, a number is not finite, or a sample has fewer than two tokens.
 
     Source: Dong, Cordonnier and Loukas (2021), section 2, for the residual.

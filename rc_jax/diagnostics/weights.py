@@ -101,7 +101,7 @@ def attention(
         A `Diagnosis` with measures of shape (layer, head).
 
     Raises:
-        TypeError: `weights`, `mask` or `values` are no such arrays, or are traced.
+        TypeError: `weights`, `mask` or `values` are traced.
         ValueError: shapes, dtypes or devices do not fit; a number is not finite; a row does not add up to one, or has
             weight where it may not see; no row may see two keys.
 

@@ -35,15 +35,7 @@ class Plan(NamedTuple):
     mesh: Mesh
 
 
-def _observable(name: str, value: Any) -> None:
-    if not callable(value):
-        raise TypeError(f"`{name}` must be a function of one key, got {arguments.describe(value)}")
-    try:
-        hash(value)
-    except TypeError:
-        raise TypeError(
-            f"`{name}` must be hashable, so that its compiled program is found again, got {value!r}"
-        ) from None
+_observable = (arguments.must("a function of one key", right=callable), arguments.hashable)
 
 
 def _key(name: str, value: Any) -> None:
@@ -55,12 +47,10 @@ def _key(name: str, value: Any) -> None:
         )
 
 
-def _count(name: str, value: Any) -> None:
-    arguments.integer(1)(name, value)
-    if value > 2**32:
-        raise ValueError(
-            f"`{name}` must be an integer <= 2**32, the number of keys that fold_in tells apart, got {value}"
-        )
+_count = (
+    arguments.integer(1),
+    arguments.must("at most 2**32, the number of keys that fold_in tells apart", lambda value: value <= 2**32),
+)
 
 
 def _devices(name: str, value: Any) -> None:
@@ -69,7 +59,7 @@ def _devices(name: str, value: Any) -> None:
         raise ValueError(f"`{name}` must be several of this process's devices, {own}, got {arguments.describe(value)}")
 
 
-@arguments.guard(fn=_observable, key=_key, count=_count, batch_size=arguments.integer(1), devices=_devices)
+@arguments.guard(fn=_observable, key=_key, count=_count, devices=_devices)
 def run(
     fn: Observable,
     key: jax.Array,
@@ -110,12 +100,10 @@ def run(
         The tree of one sample, with leaves (count, …).
 
     Raises:
-        TypeError: `key` is not a typed key, `fn` is not a hashable function or returns anything but floating-point
-            arrays, `count` or `batch_size` is not an integer, or `run` is called inside `jit`, `vmap` or `grad` of
+        TypeError: `fn` returns anything but floating-point arrays, or `run` is called inside `jit`, `vmap` or `grad` of
             what `key` or `fn` depends on.
-        ValueError: `key` is of another generator than Threefry, whose numbers under `jax.vmap` depend on the batch,
-            `count` or `batch_size` is less than 1, `count` is above 2³², `devices` are not of this process, or another
-            process runs another ensemble.
+        ValueError: `key` is of another generator than Threefry, whose numbers under `jax.vmap` depend on the batch;
+            another process runs another ensemble.
 
     Example:
         >>> import jax, numpy as np

@@ -10,7 +10,7 @@ from rc_jax.network.parameters import LayerParams, scale_layer
 from rc_jax.network.specification import Layers, RandomLayers
 
 
-@arguments.guard(strength=arguments.real)
+@arguments.guard()
 def scale_branches(params: Layers, strength: ArrayLike, *, attention: bool = True, mlp: bool = True) -> Layers:
     """The same layers with every branch a times as strong: x + a SA(x), then x + a MLP(x).
 
@@ -28,8 +28,7 @@ def scale_branches(params: Layers, strength: ArrayLike, *, attention: bool = Tru
         Parameters of the same kind and dtype.
 
     Raises:
-        TypeError: `params` is not parameters of a stack, or `strength` is not a real number.
-        ValueError: `strength` not finite, or of a shape that does not fit the layers.
+        ValueError: `strength` of a shape that does not fit the layers.
 
     Example:
         >>> import jax, jax.numpy as jnp

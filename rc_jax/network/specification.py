@@ -2,12 +2,12 @@
 
 import dataclasses
 import functools
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, Key
 
 from rc_jax import attention
 from rc_jax._numerics import arguments
@@ -34,7 +34,7 @@ class Experts:
         normalised: whether the shares g of a token are divided by their sum, as in Mixtral; else g_e = p_e.
 
     Raises:
-        ValueError, TypeError: not integers with 1 ≤ active ≤ count.
+        ValueError: more are active than there are.
     """
 
     count: int
@@ -42,9 +42,7 @@ class Experts:
     normalised: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("count", "active"):
-            arguments.integer(1)(name, getattr(self, name))
-        arguments.instance(bool)("normalised", self.normalised)
+        arguments.check_fields(self)
         if self.active > self.count:
             raise ValueError(f"`active` must be at most count={self.count}, got {self.active}")
 
@@ -68,11 +66,7 @@ class MLPSpec:
     experts: Experts | None = None
 
     def __post_init__(self) -> None:
-        arguments.integer(1)("width", self.width)
-        if self.experts is not None:
-            arguments.instance(Experts)("experts", self.experts)
-        arguments.instance(bool)("gated", self.gated)
-        arguments.one_of(get_args(Activation))("activation", self.activation)
+        arguments.check_fields(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,28 +104,17 @@ class StackSpec:
     local_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.attention, AttentionSpec):
-            raise TypeError(f"`attention` must be an AttentionSpec, got {self.attention!r}")
-        arguments.integer(1)("depth", self.depth)
-        arguments.instance(bool)("skip", self.skip)
-        if self.mlp is not None and not isinstance(self.mlp, MLPSpec):
-            raise TypeError(f"`mlp` must be an MLPSpec or None, got {self.mlp!r}")
-        arguments.one_of((None, *get_args(Norm)))("norm", self.norm)
-        arguments.scalar(arguments.positive)("norm_epsilon", self.norm_epsilon)
-        arguments.one_of(get_args(NormKind))("norm_kind", self.norm_kind)
-        arguments.instance(bool)("parallel", self.parallel)
+        positive, several = arguments.scalar(arguments.positive), arguments.instance(tuple)
+        arguments.check_fields(self, norm_epsilon=positive, local_layers=several)
         if self.parallel and self.norm == "post":
             raise ValueError("`norm` must not be 'post' with parallel=True, whose branches have no sum of their own")
         self._check_local()
 
     def _check_local(self) -> None:
-        arguments.instance(tuple)("local_layers", self.local_layers)
         if (self.local is None) != (not self.local_layers):
             raise ValueError(f"`local_layers` must be given with local and only then, got {self.local_layers!r}")
         if self.local is None:
             return
-        if not isinstance(self.local, AttentionSpec):
-            raise TypeError(f"`local` must be an AttentionSpec or None, got {self.local!r}")
         if shapes(self.local) != shapes(self.attention):
             raise ValueError(f"`local` must have parameters of the shapes that `attention` has, got {self.local!r}")
         # Numbers of layers, in order and each once.
@@ -172,17 +155,12 @@ class RandomLayers:
 Layers = LayerParams | RandomLayers
 
 
-_checked = arguments.guard(
-    key=arguments.random_key,
-    gain=arguments.scalar(arguments.positive),
-    bias_std=arguments.scalar(arguments.bounded(0)),
-    dtype=arguments.floating_dtype,
-)
+_checked = arguments.guard(gain=arguments.scalar(arguments.positive), bias_std=arguments.scalar(arguments.bounded(0)))
 
 
 @_checked
 def random_layers(
-    key: Array,
+    key: Key[Array, ""],
     spec: StackSpec,
     *,
     gain: ArrayLike = 1.0,
@@ -214,7 +192,7 @@ def random_layers(
 
 @_checked
 def init(
-    key: Array,
+    key: Key[Array, ""],
     spec: StackSpec,
     *,
     gain: ArrayLike = 1.0,

@@ -29,8 +29,6 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
 }
 
-_TOKENS = arguments.float_array("token", "feature")
-
 
 def scan_layers(
     step: Callable[[Carry, LayerParams], tuple[Carry, Out]], carry: Carry, layers: Layers, spec: StackSpec
@@ -173,7 +171,7 @@ def plain_arithmetic(spec: StackSpec, scale: ArrayLike | None, mask: Array | Non
     )
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive, mask=masks.check_mask)
+@arguments.guard(scale=arguments.positive, mask=masks.check_mask)
 def apply(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -195,7 +193,7 @@ def apply(
         mask: of every layer, as in `rc_jax.attention.attention_weights`.
 
     Raises:
-        ValueError: shapes that do not fit `spec`, a `scale` that is not positive, a row of `mask` that sees nobody.
+        ValueError: shapes that do not fit `spec`, or a row of `mask` that sees nobody.
 
     Example:
         >>> import jax
@@ -226,7 +224,7 @@ def check_every_mask(scale: ArrayLike | None, mask: Array | None, x: Array, spec
         check_scale_and_mask(scale, mask, x, kind.attention)
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive, mask=masks.check_mask)
+@arguments.guard(scale=arguments.positive, mask=masks.check_mask)
 def hidden_states(
     params: Layers,
     x: Float[Array, "token feature"],

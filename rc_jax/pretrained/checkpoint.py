@@ -94,7 +94,7 @@ class Checkpoint(NamedTuple):
         state = file.stat() if file.is_file() else None
         return _tokenizer(file, None if state is None else (state.st_mtime_ns, state.st_size))
 
-    @arguments.guard(text=arguments.text)
+    @arguments.guard()
     def encode(self, text: str) -> Integer[Array, " token"]:
         """Token ids of one text, with the special tokens the model was trained with around it (BERT: [CLS] … [SEP]).
 
@@ -104,9 +104,8 @@ class Checkpoint(NamedTuple):
             text: the text.
 
         Raises:
-            TypeError: `text` is not a string.
-            ValueError: `text` is empty, or gives more tokens than the checkpoint has positions, or the file is not a
-                tokenizer whose parts fit together.
+            ValueError: `text` gives more tokens than the checkpoint has positions, or the file is not a tokenizer whose
+                parts fit together.
             FileNotFoundError: the folder has no tokenizer.json.
             ImportError: the package tokenizers is not installed.
 
@@ -156,7 +155,6 @@ class Checkpoint(NamedTuple):
             token_types: 0 for the first sentence, 1 for the second, where the family has them; by default all 0.
 
         Raises:
-            TypeError: an argument that is not an array of integers.
             ValueError: no token, more tokens than positions, a number that the tables have no row for, or token types
                 in a family without them.
 
@@ -197,7 +195,7 @@ class Checkpoint(NamedTuple):
             x = jnp.matmul(x, tables.projection, precision=self.spec.attention.precision)
         return x if tables.projection_bias is None else x + tables.projection_bias[None]
 
-    @arguments.guard(x=arguments.float_array("token", "feature"))
+    @arguments.guard()
     def finish(self, x: Float[Array, "token feature"]) -> Float[Array, "token feature"]:
         """The norm after the last layer, on the state that `network.apply` gives; `x` as it is where there is none.
 
@@ -206,9 +204,6 @@ class Checkpoint(NamedTuple):
 
         Args:
             x: the last hidden state.
-
-        Raises:
-            TypeError, ValueError: `x` is not a floating-point array of tokens as wide as the model.
 
         Example:
             >>> import jax.numpy as jnp
@@ -254,7 +249,6 @@ def load(folder: str | os.PathLike[str], *, dtype: DTypeLike | None = None) -> C
     Raises:
         FileNotFoundError: no such folder or file, or no config.json or weights in the folder (a pickle does not do),
             or a shard that the index names is not there.
-        TypeError: `folder` is not a path.
         ValueError: a file that cannot be parsed, is truncated or corrupted; a setting that this package cannot run
             (another `model_type`, activation, kind of positions, …); an index and shards that do not agree; a tensor
             that is missing, unexpected, of the wrong shape or dtype, or not finite. The message names the file and the

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, Key
 
 from rc_jax import network
 from rc_jax._numerics import arguments
@@ -19,9 +19,9 @@ from rc_jax.special import normals
 STD = 0.02
 
 
-def _check_like(name: str, value: Any) -> None:
-    if not isinstance(value, Checkpoint | StackSpec):
-        raise TypeError(f"`{name}` must be a Checkpoint or a StackSpec, got {type(value).__name__}")
+_check_like = arguments.must(
+    "a Checkpoint or a StackSpec", right=lambda value: isinstance(value, Checkpoint | StackSpec)
+)
 
 
 @overload
@@ -32,9 +32,9 @@ def random_like(
 def random_like(
     key: Array, like: StackSpec, *, std: ArrayLike | None = None, dtype: DTypeLike | None = None
 ) -> LayerParams: ...
-@arguments.guard(key=arguments.random_key, like=_check_like, std=arguments.positive)
+@arguments.guard(like=_check_like, std=arguments.positive)
 def random_like(
-    key: Array, like: Checkpoint | StackSpec, *, std: ArrayLike | None = None, dtype: DTypeLike | None = None
+    key: Key[Array, ""], like: Checkpoint | StackSpec, *, std: ArrayLike | None = None, dtype: DTypeLike | None = None
 ) -> Checkpoint | LayerParams:
     """Draw a model as it is before training: every matrix and table N(0, std²), biases 0, norms 1 and 0.
 
@@ -56,10 +56,6 @@ def random_like(
 
     Returns:
         A `Checkpoint` for a checkpoint, stacked `LayerParams` for a stack.
-
-    Raises:
-        TypeError: `key` is not a typed key, or `like` is neither of the two.
-        ValueError: `std` is not positive.
 
     Source: Devlin et al. 2019, "BERT" (the released code's `initializer_range`); Radford et al. 2019, "GPT-2", section
     2.3 (there 1/√N for N residual layers); Touvron et al. 2023 as in the transformers library.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from rc_jax._numerics import arguments
 from rc_jax._numerics.text import printable
 from rc_jax.pretrained.config import CONFIG, read_object
 
@@ -30,10 +31,9 @@ def check_names(file: Path, names: Iterable[str]) -> None:
             raise ValueError(f"names must be printable in '{file}', got {name!r:.200}")
 
 
-def check_path(name: str, value: Any) -> None:
-    """A path, whether or not anything lies there."""
-    if not isinstance(value, str | os.PathLike):
-        raise TypeError(f"`{name}` must be a path to a folder with {CONFIG} and {WEIGHTS}, got {value!r}")
+check_path = arguments.must(
+    f"a path to a folder with {CONFIG} and {WEIGHTS}", right=lambda value: isinstance(value, str | os.PathLike)
+)
 
 
 def checkpoint_path(folder: str | os.PathLike[str]) -> Path:

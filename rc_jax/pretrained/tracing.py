@@ -83,10 +83,9 @@ class Tracer:
         """Add some windows, at most `batch_size` of them; all count or, if this is interrupted, none.
 
         Raises:
-            TypeError: they are not an array of integers.
             ValueError: too many, of another length, or with an id that has no embedding.
         """
-        _token_windows("windows", windows)
+        arguments.integer_array("window", "token", window=1, token=2)("windows", windows)
         count = len(windows)
         if not 1 <= count <= self.batch_size or windows.shape[1] != self.tokens:
             raise ValueError(
@@ -184,7 +183,7 @@ class Tracer:
             return None
 
 
-@arguments.guard(batch_size=arguments.integer(1))
+@arguments.guard()
 def trace(
     checkpoint: Checkpoint,
     windows: Int[np.ndarray | Array, "window token"],
@@ -218,9 +217,8 @@ def trace(
         progress: whether to show a bar on stderr.
 
     Raises:
-        TypeError: `windows` are not integers, `batch_size` is not one, or `switches` is not several names.
-        ValueError: no window, windows of one token or more than the model takes, an id without embedding, an unknown
-            switch, a network whose attention is not softmax over tokens, or one whose numbers are not finite.
+        ValueError: more tokens than the model takes, an id without embedding, an unknown switch, a network whose
+            attention is not softmax over tokens, or one whose numbers are not finite.
 
     Source: Dong, Cordonnier and Loukas (2021), section 4, for residuals with parts switched off; the shares are this
         package's own.
@@ -233,7 +231,7 @@ def trace(
         >>> traced["sparsity"].shape, traced["relative_residual"].shape, traced["path_share"].shape
         ((6, 12), (7,), (7,))
     """
-    _token_windows("windows", windows)
+    arguments.integer_array("window", "token", window=1, token=2)("windows", windows)
     windows = np.asarray(windows)
     size = windows_at_a_time(checkpoint, windows, batch_size)
     tracer = Tracer(checkpoint, windows.shape[1], size, switches=switches, exact=exact)
@@ -327,14 +325,6 @@ def _window(tokens: int, spec: AttentionSpec) -> Bool[np.ndarray, "1 1 token tok
 def _added(one: Observed, other: Observed) -> Observed:
     """The windows of both."""
     return jax.tree.map(lambda mine, others: mine + others, one, other)
-
-
-def _token_windows(name: str, value: Any) -> None:
-    arguments.integer_array("window", "token")(name, value)
-    if value.shape[0] < 1 or value.shape[1] < 2:
-        raise ValueError(
-            f"`{name}` must hold at least one window of at least two tokens, got {arguments.describe(value)}"
-        )
 
 
 def _switched(spec: StackSpec, switches: Iterable[str]) -> StackSpec:

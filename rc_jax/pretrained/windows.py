@@ -27,7 +27,7 @@ class Windows(NamedTuple):
     overlap: int
 
 
-@arguments.guard(text=arguments.text, tokens=arguments.integer(2), limit=arguments.integer(1))
+@arguments.guard(tokens=arguments.integer(2))
 def cut(checkpoint: Checkpoint, text: str, *, tokens: int | None = None, limit: int | None = None) -> Windows:
     """Tokenise a text of any length into windows that the model can read.
 
@@ -42,10 +42,9 @@ def cut(checkpoint: Checkpoint, text: str, *, tokens: int | None = None, limit: 
         limit: the most windows, from the start of the text; all by default.
 
     Raises:
-        TypeError: `text` is not a string, `tokens` or `limit` not an integer.
-        ValueError: `text` is empty or gives fewer than two tokens with the special ones, or `tokens` leaves no place
-            for the text, or tokenizer.json is not a tokenizer whose parts fit together or gives an id that the
-            checkpoint's table has no row for.
+        ValueError: `text` gives fewer than two tokens with the special ones, or `tokens` leaves no place for the text,
+            or tokenizer.json is not a tokenizer whose parts fit together or gives an id that the checkpoint's table has
+            no row for.
         FileNotFoundError: the folder has no tokenizer.json.
         ImportError: the package tokenizers is not installed.
 

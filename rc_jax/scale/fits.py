@@ -1,6 +1,6 @@
 """Fit a one-parameter law to scales over a range of n, and say how badly it fits."""
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,11 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 
-LAWS = ("sqrt_log", "log")
-law_name: arguments.Check = arguments.one_of(LAWS)
+Law = Literal["sqrt_log", "log"]
 
 
-@arguments.guard(n=arguments.bounded(1, open_low=True), alpha=arguments.real, law=law_name)
-def fit_coefficient(n: ArrayLike, alpha: ArrayLike, law: str) -> Float[Array, ""]:
+@arguments.guard(n=arguments.bounded(1, open_low=True))
+def fit_coefficient(n: ArrayLike, alpha: ArrayLike, law: Law) -> Float[Array, ""]:
     """Least-squares coefficient c of α ≈ c·φ(n), in closed form.
 
     Formula: c = Σ αφ / Σ φ², φ = √(log n) for law "sqrt_log" and log n for "log".
@@ -41,8 +40,8 @@ def fit_coefficient(n: ArrayLike, alpha: ArrayLike, law: str) -> Float[Array, ""
     return _least_squares(phi, scales).astype(dtype)
 
 
-@arguments.guard(n=arguments.bounded(1, open_low=True), alpha=arguments.real, law=law_name)
-def relative_residual(n: ArrayLike, alpha: ArrayLike, law: str) -> Float[Array, ""]:
+@arguments.guard(n=arguments.bounded(1, open_low=True))
+def relative_residual(n: ArrayLike, alpha: ArrayLike, law: Law) -> Float[Array, ""]:
     """Root-mean-square misfit of `fit_coefficient`'s law, relative to the root-mean-square of α.
 
     Formula: √(Σ(α − cφ)² / Σα²). Arguments and errors as `fit_coefficient`.
@@ -61,7 +60,7 @@ def relative_residual(n: ArrayLike, alpha: ArrayLike, law: str) -> Float[Array, 
     return jnp.sqrt((misfit * misfit).sum() / (scales * scales).sum()).astype(dtype)
 
 
-def _law(n: ArrayLike, alpha: ArrayLike, law: str) -> tuple[Any, jax.Array, jax.Array]:
+def _law(n: ArrayLike, alpha: ArrayLike, law: Law) -> tuple[Any, jax.Array, jax.Array]:
     dtype, (count, scales) = as_common(n=n, alpha=alpha)
     log_n = jnp.log(count)
     return dtype, jnp.sqrt(log_n) if law == "sqrt_log" else log_n, scales

@@ -6,7 +6,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from rc_jax._numerics import arguments
 from rc_jax.attention import Kind
@@ -15,10 +15,9 @@ from rc_jax.scale.results import Optimum
 
 _GROUPS = 8  # of rows, whose optima give the standard error
 _GRID = np.geomspace(2.0**-2, 2.0**8, 21)  # of scales
-_KIND = arguments.instance(Kind)
 
 
-@arguments.guard(kind=_KIND, scores=score_rows, alpha=arguments.positive)
+@arguments.guard(scores=score_rows, alpha=arguments.positive)
 def kind_gradient(
     kind: Kind, scores: Float[Array, "*maps row score"], alpha: float | Array, parts: dict[str, Array] | None = None
 ) -> Float[Array, " row"]:
@@ -65,8 +64,10 @@ def _gradient(kind: Kind, scores: Array, alpha: Array, parts: dict[str, Array]) 
     return jax.lax.scan(add, jnp.zeros(scores.shape[1], scores.dtype), directions)[0] / 2
 
 
-@arguments.guard(key=arguments.random_key, kind=_KIND, n=arguments.integer(2), rows=arguments.integer(_GROUPS))
-def kind_best_scale(key: Array, kind: Kind, n: int, rows: int = 256, parts: dict[str, Array] | None = None) -> Optimum:
+@arguments.guard(n=arguments.integer(2), rows=arguments.integer(_GROUPS))
+def kind_best_scale(
+    key: Key[Array, ""], kind: Kind, n: int, rows: int = 256, parts: dict[str, Array] | None = None
+) -> Optimum:
     """The scale that maximises the typical gradient of rows of n standard normal scores.
 
     The typical gradient is the geometric mean over rows, as in `typical_scale`. Where weights may be exactly 0 a row

@@ -9,15 +9,7 @@ from rc_jax._numerics import arguments
 
 def rows(what: str) -> arguments.Check:
     """A check for a floating-point array with at least one entry of `what` on its last axis."""
-    expected = f"a floating-point array whose last axis holds the {what}"
-
-    def check(name: str, value: Any) -> None:
-        if not hasattr(value, "dtype") or not arguments.is_float(value):
-            raise TypeError(f"`{name}` must be {expected}, got {arguments.describe(value)}")
-        if value.ndim == 0 or value.shape[-1] == 0:
-            raise ValueError(f"`{name}` must be {expected}, got {arguments.describe(value)}")
-
-    return check
+    return arguments.float_array("...", what, **{what: 1})
 
 
 def nonnegative_rows(what: str) -> tuple[arguments.Check, ...]:

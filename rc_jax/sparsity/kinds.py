@@ -6,21 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from rc_jax._numerics import arguments
 from rc_jax.attention import Kind
 
-_KIND = arguments.instance(Kind)
-_guard = arguments.guard(
-    key=arguments.random_key, kind=_KIND, n=arguments.integer(2), gamma=arguments.scalar(arguments.positive),
-    rows=arguments.integer(2),
-)  # fmt: skip
+_guard = arguments.guard(n=arguments.integer(2), gamma=arguments.scalar(arguments.positive), rows=arguments.integer(2))
 
 
 @_guard
 def kind_sparsity(
-    key: Array, kind: Kind, gamma: ArrayLike, n: int, rows: int = 64, parts: dict[str, Array] | None = None
+    key: Key[Array, ""], kind: Kind, gamma: ArrayLike, n: int, rows: int = 64, parts: dict[str, Array] | None = None
 ) -> tuple[float, float]:
     """Mean over random rows of S(a) = (Σ|a|/n)/√(Σa²/n), and its standard error: 1 is even, 0 is focused.
 
@@ -54,7 +50,7 @@ def kind_sparsity(
 
 @_guard
 def kind_largest_weight(
-    key: Array, kind: Kind, gamma: ArrayLike, n: int, rows: int = 64, parts: dict[str, Array] | None = None
+    key: Key[Array, ""], kind: Kind, gamma: ArrayLike, n: int, rows: int = 64, parts: dict[str, Array] | None = None
 ) -> tuple[float, float]:
     """Mean over random rows of the largest |a| as a share of Σ|a|, and its standard error: does it fade with n?
 

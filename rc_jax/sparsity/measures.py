@@ -1,7 +1,6 @@
 """S of given weights, the ratio of norms of a feature vector, and S from two moments that are known."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,22 +12,17 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common, working_dtype
 
-
-def check_weights(name: str, value: Any) -> None:
-    """A check for finite floating-point weights, at least one of them."""
-    if not isinstance(value, jax.Array | np.ndarray) or not jnp.issubdtype(value.dtype, jnp.floating):
-        raise TypeError(f"`{name}` must be a floating-point array, got {arguments.describe(value)}")
-    if value.ndim == 0 or value.size == 0:
-        raise ValueError(
-            f"`{name}` must be an array with at least one entry and one axis, got {arguments.describe(value)}"
-        )
-    arguments.real(name, value)
+check_weights = (
+    arguments.must(
+        "a floating-point array with at least one entry and one axis",
+        lambda value: value.ndim and value.size,
+        right=lambda value: isinstance(value, jax.Array | np.ndarray) and jnp.issubdtype(value.dtype, jnp.floating),
+    ),
+    arguments.real,
+)
 
 
-def check_axis(name: str, value: Any) -> None:
-    """A check for one integer."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"`{name}` must be an integer, got {arguments.describe(value)}")
+check_axis = arguments.integer(None)
 
 
 @arguments.guard(a=check_weights, axis=check_axis)
@@ -103,8 +97,7 @@ def from_moments(first: ArrayLike, second: ArrayLike) -> Float[Array, "..."]:
         S, in the broadcast shape; a pure number.
 
     Raises:
-        ValueError: an argument is not finite, `first` is negative, `second` is not positive, or they are moments of
-            nothing, as first² > second.
+        ValueError: they are moments of nothing, as first² > second.
 
     Source: Su Jianlin, kexue.fm/archives/9889, the definition of sparsity.
 

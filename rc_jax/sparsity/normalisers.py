@@ -52,7 +52,7 @@ def differential(gamma: ArrayLike, subtracted: ArrayLike, correlation: ArrayLike
     return (size * jnp.exp(-square / 2) / jnp.sqrt(spread)).astype(dtype)
 
 
-@arguments.guard(couplings=arguments.real, query=arguments.real)
+@arguments.guard()
 def sinkhorn(couplings: ArrayLike, query: ArrayLike) -> Float[Array, "..."]:
     r"""Sparsity of a row of doubly stochastic e^{Σ_c a_c x_c y_c} u(x) v(y) over infinitely many keys y ~ N(0, I).
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import working_dtype
@@ -15,11 +15,9 @@ from rc_jax.sparsity import inputs
 _VECTORS = (inputs.rows("coordinates"), arguments.real)
 
 
-@arguments.guard(
-    key=arguments.random_key, count=arguments.integer(1), dim=arguments.integer(1), dtype=arguments.floating_dtype
-)
+@arguments.guard(dtype=arguments.floating_dtype)
 def random_projections(
-    key: Array, count: int, dim: int, *, orthogonal: bool = False, dtype: Any = jnp.float32
+    key: Key[Array, ""], count: int, dim: int, *, orthogonal: bool = False, dtype: Any = jnp.float32
 ) -> Float[Array, "count dim"]:
     r"""Random directions w₁ … w_m, each N(0, I): independent, or orthogonal within blocks of `dim`.
 
@@ -62,9 +60,9 @@ def _orthogonal(key: Array, count: int, width: int, dtype: Any) -> Array:
     return (rows * jnp.linalg.norm(others, axis=-1, keepdims=True)).reshape(-1, width)[:count]
 
 
-@arguments.guard(key=arguments.random_key, x=_VECTORS, count=arguments.integer(1))
+@arguments.guard(x=_VECTORS)
 def trigonometric_random_features(
-    key: Array, x: Float[Array, "*batch width"], count: int, *, orthogonal: bool = False
+    key: Key[Array, ""], x: Float[Array, "*batch width"], count: int, *, orthogonal: bool = False
 ) -> Float[Array, "..."]:
     r"""Trigonometric random features: φ(x) = e^{‖x‖²/2}/√m · (cos w_i·x, sin w_i·x), so that E φ(q)·φ(k) = e^{q·k}.
 

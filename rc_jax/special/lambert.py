@@ -54,7 +54,7 @@ def lambert_w0(x: ArrayLike) -> Float[Array, "..."]:
     return _pair(x)[0].astype(dtype)
 
 
-@arguments.guard(t=arguments.real)
+@arguments.guard()
 def lambert_w0_exp(t: ArrayLike) -> Float[Array, "..."]:
     """W₀(e^t): the solution w > 0 of w + log w = t, for arguments whose exponential would overflow.
 

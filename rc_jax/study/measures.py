@@ -46,7 +46,6 @@ def kind(kind: Kind | str | Callable[..., Array], *, seed: int = 0) -> Study:
         The study: measures with their standard errors and methods, medians of log ‖res‖ by layer, and notes.
 
     Raises:
-        TypeError: `kind` is none of these.
         ValueError: a name that is not known, a kind that does not read scores, or a function that gives no weights
             (see `attention.Kind`).
 

@@ -11,7 +11,7 @@ from rc_jax._numerics.jax_names import PyTree
 _ROUNDS = 6  # of the Feistel network
 
 
-@arguments.guard(batch_size=arguments.integer(1))
+@arguments.guard()
 def shuffled(data: PyTree, batch_size: int) -> Partial:
     """Make a function (key, step) → batch that draws a new order of the data set for every epoch.
 
@@ -26,7 +26,7 @@ def shuffled(data: PyTree, batch_size: int) -> Partial:
         A `jax.tree_util.Partial` that carries the data as arguments of a compiled program, not as its constants.
 
     Raises:
-        ValueError: no arrays, arrays of different lengths, or fewer examples than a batch.
+        ValueError: arrays of different lengths, or fewer examples than a batch.
 
     Example:
         >>> import jax, jax.numpy as jnp

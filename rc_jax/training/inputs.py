@@ -18,43 +18,27 @@ from rc_jax._numerics import arguments
 from rc_jax._numerics.jax_names import PyTree
 
 RESERVED = ("step", "loss", "gradient_norm")
-MOST_STEPS = 2**31 - 1  # a step is a 32-bit integer in the compiled program
 
 
-def function(name: str, value: Any) -> None:
-    """Check that a value can be called; it may be a `Partial` that carries arrays."""
-    if not callable(value):
-        raise TypeError(f"`{name}` must be a function, got {value!r}")
+static_function = (arguments.function, arguments.hashable)
 
 
-def static_function(name: str, value: Any) -> None:
-    """Check that a function can be a static argument of a compiled program."""
-    function(name, value)
-    try:
-        hash(value)
-    except TypeError:
-        raise TypeError(f"`{name}` must be hashable, so that its program is found again, got {value!r}") from None
+optimiser = arguments.must(
+    "an optax GradientTransformation or a function setting → one",
+    right=lambda value: (
+        isinstance(value, optax.GradientTransformation) or (callable(value) and not hasattr(value, "update"))
+    ),
+)
 
 
-def optimiser(name: str, value: Any) -> None:
-    """Check for an optax transformation, or a function that makes one."""
-    if not isinstance(value, optax.GradientTransformation) and (hasattr(value, "update") or not callable(value)):
-        raise TypeError(f"`{name}` must be an optax GradientTransformation or a function setting → one, got {value!r}")
+# A step is a 32-bit integer in the compiled program.
+steps = (arguments.integer(1), arguments.must("at most 2**31 - 1", lambda value: value < 2**31))
 
 
-def steps(name: str, value: Any) -> None:
-    """Check a number of steps."""
-    arguments.integer(1)(name, value)
-    if value > MOST_STEPS:
-        raise ValueError(f"`{name}` must be an integer <= {MOST_STEPS}, got {value}")
-
-
-def folder(name: str, value: Any) -> None:
-    """Check that a path is a folder or does not exist yet."""
-    if not isinstance(value, str | os.PathLike):
-        raise TypeError(f"`{name}` must be a path, got {value!r}")
-    if Path(value).exists() and not Path(value).is_dir():
-        raise ValueError(f"`{name}` must be a folder, got the file {value}")
+folder = (
+    arguments.must("a path", right=lambda value: isinstance(value, str | os.PathLike)),
+    arguments.must("a folder, and no file", lambda value: Path(value).is_dir() or not Path(value).exists()),
+)
 
 
 def settings(value: PyTree) -> tuple[PyTree, int]:

@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, Key
 
 from rc_jax import network
 from rc_jax._numerics import arguments
@@ -40,9 +40,6 @@ class ModelSpec:
         pooled: whether the mean over tokens is read out, one answer per sequence, instead of every token.
         final_norm: a norm before the readout, of the kind that `stack.norm_kind` says.
 
-    Raises:
-        ValueError, TypeError: a size that is not an integer of at least 1, an unknown code of positions, a wrong part.
-
     Example:
         >>> from rc_jax.attention import AttentionSpec
         >>> stack = StackSpec(attention=AttentionSpec(d_model=8, heads=2), depth=3, skip=True)
@@ -60,12 +57,7 @@ class ModelSpec:
     final_norm: bool = False
 
     def __post_init__(self) -> None:
-        arguments.instance(StackSpec)("stack", self.stack)
-        for name in ("inputs", "outputs", "tokens"):
-            arguments.integer(1)(name, getattr(self, name))
-        for name in ("symbols", "pooled", "final_norm"):
-            arguments.instance(bool)(name, getattr(self, name))
-        arguments.one_of((None, *get_args(Positions)))("positions", self.positions)
+        arguments.check_fields(self)
         if self.positions == "sinusoidal" and self.stack.attention.d_model % 2:
             raise ValueError(
                 f"`positions` must not be 'sinusoidal' where d_model={self.stack.attention.d_model} is odd"
@@ -95,7 +87,7 @@ class Transformer(nnx.Module):
         log_scale: log α of every head, or None.
 
     Raises:
-        ValueError: `gain` or `scale` not positive, or `scale` of a wrong shape.
+        ValueError: `scale` of a wrong shape.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -116,13 +108,8 @@ class Transformer(nnx.Module):
     norm: Any  # of the final norm, or None
     log_scale: nnx.Param[Any] | None
 
-    @arguments.guard(
-        key=arguments.random_key,
-        spec=arguments.instance(ModelSpec),
-        gain=arguments.scalar(arguments.positive),
-        scale=arguments.positive,
-    )
-    def __init__(self, key: Array, spec: ModelSpec, *, gain: ArrayLike = 1.0, scale: ArrayLike | None = None):
+    @arguments.guard(gain=arguments.scalar(arguments.positive), scale=arguments.positive)
+    def __init__(self, key: Key[Array, ""], spec: ModelSpec, *, gain: ArrayLike = 1.0, scale: ArrayLike | None = None):
         heads, d = spec.stack.attention.heads, spec.stack.attention.d_model
         if scale is not None and jnp.shape(scale) not in ((), (heads,)):
             raise ValueError(f"`scale` must be one number or one for each of {heads} heads, got {jnp.shape(scale)}")

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.tree_util import Partial
-from jaxtyping import Array
+from jaxtyping import Array, Key
 from tqdm import tqdm
 
 from rc_jax._numerics import arguments
@@ -63,20 +63,16 @@ class Training:
 
 
 @arguments.guard(
-    key=arguments.random_key,
     build=inputs.static_function,
     loss=inputs.static_function,
-    batches=inputs.function,
-    seeds=arguments.integer(1),
     steps=inputs.steps,
     every=inputs.steps,
     optimiser=inputs.optimiser,
-    observe=inputs.function,
     folder=inputs.folder,
     checkpoint_seconds=arguments.scalar(arguments.bounded(0)),
 )
 def train(
-    key: Array,
+    key: Key[Array, ""],
     build: Callable[[Array, Any], nnx.Module],
     loss: Callable[[Any, Any, Any], Array],
     batches: Callable[[Array, Array], PyTree],
@@ -126,10 +122,9 @@ def train(
         progress: whether a bar with the time left is shown on stderr, where that is a terminal.
 
     Raises:
-        TypeError: an argument of the wrong kind.
         ValueError: `settings` whose arrays have no common leading axis; a module without parameters; a folder that
-            another process uses, that holds another training or more steps; an observation named `step`,
-            `loss` or `gradient_norm`.
+            another process uses, that holds another training or more steps; an observation named `step`, `loss` or
+            `gradient_norm`.
         Damaged: a `ValueError` of its own: the folder's training can be neither resumed nor trusted.
 
     Example:

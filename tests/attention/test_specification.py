@@ -68,7 +68,7 @@ WRONG_VALUES = [
 WRONG_TYPES = [
     ({"d_model": 6.0}, "`d_model` must be an integer >= 1, got 6.0"),
     ({"causal": "no"}, "`causal` must be a bool, got 'no'"),
-    ({"rotary": 10000}, "`rotary` must be a Rotary, got 10000"),
+    ({"rotary": 10000}, "`rotary` must be a Rotary or None, got 10000"),
 ]
 
 

@@ -155,7 +155,7 @@ def test_sensitivity_against_automatic_differentiation(x64):
             x = jax.numpy.asarray(matrix) @ x
         return x
 
-    sensitivity = np.exp(mask_rates.log_sink_sensitivity(np.tri(5), 3, 0.4, update=0.8))
+    sensitivity = np.exp(mask_rates.log_sink_sensitivity(np.tri(5, dtype=bool), 3, 0.4, update=0.8))
     np.testing.assert_allclose(sensitivity[:, 1:], jax.jacobian(network)(np.ones(5))[:, 1:], rtol=1e-12, atol=1e-14)
 
 

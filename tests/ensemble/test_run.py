@@ -198,7 +198,7 @@ def test_a_default_generator_whose_numbers_depend_on_the_batch_is_refused():
     [
         ({"count": 0}, ValueError, "`count` must be an integer >= 1, got 0"),
         ({"count": 10.0}, TypeError, "`count` must be an integer >= 1, got 10.0"),
-        ({"count": 2**33}, ValueError, "`count` must be an integer <= 2**32"),
+        ({"count": 2**33}, ValueError, "`count` must be at most 2**32"),
         ({"batch_size": 0}, ValueError, "`batch_size` must be an integer >= 1, got 0"),
         ({"key": 0}, TypeError, "`key` must be one typed key from jax.random.key, got 0"),
         ({"key": np.zeros(2, np.uint32)}, TypeError, "`key` must be one typed key"),

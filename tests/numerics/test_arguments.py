@@ -1,11 +1,16 @@
 """The checks of arguments themselves, on a function that does nothing else."""
 
+import dataclasses
 import types
+from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.typing import ArrayLike, DTypeLike
+from jaxtyping import Float, Int, Key
 
 from rc_jax import collapse, scale, special
 from rc_jax._numerics import arguments
@@ -144,3 +149,90 @@ def test_traced_values_and_keys_are_described():
         jax.jit(lambda x: take(x=[x, 1.0]))(1.0)
     with pytest.raises(TypeError, match=r"`key` must be one typed key from jax.random.key, got 0.5"):
         arguments.random_key("key", 0.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One field of every annotation that stands for a check."""
+
+    size: int = 1
+    share: float = 0.5
+    name: Literal["a", "b"] | None = None
+    apply: Callable[[int], int] = abs
+
+    def __post_init__(self):
+        arguments.check_fields(self, share=arguments.scalar(arguments.bounded(0, 1)))
+
+
+@arguments.guard()
+def annotated(
+    *,
+    key: Key[jax.Array, ""] = KEY,
+    rows: Float[jax.Array, "row column"] | None = None,
+    ids: Int[jax.Array | np.ndarray, " token"] | None = None,
+    scale: ArrayLike = 1.0,
+    dtype: DTypeLike | None = None,
+    word: str = "a",
+    on: bool = False,
+    record: Record | None = None,
+    open_rank: Float[jax.Array, "... score"] | None = None,
+):
+    return key, rows, ids, scale, dtype, word, on, record, open_rank
+
+
+NOT_ANNOTATED = [
+    ({"key": 0}, TypeError, "`key` must be one typed key from jax.random.key, got 0"),
+    (
+        {"rows": jnp.ones((2, 2), int)},
+        TypeError,
+        r"`rows` must be a floating-point array of shape \(row, column\), got",
+    ),
+    ({"rows": jnp.ones((1, 2, 2))}, ValueError, r"`rows` must be .*, got float32\[1,2,2\]: map a batch with jax.vmap"),
+    ({"rows": jnp.ones(2)}, ValueError, r"`rows` must be .*, got float32\[2\]$"),
+    ({"rows": [[1.0]]}, TypeError, r"`rows` must be .*, got \[\[1.0\]\]$"),
+    ({"ids": jnp.ones(2)}, TypeError, r"`ids` must be an array of integers of shape \(token\), got float32\[2\]"),
+    ({"scale": "1"}, TypeError, "`scale` must be a real number"),
+    ({"scale": np.nan}, ValueError, "`scale` must be finite"),
+    ({"dtype": "int32"}, TypeError, "`dtype` must be a floating-point dtype, got 'int32'"),
+    ({"word": " "}, ValueError, "`word` must be a string that is not empty"),
+    ({"on": 1}, TypeError, "`on` must be a bool, got 1"),
+    ({"record": 1}, TypeError, "`record` must be a Record or None, got 1"),
+]
+
+
+@pytest.mark.parametrize(("argument", "error", "message"), NOT_ANNOTATED)
+def test_an_annotation_is_a_check(argument, error, message):
+    with pytest.raises(error, match=message):
+        annotated(**argument)
+
+
+def test_what_annotations_allow():
+    annotated(rows=np.ones((1, 2)), ids=np.arange(3), scale=[1, 2], dtype="bfloat16", on=np.True_, record=Record())
+    annotated(key=KEY, rows=None, dtype=jnp.float32, word="b", open_rank=0)  # axes without names stand for no check
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"size": 0}, ValueError, "`size` must be an integer >= 1, got 0"),
+        ({"size": True}, TypeError, "`size` must be an integer >= 1, got True"),
+        ({"share": 2.0}, ValueError, "`share` must be >= 0 and <= 1, got 2"),
+        ({"name": "c"}, ValueError, "`name` must be one of None, 'a', 'b', got 'c'"),
+        ({"apply": 1}, TypeError, "`apply` must be a function, got 1"),
+    ],
+)
+def test_fields_of_a_record(fields, error, message):
+    assert Record(name="a").name == "a"
+    with pytest.raises(error, match=message):
+        Record(**fields)
+
+
+def test_bounds_of_integers_and_of_axes():
+    arguments.integer(None)("n", -4)
+    with pytest.raises(ValueError, match="`n` must be an integer >= -3, got -4"):
+        arguments.integer(-3)("n", -4)
+    last = arguments.float_array("...", "score", score=2)
+    last("s", jnp.ones((3, 1, 2)))
+    for wrong in (jnp.ones((3, 1)), jnp.ones(())):
+        with pytest.raises(ValueError, match=r"`s` must be .* of shape \(..., score\) with score >= 2, got float32"):
+            last("s", wrong)

@@ -208,7 +208,7 @@ def test_text(folder):
     checkpoint = pretrained.load(folder)
     with pytest.raises(ValueError, match="`text` must have at most 10 tokens, one per position of the model, got 11"):
         checkpoint.encode("rank " * 9)
-    with pytest.raises(TypeError, match="`text` must be a string, got 3"):
+    with pytest.raises(TypeError, match="`text` must be a string that is not empty, got 3"):
         checkpoint.encode(3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="`text` must be a string that is not empty"):
         checkpoint.encode("  ")
@@ -297,7 +297,7 @@ def test_random_like(key):
     spec = StackSpec(attention=AttentionSpec(d_model=8), depth=2)
     with pytest.raises(TypeError, match="`key` must be one typed key"):
         pretrained.random_like(jnp.zeros(2, jnp.uint32), spec)
-    with pytest.raises(TypeError, match="`like` must be a Checkpoint or a StackSpec, got int"):
+    with pytest.raises(TypeError, match="`like` must be a Checkpoint or a StackSpec, got 3"):
         pretrained.random_like(key, 3)  # pyright: ignore[reportCallIssue, reportArgumentType]
     with pytest.raises(ValueError, match="`std` must be > 0, got 0"):
         pretrained.random_like(key, spec, std=0)

@@ -35,7 +35,11 @@ CALLS = [
     # measures of given weights
     (lambda: sparsity.sparsity(jnp.arange(3)), TypeError, "`a` must be a floating-point array"),
     (lambda: sparsity.sparsity([1.0, 2.0]), TypeError, "`a` must be a floating-point array"),
-    (lambda: sparsity.sparsity(jnp.zeros((3, 0))), ValueError, "`a` must be an array with at least one entry"),
+    (
+        lambda: sparsity.sparsity(jnp.zeros((3, 0))),
+        ValueError,
+        "`a` must be a floating-point array with at least one entry",
+    ),
     (lambda: sparsity.sparsity(jnp.asarray(1.0)), ValueError, "`a` must be .* at least one entry and one axis"),
     (lambda: sparsity.sparsity(jnp.array([1.0, jnp.nan])), ValueError, "`a` must be finite"),
     (lambda: sparsity.sparsity(ONES, 1), ValueError, "`axis` must name an axis of `a`, which has 1, got axis=1"),

@@ -76,8 +76,7 @@ class Kind:
             meaning for this kind, and None elsewhere.
 
     Raises:
-        TypeError: a part of another type.
-        ValueError: an unknown word, or `reads` and `own_scores` that do not fit each other.
+        ValueError: `reads` and `own_scores` do not fit each other.
 
     Example:
         >>> import jax.numpy as jnp
@@ -105,8 +104,7 @@ class Kind:
     refuses: Callable[[Any], tuple[str, str] | None] = _no_reason
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            _CHECKS[field.name](field.name, getattr(self, field.name))
+        arguments.check_fields(self, options=_names)
         if (self.own_scores is None) != (self.reads == "scores"):
             raise ValueError(f"`own_scores` must be given when reads={self.reads!r} is not 'scores', and only then")
         try:
@@ -148,31 +146,10 @@ def _brief(value: object) -> str:
     return getattr(value, "__name__", repr(value)) if callable(value) else repr(value)
 
 
-def _function(name: str, value: object) -> None:
-    if not callable(value):
-        raise TypeError(f"`{name}` must be a function, got {arguments.describe(value)}")
-
-
-def _function_or_none(name: str, value: object) -> None:
-    if value is not None:
-        _function(name, value)
-
-
-def _names(name: str, value: object) -> None:
-    if not isinstance(value, tuple) or not all(isinstance(entry, str) for entry in value):
-        raise TypeError(f"`{name}` must be a tuple of names, got {arguments.describe(value)}")
-
-
-_CHECKS: dict[str, arguments.Check] = {
-    "name": arguments.instance(str),
-    **dict.fromkeys(("weights", "shapes", "start", "refuses"), _function),
-    "row_sum": arguments.one_of(("one", "fixed", "any")),
-    **dict.fromkeys(("shift_invariant", "increasing", "sparse"), arguments.instance(bool)),
-    "reads": arguments.one_of(("scores", "features", "distance")),
-    "own_scores": _function_or_none,
-    "maps": arguments.integer(1),
-    "options": _names,
-}
+_names = arguments.must(
+    "a tuple of names",
+    right=lambda value: isinstance(value, tuple) and all(isinstance(entry, str) for entry in value),
+)
 
 
 def of_each_head(*names: str) -> Callable[[Any], Mapping[str, tuple[int, ...]]]:

@@ -55,7 +55,7 @@ def _check_rest(perturbation: Array, rest: Array) -> None:
         )
 
 
-@arguments.guard(base=_MATRIX, perturbation=_MATRIX)
+@arguments.guard(base=_MATRIX)
 def lemma_lower(base: Float[Array, "same token"], perturbation: Float[Array, "row token"]) -> Inequality:
     """(I − D)P̃ ≤ P, entry by entry, with P = softmax(Ã + E), P̃ = softmax(Ã), D_ii = max_{j,j'} |E_ij − E_ij'|.
 
@@ -82,7 +82,7 @@ def lemma_lower(base: Float[Array, "same token"], perturbation: Float[Array, "ro
     return Inequality(left, moved.shared * jnp.exp(moved.log_change), moved.log_change - log_left)
 
 
-@arguments.guard(base=_MATRIX, perturbation=_MATRIX)
+@arguments.guard(base=_MATRIX)
 def lemma_upper(base: Float[Array, "same token"], perturbation: Float[Array, "row token"]) -> Inequality:
     """P ≤ (I + 2D)P̃, entry by entry, with P = softmax(Ã + E), P̃ = softmax(Ã), D_ii = max_{j,j'} |E_ij − E_ij'|.
 
@@ -109,7 +109,7 @@ def lemma_upper(base: Float[Array, "same token"], perturbation: Float[Array, "ro
     return Inequality(moved.shared * jnp.exp(moved.log_change), right, slack)
 
 
-@arguments.guard(base=_MATRIX, perturbation=_MATRIX, rest=arguments.float_array("token", "feature"))
+@arguments.guard(base=_MATRIX)
 def published_step(
     base: Float[Array, "same token"], perturbation: Float[Array, "row token"], rest: Float[Array, "token feature"]
 ) -> Inequality:
@@ -141,7 +141,7 @@ def published_step(
     return Inequality(plain + change, (1 + 2 * moved.bound) * plain, 2 * moved.bound * plain - change)
 
 
-@arguments.guard(base=_MATRIX, perturbation=_MATRIX, rest=arguments.float_array("token", "feature"))
+@arguments.guard(base=_MATRIX)
 def repaired_step(
     base: Float[Array, "same token"], perturbation: Float[Array, "row token"], rest: Float[Array, "token feature"]
 ) -> Inequality:

@@ -7,12 +7,12 @@ from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax._numerics import arguments
 from rc_jax.collapse.audit.inequality import Inequality
-from rc_jax.collapse.bounds.cubic import CENTER, Center, bound_parts, in_depth
+from rc_jax.collapse.bounds.cubic import Center, bound_parts, in_depth
 from rc_jax.collapse.bounds.pure_attention import check_bounded, column_norm, row_norm
 from rc_jax.collapse.measures import norm_1inf, residual
 from rc_jax.network import Layers, StackSpec
 
-_TOKENS = arguments.float_array("token", "feature", minimum={"token": 2})
+_TOKENS = arguments.float_array("token", "feature", token=2)
 
 
 class Split(NamedTuple):
@@ -23,7 +23,7 @@ class Split(NamedTuple):
     rest: Float[Array, "token feature"]
 
 
-@arguments.guard(weight=arguments.float_array("feature", "feature"), x=_TOKENS, center=CENTER)
+@arguments.guard(x=_TOKENS)
 def split(weight: Float[Array, "feature feature"], x: Float[Array, "token feature"], center: Center = "mean") -> Split:
     """With X = 1x̄ᵀ + R: Ã_ij = x̄ᵀA R_j, the same for all i, E = R A Rᵀ, and R (DCL21, section 2).
 
@@ -45,7 +45,7 @@ def split(weight: Float[Array, "feature feature"], x: Float[Array, "token featur
     return Split(common, jnp.matmul(rest, weighted, precision="highest"), rest)
 
 
-@arguments.guard(perturbation=arguments.float_array("row", "token"), rest=arguments.float_array("token", "feature"))
+@arguments.guard()
 def norm_step(
     shared: Float[Array, " token"], perturbation: Float[Array, "row token"], rest: Float[Array, "token feature"]
 ) -> Inequality:
@@ -79,7 +79,7 @@ def norm_step(
     return Inequality(left, right, right - left)
 
 
-@arguments.guard(weight=arguments.float_array("feature", "feature"), rest=_TOKENS)
+@arguments.guard(rest=_TOKENS)
 def gamma_cap(weight: Float[Array, "feature feature"], rest: Float[Array, "token feature"]) -> Inequality:
     """γ ≤ √(Σ_i max_a |R_ia| / ‖R‖₁) ≤ √min(tokens, d_model), for one head: γ cannot be large.
 
@@ -109,7 +109,7 @@ def gamma_cap(weight: Float[Array, "feature feature"], rest: Float[Array, "token
     return Inequality(gamma, cap, cap - gamma)
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive, center=CENTER)
+@arguments.guard(x=_TOKENS, scale=arguments.positive)
 def layer(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -138,7 +138,7 @@ def layer(
     return compare(parts.log_after, parts.log_bound, x)
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive, center=CENTER)
+@arguments.guard(x=_TOKENS, scale=arguments.positive)
 def depth(
     params: Layers,
     x: Float[Array, "token feature"],

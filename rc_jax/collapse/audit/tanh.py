@@ -13,11 +13,10 @@ from rc_jax.collapse.bounds.tanh import diameters_by_layer, tanh_bound
 from rc_jax.collapse.measures import diameter
 from rc_jax.network import Layers, StackSpec
 
-_TOKENS = arguments.float_array("token", "feature", minimum={"token": 2})
-_ROW = arguments.float_array("token")
+_TOKENS = arguments.float_array("token", "feature", token=2)
 
 
-@arguments.guard(weight=arguments.float_array("feature", "feature"), x=_TOKENS)
+@arguments.guard(x=_TOKENS)
 def score_oscillation(weight: Float[Array, "feature feature"], x: Float[Array, "token feature"]) -> Inequality:
     """The largest (x_i − x_i')ᵀA(x_j − x_j') over all four tokens is at most ‖A‖₂ diam(X)².
 
@@ -49,7 +48,7 @@ def score_oscillation(weight: Float[Array, "feature feature"], x: Float[Array, "
     return Inequality(left, right, right - left)
 
 
-@arguments.guard(a=_ROW, b=_ROW)
+@arguments.guard()
 def total_variation(a: Float[Array, " token"], b: Float[Array, " token"]) -> Inequality:
     """TV(softmax a, softmax b) ≤ tanh(osc(a − b)/4), osc(u) = max u − min u, TV(p, q) = ½ Σ |p − q|.
 
@@ -85,7 +84,7 @@ def total_variation(a: Float[Array, " token"], b: Float[Array, " token"]) -> Ine
     return Inequality(left, right, right - left)
 
 
-@arguments.guard(p=_ROW, q=_ROW, x=_TOKENS)
+@arguments.guard(x=_TOKENS)
 def mixture(p: Float[Array, " token"], q: Float[Array, " token"], x: Float[Array, "token feature"]) -> Inequality:
     """‖Σ_j (p − q)_j x_j‖₂ ≤ TV(p, q) diam(X): two mixtures of the same tokens are no farther apart than that.
 

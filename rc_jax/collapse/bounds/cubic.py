@@ -10,7 +10,7 @@ source writes the same as 4γ α‖W_QK‖₁‖W‖_{1,∞} ‖R‖³; γ is th
 
 import functools
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,11 +34,10 @@ from rc_jax.network import Layers, StackSpec
 
 Center = Literal["mean", "argmin"]
 
-_TOKENS = arguments.float_array("token", "feature", minimum={"token": 2})
-CENTER = arguments.one_of(get_args(Center))
+_TOKENS = arguments.float_array("token", "feature", token=2)
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive, center=CENTER)
+@arguments.guard(x=_TOKENS, scale=arguments.positive)
 def measured_gamma(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -71,7 +70,7 @@ def measured_gamma(
 
     Raises:
         ValueError: a mask, skip, MLP, LayerNorm, or another score or weight than dot-product softmax, for none of which
-            the theorem holds; shapes that do not fit; fewer than two tokens; a `scale` that is not positive.
+            the theorem holds; shapes that do not fit.
 
     Example:
         >>> import jax
@@ -87,7 +86,7 @@ def measured_gamma(
     return jnp.exp(parts.log_gamma).astype(x.dtype)
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive, center=CENTER)
+@arguments.guard(x=_TOKENS, scale=arguments.positive)
 def layer_bound(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -122,7 +121,7 @@ def layer_bound(
     return bound_parts(params, x, spec, scale, center).log_bound.astype(x.dtype)
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive, center=CENTER)
+@arguments.guard(x=_TOKENS, scale=arguments.positive)
 def depth_bound(
     params: Layers,
     x: Float[Array, "token feature"],

@@ -32,7 +32,7 @@ from rc_jax.collapse.exact.state import MeanResidual
 from rc_jax.collapse.measures import diameter
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 
-_TOKENS = arguments.float_array("token", "feature", minimum={"token": 2})
+_TOKENS = arguments.float_array("token", "feature", token=2)
 
 
 @arguments.guard(x=_TOKENS, scale=arguments.positive)
@@ -59,7 +59,7 @@ def tanh_bound(
 
     Raises:
         ValueError: a mask, skip, MLP, LayerNorm, or another score or weight than dot-product softmax, for none of which
-            the theorem holds; shapes that do not fit; fewer than two tokens; a `scale` that is not positive.
+            the theorem holds; shapes that do not fit.
 
     Example:
         >>> import jax

@@ -29,7 +29,7 @@ from rc_jax.network import LayerParams, Layers, NormParams, StackSpec
 from rc_jax.network.specification import check_stack
 from rc_jax.network.stack import Arithmetic, block, check_every_mask, scan_kinds
 
-_TOKENS = arguments.float_array("token", "feature", minimum={"token": 2})
+_TOKENS = arguments.float_array("token", "feature", token=2)
 
 # A logarithm is known when roundings that are moved move it by no more than this many nats, or than as many roundings
 # of itself: cubing a residual triples its logarithm, and the error in it.
@@ -95,9 +95,8 @@ def log_residuals(
         depth + 1 numbers; −inf where all tokens are equal, NaN where the residual is not known in this dtype.
 
     Raises:
-        ValueError: shapes that do not fit `spec`; fewer than two tokens; other weights than those above, or scores than
-            products and cosines, for which no form without cancellation is built in, or cosines with a rank; a `scale`
-            that is not positive.
+        ValueError: shapes that do not fit `spec`; other weights than those above, or scores than products and cosines,
+            for which no form without cancellation is built in, or cosines with a rank.
 
     Example:
         >>> import jax
@@ -256,7 +255,7 @@ def agree(logs: Float[Array, "copy *shape"]) -> Bool[Array, "*shape"]:
     return jnp.all((logs == first) | (jnp.isfinite(first) & (jnp.abs(logs - first) <= allowed)), axis=0)
 
 
-@arguments.guard(matrices=arguments.float_array("depth", "row", "column"), x=_TOKENS)
+@arguments.guard(x=_TOKENS)
 def product_log_residuals(
     matrices: Float[Array, "depth row column"], x: Float[Array, "token feature"]
 ) -> Float[Array, "depth+1"]:

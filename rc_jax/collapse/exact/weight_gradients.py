@@ -34,8 +34,7 @@ from rc_jax.collapse.requirements import BILINEAR, check_covered
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 from rc_jax.network.specification import check_stack
 
-_TOKENS = arguments.float_array("token", "feature", minimum={"token": 2})
-_SAME_SHAPE = arguments.float_array("token", "feature")
+_TOKENS = arguments.float_array("token", "feature", token=2)
 
 
 class WeightGradients(NamedTuple):
@@ -48,7 +47,7 @@ class WeightGradients(NamedTuple):
     log_residual: Float[Array, " layer"]
 
 
-@arguments.guard(x=_TOKENS, cotangent=_SAME_SHAPE, scale=arguments.positive, mask=masks.check_mask)
+@arguments.guard(x=_TOKENS, scale=arguments.positive, mask=masks.check_mask)
 def log_weight_gradients(
     params: Layers,
     x: Float[Array, "token feature"],

@@ -26,12 +26,7 @@ from rc_jax.network.specification import check_stack
 _BATCH = 64
 
 
-@arguments.guard(
-    x=arguments.float_array("token", "feature"),
-    paths=arguments.integer_array("path", "layer"),
-    scale=arguments.positive,
-    mask=masks.check_mask,
-)
+@arguments.guard(scale=arguments.positive, mask=masks.check_mask)
 def path_reruns(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -63,7 +58,7 @@ def path_reruns(
 
     Raises:
         ValueError: shapes that do not fit `spec`; a network with an MLP or LayerNorm; `paths` that the network does not
-            have; a `scale` that is not positive.
+            have.
 
     Source: DCL21, section 4, on path effectiveness.
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, Integer
+from jaxtyping import Array, ArrayLike, Bool, Float, Integer, Key
 
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, masks
@@ -24,7 +24,7 @@ from rc_jax.collapse.requirements import check_split
 from rc_jax.network import Layers, StackSpec
 from rc_jax.network.specification import check_stack
 
-_TOKENS = arguments.float_array("token", "feature", minimum={"token": 2})
+_TOKENS = arguments.float_array("token", "feature", token=2)
 _BATCH = 64
 
 
@@ -86,9 +86,8 @@ def path_shares(
         output's tokens are all equal.
 
     Raises:
-        ValueError: shapes that do not fit `spec`; fewer than two tokens; a network with an MLP, LayerNorm, or another
-            weight than softmax of products or cosines, for which the residual has no form free of cancellation
-            (`path_length_sums` takes any); a `scale` that is not positive.
+        ValueError: shapes that do not fit `spec`; a network with an MLP, LayerNorm, or another weight than softmax of
+            products or cosines, for which the residual has no form free of cancellation (`path_length_sums` takes any).
 
     Source: this package's own result, on the decomposition of DCL21, sections 2 and 3.
 
@@ -107,12 +106,9 @@ def path_shares(
     return _path_shares(params, x, spec, scale, mask)
 
 
-@arguments.guard(
-    key=arguments.random_key, x=_TOKENS, length=arguments.integer(0), samples=arguments.integer(1),
-    scale=arguments.positive, mask=masks.check_mask,
-)  # fmt: skip
+@arguments.guard(x=_TOKENS, length=arguments.integer(0), scale=arguments.positive, mask=masks.check_mask)
 def sample_path_log_residuals(
-    key: Array,
+    key: Key[Array, ""],
     params: Layers,
     x: Float[Array, "token feature"],
     spec: StackSpec,
@@ -161,9 +157,7 @@ def sample_path_log_residuals(
     return path_log_sizes(params, x, spec, paths, scale=scale, mask=mask)
 
 
-@arguments.guard(
-    x=_TOKENS, paths=arguments.integer_array("path", "layer"), scale=arguments.positive, mask=masks.check_mask
-)
+@arguments.guard(x=_TOKENS, scale=arguments.positive, mask=masks.check_mask)
 def path_log_sizes(
     params: Layers,
     x: Float[Array, "token feature"],

@@ -32,7 +32,7 @@ from rc_jax.network.stack import check_every_mask, scan_kinds
 SKIP = -1  # stands for the skip connection where a path names the head that it takes
 
 
-@arguments.guard(depth=arguments.integer(1), heads=arguments.integer(1))
+@arguments.guard()
 def path_counts(depth: int, heads: int, *, skip: bool = True) -> tuple[int, ...]:
     """How many paths of each length 0 … L there are: C(L, k) H^k with skip connections, H^L of length L without.
 
@@ -57,7 +57,7 @@ def path_counts(depth: int, heads: int, *, skip: bool = True) -> tuple[int, ...]
     return (0,) * depth + (heads**depth,)
 
 
-@arguments.guard(x=arguments.float_array("token", "feature"), scale=arguments.positive, mask=masks.check_mask)
+@arguments.guard(scale=arguments.positive, mask=masks.check_mask)
 def path_length_sums(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -87,7 +87,7 @@ def path_length_sums(
         mask: of every layer, as in `network.apply`.
 
     Raises:
-        ValueError: shapes that do not fit `spec`; a network with an MLP or LayerNorm; a `scale` that is not positive.
+        ValueError: shapes that do not fit `spec`; a network with an MLP or LayerNorm.
 
     Source: the decomposition is DCL21's (section 2, and section 3 for skip connections); the recursion is this
         package's own result.

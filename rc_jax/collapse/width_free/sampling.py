@@ -20,7 +20,7 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float, Key
 
 from rc_jax._numerics import arguments
 from rc_jax.attention import masks
@@ -33,7 +33,7 @@ from rc_jax.collapse.width_free.gaussian_matrices import compress, extend
 from rc_jax.collapse.width_free.layers import log_norms
 from rc_jax.network import StackSpec
 
-_TOKENS = arguments.float_array("token", "feature", minimum={"token": 2})
+_TOKENS = arguments.float_array("token", "feature", token=2)
 
 
 def _check_width(name: str, value: ArrayLike) -> None:
@@ -44,7 +44,6 @@ def _check_width(name: str, value: ArrayLike) -> None:
 
 
 @arguments.guard(
-    key=arguments.random_key,
     x=_TOKENS,
     gain=arguments.scalar(arguments.positive),
     scale=arguments.positive,
@@ -52,7 +51,7 @@ def _check_width(name: str, value: ArrayLike) -> None:
     width=_check_width,
 )
 def sample_log_residuals(
-    key: Array,
+    key: Key[Array, ""],
     x: Float[Array, "token coordinate"],
     spec: StackSpec,
     *,
@@ -88,8 +87,7 @@ def sample_log_residuals(
 
     Raises:
         ValueError: `x` with more columns than d_model or `width`; a `width` below the number of tokens; an MLP or
-            LayerNorm, which act on features and so prefer a basis; other scores or weights than dot-product softmax;
-            a `gain` or `scale` that is not positive, or a `gain` that is not one number.
+            LayerNorm, which act on features and so prefer a basis; other scores or weights than dot-product softmax.
 
     Example:
         >>> import jax

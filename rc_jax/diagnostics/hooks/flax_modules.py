@@ -31,7 +31,6 @@ def flax_weights(model: Any, *args: Any, method: Any = None, **kwargs: Any) -> d
         `rc_jax.diagnostics.metrics` the dict itself.
 
     Raises:
-        TypeError: `model` is not a module of `flax.nnx`, or `method` cannot be called.
         ValueError: no attention weights were sown.
 
     Example:

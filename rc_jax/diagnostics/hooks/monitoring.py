@@ -52,7 +52,6 @@ def metrics(weights: Any, *, mask: Any = None) -> Metrics:
         A dictionary of numbers (arrays without axes), float32 at least.
 
     Raises:
-        TypeError: something is not an array of floating-point numbers, or `mask` not one of booleans.
         ValueError: there is no layer, an array has fewer than three axes, `mask` does not fit, or a row that sees keys
             has weight on one that it may not see (all numbers are NaN where that is found out in a trace).
 
@@ -104,8 +103,7 @@ def score_metrics(q: Any, k: Any, *, scale: ArrayLike | None = None, mask: Any =
         As `metrics`.
 
     Raises:
-        TypeError: `q` or `k` not arrays of floating-point numbers of one dtype, `mask` not as described.
-        ValueError: shapes that do not fit, or a `scale` that is known and not positive.
+        ValueError: shapes that do not fit.
 
     Source: as `rc_jax.diagnostics.scores`.
 

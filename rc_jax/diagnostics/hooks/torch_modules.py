@@ -29,7 +29,6 @@ def torch_weights(model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         `rc_jax.diagnostics.attention` a list of its values.
 
     Raises:
-        TypeError: `model` is not a module of PyTorch.
         ValueError: no such layer was called.
 
     Example:

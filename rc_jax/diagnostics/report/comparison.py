@@ -165,7 +165,6 @@ def compare(a: Diagnosis, b: Diagnosis, *, names: tuple[str, str] = ("a", "b")) 
         of differences b − a; `changes()` are heads by layer and number; `figure()` draws both.
 
     Raises:
-        TypeError: `a` or `b` is no `Diagnosis`.
         ValueError: their layers, heads or hidden states are not the same ones, or they have no measure in common.
 
     Example:

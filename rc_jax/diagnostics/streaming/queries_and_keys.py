@@ -25,7 +25,7 @@ ABSENT = (
 )
 
 
-@arguments.guard(scale=arguments.positive, threshold=arguments.scalar(arguments.positive), block=arguments.integer(1))
+@arguments.guard(scale=arguments.positive, threshold=arguments.scalar(arguments.positive))
 def scores(
     q: Any,
     k: Any,
@@ -65,10 +65,9 @@ def scores(
         over keys that are seen, queries and samples, which `qk_clip` takes.
 
     Raises:
-        TypeError: `q` or `k` are no such arrays, or are traced (`rc_jax.diagnostics.score_metrics` takes these);
-            `mask` is neither a word nor an array of booleans.
-        ValueError: shapes, dtypes or devices do not fit; a number is not finite; scores are too large for their
-            dtype; `scale` is not positive; no query may see two keys.
+        TypeError: `q` or `k` are traced (`rc_jax.diagnostics.score_metrics` takes these).
+        ValueError: shapes, dtypes or devices do not fit; a number is not finite; scores are too large for their dtype;
+            no query may see two keys.
 
     Source: Milakov and Gimelshein (2018), arXiv 1805.02867, section 3, for the pass that never looks back.
 

@@ -1,7 +1,5 @@
 """The largest of n standard normal scores, by integrals over their law."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.scipy.stats import norm
@@ -9,13 +7,10 @@ from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
 
-_MOST = 10**20  # scores whose largest is surely below 11
-
-
-def _count(name: str, value: Any) -> None:
-    arguments.integer(2)(name, value)
-    if value > _MOST:
-        raise ValueError(f"`{name}` must be an integer <= {_MOST:.0e}, got {value}")
+_count = (
+    arguments.integer(2),
+    arguments.must("at most 1e20", lambda value: value <= 10**20),
+)  # all scores are below 11
 
 
 @arguments.guard(n=_count)

@@ -15,10 +15,9 @@ from rc_jax.scale.closed_forms.annealed import at_least_two
 
 Average = Literal["row", "all"]
 at_least_one: arguments.Check = arguments.bounded(1)
-average_name: arguments.Check = arguments.one_of(("row", "all"))
 
 
-@arguments.guard(n=at_least_two, dim=at_least_one, average=average_name)
+@arguments.guard(n=at_least_two, dim=at_least_one)
 def shared_query_scale(n: ArrayLike, dim: ArrayLike, average: Average = "row") -> Float[Array, "..."]:
     """The scale α* that maximises the annealed gradient when the n scores of a row share a query of d normals.
 

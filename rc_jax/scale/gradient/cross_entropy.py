@@ -45,8 +45,8 @@ def cross_entropy_gradient(
         NaN where a traced index is outside.
 
     Raises:
-        ValueError: if there are fewer than two scores, α <= 0, `labels` has another shape, an index is outside,
-            probabilities are negative or do not add up to 1, or the shapes do not broadcast.
+        ValueError: `labels` has another shape, an index is outside, or probabilities are negative or do not add up to
+            1.
 
     Source: textbook, for instance Goodfellow, Bengio and Courville (2016), section 6.2.2.3; the form that keeps its
         digits is this package's own.

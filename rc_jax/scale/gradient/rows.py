@@ -11,15 +11,8 @@ from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import converted, working_dtype
 
 
-def score_rows(name: str, value: Any) -> None:
-    """A finite floating-point array whose last axis holds at least two scores."""
-    _rows(name, value)
-    arguments.real(name, value)
-
-
-def logit_rows(name: str, value: Any) -> None:
-    """As `score_rows`, or −inf for a key that a mask hides; every row has a finite score."""
-    _rows(name, value)
+def _logits(name: str, value: Any) -> None:
+    """Finite numbers, or −inf for a key that a mask hides; every row has a finite score."""
     numbers = arguments.at_hand(value)
     if numbers is None:
         return
@@ -29,12 +22,9 @@ def logit_rows(name: str, value: Any) -> None:
     arguments.real(name, np.where(hidden, numbers.dtype.type(0), numbers))
 
 
-def _rows(name: str, value: Any) -> None:
-    expected = "a floating-point array of shape (..., score) with score >= 2"
-    if not isinstance(value, jax.Array | np.ndarray) or not jnp.issubdtype(value.dtype, jnp.floating):
-        raise TypeError(f"`{name}` must be {expected}, got {arguments.describe(value)}")
-    if value.ndim < 1 or value.shape[-1] < 2:
-        raise ValueError(f"`{name}` must be {expected}, got {arguments.describe(value)}")
+_ROWS = arguments.float_array("...", "score", score=2)
+score_rows = (_ROWS, arguments.real)
+logit_rows = (_ROWS, _logits)
 
 
 def shifted(scores: jax.Array, alpha: ArrayLike) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -43,7 +33,7 @@ def shifted(scores: jax.Array, alpha: ArrayLike) -> tuple[jax.Array, jax.Array, 
     −inf stays −inf, without a derivative.
 
     Raises:
-        ValueError: if the shape of alpha does not broadcast with the leading axes of `scores`.
+        ValueError: the shape of alpha does not broadcast with the leading axes of `scores`.
     """
     scores = jnp.asarray(scores)
     working = working_dtype(scores.dtype)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common, common_with_dim, converted
@@ -21,13 +21,10 @@ NATS = -math.log(LEAST)
 ROWS_TOGETHER = 64  # in one vectorised step
 
 
-@arguments.guard(
-    key=arguments.random_key,
-    n=arguments.integer(2),
-    dim=arguments.scalar(arguments.bounded(3)),
-    samples=arguments.integer(1),
-)
-def sample_scales(key: Array, n: int, dim: ArrayLike | None = None, samples: int = 256) -> Float[Array, "sample"]:
+@arguments.guard(n=arguments.integer(2), dim=arguments.scalar(arguments.bounded(3)))
+def sample_scales(
+    key: Key[Array, ""], n: int, dim: ArrayLike | None = None, samples: int = 256
+) -> Float[Array, "sample"]:
     """The best scale of each of many random rows: independent draws of `per_sample_scale`.
 
     Formula: argmax_α α(1 − Σp²), p = softmax(αs), for each row of n independent scores on its own. The law of these has
@@ -57,14 +54,13 @@ def sample_scales(key: Array, n: int, dim: ArrayLike | None = None, samples: int
 
 
 @arguments.guard(
-    key=arguments.random_key,
     level=arguments.positive,
     n=arguments.integer(2),
     dim=arguments.scalar(arguments.bounded(3)),
     samples=arguments.integer(2),
 )
 def scale_tail(
-    key: Array, level: ArrayLike, n: int, dim: ArrayLike | None = None, samples: int = 256
+    key: Key[Array, ""], level: ArrayLike, n: int, dim: ArrayLike | None = None, samples: int = 256
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Probability that the best scale of a random row exceeds a level, however small, by importance sampling.
 

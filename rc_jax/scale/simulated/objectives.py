@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common, common_with_dim, converted
@@ -15,12 +15,7 @@ from rc_jax.scale.simulated.averages import mean_over_rows
 from rc_jax.scale.simulated.random_rows import Row, even_batch, log_gradient, near_ties
 from rc_jax.scale.simulated.score_distribution import score_law
 
-_CHECKS = {
-    "key": arguments.random_key,
-    "n": arguments.integer(2),
-    "dim": arguments.scalar(arguments.bounded(3)),
-    "samples": arguments.integer(2),
-}
+_CHECKS = {"n": arguments.integer(2), "dim": arguments.scalar(arguments.bounded(3)), "samples": arguments.integer(2)}
 _checked = arguments.guard(alpha=arguments.positive, **_CHECKS)
 _keyed = arguments.guard(**_CHECKS)
 SCALES_TOGETHER = 8  # in one vectorised step over rows
@@ -28,7 +23,7 @@ SCALES_TOGETHER = 8  # in one vectorised step over rows
 
 @_checked
 def expected_objective(
-    key: Array, alpha: ArrayLike, n: int, dim: ArrayLike | None = None, samples: int = 1024
+    key: Key[Array, ""], alpha: ArrayLike, n: int, dim: ArrayLike | None = None, samples: int = 1024
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Mean softmax gradient of n random scores at scale α, without the annealed approximation.
 
@@ -67,7 +62,7 @@ def expected_objective(
 
 @_checked
 def typical_objective(
-    key: Array, alpha: ArrayLike, n: int, dim: ArrayLike | None = None, samples: int = 1024
+    key: Key[Array, ""], alpha: ArrayLike, n: int, dim: ArrayLike | None = None, samples: int = 1024
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Mean logarithm of the softmax gradient of n random scores at scale α: what a typical row lets through.
 
@@ -93,7 +88,7 @@ def typical_objective(
 
 
 @_keyed
-def typical_scale(key: Array, n: int, dim: ArrayLike | None = None, samples: int = 256) -> Float[Array, ""]:
+def typical_scale(key: Key[Array, ""], n: int, dim: ArrayLike | None = None, samples: int = 256) -> Float[Array, ""]:
     """The scale α that maximises the mean logarithm of the softmax gradient of n random scores.
 
     Formula: argmax_α E log[α(1 − Σp²)], p = softmax(αs); finite, near √(2 log n) for Gaussian scores. The mean is over
@@ -123,7 +118,7 @@ def typical_scale(key: Array, n: int, dim: ArrayLike | None = None, samples: int
 
 
 @_keyed
-def typical_optimum(key: Array, n: int, dim: ArrayLike | None = None, samples: int = 256) -> Optimum:
+def typical_optimum(key: Key[Array, ""], n: int, dim: ArrayLike | None = None, samples: int = 256) -> Optimum:
     """`typical_scale` with its standard error (first order in 1/√samples), the maximum (nats) and the search's end.
 
     Source: this package's own.

@@ -40,7 +40,7 @@ def per_sample_scale(scores: Float[Array, "... score"]) -> Float[Array, "..."]:
         may be as small or as large as the dtype holds: they are searched in units of D.
 
     Raises:
-        ValueError: if there are fewer than two scores, one is NaN or ∞, or all of a row are hidden.
+        ValueError: all scores of a row are hidden.
 
     Source: this package's own, for the gradient of Su Jianlin, kexue.fm/archives/9812.
 
@@ -59,7 +59,7 @@ def per_sample_optimum(scores: Float[Array, "... score"]) -> Optimum:
     """`per_sample_scale` with the gradient's size there and whether the search ended.
 
     Raises:
-        ValueError: if there are fewer than two scores, one is NaN or ∞, or all of a row are hidden.
+        ValueError: all scores of a row are hidden.
 
     Source: this package's own.
 

@@ -106,8 +106,7 @@ def channel_decay(weights: ArrayLike, lam: ArrayLike, n: ArrayLike) -> Float[Arr
         S, in the broadcast shape of the batch and `n`; a pure number.
 
     Raises:
-        ValueError: a weight is negative, all weights of a row are zero, `lam` is outside (0, 1], `n` is below 1, or
-            there is no axis of channels.
+        ValueError: all weights of a row are zero.
 
     Source: this package's own result, for decays λ per channel as in retention and gated linear attention.
 
@@ -176,7 +175,7 @@ def channel_decay_lowest(
         n* and S(n*), in the broadcast shape of the batch.
 
     Raises:
-        ValueError: `even` is not positive, a weight is negative, all of them are zero, or `lam` is outside (0, 1).
+        ValueError: all weights of a row are zero.
 
     Source: this package's own result.
 
@@ -258,7 +257,7 @@ def gated_decay_annealed(mean: ArrayLike, second: ArrayLike, n: ArrayLike) -> Fl
         S, in the broadcast shape; a pure number.
 
     Raises:
-        ValueError: `mean` or `second` is outside (0, 1], no gate in (0, 1] has both, or `n` is below 1.
+        ValueError: no gate in (0, 1] has both moments.
 
     Source: this package's own result.
 

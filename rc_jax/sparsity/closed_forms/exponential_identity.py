@@ -38,7 +38,7 @@ def exponential(gamma: ArrayLike) -> Float[Array, "..."]:
     return jnp.where(gamma >= 0, jnp.exp(-jnp.square(gamma) / 2), jnp.nan).astype(dtype)
 
 
-@arguments.guard(beta=arguments.real, gamma=arguments.positive)
+@arguments.guard(gamma=arguments.positive)
 def identity(beta: ArrayLike, gamma: ArrayLike) -> Float[Array, "..."]:
     r"""Sparsity of attention whose weights are the logits themselves, f(x) = x.
 

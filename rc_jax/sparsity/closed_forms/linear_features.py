@@ -15,7 +15,7 @@ from rc_jax._numerics.dtypes import as_common, common_dtype, working_dtype
 from rc_jax.sparsity import inputs
 from rc_jax.sparsity.measures import norm_ratio
 
-_KEYS = (arguments.float_array("token", "feature", minimum={"token": 1, "feature": 1}), arguments.real)
+_KEYS = (arguments.float_array("token", "feature", token=1, feature=1), arguments.real)
 _FEATURES = (inputs.rows("features"), *inputs.nonnegative_rows("features"))
 
 
@@ -91,8 +91,8 @@ def nonnegative_linear(
         S for every query; a pure number.
 
     Raises:
-        ValueError: the shapes do not fit; `q` or `mean` has a negative entry or a row of zeros; they are orthogonal;
-            `cov` is not square, symmetric and positive semi-definite.
+        ValueError: the shapes do not fit; `q` or `mean` has a row of zeros; they are orthogonal; `cov` is not
+            symmetric and positive semi-definite.
 
     Source: Su Jianlin, kexue.fm/archives/9889, linear attention.
 
@@ -184,7 +184,6 @@ def feature_map_rates(feature_map: Callable[[Array], Array]) -> tuple[float, flo
         v(1 + v) and b; pure numbers.
 
     Raises:
-        TypeError: `feature_map` is not a function.
         ValueError: the mean of φ is not positive, or a moment is not finite.
 
     Source: this package's own.

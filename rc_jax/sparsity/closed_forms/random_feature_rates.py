@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common, working_dtype
 
-_DIRECTIONS = (arguments.float_array("feature", "width", minimum={"feature": 1, "width": 1}), arguments.real)
+_DIRECTIONS = (arguments.float_array("feature", "width", feature=1, width=1), arguments.real)
 
 
 @arguments.guard(projections=_DIRECTIONS, sigma=arguments.scalar(arguments.positive))

@@ -27,7 +27,7 @@ _NODES = np.exp(_STEP - np.exp(-_STEP))  # v = e^{y − e^{−y}} turns the half
 _WEIGHTS = _NODES * (1 + np.exp(-_STEP)) * 0.085
 
 
-@arguments.guard(beta=arguments.real, gamma=arguments.positive)
+@arguments.guard(gamma=arguments.positive)
 def relu_squared(beta: ArrayLike, gamma: ArrayLike) -> Float[Array, "..."]:
     r"""Sparsity of squared-ReLU attention, f(x) = max(x, 0)².
 
@@ -54,7 +54,7 @@ def relu_squared(beta: ArrayLike, gamma: ArrayLike) -> Float[Array, "..."]:
     return _sparsity(beta, gamma).astype(dtype)
 
 
-@arguments.guard(beta=arguments.real, gamma=arguments.positive)
+@arguments.guard(gamma=arguments.positive)
 def log_relu_squared(beta: ArrayLike, gamma: ArrayLike) -> Float[Array, "..."]:
     r"""Logarithm of `relu_squared`, accurate to rounding where S itself underflows.
 

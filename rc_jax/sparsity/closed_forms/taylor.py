@@ -39,7 +39,7 @@ def _orders(name: str, value: Any) -> None:
     arguments.bounded(0, _LARGEST)(name, value)
 
 
-@arguments.guard(beta=arguments.real, gamma=arguments.bounded(0), order=_orders)
+@arguments.guard(gamma=arguments.bounded(0), order=_orders)
 def taylor_exponential(beta: ArrayLike, gamma: ArrayLike, order: ArrayLike) -> Float[Array, "..."]:
     r"""Sparsity of attention by the exponential's Taylor polynomial, f = T_K: S = E|T_K(β+γε)| / √E T_K(β+γε)².
 

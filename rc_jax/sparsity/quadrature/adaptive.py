@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 from rc_jax.sparsity.quadrature import panels
-from rc_jax.sparsity.quadrature.kinks import evaluated, kernel, kinks_or_locate, locate_kinks, reach
+from rc_jax.sparsity.quadrature.kinks import evaluated, kinks_or_locate, locate_kinks, reach
 
 ACCURACY = {"float32": 5e-4, "float64": 1e-9}  # of S, relative: what `from_kernel` promises where it can keep it
 _NUMBERS = 2**22  # nodes at a time when S is computed again with located kinks
@@ -63,8 +63,7 @@ def from_kernel(
         S, in the broadcast shape; a pure number. NaN where f is zero, or loses its range, on all nodes.
 
     Raises:
-        TypeError: `f` is not callable or not real, or an argument is not a real number.
-        ValueError: `gamma` is not positive, an argument is not finite, f is not finite or not elementwise.
+        TypeError, ValueError: f is not real, not finite or not elementwise.
 
     Warns:
         RuntimeWarning: S is not known to the accuracy above.
@@ -136,8 +135,7 @@ def from_kernel_with_error(
         `value`, S in the broadcast shape, and `error`, at most 1 as S is between 0 and 1; infinite where S is NaN.
 
     Raises:
-        TypeError: `f` is not callable or not real, or an argument is not a real number.
-        ValueError: `gamma` is not positive, an argument is not finite, f is not finite or not elementwise.
+        TypeError, ValueError: f is not real, not finite or not elementwise.
 
     Source: this package's own.
 
@@ -153,7 +151,7 @@ def from_kernel_with_error(
     return _returned(*estimate, dtype)
 
 
-@arguments.guard(f=kernel, beta=arguments.real, gamma=arguments.positive, kinks=kinks_or_locate)
+@arguments.guard(gamma=arguments.positive, kinks=kinks_or_locate)
 def _estimate(
     f: Callable[[Array], Array], beta: ArrayLike, gamma: ArrayLike, *, kinks: ArrayLike | Sequence[float] | str
 ) -> tuple[Array, Array, Any, tuple[Array, Array]]:

@@ -25,7 +25,7 @@ class Kernel(NamedTuple):
     homogeneous: bool = False
 
 
-@arguments.guard(power=arguments.integer(1))
+@arguments.guard()
 def power(power: int) -> Kernel:
     """The kernel f(x) = x^m; its kink at 0 is that of |f|, for odd m.
 

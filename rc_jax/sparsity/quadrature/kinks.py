@@ -20,12 +20,6 @@ FINEST = 52
 MOST = 2**14, 2**9  # panels at once, and more for each pair
 
 
-def kernel(name: str, value: Any) -> None:
-    """A check that `value` can be called."""
-    if not callable(value):
-        raise TypeError(f"`{name}` must be a function of an array, got {arguments.describe(value)}")
-
-
 def kinks_or_locate(name: str, value: Any) -> None:
     """A check for finite numbers or the word `"locate"`."""
     if isinstance(value, str):
@@ -76,7 +70,7 @@ def evaluated(f: Callable[[Array], Array], x: Array, *, probe: bool = True) -> A
     return magnitude
 
 
-@arguments.guard(f=kernel, beta=arguments.real, gamma=arguments.positive)
+@arguments.guard(gamma=arguments.positive)
 def locate_kinks(f: Callable[[Array], Array], beta: ArrayLike, gamma: ArrayLike) -> Float[np.ndarray, " kink"]:
     r"""Points at which the quadrature of `from_kernel` should be split for a kernel whose kinks are not known.
 
@@ -98,8 +92,7 @@ def locate_kinks(f: Callable[[Array], Array], beta: ArrayLike, gamma: ArrayLike)
         Points x, in ascending order; empty for kernels that are smooth on the scale of every γ.
 
     Raises:
-        TypeError: `f` is not callable or not real, or an argument is not a real number.
-        ValueError: an argument or a value of f is traced, or not finite; `gamma` is not positive; f is not elementwise.
+        TypeError, ValueError: f is not real, not finite or not elementwise; an argument or a value of f is traced.
 
     Source: this package's own.
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, Key
 
 from rc_jax._numerics import arguments
 
@@ -39,7 +39,6 @@ def characters(*, vocabulary: int = 64, held_out: float = 0.1) -> Characters:
 
     Raises:
         ImportError: this Python came without its help topics.
-        ValueError: `vocabulary` below 2, or `held_out` not between 0 and 1.
 
     Source: the Python documentation, under the licence of Python itself.
 
@@ -59,14 +58,9 @@ def characters(*, vocabulary: int = 64, held_out: float = 0.1) -> Characters:
     return Characters(jnp.asarray(whole[:end]), jnp.asarray(whole[end:]), "".join(common), len(text), digest)
 
 
-@arguments.guard(
-    key=arguments.random_key,
-    text=arguments.integer_array("symbol"),
-    count=arguments.integer(1),
-    tokens=arguments.integer(1),
-)
+@arguments.guard()
 def windows(
-    key: Array, text: Int[Array, " symbol"], count: int, tokens: int
+    key: Key[Array, ""], text: Int[Array, " symbol"], count: int, tokens: int
 ) -> tuple[Int[Array, "window token"], Int[Array, "window token"]]:
     """Draw pieces of a text, and for each of their symbols the one that follows it.
 
@@ -80,7 +74,7 @@ def windows(
         The pieces, and the symbols to be predicted.
 
     Raises:
-        ValueError: `text` is not longer than a piece, or a number is below 1.
+        ValueError: `text` is not longer than a piece.
 
     Example:
         >>> import jax, jax.numpy as jnp

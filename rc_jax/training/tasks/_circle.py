@@ -9,11 +9,10 @@ from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax._numerics import arguments
 
-
-def _even(name: str, value: int) -> None:
-    arguments.integer(4)(name, value)
-    if value % 2:
-        raise ValueError(f"`{name}` must be even, because each point has an opposite, got {value}")
+_even = (
+    arguments.integer(4),
+    arguments.must("even, because each point has an opposite", lambda value: value % 2 == 0),
+)
 
 
 @arguments.guard(points=_even, radius=arguments.scalar(arguments.positive))
@@ -33,7 +32,7 @@ def circle(
         Pairs and labels, both (points/2, 2, 2): pair, token, coordinate.
 
     Raises:
-        ValueError: `points` odd or below 4, or `radius` not positive.
+        ValueError: `points` is odd.
 
     Source: Dong, Cordonnier & Loukas 2021, section 4, the experiment on circular arcs.
 
@@ -50,7 +49,7 @@ def circle(
     return both[:-1], both[1:]
 
 
-@arguments.guard(start=arguments.float_array("token", "coordinate"), steps=arguments.integer(1))
+@arguments.guard()
 def roll_out(
     model: Callable[[Array], Array], start: Float[Array, "token coordinate"], steps: int
 ) -> Float[Array, "time token coordinate"]:
@@ -65,7 +64,7 @@ def roll_out(
         `start` and the `steps` answers after it. They are not finite where the model diverges.
 
     Raises:
-        ValueError: `steps` below 1, or an answer of another shape or dtype than `start`.
+        ValueError: an answer of another shape or dtype than `start`.
 
     Example:
         >>> import jax.numpy as jnp

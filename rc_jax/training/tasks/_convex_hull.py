@@ -5,19 +5,14 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Integer
+from jaxtyping import Array, Bool, Float, Integer, Key
 
 from rc_jax._numerics import arguments
 
 
-@arguments.guard(
-    key=arguments.random_key,
-    count=arguments.integer(1),
-    points=arguments.integer(1),
-    shift=arguments.scalar(arguments.bounded(0)),
-)
+@arguments.guard(shift=arguments.scalar(arguments.bounded(0)))
 def convex_hull(
-    key: Array, count: int, *, points: int = 10, shift: float = 0.66
+    key: Key[Array, ""], count: int, *, points: int = 10, shift: float = 0.66
 ) -> tuple[Float[Array, "set token 2"], Integer[Array, "set token"]]:
     """Draw sets of points, each point with the label 1 if it lies on the convex hull of its set, else 0.
 
@@ -31,9 +26,6 @@ def convex_hull(
 
     Returns:
         Points of shape (count, points, 2) and labels of shape (count, points).
-
-    Raises:
-        ValueError: a size below 1 or a negative `shift`.
 
     Source: the task of Dong, Cordonnier & Loukas 2021, section 4. Their released code takes a square of side 10 and a
         shift of 3.3, which are five times these lengths.
@@ -55,7 +47,7 @@ def _draw(key: Array, count: int, points: int, shift: Array) -> tuple[Array, Arr
     return moved, jax.lax.map(_on_hull, moved, batch_size=256).astype(int)
 
 
-@arguments.guard(points=arguments.float_array("point", "2", minimum={"point": 1}))
+@arguments.guard(points=arguments.float_array("point", "2", point=1))
 def on_hull(points: Float[Array, "point 2"]) -> Bool[Array, " point"]:
     """Find the points on the boundary of their convex hull, by n³ products.
 

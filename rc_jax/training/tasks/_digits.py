@@ -20,7 +20,7 @@ class Digits(NamedTuple):
     test_labels: Int[Array, " held_out"]
 
 
-@arguments.guard(patch=arguments.integer(1), every=arguments.integer(2))
+@arguments.guard(every=arguments.integer(2))
 def digits(*, patch: int = 2, every: int = 5) -> Digits:
     """The 1797 digits of 8 × 8 pixels that come with scikit-learn, divided into square patches.
 
@@ -37,7 +37,7 @@ def digits(*, patch: int = 2, every: int = 5) -> Digits:
 
     Raises:
         ImportError: scikit-learn is not installed; the extra `training` brings it.
-        ValueError: `patch` does not divide 8, `every` is below 2 or leaves nothing held out.
+        ValueError: `patch` does not divide 8, or `every` leaves nothing held out.
 
     Source: Alpaydin and Kaynak 1998, Optical recognition of handwritten digits, UCI repository (its test pictures).
 

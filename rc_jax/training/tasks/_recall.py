@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float, Integer
+from jaxtyping import Array, ArrayLike, Bool, Float, Integer, Key
 
 from rc_jax._numerics import arguments
 
@@ -26,14 +26,8 @@ class Question(NamedTuple):
     answer: Integer[Array, " sequence"]
 
 
-@arguments.guard(
-    key=arguments.random_key,
-    count=arguments.integer(1),
-    pairs=arguments.integer(1),
-    keys=arguments.integer(1),
-    values=arguments.integer(1),
-)
-def recall(key: Array, count: int, *, pairs: int = 8, keys: int = 64, values: int = 16) -> Pairs:
+@arguments.guard()
+def recall(key: Key[Array, ""], count: int, *, pairs: int = 8, keys: int = 64, values: int = 16) -> Pairs:
     """Draw sequences of random pairs in which no key occurs twice; `recall_question` asks about them.
 
     Keys are drawn without replacement, and every order is equally likely. Values are independent and equally likely, so
@@ -50,8 +44,7 @@ def recall(key: Array, count: int, *, pairs: int = 8, keys: int = 64, values: in
         Keys 0 … keys − 1 and values 0 … values − 1, both of shape (count, pairs), and places of shape (count,).
 
     Raises:
-        TypeError, ValueError: a `key` that is not a typed key, a size that is not an integer of at least 1, or fewer
-            keys than pairs.
+        ValueError: fewer keys than pairs.
 
     Example:
         >>> import jax
@@ -91,9 +84,6 @@ def recall_question(drawn: Pairs, *, length: ArrayLike | None = None) -> Questio
         drawn: from `recall`.
         length: a number of pairs, 1 … pairs; may be traced. All of them where it is not given.
 
-    Raises:
-        ValueError: `length` not one number between 1 and the number of pairs.
-
     Example:
         >>> import jax
         >>> drawn = recall(jax.random.key(0), 3)
@@ -110,7 +100,7 @@ def recall_question(drawn: Pairs, *, length: ArrayLike | None = None) -> Questio
     return Question(pair, drawn.keys[rows, pair], drawn.values[rows, pair])
 
 
-@arguments.guard(pairs=arguments.integer(1))
+@arguments.guard()
 def recall_mask(pairs: int, *, length: ArrayLike | None = None) -> Bool[Array, "token token"]:
     """The attention mask of `pairs` tokens and a question: every token sees the last `length` pairs.
 
@@ -120,9 +110,6 @@ def recall_mask(pairs: int, *, length: ArrayLike | None = None) -> Bool[Array, "
     Args:
         pairs: tokens before the question.
         length: as in `recall_question`; may be traced.
-
-    Raises:
-        ValueError: `pairs` below 1, or `length` not one number between 1 and `pairs`.
 
     Example:
         >>> recall_mask(3, length=2).astype(int).tolist()

@@ -2,16 +2,14 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Integer
+from jaxtyping import Array, Integer, Key
 
 from rc_jax._numerics import arguments
 
 
-@arguments.guard(
-    key=arguments.random_key, count=arguments.integer(1), length=arguments.integer(1), symbols=arguments.integer(1)
-)
+@arguments.guard()
 def sorting(
-    key: Array, count: int, *, length: int = 8, symbols: int = 10
+    key: Key[Array, ""], count: int, *, length: int = 8, symbols: int = 10
 ) -> tuple[Integer[Array, "sequence token"], Integer[Array, "sequence token"]]:
     """Draw sequences of random symbols, repeats allowed, and the same symbols in ascending order.
 
@@ -39,11 +37,9 @@ def sorting(
     return tokens, jnp.sort(tokens, axis=1)
 
 
-@arguments.guard(
-    key=arguments.random_key, count=arguments.integer(1), length=arguments.integer(1), symbols=arguments.integer(1)
-)
+@arguments.guard()
 def memorisation(
-    key: Array, count: int, *, length: int = 64, symbols: int = 256
+    key: Key[Array, ""], count: int, *, length: int = 64, symbols: int = 256
 ) -> tuple[Integer[Array, "sequence token"], Integer[Array, "sequence token"]]:
     """Draw sequences of random symbols, every token with a random label of its own, 0 or 1.
 

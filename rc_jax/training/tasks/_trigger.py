@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Integer
+from jaxtyping import Array, Float, Integer, Key
 
 from rc_jax._numerics import arguments
 
@@ -18,10 +18,8 @@ class Triggered(NamedTuple):
     trigger: Integer[Array, " sequence"]
 
 
-@arguments.guard(
-    key=arguments.random_key, count=arguments.integer(1), tokens=arguments.integer(3), features=arguments.integer(4)
-)
-def trigger(key: Array, count: int, *, tokens: int = 16, features: int = 16) -> Triggered:
+@arguments.guard(tokens=arguments.integer(3), features=arguments.integer(4))
+def trigger(key: Key[Array, ""], count: int, *, tokens: int = 16, features: int = 16) -> Triggered:
     """Draw sequences in which one token asks for an average (Ran-Milo 2026, as in the code of the paper).
 
     Feature 0 is 1 for the first token alone, and feature 1 for the trigger alone. Features 2 … features − 2 are uniform

@@ -31,5 +31,5 @@ def test_many_scores(x64):
 def test_numbers_of_scores_out_of_range():
     with pytest.raises(ValueError, match="`n` must be an integer >= 2"):
         order_statistics.median_gap(1)
-    with pytest.raises(ValueError, match="`n` must be an integer <= 1e\\+20"):
+    with pytest.raises(ValueError, match="`n` must be at most 1e20"):
         order_statistics.median_gap(10**21)
