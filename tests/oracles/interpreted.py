@@ -39,111 +39,145 @@ def interpreted(function):
                 args, kwargs = jax.tree.unflatten(structure, filled)
                 return function(*args, **kwargs)
 
-            programs[key] = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
-        traced, shape = programs[key]
+            traced, shape = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
+            programs[key] = planned(traced, {}), jax.tree.structure(shape)
+        run, results = programs[key]
         with np.errstate(all="ignore"):
-            results = evaluate(traced.jaxpr, traced.consts, [np.asarray(array) for array in arrays])
-        return jax.tree.unflatten(jax.tree.structure(shape), results)
+            return jax.tree.unflatten(results, run([np.asarray(array) for array in arrays]))
 
     return call
 
 
-def evaluate(program, constants, arguments):
-    """The results of a program, in order."""
-    values = dict(zip([*program.constvars, *program.invars], [*map(np.asarray, constants), *arguments], strict=True))
-    for equation in program.eqns:
-        operands = [
-            np.asarray(variable.val, variable.aval.dtype) if isinstance(variable, Literal) else values[variable]
-            for variable in equation.invars
-        ]
-        results = step(equation, operands)
-        values.update(zip(equation.outvars, results, strict=True))
-    return [
-        np.asarray(variable.val, variable.aval.dtype) if isinstance(variable, Literal) else values[variable]
-        for variable in program.outvars
+def planned(program, known):
+    """A function from the arguments of a program to its results, in order; `known` has those of the programs inside.
+
+    What an equation says is read once, because loops and calls run it often.
+    """
+    jaxpr, constants = (program.jaxpr, program.consts) if hasattr(program, "jaxpr") else (program, [])
+    if jaxpr in known:
+        return known[jaxpr]
+    places, start = {}, []
+
+    def place(variable):
+        if isinstance(variable, Literal):
+            start.append(np.asarray(variable.val, variable.aval.dtype))
+            return len(start) - 1
+        if variable not in places:
+            places[variable] = len(start)
+            start.append(None)
+        return places[variable]
+
+    for variable, constant in zip(jaxpr.constvars, constants, strict=True):
+        start[place(variable)] = np.asarray(constant)
+    given = [place(variable) for variable in jaxpr.invars]
+    steps = [
+        (operation(each, known), [place(variable) for variable in each.invars], [place(v) for v in each.outvars])
+        for each in jaxpr.eqns
     ]
+    returned = [place(variable) for variable in jaxpr.outvars]
+
+    def run(arguments):
+        values = start.copy()
+        for at, argument in zip(given, arguments, strict=True):
+            values[at] = argument
+        for step, operands, results in steps:
+            for at, result in zip(results, step([values[index] for index in operands]), strict=True):
+                values[at] = result
+        return [values[index] for index in returned]
+
+    known[jaxpr] = run
+    return run
 
 
-def step(equation, operands):
-    """The results of one operation."""
+def operation(equation, known):
+    """A function from the operands of an equation to its results."""
     name, options = equation.primitive.name, equation.params
     if name in OPERATIONS:
-        result = OPERATIONS[name](equation, *operands)
-        return [np.asarray(result, equation.outvars[0].aval.dtype)]
+        function, dtype = OPERATIONS[name](equation), equation.outvars[0].aval.dtype
+        return lambda operands: [np.asarray(function(*operands), dtype)]
     if name in PROGRAMS:
-        program = next(options[key] for key in ("jaxpr", "call_jaxpr", "call") if key in options)
-        closed = hasattr(program, "jaxpr")
-        return evaluate(program.jaxpr if closed else program, program.consts if closed else [], operands)
+        return planned(next(options[key] for key in ("jaxpr", "call_jaxpr", "call") if key in options), known)
     if name == "cond":
-        branch = options["branches"][int(np.clip(operands[0], 0, len(options["branches"]) - 1))]
-        return evaluate(branch.jaxpr, branch.consts, operands[1:])
+        branches = [planned(branch, known) for branch in options["branches"]]
+        return lambda operands: branches[min(max(int(operands[0]), 0), len(branches) - 1)](operands[1:])
     if name == "scan":
-        return scan(options, operands)
-    bound = equation.primitive.get_bind_params(options)
+        return scan(options, planned(options["jaxpr"], known))
+    return lambda operands: as_in_jax(equation, operands)
+
+
+def as_in_jax(equation, operands):
+    """The results of an operation that is rare here."""
+    bound = equation.primitive.get_bind_params(equation.params)
     functions, bound = bound if isinstance(bound, tuple) else ([], bound)
     results = equation.primitive.bind(*functions, *map(jnp.asarray, operands), **bound)
     return [np.asarray(result) for result in (results if equation.primitive.multiple_results else [results])]
 
 
-def scan(options, operands):
+def scan(options, body):
     """A loop over slices."""
-    body, length = options["jaxpr"], options["length"]
     constants, carried = options["num_consts"], options["num_carry"]
-    shared, carry = operands[:constants], operands[constants : constants + carried]
-    sliced, stacked = operands[constants + carried :], [None] * length
-    for index in range(length)[:: -1 if options["reverse"] else 1]:
-        out = evaluate(body.jaxpr, body.consts, [*shared, *carry, *(leaf[index] for leaf in sliced)])
-        carry, stacked[index] = out[:carried], out[carried:]
-    return [*carry, *(np.stack(leaves) for leaves in zip(*stacked, strict=True))]
+    order = range(options["length"])[:: -1 if options["reverse"] else 1]
+
+    def loop(operands):
+        shared, carry = operands[:constants], operands[constants : constants + carried]
+        sliced, stacked = operands[constants + carried :], [None] * options["length"]
+        for index in order:
+            out = body([*shared, *carry, *(leaf[index] for leaf in sliced)])
+            carry, stacked[index] = out[:carried], out[carried:]
+        return [*carry, *(np.stack(leaves) for leaves in zip(*stacked, strict=True))]
+
+    return loop
 
 
 def reduced(function):
     """A reduction over the axes of the operation."""
-    return lambda equation, x: function(x, axis=equation.params["axes"])
+    return lambda equation: lambda x, axes=equation.params["axes"]: function(x, axis=axes)
 
 
 def plain(function):
     """A function of the operands alone."""
-    return lambda equation, *operands: function(*operands)
+    return lambda equation: function
 
 
-def converted(equation, x):
-    """Another dtype."""
-    return x.astype(equation.params["new_dtype"])
-
-
-def broadcast(equation, x, *sizes):
+def broadcast(equation):
     """Axes placed among new ones."""
-    assert not sizes
-    shape = [1] * len(equation.params["shape"])
-    for axis, size in zip(equation.params["broadcast_dimensions"], x.shape, strict=True):
-        shape[axis] = size
-    return np.broadcast_to(x.reshape(shape), equation.params["shape"])
+    (x,), shape = equation.invars, equation.params["shape"]
+    between = [1] * len(shape)
+    for axis, size in zip(equation.params["broadcast_dimensions"], x.aval.shape, strict=True):
+        between[axis] = size
+
+    def filled(x):
+        out = np.empty(shape, x.dtype)  # faster for small arrays than NumPy's own broadcasting, which copies nothing
+        out[...] = x.reshape(between)
+        return out
+
+    return filled
 
 
-def sliced(equation, x):
+def sliced(equation):
     """A part of each axis."""
     options = equation.params
-    strides = options["strides"] or (1,) * x.ndim
-    return x[tuple(map(slice, options["start_indices"], options["limit_indices"], strides))]
+    strides = options["strides"] or (1,) * len(options["start_indices"])
+    part = tuple(map(slice, options["start_indices"], options["limit_indices"], strides))
+    return lambda x: x[part]
 
 
-def product(equation, a, b):
+def product(equation):
     """Matrices in batches: batch axes first, then those of each side."""
     (left, right), (batch_a, batch_b) = equation.params["dimension_numbers"]
-    free_a = [axis for axis in range(a.ndim) if axis not in (*left, *batch_a)]
-    free_b = [axis for axis in range(b.ndim) if axis not in (*right, *batch_b)]
-    shape = [*(a.shape[axis] for axis in (*batch_a, *free_a)), *(b.shape[axis] for axis in free_b)]
-    batch, inner = math.prod(a.shape[axis] for axis in batch_a), math.prod(a.shape[axis] for axis in left)
-    a = a.transpose([*batch_a, *free_a, *left]).reshape(batch, -1, inner)
-    b = b.transpose([*batch_b, *right, *free_b]).reshape(batch, inner, -1)
-    return np.matmul(a, b).reshape(shape)
+    of_a, of_b = (variable.aval.shape for variable in equation.invars)
+    free_a = [axis for axis in range(len(of_a)) if axis not in (*left, *batch_a)]
+    free_b = [axis for axis in range(len(of_b)) if axis not in (*right, *batch_b)]
+    shape = [*(of_a[axis] for axis in (*batch_a, *free_a)), *(of_b[axis] for axis in free_b)]
+    batch, inner = math.prod(of_a[axis] for axis in batch_a), math.prod(of_a[axis] for axis in left)
+    rows, columns = math.prod(of_a[axis] for axis in free_a), math.prod(of_b[axis] for axis in free_b)
 
+    def multiplied(a, b):
+        a = a.transpose([*batch_a, *free_a, *left]).reshape(batch, rows, inner)
+        b = b.transpose([*batch_b, *right, *free_b]).reshape(batch, inner, columns)
+        return np.matmul(a, b).reshape(shape)
 
-def largest_at(equation, x):
-    """Where the largest entry is; NaN counts as larger than all."""
-    (axis,) = equation.params["axes"]
-    return np.argmax(x, axis=axis)
+    return multiplied
 
 
 def shifted(x, by):
@@ -152,28 +186,22 @@ def shifted(x, by):
     return (x.view(unsigned) >> by.view(unsigned)).view(x.dtype)
 
 
-def chosen(equation, which, *cases):
+def chosen(which, *cases):
     """The case that each entry asks for."""
     return np.choose(which.astype(int), cases) if len(cases) > 2 else np.where(which.astype(bool), cases[1], cases[0])
 
 
-def viewed(equation, x):
+def viewed(equation):
     """The same bits as another dtype, with an axis more where that is smaller."""
-    dtype = np.dtype(equation.params["new_dtype"])
-    out = np.ascontiguousarray(x).view(dtype) if x.ndim else x.reshape(1).view(dtype)
-    return out.reshape(equation.outvars[0].aval.shape)
+    dtype, shape = np.dtype(equation.params["new_dtype"]), equation.outvars[0].aval.shape
+    return lambda x: (np.ascontiguousarray(x).view(dtype) if x.ndim else x.reshape(1).view(dtype)).reshape(shape)
 
 
 def counted(equation):
     """0, 1, 2, … along an axis."""
     shape, axis = equation.params["shape"], equation.params["dimension"]
     line = np.arange(shape[axis]).reshape([-1 if place == axis else 1 for place in range(len(shape))])
-    return np.broadcast_to(line, shape)
-
-
-def power(equation, x):
-    """A whole power."""
-    return x ** x.dtype.type(equation.params["y"])
+    return lambda: np.broadcast_to(line, shape)
 
 
 PROGRAMS = (
@@ -197,23 +225,23 @@ FUNCTIONS = {
     "clamp": lambda low, x, high: np.clip(x, low, high), "rsqrt": lambda x: 1 / np.sqrt(x),
 }  # fmt: skip
 OPERATIONS = {name: plain(function) for name, function in FUNCTIONS.items()} | {
-    "reduce_sum": reduced(np.sum),
-    "reduce_max": reduced(np.max),
-    "reduce_min": reduced(np.min),
-    "reduce_and": reduced(np.all),
-    "reduce_or": reduced(np.any),
-    "argmax": largest_at,
-    "convert_element_type": converted,
+    "reduce_sum": reduced(np.add.reduce),
+    "reduce_max": reduced(np.maximum.reduce),
+    "reduce_min": reduced(np.minimum.reduce),
+    "reduce_and": reduced(np.logical_and.reduce),
+    "reduce_or": reduced(np.logical_or.reduce),
+    "argmax": lambda equation: lambda x: np.argmax(x, axis=equation.params["axes"][0]),  # NaN counts as the largest
+    "convert_element_type": lambda equation: lambda x, dtype=equation.params["new_dtype"]: x.astype(dtype),
     "broadcast_in_dim": broadcast,
     "slice": sliced,
-    "squeeze": lambda equation, x: np.squeeze(x, equation.params["dimensions"]),
-    "reshape": lambda equation, x: x.reshape(equation.params["new_sizes"]),
-    "transpose": lambda equation, x: x.transpose(equation.params["permutation"]),
-    "concatenate": lambda equation, *parts: np.concatenate(parts, equation.params["dimension"]),
+    "squeeze": lambda equation: lambda x, shape=equation.outvars[0].aval.shape: x.reshape(shape),
+    "reshape": lambda equation: lambda x, shape=equation.params["new_sizes"]: x.reshape(shape),
+    "transpose": lambda equation: lambda x, order=equation.params["permutation"]: x.transpose(order),
+    "concatenate": lambda equation: lambda *parts: np.concatenate(parts, equation.params["dimension"]),
     "dot_general": product,
     "bitcast_convert_type": viewed,
-    "select_n": chosen,
-    "integer_pow": power,
+    "select_n": plain(chosen),
+    "integer_pow": lambda equation: lambda x: x ** x.dtype.type(equation.params["y"]),
     "iota": counted,
-    "stack": lambda equation, *parts: np.stack(parts, equation.params["axis"]),
+    "stack": lambda equation: lambda *parts: np.stack(parts, equation.params["axis"]),
 }

@@ -164,15 +164,18 @@ def over_magnitudes(mass, positive=False):
 
 
 def projected(logits, seen, power):
-    """max(s/power − τ, 0)^power with row sums of 1: τ by bisection, to the last digit."""
+    """max(s/power − τ, 0)^power with row sums of 1: τ by Newton's steps, which rise to it as the sum is convex in τ."""
     s = np.where(seen, logits, mpfr("-inf")) / power
-    high = s.max(axis=-1, keepdims=True)
-    low = high - 1
-    for _ in range(gmpy2.get_context().precision + 8):
-        middle = (low + high) / 2
-        heavy = (np.maximum(s - middle, mpfr(0)) ** power).sum(axis=-1, keepdims=True) > 1
-        low, high = np.where(heavy, middle, low), np.where(heavy, high, middle)
-    return np.maximum(s - low, mpfr(0)) ** power
+    cut = s.max(axis=-1, keepdims=True) - 1  # where the sum is at least 1
+    last_digits = mpfr(2) ** (4 - gmpy2.get_context().precision)
+    for _ in range(200):
+        left = np.maximum(s - cut, mpfr(0))
+        slope = power * np.where(left > 0, left ** (power - 1), mpfr(0)).sum(axis=-1, keepdims=True)
+        step = ((left**power).sum(axis=-1, keepdims=True) - 1) / slope
+        if (step <= last_digits * np.maximum(abs(cut), mpfr(1))).all():
+            return left**power
+        cut = cut + step
+    raise AssertionError("Newton's steps have not come to an end")
 
 
 def _shown(function):
