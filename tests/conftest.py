@@ -97,7 +97,7 @@ def pytest_runtest_protocol(item):
 
 
 MAPS = pathlib.Path("/proc/self/maps")
-MOST_MAPS, MOST_PAGES = 20_000, 3 * 2**30 // resource.getpagesize()
+MOST_MAPS, MOST_PAGES = 30_000, 3 * 2**30 // resource.getpagesize()
 
 
 def _full():

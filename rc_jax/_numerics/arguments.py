@@ -38,24 +38,28 @@ def guard(**checks: Check | tuple[Check, ...]) -> Callable[[Callable[P, R]], Cal
     """
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
-        signature = inspect.signature(function)
-        parameters = signature.parameters
-        unknown = set(checks) - set(parameters)
-        assert not unknown, f"guard names arguments that {function.__name__} does not have: {unknown}"
+        parameters = inspect.signature(function).parameters
+        others = set(checks) - set(parameters)
+        assert not others, f"guard names arguments that {function.__name__} does not have: {others}"
         of = {name: _several(checks.get(name, annotated(each.annotation))) for name, each in parameters.items()}
+        call: Callable[..., R] = function
+        optional = {name for name, each in parameters.items() if each.default is None}
 
         @functools.wraps(function)
-        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-            bound = signature.bind(*args, **kwargs)
-            given = dict(bound.arguments)
+        def guarded(*args: Any, **kwargs: Any) -> R:
+            # Too many arguments, or too few, are an error of the function itself.
+            given = dict(zip(parameters, args, strict=False)) | kwargs
+            unknown: dict[str, jax.Array] = {}
             for name, value in given.items():
-                if value is None and parameters[name].default is None:
+                if value is None and name in optional:
                     continue
-                for check in of[name]:
+                for check in of.get(name, ()):
                     check(name, value)
                     if isinstance(check, Real) and isinstance(value, jax.Array) and at_hand(value) is None:
-                        bound.arguments[name] = check.nan_outside(value, common_dtype(*given.values()))
-            return function(*bound.args, **bound.kwargs)
+                        unknown[name] = check.nan_outside(value, common_dtype(*given.values()))
+            kwargs |= {name: value for name, value in unknown.items() if name in kwargs}
+            first = [unknown.get(name, value) for name, value in zip(parameters, args, strict=False)]
+            return call(*first, *args[len(first) :], **kwargs)
 
         return guarded
 
@@ -288,6 +292,10 @@ class Real:
 
     def __call__(self, name: str, value: Any) -> None:
         """Raise unless all numbers that can be looked at are in the interval, and so are the floats they become."""
+        # Most arguments are plain numbers that single precision holds as well.
+        plain = type(value) in (int, float) and (value == 0 or 1e-37 < abs(value) < 1e38)
+        if plain and self.inside(value) and self.inside(np.float32(value), np.float32):
+            return
         numbers = self.numbers(name, value)
         if numbers is not None:
             dtype = working_dtype(common_dtype(value))

@@ -1,6 +1,7 @@
 """The checks of arguments themselves, on a function that does nothing else."""
 
 import dataclasses
+import itertools
 import types
 from collections.abc import Callable
 from typing import Literal
@@ -236,3 +237,32 @@ def test_bounds_of_integers_and_of_axes():
     for wrong in (jnp.ones((3, 1)), jnp.ones(())):
         with pytest.raises(ValueError, match=r"`s` must be .* of shape \(..., score\) with score >= 2, got float32"):
             last("s", wrong)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_plain_numbers_are_judged_as_lists_of_them(x64):
+    """There is a quick way for them; what it does not take goes the long way, as lists do."""
+    ends = [
+        arguments.real,
+        arguments.positive,
+        arguments.bounded(2),
+        arguments.bounded(high=0),
+        arguments.bounded(-1, 1),
+    ]
+    sides = itertools.product([False, True], repeat=2)
+    checks = ends + [arguments.bounded(0, 1, open_low=low, open_high=high) for low, high in sides]
+    near = [
+        end + step for end in (-1.0, 0.0, 1.0, 2.0) for step in (-1e-6, -1e-9, -1e-17, 0.0, 1e-50, 1e-40, 1e-12, 1e-6)
+    ]
+    values = [*near, 0, 1, 2, -1, 10**30, 10**40, 1e37, 3.3e38, 3.5e38, 1e-37, 1e-38, -1e-38, -1e300, np.inf, np.nan]
+
+    def fits(check, value):
+        try:
+            check("value", value)
+        except ValueError:
+            return False
+        return True
+
+    with jax.enable_x64(x64):
+        for check, value in itertools.product(checks, values):
+            assert fits(check, value) == fits(check, [value]), (check, value)
