@@ -8,10 +8,11 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from jax.typing import ArrayLike, DTypeLike
-from jaxtyping import Float, Int, Key
+from jaxtyping import Float, Int, Integer, Key
 
 from rc_jax import collapse, scale, special
 from rc_jax._numerics import arguments
@@ -266,3 +267,21 @@ def test_plain_numbers_are_judged_as_lists_of_them(x64):
     with jax.enable_x64(x64):
         for check, value in itertools.product(checks, values):
             assert fits(check, value) == fits(check, [value]), (check, value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "check"),
+    [
+        (ArrayLike, arguments.real),
+        (jaxtyping.ArrayLike | None, arguments.real),
+        (DTypeLike | None, arguments.floating_dtype),
+        (jaxtyping.Key[jax.Array, ""], arguments.random_key),
+        (Callable[[int], int] | None, arguments.function),
+        (str, arguments.text),
+    ],
+)
+def test_annotations_of_this_jax_and_jaxtyping_are_known(annotation, check):
+    """Were they not, nothing would be checked, and nothing would say so."""
+    assert arguments.annotated(annotation) == (check,)
+    for arrays in (Float[jax.Array, " token"], Integer[jax.Array | np.ndarray, "window token"] | None):
+        assert len(arguments.annotated(arrays)) == 1
