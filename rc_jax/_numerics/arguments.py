@@ -56,7 +56,8 @@ def guard(**checks: Check | tuple[Check, ...]) -> Callable[[Callable[P, R]], Cal
                 for check in of.get(name, ()):
                     check(name, value)
                     if isinstance(check, Real) and isinstance(value, jax.Array) and at_hand(value) is None:
-                        unknown[name] = check.nan_outside(value, common_dtype(*given.values()))
+                        seen = unknown.get(name, value)  # by another check, which may have made NaN of some
+                        unknown[name] = check.nan_outside(seen, common_dtype(*given.values()))
             kwargs |= {name: value for name, value in unknown.items() if name in kwargs}
             first = [unknown.get(name, value) for name, value in zip(parameters, args, strict=False)]
             return call(*first, *args[len(first) :], **kwargs)

@@ -209,8 +209,28 @@ def test_an_annotation_is_a_check(argument, error, message):
 
 
 def test_what_annotations_allow():
-    annotated(rows=np.ones((1, 2)), ids=np.arange(3), scale=[1, 2], dtype="bfloat16", on=np.True_, record=Record())
-    annotated(key=KEY, rows=None, dtype=jnp.float32, word="b", open_rank=0)  # axes without names stand for no check
+    """What is given arrives as it was."""
+    given = {"rows": np.ones((1, 2)), "ids": np.arange(3), "scale": [1, 2], "dtype": "bfloat16", "on": np.True_}
+    got = annotated(**given, record=Record())
+    assert all(any(value is each for each in got) for value in given.values()) and Record() in got[7:8]
+    # Axes without names stand for no check.
+    assert annotated(key=KEY, rows=None, dtype=jnp.float32, word="b", open_rank=0)[4:6] == (jnp.float32, "b")
+
+
+def test_unknown_numbers_pass_several_checks():
+    """A number that leaves the interval of either is NaN, by position and by name."""
+
+    @arguments.guard(share=(arguments.bounded(0), arguments.bounded(high=1)))
+    def same(share):
+        return share
+
+    for got in (
+        jax.jit(same)(jnp.array([-1.0, 0.5, 2.0])),
+        jax.jit(lambda x: same(share=x))(jnp.array([-1.0, 0.5, 2.0])),
+    ):
+        np.testing.assert_array_equal(got, [np.nan, 0.5, np.nan])
+    with pytest.raises(TypeError, match="takes 1 positional argument"):
+        jax.jit(lambda x: same(x, 1.0))(jnp.ones(3))
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,8 @@ from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
 
-_count = (
-    arguments.integer(2),
-    arguments.must("at most 1e20", lambda value: value <= 10**20),
-)  # all scores are below 11
+# Of so many scores the largest is surely below 11.
+_count = (arguments.integer(2), arguments.must("at most 1e20", lambda value: value <= 10**20))
 
 
 @arguments.guard(n=_count)
