@@ -219,6 +219,9 @@ def _array(what: str, kind: Any, shape: tuple[str, ...], least: dict[str, int]) 
     )
 
 
+tokens = float_array("token", "feature", token=2)
+
+
 def instance(kind: type, *, none: bool = False) -> Check:
     """A check for a value of one type, or for `None` too; a NumPy boolean counts as a boolean."""
     kinds = (kind, *[np.bool_] * (kind is bool), *[type(None)] * none)

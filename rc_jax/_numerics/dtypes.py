@@ -33,12 +33,7 @@ def wider(a: Any, b: Any) -> Any:
 
 
 def as_common(*, positive: tuple[str, ...] = (), **values: ArrayLike) -> tuple[Any, list[jax.Array]]:
-    """The result dtype, and the named arguments broadcast to one shape in the working dtype.
-
-    Raises:
-        ValueError: shapes that do not broadcast, or a number on the host that the working dtype cannot hold; one that
-            is named in `positive` may not become 0 either.
-    """
+    """The result dtype, and the named arguments broadcast to one shape in the working dtype."""
     dtype = common_dtype(*values.values())
     shapes = [np.shape(value) for value in values.values()]
     try:
@@ -74,9 +69,6 @@ def held(name: str, value: Any, dtype: Any, *, positive: bool = False) -> np.nda
         value: finite numbers on the host.
         dtype: float32 or float64.
         positive: whether one that is not 0 may not become 0.
-
-    Raises:
-        ValueError: a number overflows `dtype`, or, if `positive`, underflows it.
     """
     # By way of float64: an integer past int32 must not wrap on its way to a float.
     try:

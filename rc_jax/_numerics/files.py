@@ -21,9 +21,6 @@ def hold(path: Path, seconds: float = 0.0) -> BaseFileLock | None:
     """A lock, held until its `release`; None where another process holds it for so many seconds.
 
     On a file system without locks nothing is locked, and a warning says so once.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, fallback_to_soft=False, thread_local=False)

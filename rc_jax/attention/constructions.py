@@ -54,9 +54,6 @@ def convolution_layer(kernel: Float[Array, "*width channel filter"]) -> Layer:
         the token of zeros and by 2 dims e^(−α) without. They are one-hot to the bit from where that is below the
         smallest number: α = 256 in float32 and 2048 in float64.
 
-    Raises:
-        ValueError: `kernel` without one or two spatial axes before those of channels and filters.
-
     Source: Cordonnier et al. 2020, "On the relationship between self-attention and convolutional layers", Theorem 1 and
     Lemma 2, with relative codes; the absolute form, and the token of zeros, are this package's.
 
@@ -110,8 +107,7 @@ def convolution_tokens(
             its own output means nothing. `edge`: no such token; the nearest one in the image is used there.
 
     Raises:
-        ValueError: more channels than the layer takes, or an image so large that squared distances are not exact
-            integers in its dtype.
+        ValueError: an image so large that squared distances are not exact integers in its dtype.
 
     Example:
         >>> spec = convolution_layer(jnp.ones((3, 1, 1))).spec
@@ -160,9 +156,6 @@ def convolve(
         scale: α, how sharp the scores are; traced. By default a power of two (so that the scores are exact) at which
             all weights are 0 or 1.
         padding: as in `convolution_tokens`.
-
-    Raises:
-        ValueError: axes that do not fit each other, or too large an image.
 
     Example:
         >>> convolve(jnp.array([[1.0], [2.0], [4.0]]), jnp.ones((3, 1, 1)), padding="edge")[:, 0].tolist()

@@ -21,9 +21,6 @@ def multiplications(*, tokens: int, d_model: int, heads: int = 1, projections: b
         heads: must divide d_model.
         projections: whether to count the query, key, value and output projections as well.
 
-    Raises:
-        ValueError: `heads` does not divide `d_model`.
-
     Example:
         >>> multiplications(tokens=256, d_model=768, heads=12)
         100663296
@@ -46,9 +43,6 @@ def operations(*, tokens: int, d_model: int, heads: int = 1) -> int:
         tokens: s.
         d_model: d.
         heads: a; must divide d_model.
-
-    Raises:
-        ValueError: `heads` does not divide `d_model`.
 
     Example:
         >>> operations(tokens=256, d_model=768, heads=12)

@@ -77,7 +77,7 @@ def attention_weights(
         mask: True where row i may see column j; joined with the masks of `spec`.
 
     Raises:
-        ValueError: shapes that do not fit `spec`, or a row of `mask` that sees nobody.
+        ValueError: a row of `mask` sees nobody.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -116,7 +116,7 @@ def attend(
         mask: as in `attention_weights`.
 
     Raises:
-        ValueError: shapes that do not fit `spec`, or a row of `mask` that sees nobody.
+        ValueError: a row of `mask` sees nobody.
 
     Example:
         >>> import jax

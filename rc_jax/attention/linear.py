@@ -36,7 +36,7 @@ def linear_attend(
         chunk: tokens in a run, where the layer is causal; changes roundings only.
 
     Raises:
-        ValueError: other weights, a `window`, `top_k` or `rank`, or shapes that do not fit `spec`.
+        ValueError: other weights, a `window`, `top_k` or `rank`.
 
     Source: Katharopoulos et al. 2020, "Transformers are RNNs", sections 3.2 and 3.3.
 
@@ -150,9 +150,6 @@ def average_pool(tokens: int, rank: int, *, dtype: DTypeLike | None = None) -> F
         tokens: number of tokens n.
         rank: number of runs, at most n.
         dtype: of the result; JAX's default floating type where it is not given.
-
-    Raises:
-        ValueError: a rank above the number of tokens.
 
     Source: Wang et al. 2020, "Linformer", section 4, "general projections" (mean pooling).
 

@@ -48,9 +48,6 @@ def sinusoidal(
         base: static, at least 1.
         dtype: of the result; JAX's default floating type where it is not given.
 
-    Raises:
-        ValueError: 64-bit positions that JAX would cut off.
-
     Source: Vaswani et al. 2017, section 3.5 (the code) and 3.4 (the factor √d).
 
     Example:
@@ -79,9 +76,6 @@ def rotary(
         x: queries or keys of one head; more heads by `vmap`.
         positions: one integer for each token.
         base: static, at least 1.
-
-    Raises:
-        ValueError: another number of positions than of tokens, or 64-bit ones that JAX would cut off.
 
     Source: Su et al. 2021, "RoFormer", eq. 15 and 34. The law of the fall is this package's own.
 
@@ -131,9 +125,6 @@ class Rotary:
         fast: rotations within N above which a frequency stays; for `yarn`.
         slow: rotations within N below which a frequency is divided by s; for `yarn`.
         attention_factor: a factor on queries and keys; by default YaRN's, and 1 for the others.
-
-    Raises:
-        ValueError: a scaling without what it needs.
 
     Source: Su et al. 2021, "RoFormer", eq. 15 and 34.
 

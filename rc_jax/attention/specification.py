@@ -72,7 +72,7 @@ class AttentionSpec:
             attention").
 
     Raises:
-        ValueError: `heads` does not divide `d_model` (and no `d_head` is given), or switches have no meaning together.
+        ValueError: switches that have no meaning together.
 
     Example:
         >>> AttentionSpec(d_model=64, heads=4).head_width

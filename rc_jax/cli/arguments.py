@@ -27,11 +27,7 @@ class Report:
 
 
 def chosen(label: str, name: str, known: Iterable[str], besides: str = "") -> str:
-    """The name itself, or the one that it is an alias of, if that is known; `besides` says what else may be given.
-
-    Raises:
-        Usage: it is not.
-    """
+    """The name itself, or the one that it is an alias of, if that is known; `besides` says what else may be given."""
     names = list(known)
     found = next((each for each in (name, ALIASES.get(name)) if each in names), None)
     if found is None:
@@ -41,11 +37,7 @@ def chosen(label: str, name: str, known: Iterable[str], besides: str = "") -> st
 
 
 def whole(name: str, text: str, least: int, most: int) -> int:
-    """A whole number written as 1024, 1e6, 2^20 or 2**20.
-
-    Raises:
-        Usage: it is anything else, or out of bounds.
-    """
+    """A whole number written as 1024, 1e6, 2^20 or 2**20."""
     power = re.fullmatch(r"(\d{1,9})(?:\^|\*\*)(\d{1,3})", text)
     try:
         number = int(power[1]) ** int(power[2]) if power else int(text)
@@ -61,11 +53,7 @@ def whole(name: str, text: str, least: int, most: int) -> int:
 
 
 def bounded(name: str, number: Any, least: int | float, most: int | float = math.inf, *, above: bool = False) -> Any:
-    """The number itself, if it is finite and within its bounds; `above` leaves the lower one out.
-
-    Raises:
-        Usage: it is not.
-    """
+    """The number itself, if it is finite and within its bounds; `above` leaves the lower one out."""
     if isinstance(number, float) and not math.isfinite(number):
         raise Usage(f"`{name}` must be finite, got {number}")
     got = f"{number:g}" if abs(number) < 10**300 else "a number of more than 300 digits"

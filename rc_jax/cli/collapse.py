@@ -39,11 +39,7 @@ def observe(key: jax.Array, stack: network.StackSpec, count: int) -> dict[str, j
 
 
 def run(arguments: Any) -> Report:
-    """Run the ensemble.
-
-    Raises:
-        Usage: an argument is out of bounds.
-    """
+    """Run the ensemble."""
     for name, bounds in BOUNDS.items():
         bounded(f"--{name.replace('_', '-')}", getattr(arguments, name), *bounds)
     if arguments.d_model % arguments.heads:

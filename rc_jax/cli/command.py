@@ -223,11 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str]) -> Any:
-    """The arguments of one command; None when help or version was asked for and has been printed.
-
-    Raises:
-        Usage: they do not parse.
-    """
+    """The arguments of one command; None when help or version was asked for and has been printed."""
     return read(PROGRAM, Command, argv)
 
 

@@ -16,11 +16,7 @@ SUFFIXES = (".png", ".pdf", ".svg")
 
 
 def run(arguments: Any) -> Report:
-    """Study one kind.
-
-    Raises:
-        Usage: no such kind, module or function, or a function that gives no weights.
-    """
+    """Study one kind."""
     if len(arguments.kind) != 1:
         raise Usage(f"`KIND` must be one name or module:function, got {' '.join(arguments.kind) or 'nothing'}")
     seed = bounded("--seed", arguments.seed, 0, 2**31 - 1)

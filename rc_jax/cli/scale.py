@@ -15,11 +15,7 @@ LARGEST_SAMPLES = 10**6
 
 
 def run(arguments: Any) -> Report:
-    """Answer for every N.
-
-    Raises:
-        Usage: an argument is out of bounds.
-    """
+    """Answer for every N."""
     given = _check(arguments)
     dim, samples = arguments.cosine_dim, arguments.samples
     with jax.enable_x64(True):

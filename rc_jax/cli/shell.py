@@ -91,11 +91,7 @@ def keep_programs() -> None:
 
 
 def read(program: Program, kind: Any, argv: Sequence[str]) -> Any:
-    """The arguments as a `kind`; None when help or version was asked for and has been printed.
-
-    Raises:
-        Usage: they do not parse.
-    """
+    """The arguments as a `kind`; None when help or version was asked for and has been printed."""
     if "--version" in argv:
         print(f"{program.name} {__version__}")
         return None

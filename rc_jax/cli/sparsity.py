@@ -22,11 +22,7 @@ LARGEST = 1e6  # of β/γ, beyond which there is nothing left to integrate
 
 
 def run(arguments: Any) -> Report:
-    """Answer for every pair of values.
-
-    Raises:
-        Usage: an argument is missing, superfluous or out of bounds.
-    """
+    """Answer for every pair of values."""
     name = chosen("KERNEL", " ".join(arguments.kernel), NAMES)
     with jax.enable_x64(True):
         rows, text = _decay(arguments) if name == "decay" else _gaussian(name, arguments)

@@ -24,7 +24,6 @@ def run(arguments: Any) -> Report:
     """Trace the text.
 
     Raises:
-        Usage: an argument, the text or the checkpoint will not do.
         KeyboardInterrupt: interrupted before there was anything to show.
     """
     _check(arguments)
@@ -137,11 +136,7 @@ def _line(error: Exception) -> str:
 
 
 def switches(text: str) -> tuple[str, ...]:
-    """The parts that are on: attention always, skip and mlp where they are named.
-
-    Raises:
-        Usage: another name.
-    """
+    """The parts that are on: attention always, skip and mlp where they are named."""
     named = [name.strip() for name in text.split(",")]
     for name in named:
         if name not in SWITCHES:

@@ -100,7 +100,7 @@ def equiangular_layers(
         `Equiangular` with depth + 1 numbers each.
 
     Raises:
-        ValueError: steps that are not one for each layer, or ρ ≤ −1/(n − 1) at first.
+        ValueError: ρ ≤ −1/(n − 1) at first.
 
     Source:
         The schemes: Karagodin, Ge, Polyanskiy & Rigollet 2025, arXiv:2510.22026, in continuous time.

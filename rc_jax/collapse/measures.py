@@ -109,7 +109,7 @@ def _relative_spectrum(x: Float[Array, "token feature"]) -> Float[Array, " rank"
     return spectrum / jnp.where(spectrum[0] == 0, 1, spectrum[0])
 
 
-@arguments.guard(x=arguments.float_array("token", "feature", token=2))
+@arguments.guard(x=arguments.tokens)
 def residual(x: Float[Array, "token feature"], center: Center = "mean") -> Float[Array, "token feature"]:
     """res(X) = X − 1cᵀ, the tokens minus their common part c = argmin ‖X − 1cᵀ‖.
 

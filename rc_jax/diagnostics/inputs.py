@@ -58,10 +58,6 @@ def layers_of(name: str, value: Any, axes: tuple[str, ...], *, stacked: int) -> 
         value: what the user gave.
         axes: names of the axes that an array of one layer has at least, the last ones.
         stacked: from how many axes on the first one counts layers.
-
-    Raises:
-        TypeError: something is no array of floating-point numbers, or is traced.
-        ValueError: there is no layer, an array has too few axes, or layers differ in shape, dtype or device.
     """
     wanted = f"(…, {', '.join(axes)})"
     if isinstance(value, list | tuple):
@@ -99,11 +95,7 @@ def layers_of(name: str, value: Any, axes: tuple[str, ...], *, stacked: int) -> 
 
 
 def check_array(name: str, value: Any) -> None:
-    """Check that a value is an array of floating-point numbers that can be looked at.
-
-    Raises:
-        TypeError: it is not.
-    """
+    """Check that a value is an array of floating-point numbers that can be looked at."""
     if isinstance(value, Tracer):
         raise TypeError(
             f"`{name}` must not be traced, got {described(value)}: inside jit use the functions of "
@@ -147,9 +139,6 @@ def to_jax(name: str, value: Any) -> jax.Array:
     """An array of JAX with the same numbers: the same memory where its address suits XLA, else a copy.
 
     XLA reads memory in place that begins at a multiple of 64 bytes, as PyTorch's does; NumPy's often does not.
-
-    Raises:
-        ValueError: the array lies on a device that JAX does not have.
     """
     if isinstance(value, jax.Array):
         return value
@@ -168,12 +157,7 @@ def to_jax(name: str, value: Any) -> jax.Array:
 
 
 def mask_of(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """A boolean mask as NumPy's, whose shape broadcasts to `shape`.
-
-    Raises:
-        TypeError: it is not an array of booleans.
-        ValueError: it does not fit.
-    """
+    """A boolean mask as NumPy's, whose shape broadcasts to `shape`."""
     if isinstance(value, Tracer) or not (isinstance(value, jax.Array | np.ndarray) or is_torch(value)):
         raise TypeError(f"`{name}` must be an array of booleans, got {described(value)}")
     host: Any = value

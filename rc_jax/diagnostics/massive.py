@@ -42,7 +42,7 @@ def massive_activations(
 
     Raises:
         TypeError: `states` are traced.
-        ValueError: shapes, dtypes or devices differ, or a number is not finite.
+        ValueError: a number is not finite.
 
     Source: Sun, Chen, Kolter and Liu (2024), arXiv 2402.17762, section 2.
 

@@ -49,11 +49,7 @@ class Diagnosis:
     notes: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The array of one measure.
-
-        Raises:
-            KeyError: there is none of this name.
-        """
+        """The array of one measure."""
         if name not in self.measures:
             raise KeyError(f"no measure {name!r}; there are {', '.join(self.measures)}")
         return self.measures[name]
@@ -65,7 +61,6 @@ class Diagnosis:
         """Both in one: a diagnosis of attention and one of the hidden states of the same tokens.
 
         Raises:
-            TypeError: `other` is no diagnosis.
             ValueError: they have a measure in common, or differ in the number of tokens or of samples.
         """
         if not isinstance(other, Diagnosis):
@@ -118,12 +113,7 @@ class Diagnosis:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Diagnosis":
-        """What `to_dict` gave, or JSON made of it, as a diagnosis again; `None` becomes NaN.
-
-        Raises:
-            TypeError: `stored` is no dictionary.
-            ValueError: a field is missing or unknown.
-        """
+        """What `to_dict` gave, or JSON made of it, as a diagnosis again; `None` becomes NaN."""
         if not isinstance(stored, Mapping):
             raise TypeError(
                 f"`stored` must be a dictionary, got {type(stored).__name__}: text of JSON needs json.loads"

@@ -35,8 +35,7 @@ def rollout(weights: Any, *, skip: float = 0.5) -> Float[Array, "... query key"]
 
     Raises:
         TypeError: `weights` are traced.
-        ValueError: shapes, dtypes or devices differ, the last two axes are not alike, or a row adds up to more than one
-            or has a negative weight or NaN.
+        ValueError: a row adds up to more than one or has a negative weight or NaN.
 
     Source: Abnar and Zuidema (2020), arXiv 2005.00928, section 3, with λ = ½.
 

@@ -40,7 +40,7 @@ def hidden_states(states: Any, *, mask: Any = None) -> Diagnosis:
 
     Raises:
         TypeError: `states` or `mask` are traced.
-        ValueError: shapes, dtypes or devices do not fit, a number is not finite, or a sample has fewer than two tokens.
+        ValueError: a number is not finite, or a sample has fewer than two tokens.
 
     Source: Dong, Cordonnier and Loukas (2021), section 2, for the residual.
 

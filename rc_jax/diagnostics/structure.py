@@ -98,9 +98,6 @@ def find(
         known: for each layer, whether it is known what queries see beside causality and padding, so that nothing is
             looked for.
         numbers: of the layers, for the notes.
-
-    Raises:
-        ValueError: it is known to be causal, and a query has weight on a later key.
     """
     notes: list[str] = []
     if real is None and padding:
@@ -149,9 +146,6 @@ def rectangular(supports: Sequence[Support], *, causal: bool | None, padding: bo
             queries at least.
         padding: whether keys that are padding are looked for.
         known: for each layer, whether it is known what queries see beside causality.
-
-    Raises:
-        ValueError: it is known to be causal, and a query has weight on a later key, or there are fewer keys.
     """
     queries, keys = supports[0].void.shape[1], supports[0].largest.shape[1]
     real = _padded_keys(supports) if padding else None
@@ -211,11 +205,7 @@ def looking(queries: int, keys: int) -> str:
 
 
 def check_layers(supports: Sequence[Support], causal: bool | None) -> None:
-    """Refuse samples in the place of layers, where padding tells: layers read the same tokens, samples do not.
-
-    Raises:
-        ValueError: entries of the first axis have different padding.
-    """
+    """Refuse samples in the place of layers, where padding tells: layers read the same tokens, samples do not."""
     arrays = zip(*(each[:-1] for each in supports), strict=True)
     real, _ = _padding([Support(*map(np.concatenate, arrays), smallest=supports[0].smallest)], causal)
     if real is not None and (real != real[:1]).any():

@@ -62,9 +62,6 @@ def visible_to(masks: Sequence[np.ndarray | None], shape: tuple[int, int], causa
         masks: one for each layer, or `None`.
         shape: how many queries look at how many keys.
         causal: whether no query sees a later key.
-
-    Raises:
-        ValueError: in some sample no query may see two keys.
     """
     below = not_later(*shape) if causal else np.ones(shape, bool)
     made: dict[int, Visible] = {}

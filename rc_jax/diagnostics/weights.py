@@ -102,8 +102,8 @@ def attention(
 
     Raises:
         TypeError: `weights`, `mask` or `values` are traced.
-        ValueError: shapes, dtypes or devices do not fit; a number is not finite; a row does not add up to one, or has
-            weight where it may not see; no row may see two keys.
+        ValueError: a row does not add up to one, or has weight where it may not see; a number is not finite; no row may
+            see two keys.
 
     Source: Su Jianlin, kexue.fm/archives/9889, for S; Gu et al. (2025), arXiv 2410.10781, section 3, for sinks.
 
@@ -299,11 +299,7 @@ def _value_measures(a: Array, values: Array, inside: Array | None) -> dict[str, 
 
 
 def _values(values: Any, layers: inputs.Layers) -> inputs.Layers:
-    """Values that fit the weights.
-
-    Raises:
-        ValueError: they do not.
-    """
+    """Values that fit the weights."""
     arrays = inputs.layers_of("values", values, ("heads", "tokens", "features"), stacked=4)
     *samples, heads, _, n = layers.shape
     *own, groups, tokens, _ = arrays.shape
@@ -333,9 +329,6 @@ def check(
         layer: its number.
         normalised: whether rows must add up to one.
         padded: whether somebody said which tokens are padding.
-
-    Raises:
-        ValueError: a number is not finite, lies outside the mask, or belongs to a row that does not add up to one.
     """
     refuse = functools.partial(_refuse, layer=layer)
     rows: Any = passed.rows

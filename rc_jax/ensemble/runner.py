@@ -160,11 +160,7 @@ def _plan(sample: PyTree, batch_size: int | None, share: int, mesh: Mesh) -> Pla
 
 
 def _agree(fn: Observable, key: jax.Array, plan: Plan, count: int) -> None:
-    """Compare this run with that of the other processes: the function's name, the key, the count and the sample.
-
-    Raises:
-        ValueError: another process is at another run.
-    """
+    """Compare this run with that of the other processes: the function's name, the key, the count and the sample."""
     name = getattr(fn, "__qualname__", type(fn).__qualname__)
     leaves = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in plan.leaves)
     words = f"{name} of {np.asarray(jax.random.key_data(key)).tolist()}, {count} samples of {leaves}"
@@ -217,9 +213,6 @@ def evaluate(fn: Observable, key: jax.Array, start: int, rounds: int, plan: Plan
     The first `rounds` entries of the first axis are filled. In row-major order the first three axes count samples, so
     device d of D takes batch r·D + d in round r. `start` and `rounds` are traced: a short last chunk runs the same
     program and stops early.
-
-    Raises:
-        TypeError: `fn` uses values of a trace around `run`.
     """
     refused = "`fn` must not use values that are traced by a jit, vmap or grad around `run`"
     chunk = _rounds(fn, key, np.uint32(start), np.int32(rounds), plan)
@@ -257,11 +250,7 @@ def _rounds(fn: Observable, key: jax.Array, start: Any, rounds: Any, plan: Plan)
 
 @partial(jax.jit, static_argnames="fn")
 def _one(fn: Observable, key: jax.Array) -> PyTree:
-    """One sample, traced for its shape.
-
-    Raises:
-        TypeError: a leaf is not a floating-point array, or there is not a single number in the sample.
-    """
+    """One sample, traced for its shape."""
     sample = fn(key)
     leaves, _ = jax.tree.flatten_with_path(sample)
     for path, leaf in leaves:

@@ -27,9 +27,6 @@ def scale_branches(params: Layers, strength: ArrayLike, *, attention: bool = Tru
     Returns:
         Parameters of the same kind and dtype.
 
-    Raises:
-        ValueError: `strength` of a shape that does not fit the layers.
-
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from rc_jax import network

@@ -32,9 +32,6 @@ class Experts:
         count: how many there are.
         active: k, how many a token takes.
         normalised: whether the shares g of a token are divided by their sum, as in Mixtral; else g_e = p_e.
-
-    Raises:
-        ValueError: more are active than there are.
     """
 
     count: int

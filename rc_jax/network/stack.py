@@ -193,7 +193,7 @@ def apply(
         mask: of every layer, as in `rc_jax.attention.attention_weights`.
 
     Raises:
-        ValueError: shapes that do not fit `spec`, or a row of `mask` that sees nobody.
+        ValueError: a row of `mask` sees nobody.
 
     Example:
         >>> import jax

@@ -127,9 +127,7 @@ class Checkpoint(NamedTuple):
         """The special tokens that `encode` puts before a text and after it.
 
         Raises:
-            FileNotFoundError: the folder has no tokenizer.json.
-            ValueError: the file is not a tokenizer whose parts fit together, or finds no token in the letter a.
-            ImportError: the package tokenizers is not installed.
+            FileNotFoundError, ValueError, ImportError: as `encode`.
 
         Example:
             >>> from rc_jax import pretrained

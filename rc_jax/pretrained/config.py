@@ -12,11 +12,7 @@ LARGEST = 1e30  # of positive numbers, whose least is 1/LARGEST; what is compute
 
 
 def read_bytes(file: Path) -> bytes:
-    """A file of settings, whose size is looked at first.
-
-    Raises:
-        ValueError: it is larger than any such file.
-    """
+    """A file of settings, whose size is looked at first."""
     if (size := file.stat().st_size) > MOST_BYTES:
         raise ValueError(f"it has {size} bytes, and must have at most {MOST_BYTES}")
     return file.read_bytes()

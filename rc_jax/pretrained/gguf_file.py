@@ -73,12 +73,7 @@ class Contents(NamedTuple):
 
 
 def read_contents(file: Path) -> Contents:
-    """The header of a file, read again when its time or size is another one.
-
-    Raises:
-        ValueError: it is truncated or not a GGUF file.
-        ImportError: the package gguf is not installed.
-    """
+    """The header of a file, read again when its time or size is another one."""
     state = file.stat()
     return _contents(file, state.st_mtime_ns, state.st_size)
 
@@ -156,11 +151,7 @@ def _reader(gguf: Any) -> type:
 
 
 def read_config(file: Path) -> Config:
-    """The settings under the names of config.json.
-
-    Raises:
-        ValueError: another architecture, or a setting that this package cannot run; it is named as in the file.
-    """
+    """The settings under the names of config.json."""
     # The settings that families read, by the names that they know.
     metadata, tensors = read_contents(file)
     whole = Config(file, metadata)

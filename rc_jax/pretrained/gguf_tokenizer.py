@@ -28,11 +28,7 @@ WHOLE = ("llama-bpe",)  # a piece that is a token is taken before any merge is t
 
 
 def build_tokenizer(metadata: dict[str, Any], file: Path) -> "Tokenizer":
-    """The tokenizer of that metadata.
-
-    Raises:
-        ValueError: another model than byte-level BPE, an unknown way to split, or lists that do not fit together.
-    """
+    """The tokenizer of that metadata."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
     own = {key.removeprefix(PREFIX): value for key, value in metadata.items() if key.startswith(PREFIX)}

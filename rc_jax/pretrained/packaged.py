@@ -40,9 +40,6 @@ def packaged_checkpoint(kind: PackagedKind = "encoder") -> Path | None:
     Returns:
         A folder or, of the decoder, a file for `load`; or `None`.
 
-    Raises:
-        ValueError: another kind.
-
     Example:
         >>> folder = packaged_checkpoint()
         >>> folder is None or sorted(file.name for file in folder.glob("model.*"))

@@ -39,11 +39,7 @@ def read(
 
 
 def _stack(read_layer: Callable[[int], LayerParams], shared: tuple[int, ...], kind: np.dtype, most: int) -> LayerParams:
-    """All layers along a new leading axis; a stored layer is read once, however many layers it is.
-
-    Raises:
-        ValueError: all layers together have more than `most` numbers, which is found before memory is asked for.
-    """
+    """All layers along a new leading axis; a stored layer is read once, however many layers it is."""
     stacks: list[np.ndarray] = []
     structure: Any = None
     last = max(shared)

@@ -15,11 +15,7 @@ MOST_FRAME = 100_000  # ids that a template puts around a text
 
 
 def tokenizer_text(file: Path) -> str:
-    """The text of the file.
-
-    Raises:
-        ValueError: it is too large, is no JSON, replaces a character by very many, or frames a text with very many.
-    """
+    """The text of the file."""
     text = read_bytes(file).decode()
     values = json.loads(text)
     growth, frame = 1.0, 0

@@ -40,9 +40,6 @@ class Tracer:
         batch_size: windows at a time; `windows_at_a_time` suggests a number.
         switches: which of skip and mlp are on, beside attention; all by default.
         exact: whether to compute the log residual in exact arithmetic, which takes longest to compile and to run.
-
-    Raises:
-        TypeError, ValueError: as `trace`.
     """
 
     checkpoint: Checkpoint
@@ -80,11 +77,7 @@ class Tracer:
         self._finite: dict[str, np.ndarray] = {}  # how many numbers they are sums of
 
     def add(self, windows: Int[np.ndarray, "window token"]) -> None:
-        """Add some windows, at most `batch_size` of them; all count or, if this is interrupted, none.
-
-        Raises:
-            ValueError: too many, of another length, or with an id that has no embedding.
-        """
+        """Add some windows, at most `batch_size` of them; all count or, if this is interrupted, none."""
         arguments.integer_array("window", "token", window=1, token=2)("windows", windows)
         count = len(windows)
         if not 1 <= count <= self.batch_size or windows.shape[1] != self.tokens:
@@ -118,11 +111,7 @@ class Tracer:
         return tuple(said)
 
     def result(self) -> Diagnosis:
-        """The diagnosis of the windows so far.
-
-        Raises:
-            ValueError: there was none.
-        """
+        """The diagnosis of the windows so far."""
         if not self.windows:
             raise ValueError("`add` must have been given at least one window, got none")
         layer, depth = self.spec.attention, self.spec.depth

@@ -118,11 +118,7 @@ def from_moments(first: ArrayLike, second: ArrayLike) -> Float[Array, "..."]:
 
 
 def of_rows(measure: Callable[..., Array], name: str, a: Array, axis: int, *more: ArrayLike) -> Array:
-    """A measure of rows on the last axis, computed in float32 at least and returned in the dtype of `a`.
-
-    Raises:
-        ValueError: `a`, which is called `name`, lacks the axis.
-    """
+    """A measure of rows on the last axis, computed in float32 at least and returned in the dtype of `a`."""
     if not -a.ndim <= axis < a.ndim:
         raise ValueError(f"`axis` must name an axis of `{name}`, which has {a.ndim}, got axis={axis}")
     a = jnp.asarray(a)

@@ -25,9 +25,6 @@ def shuffled(data: PyTree, batch_size: int) -> Partial:
     Returns:
         A `jax.tree_util.Partial` that carries the data as arguments of a compiled program, not as its constants.
 
-    Raises:
-        ValueError: arrays of different lengths, or fewer examples than a batch.
-
     Example:
         >>> import jax, jax.numpy as jnp
         >>> batches = shuffled({"x": jnp.arange(6), "y": 10 * jnp.arange(6)}, 2)

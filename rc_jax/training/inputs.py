@@ -42,12 +42,7 @@ folder = (
 
 
 def settings(value: PyTree) -> tuple[PyTree, int]:
-    """The settings as arrays, and how many there are.
-
-    Raises:
-        TypeError: something that no array can be made of.
-        ValueError: no common leading axis.
-    """
+    """The settings as arrays, and how many there are."""
     for leaf in jax.tree.leaves(value):
         if not isinstance(leaf, jax.Array) and np.asarray(leaf).dtype.kind not in "biufcV":  # V: bfloat16
             raise TypeError(f"`settings` must hold arrays of numbers, got {leaf!r}")
@@ -61,12 +56,7 @@ def settings(value: PyTree) -> tuple[PyTree, int]:
 
 
 def observations(arrays: Any) -> dict[str, str]:
-    """Dtype and shape, in one replicate, of each array that `observe` returns.
-
-    Raises:
-        TypeError: `observe` does not return named arrays of numbers.
-        ValueError: a name that is taken.
-    """
+    """Dtype and shape, in one replicate, of each array that `observe` returns."""
     if not isinstance(arrays, Mapping) or not all(
         hasattr(value, "dtype") and np.dtype(value.dtype).kind in "biufV" for value in arrays.values()
     ):

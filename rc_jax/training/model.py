@@ -86,9 +86,6 @@ class Transformer(nnx.Module):
     Attributes:
         log_scale: log α of every head, or None.
 
-    Raises:
-        ValueError: `scale` of a wrong shape.
-
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from rc_jax.attention import AttentionSpec
@@ -145,9 +142,8 @@ class Transformer(nnx.Module):
             scale: α of every layer, fixed: it takes the place of a trained one. One number or one per head.
 
         Raises:
-            ValueError, TypeError: tokens of another shape or type, more of them than `spec.tokens` (or fewer, where an
-                attention of low rank fixes their number), or a `scale` that is not positive. Integers outside the
-                vocabulary are refused where they are known (not traced).
+            ValueError: a token outside the vocabulary, where it is known (not traced); more tokens than `spec.tokens`
+                (or fewer, where an attention of low rank fixes their number).
         """
         return self.read(network.apply(self.layers(), self.embed(x), self.spec.stack, scale=self.scale(scale)))
 

@@ -33,7 +33,7 @@ def cross_entropy(logits: Float[Array, "*batch label"], labels: Integer[Array, "
         labels: the right ones, 0 … labels − 1.
 
     Raises:
-        ValueError: shapes that do not fit, or labels that are none (where they are known, not traced).
+        ValueError: labels that are none (where they are known, not traced).
 
     Example:
         >>> import jax.numpy as jnp
@@ -52,7 +52,7 @@ def accuracy(logits: Float[Array, "*batch label"], labels: Integer[Array, "*batc
         labels: the right ones.
 
     Raises:
-        ValueError: shapes that do not fit, or labels that are none (where they are known, not traced).
+        ValueError: labels that are none (where they are known, not traced).
 
     Example:
         >>> import jax.numpy as jnp

@@ -50,12 +50,7 @@ class Program:
 
 
 def graph_of(build: Callable[[Array, Any], nnx.Module], key: Array, setting: Any) -> nnx.GraphDef[Any]:
-    """The static half of the model that `build` makes, without computing anything.
-
-    Raises:
-        TypeError: `build` makes no module.
-        ValueError: the module has nothing to train.
-    """
+    """The static half of the model that `build` makes, without computing anything."""
     graphs: list[nnx.GraphDef[Any]] = []
 
     def trace(key: Array, setting: Any) -> PyTree:

@@ -49,11 +49,7 @@ class Training:
         return jax.tree.map(np.asarray, values)
 
     def model(self, seed: int = 0, setting: int = 0) -> Any:
-        """The last finite model of one replicate.
-
-        Raises:
-            IndexError: there is no such replicate.
-        """
+        """The last finite model of one replicate."""
         seeds, count = self.failed.shape
         if not (0 <= seed < seeds and 0 <= setting < count):
             ends = f"0 … {seeds - 1} and 0 … {count - 1}"

@@ -75,9 +75,6 @@ class Kind:
         refuses: `refuses(spec)` gives the name of an argument and what it must be, where the specification has no
             meaning for this kind, and None elsewhere.
 
-    Raises:
-        ValueError: `reads` and `own_scores` do not fit each other.
-
     Example:
         >>> import jax.numpy as jnp
         >>> from rc_jax import attention

@@ -12,8 +12,6 @@ from rc_jax.collapse.bounds.pure_attention import check_bounded, column_norm, ro
 from rc_jax.collapse.measures import norm_1inf, residual
 from rc_jax.network import Layers, StackSpec
 
-_TOKENS = arguments.float_array("token", "feature", token=2)
-
 
 class Split(NamedTuple):
     """Logits x_iᵀA x_j up to a constant per row: what all rows share, and the rest that the lemma calls E."""
@@ -23,7 +21,7 @@ class Split(NamedTuple):
     rest: Float[Array, "token feature"]
 
 
-@arguments.guard(x=_TOKENS)
+@arguments.guard(x=arguments.tokens)
 def split(weight: Float[Array, "feature feature"], x: Float[Array, "token feature"], center: Center = "mean") -> Split:
     """With X = 1x̄ᵀ + R: Ã_ij = x̄ᵀA R_j, the same for all i, E = R A Rᵀ, and R (DCL21, section 2).
 
@@ -79,7 +77,7 @@ def norm_step(
     return Inequality(left, right, right - left)
 
 
-@arguments.guard(rest=_TOKENS)
+@arguments.guard(rest=arguments.tokens)
 def gamma_cap(weight: Float[Array, "feature feature"], rest: Float[Array, "token feature"]) -> Inequality:
     """γ ≤ √(Σ_i max_a |R_ia| / ‖R‖₁) ≤ √min(tokens, d_model), for one head: γ cannot be large.
 
@@ -109,7 +107,7 @@ def gamma_cap(weight: Float[Array, "feature feature"], rest: Float[Array, "token
     return Inequality(gamma, cap, cap - gamma)
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive)
+@arguments.guard(x=arguments.tokens, scale=arguments.positive)
 def layer(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -138,7 +136,7 @@ def layer(
     return compare(parts.log_after, parts.log_bound, x)
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive)
+@arguments.guard(x=arguments.tokens, scale=arguments.positive)
 def depth(
     params: Layers,
     x: Float[Array, "token feature"],

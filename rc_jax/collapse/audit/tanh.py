@@ -13,10 +13,8 @@ from rc_jax.collapse.bounds.tanh import diameters_by_layer, tanh_bound
 from rc_jax.collapse.measures import diameter
 from rc_jax.network import Layers, StackSpec
 
-_TOKENS = arguments.float_array("token", "feature", token=2)
 
-
-@arguments.guard(x=_TOKENS)
+@arguments.guard(x=arguments.tokens)
 def score_oscillation(weight: Float[Array, "feature feature"], x: Float[Array, "token feature"]) -> Inequality:
     """The largest (x_i − x_i')ᵀA(x_j − x_j') over all four tokens is at most ‖A‖₂ diam(X)².
 
@@ -84,7 +82,7 @@ def total_variation(a: Float[Array, " token"], b: Float[Array, " token"]) -> Ine
     return Inequality(left, right, right - left)
 
 
-@arguments.guard(x=_TOKENS)
+@arguments.guard(x=arguments.tokens)
 def mixture(p: Float[Array, " token"], q: Float[Array, " token"], x: Float[Array, "token feature"]) -> Inequality:
     """‖Σ_j (p − q)_j x_j‖₂ ≤ TV(p, q) diam(X): two mixtures of the same tokens are no farther apart than that.
 
@@ -112,7 +110,7 @@ def mixture(p: Float[Array, " token"], q: Float[Array, " token"], x: Float[Array
     return Inequality(left, right, right - left)
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive)
+@arguments.guard(x=arguments.tokens, scale=arguments.positive)
 def tanh_layer(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -140,7 +138,7 @@ def tanh_layer(
     return compare(sizes.log_after, sizes.log_bound, x)
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive)
+@arguments.guard(x=arguments.tokens, scale=arguments.positive)
 def tanh_depth(
     params: Layers,
     x: Float[Array, "token feature"],

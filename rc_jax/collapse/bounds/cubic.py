@@ -34,10 +34,8 @@ from rc_jax.network import Layers, StackSpec
 
 Center = Literal["mean", "argmin"]
 
-_TOKENS = arguments.float_array("token", "feature", token=2)
 
-
-@arguments.guard(x=_TOKENS, scale=arguments.positive)
+@arguments.guard(x=arguments.tokens, scale=arguments.positive)
 def measured_gamma(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -70,7 +68,7 @@ def measured_gamma(
 
     Raises:
         ValueError: a mask, skip, MLP, LayerNorm, or another score or weight than dot-product softmax, for none of which
-            the theorem holds; shapes that do not fit.
+            the theorem holds.
 
     Example:
         >>> import jax
@@ -86,7 +84,7 @@ def measured_gamma(
     return jnp.exp(parts.log_gamma).astype(x.dtype)
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive)
+@arguments.guard(x=arguments.tokens, scale=arguments.positive)
 def layer_bound(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -121,7 +119,7 @@ def layer_bound(
     return bound_parts(params, x, spec, scale, center).log_bound.astype(x.dtype)
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive)
+@arguments.guard(x=arguments.tokens, scale=arguments.positive)
 def depth_bound(
     params: Layers,
     x: Float[Array, "token feature"],

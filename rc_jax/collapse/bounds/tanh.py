@@ -32,10 +32,8 @@ from rc_jax.collapse.exact.state import MeanResidual
 from rc_jax.collapse.measures import diameter
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 
-_TOKENS = arguments.float_array("token", "feature", token=2)
 
-
-@arguments.guard(x=_TOKENS, scale=arguments.positive)
+@arguments.guard(x=arguments.tokens, scale=arguments.positive)
 def tanh_bound(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -59,7 +57,7 @@ def tanh_bound(
 
     Raises:
         ValueError: a mask, skip, MLP, LayerNorm, or another score or weight than dot-product softmax, for none of which
-            the theorem holds; shapes that do not fit.
+            the theorem holds.
 
     Example:
         >>> import jax
@@ -74,7 +72,7 @@ def tanh_bound(
     return _from_first_tokens(params, x, spec, scale)[0].astype(x.dtype)
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive)
+@arguments.guard(x=arguments.tokens, scale=arguments.positive)
 def tanh_depth_bound(
     params: Layers,
     x: Float[Array, "token feature"],

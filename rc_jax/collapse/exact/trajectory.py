@@ -29,15 +29,13 @@ from rc_jax.network import LayerParams, Layers, NormParams, StackSpec
 from rc_jax.network.specification import check_stack
 from rc_jax.network.stack import Arithmetic, block, check_every_mask, scan_kinds
 
-_TOKENS = arguments.float_array("token", "feature", token=2)
-
 # A logarithm is known when roundings that are moved move it by no more than this many nats, or than as many roundings
 # of itself: cubing a residual triples its logarithm, and the error in it.
 _NATS = 0.01
 _ROUNDINGS = 1024
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive, mask=masks.check_mask)
+@arguments.guard(x=arguments.tokens, scale=arguments.positive, mask=masks.check_mask)
 def log_residuals(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -95,8 +93,8 @@ def log_residuals(
         depth + 1 numbers; −inf where all tokens are equal, NaN where the residual is not known in this dtype.
 
     Raises:
-        ValueError: shapes that do not fit `spec`; other weights than those above, or scores than products and cosines,
-            for which no form without cancellation is built in, or cosines with a rank.
+        ValueError: other weights than those above, or scores than products and cosines, for which no form without
+            cancellation is built in, or cosines with a rank.
 
     Example:
         >>> import jax
@@ -255,7 +253,7 @@ def agree(logs: Float[Array, "copy *shape"]) -> Bool[Array, "*shape"]:
     return jnp.all((logs == first) | (jnp.isfinite(first) & (jnp.abs(logs - first) <= allowed)), axis=0)
 
 
-@arguments.guard(x=_TOKENS)
+@arguments.guard(x=arguments.tokens)
 def product_log_residuals(
     matrices: Float[Array, "depth row column"], x: Float[Array, "token feature"]
 ) -> Float[Array, "depth+1"]:
@@ -270,7 +268,7 @@ def product_log_residuals(
         x: at least two tokens.
 
     Raises:
-        ValueError: sizes that do not fit, or rows that do not sum to 1.
+        ValueError: rows that do not sum to 1.
 
     Example:
         >>> import jax.numpy as jnp

@@ -34,8 +34,6 @@ from rc_jax.collapse.requirements import BILINEAR, check_covered
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 from rc_jax.network.specification import check_stack
 
-_TOKENS = arguments.float_array("token", "feature", token=2)
-
 
 class WeightGradients(NamedTuple):
     """log ‖∂loss/∂W‖_F (nats) of every layer's matrices, all heads together, and log ‖res(X)‖_F at its input."""
@@ -47,7 +45,7 @@ class WeightGradients(NamedTuple):
     log_residual: Float[Array, " layer"]
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive, mask=masks.check_mask)
+@arguments.guard(x=arguments.tokens, scale=arguments.positive, mask=masks.check_mask)
 def log_weight_gradients(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -75,8 +73,7 @@ def log_weight_gradients(
         mask: of every layer, as in `rc_jax.attention.attention_weights`.
 
     Raises:
-        ValueError: `spec` has an MLP, LayerNorm or another kind of attention, shapes that do not fit, or a cotangent
-            whose rows sum to zero.
+        ValueError: an MLP, LayerNorm or another kind of attention, or a cotangent whose rows sum to zero.
 
     Source: that gradients of queries and keys vanish and those of values do not, Noci et al. 2022; the orders and the
         arithmetic are this package's own.

@@ -57,8 +57,7 @@ def path_reruns(
         mask: of every layer, as in `network.apply`.
 
     Raises:
-        ValueError: shapes that do not fit `spec`; a network with an MLP or LayerNorm; `paths` that the network does not
-            have.
+        ValueError: a network with an MLP or LayerNorm, or `paths` that it does not have.
 
     Source: DCL21, section 4, on path effectiveness.
 

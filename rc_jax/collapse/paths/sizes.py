@@ -24,7 +24,6 @@ from rc_jax.collapse.requirements import check_split
 from rc_jax.network import Layers, StackSpec
 from rc_jax.network.specification import check_stack
 
-_TOKENS = arguments.float_array("token", "feature", token=2)
 _BATCH = 64
 
 
@@ -58,7 +57,7 @@ class PathSizes(NamedTuple):
     log_residual: Float[Array, "path layer+1"]
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive, mask=masks.check_mask)
+@arguments.guard(x=arguments.tokens, scale=arguments.positive, mask=masks.check_mask)
 def path_shares(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -86,8 +85,8 @@ def path_shares(
         output's tokens are all equal.
 
     Raises:
-        ValueError: shapes that do not fit `spec`; a network with an MLP, LayerNorm, or another weight than softmax of
-            products or cosines, for which the residual has no form free of cancellation (`path_length_sums` takes any).
+        ValueError: a network with an MLP, LayerNorm, or another weight than softmax of products or cosines, for which
+            the residual has no form free of cancellation (`path_length_sums` takes any).
 
     Source: this package's own result, on the decomposition of DCL21, sections 2 and 3.
 
@@ -106,7 +105,7 @@ def path_shares(
     return _path_shares(params, x, spec, scale, mask)
 
 
-@arguments.guard(x=_TOKENS, length=arguments.integer(0), scale=arguments.positive, mask=masks.check_mask)
+@arguments.guard(x=arguments.tokens, length=arguments.integer(0), scale=arguments.positive, mask=masks.check_mask)
 def sample_path_log_residuals(
     key: Key[Array, ""],
     params: Layers,
@@ -133,9 +132,6 @@ def sample_path_log_residuals(
         scale: α of every layer, as in `network.apply`; may be traced.
         mask: of every layer, as in `network.apply`.
 
-    Raises:
-        ValueError: as `path_shares`, and a `length` of which the network has no path.
-
     Source: this package's own result, on the decomposition of DCL21, sections 2 and 3.
 
     Example:
@@ -157,7 +153,7 @@ def sample_path_log_residuals(
     return path_log_sizes(params, x, spec, paths, scale=scale, mask=mask)
 
 
-@arguments.guard(x=_TOKENS, scale=arguments.positive, mask=masks.check_mask)
+@arguments.guard(x=arguments.tokens, scale=arguments.positive, mask=masks.check_mask)
 def path_log_sizes(
     params: Layers,
     x: Float[Array, "token feature"],
@@ -176,9 +172,6 @@ def path_log_sizes(
         paths: one row per path; for each layer, first to last, a head 0 … H − 1, or −1 for the skip connection.
         scale: α of every layer, as in `network.apply`; may be traced.
         mask: of every layer, as in `network.apply`.
-
-    Raises:
-        ValueError: as `path_shares`, and `paths` that the network does not have.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -87,7 +87,7 @@ def path_length_sums(
         mask: of every layer, as in `network.apply`.
 
     Raises:
-        ValueError: shapes that do not fit `spec`; a network with an MLP or LayerNorm.
+        ValueError: a network with an MLP or LayerNorm.
 
     Source: the decomposition is DCL21's (section 2, and section 3 for skip connections); the recursion is this
         package's own result.

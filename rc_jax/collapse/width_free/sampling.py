@@ -33,8 +33,6 @@ from rc_jax.collapse.width_free.gaussian_matrices import compress, extend
 from rc_jax.collapse.width_free.layers import log_norms
 from rc_jax.network import StackSpec
 
-_TOKENS = arguments.float_array("token", "feature", token=2)
-
 
 def _check_width(name: str, value: ArrayLike) -> None:
     """A positive number; infinity is one."""
@@ -44,7 +42,7 @@ def _check_width(name: str, value: ArrayLike) -> None:
 
 
 @arguments.guard(
-    x=_TOKENS,
+    x=arguments.tokens,
     gain=arguments.scalar(arguments.positive),
     scale=arguments.positive,
     mask=masks.check_mask,

@@ -52,8 +52,8 @@ def metrics(weights: Any, *, mask: Any = None) -> Metrics:
         A dictionary of numbers (arrays without axes), float32 at least.
 
     Raises:
-        ValueError: there is no layer, an array has fewer than three axes, `mask` does not fit, or a row that sees keys
-            has weight on one that it may not see (all numbers are NaN where that is found out in a trace).
+        ValueError: a row that sees keys has weight on one that it may not see (all numbers are NaN where that is found
+            out in a trace).
 
     Source: as `rc_jax.diagnostics.attention`.
 
@@ -102,9 +102,6 @@ def score_metrics(q: Any, k: Any, *, scale: ArrayLike | None = None, mask: Any =
     Returns:
         As `metrics`.
 
-    Raises:
-        ValueError: shapes that do not fit.
-
     Source: as `rc_jax.diagnostics.scores`.
 
     Example:
@@ -132,7 +129,7 @@ def append_line(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
         line: numbers and arrays by name, such as `{"step": 10, **metrics(weights)}`.
 
     Raises:
-        TypeError: a value is neither a number nor an array of numbers, or is traced.
+        TypeError: a value is traced, or neither a number nor an array of numbers.
 
     Example:
         >>> import json, pathlib, tempfile

@@ -48,9 +48,8 @@ def from_transformers(
         A `Diagnosis`; the batch makes its samples.
 
     Raises:
-        TypeError: `outputs` has neither attentions nor hidden states, or these are not arrays.
-        ValueError: the attentions are empty or those of several steps, or `part`, `attention_mask` or `config` does
-            not fit; and whatever `attention` and `hidden_states` raise.
+        ValueError: the attentions are empty or those of several steps; and whatever `attention` and `hidden_states`
+            raise.
 
     Source: as `attention` and `hidden_states`.
 
@@ -129,12 +128,7 @@ def _described(outputs: Any) -> str:
 
 
 def _real(attention_mask: Any, batch: int, tokens: int) -> Bool[np.ndarray, "text token"]:
-    """True where a token is no padding.
-
-    Raises:
-        TypeError: it is not an array of whole numbers or booleans.
-        ValueError: it does not fit, or leaves a text with fewer than two tokens.
-    """
+    """True where a token is no padding."""
     mask = np.asarray(attention_mask.cpu() if inputs.is_torch(attention_mask) else attention_mask)
     if mask.dtype.kind not in "bui":
         raise TypeError(

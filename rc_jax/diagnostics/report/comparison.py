@@ -49,11 +49,7 @@ class Comparison:
         return tuple(name for name in self.a.measures if name in self.b.measures)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """Differences b − a of one measure.
-
-        Raises:
-            KeyError: one of them does not have it.
-        """
+        """Differences b − a of one measure."""
         if name not in self.common:
             raise KeyError(f"no measure {name!r} in both; there are {', '.join(self.common)}")
         return self.b[name] - self.a[name]

@@ -66,8 +66,7 @@ def scores(
 
     Raises:
         TypeError: `q` or `k` are traced (`rc_jax.diagnostics.score_metrics` takes these).
-        ValueError: shapes, dtypes or devices do not fit; a number is not finite; scores are too large for their dtype;
-            no query may see two keys.
+        ValueError: a number is not finite, scores are too large for their dtype, or no query may see two keys.
 
     Source: Milakov and Gimelshein (2018), arXiv 1805.02867, section 3, for the pass that never looks back.
 
@@ -126,12 +125,7 @@ class Fitted(NamedTuple):
 
 
 def fitted(q: Any, k: Any, scale: ArrayLike | None, mask: Any) -> Fitted:
-    """Check that queries, keys, scale and mask fit together, and bring them into shape; they may be traced.
-
-    Raises:
-        TypeError: they are not what they should be.
-        ValueError: they do not fit.
-    """
+    """Check that queries, keys, scale and mask fit together, and bring them into shape; they may be traced."""
     # Axes (…, heads, tokens, width), of which all but the heads are alike.
     q, k = (inputs.to_jax(name, x) if inputs.is_torch(x) else x for name, x in (("q", q), ("k", k)))
     for name, x in (("q", q), ("k", k)):

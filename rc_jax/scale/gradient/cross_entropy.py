@@ -45,8 +45,7 @@ def cross_entropy_gradient(
         NaN where a traced index is outside.
 
     Raises:
-        ValueError: `labels` has another shape, an index is outside, or probabilities are negative or do not add up to
-            1.
+        ValueError: an index is outside, or probabilities are negative or do not add up to 1.
 
     Source: textbook, for instance Goodfellow, Bengio and Courville (2016), section 6.2.2.3; the form that keeps its
         digits is this package's own.

@@ -31,9 +31,6 @@ def shifted(scores: jax.Array, alpha: ArrayLike) -> tuple[jax.Array, jax.Array, 
     """α(s − max s), with the derivative of αs up to a constant; where the (first) largest score is; and α, broadcast.
 
     −inf stays −inf, without a derivative.
-
-    Raises:
-        ValueError: the shape of alpha does not broadcast with the leading axes of `scores`.
     """
     scores = jnp.asarray(scores)
     working = working_dtype(scores.dtype)

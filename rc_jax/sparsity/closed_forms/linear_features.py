@@ -91,8 +91,8 @@ def nonnegative_linear(
         S for every query; a pure number.
 
     Raises:
-        ValueError: the shapes do not fit; `q` or `mean` has a row of zeros; they are orthogonal; `cov` is not
-            symmetric and positive semi-definite.
+        ValueError: `q` or `mean` has a row of zeros; they are orthogonal; `cov` is not symmetric and positive
+            semi-definite.
 
     Source: Su Jianlin, kexue.fm/archives/9889, linear attention.
 

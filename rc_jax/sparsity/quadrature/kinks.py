@@ -35,11 +35,7 @@ def reach(dtype: Any) -> int:
 
 
 def evaluated(f: Callable[[Array], Array], x: Array, *, probe: bool = True) -> Array:
-    """|f(x)| in the dtype of `x`. Concrete values must be finite and, if `probe`, unchanged on a subset of `x`.
-
-    Raises:
-        ValueError: another shape, a value that is not finite, or one that depends on its neighbours.
-    """
+    """|f(x)| in the dtype of `x`. Concrete values must be finite and, if `probe`, unchanged on a subset of `x`."""
     values = jnp.asarray(f(x))
     if jnp.issubdtype(values.dtype, jnp.complexfloating):
         raise TypeError(f"`f` must return real numbers, got {values.dtype}")

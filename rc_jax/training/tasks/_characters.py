@@ -73,9 +73,6 @@ def windows(
     Returns:
         The pieces, and the symbols to be predicted.
 
-    Raises:
-        ValueError: `text` is not longer than a piece.
-
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from rc_jax.training import tasks

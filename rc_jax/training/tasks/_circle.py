@@ -31,9 +31,6 @@ def circle(
     Returns:
         Pairs and labels, both (points/2, 2, 2): pair, token, coordinate.
 
-    Raises:
-        ValueError: `points` is odd.
-
     Source: Dong, Cordonnier & Loukas 2021, section 4, the experiment on circular arcs.
 
     Example:
@@ -62,9 +59,6 @@ def roll_out(
 
     Returns:
         `start` and the `steps` answers after it. They are not finite where the model diverges.
-
-    Raises:
-        ValueError: an answer of another shape or dtype than `start`.
 
     Example:
         >>> import jax.numpy as jnp

@@ -37,7 +37,6 @@ def digits(*, patch: int = 2, every: int = 5) -> Digits:
 
     Raises:
         ImportError: scikit-learn is not installed; the extra `training` brings it.
-        ValueError: `patch` does not divide 8, or `every` leaves nothing held out.
 
     Source: Alpaydin and Kaynak 1998, Optical recognition of handwritten digits, UCI repository (its test pictures).
 

@@ -43,9 +43,6 @@ def recall(key: Key[Array, ""], count: int, *, pairs: int = 8, keys: int = 64, v
     Returns:
         Keys 0 … keys − 1 and values 0 … values − 1, both of shape (count, pairs), and places of shape (count,).
 
-    Raises:
-        ValueError: fewer keys than pairs.
-
     Example:
         >>> import jax
         >>> drawn = recall(jax.random.key(0), 2, pairs=4, keys=4)
