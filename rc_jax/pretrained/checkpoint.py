@@ -87,7 +87,7 @@ class Checkpoint(NamedTuple):
 
         Raises:
             FileNotFoundError: the folder has no tokenizer.json.
-            ValueError: the file is not a tokenizer, or a GGUF file has another one than byte-level BPE.
+            ValueError: its parts do not fit together, or a GGUF file has another one than byte-level BPE.
             ImportError: the package tokenizers is not installed.
         """
         file = self.tokenizer_file
@@ -104,10 +104,8 @@ class Checkpoint(NamedTuple):
             text: the text.
 
         Raises:
-            ValueError: `text` gives more tokens than the checkpoint has positions, or the file is not a tokenizer whose
-                parts fit together.
-            FileNotFoundError: the folder has no tokenizer.json.
-            ImportError: the package tokenizers is not installed.
+            ValueError: `text` gives more tokens than the checkpoint has positions.
+            FileNotFoundError, ValueError, ImportError: as `tokenizer`.
 
         Example:
             >>> from rc_jax import pretrained
@@ -127,7 +125,7 @@ class Checkpoint(NamedTuple):
         """The special tokens that `encode` puts before a text and after it.
 
         Raises:
-            FileNotFoundError, ValueError, ImportError: as `encode`.
+            FileNotFoundError, ValueError, ImportError: as `tokenizer`.
 
         Example:
             >>> from rc_jax import pretrained

@@ -42,11 +42,9 @@ def cut(checkpoint: Checkpoint, text: str, *, tokens: int | None = None, limit: 
         limit: the most windows, from the start of the text; all by default.
 
     Raises:
-        ValueError: `text` gives fewer than two tokens with the special ones, or `tokens` leaves no place for the text,
-            or tokenizer.json is not a tokenizer whose parts fit together or gives an id that the checkpoint's table has
-            no row for.
-        FileNotFoundError: the folder has no tokenizer.json.
-        ImportError: the package tokenizers is not installed.
+        ValueError: `text` gives fewer than two tokens with the special ones, or one that the checkpoint's table has no
+            row for, or `tokens` leaves no place for the text.
+        FileNotFoundError, ValueError, ImportError: as `Checkpoint.tokenizer`.
 
     Example:
         >>> from rc_jax import pretrained
