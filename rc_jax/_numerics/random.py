@@ -2,9 +2,12 @@
 
 Most of the time of a random initialisation goes into its random numbers. `jax.random.normal` draws one number from each
 block of Threefry-2x32 and keeps the exclusive or of its two words; on a CPU it runs the twenty rounds as a loop through
-memory. Here the two words become two normal numbers, and all operations are elementwise
-ones, which a compiler fuses into one loop. The generator is Threefry with twenty rounds (Salmon et al. 2011, "Parallel
-random numbers: as easy as 1, 2, 3"), whatever generator JAX's configuration names as its default.
+memory. Here the two words become two normal numbers, and all operations are elementwise ones, which a compiler fuses
+into one loop. The generator is Threefry with twenty rounds (Salmon et al. 2011, "Parallel random numbers: as easy as
+1, 2, 3"), whatever generator JAX's configuration names as its default.
+
+The two hundred operations are those of `jax.lax`: every shape is traced anew, and by way of `jax.numpy` that takes
+three times as long (measured 2026-11).
 """
 
 import functools
@@ -14,8 +17,10 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.lax import add, mul, sub
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Float32, Key, UInt32
+from jaxtyping import Array, Float, Float32, Int32, Key, UInt32
 
 from rc_jax._numerics import arguments, performance
 from rc_jax._numerics.jax_names import canonical_dtype
@@ -36,6 +41,7 @@ _COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 _ROOT_HALF = np.float32(0.5**0.5).view(np.int32)
 _FRACTION = np.int32(23)  # bits of a float below its exponent
 _ROOT_GUESS = np.int32(0x5F3759DF)  # this minus (bits of x)/2 are the bits of 1/√x, to 3 %
+_ONE, _HALF = np.float32(1), np.float32(0.5)
 _FIRST_BIT, _SECOND_BIT = np.uint32(1 << 31), np.uint32(1 << 30)
 
 
@@ -87,7 +93,7 @@ def _normals(key: Array, shape: tuple[int, ...]) -> Array:
 
 def side_by_side(key: UInt32[Array, "2"], blocks: int) -> Float[Array, " number"]:
     """The two normal numbers of each block of Threefry, block after block."""
-    return jnp.stack(_pairs(key, jax.lax.iota(jnp.uint32, blocks)), axis=1).reshape(-1)
+    return jnp.stack(_pairs(key, lax.iota(jnp.uint32, blocks)), axis=1).reshape(-1)
 
 
 def through_complex_numbers(key: UInt32[Array, "2"], blocks: int) -> Float[Array, " number"]:
@@ -100,9 +106,9 @@ def through_complex_numbers(key: UInt32[Array, "2"], blocks: int) -> Float[Array
     half = -(-blocks // 2)
 
     def draw(first: Array) -> Array:
-        return jax.lax.complex(*_pairs(key, first + jax.lax.iota(jnp.uint32, half)))
+        return lax.complex(*_pairs(key, first + lax.iota(jnp.uint32, half)))
 
-    pairs = jax.lax.map(draw, np.array([0, half], np.uint32))[..., None]
+    pairs = lax.map(draw, np.array([0, half], np.uint32))[..., None]
     second = np.array([False, True])
     return jnp.where(second, pairs.imag, pairs.real).reshape(-1)[: 2 * blocks]
 
@@ -116,13 +122,16 @@ def threefry(
     key: tuple[UInt32[Array, ""], UInt32[Array, ""]], counter: tuple[UInt32[Array, "block"], UInt32[Array, "block"]]
 ) -> tuple[UInt32[Array, "block"], UInt32[Array, "block"]]:
     """Threefry-2x32 with twenty rounds: two random words for every counter of two words."""
-    schedule = (*key, key[0] ^ key[1] ^ _PARITY)
-    left, right = counter[0] + schedule[0], counter[1] + schedule[1]
+    schedule = (*key, lax.bitwise_xor(lax.bitwise_xor(*key), _PARITY))
+    left, right = add(counter[0], schedule[0]), add(counter[1], schedule[1])
     for group in range(_ROUNDS // 4):
         for rotation in _ROTATIONS[group % 2]:
-            left = left + right
-            right = (right << np.uint32(rotation) | right >> np.uint32(32 - rotation)) ^ left
-        left, right = left + schedule[(group + 1) % 3], right + schedule[(group + 2) % 3] + np.uint32(group + 1)
+            left = add(left, right)
+            up = lax.shift_left(right, np.uint32(rotation))
+            down = lax.shift_right_logical(right, np.uint32(32 - rotation))
+            right = lax.bitwise_xor(lax.bitwise_or(up, down), left)
+        left = add(left, schedule[(group + 1) % 3])
+        right = add(add(right, schedule[(group + 2) % 3]), np.uint32(group + 1))
     return left, right
 
 
@@ -136,46 +145,56 @@ def box_muller(
     and t ∈ [−½, ½) the signed number in the lower thirty. No number is beyond ±6.56, and none is off by more than
     3·10⁻⁷ of the pair's length.
     """
-    uniform = (left >> 1 | 1).astype(jnp.int32).astype(jnp.float32) * np.float32(2.0**-31)
-    length = _square_root(-2 * _log(uniform))
+    thirty = lax.bitcast_convert_type(
+        lax.bitwise_or(lax.shift_right_logical(left, np.uint32(1)), np.uint32(1)), np.int32
+    )
+    uniform = mul(_as_float(thirty), np.float32(2.0**-31))
+    length = _square_root(mul(np.float32(-2), _log(uniform)))
     # (π/2)t, its sine and its cosine
-    t = jax.lax.bitcast_convert_type(right << 2, jnp.int32).astype(jnp.float32)
-    angle = t * np.float32(np.pi / 4 * 2.0**-31)
-    square = angle * angle
-    sin = angle + angle * square * _polynomial(_SIN, square)
-    cos = 1 - square / 2 + square * square * _polynomial(_COS, square)
+    t = _as_float(lax.bitcast_convert_type(lax.shift_left(right, np.uint32(2)), np.int32))
+    angle = mul(t, np.float32(np.pi / 4 * 2.0**-31))
+    square = mul(angle, angle)
+    sin = add(angle, mul(mul(angle, square), _polynomial(_SIN, square)))
+    cos = add(sub(_ONE, mul(square, _HALF)), mul(mul(square, square), _polynomial(_COS, square)))
     # q quarter turns: the lower bit of q is one of them, the upper bit a change of both signs.
-    quarter, half = right & _SECOND_BIT != 0, right & _FIRST_BIT
-    cos_theta, sin_theta = jnp.where(quarter, -sin, cos), jnp.where(quarter, cos, sin)
-    return _negated(length * cos_theta, half), _negated(length * sin_theta, half)
+    quarter = lax.ne(lax.bitwise_and(right, _SECOND_BIT), np.uint32(0))
+    half = lax.bitwise_and(right, _FIRST_BIT)
+    cos_theta, sin_theta = lax.select(quarter, lax.neg(sin), cos), lax.select(quarter, cos, sin)
+    return _negated(mul(length, cos_theta), half), _negated(mul(length, sin_theta), half)
+
+
+def _as_float(number: Int32[Array, "*shape"]) -> Float32[Array, "*shape"]:
+    return lax.convert_element_type(number, np.float32)
 
 
 def _negated(number: Float32[Array, "*shape"], sign: UInt32[Array, "*shape"]) -> Float32[Array, "*shape"]:
     """The number, with the opposite sign where the first bit of `sign` is set."""
-    return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(number, jnp.uint32) ^ sign, jnp.float32)
+    bits = lax.bitwise_xor(lax.bitcast_convert_type(number, np.uint32), sign)
+    return lax.bitcast_convert_type(bits, np.float32)
 
 
 def _polynomial(coefficients: Sequence[float], x: Float32[Array, "*shape"]) -> Float32[Array, "*shape"]:
     """Σ c_k x^k by Horner's rule; the coefficient of the highest power is the first."""
     first, *rest = (np.float32(coefficient) for coefficient in coefficients)
-    return functools.reduce(lambda value, coefficient: value * x + coefficient, rest, jnp.full_like(x, first))
+    return functools.reduce(lambda value, coefficient: add(mul(value, x), coefficient), rest, lax.full_like(x, first))
 
 
 def _square_root(x: Float32[Array, "*shape"]) -> Float32[Array, "*shape"]:
     """√x of a number that is 0 or normal. XLA makes a loop of its own for a `jnp.sqrt` that two results read."""
-    bits = jax.lax.bitcast_convert_type(x, jnp.int32)
-    inverse = jax.lax.bitcast_convert_type(_ROOT_GUESS - (bits >> 1), jnp.float32)
+    bits, half = lax.bitcast_convert_type(x, np.int32), mul(x, _HALF)
+    guess = sub(_ROOT_GUESS, lax.shift_right_arithmetic(bits, np.int32(1)))
+    inverse = lax.bitcast_convert_type(guess, np.float32)
     for _ in range(2):
-        inverse = inverse * (np.float32(1.5) - x / 2 * inverse * inverse)
-    root = x * inverse
-    return root + (x - root * root) * (inverse / 2)
+        inverse = mul(inverse, sub(np.float32(1.5), mul(mul(half, inverse), inverse)))
+    root = mul(x, inverse)
+    return add(root, mul(sub(x, mul(root, root)), mul(inverse, _HALF)))
 
 
 def _log(x: Float32[Array, "*shape"]) -> Float32[Array, "*shape"]:
     """Log x = e log 2 + log(1 + m) for x = 2^e (1 + m), √½ ≤ 1 + m < √2; x must be normal, positive and finite."""
-    bits = jax.lax.bitcast_convert_type(x, jnp.int32)
-    exponent = (bits - _ROOT_HALF) >> _FRACTION
-    m = jax.lax.bitcast_convert_type(bits - (exponent << _FRACTION), jnp.float32) - 1
-    square = m * m
-    rest = _polynomial(_LOG, m)
-    return exponent.astype(jnp.float32) * np.float32(np.log(2)) + (m - square / 2 + rest * m * square)
+    bits = lax.bitcast_convert_type(x, np.int32)
+    exponent = lax.shift_right_arithmetic(sub(bits, _ROOT_HALF), _FRACTION)
+    m = sub(lax.bitcast_convert_type(sub(bits, lax.shift_left(exponent, _FRACTION)), np.float32), _ONE)
+    square = mul(m, m)
+    near = add(sub(m, mul(square, _HALF)), mul(mul(_polynomial(_LOG, m), m), square))
+    return add(mul(_as_float(exponent), np.float32(np.log(2))), near)

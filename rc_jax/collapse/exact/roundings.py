@@ -28,6 +28,8 @@ ROUNDINGS = 4.0  # the standard deviation of δ, in units of `eps`
 _ROUNDED = ("dot_general", "reduce_sum", "exp", "tanh", "logistic", "erf", "erfc")
 _CANCELLING = ("add", "sub")
 _UNDERFLOWING = ("exp", "logistic", "erfc")
+_MOVED = {*_ROUNDED, *_CANCELLING, *_UNDERFLOWING}
+_PROGRAMS = {"jit", "pjit", "checkpoint", "remat2", "cond", "scan"}
 _ODD = 0x9E3779B97F4A7C15  # ⌊2⁶⁴/φ⌋, whose multiples spread evenly
 
 
@@ -69,27 +71,31 @@ class _Evaluation:
         """The results of the program, in order."""
         values: dict[Any, Any] = dict(zip([*program.constvars, *program.invars], [*constants, *arguments], strict=True))
         for equation in program.eqns:
-            results = self.step(equation, _read(values, equation.invars))
+            primitive, options = equation.primitive, equation.params
+            operands = [each.val if isinstance(each, Literal) else values[each] for each in equation.invars]
+            if primitive.name in _PROGRAMS:
+                results = self._inside(equation, operands)
+            else:
+                bound: Any = primitive.get_bind_params(options)
+                subfunctions, bound = bound if isinstance(bound, tuple) else ([], bound)  # a pair before JAX 0.10
+                results = primitive.bind(*subfunctions, *operands, **bound)
+                results = results if primitive.multiple_results else [results]
+            if primitive.name in _MOVED:
+                results = [self._rounded(equation, operands, result) for result in results]
             values |= dict(zip(equation.outvars, results, strict=True))
-        return _read(values, program.outvars)
+        return [each.val if isinstance(each, Literal) else values[each] for each in program.outvars]
 
-    def step(self, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
-        """The results of one operation: of programs within it, or of a primitive, moved."""
+    def _inside(self, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
+        """The results of the programs within an operation."""
         name, options = equation.primitive.name, equation.params
-        if name in ("jit", "pjit"):
-            return self.run(options["jaxpr"].jaxpr, options["jaxpr"].consts, operands)
-        if name in ("checkpoint", "remat2"):
-            return jax.checkpoint(lambda *values: self.run(options["jaxpr"], [], list(values)))(*operands)
         if name == "cond":
             branches = [self._branch(branch) for branch in options["branches"]]
             return jax.lax.switch(operands[0].astype(jnp.int32), branches, *operands[1:])
         if name == "scan":
             return self._scan(equation, operands)
-        bound: Any = equation.primitive.get_bind_params(options)
-        subfunctions, bound = bound if isinstance(bound, tuple) else ([], bound)  # a pair before JAX 0.10
-        results = equation.primitive.bind(*subfunctions, *operands, **bound)
-        results = list(results) if equation.primitive.multiple_results else [results]
-        return [self._rounded(name, equation, operands, result) for result in results]
+        if name in ("checkpoint", "remat2"):
+            return jax.checkpoint(lambda *values: self.run(options["jaxpr"], [], list(values)))(*operands)
+        return self.run(options["jaxpr"].jaxpr, options["jaxpr"].consts, operands)
 
     def _branch(self, branch: Any) -> Callable[..., list[Any]]:
         return lambda *operands: self.run(branch.jaxpr, branch.consts, list(operands))
@@ -110,7 +116,8 @@ class _Evaluation:
         )
         return [*carry, *stacked]
 
-    def _rounded(self, name: str, equation: JaxprEqn, operands: list[Any], result: Any) -> Any:
+    def _rounded(self, equation: JaxprEqn, operands: list[Any], result: Any) -> Any:
+        name = equation.primitive.name
         if not jnp.issubdtype(result.dtype, jnp.floating):
             return result
         if name in _UNDERFLOWING:  # only e^(−∞) is 0
@@ -122,10 +129,6 @@ class _Evaluation:
             return result
         self.place += 1
         return _moved_alike(result, _multiplier(self.place, result.dtype), self.amount)
-
-
-def _read(values: dict[Any, Any], variables: Any) -> list[Any]:
-    return [variable.val if isinstance(variable, Literal) else values[variable] for variable in variables]
 
 
 def _of_equal_rank(variables: Any, others: Any) -> int:
