@@ -12,12 +12,13 @@ three times as long (measured 2026-11).
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.custom_batching import custom_vmap
 from jax.lax import add, mul, sub
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Float32, Int32, Key, UInt32
@@ -81,22 +82,36 @@ def normals(key: Key[Array, ""], shape: tuple[int, ...], dtype: DTypeLike | None
 
 @functools.partial(jax.jit, static_argnames="shape", inline=True)
 def _normals(key: Array, shape: tuple[int, ...]) -> Array:
-    count = math.prod(shape)
-    blocks = -(-count // 2)
-    numbers = performance.on_cpu(
-        functools.partial(through_complex_numbers, blocks=blocks),
-        functools.partial(side_by_side, blocks=blocks),
-        jax.random.key_data(key),
-    )
-    return numbers[:count].reshape(shape)
+    return _stream(math.prod(shape))(jax.random.key_data(key)).reshape(shape)
 
 
-def side_by_side(key: UInt32[Array, "2"], blocks: int) -> Float[Array, " number"]:
+@functools.cache
+def _stream(count: int) -> Callable[[Array], Array]:
+    """A function from the two words of a key, or of each key of a batch, to so many numbers.
+
+    `jax.vmap` calls it with all keys at once, where it would rewrite the two hundred operations one by one.
+    """
+
+    @custom_vmap
+    def draw(key: UInt32[Array, "*batch 2"]) -> Float32[Array, "*batch number"]:
+        blocks = -(-count // 2)
+        forms = (functools.partial(form, blocks=blocks) for form in (through_complex_numbers, side_by_side))
+        return performance.on_cpu(*forms, key)[..., :count]
+
+    @draw.def_vmap
+    def of_all(size: int, batched: Sequence[bool], keys: UInt32[Array, "*batch 2"]) -> tuple[Array, bool]:
+        return draw(keys), True
+
+    return draw
+
+
+def side_by_side(key: UInt32[Array, "*batch 2"], blocks: int) -> Float32[Array, "*batch number"]:
     """The two normal numbers of each block of Threefry, block after block."""
-    return jnp.stack(_pairs(key, lax.iota(jnp.uint32, blocks)), axis=1).reshape(-1)
+    pairs = _pairs(key, lax.iota(jnp.uint32, blocks))
+    return jnp.stack(pairs, axis=-1).reshape(*key.shape[:-1], 2 * blocks)
 
 
-def through_complex_numbers(key: UInt32[Array, "2"], blocks: int) -> Float[Array, " number"]:
+def through_complex_numbers(key: UInt32[Array, "*batch 2"], blocks: int) -> Float32[Array, "*batch number"]:
     """The numbers of `side_by_side`, in a form for which XLA's CPU compiler draws each block once.
 
     The compiler has no loop with two results: it would run Threefry once for each number of a pair. A complex number
@@ -108,21 +123,24 @@ def through_complex_numbers(key: UInt32[Array, "2"], blocks: int) -> Float[Array
     def draw(first: Array) -> Array:
         return lax.complex(*_pairs(key, first + lax.iota(jnp.uint32, half)))
 
-    pairs = lax.map(draw, np.array([0, half], np.uint32))[..., None]
+    pairs = jnp.moveaxis(lax.map(draw, np.array([0, half], np.uint32)), 0, -2)[..., None]
     second = np.array([False, True])
-    return jnp.where(second, pairs.imag, pairs.real).reshape(-1)[: 2 * blocks]
+    return jnp.where(second, pairs.imag, pairs.real).reshape(*key.shape[:-1], 4 * half)[..., : 2 * blocks]
 
 
-def _pairs(key: UInt32[Array, "2"], counters: UInt32[Array, " block"]) -> tuple[Array, Array]:
-    """Two normal numbers for each counter."""
-    return box_muller(*threefry((key[0], key[1]), (jnp.zeros_like(counters), counters)))
+def _pairs(key: UInt32[Array, "*batch 2"], counters: UInt32[Array, " block"]) -> tuple[Array, Array]:
+    """Two normal numbers for each counter, and each key."""
+    counters = jnp.broadcast_to(counters, (*key.shape[:-1], *counters.shape))
+    return box_muller(*threefry((key[..., 0], key[..., 1]), (jnp.zeros_like(counters), counters)))
 
 
 def threefry(
-    key: tuple[UInt32[Array, ""], UInt32[Array, ""]], counter: tuple[UInt32[Array, "block"], UInt32[Array, "block"]]
-) -> tuple[UInt32[Array, "block"], UInt32[Array, "block"]]:
+    key: tuple[UInt32[Array, "*batch"], UInt32[Array, "*batch"]],
+    counter: tuple[UInt32[Array, "*batch block"], UInt32[Array, "*batch block"]],
+) -> tuple[UInt32[Array, "*batch block"], UInt32[Array, "*batch block"]]:
     """Threefry-2x32 with twenty rounds: two random words for every counter of two words."""
-    schedule = (*key, lax.bitwise_xor(lax.bitwise_xor(*key), _PARITY))
+    words = (*key, lax.bitwise_xor(lax.bitwise_xor(*key), _PARITY))
+    schedule = [lax.broadcast_in_dim(word, counter[0].shape, range(word.ndim)) for word in words]
     left, right = add(counter[0], schedule[0]), add(counter[1], schedule[1])
     for group in range(_ROUNDS // 4):
         for rotation in _ROTATIONS[group % 2]:

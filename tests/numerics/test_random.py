@@ -108,6 +108,28 @@ def test_keys_batches_and_types(x64):
     assert special.normals(keys[0], (0,), "float32").shape == (0,) and special.normals(keys[0], ()).shape == ()
 
 
+def test_a_batch_of_keys_under_other_transformations():
+    """`normals` has a rule of its own for `jax.vmap`."""
+    keys = jax.random.split(jax.random.key(0), 6).reshape(2, 3)
+
+    def of(factor, key):
+        return jnp.sum(jnp.sin(factor * special.normals(key, (7,))))
+
+    def of_all(factor, across, function):
+        return jax.vmap(jax.vmap(function, in_axes=(None, 0)), in_axes=(None, 1 if across else 0))(factor, keys)
+
+    alone = np.stack([[special.normals(key, (7,)) for key in row] for row in keys])
+    values, slopes = np.sum(np.sin(alone), -1), np.sum(alone * np.cos(alone), -1)
+    for across in (False, True):
+        expected = [each.T if across else each for each in (values, slopes)]
+        for wrap in (lambda function: function, jax.checkpoint, jax.jit):
+            value, slope = of_all(1.0, across, jax.value_and_grad(wrap(of)))
+            np.testing.assert_allclose([value, slope], expected, rtol=1e-5, atol=1e-5)
+            total = jax.grad(lambda factor, a=across, f=wrap(of): jnp.sum(of_all(factor, a, f)))(1.0)
+            np.testing.assert_allclose(total, slopes.sum(), rtol=1e-5)
+    np.testing.assert_array_equal(jax.lax.map(jax.vmap(lambda key: special.normals(key, (7,))), keys), alone)
+
+
 @pytest.mark.parametrize("more", [0, 1])
 def test_counters_of_one_word_do_not_come_round(more):
     def draw(key):
