@@ -125,7 +125,7 @@ def test_a_batch_of_keys_under_other_transformations():
         for wrap in (lambda function: function, jax.checkpoint, jax.jit):
             value, slope = of_all(1.0, across, jax.value_and_grad(wrap(of)))
             np.testing.assert_allclose([value, slope], expected, rtol=1e-5, atol=1e-5)
-            total = jax.grad(lambda factor, a=across, f=wrap(of): jnp.sum(of_all(factor, a, f)))(1.0)
+            total = jax.grad(lambda *given: jnp.sum(of_all(*given)))(1.0, across, wrap(of))
             np.testing.assert_allclose(total, slopes.sum(), rtol=1e-5)
     np.testing.assert_array_equal(jax.lax.map(jax.vmap(lambda key: special.normals(key, (7,))), keys), alone)
 
