@@ -43,7 +43,7 @@ def interpreted(function):
             programs[key] = planned(traced, {}), jax.tree.structure(shape)
         run, results = programs[key]
         with np.errstate(all="ignore"):
-            return jax.tree.unflatten(results, run([np.asarray(array) for array in arrays]))
+            return jax.tree.unflatten(results, run([on_host(array) for array in arrays]))
 
     return call
 
@@ -110,7 +110,12 @@ def as_in_jax(equation, operands):
     bound = equation.primitive.get_bind_params(equation.params)
     functions, bound = bound if isinstance(bound, tuple) else ([], bound)
     results = equation.primitive.bind(*functions, *map(jnp.asarray, operands), **bound)
-    return [np.asarray(result) for result in (results if equation.primitive.multiple_results else [results])]
+    return [on_host(result) for result in (results if equation.primitive.multiple_results else [results])]
+
+
+def on_host(array):
+    """An array for NumPy; random keys stay what they are."""
+    return array if jnp.issubdtype(array.dtype, jax.dtypes.extended) else np.asarray(array)
 
 
 def scan(options, body):
@@ -204,6 +209,27 @@ def counted(equation):
     return lambda: np.broadcast_to(line, shape)
 
 
+def random_bits(equation):
+    """The bits of each of several keys: those of Threefry (Salmon et al. 2011) at 0, 1, 2, …."""
+    options = equation.params
+    count = np.arange(math.prod(options["shape"]), dtype=np.uint64)
+
+    def drawn(keys):
+        words = np.asarray(jax.random.key_data(keys))[..., None]
+        key = [words[..., 0, :], words[..., 1, :]]
+        key.append(key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
+        left, right = (count >> 32).astype(np.uint32) + key[0], count.astype(np.uint32) + key[1]
+        for group in range(5):
+            for by in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
+                left = left + right
+                right = (right << np.uint32(by) | right >> np.uint32(32 - by)) ^ left
+            left, right = left + key[(group + 1) % 3], right + key[(group + 2) % 3] + np.uint32(group + 1)
+        both = left.astype(np.uint64) << 32 | right if options["bit_width"] == 64 else left ^ right
+        return both.reshape(*keys.shape, *options["shape"])
+
+    return drawn
+
+
 PROGRAMS = (
     "jit",
     "pjit",
@@ -219,7 +245,8 @@ FUNCTIONS = {
     "min": np.minimum, "max": np.maximum, "lt": np.less, "gt": np.greater, "le": np.less_equal, "ge": np.greater_equal,
     "eq": np.equal, "ne": np.not_equal, "exp": np.exp, "log": np.log, "square": np.square, "sqrt": np.sqrt,
     "expm1": np.expm1, "log1p": np.log1p, "tanh": np.tanh, "sin": np.sin, "cos": np.cos, "sign": np.sign,
-    "erfc": special.erfc, "erf": special.erf, "logistic": special.expit, "is_finite": np.isfinite, "add_any": np.add,
+    "erfc": special.erfc, "erf": special.erf, "erf_inv": special.erfinv,
+    "logistic": special.expit, "is_finite": np.isfinite, "add_any": np.add,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert, "pow": np.power,
     "shift_right_logical": shifted, "stop_gradient": np.asarray, "copy": np.asarray, "copy_p": np.asarray,
     "clamp": lambda low, x, high: np.clip(x, low, high), "rsqrt": lambda x: 1 / np.sqrt(x),
@@ -243,5 +270,6 @@ OPERATIONS = {name: plain(function) for name, function in FUNCTIONS.items()} | {
     "select_n": plain(chosen),
     "integer_pow": lambda equation: lambda x: x ** x.dtype.type(equation.params["y"]),
     "iota": counted,
+    "random_bits": random_bits,
     "stack": lambda equation: lambda *parts: np.stack(parts, equation.params["axis"]),
 }
