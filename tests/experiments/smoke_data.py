@@ -37,7 +37,6 @@ def computed(name):
     spec = module.PRESETS["smoke"]
     with jax.enable_x64(spec.dtype == "float64"):
         data = module.compute(spec)
-    work.forget_programs()
     return {key: np.asarray(value) for key, value in data.items()}
 
 
@@ -45,6 +44,7 @@ def main(names):
     """Compute the smoke presets of these figures, of all where none is named."""
     for name in names or figure.names():
         save(name, computed(name))
+        work.forget_programs()
         print(name, (FOLDER / f"{name}.npz").stat().st_size)
 
 
