@@ -100,8 +100,6 @@ def operation(equation, known):
     if name == "cond":
         branches = [planned(branch, known) for branch in options["branches"]]
         return lambda operands: branches[min(max(int(operands[0]), 0), len(branches) - 1)](operands[1:])
-    if name == "sort" and len(equation.invars) == 1:
-        return lambda operands: [np.sort(*operands, axis=options["dimension"])]
     if name == "scan":
         return scan(options, planned(options["jaxpr"], known))
     return lambda operands: as_in_jax(equation, operands)
@@ -211,13 +209,6 @@ def counted(equation):
     return lambda: np.broadcast_to(line, shape)
 
 
-def cumulative(equation):
-    """Sums of all entries up to each one, or from it on."""
-    axis = equation.params["axis"]
-    turned = functools.partial(np.flip, axis=axis) if equation.params["reverse"] else np.asarray
-    return lambda x: turned(np.cumsum(turned(x), axis))
-
-
 def random_bits(equation):
     """The bits of each of several keys: those of Threefry (Salmon et al. 2011) at 0, 1, 2, …."""
     options = equation.params
@@ -257,8 +248,7 @@ FUNCTIONS = {
     "erfc": special.erfc, "erf": special.erf, "erf_inv": special.erfinv,
     "logistic": special.expit, "is_finite": np.isfinite, "add_any": np.add,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert, "pow": np.power,
-    "shift_right_logical": shifted, "shift_right_arithmetic": np.right_shift, "shift_left": np.left_shift,
-    "stop_gradient": np.asarray, "copy": np.asarray, "copy_p": np.asarray,
+    "shift_right_logical": shifted, "stop_gradient": np.asarray, "copy": np.asarray, "copy_p": np.asarray,
     "clamp": lambda low, x, high: np.clip(x, low, high), "rsqrt": lambda x: 1 / np.sqrt(x),
 }  # fmt: skip
 OPERATIONS = {name: plain(function) for name, function in FUNCTIONS.items()} | {
@@ -280,7 +270,6 @@ OPERATIONS = {name: plain(function) for name, function in FUNCTIONS.items()} | {
     "select_n": plain(chosen),
     "integer_pow": lambda equation: lambda x: x ** x.dtype.type(equation.params["y"]),
     "iota": counted,
-    "cumsum": cumulative,
     "random_bits": random_bits,
     "stack": lambda equation: lambda *parts: np.stack(parts, equation.params["axis"]),
 }
