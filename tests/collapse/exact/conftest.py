@@ -7,13 +7,12 @@ import pytest
 from rc_jax import collapse, network
 from tests.oracles.interpreted import interpreted as by_numpy
 
-log_residuals, init = by_numpy(collapse.log_residuals), by_numpy(network.init)
-
 
 @pytest.fixture
 def interpreted(monkeypatch):
     """NumPy evaluates the programs of `log_residuals` and `init`."""
-    monkeypatch.setattr(collapse, "log_residuals", log_residuals)
+    init = by_numpy(network.init)
+    monkeypatch.setattr(collapse, "log_residuals", by_numpy(collapse.log_residuals))
     monkeypatch.setattr(network, "init", lambda *given, **options: jax.tree.map(jnp.asarray, init(*given, **options)))
 
 
