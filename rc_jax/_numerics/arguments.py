@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import jax
@@ -82,27 +82,27 @@ def annotated(kind: Any) -> tuple[Check, ...]:
 
     `int` stands for a count, which is at least 1; `str` for a text; `ArrayLike` for finite real numbers; `DTypeLike`
     for a floating-point dtype; `Key[Array, ""]` for one typed key; a `Literal` for one of its names; `Float[Array, "row
-    token"]` or `Integer[…]`, where all axes have names, for an array with these axes; `bool` and a dataclass for a
-    value of that type; `Callable` for a function.
+    token"]` or `Integer[…]`, where all axes have names, for an array with these axes; `bool`, dataclasses and
+    named tuples for a value of one of these types; `Callable` for a function.
     """
-    options = set(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else {kind}
-    others = options - {type(None)}
+    options = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    others = [each for each in options if each is not type(None)]
     for union, check in ((ArrayLike, real), (DTypeLike, floating_dtype)):
-        if others == set(get_args(union)):
+        if set(others) == set(get_args(union)):
             return (check,)
     if all(isinstance(each, type) and issubclass(each, jaxtyping.AbstractArray) for each in others):
         return _of_arrays({(each.dtype, each.dim_str) for each in others})
+    if all(each is bool or dataclasses.is_dataclass(each) or hasattr(each, "_fields") for each in others):
+        return (instance(*options),)
     if len(others) != 1:
         return ()
     (only,) = others
     if get_origin(only) is Literal:
-        return (one_of(get_args(only) if others == options else (None, *get_args(only))),)
+        return (one_of(get_args(only) if len(options) == 1 else (None, *get_args(only))),)
     if get_origin(only) is Callable:
         return (function,)
     if only in (int, str):
         return (integer(1) if only is int else text,)
-    if isinstance(only, type) and (only is bool or dataclasses.is_dataclass(only)):
-        return (instance(only, none=others != options),)
     return ()
 
 
@@ -166,14 +166,6 @@ def concrete(value: Any) -> np.ndarray | None:
     return np.asarray(value)
 
 
-def _is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
-
-
 def must(
     expected: str,
     fits: Callable[[Any], Any] = lambda value: True,
@@ -222,17 +214,18 @@ def _array(what: str, kind: Any, shape: tuple[str, ...], least: dict[str, int]) 
 tokens = float_array("token", "feature", token=2)
 
 
-def instance(kind: type, *, none: bool = False) -> Check:
-    """A check for a value of one type, or for `None` too; a NumPy boolean counts as a boolean."""
-    kinds = (kind, *[np.bool_] * (kind is bool), *[type(None)] * none)
-    return must(f"{_with_article(kind)}{' or None' * none}", right=lambda value: isinstance(value, kinds))
+def instance(*kinds: type) -> Check:
+    """A check for a value of one of these types; a NumPy boolean counts as a boolean."""
+    names = " or ".join("None" if kind is type(None) else _with_article(kind) for kind in kinds)
+    return must(names, right=lambda value: isinstance(value, (*kinds, *[np.bool_] * (bool in kinds))))
 
 
-def integer(low: int | None = 1) -> Check:
-    """A check for a Python integer (not a bool) that is at least `low`."""
+def integer(low: int | None = 1, high: int | float = np.inf) -> Check:
+    """A check for a Python integer (not a bool) from `low` to `high`."""
+    ends = "" if low is None else f" >= {low}" if high == np.inf else f" from {low} to {high}"
     return must(
-        "an integer" if low is None else f"an integer >= {low}",
-        lambda value: low is None or value >= low,
+        f"an integer{ends}",
+        lambda value: (low is None or value >= low) and value <= high,
         right=lambda value: isinstance(value, int | np.integer) and not isinstance(value, bool),
     )
 
@@ -248,8 +241,13 @@ def one_of(options: Iterable[Any]) -> Check:
 
 
 text = must("a string that is not empty", str.strip, right=lambda value: isinstance(value, str))
+even = (integer(2), must("even", lambda value: value % 2 == 0))
 function = must("a function", right=callable)
-hashable = must("hashable, so that its program is found again", right=_is_hashable)
+static_function = (function, must("hashable, for jit to know it", right=lambda value: isinstance(value, Hashable)))
+integers = must(
+    "an integer or an array of them",
+    right=lambda value: jnp.issubdtype(getattr(value, "dtype", type(value)), jnp.integer),
+)
 random_key = must(
     "one typed key from jax.random.key",
     right=lambda value: (

@@ -26,10 +26,10 @@ def _positions(name: str, value: Any) -> None:
         raise ValueError(f"`{name}` must fit in {kind} unless JAX may use 64 bits, got {arguments.describe(value)}")
 
 
-_even = (arguments.integer(2), arguments.must("even", lambda value: value % 2 == 0))
+_FACTOR = arguments.scalar(arguments.bounded(1))
 
 
-@arguments.guard(positions=_positions, d_model=_even, base=arguments.scalar(arguments.bounded(1)))
+@arguments.guard(positions=_positions, d_model=arguments.even, base=_FACTOR)
 def sinusoidal(
     positions: Integer[Array, " token"], d_model: int, *, base: int | float = 10_000.0, dtype: DTypeLike | None = None
 ) -> Float[Array, "token feature"]:
@@ -60,7 +60,7 @@ def sinusoidal(
     return jnp.reshape(pairs, (positions.shape[0], d_model)).astype(kind)
 
 
-@arguments.guard(positions=_positions, base=arguments.scalar(arguments.bounded(1)))
+@arguments.guard(positions=_positions, base=_FACTOR)
 def rotary(
     x: Float[Array, "token feature"], positions: Integer[Array, " place"], *, base: int | float = 10_000.0
 ) -> Float[Array, "token feature"]:
@@ -96,7 +96,6 @@ def rotary(
     return rotate_pairs(x, jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype))
 
 
-_FACTOR = arguments.scalar(arguments.bounded(1))
 _POSITIVE = ("low_frequency", "high_frequency", "fast", "slow", "attention_factor")
 
 
@@ -146,7 +145,7 @@ class Rotary:
 
     def __post_init__(self) -> None:
         positive = dict.fromkeys(_POSITIVE, arguments.scalar(arguments.positive))
-        arguments.check_fields(self, base=_FACTOR, factor=_FACTOR, width=_even, **positive)
+        arguments.check_fields(self, base=_FACTOR, factor=_FACTOR, width=arguments.even, **positive)
         for low, high in (("low_frequency", "high_frequency"), ("slow", "fast")):
             if not getattr(self, low) < getattr(self, high):
                 raise ValueError(f"`{low}` must be below {high}={getattr(self, high)}, got {getattr(self, low)}")

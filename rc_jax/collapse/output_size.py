@@ -16,7 +16,6 @@ from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 
 Kernel = Literal["softmax", "l2", "signed", "relu_squared", "relu_squared_mean", "identity"]
-_GAMMA, _COUNT = arguments.positive, arguments.bounded(1)
 
 
 class KernelMoments(NamedTuple):
@@ -27,7 +26,7 @@ class KernelMoments(NamedTuple):
     norm: Float[Array, "..."]
 
 
-@arguments.guard(gamma=_GAMMA, tokens=_COUNT)
+@arguments.guard(gamma=arguments.positive, tokens=arguments.bounded(1))
 def kernel_moments(kernel: Kernel, gamma: ArrayLike, tokens: ArrayLike) -> KernelMoments:
     """E f', E f² and ν: ν is E f for sums, √(E f²/n) for Euclidean norms, E |f| for signed weights, 1 for means.
 
@@ -58,7 +57,7 @@ def _moments(kernel: Kernel, g: Array, n: Array) -> KernelMoments:
     return KernelMoments(root * g, 1.5 * jnp.square(square), square / 2 if kernel == "relu_squared" else ones)
 
 
-@arguments.guard(gamma=_GAMMA, tokens=_COUNT, d_model=_COUNT)
+@arguments.guard(gamma=arguments.positive, tokens=arguments.bounded(1), d_model=arguments.bounded(1))
 def output_mean_square(
     kernel: Kernel, gamma: ArrayLike, *, tokens: ArrayLike, d_model: ArrayLike
 ) -> Float[Array, "..."]:

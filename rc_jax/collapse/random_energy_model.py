@@ -12,10 +12,8 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 
-_BETA = arguments.bounded(0)
 
-
-@arguments.guard(beta=_BETA)
+@arguments.guard(beta=arguments.bounded(0))
 def random_energy_participation(beta: ArrayLike) -> Float[Array, "..."]:
     """E Σp² of a row of attention, T → ∞, logits iid of standard deviation β√(log T): 0 up to β = √2, then 1 − √2/β.
 

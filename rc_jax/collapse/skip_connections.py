@@ -15,10 +15,8 @@ from jaxtyping import Array, ArrayLike, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 
-_SHARE = arguments.bounded(0, 1)
 
-
-@arguments.guard(correlation=_SHARE, depth=arguments.bounded(0))
+@arguments.guard(correlation=arguments.bounded(0, 1), depth=arguments.bounded(0))
 def uniform_correlation(correlation: ArrayLike, strength: ArrayLike, depth: ArrayLike) -> Float[Array, "..."]:
     """How alike tokens are after so many layers of uniform attention with skip connections and Gaussian values.
 
@@ -47,7 +45,7 @@ def uniform_correlation(correlation: ArrayLike, strength: ArrayLike, depth: Arra
     return jax.nn.sigmoid(_logit(rho) + layers * jnp.log1p(jnp.square(a))).astype(dtype)
 
 
-@arguments.guard(correlation=_SHARE)
+@arguments.guard(correlation=arguments.bounded(0, 1))
 def uniform_correlation_limit(correlation: ArrayLike, strength: ArrayLike = 1.0) -> Float[Array, "..."]:
     """Where `uniform_correlation` tends as L → ∞ with branches of strength c/√L: k = (1 + c²/L)^L → e^{c²}.
 

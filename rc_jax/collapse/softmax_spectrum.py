@@ -16,10 +16,8 @@ from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 from rc_jax._numerics.stable import log_expm1
 
-_DEVIATION, _N = arguments.bounded(0), arguments.bounded(2)
 
-
-@arguments.guard(gamma=_DEVIATION)
+@arguments.guard(gamma=arguments.bounded(0))
 def gaussian_squared_norm(gamma: ArrayLike) -> Float[Array, "..."]:
     """‖P‖_F² of softmax of iid N(0, γ²) logits as n → ∞: e^{γ²}, whatever n is.
 
@@ -42,7 +40,7 @@ def gaussian_squared_norm(gamma: ArrayLike) -> Float[Array, "..."]:
     return jnp.exp(jnp.square(gamma)).astype(dtype)
 
 
-@arguments.guard(gamma=_DEVIATION, n=_N)
+@arguments.guard(gamma=arguments.bounded(0), n=arguments.bounded(2))
 def gaussian_first_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """Largest singular value of softmax of n × n iid N(0, γ²) logits: 1/√(1 − v) while v < ½, and 2√v from there.
 
@@ -71,7 +69,7 @@ def gaussian_first_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array
     return jnp.where(inside, outlier, jnp.exp(_log_edge(gamma, n))).astype(dtype)
 
 
-@arguments.guard(gamma=_DEVIATION, n=_N)
+@arguments.guard(gamma=arguments.bounded(0), n=arguments.bounded(2))
 def gaussian_second_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """Second singular value of softmax of n × n iid N(0, γ²) logits as n → ∞: 2√((e^{γ²} − 1)/n).
 
@@ -90,7 +88,7 @@ def gaussian_second_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Arra
     return jnp.exp(_log_edge(gamma, n)).astype(dtype)
 
 
-@arguments.guard(gamma=_DEVIATION, n=_N)
+@arguments.guard(gamma=arguments.bounded(0), n=arguments.bounded(2))
 def gaussian_spiked_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """Second singular value at finite n: the largest weight as a spike in the noise, θ + v/θ where θ > √v, else 2√v.
 
@@ -119,7 +117,7 @@ def gaussian_spiked_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Arra
     return jnp.where(jnp.square(gamma) <= jnp.log(n), value, jnp.nan).astype(dtype)
 
 
-@arguments.guard(gamma=_DEVIATION, n=_N)
+@arguments.guard(gamma=arguments.bounded(0), n=arguments.bounded(2))
 def gaussian_stable_rank(gamma: ArrayLike, n: ArrayLike, *, centred: bool = False) -> Float[Array, "..."]:
     """Stable rank ‖·‖_F²/s₁² of softmax of n × n iid N(0, γ²) logits: e^{γ²}/s₁², and n/4 once 11ᵀ/n is removed.
 
@@ -144,7 +142,7 @@ def gaussian_stable_rank(gamma: ArrayLike, n: ArrayLike, *, centred: bool = Fals
     return jnp.where(inside, jnp.exp(square) * (1 - jnp.where(inside, variance, 0)), merged).astype(dtype)
 
 
-@arguments.guard(gamma=_DEVIATION, n=_N, dim=arguments.bounded(1))
+@arguments.guard(gamma=arguments.bounded(0), n=arguments.bounded(2), dim=arguments.bounded(1))
 def layer_second_singular_value(gamma: ArrayLike, n: ArrayLike, dim: ArrayLike) -> Float[Array, "..."]:
     """Second singular value of a random layer's attention matrix, whose logits have rank d: linear part of softmax.
 

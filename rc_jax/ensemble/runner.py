@@ -35,9 +35,6 @@ class Plan(NamedTuple):
     mesh: Mesh
 
 
-_observable = (arguments.must("a function of one key", right=callable), arguments.hashable)
-
-
 def _key(name: str, value: Any) -> None:
     arguments.random_key(name, value)
     if (generator := f"{jax.random.key_impl(value)}") != GENERATOR:
@@ -47,19 +44,13 @@ def _key(name: str, value: Any) -> None:
         )
 
 
-_count = (
-    arguments.integer(1),
-    arguments.must("at most 2**32, the number of keys that fold_in tells apart", lambda value: value <= 2**32),
-)
-
-
 def _devices(name: str, value: Any) -> None:
     own = jax.local_devices()
     if not (isinstance(value, Sequence) and value and all(device in own for device in value)):
         raise ValueError(f"`{name}` must be several of this process's devices, {own}, got {arguments.describe(value)}")
 
 
-@arguments.guard(fn=_observable, key=_key, count=_count, devices=_devices)
+@arguments.guard(fn=arguments.static_function, key=_key, count=arguments.integer(1, 2**32), devices=_devices)
 def run(
     fn: Observable,
     key: jax.Array,

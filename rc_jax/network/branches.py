@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike
 
 from rc_jax._numerics import arguments
-from rc_jax.network.parameters import LayerParams, scale_layer
+from rc_jax.network.parameters import scale_layer
 from rc_jax.network.specification import Layers, RandomLayers
 
 
@@ -47,8 +47,6 @@ def scale_branches(params: Layers, strength: ArrayLike, *, attention: bool = Tru
             attention_strength=_times(params.attention_strength, strength) if attention else params.attention_strength,
             mlp_strength=_times(params.mlp_strength, strength) if mlp else params.mlp_strength,
         )
-    if not isinstance(params, LayerParams):
-        raise TypeError(f"`params` must be LayerParams or RandomLayers, got {type(params).__name__}")
     depth = params.attention.output.shape[0]
     if strength.shape not in ((), (depth,)):
         raise ValueError(f"`strength` must be one number or {depth} of them, got {arguments.describe(strength)}")

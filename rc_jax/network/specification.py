@@ -277,8 +277,6 @@ def check_stack(params: Layers, x: Array, spec: StackSpec) -> None:
                 f"`x` must have the {spec.attention.tokens} tokens that `spec` fixes, got {arguments.describe(x)}"
             )
         return
-    if not isinstance(params, LayerParams):
-        raise TypeError(f"`params` must be LayerParams or RandomLayers, got {type(params).__name__}")
     check_layer(params.attention, x, spec.attention, (spec.depth,))
     # The shapes that the specification asks for, part by part.
     d = spec.attention.d_model

@@ -19,11 +19,6 @@ from rc_jax.special import normals
 STD = 0.02
 
 
-_check_like = arguments.must(
-    "a Checkpoint or a StackSpec", right=lambda value: isinstance(value, Checkpoint | StackSpec)
-)
-
-
 @overload
 def random_like(
     key: Array, like: Checkpoint, *, std: ArrayLike | None = None, dtype: DTypeLike | None = None
@@ -32,7 +27,7 @@ def random_like(
 def random_like(
     key: Array, like: StackSpec, *, std: ArrayLike | None = None, dtype: DTypeLike | None = None
 ) -> LayerParams: ...
-@arguments.guard(like=_check_like, std=arguments.positive)
+@arguments.guard(std=arguments.positive)
 def random_like(
     key: Key[Array, ""], like: Checkpoint | StackSpec, *, std: ArrayLike | None = None, dtype: DTypeLike | None = None
 ) -> Checkpoint | LayerParams:

@@ -10,13 +10,11 @@ from rc_jax._numerics.dtypes import as_common
 from rc_jax._numerics.roots import implicit_root
 from rc_jax.scale.results import OutputGram
 
-at_least_two: arguments.Check = arguments.bounded(2)
-below_one: arguments.Check = arguments.bounded(0, 1, open_high=True)
-_checked = arguments.guard(gamma=arguments.bounded(0), rho=below_one, n=at_least_two)
-_two_checked = arguments.guard(rho=below_one, n=at_least_two)
+_BELOW_ONE = arguments.bounded(0, 1, open_high=True)
+_two_checked = arguments.guard(rho=_BELOW_ONE, n=arguments.bounded(2))
 
 
-@_checked
+@arguments.guard(gamma=arguments.bounded(0), rho=_BELOW_ONE, n=arguments.bounded(2))
 def outputs(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> OutputGram:
     """Inner products of the outputs of attention on n unit tokens with all inner products ρ (values = tokens).
 
@@ -44,7 +42,7 @@ def outputs(gamma: ArrayLike, rho: ArrayLike, n: ArrayLike) -> OutputGram:
     return OutputGram(*(x.astype(dtype) for x in _outputs(gamma, rho, n)))
 
 
-@arguments.guard(gamma=arguments.bounded(0), rho=below_one)
+@arguments.guard(gamma=arguments.bounded(0), rho=_BELOW_ONE)
 def similarity_limit(gamma: ArrayLike, rho: ArrayLike) -> Float[Array, "..."]:
     """Cosine of two output tokens as n → ∞ at fixed γ and ρ: a step.
 

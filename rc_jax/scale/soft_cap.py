@@ -12,14 +12,13 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 from rc_jax._numerics.roots import falling_root_by_halves, implicit_root
-from rc_jax.scale.closed_forms.annealed import at_least_two
 
 _NODES = 1024  # of the quadrature over one score
 _SMALLEST, _PAST, _TRIED, _HALVINGS = 0.05, 10, 200, 60  # first and last scale of a grid, points, halvings after it
 _NARROWEST, _FLAT = 1e-18, 40.0
 
 
-@arguments.guard(n=at_least_two, cap=arguments.positive)
+@arguments.guard(n=arguments.bounded(2), cap=arguments.positive)
 def capped_scale(n: ArrayLike, cap: ArrayLike) -> Float[Array, "..."]:
     """The scale α* at the first maximum of softmax's annealed gradient over n Gaussian scores with logits c tanh(αs/c).
 

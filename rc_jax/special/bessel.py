@@ -14,10 +14,8 @@ from rc_jax._numerics.dtypes import as_common
 from rc_jax.special.debye import SHIFT, corrections
 from rc_jax.special.hyp0f1 import recur
 
-at_least_minus_half: arguments.Check = arguments.bounded(-0.5)
 
-
-@arguments.guard(order=at_least_minus_half, x=arguments.positive)
+@arguments.guard(order=arguments.bounded(-0.5), x=arguments.positive)
 def log_bessel_i(order: ArrayLike, x: ArrayLike) -> Float[Array, "..."]:
     """Logarithm of the modified Bessel function I_v(x), for real order v ≥ −½ and x > 0.
 
@@ -43,7 +41,7 @@ def log_bessel_i(order: ArrayLike, x: ArrayLike) -> Float[Array, "..."]:
     return _inside(v, x > 0, _log_i(v, x, 0)).astype(dtype)
 
 
-@arguments.guard(order=at_least_minus_half, x=arguments.positive)
+@arguments.guard(order=arguments.bounded(-0.5), x=arguments.positive)
 def log_bessel_ie(order: ArrayLike, x: ArrayLike) -> Float[Array, "..."]:
     """Logarithm of the exponentially scaled Bessel function e^{−x} I_v(x), which keeps its digits as x grows.
 
@@ -60,7 +58,7 @@ def log_bessel_ie(order: ArrayLike, x: ArrayLike) -> Float[Array, "..."]:
     return _inside(v, x > 0, _log_i(v, x, 1)).astype(dtype)
 
 
-@arguments.guard(order=at_least_minus_half, x=arguments.bounded(0))
+@arguments.guard(order=arguments.bounded(-0.5), x=arguments.bounded(0))
 def bessel_ratio(order: ArrayLike, x: ArrayLike) -> Float[Array, "..."]:
     """Ratio I_{v+1}(x)/I_v(x), in [0, 1): the mean of the cosine under the density ∝ e^{xs}(1−s²)^{v−½}.
 

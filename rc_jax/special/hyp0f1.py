@@ -16,11 +16,9 @@ from rc_jax._numerics.dtypes import as_common
 from rc_jax.special.debye import SHIFT, correction_at_zero, corrections
 
 SERIES_TERMS = 14
-at_least_half: arguments.Check = arguments.bounded(0.5)
-at_least_zero: arguments.Check = arguments.bounded(0)
 
 
-@arguments.guard(b=at_least_half, z=at_least_zero)
+@arguments.guard(b=arguments.bounded(0.5), z=arguments.bounded(0))
 def log_hyp0f1(b: ArrayLike, z: ArrayLike) -> Float[Array, "..."]:
     """Logarithm of the confluent hypergeometric limit function ₀F₁(; b; z), for b ≥ ½ and z ≥ 0.
 

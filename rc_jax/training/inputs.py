@@ -20,19 +20,12 @@ from rc_jax._numerics.jax_names import PyTree
 RESERVED = ("step", "loss", "gradient_norm")
 
 
-static_function = (arguments.function, arguments.hashable)
-
-
 optimiser = arguments.must(
     "an optax GradientTransformation or a function setting → one",
     right=lambda value: (
         isinstance(value, optax.GradientTransformation) or (callable(value) and not hasattr(value, "update"))
     ),
 )
-
-
-# A step is a 32-bit integer in the compiled program.
-steps = (arguments.integer(1), arguments.must("at most 2**31 - 1", lambda value: value < 2**31))
 
 
 folder = (

@@ -59,10 +59,10 @@ class Training:
 
 
 @arguments.guard(
-    build=inputs.static_function,
-    loss=inputs.static_function,
-    steps=inputs.steps,
-    every=inputs.steps,
+    build=arguments.static_function,
+    loss=arguments.static_function,
+    steps=arguments.integer(1, 2**31 - 1),
+    every=arguments.integer(1, 2**31 - 1),
     optimiser=inputs.optimiser,
     folder=inputs.folder,
     checkpoint_seconds=arguments.scalar(arguments.bounded(0)),
@@ -106,7 +106,7 @@ def train(
         loss: (model, batch, setting) → one number.
         batches: (key, step) → batch; pure. `training.shuffled` makes one from a data set; a `jax.tree_util.Partial`
             carries arrays.
-        steps: of the optimiser, in each replicate.
+        steps: of the optimiser, in each replicate; a 32-bit integer.
         optimiser: an optax transformation, or a function setting → one, whose numbers may be traced.
         every: steps from one record to the next; the last one may come sooner.
         settings: a tree of arrays with one leading axis, one entry for each setting; None for a single one, `{}`.

@@ -144,7 +144,7 @@ def test_bad_input():
         (ValueError, r"`x` must have at least one token", lambda: (params, x[:0], causal, {})),
         (TypeError, "`scale` must be a real number .*, got a typed key", lambda: (params, x, SPEC, {"scale": key})),
         (TypeError, "`x` must be a floating-point array .*, got a typed key", lambda: (params, key, SPEC, {})),
-        (TypeError, "`x` must be .*, got an AttentionParams", lambda: (x, params, SPEC, {})),
+        (TypeError, r"`params` must be an AttentionParams, got float32\[", lambda: (x, params, SPEC, {})),
         (ValueError, r"`scale` must be .* each of 3 heads, got \(2,\)", lambda: (params, x, SPEC, {"scale": pair})),
         (ValueError, "`scale` must be .*, got rows of different lengths", lambda: (params, x, SPEC, {"scale": ragged})),
         (TypeError, "`mask` must be a boolean array .*, got a typed key", lambda: (params, x, SPEC, {"mask": key})),
@@ -158,7 +158,7 @@ def test_bad_input():
         (ValueError, "`mask` must be None when .* a rank", lambda: (draw(pooled)[0], x, pooled, {"mask": lower})),
         (ValueError, "`mask` must be symmetric when weights=", lambda: (params, x, plan, {"mask": lower})),
         (ValueError, "`mask` must leave every token something", lambda: (params, x, causal, {"mask": later})),
-        (TypeError, "`params` must be AttentionParams", lambda: (None, x, SPEC, {})),
+        (TypeError, "`params` must be an AttentionParams", lambda: (None, x, SPEC, {})),
     ]  # fmt: skip
     for error, message, build in cases:
         tree, tokens, spec, options = build()

@@ -104,5 +104,5 @@ def test_bad_input():
         network.scale_branches(stored, jnp.ones(2))
     with pytest.raises(ValueError, match="`strength` must be one number for RandomLayers"):
         network.scale_branches(random, jnp.ones(3))
-    with pytest.raises(TypeError, match="`params` must be LayerParams or RandomLayers"):
+    with pytest.raises(TypeError, match="`params` must be a LayerParams or a RandomLayers"):
         network.scale_branches(stored.attention, 1.0)

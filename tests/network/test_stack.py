@@ -209,7 +209,7 @@ def test_bad_input(key):
         (ValueError, r"`params.mlp.weight_gate` must have shape \(3, 8, 20\), got None",
          (params, x, dataclasses.replace(EVERYTHING, mlp=MLPSpec(width=20, gated=True)))),
         (ValueError, "`params.mlp` must be given", (params._replace(mlp=None), x, EVERYTHING)),
-        (TypeError, "`params` must be LayerParams or RandomLayers", (params.attention, x, EVERYTHING)),
+        (TypeError, "`params` must be a LayerParams or a RandomLayers", (params.attention, x, EVERYTHING)),
         (TypeError, "`x` must have the dtype of `params", (params, x.astype("bfloat16"), EVERYTHING)),
         (ValueError, "`params` must be drawn for depth=2, got 3",
          (network.random_layers(key, EVERYTHING), x, two)),

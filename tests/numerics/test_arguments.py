@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import types
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -166,6 +166,13 @@ class Record:
         arguments.check_fields(self, share=arguments.scalar(arguments.bounded(0, 1)))
 
 
+class Pair(NamedTuple):
+    """Fields of any kind."""
+
+    first: int
+    second: int
+
+
 @arguments.guard()
 def annotated(
     *,
@@ -176,7 +183,7 @@ def annotated(
     dtype: DTypeLike | None = None,
     word: str = "a",
     on: bool = False,
-    record: Record | None = None,
+    record: Record | Pair | None = None,
     open_rank: Float[jax.Array, "... score"] | None = None,
 ):
     return key, rows, ids, scale, dtype, word, on, record, open_rank
@@ -198,7 +205,7 @@ NOT_ANNOTATED = [
     ({"dtype": "int32"}, TypeError, "`dtype` must be a floating-point dtype, got 'int32'"),
     ({"word": " "}, ValueError, "`word` must be a string that is not empty"),
     ({"on": 1}, TypeError, "`on` must be a bool, got 1"),
-    ({"record": 1}, TypeError, "`record` must be a Record or None, got 1"),
+    ({"record": 1}, TypeError, "`record` must be a Record or a Pair or None, got 1"),
 ]
 
 
@@ -211,8 +218,9 @@ def test_an_annotation_is_a_check(argument, error, message):
 def test_what_annotations_allow():
     """What is given arrives as it was."""
     given = {"rows": np.ones((1, 2)), "ids": np.arange(3), "scale": [1, 2], "dtype": "bfloat16", "on": np.True_}
-    got = annotated(**given, record=Record())
-    assert all(any(value is each for each in got) for value in given.values()) and Record() in got[7:8]
+    for record in (Record(), Pair(1, 2), None):
+        got = annotated(**given, record=record)
+        assert all(any(value is each for each in got) for value in given.values()) and got[7] is record
     # Axes without names stand for no check.
     assert annotated(key=KEY, rows=None, dtype=jnp.float32, word="b", open_rank=0)[4:6] == (jnp.float32, "b")
 

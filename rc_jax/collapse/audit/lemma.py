@@ -10,8 +10,6 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax.collapse.audit.inequality import Inequality
 
-_MATRIX = arguments.float_array("row", "token")
-
 
 def _root() -> float:
     """The positive root of e^x = 1 + 2x by Newton's method, from above."""
@@ -55,7 +53,7 @@ def _check_rest(perturbation: Array, rest: Array) -> None:
         )
 
 
-@arguments.guard(base=_MATRIX)
+@arguments.guard()
 def lemma_lower(base: Float[Array, "same token"], perturbation: Float[Array, "row token"]) -> Inequality:
     """(I − D)P̃ ≤ P, entry by entry, with P = softmax(Ã + E), P̃ = softmax(Ã), D_ii = max_{j,j'} |E_ij − E_ij'|.
 
@@ -82,7 +80,7 @@ def lemma_lower(base: Float[Array, "same token"], perturbation: Float[Array, "ro
     return Inequality(left, moved.shared * jnp.exp(moved.log_change), moved.log_change - log_left)
 
 
-@arguments.guard(base=_MATRIX)
+@arguments.guard()
 def lemma_upper(base: Float[Array, "same token"], perturbation: Float[Array, "row token"]) -> Inequality:
     """P ≤ (I + 2D)P̃, entry by entry, with P = softmax(Ã + E), P̃ = softmax(Ã), D_ii = max_{j,j'} |E_ij − E_ij'|.
 
@@ -109,7 +107,7 @@ def lemma_upper(base: Float[Array, "same token"], perturbation: Float[Array, "ro
     return Inequality(moved.shared * jnp.exp(moved.log_change), right, slack)
 
 
-@arguments.guard(base=_MATRIX)
+@arguments.guard()
 def published_step(
     base: Float[Array, "same token"], perturbation: Float[Array, "row token"], rest: Float[Array, "token feature"]
 ) -> Inequality:
@@ -141,7 +139,7 @@ def published_step(
     return Inequality(plain + change, (1 + 2 * moved.bound) * plain, 2 * moved.bound * plain - change)
 
 
-@arguments.guard(base=_MATRIX)
+@arguments.guard()
 def repaired_step(
     base: Float[Array, "same token"], perturbation: Float[Array, "row token"], rest: Float[Array, "token feature"]
 ) -> Inequality:

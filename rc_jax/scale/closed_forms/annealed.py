@@ -11,11 +11,8 @@ from rc_jax._numerics.dtypes import common_with_dim
 from rc_jax._numerics.stable import expm1
 from rc_jax.special import log_bessel_ie, log_hyp0f1
 
-at_least_two: arguments.Check = arguments.bounded(2)
-at_least_three: arguments.Check = arguments.bounded(3)
 
-
-@arguments.guard(alpha=arguments.positive, n=at_least_two, dim=at_least_three)
+@arguments.guard(alpha=arguments.positive, n=arguments.bounded(2), dim=arguments.bounded(3))
 def annealed_objective(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, "..."]:
     """Mean softmax gradient of n random scores at scale α, in the annealed approximation.
 
@@ -43,7 +40,7 @@ def annealed_objective(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None = N
     return objective(jnp.log(alpha), jnp.log(n), dim).astype(dtype)
 
 
-@arguments.guard(alpha=arguments.positive, dim=at_least_three)
+@arguments.guard(alpha=arguments.positive, dim=arguments.bounded(3))
 def log_concentration(alpha: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, "..."]:
     """Logarithm of n times the annealed participation Σp²: log M(2α) − 2 log M(α), in nats.
 

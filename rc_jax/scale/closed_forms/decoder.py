@@ -7,10 +7,9 @@ from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
-from rc_jax.scale.closed_forms.annealed import at_least_two
 
 
-@arguments.guard(length=at_least_two)
+@arguments.guard(length=arguments.bounded(2))
 def effective_keys(length: ArrayLike) -> Float[Array, "..."]:
     """The number of keys for which to choose one scale for all rows 2 … L of a decoder: their geometric mean.
 

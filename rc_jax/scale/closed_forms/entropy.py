@@ -11,11 +11,11 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common, common_with_dim
 from rc_jax._numerics.roots import implicit_root
-from rc_jax.scale.closed_forms.annealed import at_least_three, at_least_two, concentration
+from rc_jax.scale.closed_forms.annealed import concentration
 from rc_jax.special import bessel_ratio, log_bessel_ie, log_hyp0f1
 
 
-@arguments.guard(alpha=arguments.positive, n=at_least_two, dim=at_least_three)
+@arguments.guard(alpha=arguments.positive, n=arguments.bounded(2), dim=arguments.bounded(3))
 def annealed_entropy(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, "..."]:
     """Shannon entropy of softmax over n random scores at scale α, in the annealed approximation, in nats.
 
@@ -43,7 +43,7 @@ def annealed_entropy(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None = Non
     return (jnp.log(n) - entropy_loss(alpha, dim)).astype(dtype)
 
 
-@arguments.guard(alpha=arguments.positive, n=at_least_two, dim=at_least_three)
+@arguments.guard(alpha=arguments.positive, n=arguments.bounded(2), dim=arguments.bounded(3))
 def annealed_renyi_entropy(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, "..."]:
     """Rényi's entropy of order 2 of softmax over n random scores, in the annealed approximation, in nats.
 
@@ -88,7 +88,7 @@ def entropy_loss_per_dimension(lam: ArrayLike) -> Float[Array, "..."]:
     return (jnp.log1p(excess) / 2).astype(dtype)
 
 
-@arguments.guard(sigma=arguments.bounded(0), n=at_least_two)
+@arguments.guard(sigma=arguments.bounded(0), n=arguments.bounded(2))
 def least_entropy(sigma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """The least Shannon entropy of softmax over n logits whose norm about their mean is σ.
 
@@ -115,7 +115,7 @@ def least_entropy(sigma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     return (jnp.log1p(others) + lead * others / (1 + others)).astype(dtype)
 
 
-@arguments.guard(n=at_least_two, entropy=arguments.positive, dim=at_least_three)
+@arguments.guard(n=arguments.bounded(2), entropy=arguments.positive, dim=arguments.bounded(3))
 def fixed_entropy_scale(n: ArrayLike, entropy: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, "..."]:
     """The scale α at which softmax over n random scores has a given Shannon entropy H, in the annealed approximation.
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common, common_with_dim
 from rc_jax._numerics.roots import implicit_root, rising_root_by_secants
-from rc_jax.scale.closed_forms.annealed import at_least_three, at_least_two, objective
+from rc_jax.scale.closed_forms.annealed import objective
 from rc_jax.scale.closed_forms.stationarity import (
     FEW_TERMS,
     debye_at_origin,
@@ -23,7 +23,7 @@ from rc_jax.special import lambert_w0_exp
 from rc_jax.special.debye import TERMS
 
 
-@arguments.guard(n=at_least_two, dim=at_least_three)
+@arguments.guard(n=arguments.bounded(2), dim=arguments.bounded(3))
 def optimal_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, "..."]:
     """The scale α* that maximises the annealed softmax gradient of n random scores, found by gradient.
 
@@ -56,7 +56,7 @@ def optimal_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Float[Array, ".
     return scale.astype(dtype)
 
 
-@arguments.guard(n=at_least_two, dim=at_least_three)
+@arguments.guard(n=arguments.bounded(2), dim=arguments.bounded(3))
 def optimise_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Optimum:
     """`optimal_scale` with the objective's value there and whether the search ended.
 
@@ -74,7 +74,7 @@ def optimise_scale(n: ArrayLike, dim: ArrayLike | None = None) -> Optimum:
     return Optimum(scale.astype(dtype), value.astype(dtype), converged)
 
 
-@arguments.guard(n=at_least_two)
+@arguments.guard(n=arguments.bounded(2))
 def optimal_scale_exact(n: ArrayLike) -> Float[Array, "..."]:
     """The scale α* that maximises the annealed softmax gradient of n Gaussian scores, exactly.
 

@@ -8,10 +8,9 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 
 # Of so many scores the largest is surely below 11.
-_count = (arguments.integer(2), arguments.must("at most 1e20", lambda value: value <= 10**20))
 
 
-@arguments.guard(n=_count)
+@arguments.guard(n=arguments.integer(2, 10**20))
 def median_gap(n: int) -> Float[Array, ""]:
     """Median of the difference g of the two largest of n standard normal scores.
 

@@ -11,13 +11,11 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 from rc_jax._numerics.roots import implicit_root
-from rc_jax.scale.closed_forms.annealed import at_least_two
 
 Average = Literal["row", "all"]
-at_least_one: arguments.Check = arguments.bounded(1)
 
 
-@arguments.guard(n=at_least_two, dim=at_least_one)
+@arguments.guard(n=arguments.bounded(2), dim=arguments.bounded(1))
 def shared_query_scale(n: ArrayLike, dim: ArrayLike, average: Average = "row") -> Float[Array, "..."]:
     """The scale α* that maximises the annealed gradient when the n scores of a row share a query of d normals.
 

@@ -11,10 +11,7 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common, converted, working_dtype
 from rc_jax.attention.kinds.entmax import entmax15_root, sparsemax_weights
-from rc_jax.scale.closed_forms.annealed import at_least_two
 from rc_jax.scale.gradient.rows import logit_rows, score_rows, shifted
-
-at_least_one: arguments.Check = arguments.scalar(arguments.bounded(1))
 
 
 @arguments.guard(scores=logit_rows, alpha=arguments.positive)
@@ -62,7 +59,7 @@ def entmax15(scores: Float[Array, "... score"], alpha: ArrayLike) -> Float[Array
     return jnp.square(entmax15_root(logits)).astype(scores.dtype)
 
 
-@arguments.guard(scores=score_rows, power=at_least_one)
+@arguments.guard(scores=score_rows, power=arguments.scalar(arguments.bounded(1)))
 def power_gradient_norm(scores: Float[Array, "... score"], power: ArrayLike = 6.0) -> Float[Array, "..."]:
     """Half the sum of |∂a_i/∂s_j|, the size of the Jacobian of a = |s|^p/Σ|s|^p.
 
@@ -88,7 +85,7 @@ def power_gradient_norm(scores: Float[Array, "... score"], power: ArrayLike = 6.
     return _power_gradient(*_relative(scores, power)).astype(scores.dtype)
 
 
-@arguments.guard(n=at_least_two, power=arguments.bounded(1))
+@arguments.guard(n=arguments.bounded(2), power=arguments.bounded(1))
 def annealed_power_gradient(n: ArrayLike, power: ArrayLike = 6.0) -> Float[Array, "..."]:
     """Mean of `power_gradient_norm` over n standard normal scores, in the annealed approximation.
 

@@ -14,7 +14,7 @@ from rc_jax._numerics.dtypes import as_common, common_with_dim, converted
 from rc_jax.scale.simulated.averages import TOPS, mean_over_rows
 from rc_jax.scale.simulated.per_sample import optimum_of
 from rc_jax.scale.simulated.random_rows import SPACINGS, Row, bulk, even_batch, inside, make_row, refine_small_gaps
-from rc_jax.scale.simulated.score_distribution import ScoreLaw, score_law
+from rc_jax.scale.simulated.score_distribution import ROW_CHECKS, ScoreLaw, score_law
 
 LEAST = 1e-9  # distances w below this are drawn evenly in w only, those above also evenly in log w
 NATS = -math.log(LEAST)
@@ -53,12 +53,7 @@ def sample_scales(
     return _draw(key, dim, size, samples).astype(dtype)
 
 
-@arguments.guard(
-    level=arguments.positive,
-    n=arguments.integer(2),
-    dim=arguments.scalar(arguments.bounded(3)),
-    samples=arguments.integer(2),
-)
+@arguments.guard(level=arguments.positive, **ROW_CHECKS)
 def scale_tail(
     key: Key[Array, ""], level: ArrayLike, n: int, dim: ArrayLike | None = None, samples: int = 256
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:

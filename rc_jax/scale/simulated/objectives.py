@@ -13,15 +13,12 @@ from rc_jax._numerics.roots import MAX_STEPS, bracketed
 from rc_jax.scale.results import Optimum
 from rc_jax.scale.simulated.averages import mean_over_rows
 from rc_jax.scale.simulated.random_rows import Row, even_batch, log_gradient, near_ties
-from rc_jax.scale.simulated.score_distribution import score_law
+from rc_jax.scale.simulated.score_distribution import ROW_CHECKS, score_law
 
-_CHECKS = {"n": arguments.integer(2), "dim": arguments.scalar(arguments.bounded(3)), "samples": arguments.integer(2)}
-_checked = arguments.guard(alpha=arguments.positive, **_CHECKS)
-_keyed = arguments.guard(**_CHECKS)
 SCALES_TOGETHER = 8  # in one vectorised step over rows
 
 
-@_checked
+@arguments.guard(alpha=arguments.positive, **ROW_CHECKS)
 def expected_objective(
     key: Key[Array, ""], alpha: ArrayLike, n: int, dim: ArrayLike | None = None, samples: int = 1024
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
@@ -60,7 +57,7 @@ def expected_objective(
     return _mean_of(key, alpha, n, dim, samples, logarithm=False)
 
 
-@_checked
+@arguments.guard(alpha=arguments.positive, **ROW_CHECKS)
 def typical_objective(
     key: Key[Array, ""], alpha: ArrayLike, n: int, dim: ArrayLike | None = None, samples: int = 1024
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
@@ -87,7 +84,7 @@ def typical_objective(
     return _mean_of(key, alpha, n, dim, samples, logarithm=True)
 
 
-@_keyed
+@arguments.guard(**ROW_CHECKS)
 def typical_scale(key: Key[Array, ""], n: int, dim: ArrayLike | None = None, samples: int = 256) -> Float[Array, ""]:
     """The scale α that maximises the mean logarithm of the softmax gradient of n random scores.
 
@@ -117,7 +114,7 @@ def typical_scale(key: Key[Array, ""], n: int, dim: ArrayLike | None = None, sam
     return jnp.where(optimum.converged, optimum.scale, jnp.nan)
 
 
-@_keyed
+@arguments.guard(**ROW_CHECKS)
 def typical_optimum(key: Key[Array, ""], n: int, dim: ArrayLike | None = None, samples: int = 256) -> Optimum:
     """`typical_scale` with its standard error (first order in 1/√samples), the maximum (nats) and the search's end.
 

@@ -12,6 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rc_jax._numerics import arguments
+
+ROW_CHECKS = {"n": arguments.integer(2), "dim": arguments.scalar(arguments.bounded(3)), "samples": arguments.integer(2)}
 CELLS = 2048
 ENTRIES = 4096
 BEYOND = 30.0  # the table ends where the tail is e^-30/n: no score above it is drawn in 10^12 rows

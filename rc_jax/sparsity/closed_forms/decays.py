@@ -236,11 +236,7 @@ def _gated(log_gates: Array) -> Array:
     return jnp.where(jnp.all(log_gates <= 0, axis=-1), value, jnp.nan)
 
 
-@arguments.guard(
-    mean=_DECAY,
-    second=_DECAY,
-    n=arguments.bounded(1),
-)
+@arguments.guard(mean=_DECAY, second=_DECAY, n=arguments.bounded(1))
 def gated_decay_annealed(mean: ArrayLike, second: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     r"""`gated_decay` with independent random gates, E a and E a² averaged apart: S = G(E λ)/√(n G(E λ²)).
 

@@ -30,16 +30,7 @@ _ROOTS = np.exp(np.log(_WEIGHTS) / np.maximum(np.arange(0, _LARGEST + 1, 2), 2)[
 _FAR = 1e20  # T_K is x^K/K! to rounding there
 
 
-def _orders(name: str, value: Any) -> None:
-    kind = getattr(value, "dtype", None)
-    if isinstance(value, bool) or not (
-        isinstance(value, int) or (kind is not None and jnp.issubdtype(kind, jnp.integer))
-    ):
-        raise TypeError(f"`{name}` must be an integer or an array of them, got {arguments.describe(value)}")
-    arguments.bounded(0, _LARGEST)(name, value)
-
-
-@arguments.guard(gamma=arguments.bounded(0), order=_orders)
+@arguments.guard(gamma=arguments.bounded(0), order=(arguments.integers, arguments.bounded(0, _LARGEST)))
 def taylor_exponential(beta: ArrayLike, gamma: ArrayLike, order: ArrayLike) -> Float[Array, "..."]:
     r"""Sparsity of attention by the exponential's Taylor polynomial, f = T_K: S = E|T_K(β+γε)| / √E T_K(β+γε)².
 

@@ -14,10 +14,8 @@ from jaxtyping import Array, Float
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 
-_SHARE = arguments.bounded(0, 1, open_low=True)
 
-
-@arguments.guard(gamma=arguments.bounded(0), share=_SHARE)
+@arguments.guard(gamma=arguments.bounded(0), share=arguments.bounded(0, 1, open_low=True))
 def top_share_exponential(gamma: ArrayLike, share: ArrayLike) -> Float[Array, "..."]:
     r"""Sparsity of softmax over the share κ of the keys with the largest logits.
 

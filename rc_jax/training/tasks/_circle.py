@@ -9,13 +9,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax._numerics import arguments
 
-_even = (
-    arguments.integer(4),
-    arguments.must("even, because each point has an opposite", lambda value: value % 2 == 0),
-)
 
-
-@arguments.guard(points=_even, radius=arguments.scalar(arguments.positive))
+@arguments.guard(points=(arguments.integer(4), *arguments.even), radius=arguments.scalar(arguments.positive))
 def circle(
     points: int = 1000, radius: ArrayLike = 0.3
 ) -> tuple[Float[Array, "pair token coordinate"], Float[Array, "pair token coordinate"]]:

@@ -70,7 +70,7 @@ def _check_length(length: ArrayLike | None, pairs: int) -> None:
         raise TypeError(f"`length` must be an integer, got {arguments.describe(length)}")
 
 
-@arguments.guard(drawn=arguments.instance(Pairs))
+@arguments.guard()
 def recall_question(drawn: Pairs, *, length: ArrayLike | None = None) -> Question:
     """Ask for one of the last `length` pairs of each sequence.
 

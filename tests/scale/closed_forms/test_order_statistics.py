@@ -29,7 +29,7 @@ def test_many_scores(x64):
 
 
 def test_numbers_of_scores_out_of_range():
-    with pytest.raises(ValueError, match="`n` must be an integer >= 2"):
+    with pytest.raises(ValueError, match="`n` must be an integer from 2 to 100000000"):
         order_statistics.median_gap(1)
-    with pytest.raises(ValueError, match="`n` must be at most 1e20"):
+    with pytest.raises(ValueError, match="`n` must be an integer from 2 to 100000000"):
         order_statistics.median_gap(10**21)
