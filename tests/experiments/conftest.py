@@ -109,8 +109,10 @@ class Figures:
         paths = [str(self.folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def process(self, *words, computes=False, **options):
+    def process(self, *words, computes=False, first="", **options):
         """`python -m experiments` on these figures in a process of its own, which `computes` itself or has others.
+
+        The code `first` runs before it.
 
         It hears signals as one of a terminal does, also where these tests run in the background and hear none.
         """
@@ -119,7 +121,7 @@ class Figures:
         here = (
             "from experiments.running import pool; from tests.experiments.conftest import Here; pool.Processes = Here"
         )
-        code = f"{here}; {code}" if computes else code
+        code = "\n".join([first, here * computes, code])
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": self.environment}
         return subprocess.Popen([sys.executable, "-c", code, *words], **pipes, **options)
 
