@@ -140,14 +140,6 @@ def dtype(request):
 
 
 @pytest.fixture
-def hasty_compiler():
-    """Programs are compiled in half the time and run slower: for tests that compile for longer than they compute."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture
 def as_installed():
     """No run-time type checks, as for a user: what is left to refuse bad input is the package's own checks."""
     jaxtyping.config.update("jaxtyping_disable", True)

@@ -93,12 +93,12 @@ def _no_terminal() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # Python's tracker of shared resources lets Ctrl-C through again when it begins, with the first process.
     from multiprocessing import resource_tracker  # where there are such signals
 
-    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
     try:
+        resource_tracker.ensure_running()  # begins with the first process, and lets Ctrl-C through again
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

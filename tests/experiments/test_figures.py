@@ -29,7 +29,6 @@ def test_smoke_from_computing_to_the_record(tmp_path, name="scale_gaussian"):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("hasty_compiler")
 @pytest.mark.parametrize("name", OTHERS)
 def test_smoke_computes_what_is_stored(name):
     """The same arrays of the same shapes, and the same rows not run; `test_stored` draws them."""
