@@ -137,7 +137,10 @@ def plane_step(params, x):
 
 
 def trained_by_bfgs(rng, deviation, pairs, following, *, skip):
-    """Fates of layers trained by BFGS, of those with a loss below 1e-11."""
+    """Fates of layers trained by BFGS, of those with a loss below 1e-11.
+
+    The two points are moved by 1e-12 radii: between exact opposites some arithmetic has no difference that could grow.
+    """
     shapes = {"scores": (2, 2, 2), "values": (2, 2, 2), "shift": (2,)} | ({"kept": (2, 2)} if skip else {})
     _, unravel = ravel_pytree({name: jnp.zeros(shape) for name, shape in shapes.items()})
 
@@ -149,7 +152,7 @@ def trained_by_bfgs(rng, deviation, pairs, following, *, skip):
 
         return jax.value_and_grad(error)(flat)
 
-    fates = []
+    first, fates = pairs[0] + 1e-12 * jnp.asarray([[1.0, 2.0], [-3.0, 1.0]]), []
     for _ in range(12):
         start = {name: deviation * rng.normal(size=shape) for name, shape in shapes.items()} | {"shift": np.zeros(2)}
         found = scipy.optimize.minimize(
@@ -159,7 +162,7 @@ def trained_by_bfgs(rng, deviation, pairs, following, *, skip):
         if found.fun > 1e-11:
             continue
         params = unravel(jnp.asarray(found.x))
-        path = np.asarray(tasks.roll_out(lambda x, params=params: plane_step(params, x), pairs[0], 300))
+        path = np.asarray(tasks.roll_out(lambda x, params=params: plane_step(params, x), first, 300))
         with np.errstate(over="ignore", invalid="ignore"):
             fates.append(_circle.FATES[_circle.first_events(_circle.frozen(path[None]))[0][0]])
     return fates
