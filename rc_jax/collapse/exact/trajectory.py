@@ -33,9 +33,9 @@ from rc_jax.network.stack import Arithmetic, block, check_every_mask, scan_kinds
 # of itself: cubing a residual triples its logarithm, and the error in it.
 _NATS = 0.01
 _ROUNDINGS = 1024
-# Differences move between layers by four times as many roundings as results do. A choice that rests on what a rounding
-# has left comes out alike three times where that is larger than both moves: of one network, in 3 of 60 draws of the
-# moves, and so in none of 80.
+# The differences of tokens move by four times as many roundings as results do. A choice that rests on what a rounding
+# has left comes out alike three times where that is larger than both moves: beside a token 1e26 times as large, in 104
+# of 2000 networks without the four, in 18 with it. Eight would make residuals unknown that are right.
 _APART = 4.0
 
 
@@ -71,11 +71,12 @@ def log_residuals(
 
     A residual that this dtype cannot decide is NaN, and so are those of all later layers. It is one whose logarithm
     moves by more than 0.01 nats (or 1024 roundings of itself) when every weight and every rounding moves by a few
-    roundings. That is evidence and no proof, because three computations may agree by chance. It happens where softmax
-    is saturated and tokens fall into clusters, where a norm subtracts a common part that is far larger than the rest,
-    and where terms cancel for this one set of weights, as those of `differential` with λ = 1 under a mask do. It also
-    happens where `top_k` has to choose among logits that are equal to rounding, unless their tokens are equal, in `x`
-    or by what they kept: those it keeps together (`rc_jax.collapse.exact.choices`).
+    roundings. That is evidence and no proof: in float64 beside a token 1e26 times as large, three computations agreed
+    on a wrong number in 18 of 2000 networks. It happens where softmax is saturated and tokens fall into clusters, where
+    a norm subtracts a common part that is far larger than the rest, and where terms cancel for this one set of weights,
+    as those of `differential` with λ = 1 under a mask do. It also happens where `top_k` has to choose among logits that
+    are equal to rounding, unless their tokens are equal, in `x` or by what they kept: those it keeps together
+    (`rc_jax.collapse.exact.choices`).
     It is also NaN where a number on the way has no place in the dtype: logits, or squares of the tokens' size, above
     its largest number (tokens of about 1e19 in float32, without a norm), and cosines of tokens below its smallest
     normal number over its rounding (1e-31), or of a zero token beside others, which have no direction. Where the
@@ -160,9 +161,10 @@ def _log_residuals(
         return step
 
     apart = _APART * perturbations(x, _places(spec, x.shape[0], mask))[1]
-    tokens, changes = mean_residual.decompose(x), 1 + amounts[:, None, None] * perturbations(x)[1][None]
+    tokens, changes = mean_residual.decompose(x), amounts[:, None, None] * perturbations(x)[1][None]
     log_sizes = jnp.broadcast_to(tokens.log_size, amounts.shape)
-    states = MeanResidual(changes[:, 0] * tokens.mean[None], Scaled(changes * tokens.direction[None], log_sizes))
+    mean, direction = tokens.mean[None] * (1 + changes[:, 0]), tokens.direction[None] * (1 + _APART * changes)
+    states = MeanResidual(mean, Scaled(direction, log_sizes))
     start = jax.vmap(lambda state: choices.start(x, state, spec))(states)
     logs = scan_kinds(step_of, (start, jnp.asarray(True)), params, spec)[1]
     return jnp.concatenate([(_log_share(tokens) if relative else tokens.log_norm)[None], logs])

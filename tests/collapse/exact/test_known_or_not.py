@@ -182,3 +182,26 @@ def test_the_derivative_around_the_origin(x64, norm):
     plains = interpreted(jax.grad(plain))
     for mean in (0.0, 1e-9):
         np.testing.assert_allclose(ours(centred + mean), plains(centred + mean), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_choices_that_rest_on_a_rounding_are_seldom_taken_alike(x64):
+    """A token 1e26 times as large leaves nothing of the others in float64, and which key they choose is unknown.
+
+    Plain arithmetic, which takes each token as it is, tells what is right.
+    """
+    layer, count = attention.AttentionSpec(d_model=2, heads=3, d_head=3), 1000
+    spec = network.StackSpec(attention=layer, depth=1, skip=True)
+
+    def one(key):
+        of_params, of_tokens = jax.random.split(key)
+        x = jax.random.normal(of_tokens, (4, 2)) * jnp.asarray([1, 1e26, 1, 1])[:, None]
+        params = network.init(of_params, spec)
+        last = network.apply(params, x, spec)
+        return log_residuals(params, x, spec)[1], jnp.log(jnp.linalg.norm(collapse.residual(last)))
+
+    program = jax.jit(jax.vmap(one), compiler_options=OPTIMISED)
+    got, right = map(np.asarray, program(jax.random.split(jax.random.key(0), count)))
+    assert np.isfinite(right).all()
+    assert (np.abs(got - right) > 0.01).mean() < 0.02
+    assert (np.isnan(got) | (np.abs(got - right) < 1e-6)).mean() > 0.98
