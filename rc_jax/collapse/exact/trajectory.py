@@ -33,10 +33,11 @@ from rc_jax.network.stack import Arithmetic, block, check_every_mask, scan_kinds
 # of itself: cubing a residual triples its logarithm, and the error in it.
 _NATS = 0.01
 _ROUNDINGS = 1024
-# The differences of tokens move by four times as many roundings as results do. A choice that rests on what a rounding
-# has left comes out alike three times where that is larger than both moves: beside a token 1e26 times as large, in 104
-# of 2000 networks without the four, in 18 with it. Eight would make residuals unknown that are right.
-_APART = 4.0
+# The differences of tokens move by four times as many roundings as results do, and by 256 times where the mean hides
+# the token but for 1024 roundings. A choice that rests on what a rounding has left comes out alike three times where
+# that is larger than both moves: beside a token 1e26 times as large, in 104 of 2000 networks by one time as many, in 18
+# by four, in 2 by 256. Eight for all tokens would make residuals unknown that are right.
+_APART, _APART_LOST, _LOST = 4.0, 256.0, 1024.0
 
 
 @arguments.guard(x=arguments.tokens, scale=arguments.positive, mask=masks.check_mask)
@@ -72,7 +73,7 @@ def log_residuals(
     A residual that this dtype cannot decide is NaN, and so are those of all later layers. It is one whose logarithm
     moves by more than 0.01 nats (or 1024 roundings of itself) when every weight and every rounding moves by a few
     roundings. That is evidence and no proof: in float64 beside a token 1e26 times as large, three computations agreed
-    on a wrong number in 18 of 2000 networks. It happens where softmax is saturated and tokens fall into clusters, where
+    on a wrong number in 2 of 2000 networks. It happens where softmax is saturated and tokens fall into clusters, where
     a norm subtracts a common part that is far larger than the rest, and where terms cancel for this one set of weights,
     as those of `differential` with λ = 1 under a mask do. It also happens where `top_k` has to choose among logits that
     are equal to rounding, unless their tokens are equal, in `x` or by what they kept: those it keeps together
@@ -144,6 +145,7 @@ def _log_residuals(
                     return through(weights, tokens)
                 out = roundings.move(through, amount)(roundings.move_entries(weights, amount), tokens)
                 own = apart if out.equal is None else jnp.take(apart, jnp.argmax(out.equal, axis=-1), axis=0)
+                own *= _times(out.state)
                 difference = out.state.difference.map(lambda rows: rows * (1 + amount * own))
                 return out._replace(state=out.state._replace(difference=difference))
 
@@ -160,14 +162,26 @@ def _log_residuals(
 
         return step
 
-    apart = _APART * perturbations(x, _places(spec, x.shape[0], mask))[1]
+    apart = perturbations(x, _places(spec, x.shape[0], mask))[1]
     tokens, changes = mean_residual.decompose(x), amounts[:, None, None] * perturbations(x)[1][None]
     log_sizes = jnp.broadcast_to(tokens.log_size, amounts.shape)
-    mean, direction = tokens.mean[None] * (1 + changes[:, 0]), tokens.direction[None] * (1 + _APART * changes)
+    mean, direction = (
+        tokens.mean[None] * (1 + changes[:, 0]),
+        tokens.direction[None] * (1 + _times(tokens)[None] * changes),
+    )
     states = MeanResidual(mean, Scaled(direction, log_sizes))
     start = jax.vmap(lambda state: choices.start(x, state, spec))(states)
     logs = scan_kinds(step_of, (start, jnp.asarray(True)), params, spec)[1]
     return jnp.concatenate([(_log_share(tokens) if relative else tokens.log_norm)[None], logs])
+
+
+def _times(state: MeanResidual) -> Float[Array, "token 1"]:
+    """How many times as far as results the differences of tokens move: farther where nothing but a rounding is left."""
+    rows, mean = state.direction, state.mean[None] * jnp.exp(-state.log_size).astype(state.mean.dtype)
+    left, size = (jnp.max(jnp.abs(each), axis=1, keepdims=True) for each in (mean + rows, rows))
+    limits = jnp.finfo(rows.dtype)
+    farther = _APART_LOST if limits.bits >= 32 else _APART  # 256 roundings of 16 bits are the number itself
+    return jnp.where(left < float(_LOST * limits.eps) * size, farther, _APART).astype(rows.dtype)
 
 
 def _log_share(state: MeanResidual) -> Float[Array, ""]:

@@ -84,16 +84,11 @@ def moved_otherwise(draw, network, monkeypatch):
 
 
 @pytest.mark.parametrize("name", mostly_slow(LOST, fast=("102_46_0_float32", "108_28_5_float64")))
-def test_networks_in_which_digits_are_lost_unseen(x64, name, monkeypatch):
-    """They have ties by rounding, jumps of gates, and cancellations that an exact symmetry of the weights hides.
-
-    Three computations may agree by chance, at most in one of a hundred. With other moves they then do not.
-    """
-    network = read(LOST[name])
-    computed, right = run(*network)
-    if judge(computed, right, DIGITS)[0].any():
-        others = [moved_otherwise(draw, network, monkeypatch) for draw in (1, 2, 3)]
-        assert not any(judge(each, right, DIGITS)[0].any() for each in others), (computed, others, right)
+def test_networks_in_which_digits_are_lost_unseen(x64, name):
+    """They have ties by rounding, jumps of gates, and cancellations that an exact symmetry of the weights hides."""
+    computed, right = run(*read(LOST[name]))
+    wrong, _ = judge(computed, right, DIGITS)
+    assert not wrong.any(), (computed, right)
 
 
 def test_moves_leave_the_result_itself_alone(x64, monkeypatch):
