@@ -10,8 +10,9 @@ from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax.attention import AttentionParams, AttentionSpec
 from rc_jax.attention.layer import default_scale
-from rc_jax.collapse.exact import attention
+from rc_jax.collapse.exact import attention, decide
 from rc_jax.collapse.exact import state as mean_residual
+from rc_jax.collapse.exact.moves import Moves, of_tokens
 from rc_jax.collapse.exact.state import MeanResidual
 from rc_jax.collapse.requirements import BILINEAR, check_covered
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
@@ -54,15 +55,33 @@ def scan_exact(
     scale: ArrayLike | None,
     measure: Callable[[AttentionParams, MeanResidual, MeanResidual], Out],
 ) -> Out:
-    """`measure(weights, tokens before, tokens after)` at every layer, stacked; the tokens in exact arithmetic."""
+    """`measure(weights, tokens before, tokens after)` at every layer, stacked, of tokens without cancellation.
+
+    What is measured is NaN from the first layer on whose tokens, before or after it, are not known.
+    """
     kind = working_dtype(x.dtype)
+    x = x.astype(kind)
+    tokens, amounts = of_tokens(x), jnp.asarray(decide.WITH_STILL, kind)
+    Step = tuple[MeanResidual, Array]
 
-    def step(state: MeanResidual, layer: LayerParams) -> tuple[MeanResidual, Out]:
+    def step(carry: Step, layer: LayerParams) -> tuple[Step, Out]:
+        states, known = carry
         weights = jax.tree.map(lambda w: w.astype(kind), layer.attention)
-        after = attention.attend(weights, state, spec.attention, scale, None)
-        return after, measure(weights, state, after)
 
-    return scan_layers(step, mean_residual.decompose(x.astype(kind)), params, spec)[1]
+        def advance(state: MeanResidual, amount: Array) -> MeanResidual:
+            moves = Moves(amount, tokens)
+            rows = state.difference.map(lambda rows: moves.entries(rows, 0))
+            moved = MeanResidual(moves.features(state.mean, 0), rows)
+            return attention.attend(weights, moved, spec.attention, scale, None, moves)
+
+        after = jax.vmap(advance)(states, amounts)
+        known &= decide.agree(jax.vmap(lambda state: state.log_norm)(after))
+        still = [jax.tree.map(lambda leaf: leaf[0], both) for both in (states, after)]
+        unless = jnp.where(known, 1, jnp.nan).astype(kind)
+        return (after, known), jax.tree.map(lambda leaf: leaf * unless, measure(weights, *still))
+
+    start = jax.tree.map(lambda leaf: jnp.stack([leaf] * amounts.size), mean_residual.decompose(x))
+    return scan_layers(step, (start, jnp.asarray(True)), params, spec)[1]
 
 
 def working_dtype(dtype: DTypeLike) -> DTypeLike:

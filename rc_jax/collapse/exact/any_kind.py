@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from rc_jax.attention import Kind
+from rc_jax.collapse.exact.moves import Moves
 from rc_jax.collapse.exact.scaled import Scaled, einsum, total
 from rc_jax.collapse.exact.state import Columns, Logits
 
@@ -46,13 +47,18 @@ def by_kind(
     kind: Kind,
     weights: Callable[[Array], Array],
     precision: str,
+    moves: Moves,
 ) -> Columns:
     """Heads whose weights are `weights(level_i + r_j + cÊ_ij)`, a function that hides what is not seen."""
+    if kind.maps > 1:  # the scores of a head's matrices move together
+        levels = levels._replace(rest=_alike(levels.rest, kind.maps))
+        logits = Logits(logits.zeroth, _alike(logits.slope, kind.maps), _alike(logits.pair, kind.maps))
     shape = logits.pair.rows.shape
     shown = jnp.ones(shape, bool) if seen is None else jnp.broadcast_to(seen, shape)
     level, pair = (part.map(lambda rows: jnp.where(shown, rows, 0)) for part in (levels.rest, logits.pair))
     centre = logits.common if kind.shift_invariant else logits.common + levels.mean
-    base = jnp.broadcast_to(centre[:, None], shape)
+    # Scores that a rounding has made equal, or cut in two by their place, move apart where numbers move.
+    base = moves.columns(jnp.broadcast_to(centre[:, None], shape))
     before = start = weights(base)
     if kind.shift_invariant:
         # A row moves where its scores move apart; one that sees a single token never does.
@@ -65,12 +71,14 @@ def by_kind(
     if kind.row_sum != "any" and not kind.shift_invariant:
         # Where the level acts through differences of the columns alone, the pairs move rows that have it already.
         crossed, apart = _crossed(weights, levels, logits, shown)
+        crossed = crossed.map(lambda rows: rows[: before.shape[0]])
         whole = ~apart[:, None, None]
         base = jnp.where(whole, base, base + level.finite_size * level.rows)
         log_moved = jnp.where(apart, pair.log_size, moved.log_size)
         moved, start = Scaled(jnp.where(whole, moved.rows, pair.rows), log_moved), weights(base)
-    change = _change(weights, base, start, moved, kind.sparse) + crossed
+    change = _change(weights, base, start, moved, kind) + crossed
 
+    shown = shown[: before.shape[0]]
     # Rows that see the same columns have the same weights before they move, but for roundings.
     across = before - before[:, :1]
     rounding = _ALIKE * jnp.finfo(before.dtype).eps * jnp.max(jnp.abs(before), axis=-1, keepdims=True)
@@ -99,40 +107,74 @@ def _change(
     base: Float[Array, "head token column"],
     before: Float[Array, "head token column"],
     moved: Scaled,
-    sparse: bool,
+    kind: Kind,
 ) -> Scaled:
     """weights(base + moved) − before, for `before` = weights(base)."""
     limits = jnp.finfo(base.dtype)
+    heads = before.shape[0]
     step = moved.finite_size * moved.rows
-    near = _largest(step) < _NEAR
-    short, way = jnp.where(near, step, 0), jnp.where(near, moved.rows, 0)
+    largest_step = _by_head(_largest(step), heads)
+    near = largest_step < _NEAR
+    every = jnp.tile(near, (kind.maps, 1, 1))
+    short, way = jnp.where(every, step, 0), jnp.where(every, moved.rows, 0)
 
-    def mean_slope(nodes: np.ndarray, node_weights: np.ndarray) -> Array:
-        """∫₀¹ J(base + t·short)·way dt, node by node, so that memory does not grow with nodes."""
+    def slope(node: Array) -> Array:
+        return jax.jvp(weights, (base + node * short,), (way,))[1]
 
-        def add(total: Array, node: tuple[Array, Array]) -> tuple[Array, None]:
-            return total + node[1] * jax.jvp(weights, (base + node[0] * short,), (way,))[1], None
+    # ∫₀¹ J(base + t·short)·way dt by two rules at once, node by node, so that memory does not grow with nodes.
+    nodes, inner, ends = _RULES[limits.bits > 32]
 
-        rule = jnp.asarray(nodes, base.dtype), jnp.asarray(node_weights, base.dtype)
-        return jax.lax.scan(add, jnp.zeros_like(base), rule)[0]
+    def add(totals: Array, node: tuple[Array, Array]) -> tuple[Array, None]:
+        return totals + node[1][:, None, None, None] * slope(node[0])[None], None
 
-    inner, ends = _RULES[limits.bits > 32]
-    integral = mean_slope(*inner)
+    rule = jnp.asarray(nodes, base.dtype), jnp.asarray(np.stack([inner, ends], axis=1), base.dtype)
+    integral, other = jax.lax.scan(add, jnp.zeros((2, *before.shape), base.dtype), rule)[0]
     plain = weights(base + step) - before
-    # A kink between the ends makes two rules disagree by more than roundings do that are a thousandth at most. A
-    # difference that is a good part of the weights has its digits.
-    whole, rounding = _largest(integral), _LOST * float(limits.eps) * _largest(before) * _largest(way)
+    # A kink between the ends makes two rules disagree by more than roundings do that are a thousandth at most, and a
+    # jump makes the integral disagree with the plain difference by more than the roundings of the weights.
+    size, most = _largest(before), _by_head(_largest(way), heads)
+    whole, rounding = _largest(integral), _LOST * float(limits.eps) * size * most
     allowed = jnp.maximum(float(limits.eps) ** 0.75 * whole, jnp.minimum(rounding, 2.0**-10 * whole))
-    smooth = _largest(integral - mean_slope(*ends)) <= allowed
-    integrated, subtracted = near & smooth, ~near | (_largest(plain) > _PART * _largest(before))
+    scale = moved.finite_size[:heads]
+    apart = _largest(plain - scale * integral)
+    witness = apart <= _LOST * float(limits.eps) * (size + _by_head(_largest(base), heads) * whole) + 2.0**-10 * scale * whole
+    smooth = (_largest(integral - other) <= allowed) & (witness | ~near)
+    integrated, subtracted = near & smooth, ~near | (_largest(plain) > _PART * size)
     change = jnp.where(integrated, integral, plain)
     # A change of nearly nothing, where scores have changed, may have lost a part below the smallest number.
-    lost = (_largest(change) < limits.tiny / limits.eps) & (_largest(moved.rows) > 0)
-    if sparse:  # weights that are 0 before and after have not changed, unless powers of scores have underflowed
-        tiny_scores = jnp.maximum(_largest(base), _largest(step)) < float(limits.tiny) ** 0.25
-        lost &= (_largest(change) > 0) | tiny_scores
-    known = (integrated | subtracted) & ~lost & jnp.isfinite(_largest(step)) & jnp.isfinite(_largest(base))
-    return Scaled(jnp.where(known, change, jnp.nan), jnp.where(integrated[:, 0, 0], moved.log_size, 0))
+    moves_scores = _by_head(_largest(moved.rows), heads) > 0
+    lost = (_largest(change) < limits.tiny / limits.eps) & moves_scores
+    if kind.sparse:  # weights that are 0 before and after have not changed, unless powers of scores have underflowed
+        largest_base = _by_head(_largest(base), heads)
+        lost &= (_largest(change) > 0) | (jnp.maximum(largest_base, largest_step) < float(limits.tiny) ** 0.25)
+        lost |= _saturated(weights, base, before, change, kind) & moves_scores
+    known = (integrated | subtracted) & ~lost & jnp.isfinite(largest_step) & jnp.isfinite(_by_head(_largest(base), heads))
+    return Scaled(jnp.where(known, change, jnp.nan), jnp.where(integrated[:, 0, 0], moved.log_size[:heads], 0))
+
+
+def _saturated(
+    weights: Callable[[Array], Array], base: Array, before: Array, change: Array, kind: Kind
+) -> Bool[Array, "head 1 1"]:
+    """True where weights do not change, but do when their scores are divided by 4: a rounding has made them flat.
+
+    Where a constant in a row changes nothing, scores of a flat row may differ by any number, and nothing is told.
+    """
+    if kind.shift_invariant:
+        return jnp.zeros((before.shape[0], 1, 1), bool)
+    flat = (_largest(change) == 0) & (_largest(before) > 0)
+    return flat & (_largest(weights(base / 4) - before) > 0)
+
+
+def _alike(part: Scaled, maps: int) -> Scaled:
+    """The same numbers with one logarithm for all score matrices of a head."""
+    top = jax.lax.stop_gradient(jnp.max(part.log_size.reshape(maps, -1), axis=0))
+    top = jnp.tile(jnp.where(jnp.isfinite(top), top, 0), maps)
+    return Scaled(jnp.expand_dims(jnp.exp(part.log_size - top), tuple(range(1, part.rows.ndim))) * part.rows, top)
+
+
+def _by_head(sizes: Float[Array, "matrix 1 1"], heads: int) -> Float[Array, "head 1 1"]:
+    """The largest over the score matrices of each head."""
+    return jnp.max(sizes.reshape(-1, heads, 1, 1), axis=0)
 
 
 def _crossed(
@@ -226,5 +268,11 @@ def _gauss_lobatto(count: int) -> tuple[np.ndarray, np.ndarray]:
     return (points + 1) / 2, 1 / (count * (count - 1) * last(points) ** 2)
 
 
-# By precision: the rule, and another one with both ends in it.
-_RULES = {False: (_gauss_legendre(4), _gauss_lobatto(5)), True: (_gauss_legendre(8), _gauss_lobatto(9))}
+def _two_rules(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Nodes, and the weights of two rules on them: one within, another with both ends in it."""
+    (inner, weights), (ends, others) = _gauss_legendre(count), _gauss_lobatto(count + 1)
+    zeros = np.zeros_like
+    return np.concatenate([inner, ends]), np.append(weights, zeros(others)), np.append(zeros(weights), others)
+
+
+_RULES = {False: _two_rules(4), True: _two_rules(8)}  # by precision

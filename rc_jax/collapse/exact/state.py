@@ -3,13 +3,7 @@
 The columns of R̂ sum to 0 and ‖R̂‖_F = 1; the rows of D sum to 0. Nothing that all tokens share is subtracted from them
 again, so a difference keeps all its digits however small e^ℓ is.
 
-Softmax (`split_softmax`): with p̃ = softmax(r), f(t) = expm1(t)/t and g(t) = log1p(t)/t, the rows of softmax(1rᵀ + c Ê)
-are exactly
-
-    P_ij = p̃_j + c Δ̂_ij,   Δ̂_ij = p̃_j (Ê_ij − ẑ_i) f(c(Ê_ij − ẑ_i)),
-    ẑ_i = log Σ_k p̃_k e^{cÊ_ik} / c = g(c s_i) s_i,   s_i = Σ_k p̃_k Ê_ik f(cÊ_ik).
-
-Both f and g tend to 1 as c → 0.
+Rows of softmax are split in `rc_jax.collapse.exact.softmax`.
 """
 
 from typing import NamedTuple
@@ -18,12 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from rc_jax._numerics.stable import expm1_ratio
 from rc_jax.collapse.exact.scaled import Scaled, largest_log_factor, total
 from rc_jax.collapse.measures import over_largest
-
-# Up to this |cÊ| a row of softmax is compared with p̃, beyond it with the first row.
-_NEAR = 1.0
 
 
 class MeanResidual(NamedTuple):
@@ -154,73 +144,6 @@ def transform(state: MeanResidual, matrix: Float[Array, "feature out"], precisio
     """Every token times a matrix."""
     out = from_rows(state.difference.map(lambda rows: jnp.matmul(rows, matrix, precision=precision)))
     return out._replace(mean=out.mean + jnp.matmul(state.mean, matrix, precision=precision))
-
-
-def split_softmax(
-    common: Float[Array, "head column"], pair: Scaled, seen: Bool[Array, "#head token column"] | None
-) -> Weights:
-    """P = 1pᵀ + e^μ D, given r, the pair part cÊ and the columns that each row sees.
-
-    Near collapse row i of e^μ D is p̃^(i) − p̃^(1), which is 0 without a mask, plus row i of cΔ̂. Far from collapse, where
-    cÊ is large, p̃ and the rest could cancel, and D is whole rows of P less the first one. D is NaN where a logit
-    overflows.
-    """
-    square = pair.finite_size
-    if seen is None:
-        log_shared = log_softmax(common)[:, None]
-    else:
-        pair = pair.map(lambda rows: jnp.where(seen, rows, 0))
-        log_shared = log_softmax(jnp.where(seen, common[:, None], -jnp.inf))
-    exponent = square * pair.rows
-    finite = jnp.all(jnp.isfinite(common), axis=-1) & jnp.all(jnp.isfinite(exponent), axis=(1, 2))
-    largest = jnp.log(jnp.finfo(exponent.dtype).max)
-    finite &= (pair.log_size <= largest) | jnp.all(pair.rows == 0, axis=(1, 2))
-
-    # `across` is whole rows less the first in heads far from collapse, p̃^(i) − p̃^(1) in the others; `delta` is Δ̂.
-    far = jnp.max(jnp.abs(exponent), axis=(1, 2), keepdims=True) > _NEAR
-    log_rows = jnp.where(far, log_softmax(log_shared + exponent), log_shared)
-    alike = ~far if seen is None else ~far & jnp.all(seen == seen[:, :1], axis=-1, keepdims=True)
-    across = _less_first_row(log_rows, alike)
-    delta = _scaled_change(log_shared, jnp.where(far, 0, pair.rows), square)
-    rest = across + delta.times_exp(pair.log_size)
-    return Weights(jnp.exp(log_rows[:, 0]), rest.map(lambda rows: jnp.where(finite[:, None, None], rows, jnp.nan)))
-
-
-def _less_first_row(log_rows: Float[Array, "head token column"], alike: Bool[Array, "head #token #column"]) -> Scaled:
-    """e^log_rows less its first row, as e^μ D. D is 0 for rows that are `alike`; its rows sum to exactly 0.
-
-    μ is the largest logarithm among entries that are not the largest of their row: saturated rows differ in these.
-    """
-    largest = jnp.argmax(log_rows, axis=-1)
-    others = ~jax.nn.one_hot(largest, log_rows.shape[-1], dtype=bool) & ~alike
-    first = jnp.broadcast_to(log_rows[:, :1], log_rows.shape)
-    factor = jnp.max(jnp.where(others & (log_rows != first), jnp.maximum(log_rows, first), -jnp.inf), axis=(1, 2))
-    factor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(factor), factor, 0))
-    rows, first = (jnp.where(others, exp_below(logs, factor), 0) for logs in (log_rows, first))
-    return Scaled(with_zero_sums(rows - first, largest), factor)
-
-
-def _scaled_change(
-    log_shared: Float[Array, "head #token column"],
-    pair: Float[Array, "head token column"],
-    square: Float[Array, "#head 1 1"],
-) -> Scaled:
-    """Δ̂ as e^μ D, given log p̃, Ê and c with |cÊ| ≤ 1; precise for every c, zero included.
-
-    p̃ is one row for all tokens or a row for each; where log p̃ = −inf the weight is zero. Where softmax is saturated,
-    all weights but the largest of a row may be below the smallest number: μ is the logarithm of the largest of these.
-    """
-    shared = jnp.exp(log_shared)
-    # s = Σ p̃ Ê f(cÊ) is `growth`; ẑ = g(cs) s is the logarithm of the normaliser over c; Ê − ẑ is `gap`.
-    growth = jnp.sum(shared * pair * expm1_ratio(square * pair), axis=-1, keepdims=True)
-    gap = pair - growth * log1p_ratio(square * growth)
-
-    largest = jnp.argmax(log_shared + square * pair, axis=-1)
-    others = ~jax.nn.one_hot(largest, pair.shape[-1], dtype=bool) & (log_shared > -jnp.inf)
-    factor = jnp.max(jnp.where(others, log_shared, -jnp.inf), axis=(1, 2))
-    factor = jax.lax.stop_gradient(jnp.where(jnp.isfinite(factor), factor, 0))
-    small = jnp.where(others, exp_below(log_shared, factor), 0)
-    return Scaled(with_zero_sums(small * gap * expm1_ratio(square * gap), largest), factor)
 
 
 def with_zero_sums(

@@ -19,26 +19,16 @@ from jaxtyping import Array, ArrayLike, Bool, Float, UInt
 
 from rc_jax._numerics import arguments
 from rc_jax.attention import masks
-from rc_jax.collapse.exact import attention, choices, mlp_and_norms, roundings
+from rc_jax.collapse.exact import attention, decide, mlp_and_norms
 from rc_jax.collapse.exact import state as mean_residual
-from rc_jax.collapse.exact.choices import Tokens
+from rc_jax.collapse.exact.moves import AMOUNTS, STILL, Moves
+from rc_jax.collapse.exact.moves import of_tokens as moves_of_tokens
 from rc_jax.collapse.exact.scaled import Scaled
 from rc_jax.collapse.exact.state import MeanResidual
 from rc_jax.collapse.requirements import check_split
 from rc_jax.network import LayerParams, Layers, NormParams, StackSpec
 from rc_jax.network.specification import check_stack
 from rc_jax.network.stack import Arithmetic, block, check_every_mask, scan_kinds
-
-# A logarithm is known when roundings that are moved move it by no more than this many nats, or than as many roundings
-# of itself: cubing a residual triples its logarithm, and the error in it.
-_NATS = 0.01
-_ROUNDINGS = 1024
-# The differences of tokens move by four times as many roundings as results do, and by 256 times where the mean hides
-# the token but for 1024 roundings. A choice that rests on what a rounding has left comes out alike three times where
-# that is larger than both moves: beside a token 1e26 times as large, in 104 of 2000 networks by one time as many, in 18
-# by four, in 2 by 256. Eight for all tokens would make residuals unknown that are right.
-_APART, _APART_LOST, _LOST = 4.0, 256.0, 1024.0
-
 
 @arguments.guard(x=arguments.tokens, scale=arguments.positive, mask=masks.check_mask)
 def log_residuals(
@@ -129,59 +119,50 @@ def log_residuals(
 def _log_residuals(
     params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None, relative: bool, check: bool
 ) -> Array:
-    # Copies of the tokens pass through the layers, all but the first with every rounding moved.
-    amounts = jnp.asarray(roundings.AMOUNTS if check else (0.0,), x.dtype)
+    start = mean_residual.decompose(x)
+    measure = _log_share if relative else _log_norm
     fades = any(_fades(kind) for kind in spec.kinds)
 
-    def step_of(kind: StackSpec) -> Callable[[tuple[Tokens, Array], LayerParams], tuple[Any, Array]]:
-        arithmetic = split_arithmetic(kind, x.shape[0], scale, mask)
+    def step_of(kind: StackSpec) -> Callable[[tuple[MeanResidual, Array], LayerParams], tuple[Any, Array]]:
+        def advance(state: MeanResidual, weights: LayerParams, moves: Moves) -> MeanResidual:
+            state = _moved(state, moves, 0)
+            return block(weights, state, kind, split_arithmetic(kind, x.shape[0], scale, mask, moves))
 
-        def through(weights: LayerParams, tokens: Tokens) -> Tokens:
-            return block(weights, tokens, kind, arithmetic)
-
-        def step(carry: tuple[Tokens, Array], weights: LayerParams) -> tuple[Any, Array]:
-            def one(tokens: Tokens, amount: Array) -> Tokens:
-                if not check:
-                    return through(weights, tokens)
-                out = roundings.move(through, amount)(roundings.move_entries(weights, amount), tokens)
-                own = apart if out.equal is None else jnp.take(apart, jnp.argmax(out.equal, axis=-1), axis=0)
-                own *= _times(out.state)
-                difference = out.state.difference.map(lambda rows: rows * (1 + amount * own))
-                return out._replace(state=out.state._replace(difference=difference))
-
-            copies, known = carry
-            out = jax.vmap(one, axis_name=roundings.COPY)(copies, amounts)
-            logs = jax.vmap(lambda state: state.log_norm)(out.state)
-            known &= agree(logs)
-            if out.choice is not None:
-                known &= jnp.all(out.choice == out.choice[0])
-            shown = jax.vmap(_log_share)(out.state) if relative else logs
-            results = jnp.where(known & agree(shown), shown[0], jnp.nan)
+        def step(carry: tuple[MeanResidual, Array], weights: LayerParams) -> tuple[Any, Array]:
+            states, known = carry
+            if not check:
+                out = advance(states, weights, STILL)
+                return (out, known), measure(out)
+            out = jax.vmap(lambda state, amount: advance(state, weights, Moves(amount, tokens)))(states, amounts)
+            logs = jax.vmap(_log_norm)(out)
+            shown = jax.vmap(measure)(out) if relative else logs
+            known &= decide.agree(logs)
+            value = decide.known(known & decide.agree(shown), shown)
             # A mean that has faded is not known to the next layer.
-            return (out, known & ~jnp.any(jax.vmap(faded)(out.state)) if fades else known), results
+            return (out, known & ~jnp.any(jax.vmap(faded)(out)) if fades else known), value
 
         return step
 
-    apart = perturbations(x, _places(spec, x.shape[0], mask))[1]
-    tokens, changes = mean_residual.decompose(x), amounts[:, None, None] * perturbations(x)[1][None]
-    log_sizes = jnp.broadcast_to(tokens.log_size, amounts.shape)
-    mean, direction = (
-        tokens.mean[None] * (1 + changes[:, 0]),
-        tokens.direction[None] * (1 + _times(tokens)[None] * changes),
+    if not check:
+        logs = scan_kinds(step_of, (start, jnp.asarray(True)), params, spec)[1]
+        return jnp.concatenate([measure(start)[None], logs])
+    tokens, amounts = moves_of_tokens(x, _places(spec, x.shape[0], mask)), jnp.asarray(AMOUNTS, x.dtype)
+    # The tokens' own moves at the start are theirs alone, whatever they see.
+    own = moves_of_tokens(x)
+    states = jax.vmap(lambda amount: _moved(start, Moves(amount, own), 0))(amounts)
+    logs = scan_kinds(step_of, (states, jnp.asarray(True)), params, spec)[1]
+    return jnp.concatenate([measure(start)[None], logs])
+
+
+def _moved(state: MeanResidual, moves: Moves, place: int) -> MeanResidual:
+    """Tokens whose mean and differences have moved by roundings."""
+    return MeanResidual(
+        moves.features(state.mean, place), state.difference.map(lambda rows: moves.entries(rows, place))
     )
-    states = MeanResidual(mean, Scaled(direction, log_sizes))
-    start = jax.vmap(lambda state: choices.start(x, state, spec))(states)
-    logs = scan_kinds(step_of, (start, jnp.asarray(True)), params, spec)[1]
-    return jnp.concatenate([(_log_share(tokens) if relative else tokens.log_norm)[None], logs])
 
 
-def _times(state: MeanResidual) -> Float[Array, "token 1"]:
-    """How many times as far as results the differences of tokens move: farther where nothing but a rounding is left."""
-    rows, mean = state.direction, state.mean[None] * jnp.exp(-state.log_size).astype(state.mean.dtype)
-    left, size = (jnp.max(jnp.abs(each), axis=1, keepdims=True) for each in (mean + rows, rows))
-    limits = jnp.finfo(rows.dtype)
-    farther = _APART_LOST if limits.bits >= 32 else _APART  # 256 roundings of 16 bits are the number itself
-    return jnp.where(left < float(_LOST * limits.eps) * size, farther, _APART).astype(rows.dtype)
+def _log_norm(state: MeanResidual) -> Float[Array, ""]:
+    return state.log_norm
 
 
 def _log_share(state: MeanResidual) -> Float[Array, ""]:
@@ -213,19 +194,22 @@ def faded(state: MeanResidual) -> Bool[Array, ""]:
     return (mean < smallest) & (state.log_norm < math.log(smallest)) & jnp.any(state.direction != 0)
 
 
-def split_arithmetic(spec: StackSpec, count: int, scale: ArrayLike | None, mask: Array | None) -> Arithmetic[Tokens]:
+def split_arithmetic(
+    spec: StackSpec, count: int, scale: ArrayLike | None, mask: Array | None, moves: Moves = STILL
+) -> Arithmetic[MeanResidual]:
     """The four operations that `network` wires a layer from, on `count` split tokens in place of token matrices."""
     layer = spec.attention
     seen = masks.combine(count, causal_mask=layer.causal, radius=layer.window, extra=mask)
 
     def norm(weights: NormParams, state: MeanResidual) -> MeanResidual:
+        state = _moved(state, moves, 8)
         return mlp_and_norms.norm(weights, state, spec.norm_epsilon, centred=spec.norm_kind == "layer")
 
     return Arithmetic(
-        attend=lambda weights, tokens: attention.attend_tokens(weights, tokens, layer, scale, seen),
-        mlp=lambda weights, tokens: tokens._replace(state=mlp_and_norms.mlp(weights, tokens.state, spec)),
-        norm=lambda weights, tokens: tokens._replace(state=norm(weights, tokens.state)),
-        add=lambda a, b: choices.both(a, b, mean_residual.add(a.state, b.state)),
+        attend=lambda weights, state: attention.attend(weights, state, layer, scale, seen, moves),
+        mlp=lambda weights, state: mlp_and_norms.mlp(weights, state, spec, moves),
+        norm=norm,
+        add=mean_residual.add,
     )
 
 
@@ -237,40 +221,6 @@ def _places(spec: StackSpec, count: int, mask: Array | None) -> UInt[Array, "tok
     seen = [masks.combine(count, causal_mask=layer.causal, radius=layer.window, extra=mask) for layer in layers]
     shown = [jnp.zeros((count, 0), bool), *(columns for columns in seen if columns is not None)]
     return jnp.concatenate(shown, axis=1).astype(jnp.uint32)
-
-
-def perturbations(
-    x: Float[Array, "token feature"], places: UInt[Array, "token column"] | None = None
-) -> Float[Array, "2 token feature"]:
-    """Relative amounts by which two computations move the entries of the tokens: zero, then a few roundings.
-
-    The amounts of a token are made of its own bits, and of what else tells it apart. No pair of tokens is compared:
-    tokens that are equal move together, so that they stay exactly equal.
-    """
-    x = jax.lax.stop_gradient(x)
-    bits = jax.lax.bitcast_convert_type(jnp.where(x == 0, 0, x), jnp.uint16 if x.itemsize == 2 else jnp.uint32)
-    bits = bits.reshape(x.shape[0], -1).astype(jnp.uint32)
-    bits = bits if places is None else jnp.concatenate([bits, places], axis=1)
-    columns, features = (jnp.arange(size, dtype=jnp.uint32)[None] for size in (bits.shape[1], x.shape[1]))
-    token = jnp.sum(_hashed(bits + _hashed(columns)), axis=1, keepdims=True, dtype=jnp.uint32)
-    # The upper half of the bits becomes a number of variance 1 between −√3 and √3.
-    uniform = (_hashed(token + _hashed(features)) >> 16).astype(jnp.float32) / 2**15 - 1
-    amounts = roundings.ROUNDINGS * 3**0.5 * float(jnp.finfo(x.dtype).eps) * uniform
-    return jnp.stack([jnp.zeros_like(x), amounts.astype(x.dtype)])
-
-
-def _hashed(x: UInt[Array, "*shape"]) -> UInt[Array, "*shape"]:
-    """Irregular bits, a different pattern for every pattern (the finalizer of MurmurHash3, Appleby 2011)."""
-    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
-    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
-    return x ^ (x >> 16)
-
-
-def agree(logs: Float[Array, "copy *shape"]) -> Bool[Array, "*shape"]:
-    """Where logarithms that were computed several times are the same but for roundings."""
-    first = logs[:1]
-    allowed = _NATS + _ROUNDINGS * jnp.finfo(first.dtype).eps * jnp.abs(first)
-    return jnp.all((logs == first) | (jnp.isfinite(first) & (jnp.abs(logs - first) <= allowed)), axis=0)
 
 
 @arguments.guard(x=arguments.tokens)

@@ -26,8 +26,9 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.attention.layer import check_scale_and_mask, default_scale
-from rc_jax.collapse.exact import attention
+from rc_jax.collapse.exact import attention, decide
 from rc_jax.collapse.exact import state as mean_residual
+from rc_jax.collapse.exact.moves import Moves, of_tokens
 from rc_jax.collapse.exact.scaled import Scaled, einsum
 from rc_jax.collapse.exact.state import MeanResidual, exp_below, log_softmax
 from rc_jax.collapse.requirements import BILINEAR, check_covered
@@ -111,9 +112,7 @@ def _log_weight_gradients(
     seen = masks.combine(x.shape[0], causal_mask=layer.causal, radius=layer.window, extra=mask)
     alpha = jnp.broadcast_to(jnp.asarray(default_scale(layer) if scale is None else scale, x.dtype), layer.heads)
 
-    def forward(state: MeanResidual, weights: LayerParams) -> tuple[MeanResidual, tuple[MeanResidual, LayerParams]]:
-        out = attention.attend(weights.attention, state, layer, scale, seen)
-        return mean_residual.add(state, out) if spec.skip else out, (state, weights)
+    tokens = of_tokens(x)
 
     # The gradients are linear in G, the cotangent at the layer's output: `_backward` takes it without its size.
     def backward(cotangent: Scaled, saved: tuple[MeanResidual, LayerParams]) -> tuple[Scaled, WeightGradients]:
@@ -123,8 +122,22 @@ def _log_weight_gradients(
         query, key, value, output = (log + cotangent.log_size for log in logs)
         return out.times_exp(cotangent.log_size), WeightGradients(query, key, value, output, state.log_norm)
 
-    saved = scan_layers(forward, mean_residual.decompose(x), params, spec)[1]
-    return jax.lax.scan(backward, mean_residual.normalise(cotangent), saved, reverse=True)[1]
+    def run(amount: Array) -> WeightGradients:
+        moves = Moves(amount, tokens)
+
+        def forward(state: MeanResidual, weights: LayerParams) -> tuple[MeanResidual, tuple[MeanResidual, LayerParams]]:
+            rows = state.difference.map(lambda rows: moves.entries(rows, 0))
+            state = MeanResidual(moves.features(state.mean, 0), rows)
+            out = attention.attend(weights.attention, state, layer, scale, seen, moves)
+            return mean_residual.add(state, out) if spec.skip else out, (state, weights)
+
+        saved = scan_layers(forward, mean_residual.decompose(x), params, spec)[1]
+        return jax.lax.scan(backward, mean_residual.normalise(cotangent), saved, reverse=True)[1]
+
+    copies = jax.vmap(run)(jnp.asarray(decide.WITH_STILL, x.dtype))
+    # Tokens that are not known are not known to any later layer.
+    known = jnp.cumprod(decide.agree(copies.log_residual).astype(jnp.int32)) > 0
+    return WeightGradients(*(decide.first(logs, known) for logs in copies))
 
 
 def _backward(

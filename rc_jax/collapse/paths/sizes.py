@@ -16,7 +16,8 @@ from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, masks
 from rc_jax.attention.layer import check_scale_and_mask
 from rc_jax.collapse.exact.state import Weights
-from rc_jax.collapse.exact.trajectory import agree, perturbations
+from rc_jax.collapse.exact import decide
+from rc_jax.collapse.exact.moves import Moves, of_tokens
 from rc_jax.collapse.paths import terms as path_terms
 from rc_jax.collapse.paths.sums import SKIP, check_decomposes, check_paths, draw_paths
 from rc_jax.collapse.paths.terms import Term
@@ -199,9 +200,11 @@ def _path_shares(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | N
     nothing = path_terms.constant(jnp.zeros_like(start.mean.rows), x.shape[0])
     by_length = jax.tree.map(lambda *leaves: jnp.stack(leaves), start, *[nothing] * spec.depth)
 
-    def run(perturbation: Array) -> tuple[Term, Term]:
+    def run(amount: Array) -> tuple[Term, Term]:
+        moves = Moves(amount, tokens)
+
         def advance(terms: Term, weights: AttentionParams, frozen: Weights) -> tuple[Term, None]:
-            longer = jax.vmap(lambda term: path_terms.through(frozen, weights, term, layer, perturbation))(terms)
+            longer = jax.vmap(lambda term: path_terms.through(frozen, weights, term, layer, moves))(terms)
             parts = [jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), longer)]  # the longest was nothing
             if spec.skip:
                 parts.append(terms)
@@ -211,10 +214,11 @@ def _path_shares(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | N
                 parts.append(jax.vmap(lambda mean: path_terms.constant(mean, x.shape[0]))(means))
             return jax.vmap(path_terms.add)(*parts), None
 
-        return path_terms.scan(advance, by_length, params, x, spec, scale, mask)[:2]
+        return path_terms.scan(advance, by_length, params, x, spec, scale, mask, moves)[:2]
 
-    both, state = jax.vmap(run, out_axes=(0, None))(perturbations(x))
-    terms = jax.tree.map(lambda leaf: leaf[0], both)
+    tokens, amounts = of_tokens(x), jnp.asarray(decide.WITH_STILL, x.dtype)
+    copies, states = jax.vmap(run)(amounts)
+    terms, state = jax.tree.map(lambda leaf: leaf[0], (copies, states))
     n = jnp.asarray(x.shape[0], x.dtype)
     output = path_terms.total(terms)
     log_square = 2 * path_terms.log_norm(output)
@@ -225,13 +229,8 @@ def _path_shares(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | N
     overlap = jnp.sum(lengths.rows * whole.rows[None], axis=(1, 2))
     share = share + jnp.exp(lengths.log_size + whole.log_size - log_square) * overlap
     residual_share = jnp.exp(lengths.log_size - whole.log_size) * overlap
-    log_residual = _known(both.difference.log_size)
-    return PathShares(jax.vmap(path_terms.log_norm)(terms), log_residual, share, residual_share)
-
-
-def _known(logs: Float[Array, "copy *shape"]) -> Float[Array, "*shape"]:
-    """The first of several computed logarithms where they agree, NaN elsewhere."""
-    return jnp.where(agree(logs), logs[0], jnp.nan)
+    log_norm = decide.first(jax.vmap(jax.vmap(path_terms.log_norm))(copies))
+    return PathShares(log_norm, decide.first(copies.difference.log_size), share, residual_share)
 
 
 @functools.partial(jax.jit, static_argnames="spec")
@@ -245,7 +244,9 @@ def _path_log_sizes(
     def sizes(terms: Term) -> tuple[Array, Array]:
         return jax.vmap(path_terms.log_norm)(terms), terms.difference.log_size
 
-    def run(perturbation: Array) -> tuple[Array, Array]:
+    def run(amount: Array) -> tuple[Array, Array]:
+        moves = Moves(amount, tokens)
+
         def advance(
             carry: tuple[Array, Term], weights: AttentionParams, frozen: Weights
         ) -> tuple[tuple[Array, Term], tuple[Array, Array]]:
@@ -259,17 +260,18 @@ def _path_log_sizes(
                     lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, jnp.maximum(head, 0), 1) if leaf.ndim else leaf,
                     (only, frozen),
                 )
-                moved = path_terms.through(rows, alone, term, layer, perturbation)
+                moved = path_terms.through(rows, alone, term, layer, moves)
                 return jax.tree.map(lambda new, old: jnp.where(head == SKIP, old, new), moved, term)
 
             terms = jax.lax.map(move, (terms, paths[:, index]), batch_size=_BATCH)
             return (index + 1, terms), sizes(terms)
 
-        by_layer = path_terms.scan(advance, (jnp.asarray(0), each), params, x, spec, scale, mask)[2]
+        by_layer = path_terms.scan(advance, (jnp.asarray(0), each), params, x, spec, scale, mask, moves)[2]
         return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]).T, sizes(each), by_layer)
 
-    log_norm, log_residual = jax.vmap(run)(perturbations(x))
-    return PathSizes(paths, log_norm[0], _known(log_residual))
+    tokens, amounts = of_tokens(x), jnp.asarray(decide.WITH_STILL, x.dtype)
+    log_norm, log_residual = jax.vmap(run)(amounts)
+    return PathSizes(paths, decide.first(log_norm), decide.first(log_residual))
 
 
 def _check_exact(spec: StackSpec) -> None:

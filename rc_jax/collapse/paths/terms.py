@@ -11,8 +11,8 @@ different tokens. On the term Y = 1m̄ᵀ + e^s R̂ of some paths
 
 a term keeps a mean and a difference of its own, each with a logarithm for its size, and nothing of the one is lost in
 the other. What can still be lost are differences between some tokens beside much larger ones between others, where a
-later layer looks at the former only. Every term is therefore computed twice, the second time with its entries moved by
-a few roundings at every layer; where the two disagree the residual is not known, and NaN says so.
+later layer looks at the former only. Everything, the network's own tokens too, is therefore computed again with its
+roundings moved (`rc_jax.collapse.exact.moves`); where the results disagree a size is not known, and NaN says so.
 """
 
 from collections.abc import Callable
@@ -26,6 +26,7 @@ from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.attention.parameters import project
 from rc_jax.collapse.exact import attention
 from rc_jax.collapse.exact import state as mean_residual
+from rc_jax.collapse.exact.moves import Moves
 from rc_jax.collapse.exact.scaled import Scaled, einsum
 from rc_jax.collapse.exact.state import MeanResidual, Weights
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
@@ -62,10 +63,12 @@ def freeze(
     spec: AttentionSpec,
     scale: ArrayLike | None,
     mask: Bool[Array, "token token"] | None,
+    moves: Moves,
 ) -> Weights:
     """The attention matrices of one layer of softmax, for the tokens that come to it."""
-    tokens = MeanResidual(state.mean.value[0], state.difference)
-    return attention.weights(params, tokens, spec, scale, mask)
+    mean, difference = moves.features(state.mean.value[0], 0), state.difference
+    tokens = MeanResidual(mean, difference.map(lambda rows: moves.entries(rows, 0)))
+    return attention.weights(params, tokens, spec, scale, mask, moves)
 
 
 def through(
@@ -73,13 +76,13 @@ def through(
     params: AttentionParams,
     y: Term,
     spec: AttentionSpec,
-    perturbation: Float[Array, "token feature"] | None = None,
+    moves: Moves,
 ) -> Term:
-    """Σ_h P_h Y W_h over the heads given, for a Y whose difference is moved by the relative amounts `perturbation`."""
-    difference = y.difference
-    if perturbation is not None:
-        difference = Scaled(difference.rows + perturbation * difference.rows, difference.log_size)
-    own, value = (part.map(lambda rows: project(rows, params.value, None, spec)) for part in (y.mean, difference))
+    """Σ_h P_h Y W_h over the heads given."""
+    sides = moves.scaled(y.mean, 0), y.difference.map(lambda rows: moves.entries(rows, 0))
+    own, value = (
+        moves.scaled(side.map(lambda rows: project(rows, params.value, None, spec)), 3) for side in sides
+    )
 
     def mix(weights: Scaled | Array) -> Scaled:
         """The heads' rows of weights times their values and their output matrices."""
@@ -142,6 +145,7 @@ def scan(
     spec: StackSpec,
     scale: ArrayLike | None,
     mask: Bool[Array, "token token"] | None,
+    moves: Moves,
 ) -> tuple[Carry, Term, Out]:
     """Run `advance` over the layers with their frozen matrices: last carry, the network's output, all it put out."""
     layer = spec.attention
@@ -150,8 +154,8 @@ def scan(
     def step(both: tuple[Carry, Term], weights: LayerParams) -> tuple[tuple[Carry, Term], Out]:
         carry, state = both
         # The network's own tokens go on beside the carry: heads, biases and the skip connection are added.
-        frozen = freeze(weights.attention, state, layer, scale, seen)
-        sums = [through(frozen, weights.attention, state, layer)]
+        frozen = freeze(weights.attention, state, layer, scale, seen, moves)
+        sums = [through(frozen, weights.attention, state, layer, moves)]
         if layer.bias:
             here, passed = from_biases(weights.attention, layer)
             sums.append(constant(here + passed, x.shape[0]))

@@ -12,7 +12,6 @@ import pytest
 from rc_jax import attention, collapse, network
 from rc_jax.attention.specification import assemble
 from rc_jax.collapse import log_residuals
-from rc_jax.collapse.exact import roundings
 from rc_jax.network import LayerParams, MLPParams, NormParams
 from tests.collapse.exact.random_networks import draw, draw_spec, judge
 from tests.collapse.exact.test_trajectory import mostly_slow

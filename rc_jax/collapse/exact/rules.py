@@ -1,0 +1,204 @@
+"""What a head makes of split queries, keys and values: a rule for each kind that has a better one than the generic."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from rc_jax._numerics import performance
+from rc_jax.attention import AttentionParams, AttentionSpec
+from rc_jax.attention.layer import largest, weight_function
+from rc_jax.attention.specification import own_parts
+from rc_jax.collapse.exact import any_kind, normalisers, positions
+from rc_jax.collapse.exact.moves import Moves
+from rc_jax.collapse.exact.scaled import Scaled, einsum
+from rc_jax.collapse.exact.softmax import split_softmax
+from rc_jax.collapse.exact.state import Columns, Logits, Weights
+
+Seen = Bool[Array, "#head token column"] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadInputs:
+    """Queries and keys of every score matrix, their factors α, and what a row may see.
+
+    A kind with several score matrices (`Kind.maps`) has as many times the heads here: those of the first share of the
+    features, then those of the second.
+    """
+
+    params: AttentionParams
+    spec: AttentionSpec
+    query: Columns
+    key: Columns
+    factor: Float[Array, "head #width"]
+    mask: Bool[Array, "token token"] | None
+    moves: Moves
+
+    @property
+    def with_positions(self) -> bool:
+        """Whether rows differ by where they stand."""
+        return self.spec.rotary is not None or self.spec.scale_law != "constant"
+
+    def logits(self) -> tuple[Logits, Seen]:
+        """The logits but for what each row shares, and the columns that each row sees (None: all)."""
+        if self.spec.soft_cap is not None or self.spec.top_k is not None:
+            return self.leveled()[1:]
+        return self._plain_logits(), None if self.mask is None else self.mask[None]
+
+    def leveled(self) -> tuple[Columns, Logits, Seen]:
+        """The same, after the level that the logits of each row share."""
+        spec, seen = self.spec, None if self.mask is None else self.mask[None]
+        if self.with_positions:
+            level = positions.level(self.query, self.key, self.factor, spec, self.mask)
+        else:
+            level = normalisers.level(self.query, self.key, self.factor, spec.precision)
+        logits = self._plain_logits()
+        ordered = logits.ordered if spec.top_k is not None else None
+        if spec.soft_cap is not None:
+            level, logits = normalisers.capped(level, logits, float(spec.soft_cap), seen)
+        if ordered is not None and spec.top_k is not None:  # a cap keeps the order, in which it leaves ties by rounding
+            seen = largest(self.moves.columns(ordered), seen, spec.top_k)
+        return level, logits, seen
+
+    def _plain_logits(self) -> Logits:
+        # r_j = e^ℓ (α q̄·k̂_j) and Ê_ij = α q̂_i·k̂_j, or those of logits with positions
+        if self.with_positions:
+            return positions.logits(self.query, self.key, self.factor, self.spec, self.mask)
+        precision = self.spec.precision
+        slope = einsum("hjk,hk->hj", self.key.rest, self.factor * self.query.mean, precision=precision)
+        pair = einsum("hik,hjk->hij", self.query.rest * self.factor[:, None], self.key.rest, precision=precision)
+        return Logits(None, slope, pair)
+
+    def share(self, index: int) -> "HeadInputs":
+        """The heads of one share of the features."""
+        maps = self.spec.kind.maps
+
+        def part(x: Array) -> Array:
+            return jnp.split(x, maps)[index]
+
+        query, key, factor = jax.tree.map(part, (self.query, self.key, self.factor))
+        return dataclasses.replace(self, query=query, key=key, factor=factor)
+
+
+Rule = Callable[[HeadInputs, Columns], Columns]
+
+
+def rule(spec: AttentionSpec) -> Rule:
+    """The rule of a layer's kind of weights: its own where it has one, else the generic one."""
+    return RULES.get(spec.weights, generic) if isinstance(spec.weights, str) else generic
+
+
+def generic(inputs: HeadInputs, value: Columns) -> Columns:
+    """The heads' outputs for weights of any kind that is differentiable where it is used."""
+    level, logits, seen = inputs.leveled()
+    weights = weight_function(inputs.params, inputs.spec, logits.pair.rows.shape, seen)
+    kind, precision = inputs.spec.kind, inputs.spec.precision
+    return any_kind.by_kind(level, logits, seen, value, kind, weights, precision, inputs.moves)
+
+
+def softmax(inputs: HeadInputs, value: Columns) -> Columns:
+    """P V = 1(v̄ + pᵀV̂)ᵀ + e^μ D V̂; near collapse, in a layer without masks, no weights are formed."""
+    spec = inputs.spec
+    plain = inputs.mask is None and spec.top_k is None and spec.soft_cap is None and not inputs.with_positions
+    if not plain or spec.rank is not None or jnp.finfo(value.mean.dtype).bits < 32:
+        return _by_weights(*inputs.logits(), value, inputs)
+    logits, near = _near_collapse(inputs, value)
+    first_order = performance.any_in_batch(~near.holds)
+    branches = (jax.checkpoint(lambda: _by_weights(logits(), None, value, inputs)), jax.checkpoint(near.output))
+    return jax.lax.cond(first_order, *branches)
+
+
+def softmax_with_sink(inputs: HeadInputs, value: Columns) -> Columns:
+    """One more logit is a gate on the output of softmax."""
+    level, logits, seen = inputs.leveled()
+    outputs = _by_weights(logits, seen, value, inputs)
+    sink = own_parts(inputs.params, inputs.spec).get("sink", jnp.zeros_like(outputs.rest.log_size))
+    sink = jnp.maximum(sink, jnp.finfo(sink.dtype).min / 4)  # −∞, no sink at all, has no difference from a logit
+    normaliser = normalisers.log_normaliser(logits, seen)
+    return normalisers.gated(outputs, normalisers.above_sink(level, normaliser, sink))
+
+
+def sigmoid(inputs: HeadInputs, value: Columns) -> Columns:
+    """Weights that are sigmoids of logits less log n."""
+    return normalisers.by_sigmoids(*inputs.leveled(), value, inputs.spec.precision)
+
+
+def differential(inputs: HeadInputs, value: Columns) -> Columns:
+    """Softmax of the first share less λ times that of the second."""
+    first, second = (_by_weights(*inputs.share(index).logits(), value, inputs) for index in (0, 1))
+    return normalisers.difference(first, second, inputs.params.parts["subtracted"])
+
+
+def sinkhorn(inputs: HeadInputs, value: Columns) -> Columns:
+    """Softmax of logits with a factor of each column, which all rows share."""
+    logits, seen = inputs.logits()
+    common = normalisers.sinkhorn(logits, seen, inputs.spec.sinkhorn_steps)
+    return _by_split(split_softmax(common, logits.pair, seen, inputs.moves), value, inputs.spec.precision)
+
+
+RULES: dict[str, Rule] = {
+    "softmax": softmax,
+    "softmax_plus_one": softmax_with_sink,
+    "softmax_sink": softmax_with_sink,
+    "sigmoid": sigmoid,
+    "differential": differential,
+    "sinkhorn": sinkhorn,
+}
+
+
+def _by_weights(logits: Logits, seen: Seen, value: Columns, inputs: HeadInputs) -> Columns:
+    weights = split_softmax(logits.common, logits.pair, seen, inputs.moves)
+    return _by_split(weights, value, inputs.spec.precision)
+
+
+def _by_split(weights: Weights, value: Columns, precision: str) -> Columns:
+    """P V̂ = 1(pᵀV̂) + e^μ D V̂."""
+    shared = einsum("hj,hjk->hk", weights.shared, value.rest, precision=precision)
+    return Columns(value.mean + shared.value, einsum("hij,hjk->hik", weights.rest, value.rest, precision=precision))
+
+
+@dataclasses.dataclass(frozen=True)
+class _NearCollapse:
+    """Whether every |cÊ| is below a rounding, and the output then."""
+
+    holds: Bool[Array, ""]
+    output: Callable[[], Columns]
+
+
+def _near_collapse(inputs: HeadInputs, value: Columns) -> tuple[Callable[[], Logits], _NearCollapse]:
+    """The logits, formed when they are asked for, and the form that needs none for pairs of tokens.
+
+    Its output is 1(v̄ + e^ℓ pᵀv̂) + e^{3ℓ} α q̂_iᵀ Cov_p(k̂, v̂).
+    """
+    precision, query, key = inputs.spec.precision, inputs.query, inputs.key
+    slope = einsum("hjk,hk->hj", key.rest, inputs.factor * query.mean, precision=precision)
+    queries = query.rest * inputs.factor[:, None]
+
+    def logits() -> Logits:
+        return Logits(None, slope, einsum("hik,hjk->hij", queries, key.rest, precision=precision))
+
+    # |cÊ_ij| ≤ c |α q̂_i| |k̂_j|; where the logits saturate p the covariance is left to the other form.
+    limits = jnp.finfo(value.mean.dtype)
+    log_bound = query.rest.log_size + key.rest.log_size + _log_longest(queries.rows) + _log_longest(key.rest.rows)
+    common = slope.value
+    even = jnp.max(common, axis=-1) - jnp.min(common, axis=-1) <= 1
+    holds = jnp.all((log_bound <= jnp.log(limits.eps / 8)) & even)
+
+    def output() -> Columns:
+        p = jax.nn.softmax(common, axis=-1)[..., None]
+        keys = key.rest.rows - jnp.sum(p * key.rest.rows, axis=1, keepdims=True)
+        mean = jnp.sum(p * value.rest.rows, axis=1)
+        covariance = jnp.einsum("hjk,hjl->hkl", keys, p * (value.rest.rows - mean[:, None]), precision=precision)
+        rest = jnp.einsum("hik,hkl->hil", queries.rows, covariance, precision=precision)
+        log_size = value.rest.log_size + query.rest.log_size + key.rest.log_size
+        return Columns(value.mean + Scaled(mean, value.rest.log_size).value, Scaled(rest, log_size))
+
+    return logits, _NearCollapse(holds, output)
+
+
+def _log_longest(rows: Float[Array, "head token width"]) -> Float[Array, " head"]:
+    """The logarithm of the largest length of a row."""
+    square = jax.lax.stop_gradient(jnp.max(jnp.sum(jnp.square(rows), axis=-1), axis=-1))
+    return jnp.log(jnp.maximum(square, jnp.finfo(rows.dtype).tiny)) / 2
