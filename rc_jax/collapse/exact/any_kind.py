@@ -68,17 +68,17 @@ def by_kind(
     else:
         moved = level + pair
     crossed = moved.map(jnp.zeros_like)
-    if kind.row_sum != "any" and not kind.shift_invariant:
+    if kind.row_sum != "any" and not kind.shift_invariant and kind.maps == 1:
         # Where the level acts through differences of the columns alone, the pairs move rows that have it already.
         crossed, apart = _crossed(weights, levels, logits, shown)
-        crossed = crossed.map(lambda rows: rows[: before.shape[0]])
         whole = ~apart[:, None, None]
         base = jnp.where(whole, base, base + level.finite_size * level.rows)
         log_moved = jnp.where(apart, pair.log_size, moved.log_size)
         moved, start = Scaled(jnp.where(whole, moved.rows, pair.rows), log_moved), weights(base)
-    change = _change(weights, base, start, moved, kind) + crossed
+    count = before.shape[0]
+    change = _change(weights, base, start, moved, kind) + Scaled(crossed.rows[:count], crossed.log_size[:count])
 
-    shown = shown[: before.shape[0]]
+    shown = shown[:count]
     # Rows that see the same columns have the same weights before they move, but for roundings.
     across = before - before[:, :1]
     rounding = _ALIKE * jnp.finfo(before.dtype).eps * jnp.max(jnp.abs(before), axis=-1, keepdims=True)

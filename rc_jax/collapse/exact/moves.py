@@ -24,7 +24,7 @@ from rc_jax.collapse.exact.scaled import Scaled
 # How far the two computations move, in units of `SIZE` roundings. In their average the first order of the moves is 0.
 AMOUNTS = (1.0, -2.0)
 AVERAGE = (2 / 3, 1 / 3)
-SIZE = 4.0
+SIZE = 2.0
 
 
 class Moves(NamedTuple):

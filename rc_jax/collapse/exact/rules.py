@@ -59,7 +59,10 @@ class HeadInputs:
         if spec.soft_cap is not None:
             level, logits = normalisers.capped(level, logits, float(spec.soft_cap), seen)
         if ordered is not None and spec.top_k is not None:  # a cap keeps the order, in which it leaves ties by rounding
-            seen = largest(self.moves.columns(ordered), seen, spec.top_k)
+            kept = largest(ordered, seen, spec.top_k)
+            # Which of two logits that are equal to rounding is the larger one is not known; those of equal tokens tie.
+            tied = jnp.any(largest(self.moves.columns(ordered), seen, spec.top_k) != kept, axis=(1, 2), keepdims=True)
+            return level, logits._replace(pair=logits.pair.map(lambda rows: jnp.where(tied, jnp.nan, rows))), kept
         return level, logits, seen
 
     def _plain_logits(self) -> Logits:

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float, UInt
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt
 
 from rc_jax._numerics import arguments
 from rc_jax.attention import masks
@@ -122,10 +122,14 @@ def _log_residuals(
     start = mean_residual.decompose(x)
     measure = _log_share if relative else _log_norm
     fades = any(_fades(kind) for kind in spec.kinds)
+    places = _places(spec, x.shape[0], mask)
+    # Where the largest scores are chosen, equal tokens tie: to the last bit, whatever a compiler rounds.
+    chooses = any(kind.attention.top_k is not None for kind in spec.kinds)
+    equal = _first_equal(x, places) if chooses else None
 
     def step_of(kind: StackSpec) -> Callable[[tuple[MeanResidual, Array], LayerParams], tuple[Any, Array]]:
         def advance(state: MeanResidual, weights: LayerParams, moves: Moves) -> MeanResidual:
-            state = _moved(state, moves, 0)
+            state = _moved(state if equal is None else _as_first(state, equal), moves, 0)
             return block(weights, state, kind, split_arithmetic(kind, x.shape[0], scale, mask, moves))
 
         def step(carry: tuple[MeanResidual, Array], weights: LayerParams) -> tuple[Any, Array]:
@@ -146,12 +150,27 @@ def _log_residuals(
     if not check:
         logs = scan_kinds(step_of, (start, jnp.asarray(True)), params, spec)[1]
         return jnp.concatenate([measure(start)[None], logs])
-    tokens, amounts = moves_of_tokens(x, _places(spec, x.shape[0], mask)), jnp.asarray(AMOUNTS, x.dtype)
+    tokens, amounts = moves_of_tokens(x, places), jnp.asarray(AMOUNTS, x.dtype)
     # The tokens' own moves at the start are theirs alone, whatever they see.
     own = moves_of_tokens(x)
     states = jax.vmap(lambda amount: _moved(start, Moves(amount, own), 0))(amounts)
     logs = scan_kinds(step_of, (states, jnp.asarray(True)), params, spec)[1]
     return jnp.concatenate([measure(start)[None], logs])
+
+
+def _first_equal(x: Float[Array, "token feature"], places: UInt[Array, "token column"]) -> Int[Array, " token"]:
+    """The first token that each token is equal to, and stays equal to because it sees the same columns."""
+    both = jnp.all(x[:, None] == x[None], axis=-1) & jnp.all(places[:, None] == places[None], axis=-1)
+    return jnp.argmax(both, axis=-1)
+
+
+def _as_first(state: MeanResidual, equal: Int[Array, " token"]) -> MeanResidual:
+    """Tokens with the numbers of the first one that they are equal to, and derivatives of their own."""
+
+    def shared(rows: Array) -> Array:
+        return rows + jax.lax.stop_gradient(rows[equal] - rows)
+
+    return state._replace(difference=state.difference.map(shared))
 
 
 def _moved(state: MeanResidual, moves: Moves, place: int) -> MeanResidual:
