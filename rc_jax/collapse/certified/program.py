@@ -8,27 +8,29 @@ One Python object is one number. An operation on the same objects gives the same
 equal, and their difference is exactly 0.
 """
 
+import itertools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import flint
 import jax.numpy as jnp
 import numpy as np
 from flint import arb
+from numpy.typing import NDArray
 
 from rc_jax._numerics.jax_names import Literal
 from rc_jax.collapse.certified.errors import NotCertified, Undecided
 
-Values = np.ndarray[Any, Any]
+Values = NDArray[Any]
 ZERO, ONE, LOWEST = arb(0), arb(1), arb.neg_inf()
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "checkpoint", "remat2")
 _STEPS = 100_000
 
 
-def evaluate(program: Any, operands: Iterable[Values], constants: Iterable[Any] | None = None) -> list[Values]:
+def evaluate(program: Any, operands: Iterable[Values]) -> list[Values]:
     """The results of a traced program for these arrays."""
     jaxpr = program.jaxpr if hasattr(program, "jaxpr") else program
-    constants = (program.consts if hasattr(program, "consts") else ()) if constants is None else constants
+    constants = program.consts if hasattr(program, "consts") else ()
     known: dict[Any, Any] = dict(zip(jaxpr.constvars, map(exactly, constants), strict=True))
     known.update(zip(jaxpr.invars, operands, strict=True))
 
@@ -106,7 +108,8 @@ def _decided(predicate: Values, name: str) -> Values:
 def _entrywise(function: Callable[..., Any], *operands: Values) -> Values:
     shape = np.broadcast_shapes(*(operand.shape for operand in operands))
     memory: dict[Any, Any] = {}
-    columns = [np.broadcast_to(operand, shape).ravel() for operand in operands]
+    # Lists keep every entry alive, so that no two have one identity.
+    columns = [np.broadcast_to(operand, shape).ravel().tolist() for operand in operands]
     out = np.empty(len(columns[0]), object)
     for at, entries in enumerate(zip(*columns, strict=True)):
         key = tuple(map(id, entries))
@@ -232,7 +235,7 @@ def _select(equation: Any, which: Values, *cases: Values) -> Values:
         return np.where(_decided(which, "select_n"), yes, no)
     out = np.empty(shape, object)
     for place in np.ndindex(shape):
-        no, yes = cases[0][place], cases[1][place]
+        no, yes = cast(Any, cases[0][place]), cast(Any, cases[1][place])
         state = which[place]
         out[place] = yes if state == 2 or yes is no else no if state == 0 else yes.union(no)
     return out
@@ -243,11 +246,15 @@ def _convert(equation: Any, a: Values) -> Values:
     if jnp.issubdtype(was, jnp.inexact):
         if jnp.issubdtype(to, jnp.inexact):
             return a
-        if to == bool:
+        if to == np.bool_:
             return _entrywise(lambda v: 0 if v == 0 else 1 if v.contains(0) else 2, a).astype(np.int8)
         return _entrywise(_whole, a).astype(to)
-    if was == bool:
+    if was == np.bool_:
         return _entrywise(lambda v: (ZERO, arb(0.5, 0.5), ONE)[int(v)], a)
+    return _convert_integers(a)
+
+
+def _convert_integers(a: Values) -> Values:
     return _entrywise(lambda v: arb(int(v)), a)
 
 
@@ -350,7 +357,7 @@ def _cumulative(function: Callable[[Any, Any], Any]) -> Any:
 def ordered(row: list[Any]) -> list[Any]:
     """The numbers from the smallest up; where their order is open, the k-th of lower and of upper bounds."""
     row = sorted(row, key=lambda number: number.mid())
-    if all(a is b or a <= b for a, b in zip(row, row[1:], strict=False)):
+    if all(a is b or a <= b for a, b in itertools.pairwise(row)):
         return row
     low, high = sorted(n.lower() for n in row), sorted(n.upper() for n in row)
     return [a.union(b) for a, b in zip(low, high, strict=True)]
@@ -376,8 +383,8 @@ def _top_k(equation: Any, a: Values) -> list[Any]:
     index: Any = np.empty(values.shape, np.int32)
     for place in np.ndindex(a.shape[:-1]):
         row = list(a[place])
-        order = sorted(range(len(row)), key=lambda at: (-row[at].mid(), at))
-        for before, after in zip(order[:k], order[1:], strict=False):
+        order = sorted(range(len(row)), key=lambda at: row[at].mid(), reverse=True)
+        for before, after in itertools.pairwise(order[: k + 1]):
             if not (row[before] is row[after] or row[before] > row[after]):
                 return [values, Undecided("`top_k` cannot tell which of two numbers is larger")]
         index[place] = order[:k]
@@ -386,7 +393,7 @@ def _top_k(equation: Any, a: Values) -> list[Any]:
 
 def _argument(sign: int) -> Any:
     def rule(equation: Any, a: Values) -> Values:
-        (axis,) = equation.params["axes"]
+        axis = equation.params["axes"][0]
         rows = np.moveaxis(a, axis, -1)
         out = np.empty(rows.shape[:-1], equation.outvars[0].aval.dtype)
         for place in np.ndindex(out.shape):
@@ -513,7 +520,7 @@ RULES: dict[str, Callable[..., Any]] = LOGIC | {
     "cbrt": _each(lambda a: a.root(3) if a >= 0 else -(-a).root(3)),
     "square": _each(lambda a: a**2),
     "integer_pow": lambda equation, a: _entrywise(lambda v: v ** int(equation.params["y"]), a),
-    "pow": lambda equation, a, b: _entrywise(_power, a, b if b.dtype == object else _entrywise(lambda v: arb(int(v)), b)),
+    "pow": lambda equation, a, b: _entrywise(_power, a, b if b.dtype == object else _convert_integers(b)),
     "reduce_sum": _over(_sum),
     "reduce_max": _over(_reduce(larger)),
     "reduce_min": _over(_reduce(smaller)),

@@ -105,6 +105,14 @@ def _softmax(level: Values, gaps: Values, seen: Values) -> tuple[Values, Values]
     for row in range(len(gaps)):
         p = base[0 if same else row]
         columns = np.flatnonzero(seen[row])
-        log_sum = sum((p[j] * gaps[row, j].expm1() for j in columns), arb(0)).log1p()
+        row_gaps = [gaps[row, j] for j in columns]
+        if all(abs(gap) < 1 for gap in row_gaps):
+            log_sum = sum((p[j] * gaps[row, j].expm1() for j in columns), arb(0)).log1p()
+        else:
+            log_sum = sum((p[j] * gaps[row, j].exp() for j in columns), arb(0)).log()
         change[row, columns] = [p[j] * (gaps[row, j] - log_sum).expm1() for j in columns]
+        # Rows of P − p sum to 0. The largest weight of a saturated row is close to 1, and its change is that of the rest.
+        top = max(columns, key=lambda j, p=p: float(p[j].mid()))
+        if p[top] > 0.5:
+            change[row, top] = -sum((change[row, j] for j in columns if j != top), ZERO)
     return base, change

@@ -76,19 +76,21 @@ def test_equal_tokens():
 
 
 def test_a_tie_is_refused_with_the_name_of_what_is_open():
-    params, x, spec = drawn(dict(top_k=1), depth=1)
-    query = params.attention.query * 0
-    tied = params._replace(attention=params.attention._replace(query=query, key=params.attention.key))
-    assert np.isfinite(certified.log_residuals(params, x, spec)[0]).all()
-    params, x, spec = drawn(dict(weights="sigmoid"), depth=6)
-    with pytest.raises(certified.NotCertified, match="bits"):
-        certified.log_residuals(params, x, spec, most_bits=128)
-    assert tied is not None
+    x = jnp.asarray([[1.0, 2], [1, -2], [-1, 0]])
+    eye = jnp.eye(2)[None, None]
+    first = jnp.asarray([[1.0, 0], [0, 0]])[None, None]  # logits see the first feature alone
+    params = network.LayerParams(attention.AttentionParams(first, eye, eye, eye))
+    spec = network.StackSpec(attention=A(d_model=2, top_k=1), depth=1)
+    low, high = certified.log_residuals(params, x, spec, scale=1.0)  # exact logits tie, and both stay in
+    assert np.isfinite(low).all() and (low < high).all()
+    with pytest.raises(certified.NotCertified, match="too wide a ball at 256 bits"):
+        certified.log_residuals(*drawn(dict(weights="sigmoid"), depth=8), most_bits=256)
 
 
 def test_an_operation_without_a_rule_is_named():
     def weights(scores, seen, parts):
-        return jax.nn.softmax(jax.lax.reduce_precision(scores, 8, 10), axis=-1)
+        rounded = jax.lax.reduce_precision(scores, 8, 22)
+        return jax.nn.softmax(jnp.where(seen, rounded, -jnp.inf), axis=-1)
 
     params, x, spec = drawn(dict(weights=attention.Kind("rounded", weights)))
     with pytest.raises(certified.NotCertified, match="reduce_precision"):
