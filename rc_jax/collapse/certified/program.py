@@ -101,7 +101,7 @@ def _discrete(equation: Any, operands: list[Values]) -> list[Values]:
 def _decided(predicate: Values, name: str) -> Values:
     if (predicate == 1).any():
         raise Undecided(f"`{name}` depends on a comparison of numbers that cannot be told apart")
-    return predicate == 2
+    return np.asarray(predicate == 2)
 
 
 # Operations entry by entry. Equal objects give equal objects; `memory` is of one call.
@@ -471,7 +471,7 @@ def _over(function: Callable[[list[Any]], Any]) -> Callable[..., Values]:
 
 
 def _logical(function: Callable[..., Values]) -> Callable[..., Values]:
-    return lambda equation, *operands: function(*operands).astype(np.int8)
+    return lambda equation, *operands: np.asarray(function(*operands), np.int8)
 
 
 LOGIC: dict[str, Callable[..., Values]] = {

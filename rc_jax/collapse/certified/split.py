@@ -111,7 +111,7 @@ def _softmax(level: Values, gaps: Values, seen: Values) -> tuple[Values, Values]
         else:
             log_sum = sum((p[j] * gaps[row, j].exp() for j in columns), arb(0)).log()
         change[row, columns] = [p[j] * (gaps[row, j] - log_sum).expm1() for j in columns]
-        # Rows of P − p sum to 0. The largest weight of a saturated row is close to 1, and its change is that of the rest.
+        # Rows of P − p sum to 0. A weight close to 1 changes by what the others change.
         top = max(columns, key=lambda j, p=p: float(p[j].mid()))
         if p[top] > 0.5:
             change[row, top] = -sum((change[row, j] for j in columns if j != top), ZERO)
