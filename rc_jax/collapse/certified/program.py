@@ -50,7 +50,7 @@ def exactly(array: Any) -> Values:
     """The stored numbers of an array: balls of radius 0, predicates as 0 and 2, integers as they are."""
     array = np.asarray(array)
     if array.dtype == bool:
-        return array.astype(np.int8) * np.int8(2)
+        return np.asarray(array.astype(np.int8) * np.int8(2))
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         return array
     numbers: dict[float, Any] = {0.0: ZERO, 1.0: ONE, -np.inf: LOWEST}
