@@ -198,12 +198,14 @@ def rows(weights: Float[Array, "head token token"], spec: AttentionSpec) -> dict
     total = jnp.sum(weights, axis=-1)
     share = weights / jnp.where(total > 0, total, 1)[..., None]
     entropy = -jnp.sum(share * jnp.log(jnp.where(share > 0, share, 1)), axis=-1)
-    counted = (total > 0) & (count > 1)
-    evenness = entropy / jnp.where(count > 1, jnp.log(count), 1)
+    several = (count > 1)[None]
+    counted = (total > 0) & several
+    evenness = entropy / jnp.where(several, jnp.log(count)[None], 1)
     largest = jnp.max(share, axis=-1)
 
     def mean(values: Array) -> Array:
-        return jnp.sum(jnp.where(counted, values, 0)) / jnp.sum(counted)
+        of = counted.astype(weights.dtype)
+        return jnp.sum(of * values.astype(of.dtype)) / jnp.sum(of)
 
     return {
         "evenness": mean(evenness),
@@ -223,7 +225,7 @@ def log_norm(x: Array) -> Float[Array, ""]:
 def state(x: Array) -> tuple[Array, Array]:
     """Log ‖res(X)‖/‖X‖ and log ‖X‖/√(nd)."""
     size = log_norm(x)
-    return log_norm(x - jnp.mean(x, axis=0)) - size, size - jnp.log(x.size) / 2
+    return log_norm(x - jnp.mean(x, axis=0, keepdims=True)) - size, size - jnp.log(x.size) / 2
 
 
 def arithmetic(

@@ -97,8 +97,8 @@ def of_rows(kinds: list[str], evenness: np.ndarray, largest: np.ndarray) -> list
             low, high = evenness[at].min(), evenness[at].max()
             worst = at[np.argmax(largest[at])]
             said.append(
-                f"Rows are {kind} in {layers(at)}: H/log n {low:.3g} to {high:.3g}, largest weight up to "
-                f"{largest[worst]:.2g} (layer {worst + 1})."
+                f"Rows are {kind} in {layers(at)}: H/log n {low:.3g} to {high:.3g}, a row's largest weight "
+                f"{largest[worst]:.2g} at most in the mean (layer {worst + 1})."
             )
     return said
 
