@@ -147,7 +147,7 @@ def _flat(sample: Sample) -> dict[str, np.ndarray]:
     values = {name: np.asarray(getattr(sample, name), float) for name in ("residual", "size", *SHARES)}
     for name in NAMES:
         own = np.asarray(sample.gradients[name], float)
-        values[f"gradient_{name}"] = own - own[-1]
+        values[f"gradient_{name}"] = own - (own[-1] if np.isfinite(own[-1]) else np.nan)
     return {name: values[name] for name in (*LOGS, *SHARES)}
 
 
@@ -165,7 +165,7 @@ def _half(
 
     def most(*names: str) -> float:
         distances = [np.abs(other[name] - bands[name][1]) for name in names]
-        return float(max(np.nanmax(np.where(np.isfinite(each), each, np.nan)) for each in distances))
+        return max(float(np.max(each[np.isfinite(each)], initial=0)) for each in distances)
 
     return {
         "tokens": most("residual"),

@@ -37,11 +37,12 @@ def replace(
         sample["residual"] = np.where(rounded, exact, sample["residual"])
         for name in ("gradient_query", "gradient_key"):
             sample[name] = np.where(rounded[:-1] | rounded[-2], np.nan, sample[name])
+    lost = "Where the last layer's gradient at W_Q or W_K is lost in rounding, no ratio to it is known."
     if design.spec.skip:
-        return (f"Residuals below {ROUNDED:g} are those of float32 arithmetic, and rounding is a part of them.",)
+        return (f"Residuals below {ROUNDED:g} are those of float32 arithmetic, and rounding is a part of them.", lost)
     if refused:
-        return (f"Residuals below {ROUNDED:g} are lost in float32's digits: {refused}.",)
-    return (f"Residuals below {ROUNDED:g} are those of exact arithmetic (collapse.log_residuals).",)
+        return (f"Residuals below {ROUNDED:g} are lost in float32's digits: {refused}.", lost)
+    return (f"Residuals below {ROUNDED:g} are those of exact arithmetic (collapse.log_residuals).", lost)
 
 
 def residuals(key: Array, design: Design, network: Network, numbers: Numbers) -> np.ndarray:

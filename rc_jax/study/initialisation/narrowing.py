@@ -8,6 +8,7 @@ HEAD = 16  # features of a head: the fewest
 TOKEN = 384  # features of a token: the fewest but for one halving
 SECONDS = 1.5  # for one initialisation: what takes longer is computed narrower
 PRODUCTS = 1.6e11  # multiplications and additions in a second
+NORMALS = 6e7  # matrix entries drawn in a second, for both ways
 WEIGHTS = 7e7  # entries of attention matrices in a second, forwards and back
 
 
@@ -27,7 +28,7 @@ def seconds(design: Design, width: Width, count: int) -> float:
         maps = 1 if spec.mlp.experts is None else spec.mlp.experts.count
         entries += (3 if spec.mlp.gated else 2) * d * hidden * maps
     products = 4 * (2 * count * entries + 4 * heads * count**2 * width.head)
-    return spec.depth * (products / PRODUCTS + heads * count**2 / WEIGHTS)
+    return spec.depth * (products / PRODUCTS + entries / NORMALS + heads * count**2 / WEIGHTS)
 
 
 def halved(width: Width) -> Width:

@@ -180,7 +180,7 @@ def _cell(band: np.ndarray, *, log: bool) -> str:
     half = (high - low) / 2 if log else (high - low) / 2 / median if median else 0.0
     if not math.isfinite(half) or half < 0.01:
         return text
-    return f"{text} ±{100 * half:.0f}%" if half < 1 else f"{text} ×÷{math.exp(min(half, 99)):.2g}"
+    return f"{text} ±{100 * half:.0f}%" if half < 1 else f"{text} ×÷{number(half)}"
 
 
 def _change_rows(study: Architecture) -> list[list[str]]:
