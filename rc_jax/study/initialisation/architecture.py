@@ -14,7 +14,7 @@ from rc_jax.network import StackSpec
 from rc_jax.study.initialisation import exactly
 from rc_jax.study.initialisation.changes import changed
 from rc_jax.study.initialisation.design import Design
-from rc_jax.study.initialisation.narrowing import Width, chosen, halved, seconds
+from rc_jax.study.initialisation.narrowing import Width, chosen, compared, seconds
 from rc_jax.study.initialisation.passes import Sample, measure, prepared
 from rc_jax.study.initialisation.report import LOGS, SHARES, Architecture
 from rc_jax.study.initialisation.sentences import NAMES
@@ -158,7 +158,7 @@ def _half(
     full = design.spec.attention.d_model
     if width.token == full:
         return None
-    network, numbers = prepared(design, *halved(width), count)
+    network, numbers = prepared(design, *compared(design, width), count)
     several = 1 if seconds(design, width, count) > TIME / MOST else 2
     drawn = [_flat(measure(jax.random.fold_in(key, index), network, numbers)) for index in range(several)]
     other = {name: np.median([each[name] for each in drawn], axis=0) for name in drawn[0]}

@@ -37,6 +37,12 @@ def halved(width: Width) -> Width:
     return Width(_even(width.token / 2), head)
 
 
+def compared(design: Design, width: Width) -> Width:
+    """The width with which a narrower network is compared: half of all that is narrower than in the design."""
+    head = width.head if width.head == design.spec.attention.head_width else _even(width.head / 2)
+    return Width(_even(width.token / 2), head)
+
+
 def chosen(design: Design, count: int) -> Width:
     """The full width, or the first of its halves that takes few seconds, down to the narrowest."""
     width = Width(design.spec.attention.d_model, design.spec.attention.head_width)
