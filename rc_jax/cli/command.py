@@ -122,6 +122,36 @@ class Kind:
 
 
 @dataclass(frozen=True)
+class Architecture:
+    """Print what a transformer does before it is trained, layer by layer: tokens, rows of attention, gradients.
+
+    By its config alone, over random initialisations as the config states them: whether tokens stay apart, whether
+    gradient reaches the first layer, whether rows are even or saturated, and what one change at a time would do.
+    """
+
+    config: Annotated[tuple[str, ...], tyro.conf.Positional, optional(metavar="CONFIG")] = ()
+    """A config.json, or the folder that holds it. Weights are not read."""
+    tokens: Annotated[int | None, optional(metavar="N")] = None
+    """Random tokens; 512, or as many as the network takes, when left out."""
+    samples: Annotated[int | None, optional(metavar="S")] = None
+    """Random initialisations; 2 to 4, by how long one takes, when left out."""
+    changes: Flag = False
+    """Make the usual changes, one at a time: strength of branches, place of the norm, scale, kind, QK-norm."""
+    gain: Annotated[float | None, optional(metavar="G")] = None
+    """Draw matrices from N(0, G²/fan_in) in place of the config's initializer_range."""
+    width: Annotated[int | None, optional(metavar="D")] = None
+    """Compute the network at this width; when left out, as wide as a few seconds allow."""
+    figure: Annotated[str | None, optional(metavar="FILE")] = None
+    """Draw the result too, into a file that ends in .png, .pdf or .svg."""
+    seed: Annotated[int, option(metavar="SEED")] = 0
+    """Seed of all that is drawn."""
+    quiet: Flag = False
+    """Show no progress; this command shows none, and takes the option so that scripts can always give it."""
+    json: Flag = False
+    """Print JSON with every digit."""
+
+
+@dataclass(frozen=True)
 class Trace:
     """Print what each layer and each head of a trained checkpoint does to the tokens of a text.
 
@@ -173,6 +203,11 @@ EXAMPLES = {
     ),
     "collapse": ("collapse", "collapse --depth 24 --heads 8 --d-model 128 --skip", "collapse --depth 6 --json"),
     "kind": ("kind softpick", "kind mymodule:weights --figure weights.pdf", "kind entmax15 --json"),
+    "architecture": (
+        "architecture config.json",
+        "architecture models/gpt2 --changes --figure gpt2.png",
+        "architecture config.json --tokens 1024 --json",
+    ),
     "trace": (
         "trace --text notes.txt",
         "trace --packaged decoder --text notes.txt --no-exact",
@@ -187,6 +222,7 @@ MODULES: dict[type, str] = {
     Sparsity: "sparsity",
     Collapse: "collapse",
     Kind: "kind",
+    Architecture: "architecture",
     Trace: "trace",
 }
 Command = (
@@ -194,6 +230,7 @@ Command = (
     | Annotated[Sparsity, tyro.conf.subcommand("sparsity")]
     | Annotated[Collapse, tyro.conf.subcommand("collapse")]
     | Annotated[Kind, tyro.conf.subcommand("kind")]
+    | Annotated[Architecture, tyro.conf.subcommand("architecture")]
     | Annotated[Trace, tyro.conf.subcommand("trace")]
 )
 

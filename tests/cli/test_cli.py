@@ -244,7 +244,7 @@ def test_a_rising_residual_has_no_exponent(capsys, monkeypatch, logs, shown):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("", "Missing subcommand: Expected one of {scale, sparsity, collapse, kind, trace}"),
+        ("", "Missing subcommand: Expected one of {scale, sparsity, collapse, kind, architecture, trace}"),
         ("entropy 3", "entropy"),
         ("colapse", "Unrecognized options: colapse; did you mean 'collapse'; see rc-jax --help"),
         ("collapse --dept 3", "did you mean '--depth'; see rc-jax collapse --help"),

@@ -1,0 +1,175 @@
+"""`study.architecture`: an untrained network, layer by layer, and what one change at a time would do."""
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Key
+
+from rc_jax._numerics import arguments
+from rc_jax.network import StackSpec
+from rc_jax.study.initialisation import exactly
+from rc_jax.study.initialisation.changes import changed
+from rc_jax.study.initialisation.design import Design
+from rc_jax.study.initialisation.narrowing import Width, chosen, compared, seconds
+from rc_jax.study.initialisation.passes import Sample, measure, prepared
+from rc_jax.study.initialisation.report import LOGS, SHARES, Architecture
+from rc_jax.study.initialisation.sentences import NAMES
+from rc_jax.study.initialisation.source import read
+
+TOKENS = 512
+FEWEST, MOST, TIME = 2, 4, 30.0  # initialisations that are drawn where the reader gives no number, and their seconds
+FAR = 0.4  # of a logarithm: by how much half the width may differ before it is said
+
+
+@arguments.guard(
+    tokens=arguments.integer(2), samples=arguments.integer(1), width=arguments.integer(2),
+    gain=arguments.scalar(arguments.positive), std=arguments.scalar(arguments.positive),
+)  # fmt: skip
+def architecture(
+    network: StackSpec | Mapping[str, Any] | str | os.PathLike[str],
+    *,
+    tokens: int | None = None,
+    samples: int | None = None,
+    key: Key[Array, ""] | None = None,
+    changes: Any = None,
+    gain: float | None = None,
+    std: float | None = None,
+    width: int | None = None,
+) -> Architecture:
+    """What a transformer does at initialisation, layer by layer, and what one change at a time would do.
+
+    Measured over random initialisations: ‖res(X^l)‖/‖X^l‖, the size of tokens ‖X^l‖/√(nd), the evenness H/log n_i of
+    attention rows and their largest weight, and the gradient of ⟨U, X^L⟩, U normal, at each layer's input and at W_Q,
+    W_K, W_V and W_O, relative to the last layer's. X^L is the state before a final norm. Dropout is off.
+
+    A wide network is computed narrower, with the same layers, heads and tokens. Every matrix is drawn with the variance
+    that gives its outputs the variance of the full width. What half that width changes is measured and stated: the
+    error, where it falls as 1/width. Where tokens come to agree to float32's digits, the residual is that of
+    `collapse.log_residuals`.
+
+    Args:
+        network: a stack; or the settings of a published family (`pretrained.load` lists them) as a dict, a config.json
+            or its folder. Weights are not read.
+        tokens: number of distinct random tokens; 512, or as many as the network takes.
+        samples: number of initialisations; 2 to 4, by how long one takes.
+        key: a typed key.
+        changes: `"usual"`: strength of branches, place of the norm, scale, kind, norms of queries and keys, one at a
+            time. Or a mapping of names to a `StackSpec` or to a function that makes one of the network's.
+        gain: draw every matrix from N(0, gain²/fan_in); for a stack 1 by default.
+        std: draw every entry from N(0, std²); for a config its `initializer_range` by default.
+        width: features of a token in the network that is computed; heads are narrowed alike.
+
+    Returns:
+        The study: `table`, `sentences`, `bands`, `changes`, `to_json()`, `to_frame()`, `figure()`.
+
+    Raises:
+        FileNotFoundError: no such file or folder, or a folder without config.json.
+        ValueError: a family or a setting that is not modelled, by its name; more tokens than the network takes.
+
+    Source: Kedia et al. 2024, "Transformers get stable" (λ and β, there with the initialisation that makes a branch's
+    variance 1); Sun et al. 2025, "The curse of depth" (norms times 1/√l); Noci et al. 2022 (tokens at initialisation).
+
+    Example:
+        >>> from rc_jax import study
+        >>> from rc_jax.attention import AttentionSpec
+        >>> from rc_jax.network import StackSpec
+        >>> found = study.architecture(StackSpec(attention=AttentionSpec(d_model=32, heads=4), depth=2), tokens=16)
+        >>> found["residual"].shape, found["gradient_query"].shape
+        ((3,), (2,))
+    """
+    if gain is not None and std is not None:
+        raise ValueError(f"`std` must be left out beside gain={gain}, got {std}")
+    name, design, notes = read(network, gain=gain, std=std)
+    count = _count(tokens, design)
+    key = jax.random.key(0) if key is None else key
+    designs, refused = changed(design, changes, count)
+    own = _width(width, design, count)
+    several = samples or int(np.clip(TIME / seconds(design, own, count), FEWEST, MOST))
+    bands, said = _bands(key, design, own, count, several)
+    half = _half(key, design, own, count, bands)
+    if half is not None and max(half["tokens"], half["size"], half["gradients"]) > FAR:
+        said += ("Half the computed width gives other numbers: read factors, not digits.",)
+
+    def record(name: str, design: Design, bands: dict[str, np.ndarray], **more: Any) -> Architecture:
+        spec = design.spec
+        full = Width(spec.attention.d_model, spec.attention.head_width)
+        return Architecture(
+            name=name, full=full, computed=own, depth=spec.depth, heads=spec.attention.heads, tokens=count,
+            samples=several, bands=bands, **more,
+        )  # fmt: skip
+
+    others = {}
+    for change, other in designs.items():
+        theirs, words = _bands(key, other, own, count, several)
+        others[change] = record(change, other, theirs, half=half, notes=words)
+    return record(name, design, bands, half=half, changes=others, notes=(*said, *notes, *refused))
+
+
+def _count(tokens: int | None, design: Design) -> int:
+    most = design.spec.attention.tokens or design.most_tokens
+    fixed = design.spec.attention.tokens
+    if fixed is not None and tokens not in (None, fixed):
+        raise ValueError(f"`tokens` must be {fixed}, which the specification fixes, got {tokens}")
+    if tokens is not None and most is not None and tokens > most:
+        raise ValueError(f"`tokens` must be at most {most}, the longest sequence of the network, got {tokens}")
+    return tokens or fixed or min(TOKENS, most or TOKENS)
+
+
+def _width(width: int | None, design: Design, count: int) -> Width:
+    full = design.spec.attention
+    if width is None:
+        return chosen(design, count)
+    if width > full.d_model:
+        raise ValueError(f"`width` must be at most d_model={full.d_model}, got {width}")
+    return Width(width, max(2, 2 * round(full.head_width * width / full.d_model / 2)))
+
+
+def _bands(
+    key: Array, design: Design, width: Width, count: int, samples: int
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Least, median and largest over initialisations, and what must be said of how they were got."""
+    network, numbers = prepared(design, *width, count)
+    drawn = [measure(jax.random.fold_in(key, index), network, numbers) for index in range(samples)]
+    logs = [_flat(sample) for sample in drawn]
+    said: tuple[str, ...] = ()
+    if min(float(np.nanmin(each["residual"])) for each in logs) < math.log(exactly.ROUNDED):
+        said = exactly.replace(logs, key, design, network, numbers)
+    stacked = {name: np.stack([each[name] for each in logs]) for name in logs[0]}
+    return {name: np.quantile(values, (0, 0.5, 1), axis=0) for name, values in stacked.items()}, said
+
+
+def _flat(sample: Sample) -> dict[str, np.ndarray]:
+    """The measures by name; gradients relative to the last layer's."""
+    values = {name: np.asarray(getattr(sample, name), float) for name in ("residual", "size", *SHARES)}
+    for name in NAMES:
+        own = np.asarray(sample.gradients[name], float)
+        values[f"gradient_{name}"] = own - (own[-1] if np.isfinite(own[-1]) else np.nan)
+    return {name: values[name] for name in (*LOGS, *SHARES)}
+
+
+def _half(
+    key: Array, design: Design, width: Width, count: int, bands: dict[str, np.ndarray]
+) -> dict[str, float] | None:
+    """By how much the median of two initialisations at half the width differs, of one where they take long."""
+    full = design.spec.attention.d_model
+    if width.token == full:
+        return None
+    network, numbers = prepared(design, *compared(design, width), count)
+    several = 1 if seconds(design, width, count) > TIME / MOST else 2
+    drawn = [_flat(measure(jax.random.fold_in(key, index), network, numbers)) for index in range(several)]
+    other = {name: np.median([each[name] for each in drawn], axis=0) for name in drawn[0]}
+
+    def most(*names: str) -> float:
+        distances = [np.abs(other[name] - bands[name][1]) for name in names]
+        return max(float(np.max(each[np.isfinite(each)], initial=0)) for each in distances)
+
+    return {
+        "tokens": most("residual"),
+        "size": most("size"),
+        "gradients": most(*(f"gradient_{name}" for name in NAMES)),
+        "rows": most("evenness", "largest"),
+    }

@@ -1,0 +1,80 @@
+"""Changes of a design, one at a time."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from rc_jax import scale
+from rc_jax._numerics import arguments
+from rc_jax.network import StackSpec
+from rc_jax.study.initialisation.design import Design
+
+Change = Callable[[StackSpec], StackSpec]
+KINDS = ("softmax_plus_one", "sigmoid", "entmax15")
+
+
+def changed(design: Design, changes: Any, count: int) -> tuple[dict[str, Design], tuple[str, ...]]:
+    """The designs by name, and which changes this network does not allow."""
+    if changes is None:
+        return {}, ()
+    if changes == "usual":
+        return usual(design, count)
+    if not isinstance(changes, Mapping):
+        raise TypeError(
+            f"`changes` must be 'usual' or a mapping of names to changes, got {arguments.describe(changes)}"
+        )
+    designs = {}
+    for name, change in changes.items():
+        spec = change if isinstance(change, StackSpec) else change(design.spec)
+        if not isinstance(spec, StackSpec):
+            raise TypeError(f"`changes[{name!r}]` must give a StackSpec, got {arguments.describe(spec)}")
+        designs[str(name)] = design.with_spec(spec)
+    return designs, ()
+
+
+def usual(design: Design, count: int) -> tuple[dict[str, Design], tuple[str, ...]]:
+    """Strength of branches, place of the norm, scale, kind, and norms of queries and keys."""
+    spec, depth = design.spec, design.spec.depth
+    layer, designs, refused = spec.attention, {}, []
+
+    def add(name: str, change: Callable[[], Design]) -> None:
+        try:
+            designs[name] = change()
+        except ValueError as error:
+            refused.append(f"{name}: {error}.")
+
+    if spec.skip:
+        add("branches × 1/√(2L)", lambda: design._replace(branch=design.branch * (2 * depth) ** -0.5))
+        if spec.parallel:
+            refused.append("λ² = 1 − 2/L, β² = 2/L: attention and MLP side by side have one sum.")
+        elif depth > 2:
+            strengths = {"skip": (1 - 2 / depth) ** 0.5, "branch": (2 / depth) ** 0.5}
+            add("λ² = 1 − 2/L, β² = 2/L", lambda: design._replace(**strengths))
+    for norm in ("pre", "post", "peri", None):
+        if norm != spec.norm:
+            add(f"norm {norm or 'none'}", lambda norm=norm: design.with_spec(dataclasses.replace(spec, norm=norm)))
+    if spec.norm == "pre":
+        add("norms × 1/√l", lambda: design._replace(norms=tuple((1 + index) ** -0.5 for index in range(depth))))
+    if layer.kind.own_scores is None:
+        if layer.scale is not None or layer.qk_norm == "unit" or layer.scores != "dot":
+            add("scale of unit scores", lambda: _each(design, scale=None))
+        typical = float(scale.typical_scale(jax.random.key(0), count))
+        add("scale × 2.5", lambda: design._replace(sharpness=2.5 * design.sharpness))
+        add(f"scale × {typical:.2f} (typical)", lambda: design._replace(sharpness=typical * design.sharpness))
+        for kind in KINDS:
+            if kind != layer.kind.name:
+                add(kind, lambda kind=kind: _each(design, weights=kind))
+        norm = "rms" if layer.qk_norm is None else None
+        add("queries and keys normed" if norm else "queries and keys not normed", lambda: _each(design, qk_norm=norm))
+    return designs, tuple(refused)
+
+
+def _each(design: Design, **fields: Any) -> Design:
+    """The same change of the attention of every kind of layer."""
+    spec = design.spec
+    local = spec.local and dataclasses.replace(spec.local, **fields)
+    return design.with_spec(
+        dataclasses.replace(spec, attention=dataclasses.replace(spec.attention, **fields), local=local)
+    )

@@ -1,0 +1,70 @@
+"""Residuals below float32's digits: those of `collapse.log_residuals`, on the same networks."""
+
+import math
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from rc_jax import collapse
+from rc_jax.attention.layer import default_scale
+from rc_jax.network import LayerParams
+from rc_jax.study.initialisation.design import Design
+from rc_jax.study.initialisation.passes import Network, Numbers, complete, draw_layer, draw_tokens
+
+ROUNDED = 1e-5  # a relative residual of which float32 has two digits left
+
+
+def replace(
+    samples: list[dict[str, np.ndarray]], key: Array, design: Design, network: Network, numbers: Numbers
+) -> tuple[str, ...]:
+    """Write exact residuals in the place of rounded ones; gradients of queries and keys there are not known.
+
+    With skip connections rounded ones stay: exact arithmetic takes many times as long, and tokens that agree so far in
+    float32 agree in that network.
+    """
+    refused = ""
+    for index, sample in enumerate(samples):
+        rounded = sample["residual"] < math.log(ROUNDED)
+        exact = np.full(rounded.shape, np.nan)
+        if design.spec.skip:
+            exact = sample["residual"]
+        elif not refused and rounded.any():
+            try:
+                exact = residuals(jax.random.fold_in(key, index), design, network, numbers)
+            except ValueError as error:
+                refused = str(error)
+        sample["residual"] = np.where(rounded, exact, sample["residual"])
+        for name in ("gradient_query", "gradient_key"):
+            sample[name] = np.where(rounded[:-1] | rounded[-2], np.nan, sample[name])
+    lost = "Where the last layer's gradient at W_Q or W_K is lost in rounding, no ratio to it is known."
+    if design.spec.skip:
+        return (f"Residuals below {ROUNDED:g} are those of float32 arithmetic, and rounding is a part of them.", lost)
+    if refused:
+        return (f"Residuals below {ROUNDED:g} are lost in float32's digits: {refused}.", lost)
+    return (f"Residuals below {ROUNDED:g} are those of exact arithmetic (collapse.log_residuals).", lost)
+
+
+def residuals(key: Array, design: Design, network: Network, numbers: Numbers) -> np.ndarray:
+    """Log ‖res‖/‖X‖ of the network that `passes.measure` draws with this key."""
+    if design.skip != 1:
+        raise ValueError("a skip connection times λ has no form without cancellation here")
+    spec, sharpness = network.spec, float(numbers.sharpness)
+    if sharpness != 1 and len({default_scale(kind.attention) for kind in spec.kinds}) > 1:
+        raise ValueError("layers have two scales")
+    params, x = drawn(key, network, numbers)
+    scale = None if sharpness == 1 else sharpness * default_scale(spec.attention)
+    return np.asarray(collapse.log_residuals(params, x, spec, scale=scale, relative=True), float)
+
+
+@jax.jit(static_argnames="network")
+def drawn(key: Array, network: Network, numbers: Numbers) -> tuple[LayerParams, Array]:
+    """All layers of a network at once, and its tokens."""
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(
+        jax.random.fold_in(key, 0), np.asarray(network.shared, np.int32)
+    )
+
+    def layer(key: Array, norm: Array) -> LayerParams:
+        return complete(draw_layer(key, network, numbers), network, numbers, norm)
+
+    return jax.vmap(layer)(keys, numbers.norms), draw_tokens(jax.random.fold_in(key, 1), network, numbers)

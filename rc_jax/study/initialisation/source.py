@@ -1,0 +1,138 @@
+"""A design from what describes it: a stack, the settings of a published family, or the file that holds these."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rc_jax._numerics import arguments
+from rc_jax.network import StackSpec
+from rc_jax.pretrained.config import Config, read_object
+from rc_jax.pretrained.families import Layout, Scope, read_layout
+from rc_jax.pretrained.families.shared import Embeddings
+from rc_jax.study.initialisation.design import Design, Start, Tokens
+
+STD = 0.02  # where a config states no `initializer_range`, as in `pretrained.random_like`
+# Settings that change what a layer computes, and that no family read here has.
+CHANGE = (
+    *("alibi", "residual_multiplier", "attention_multiplier", "embedding_multiplier", "scale_depth", "scale_emb"),
+    *("clip_qkv", "parallel_attn", "qk_layernorm", "use_qk_norm", "rotary_dim", "no_rope_layers", "layer_norm_scaling"),
+    *(
+        "attention_chunk_size",
+        "relative_attention_num_buckets",
+        "cross_attention_hidden_size",
+        "new_decoder_architecture",
+    ),
+)
+# Settings of training, of tokens, of heads for tasks and of files.
+ELSEWHERE = re.compile(
+    r"_token_id$|drop|^summary_|^_|dtype|^architectures$|version|^use_cache$|^task_|^tie_|label|^n_ctx$|^output_|"
+    r"^return_|^vocab_size$|^tokenizer|^problem_type$|^chunk_size|checkpointing|^pretraining_tp$|^auto_map$|^prun|"
+    r"^router_|^final_logit|^cache_|^max_window_layers$|^directionality$|^pooler_|^is_encoder|^use_bfloat16$|^gradient|"
+    r"^initializer_range$|^model_type$|^tensor_parallel|^bad_words|^finetuning|^num_return|^vision_config$|^image_"
+)
+
+
+class Looked(dict[str, Any]):
+    """Settings that remember which of them were read."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.read: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The setting, or the default."""
+        self.read.add(name)
+        return super().get(name, default)
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+
+class Shapes:
+    """Tensors of the shapes that a layout asks for, which take no memory."""
+
+    def take(self, name: str, *shape: int) -> np.ndarray:
+        """Zeros of that shape."""
+        return np.broadcast_to(np.float32(0), shape)
+
+
+def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, Design, tuple[str, ...]]:
+    """A name, the design, and what a reader must know of it."""
+    if isinstance(network, StackSpec):
+        started = Start(std=std) if std is not None else Start(gain=1.0 if gain is None else gain)
+        name = f"{network.depth} layers of width {network.attention.d_model}"
+        return name, Design(network, started), ("Tokens enter with entries N(0, 1).",)
+    config = _config(network)
+    # The text part of a model of images and text is what is read of it.
+    if isinstance(config.get("text_config"), dict):
+        config = config.section("text_config")
+    looked = Looked(config.values)
+    layout = read_layout(Config(config.file, looked, config.within))
+    own = config.get("initializer_range")
+    stated = own if isinstance(own, float) and 0 < own < 1 else STD
+    deviation = stated if std is None else std
+    # GPT-2 draws the last matrix of every branch smaller (Radford et al. 2019, section 2.3).
+    smaller = (2 * layout.spec.depth) ** -0.5 if config.get("model_type") == "gpt2" else 1.0
+    started = Start(std=deviation, branches=smaller) if gain is None else Start(gain=gain)
+    tables: Embeddings = layout.embeddings(Scope(Shapes()))  # pyright: ignore[reportArgumentType]
+    design = Design(
+        layout.spec,
+        started,
+        _tokens(tables, layout, deviation, sinusoids=config.get("sinusoidal_pos_embds") is True),
+        layout.key_value_heads,
+        layout.shared_layers,
+        most_tokens=layout.most_tokens,
+    )
+    notes = list(_unread(config, looked))
+    if len(set(layout.shared_layers)) < layout.spec.depth:
+        notes.append("Layers share weights; the gradient at a matrix is what one layer adds to it.")
+    return str(config.get("model_type")), design, tuple(notes)
+
+
+def _config(network: Any) -> Config:
+    if isinstance(network, Mapping):
+        return Config(Path("config"), dict(network))
+    if not isinstance(network, str | os.PathLike):
+        raise TypeError(
+            f"`network` must be a StackSpec, a dict or the path of a config, got {arguments.describe(network)}"
+        )
+    path = Path(network)
+    if not path.exists():
+        raise FileNotFoundError(f"`network` must be a folder or a file of settings that exists, got '{path}'")
+    return Config.read(path) if path.is_dir() else Config(path, read_object(path))
+
+
+def _tokens(tables: Embeddings, layout: Layout, std: float, *, sinusoids: bool) -> Tokens:
+    """What the family's tables give: words and positions of each token, a type that all share."""
+    factor = layout.embedding_factor
+    own = std * (2 if tables.position is not None and not sinusoids else 1) ** 0.5
+    narrow = None if tables.projection is None else tables.word.shape[1]
+    return Tokens(
+        own=own * factor,
+        common=std * factor if tables.token_type is not None else 0.0,
+        sinusoids=sinusoids,
+        normed=tables.norm is not None,
+        narrow=narrow,
+        projection=std * (narrow or 1) ** 0.5,
+    )
+
+
+def _unread(config: Config, looked: Looked) -> list[str]:
+    """What the settings say beyond the arithmetic, or an error for what would change it."""
+    rest = {name: value for name, value in config.values.items() if name not in looked.read and value is not None}
+    for name in CHANGE:
+        if rest.get(name) not in (None, False, 1, 1.0):
+            raise config.refuse(name, "be absent, because this family's layers are modelled without it,", rest[name])
+    notes = []
+    dropout = [name for name, value in rest.items() if "drop" in name and isinstance(value, float) and value > 0]
+    if dropout:
+        notes.append(f"Dropout is off ({', '.join(sorted(dropout))}).")
+    others = [name for name, value in rest.items() if not ELSEWHERE.search(name) and value is not False]
+    if others:
+        notes.append(f"Settings that this family does not read: {', '.join(sorted(others))}.")
+    return notes

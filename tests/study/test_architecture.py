@@ -1,0 +1,275 @@
+"""An untrained network: finite differences in NumPy, closed forms, the narrower network, and what is said of it."""
+
+import dataclasses
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rc_jax import study
+from rc_jax.attention import AttentionSpec
+from rc_jax.cli.command import main
+from rc_jax.network import MLPSpec, StackSpec
+from rc_jax.study.initialisation import exactly, passes, sentences
+from rc_jax.study.initialisation.architecture import _flat
+from rc_jax.study.initialisation.changes import changed
+from rc_jax.study.initialisation.design import Design, Start, Tokens, resized
+from rc_jax.study.initialisation.source import read
+from tests.pretrained import families
+
+SMALL = StackSpec(
+    attention=AttentionSpec(d_model=8, heads=2),
+    depth=2,
+    skip=True,
+    mlp=MLPSpec(width=12, activation="tanh"),
+    norm="pre",
+)
+
+
+def sampled(design, count, key, width=None):
+    spec = design.spec.attention
+    network, numbers = passes.prepared(design, width or spec.d_model, spec.head_width, count)
+    return network, numbers, passes.measure(key, network, numbers)
+
+
+def plain(params, x, changed_matrix=None):
+    """The Pre-LN network in NumPy, with skips times λ and β inside the output matrices; its last state and weights."""
+    every = []
+    for layer in range(len(params["query"])):
+        at = {name: value[layer] for name, value in params.items()}
+        y = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+        branch = 0
+        for head in range(at["query"].shape[0]):
+            q, k, v = (y @ at[name][head] for name in ("query", "key", "value"))
+            logits = q @ k.T / math.sqrt(q.shape[1])
+            weights = np.exp(logits - logits.max(1, keepdims=True))
+            weights /= weights.sum(1, keepdims=True)
+            every.append(weights)
+            branch = branch + weights @ v @ at["output"][head]
+        x = x + branch
+        y = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+        x = x + np.tanh(y @ at["weight_in"]) @ at["weight_out"]
+    return x, every
+
+
+def test_all_numbers_are_those_of_finite_differences_in_numpy(key):
+    design, count = Design(SMALL, Start(gain=1.5)), 5
+    network, numbers, found = sampled(design, count, key)
+    params, x = exactly.drawn(key, network, numbers)
+    loss = np.asarray(passes.normals(jax.random.fold_in(key, 2), x.shape, jnp.float32), float)
+    arrays = {name: np.asarray(getattr(params.attention, name), float) for name in passes.MATRICES}
+    arrays |= {name: np.asarray(getattr(params.mlp, name), float) for name in ("weight_in", "weight_out")}
+    x = np.asarray(x, float)
+
+    out, weights = plain(arrays, x)
+    share = np.linalg.norm(out - out.mean(0)) / np.linalg.norm(out)
+    assert float(found.residual[-1]) == pytest.approx(math.log(share), abs=1e-5)
+    assert float(found.size[-1]) == pytest.approx(math.log(np.sqrt(np.mean(out**2))), abs=1e-5)
+    last = np.array(weights[-2:])
+    entropy = -(last * np.log(last)).sum(-1).mean() / math.log(count)
+    assert float(found.evenness[-1]) == pytest.approx(entropy, abs=1e-5)
+    assert float(found.largest[-1]) == pytest.approx(last.max(-1).mean(), abs=1e-5)
+
+    for name in passes.MATRICES:
+        slopes = np.zeros_like(arrays[name])
+        for index in np.ndindex(slopes.shape):
+            ends = []
+            for step in (1e-5, -1e-5):
+                moved = {each: value.copy() for each, value in arrays.items()}
+                moved[name][index] += step
+                ends.append(np.sum(loss * plain(moved, x)[0]))
+            slopes[index] = (ends[0] - ends[1]) / 2e-5
+        norms = np.linalg.norm(slopes.reshape(2, -1), axis=1)
+        np.testing.assert_allclose(np.exp(found.gradients[name]), norms, rtol=1e-4)
+    slopes = [
+        (np.sum(loss * plain(arrays, x + step)[0]) - np.sum(loss * plain(arrays, x - step)[0])) / 2e-5
+        for step in 1e-5 * np.eye(x.size).reshape(x.size, *x.shape)
+    ]
+    assert float(found.gradients["input"][0]) == pytest.approx(math.log(np.linalg.norm(slopes)), abs=1e-4)
+
+
+def test_uniform_attention_grows_the_mean_alone(key):
+    """X + 1x̄ᵀW: residuals stay, the mean's square grows by 1 + a² in the mean; and so does the gradient's."""
+    strength, depth, d, n = 0.7, 6, 256, 16
+    spec = StackSpec(attention=AttentionSpec(d_model=d, heads=2), depth=depth, skip=True)
+    design = Design(spec, Start(gain=strength**0.5), Tokens(common=1.0), sharpness=1e-20)
+    before, after, back = [], [], []
+    for index in range(12):
+        found = sampled(design, n, jax.random.fold_in(key, index))[2]
+        size = 2 * np.asarray(found.size, float)
+        residual = np.exp(2 * np.asarray(found.residual, float) + size)
+        np.testing.assert_allclose(residual, residual[0], rtol=1e-4)
+        mean = np.exp(size) - residual
+        before.append(mean[0])
+        after.append(mean[-1] / mean[0])
+        back.append(np.exp(2 * float(found.gradients["input"][0])))
+        np.testing.assert_allclose(found.evenness, 1, atol=1e-5)
+    growth = (1 + strength**2) ** depth
+    assert abs(np.mean(after) - growth) < 5 * np.std(after, ddof=1) / math.sqrt(12)
+    expected = d * (n - 1 + growth)
+    assert abs(np.mean(back) - expected) < 5 * np.std(back, ddof=1) / math.sqrt(12)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_moments_of_branches_that_are_independent(key, scaled):
+    """Kedia et al. 2024: λ²s² + β²v for a branch of variance v; 1 for W_V W_O of one token alone, ½ for ReLU."""
+    depth, d = 12, 256
+    spec = StackSpec(
+        attention=AttentionSpec(d_model=d, heads=2, window=0), depth=depth, skip=True,
+        mlp=MLPSpec(width=4 * d), norm="pre",
+    )  # fmt: skip
+    skip, branch = (math.sqrt(1 - 2 / depth), math.sqrt(2 / depth)) if scaled else (1.0, 1.0)
+    design = Design(spec, skip=skip, branch=branch)
+    drawn = [sampled(design, 32, jax.random.fold_in(key, index))[2].size for index in range(8)]
+    squares = np.exp(2 * np.asarray(drawn, float))
+    expected = [1.0]
+    for _ in range(depth):
+        expected.append(skip**2 * (skip**2 * expected[-1] + branch**2) + branch**2 / 2)
+    error = squares.std(axis=0, ddof=1) / math.sqrt(8)
+    assert np.all(np.abs(squares.mean(axis=0) - expected) < 5 * error + 0.01)
+    if not scaled:
+        assert expected[-1] == 1 + 1.5 * depth  # linear in depth
+
+
+def test_a_narrower_network_is_within_what_half_of_it_differs(key):
+    spec = StackSpec(
+        attention=AttentionSpec(d_model=256, heads=4, causal=True, scale=0.25), depth=4, skip=True,
+        mlp=MLPSpec(width=512, activation="silu", gated=True), norm="pre", norm_kind="rms",
+    )  # fmt: skip
+    settings = {"tokens": 48, "samples": 4, "std": 0.06, "key": key}
+    full, narrow = study.architecture(spec, **settings), study.architecture(spec, width=64, **settings)
+    assert full.half is None and "full width" in full.agreement
+    assert narrow.half is not None and narrow.computed == (64, 16)
+    assert np.abs(full["residual"] - narrow["residual"]).max() < 0.02 + 2 * narrow.half["tokens"]
+    assert np.abs(full["size"] - narrow["size"]).max() < 0.02 + 2 * narrow.half["size"]
+    assert np.abs(full["evenness"] - narrow["evenness"]).max() < 0.02 + 2 * narrow.half["rows"]
+    # Without the variances of the full width, the size would differ by far more.
+    other = study.architecture(resized(spec, 64, 16), **settings)
+    assert np.abs(other["size"] - full["size"]).max() > 0.4
+
+
+def test_tokens_that_agree_beyond_rounding_are_followed_exactly(key):
+    spec = StackSpec(attention=AttentionSpec(d_model=16, heads=2), depth=5)
+    found = study.architecture(spec, tokens=8, samples=2, key=key)
+    design = Design(spec)
+    network, numbers, sample = sampled(design, 8, jax.random.fold_in(key, 0))
+    exact = exactly.residuals(jax.random.fold_in(key, 0), design, network, numbers)
+    assert exact[-1] < -60 < float(sample.residual[-1])
+    assert found.bands["residual"][0, -1] <= exact[-1] <= found.bands["residual"][2, -1]
+    assert np.isnan(found["gradient_query"][-1]) and np.isfinite(found["gradient_value"]).all()
+    assert "Tokens agree to the rounding of bfloat16 from layer" in found.sentences[0]
+    assert any("exact arithmetic" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("family", [*families.CONFIGS])
+def test_every_family_is_studied_by_its_config(family):
+    _, design, _ = read(families.CONFIGS[family], gain=None, std=None)
+    sample = sampled(design, 6, jax.random.key(0))[2]
+    for name, values in _flat(sample).items():
+        assert np.isfinite(values).all(), name
+
+
+@pytest.mark.parametrize(
+    ("family", "size"),
+    [("gpt2", 0.02 * 2**0.5), ("llama", 0.02), ("gemma2", 0.02 * families.D**0.5), ("bert", 1.0), ("distilbert", 1.0)],
+)
+def test_tokens_enter_as_the_family_embeds_them(family, size):
+    _, design, _ = read(families.CONFIGS[family], gain=None, std=None)
+    found = [float(sampled(design, 6, jax.random.key(seed))[2].size[0]) for seed in range(8)]
+    assert np.exp(np.mean(found)) == pytest.approx(size, rel=0.15)
+
+
+def test_the_start_of_a_config():
+    gpt2 = families.CONFIGS["gpt2"] | {"initializer_range": 0.05, "resid_pdrop": 0.1, "embd_pdrop": 0.0, "mystery": 3}
+    _, design, notes = read(gpt2, gain=None, std=None)
+    network, numbers = passes.prepared(design, design.spec.attention.d_model, 4, 6)
+    params, _ = exactly.drawn(jax.random.key(0), network, numbers)
+    ratio = float(jnp.std(params.attention.output) / jnp.std(params.attention.query))
+    assert ratio == pytest.approx((2 * design.spec.depth) ** -0.5, rel=0.2)
+    assert float(jnp.std(params.attention.query)) == pytest.approx(0.05, rel=0.15)
+    assert notes == ("Dropout is off (resid_pdrop).", "Settings that this family does not read: mystery.")
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize(
+    ("network", "settings", "error", "message"),
+    [
+        ({"model_type": "mamba"}, {}, ValueError, "`model_type` must be one of 'bert'"),
+        (families.CONFIGS["llama"] | {"residual_multiplier": 0.2}, {}, ValueError, "`residual_multiplier` must be"),
+        (families.CONFIGS["gpt2"], {"tokens": 4096}, ValueError, "`tokens` must be at most"),
+        (3, {}, TypeError, "`network` must be a StackSpec, a dict or the path of a config, got 3"),
+        ("no/such/place", {}, FileNotFoundError, "`network` must be a folder or a file of settings that exists"),
+        (SMALL, {"changes": "all"}, TypeError, "`changes` must be 'usual' or a mapping"),
+        (SMALL, {"gain": 1.0, "std": 0.1}, ValueError, "`std` must be left out beside gain"),
+        (SMALL, {"width": 16}, ValueError, "`width` must be at most d_model=8"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(network, settings, error, message):
+    with pytest.raises(error, match=message):
+        study.architecture(network, **settings)
+
+
+def test_usual_changes_change_one_thing_each():
+    design = Design(dataclasses.replace(SMALL, depth=8))
+    designs, refused = changed(design, "usual", 16)
+    assert not refused
+    assert designs["branches × 1/√(2L)"] == design._replace(branch=0.25)
+    kedia = designs["λ² = 1 − 2/L, β² = 2/L"]
+    assert kedia.skip**2 + kedia.branch**2 == pytest.approx(1)
+    assert designs["norms × 1/√l"].norms[3] == 0.5
+    assert designs["norm none"].spec.norm is None and designs["sigmoid"].spec.attention.weights == "sigmoid"
+    parallel, refused = changed(Design(dataclasses.replace(SMALL, parallel=True)), "usual", 16)
+    assert "norm post" not in parallel and any("norm post" in line for line in refused)
+
+
+def test_a_study_with_changes_of_ones_own(tmp_path, key):
+    changes = {
+        "no norm": lambda spec: dataclasses.replace(spec, norm=None),
+        "deeper": dataclasses.replace(SMALL, depth=3),
+    }
+    found = study.architecture(SMALL, tokens=6, samples=2, key=key, changes=changes)
+    assert found.changes["deeper"]["residual"].shape == (4,)
+    record = json.loads(found.to_json())
+    assert record["log"]["residual"]["median"] == found["residual"].tolist()
+    assert list(record["changes"]) == list(changes)
+    assert all(sentence in str(found) for sentence in found.sentences) and "deeper" in found.change_table
+    assert found.table in str(found) and "<table>" in found._repr_html_()
+    low, middle, high = found.bands["size"]
+    assert np.all(low <= middle) and np.all(middle <= high) and np.any(low < high)
+    found.figure().savefig(tmp_path / "study.png")
+    assert (tmp_path / "study.png").stat().st_size > 10_000
+    with pytest.raises(KeyError, match="no measure 'speed'"):
+        found["speed"]
+
+
+def test_what_is_said():
+    assert sentences.tokens(np.log([1.0, 0.5])) == []
+    said = sentences.tokens(np.array([0.0, -6.0, -20.0]))
+    assert (
+        said[0].startswith("Tokens agree to the rounding of bfloat16 from layer 1")
+        and "float32 from layer 2" in said[0]
+    )
+    (said,) = sentences.gradients("query", np.log([1e-5, 1e-4, 0.5, 1.0]))
+    assert said == "The gradient at W_Q of layers 1 to 2 is below a thousandth of the last layer's: 1e-05 at layer 1."
+    (said,) = sentences.gradients("input", np.log([1e4, 1.0]))
+    assert "above a thousand times the last layer's: 1e+04" in said
+    assert sentences.row_kinds(np.array([1.0, 0.2, 0.2]), np.array([0.0, 0.9, 0.2])) == ["even", "saturated", "mixed"]
+    assert sentences.number(-1e4).endswith("e-4343")
+
+
+def test_rows_are_told_apart_by_the_gain(key):
+    even, sharp = (study.architecture(SMALL, tokens=16, samples=2, key=key, gain=gain) for gain in (0.3, 12.0))
+    assert len(even.sentences) == 1 and even.sentences[0].startswith("Nothing is unusual")
+    assert any("Rows are saturated" in sentence for sentence in sharp.sentences)
+
+
+def test_the_command(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(families.CONFIGS["gpt2"]))
+    assert main(["architecture", str(tmp_path), "--tokens", "6", "--samples", "1", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["command"] == "architecture" and record["tokens"] == 6
+    assert main(["architecture", str(tmp_path / "none")]) == 2
+    assert "must be a folder or a file of settings that exists" in capsys.readouterr().err
