@@ -8,7 +8,6 @@ rounding. GPUs and TPUs get the plain form.
 - `rc_jax._numerics.linear_algebra`: factors of Gram matrices by products alone. At 128 × 128 they are 5 times as fast
   as Householder's reflections, and below about 64 × 64 slower. They are there because LAPACK hangs where several CPU
   devices call it at once.
-- `rc_jax.collapse.exact.unsaturated`: fewer exponentials where softmax is far from saturated, 2.5 times as fast.
 - `rc_jax.diagnostics.streaming`: blocks that fit into the cache.
 """
 

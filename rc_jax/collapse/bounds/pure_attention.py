@@ -12,7 +12,7 @@ from rc_jax.attention import AttentionParams, AttentionSpec
 from rc_jax.attention.layer import default_scale
 from rc_jax.collapse.exact import attention, decide
 from rc_jax.collapse.exact import state as mean_residual
-from rc_jax.collapse.exact.moves import Moves, of_tokens
+from rc_jax.collapse.exact.moves import COPY, Moves, of_tokens
 from rc_jax.collapse.exact.state import MeanResidual
 from rc_jax.collapse.requirements import BILINEAR, check_covered
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
@@ -62,9 +62,8 @@ def scan_exact(
     kind = working_dtype(x.dtype)
     x = x.astype(kind)
     tokens, amounts = of_tokens(x), jnp.asarray(decide.WITH_STILL, kind)
-    Step = tuple[MeanResidual, Array]
 
-    def step(carry: Step, layer: LayerParams) -> tuple[Step, Out]:
+    def step(carry: tuple[MeanResidual, Array], layer: LayerParams) -> tuple[tuple[MeanResidual, Array], Out]:
         states, known = carry
         weights = jax.tree.map(lambda w: w.astype(kind), layer.attention)
 
@@ -74,7 +73,7 @@ def scan_exact(
             moved = MeanResidual(moves.features(state.mean, 0), rows)
             return attention.attend(weights, moved, spec.attention, scale, None, moves)
 
-        after = jax.vmap(advance)(states, amounts)
+        after = jax.vmap(advance, axis_name=COPY)(states, amounts)
         known &= decide.agree(jax.vmap(lambda state: state.log_norm)(after))
         still = [jax.tree.map(lambda leaf: leaf[0], both) for both in (states, after)]
         unless = jnp.where(known, 1, jnp.nan).astype(kind)

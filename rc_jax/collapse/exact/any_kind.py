@@ -63,17 +63,17 @@ def by_kind(
     if kind.shift_invariant:
         # A row moves where its scores move apart; one that sees a single token never does.
         first = jnp.take_along_axis(pair.rows, jnp.argmax(shown, axis=-1, keepdims=True), axis=-1)
-        moves = jnp.any(shown & (pair.rows != first), axis=-1, keepdims=True)
-        moved = pair.map(lambda rows: jnp.where(moves, rows, 0))
+        apart = jnp.any(shown & (pair.rows != first), axis=-1, keepdims=True)
+        moved = pair.map(lambda rows: jnp.where(apart, rows, 0))
     else:
         moved = level + pair
     crossed = moved.map(jnp.zeros_like)
     if kind.row_sum != "any" and not kind.shift_invariant and kind.maps == 1:
         # Where the level acts through differences of the columns alone, the pairs move rows that have it already.
-        crossed, apart = _crossed(weights, levels, logits, shown)
-        whole = ~apart[:, None, None]
+        crossed, holds = _crossed(weights, levels, logits, shown)
+        whole = ~holds[:, None, None]
         base = jnp.where(whole, base, base + level.finite_size * level.rows)
-        log_moved = jnp.where(apart, pair.log_size, moved.log_size)
+        log_moved = jnp.where(holds, pair.log_size, moved.log_size)
         moved, start = Scaled(jnp.where(whole, moved.rows, pair.rows), log_moved), weights(base)
     count = before.shape[0]
     change = _change(weights, base, start, moved, kind) + Scaled(crossed.rows[:count], crossed.log_size[:count])
@@ -137,7 +137,8 @@ def _change(
     allowed = jnp.maximum(float(limits.eps) ** 0.75 * whole, jnp.minimum(rounding, 2.0**-10 * whole))
     scale = moved.finite_size[:heads]
     apart = _largest(plain - scale * integral)
-    witness = apart <= _LOST * float(limits.eps) * (size + _by_head(_largest(base), heads) * whole) + 2.0**-10 * scale * whole
+    lost_digits = _LOST * float(limits.eps) * (size + _by_head(_largest(base), heads) * whole)
+    witness = apart <= lost_digits + 2.0**-10 * scale * whole
     smooth = (_largest(integral - other) <= allowed) & (witness | ~near)
     integrated, subtracted = near & smooth, ~near | (_largest(plain) > _PART * size)
     change = jnp.where(integrated, integral, plain)
@@ -148,7 +149,8 @@ def _change(
         largest_base = _by_head(_largest(base), heads)
         lost &= (_largest(change) > 0) | (jnp.maximum(largest_base, largest_step) < float(limits.tiny) ** 0.25)
         lost |= _saturated(weights, base, before, change, kind) & moves_scores
-    known = (integrated | subtracted) & ~lost & jnp.isfinite(largest_step) & jnp.isfinite(_by_head(_largest(base), heads))
+    finite = jnp.isfinite(largest_step) & jnp.isfinite(_by_head(_largest(base), heads))
+    known = (integrated | subtracted) & ~lost & finite
     return Scaled(jnp.where(known, change, jnp.nan), jnp.where(integrated[:, 0, 0], moved.log_size[:heads], 0))
 
 

@@ -17,10 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, UInt
+from jaxtyping import Array, Bool, Float, Int, UInt
 
 from rc_jax.collapse.exact.scaled import Scaled
 
+COPY = "copy"  # the axis of the computations
 # How far the two computations move, in units of `SIZE` roundings. In their average the first order of the moves is 0.
 AMOUNTS = (1.0, -2.0)
 AVERAGE = (2 / 3, 1 / 3)
@@ -30,11 +31,13 @@ SIZE = 2.0
 class Moves(NamedTuple):
     """How far the numbers of one computation move; nothing moves where `amount` is None.
 
-    `tokens` holds numbers of variance 1, the same for equal tokens.
+    `tokens` holds numbers of variance 1, the same for equal tokens, and `equal` the first token that each token is
+    equal to, where that is asked for. Numbers move inside `jax.vmap(…, axis_name=COPY)` over the amounts.
     """
 
     amount: Float[Array, ""] | None = None
     tokens: Float[Array, "token feature"] | None = None
+    equal: Int[Array, " token"] | None = None
 
     def features(self, x: Array, place: int) -> Array:
         """Entries times 1 + δ, with a δ for each index of the last axis: the columns of a matrix have moved."""
@@ -57,6 +60,19 @@ class Moves(NamedTuple):
     def scaled(self, x: Scaled, place: int) -> Scaled:
         """The features of numbers with a size of their own."""
         return x.map(lambda rows: self.features(rows, place))
+
+    def tie(self, x: Array) -> Array:
+        """Columns of equal tokens with the same numbers to the last bit, and derivatives of their own."""
+        if self.equal is None or x.shape[-1] != self.equal.shape[0]:
+            return x
+        return x + jax.lax.stop_gradient(jnp.take(x, self.equal, axis=-1) - x)
+
+    def differ(self, chosen: Bool[Array, "head token column"]) -> Bool[Array, "head 1 1"]:
+        """True for heads in which the computations have chosen differently."""
+        if self.amount is None:
+            return jnp.zeros((chosen.shape[0], 1, 1), bool)
+        every = jax.lax.all_gather(chosen, COPY)
+        return jnp.any(every != every[:1], axis=(0, 2, 3))[:, None, None]
 
     def exp(self, logs: Array) -> Array:
         """e^logs; what underflows becomes the smallest normal number where numbers move, and only e^(−∞) is 0."""

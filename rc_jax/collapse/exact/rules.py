@@ -55,13 +55,18 @@ class HeadInputs:
         else:
             level = normalisers.level(self.query, self.key, self.factor, spec.precision)
         logits = self._plain_logits()
-        ordered = logits.ordered if spec.top_k is not None else None
+        ordered = None
+        if spec.top_k is not None:
+            tie = self.moves.tie
+            zeroth = None if logits.zeroth is None else tie(logits.zeroth)
+            logits = Logits(zeroth, logits.slope.map(tie), logits.pair.map(tie))
+            ordered = logits.ordered
         if spec.soft_cap is not None:
             level, logits = normalisers.capped(level, logits, float(spec.soft_cap), seen)
         if ordered is not None and spec.top_k is not None:  # a cap keeps the order, in which it leaves ties by rounding
             kept = largest(ordered, seen, spec.top_k)
             # Which of two logits that are equal to rounding is the larger one is not known; those of equal tokens tie.
-            tied = jnp.any(largest(self.moves.columns(ordered), seen, spec.top_k) != kept, axis=(1, 2), keepdims=True)
+            tied = self.moves.differ(kept)
             return level, logits._replace(pair=logits.pair.map(lambda rows: jnp.where(tied, jnp.nan, rows))), kept
         return level, logits, seen
 

@@ -6,8 +6,8 @@ With p = softmax(r), G_ij = Ê_ij − Σ_k p_k Ê_ik, t = cG, z_i = log Σ_j p_j
 
 exactly and for every c, because P − p = p(e^u − 1) is P(1 − e^{−u}) where u ≥ 0. For c → 0 it is p_j G_ij. Nothing of
 size one is subtracted from something of size one: z/c comes from Σ p (e^t − 1 − t)/c where t is small. The largest
-weight of a row changes by minus the sum of the other changes. Under masks p is one row for each set of columns seen, and
-rows of different sets differ by whole weights. This package's own result.
+weight of a row changes by minus the sum of the other changes. Under masks p is one row for each set of columns that are
+seen, and rows of different sets differ by whole weights. This package's own result.
 
 Where every |cÊ| is below a rounding, P V̂ is 1(pᵀV̂) + c α q̂_iᵀ Cov_p(k̂, v̂): no exponential for each pair of tokens.
 """

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from rc_jax.collapse.exact.scaled import Scaled, largest_log_factor, total
 from rc_jax.collapse.measures import over_largest

@@ -1,11 +1,11 @@
 """The distance of the tokens from each other after every layer, as a logarithm that is right at any depth.
 
-Every result is computed three times, twice with all weights and all roundings moved
-(`rc_jax.collapse.exact.roundings`). A residual can depend on digits that no floating-point number stores: on weights of
+Every result is computed twice, with roundings moved one way and twice as far the other way
+(`rc_jax.collapse.exact.moves`), and the average of the two is returned. A residual can depend on digits that no floating-point number stores: on weights of
 a saturated softmax below the smallest number, or on what tells tokens of one cluster apart beside the distance between
 clusters. Such a result moves by far more than a rounding, and NaN is returned in its place and at all later layers.
-Tokens of one cluster may have rounded to the same numbers, which move alike. So after every layer each token moves by
-a few roundings of its own; only those that are equal in truth move together.
+Tokens of one cluster may have rounded to the same numbers. So in every layer each token moves by a few roundings of its
+own; only tokens that are equal in `x`, and see the same columns, move together.
 """
 
 import functools
@@ -21,7 +21,7 @@ from rc_jax._numerics import arguments
 from rc_jax.attention import masks
 from rc_jax.collapse.exact import attention, decide, mlp_and_norms
 from rc_jax.collapse.exact import state as mean_residual
-from rc_jax.collapse.exact.moves import AMOUNTS, STILL, Moves
+from rc_jax.collapse.exact.moves import AMOUNTS, COPY, STILL, Moves
 from rc_jax.collapse.exact.moves import of_tokens as moves_of_tokens
 from rc_jax.collapse.exact.scaled import Scaled
 from rc_jax.collapse.exact.state import MeanResidual
@@ -29,6 +29,7 @@ from rc_jax.collapse.requirements import check_split
 from rc_jax.network import LayerParams, Layers, NormParams, StackSpec
 from rc_jax.network.specification import check_stack
 from rc_jax.network.stack import Arithmetic, block, check_every_mask, scan_kinds
+
 
 @arguments.guard(x=arguments.tokens, scale=arguments.positive, mask=masks.check_mask)
 def log_residuals(
@@ -58,16 +59,17 @@ def log_residuals(
     positions, `qk_norm` and `scale_law`, with or without skip connections, MLPs (gated ones, and `parallel` ones),
     LayerNorm or RMSNorm at any place, and layers of two kinds. Rotary positions are of first order like the masks
     (`rc_jax.collapse.exact.positions`). A `soft_cap`, an `output_gate` and the weights `softmax_plus_one`,
-    `softmax_sink`, `sigmoid`, `differential` and `sinkhorn` are covered too (`rc_jax.collapse.exact.normalisers`).
+    `softmax_sink`, `sigmoid`, `differential` and `sinkhorn` have rules of their own (`rc_jax.collapse.exact.rules`);
+    every other kind, one's own too, goes by the generic rule (`rc_jax.collapse.exact.any_kind`).
 
-    A residual that this dtype cannot decide is NaN, and so are those of all later layers. It is one whose logarithm
-    moves by more than 0.01 nats (or 1024 roundings of itself) when every weight and every rounding moves by a few
-    roundings. That is evidence and no proof: in float64 beside a token 1e26 times as large, three computations agreed
-    on a wrong number in 2 of 2000 networks. It happens where softmax is saturated and tokens fall into clusters, where
-    a norm subtracts a common part that is far larger than the rest, and where terms cancel for this one set of weights,
-    as those of `differential` with λ = 1 under a mask do. It also happens where `top_k` has to choose among logits that
-    are equal to rounding, unless their tokens are equal, in `x` or by what they kept: those it keeps together
-    (`rc_jax.collapse.exact.choices`).
+    A residual that this dtype cannot decide is NaN, and so are those of all later layers and all derivatives of it. It
+    is one whose logarithm moves by more than 0.01 nats (or 1024 roundings of itself) when features and tokens move by a
+    few roundings before and after every product with a matrix. That is evidence and no proof: two computations may
+    agree by chance. It happens where softmax is saturated and tokens fall into clusters, where a norm subtracts a
+    common part that is far larger than the rest, and where terms cancel for this one set of weights, as those of
+    `differential` with λ = 1 under a mask do. It also happens where `top_k` has to choose among logits that are equal
+    to rounding, unless their tokens are equal in `x` and see the same columns.
+    `rc_jax.collapse.certified.log_residuals` encloses such a residual, on the host.
     It is also NaN where a number on the way has no place in the dtype: logits, or squares of the tokens' size, above
     its largest number (tokens of about 1e19 in float32, without a norm), and cosines of tokens below its smallest
     normal number over its rounding (1e-31), or of a zero token beside others, which have no direction. Where the
@@ -81,16 +83,14 @@ def log_residuals(
         scale: α of every layer, a number or one per head; 1/√d_head by default; may be traced.
         mask: of every layer, True where row i may see column j.
         relative: whether to divide each residual by the size of its tokens.
-        check: whether to compute a result three times, so that unknown ones are NaN. Without it one computation is
-            returned as it is, right where `x` and the network are well-conditioned. It takes about a third of the
-            time, and half of the compilation.
+        check: whether to compute a result twice, so that unknown ones are NaN. Without it one computation is returned
+            as it is, right where `x` and the network are well-conditioned, in about half of the time.
 
     Returns:
         depth + 1 numbers; −inf where all tokens are equal, NaN where the residual is not known in this dtype.
 
     Raises:
-        ValueError: other weights than those above, or scores than products and cosines, for which no form without
-            cancellation is built in, or cosines with a rank.
+        NotCovered: additive scores, weights that do not read scores, cosines with a rank, and mixtures of experts.
 
     Example:
         >>> import jax
@@ -129,15 +129,17 @@ def _log_residuals(
 
     def step_of(kind: StackSpec) -> Callable[[tuple[MeanResidual, Array], LayerParams], tuple[Any, Array]]:
         def advance(state: MeanResidual, weights: LayerParams, moves: Moves) -> MeanResidual:
-            state = _moved(state if equal is None else _as_first(state, equal), moves, 0)
+            state = _moved(state, moves, 0)
             return block(weights, state, kind, split_arithmetic(kind, x.shape[0], scale, mask, moves))
 
         def step(carry: tuple[MeanResidual, Array], weights: LayerParams) -> tuple[Any, Array]:
             states, known = carry
             if not check:
-                out = advance(states, weights, STILL)
+                out = advance(states, weights, Moves(equal=equal))
                 return (out, known), measure(out)
-            out = jax.vmap(lambda state, amount: advance(state, weights, Moves(amount, tokens)))(states, amounts)
+            out = jax.vmap(
+                lambda state, amount: advance(state, weights, Moves(amount, tokens, equal)), axis_name=COPY
+            )(states, amounts)
             logs = jax.vmap(_log_norm)(out)
             shown = jax.vmap(measure)(out) if relative else logs
             known &= decide.agree(logs)
@@ -162,15 +164,6 @@ def _first_equal(x: Float[Array, "token feature"], places: UInt[Array, "token co
     """The first token that each token is equal to, and stays equal to because it sees the same columns."""
     both = jnp.all(x[:, None] == x[None], axis=-1) & jnp.all(places[:, None] == places[None], axis=-1)
     return jnp.argmax(both, axis=-1)
-
-
-def _as_first(state: MeanResidual, equal: Int[Array, " token"]) -> MeanResidual:
-    """Tokens with the numbers of the first one that they are equal to, and derivatives of their own."""
-
-    def shared(rows: Array) -> Array:
-        return rows + jax.lax.stop_gradient(rows[equal] - rows)
-
-    return state._replace(difference=state.difference.map(shared))
 
 
 def _moved(state: MeanResidual, moves: Moves, place: int) -> MeanResidual:

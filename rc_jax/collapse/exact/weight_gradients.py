@@ -28,7 +28,7 @@ from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.attention.layer import check_scale_and_mask, default_scale
 from rc_jax.collapse.exact import attention, decide
 from rc_jax.collapse.exact import state as mean_residual
-from rc_jax.collapse.exact.moves import Moves, of_tokens
+from rc_jax.collapse.exact.moves import COPY, Moves, of_tokens
 from rc_jax.collapse.exact.scaled import Scaled, einsum
 from rc_jax.collapse.exact.state import MeanResidual, exp_below, log_softmax
 from rc_jax.collapse.requirements import BILINEAR, check_covered
@@ -134,7 +134,7 @@ def _log_weight_gradients(
         saved = scan_layers(forward, mean_residual.decompose(x), params, spec)[1]
         return jax.lax.scan(backward, mean_residual.normalise(cotangent), saved, reverse=True)[1]
 
-    copies = jax.vmap(run)(jnp.asarray(decide.WITH_STILL, x.dtype))
+    copies = jax.vmap(run, axis_name=COPY)(jnp.asarray(decide.WITH_STILL, x.dtype))
     # Tokens that are not known are not known to any later layer.
     known = jnp.cumprod(decide.agree(copies.log_residual).astype(jnp.int32)) > 0
     return WeightGradients(*(decide.first(logs, known) for logs in copies))

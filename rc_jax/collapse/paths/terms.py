@@ -80,9 +80,7 @@ def through(
 ) -> Term:
     """Σ_h P_h Y W_h over the heads given."""
     sides = moves.scaled(y.mean, 0), y.difference.map(lambda rows: moves.entries(rows, 0))
-    own, value = (
-        moves.scaled(side.map(lambda rows: project(rows, params.value, None, spec)), 3) for side in sides
-    )
+    own, value = (moves.scaled(side.map(lambda rows: project(rows, params.value, None, spec)), 3) for side in sides)
 
     def mix(weights: Scaled | Array) -> Scaled:
         """The heads' rows of weights times their values and their output matrices."""

@@ -1,6 +1,7 @@
 """Networks of every option against many digits: each residual is right or NaN."""
 
 import base64
+import dataclasses
 import json
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from rc_jax.attention.specification import assemble
 from rc_jax.collapse import log_residuals
 from rc_jax.network import LayerParams, MLPParams, NormParams
 from tests.collapse.exact.random_networks import draw, draw_spec, judge
+from rc_jax.collapse.exact import moves
 from tests.collapse.exact.test_trajectory import mostly_slow
 from tests.oracles import many_digits
 from tests.oracles.interpreted import interpreted
@@ -71,17 +73,6 @@ def run(params, x, spec, scale, mask):
     return compute(collapse.log_residuals, params, x, spec, scale, mask), right
 
 
-def moved_otherwise(draw, network, monkeypatch):
-    """What is computed where roundings move by other amounts."""
-    of_place = roundings._multiplier
-    with monkeypatch.context() as patch:
-        patch.setattr(roundings, "_multiplier", lambda place, dtype: of_place(place + 1_000_003 * draw, dtype))
-        jax.clear_caches()  # of what was traced with the usual amounts
-        computed = compute(interpreted(log_residuals), *network)
-    jax.clear_caches()
-    return computed
-
-
 @pytest.mark.parametrize("name", mostly_slow(LOST, fast=("102_46_0_float32", "108_28_5_float64")))
 def test_networks_in_which_digits_are_lost_unseen(x64, name):
     """They have ties by rounding, jumps of gates, and cancellations that an exact symmetry of the weights hides."""
@@ -90,12 +81,19 @@ def test_networks_in_which_digits_are_lost_unseen(x64, name):
     assert not wrong.any(), (computed, right)
 
 
-def test_moves_leave_the_result_itself_alone(x64, monkeypatch):
-    network = read(LOST["108_28_5_float64"])
-    first, second = (moved_otherwise(draw, network, monkeypatch) for draw in (0, 1))
-    both = np.isfinite(first) & np.isfinite(second)
-    assert both.any() and not both.all()
-    np.testing.assert_array_equal(first[both], second[both])
+def test_moves_cancel_in_the_average(x64, monkeypatch):
+    """Moves a thousand times as far change what is returned by their square only."""
+    params, x, spec, scale, mask = read(LOST["108_28_5_float64"])
+    spec = dataclasses.replace(spec, skip=True)
+    computed = []
+    for size in (moves.SIZE, 1000 * moves.SIZE):
+        monkeypatch.setattr(moves, "SIZE", size)
+        jax.clear_caches()  # of what was traced with the other size
+        computed.append(compute(collapse.log_residuals, params, 0.01 * x, spec, scale, mask))
+    jax.clear_caches()
+    known = np.isfinite(computed).all(axis=0)
+    assert known[:2].all()
+    np.testing.assert_allclose(computed[0][known], computed[1][known], rtol=1e-11, atol=1e-11)
 
 
 def counts(seeds, draws):
