@@ -119,11 +119,14 @@ def _change(
     inner, ends = _RULES[limits.bits > 32]
     integral = mean_slope(*inner)
     plain = weights(base + step) - before
-    # A kink between the ends makes two rules disagree by more than roundings do that are a thousandth at most. A
-    # difference that is a good part of the weights has its digits.
+    # A kink between the ends makes two rules disagree by more than roundings do that are a thousandth at most. A jump,
+    # with one slope on both sides, makes the integral disagree with the plain difference by more than the roundings of
+    # the weights and of their scores. A difference that is a good part of the weights has its digits.
     whole, rounding = _largest(integral), _LOST * float(limits.eps) * _largest(before) * _largest(way)
     allowed = jnp.maximum(float(limits.eps) ** 0.75 * whole, jnp.minimum(rounding, 2.0**-10 * whole))
-    smooth = _largest(integral - mean_slope(*ends)) <= allowed
+    lost_digits = _LOST * float(limits.eps) * (_largest(before) + _largest(base) * whole)
+    jumps = _largest(plain - moved.finite_size * integral) > lost_digits + 2.0**-10 * moved.finite_size * whole
+    smooth = (_largest(integral - mean_slope(*ends)) <= allowed) & ~jumps
     integrated, subtracted = near & smooth, ~near | (_largest(plain) > _PART * _largest(before))
     change = jnp.where(integrated, integral, plain)
     # A change of nearly nothing, where scores have changed, may have lost a part below the smallest number.

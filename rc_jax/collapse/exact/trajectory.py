@@ -156,7 +156,8 @@ def _log_residuals(
             if out.choice is not None:
                 known &= jnp.all(out.choice == out.choice[0])
             shown = jax.vmap(_log_share)(out.state) if relative else logs
-            results = jnp.where(known & agree(shown), shown[0], jnp.nan)
+            # A product: the derivative of a number that is not known is NaN too.
+            results = shown[0] * jnp.where(known & agree(shown), 1, jnp.nan).astype(shown.dtype)
             # A mean that has faded is not known to the next layer.
             return (out, known & ~jnp.any(jax.vmap(faded)(out.state)) if fades else known), results
 

@@ -231,7 +231,7 @@ def _path_shares(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | N
 
 def _known(logs: Float[Array, "copy *shape"]) -> Float[Array, "*shape"]:
     """The first of several computed logarithms where they agree, NaN elsewhere."""
-    return jnp.where(agree(logs), logs[0], jnp.nan)
+    return logs[0] * jnp.where(agree(logs), 1, jnp.nan).astype(logs.dtype)
 
 
 @functools.partial(jax.jit, static_argnames="spec")
@@ -269,7 +269,7 @@ def _path_log_sizes(
         return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]).T, sizes(each), by_layer)
 
     log_norm, log_residual = jax.vmap(run)(perturbations(x))
-    return PathSizes(paths, log_norm[0], _known(log_residual))
+    return PathSizes(paths, _known(log_norm), _known(log_residual))
 
 
 def _check_exact(spec: StackSpec) -> None:
