@@ -104,8 +104,12 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         sparsities.append(kind_sparsity(key, kind, GAMMA, spec.keys, parts=parts))
         changes.append(_change(kind, parts))
         meets.append(_meets(kind))
-    shape = {"networks": spec.count, "d_model": spec.d_model, "heads": spec.heads, "tokens": spec.tokens}
-    outside = [kind_fall(kind, depth=1, seed=spec.seed, **shape).order for kind in OUTSIDE]
+    outside = [
+        kind_fall(
+            kind, depth=1, networks=spec.count, d_model=spec.d_model, heads=spec.heads, tokens=spec.tokens,
+            seed=spec.seed,
+        ).order for kind in OUTSIDE
+    ]  # fmt: skip
     return {
         "kinds": np.array(spec.kinds),
         "depth": np.arange(spec.depth + 1),

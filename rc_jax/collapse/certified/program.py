@@ -366,8 +366,9 @@ def ordered(row: list[Any]) -> list[Any]:
 def _sort(equation: Any, *operands: Values) -> list[Values]:
     if len(operands) > 1:
         raise NotCertified("`sort` of several arrays at once is not covered by ball arithmetic")
-    return [np.moveaxis(_rows(ordered, np.moveaxis(operands[0], equation.params["dimension"], -1)),
-                        -1, equation.params["dimension"])]  # fmt: skip
+    axis: int = equation.params["dimension"]
+    rows: Values = np.moveaxis(operands[0], axis, -1)
+    return [np.moveaxis(_rows(ordered, rows), -1, axis)]
 
 
 def _rows(function: Callable[[list[Any]], list[Any]], a: Values) -> Values:
