@@ -18,9 +18,9 @@ from rc_jax.collapse.exact.state import MeanResidual, from_rows
 from rc_jax.network import MLPParams, NormParams, StackSpec
 from rc_jax.network.stack import ACTIVATIONS
 
-# Gauss–Legendre on [−1, 1], moved to [0, 1]: for σ' along a step of length at most 1.
-_POINTS, _DOUBLED = np.polynomial.legendre.leggauss(16)
-_NODES, _WEIGHTS = (_POINTS + 1) / 2, _DOUBLED / 2
+# Nodes of Gauss and Legendre for σ' along a step of length at most 1, by precision. Of exact GELU the error over the
+# step is 7e-8 with four nodes and 1e-16 with eight.
+_COUNTS = {False: 4, True: 8}
 
 _ROUNDED = 32  # roundings of its parts: a sum below has no digit that is known, and may have either sign
 
@@ -239,7 +239,8 @@ def _smooth(activation: Callable[[Array], Array]) -> Callable[[Array, Scaled], S
         move = size * rows
         small = jnp.abs(move) <= 1
         short = jnp.where(small, move, 0)
-        nodes, weights = jnp.asarray(_NODES, rows.dtype), jnp.asarray(_WEIGHTS, rows.dtype)
+        points, doubled = np.polynomial.legendre.leggauss(_COUNTS[jnp.finfo(rows.dtype).bits > 32])
+        nodes, weights = (jnp.asarray(part / 2, rows.dtype) for part in (points + 1, doubled))
 
         def add(total: Array, node: tuple[Array, Array]) -> tuple[Array, None]:
             return total + node[1] * slope(centre + node[0] * short), None

@@ -25,11 +25,12 @@ AMOUNTS = (0.0, 1.0, -1.0)
 ROUNDINGS = 4.0  # the standard deviation of δ, in units of `eps`
 
 # Factors and quotients have the digits of what they are made of: nothing cancels in them.
-_ROUNDED = ("dot_general", "reduce_sum", "exp", "tanh", "logistic", "erf", "erfc")
+# A loop is an integral here, node by node: one operation.
+_ROUNDED = ("dot_general", "reduce_sum", "exp", "tanh", "logistic", "erf", "erfc", "scan")
 _CANCELLING = ("add", "sub")
 _UNDERFLOWING = ("exp", "logistic", "erfc")
 _MOVED = {*_ROUNDED, *_CANCELLING, *_UNDERFLOWING}
-_PROGRAMS = {"jit", "pjit", "checkpoint", "remat2", "cond", "scan"}
+_PROGRAMS = {"jit", "pjit", "checkpoint", "remat2", "cond"}
 _ODD = 0x9E3779B97F4A7C15  # ⌊2⁶⁴/φ⌋, whose multiples spread evenly
 
 
@@ -91,30 +92,12 @@ class _Evaluation:
         if name == "cond":
             branches = [self._branch(branch) for branch in options["branches"]]
             return jax.lax.switch(operands[0].astype(jnp.int32), branches, *operands[1:])
-        if name == "scan":
-            return self._scan(equation, operands)
         if name in ("checkpoint", "remat2"):
             return jax.checkpoint(lambda *values: self.run(options["jaxpr"], [], list(values)))(*operands)
         return self.run(options["jaxpr"].jaxpr, options["jaxpr"].consts, operands)
 
     def _branch(self, branch: Any) -> Callable[..., list[Any]]:
         return lambda *operands: self.run(branch.jaxpr, branch.consts, list(operands))
-
-    def _scan(self, equation: JaxprEqn, operands: list[Any]) -> list[Any]:
-        # Slices and stacked results have one axis more outside than in the body; versions of JAX name them differently.
-        options, body = equation.params, equation.params["jaxpr"]
-        carried = _of_equal_rank(equation.outvars, body.jaxpr.outvars)
-        constants = _of_equal_rank(equation.invars, body.jaxpr.invars) - carried
-        shared, carry = operands[:constants], operands[constants : constants + carried]
-
-        def step(carry: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
-            results = self.run(body.jaxpr, body.consts, [*shared, *carry, *slices])
-            return results[:carried], results[carried:]
-
-        carry, stacked = jax.lax.scan(
-            step, carry, operands[constants + carried :], options["length"], options["reverse"]
-        )
-        return [*carry, *stacked]
 
     def _rounded(self, equation: JaxprEqn, operands: list[Any], result: Any) -> Any:
         name = equation.primitive.name
@@ -129,11 +112,6 @@ class _Evaluation:
             return result
         self.place += 1
         return _moved_alike(result, _multiplier(self.place, result.dtype), self.amount)
-
-
-def _of_equal_rank(variables: Any, others: Any) -> int:
-    """How many of these variables have as many axes as their partners."""
-    return sum(one.aval.ndim == other.aval.ndim for one, other in zip(variables, others, strict=True))
 
 
 def _integer(dtype: Any) -> Any:
