@@ -363,12 +363,11 @@ def ordered(row: list[Any]) -> list[Any]:
     return [a.union(b) for a, b in zip(low, high, strict=True)]
 
 
-def _sort(equation: Any, *operands: Values) -> list[Values]:
-    if len(operands) > 1:
+def _sort(equation: Any, operand: Values, *others: Values) -> list[Values]:
+    if others:
         raise NotCertified("`sort` of several arrays at once is not covered by ball arithmetic")
     axis: int = equation.params["dimension"]
-    rows: Values = np.moveaxis(operands[0], axis, -1)
-    return [np.moveaxis(_rows(ordered, rows), -1, axis)]
+    return [np.moveaxis(_rows(ordered, np.moveaxis(operand, axis, -1)), -1, axis)]
 
 
 def _rows(function: Callable[[list[Any]], list[Any]], a: Values) -> Values:
