@@ -66,7 +66,7 @@ def _apply(equation: Any, operands: list[Values]) -> list[Any]:
         inside = next(options[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in options)
         return list(evaluate(inside, operands))
     if name in _NESTED:
-        return _NESTED[name](options, operands)
+        return _NESTED[name](equation, operands)
     balls = any(_inexact(variable) for variable in (*equation.invars, *equation.outvars))
     if balls and any(jnp.issubdtype(variable.aval.dtype, jnp.complexfloating) for variable in equation.invars):
         raise NotCertified(f"`{name}` of complex numbers is not covered by ball arithmetic")
@@ -309,8 +309,11 @@ def matrix_product(a: Values, b: Values) -> Values:
     return table[np.ix_(places[0], places[1])]
 
 
-def _scan(options: Any, operands: list[Values]) -> list[Values]:
-    constants, carried = options["num_consts"], options["num_carry"]
+def _scan(equation: Any, operands: list[Values]) -> list[Values]:
+    # Slices and stacked results have one axis more outside than in the body; versions of JAX name them differently.
+    options, body = equation.params, equation.params["jaxpr"].jaxpr
+    carried = _of_equal_rank(equation.outvars, body.outvars)
+    constants = _of_equal_rank(equation.invars, body.invars) - carried
     shared, carry = operands[:constants], operands[constants : constants + carried]
     stacked: list[Any] = [None] * options["length"]
     for index in range(options["length"])[:: -1 if options["reverse"] else 1]:
@@ -322,18 +325,24 @@ def _scan(options: Any, operands: list[Values]) -> list[Values]:
     return [*carry, *(np.stack(leaves) for leaves in zip(*stacked, strict=True))]
 
 
+def _of_equal_rank(variables: Any, others: Any) -> int:
+    """How many of these variables have as many axes as their partners."""
+    return sum(one.aval.ndim == other.aval.ndim for one, other in zip(variables, others, strict=True))
+
+
 def _scalar(leaf: Values, index: int) -> Values:
     out = np.empty((), leaf.dtype)
     out[()] = leaf[index]
     return out
 
 
-def _cond(options: Any, operands: list[Values]) -> list[Values]:
-    branches = options["branches"]
+def _cond(equation: Any, operands: list[Values]) -> list[Values]:
+    branches = equation.params["branches"]
     return list(evaluate(branches[min(max(int(operands[0]), 0), len(branches) - 1)], operands[1:]))
 
 
-def _while(options: Any, operands: list[Values]) -> list[Values]:
+def _while(equation: Any, operands: list[Values]) -> list[Values]:
+    options = equation.params
     first, second = options["cond_nconsts"], options["cond_nconsts"] + options["body_nconsts"]
     carry = operands[second:]
     for _ in range(_STEPS):
