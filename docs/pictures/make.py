@@ -43,7 +43,10 @@ def main(results: pathlib.Path) -> None:
         (HERE / f"{path.stem}.webp").write_bytes(small(path))
     for name in figure.names():
         if hasattr(figure.load(name), "animate"):
-            stored = max((results / "data").glob(f"{name}-*.npz"), key=lambda path: path.stat().st_mtime)
+            every = list((results / "data").glob(f"{name}-*.npz"))
+            if not every:  # a run of other figures
+                continue
+            stored = max(every, key=lambda path: path.stat().st_mtime)
             for theme, suffix in drawing.THEMES.items():
                 with np.load(stored) as data, style.theme(theme):
                     moving = HERE / "moving" / f"{name}{suffix}.webp"

@@ -51,7 +51,8 @@ class Claim:
 
     `source` is a key of `literature.WORKS`, or `OWN`. `interval` has one pair of ends for every point, or one pair for
     all of them. `formula` tells a formula from a measured row; a proved law is one. `proof` and `neighbours` are a
-    law's: one of `PROOFS`, and works by their keys.
+    law's: one of `PROOFS`, and works by their keys. `after_result`: the criterion, or a part of it, was chosen when
+    results were known.
     """
 
     key: str
@@ -69,6 +70,7 @@ class Claim:
     note: str = ""
     proof: str = ""
     neighbours: tuple[str, ...] = ()
+    after_result: bool = False
 
 
 def interval_text(claim: Claim) -> str:
@@ -146,6 +148,7 @@ class Row:
     elsewhere: str = ""
     note: str = ""
     shown: str = ""
+    after_result: bool = False
 
     def __post_init__(self) -> None:
         if not self.interval_from:
@@ -207,6 +210,7 @@ class Row:
             ),
             proof=self.proof,
             neighbours=self.neighbours,
+            after_result=self.after_result,
         )
 
     def marked(self, claim: Claim) -> Claim:
@@ -246,11 +250,13 @@ def published(
     elsewhere: str = "",
     note: str = "",
     shown: str = "",
+    after_result: bool = False,
 ) -> Row:
     """A statement that a source printed, tested where it was made.
 
     The ends of the interval are numbers for all points or for each. `formula` says that the row fails only where code
-    is wrong. `needs`, one of `NEEDS`, says which points the statement needs. A source that is known second-hand is
+    is wrong. `needs`, one of `NEEDS`, says which points the statement needs. `after_result` marks a criterion that was
+    chosen when results were known; the headline counts such rows apart. A source that is known second-hand is
     never said to differ, and nor is one that was not tested where it speaks, where `elsewhere` says why: the row is
     undecided then.
 
@@ -276,6 +282,7 @@ def published(
     return Row(
         key, Kind.PUBLISHED, statement, measure, interval, interval_from, source=source, place=place,
         hypotheses=hypotheses, formula=formula, needs=needs, elsewhere=elsewhere, note=note, shown=shown,
+        after_result=after_result,
     )  # fmt: skip
 
 

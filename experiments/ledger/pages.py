@@ -2,7 +2,8 @@
 
 `python -m experiments.ledger results/quick/claims.json` writes the snapshot, `ledger.md` with a page for each kind of
 row, the headline of the first pages, the table of works on `citation.md`, and on all pages the blocks of
-`experiments.ledger.included`. Without a file it writes the pages of the snapshot again. Pages are Markdown that GitHub
+`experiments.ledger.included`. `--only NAME` takes the rows of one figure from the run, and all others from the
+snapshot that there is. Without a file it writes the pages of the snapshot again. Pages are Markdown that GitHub
 and Sphinx read alike.
 """
 
@@ -46,10 +47,12 @@ TOP = """<!-- Made by `{command}`; edits are lost. -->
 
 A row is a statement, an interval, and what is measured. The verdict is computed from the interval and the standard
 error ([how](experiments.md#verdicts)). The interval stands in the code before the run. Where a source prints no number,
-the tolerance is our choice, made in some rows with earlier results known. Only published statements are said to agree
+the tolerance is our choice. A row whose criterion was chosen when a result was known says **criterion after the
+result**, and the headline counts such rows apart. Only published statements are said to agree
 or to differ. The package's own laws have a page of their own.
 
-A **formula** follows from a definition by algebra, an integral or a count. Its row changes only if code is wrong.
+A **formula** follows from a definition by algebra, an integral or a count, or from a theorem. Its row changes only if
+code is wrong.
 A **measured** row could have come out otherwise. Parts of a work, its code and comments under it count as one work.
 The [notation](notation.md) defines the symbols. A result is a number ± its standard error, or the least and the
 largest of several.
@@ -57,7 +60,7 @@ largest of several.
 If you find a row about your work unfair,
 [dispute it](citation.md#if-you-disagree-with-a-row-about-your-work) by its key.
 
-The rows are those of one run: {circumstances}
+The rows are those of the newest run of each figure: {circumstances}
 `{command}` makes these pages of its ledger; [claims.json](claims.json) holds the same for programs.
 `python -m experiments FIGURE` makes the figure of a row again.
 
@@ -66,7 +69,8 @@ PART = """<!-- Made by `{command}`; edits are lost. -->
 
 # Ledger: {title}
 
-How to read a row, and rows of the other kinds: [ledger](../ledger.md). The rows are those of one run: {circumstances}
+How to read a row, and rows of the other kinds: [ledger](../ledger.md).
+The rows are those of the newest run of each figure: {circumstances}
 """
 HEADLINE = re.compile(r"(<!-- headline -->)\n.*?(<!-- /headline -->)", re.DOTALL)
 TABLE_OF_WORKS = re.compile(r"(<!-- works: made by [^>]* -->)\n.*?(<!-- end of works -->)", re.DOTALL)
@@ -78,8 +82,10 @@ class Arguments:
 
     file: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]")] = None
     """A run's claims.json; without it the pages are made again, of the snapshot there is."""
-    docs: Annotated[Path, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: docs)")] = DOCS
+    docs: Annotated[Path, tyro.conf.arg(metavar="D", help_behavior_hint="(default: docs)")] = DOCS
     """Folder to write into."""
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="N")] = ()
+    """Figures whose rows replace those of the snapshot that there is; every other figure keeps its own."""
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Do not print where the page is."""
 
@@ -109,6 +115,8 @@ def _write(argv: Sequence[str]) -> int:
         return shell.DONE
     try:
         about, entries = read(asked.file or asked.docs / record.FILE)
+        if asked.only:
+            entries = merged(asked, about, entries)
     except ValueError as error:
         raise Usage(str(error)) from None
     # Figures that were not made are left out of the snapshot and of every page.
@@ -147,7 +155,29 @@ def read(path: Path) -> tuple[dict[str, str | int], list[Entry]]:
     about = {name: content.get(name) for name in ("preset", "seed", "version")}
     if [type(value) for value in about.values()] != [str, int, str]:
         raise ValueError(f"`file` must say its preset, seed and version, got {about} in {path}")
-    return about, [entry for _, group in by_topic(sorted(entries, key=lambda entry: entry.name)) for entry in group]
+    return about, _by_topic(entries)
+
+
+def _by_topic(entries: Iterable[Entry]) -> list[Entry]:
+    return [entry for _, group in by_topic(sorted(entries, key=lambda entry: entry.name)) for entry in group]
+
+
+def merged(asked: Arguments, about: Mapping[str, str | int], run: Sequence[Entry]) -> list[Entry]:
+    """The snapshot with the rows of some figures replaced by those of a run of the same preset, seed and version.
+
+    Raises:
+        ValueError: no run is given, it has not made a figure, or it is of another preset, seed or version.
+    """
+    if asked.file is None:
+        raise ValueError("`only` must come with the file of a run, got none")
+    whole, snapshot = read(asked.docs / record.FILE)
+    if whole != about:
+        raise ValueError(f"`file` must be of the snapshot's preset, seed and version, {whole}, got {about}")
+    made = {entry.name: entry for entry in run if entry.status == DONE and entry.name in asked.only}
+    if missing := [name for name in asked.only if name not in made]:
+        raise ValueError(f"`only` must name figures that the run made, got {', '.join(missing)}")
+    every = {entry.name: entry for entry in snapshot} | made
+    return _by_topic(every.values())
 
 
 def _kept(entry: Entry, about: Mapping[str, str | int]) -> Entry:
@@ -240,5 +270,6 @@ def _row(entry: Entry, claim: Claim) -> tuple[str, ...]:
     ]
     place = f" ({cell(claim.place)})" if claim.place else ""
     statement = f'<a id="{claim.key}"></a>{cell(claim.statement)}{place} · `{claim.key}`'
-    how = " · ".join([*(cell(part) for part in tested if part), f"`{entry.name}`"])
+    late = ["**criterion after the result**"] if claim.after_result else []
+    how = " · ".join([*(cell(part) for part in tested if part), *late, f"`{entry.name}`"])
     return statement, how, cell(measured_text(claim)), f"{SYMBOL[claim.verdict]} {claim.verdict}"

@@ -148,13 +148,14 @@ def _claim(fields: dict[str, Any]) -> Claim:
         (-math.inf if low is None else low, math.inf if high is None else high) for low, high in own["interval"]
     )
     own["neighbours"] = tuple(own["neighbours"])
-    if not isinstance(own["formula"], bool):
-        raise TypeError("`formula` is of another type")
+    own.setdefault("after_result", False)  # of ledgers that do not have it yet
+    if not isinstance(own["formula"], bool) or not isinstance(own["after_result"], bool):
+        raise TypeError("`formula` or `after_result` is of another type")
     numbers = [end for ends in own["interval"] for end in ends]
     numbers += [own[key] for key in ("measured", "standard_error") if not isinstance(own[key], str | None)]
     if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
         raise TypeError("a number is of another type")
-    others = ("measured", "standard_error", "interval", "neighbours", "formula")
+    others = ("measured", "standard_error", "interval", "neighbours", "formula", "after_result")
     _texts([value for key, value in own.items() if key not in others])
     if isinstance(own["standard_error"], str) or not {own["source"], *own["neighbours"]} <= {OWN, *WORKS}:
         raise ValueError("a standard error is a text, or a source is not known")

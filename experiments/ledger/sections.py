@@ -101,6 +101,8 @@ OUTCOMES = {
 def headline(claims: Iterable[Claim]) -> str:
     """How many published statements of how many works there are, and how many agree: measurements, and formulas.
 
+    Those whose criterion came after a result are told once more, apart.
+
     Parts of a work, its released code and comments under it count as that work. Rows that were not run count apart.
 
     Example:
@@ -125,6 +127,9 @@ def headline(claims: Iterable[Claim]) -> str:
         fail = "fails" if len(formulas) == 1 else "fail"
         name = _number(formulas, "formula")
         parts.append(f"{len(formulas)} {name}, which {fail} only if code is wrong: {_outcomes(formulas)}.")
+    if late := [claim for claim in rows if claim.after_result]:
+        owns = "its criterion" if len(late) == 1 else "their criteria"
+        parts.append(f"{len(late)} of all these had {owns} chosen after a result was known: {_outcomes(late)}.")
     return " ".join(parts)
 
 

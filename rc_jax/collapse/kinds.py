@@ -13,10 +13,12 @@ from jaxtyping import Array, Float
 
 from rc_jax import network
 from rc_jax._numerics import arguments
-from rc_jax.attention import AttentionSpec, Kind
+from rc_jax.attention import AttentionSpec, Kind, init
 from rc_jax.collapse.exact.trajectory import log_residuals
 
 _DEPTH, _NETWORKS, _D_MODEL, _HEADS, _TOKENS = 8, 8, 32, 2, 16
+# Scores of rows of equal scores, a small step from them, and how many rows.
+_LEVELS, _STEP, _ROWS = (-1.5, -0.75, 0.75, 1.5), 2.0**-7, 8
 _SIZES = (1.0, math.exp(-4), math.exp(-6))  # of the differences: random tokens, then two near one vector
 
 
@@ -41,13 +43,17 @@ class Fall(NamedTuple):
 
 
 @arguments.guard()
-def predicted_order(kind: Kind) -> int:
+def predicted_order(kind: Kind) -> float:
     """The power k with which a layer without mask and skip maps small differences, e^ℓ to a multiple of e^{kℓ}.
 
     It is 3 where rows have equal sums, or a constant in a row changes nothing, and 1 elsewhere. With equal sums the
     mean of the values drops out; near equal scores equal sums also make a constant in a row change nothing to first
-    order, and the other way round. Scores differ along a row by e^ℓ and in the rest by e^{2ℓ}. The kind is taken to
-    treat all tokens alike.
+    order, and the other way round. Scores differ along a row by e^ℓ and in the rest by e^{2ℓ}.
+
+    Two hypotheses are measured: weights have a derivative where all scores are equal, and a row either sees its own
+    scores alone or has the sum that its record promises. It is NaN where one of them fails, and `kind_fall` measures
+    the order then. Softmax of scores over their deviation fails the first and has order 2; a softmax over queries fails
+    the second and has order 1. The kind is taken to treat all tokens alike.
 
     Source: this package's own; 3 for softmax is Dong et al. 2021.
 
@@ -55,9 +61,37 @@ def predicted_order(kind: Kind) -> int:
         >>> from rc_jax.attention import KINDS
         >>> from rc_jax.collapse.kinds import predicted_order
         >>> [predicted_order(KINDS[name]) for name in ("softmax", "l2", "sigmoid")]
-        [3, 3, 1]
+        [3.0, 3.0, 1.0]
     """
-    return 3 if kind.shift_invariant or kind.row_sum != "any" else 1
+    equal_sums = kind.row_sum != "any"
+    if kind.reads != "scores" or not is_smooth(kind) or not (equal_sums or rows_stand_alone(kind)):
+        return math.nan
+    return 3.0 if kind.shift_invariant or equal_sums else 1.0
+
+
+def is_smooth(kind: Kind) -> bool:
+    """Whether weights have a derivative at equal scores: small steps there change them by nearly the sum of changes."""
+    with jax.ensure_compile_time_eval():
+        one, other = jax.random.normal(jax.random.key(0), (2, kind.maps, _ROWS, _ROWS)) * _STEP
+        level = jnp.asarray(_LEVELS)[:, None, None, None]
+        at, first, second, both = (_weights(kind, level + step[None]) for step in (0 * one, one, other, one + other))
+        defect, change = jnp.abs(both - first - second + at), jnp.abs(both - at)
+    return bool(jnp.max(defect) <= 0.2 * jnp.max(change) + 1e-5)
+
+
+def rows_stand_alone(kind: Kind) -> bool:
+    """Whether a row of weights depends on its own scores alone."""
+    with jax.ensure_compile_time_eval():
+        scores, others = jax.random.normal(jax.random.key(1), (2, 1, kind.maps, _ROWS, _ROWS))
+        changed = jnp.concatenate([scores[..., :1, :], others[..., 1:, :]], axis=-2)
+        rows, after = (_weights(kind, each)[..., 0, :] for each in (scores, changed))
+        return bool(jnp.max(jnp.abs(rows - after)) <= 1e-4 * jnp.max(jnp.abs(rows)))
+
+
+def _weights(kind: Kind, scores: Array) -> Array:
+    """Weights of a batch of scores, with the kind's parameters as a layer starts with them."""
+    parts = init(jax.random.key(0), AttentionSpec(d_model=2 * kind.maps, weights=kind)).parts
+    return jax.vmap(lambda each: kind(each, None, parts))(scores)
 
 
 @arguments.guard(tokens=arguments.integer(2), seed=arguments.integer(0))

@@ -71,6 +71,9 @@ def _check_split(spec: StackSpec, reasons: dict[str, str]) -> None:
     if layer.kind.reads != "scores":
         kind = layer.kind.name
         raise NotCovered(f"`spec` must have weights that read scores, which split as tokens do, got {kind!r}")
+    if layer.kind.maps > 1 and layer.weights not in SPLIT:
+        maps, kind = layer.kind.maps, layer.kind.name
+        raise NotCovered(f"`spec` must have weights of one score matrix, or a built-in kind, got {maps} of {kind!r}")
     if layer.scores == "additive":
         raise NotCovered("`spec` must have scores='dot' or 'cosine': an additive score is no product, got 'additive'")
     if layer.rank is not None and layer.scores == "cosine":

@@ -91,7 +91,7 @@ def kind(kind: Kind | str | Callable[..., Array], *, seed: int = 0) -> Study:
         notes.append("Rows depend on each other, so no gradient of a row is measured.")
     falls, networks = {}, "8 networks, exact arithmetic"
     compile_falls((own, base))
-    both("collapse", "order by its record", "rule", lambda each: (float(predicted_order(each)), 0.0))
+    both("collapse", "order by its record", "rule", lambda each: (predicted_order(each), 0.0))
     for skip in (False, True):
         name = "with skips" if skip else "without skips"
         pair = [kind_fall(each, skip=skip, seed=seed) for each in (own, base)]

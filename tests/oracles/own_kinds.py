@@ -72,6 +72,18 @@ def leaky(scores, seen, parts):
     return jnp.where(seen, jnp.maximum(scores, scores / 4), 0) / count(scores, seen)
 
 
+def standardised(scores, seen, parts):
+    """Softmax of scores less their mean, over their deviation: rows of one sum without a derivative at equal scores."""
+    centred = scores - scores.mean(axis=-1, keepdims=True)
+    square = jnp.square(centred).mean(axis=-1, keepdims=True)
+    return softmax(jnp.where(square > 0, centred / jnp.sqrt(jnp.where(square > 0, square, 1)), 0), seen)
+
+
+def over_queries(scores, seen, parts):
+    """Softmax along columns: a row sees the scores of the others, and its sum is not fixed."""
+    return jnp.where(seen, jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-2), 0)
+
+
 def _slope(spec):
     return {"slope": (spec.heads,)}
 
@@ -92,6 +104,12 @@ OWN = {
         Kind("tanh_mean", tanh_mean, increasing=True),
         Kind("leaky", leaky, increasing=True),
     )
+}
+
+# What the rule of `rc_jax.collapse.kinds.predicted_order` does not speak of, and the orders that these have.
+OUTSIDE = {
+    2: Kind("standardised", standardised, "one", shift_invariant=True, increasing=True),
+    1: Kind("over_queries", over_queries),
 }
 
 

@@ -183,6 +183,7 @@ ROWS = (
         "small.",
         _slopes,
         at_most(0),
+        formula=True,
         source=PAPER,
         place=PLACE,
         hypotheses="$d_k$ from 64, the paper's own, on; {layers} random layers, one output row",

@@ -355,6 +355,7 @@ ROWS = (
         "For some classes of value matrices tokens still collapse under LayerNorm, at an exponential rate.",
         _sharp_residuals,
         at_most(np.log(HELD)),
+        formula=True,
         source="wu2024",
         place="abstract",
         hypotheses=f"{NETWORKS}; value matrices: the identity, a rotation, Gaussian; first logits of standard "

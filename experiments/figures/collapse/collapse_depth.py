@@ -22,7 +22,8 @@ ABOUT = About(
     caption=(
         "How far the tokens' residual falls, over random initialisations (bands: 5–95 % of them; lines: medians). Pure "
         "attention multiplies the fall by 3 with every layer; a product of random stochastic matrices that do not "
-        "depend on the tokens falls by a constant; with skip connections nothing collapses. Computed in the exact "
+        "depend on the tokens falls by a constant; with skip connections the residual grows, and the "
+        "tokens grow faster: relative to them it falls (dashed). Computed in the exact "
         "mean–residual arithmetic; the second panel shows where plain floating point stops seeing the same networks. "
         "Last: random linear and ReLU networks without attention, with and without batch normalisation, whose rank "
         "goes within tens of layers (lines: medians of the stable rank ‖X‖_F²/‖X‖₂²)."
@@ -70,15 +71,16 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     data |= deep.quantile(LEVELS) | plain.quantile(LEVELS)
     for name in ("attention_exponent", "stochastic_early", "stochastic_late"):
         data |= {f"{name}_mean": deep.mean[name], f"{name}_standard_error": deep.standard_error[name]}
-    data |= {f"{name}_left_out": deep.left_out[name] for name in ("attention", "skip", "stochastic")}
+    data |= {f"{name}_left_out": deep.left_out[name] for name in ("attention", "skip", "relative", "stochastic")}
     data["attention_error"] = median_error(deep.samples["attention"][:, -1])
-    data["rank_one"] = _rank_one(spec)
+    data["rank_one"], data["rank_one_equal"] = _rank_one(spec), _rank_one(spec, equal=True)
     return data | _networks_without_attention(spec)
 
 
-def _rank_one(spec: Spec) -> np.ndarray:
-    """‖res(X)‖/‖X‖ of matrices X = uvᵀ of rank one with normal u and v, the mean token left out."""
+def _rank_one(spec: Spec, *, equal: bool = False) -> np.ndarray:
+    """‖res(X)‖/‖X‖ of matrices X = uvᵀ of rank one with normal v and u, or u = 1; the mean token left out."""
     u, v = np.random.default_rng(spec.seed).normal(size=(2, 64, spec.tokens))
+    u = np.ones_like(u) if equal else u
     x = u[:, :, None] * v[:, None, :]
     return np.linalg.norm(x - x.mean(axis=1, keepdims=True), axis=(1, 2)) / np.linalg.norm(x, axis=(1, 2))
 
@@ -132,6 +134,9 @@ class _Networks:
             "skip": collapse.log_residuals(layers, x, dataclasses.replace(stack, skip=True)),
             "stochastic": collapse.product_log_residuals(jax.nn.softmax(logits, axis=-1), x),
         }
+        # Relative to the tokens, whose size plain arithmetic has.
+        states = network.hidden_states(layers, x, dataclasses.replace(stack, skip=True))
+        logs["relative"] = logs["skip"] - 0.5 * jnp.log(jnp.sum(jnp.square(states), axis=(1, 2)))
         out = {name: log - log[0] for name, log in logs.items()}
         for name in ("attention", "stochastic"):
             falls = jnp.diff(logs[name])
@@ -176,6 +181,8 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     names = {"attention": "pure attention", "stochastic": "random stochastic matrices", "skip": "attention with skips"}
     for name, label in names.items():
         style.bands(fall, data["depth"], *data[name], meaning=name, label=label)
+    relative = data["relative"][1]
+    fall.plot(data["depth"], relative, "--", color=style.colour("skip"), label="the same, relative to ‖X‖")
     # A guide that triples from the measured fall at layer 2 on.
     third = -np.array(data["attention"][1][2]) * 3.0 ** (data["depth"] - 2)
     fall.plot(data["depth"][2:], -third[2:], color=style.colour("theory"), linestyle=":", label="tripling per layer")
@@ -272,6 +279,7 @@ ROWS = (
         "layers.",
         _cube,
         near(3, 0.05),
+        formula=True,
         source="dong2021",
         place="abstract; section 2 by the summary of vortezwohl and Wu, finding 1",
         hypotheses="Gaussian weights and tokens; no mask, skip, MLP or LayerNorm",
@@ -284,6 +292,7 @@ ROWS = (
         "layer.",
         _late_over_early,
         near(1, 0.05),
+        formula=True,
         source="collapse-summary",
         place="finding 1",
         hypotheses="softmax of independent Gaussian logits, blind to the tokens",
@@ -295,6 +304,7 @@ ROWS = (
         "Pure attention collapses far faster than conventional random networks do.",
         _against_networks,
         at_least(10),
+        formula=True,
         source="collapse-summary",
         place="related work, rank collapse of networks",
         hypotheses="Gaussian weights, {layers} layers, no batch normalisation",
@@ -306,6 +316,7 @@ ROWS = (
         "Without batch normalisation the rank of random linear and ReLU networks collapses with depth.",
         lambda data: _ranks(data, slice(0, 2)),
         at_most(1.1),
+        formula=True,
         interval_from="our tolerance: a stable rank of at most 1.1",
         note="stable rank at layer {layers}; the abstract says that it collapses quickly",
     ),
@@ -321,27 +332,53 @@ ROWS = (
     published(
         "collapse-rank-one",
         "The nearer a matrix is to rank one, the smaller is its residual.",
-        lambda data: Measured(np.median(data["rank_one"]), reads=[data["rank_one"]]),
+        lambda data: Measured(
+            [np.median(data["rank_one"]), np.max(data["rank_one_equal"])],
+            where=["uvᵀ", "1xᵀ"],
+            reads=[data["rank_one"], data["rank_one_equal"]],
+        ),
         at_most(0.01),
         formula=True,
+        needs="parts",
         source="proof-notes",
         place="definition of the residual",
-        hypotheses="matrices $uvᵀ$ of rank one, $u$ and $v$ normal",
+        hypotheses="matrices $uvᵀ$ of rank one, $u$ and $v$ normal, and $1xᵀ$, which the notes' next formula has",
         interval_from="our tolerance: nothing is nearer to rank one, so that at most a hundredth may be left",
-        note="read literally: of matrices with equal rows it is the definition; median of $‖res(X)‖/‖X‖$; the "
-        "residual is the distance to equal rows, a part of the matrices of rank one; a small residual implies rank "
-        "nearly one, and not the other way round",
+        note="of $1xᵀ$ it is the definition; read literally it speaks of every matrix of rank one; median of "
+        "$‖res(X)‖/‖X‖$; the residual is the distance to equal rows, a part of the matrices of rank one; a small "
+        "residual implies rank nearly one, and not the other way round",
     ),
     law(
         "collapse-skip",
-        "At every depth the residual lies above its start in at least 95 % of random networks with skip connections.",
+        "At every depth the absolute residual lies above its start in at least 95 % of random networks with skip "
+        "connections.",
         lambda data: Measured(data["skip"][0][1:], where=data["depth"][1:], left_out=data["skip_left_out"]),
         at_least(0),
         proof="measured",
-        place="docs/collapse.md, The rate",
-        neighbours=["dong2021"],
+        place="docs/collapse.md, Where it fails",
+        neighbours=["dong2021", "alman2025"],
         hypotheses="Gaussian weights of gain 1, branches of strength 1",
         interval_from="above the start",
-        note="5 % quantile of $log ‖res(X^l)‖ − log ‖res(X)‖$; Dong et al. show that such weights exist",
+        note="5 % quantile of $log ‖res(X^l)‖ − log ‖res(X)‖$; Dong et al. show that such weights exist; relative to "
+        "$‖X‖$ it falls (collapse-skip-relative)",
+    ),
+    law(
+        "collapse-skip-relative",
+        "From the second layer on the relative residual $‖res(X^l)‖/‖X^l‖$ lies below its start in at least 95 % of "
+        "random networks with skip connections.",
+        lambda data: Measured(
+            data["relative"][2][2:],
+            where=data["depth"][2:],
+            left_out=data["relative_left_out"],
+            numbers={"layers": data["depth"][-1], "share": np.exp(data["relative"][1][-1])},
+        ),
+        at_most(0),
+        proof="measured",
+        place="docs/collapse.md, Where it fails",
+        neighbours=["dong2021", "alman2025", "noci2022"],
+        hypotheses="Gaussian weights of gain 1, branches of strength 1, no norm",
+        interval_from="below the start",
+        note="95 % quantile of the change of $log(‖res(X^l)‖/‖X^l‖)$; after {layers} layers the median is {share:.2f} "
+        "of the start",
     ),
 )

@@ -15,7 +15,7 @@ from experiments.ledger import Measured, at_least, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 from rc_jax.attention import KINDS, Kind
-from rc_jax.collapse.kinds import Fall, kind_fall
+from rc_jax.collapse.kinds import Fall, is_smooth, kind_fall, rows_stand_alone
 from rc_jax.scale.kinds import kind_best_scale
 from rc_jax.sparsity.kinds import kind_sparsity, rows_are_independent
 
@@ -29,7 +29,10 @@ ABOUT = figure.About(
         "gradient keeps rising or is the same at every scale, and where rows depend on each other. Order k: one layer "
         "maps a small difference between tokens to its k-th power."
     ),
-    formula="‖res(layer(X))‖ ~ ‖res(X)‖^k: k = 3 where Σ_j a_j of a row of equal scores c does not depend on c, else 1",
+    formula=(
+        "‖res(layer(X))‖ ~ ‖res(X)‖^k: k = 3 where Σ_j a_j of a row of equal scores c does not depend on c, else 1; if "
+        "a is differentiable there and rows see their own scores alone, or sum to 1"
+    ),
     topic="collapse",
     minutes={"smoke": 0.2, "quick": 1.5, "full": 6.0},
     core=True,
@@ -40,6 +43,26 @@ ABOUT = figure.About(
 ORDER, DOUBLY = 0.1, 1.5
 GAMMA, CAN_BE_ASKED = 1.0, tuple(name for name, kind in KINDS.items() if kind.reads == "scores")
 EQUAL, STEP = (-1.5, -0.75, 0.75, 1.5), 0.1  # scores of rows of equal scores, and what is added to them
+
+
+def _standardised(scores: jax.Array, seen: jax.Array, parts: Mapping[str, jax.Array]) -> jax.Array:
+    """Softmax of scores less their mean over their deviation, which has no derivative at equal scores."""
+    centred = scores - scores.mean(axis=-1, keepdims=True)
+    square = jnp.square(centred).mean(axis=-1, keepdims=True)
+    unit = jnp.where(square > 0, centred / jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
+    return jax.nn.softmax(jnp.where(seen, unit, -jnp.inf), axis=-1)
+
+
+def _over_queries(scores: jax.Array, seen: jax.Array, parts: Mapping[str, jax.Array]) -> jax.Array:
+    """Softmax along columns, so that a row sees the scores of the others."""
+    return jnp.where(seen, jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-2), 0)
+
+
+# Kinds whose rows of equal scores have one sum, and which do not meet the law's hypotheses.
+OUTSIDE = (
+    Kind("standardised", _standardised, "one", shift_invariant=True, increasing=True),
+    Kind("over queries", _over_queries),
+)
 
 
 class Spec(figure.Spec):
@@ -66,7 +89,7 @@ PRESETS = {
 
 def compute(spec: Spec) -> dict[str, np.ndarray]:
     """Residuals by layer, orders, sparsity, best scale and change of row sums of every kind."""
-    logs, orders, scales, sparsities, changes = [], [], [], [], []
+    logs, orders, scales, sparsities, changes, meets = [], [], [], [], [], []
     for name in spec.kinds:
         kind = KINDS[name]
         parts = attention.init(jax.random.key(0), attention.AttentionSpec(d_model=2 * kind.maps, weights=kind)).parts
@@ -80,6 +103,13 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         key = jax.random.fold_in(jax.random.key(spec.seed), 1)
         sparsities.append(kind_sparsity(key, kind, GAMMA, spec.keys, parts=parts))
         changes.append(_change(kind, parts))
+        meets.append(_meets(kind))
+    outside = [
+        kind_fall(
+            kind, depth=1, networks=spec.count, d_model=spec.d_model, heads=spec.heads, tokens=spec.tokens,
+            seed=spec.seed,
+        ).order for kind in OUTSIDE
+    ]  # fmt: skip
     return {
         "kinds": np.array(spec.kinds),
         "depth": np.arange(spec.depth + 1),
@@ -88,8 +118,16 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         "scale": np.array(scales),
         "sparsity": np.array(sparsities),
         "change": np.array(changes),
+        "meets": np.array(meets),
+        "outside": np.array(outside),
+        "outside_meets": np.array([_meets(kind) for kind in OUTSIDE]),
         "shape": np.array([spec.d_model, spec.heads, spec.tokens, spec.count]),
     }
+
+
+def _meets(kind: Kind) -> bool:
+    """Whether a kind meets the hypotheses of the law: a derivative at equal scores, rows alone or of sum 1."""
+    return is_smooth(kind) and (kind.row_sum == "one" or rows_stand_alone(kind))
 
 
 def _scale(spec: Spec, kind: Kind, parts: dict[str, jax.Array]) -> tuple[float, float]:
@@ -162,8 +200,9 @@ def _order_less_predicted(data: Mapping[str, np.ndarray]) -> Measured:
     return Measured(
         data["order"] - predicted,
         where=[str(name) for name in data["kinds"]],
-        reads=[data["change"]],
-        numbers=_numbers(data),
+        applies=data["meets"],
+        reads=[data["change"], data["outside"]],
+        numbers=_numbers(data) | {"standardised": data["outside"][0], "queries": data["outside"][1]},
     )
 
 
@@ -200,7 +239,8 @@ ROWS = (
     law(
         "kinds-order",
         "A layer maps a small difference between tokens to its cube where the sum of a row of equal scores does "
-        "not depend on the score, and to first order elsewhere.",
+        "not depend on the score, and to first order elsewhere, if weights are differentiable at equal scores, and a "
+        "row sees its own scores alone or sums to 1.",
         _order_less_predicted,
         near(0, ORDER),
         proof="derived",
@@ -216,6 +256,7 @@ ROWS = (
         "exponentially with depth.",
         _falls,
         at_least(DOUBLY),
+        formula=True,
         hypotheses=f"{LAYER}, no skip connections",
         interval_from=f"our tolerance: {DOUBLY:g}",
         note="last fall of $log ‖res‖$ over the one before, median of {count} networks",

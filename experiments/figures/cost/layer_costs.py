@@ -224,11 +224,11 @@ ROWS = (
             data["influence"][-1], numbers={"width": data["shape"][0], "tokens": data["searched"][-1]}
         ),
         at_most(0.1),
+        formula=True,
         place="section on attention against RNN",
         hypotheses="one Elman recurrence at random, entries $N(0, 1/d)$, $d = {width}$, {tokens} tokens",
         interval_from="our tolerance: a tenth of the last token's influence",
         note="measured: size of the last state's derivative by the first token over that by the last",
-        formula=False,
     ),
     published(
         "layers-short-time",
@@ -251,6 +251,7 @@ ROWS = (
         place="section 4",
         formula=True,
         hypotheses=f"a recurrence counted as in the source's table 1, $n d²$; $k = {KERNEL}$",
+        after_result=True,
         interval_from="$k$; our tolerance for a count: one per cent; the count of the table was chosen when both were "
         "known",
         note="measured: ratio of multiplications; with both matrices of an Elman recurrence, for input and state, it "

@@ -172,6 +172,7 @@ ROWS = (
         "The memory of attention over pairs grows as $n²$, that of sums as $n$.",
         _memory,
         near([2.0, 1.0, 1.0], 0.1),
+        formula=True,
         source=f"{SOURCE}-memory",
         place="section 3.2, as others restate it",
         hypotheses=f"{LAYER}; memory that XLA sets aside",

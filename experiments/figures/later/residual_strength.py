@@ -213,6 +213,7 @@ ROWS = (
         "Residual branches scaled by $1/√L$ keep tokens from collapsing.",
         _with_root,
         at_most(COLLAPSED),
+        formula=True,
         source="noci2022-theorem",
         place="theorem on residual scaling, as others restate it",
         hypotheses=f"at initialisation; softmax attention; here {SETTING}",

@@ -301,6 +301,7 @@ of_rows = functools.partial(
     place="two regimes: abstract of version 1; √2 and 1 − √2/β: released code",
     hypotheses="orthogonal tokens, logits of standard deviation $β√(log T)$, $T → ∞$",
     formula=True,
+    after_result=True,
     interval_from="our tolerance, set after a trial of the method, at $log T = 10000$",
 )
 of_tokens = functools.partial(goldt, place="abstract of version 1")
@@ -326,6 +327,7 @@ ROWS = (
         "Queries and keys of low variance recover the known rank collapse: tokens become alike.",
         _rank_collapse,
         at_least([ONE, LESS]),
+        formula=True,
         hypotheses=f"$β ≤ 1$, skips of strength {WEAK:g}; {NETWORK}",
         interval_from="our tolerance",
         note="correlation of the tokens, its least at $β ≤ 1$; last point: that less the one at the largest $β$",
@@ -335,6 +337,7 @@ ROWS = (
         "A residual connection of enough strength keeps the signal where the variance is low.",
         lambda data: _correlation(data, STRONG, 0, 1),
         at_most(APART),
+        formula=True,
         hypotheses=f"$β ≤ 1$, skips of strength {STRONG:g}; {NETWORK}",
         interval_from="our tolerance",
         note="correlation of the tokens",

@@ -240,6 +240,7 @@ ROWS = (
         "Rank collapse makes the gradients of queries and keys vanish at initialisation.",
         lambda data: _means(data, "pure_gone", reads=["pure_kept_mean"]),
         at_most(GONE),
+        formula=True,
         source="noci2022",
         place="abstract",
         hypotheses="pure attention here, without the MLP and skips of the source",

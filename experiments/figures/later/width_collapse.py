@@ -202,6 +202,7 @@ ROWS = (
         "width-first",
         "The largest singular value of the attention matrix tends to 1 as $T$ grows.",
         lambda data: _at_largest(data, "first", np.ones_like(data["sigma"])),
+        formula=True,
         place="theorem, as others restate it",
     ),
     in_the_limit(

@@ -235,6 +235,7 @@ ROWS = (
         "Pure attention under a mask still collapses to one vector, exponentially in depth.",
         _rates,
         at_most(0),
+        formula=True,
         hypotheses=f"a connected mask; here {SETTING}",
         interval_from="the sign of the rate; our tolerance for the ratio of two quarters of the layers",
         note="$log ‖res‖$ per layer in the second half of the layers, in nats, the weights' growth taken off; "
@@ -245,6 +246,7 @@ ROWS = (
         "A sparse or local mask can slow the collapse down.",
         _narrow_less_wide,
         at_least(0),
+        formula=True,
         needs="some",
         hypotheses=f"windows on both sides; here {SETTING}",
         interval_from="the sign of the difference",

@@ -185,8 +185,8 @@ ROWS = (
         "Low-rank approximations of attention may make the collapse faster.",
         lambda data: _less_than_full(data, ("averages", "Gaussian")),
         at_most(0),
-        needs="some",
-        interval_from="the sign of the difference; that one kind is enough was chosen when all were known",
+        needs="parts",
+        interval_from="the sign of the difference",
         hypotheses="the summary cites Wang et al. 2020; here keys and values are $E X$ with random $E$, rows that "
         f"average or Gaussian ones, Wang et al.'s kind; {SETTING}",
         note=f"{MORE}; slower than full attention: {{slower}}",

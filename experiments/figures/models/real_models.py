@@ -294,6 +294,7 @@ ROWS = (
         source="dong2021-introduction",
         place="introduction",
         hypotheses="no skips; here {models}, and randomly initialised copies of it; the constant is not measured",
+        after_result=True,
         interval_from="the sign of the difference; that some layer is enough was chosen when all were known",
         note="log of the relative residual with MLPs over that without, median over texts, at layers above the "
         "rounding floor",

@@ -164,6 +164,7 @@ ROWS = (
         "exponentially.",
         _factors,
         CUBE,
+        formula=True,
         source="dong2021-theorem",
         place="theorem 2.2, as others restate it",
         hypotheses="softmax attention, no mask, no positions inside; here one checkpoint, LayerNorm off",

@@ -252,6 +252,7 @@ ROWS = (
         "tokens",
         interval_from="our tolerance: 0.3 in a unit of time",
         neighbours=["fedorov2026"],
-        note="measured less the law",
+        note="measured less the law; known: Fedorov et al. prove a transition governed by the strength of the "
+        "interaction and the dimension; ours: the drift as a formula",
     ),
 )

@@ -285,10 +285,11 @@ ROWS = (
         "with $n$, which is nearly invariance of the entropy.",
         _slower_at_optimum,
         ([0, 0, -INVARIANT, -INVARIANT], [np.inf, np.inf, INVARIANT, INVARIANT]),
-        needs="parts",
+        elsewhere="nearly names no number; that both change more slowly is so",
         source=SCALE,
         place="section of further thoughts, 2023-10-22",
         hypotheses=f"{SETTING}; annealed optimum of cosines",
+        after_result=True,
         interval_from=f"more slowly than at $1/√d$: the sign; nearly invariant: within {INVARIANT:g} of 0, our "
         "tolerance, set when the slopes were known",
         note="measured: d(entropy)/d $log n$ at $1/√d$ less that at the optimum, and that at the optimum; {slopes}",

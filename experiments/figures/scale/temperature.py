@@ -255,6 +255,7 @@ ROWS = (
         source=NOTES,
         place="section on softmax, both sentences on T",
         hypotheses=f"{SETTING}, $T$ from 0.1 to 10",
+        after_result=True,
         interval_from="the sign of the change; the second sentence was added when the result for the first was known",
         note="the two contradict each other, and the second is so; measured: change of the median row's largest "
         "weight as $T$ rises, and of the weight of all others",
@@ -298,7 +299,8 @@ ROWS = (
         place="lemma 2.1",
         hypotheses=SETTING,
         interval_from="the inequality is exact; rounding of float64",
-        note="measured: the most by which $log(np)$ passes $± δ$, over $δ$, of all rows",
+        note="near it: Mudarisov et al. 2025, by whom a selection of many tokens tends to uniform weights; measured: "
+        "the most by which $log(np)$ passes $± δ$, over $δ$, of all rows",
     ),
     published(
         "temperature-clip",

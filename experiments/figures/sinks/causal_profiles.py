@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments.ledger import Measured, at_least, law, near, published
+from experiments.ledger import Measured, at_least, at_most, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 
@@ -156,10 +156,28 @@ ROWS = (
         source="herasimchyk2026",
         place="abstract",
         hypotheses="even causal attention of {tokens} tokens, the last row of $((1 − λ)I + λA)^L$, $λ = ½$",
+        after_result=True,
         interval_from="our reading of often, made when the shares were known: at half of the depths or more; U: both "
         "ends above the middle",
         note="measured: the share of the depths $L$ of {depths} that have a U; without one: {without}; the last token "
         "keeps $(1 − λ + λ/n)^L$, and the first has {first:.2g} at $L = {deepest}$",
+    ),
+    published(
+        "rollout-first",
+        "Residual connections prevent the collapse of cumulative attention onto the first token at infinite depth "
+        "(first version); they change it fundamentally (second version).",
+        lambda data: Measured(data["rollout"][-1, 0], numbers={"depth": data["depths"][-1]}),
+        at_most(0.5),
+        formula=True,
+        source="herasimchyk2026",
+        place="abstracts of both versions",
+        hypotheses="even causal attention, the last row of $((1 − λ)I + λA)^L$, $λ = ½$, $L = {depth}$",
+        after_result=True,
+        interval_from="our reading: the first token has less than half; chosen when the share was known",
+        elsewhere="under realistic conditions, says the first version, which we do not know; with one $λ$ in all "
+        "layers the other tokens together keep a multiple of $(1 − λ/2)^L$, so that the first takes "
+        "all: slower than without, where $λ = 1$",
+        note="measured: share of the first token",
     ),
     published(
         "gradient-sink",

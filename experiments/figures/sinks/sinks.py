@@ -246,6 +246,7 @@ ROWS = (
         place="abstract",
         hypotheses=f"the source argues for trained decoders, whose sinks have small values; here {LINEAR}, and a sink "
         "of the value 0",
+        after_result=True,
         interval_from="the sign of the difference; that the value 0 decides was chosen when both results were known",
         note="mixing as the fall of the relative residual per layer, with a sink less without it or with a lighter "
         "one; a sink of the first token's value hastens it, by {least:.3f} … {most:.3f} (sinks-critical)",

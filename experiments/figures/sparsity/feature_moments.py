@@ -275,9 +275,12 @@ ROWS = (
         "importance of absolute positions.",
         _same_rows,
         at_least(ONE_ROW),
-        needs="parts",
+        formula=True,
+        elsewhere="independent features, where the correlation is $1/(1 + s²)$ with $s$ the spread of the queries, do "
+        "not test the signal-to-noise ratio",
         hypotheses=f"{FEW} independent gamma features; keys of ${NOISES[1]}$ and {SPREADS[2]:g}; of queries the source "
         f"says nothing, here theirs is {QUERIES[0]:g} or {QUERIES[1]:g}",
+        after_result=True,
         interval_from=f"our reading: one row for all queries, correlations of {ONE_ROW:g} or more; the smaller spread "
         "of queries was added when the result for the larger was known",
         note="correlation of the rows of two queries: it depends on the queries, and hardly on the keys",

@@ -313,6 +313,7 @@ ROWS = (
         "there.",
         _linear_over_softmax,
         at_most(0.5),
+        formula=True,
         place="summary",
         hypotheses=f"linear attention of {FEATURES} features $elu + 1$ of Gaussian keys, even query; softmax for the "
         "other",

@@ -66,7 +66,7 @@ def _apply(equation: Any, operands: list[Values]) -> list[Any]:
         inside = next(options[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in options)
         return list(evaluate(inside, operands))
     if name in _NESTED:
-        return _NESTED[name](options, operands)
+        return _NESTED[name](equation, operands)
     balls = any(_inexact(variable) for variable in (*equation.invars, *equation.outvars))
     if balls and any(jnp.issubdtype(variable.aval.dtype, jnp.complexfloating) for variable in equation.invars):
         raise NotCertified(f"`{name}` of complex numbers is not covered by ball arithmetic")
@@ -309,8 +309,11 @@ def matrix_product(a: Values, b: Values) -> Values:
     return table[np.ix_(places[0], places[1])]
 
 
-def _scan(options: Any, operands: list[Values]) -> list[Values]:
-    constants, carried = options["num_consts"], options["num_carry"]
+def _scan(equation: Any, operands: list[Values]) -> list[Values]:
+    # Slices and stacked results have one axis more outside than in the body; versions of JAX name them differently.
+    options, body = equation.params, equation.params["jaxpr"].jaxpr
+    carried = _of_equal_rank(equation.outvars, body.outvars)
+    constants = _of_equal_rank(equation.invars, body.invars) - carried
     shared, carry = operands[:constants], operands[constants : constants + carried]
     stacked: list[Any] = [None] * options["length"]
     for index in range(options["length"])[:: -1 if options["reverse"] else 1]:
@@ -322,18 +325,24 @@ def _scan(options: Any, operands: list[Values]) -> list[Values]:
     return [*carry, *(np.stack(leaves) for leaves in zip(*stacked, strict=True))]
 
 
+def _of_equal_rank(variables: Any, others: Any) -> int:
+    """How many of these variables have as many axes as their partners."""
+    return sum(one.aval.ndim == other.aval.ndim for one, other in zip(variables, others, strict=True))
+
+
 def _scalar(leaf: Values, index: int) -> Values:
     out = np.empty((), leaf.dtype)
     out[()] = leaf[index]
     return out
 
 
-def _cond(options: Any, operands: list[Values]) -> list[Values]:
-    branches = options["branches"]
+def _cond(equation: Any, operands: list[Values]) -> list[Values]:
+    branches = equation.params["branches"]
     return list(evaluate(branches[min(max(int(operands[0]), 0), len(branches) - 1)], operands[1:]))
 
 
-def _while(options: Any, operands: list[Values]) -> list[Values]:
+def _while(equation: Any, operands: list[Values]) -> list[Values]:
+    options = equation.params
     first, second = options["cond_nconsts"], options["cond_nconsts"] + options["body_nconsts"]
     carry = operands[second:]
     for _ in range(_STEPS):
@@ -363,11 +372,11 @@ def ordered(row: list[Any]) -> list[Any]:
     return [a.union(b) for a, b in zip(low, high, strict=True)]
 
 
-def _sort(equation: Any, *operands: Values) -> list[Values]:
-    if len(operands) > 1:
+def _sort(equation: Any, operand: Values, *others: Values) -> list[Values]:
+    if others:
         raise NotCertified("`sort` of several arrays at once is not covered by ball arithmetic")
-    return [np.moveaxis(_rows(ordered, np.moveaxis(operands[0], equation.params["dimension"], -1)),
-                        -1, equation.params["dimension"])]  # fmt: skip
+    axis: int = equation.params["dimension"]
+    return [np.moveaxis(_rows(ordered, np.moveaxis(operand, axis, -1)), -1, axis)]
 
 
 def _rows(function: Callable[[list[Any]], list[Any]], a: Values) -> Values:

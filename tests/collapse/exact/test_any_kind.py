@@ -1,5 +1,6 @@
 """The rule for any differentiable kind, against many digits: each residual is right or NaN."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -155,3 +156,34 @@ def test_rows_that_differ_by_their_place_are_of_first_order(x64):
     states = np.asarray(network.hidden_states(params, x, stack))
     right = [np.log(np.linalg.norm(state - state.mean(axis=0))) for state in states]
     np.testing.assert_allclose(collapse.log_residuals(params, x, stack), right, rtol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_jump_with_one_slope_on_both_sides_is_seen(x64, dtype):
+    """`signed` weights change their sign where a score passes 0, and their slope does not change there."""
+    spec = network.StackSpec(attention=attention.AttentionSpec(d_model=1, weights="signed", scale=1.0), depth=1)
+    params = network.init(jax.random.key(0), spec, dtype=dtype)
+    one = jnp.ones((1, 1, 1, 1), dtype)
+    params = params._replace(attention=params.attention._replace(query=one, key=one, value=one, output=one))
+    x = jnp.asarray([[0.1], [-0.09], [-0.08]], dtype)
+    out = network.apply(params, x, spec)
+    right = float(jnp.log(jnp.linalg.norm(out - out.mean(axis=0, keepdims=True))))
+    computed = float(collapse.log_residuals(params, x, spec)[1])
+    assert np.isnan(computed) or abs(computed - right) < 1e-4
+
+
+def test_an_own_kind_of_two_score_matrices_is_refused():
+    built_in = attention.KINDS["differential"]
+    own = dataclasses.replace(built_in, name="own")
+    spec = network.StackSpec(attention=attention.AttentionSpec(d_model=8, heads=2, weights=own), depth=2)
+    params, x = network.init(jax.random.key(0), spec), jax.random.normal(jax.random.key(1), (4, 8))
+    with pytest.raises(collapse.NotCovered, match="one score matrix"):
+        collapse.log_residuals(params, x, spec)
+
+
+def test_the_derivative_of_an_unknown_residual_is_not_a_number():
+    spec = network.StackSpec(attention=attention.AttentionSpec(d_model=8, heads=2), depth=8)
+    params = network.init(jax.random.key(1), spec, gain=4.0)
+    x = jax.random.normal(jax.random.key(2), (4, 8))
+    value, slope = jax.value_and_grad(lambda x: collapse.log_residuals(params, x, spec)[-1])(x)
+    assert np.isnan(value) and np.isnan(slope).all()

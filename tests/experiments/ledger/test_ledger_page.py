@@ -1,11 +1,12 @@
 """The page of the ledger is what its snapshot says, and the snapshot has every figure and claim that there is."""
 
+import dataclasses
 import re
 
 import pytest
 
 from experiments.command import main
-from experiments.ledger import Kind, Measured, Verdict, included, law, pages, record, sections
+from experiments.ledger import Kind, Measured, Verdict, included, law, pages, published, record, sections
 from experiments.lib import figure
 from experiments.lib.figure import TOPICS, Broken
 from tests.experiments.conftest import strict_json
@@ -177,3 +178,34 @@ def test_cells_hold_anything():
     row = r"a\|b \*c\* \<d> \`e\` \[f\] \$g h\_i\\j · `k` | proved · interval 0 … 2: s · `one` | 1 | ● held |"
     assert f'| <a id="k"></a>{row}' in page
     assert claim.verdict is Verdict.HELD
+
+
+def test_one_figure_replaces_its_rows_and_no_other(tmp_path):
+    docs, results = tmp_path / "docs", tmp_path / "run"
+    for folder in (docs, results):
+        folder.mkdir()
+    record.write(docs, ENTRIES, **ABOUT)
+    changed = [dataclasses.replace(entry, title=f"{entry.title}, anew") for entry in ENTRIES if entry.name != "circle"]
+    record.write(results, changed, **ABOUT)
+    run = str(results / record.FILE)
+    assert pages.main([run, "--docs", str(docs), "--quiet", "--only", "kinds", "sinks"]) == 0
+    titles = {entry.name: entry.title for entry in ENTRIES}
+    after = {entry.name: entry.title for entry in pages.read(docs / record.FILE)[1]}
+    assert {name for name in titles if after[name] != titles[name]} == {"kinds", "sinks"}
+    before = (docs / record.FILE).read_bytes()
+    assert pages.main([run, "--docs", str(docs), "--quiet", "--only", "circle"]) == 2
+    assert pages.main(["--docs", str(docs), "--quiet", "--only", "kinds"]) == 2
+    record.write(results, changed, **{**ABOUT, "seed": 7})
+    assert pages.main([run, "--docs", str(docs), "--quiet", "--only", "kinds"]) == 2
+    assert (docs / record.FILE).read_bytes() == before
+
+
+def test_a_criterion_that_came_after_the_result_is_told():
+    row = published("late", "It rises.", lambda data: 0.5, (0, 1), source="dong2021", place="section 2",
+                    interval_from="our tolerance", after_result=True)  # fmt: skip
+    entry = record.Entry("circle", "Title", record.DONE, "command", "scale", claims=(row.judge({}),))
+    assert "**criterion after the result**" in pages.markdown(ABOUT, [entry])["ledger/published.md"]
+    assert "1 of all these had its criterion chosen after a result was known: 1 agrees as made." in sections.headline(
+        entry.claims
+    )
+    assert record.plain_claims(entry)[0]["after_result"] is True
