@@ -36,6 +36,7 @@ from rc_jax.collapse.exact.state import Columns, Logits
 _NEAR = 0.1  # of the largest difference of a score, below which weights are integrated and not subtracted
 _ALIKE = 16  # roundings, up to which weights are equal
 _LOST = 128  # roundings that slopes may have
+_JUMP = 0.125  # of the weights, which no few roundings of the scores change smoothly
 _PART = 2.0**-8  # of the weights, above which their difference has lost at most eight bits
 
 
@@ -76,7 +77,7 @@ def by_kind(
         log_moved = jnp.where(holds, pair.log_size, moved.log_size)
         moved, start = Scaled(jnp.where(whole, moved.rows, pair.rows), log_moved), weights(base)
     count = before.shape[0]
-    change = _change(weights, base, start, moved, kind) + Scaled(crossed.rows[:count], crossed.log_size[:count])
+    change = _change(weights, base, start, moved, kind, moves) + Scaled(crossed.rows[:count], crossed.log_size[:count])
 
     shown = shown[:count]
     # Rows that see the same columns have the same weights before they move, but for roundings.
@@ -108,6 +109,7 @@ def _change(
     before: Float[Array, "head token column"],
     moved: Scaled,
     kind: Kind,
+    moves: Moves,
 ) -> Scaled:
     """weights(base + moved) − before, for `before` = weights(base)."""
     limits = jnp.finfo(base.dtype)
@@ -149,8 +151,14 @@ def _change(
         largest_base = _by_head(_largest(base), heads)
         lost &= (_largest(change) > 0) | (jnp.maximum(largest_base, largest_step) < float(limits.tiny) ** 0.25)
         lost |= _saturated(weights, base, before, change, kind) & moves_scores
+    if kind.sparse and kind.shift_invariant and moves.amount is not None:
+        # Weights that change by more than a few roundings do when scores move by some have made a choice.
+        end = base + step
+        lost |= _largest(weights(moves.beside(end)) - weights(end)) > _JUMP * _largest(before)
     finite = jnp.isfinite(largest_step) & jnp.isfinite(_by_head(_largest(base), heads))
     known = (integrated | subtracted) & ~lost & finite
+    # A change is a sum of terms of the size of the weight; what a saturated weight has lost shows in this move.
+    change = moves.sums(change, jnp.abs(before) * jnp.where(integrated, _by_head(_largest(way), heads), 1), 9)
     return Scaled(jnp.where(known, change, jnp.nan), jnp.where(integrated[:, 0, 0], moved.log_size[:heads], 0))
 
 

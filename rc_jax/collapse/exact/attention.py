@@ -44,14 +44,15 @@ def attend(
 ) -> MeanResidual:
     """One layer of attention on the split tokens, its output split the same way."""
     outputs = heads(params, state, spec, scale, mask, moves)
+    outputs = Columns(*moves.columns_of_heads(*outputs, 4))
     # All heads at the size of the largest one that is not 0.
     rest, sizes = outputs.rest.rows, jax.lax.stop_gradient(outputs.rest.log_size)
     top = jnp.max(jnp.where(jnp.any(rest != 0, axis=(1, 2)), sizes, -jnp.inf))
     top = jnp.where(jnp.isfinite(top), top, sizes[0])
     below = jnp.minimum(outputs.rest.log_size - top, largest_log_factor(rest.dtype))
-    rest = moves.features(moves.exp(below)[:, None, None] * rest, 4)
+    rest = moves.exp(below)[:, None, None] * rest
     out = from_rows(Scaled(jnp.einsum("hik,hkd->id", rest, params.output, precision=spec.precision), top))
-    mean = jnp.einsum("hk,hkd->d", moves.features(outputs.mean, 4), params.output, precision=spec.precision)
+    mean = jnp.einsum("hk,hkd->d", outputs.mean, params.output, precision=spec.precision)
     if spec.bias:
         assert params.output_bias is not None
         mean = mean + params.output_bias
@@ -71,7 +72,7 @@ def heads(
     Every head has a size of its own, because one head's output may be far below the smallest number beside another's.
     """
     value = _pooled(columns(state, params.value, params.value_bias, spec), params, spec)
-    value = Columns(moves.features(value.mean, 3), moves.scaled(value.rest, 3))
+    value = Columns(*moves.columns_of_heads(*value, 3))
     outputs = rules.rule(spec)(_head_inputs(params, state, spec, scale, mask, moves), value)
     if spec.output_gate is not None:
         gate = params.parts["output_gate"]
@@ -156,8 +157,7 @@ def _head_inputs(
     factor = jnp.broadcast_to(alpha, (spec.heads,))[:, None]
     query = columns(state, params.query, params.query_bias, spec)
     key = _pooled(columns(state, params.key, params.key_bias, spec), params, spec)
-    query = Columns(moves.features(query.mean, 1), moves.scaled(query.rest, 1))
-    key = Columns(moves.features(key.mean, 2), moves.scaled(key.rest, 2))
+    query, key = Columns(*moves.columns_of_heads(*query, 1)), Columns(*moves.columns_of_heads(*key, 2))
     if spec.kind.maps > 1:
         query, key, factor = _in_shares(query, spec), _in_shares(key, spec), jnp.concatenate([factor] * spec.kind.maps)
     if spec.qk_norm in ("rms", "rms_joint", "layer"):

@@ -12,6 +12,7 @@ WITH_STILL = (0.0, *AMOUNTS)
 # of itself: cubing a residual triples its logarithm, and the error in it.
 _NATS = 0.01
 _ROUNDINGS = 1024
+_APART = 0.2  # length of the difference of two unit vectors
 
 
 def agree(logs: Float[Array, "copy *shape"]) -> Bool[Array, "*shape"]:
@@ -19,6 +20,12 @@ def agree(logs: Float[Array, "copy *shape"]) -> Bool[Array, "*shape"]:
     first = logs[:1]
     allowed = _NATS + _ROUNDINGS * jnp.finfo(first.dtype).eps * jnp.abs(first)
     return jnp.all((logs == first) | (jnp.isfinite(first) & (jnp.abs(logs - first) <= allowed)), axis=0)
+
+
+def same_way(directions: Float[Array, "copy *shape"]) -> Bool[Array, ""]:
+    """Whether unit vectors that were computed twice point the same way: sizes alone may agree by chance."""
+    apart = jnp.sum(jnp.square(directions - directions[:1]))
+    return apart <= _APART**2
 
 
 def known(where: Bool[Array, "*shape"], logs: Float[Array, "copy *shape"]) -> Float[Array, "*shape"]:

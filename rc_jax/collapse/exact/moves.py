@@ -22,21 +22,24 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 from rc_jax.collapse.exact.scaled import Scaled
 
 COPY = "copy"  # the axis of the computations
-# How far the two computations move, in units of `SIZE` roundings. In their average the first order of the moves is 0.
+# How far the two computations move. In their average the first order of the moves is 0.
 AMOUNTS = (1.0, -2.0)
 AVERAGE = (2 / 3, 1 / 3)
-SIZE = 2.0
+LOST = 128  # times as far as others move tokens that are lost
+FARTHEST = 4  # roundings that a number moves at most, times an amount; whole numbers, so that 1 + δ is not rounded
 
 
 class Moves(NamedTuple):
     """How far the numbers of one computation move; nothing moves where `amount` is None.
 
-    `tokens` holds numbers of variance 1, the same for equal tokens, and `equal` the first token that each token is
-    equal to, where that is asked for. Numbers move inside `jax.vmap(…, axis_name=COPY)` over the amounts.
+    `tokens` holds a number of roundings for every entry of the tokens, the same for equal tokens, `others` such
+    numbers for tokens that are lost, others in each computation, and `equal` the first token that each token is equal to, where
+    that is asked for. Numbers move inside `jax.vmap(…, axis_name=COPY)` over the amounts and `others`.
     """
 
     amount: Float[Array, ""] | None = None
     tokens: Float[Array, "token feature"] | None = None
+    others: Float[Array, "token feature"] | None = None
     equal: Int[Array, " token"] | None = None
 
     def features(self, x: Array, place: int) -> Array:
@@ -45,17 +48,59 @@ class Moves(NamedTuple):
             return x
         return x * (1 + self._rounding(x.dtype) * _pattern_of(x, place))
 
-    def entries(self, x: Float[Array, "token feature"], place: int) -> Array:
-        """Entries times 1 + δ, with a δ of each token's own and one of each feature."""
+    def of_heads(self, mean: Float[Array, "head width"], place: int) -> Float[Array, "head width"]:
+        """Entries times 1 + δ, with a δ for each feature of each head."""
+        return mean if self.amount is None else mean * self._factor(mean, place)
+
+    def columns_of_heads(self, mean: Float[Array, "head width"], rest: Scaled, place: int) -> tuple[Array, Scaled]:
+        """A mean and rows of every head, moved by the same δ."""
+        if self.amount is None:
+            return mean, rest
+        factor = self._factor(mean, place)
+        return mean * factor, rest.map(lambda rows: rows * factor[:, None])
+
+    def _factor(self, mean: Array, place: int) -> Array:
+        steps = jnp.asarray(_pattern(place, mean.size).reshape(mean.shape), mean.dtype)
+        return 1 + self._rounding(mean.dtype) * steps
+
+    def entries(
+        self, x: Float[Array, "token feature"], place: int, lost: Bool[Array, "token 1"] | None = None
+    ) -> Float[Array, "token feature"]:
+        """Entries times 1 + δ, with a δ of each token's own in each feature.
+
+        A token of which nothing but a rounding is left moves `LOST` times as far, and not by the same multiple in all
+        features: what a rounding has made has any direction, and an even function does not see that it turns round.
+        """
         if self.amount is None or self.tokens is None:
             return x
-        return x * (1 + self._rounding(x.dtype) * self.tokens * _pattern_of(x, place))
+        steps = jnp.round(self.tokens)  # whole roundings, so that 1 + δ is none
+        if lost is not None and self.others is not None and x.itemsize > 2:  # so many roundings of 16 bits are a part of the number itself
+            steps = jnp.where(lost, LOST * jnp.sign(steps) * jnp.abs(self.others), steps)
+        steps = self.amount.astype(x.dtype) * steps * jnp.sign(_pattern_of(x, place))
+        return x * (1 + jnp.asarray(jnp.finfo(x.dtype).eps, x.dtype) * steps)
 
     def columns(self, scores: Float[Array, "head token column"]) -> Array:
         """Scores times 1 + δ, with a δ for each column: scores that a rounding has made equal move apart."""
-        if self.amount is None or self.tokens is None or scores.shape[-1] != self.tokens.shape[0]:
+        steps = self._of_columns(scores)
+        return scores if steps is None else scores * (1 + steps)
+
+    def beside(self, scores: Float[Array, "head token column"]) -> Array:
+        """Scores moved by a few roundings of the largest of them, or of 1; the same where nothing moves."""
+        steps = self._of_columns(scores)
+        if steps is None:
             return scores
-        return scores * (1 + self._rounding(scores.dtype) * self.tokens[:, 0][None, None])
+        return scores + 2 * steps * jax.lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(scores)), 1))
+
+    def _of_columns(self, scores: Array) -> Array | None:
+        if self.amount is None or self.tokens is None or scores.shape[-1] != self.tokens.shape[0]:
+            return None
+        return self._rounding(scores.dtype) * self.tokens[:, 0][None, None]
+
+    def sums(self, x: Float[Array, "head token column"], size: Array, place: int) -> Array:
+        """Entries x + δ·size, with a δ of each row and column: x is a sum of numbers of that size."""
+        if self.amount is None or self.tokens is None:
+            return x
+        return x + self._rounding(x.dtype) * size * self.tokens[None, :, :1] * jnp.sign(_pattern_of(x, place))
 
     def scaled(self, x: Scaled, place: int) -> Scaled:
         """The features of numbers with a size of their own."""
@@ -75,17 +120,17 @@ class Moves(NamedTuple):
         return jnp.any(every != every[:1], axis=(0, 2, 3))[:, None, None]
 
     def exp(self, logs: Array) -> Array:
-        """e^logs; what underflows becomes the smallest normal number where numbers move, and only e^(−∞) is 0."""
+        """e^logs; what underflows becomes a number that products keep where numbers move, and only e^(−∞) is 0."""
         powers = jnp.exp(logs)
         if self.amount is None:
             return powers
         limits = jnp.finfo(powers.dtype)
-        least = jnp.abs(self.amount).astype(powers.dtype) * limits.tiny
+        least = jnp.abs(self.amount).astype(powers.dtype) * (limits.tiny / limits.eps)
         return jnp.where(logs < limits.min, powers, jnp.maximum(powers, least))
 
     def _rounding(self, dtype: DTypeLike) -> Array:
         assert self.amount is not None
-        return self.amount.astype(dtype) * jnp.asarray(SIZE * float(jnp.finfo(dtype).eps), dtype)
+        return self.amount.astype(dtype) * jnp.asarray(jnp.finfo(dtype).eps, dtype)
 
 
 STILL = Moves()
@@ -98,14 +143,15 @@ def _pattern_of(x: Array, place: int) -> Array:
 
 @functools.cache
 def _pattern(place: int, size: int) -> np.ndarray:
-    """Numbers of variance 1 between −√3 and √3, others at every place."""
-    return np.random.default_rng((place, size)).uniform(-(3**0.5), 3**0.5, size)
+    """Whole numbers between 1 and `FARTHEST` with either sign, others at every place; never 0."""
+    random = np.random.default_rng((place, size))
+    return random.integers(1, FARTHEST, size, endpoint=True) * random.choice([-1.0, 1.0], size)
 
 
 def of_tokens(
-    x: Float[Array, "token feature"], places: UInt[Array, "token column"] | None = None
+    x: Float[Array, "token feature"], places: UInt[Array, "token column"] | None = None, salt: int = 0
 ) -> Float[Array, "token feature"]:
-    """Numbers of variance 1 for every entry of the tokens, made of each token's bits and of what else tells it apart.
+    """Numbers of that size for every entry of the tokens, made of each token's bits and of what else tells it apart.
 
     No pair of tokens is compared: tokens that are equal get equal numbers.
     """
@@ -114,10 +160,10 @@ def of_tokens(
     bits = bits.reshape(x.shape[0], -1).astype(jnp.uint32)
     bits = bits if places is None else jnp.concatenate([bits, places], axis=1)
     columns, features = (jnp.arange(size, dtype=jnp.uint32)[None] for size in (bits.shape[1], x.shape[1]))
-    token = jnp.sum(_hashed(bits + _hashed(columns)), axis=1, keepdims=True, dtype=jnp.uint32)
-    # The upper half of the bits becomes a number of variance 1 between −√3 and √3.
-    uniform = (_hashed(token + _hashed(features)) >> 16).astype(jnp.float32) / 2**15 - 1
-    return (3**0.5 * uniform).astype(x.dtype)
+    token = jnp.sum(_hashed(bits + _hashed(columns)), axis=1, keepdims=True, dtype=jnp.uint32) + jnp.uint32(salt)
+    hashed = _hashed(token + _hashed(features))
+    sizes = 1 + (FARTHEST - 1) * (hashed >> 16).astype(jnp.float32) / 2**16
+    return jnp.where(hashed & 1, 1, -1).astype(x.dtype) * sizes.astype(x.dtype)
 
 
 def _hashed(x: UInt[Array, "*shape"]) -> UInt[Array, "*shape"]:

@@ -53,7 +53,7 @@ class HeadInputs:
         if self.with_positions:
             level = positions.level(self.query, self.key, self.factor, spec, self.mask)
         else:
-            level = normalisers.level(self.query, self.key, self.factor, spec.precision)
+            level = normalisers.level(self.query, self.key, self.factor, spec.precision, self.moves)
         logits = self._plain_logits()
         ordered = None
         if spec.top_k is not None:
@@ -75,7 +75,8 @@ class HeadInputs:
         if self.with_positions:
             return positions.logits(self.query, self.key, self.factor, self.spec, self.mask)
         precision = self.spec.precision
-        slope = einsum("hjk,hk->hj", self.key.rest, self.factor * self.query.mean, precision=precision)
+        mean = self.moves.of_heads(self.query.mean, 10)  # the sums of slope and pair are not rounded alike
+        slope = einsum("hjk,hk->hj", self.key.rest, self.factor * mean, precision=precision)
         pair = einsum("hik,hjk->hij", self.query.rest * self.factor[:, None], self.key.rest, precision=precision)
         return Logits(None, slope, pair)
 
@@ -181,7 +182,8 @@ def _near_collapse(inputs: HeadInputs, value: Columns) -> tuple[Callable[[], Log
     Its output is 1(v̄ + e^ℓ pᵀv̂) + e^{3ℓ} α q̂_iᵀ Cov_p(k̂, v̂).
     """
     precision, query, key = inputs.spec.precision, inputs.query, inputs.key
-    slope = einsum("hjk,hk->hj", key.rest, inputs.factor * query.mean, precision=precision)
+    mean = inputs.moves.of_heads(query.mean, 10)
+    slope = einsum("hjk,hk->hj", key.rest, inputs.factor * mean, precision=precision)
     queries = query.rest * inputs.factor[:, None]
 
     def logits() -> Logits:

@@ -83,11 +83,13 @@ def _change(
     # The largest of the weights that count is taken out of the exponent; that of the largest is minus the others' sum.
     largest = jax.nn.one_hot(jnp.argmax(log_p + t, axis=-1), t.shape[-1], dtype=bool)
     others = ~largest & (log_p > -jnp.inf)
-    log_weight = log_p + jnp.maximum(u, 0)
+    log_weight = jnp.minimum(log_p + jnp.maximum(u, 0), 0)  # a rounding of a large logit may be above 0
     factor, powers = _over_largest(log_weight, others, moves)
-    changes = jnp.where(others, g * powers * phi, 0)
+    # Where c is large u is the number of ordinary size, and c counts as 1.
+    far = pair.log_size > 0
+    changes = jnp.where(others, jnp.where(far[:, None, None], u, g) * phi * powers, 0)
     rows = jnp.where(largest, -jnp.sum(changes, axis=-1, keepdims=True), changes)
-    return Scaled(rows, factor + pair.log_size)
+    return Scaled(rows, factor + jnp.where(far, 0, pair.log_size))
 
 
 def _less_first_row(

@@ -6,11 +6,12 @@ again, so a difference keeps all its digits however small e^ℓ is.
 Rows of softmax are split in `rc_jax.collapse.exact.softmax`.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from rc_jax.collapse.exact.scaled import Scaled, largest_log_factor, total
 from rc_jax.collapse.measures import over_largest
@@ -92,8 +93,21 @@ class Weights(NamedTuple):
 def decompose(x: Float[Array, "token feature"]) -> MeanResidual:
     """Split tokens into their mean and the scaled difference from it."""
     # The first token is subtracted first: a common part then cancels exactly, however a compiler rounds the mean.
-    difference, mean = recenter(x - x[:1])
-    return MeanResidual(x[0] + mean, _over_norm(Scaled(difference, jnp.zeros((), x.dtype))))
+    # Differences of small numbers are formed in larger units: they may have no normal number of their own.
+    limits = jnp.finfo(x.dtype)
+    small = jax.lax.stop_gradient(jnp.max(jnp.abs(x))) < float(limits.tiny / limits.eps**2)
+    unit = jnp.where(small, 2.0 ** -round(math.log2(limits.eps) * 2), 1).astype(x.dtype)
+    scaled = x * unit
+    difference, mean = recenter(scaled - scaled[:1])
+    return MeanResidual(x[0] + mean / unit, _over_norm(Scaled(difference, -jnp.log(unit))))
+
+
+def has_subnormal(x: Array) -> Bool[Array, ""]:
+    """Whether an entry is below the smallest normal number and not 0: compilers take such a number for 0."""
+    bits = jax.lax.bitcast_convert_type(x, {2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}[x.itemsize])
+    rest = bits << 1  # without the sign
+    digits = jnp.finfo(x.dtype).nmant + 1
+    return jnp.any((rest != 0) & (rest >> digits == 0))
 
 
 def normalise(x: Float[Array, "token feature"]) -> Scaled:

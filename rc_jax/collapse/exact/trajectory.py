@@ -138,26 +138,35 @@ def _log_residuals(
                 out = advance(states, weights, Moves(equal=equal))
                 return (out, known), measure(out)
             out = jax.vmap(
-                lambda state, amount: advance(state, weights, Moves(amount, tokens, equal)), axis_name=COPY
-            )(states, amounts)
+                lambda state, amount, other: advance(state, weights, Moves(amount, tokens, other, equal)),
+                axis_name=COPY,
+            )(states, amounts, others)
             logs = jax.vmap(_log_norm)(out)
             shown = jax.vmap(measure)(out) if relative else logs
-            known &= decide.agree(logs)
+            known &= decide.agree(logs) & decide.same_way(out.difference.rows)
             value = decide.known(known & decide.agree(shown), shown)
             # A mean that has faded is not known to the next layer.
             return (out, known & ~jnp.any(jax.vmap(faded)(out)) if fades else known), value
 
         return step
 
+    stored, first = _stored(x, start), measure(start)[None]
     if not check:
-        logs = scan_kinds(step_of, (start, jnp.asarray(True)), params, spec)[1]
-        return jnp.concatenate([measure(start)[None], logs])
+        logs = scan_kinds(step_of, (start, stored), params, spec)[1]
+        return jnp.where(stored, jnp.concatenate([first, logs]), jnp.nan)
     tokens, amounts = moves_of_tokens(x, places), jnp.asarray(AMOUNTS, x.dtype)
+    others = jnp.stack([moves_of_tokens(x, places, salt) for salt in (1, 2)])
     # The tokens' own moves at the start are theirs alone, whatever they see.
     own = moves_of_tokens(x)
     states = jax.vmap(lambda amount: _moved(start, Moves(amount, own), 0))(amounts)
-    logs = scan_kinds(step_of, (states, jnp.asarray(True)), params, spec)[1]
-    return jnp.concatenate([measure(start)[None], logs])
+    logs = scan_kinds(step_of, (states, stored), params, spec)[1]
+    return jnp.concatenate([jnp.where(stored, first, jnp.nan), logs])
+
+
+def _stored(x: Float[Array, "token feature"], start: MeanResidual) -> Bool[Array, ""]:
+    """Whether the tokens differ by more than what numbers below the smallest normal one, taken for 0, may hide."""
+    limits = jnp.finfo(x.dtype)
+    return ~mean_residual.has_subnormal(x) | (start.log_norm > math.log(float(limits.tiny / limits.eps)))
 
 
 def _first_equal(x: Float[Array, "token feature"], places: UInt[Array, "token column"]) -> Int[Array, " token"]:
@@ -168,9 +177,19 @@ def _first_equal(x: Float[Array, "token feature"], places: UInt[Array, "token co
 
 def _moved(state: MeanResidual, moves: Moves, place: int) -> MeanResidual:
     """Tokens whose mean and differences have moved by roundings."""
+    if moves.amount is None:
+        return state
+    lost = _lost(state)
     return MeanResidual(
-        moves.features(state.mean, place), state.difference.map(lambda rows: moves.entries(rows, place))
+        moves.features(state.mean, place), state.difference.map(lambda rows: moves.entries(rows, place, lost))
     )
+
+
+def _lost(state: MeanResidual) -> Bool[Array, "token 1"]:
+    """Tokens of which less than 1024 roundings are left where mean and difference are added."""
+    rows, mean = state.direction, state.mean[None] * jnp.exp(-state.log_size).astype(state.mean.dtype)
+    left, size = (jnp.max(jnp.abs(each), axis=1, keepdims=True) for each in (mean + rows, rows))
+    return left < float(1024 * jnp.finfo(rows.dtype).eps) * size
 
 
 def _log_norm(state: MeanResidual) -> Float[Array, ""]:

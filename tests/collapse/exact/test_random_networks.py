@@ -15,7 +15,7 @@ from rc_jax.attention.specification import assemble
 from rc_jax.collapse import log_residuals
 from rc_jax.network import LayerParams, MLPParams, NormParams
 from tests.collapse.exact.random_networks import draw, draw_spec, judge
-from rc_jax.collapse.exact import moves
+from rc_jax.collapse.exact import moves, trajectory
 from tests.collapse.exact.test_trajectory import mostly_slow
 from tests.oracles import many_digits
 from tests.oracles.interpreted import interpreted
@@ -86,9 +86,9 @@ def test_moves_cancel_in_the_average(x64, monkeypatch):
     params, x, spec, scale, mask = read(LOST["108_28_5_float64"])
     spec = dataclasses.replace(spec, skip=True)
     computed = []
-    for size in (moves.SIZE, 1000 * moves.SIZE):
-        monkeypatch.setattr(moves, "SIZE", size)
-        jax.clear_caches()  # of what was traced with the other size
+    for times in (1, 1000):
+        monkeypatch.setattr(trajectory, "AMOUNTS", tuple(times * amount for amount in moves.AMOUNTS))
+        jax.clear_caches()  # of what was traced with the other amounts
         computed.append(compute(collapse.log_residuals, params, 0.01 * x, spec, scale, mask))
     jax.clear_caches()
     known = np.isfinite(computed).all(axis=0)
