@@ -23,18 +23,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from rc_jax._numerics.stable import expm1_ratio
-from rc_jax.collapse.exact.moves import STILL, Moves
 from rc_jax.collapse.exact.scaled import Scaled, einsum, total
 from rc_jax.collapse.exact.state import Columns, Logits, exp_below, log1p_ratio, log_softmax
 
 _NEAR = 1.0  # beyond this |cÊ| the normalisers of rows are subtracted as whole numbers
 
 
-def level(
-    query: Columns, key: Columns, factor: Float[Array, "head #width"], precision: str, moves: Moves = STILL
-) -> Columns:
+def level(query: Columns, key: Columns, factor: Float[Array, "head #width"], precision: str) -> Columns:
     """What all logits of a row share: α q̄·k̄, and e^ℓ times α q̂_i·k̄."""
-    weighed = factor * moves.of_heads(key.mean, 11)
+    weighed = factor * key.mean
     mean = jnp.einsum("hk,hk->h", query.mean, weighed, precision=precision)
     rest = einsum("hik,hk->hi", query.rest, weighed, precision=precision)
     return Columns(mean[:, None], rest.map(lambda rows: rows[..., None]))

@@ -51,9 +51,9 @@ class HeadInputs:
         """The same, after the level that the logits of each row share."""
         spec, seen = self.spec, None if self.mask is None else self.mask[None]
         if self.with_positions:
-            level = positions.level(self.query, self.key, self.factor, spec, self.mask)
+            level = positions.level(self.query, self._otherwise(self.key, 11), self.factor, spec, self.mask)
         else:
-            level = normalisers.level(self.query, self.key, self.factor, spec.precision, self.moves)
+            level = normalisers.level(self.query, self._otherwise(self.key, 11), self.factor, spec.precision)
         logits = self._plain_logits()
         ordered = None
         if spec.top_k is not None:
@@ -72,13 +72,17 @@ class HeadInputs:
 
     def _plain_logits(self) -> Logits:
         # r_j = e^ℓ (α q̄·k̂_j) and Ê_ij = α q̂_i·k̂_j, or those of logits with positions
+        query = self._otherwise(self.query, 10)
         if self.with_positions:
-            return positions.logits(self.query, self.key, self.factor, self.spec, self.mask)
+            return positions.logits(query, self.key, self.factor, self.spec, self.mask)
         precision = self.spec.precision
-        mean = self.moves.of_heads(self.query.mean, 10)  # the sums of slope and pair are not rounded alike
-        slope = einsum("hjk,hk->hj", self.key.rest, self.factor * mean, precision=precision)
+        slope = einsum("hjk,hk->hj", self.key.rest, self.factor * query.mean, precision=precision)
         pair = einsum("hik,hjk->hij", self.query.rest * self.factor[:, None], self.key.rest, precision=precision)
         return Logits(None, slope, pair)
+
+    def _otherwise(self, vectors: Columns, place: int) -> Columns:
+        """A mean that moves otherwise than the rest, because its product is a sum of its own."""
+        return vectors._replace(mean=self.moves.of_heads(vectors.mean, place))
 
     def share(self, index: int) -> "HeadInputs":
         """The heads of one share of the features."""

@@ -83,7 +83,7 @@ def _change(
     # The largest of the weights that count is taken out of the exponent; that of the largest is minus the others' sum.
     largest = jax.nn.one_hot(jnp.argmax(log_p + t, axis=-1), t.shape[-1], dtype=bool)
     others = ~largest & (log_p > -jnp.inf)
-    log_weight = jnp.minimum(log_p + jnp.maximum(u, 0), 0)  # a rounding of a large logit may be above 0
+    log_weight = _at_most_0(log_p + jnp.maximum(u, 0))  # a rounding of a large logit may be above 0
     factor, powers = _over_largest(log_weight, others, moves)
     # Where c is large u is the number of ordinary size, and c counts as 1.
     far = pair.log_size > 0
@@ -104,7 +104,7 @@ def _less_first_row(
     first = jnp.broadcast_to(log_p[:, :1], log_p.shape)
     factor, _ = _over_largest(jnp.maximum(log_p, first), others & (log_p != first), moves)
     rows, first = (
-        jnp.where(others & (logs > -jnp.inf), moves.exp(jnp.minimum(logs - factor[:, None, None], 0)), 0)
+        jnp.where(others & (logs > -jnp.inf), moves.exp(_at_most_0(logs - factor[:, None, None])), 0)
         for logs in (log_p, first)
     )
     changes = rows - first
@@ -117,6 +117,10 @@ def _over_largest(
     """The largest logarithm of those that count in a head, and e^(logs − largest), at most 1."""
     top = jnp.max(jnp.where(counted, logs, -jnp.inf), axis=(1, 2))
     top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0))
-    below = logs - top[:, None, None]
     # A compiler that computes a logarithm twice may round one of them above the largest.
-    return top, moves.exp(below - jax.lax.stop_gradient(jnp.maximum(below, 0)))
+    return top, moves.exp(_at_most_0(logs - top[:, None, None]))
+
+
+def _at_most_0(logs: Array) -> Array:
+    """Numbers that only a rounding makes positive, at most 0, with whole derivatives at 0."""
+    return logs - jax.lax.stop_gradient(jnp.maximum(logs, 0))
