@@ -158,6 +158,8 @@ def _head_inputs(
     query = columns(state, params.query, params.query_bias, spec)
     key = _pooled(columns(state, params.key, params.key_bias, spec), params, spec)
     query, key = Columns(*moves.columns_of_heads(*query, 1)), Columns(*moves.columns_of_heads(*key, 2))
+    if spec.qk_norm is not None or spec.scores == "cosine":  # vectors in one line have directions that roundings make
+        query, key = (part._replace(rest=moves.own_of_heads(part.rest, 9)) for part in (query, key))
     if spec.kind.maps > 1:
         query, key, factor = _in_shares(query, spec), _in_shares(key, spec), jnp.concatenate([factor] * spec.kind.maps)
     if spec.qk_norm in ("rms", "rms_joint", "layer"):

@@ -23,7 +23,7 @@ from rc_jax.collapse.exact.scaled import Scaled
 
 COPY = "copy"  # the axis of the computations
 # How far the two computations move. In their average the first order of the moves is 0.
-AMOUNTS = (1.0, -2.0)
+AMOUNTS = (0.5, -1.0)
 AVERAGE = (2 / 3, 1 / 3)
 LOST = 128  # times as far as others move tokens that are lost
 FARTHEST = 4  # roundings that a number moves at most, times an amount; whole numbers, so that 1 + δ is not rounded
@@ -58,6 +58,13 @@ class Moves(NamedTuple):
             return mean, rest
         factor = self._factor(mean, place)
         return mean * factor, rest.map(lambda rows: rows * factor[:, None])
+
+    def own_of_heads(self, rest: Scaled, place: int) -> Scaled:
+        """Rows of every head times 1 + δ, with a δ of each token's own in each feature."""
+        if self.amount is None or self.tokens is None or rest.rows.shape[1] != self.tokens.shape[0]:
+            return rest
+        signs = jnp.sign(_pattern_of(rest.rows, place))
+        return rest.map(lambda rows: rows * (1 + self._rounding(rows.dtype) * self.tokens[None, :, :1] * signs))
 
     def _factor(self, mean: Array, place: int) -> Array:
         steps = jnp.asarray(_pattern(place, mean.size).reshape(mean.shape), mean.dtype)

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from rc_jax._numerics.stable import expm1_ratio
+from rc_jax.collapse.exact.moves import Moves
 from rc_jax.collapse.exact.scaled import Scaled, einsum, total
 from rc_jax.collapse.exact.state import Columns, Logits, exp_below, log1p_ratio, log_softmax
 
@@ -191,11 +192,12 @@ def by_sigmoids(
     seen: Bool[Array, "#head token column"] | None,
     value: Columns,
     precision: str,
+    moves: Moves,
 ) -> Columns:
     """Heads whose weights are sigmoid(level_i + r_j + cÊ_ij − log n)."""
     log_tokens = math.log(logits.pair.rows.shape[-1])
     apart = levels.rest + logits.pair
-    mean = levels.mean + logits.common - log_tokens
+    mean = moves.columns((levels.mean + logits.common - log_tokens)[:, None])[:, 0]
     base, moved, _ = _sigmoids(Columns(mean, apart))
     weights, across = base[:, None], Scaled.plain(jnp.zeros_like(moved.rows))
     if seen is not None:

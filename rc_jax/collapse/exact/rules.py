@@ -135,12 +135,15 @@ def softmax_with_sink(inputs: HeadInputs, value: Columns) -> Columns:
 
 def sigmoid(inputs: HeadInputs, value: Columns) -> Columns:
     """Weights that are sigmoids of logits less log n."""
-    return normalisers.by_sigmoids(*inputs.leveled(), value, inputs.spec.precision)
+    return normalisers.by_sigmoids(*inputs.leveled(), value, inputs.spec.precision, inputs.moves)
 
 
 def differential(inputs: HeadInputs, value: Columns) -> Columns:
     """Softmax of the first share less λ times that of the second."""
-    first, second = (_by_weights(*inputs.share(index).logits(), value, inputs) for index in (0, 1))
+    first, second = (
+        Columns(*inputs.moves.columns_of_heads(*_by_weights(*inputs.share(index).logits(), value, inputs), 12 + index))
+        for index in (0, 1)
+    )
     return normalisers.difference(first, second, inputs.params.parts["subtracted"])
 
 
