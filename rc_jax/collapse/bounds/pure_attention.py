@@ -12,7 +12,7 @@ from rc_jax.attention import AttentionParams, AttentionSpec
 from rc_jax.attention.layer import default_scale
 from rc_jax.collapse.exact import attention, decide
 from rc_jax.collapse.exact import state as mean_residual
-from rc_jax.collapse.exact.moves import COPY, Moves, of_tokens
+from rc_jax.collapse.exact.moves import AMOUNTS, COPY, Moves, moved, of_tokens
 from rc_jax.collapse.exact.state import MeanResidual
 from rc_jax.collapse.requirements import BILINEAR, check_covered
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
@@ -61,7 +61,7 @@ def scan_exact(
     """
     kind = working_dtype(x.dtype)
     x = x.astype(kind)
-    tokens, amounts = of_tokens(x), jnp.asarray(decide.WITH_STILL, kind)
+    tokens, amounts = of_tokens(x), jnp.asarray(AMOUNTS, kind)
 
     def step(carry: tuple[MeanResidual, Array], layer: LayerParams) -> tuple[tuple[MeanResidual, Array], Out]:
         states, known = carry
@@ -69,12 +69,10 @@ def scan_exact(
 
         def advance(state: MeanResidual, amount: Array) -> MeanResidual:
             moves = Moves(amount, tokens)
-            rows = state.difference.map(lambda rows: moves.entries(rows, 0))
-            moved = MeanResidual(moves.features(state.mean, 0), rows)
-            return attention.attend(weights, moved, spec.attention, scale, None, moves)
+            return attention.attend(weights, moved(state, moves, 0), spec.attention, scale, None, moves)
 
         after = jax.vmap(advance, axis_name=COPY)(states, amounts)
-        known &= decide.agree(jax.vmap(lambda state: state.log_norm)(after))
+        known &= decide.same(after)
         still = [jax.tree.map(lambda leaf: leaf[0], both) for both in (states, after)]
         unless = jnp.where(known, 1, jnp.nan).astype(kind)
         return (after, known), jax.tree.map(lambda leaf: leaf * unless, measure(weights, *still))

@@ -47,7 +47,8 @@ def attend(
     outputs = Columns(*moves.columns_of_heads(*outputs, 4))
     # All heads at the size of the largest one that is not 0.
     rest, sizes = outputs.rest.rows, jax.lax.stop_gradient(outputs.rest.log_size)
-    top = jnp.max(jnp.where(jnp.any(rest != 0, axis=(1, 2)), sizes, -jnp.inf))
+    counts = jnp.any(rest != 0, axis=(1, 2)) & jnp.any(params.output != 0, axis=(1, 2))
+    top = jnp.max(jnp.where(counts, sizes, -jnp.inf))
     top = jnp.where(jnp.isfinite(top), top, sizes[0])
     below = jnp.minimum(outputs.rest.log_size - top, largest_log_factor(rest.dtype))
     rest = moves.exp(below)[:, None, None] * rest

@@ -3,10 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rc_jax.collapse.exact.moves import AMOUNTS, AVERAGE
-
-# A computation that is done as it is, too, and whose other results are taken from there.
-WITH_STILL = (0.0, *AMOUNTS)
+from rc_jax.collapse.exact.state import MeanResidual
 
 # A logarithm is known when roundings that are moved move it by no more than this many nats, or than as many roundings
 # of itself: cubing a residual triples its logarithm, and the error in it.
@@ -22,17 +19,14 @@ def agree(logs: Float[Array, "copy *shape"]) -> Bool[Array, "*shape"]:
     return jnp.all((logs == first) | (jnp.isfinite(first) & (jnp.abs(logs - first) <= allowed)), axis=0)
 
 
-def same_way(directions: Float[Array, "copy *shape"]) -> Bool[Array, ""]:
-    """Whether unit vectors that were computed twice point the same way: sizes alone may agree by chance."""
-    apart = jnp.sum(jnp.square(directions - directions[:1]))
-    return apart <= _APART**2
+def same(states: MeanResidual) -> Bool[Array, ""]:
+    """Whether the differences of tokens that were computed twice agree, in size and in direction.
 
-
-def known(where: Bool[Array, "*shape"], logs: Float[Array, "copy *shape"]) -> Float[Array, "*shape"]:
-    """The average in which moves cancel to first order; elsewhere NaN, and so are derivatives there."""
-    equal = logs[0] == logs[1]  # of infinities too
-    average = sum(share * part for share, part in zip(AVERAGE, logs, strict=True))
-    return jnp.where(equal, logs[0], average) * jnp.where(where, 1, jnp.nan).astype(logs.dtype)
+    Sizes alone may agree by chance, or because tokens have changed places.
+    """
+    rows, logs = states.difference
+    sizes = jnp.where(jnp.all(rows == 0, axis=(1, 2)), -jnp.inf, logs)
+    return agree(sizes) & (jnp.sum(jnp.square(rows - rows[:1])) <= _APART**2)
 
 
 def first(logs: Float[Array, "copy *shape"], where: Bool[Array, "*shape"] | bool = True) -> Float[Array, "*shape"]:

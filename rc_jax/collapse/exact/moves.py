@@ -1,9 +1,10 @@
 """Moved roundings: what tells a number that is known from one whose digits are lost.
 
-A computation is done twice, with its numbers moved by a few roundings one way and by twice as many the other way. Where
-digits are lost the two results differ: a number that is made of the moves alone is twice as large in one of them, and a
-choice that hangs on a rounding falls the other way. This is Monte-Carlo arithmetic (Parker 1997; Vignes 1993 has it as
-CESTAC) with two samples. Moves stand where sums are made: before and after every product with a matrix.
+A computation is done twice, as it is and with its numbers moved by a few roundings. Where digits are lost the two
+results differ, in their size or in the direction of the tokens' differences. This is Monte-Carlo arithmetic (Parker
+1997; Vignes 1993 has it as CESTAC) with one sample beside the result. Moves stand where sums are made: before and after
+every product with a matrix. Two samples that are moved in opposite directions would cost as much and see less: what a
+function of one sign makes of both is the same.
 
 Two kinds of move are enough. A *feature* of all tokens moves together, which is what rounding the rows or columns of a
 weight matrix does. A *token* moves by its own amounts, which are made of its bits, so equal tokens move alike and stay
@@ -20,26 +21,25 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from rc_jax.collapse.exact.scaled import Scaled
+from rc_jax.collapse.exact.state import MeanResidual
 
 COPY = "copy"  # the axis of the computations
-# How far the two computations move. In their average the first order of the moves is 0.
-AMOUNTS = (0.5, -1.0)
-AVERAGE = (2 / 3, 1 / 3)
-LOST = 128  # times as far as others move tokens that are lost
-FARTHEST = 4  # roundings that a number moves at most, times an amount; whole numbers, so that 1 + δ is not rounded
+AMOUNTS = (0.0, 1.0)  # how far the computations move: the result is that of the first one
+FARTHEST = 4  # roundings that a number moves at most, times an amount
+LOST = 16  # times as far move tokens of which nothing but a rounding is left
+_FEW = 1024  # roundings of a token's difference from the mean, below which nothing but a rounding is left of both
 
 
 class Moves(NamedTuple):
     """How far the numbers of one computation move; nothing moves where `amount` is None.
 
-    `tokens` holds a number of roundings for every entry of the tokens, the same for equal tokens, `others` such
-    numbers for tokens that are lost, others in each computation, and `equal` the first token that each token is equal to, where
-    that is asked for. Numbers move inside `jax.vmap(…, axis_name=COPY)` over the amounts and `others`.
+    `tokens` holds a number of roundings for every entry of the tokens, the same for equal tokens, and `equal` the first
+    token that each token is equal to, where that is asked for. Numbers move inside `jax.vmap(…, axis_name=COPY)` over
+    the amounts.
     """
 
     amount: Float[Array, ""] | None = None
     tokens: Float[Array, "token feature"] | None = None
-    others: Float[Array, "token feature"] | None = None
     equal: Int[Array, " token"] | None = None
 
     def features(self, x: Array, place: int) -> Array:
@@ -47,6 +47,12 @@ class Moves(NamedTuple):
         if self.amount is None:
             return x
         return x * (1 + self._rounding(x.dtype) * _pattern_of(x, place))
+
+    def mean(self, x: Float[Array, " feature"], place: int) -> Float[Array, " feature"]:
+        """Entries times 1 + δ, with a δ of one rounding for each: the mean is a rounded number, and no sum follows."""
+        if self.amount is None:
+            return x
+        return x * (1 + self._rounding(x.dtype) * jnp.sign(_pattern_of(x, place)))
 
     def of_heads(self, mean: Float[Array, "head width"], place: int) -> Float[Array, "head width"]:
         """Entries times 1 + δ, with a δ for each feature of each head."""
@@ -75,16 +81,17 @@ class Moves(NamedTuple):
     ) -> Float[Array, "token feature"]:
         """Entries times 1 + δ, with a δ of each token's own in each feature.
 
-        A token of which nothing but a rounding is left moves `LOST` times as far, and not by the same multiple in all
-        features: what a rounding has made has any direction, and an even function does not see that it turns round.
+        A token of which nothing but a rounding is left moves in both computations, farther and to opposite sides: a
+        choice that it makes falls both ways. The two are not each other's opposite, which an even function hides.
         """
         if self.amount is None or self.tokens is None:
             return x
-        steps = jnp.round(self.tokens)  # whole roundings, so that 1 + δ is none
-        if lost is not None and self.others is not None and x.itemsize > 2:  # so many roundings of 16 bits are a part of the number itself
-            steps = jnp.where(lost, LOST * jnp.sign(steps) * jnp.abs(self.others), steps)
-        steps = self.amount.astype(x.dtype) * steps * jnp.sign(_pattern_of(x, place))
-        return x * (1 + jnp.asarray(jnp.finfo(x.dtype).eps, x.dtype) * steps)
+        steps = self._rounding(x.dtype) * self.tokens * jnp.sign(_pattern_of(x, place))
+        if lost is not None and x.itemsize > 2:  # so many roundings of 16 bits are a part of the number itself
+            size = jnp.where(self.amount > 0, jnp.roll(jnp.abs(self.tokens), 1, axis=-1), -jnp.abs(self.tokens))
+            other = LOST * float(jnp.finfo(x.dtype).eps) * jnp.sign(self.tokens) * size
+            steps = jnp.where(lost, other, steps)
+        return x * (1 + steps)
 
     def columns(self, scores: Float[Array, "head token column"]) -> Array:
         """Scores times 1 + δ, with a δ for each column: scores that a rounding has made equal move apart."""
@@ -156,7 +163,7 @@ def _pattern(place: int, size: int) -> np.ndarray:
 
 
 def of_tokens(
-    x: Float[Array, "token feature"], places: UInt[Array, "token column"] | None = None, salt: int = 0
+    x: Float[Array, "token feature"], places: UInt[Array, "token column"] | None = None
 ) -> Float[Array, "token feature"]:
     """Numbers of that size for every entry of the tokens, made of each token's bits and of what else tells it apart.
 
@@ -167,7 +174,7 @@ def of_tokens(
     bits = bits.reshape(x.shape[0], -1).astype(jnp.uint32)
     bits = bits if places is None else jnp.concatenate([bits, places], axis=1)
     columns, features = (jnp.arange(size, dtype=jnp.uint32)[None] for size in (bits.shape[1], x.shape[1]))
-    token = jnp.sum(_hashed(bits + _hashed(columns)), axis=1, keepdims=True, dtype=jnp.uint32) + jnp.uint32(salt)
+    token = jnp.sum(_hashed(bits + _hashed(columns)), axis=1, keepdims=True, dtype=jnp.uint32)
     hashed = _hashed(token + _hashed(features))
     sizes = 1 + (FARTHEST - 1) * (hashed >> 16).astype(jnp.float32) / 2**16
     return jnp.where(hashed & 1, 1, -1).astype(x.dtype) * sizes.astype(x.dtype)
@@ -178,3 +185,15 @@ def _hashed(x: UInt[Array, "*shape"]) -> UInt[Array, "*shape"]:
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
     return x ^ (x >> 16)
+
+
+def moved(state: MeanResidual, moves: Moves, place: int) -> MeanResidual:
+    """Tokens whose mean and differences have moved by roundings."""
+    if moves.amount is None:
+        return state
+    rows, mean = state.direction, state.mean[None] * jnp.exp(-state.log_size).astype(state.mean.dtype)
+    left, size = (jnp.max(jnp.abs(each), axis=1, keepdims=True) for each in (mean + rows, rows))
+    lost = left < float(_FEW * jnp.finfo(rows.dtype).eps) * size
+    return MeanResidual(
+        moves.mean(state.mean, place), state.difference.map(lambda rows: moves.entries(rows, place, lost))
+    )

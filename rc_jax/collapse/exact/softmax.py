@@ -12,6 +12,8 @@ seen, and rows of different sets differ by whole weights. This package's own res
 Where every |cÊ| is below a rounding, P V̂ is 1(pᵀV̂) + c α q̂_iᵀ Cov_p(k̂, v̂): no exponential for each pair of tokens.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -22,8 +24,8 @@ from rc_jax.collapse.exact.state import Weights, log_softmax
 
 _SMALL = 0.5  # of |t|, below which e^t − 1 − t is a series
 _FAR = 1.0  # of |cÊ| under a mask, beyond which a row is compared with the first one and not with p
-# (e^s − 1 − s)/s² = ½ + s/6 + s²/24 + …
-_BEND = (1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720, 1 / 5040, 1 / 40320, 1 / 362880, 1 / 3628800, 1 / 39916800)
+# (e^s − 1 − s)/s² = ½ + s/6 + s²/24 + …, by precision: what is left out at `_SMALL` is below a rounding
+_BEND = {bits: [1 / math.factorial(k + 2) for k in range(terms)] for bits, terms in ((32, 7), (64, 13))}
 
 
 def split_softmax(
@@ -67,10 +69,10 @@ def _change(
     centred = pair.rows - jnp.sum(p * pair.rows, axis=-1, keepdims=True)  # G
     t = jnp.where(log_p > -jnp.inf, c * centred, 0)
     small = jnp.max(jnp.abs(t), axis=-1, keepdims=True) < _SMALL
-    short, terms = jnp.where(small, t, 0), 7 if jnp.finfo(t.dtype).bits <= 32 else 10
-    bend = jnp.full_like(short, _BEND[terms - 1])
-    for k in range(terms - 2, -1, -1):
-        bend = _BEND[k] + short * bend
+    short, terms = jnp.where(small, t, 0), _BEND[max(32, jnp.finfo(t.dtype).bits)]
+    bend = jnp.full_like(short, terms[-1])
+    for term in reversed(terms[:-1]):
+        bend = term + short * bend
     excess = jnp.sum(p * centred * short * bend, axis=-1, keepdims=True)  # (Σ p e^t − 1)/c
     growth = c * excess
     log_sum = jnp.where(small, jnp.log1p(growth), jax.nn.logsumexp(log_p + t, axis=-1, keepdims=True))  # z

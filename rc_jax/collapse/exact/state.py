@@ -6,7 +6,6 @@ again, so a difference keeps all its digits however small e^ℓ is.
 Rows of softmax are split in `rc_jax.collapse.exact.softmax`.
 """
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -95,8 +94,9 @@ def decompose(x: Float[Array, "token feature"]) -> MeanResidual:
     # The first token is subtracted first: a common part then cancels exactly, however a compiler rounds the mean.
     # Differences of small numbers are formed in larger units: they may have no normal number of their own.
     limits = jnp.finfo(x.dtype)
-    small = jax.lax.stop_gradient(jnp.max(jnp.abs(x))) < float(limits.tiny / limits.eps**2)
-    unit = jnp.where(small, 2.0 ** -round(math.log2(limits.eps) * 2), 1).astype(x.dtype)
+    lowest = float(limits.tiny / limits.eps**2) if limits.nexp >= 8 else 0.0  # float16 has no room for such units
+    small = jax.lax.stop_gradient(jnp.max(jnp.abs(x))) < lowest
+    unit = jnp.where(small, jnp.asarray(limits.eps, x.dtype) ** -2 if lowest else 1, 1).astype(x.dtype)
     scaled = x * unit
     difference, mean = recenter(scaled - scaled[:1])
     return MeanResidual(x[0] + mean / unit, _over_norm(Scaled(difference, -jnp.log(unit))))

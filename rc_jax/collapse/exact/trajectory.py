@@ -21,7 +21,7 @@ from rc_jax._numerics import arguments
 from rc_jax.attention import masks
 from rc_jax.collapse.exact import attention, decide, mlp_and_norms
 from rc_jax.collapse.exact import state as mean_residual
-from rc_jax.collapse.exact.moves import AMOUNTS, COPY, STILL, Moves
+from rc_jax.collapse.exact.moves import AMOUNTS, COPY, STILL, Moves, moved
 from rc_jax.collapse.exact.moves import of_tokens as moves_of_tokens
 from rc_jax.collapse.exact.scaled import Scaled
 from rc_jax.collapse.exact.state import MeanResidual
@@ -129,7 +129,7 @@ def _log_residuals(
 
     def step_of(kind: StackSpec) -> Callable[[tuple[MeanResidual, Array], LayerParams], tuple[Any, Array]]:
         def advance(state: MeanResidual, weights: LayerParams, moves: Moves) -> MeanResidual:
-            state = _moved(state, moves, 0)
+            state = moved(state, moves, 0)
             return block(weights, state, kind, split_arithmetic(kind, x.shape[0], scale, mask, moves))
 
         def step(carry: tuple[MeanResidual, Array], weights: LayerParams) -> tuple[Any, Array]:
@@ -138,13 +138,12 @@ def _log_residuals(
                 out = advance(states, weights, Moves(equal=equal))
                 return (out, known), measure(out)
             out = jax.vmap(
-                lambda state, amount, other: advance(state, weights, Moves(amount, tokens, other, equal)),
-                axis_name=COPY,
-            )(states, amounts, others)
+                lambda state, amount: advance(state, weights, Moves(amount, tokens, equal)), axis_name=COPY
+            )(states, amounts)
             logs = jax.vmap(_log_norm)(out)
             shown = jax.vmap(measure)(out) if relative else logs
-            known &= decide.agree(logs) & decide.same_way(out.difference.rows)
-            value = decide.known(known & decide.agree(shown), shown)
+            known &= decide.same(out)
+            value = decide.first(shown, known)
             # A mean that has faded is not known to the next layer.
             return (out, known & ~jnp.any(jax.vmap(faded)(out)) if fades else known), value
 
@@ -155,10 +154,9 @@ def _log_residuals(
         logs = scan_kinds(step_of, (start, stored), params, spec)[1]
         return jnp.where(stored, jnp.concatenate([first, logs]), jnp.nan)
     tokens, amounts = moves_of_tokens(x, places), jnp.asarray(AMOUNTS, x.dtype)
-    others = jnp.stack([moves_of_tokens(x, places, salt) for salt in (1, 2)])
     # The tokens' own moves at the start are theirs alone, whatever they see.
     own = moves_of_tokens(x)
-    states = jax.vmap(lambda amount: _moved(start, Moves(amount, own), 0))(amounts)
+    states = jax.vmap(lambda amount: moved(start, Moves(amount, own), 0))(amounts)
     logs = scan_kinds(step_of, (states, stored), params, spec)[1]
     return jnp.concatenate([jnp.where(stored, first, jnp.nan), logs])
 
@@ -166,6 +164,8 @@ def _log_residuals(
 def _stored(x: Float[Array, "token feature"], start: MeanResidual) -> Bool[Array, ""]:
     """Whether the tokens differ by more than what numbers below the smallest normal one, taken for 0, may hide."""
     limits = jnp.finfo(x.dtype)
+    if limits.nexp < 8:  # float16, whose small numbers are kept because they are computed with in float32
+        return jnp.asarray(True)
     return ~mean_residual.has_subnormal(x) | (start.log_norm > math.log(float(limits.tiny / limits.eps)))
 
 
@@ -173,23 +173,6 @@ def _first_equal(x: Float[Array, "token feature"], places: UInt[Array, "token co
     """The first token that each token is equal to, and stays equal to because it sees the same columns."""
     both = jnp.all(x[:, None] == x[None], axis=-1) & jnp.all(places[:, None] == places[None], axis=-1)
     return jnp.argmax(both, axis=-1)
-
-
-def _moved(state: MeanResidual, moves: Moves, place: int) -> MeanResidual:
-    """Tokens whose mean and differences have moved by roundings."""
-    if moves.amount is None:
-        return state
-    lost = _lost(state)
-    return MeanResidual(
-        moves.features(state.mean, place), state.difference.map(lambda rows: moves.entries(rows, place, lost))
-    )
-
-
-def _lost(state: MeanResidual) -> Bool[Array, "token 1"]:
-    """Tokens of which less than 1024 roundings are left where mean and difference are added."""
-    rows, mean = state.direction, state.mean[None] * jnp.exp(-state.log_size).astype(state.mean.dtype)
-    left, size = (jnp.max(jnp.abs(each), axis=1, keepdims=True) for each in (mean + rows, rows))
-    return left < float(1024 * jnp.finfo(rows.dtype).eps) * size
 
 
 def _log_norm(state: MeanResidual) -> Float[Array, ""]:
@@ -233,7 +216,7 @@ def split_arithmetic(
     seen = masks.combine(count, causal_mask=layer.causal, radius=layer.window, extra=mask)
 
     def norm(weights: NormParams, state: MeanResidual) -> MeanResidual:
-        state = _moved(state, moves, 8)
+        state = moved(state, moves, 8)
         return mlp_and_norms.norm(weights, state, spec.norm_epsilon, centred=spec.norm_kind == "layer")
 
     return Arithmetic(

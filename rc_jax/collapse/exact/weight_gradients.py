@@ -28,7 +28,7 @@ from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.attention.layer import check_scale_and_mask, default_scale
 from rc_jax.collapse.exact import attention, decide
 from rc_jax.collapse.exact import state as mean_residual
-from rc_jax.collapse.exact.moves import COPY, Moves, of_tokens
+from rc_jax.collapse.exact.moves import AMOUNTS, COPY, Moves, moved, of_tokens
 from rc_jax.collapse.exact.scaled import Scaled, einsum
 from rc_jax.collapse.exact.state import MeanResidual, exp_below, log_softmax
 from rc_jax.collapse.requirements import BILINEAR, check_covered
@@ -122,21 +122,21 @@ def _log_weight_gradients(
         query, key, value, output = (log + cotangent.log_size for log in logs)
         return out.times_exp(cotangent.log_size), WeightGradients(query, key, value, output, state.log_norm)
 
-    def run(amount: Array) -> WeightGradients:
+    def run(amount: Array) -> tuple[WeightGradients, MeanResidual]:
         moves = Moves(amount, tokens)
 
         def forward(state: MeanResidual, weights: LayerParams) -> tuple[MeanResidual, tuple[MeanResidual, LayerParams]]:
-            rows = state.difference.map(lambda rows: moves.entries(rows, 0))
-            state = MeanResidual(moves.features(state.mean, 0), rows)
+            state = moved(state, moves, 0)
             out = attention.attend(weights.attention, state, layer, scale, seen, moves)
             return mean_residual.add(state, out) if spec.skip else out, (state, weights)
 
         saved = scan_layers(forward, mean_residual.decompose(x), params, spec)[1]
-        return jax.lax.scan(backward, mean_residual.normalise(cotangent), saved, reverse=True)[1]
+        return jax.lax.scan(backward, mean_residual.normalise(cotangent), saved, reverse=True)[1], saved[0]
 
-    copies = jax.vmap(run, axis_name=COPY)(jnp.asarray(decide.WITH_STILL, x.dtype))
+    copies, states = jax.vmap(run, axis_name=COPY)(jnp.asarray(AMOUNTS, x.dtype))
     # Tokens that are not known are not known to any later layer.
-    known = jnp.cumprod(decide.agree(copies.log_residual).astype(jnp.int32)) > 0
+    same = jax.vmap(decide.same, in_axes=1)(states)
+    known = jnp.cumprod(same.astype(jnp.int32)) > 0
     return WeightGradients(*(decide.first(logs, known) for logs in copies))
 
 

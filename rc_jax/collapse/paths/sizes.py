@@ -16,7 +16,7 @@ from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, masks
 from rc_jax.attention.layer import check_scale_and_mask
 from rc_jax.collapse.exact import decide
-from rc_jax.collapse.exact.moves import COPY, Moves, of_tokens
+from rc_jax.collapse.exact.moves import AMOUNTS, COPY, Moves, of_tokens
 from rc_jax.collapse.exact.state import Weights
 from rc_jax.collapse.paths import terms as path_terms
 from rc_jax.collapse.paths.sums import SKIP, check_decomposes, check_paths, draw_paths
@@ -216,7 +216,7 @@ def _path_shares(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | N
 
         return path_terms.scan(advance, by_length, params, x, spec, scale, mask, moves)[:2]
 
-    tokens, amounts = of_tokens(x), jnp.asarray(decide.WITH_STILL, x.dtype)
+    tokens, amounts = of_tokens(x), jnp.asarray(AMOUNTS, x.dtype)
     copies, states = jax.vmap(run, axis_name=COPY)(amounts)
     terms, state = jax.tree.map(lambda leaf: leaf[0], (copies, states))
     n = jnp.asarray(x.shape[0], x.dtype)
@@ -269,7 +269,7 @@ def _path_log_sizes(
         by_layer = path_terms.scan(advance, (jnp.asarray(0), each), params, x, spec, scale, mask, moves)[2]
         return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]).T, sizes(each), by_layer)
 
-    tokens, amounts = of_tokens(x), jnp.asarray(decide.WITH_STILL, x.dtype)
+    tokens, amounts = of_tokens(x), jnp.asarray(AMOUNTS, x.dtype)
     log_norm, log_residual = jax.vmap(run, axis_name=COPY)(amounts)
     return PathSizes(paths, decide.first(log_norm), decide.first(log_residual))
 
