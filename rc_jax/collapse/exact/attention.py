@@ -49,7 +49,7 @@ def attend(
     rest, sizes = outputs.rest.rows, jax.lax.stop_gradient(outputs.rest.log_size)
     counts = jnp.any(rest != 0, axis=(1, 2)) & jnp.any(params.output != 0, axis=(1, 2))
     top = jnp.max(jnp.where(counts, sizes, -jnp.inf))
-    top = jnp.where(jnp.isfinite(top), top, sizes[0])
+    top = jnp.where(jnp.isfinite(top), top, jnp.maximum(sizes[0], jnp.finfo(rest.dtype).min))
     below = jnp.minimum(outputs.rest.log_size - top, largest_log_factor(rest.dtype))
     rest = moves.exp(below)[:, None, None] * rest
     out = from_rows(Scaled(jnp.einsum("hik,hkd->id", rest, params.output, precision=spec.precision), top))

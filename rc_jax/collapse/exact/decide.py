@@ -9,7 +9,8 @@ from rc_jax.collapse.exact.state import MeanResidual
 # of itself: cubing a residual triples its logarithm, and the error in it.
 _NATS = 0.01
 _ROUNDINGS = 1024
-_APART = 0.2  # length of the difference of two unit vectors
+# Directions agree when their unit vectors are no farther apart than this, and as many roundings of the logarithm.
+_APART, _PROPORTIONS = 0.2, 64
 
 
 def agree(logs: Float[Array, "copy *shape"]) -> Bool[Array, "*shape"]:
@@ -26,7 +27,9 @@ def same(states: MeanResidual) -> Bool[Array, ""]:
     """
     rows, logs = states.difference
     sizes = jnp.where(jnp.all(rows == 0, axis=(1, 2)), -jnp.inf, logs)
-    return agree(sizes) & (jnp.sum(jnp.square(rows - rows[:1])) <= _APART**2)
+    # Parts of a size e^log of which the logarithm has lost digits are added in unknown proportions.
+    allowed = _APART + _PROPORTIONS * jnp.finfo(logs.dtype).eps * jnp.max(jnp.abs(logs))
+    return agree(sizes) & (jnp.sum(jnp.square(rows - rows[:1])) <= allowed**2)
 
 
 def first(logs: Float[Array, "copy *shape"], where: Bool[Array, "*shape"] | bool = True) -> Float[Array, "*shape"]:

@@ -34,8 +34,10 @@ def mlp(params: MLPParams, state: MeanResidual, spec: StackSpec, moves: Moves = 
     assert spec.mlp is not None
     precision, activation = spec.attention.precision, spec.mlp.activation
 
+    mean = moves.mean(state.mean, 14)
+
     def hidden_map(weight: Array, bias: Array, place: int) -> tuple[Array, Scaled]:
-        centre = moves.features(jnp.matmul(state.mean, weight, precision=precision), place) + bias
+        centre = moves.features(jnp.matmul(mean, weight, precision=precision), place) + bias
         step = state.difference.map(lambda rows: jnp.matmul(rows, weight, precision=precision))
         return centre, moves.scaled(step, place)
 
@@ -230,7 +232,10 @@ def _relu(centre: Array, step: Scaled) -> Scaled:
 
 
 def _smooth(activation: Callable[[Array], Array]) -> Callable[[Array, Scaled], Scaled]:
-    """∫₀¹ σ'(a + te^ℓu) dt · u where |e^ℓu| ≤ 1, the plain difference over e^ℓ elsewhere."""
+    """∫₀¹ σ'(a + te^ℓu) dt · u where |e^ℓu| ≤ 1, the plain difference over e^ℓ elsewhere.
+
+    Where a and a + e^ℓu are so large that σ' is 1 the integral is e^ℓu itself, and a plain difference is rounded.
+    """
 
     def slope(x: Array) -> Array:
         return jax.jvp(activation, (x,), (jnp.ones_like(x),))[1]
@@ -239,7 +244,8 @@ def _smooth(activation: Callable[[Array], Array]) -> Callable[[Array, Scaled], S
         size, rows = step.size, step.rows
         centre = jnp.broadcast_to(centre, rows.shape)
         move = size * rows
-        small = jnp.abs(move) <= 1
+        linear = -math.log(jnp.finfo(rows.dtype).eps) + 4  # beyond it σ' is 1 to rounding, for SiLU too
+        small = (jnp.abs(move) <= 1) | (jnp.minimum(centre, centre + move) > linear)
         short = jnp.where(small, move, 0)
         points, doubled = np.polynomial.legendre.leggauss(_COUNTS[jnp.finfo(rows.dtype).bits > 32])
         nodes, weights = (jnp.asarray(part / 2, rows.dtype) for part in (points + 1, doubled))

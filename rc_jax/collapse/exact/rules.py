@@ -198,18 +198,23 @@ def _near_collapse(inputs: HeadInputs, value: Columns) -> tuple[Callable[[], Log
 
     # |cÊ_ij| ≤ c |α q̂_i| |k̂_j|; where the logits saturate p the covariance is left to the other form.
     limits = jnp.finfo(value.mean.dtype)
-    log_bound = query.rest.log_size + key.rest.log_size + _log_longest(queries.rows) + _log_longest(key.rest.rows)
+    log_query, log_key = _log_longest(queries.rows), _log_longest(key.rest.rows)
+    log_bound = query.rest.log_size + key.rest.log_size + log_query + log_key
     common = slope.value
     even = jnp.max(common, axis=-1) - jnp.min(common, axis=-1) <= 1
     holds = jnp.all((log_bound <= jnp.log(limits.eps / 8)) & even)
 
     def output() -> Columns:
         p = jax.nn.softmax(common, axis=-1)[..., None]
-        keys = key.rest.rows - jnp.sum(p * key.rest.rows, axis=1, keepdims=True)
+        # Queries and keys of length 1: derivatives at depth l are of size 3^l, and nothing on their way is far above.
+        of_query, of_key = (
+            jnp.exp(-log)[:, None, None] * rows for log, rows in ((log_query, queries.rows), (log_key, key.rest.rows))
+        )
+        keys = of_key - jnp.sum(p * of_key, axis=1, keepdims=True)
         mean = jnp.sum(p * value.rest.rows, axis=1)
         covariance = jnp.einsum("hjk,hjl->hkl", keys, p * (value.rest.rows - mean[:, None]), precision=precision)
-        rest = jnp.einsum("hik,hkl->hil", queries.rows, covariance, precision=precision)
-        log_size = value.rest.log_size + query.rest.log_size + key.rest.log_size
+        rest = jnp.einsum("hik,hkl->hil", of_query, covariance, precision=precision)
+        log_size = value.rest.log_size + query.rest.log_size + key.rest.log_size + log_query + log_key
         return Columns(value.mean + Scaled(mean, value.rest.log_size).value, Scaled(rest, log_size))
 
     return logits, _NearCollapse(holds, output)

@@ -1,8 +1,5 @@
 """The distance of the tokens from each other after every layer, as a logarithm that is right at any depth.
 
-Every result is computed twice, with roundings moved one way and twice as far the other way
-(`rc_jax.collapse.exact.moves`), and the average of the two is returned. A residual can depend on digits that no floating-point number stores: on weights of
-a saturated softmax below the smallest number, or on what tells tokens of one cluster apart beside the distance between
 clusters. Such a result moves by far more than a rounding, and NaN is returned in its place and at all later layers.
 Tokens of one cluster may have rounded to the same numbers. So in every layer each token moves by a few roundings of its
 own; only tokens that are equal in `x`, and see the same columns, move together.
@@ -137,9 +134,9 @@ def _log_residuals(
             if not check:
                 out = advance(states, weights, Moves(equal=equal))
                 return (out, known), measure(out)
-            out = jax.vmap(
-                lambda state, amount: advance(state, weights, Moves(amount, tokens, equal)), axis_name=COPY
-            )(states, amounts)
+            out = jax.vmap(lambda state, amount: advance(state, weights, Moves(amount, tokens, equal)), axis_name=COPY)(
+                states, amounts
+            )
             logs = jax.vmap(_log_norm)(out)
             shown = jax.vmap(measure)(out) if relative else logs
             known &= decide.same(out)

@@ -12,13 +12,11 @@ import pytest
 
 from rc_jax import attention, collapse, network
 from rc_jax.attention.specification import assemble
-from rc_jax.collapse import log_residuals
+from rc_jax.collapse.exact import moves, trajectory
 from rc_jax.network import LayerParams, MLPParams, NormParams
 from tests.collapse.exact.random_networks import draw, draw_spec, judge
-from rc_jax.collapse.exact import moves, trajectory
 from tests.collapse.exact.test_trajectory import mostly_slow
 from tests.oracles import many_digits
-from tests.oracles.interpreted import interpreted
 
 DIGITS = 300
 LOST = {case["name"]: case for case in json.loads(Path(__file__).with_name("lost_digits.json").read_text("utf8"))}
