@@ -1,6 +1,9 @@
 """The distance of the tokens from each other after every layer, as a logarithm that is right at any depth.
 
-clusters. Such a result moves by far more than a rounding, and NaN is returned in its place and at all later layers.
+Every result is computed twice, as it is and with moved roundings (`rc_jax.collapse.exact.moves`). A residual can depend
+on digits that no floating-point number stores: on weights of a saturated softmax below the smallest number, or on what
+tells tokens of one cluster apart beside the distance between clusters. Such a result moves by far more than a rounding,
+and NaN is returned in its place and at all later layers.
 Tokens of one cluster may have rounded to the same numbers. So in every layer each token moves by a few roundings of its
 own; only tokens that are equal in `x`, and see the same columns, move together.
 """
