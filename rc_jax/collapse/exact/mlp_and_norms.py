@@ -227,7 +227,10 @@ def _relu(centre: Array, step: Scaled) -> Scaled:
 
 
 def _smooth(activation: Callable[[Array], Array]) -> Callable[[Array, Scaled], Scaled]:
-    """∫₀¹ σ'(a + te^ℓu) dt · u where |e^ℓu| ≤ 1, the plain difference over e^ℓ elsewhere."""
+    """∫₀¹ σ'(a + te^ℓu) dt · u where |e^ℓu| ≤ 1, the plain difference over e^ℓ elsewhere.
+
+    Where a and a + e^ℓu are so large that σ' is 1 the integral is e^ℓu itself, and a plain difference is rounded.
+    """
 
     def slope(x: Array) -> Array:
         return jax.jvp(activation, (x,), (jnp.ones_like(x),))[1]
@@ -237,7 +240,8 @@ def _smooth(activation: Callable[[Array], Array]) -> Callable[[Array, Scaled], S
         size, rows = step.size, step.rows
         centre = jnp.broadcast_to(centre, rows.shape)
         move = size * rows
-        small = jnp.abs(move) <= 1
+        linear = -math.log(jnp.finfo(rows.dtype).eps) + 4  # beyond it σ' is 1 to rounding, for SiLU too
+        small = (jnp.abs(move) <= 1) | (jnp.minimum(centre, centre + move) > linear)
         short = jnp.where(small, move, 0)
         points, doubled = np.polynomial.legendre.leggauss(_COUNTS[jnp.finfo(rows.dtype).bits > 32])
         nodes, weights = (jnp.asarray(part / 2, rows.dtype) for part in (points + 1, doubled))
