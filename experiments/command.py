@@ -30,7 +30,7 @@ from rc_jax.cli.shell import (
 if TYPE_CHECKING:
     from experiments.ledger.record import Entry
     from experiments.lib.figure import Broken, Figure, Registry
-    from experiments.lib.run import Run
+    from experiments.run.choices import Run
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _begin(argv: Sequence[str], package: str) -> int:
             return DONE
         if arguments.list:
             from experiments.lib import figure
-            from experiments.report import terminal
+            from experiments.run.report import terminal
 
             registry = figure.discover(package)
             print(terminal.as_json(terminal.plain_listing(registry)) if arguments.json else terminal.listing(registry))
@@ -147,7 +147,7 @@ def _executor(address: str) -> Callable[[], Executor]:
     Raises:
         Usage: it does not answer.
     """
-    from experiments.running import pool
+    from experiments.run import pool
 
     if not address:
         return pool.Processes
@@ -163,9 +163,9 @@ def _executor(address: str) -> Callable[[], Executor]:
 def run(arguments: Arguments, package: str, executor: Callable[[], Executor], signals: Signals) -> int:
     """Make the figures and return the exit status; arguments have been checked."""
     from experiments.lib import figure
-    from experiments.lib.run import Run
-    from experiments.report import html, terminal
-    from experiments.running.runner import make_all
+    from experiments.run.choices import Run
+    from experiments.run.report import html, terminal
+    from experiments.run.runner import make_all
 
     registry = figure.discover(package, arguments.preset)
     choices = Run(
@@ -210,7 +210,7 @@ def run(arguments: Arguments, package: str, executor: Callable[[], Executor], si
 def outdated(run: "Run", names: Sequence[str], registry: "Registry") -> list[str]:
     """Other figures whose numbers are stored, and whose rows are not in the ledger or were judged by other code."""
     from experiments.ledger import record
-    from experiments.running import identity
+    from experiments.run import identity
 
     known = record.opened(run.folder)
     judged = {name: entry.judged for name, entry in known.items() if entry.status == record.DONE}
@@ -221,7 +221,7 @@ def outdated(run: "Run", names: Sequence[str], registry: "Registry") -> list[str
 
 def _is_stored(run: "Run", figure: "Figure | Broken", name: str) -> bool:
     from experiments.lib.figure import Broken
-    from experiments.running.runner import load_stored
+    from experiments.run.runner import load_stored
 
     return not isinstance(figure, Broken) and load_stored(run, name, figure) is not None
 

@@ -25,8 +25,9 @@ from experiments.ledger.included import cell, circumstances, table, when_and_whe
 from experiments.ledger.literature import WORKS
 from experiments.ledger.record import DONE, Entry
 from experiments.ledger.sections import by_topic, headline, sections
-from experiments.lib import figure, store
-from experiments.lib.run import Run
+from experiments.lib import figure
+from experiments.run import store
+from experiments.run.choices import Run
 from rc_jax.cli import shell
 from rc_jax.cli.arguments import Usage
 

@@ -12,9 +12,9 @@ import rc_jax
 from experiments.ledger.claims import OWN, Claim, Kind, interval_text, measured_text, who
 from experiments.ledger.decision import Verdict
 from experiments.ledger.literature import WORKS
-from experiments.lib import store
 from experiments.lib.figure import Broken, Figure
-from experiments.lib.run import Run
+from experiments.run import store
+from experiments.run.choices import Run
 from rc_jax._numerics import files
 from rc_jax._numerics.text import printable
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from filelock import BaseFileLock
 
-from experiments.lib import store
+from experiments.run import store
 from rc_jax._numerics import files
 
 _FOLDER: ContextVar[Path | None] = ContextVar("unfinished", default=None)

@@ -15,7 +15,7 @@ from concurrent.futures import Executor, Future
 import pytest
 
 from experiments.ledger import record
-from experiments.running import identity, pictures, pool
+from experiments.run import identity, pictures, pool
 
 TEMPLATE = """
 from dataclasses import dataclass
@@ -118,9 +118,7 @@ class Figures:
         """
         heard = "from signal import *; signal(SIGINT, default_int_handler); signal(SIGHUP, SIG_DFL)"
         code = f"{heard}; import sys; from experiments.command import main; sys.exit(main(package={self.package!r}))"
-        here = (
-            "from experiments.running import pool; from tests.experiments.conftest import Here; pool.Processes = Here"
-        )
+        here = "from experiments.run import pool; from tests.experiments.conftest import Here; pool.Processes = Here"
         code = "\n".join([first, here * computes, code])
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": self.environment}
         return subprocess.Popen([sys.executable, "-c", code, *words], **pipes, **options)

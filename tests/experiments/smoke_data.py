@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from experiments.lib import figure
-from experiments.running import work
+from experiments.run import work
 
 FOLDER = pathlib.Path(__file__).parent / "data"
 

@@ -312,7 +312,7 @@ def test_nothing_is_drawn_again_while_numbers_and_code_are_the_same(figures, tmp
 
 
 def test_time_left_follows_what_figures_took(monkeypatch):
-    from experiments.running import progress
+    from experiments.run import progress
 
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])

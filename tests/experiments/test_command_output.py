@@ -13,7 +13,7 @@ import pytest
 
 import experiments.command
 from experiments.command import main
-from experiments.running import progress
+from experiments.run import progress
 from tests.experiments.conftest import strict_json
 
 
@@ -195,7 +195,7 @@ def test_a_terminal_that_knows_ascii_only(figures, tmp_path, monkeypatch):
 
 
 def test_colour_only_on_a_terminal_and_never_with_no_color(monkeypatch):
-    from experiments.report import terminal
+    from experiments.run.report import terminal
 
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.figures._timing import log_error, quartiles
 from experiments.figures.anatomy import _retrieval
-from experiments.figures.cost._timing import log_error, quartiles
 from experiments.ledger import Measured, at_least, near, published
 from experiments.lib import figure, style
 from rc_jax import attention

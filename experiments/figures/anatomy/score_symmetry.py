@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.figures._medians import median_error
+from experiments.figures._packaged import trained_checkpoint
 from experiments.figures._samples import draw
-from experiments.figures.models._packaged import trained_checkpoint
 from experiments.ledger import Measured, at_most, law, near, published
 from experiments.lib import figure, sentences, style
 from rc_jax import attention, network, pretrained

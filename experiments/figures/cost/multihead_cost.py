@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments.figures.cost._timing import quartiles
+from experiments.figures._timing import quartiles
 from experiments.ledger import Measured, at_least, near, published
 from experiments.lib import figure, style
 from rc_jax import attention

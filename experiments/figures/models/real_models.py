@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from experiments.figures._medians import median_error
-from experiments.figures.models._packaged import (
+from experiments.figures._packaged import (
     Measures,
     beside_initial,
     check_settings,

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import experiments.lib.figure
+from experiments.figures._packaged import trained_checkpoint
 from experiments.figures.models._model_scales import USED, layer_inputs, layer_logits, row_scales
-from experiments.figures.models._packaged import trained_checkpoint
 from experiments.ledger import Measured, published
 from experiments.lib import sentences, style
 from experiments.lib.figure import About

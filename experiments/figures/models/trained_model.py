@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments.figures.models._packaged import Measures, beside_initial, log_residuals, trained_checkpoint
+from experiments.figures._packaged import Measures, beside_initial, log_residuals, trained_checkpoint
 from experiments.ledger import Measured, published
 from experiments.lib import figure, sentences, style
 from experiments.lib.figure import About, Data

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments.figures.models._packaged import Measures, check_settings, installed, named_checkpoints
+from experiments.figures._packaged import Measures, check_settings, installed, named_checkpoints
 from experiments.ledger import Measured, at_least, published
 from experiments.lib import figure, sentences, style, unfinished
 from rc_jax import attention, collapse, network, pretrained

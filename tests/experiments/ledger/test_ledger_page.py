@@ -10,7 +10,7 @@ from experiments.ledger import Kind, Measured, Verdict, included, law, pages, pu
 from experiments.lib import figure
 from experiments.lib.figure import TOPICS, Broken
 from tests.experiments.conftest import strict_json
-from tests.experiments.report.test_report import ALL_VERDICTS
+from tests.experiments.run.test_report import ALL_VERDICTS
 
 ABOUT, ENTRIES = pages.read(pages.DOCS / record.FILE)
 LEAST = 45

@@ -8,9 +8,9 @@ import subprocess
 import pytest
 
 from experiments.command import main
-from experiments.report import html
+from experiments.run.report import html
 from tests.experiments.conftest import made_up
-from tests.experiments.report.test_report import ALL_VERDICTS, KEYS, Page
+from tests.experiments.run.test_report import ALL_VERDICTS, KEYS, Page
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="no Chromium found")]

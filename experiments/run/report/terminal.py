@@ -13,7 +13,7 @@ from experiments.ledger.claims import NAMES, Claim, Kind, interval_text, measure
 from experiments.ledger.decision import SYMBOL, Verdict
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.lib.figure import PRESET_NAMES, Broken, Registry
-from experiments.lib.run import Run
+from experiments.run.choices import Run
 from rc_jax import __version__
 from rc_jax._numerics.text import printable
 

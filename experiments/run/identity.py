@@ -23,7 +23,7 @@ import numpy as np
 import rc_jax
 from experiments.lib import checkpoints
 from experiments.lib.figure import Figure
-from experiments.lib.run import Run
+from experiments.run.choices import Run
 
 HERE = Path(__file__).parent
 LIBRARY = (Path(rc_jax.__file__).parent, HERE.parent / "lib")

@@ -25,11 +25,11 @@ from experiments.ledger.decision import SYMBOL, Verdict
 from experiments.ledger.formulas import MARKED, mathml
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.ledger.sections import by_topic, headline, sections
-from experiments.lib import checkpoints, store
+from experiments.lib import checkpoints
 from experiments.lib.figure import Registry
-from experiments.lib.run import Run
-from experiments.report.terminal import worded
-from experiments.running import identity, pictures
+from experiments.run import identity, pictures, store
+from experiments.run.choices import Run
+from experiments.run.report.terminal import worded
 
 FILE = "report.html"
 SMALL = 560  # pixels across a small picture

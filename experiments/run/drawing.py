@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from experiments.lib import store, style
+from experiments.lib import style
 from experiments.lib.figure import Figure
-from experiments.lib.run import Run
-from experiments.running import identity, pictures
+from experiments.run import identity, pictures, store
+from experiments.run.choices import Run
 
 THEMES = {"light": "", "dark": ".dark"}
 STILL = (".png", ".dark.png", ".pdf", f"{pictures.FOLDER}/.webp", f"{pictures.FOLDER}/.dark.webp")

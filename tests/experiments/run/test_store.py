@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.lib import figure, store
+from experiments.lib import figure
+from experiments.run import store
 
 
 def test_round_trip(tmp_path):

@@ -17,11 +17,11 @@ import pytest
 
 from experiments.command import main
 from experiments.ledger import record
-from experiments.lib import figure, store
-from experiments.lib.run import Run
-from experiments.report import html
-from experiments.running import identity, pool, runner, work
-from experiments.running.progress import Progress
+from experiments.lib import figure
+from experiments.run import identity, pool, runner, store, work
+from experiments.run.choices import Run
+from experiments.run.progress import Progress
+from experiments.run.report import html
 from rc_jax._numerics import files
 from tests.experiments.conftest import PROCESSES, Here, statuses
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from experiments.command import main
-from experiments.running import pool
+from experiments.run import pool
 from tests.experiments.conftest import statuses, until
 
 pytest.importorskip("distributed")
@@ -93,7 +93,7 @@ if not place.exists():
 
 
 # Dask waits for half a minute whether it comes back; these processes need not.
-IMPATIENT = """from experiments.running import pool
+IMPATIENT = """from experiments.run import pool
 begin = pool.Cluster.__init__
 def begin_and_be_impatient(self, address):
     begin(self, address)

@@ -22,7 +22,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from experiments.running import work
+from experiments.run import work
 
 MOST_PROCESSES = 8
 MANY = 1_000_000

@@ -17,13 +17,13 @@ from filelock import BaseFileLock
 
 from experiments.ledger import judged, record
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
-from experiments.lib import store, unfinished
+from experiments.lib import unfinished
 from experiments.lib.figure import Broken, Figure, Registry, cost
-from experiments.lib.run import Run
-from experiments.running import drawing, identity, work
-from experiments.running.pool import Processes
-from experiments.running.progress import Progress
-from experiments.running.work import Outcome
+from experiments.run import drawing, identity, store, work
+from experiments.run.choices import Run
+from experiments.run.pool import Processes
+from experiments.run.progress import Progress
+from experiments.run.work import Outcome
 from rc_jax._numerics import files
 
 EARLY = 4  # figures of which one process makes the shortest first

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from experiments.lib import store, unfinished
+from experiments.lib import unfinished
 from experiments.lib.figure import Broken, Figure, Unavailable, load
-from experiments.lib.run import Run
-from experiments.running import identity
-from experiments.running.provenance import provenance
+from experiments.run import identity, store
+from experiments.run.choices import Run
+from experiments.run.provenance import provenance
 
 PROGRAMS = ".programs"  # in the folder of all results
 MAPS = Path("/proc/self/maps")

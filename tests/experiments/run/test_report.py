@@ -12,7 +12,7 @@ from experiments.ledger import Verdict, record
 from experiments.ledger.decision import SYMBOL
 from experiments.ledger.literature import WORKS
 from experiments.lib import style
-from experiments.report import html
+from experiments.run.report import html
 from tests.experiments.conftest import made_up, strict_json
 
 ALL_VERDICTS = """

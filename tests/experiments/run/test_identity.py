@@ -13,8 +13,8 @@ import rc_jax
 from experiments.command import main
 from experiments.ledger import record
 from experiments.lib import figure
-from experiments.lib.run import Run
-from experiments.running import identity, work
+from experiments.run import identity, work
+from experiments.run.choices import Run
 from rc_jax import pretrained
 from tests.experiments.conftest import forget_sources
 
@@ -206,7 +206,7 @@ def test_a_process_with_another_spec_or_other_code_refuses(figures, other):
 INSTALLED = """
 import importlib.util, json, sys
 from experiments.lib import figure
-from experiments.running import identity
+from experiments.run import identity
 
 def prints():
     for name in [name for name in sys.modules if name.startswith("experiments.figures")]:
