@@ -26,8 +26,7 @@ from experiments.ledger.literature import WORKS
 from experiments.ledger.record import DONE, Entry
 from experiments.ledger.sections import by_topic, headline, sections
 from experiments.lib import figure
-from experiments.run import store
-from experiments.run.choices import Run
+from rc_jax._numerics.files import write_whole
 from rc_jax.cli import shell
 from rc_jax.cli.arguments import Usage
 
@@ -125,13 +124,13 @@ def _write(argv: Sequence[str]) -> int:
     if asked.file:
         record.write(asked.docs, [_kept(entry, about) for entry in made], **about)
     for page, text in markdown(about, entries).items():
-        store.write(asked.docs / page, text)
+        write_whole(asked.docs / page, text)
     for page, filled in (("index.md", headed), ("../README.md", headed), ("citation.md", with_works)):
         path = asked.docs / page
         if path.exists():
-            store.write(path, filled(path.read_text(encoding="utf-8"), made))
+            write_whole(path, filled(path.read_text(encoding="utf-8"), made))
     for path, text in with_rows(asked.docs, about, made):
-        store.write(path, text)
+        write_whole(path, text)
     for entry in entries:
         if entry not in made:
             print(f"left out: {entry.name}, which was not made", file=sys.stderr)
@@ -190,8 +189,8 @@ def _kept(entry: Entry, about: Mapping[str, str | int]) -> Entry:
 
 def made_by(about: Mapping[str, str | int]) -> str:
     """The command that makes the page of a run's ledger."""
-    folder = Run(preset=str(about["preset"]), seed=int(about["seed"])).folder
-    return f"python -m experiments.ledger {(folder / record.FILE).as_posix()}"
+    seed = f"-seed{about['seed']}" if about["seed"] else ""
+    return f"python -m experiments.ledger results/{about['preset']}{seed}/{record.FILE}"
 
 
 def markdown(about: Mapping[str, str | int], entries: Sequence[Entry]) -> dict[str, str]:

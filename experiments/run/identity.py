@@ -1,20 +1,18 @@
-"""The identity of a result: the figure's whole spec, and the code that computes it.
+"""The identity of a result: the figure's whole spec, and one hash of all that may change its numbers.
 
-The spec names the stored result. The code is every source of `rc_jax` and of `experiments.lib`, what `compute` uses of
-the figure's own file, the helpers that it imports, and the version of JAX. A helper is a module of the figure's own
-package, `experiments.ledger` left out, on which no number depends.
+The spec names the stored result. The hash covers every file of `rc_jax`, of `experiments.lib`, of the figure's own
+package and of what all figures share; the versions of the packages that compute; the settings of JAX; and the flags of
+XLA. A result of another hash is computed again. Rows and pictures are judged and drawn of what is stored, so that
+`experiments.ledger` is left out.
 """
 
-import ast
 import dataclasses
-import functools
 import hashlib
 import importlib.metadata
-import importlib.util
 import json
 import math
-import sys
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +23,22 @@ from experiments.lib import checkpoints
 from experiments.lib.figure import Figure
 from experiments.run.choices import Run
 
-HERE = Path(__file__).parent
-LIBRARY = (Path(rc_jax.__file__).parent, HERE.parent / "lib")
-DRAWING = (HERE / "drawing.py", HERE / "pictures.py")
-JUDGING = tuple(sorted((HERE.parent / "ledger").glob("*.py")))
-COMPUTING = ("Spec", "PRESETS", "compute")  # the parts of a figure on which its numbers depend; others draw and judge
+EXPERIMENTS = Path(__file__).parents[1]
+LIBRARY = (Path(rc_jax.__file__).parent, EXPERIMENTS / "lib", EXPERIMENTS / "reference_values.py")
+VERSIONS = ("jax", "jaxlib", "numpy", "scipy")
+# The settings of JAX on which numbers depend, precision apart: each figure is computed with these (`compute.settings`).
+SETTINGS = {
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_threefry_partitionable": True,
+    "jax_random_seed_offset": 0,
+    "jax_high_dynamic_range_gumbel": False,
+    "jax_default_matmul_precision": "highest",
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_allow_f16_reductions": True,
+    "jax_softmax_custom_jvp": False,
+    "jax_disable_jit": False,
+    "jax_disable_most_optimizations": False,
+}
 
 
 def identity(name: str, spec: Any) -> dict[str, Any]:
@@ -42,7 +51,7 @@ def identity(name: str, spec: Any) -> dict[str, Any]:
 
 def fingerprint(name: str, spec: Any) -> str:
     """Twelve hexadecimal digits of the hash of `identity`: any other field, seed, dtype or version gives others."""
-    return _short([json.dumps(identity(name, spec), sort_keys=True)])
+    return short([json.dumps(identity(name, spec), sort_keys=True)])
 
 
 def stem(run: Run, name: str, figure: Figure) -> str:
@@ -73,131 +82,41 @@ def plain(value: Any) -> Any:
 
 
 def code_state(figure: Any) -> str:
-    """Hash of the code that computes a figure, as this process read it first.
+    """Hash of all that may change a figure's numbers, as it is on disk now, in the environment that there is now."""
+    versions = [f"{package} {importlib.metadata.version(package)}" for package in VERSIONS]
+    digests = [f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in sources(figure).items()]
+    return short([*versions, json.dumps(SETTINGS), *flags(), *digests])
 
-    A stored result of another state of the code is computed again; `--replot` shows it all the same and the report says
-    so.
+
+def flags() -> list[str]:
+    """The flags of XLA in their order, in which the last of a name counts; what a flag does is not for us to know."""
+    return os.environ.get("XLA_FLAGS", "").split()
+
+
+def sources(figure: Any) -> dict[str, Path]:
+    """The files that may change a figure's numbers, by names that are the same in every checkout.
+
+    They are the library, the figure's own folder with all that lies in it, and the files of the packages around that,
+    which figures share. A contract of `pyproject.toml` says that folders of figures do not import each other.
     """
-    own = _file(figure)
-    parts = [] if own is None else [_of_numbers(own), *map(_text, _helpers(figure.__name__, own))]
-    return _short([f"jax {importlib.metadata.version('jax')}", *library().values(), *parts])
+    found = {name: path for place in LIBRARY for name, path in files(place).items()}
+    if file := getattr(figure, "__file__", None):  # a figure that a program made has none
+        own = Path(file).parent
+        found |= files(own)
+        around = own.parent
+        while around != EXPERIMENTS and (around / "__init__.py").exists():
+            found |= {f"{around.name}/{path.name}": path for path in sorted(around.iterdir()) if path.is_file()}
+            around = around.parent
+    return found
 
 
-def drawing_state(figure: Any, seal: str, *, draft: bool) -> str:
-    """Hash of all that decides how a figure is drawn: its code, the checksum of its numbers, matplotlib's version."""
-    own = _file(figure)
-    files = [*([] if own is None else [own]), *DRAWING]
-    version = f"matplotlib {importlib.metadata.version('matplotlib')}"
-    return _short([version, seal, str(draft), code_state(figure), *map(_text, files)])
+def files(place: Path) -> dict[str, Path]:
+    """A file, or all files of a folder but compiled Python, by their names from there."""
+    every = sorted(place.rglob("*")) if place.is_dir() else [place]
+    kept = [path for path in every if path.is_file() and "__pycache__" not in path.parts]
+    return {path.relative_to(place.parent).as_posix(): path for path in kept}
 
 
-def judging_state(figure: Any) -> str:
-    """Hash of all that decides the rows of a figure but its numbers: its code, and that of the ledger."""
-    own = _file(figure)
-    return _short([code_state(figure), *map(_text, [*([] if own is None else [own]), *JUDGING])])
-
-
-@functools.cache
-def library() -> dict[Path, str]:
-    """Hash of each source of `rc_jax` and `experiments.lib`, as this process read it first."""
-    _imported()
-    files = [path for folder in LIBRARY for path in sorted(folder.rglob("*")) if path.suffix in (".py", ".json")]
-    return {path: _digest(path) for path in files}
-
-
-@functools.cache
-def _imported() -> frozenset[str]:
-    """The modules that this process had imported when it asked first."""
-    return frozenset(sys.modules)
-
-
-def edited() -> list[str]:
-    """Modules that were imported after an edit, which `code_state` does not know of."""
-    new = {name: getattr(sys.modules[name], "__file__", None) for name in sys.modules.keys() - _imported()}
-    known = library()
-    return sorted(
-        name for name, file in new.items() if file and (path := Path(file)) in known and known[path] != _digest(path)
-    )
-
-
-def _file(figure: Any) -> Path | None:
-    """The file of a figure; None for one that was made in a program."""
-    file = getattr(figure, "__file__", None)
-    return None if file is None else Path(file)
-
-
-def _helpers(name: str, path: Path) -> list[Path]:
-    """Files of the helpers that a module imports, wherever in the file, and of those that they import."""
-    top, *inner = name.split(".")
-    folder = path.parents[len(inner) - 1] if inner else path
-    found, waiting = set[Path](), [path]
-    while waiting:
-        for head, *rest in map(lambda dotted: dotted.split("."), _imports(waiting.pop(), folder)):
-            file = folder.joinpath(*rest).with_suffix(".py")
-            if head == top and rest and rest[0] not in ("lib", "ledger") and file not in found and file.is_file():
-                found.add(file)
-                waiting.append(file)
-    return sorted(found)
-
-
-@functools.cache
-def _imports(path: Path, folder: Path) -> frozenset[str]:
-    """Dotted names that a file below the folder of its outermost package may import."""
-    package = ".".join([folder.name, *path.relative_to(folder).parts[:-1]]) if path != folder else ""
-    names = set[str]()
-    for node in ast.walk(ast.parse(_text(path))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-            names |= {f"{base}.{alias.name}" for alias in node.names} | {base}
-    return frozenset(names)
-
-
-@functools.cache
-def _of_numbers(path: Path) -> str:
-    """What `compute` uses of a figure's file, directly or through names that it defines.
-
-    What may act on names without defining one counts too: statements that define none, and definitions with decorators.
-    """
-    lines, body = _text(path).splitlines(), ast.parse(_text(path)).body
-    waiting = [node for node in body if not _names(node) or getattr(node, "decorator_list", []) or _is_part(node)]
-    kept = set[int]()
-    while waiting:
-        node = waiting.pop()
-        if id(node) not in kept:
-            kept.add(id(node))
-            used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-            waiting += [other for other in body if used & _names(other)]
-    return "\n".join(line for node in body if id(node) in kept for line in lines[_first(node) - 1 : node.end_lineno])
-
-
-def _is_part(node: ast.stmt) -> bool:
-    return bool(_names(node) & set(COMPUTING))
-
-
-def _names(node: ast.stmt) -> set[str]:
-    """The names that a statement defines, or changes an entry of, where it does nothing else."""
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return {node.name}
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    return {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
-
-
-def _first(node: ast.stmt) -> int:
-    decorators = node.decorator_list if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
-    return min([node.lineno, *(each.lineno for each in decorators)])
-
-
-@functools.cache
-def _text(path: Path) -> str:
-    """A file as this process read it first: an edit of it does not change what has been imported."""
-    return path.read_text(encoding="utf-8")
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _short(parts: list[str]) -> str:
+def short(parts: Iterable[str]) -> str:
+    """Twelve hexadecimal digits of the hash of some texts."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

@@ -2,32 +2,29 @@
 
 Only the run's own process stores, draws, judges and writes. A figure that fails, fails alone: its traceback goes to
 `logs/<name>.log`, its error into the report, the others go on. An interrupt leaves everything finished so far on disk.
+The ledger is made of stored results each time and never read, so that what stands in an old one does not matter.
 """
 
-import dataclasses
-import time
+import contextlib
 import traceback
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from filelock import BaseFileLock
-
+import rc_jax
 from experiments.ledger import judged, record
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
-from experiments.lib import unfinished
 from experiments.lib.figure import Broken, Figure, Registry, cost
-from experiments.run import drawing, identity, store, work
+from experiments.run import compute, drawing, executors, identity, store
 from experiments.run.choices import Run
-from experiments.run.pool import Processes
+from experiments.run.compute import Outcome
 from experiments.run.progress import Progress
-from experiments.run.work import Outcome
-from rc_jax._numerics import files
 
-EARLY = 4  # figures of which one process makes the shortest first
-PAUSE = 1.0  # seconds between two attempts to lock a figure that another run computes
+EARLY = 4  # figures of which the shortest come first, so that there is soon something to see
+MANY = 1_000_000  # calls that an executor is given at a time, where it does not say how many
+PAUSE = 1.0  # seconds between two looks at the clock and at whether the run is to stop
+DEAD = "the process that computed it has died: a crash, or too little memory"
+GONE = "the scheduler has gone: run the same command again"
 Say = Callable[[str], None]
 
 
@@ -35,166 +32,120 @@ def make_all(
     run: Run,
     names: Sequence[str],
     registry: Registry,
-    executor: Callable[[], Executor] = Processes,
-    again: Sequence[str] = (),
+    executor: Callable[[], Executor],
     stopped: Callable[[], bool] = lambda: False,
-) -> Generator[Entry, None, None]:
-    """Make the named figures, yielding each entry once `claims.json` has it.
+) -> Generator[dict[str, Entry], None, None]:
+    """Make the named figures; after each, yield all entries that there are, in the registry's order.
+
+    `claims.json` has them then. Entries of figures that are not named are judged of what is stored.
 
     Args:
         run: What was asked for.
         names: Figures to make.
         registry: Every figure.
         executor: Called when the first figure is to be computed.
-        again: More figures, judged from what is stored, whatever code stored it.
         stopped: Asked now and then; where it says so, the run ends.
     """
+    if stopped():
+        return
     store.tidy(run.folder)
-    for name in (*names, *again):
-        identity.code_state(registry[name])  # reads the files that have been imported, before somebody edits them
-    stored = dataclasses.replace(run, replot=True)
-    with Progress({name: cost(registry[name], run.preset) for name in (*names, *again)}, quiet=run.quiet) as progress:
-        # Figures are computed by the executor; stored, drawn and judged here, one after the other.
-        queue = Queue(run, registry, executor, progress)
-        for name in names:
-            queue.add(name)
-        queue.ready += [(name, None) for name in again]
-        try:
-            for name, outcome in queue.results(stopped):
-                if name in again:
-                    entry = make(stored, name, registry[name], say=progress.say, draw=False)
-                else:
-                    entry = make(run, name, registry[name], outcome, progress.say)
-                record.update(run, registry, entry)
-                progress.finish(entry)
-                yield entry
-        finally:
-            queue.stop()
+    others = {name: judge(run, name, registry[name]) for name in registry if name not in names}
+    entries = {name: entry for name, entry in others.items() if entry is not None}
+    with Progress({name: cost(registry[name], run.preset) for name in names}, quiet=run.quiet) as progress:
+        for name, outcome in _numbers(run, names, registry, executor, progress, stopped):
+            entries[name] = make(run, name, registry[name], outcome, progress.say)
+            entries = {name: entries[name] for name in registry if name in entries}
+            about = {"preset": run.preset, "seed": run.seed, "version": rc_jax.__version__}
+            record.write(run.folder, entries.values(), **about)
+            progress.finish(entries[name])
+            yield entries
 
 
-class Queue:
-    """Figures to compute, those being computed, and those whose numbers can be loaded or are there."""
+def _numbers(
+    run: Run,
+    names: Sequence[str],
+    registry: Registry,
+    executor: Callable[[], Executor],
+    progress: Progress,
+    stopped: Callable[[], bool],
+) -> Iterator[tuple[str, Outcome | None]]:
+    """Every figure once its numbers are there, with the outcome of computing it; None where nothing is to compute."""
+    together, alone = list[str](), list[str]()
+    for name in names:
+        figure = registry[name]
+        if not (isinstance(figure, Broken) or run.replot or is_current(run, name, figure, progress.say)):
+            (alone if figure.ABOUT.alone else together).append(name)
+    ready = [name for name in names if name not in (*together, *alone)]
+    progress.minutes |= dict.fromkeys(ready, 0.0)
+    for name in ready:
+        if stopped():
+            return
+        yield name, None
 
-    def __init__(self, run: Run, registry: Registry, executor: Callable[[], Executor], progress: Progress):
-        self.run, self.registry, self.progress, self.new_executor = run, registry, progress, executor
-        self.executor: Any = None
-        self.waiting: list[str] = []  # the cheapest first
-        self.alone: list[str] = []  # figures that measure time
-        self.computing: dict[Future[Outcome], str] = {}
-        self.ready: deque[tuple[str, Outcome | None]] = deque()
-        self.locks: dict[str, BaseFileLock] = {}
-        self.elsewhere: set[str] = set()  # figures that another run computes
-        self.cheap: list[str] = []  # figures that were taken from the cheap end
+    if not together and not alone:
+        return
+    made = executor()
+    try:
+        slots = getattr(made, "slots", MANY)
+        groups = [in_order(together, slots), *([name] for name in alone)]  # what measures time comes last, alone
+        for group in groups:
+            waiting, calls = list(group), dict[Future[Outcome], str]()
+            while (waiting or calls) and not stopped():
+                while waiting and len(calls) < slots:
+                    name = waiting.pop(0)
+                    calls[_submit(made, run, name, registry[name])] = name
+                    progress.start(name)
+                for future in wait(calls, timeout=PAUSE, return_when=FIRST_COMPLETED).done:
+                    if not stopped():
+                        yield calls.pop(future), outcome_of(future)
+                progress.show()
+    finally:
+        with contextlib.suppress(Exception):  # a scheduler may have gone first
+            made.shutdown(wait=False)
 
-    def add(self, name: str) -> None:
-        """Take a figure on: it is ready where it is stored or cannot be computed."""
-        figure = self.registry[name]
-        if isinstance(figure, Broken) or self.run.replot or is_current(self.run, name, figure, self.progress.say):
-            self.ready.append((name, None))
-            self.progress.clock.skip(name)
-        else:
-            (self.alone if figure.ABOUT.alone else self.waiting).append(name)
 
-    def results(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[tuple[str, Outcome | None]]:
-        """Every figure once its numbers are there, with the outcome of computing it; None where it was not computed."""
-        while (self.waiting or self.alone or self.computing or self.ready) and not stopped():
-            self.submit()
-            if self.computing:
-                getattr(self.executor, "look", lambda: None)()
-                done = wait(self.computing, timeout=0 if self.ready else PAUSE, return_when=FIRST_COMPLETED).done
-                self.ready += [(self.computing.pop(future), outcome_of(future)) for future in done]
-            elif not self.ready:
-                time.sleep(PAUSE)  # another run computes all that is left
-            if self.ready and not stopped():
-                name, outcome = self.ready.popleft()
-                yield name, outcome
-                if lock := self.locks.pop(name, None):
-                    lock.release()
+def in_order(names: Sequence[str], slots: int) -> list[str]:
+    """Names, the cheapest first, in the order in which they are computed.
 
-    def submit(self) -> None:
-        """Give the executor as many figures as it takes, the longest first, so that all processes end together.
+    One process goes on like that. Several take the longest after the first few, so that all end together.
 
-        One process begins with the shortest, so that there is soon something to see; a single one goes on like that.
-        """
-        if self.alone and not (self.waiting or self.computing or self.ready):
-            self.waiting.append(self.alone.pop(0))  # it measures time, so that nothing else may run
-        tried: set[str] = set()
-        while len(self.computing) < (slots := getattr(self.executor, "slots", 1)):
-            left = [name for name in self.waiting if name not in tried]
-            if not left:
-                return
-            begun = len(self.cheap) >= EARLY or any(each in self.cheap for each in self.computing.values())
-            cheap = slots == 1 or not begun
-            name = left[0 if cheap else -1]
-            tried.add(name)
-            if not self.lock(name):
-                continue
-            self.waiting.remove(name)
+    Example:
+        >>> in_order("abcdefg", slots=2)
+        ['a', 'b', 'c', 'd', 'g', 'f', 'e']
+    """
+    early = len(names) if slots == 1 else EARLY
+    return [*names[:early], *reversed(names[early:])]
 
-            # Another run may have stored it since the first attempt; what is wrong with an old result was said then.
-            figure = self.registry[name]
-            assert not isinstance(figure, Broken)
-            say = self.progress.say if name in self.elsewhere else lambda text: None
-            if is_current(self.run, name, figure, say):
-                self.ready.append((name, None))
-                continue
 
-            # The executor is made when the first figure is to be computed.
-            if cheap:
-                self.cheap.append(name)
-            self.executor = self.executor or self.new_executor()
-            self.run.log(name).unlink(missing_ok=True)
-            call = getattr(self.executor, "call", work.compute)
-            known = identity.stem(self.run, name, figure), identity.code_state(figure)
-            self.computing[self.executor.submit(call, self.run.anywhere(), name, *known)] = name
-            self.progress.start(name)
-
-    def lock(self, name: str) -> bool:
-        """Lock a figure for this run; False while another run has it."""
-        figure = self.registry[name]
-        assert not isinstance(figure, Broken)
-        lock = files.hold(self.run.data / f".{identity.stem(self.run, name, figure)}.lock")
-        if lock is not None:
-            self.locks[name] = lock
-        elif name not in self.elsewhere:
-            self.elsewhere.add(name)
-            self.progress.say(f"  {name}: another run is at it; waiting for its result")
-        return lock is not None
-
-    def stop(self) -> None:
-        """Shut the executor down at once; what it computes is lost, and nobody waits for what a figure left running."""
-        if self.executor is not None:
-            self.executor.shutdown(wait=False, cancel_futures=True)
-        for lock in self.locks.values():
-            lock.release()
+def _submit(executor: Executor, run: Run, name: str, figure: Figure | Broken) -> Future[Outcome]:
+    assert not isinstance(figure, Broken)
+    run.log(name).unlink(missing_ok=True)
+    call = compute.compute_apart if getattr(executor, "apart", False) else compute.compute
+    try:
+        known = identity.stem(run, name, figure), identity.code_state(figure)
+        return executor.submit(call, run.anywhere(), name, *known)
+    except Exception as error:  # an executor that takes no more calls, such as one whose scheduler has gone
+        failed = Future[Outcome]()
+        failed.set_exception(error)
+        return failed
 
 
 def outcome_of(future: Future[Outcome]) -> Outcome:
     """The outcome of a call; a process that has died is the failure of its figure."""
     try:
-        error = future.exception()
-    except CancelledError as cancelled:
-        error = cancelled
-    if error is None:
         outcome = future.result()
         if isinstance(outcome, Outcome):
             return outcome
-        error = TypeError(f"the worker must return an Outcome, got {type(outcome).__name__}")
-    if isinstance(error, CancelledError):
-        return Outcome(reason="the scheduler has gone: run the same command again", trace="the scheduler has gone")
-    dead = isinstance(error, BrokenProcessPool) or type(error).__name__ == "KilledWorker"
-    reason = "the process that computed it has died: a crash, or too little memory" if dead else work.in_a_line(error)
-    return Outcome(reason=reason, trace="".join(traceback.format_exception(error)))
+        raise TypeError(f"the worker must return an Outcome, got {type(outcome).__name__}")
+    except CancelledError:
+        return Outcome(reason=GONE, trace=GONE)
+    except Exception as error:
+        dead = isinstance(error, executors.Died) or type(error).__name__ == "KilledWorker"
+        return Outcome(reason=DEAD if dead else compute.in_a_line(error), trace=traceback.format_exc())
 
 
 def make(
-    run: Run,
-    name: str,
-    figure: Figure | Broken,
-    outcome: Outcome | None = None,
-    say: Say = lambda text: None,
-    *,
-    draw: bool = True,
+    run: Run, name: str, figure: Figure | Broken, outcome: Outcome | None = None, say: Say = lambda text: None
 ) -> Entry:
     """One figure, from its numbers to its entry in the ledger: they are given, or stored, or computed here.
 
@@ -206,35 +157,58 @@ def make(
     try:
         if isinstance(figure, Broken):
             return _unmade(run, about, Outcome(reason=figure.reason, trace=figure.error), reused)
-        about |= {field: getattr(figure.ABOUT, field) for field in ("title", "topic", "caption", "formula")}
-        code = about["code"] = identity.code_state(figure)
+        about |= described(figure)
+        stored = load_stored(run, name, figure, say) if outcome is None else None
+        if stored is None and run.replot:
+            raise FileNotFoundError(f"no stored result to draw again: run `{run.command(name)}` first")
 
         # Numbers of this state of the code; to draw again, of any state.
-        stem = identity.stem(run, name, figure)
-        stored = load_stored(run, name, figure, say) if outcome is None else None
+        code, stem = identity.code_state(figure), identity.stem(run, name, figure)
         if stored is None or not (run.replot or stored.provenance.get("code") == code):
-            if run.replot:
-                raise FileNotFoundError(f"no stored result to draw again: run `{run.command(name)}` first")
-            outcome, reused = outcome or work.compute(run, name, stem, code, figure), False
+            outcome, reused = outcome or compute.compute(run, name, stem, code, figure), False
             if outcome.data is None:
                 return _unmade(run, about, outcome, reused)
             store.save(run.data, stem, outcome.data, outcome.provenance)
-            unfinished.forget(work.folder(run, stem, code))
             stored = store.load(run.data, stem)
             assert stored is not None
 
-        # Pictures and verdicts.
-        if draw:
-            drawing.draw(run, name, figure, stored)
-        claims = judged(figure.ROWS, stored.data)
+        drawing.draw(run, name, figure, stored)
+        entry = _judged(about, figure, stored, reused=reused)
         run.log(name).unlink(missing_ok=True)
-        about |= {"code": stored.provenance["code"], "judged": identity.judging_state(figure)}
-        warnings = tuple(store.nonfinite(stored.data))
-        return Entry(
-            **about, status=DONE, claims=claims, warnings=warnings, provenance=stored.provenance, reused=reused
-        )
+        return entry
     except Exception as error:
-        return _unmade(run, about, Outcome(reason=work.in_a_line(error), trace=traceback.format_exc()), reused)
+        return _unmade(run, about, Outcome(reason=compute.in_a_line(error), trace=traceback.format_exc()), reused)
+
+
+def judge(run: Run, name: str, figure: Figure | Broken) -> Entry | None:
+    """The entry of a figure that is not made in this run, judged of what is stored, whatever code computed it.
+
+    None where nothing is stored, or nothing that can be judged.
+    """
+    if isinstance(figure, Broken) or not run.shows(figure) or (stored := load_stored(run, name, figure)) is None:
+        return None
+    about = {"name": name, "command": run.command(name), **described(figure)}
+    try:
+        return _judged(about, figure, stored, reused=True)
+    except Exception:  # its own run, which `pending` of the report asks for, says what is wrong
+        return None
+
+
+def described(figure: Figure) -> dict[str, str]:
+    """What an entry says of a figure in the figure's own words."""
+    return {field: getattr(figure.ABOUT, field) for field in ("title", "topic", "caption", "formula")}
+
+
+def _judged(about: dict[str, Any], figure: Figure, stored: store.Stored, *, reused: bool) -> Entry:
+    return Entry(
+        **about,
+        status=DONE,
+        claims=judged(figure.ROWS, stored.data),
+        warnings=tuple(store.nonfinite(stored.data)),
+        provenance=stored.provenance,
+        old=stored.provenance.get("code") != identity.code_state(figure),
+        reused=reused,
+    )
 
 
 def _unmade(run: Run, about: dict[str, Any], outcome: Outcome, reused: bool) -> Entry:
@@ -258,10 +232,8 @@ def load_stored(run: Run, name: str, figure: Figure, say: Say = lambda text: Non
         return None
 
 
-def is_current(run: Run, name: str, figure: Figure | Broken, say: Say) -> bool:
+def is_current(run: Run, name: str, figure: Figure, say: Say) -> bool:
     """True where a result is stored that this state of the code computed."""
-    if isinstance(figure, Broken):
-        return False
     stored = load_stored(run, name, figure, say)
     same = stored is not None and stored.provenance.get("code") == identity.code_state(figure)
     if stored is not None and not same:

@@ -15,7 +15,7 @@ from concurrent.futures import Executor, Future
 import pytest
 
 from experiments.ledger import record
-from experiments.run import identity, pictures, pool
+from experiments.run import executors, pictures
 
 TEMPLATE = """
 from dataclasses import dataclass
@@ -60,14 +60,10 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 _serial = itertools.count()
 
 
-def forget_sources():
-    """Have files read anew, as in a process of its own."""
-    for each in (identity.library, identity._imported, identity._imports, identity._of_numbers, identity._text):
-        each.cache_clear()
-
-
 class Figures:
-    """A package of made-up figures; `package` is its name and `computed` lists which were computed, in order.
+    """A package of made-up figures, each in a folder of its own.
+
+    `package` is its name and `computed` lists which were computed, in order.
 
     `given` lists the checkpoints each of those got; only figures added with `reads=True` have a field for them.
     """
@@ -92,14 +88,15 @@ class Figures:
             measure=_indent(measure),
             rows=rows.replace("{name}", name),
         )
-        (self.path / f"{name}.py").write_text(text)
+        (self.path / name).mkdir(exist_ok=True)
+        (self.path / name / "__init__.py").touch()
+        (self.path / name / f"{name}.py").write_text(text)
         self.forget()
         return self
 
     def forget(self):
-        """Have the figures imported anew, and their files read anew."""
+        """Have the figures imported anew."""
         importlib.invalidate_caches()  # a file added within a tick of the clock changes no time of its folder
-        forget_sources()
         for module in [each for each in sys.modules if each.startswith(self.package)]:
             del sys.modules[module]
 
@@ -118,7 +115,9 @@ class Figures:
         """
         heard = "from signal import *; signal(SIGINT, default_int_handler); signal(SIGHUP, SIG_DFL)"
         code = f"{heard}; import sys; from experiments.command import main; sys.exit(main(package={self.package!r}))"
-        here = "from experiments.run import pool; from tests.experiments.conftest import Here; pool.Processes = Here"
+        here = (
+            "from experiments.run import executors; from tests.experiments.conftest import Here; pool.Processes = Here"
+        )
         code = "\n".join([first, here * computes, code])
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": self.environment}
         return subprocess.Popen([sys.executable, "-c", code, *words], **pipes, **options)
@@ -166,6 +165,8 @@ def _indent(text):
 class Here(Executor):
     """Computes where it is called: most tests need no other process."""
 
+    slots = 1
+
     def submit(self, fn, /, *args, **kwargs):
         future = Future()
         try:
@@ -175,21 +176,21 @@ class Here(Executor):
         return future
 
 
-PROCESSES = pool.Processes
+PROCESSES = executors.Processes
 
 
 @pytest.fixture(scope="session", autouse=True)
 def here():
     """Figures are computed in the process of the test, and drawn with few dots."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "Processes", Here)
+        patch.setattr(executors, "Processes", Here)
         yield
 
 
 @pytest.fixture
 def processes(monkeypatch):
     """Figures are computed by processes, as for a user."""
-    monkeypatch.setattr(pool, "Processes", PROCESSES)
+    monkeypatch.setattr(executors, "Processes", PROCESSES)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from experiments.figures._packaged import (
     named_checkpoints,
 )
 from experiments.ledger import Measured, at_least, at_most, published
-from experiments.lib import figure, sentences, style, unfinished
+from experiments.lib import figure, sentences, style
 from experiments.lib.figure import About, Data
 from rc_jax import collapse, network, pretrained
 from rc_jax.pretrained import PackagedKind
@@ -86,7 +86,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     data: dict[str, np.ndarray] = {}
     names, floors, causal = [], [], []
     for index, (name, trained) in enumerate(named_checkpoints(spec.checkpoints, spec.packaged, spec.dtype)):
-        parts = unfinished.once(f"{index}", functools.partial(_compare, trained, spec))
+        parts = _compare(trained, spec)
         data |= {f"{index}_{part}": value for part, value in parts.items()}
         names.append(name)
         floors.append(_floor(trained.spec))

@@ -71,7 +71,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     for index, task in enumerate(spec.tasks):
         held_out = task.draw(spec.test, jax.random.fold_in(key, 0), 0)
         done = _replicates.train(
-            f"{index}", jax.random.fold_in(key, 1), task.build, _trigger.loss, partial(task.draw, spec.batch),
+            jax.random.fold_in(key, 1), task.build, _trigger.loss, partial(task.draw, spec.batch),
             settings=settings, seeds=spec.seeds, steps=spec.steps, every=spec.every, optimiser=_trigger.optimiser,
             observe=Partial(_trigger.observe, held_out),
         )  # fmt: skip

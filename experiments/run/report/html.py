@@ -10,7 +10,7 @@ import hashlib
 import io
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.ledger.sections import by_topic, headline, sections
 from experiments.lib import checkpoints
 from experiments.lib.figure import Registry
-from experiments.run import identity, pictures, store
+from experiments.run import pictures, store
 from experiments.run.choices import Run
 from experiments.run.report.terminal import worded
 
@@ -42,10 +42,9 @@ SCRIPT = Path(__file__).with_name("filter.js").read_text(encoding="utf-8")
 SCRIPT_HASH = f"sha256-{base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()}"
 
 
-def write(run: Run, registry: Registry) -> None:
-    """Write the page of all that `claims.json` knows, in the order of the registry."""
-    known = record.read(run.folder)
-    store.write(run.folder / FILE, render(run, registry, [known[name] for name in registry if name in known]))
+def write(run: Run, registry: Registry, entries: Mapping[str, Entry]) -> None:
+    """Write the page of all entries that there are, in the order of the registry."""
+    store.write(run.folder / FILE, render(run, registry, list(entries.values())))
 
 
 def render(run: Run, registry: Registry, entries: Sequence[Entry]) -> str:
@@ -74,7 +73,7 @@ def render(run: Run, registry: Registry, entries: Sequence[Entry]) -> str:
         run=run,
         version=rc_jax.__version__,
         latest=latest.replace("T", " ").replace("+00:00", " UTC"),
-        figures=[_figure(run, registry, entry, of_topic[entry.name]) for entry in entries],
+        figures=[_figure(run, entry, of_topic[entry.name]) for entry in entries],
         verdicts=[(verdict, counts[verdict]) for verdict in Verdict if counts[verdict]],
         total=len(claims),
         failed=[entry for entry in entries if entry.status == FAILED],
@@ -122,13 +121,12 @@ def typeset(text: str) -> str:
     return "".join(mathml(part) if at % 2 else escape(part) for at, part in enumerate(parts))
 
 
-def _figure(run: Run, registry: Registry, entry: Entry, topic: str) -> dict[str, Any]:
+def _figure(run: Run, entry: Entry, topic: str) -> dict[str, Any]:
     """The names that the template uses of one figure."""
     files = [run.folder / pictures.FOLDER / f"{entry.name}{suffix}.webp" for suffix in ("", ".dark")]
     (light, dark), (small, small_dark) = ([read(path) for path in files] for read in (picture, thumbnail))
     counts = Counter(claim.verdict for claim in entry.claims)
-    spec, figure = entry.provenance.get("spec", {}), registry[entry.name]
-    states = identity.code_state(figure), identity.judging_state(figure)
+    spec = entry.provenance.get("spec", {})
     return {
         "entry": entry,
         "light": light,
@@ -139,7 +137,7 @@ def _figure(run: Run, registry: Registry, entry: Entry, topic: str) -> dict[str,
         "verdicts": [(verdict, counts[verdict]) for verdict in Verdict if counts[verdict]],
         "provenance": {key: entry.provenance[key] for key in PROVENANCE if entry.provenance.get(key) is not None},
         "spec": ", ".join(f"{key} = {value}" for key, value in spec.items()),
-        "old": entry.status == DONE and (entry.code, entry.judged) != states,
+        "old": entry.old,
     }
 
 

@@ -1,11 +1,10 @@
-"""A result is named by all that decides it: its whole spec, and all the code that computes it."""
+"""A result is named by all that decides it: its whole spec, and one hash of all that computes it."""
 
 import dataclasses
 import json
 import pathlib
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,10 +12,9 @@ import rc_jax
 from experiments.command import main
 from experiments.ledger import record
 from experiments.lib import figure
-from experiments.run import identity, work
+from experiments.run import compute, identity
 from experiments.run.choices import Run
 from rc_jax import pretrained
-from tests.experiments.conftest import forget_sources
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -49,7 +47,7 @@ CHANGES = {
 }
 
 
-def test_every_field_the_version_and_the_name_change_the_hash(monkeypatch):
+def test_every_field_the_version_and_the_name_change_the_name_of_a_result(monkeypatch):
     assert set(CHANGES) == {field.name for field in dataclasses.fields(Spec)}
     specs = [Spec(), *(dataclasses.replace(Spec(), **{key: value}) for key, value in CHANGES.items())]
     hashes = [identity.fingerprint("a", spec) for spec in specs]
@@ -68,129 +66,91 @@ def test_a_spec_whose_text_is_not_stable_is_refused():
         identity.fingerprint("a", Loose())
 
 
-OWN = """
-from made_up import near
-ABOUT = 1
-STEP, COLOUR = 1.0, 1
-@near.f
-def helper(s):
-    return s + STEP
-def compute(s):
-    return near.f(helper(s))
-def measure(d):
-    return 1
-def plot(d):
-    return 1
-ROWS = (measure,)
-"""
-LIBRARY = {
-    "rc/__init__.py": "x = 1\n",
-    "rc/deep/inside.py": "y = 1\n",
-    "rc/table.json": "[1]",
-    "lib/figure.py": "z = 1\n",
-}
-FILES = {
-    **LIBRARY,
-    "made_up/__init__.py": "",
-    "made_up/figure.py": OWN,
-    "made_up/near.py": "def f(x):\n    from .far import deep\n    return deep.g(x)\n",
-    "made_up/far/__init__.py": "",
-    "made_up/far/deep.py": "from made_up import near\ndef g(x):\n    return x\n",
-    "made_up/other.py": "",
-}
-
-
 @pytest.fixture
-def state(tmp_path, monkeypatch):
-    """The state of a made-up figure's code after some files have been written."""
-    monkeypatch.setattr(identity, "LIBRARY", (tmp_path / "rc", tmp_path / "lib"))
-
-    def written(changes=(), of=identity.code_state):
-        for name, text in {**FILES, **dict(changes)}.items():
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        forget_sources()
-        return of(SimpleNamespace(__file__=str(tmp_path / "made_up" / "figure.py"), __name__="made_up.figure"))
-
-    yield written
-    forget_sources()
+def library(tmp_path, monkeypatch):
+    """A made-up library in place of the real one."""
+    place = tmp_path / "rc"
+    (place / "deep").mkdir(parents=True)
+    (place / "deep" / "inside.py").write_text("y = 1\n")
+    (place / "table.json").write_text("[1]")
+    monkeypatch.setattr(identity, "LIBRARY", (place,))
+    return place
 
 
-JUDGES = (
-    OWN.replace("ABOUT = 1", "ABOUT = 2").replace("    return 1", "    return 2  # why").replace("(measure,)", "()")
-)
+def test_every_edit_that_may_change_a_number_makes_a_result_stale_and_no_other_does(figures, library, tmp_path):
+    """A helper in an `__init__`, a data file, a module that is imported by its name as a text: all the same."""
+    figures.add("one").add("two")
+    (figures.path / "one" / "table.csv").write_text("1")
+    (figures.path / "one" / "deep").mkdir()
+    (figures.path / "one" / "deep" / "_far.py").write_text("")
+    (figures.path / "_shared.py").write_text("x = 1\n")
+
+    def state():
+        return identity.code_state(figure.load("one", figures.package))
+
+    seen = [state()]
+    for path in (
+        figures.path / "__init__.py",
+        figures.path / "_shared.py",
+        figures.path / "new.json",
+        figures.path / "one" / "__init__.py",
+        figures.path / "one" / "one.py",
+        figures.path / "one" / "table.csv",
+        figures.path / "one" / "deep" / "_far.py",
+        library / "deep" / "inside.py",
+        library / "table.json",
+        library / "new.bin",
+    ):
+        path.write_text((path.read_text() if path.exists() else "") + "\n# another\n")
+        seen.append(state())
+    (library / "table.json").rename(library / "renamed.json")
+    seen.append(state())
+    assert len(set(seen)) == len(seen)
+    for path in (figures.path / "two" / "two.py", tmp_path / "beside.py", library / "__pycache__" / "inside.pyc"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("another")
+    assert state() == seen[-1]
 
 
-def test_every_source_and_helper_counts_and_what_only_draws_or_judges_does_not(state, monkeypatch):
-    base = state()
-    changes = {name: f"{text}\nw = 2\n" for name, text in FILES.items()}
-    counts = {name for name, text in changes.items() if state({name: text}) != base}
-    assert counts == {*LIBRARY, "made_up/near.py", "made_up/far/deep.py"}  # nothing uses `w` of the figure
-    for old, new in (("1.0", "2.0"), ("s + STEP", "s - STEP"), ("@near.f\n", ""), ("near.f(helper", "(helper")):
-        assert state({"made_up/figure.py": OWN.replace(old, new)}) != base
-    assert state({"made_up/figure.py": JUDGES}) == base
-    assert state({"lib/more.py": ""}) != base
-    version = identity.importlib.metadata.version
-    monkeypatch.setattr(identity.importlib.metadata, "version", lambda name: "99.0" if name == "jax" else version(name))
-    assert state() != base
+@pytest.mark.parametrize("package", identity.VERSIONS)
+def test_the_versions_of_what_computes_belong_to_it(figures, monkeypatch, package):
+    module, version = figure.load(figures.add("one") and "one", figures.package), identity.importlib.metadata.version
+    before = identity.code_state(module)
+    monkeypatch.setattr(identity.importlib.metadata, "version", lambda name: "9" if name == package else version(name))
+    assert identity.code_state(module) != before
 
 
-@pytest.mark.parametrize(
-    ("helper", "edit"),
-    [
-        ("def by(s):\n    return 1\nTABLE = by(0)\nTABLE[0] = 2\n", ("return 1", "return 3")),  # defined twice
-        ("def by(s):\n    return 1\nTABLE = {}\nTABLE.update(a=by)\n", ("return 1", "return 3")),  # changed later
-        ("TABLE = {}\n@TABLE.setdefault\ndef by(s):\n    return 1\n", ("return 1", "return 3")),  # a register
-        ("if True:\n    TABLE = {}\n", ("{}", "{1: 2}")),
-    ],
-)
-def test_what_compute_reads_counts_however_it_is_defined(state, helper, edit):
-    own = f"{helper}def compute(s):\n    return TABLE\n"
-    assert state({"made_up/figure.py": own}) != state({"made_up/figure.py": own.replace(*edit)})
+def test_flags_of_xla_and_the_settings_of_jax_belong_to_it(figures, monkeypatch, tmp_path):
+    figures.add("one")
+    out = ["--out", str(tmp_path / "out")]
+    assert main(out, figures.package) == main(out, figures.package) == 0
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    assert main(out, figures.package) == 0
+    monkeypatch.setitem(identity.SETTINGS, "jax_default_matmul_precision", "high")
+    assert main(out, figures.package) == 0
+    assert figures.computed == ["one"] * 3
 
 
-def test_what_draws_counts_for_pictures(state):
-    def drawn(figure):
-        return identity.drawing_state(figure, "seal", draft=False)
+def test_real_figures_count_their_topic_and_what_topics_share(monkeypatch):
+    names = identity.sources(figure.load("temperature"))
+    for name in ("rc_jax/scale/__init__.py", "lib/figure.py", "reference_values.py", "figures/_samples.py"):
+        assert name in names
+    assert {"scale/temperature.py", "scale/parts/_scale_forms.py"} <= names.keys()
+    assert not any(name.startswith(("collapse/", "run/", "ledger/", "experiments/")) for name in names)
 
-    base = state(of=drawn)
-    assert state({"made_up/figure.py": JUDGES}, drawn) != base
-    assert state({"made_up/near.py": FILES["made_up/near.py"] + "w = 2\n"}, drawn) != base
 
-
-def test_what_was_imported_counts_and_not_an_edit_of_it_during_the_run(figures, tmp_path):
-    """The second figure uses a helper as it was before the first one edited its file, and is made again."""
+def test_an_edit_while_a_figure_is_computed_is_no_result(figures, tmp_path):
+    """What was imported after it has other text than the one that is known."""
     helper = figures.path / "_helper.py"
     helper.write_text("VALUE = 1\n")
-    uses = f"import pathlib\nfrom {figures.package} import _helper\nspec = spec if _helper.VALUE else None\n"
-    figures.add("first", compute=f"{uses}pathlib.Path({str(helper)!r}).write_text('VALUE = 2\\n')", minutes=0.1)
-    figures.add("second", compute=uses, minutes=0.2)
-    for _ in range(2):
-        figures.forget()
-        assert main(["--out", str(tmp_path / "out")], figures.package) == 0
-    assert figures.computed == ["first", "second"] * 2
-
-
-def test_what_is_imported_after_an_edit_is_no_result(figures, tmp_path, monkeypatch):
-    """Its numbers are those of the edited file, while the run knows the file as it was."""
-    library = tmp_path / "late_library"
-    library.mkdir()
-    source = library / "late_module.py"
-    source.write_text("VALUE = 1\n")
-    monkeypatch.syspath_prepend(str(library))
-    monkeypatch.setattr(identity, "LIBRARY", (library,))
-    edit = f"import pathlib\npathlib.Path({str(source)!r}).write_text('VALUE = 2\\n')\n"
-    figures.add("one", compute=f"{edit}import late_module")
-    try:
-        assert main(["--out", str(tmp_path / "out")], figures.package) == 1
-        reason = record.read(tmp_path / "out" / "quick")["one"].reason
-        assert reason == "RuntimeError: late_module was edited before it was imported: run the same command again"
-        sys.modules.pop("late_module")
-        figures.forget()
-        assert main(["--out", str(tmp_path / "out")], figures.package) == 0
-    finally:
-        sys.modules.pop("late_module", None)
+    edit = f"import pathlib\npathlib.Path({str(helper)!r}).write_text('VALUE = 2\\n')\n"
+    figures.add("one", compute=f"{edit}from {figures.package} import _helper")
+    out = ["--out", str(tmp_path / "out")]
+    assert main(out, figures.package) == 1
+    reason = record.read(tmp_path / "out" / "quick")["one"].reason
+    assert reason == "RuntimeError: its code was edited while it was computed: run the same command again"
+    figures.forget()
+    assert main(out, figures.package) == 0
 
 
 @pytest.mark.parametrize("other", ["stem", "code"])
@@ -198,8 +158,8 @@ def test_a_process_with_another_spec_or_other_code_refuses(figures, other):
     figures.add("one")
     run, module = Run(package=figures.package), figure.load("one", figures.package)
     known = {"stem": identity.stem(run, "one", module), "code": identity.code_state(module)}
-    outcome = work.compute(run, "one", **known | {other: "one-0123456789ab"})
-    assert outcome.data is None and "has other code, JAX or models than the one that asked" in outcome.reason
+    outcome = compute.compute(run, "one", **known | {other: "one-0123456789ab"})
+    assert outcome.data is None and "has other code, JAX, flags or models than the one that asked" in outcome.reason
     assert figures.computed == []
 
 
