@@ -25,7 +25,6 @@ from experiments.ledger.included import cell, circumstances, table, when_and_whe
 from experiments.ledger.literature import WORKS
 from experiments.ledger.record import DONE, Entry
 from experiments.ledger.sections import by_topic, headline, sections
-from experiments.lib import figure
 from rc_jax._numerics.files import write_whole
 from rc_jax.cli import shell
 from rc_jax.cli.arguments import Usage
@@ -195,7 +194,7 @@ def made_by(about: Mapping[str, str | int]) -> str:
 
 def markdown(about: Mapping[str, str | int], entries: Sequence[Entry]) -> dict[str, str]:
     """The pages by name: one with counts by kind and verdict, and one for each kind with tables by source or topic."""
-    made = marked(entry for entry in entries if entry.status == DONE)
+    made = [entry for entry in entries if entry.status == DONE]
     where = {"command": made_by(about), "circumstances": circumstances(about, made)}
     claims = [claim for entry in made for claim in entry.claims]
 
@@ -241,16 +240,10 @@ def with_works(page: str, entries: Sequence[Entry] = ()) -> str:
 
 def with_rows(docs: Path, about: Mapping[str, str | int], entries: Sequence[Entry]) -> Iterator[tuple[Path, str]]:
     """Every page with marks for rows or figures, and its text with what belongs between them."""
-    entries = marked(entries)
     for path in sorted(docs.rglob("*.md")):
         text = path.read_text(encoding="utf-8")
         if included.MARKS.search(text):
             yield path, included.filled(text, about, entries, "../" * (len(path.relative_to(docs).parts) - 1))
-
-
-def marked(entries: Iterable[Entry]) -> list[Entry]:
-    """Entries with their formulas marked, which `claims.json` has plain."""
-    return [record.marked(entry, figure.load(entry.name)) for entry in entries]
 
 
 def _decided(kind: Kind, *, formula: bool) -> str:

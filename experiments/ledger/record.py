@@ -10,7 +10,6 @@ from typing import Any
 from experiments.ledger.claims import OWN, Claim, Kind, interval_text, measured_text, who
 from experiments.ledger.decision import Verdict
 from experiments.ledger.literature import WORKS
-from experiments.lib.figure import Broken, Figure
 from rc_jax._numerics import files
 
 FILE = "claims.json"
@@ -36,13 +35,6 @@ class Entry:
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     old: bool = False  # other code computed its numbers than there is now; known in a run only
     reused: bool = False  # in this run, loaded rather than computed
-
-
-def marked(entry: Entry, figure: Figure | Broken) -> Entry:
-    """The entry with formulas marked in its claims' texts, as the figure marks them now (`claims.Row.marked`)."""
-    rows = {} if isinstance(figure, Broken) else {row.key: row for row in figure.ROWS}
-    claims = (rows[claim.key].marked(claim) if claim.key in rows else claim for claim in entry.claims)
-    return dataclasses.replace(entry, claims=tuple(claims))
 
 
 class Damaged(Exception):

@@ -214,13 +214,13 @@ ROWS = (
         formula=True,
         source="su2023scale",
         place="section on cosines",
-        hypotheses=f"the source computes 25 to 35 at $d = {SOURCE_DIM}$; here the optimum in its $d$ for each model's "
+        hypotheses=f"the source computes 25 to 35 at $d={SOURCE_DIM}$; here the optimum in its $d$ for each model's "
         "number of keys, which is our choice: "
         + ", ".join(f"{USED[index].name}: {USED[index].n}" for index in EXPLAINED),
         after_result=True,
         interval_from=f"our tolerance: a factor of {FACTOR:g}; that the source's $d$ decides was chosen when the "
         "result in the models' own was known",
         note="measured: the factor in use over the annealed optimum; in the models' own dimensions, "
-        f"{' and '.join(str(USED[index].dim) for index in EXPLAINED)}, it is {{own}}",
+        f"{' and '.join(str(USED[index].dim) for index in EXPLAINED)}, it is <own>",
     ),
 )

@@ -198,7 +198,7 @@ ROWS = (
         at_least(SINK),
         source="gu2025sinks",
         place="abstract",
-        hypotheses="{models}, a causal mask, docstrings of Python's standard library; one model is tested, and the "
+        hypotheses="<models>, a causal mask, docstrings of Python's standard library; one model is tested, and the "
         "source speaks of all",
         interval_from="the source's threshold for a head, here for the mean of a layer's heads",
         note="weight of the first token, mean over heads and texts, in the layer where it is largest",

@@ -172,7 +172,7 @@ def _first_value(data: Mapping[str, np.ndarray]) -> Measured:
     )  # fmt: skip
 
 
-SETTING = "sequences of {tokens} tokens with {features} features; layers × heads as named"
+SETTING = "sequences of <tokens> tokens with <features> features; layers × heads as named"
 ranmilo = partial(
     published,
     source="ranmilo2026",
@@ -180,7 +180,7 @@ ranmilo = partial(
     interval=at_least(0),
     interval_from="a head with a sink: 0.3, Gu et al. 2025; solved: our threshold",
 )
-MEAN = "mean over seeds, in the head that has the largest; trainings that stopped: {stopped}"
+MEAN = "mean over seeds, in the head that has the largest; trainings that stopped: <stopped>"
 ROWS = (
     ranmilo(
         "trigger-softmax",

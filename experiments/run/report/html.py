@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from latex2mathml import converter
 from PIL import Image
 
 import rc_jax
 from experiments.ledger import record
 from experiments.ledger.claims import Kind, interval_text, measured_text, neighbours_text, who
 from experiments.ledger.decision import SYMBOL, Verdict
-from experiments.ledger.formulas import MARKED, mathml
+from experiments.ledger.formulas import MARKED, plain
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.ledger.sections import by_topic, headline, sections
 from experiments.lib import checkpoints
@@ -54,7 +55,7 @@ def render(run: Run, registry: Registry, entries: Sequence[Entry]) -> str:
     environment = jinja2.Environment(loader=loader, trim_blocks=True, lstrip_blocks=True, **options)
 
     topics = by_topic(entries)
-    entries = [record.marked(entry, registry[entry.name]) for _, group in topics for entry in group]
+    entries = [entry for _, group in topics for entry in group]
     of_topic = {entry.name: title for title, group in topics for entry in group}
     known = {entry.name for entry in entries}
     claims = [claim for entry in entries for claim in entry.claims]
@@ -111,14 +112,20 @@ def anchor(title: str) -> str:
 
 
 def typeset(text: str) -> str:
-    """A text, escaped, with its marked formulas in MathML, which browsers draw without a script.
+    r"""A text, escaped, with its formulas in MathML, which browsers draw without a script.
 
     Example:
-        >>> print(typeset("at $γ_1$ < 5"))
-        at <math alttext="γ_1"><msub><mi>γ</mi><mn>1</mn></msub></math> &lt; 5
+        >>> print(typeset(r"at $\gamma$ < 5"))
+        at <math alttext="γ" display="inline"><mrow><mi>&#x003B3;</mi></mrow></math> &lt; 5
     """
     parts = MARKED.split(text)
     return "".join(mathml(part) if at % 2 else escape(part) for at, part in enumerate(parts))
+
+
+def mathml(formula: str) -> str:
+    """A formula in LaTeX for a page without MathJax, with a plain one for who cannot see it and for the filter."""
+    drawn = converter.convert(formula)
+    return drawn.replace('xmlns="http://www.w3.org/1998/Math/MathML"', f'alttext="{escape(plain(f"${formula}$"))}"', 1)
 
 
 def _figure(run: Run, entry: Entry, topic: str) -> dict[str, Any]:

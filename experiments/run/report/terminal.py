@@ -11,6 +11,7 @@ from typing import Any
 from experiments.ledger import record
 from experiments.ledger.claims import NAMES, Claim, Kind, interval_text, measured_text
 from experiments.ledger.decision import SYMBOL, Verdict
+from experiments.ledger.formulas import plain
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.lib.figure import PRESET_NAMES, Broken, Registry
 from experiments.run.choices import Run
@@ -131,7 +132,7 @@ def table(claims: Sequence[Claim]) -> list[str]:
     width = max(shutil.get_terminal_size((120, 24)).columns - verdicts - 1, 40)
     lines = []
     for claim in claims:
-        first, *more = textwrap.wrap(printable(claim.statement), width)
+        first, *more = textwrap.wrap(printable(plain(claim.statement)), width)
         lines.append(paint(f"{f'{SYMBOL[claim.verdict]} {claim.verdict}':{verdicts}}", COLOUR[claim.verdict]) + first)
         values = f"expected {interval_text(claim) or 'nothing'}, measured {measured_text(claim)}"
         lines += [" " * verdicts + line for line in (*more, *textwrap.wrap(printable(values), width))]

@@ -197,8 +197,8 @@ def test_bad_input():
     with pytest.raises(ValueError, match="`needs` must be one of all, parts, some, got 'any'"):
         said(1.0, 0, 2, needs="any")
     for name in ("hypotheses", "note", "elsewhere"):
-        with pytest.raises(ValueError, match=r"a \) for each that is open.* in '\$\(x\$ grows'"):
-            said(1.0, 0, 2, **{name: "$(x$ grows"})
+        with pytest.raises(ValueError, match=r"a \} for each \{, got '\^\{x' in '\$\^\{x\$ grows'"):
+            said(1.0, 0, 2, **{name: "$^{x$ grows"})
     with pytest.raises(ValueError, match="`seen` must be one of"):
         literature.Work("A", "B", "C", "glanced at")
 
@@ -231,8 +231,8 @@ def test_intervals_as_text():
 
 
 def test_numbers_of_a_run_fill_the_texts_of_a_row():
-    texts = {"hypotheses": "{layers} layers", "note": "$e^{2t}$, ${share:.0%}$ of them", "shown": "{layers} of 9"}
+    texts = {"hypotheses": "<layers> layers", "note": "$e^{2t}$, <share:.0%> of them", "shown": "<layers> of 9"}
     row = said(1.0, 0, 2, numbers={"layers": 8, "share": 0.25}, **texts)
-    assert (row.hypotheses, row.note, row.measured) == ("8 layers", "e^{2t}, 25% of them", "8 of 9")
+    assert (row.hypotheses, row.note, row.measured) == ("8 layers", "$e^{2t}$, 25% of them", "8 of 9")
     with pytest.raises(ValueError, match="`numbers` of key must have 'layers' for the text"):
-        said(1.0, 0, 2, hypotheses="{layers} layers")
+        said(1.0, 0, 2, hypotheses="<layers> layers")

@@ -166,16 +166,16 @@ def test_formulas_of_a_figure_are_typeset_on_its_pages():
     page = (pages.DOCS / pages.PARTS[Kind.PUBLISHED]).read_text(encoding="utf-8")
     assert r"</a>The sparsity $S$ of softmax rows is $e^{-\sigma^{2}\lVert q\rVert^{2}/2}$. (" in page
     assert r" · keys $N(\mu,\sigma^{2}I)$, $n\to\infty$; $\beta=q\cdot\mu$, " in page
-    block = included.filled("<!-- rows: sparsity-exp -->\n<!-- end of rows -->", ABOUT, pages.marked(ENTRIES))
+    block = included.filled("<!-- rows: sparsity-exp -->\n<!-- end of rows -->", ABOUT, ENTRIES)
     assert r"| The sparsity $S$ of softmax rows is $e^{-\sigma^{2}\lVert q\rVert^{2}/2}$. · " in block
 
 
 def test_cells_hold_anything():
-    row = law("k", "a|b *c* <d>\n`e` [f] $g h_i\\j", lambda data: 1.0, (0, 2), proof="proved", interval_from="s")
+    row = law("k", "a|b *c* <d>\n`e` [f] &g h_i\\j", lambda data: 1.0, (0, 2), proof="proved", interval_from="s")
     claim = row.judge({})
     entry = record.Entry("one", "Title", record.DONE, "command", "scale", claims=(claim,))
     page = pages.markdown({"preset": "quick", "seed": 0, "version": "1"}, [entry])["ledger/laws.md"]
-    row = r"a\|b \*c\* \<d> \`e\` \[f\] \$g h\_i\\j · `k` | proved · interval 0 … 2: s · `one` | 1 | ● held |"
+    row = r"a\|b \*c\* \<d> \`e\` \[f\] \&g h\_i\\j · `k` | proved · interval 0 … 2: s · `one` | 1 | ● held |"
     assert f'| <a id="k"></a>{row}' in page
     assert claim.verdict is Verdict.HELD
 

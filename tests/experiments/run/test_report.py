@@ -15,7 +15,7 @@ from experiments.lib import style
 from experiments.run.report import html
 from tests.experiments.conftest import made_up, strict_json
 
-ALL_VERDICTS = """
+ALL_VERDICTS = r"""
 said = {"source": "dong2021", "place": "section 2", "interval_from": "our tolerance"}
 other = {**said, "source": "wu2024"}
 ours = {"interval_from": "our tolerance"}
@@ -27,7 +27,8 @@ ROWS = (
     ledger.published("k-differs", "Statement 3", gives(9.0), (2.9, 3.1), **said),
     ledger.published("k-undecided", "Statement 4", gives(3.0, 1.0), (2.9, 3.1), **said),
     ledger.published("k-unrun", "Statement 5", gives(float("nan")), (2.9, 3.1), **said),
-    ledger.law("k-law", "Statement 6, $√n < 2$", gives(1.0), (1, 1), proof="proved", neighbours=["noci2022"], **ours),
+    ledger.law("k-law", r"Statement 6, $\sqrt{n}\lt2$", gives(1.0), (1, 1), proof="proved",
+               neighbours=["noci2022"], **ours),
     ledger.law("k-failed", "Statement 7", gives(2.0), (1, 1), proof="measured", **ours),
 )"""
 KEYS = ["k-agrees", "k-differs", "k-undecided", "k-unrun", "k-part", "k-law", "k-failed"]  # as shown
@@ -78,9 +79,10 @@ def test_every_row_with_symbol_and_word(page):
 
 
 def test_formulas_are_drawn_by_the_browser(page):
-    assert page.tags.count(("math", {"alttext": "√n < 2"})) == 1
+    assert page.tags.count(("math", {"alttext": "√n < 2", "display": "inline"})) == 1
     assert "Statement 6, n<2" in page.text and "$" not in html.typeset("$n$ & $m$")
-    assert html.typeset("<i> $x_i$") == '&lt;i&gt; <math alttext="x_i"><msub><mi>x</mi><mi>i</mi></msub></math>'
+    drawn = '<math alttext="x_i" display="inline"><mrow><msub><mi>x</mi><mi>i</mi></msub></mrow></math>'
+    assert html.typeset("<i> $x_i$") == f"&lt;i&gt; {drawn}"
 
 
 def test_published_statements_come_first_by_source(page):
