@@ -166,8 +166,12 @@ def run(arguments: Arguments, package: str, executor: Callable[[], Executor], si
     """Make the figures and return the exit status; arguments have been checked."""
     from experiments.lib import figure
     from experiments.run.choices import Run
-    from experiments.run.report import html, terminal
-    from experiments.run.runner import make_all
+
+    try:
+        from experiments.run.report import html, terminal
+        from experiments.run.runner import make_all
+    except ModuleNotFoundError as absent:
+        raise Usage(f"figures need {absent.name}: pip install 'rc_jax[figures]'") from None
 
     registry = figure.discover(package, arguments.preset)
     choices = Run(

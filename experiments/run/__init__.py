@@ -1,1 +1,6 @@
-"""One run of the figures: what it was asked for, what a result is named by, and where results are computed and kept."""
+"""The part `run`: what a run is asked for, and how it computes, stores, draws and reports.
+
+`choices` is what it is asked for. `identity` names a result by all that decides it, `compute` makes it, in a process
+that one of the `executors` starts, and `store` keeps it. `runner` puts them together; `drawing`, `progress` and
+`report` show what came of it.
+"""

@@ -1,1 +1,1 @@
-"""The output of a run: pictures, the lines of the command, and one HTML page."""
+"""The output of a run: the lines of the command, and one HTML page."""

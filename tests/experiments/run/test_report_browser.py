@@ -143,8 +143,10 @@ def test_clicks_and_words(look, path):
 
 
 # A browser's window may be no narrower than 500 pixels; a frame in it may.
-FRAME = """<!doctype html><html><body><iframe src="ADDRESS" style="width: WIDTHpx; height: 900px; border: 0"></iframe>
-<script>addEventListener("message", (event) => { document.documentElement.lang = event.data; });</script></body></html>"""
+FRAME = """<!doctype html><html><body>
+<iframe src="ADDRESS" style="width: WIDTHpx; height: 900px; border: 0"></iframe>
+<script>addEventListener("message", (event) => { document.documentElement.lang = event.data; });</script>
+</body></html>"""
 MEASURE = """<script>addEventListener("load", () => {
   const widths = (table) => [...table.rows[0].cells].map((cell) => Math.round(cell.getBoundingClientRect().width));
   const columns = new Set([...document.querySelectorAll("table")].map((table) => widths(table).join("+")));
@@ -157,9 +159,10 @@ MEASURE = """<script>addEventListener("load", () => {
 
 @pytest.mark.parametrize("width", [400, 1400])
 def test_columns_are_equally_wide_and_nothing_scrolls_sideways(look, path, width):
-    """Beside the made-up rows there is the longest formula of all, and a word that does not end."""
+    """Beside the made-up rows there is the longest formula of all, and words and numbers without end."""
     long = html.typeset(max((claim.statement for entry in STORED for claim in entry.claims), key=formula_length))
     text = path.read_text(encoding="utf-8").replace("Statement 2", f"{long} {200 * 'x'}")
+    text = text.replace("Statement 3", "Short").replace("3.00 ± 0.01", f"3.{80 * '0'} ± 0.01 by a few words more")
     inner = path.with_name("inner.html")
     inner.write_text(text.replace("</body>", f"{MEASURE}</body>"), encoding="utf-8")
     path.write_text(FRAME.replace("ADDRESS", inner.as_uri()).replace("WIDTH", str(width)))
