@@ -3,7 +3,7 @@
 from experiments.ledger.claims import (
     OWN,
     Claim,
-    Kind,
+    RowType,
     Measured,
     Row,
     interval_text,
@@ -20,7 +20,7 @@ __all__ = [
     "OWN",
     "Claim",
     "Interval",
-    "Kind",
+    "RowType",
     "Measured",
     "Row",
     "Verdict",

@@ -1,6 +1,6 @@
 """Rows of the ledger: what a source printed or this package states, what is measured, and a verdict computed from both.
 
-Two kinds of row. *Published*: a statement of a named source, tested where it was made; only these have verdicts about
+Two types of row. *Published*: a statement of a named source, tested where it was made; only these have verdicts about
 others. *Law*: a result of this package, with its proof or its evidence and the works next to it.
 
 A row is written before the run and does not change: statement, place, hypotheses, interval and the origin of the
@@ -32,14 +32,14 @@ FIELD = re.compile(r"<([a-z_]{2,})(?::([^<>]*))?>")  # <layers> or <share:.0%>
 PROOFS = ("proved", "derived", "measured")
 
 
-class Kind(enum.StrEnum):
+class RowType(enum.StrEnum):
     """Whose statement a row is, and what may be said of it."""
 
     PUBLISHED = "published"
     LAW = "law"
 
 
-NAMES = {Kind.PUBLISHED: "published statement", Kind.LAW: "law"}
+NAMES = {RowType.PUBLISHED: "published statement", RowType.LAW: "law"}
 
 OF_OURS = {Verdict.AGREES: Verdict.HELD, Verdict.IN_PART: Verdict.FAILED, Verdict.DIFFERS: Verdict.FAILED}
 
@@ -55,7 +55,7 @@ class Claim:
     """
 
     key: str
-    kind: Kind
+    type: RowType
     statement: str
     source: str
     place: str
@@ -132,7 +132,7 @@ class Row:
     """
 
     key: str
-    kind: Kind
+    type: RowType
     statement: str
     measure: Measure
     interval: Interval
@@ -177,7 +177,7 @@ class Row:
         unread = points.unread(found.reads, found.left_out)
         verdict = Verdict.NOT_RUN if unread else points.verdict(self.needs)
         weak = ""
-        if self.kind is Kind.LAW:
+        if self.type is RowType.LAW:
             verdict = OF_OURS.get(verdict, verdict)
         elif verdict is Verdict.DIFFERS:
             weak = "the source is known second-hand" if WORKS[self.source].second_hand else ""
@@ -189,7 +189,7 @@ class Row:
         largest = float(points.errors[points.asked].max(initial=0.0)) if found.standard_error is not None else math.nan
         return Claim(
             key=self.key,
-            kind=self.kind,
+            type=self.type,
             statement=self.statement,
             source=self.source,
             place=self.place,
@@ -276,7 +276,7 @@ def published(
     if not place:
         raise ValueError("`place` must say where the source says it, got ''")
     return Row(
-        key, Kind.PUBLISHED, statement, measure, interval, interval_from, source=source, place=place,
+        key, RowType.PUBLISHED, statement, measure, interval, interval_from, source=source, place=place,
         hypotheses=hypotheses, formula=formula, needs=needs, elsewhere=elsewhere, note=note, shown=shown,
         after_result=after_result,
     )  # fmt: skip
@@ -315,7 +315,7 @@ def law(
     if unknown := [work for work in neighbours if work not in WORKS]:
         raise ValueError(f"`neighbours` must be keys of `literature.WORKS`, got {', '.join(unknown)}")
     return Row(
-        key, Kind.LAW, statement, measure, interval, interval_from, place=place, hypotheses=hypotheses,
+        key, RowType.LAW, statement, measure, interval, interval_from, place=place, hypotheses=hypotheses,
         formula=proof == "proved", proof=proof, neighbours=tuple(neighbours), note=note, shown=shown,
     )  # fmt: skip
 

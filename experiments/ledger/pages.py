@@ -1,6 +1,6 @@
 """The ledger in the docs: `docs/claims.json`, one run's ledger, and the pages made of it.
 
-`python -m experiments.ledger results/quick/claims.json` writes the snapshot, `ledger.md` with a page for each kind of
+`python -m experiments.ledger results/quick/claims.json` writes the snapshot, `ledger.md` with a page for each type of
 row, the headline of the first pages, the table of works on `citation.md`, and on all pages the blocks of
 `experiments.ledger.included`. `--only NAME` takes the rows of one figure from the run, and all others from the
 snapshot that there is. Without a file it writes the pages of the snapshot again. Pages are Markdown that GitHub
@@ -19,7 +19,7 @@ from typing import Annotated
 import tyro
 
 from experiments.ledger import included, record
-from experiments.ledger.claims import NAMES, Claim, Kind, interval_text, measured_text, neighbours_text
+from experiments.ledger.claims import NAMES, Claim, RowType, interval_text, measured_text, neighbours_text
 from experiments.ledger.decision import SYMBOL, Verdict
 from experiments.ledger.included import cell, circumstances, table, when_and_where
 from experiments.ledger.literature import WORKS
@@ -30,10 +30,10 @@ from rc_jax.cli import shell
 from rc_jax.cli.arguments import Usage
 
 PAGE = "ledger.md"
-# The page of each kind of row.
+# The page of each type of row.
 PARTS = {
-    Kind.PUBLISHED: "ledger/published.md",
-    Kind.LAW: "ledger/laws.md",
+    RowType.PUBLISHED: "ledger/published.md",
+    RowType.LAW: "ledger/laws.md",
 }
 DOCS = Path(__file__).parents[2] / "docs"
 KEPT = ("date", "machine", "device", "version", "jax")  # of a result's provenance
@@ -68,7 +68,7 @@ PART = """<!-- Made by `{command}`; edits are lost. -->
 
 # Ledger: {title}
 
-How to read a row, and rows of the other kinds: [ledger](../ledger.md).
+How to read a row, and rows of the other types: [ledger](../ledger.md).
 The rows are those of the newest run of each figure: {circumstances}
 """
 HEADLINE = re.compile(r"(<!-- headline -->)\n.*?(<!-- /headline -->)", re.DOTALL)
@@ -193,28 +193,28 @@ def made_by(about: Mapping[str, str | int]) -> str:
 
 
 def markdown(about: Mapping[str, str | int], entries: Sequence[Entry]) -> dict[str, str]:
-    """The pages by name: one with counts by kind and verdict, and one for each kind with tables by source or topic."""
+    """The pages by name: one with counts by type and verdict, and one for each type with tables by source or topic."""
     made = [entry for entry in entries if entry.status == DONE]
     where = {"command": made_by(about), "circumstances": circumstances(about, made)}
     claims = [claim for entry in made for claim in entry.claims]
 
-    # The first page: how many rows there are of each kind and verdict, each kind with a link to its page.
+    # The first page: how many rows there are of each type and verdict, each type with a link to its page.
     rows = []
-    for kind, part in PARTS.items():
+    for row_type, part in PARTS.items():
         for formula in (False, True):
-            counts = Counter(claim.verdict for claim in claims if claim.kind is kind and claim.formula is formula)
-            link = f"[{NAMES[kind]}s]({part}), {_decided(kind, formula=formula)}"
+            counts = Counter(claim.verdict for claim in claims if claim.type is row_type and claim.formula is formula)
+            link = f"[{NAMES[row_type]}s]({part}), {_decided(row_type, formula=formula)}"
             rows.append((link, str(counts.total()), *(str(counts[verdict] or "") for verdict in Verdict)))
     top = TOP.format(headline=headline(claims), **where)
     pages = {PAGE: "\n".join([*top.splitlines(), *table(("rows", "number", *Verdict), rows)]) + "\n"}
 
-    # A page for each kind. A source names a group of published statements, a topic one of any other kind.
+    # A page for each type. A source names a group of published statements, a topic one of any other type.
     every = sections(made)
-    for kind, part in PARTS.items():
-        lines = PART.format(title=f"{NAMES[kind]}s", **where).splitlines()
-        for section in (each for each in every if each.rows[0][1].kind is kind):
+    for row_type, part in PARTS.items():
+        lines = PART.format(title=f"{NAMES[row_type]}s", **where).splitlines()
+        for section in (each for each in every if each.rows[0][1].type is row_type):
             lines += ["", f"## {section.title}", "", section.about]
-            suffix = "" if kind is Kind.PUBLISHED else f": {section.title.lower()}"
+            suffix = "" if row_type is RowType.PUBLISHED else f": {section.title.lower()}"
             for group in section.groups:
                 lines += ["", f"### {group.title}{suffix}"]
                 lines += ["", cell(group.about)] if group.about else []
@@ -246,15 +246,15 @@ def with_rows(docs: Path, about: Mapping[str, str | int], entries: Sequence[Entr
             yield path, included.filled(text, about, entries, "../" * (len(path.relative_to(docs).parts) - 1))
 
 
-def _decided(kind: Kind, *, formula: bool) -> str:
+def _decided(row_type: RowType, *, formula: bool) -> str:
     """What decides rows: a law that is not proved may be derived, which is no measurement."""
     if formula:
-        return "formula" if kind is Kind.PUBLISHED else "proved"
-    return "measured" if kind is Kind.PUBLISHED else "derived or measured"
+        return "formula" if row_type is RowType.PUBLISHED else "proved"
+    return "measured" if row_type is RowType.PUBLISHED else "derived or measured"
 
 
 def _row(entry: Entry, claim: Claim) -> tuple[str, ...]:
-    decided = claim.proof or _decided(claim.kind, formula=claim.formula)
+    decided = claim.proof or _decided(claim.type, formula=claim.formula)
     tested = [
         decided + (f", next to {neighbours_text(claim)}" if claim.neighbours else ""),
         claim.hypotheses,

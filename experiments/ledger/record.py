@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.ledger.claims import OWN, Claim, Kind, interval_text, measured_text, who
+from experiments.ledger.claims import OWN, Claim, RowType, interval_text, measured_text, who
 from experiments.ledger.decision import Verdict
 from experiments.ledger.literature import WORKS
 from rc_jax._numerics import files
@@ -137,7 +137,7 @@ def _entry(name: str, fields: dict[str, Any]) -> Entry:
 def _claim(fields: dict[str, Any]) -> Claim:
     """A claim from its fields in the file, where `null` is the number that JSON has no word for."""
     own = {key: value for key, value in fields.items() if key not in ADDED}
-    own["kind"], own["verdict"] = Kind(own["kind"]), Verdict(own["verdict"])
+    own["type"], own["verdict"] = RowType(own["type"]), Verdict(own["verdict"])
     own["measured"] = math.nan if own["measured"] is None else own["measured"]
     own["interval"] = tuple(
         (-math.inf if low is None else low, math.inf if high is None else high) for low, high in own["interval"]

@@ -20,7 +20,7 @@ from PIL import Image
 
 import rc_jax
 from experiments.ledger import record
-from experiments.ledger.claims import Kind, interval_text, measured_text, neighbours_text, who
+from experiments.ledger.claims import RowType, interval_text, measured_text, neighbours_text, who
 from experiments.ledger.decision import SYMBOL, Verdict
 from experiments.ledger.formulas import MARKED, plain
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
@@ -63,9 +63,9 @@ def render(run: Run, registry: Registry, entries: Sequence[Entry]) -> str:
 
     # The lists to filter by: name, label, and value and text of each option.
     judged = {entry.topic: title for title, group in topics for entry in group if entry.claims}
-    sources, kinds = sorted({who(claim) for claim in claims}, key=str.casefold), {claim.kind for claim in claims}
+    sources, types = sorted({who(claim) for claim in claims}, key=str.casefold), {claim.type for claim in claims}
     choices = [
-        ("kind", "Kind", [(kind, kind) for kind in Kind if kind in kinds]),
+        ("type", "Type", [(each, each) for each in RowType if each in types]),
         ("topic", "Topic", list(judged.items())),
         ("source", "Source", [(source, source) for source in sources]),
     ]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from experiments import ledger
-from experiments.ledger import Kind, Verdict, at_least, at_most, interval_text, literature, near, printed, show
+from experiments.ledger import RowType, Verdict, at_least, at_most, interval_text, literature, near, printed, show
 
 SAID = {"source": "dong2021", "place": "section 2", "interval_from": "our tolerance"}
 finite = st.floats(-1e6, 1e6)
@@ -144,7 +144,7 @@ def test_what_a_row_reads_must_be_known(row):
 
 def test_only_published_statements_agree_or_differ():
     ours = KINDS[1]
-    assert ours().kind is Kind.LAW
+    assert ours().type is RowType.LAW
     assert (ours().verdict, ours(standard_error=1.0).verdict) == (Verdict.HELD, Verdict.UNDECIDED)
 
 

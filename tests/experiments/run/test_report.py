@@ -129,7 +129,7 @@ def test_the_filter_is_labelled_and_hidden_until_the_script_runs(page):
     assert by_name["filter-count"]["aria-live"] == "polite"
     labels = [attributes["for"] for tag, attributes in page.tags if tag == "label"]
     fields = [attributes["id"] for tag, attributes in page.tags if tag in ("input", "select")]
-    assert labels == fields == ["filter-text", "filter-kind", "filter-topic", "filter-source"]
+    assert labels == fields == ["filter-text", "filter-type", "filter-topic", "filter-source"]
     buttons = [attributes["data-verdict"] for tag, attributes in page.tags if "aria-pressed" in attributes]
     assert buttons == [html.SHORT[verdict] for verdict in Verdict]
     rows = [attributes for tag, attributes in page.tags if tag == "tr" and "id" in attributes]
@@ -137,7 +137,7 @@ def test_the_filter_is_labelled_and_hidden_until_the_script_runs(page):
     for row in rows:
         assert "hidden" not in row
         assert row["data-topic"] == "collapse"
-    assert [row["data-kind"] for row in rows] == ["published"] * 5 + ["law"] * 2
+    assert [row["data-type"] for row in rows] == ["published"] * 5 + ["law"] * 2
     assert rows[4]["data-source"] == "Wu et al. 2024" and rows[5]["data-source"] == "this package"
 
 

@@ -75,7 +75,7 @@ def test_without_a_filter_every_claim_is_shown(look):
     [
         ("#verdict=differs+failed", ["k-differs", "k-failed"]),
         ("#topic=scale", ["k-other"]),
-        ("#kind=law", ["k-law", "k-failed"]),
+        ("#type=law", ["k-law", "k-failed"]),
         ("#source=Wu+et+al.+2024", ["k-part"]),
         ("#text=CUBE+own", ["k-other"]),
         ("#text=%E2%88%9An", ["k-law"]),  # √n: a formula is found as it is written on one line
