@@ -169,7 +169,7 @@ def run(arguments: Arguments, package: str, executor: Callable[[], Executor], si
 
     try:
         from experiments.run.report import html, terminal
-        from experiments.run.runner import make_all
+        from experiments.run.runner import EARLY, make_all
     except ModuleNotFoundError as absent:
         raise Usage(f"figures need {absent.name}: pip install 'rc_jax[figures]'") from None
 
@@ -194,7 +194,9 @@ def run(arguments: Arguments, package: str, executor: Callable[[], Executor], si
             lock = hold(choices, signals)
             for known in make_all(choices, names, registry, executor, lambda: bool(signals.asked)):
                 entries = known
-            if entries:
+                if len(entries) <= EARLY:  # a page of many pictures takes seconds
+                    html.write(choices, registry, entries)
+            if len(entries) > EARLY:
                 html.write(choices, registry, entries)
     except OSError as error:
         problems.append(f"cannot write to {choices.folder}: {error.strerror or error}")

@@ -81,16 +81,16 @@ def strict(text: str) -> Any:
 
 
 def checked(provenance: Any) -> dict[str, Any]:
-    """A provenance that was read from a file: a dict of texts, with the spec a dict and the seconds a finite number.
+    """A provenance that was read from a file: a dict of texts, but for the spec, the seconds and a commit or none.
 
     Raises:
         TypeError, ValueError, OverflowError: it is something else.
     """
-    kinds: dict[str, Any] = {"spec": dict, "seconds": int | float}
+    others: dict[str, Any] = {"spec": dict, "seconds": int | float, "commit": str | None}
     if not isinstance(provenance, dict):
         raise TypeError("it is not a dict")
     for name, value in provenance.items():
-        if not isinstance(value, kinds.get(name, str | None)) or isinstance(value, bool):
+        if not isinstance(value, others.get(name, str)) or isinstance(value, bool):
             raise TypeError(f"{name} is of the wrong type")
     if not math.isfinite(provenance.get("seconds", 0.0)):
         raise ValueError("the seconds are not finite")

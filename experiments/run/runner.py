@@ -20,7 +20,7 @@ from experiments.run.choices import Run
 from experiments.run.compute import Outcome
 from experiments.run.progress import Progress
 
-EARLY = 4  # figures of which the shortest come first, so that there is soon something to see
+EARLY = 4  # figures that come first, the shortest, each with a page, so that there is soon something to see
 MANY = 1_000_000  # calls that an executor is given at a time, where it does not say how many
 PAUSE = 1.0  # seconds between two looks at the clock and at whether the run is to stop
 DEAD = "the process that computed it has died: a crash, or too little memory"

@@ -15,9 +15,10 @@ from experiments.ledger import record
 from tests.experiments.conftest import statuses, strict_json, until
 
 
-def test_cheap_figures_first_and_a_ledger_after_each(figures, tmp_path, capsys):
-    cheap_is_in = (
-        f"import pathlib; assert 'b_cheap' in pathlib.Path({str(tmp_path / 'quick/claims.json')!r}).read_text()"
+def test_cheap_figures_first_and_a_ledger_and_an_early_report_after_each(figures, tmp_path, capsys):
+    cheap_is_in = "\n".join(
+        f"import pathlib; assert 'b_cheap' in pathlib.Path({str(tmp_path / 'quick' / name)!r}).read_text()"
+        for name in ("claims.json", "report.html")
     )
     figures.add("a_slow", compute=cheap_is_in, minutes=2.0).add("b_cheap", minutes=0.1)
     assert main(["--out", str(tmp_path)], figures.package) == 0

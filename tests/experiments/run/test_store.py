@@ -72,7 +72,7 @@ def test_tidy_removes_what_a_killed_run_left(tmp_path):
 
 FORGED = ["{}", '"text"', "null", "[" * 100_000]
 FORGED += ['{"seconds": NaN}', '{"seconds": Infinity}', '{"seconds": 1' + 400 * "0" + "}", '{"seconds": true}']
-FORGED += ['{"spec": {"x": NaN}}', '{"spec": "x"}', '{"date": 5}', '{"device": [1]}']
+FORGED += ['{"date": null}', '{"spec": {"x": NaN}}', '{"spec": "x"}', '{"date": 5}', '{"device": [1]}']
 
 
 @pytest.mark.parametrize("forged", FORGED)
