@@ -116,7 +116,7 @@ class Figures:
         heard = "from signal import *; signal(SIGINT, default_int_handler); signal(SIGHUP, SIG_DFL)"
         code = f"{heard}; import sys; from experiments.command import main; sys.exit(main(package={self.package!r}))"
         here = (
-            "from experiments.run import executors; from tests.experiments.conftest import Here; pool.Processes = Here"
+            "from experiments.run import executors; from tests.experiments.conftest import Here; executors.Processes = Here"
         )
         code = "\n".join([first, here * computes, code])
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": self.environment}
