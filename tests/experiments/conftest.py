@@ -106,19 +106,16 @@ class Figures:
         paths = [str(self.folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def process(self, *words, computes=False, first="", **options):
+    def process(self, *words, computes=False, **options):
         """`python -m experiments` on these figures in a process of its own, which `computes` itself or has others.
-
-        The code `first` runs before it.
 
         It hears signals as one of a terminal does, also where these tests run in the background and hear none.
         """
         heard = "from signal import *; signal(SIGINT, default_int_handler); signal(SIGHUP, SIG_DFL)"
         code = f"{heard}; import sys; from experiments.command import main; sys.exit(main(package={self.package!r}))"
-        here = (
-            "from experiments.run import executors; from tests.experiments.conftest import Here; executors.Processes = Here"
-        )
-        code = "\n".join([first, here * computes, code])
+        here = "from experiments.run import executors; from tests.experiments.conftest import Here"
+        here += "; executors.Processes = Here"
+        code = "\n".join([here * computes, code])
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": self.environment}
         return subprocess.Popen([sys.executable, "-c", code, *words], **pipes, **options)
 
