@@ -146,6 +146,14 @@ def until(condition, seconds=600.0):
         time.sleep(0.05)
 
 
+def has_ended(process):
+    """True where a process runs no more, also where nobody has asked yet how it ended."""
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].startswith("Z")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def checkpoint(place, weights="weights"):
     """A folder with what is asked of the folder of a checkpoint; no made-up figure loads it."""
     place.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 
 from experiments.command import main
 from experiments.ledger import record
-from tests.experiments.conftest import statuses, strict_json, until
+from tests.experiments.conftest import has_ended, statuses, strict_json, until
 
 
 def test_cheap_figures_first_and_a_ledger_and_an_early_report_after_each(figures, tmp_path, capsys):
@@ -222,14 +221,6 @@ assert not jax._src.xla_bridge.backends_are_initialized()
 assert "matplotlib.pyplot" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=600)
-
-
-def has_ended(process):
-    """True where a process runs no more, also where nobody has asked yet how it ended."""
-    try:
-        return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].startswith("Z")
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def start(figures, tmp_path):
