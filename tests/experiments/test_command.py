@@ -242,7 +242,7 @@ if not os.path.exists({marker!r}):
         time.sleep(0.05)
     with open({marker!r}, 'w') as file:
         file.write(str(os.getpid()))
-    time.sleep(120)"""
+    time.sleep(900)"""
     figures.add("first", minutes=0.001).add("second", compute=wait, minutes=0.1)
     process, worker = start(figures, tmp_path)
     if number in (signal.SIGINT, signal.SIGHUP):
@@ -256,7 +256,7 @@ if not os.path.exists({marker!r}):
         assert "1 of 2 figures, 1 published statement: 1 agrees; stopped before the end" in out
         assert "The exponent of first" in (folder / "report.html").read_text()
     assert "Traceback" not in err
-    until(lambda: has_ended(worker))
+    until(lambda: has_ended(worker), seconds=60)
     assert not list(folder.rglob("*.partial"))
     assert list(record.read(folder)) == ["first"]
     assert [path.name.split("-")[0] for path in folder.glob("data/*.npz")] == ["first"]
