@@ -92,7 +92,7 @@ class Processes(ThreadPoolExecutor):
         if not wait:
             with self.lock:
                 self.ended = True
-                for process in self.running:
+                for process in list(self.running):
                     end(process)
         super().shutdown(wait=wait, cancel_futures=cancel_futures)
 
