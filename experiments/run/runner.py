@@ -15,10 +15,11 @@ import rc_jax
 from experiments.ledger import judged, record
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.lib.figure import Broken, Figure, Registry, cost
-from experiments.run import compute, drawing, executors, identity, store
+from experiments.run import compute, executors, identity, store
 from experiments.run.choices import Run
 from experiments.run.compute import Outcome
-from experiments.run.progress import Progress
+from experiments.run.report import drawing
+from experiments.run.report.progress import Progress
 
 EARLY = 4  # figures that come first, the shortest, each with a page, so that there is soon something to see
 MANY = 1_000_000  # calls that an executor is given at a time, where it does not say how many

@@ -15,7 +15,8 @@ from concurrent.futures import Executor, Future
 import pytest
 
 from experiments.ledger import record
-from experiments.run import executors, pictures
+from experiments.run import executors
+from experiments.run.report import pictures
 
 TEMPLATE = """
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ import pytest
 import experiments.command
 from experiments.command import main
 from experiments.ledger import record
-from experiments.run import progress
+from experiments.run.report import progress
 from tests.experiments.conftest import strict_json
 
 

@@ -1,1 +1,1 @@
-"""The output of a run: the lines of the command, and one HTML page."""
+"""What a run shows: its progress, pictures, the lines of the command, and one HTML page."""

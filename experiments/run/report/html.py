@@ -27,8 +27,9 @@ from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.ledger.sections import by_topic, headline, sections
 from experiments.lib import checkpoints
 from experiments.lib.figure import Registry
-from experiments.run import pictures, store
+from experiments.run import store
 from experiments.run.choices import Run
+from experiments.run.report import pictures
 from experiments.run.report.terminal import worded
 
 FILE = "report.html"

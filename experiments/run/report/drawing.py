@@ -5,8 +5,9 @@ from pathlib import Path
 
 from experiments.lib import style
 from experiments.lib.figure import Figure
-from experiments.run import identity, pictures, store
+from experiments.run import identity, store
 from experiments.run.choices import Run
+from experiments.run.report import pictures
 
 THEMES = {"light": "", "dark": ".dark"}
 STILL = (".png", ".dark.png", ".pdf", f"{pictures.FOLDER}/.webp", f"{pictures.FOLDER}/.dark.webp")
