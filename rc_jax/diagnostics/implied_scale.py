@@ -97,7 +97,7 @@ class EntropyScale:
         return np.where(inside, alpha, np.where(entropy <= 0, np.inf, 0.0))
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=512)
 def _of_counts(keys: bytes) -> EntropyScale:
     return EntropyScale(np.frombuffer(keys, np.int64))
 

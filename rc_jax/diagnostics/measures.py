@@ -28,6 +28,11 @@ class Rows(NamedTuple):
     largest: Float[Array, "... row"]
 
 
+def largest(a: Float[Array, "... key"], total: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The maximum over the last axis, NaN where its sum `total` is: XLA's maxima pass over NaN on CPUs."""
+    return jnp.where(jnp.isnan(total), total, jnp.max(a, axis=-1))
+
+
 def rows_of(weights: Float[Array, "... row key"]) -> Rows:
     """The five numbers of each row. The entropy is that of weights ≥ 0; of a signed row it means nothing."""
     a = weights.reshape(-1, weights.shape[-1])  # XLA's loops for CPUs are ten times slower with an axis of length 1
@@ -38,12 +43,14 @@ def rows_of(weights: Float[Array, "... row key"]) -> Rows:
         magnitude=jnp.sum(jnp.abs(a), axis=-1),
         squares=jnp.sum(jnp.square(a), axis=-1),
         entropy=-jnp.sum(a * logarithm, axis=-1),
-        largest=jnp.where(jnp.isnan(total), total, jnp.max(a, axis=-1)),  # XLA's maxima pass over NaN on CPUs
+        largest=largest(a, total),
     )
     return Rows(*(each.reshape(weights.shape[:-1]) for each in rows))
 
 
-def row_means(rows: Rows, keys: Int[Array, "..."]) -> dict[str, Float[Array, "..."]]:
+def row_means(
+    rows: Rows, keys: Int[Array, "..."], inside: Bool[Array, "... text row"] | None = None
+) -> dict[str, Float[Array, "..."]]:
     """Means over the rows that see at least two keys; NaN where no row does.
 
         sparsity          S = E|a|/√E a² over the n_i keys that row i may see: Σ|a| / √(n_i Σa²)
@@ -56,6 +63,7 @@ def row_means(rows: Rows, keys: Int[Array, "..."]) -> dict[str, Float[Array, "..
     Args:
         rows: what `rows_of` gives.
         keys: n_i, of a shape that broadcasts to that of the rows.
+        inside: as in `mean_over`.
     """
     count = jnp.broadcast_to(keys, rows.total.shape).astype(rows.total.dtype)
     counted = count >= 2
@@ -71,13 +79,25 @@ def row_means(rows: Rows, keys: Int[Array, "..."]) -> dict[str, Float[Array, "..
         "largest_weight": rows.largest,
         "row_sum": rows.total,
     }
-    return {name: mean_over(value, counted) for name, value in values.items()}
+    return {name: mean_over(value, counted, inside) for name, value in values.items()}
 
 
-def mean_over(values: Float[Array, "... row"], counted: Bool[Array, "... row"]) -> Float[Array, "..."]:
-    """Mean over the rows that are counted; NaN where none is."""
-    number = jnp.sum(counted, axis=-1).astype(values.dtype)
-    return jnp.sum(jnp.where(counted, values, 0), axis=-1) / number
+def mean_over(
+    values: Float[Array, "... row"], counted: Bool[Array, "... row"], inside: Bool[Array, "... text row"] | None = None
+) -> Float[Array, "..."]:
+    """Mean over the rows that are counted; NaN where none is.
+
+    Args:
+        values: of each row.
+        counted: which rows count.
+        inside: the rows of each text; then there is a mean for each, (…, text).
+    """
+    values = jnp.where(counted, values, 0)
+    if inside is None:
+        return jnp.sum(values, axis=-1) / jnp.sum(counted, axis=-1).astype(values.dtype)
+    # A sum and no product with `inside`, by which NaN of one text would be that of all.
+    of_text = jnp.where(inside, values[..., None, :], 0)
+    return jnp.sum(of_text, axis=-1) / jnp.sum(inside & counted[..., None, :], axis=-1).astype(values.dtype)
 
 
 def importance(totals: Float[Array, "... key"], queries: Int[Array, "..."]) -> Float[Array, "... key"]:
@@ -134,12 +154,20 @@ def normalised(rows: Rows, keys: Int[Array | np.ndarray, "..."]) -> Rows:
 
 
 def strongest(
-    totals: Float[np.ndarray, "... key"], queries: Int[np.ndarray, "... key"]
-) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
-    """The key of largest importance, counted from 0, and its importance.
+    totals: Float[np.ndarray, "... key"], queries: Int[np.ndarray, "... key"], inside: Bool[np.ndarray, "... key"]
+) -> tuple[Int[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+    """The key of largest importance, and its importance; NaN where no query sees a key.
 
     A key that fewer than half as many queries see as another, such as the last ones of a causal head, is no candidate.
+
+    Args:
+        totals: Σ_i A_ik of each key.
+        queries: how many queries may see each key.
+        inside: the keys of the text.
     """
+    queries = np.where(inside, queries, 0)
+    among = (2 * queries >= queries.max(-1, keepdims=True)) & (queries > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        among = np.where(2 * queries >= queries.max(-1, keepdims=True), totals / queries, -np.inf)
-    return among.argmax(-1).astype(totals.dtype), among.max(-1)
+        weights = np.where(among, totals / queries, -np.inf)
+    largest = weights.max(-1)
+    return weights.argmax(-1), np.where(np.isneginf(largest), np.nan, largest)

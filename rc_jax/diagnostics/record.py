@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from rc_jax.diagnostics.report.outliers import Outlier
 
 
+ARRAYS = ("measures", "by_text")  # fields that hold arrays by name
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Diagnosis:
     """Measures of attention weights, of hidden states, or of both.
@@ -28,13 +31,15 @@ class Diagnosis:
         measures: NumPy arrays by name.
         tokens: n, the number of tokens; where queries and keys are not the same tokens, the number of keys.
         queries: then the number of queries; `None` where each token is both.
-        samples: how many samples the measures are means over.
+        samples: how many texts the measures are means over: samples, or the texts that are packed into them.
         layers: how many layers of attention; 0 for hidden states alone.
         heads: how many heads a layer has; 0 for hidden states alone.
         numbers: which layers of the model have this attention, counted from 0.
         causal: whether no query sees a later key; `None` for hidden states alone.
         threshold: ε, above which the weight on the first key makes it a sink.
         notes: what a reader must know beside the numbers, such as measures that are left out, and why.
+        by_text: of attention, for each text the `sample` that it stands in, its `start` and its number of `tokens`, and
+            (text, layer, head) its `strongest_key`, counted from its start, `strongest_weight` and `sink_weight`.
     """
 
     measures: Mapping[str, np.ndarray]
@@ -47,6 +52,7 @@ class Diagnosis:
     causal: bool | None = None
     threshold: float = SINK
     notes: tuple[str, ...] = ()
+    by_text: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, name: str) -> np.ndarray:
         """The array of one measure."""
@@ -103,9 +109,11 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Lists and numbers alone, as JSON has them; `None` where a measure is not finite."""
-        kept = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "measures"}
-        measures = {name: _listed(np.asarray(value).tolist()) for name, value in self.measures.items()}
-        return {**kept, "numbers": list(self.numbers), "notes": list(self.notes), "measures": measures}
+        kept = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        arrays = {
+            kind: {name: _listed(np.asarray(value).tolist()) for name, value in kept[kind].items()} for kind in ARRAYS
+        }
+        return {**kept, "numbers": list(self.numbers), "notes": list(self.notes), **arrays}
 
     def to_json(self, *, indent: int | None = None) -> str:
         """`to_dict` as text."""
@@ -121,8 +129,8 @@ class Diagnosis:
         fields = {field.name for field in dataclasses.fields(cls)}
         if set(stored) != fields:
             raise ValueError(f"`stored` must have the fields {sorted(fields)}, got {sorted(stored)}")
-        measures = {name: np.asarray(value, float) for name, value in stored["measures"].items()}
-        kept: dict[str, Any] = {**stored, "measures": measures}
+        arrays = {kind: {name: np.asarray(value, float) for name, value in stored[kind].items()} for kind in ARRAYS}
+        kept: dict[str, Any] = {**stored, **arrays}
         kept |= {name: tuple(stored[name]) for name in ("numbers", "notes")}
         return cls(**kept)
 

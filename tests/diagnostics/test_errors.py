@@ -112,8 +112,8 @@ def test_attention(name):
 
 STATE_CASES = {
     "nan": (dict(states=np.where(STATES > 1, np.nan, STATES)), ValueError, r"`states` must be finite.*state 0"),
-    "one token": (dict(states=STATES[:, :1]), ValueError, r"at least two tokens in each sample, got 1"),
-    "masked": (dict(states=STATES, mask=np.arange(N) < 1), ValueError, r"at least two tokens in each sample, got 1"),
+    "one token": (dict(states=STATES[:, :1]), ValueError, r"at least two tokens in some text, got 1"),
+    "masked": (dict(states=STATES, mask=np.arange(N) < 1), ValueError, r"at least two tokens in some text, got 1"),
     "one axis": (dict(states=[STATES[0, 0]]), ValueError, r"axes \(…, tokens, features\)"),
     "mask of five": (dict(states=STATES, mask=np.ones(5, bool)), ValueError, r"`mask`.*broadcasts to \(6,\)"),
     "empty": (dict(states=()), ValueError, r"empty tuple"),

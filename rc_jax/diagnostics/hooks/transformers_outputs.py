@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool
 
 from rc_jax._numerics import arguments
-from rc_jax.diagnostics import inputs, structure
+from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.record import Diagnosis
+from rc_jax.diagnostics.seen import PADDING, Texts, farthest, segments
 from rc_jax.diagnostics.states import hidden_states
 from rc_jax.diagnostics.weights import diagnose
 
@@ -81,21 +81,24 @@ def from_transformers(
             "`outputs` must hold the attention weights of every layer, got none: load the model with "
             'attn_implementation="eager", because other implementations do not form them'
         )
-    real = None
     if weights is not None and (part == "cross" or _rectangular(weights)):
         known = {"causal": False} if part == "cross" else {}
         return _of_rectangles(weights, attention_mask, states, known | options)
+    texts, cut = None, False
     if attention_mask is not None:
         kept: Any = states if weights is None else [layer for layer in weights if layer is not None]
         shape = inputs.layers_of("outputs", list(kept), ("tokens", "features"), stacked=4).shape
-        real = _real(attention_mask, shape[0], shape[-2])
+        texts, cut = _texts(attention_mask, shape[0], shape[-2])
     parts: list[Diagnosis] = []
     if weights is not None:
         depth = None if states is None else len(states) - 1
-        diagnosis, real = _of_weights(weights, depth, real, None if part else config, options)
+        known = {"segment_ids": np.where(texts < 0, PADDING, texts + 1)} if cut and texts is not None else {}
+        diagnosis, found = _of_weights(weights, depth, texts, None if part else config, known | options)
+        texts = found.keys
         parts.append(diagnosis)
     if states is not None:
-        parts.append(hidden_states(list(states), mask=real))
+        ids = None if texts is None else np.where(texts < 0, PADDING, texts + 1)
+        parts.append(hidden_states(list(states), segment_ids=ids))
     return parts[0] | parts[1] if len(parts) == 2 else parts[0]
 
 
@@ -110,7 +113,7 @@ def _of_rectangles(weights: list[Any], attention_mask: Any, states: Any, options
     layers = [weights[index] for index in given]
     if attention_mask is not None:
         shape = inputs.layers_of("outputs", layers, ("heads", "queries", "keys"), stacked=5).shape
-        real = _real(attention_mask, shape[0], shape[-1])[:, None, None]
+        real = (_texts(attention_mask, shape[0], shape[-1])[0] >= 0)[:, None, None]
         mask = options.pop("mask", None)
         options |= {"mask": real if mask is None else real & inputs.mask_of("mask", mask, shape)}
     notes = () if states is None else ("Hidden states are left out: they are those of the queries alone.",)
@@ -127,9 +130,9 @@ def _described(outputs: Any) -> str:
     return names or "nothing"
 
 
-def _real(attention_mask: Any, batch: int, tokens: int) -> Bool[np.ndarray, "text token"]:
-    """True where a token is no padding."""
-    mask = np.asarray(attention_mask.cpu() if inputs.is_torch(attention_mask) else attention_mask)
+def _texts(attention_mask: Any, batch: int, tokens: int) -> tuple[np.ndarray, bool]:
+    """Numbers of texts (text, token), −1 for padding; and whether the mask numbers them, 1, 2, …, in a row."""
+    mask = inputs.on_host(attention_mask)
     if mask.dtype.kind not in "bui":
         raise TypeError(
             f"`attention_mask` must hold 0 and 1 as whole numbers or booleans, got {inputs.described(attention_mask)}"
@@ -138,21 +141,21 @@ def _real(attention_mask: Any, batch: int, tokens: int) -> Bool[np.ndarray, "tex
         raise ValueError(
             f"`attention_mask` must have the shape {(batch, tokens)}, got {inputs.described(attention_mask)}"
         )
-    real = mask != 0
-    if (real.sum(1) < 2).any():
-        raise ValueError("`attention_mask` must leave at least two tokens in every text")
-    return real
+    mask = mask.astype(int)
+    if not (mask != 0).sum(1).max() >= 2:
+        raise ValueError("`attention_mask` must leave at least two tokens in some text")
+    return segments("attention_mask", np.where(mask == 0, PADDING, mask), batch, tokens), bool((mask > 1).any())
 
 
 def _of_weights(
-    weights: list[Any], depth: int | None, real: np.ndarray | None, config: Any, options: dict[str, Any]
-) -> tuple[Diagnosis, np.ndarray | None]:
-    """Attention of the layers that have some, among the tokens that are real, and which these are.
+    weights: list[Any], depth: int | None, texts: np.ndarray | None, config: Any, options: dict[str, Any]
+) -> tuple[Diagnosis, Texts]:
+    """Attention of the layers that have some, among the tokens that are real, and which texts they belong to.
 
     Args:
         weights: of each layer of attention, or of each layer of the model with `None` for others.
         depth: how many layers the model has, where hidden states tell.
-        real: True where a token is no padding; `None` where nobody has said.
+        texts: −1 where a token is padding; `None` where nobody has said.
         config: of the model, or `None`.
         options: of `attention`.
     """
@@ -177,29 +180,30 @@ def _of_weights(
             "own order, which is not that of the hidden states: pass config=model.config for their numbers."
         )
     windows = None if config is None else _windows(text, numbers, layers)
-    return diagnose(layers, real=real, windows=windows, numbers=numbers, notes=notes, **options)
+    return diagnose(layers, texts=texts, windows=windows, numbers=numbers, notes=notes, **options)
 
 
 def _attends(kind: str) -> bool:
-    """Whether a kind of `config.layer_types` has attention weights: "full_attention", not "linear_attention"."""
-    return "attention" in kind and "linear" not in kind
+    """Whether a kind of `config.layer_types` has attention weights: "full_attention" and "hybrid", not "mamba"."""
+    return ("attention" in kind and "linear" not in kind) or kind == "hybrid"
 
 
 def _windows(config: Any, numbers: list[int], layers: list[Any]) -> list[np.ndarray | None]:
-    """What queries may see beside causality, as `layer_types` and `sliding_window` say; `None` where they do not."""
+    """What queries may see beside causality, where `layer_types` and `sliding_window` say it; `None` where they do not.
+
+    A config that names neither states nothing: its layers may have windows under other names, or packed texts.
+    """
     kinds, n = getattr(config, "layer_types", None), layers[0].shape[-1]
     size = getattr(config, "sliding_window", None)
-    used = size is not None and getattr(config, "use_sliding_window", True)
-    everywhere = "sliding_attention" if used else "full_attention"
+    used = isinstance(size, int) and getattr(config, "use_sliding_window", True)
     distance = np.abs(np.arange(n)[:, None] - np.arange(n)[None])
-    made = {"full_attention": np.ones((n, n), bool)}
+    made: dict[Any, np.ndarray] = {"full_attention": np.ones((n, n), bool)}
     windows: list[np.ndarray | None] = []
     for number, weights in zip(numbers, layers, strict=True):
-        kind = everywhere if kinds is None else kinds[number]
+        kind = ("sliding_attention" if used else None) if kinds is None else kinds[number]
         if kind == "sliding_attention" and kind not in made and isinstance(size, int):
             # Causal layers see `size` keys, their own among them; others so many to each side.
-            support = structure.support_of(inputs.layers_of("outputs", [weights], ("tokens", "tokens"), stacked=4), 0)
-            farthest = (support.seen & ~support.void[:, :, None])[:, distance == size].any()
-            made[kind] = distance <= size if farthest else distance < size
+            one = inputs.layers_of("outputs", [weights], ("tokens", "tokens"), stacked=4)
+            made[kind] = distance <= size if farthest(one, distance == size) else distance < size
         windows.append(made.get(kind))
     return windows

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rc_jax.diagnostics.record import Diagnosis
-from rc_jax.diagnostics.structure import listed
+from rc_jax.diagnostics.seen import listed
 
 MARGIN = 0.1  # by how much the share of heads of a layer must exceed that of others
 

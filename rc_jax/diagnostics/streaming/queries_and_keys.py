@@ -13,8 +13,8 @@ from rc_jax._numerics.jax_names import Tracer
 from rc_jax.diagnostics import inputs, measures
 from rc_jax.diagnostics.implied_scale import entropy_scale, optimal_scale
 from rc_jax.diagnostics.record import Diagnosis
+from rc_jax.diagnostics.seen import looking
 from rc_jax.diagnostics.streaming.passes import Streamed, stream
-from rc_jax.diagnostics.structure import looking
 
 ORDER = (
     *("sparsity", "entropy", "relative_entropy", "participation", "largest_weight", "entropy_scale", "scale_ratio"),
