@@ -48,10 +48,8 @@ def rows_of(weights: Float[Array, "... row key"]) -> Rows:
     return Rows(*(each.reshape(weights.shape[:-1]) for each in rows))
 
 
-def row_means(
-    rows: Rows, keys: Int[Array, "..."], inside: Bool[Array, "... text row"] | None = None
-) -> dict[str, Float[Array, "..."]]:
-    """Means over the rows that see at least two keys; NaN where no row does.
+def row_values(rows: Rows, keys: Int[Array, "..."]) -> dict[str, Float[Array, "... row"]]:
+    """The measures of each row; a row that sees fewer than two keys has a harmless number.
 
         sparsity          S = E|a|/√E a² over the n_i keys that row i may see: Σ|a| / √(n_i Σa²)
         entropy           H = −Σ a log a, in nats
@@ -63,7 +61,6 @@ def row_means(
     Args:
         rows: what `rows_of` gives.
         keys: n_i, of a shape that broadcasts to that of the rows.
-        inside: as in `mean_over`.
     """
     count = jnp.broadcast_to(keys, rows.total.shape).astype(rows.total.dtype)
     counted = count >= 2
@@ -71,7 +68,7 @@ def row_means(
     several = jnp.where(counted, count, 2)
     some = counted & (rows.squares != 0)  # NaN stays
     spread = jnp.where(some, jnp.square(rows.magnitude) / jnp.where(some, rows.squares, 1), several)
-    values = {
+    return {
         "sparsity": jnp.sqrt(jnp.minimum(spread / several, 1)),
         "entropy": rows.entropy,
         "relative_entropy": rows.entropy / jnp.log(several),
@@ -79,7 +76,16 @@ def row_means(
         "largest_weight": rows.largest,
         "row_sum": rows.total,
     }
-    return {name: mean_over(value, counted, inside) for name, value in values.items()}
+
+
+def row_means(
+    rows: Rows, keys: Int[Array, "..."], inside: Bool[Array, "... text row"] | None = None
+) -> dict[str, Float[Array, "..."]]:
+    """Means of `row_values` over the rows that see at least two keys; NaN where no row does. `inside`: as in
+    `mean_over`.
+    """
+    counted = jnp.broadcast_to(keys, rows.total.shape) >= 2
+    return {name: mean_over(value, counted, inside) for name, value in row_values(rows, keys).items()}
 
 
 def mean_over(

@@ -3,9 +3,9 @@
 It comes from what the caller states: a mask, numbers of texts, causality, windows. Where nothing is stated it comes
 from exact zeros. A weight of exactly 0 has one of two causes: the key is hidden, or its logit lies so far below others
 that its exponential underflows. One zero does not tell them apart; a pattern does. Zeros are taken for a mask where
-they fill a whole region with a regular edge, hardly occur elsewhere, and stand beside weights of ordinary size. Padding and
-the ends of texts are sought in each sample over all layers and heads; windows, prefixes and blocks in each layer, then
-in its samples and in its heads. Whatever else is 0 counts as seen, and a note says so.
+they fill a whole region with a regular edge, hardly occur elsewhere, and stand beside weights of ordinary size.
+Padding and the ends of texts are sought in each sample over all layers and heads; windows, prefixes and blocks in each
+layer, then in its samples and in its heads. Whatever else is 0 counts as seen, and a note says so.
 """
 
 from collections.abc import Iterator, Sequence
@@ -221,6 +221,70 @@ def texts_of(masks: Sequence[np.ndarray | None], causal: bool, n: int, samples: 
 
 
 _cut = jax.jit(cut)
+
+
+class Traced(NamedTuple):
+    """The record of one layer in a compiled step, where nothing is looked for but causality.
+
+    mask: (sample, head, query, key), axes of length 1 where they are alike. shares: of each row in the mean over the
+    rows of its text, then over texts, (sample, head, query). starts: 1 over the number of texts at the first key of
+    each, else 0, (sample, head, key).
+    """
+
+    mask: Array
+    shares: Array
+    starts: Array
+
+
+def traced(p: Float[Array, "sample head query key"], mask: Array | None, texts: Array | None) -> Traced:
+    """What the queries of a layer may see, of a mask that broadcasts to the weights and of numbers of texts.
+
+    Args:
+        p: weights.
+        mask: True where a key may be seen.
+        texts: (sample, token); negative where a token is none.
+    """
+    queries, keys = p.shape[-2:]
+    mask = jnp.ones((1, 1, queries, keys), bool) if mask is None else mask
+    if texts is not None:
+        mask = mask & ((texts[:, :, None] == texts[:, None]) & (texts >= 0)[:, None])[:, None]
+    if queries == keys:
+        # Weights that are all 0 above the diagonals are those of a causal mask.
+        later = jnp.asarray(np.triu(np.ones((queries, keys), bool), 1))[None, None]
+        causal = ~jnp.any(jnp.where(mask & later, p, 0) != 0)
+        mask = mask & (~causal | ~later)
+        numbers, padding = cut(jnp.any(mask, axis=1))
+        rows = columns = jnp.where(padding, PADDING, numbers)
+        mask = mask & ~padding[:, None, :, None]
+    else:
+        columns = jnp.where(jnp.any(mask, axis=(1, 2)), 0, PADDING)
+        rows = jnp.zeros((len(columns), queries), columns.dtype)
+    counted = jnp.sum(mask, axis=-1) >= 2
+    return Traced(mask, shares(counted, rows, rows), shares(_firsts(columns), columns, rows, counted))
+
+
+def _firsts(columns: Array) -> Array:
+    """True at the first key of each text, (sample, head of length 1, key)."""
+    before = jnp.concatenate([jnp.full_like(columns[:, :1], PADDING), jax.lax.cummax(columns, axis=1)[:, :-1]], axis=1)
+    return ((columns >= 0) & (columns > before))[:, None]
+
+
+def shares(counted: Array, numbers: Array, of_rows: Array, rows: Array | None = None) -> Array:
+    """Weights of places (sample, head, place) with which their sum is a mean over texts of means over their places.
+
+    Args:
+        counted: which places count.
+        numbers: the text of each place, (sample, place).
+        of_rows: the text of each row, (sample, row).
+        rows: the rows that count, where places do only of texts that have some; places themselves by default.
+    """
+    rows = counted if rows is None else rows
+    alike = (numbers[:, :, None] == of_rows[:, None])[:, None]
+    times = jnp.sum(alike & rows[:, :, None], axis=-1)  # of rows that count in the text of each place
+    counted = counted & (times > 0)
+    within = jnp.sum(((numbers[:, :, None] == numbers[:, None])[:, None]) & counted[:, :, None], axis=-1)
+    own = jnp.where(counted, 1 / jnp.maximum(within, 1), 0)
+    return own / jnp.maximum(jnp.sum(own, axis=-1, keepdims=True), 1e-30)
 
 
 # ------------------------------------------------------------------------------------------------- what zeros tell

@@ -83,7 +83,7 @@ def test_only_diagnoses_of_the_same_tokens_are_joined(diagnosis):
     shorter = diagnostics.hidden_states(np.eye(3, dtype=np.float32)[None])
     with pytest.raises(ValueError, match="same number of tokens, got 16 and 3"):
         diagnostics.attention(sinking(0.0)) | shorter
-    with pytest.raises(ValueError, match="both diagnoses have absolute_cosine, cosine, relative_residual"):
+    with pytest.raises(ValueError, match="both diagnoses have absolute_cosine, cosine, norm_ratio, relative_residual"):
         diagnosis | diagnostics.hidden_states(np.ones((1, N, 2), np.float32) * np.arange(N, dtype=np.float32)[:, None])
     with pytest.raises(ValueError, match=r"or set two of the same side by side with rc_jax\.diagnostics\.compare"):
         diagnosis | diagnosis

@@ -1,5 +1,6 @@
 """Attention while a model trains: a few numbers that may be computed inside a compiled step, and lines of JSON."""
 
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,8 @@ from rc_jax._numerics import arguments, files
 from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import Tracer
 from rc_jax.diagnostics import inputs
-from rc_jax.diagnostics.measures import SINK, Rows, exceeds, mean_over, normalised, row_means, rows_of
+from rc_jax.diagnostics.measures import SINK, Rows, exceeds, importance, normalised, row_values, rows_of
+from rc_jax.diagnostics.seen import Traced, traced
 from rc_jax.diagnostics.streaming.passes import stream
 from rc_jax.diagnostics.streaming.queries_and_keys import fitted
 
@@ -23,10 +25,10 @@ Metrics = dict[str, Float[Array, ""]]
 NAMES = ("sparsity", "relative_entropy", "participation", "largest_weight", "sink_weight", "sink_rate", "no_key_weight")
 
 
-def metrics(weights: Any, *, mask: Any = None) -> Metrics:
+def metrics(weights: Any, *, mask: Any = None, segment_ids: Any = None) -> Metrics:
     """A few numbers on attention weights, for a log: they may be computed in `jax.jit` and `jax.vmap`.
 
-    Means over rows that may see at least two keys, then over heads, samples and layers:
+    Means over rows that may see at least two keys, then over texts, heads, samples and layers:
 
         sparsity          S = E p/√E p² over the n_i keys that row i may see
         relative_entropy  H/log n_i
@@ -37,7 +39,8 @@ def metrics(weights: Any, *, mask: Any = None) -> Metrics:
         no_key_weight     1 − Σp, what goes to a sink that is no key, as in gpt-oss; 0 to rounding in other softmaxes
 
     They are those of `rc_jax.diagnostics.attention`, without most of its checks: what is not finite stays so. Rows need
-    not add up to one: entropies are those of p/Σp. No gradient flows. They cost a few passes over the weights.
+    not add up to one: entropies are those of p/Σp; of signed weights they and measures of single keys are NaN. No
+    gradient flows. They cost a few passes over the weights.
 
     Args:
         weights: (…, heads, n, m), or one such array for each layer, in a sequence or a mapping. Arrays of JAX, NumPy
@@ -76,7 +79,18 @@ def metrics(weights: Any, *, mask: Any = None) -> Metrics:
     for layer in layers:
         _check(layer, mask)
     seen = None if mask is None else jnp.asarray(mask)
-    logged = [_of_weights(jnp.asarray(layer), seen) for layer in layers]
+    ids = (
+        None
+        if segment_ids is None
+        else jnp.asarray(inputs.on_host(segment_ids) if inputs.is_torch(segment_ids) else segment_ids)
+    )
+    if ids is not None and not (
+        jnp.issubdtype(ids.dtype, jnp.integer) and all(map(functools.partial(_of_tokens, ids), layers))
+    ):
+        raise ValueError(
+            f"`segment_ids` must be whole numbers (samples, n) of square weights, got {arguments.describe(segment_ids)}"
+        )
+    logged = [_of_weights(jnp.asarray(layer), seen, ids) for layer in layers]
     for index, outside in enumerate(each.pop("outside") for each in logged):
         size = arguments.at_hand(outside)
         if size is not None and size > 0:
@@ -167,43 +181,58 @@ def _check(weights: Any, mask: Any) -> None:
         raise ValueError(f"`mask` must broadcast to {weights.shape}, got {arguments.describe(mask)}{way}")
 
 
+def _of_tokens(ids: Any, weights: Any) -> bool:
+    """Whether numbers of texts (sample, token) fit square weights."""
+    samples = int(np.prod(weights.shape[:-3]))
+    return weights.shape[-1] == weights.shape[-2] and ids.shape in (weights.shape[-1:], (samples, weights.shape[-1]))
+
+
 @jax.jit
-def _of_weights(weights: Array, mask: Array | None) -> Metrics:
+def _of_weights(weights: Array, mask: Array | None, ids: Array | None) -> Metrics:
     """Means of one array, and `outside`: the largest weight that queries which see a key have on one that is hidden.
 
     Means are NaN where that is not 0.
     """
     p = lax.stop_gradient(weights)
-    p = p.astype(working_dtype(p.dtype))
-    queries, keys = p.shape[-2:]
+    *_, heads, queries, keys = p.shape
+    p = p.astype(working_dtype(p.dtype)).reshape(-1, heads, queries, keys)
+    if mask is not None:
+        mask = jnp.broadcast_to(mask, (*(1,) * (weights.ndim - mask.ndim), *mask.shape[:-2], queries, keys))
+        shape = weights.shape[:-3] if any(size > 1 for size in mask.shape[:-3]) else mask.shape[:-3]
+        mask = jnp.broadcast_to(mask, (*shape, *mask.shape[-3:])).reshape(-1, *mask.shape[-3:])
+    if ids is not None:
+        ids = jnp.broadcast_to(jnp.where(ids > 0, ids, -1), (len(p), keys))
+    within = mask if ids is None else (ids[:, :, None] == ids[:, None])[:, None] & (True if mask is None else mask)
     outside = jnp.zeros((), p.dtype)
-    counts, first, first_seen = jnp.full(queries, keys), p[..., 0], jnp.ones(queries, bool)
-    if mask is not None:
-        mask = jnp.broadcast_to(mask, (*(1,) * (p.ndim - mask.ndim), *mask.shape[:-2], queries, keys))
-        hidden = jnp.any(mask, axis=-1, keepdims=True) & ~mask
-        outside = jnp.max(jnp.where(hidden, jnp.abs(p), 0))
-        p = jnp.where(mask, p, 0)
-    # Weights that are all 0 above the diagonals are those of a causal mask.
-    if queries == keys:
-        later = np.triu(np.ones((queries, keys), bool), 1).reshape(*(1,) * (p.ndim - 2), queries, keys)
-        causal = jnp.max(jnp.abs(p) * jnp.asarray(later, p.dtype)) == 0
-        counts = jnp.where(causal, jnp.arange(1, keys + 1), counts)
-        mask = None if mask is None else mask & (~causal | ~later)
-    if mask is not None:
-        # The first token of a text is the first key that any query may see.
-        start = jnp.argmax(jnp.any(mask, axis=-2), axis=-1)[..., None, None]
-        counts = jnp.sum(mask, axis=-1)
-        first = jnp.take_along_axis(p, jnp.broadcast_to(start, (*p.shape[:-2], 1, 1)), axis=-1)[..., 0]
-        first_seen = jnp.take_along_axis(mask, start, axis=-1)[..., 0]
-    means = _means(rows_of(p), counts, first, first_seen)
-    return {name: jnp.where(outside > 0, jnp.nan, value) for name, value in means.items()} | {"outside": outside}
+    if within is not None:
+        hidden = jnp.where(jnp.any(within, axis=-1, keepdims=True) & ~within, jnp.abs(p), 0)
+        outside = jnp.where(jnp.any(jnp.isnan(hidden)), jnp.nan, jnp.max(hidden))  # maxima pass over NaN
+        p = jnp.where(within, p, 0)
+    seen = traced(p, mask, ids)
+    p = jnp.where(seen.mask, p, 0)
+    rows = rows_of(p)
+    signed = jnp.any(rows.magnitude > rows.total)
+    first = importance(jnp.sum(p, axis=-2), jnp.sum(seen.mask, axis=-2))
+    means = _means(rows, jnp.sum(seen.mask, axis=-1), first, seen)
+    of_single = ("relative_entropy", "largest_weight", "sink_weight", "sink_rate")
+    wrong = {name: (outside != 0) | (signed if name in of_single else False) for name in NAMES}
+    return {name: jnp.where(wrong[name], jnp.nan, means[name]) for name in NAMES} | {"outside": outside}
 
 
-@jax.jit
-def _means(rows: Rows, keys: Array, first: Array, first_seen: Array) -> Metrics:
-    """Means over heads and samples, of means over rows."""
-    keys, first_seen = (jnp.broadcast_to(each, first.shape) for each in (keys, first_seen))
-    sink = mean_over(first, first_seen)
-    measures = {**row_means(normalised(rows, keys), keys), "sink_weight": sink, "sink_rate": exceeds(sink, SINK)}
+def _means(rows: Rows, keys: Array, first: Array, seen: Traced) -> Metrics:
+    """Means over samples and heads of means over texts; of heads that see nothing there is none."""
+
+    def mean(values: Array, shares: Array) -> Array:
+        weighted = jnp.where(shares > 0, shares * values, 0)
+        some = jnp.broadcast_to(jnp.any(shares > 0, axis=-1), values.shape[:2])
+        return jnp.sum(jnp.where(some[..., None], weighted, 0)) / jnp.sum(some).astype(values.dtype)
+
+    named = row_values(normalised(rows, keys), keys)
+    measures = {name: mean(each, jnp.broadcast_to(seen.shares, each.shape)) for name, each in named.items()}
+    starts = jnp.broadcast_to(
+        jnp.where(jnp.isnan(first) & (jnp.sum(seen.mask, axis=-2) == 0), 0, seen.starts), first.shape
+    )
+    measures["sink_weight"] = mean(first, starts)
+    measures["sink_rate"] = mean(exceeds(first, SINK), starts)
     measures["no_key_weight"] = 1 - measures["row_sum"]
-    return {name: jnp.mean(measures[name]) for name in NAMES}
+    return {name: measures[name] for name in NAMES}
