@@ -1,6 +1,5 @@
 """Attention while a model trains: a few numbers that may be computed inside a compiled step, and lines of JSON."""
 
-import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,14 +78,10 @@ def metrics(weights: Any, *, mask: Any = None, segment_ids: Any = None) -> Metri
     for layer in layers:
         _check(layer, mask)
     seen = None if mask is None else jnp.asarray(mask)
-    ids = (
-        None
-        if segment_ids is None
-        else jnp.asarray(inputs.on_host(segment_ids) if inputs.is_torch(segment_ids) else segment_ids)
-    )
-    if ids is not None and not (
-        jnp.issubdtype(ids.dtype, jnp.integer) and all(map(functools.partial(_of_tokens, ids), layers))
-    ):
+    ids = inputs.on_host(segment_ids) if inputs.is_torch(segment_ids) else segment_ids
+    ids = None if ids is None else jnp.asarray(ids)
+    whole = ids is None or jnp.issubdtype(ids.dtype, jnp.integer)
+    if ids is not None and not (whole and all(_of_tokens(ids, layer) for layer in layers)):
         raise ValueError(
             f"`segment_ids` must be whole numbers (samples, n) of square weights, got {arguments.describe(segment_ids)}"
         )
@@ -209,7 +204,7 @@ def _of_weights(weights: Array, mask: Array | None, ids: Array | None) -> Metric
         outside = jnp.where(jnp.any(jnp.isnan(hidden)), jnp.nan, jnp.max(hidden))  # maxima pass over NaN
         p = jnp.where(within, p, 0)
     seen = traced(p, mask, ids)
-    p = jnp.where(seen.mask, p, 0)
+    p = p if within is None else jnp.where(seen.mask, p, 0)
     rows = rows_of(p)
     signed = jnp.any(rows.magnitude > rows.total)
     first = importance(jnp.sum(p, axis=-2), jnp.sum(seen.mask, axis=-2))
@@ -223,16 +218,14 @@ def _means(rows: Rows, keys: Array, first: Array, seen: Traced) -> Metrics:
     """Means over samples and heads of means over texts; of heads that see nothing there is none."""
 
     def mean(values: Array, shares: Array) -> Array:
-        weighted = jnp.where(shares > 0, shares * values, 0)
-        some = jnp.broadcast_to(jnp.any(shares > 0, axis=-1), values.shape[:2])
-        return jnp.sum(jnp.where(some[..., None], weighted, 0)) / jnp.sum(some).astype(values.dtype)
+        of_head = jnp.sum(jnp.where(shares > 0, shares * values, 0), axis=-1)
+        some = jnp.broadcast_to(jnp.any(shares > 0, axis=-1), of_head.shape)
+        return jnp.sum(jnp.where(some, of_head, 0)) / jnp.sum(some).astype(values.dtype)
 
-    named = row_values(normalised(rows, keys), keys)
+    named = row_values(normalised(rows, keys), keys) | {"no_key_weight": 1 - rows.total}
     measures = {name: mean(each, jnp.broadcast_to(seen.shares, each.shape)) for name, each in named.items()}
-    starts = jnp.broadcast_to(
-        jnp.where(jnp.isnan(first) & (jnp.sum(seen.mask, axis=-2) == 0), 0, seen.starts), first.shape
-    )
+    unseen = jnp.sum(seen.mask, axis=-2) == 0  # a first key that a head does not see
+    starts = jnp.broadcast_to(jnp.where(unseen, 0, seen.starts), first.shape)
     measures["sink_weight"] = mean(first, starts)
     measures["sink_rate"] = mean(exceeds(first, SINK), starts)
-    measures["no_key_weight"] = 1 - measures["row_sum"]
     return {name: measures[name] for name in NAMES}
