@@ -81,8 +81,12 @@ def row_values(rows: Rows, keys: Int[Array, "..."]) -> dict[str, Float[Array, ".
 def row_means(
     rows: Rows, keys: Int[Array, "..."], inside: Bool[Array, "... text row"] | None = None
 ) -> dict[str, Float[Array, "..."]]:
-    """Means of `row_values` over the rows that see at least two keys; NaN where no row does. `inside`: as in
-    `mean_over`.
+    """Means of `row_values` over the rows that see at least two keys; NaN where no row does.
+
+    Args:
+        rows: what `rows_of` gives.
+        keys: n_i, of a shape that broadcasts to that of the rows.
+        inside: as in `mean_over`.
     """
     counted = jnp.broadcast_to(keys, rows.total.shape) >= 2
     return {name: mean_over(value, counted, inside) for name, value in row_values(rows, keys).items()}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 ARRAYS = ("measures", "by_text")  # fields that hold arrays by name
+PLACES = ("sample", "start", "tokens")  # of a text
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -129,7 +130,10 @@ class Diagnosis:
         fields = {field.name for field in dataclasses.fields(cls)}
         if set(stored) != fields:
             raise ValueError(f"`stored` must have the fields {sorted(fields)}, got {sorted(stored)}")
-        arrays = {kind: {name: np.asarray(value, float) for name, value in stored[kind].items()} for kind in ARRAYS}
+        arrays = {
+            kind: {name: np.asarray(value, int if name in PLACES else float) for name, value in stored[kind].items()}
+            for kind in ARRAYS
+        }
         kept: dict[str, Any] = {**stored, **arrays}
         kept |= {name: tuple(stored[name]) for name in ("numbers", "notes")}
         return cls(**kept)

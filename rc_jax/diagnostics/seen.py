@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from rc_jax.diagnostics import inputs
 
@@ -226,65 +226,64 @@ _cut = jax.jit(cut)
 class Traced(NamedTuple):
     """The record of one layer in a compiled step, where nothing is looked for but causality.
 
-    mask: (sample, head, query, key), axes of length 1 where they are alike. shares: of each row in the mean over the
-    rows of its text, then over texts, (sample, head, query). starts: 1 over the number of texts at the first key of
-    each, else 0, (sample, head, key).
+    mask: (sample, head, query, key), axes of length 1 where they are alike. texts: of each query, (sample, query), −1
+    where it is none. starts: the first key of this text, (sample, query).
     """
 
     mask: Array
-    shares: Array
+    texts: Array
     starts: Array
 
 
-def traced(p: Float[Array, "sample head query key"], mask: Array | None, texts: Array | None) -> Traced:
-    """What the queries of a layer may see, of a mask that broadcasts to the weights and of numbers of texts.
-
-    Args:
-        p: weights.
-        mask: True where a key may be seen.
-        texts: (sample, token); negative where a token is none.
-    """
-    queries, keys = p.shape[-2:]
-    mask = jnp.ones((1, 1, queries, keys), bool) if mask is None else mask
-    if texts is not None:
-        mask = mask & ((texts[:, :, None] == texts[:, None]) & (texts >= 0)[:, None])[:, None]
+def traced(mask: Array) -> Traced:
+    """What the queries of a layer may see, of its mask (sample, head, query, key), which may be traced."""
+    queries, keys = mask.shape[-2:]
+    columns = jnp.where(jnp.any(mask, axis=(1, 2)), 0, PADDING)
+    rows = jnp.zeros((len(mask), queries), columns.dtype)
     if queries == keys:
-        # Weights that are all 0 above the diagonals are those of a causal mask.
-        later = jnp.asarray(np.triu(np.ones((queries, keys), bool), 1))[None, None]
-        causal = ~jnp.any(jnp.where(mask & later, p, 0) != 0)
-        mask = mask & (~causal | ~later)
         numbers, padding = cut(jnp.any(mask, axis=1))
         rows = columns = jnp.where(padding, PADDING, numbers)
         mask = mask & ~padding[:, None, :, None]
-    else:
-        columns = jnp.where(jnp.any(mask, axis=(1, 2)), 0, PADDING)
-        rows = jnp.zeros((len(columns), queries), columns.dtype)
-    counted = jnp.sum(mask, axis=-1) >= 2
-    return Traced(mask, shares(counted, rows, rows), shares(_firsts(columns), columns, rows, counted))
+    own = rows[:, :, None] == columns[:, None]
+    starts = jnp.min(jnp.where(own, jnp.arange(keys)[None, None], keys - 1), axis=-1)
+    return Traced(mask, rows, starts)
 
 
-def _firsts(columns: Array) -> Array:
-    """True at the first key of each text, (sample, head of length 1, key)."""
-    before = jnp.concatenate([jnp.full_like(columns[:, :1], PADDING), jax.lax.cummax(columns, axis=1)[:, :-1]], axis=1)
-    return ((columns >= 0) & (columns > before))[:, None]
+def traced_causal(p: Float[Array, "sample head query key"], mask: Array | None) -> Array:
+    """The mask, and where all weights above the diagonals of a square are 0, those of causality with it."""
+    queries, keys = p.shape[-2:]
+    mask = jnp.ones((1, 1, queries, keys), bool) if mask is None else mask
+    if queries != keys:
+        return mask
+    later = jnp.asarray(np.triu(np.ones((queries, keys), bool), 1))[None, None]
+    return mask & (jnp.any(jnp.where(mask & later, p, 0) != 0) | ~later)
 
 
-def shares(counted: Array, numbers: Array, of_rows: Array, rows: Array | None = None) -> Array:
-    """Weights of places (sample, head, place) with which their sum is a mean over texts of means over their places.
+def rows_of_text(counted: Bool[Array, "sample head row"], texts: Array | None) -> Int[Array, "sample head row"]:
+    """How many of the rows that count the text of each row has.
 
     Args:
-        counted: which places count.
-        numbers: the text of each place, (sample, place).
-        of_rows: the text of each row, (sample, row).
-        rows: the rows that count, where places do only of texts that have some; places themselves by default.
+        counted: which rows count.
+        texts: of each row, (sample, row); `None` where a sample is one text.
     """
-    rows = counted if rows is None else rows
-    alike = (numbers[:, :, None] == of_rows[:, None])[:, None]
-    times = jnp.sum(alike & rows[:, :, None], axis=-1)  # of rows that count in the text of each place
-    counted = counted & (times > 0)
-    within = jnp.sum(((numbers[:, :, None] == numbers[:, None])[:, None]) & counted[:, :, None], axis=-1)
-    own = jnp.where(counted, 1 / jnp.maximum(within, 1), 0)
-    return own / jnp.maximum(jnp.sum(own, axis=-1, keepdims=True), 1e-30)
+    if texts is None:
+        return jnp.broadcast_to(jnp.sum(counted, axis=-1, keepdims=True), counted.shape)
+    return jnp.sum(_alike(texts) & counted[:, :, None], axis=-1)
+
+
+def over_texts(values: Array, counted: Array, texts: Array | None) -> Array:
+    """Means over the rows that count, of each text, as a number of every row of it; arguments as in `rows_of_text`."""
+    counted = jnp.broadcast_to(counted, values.shape)
+    values = jnp.where(counted, values, 0)
+    if texts is None:
+        total = jnp.broadcast_to(jnp.sum(values, axis=-1, keepdims=True), values.shape)
+    else:
+        total = jnp.sum(jnp.where(_alike(texts), values[:, :, None], 0), axis=-1)
+    return total / rows_of_text(counted, texts).astype(values.dtype)
+
+
+def _alike(texts: Array) -> Array:
+    return ((texts[:, :, None] == texts[:, None]) & (texts >= 0)[:, None])[:, None]
 
 
 # ------------------------------------------------------------------------------------------------- what zeros tell
@@ -341,7 +340,7 @@ def find(layers: inputs.Layers, stated: Stated, numbers: Sequence[int]) -> Found
     """
     supports = [support_of(layers, layer, stated.masks[layer]) for layer in range(len(layers))]
     found = _square(layers, supports, stated, numbers) if stated.own else _rectangular(supports, stated)
-    return found._replace(notes=(*found.notes, *_of_nothing(found.seen, numbers)))
+    return found._replace(notes=(*found.notes, *of_nothing(found.seen, numbers)))
 
 
 def _square(layers: inputs.Layers, supports: Sequence[Support], stated: Stated, numbers: Sequence[int]) -> Found:
@@ -387,13 +386,34 @@ def _record(whole: np.ndarray, stated: bool, texts: Texts) -> Seen:
     return Seen(mask, keys, whole.sum(-2), texts)
 
 
-def seen_by(mask: np.ndarray | None, n: int, causal: bool) -> Seen:
-    """The record of a network whose mask (1, 1, query, key) is known; `None` hides nothing but later keys."""
-    whole = np.ones((1, 1, n, n), bool) if mask is None else mask
-    texts = np.zeros((1, n), int)
-    record = Texts(texts, texts, np.zeros(1, int))
-    seen = _record(whole & not_later(n, n) if causal else whole, mask is not None, record)
-    list(_of_nothing([seen], (0,)))
+def seen_by(mask: np.ndarray | None, shape: tuple[int, int], causal: bool, samples: int = 1) -> Seen:
+    """The record of a layer whose mask (sample, head, query, key) is known; `None` hides nothing but later keys.
+
+    Args:
+        mask: axes of length 1 where samples or heads are alike.
+        shape: how many queries look at how many keys.
+        causal: whether no query sees a later key.
+        samples: how many there are.
+    """
+    queries, keys = shape
+    if mask is None:
+        counts = np.arange(1, keys + 1)[keys - queries :] if causal else np.full(queries, keys)
+        seen_of = np.arange(keys, 0, -1) if causal else np.full(keys, queries)
+        nothing = np.zeros((samples, queries), int), np.zeros((samples, keys), int)
+        seen = Seen(None, counts[None, None], seen_of[None, None], Texts(*nothing, np.full(samples, keys - queries)))
+    else:
+        whole = mask & not_later(queries, keys) if causal else mask
+        if queries == keys:
+            texts = texts_of([whole], False, keys, samples)
+            record = Texts(texts, texts, np.zeros(samples, int))
+            if texts.any():
+                whole = np.broadcast_to(whole, (samples, *whole.shape[1:])) & (texts >= 0)[:, None, :, None]
+        else:
+            columns = np.where(whole.any((1, 2)), 0, PADDING)
+            columns = np.broadcast_to(columns, (samples, keys))
+            record = Texts(np.zeros((samples, queries), int), columns, np.full(samples, keys - queries))
+        seen = _record(whole, True, record)
+    list(of_nothing([seen], (0,)))
     return seen
 
 
@@ -846,7 +866,7 @@ def _filled(supports: Sequence[Support], causal: bool | None) -> np.ndarray:
 # --------------------------------------------------------------------------------------------------- what is said
 
 
-def _of_nothing(seen: Sequence[Seen], numbers: Sequence[int]) -> Iterator[str]:
+def of_nothing(seen: Sequence[Seen], numbers: Sequence[int]) -> Iterator[str]:
     """Notes on queries, heads and texts that see too little, which are left out of means."""
     empty: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     texts = seen[0].texts

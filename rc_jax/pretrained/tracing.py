@@ -66,7 +66,9 @@ class Tracer:
         self.spec: StackSpec = _switched(stack, switches)
         self.reasons: dict[str, str] = {} if exact else {"log_residual": "not asked for"}
         # What rows see, for each kind of layers.
-        self._seen = [seen_by(_window(tokens, kind.attention), tokens, kind.attention.causal) for kind in stack.kinds]
+        self._seen = [
+            seen_by(_window(tokens, kind.attention), (tokens, tokens), kind.attention.causal) for kind in stack.kinds
+        ]
         self.windows = 0
         self._heads: list[Observed] = []
         self._states: dict[str, np.ndarray] = {}  # sums over windows

@@ -15,8 +15,8 @@ from rc_jax._numerics import arguments, files
 from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import Tracer
 from rc_jax.diagnostics import inputs
-from rc_jax.diagnostics.measures import SINK, Rows, exceeds, importance, normalised, row_values, rows_of
-from rc_jax.diagnostics.seen import Traced, traced
+from rc_jax.diagnostics.measures import SINK, Rows, exceeds, normalised, row_values, rows_of
+from rc_jax.diagnostics.seen import over_texts, rows_of_text, traced, traced_causal
 from rc_jax.diagnostics.streaming.passes import stream
 from rc_jax.diagnostics.streaming.queries_and_keys import fitted
 
@@ -197,35 +197,54 @@ def _of_weights(weights: Array, mask: Array | None, ids: Array | None) -> Metric
         mask = jnp.broadcast_to(mask, (*shape, *mask.shape[-3:])).reshape(-1, *mask.shape[-3:])
     if ids is not None:
         ids = jnp.broadcast_to(jnp.where(ids > 0, ids, -1), (len(p), keys))
-    within = mask if ids is None else (ids[:, :, None] == ids[:, None])[:, None] & (True if mask is None else mask)
+    within = mask
+    if ids is not None:
+        same = (ids[:, :, None] == ids[:, None])[:, None] & (ids >= 0)[:, None, None]
+        within = same if mask is None else same & mask
     outside = jnp.zeros((), p.dtype)
     if within is not None:
         hidden = jnp.where(jnp.any(within, axis=-1, keepdims=True) & ~within, jnp.abs(p), 0)
         outside = jnp.where(jnp.any(jnp.isnan(hidden)), jnp.nan, jnp.max(hidden))  # maxima pass over NaN
         p = jnp.where(within, p, 0)
-    seen = traced(p, mask, ids)
-    p = p if within is None else jnp.where(seen.mask, p, 0)
+    whole = traced_causal(p, within)
+    texts, starts = None, jnp.zeros((1, queries), int)
+    if within is not None:
+        whole, texts, starts = traced(whole)
+        p = jnp.where(whole, p, 0)
     rows = rows_of(p)
     signed = jnp.any(rows.magnitude > rows.total)
-    first = importance(jnp.sum(p, axis=-2), jnp.sum(seen.mask, axis=-2))
-    means = _means(rows, jnp.sum(seen.mask, axis=-1), first, seen)
+    at = starts[:, None, :, None]
+    first = jnp.take_along_axis(p, jnp.broadcast_to(at, (*p.shape[:-1], 1)), axis=-1)[..., 0]
+    first_seen = jnp.take_along_axis(whole, jnp.broadcast_to(at, (*whole.shape[:-1], 1)), axis=-1)[..., 0]
+    means = means_of(rows, jnp.sum(whole, axis=-1), first, first_seen, texts)
     of_single = ("relative_entropy", "largest_weight", "sink_weight", "sink_rate")
     wrong = {name: (outside != 0) | (signed if name in of_single else False) for name in NAMES}
     return {name: jnp.where(wrong[name], jnp.nan, means[name]) for name in NAMES} | {"outside": outside}
 
 
-def _means(rows: Rows, keys: Array, first: Array, seen: Traced) -> Metrics:
-    """Means over samples and heads of means over texts; of heads that see nothing there is none."""
+def means_of(rows: Rows, keys: Array, first: Array, first_seen: Array, texts: Array | None) -> Metrics:
+    """Means over samples and heads of means over texts of means over rows; heads that see nothing are left out.
 
-    def mean(values: Array, shares: Array) -> Array:
-        of_head = jnp.sum(jnp.where(shares > 0, shares * values, 0), axis=-1)
-        some = jnp.broadcast_to(jnp.any(shares > 0, axis=-1), of_head.shape)
-        return jnp.sum(jnp.where(some, of_head, 0)) / jnp.sum(some).astype(values.dtype)
+    Args:
+        rows: of each head, (sample, head, query).
+        keys: how many each row may see.
+        first: the weight of each row on the first key of its text.
+        first_seen: which rows may see that.
+        texts: of each row, (sample, query); `None` where a sample is one.
+    """
+    counted = jnp.broadcast_to(keys >= 2, first.shape)
+    several = rows_of_text(counted, texts) > 0
+
+    def mean(values: Array, of_rows: Array) -> Array:
+        """Over texts, of what is one number for all rows of a text, which are `of_rows`."""
+        some = of_rows & several
+        share = jnp.where(some, 1 / jnp.maximum(rows_of_text(some, texts), 1), 0).astype(values.dtype)
+        of_head = jnp.sum(jnp.where(some, share * values, 0), axis=-1) / jnp.maximum(jnp.sum(share, axis=-1), 0.5)
+        there = jnp.any(some, axis=-1)
+        return jnp.sum(jnp.where(there, of_head, 0)) / jnp.sum(there).astype(values.dtype)
 
     named = row_values(normalised(rows, keys), keys) | {"no_key_weight": 1 - rows.total}
-    measures = {name: mean(each, jnp.broadcast_to(seen.shares, each.shape)) for name, each in named.items()}
-    unseen = jnp.sum(seen.mask, axis=-2) == 0  # a first key that a head does not see
-    starts = jnp.broadcast_to(jnp.where(unseen, 0, seen.starts), first.shape)
-    measures["sink_weight"] = mean(first, starts)
-    measures["sink_rate"] = mean(exceeds(first, SINK), starts)
+    measures = {name: mean(over_texts(each, counted, texts), counted) for name, each in named.items()}
+    sink, seeing = over_texts(first, first_seen, texts), jnp.broadcast_to(first_seen, first.shape)
+    measures |= {"sink_weight": mean(sink, seeing), "sink_rate": mean(exceeds(sink, SINK), seeing)}
     return {name: measures[name] for name in NAMES}
