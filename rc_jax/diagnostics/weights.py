@@ -463,17 +463,7 @@ def observe(passed: Passed, seen: Seen, threshold: float, normalised: bool = Tru
     back = np.broadcast_to(texts.back, samples)
     summary = _summary(rows, passed.keys, passed.near, seen.keys, seen.queries, *numbers, back, threshold)
     observed: dict[str, np.ndarray] = {**jax.tree.map(np.asarray, summary), **passed.measures}
-    entropy = observed["entropy"]
-    # The implied scale belongs to the lengths of the rows.
-    alpha, best = np.full(entropy.shape, np.nan), np.full(entropy.shape, np.nan)
-    for place in np.ndindex(*seen.keys.shape[:2]):
-        same = tuple(slice(None) if seen.keys.shape[axis] == 1 else index for axis, index in enumerate(place))
-        for text in range(texts.most):
-            keys = seen.keys[place][(numbers[0][place[0]] == text) & (seen.keys[place] >= 2)]
-            if len(keys):
-                alpha[(*same, text)] = entropy_scale(entropy[(*same, text)], keys)
-                best[(*same, text)] = optimal_scale(keys)
-    observed |= {"entropy_scale": alpha, "scale_ratio": alpha / best}
+    observed |= implied(observed["entropy"], seen)
     strongest = [
         measures.strongest(passed.keys, np.broadcast_to(seen.queries, passed.keys.shape), (numbers[1] == text)[:, None])
         for text in range(texts.most)
@@ -487,18 +477,45 @@ def observe(passed: Passed, seen: Seen, threshold: float, normalised: bool = Tru
         del observed["row_sum"]
     elif not signed and (rows.total <= 1 + 1e-2).all():
         observed["no_key_weight"] = 1 - observed["row_sum"]
-    # Texts of all samples on one axis; those in which no query sees two keys are numbers of nothing.
-    sample, number = np.nonzero(np.broadcast_to(_there(texts), (samples, texts.most)))
-    counted = np.broadcast_to(_several(seen), (samples, texts.most))[sample, number]
+    return collected(observed, seen, None if signed else np.stack([each[0] for each in strongest], -1))
+
+
+def implied(entropy: np.ndarray, seen: Seen) -> dict[str, np.ndarray]:
+    """The scales that mean entropies (sample, head, text) imply, which belong to the lengths of the rows."""
+    alpha, best = np.full(entropy.shape, np.nan), np.full(entropy.shape, np.nan)
+    for place in np.ndindex(*seen.keys.shape[:2]):
+        same = tuple(slice(None) if seen.keys.shape[axis] == 1 else index for axis, index in enumerate(place))
+        for text in range(seen.texts.most):
+            inside = seen.texts.queries[min(place[0], len(seen.texts.queries) - 1)] == text
+            keys = seen.keys[place][inside & (seen.keys[place] >= 2)]
+            if len(keys):
+                alpha[(*same, text)] = entropy_scale(entropy[(*same, text)], keys)
+                best[(*same, text)] = optimal_scale(keys)
+    return {"entropy_scale": alpha, "scale_ratio": alpha / best}
+
+
+def collected(observed: dict[str, np.ndarray], seen: Seen, strongest: np.ndarray | None = None) -> Observed:
+    """Measures (sample, head, text) with the texts of all samples on one axis, and their sums.
+
+    Args:
+        observed: the measures.
+        seen: what queries may see; texts in which no query sees two keys have no numbers.
+        strongest: the strongest key of each text, where that is known.
+    """
+    texts = seen.texts
+    samples, heads, most = observed["sparsity"].shape
+    sample, number = np.nonzero(np.broadcast_to(_there(texts), (samples, most)))
+    counted = np.broadcast_to(_several(seen), (samples, most))[sample, number]
     flat = {name: np.where(counted[:, None], each[sample, :, number], np.nan) for name, each in observed.items()}
-    heads = passed.keys.shape[1]
-    times = np.zeros((heads, passed.keys.shape[-1]), int)
-    if not signed:
-        key = np.stack([each[0] for each in strongest], -1)[sample, :, number] - numbers[2][sample, number][:, None]
-        flat["strongest_key"] = np.where(np.isnan(flat["strongest_weight"]), np.nan, key)
-        for text, head in np.argwhere(np.isfinite(flat["strongest_weight"])):
+    times = np.zeros((heads, texts.keys.shape[1]), int)
+    if strongest is not None:
+        starts = np.broadcast_to(texts.starts, (samples, most))[sample, number]
+        key = strongest[sample, :, number] - starts[:, None]
+        some = np.isfinite(flat["strongest_weight"])
+        flat["strongest_key"] = np.where(some, key, np.nan)
+        for text, head in np.argwhere(some):
             times[head, key[text, head]] += 1
-    known = {name: np.isfinite(each) | np.isinf(each) for name, each in flat.items()}
+    known = {name: ~np.isnan(each) for name, each in flat.items()}
     sums = {name: np.where(known[name], each, 0).sum(0) for name, each in flat.items()}
     by_text = {name: flat[name] for name in BY_TEXT if name in flat}
     return Observed(int(counted.sum()), sums, {name: each.sum(0) for name, each in known.items()}, times, by_text)
@@ -509,7 +526,7 @@ def of_layers(observed: Sequence[Observed]) -> dict[str, np.ndarray]:
     names = [name for name in ORDER if all(name in each.measures for each in observed)]
     with np.errstate(invalid="ignore"):
         kept = {name: np.stack([each.measures[name] / each.numbers[name] for each in observed]) for name in names}
-    if "strongest_key" in kept:
+    if "strongest_key" in kept:  # the key that is so in most texts
         times = np.stack([each.strongest for each in observed])
         some = np.maximum(times.sum(-1), 1)
         there = times.sum(-1) > 0

@@ -130,3 +130,28 @@ def test_splitting_a_batch(texts):
         whole,
         {name: (parts[0][name] + 2 * parts[1][name]) / 3 for name in parts[0].measures if name not in OF_ALL},
     )
+
+
+def test_masks_that_are_added_and_axes_by_name():
+    """An added mask is read as booleans; weights averaged over heads are named as such."""
+    seen = np.stack([np.tri(20, dtype=bool), np.tri(20, dtype=bool) & (np.arange(20) < 12)])
+    weights = dense.softmax(np.where(seen, np.random.default_rng(0).standard_normal((2, 20, 20)), -1e30)).astype("f4")
+    axes = ("sample", "query", "key")
+    expected = diagnostics.attention([weights[:, None]], mask=seen[:, None])
+    for low in (-1e4, np.finfo(np.float32).min, -np.inf):
+        added = np.where(seen, 0, low).astype(np.float32)[:, None]
+        found = diagnostics.attention(weights, mask=added, axes=axes)
+        assert found.samples == 2 and found.heads == 1
+        for name in expected.measures:
+            np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+    with pytest.raises(ValueError, match=r'Of samples, averaged over heads, pass axes=\("sample", "query", "key"\)'):
+        diagnostics.attention(weights)
+    groups = np.full((2, 2, 3, 6, 6), 1 / 6, np.float32)
+    with pytest.raises(ValueError, match=r'axes=\("sample", "group", "head", "query", "key"\)'):
+        diagnostics.attention([groups])
+    read = diagnostics.attention([groups], axes=("sample", "group", "head", "query", "key"))
+    assert (read.samples, read.heads, read.layers) == (2, 6, 1)
+    with pytest.raises(ValueError, match="must number texts from 1, got 0, which is a text for some"):
+        diagnostics.attention([groups[:, 0]], segment_ids=np.zeros((2, 6), int))
+    with pytest.raises(TypeError, match="of 1 for seen and 0 for hidden pass `mask != 0`"):
+        diagnostics.attention([groups[:, 0]], mask=np.tri(6, dtype=np.float32))

@@ -1,7 +1,8 @@
 """Attention while a model trains: a few numbers that may be computed inside a compiled step, and lines of JSON."""
 
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments, files
 from rc_jax._numerics.dtypes import working_dtype
@@ -17,8 +18,7 @@ from rc_jax._numerics.jax_names import Tracer
 from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.measures import SINK, Rows, exceeds, normalised, row_values, rows_of
 from rc_jax.diagnostics.seen import over_texts, rows_of_text, traced, traced_causal
-from rc_jax.diagnostics.streaming.passes import stream
-from rc_jax.diagnostics.streaming.queries_and_keys import fitted
+from rc_jax.diagnostics.streaming.queries_and_keys import FORGOTTEN, Fitted, fitted, unit_rows
 
 Metrics = dict[str, Float[Array, ""]]
 NAMES = ("sparsity", "relative_entropy", "participation", "largest_weight", "sink_weight", "sink_rate", "no_key_weight")
@@ -47,8 +47,10 @@ def metrics(weights: Any, *, mask: Any = None, segment_ids: Any = None) -> Metri
         mask: True where a query may see a key; broadcasts to each array. Where an array is square and all weights above
             its diagonals are 0, rows see no later key, with a mask or without; rectangular ones need a mask for that.
             Windows and padding need one too: unlike `rc_jax.diagnostics.attention`, nothing looks for them. A row that
-            sees nothing is left out, so `real[:, None, :, None] & real[:, None, None, :]` leaves the rows of padding
-            out. The first key is the first that any query of a sample may see.
+            sees nothing is left out, whatever it holds, and so is a token that no query may see: `real[:, None, None]`
+            leaves padding out. Texts that a mask leaves apart are measured each, from their first key on.
+        segment_ids: As in `rc_jax.diagnostics.attention`, whole numbers that broadcast to (samples, n), which text each
+            token belongs to, from 1. 0 and negative numbers are padding here, as they cannot be looked at in a trace.
 
     Returns:
         A dictionary of numbers (arrays without axes), float32 at least.
@@ -88,7 +90,7 @@ def metrics(weights: Any, *, mask: Any = None, segment_ids: Any = None) -> Metri
     logged = [_of_weights(jnp.asarray(layer), seen, ids) for layer in layers]
     for index, outside in enumerate(each.pop("outside") for each in logged):
         size = arguments.at_hand(outside)
-        if size is not None and size > 0:
+        if size is not None and size != 0:
             raise ValueError(
                 f"`weights` must be 0 where `mask` is False, got a magnitude of {float(size):.6g} in layer {index}: "
                 "True is where a query may see a key, and axes in front are those of the weights"
@@ -96,20 +98,35 @@ def metrics(weights: Any, *, mask: Any = None, segment_ids: Any = None) -> Metri
     return {name: jnp.mean(jnp.stack([each[name] for each in logged])) for name in NAMES}
 
 
-@arguments.guard(scale=arguments.positive)
-def score_metrics(q: Any, k: Any, *, scale: ArrayLike | None = None, mask: Any = "none") -> Metrics:
+def score_metrics(
+    q: Any,
+    k: Any,
+    *,
+    scale: Any = None,
+    mask: Any = "none",
+    segment_ids: Any = None,
+    bias: Any = None,
+    sink: Any = None,
+    soft_cap: Any = None,
+    axes: Sequence[str] | None = None,
+) -> Metrics:
     """The numbers of `metrics`, of softmax(scale·q kᵀ), in streaming passes: no array of queries × keys is held.
 
-    One more stands beside them: `largest_logit`, the largest scale·q·k of all heads, queries and keys that are seen.
+    One more stands beside them: `largest_logit`, the largest logit of all heads, queries and keys that are seen.
 
     Args:
         q: queries; (heads, n, d), or with samples before.
         k: keys; the same, with as many heads or a divisor of them (grouped queries).
-        scale: factor on q·k, one number or one for each head; 1/√d by default. It may be traced.
+        scale: factor on q·k, one number or one for each head; 1/√d by default. It may be traced, or PyTorch's.
         mask: as in `rc_jax.diagnostics.scores`.
+        segment_ids: as in `metrics`.
+        bias: as in `rc_jax.diagnostics.scores`.
+        sink: as there; `no_key_weight` is its share.
+        soft_cap: as there.
+        axes: as there.
 
     Returns:
-        As `metrics`.
+        As `metrics`. All numbers are NaN where a query or key is.
 
     Source: as `rc_jax.diagnostics.scores`.
 
@@ -121,10 +138,31 @@ def score_metrics(q: Any, k: Any, *, scale: ArrayLike | None = None, mask: Any =
         >>> print(f"{logged['relative_entropy']:.2f} {logged['sink_weight']:.2f}")
         0.83 0.12
     """
-    shaped = fitted(q, k, scale, mask)
-    streamed = stream(*shaped[:4], causal=shaped.causal)
-    means = _means(streamed.rows, streamed.keys, streamed.first, streamed.first_seen)
-    return means | {"largest_logit": jnp.max(streamed.logit)}
+    if axes is not None:
+        q, k = (inputs.arranged(name, x, axes)[0] for name, x in (("q", q), ("k", k)))
+    ids = inputs.on_host(segment_ids) if inputs.is_torch(segment_ids) else segment_ids
+    ids = None if ids is None else jnp.where(jnp.asarray(ids) > 0, jnp.asarray(ids), -1)
+    shaped = fitted(q, k, scale, mask, ids, bias, sink, soft_cap, checked=axes is None)
+    if scale is None and arguments.at_hand(q) is not None and unit_rows(q) and unit_rows(k):
+        warnings.warn(FORGOTTEN, stacklevel=2)
+    return _of_scores(shaped)
+
+
+def _of_scores(shaped: Fitted) -> Metrics:
+    queries, keys = shaped.q.shape[1], shaped.k.shape[1]
+    mask, texts, starts = None, None, jnp.zeros((1, queries), int)
+    counts = jnp.arange(1, queries + 1) if shaped.causal else jnp.full(queries, keys)
+    counts, first_seen = counts[None, None], jnp.ones((1, 1, queries), bool)
+    if shaped.mask is not None:
+        mask, texts, starts = traced(shaped.mask)
+        counts = jnp.sum(mask, axis=-1)
+        at = jnp.broadcast_to(starts[:, None, :, None], (*mask.shape[:-1], 1))
+        first_seen = jnp.take_along_axis(mask, at, axis=-1)[..., 0]
+    passed = shaped.streamed(mask, starts)
+    means = jax.jit(means_of)(passed.rows, counts, passed.first, first_seen, texts)
+    broken = jnp.any(jnp.isnan(passed.logit))
+    means["largest_logit"] = jnp.max(passed.logit)
+    return {name: jnp.where(broken, jnp.nan, value) for name, value in means.items()}  # maxima pass over NaN
 
 
 def append_line(path: str | os.PathLike[str], line: Mapping[str, Any]) -> None:
@@ -223,7 +261,7 @@ def _of_weights(weights: Array, mask: Array | None, ids: Array | None) -> Metric
 
 
 def means_of(rows: Rows, keys: Array, first: Array, first_seen: Array, texts: Array | None) -> Metrics:
-    """Means over samples and heads of means over texts of means over rows; heads that see nothing are left out.
+    """Means over heads of means over texts of means over rows; heads that see nothing are left out.
 
     Args:
         rows: of each head, (sample, head, query).
@@ -239,9 +277,9 @@ def means_of(rows: Rows, keys: Array, first: Array, first_seen: Array, texts: Ar
         """Over texts, of what is one number for all rows of a text, which are `of_rows`."""
         some = of_rows & several
         share = jnp.where(some, 1 / jnp.maximum(rows_of_text(some, texts), 1), 0).astype(values.dtype)
-        of_head = jnp.sum(jnp.where(some, share * values, 0), axis=-1) / jnp.maximum(jnp.sum(share, axis=-1), 0.5)
-        there = jnp.any(some, axis=-1)
-        return jnp.sum(jnp.where(there, of_head, 0)) / jnp.sum(there).astype(values.dtype)
+        number = jnp.sum(share, axis=(0, 2))
+        of_head = jnp.sum(jnp.where(some, share * values, 0), axis=(0, 2)) / jnp.maximum(number, 0.5)
+        return jnp.sum(jnp.where(number > 0, of_head, 0)) / jnp.sum(number > 0).astype(values.dtype)
 
     named = row_values(normalised(rows, keys), keys) | {"no_key_weight": 1 - rows.total}
     measures = {name: mean(over_texts(each, counted, texts), counted) for name, each in named.items()}
