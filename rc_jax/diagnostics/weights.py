@@ -489,8 +489,8 @@ def implied(entropy: np.ndarray, seen: Seen) -> dict[str, np.ndarray]:
             inside = seen.texts.queries[min(place[0], len(seen.texts.queries) - 1)] == text
             keys = seen.keys[place][inside & (seen.keys[place] >= 2)]
             if len(keys):
-                alpha[(*same, text)] = entropy_scale(entropy[(*same, text)], keys)
-                best[(*same, text)] = optimal_scale(keys)
+                at = (*same, slice(text, text + 1))
+                alpha[at], best[at] = entropy_scale(entropy[at], keys), optimal_scale(keys)
     return {"entropy_scale": alpha, "scale_ratio": alpha / best}
 
 

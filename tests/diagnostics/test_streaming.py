@@ -269,7 +269,7 @@ TERMS = {  # what `scores` is given, what may be seen, and what becomes of the p
     "mask of each sample": (dict(mask=PER_SAMPLE), PER_SAMPLE, lambda s: s),
     "added mask": (dict(mask=OTHER), PER_SAMPLE, lambda s: s),
     "mask of each head": (
-        dict(mask=(PER_SAMPLE & (DISTANCE < np.array([3, 9, 99])[:, None, None]))),
+        dict(mask=(PER_SAMPLE & (np.array([3, 9, 99])[:, None, None] > DISTANCE))),
         None,
         lambda s: s,
     ),
