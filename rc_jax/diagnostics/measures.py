@@ -130,14 +130,20 @@ def exceeds(sink_weight: Float[Array | np.ndarray, "..."], threshold: ArrayLike)
     return jnp.where(jnp.isnan(sink_weight), sink_weight, (sink_weight > threshold).astype(sink_weight.dtype))
 
 
-def qk_clip(largest_logit: Float[Array | np.ndarray, "..."], threshold: float = 100.0) -> Float[Array, "..."]:
+def qk_clip(
+    largest_logit: Float[Array | np.ndarray, "..."], threshold: float = 100.0, *, groups: int | None = None
+) -> Float[Array, "..."]:
     """The factor γ = min(1, τ/S_max) that brings the largest logit of each head down to τ; 1 where it is not above.
 
-    QK-clip multiplies the query and the key weights of the head by √γ each after a step of training.
+    QK-clip multiplies the query and the key weights of the head by √γ each after a step of training. Where heads share
+    keys, √γ on these would change the other heads too: γ of each head goes on its query weights alone, or, with
+    `groups`, √γ of each group on its keys and on the queries of all its heads. In latent attention (MLA) √γ goes on the
+    parts of queries and keys that are a head's own, γ on its rotary queries, and nothing on the rotary key of all.
 
     Args:
         largest_logit: S_max of each head, as `scores` and `score_metrics` measure it.
         threshold: τ > 0; 100 in the source.
+        groups: how many heads of keys there are; then S_max is that of all heads which share one.
 
     Source: Kimi Team (2025), arXiv 2507.20534, section 2.1.
 
@@ -146,9 +152,18 @@ def qk_clip(largest_logit: Float[Array | np.ndarray, "..."], threshold: float = 
         >>> from rc_jax import diagnostics
         >>> diagnostics.qk_clip(np.array([-3.0, 50.0, 400.0])).tolist()
         [1.0, 1.0, 0.25]
+        >>> diagnostics.qk_clip(np.array([-3.0, 50.0, 400.0, 200.0]), groups=2).tolist()
+        [1.0, 0.25]
     """
     if not threshold > 0:
         raise ValueError(f"`threshold` must be > 0, got {threshold}")
+    if groups is not None:
+        heads = largest_logit.shape[-1] if largest_logit.ndim else 0
+        if groups < 1 or heads % groups or not heads:
+            raise ValueError(f"`groups` must be a divisor of {heads} heads, got {groups}")
+        parts = jnp.asarray(largest_logit).reshape(*largest_logit.shape[:-1], groups, -1)
+        broken = jnp.any(jnp.isnan(parts), axis=-1)  # maxima pass over NaN
+        largest_logit = jnp.where(broken, jnp.nan, jnp.max(parts, axis=-1))
     above = largest_logit > threshold
     return jnp.where(
         jnp.isnan(largest_logit), jnp.nan, jnp.where(above, threshold / jnp.where(above, largest_logit, 1), 1)

@@ -403,7 +403,7 @@ def check(
     if negative.any():
         cause = "if these are logits, take their softmax over keys first; signed weights need normalised=False"
     elif far.any() and _columns_add_up(passed, limit):
-        cause = "columns add up to 1, so the last two axes are swapped"
+        cause = "columns add up to 1, so the last two axes are swapped, or queries share keys out, as in slot attention"
     elif above.any():
         cause = (
             "rows above 1 come from dropout, so call model.eval() first, or from no softmax, so pass normalised=False"
@@ -420,8 +420,7 @@ def check(
 
 def _columns_add_up(passed: Passed, limit: float) -> bool:
     """Whether each key has a weight of 1 in all, as where queries and keys are swapped."""
-    queries, keys = passed.rows.total.shape[-1], passed.keys.shape[-1]
-    return queries == keys and bool((np.abs(passed.keys - 1) <= limit).all())
+    return bool((np.abs(passed.keys - 1) <= limit).all())
 
 
 def _refuse(bad: Any, values: Any, text: str, hint: str = "", *, layer: int) -> None:

@@ -21,6 +21,12 @@ STEPS = (
 )
 
 
+STREAMS = (
+    "`outputs` must have one array of weights in each layer, got those of two streams, as XLNet gives with "
+    "`target_mapping`: pass one, {'attentions': [each[0] for each in outputs.attentions]}"
+)
+
+
 @arguments.guard(part=arguments.one_of(PARTS))
 def from_transformers(
     outputs: Any, *, attention_mask: Any = None, config: Any = None, part: str | None = None, **options: Any
@@ -30,16 +36,19 @@ def from_transformers(
     The model returns them if it is called with `output_attentions=True` and `output_hidden_states=True`. Weights exist
     only under `attn_implementation="eager"`; other implementations never form them. One of the two is enough.
 
-    The last hidden state is the one after the final norm, in families that have one: its residual is that of what the
-    readout sees.
+    The last hidden state has passed the final norm in GPT-2, Llama and most decoders: its residual is that of what the
+    readout sees. In ViT, DINOv2, SigLIP and the text part of CLIP it has not.
 
     Args:
-        outputs: what the model returned: an object or a mapping with `attentions` and `hidden_states`.
+        outputs: what the model returned: an object or a mapping with `attentions` and `hidden_states`, or the tuple of
+            `return_dict=False`.
         attention_mask: the one that the tokenizer gave, (batch, tokens): 0 where a token is padding, on either side.
             Padding is left out: neither its rows nor its columns count, and the first token is the first real one.
-            Without it, padding is found where no query has weight on it, and a note says so.
-        config: `model.config`. It tells which layers have attention, in hybrid models, and which have a window. Without
-            it windows are found from zeros, and a note says so.
+            Without it, padding is found where no query has weight on it, and a note says so. With 1, 2, 3, … it numbers
+            the texts of a row, of which each is measured by itself.
+        config: `model.config`. It tells which layers have attention, in hybrid models, and which have a window, where
+            it has `layer_types` or `sliding_window`. Other windows, and those without it, are found from zeros, and a
+            note says so.
         part: "encoder" or "decoder" of a model that has both, or "cross", the attention of the decoder on the encoder,
             whose `attention_mask` is that of the encoder.
         options: passed on to `attention`, such as `threshold`, or `mask`, which is joined with `attention_mask`.
@@ -62,6 +71,7 @@ def from_transformers(
         [[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]]
     """
     # What the output holds, and why something that should be there is not.
+    outputs = _named(outputs)
     if part is None and any(_field(outputs, f"encoder_{name}") is not None for name in FIELDS):
         raise ValueError("`part` must be 'encoder', 'decoder' or 'cross' for a model that has both, got None")
     names = [name if part is None else f"{part}_{name}" for name in FIELDS[: 1 if part == "cross" else 2]]
@@ -74,13 +84,16 @@ def from_transformers(
             f"output_hidden_states=True, got {_described(outputs)}"
         )
     if any(isinstance(each[0], list | tuple) for each in (weights, states) if each is not None and len(each)):
-        raise ValueError(STEPS)
+        raise ValueError(STREAMS if weights is not None and _two_streams(weights) else STEPS)
     weights = None if weights is None else list(weights)
     if weights is not None and all(layer is None for layer in weights):
         raise ValueError(
             "`outputs` must hold the attention weights of every layer, got none: load the model with "
             'attn_implementation="eager", because other implementations do not form them'
         )
+    if weights is not None:
+        weights = _of_attention(weights, None if part else config)
+        _check_stages(weights)
     if weights is not None and (part == "cross" or _rectangular(weights)):
         known = {"causal": False} if part == "cross" else {}
         return _of_rectangles(weights, attention_mask, states, known | options)
@@ -102,6 +115,62 @@ def from_transformers(
     return parts[0] | parts[1] if len(parts) == 2 else parts[0]
 
 
+def _named(outputs: Any) -> Any:
+    """Attentions and hidden states by name, of the tuple that `return_dict=False` gives; anything else as it is."""
+    if hasattr(outputs, "text_model_output") or hasattr(outputs, "vision_model_output"):
+        raise TypeError(
+            f"`outputs` must be those of one model, got {type(outputs).__name__} of two: pass its text_model_output or "
+            "its vision_model_output"
+        )
+    if not isinstance(outputs, tuple | list) or hasattr(outputs, "_fields"):
+        return outputs
+    layers = [each for each in outputs if isinstance(each, tuple | list) and each and all(_is_array(x) for x in each)]
+    by_axes = {axes: [each for each in layers if all(x.ndim == axes for x in each)] for axes in (4, 3)}
+    weights = [each for each in by_axes[4] if all(x.shape[-1] == x.shape[-2] for x in each)]
+    if len(weights) > 1 or len(by_axes[3]) > 1 or not (weights or by_axes[3]):
+        raise TypeError(
+            "`outputs` must have attentions or hidden states by name, got a tuple, as of return_dict=False, with "
+            f"{len(weights)} groups of arrays of square weights and {len(by_axes[3])} of states: pass "
+            '{"attentions": …, "hidden_states": …}'
+        )
+    return dict(zip(FIELDS, (next(iter(each), None) for each in (weights, by_axes[3])), strict=True))
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "ndim") and hasattr(value, "shape")
+
+
+def _two_streams(weights: Any) -> bool:
+    """Whether each layer holds the weights of two streams of one shape, as XLNet's do; steps differ in theirs."""
+    pairs = all(isinstance(each, list | tuple) and len(each) == 2 for each in weights)
+    shapes = {tuple(x.shape) for each in weights for x in each if _is_array(x)} if pairs else set()
+    return pairs and len(weights) > 1 and len(shapes) == 1
+
+
+def _of_attention(weights: list[Any], config: Any) -> list[Any]:
+    """`None` in the place of arrays that linear layers of a hybrid model give beside those of its attention."""
+    kinds = getattr(_text(config), "layer_types", None)
+    if kinds is None or len(kinds) != len(weights):
+        return weights
+    return [each if _attends(kind) else None for kind, each in zip(kinds, weights, strict=True)]
+
+
+def _text(config: Any) -> Any:
+    """The part of a configuration that is about text."""
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def _check_stages(weights: list[Any]) -> None:
+    shapes = [tuple(each.shape) for each in weights if each is not None]
+    if len(set(shapes)) > 1 and all(_is_array(each) for each in weights if each is not None):
+        stages = ", ".join(map(str, dict.fromkeys(shapes)))
+        raise ValueError(
+            f"`outputs` must have weights of one shape in all layers, got {stages}: of stages, as in Swin and Funnel, "
+            'diagnose each, {"attentions": [each for each in outputs.attentions if each.shape == …]}; of a hybrid '
+            "model pass config=model.config, which says which layers have attention"
+        )
+
+
 def _rectangular(weights: list[Any]) -> bool:
     """Whether queries are not the tokens that they look at."""
     return any(layer is not None and layer.ndim > 1 and layer.shape[-1] != layer.shape[-2] for layer in weights)
@@ -113,6 +182,12 @@ def _of_rectangles(weights: list[Any], attention_mask: Any, states: Any, options
     layers = [weights[index] for index in given]
     if attention_mask is not None:
         shape = inputs.layers_of("outputs", layers, ("heads", "queries", "keys"), stacked=5).shape
+        if np.shape(attention_mask) == (shape[0], shape[-2]) and shape[-1] > shape[-2]:
+            raise ValueError(
+                f"`attention_mask` must have the shape {(shape[0], shape[-1])}, a number for each key, got "
+                f"{np.shape(attention_mask)}: keys in front of the text, such as those of prefix tuning or of a cache, "
+                "count too, so put ones in front"
+            )
         real = (_texts(attention_mask, shape[0], shape[-1])[0] >= 0)[:, None, None]
         mask = options.pop("mask", None)
         options |= {"mask": real if mask is None else real & inputs.mask_of("mask", mask, shape)}
@@ -159,7 +234,7 @@ def _of_weights(
         config: of the model, or `None`.
         options: of `attention`.
     """
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = _text(config)
     kinds = getattr(text, "layer_types", None)
     given = [index for index, layer in enumerate(weights) if layer is not None]
     layers, notes = [weights[index] for index in given], []

@@ -48,7 +48,7 @@ class Terms(NamedTuple):
 class Streamed(NamedTuple):
     """What one pass gives, for each head: the rows' numbers, the weight of each row on its first key, largest logits.
 
-    With a sink rows add up to what it leaves; their entropy is that of p/Σp. logit: −∞ where a row sees nothing.
+    With a sink rows add up to what it leaves. logit: −∞ where a row sees nothing.
     """
 
     rows: Rows
@@ -140,12 +140,12 @@ def _stream(
     share = jnp.where(some, 1, sums.total)  # 0 where a row sees nothing, and NaN stays
     if terms.sink is not None:
         share = share * jax.nn.sigmoid(jnp.where(some, logit + jnp.log(sums.total), 0) - terms.sink[:, None])
-    total = jnp.where(sums.total == 0, 1, sums.total)
+    total, whole = jnp.where(sums.total == 0, 1, sums.total), jnp.where(share == 0, 1, share)
     rows = Rows(
         total=share,
         magnitude=share,
         squares=sums.squares / jnp.square(total) * jnp.square(share),
-        entropy=jnp.maximum(jnp.log(total) - sums.tilted / total, 0),
+        entropy=share * jnp.maximum(jnp.log(total) - sums.tilted / total, 0) - share * jnp.log(whole),
         largest=share / total,
     )
     # The score of the first key is computed twice: by another product it may come out above the largest, which it is

@@ -350,6 +350,8 @@ def _of_layer(
     own = np.take_along_axis(texts.starts, np.maximum(texts.queries, 0), axis=1)
     mask = None if shaped.mask is None else jnp.asarray(seen.mask)
     passed = shaped.streamed(mask, jnp.asarray(own), block)
+    if shaped.sink is not None:
+        passed = passed._replace(rows=measures.normalised(passed.rows, seen.keys))
     first_seen = np.ones((1, 1, 1), bool)
     if seen.mask is not None:
         at = np.broadcast_to(own[:, None, :, None], (len(own), seen.mask.shape[1], own.shape[1], 1))
