@@ -1,5 +1,6 @@
 """Measures of anyone's attention weights and hidden states: arrays in, a table out."""
 
+from rc_jax.diagnostics import show  # noqa: F401  (gives diagnoses their tables and figures)
 from rc_jax.diagnostics.hooks.flax_modules import flax_weights
 from rc_jax.diagnostics.hooks.monitoring import append_line, metrics, score_metrics
 from rc_jax.diagnostics.hooks.torch_modules import torch_weights
