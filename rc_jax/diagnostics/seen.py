@@ -592,7 +592,9 @@ class _Said:
 
     def __init__(self, notes: Sequence[str], samples: int, word: str):
         self.first, self.samples, self.word = list(notes), samples, word
-        self.places: dict[tuple[str, tuple[int, ...], tuple[int, ...]], list[int]] = {}
+        self.places: dict[
+            tuple[str, tuple[int, ...], tuple[int, ...]], list[int]
+        ] = {}  # layers by text, samples, heads
 
     def add(self, text: str, layer: int, samples: Sequence[int] = (), heads: Sequence[int] = ()) -> None:
         if text:
@@ -600,11 +602,13 @@ class _Said:
             self.places.setdefault((text, of, tuple(heads)), []).append(layer)
 
     def notes(self) -> tuple[str, ...]:
-        notes = [*self.first]
+        alike: dict[tuple[str, tuple[int, ...], tuple[int, ...]], set[int]] = {}
         for (text, samples, heads), layers in self.places.items():
-            of = [listed(each, name) for each, name in ((samples, "sample"), (heads, "head")) if each]
-            where = [listed(layers), *of]
-            notes.append(f"{', '.join(where)}: {text}")
+            alike.setdefault((text, samples, tuple(layers)), set()).update(heads)
+        notes = [*self.first]
+        for (text, samples, layers), heads in alike.items():
+            of = [listed(each, name) for each, name in ((samples, "sample"), (sorted(heads), "head")) if each]
+            notes.append(f"{', '.join([listed(layers), *of])}: {text}")
         return tuple(note.replace("WORD", self.word) for note in notes)
 
 
