@@ -1,6 +1,5 @@
 """Measures of anyone's attention weights and hidden states: arrays in, a table out."""
 
-from rc_jax.diagnostics import show  # noqa: F401  (gives diagnoses their tables and figures)
 from rc_jax.diagnostics.hooks.flax_modules import flax_weights
 from rc_jax.diagnostics.hooks.monitoring import append_line, metrics, score_metrics
 from rc_jax.diagnostics.hooks.torch_modules import torch_weights
@@ -10,9 +9,12 @@ from rc_jax.diagnostics.measures import SINK, importance, qk_clip
 from rc_jax.diagnostics.record import Diagnosis
 from rc_jax.diagnostics.report.comparison import Comparison, compare
 from rc_jax.diagnostics.rollout import rollout
+from rc_jax.diagnostics.show import attach
 from rc_jax.diagnostics.states import hidden_states
 from rc_jax.diagnostics.streaming.queries_and_keys import scores
 from rc_jax.diagnostics.weights import attention
+
+attach()  # diagnoses get their tables and figures
 
 __all__ = [
     "SINK",

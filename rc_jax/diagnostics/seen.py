@@ -533,7 +533,8 @@ def _kept(
     Padding are tokens that no query of any layer has weight on, at an end of the sample or between two texts.
     """
     n = len(used)
-    alive, everything = used.any(0), np.ones(n, bool)
+    alive: np.ndarray = np.any(used, axis=0)
+    everything = np.ones(n, bool)
     if alive.all() or alive.sum() < 3:
         return everything, False
     index = np.flatnonzero(alive)
@@ -592,9 +593,8 @@ class _Said:
 
     def __init__(self, notes: Sequence[str], samples: int, word: str):
         self.first, self.samples, self.word = list(notes), samples, word
-        self.places: dict[
-            tuple[str, tuple[int, ...], tuple[int, ...]], list[int]
-        ] = {}  # layers by text, samples, heads
+        # Layers by text, samples and heads.
+        self.places: dict[tuple[str, tuple[int, ...], tuple[int, ...]], list[int]] = {}
 
     def add(self, text: str, layer: int, samples: Sequence[int] = (), heads: Sequence[int] = ()) -> None:
         if text:

@@ -14,7 +14,7 @@ from rc_jax.diagnostics.report.outliers import outliers, sentence_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Outlier", "csv", "figure", "frame", "outliers", "page", "table", "unusual"]
+__all__ = ["Outlier", "attach", "csv", "figure", "frame", "outliers", "page", "table", "unusual"]
 
 
 def table(diagnosis: Diagnosis, *, heads: bool = False, compare: bool = True) -> str:
@@ -55,4 +55,6 @@ def csv(diagnosis: Diagnosis, path: str | os.PathLike[str] | None, of: str | Non
     return export.write(export.rows_of(diagnosis.measures, diagnosis.numbers, of), path)
 
 
-Diagnosis.view = sys.modules[__name__]
+def attach() -> None:
+    """Give diagnoses the functions of this module: it compares them with others, and so stands above their own."""
+    Diagnosis.view = sys.modules[__name__]

@@ -170,7 +170,7 @@ def diagnose(
         notes: what is known to be worth saying.
     """
     layers = inputs.layers_of("weights", weights, ("heads", "tokens", "tokens"), stacked=4)
-    queries, n = layers.shape[-2:]
+    heads, queries, n = layers.shape[-3:]
     square = queries == n if own is None else own
     if n < 2:
         raise ValueError(f"`weights` must have a last axis of at least two keys, got the shape {layers.shape}")
@@ -211,7 +211,7 @@ def diagnose(
         queries=None if square else queries,
         samples=max(each.texts for each in observed),
         layers=len(layers),
-        heads=layers.shape[-3],
+        heads=heads,
         numbers=numbers,
         causal=found.causal,
         threshold=float(threshold),
@@ -445,7 +445,7 @@ class Observed(NamedTuple):
 
 def _several(seen: Seen) -> np.ndarray:
     """The texts with a query that sees two keys, (sample, text)."""
-    rows = (seen.keys >= 2).any(1)
+    rows: np.ndarray = np.any(seen.keys >= 2, axis=1)
     numbers = np.arange(seen.texts.most)
     return np.any(rows[:, None] & (seen.texts.queries[:, None] == numbers[:, None]), axis=-1)
 

@@ -2,6 +2,7 @@
 
 import csv
 import html
+import importlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,7 +44,7 @@ def rows_of(measures: Mapping[str, np.ndarray], numbers: Sequence[int], of: str 
 def frame(rows: list[Row]) -> Any:
     """The rows as a `pandas.DataFrame`."""
     try:
-        import pandas as pd
+        pd: Any = importlib.import_module("pandas")  # which the package does without
     except ImportError as error:
         raise ImportError("`to_frame` needs pandas: pip install pandas, or use to_csv, which does not") from error
     return pd.DataFrame(rows)

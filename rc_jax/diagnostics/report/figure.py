@@ -3,9 +3,9 @@
 from collections.abc import Callable, Collection, Sequence
 
 import matplotlib as mpl
-import matplotlib.colors
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -87,7 +87,7 @@ def draw_map(diagnosis: Diagnosis) -> Figure:
     for ax, name in zip(axes, names, strict=False):
         values = np.where(np.isfinite(diagnosis[name]), diagnosis[name], np.nan)
         finite = _finite(values)
-        scale = mpl.colors.LogNorm() if name in LOGARITHMIC and (finite > 0).all() and len(finite) else None
+        scale = LogNorm() if name in LOGARITHMIC and (finite > 0).all() and len(finite) else None
         limits = {}
         if scale is None and len(finite) and np.ptp(finite) < LEAST_SPAN:
             middle = (finite.max() + finite.min()) / 2
