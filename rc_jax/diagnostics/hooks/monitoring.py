@@ -143,7 +143,8 @@ def score_metrics(
     ids = inputs.on_host(segment_ids) if inputs.is_torch(segment_ids) else segment_ids
     ids = None if ids is None else jnp.where(jnp.asarray(ids) > 0, jnp.asarray(ids), -1)
     shaped = fitted(q, k, scale, mask, ids, bias, sink, soft_cap, checked=axes is None)
-    if scale is None and arguments.at_hand(q) is not None and unit_rows(q) and unit_rows(k):
+    traced_here = any(isinstance(x, Tracer) for x in (q, k))
+    if scale is None and not traced_here and unit_rows(q) and unit_rows(k):
         warnings.warn(FORGOTTEN, stacklevel=2)
     return _of_scores(shaped)
 
