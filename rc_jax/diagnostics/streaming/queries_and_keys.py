@@ -247,6 +247,7 @@ def fitted(
         if causal and n != m:
             way = f": the last queries of a text have np.tri({m}, dtype=bool)[-{n}:]" if n < m else ""
             raise ValueError(f"`mask` must be an array where {n} queries look at {m} keys, got 'causal'{way}")
+    mask = inputs.on_host(mask) if inputs.is_torch(mask) else mask
     shape = (*before, heads, n, m)
     allowed = None if isinstance(mask, str) else _visible(mask, shape)
     added = None if bias is None else _beside("bias", bias, shape)
