@@ -458,6 +458,8 @@ def _check_axes(layers: inputs.Layers, supports: Sequence[Support], causal: bool
                     'Of samples, averaged over heads, pass axes=("sample", "query", "key"); of heads, pass `mask` or '
                     'axes=("head", "query", "key")'
                 )
+                if peak[peak > 0].min(initial=1) <= each.smallest**0.5:
+                    continue  # zeros may be the end of small weights
                 texts, _ = _texts([_support(peak, each.counts.swapaxes(0, 1), each.smallest)], None, causal)
                 _check_alike(texts, "heads on the axis before the queries, all of which", way)
 
@@ -814,6 +816,8 @@ def _rectangular(supports: Sequence[Support], stated: Stated) -> Found:
     causal = possible and queries > 1 if stated.causal is None else stated.causal
     allowed = np.broadcast_to(real[:, None], (samples, queries, keys)) & (~later if causal else True)
     together = np.any(used, axis=0)
+    if not told and not all(stated.known):
+        _check_offsets(together)
     hidden = int((np.any(allowed, axis=0) & ~together).sum())
     padded = not told and not real.all()
     which = "as the last of them" if causal else "padding apart" if padded else "all of them"
@@ -835,6 +839,21 @@ def _rectangular(supports: Sequence[Support], stated: Stated) -> Found:
             whole = allowed[:, None] if mask is None else allowed[:, None] & mask
             made[id(mask)] = _record(whole, mask is not None, texts)
     return Found([made[id(mask)] for mask in stated.masks], causal, tuple(notes))
+
+
+def _check_offsets(used: np.ndarray) -> None:
+    """Refuse columns that are distances of keys from their queries: those beyond the ends of the text are empty."""
+    queries, columns = used.shape
+    half = columns // 2
+    if columns % 2 and half and queries > columns:
+        key = np.arange(queries)[:, None] + np.arange(columns) - half
+        beyond = (key < 0) | (key >= queries)
+        if not used[beyond].any() and _certain(int(beyond.sum()), int((~used[~beyond]).sum()), int((~beyond).sum())):
+            raise ValueError(
+                f"`weights` must have a column for each key, got {columns} columns of {queries} queries, which may be "
+                f"keys, or, as in Longformer, the distances from {-half} to {half} of keys from their queries: set "
+                "those into (queries, keys) first, or pass `mask` if they are keys"
+            )
 
 
 def looking(queries: int, keys: int) -> str:
