@@ -4,9 +4,6 @@ A singular value decomposition of an n × n matrix takes about 10 n³ operations
 They see A through products with vectors alone.
 """
 
-import functools
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,7 +35,11 @@ def leading_singular_values(
     inside = whole if parts is None else [jnp.broadcast_to(each, (*a.shape[:-2], *each.shape[-2:])) for each in parts]
     if rows < keys:  # the basis of the smaller side is complete where it has few dimensions
         a, inside = jnp.swapaxes(a, -1, -2), inside[::-1]
-    of_one: Callable[[Array, Array, Array], Array] = functools.partial(_lanczos, steps=min(steps, rows, keys))
+    dimension = min(steps, rows, keys)
+
+    def of_one(matrix: Array, rows: Array, keys: Array) -> Array:
+        return _lanczos(matrix, rows, keys, dimension)
+
     axes = (0, None, None) if parts is None else (0, 0, 0)
     flat = inside if parts is None else [each.reshape(-1, *each.shape[-2:]) for each in inside]
     values = jax.vmap(of_one, in_axes=axes)(a.reshape(-1, *a.shape[-2:]), *flat)
