@@ -28,9 +28,11 @@ from rc_jax.cli.shell import (
 )
 
 if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
     from experiments.ledger.record import Entry
     from experiments.lib.figure import Broken, Figure, Registry
-    from experiments.lib.run import Run
+    from experiments.run.choices import Run
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def _begin(argv: Sequence[str], package: str) -> int:
             return DONE
         if arguments.list:
             from experiments.lib import figure
-            from experiments.report import terminal
+            from experiments.run.report import terminal
 
             registry = figure.discover(package)
             print(terminal.as_json(terminal.plain_listing(registry)) if arguments.json else terminal.listing(registry))
@@ -147,15 +149,15 @@ def _executor(address: str) -> Callable[[], Executor]:
     Raises:
         Usage: it does not answer.
     """
-    from experiments.running import pool
+    from experiments.run import executors
 
     if not address:
-        return pool.Processes
+        return executors.Processes
     try:
-        cluster = pool.Cluster(address)
+        cluster = executors.cluster(address)
     except ImportError:
         raise Usage("`--scheduler` needs dask.distributed: pip install 'rc_jax[cluster]'") from None
-    except pool.Unreachable as error:
+    except executors.Unreachable as error:
         raise Usage(f"`--scheduler` must be the address of a dask scheduler that answers, got {error}") from None
     return lambda: cluster
 
@@ -163,9 +165,13 @@ def _executor(address: str) -> Callable[[], Executor]:
 def run(arguments: Arguments, package: str, executor: Callable[[], Executor], signals: Signals) -> int:
     """Make the figures and return the exit status; arguments have been checked."""
     from experiments.lib import figure
-    from experiments.lib.run import Run
-    from experiments.report import html, terminal
-    from experiments.running.runner import make_all
+    from experiments.run.choices import Run
+
+    try:
+        from experiments.run.report import html, terminal
+        from experiments.run.runner import EARLY, make_all
+    except ModuleNotFoundError as absent:
+        raise Usage(f"figures need {absent.name}: pip install 'rc_jax[figures]'") from None
 
     registry = figure.discover(package, arguments.preset)
     choices = Run(
@@ -180,20 +186,26 @@ def run(arguments: Arguments, package: str, executor: Callable[[], Executor], si
     names = chosen(choices, arguments, registry)
 
     # The figures, then the report of all that were made, also where a signal or the disk ends the run.
-    made: list[Entry] = []
+    entries: dict[str, Entry] = {}
     problems = list[str]()
+    lock = None
     try:
         with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
-            again = outdated(choices, names, registry)
-            for entry in make_all(choices, names, registry, executor, again, lambda: bool(signals.asked)):
-                if entry.name in names or entry.status == "failed":
-                    made.append(entry)
-            if made:
-                html.write(choices, registry)
+            lock = hold(choices, signals)
+            for known in make_all(choices, names, registry, executor, lambda: bool(signals.asked)):
+                entries = known
+                if len(entries) <= EARLY:  # a page of many pictures takes seconds
+                    html.write(choices, registry, entries)
+            if len(entries) > EARLY:
+                html.write(choices, registry, entries)
     except OSError as error:
         problems.append(f"cannot write to {choices.folder}: {error.strerror or error}")
+    finally:
+        if lock is not None:
+            lock.release()
 
     # The summary, what went wrong, and the status.
+    made = [entry for name, entry in entries.items() if name in names]
     stopped = signals.asked
     told = {"total": len(names), "stopped": bool(stopped)}
     if arguments.json:
@@ -207,21 +219,21 @@ def run(arguments: Arguments, package: str, executor: Callable[[], Executor], si
     return FAILED if problems or any(entry.status == "failed" for entry in made) else DONE
 
 
-def outdated(run: "Run", names: Sequence[str], registry: "Registry") -> list[str]:
-    """Other figures whose numbers are stored, and whose rows are not in the ledger or were judged by other code."""
-    from experiments.ledger import record
-    from experiments.running import identity
+def hold(run: "Run", signals: Signals) -> "BaseFileLock | None":
+    """The lock of a run's folder; while another run holds it, wait until that has ended. None when asked to stop."""
+    from rc_jax._numerics import files
 
-    known = record.opened(run.folder)
-    judged = {name: entry.judged for name, entry in known.items() if entry.status == record.DONE}
-    others = [name for name in registry if name not in names and (name in judged or name not in known)]
-    late = [name for name in others if judged.get(name) != identity.judging_state(registry[name])]
-    return [name for name in late if _is_stored(run, registry[name], name)]
+    lock, told = files.hold(run.folder / ".lock"), False
+    while lock is None and not signals.asked:
+        if not told:
+            print(printable(f"experiments: waiting for another run in {run.folder} to end"), file=sys.stderr)
+        lock, told = files.hold(run.folder / ".lock", seconds=1.0), True
+    return lock
 
 
 def _is_stored(run: "Run", figure: "Figure | Broken", name: str) -> bool:
     from experiments.lib.figure import Broken
-    from experiments.running.runner import load_stored
+    from experiments.run.runner import load_stored
 
     return not isinstance(figure, Broken) and load_stored(run, name, figure) is not None
 

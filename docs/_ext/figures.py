@@ -17,8 +17,8 @@ from sphinx.transforms import SphinxTransform
 
 from experiments.lib import figure
 from experiments.lib.figure import About, Broken
-from experiments.lib.run import Run
-from experiments.running import drawing
+from experiments.run.choices import Run
+from experiments.run.report import drawing
 
 PICTURE = re.compile(r"(?:\.\./)*pictures/(?P<moving>moving/)?(?P<name>\w+)\.webp")
 BARE = ("index", "gallery")  # pages whose pictures stay as they are

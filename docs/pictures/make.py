@@ -17,7 +17,7 @@ ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT))
 
 from experiments.lib import figure, style  # noqa: E402
-from experiments.running import drawing  # noqa: E402
+from experiments.run.report import drawing  # noqa: E402
 
 MOST = 50_000  # bytes of a picture
 WIDTHS = (1400, 1200, 1000, 850, 700)

@@ -142,7 +142,7 @@ def _circumstances() -> str:
     """Date, machine, versions and load."""
     import jax
 
-    from experiments.running.provenance import cores, processor
+    from experiments.run.provenance import cores, processor
 
     day, device = datetime.datetime.now(datetime.UTC).date(), jax.devices()[0].device_kind
     load = f"{os.getloadavg()[0]:.2g}" if hasattr(os, "getloadavg") else "unknown"

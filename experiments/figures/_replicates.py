@@ -1,6 +1,5 @@
-"""Training figures share a resumable training, statistics over seeds, and marks for replicates that stopped."""
+"""Training figures share a training, statistics over seeds, and marks for replicates that stopped."""
 
-import shutil
 import sys
 import warnings
 from collections.abc import Sequence
@@ -10,23 +9,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from experiments.lib import style, unfinished
+from experiments.lib import style
 from rc_jax import training
 
 
-def train(name: str, *args: Any, **kwargs: Any) -> training.Training:
-    """`training.train` with a progress bar, resumed where a killed run left it; `name` tells it from others.
-
-    A training that a crash of the machine has damaged begins again.
-    """
-    folder = unfinished.place(name)
-    options = {"folder": folder, "progress": sys.stderr.isatty()} | kwargs
-    try:
-        return training.train(*args, **options)
-    except training.Damaged:
-        assert folder is not None
-        shutil.rmtree(folder)
-        return training.train(*args, **options)
+def train(*args: Any, **kwargs: Any) -> training.Training:
+    """`training.train` with a progress bar where somebody looks."""
+    return training.train(*args, **{"progress": sys.stderr.isatty()} | kwargs)
 
 
 def seed_band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

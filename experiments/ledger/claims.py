@@ -1,13 +1,12 @@
 """Rows of the ledger: what a source printed or this package states, what is measured, and a verdict computed from both.
 
-Two kinds of row. *Published*: a statement of a named source, tested where it was made; only these have verdicts about
+Two types of row. *Published*: a statement of a named source, tested where it was made; only these have verdicts about
 others. *Law*: a result of this package, with its proof or its evidence and the works next to it.
 
 A row is written before the run and does not change: statement, place, hypotheses, interval and the origin of the
 interval are constants, which exist as soon as the figure is imported. Only `measure` reads what a run stored, and it
 gives numbers: a `Measured`. `Row.judge` puts the two together into a `Claim`, with a verdict by `decision`'s rule.
-Formulas stand between dollar signs in a row's texts (`formulas`). A claim has them plain, and `Row.marked` puts the
-signs back for a page that typesets them.
+Formulas stand between dollar signs in a row's texts, in LaTeX (`formulas`).
 
 A row is a *formula* where its outcome follows from a definition by algebra, an integral or a count, so that it changes
 only if code is wrong. Every other row is *measured*: it could have come out otherwise.
@@ -17,30 +16,30 @@ import enum
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from experiments.ledger.decision import NEEDS, Points, Verdict
-from experiments.ledger.formulas import check, plain
+from experiments.ledger.formulas import MARKED, NUMBER, check
 from experiments.ledger.intervals import Interval, ends_text, show
 from experiments.ledger.literature import WORKS
 
 OWN = "rc_jax"
-FIELD = re.compile(r"\{([a-z_]{2,})(?::[^{}]*)?\}")  # {layers} or {share:.0%}; e^{2t} is a formula
+FIELD = re.compile(r"<([a-z_]{2,})(?::([^<>]*))?>")  # <layers> or <share:.0%>
 PROOFS = ("proved", "derived", "measured")
 
 
-class Kind(enum.StrEnum):
+class RowType(enum.StrEnum):
     """Whose statement a row is, and what may be said of it."""
 
     PUBLISHED = "published"
     LAW = "law"
 
 
-NAMES = {Kind.PUBLISHED: "published statement", Kind.LAW: "law"}
+NAMES = {RowType.PUBLISHED: "published statement", RowType.LAW: "law"}
 
 OF_OURS = {Verdict.AGREES: Verdict.HELD, Verdict.IN_PART: Verdict.FAILED, Verdict.DIFFERS: Verdict.FAILED}
 
@@ -56,7 +55,7 @@ class Claim:
     """
 
     key: str
-    kind: Kind
+    type: RowType
     statement: str
     source: str
     place: str
@@ -107,8 +106,8 @@ class Measured:
 
     `standard_error`: a number, or one for each point. `where`: labels of several points. `applies`: the points that
     decide anything. `reads`: arrays behind `values`, where a count or a comparison hides them; a NaN there leaves the
-    row not run. `left_out`: samples that an ensemble left out, which do so too. `numbers` fill the fields in braces of
-    the row's texts, such as a depth or a count of the run.
+    row not run. `left_out`: samples that an ensemble left out, which do so too. `numbers` fill the fields of the row's
+    texts, such as a depth or a count of the run.
     """
 
     values: ArrayLike
@@ -129,11 +128,11 @@ class Row:
     """A statement with the interval that decides it, and `measure`, which reads the numbers off a run's data.
 
     `published` and `law` build it. `hypotheses`, `note` and `shown` (text in place of the measured numbers) may have
-    fields such as `{layers}` or `{share:.0%}` for `Measured.numbers`.
+    fields such as `<layers>` or `<share:.0%>` for `Measured.numbers`.
     """
 
     key: str
-    kind: Kind
+    type: RowType
     statement: str
     measure: Measure
     interval: Interval
@@ -159,7 +158,7 @@ class Row:
         if self.needs not in NEEDS:
             raise ValueError(f"`needs` must be one of {', '.join(NEEDS)}, got {self.needs!r}")
         for text in (self.statement, self.hypotheses, self.interval_from, self.note, self.elsewhere):
-            check(FIELD.sub("1", text))
+            check(text)
 
     def judge(self, data: Data) -> Claim:
         """The row with what `data` measures, and the verdict.
@@ -178,7 +177,7 @@ class Row:
         unread = points.unread(found.reads, found.left_out)
         verdict = Verdict.NOT_RUN if unread else points.verdict(self.needs)
         weak = ""
-        if self.kind is Kind.LAW:
+        if self.type is RowType.LAW:
             verdict = OF_OURS.get(verdict, verdict)
         elif verdict is Verdict.DIFFERS:
             weak = "the source is known second-hand" if WORKS[self.source].second_hand else ""
@@ -190,22 +189,22 @@ class Row:
         largest = float(points.errors[points.asked].max(initial=0.0)) if found.standard_error is not None else math.nan
         return Claim(
             key=self.key,
-            kind=self.kind,
-            statement=plain(self.statement),
+            type=self.type,
+            statement=self.statement,
             source=self.source,
             place=self.place,
-            hypotheses=plain(self._filled(self.hypotheses, found)),
+            hypotheses=self._filled(self.hypotheses, found),
             interval=pairs[:1] if len(set(pairs)) == 1 else pairs,
-            interval_from=plain(self.interval_from),
+            interval_from=self.interval_from,
             measured=self._filled(self.shown, found) if self.shown and not unread else points.summary(),
             standard_error=largest if math.isfinite(largest) else None,
             verdict=verdict,
             formula=self.formula,
             note=_joined(
-                plain(self._filled(self.note, found)),
+                self._filled(self.note, found),
                 unread,
                 "" if unread else points.holds(),
-                plain(self.elsewhere),
+                self.elsewhere,
                 weak,
             ),
             proof=self.proof,
@@ -213,21 +212,18 @@ class Row:
             after_result=self.after_result,
         )
 
-    def marked(self, claim: Claim) -> Claim:
-        """The claim, perhaps of an earlier run, with its formulas marked as in the row; other texts stay plain."""
-        return replace(
-            claim,
-            statement=_marked(claim.statement, self.statement),
-            hypotheses=_marked(claim.hypotheses, self.hypotheses),
-            interval_from=_marked(claim.interval_from, self.interval_from),
-            note=_marked(claim.note, self.note, self.elsewhere),
-        )
-
     def _filled(self, text: str, found: Measured) -> str:
-        for name in FIELD.findall(text):
-            if name not in found.numbers:
-                raise ValueError(f"`numbers` of {self.key} must have {name!r} for the text {text!r}")
-        return FIELD.sub(lambda match: match[0].format_map(found.numbers), text)
+        """A text with the numbers of the run; 2e-14 in a formula is a power of ten."""
+
+        def value(name: re.Match[str]) -> str:
+            if name[1] not in found.numbers:
+                raise ValueError(f"`numbers` of {self.key} must have {name[1]!r} for the text {text!r}")
+            return format(found.numbers[name[1]], name[2] or "")
+
+        def in_formula(formula: re.Match[str]) -> str:
+            return FIELD.sub(lambda name: NUMBER.sub(_power, value(name)), formula[0])
+
+        return FIELD.sub(value, MARKED.sub(in_formula, text))
 
 
 def judged(rows: Iterable[Row], data: Data) -> tuple[Claim, ...]:
@@ -280,7 +276,7 @@ def published(
     if not place:
         raise ValueError("`place` must say where the source says it, got ''")
     return Row(
-        key, Kind.PUBLISHED, statement, measure, interval, interval_from, source=source, place=place,
+        key, RowType.PUBLISHED, statement, measure, interval, interval_from, source=source, place=place,
         hypotheses=hypotheses, formula=formula, needs=needs, elsewhere=elsewhere, note=note, shown=shown,
         after_result=after_result,
     )  # fmt: skip
@@ -300,7 +296,7 @@ def law(
     note: str = "",
     shown: str = "",
 ) -> Row:
-    """A result of this package: `proved`, `derived` (heuristically) or `measured`, with the works next to it.
+    r"""A result of this package: `proved`, `derived` (heuristically) or `measured`, with the works next to it.
 
     `place` is the page of the docs that has the proof or the evidence. Other options as in `published`.
 
@@ -309,8 +305,9 @@ def law(
 
     Example:
         >>> from experiments.ledger import near
-        >>> law("floor", "The floor is √(2/π).", lambda data: data["floor"], near(0.7978846, 1e-4), proof="proved",
-        ...     interval_from="rounding").judge({"floor": 0.79788}).verdict.value
+        >>> row = law("floor", r"The floor is $\sqrt{2/\pi}$.", lambda data: data["floor"], near(0.7978846, 1e-4),
+        ...           proof="proved", interval_from="rounding")
+        >>> row.judge({"floor": 0.79788}).verdict.value
         'held'
     """
     if proof not in PROOFS:
@@ -318,24 +315,15 @@ def law(
     if unknown := [work for work in neighbours if work not in WORKS]:
         raise ValueError(f"`neighbours` must be keys of `literature.WORKS`, got {', '.join(unknown)}")
     return Row(
-        key, Kind.LAW, statement, measure, interval, interval_from, place=place, hypotheses=hypotheses,
+        key, RowType.LAW, statement, measure, interval, interval_from, place=place, hypotheses=hypotheses,
         formula=proof == "proved", proof=proof, neighbours=tuple(neighbours), note=note, shown=shown,
     )  # fmt: skip
 
 
-def _marked(text: str, *written: str) -> str:
-    """A plain text with the dollar signs of what it is made of, where a field stands for all that may have filled it.
-
-    Example:
-        >>> _marked("here n = 8; holds at 2 of 2 points", "here $n = {tokens:g}$")
-        'here $n = 8$; holds at 2 of 2 points'
-    """
-    for template in written:
-        parts = (".*?".join(map(re.escape, FIELD.split(part)[::2])) for part in template.split("$"))
-        if found := re.search(f"{'()'.join(parts)}(?=; |$)", text):
-            for at in reversed(range(found.re.groups)):
-                text = f"{text[: found.start(at + 1)]}${text[found.start(at + 1) :]}"
-    return text
+def _power(number: re.Match[str]) -> str:
+    """A number with an exponent, in LaTeX."""
+    power = f"10^{{{int(number[2])}}}"
+    return power if number[1] == "1" else rf"{number[1]}\cdot{power}"
 
 
 def _joined(*parts: str) -> str:

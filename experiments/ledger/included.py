@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from experiments.ledger.claims import measured_text, who
-from experiments.ledger.formulas import MARKED, latex
+from experiments.ledger.formulas import MARKED
 from experiments.ledger.record import Entry
 from experiments.lib import figure
 
@@ -90,11 +90,11 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def cell(text: str) -> str:
-    r"""Text for a cell: on one line, with nothing that Markdown reads as its own but its marked formulas, in LaTeX.
+    r"""Text for a cell: on one line, with nothing that Markdown reads as its own but its formulas.
 
     Example:
-        >>> print(cell("|z| < 5 at $γ_1$"))
+        >>> print(cell(r"|z| < 5 at $\gamma_1$"))
         \|z\| \< 5 at $\gamma_1$
     """
     parts = MARKED.split(" ".join(text.split()))
-    return "".join(f"${latex(part)}$" if at % 2 else SPECIAL.sub(r"\\\1", part) for at, part in enumerate(parts))
+    return "".join(f"${part}$" if at % 2 else SPECIAL.sub(r"\\\1", part) for at, part in enumerate(parts))

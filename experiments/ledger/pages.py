@@ -1,6 +1,6 @@
 """The ledger in the docs: `docs/claims.json`, one run's ledger, and the pages made of it.
 
-`python -m experiments.ledger results/quick/claims.json` writes the snapshot, `ledger.md` with a page for each kind of
+`python -m experiments.ledger results/quick/claims.json` writes the snapshot, `ledger.md` with a page for each type of
 row, the headline of the first pages, the table of works on `citation.md`, and on all pages the blocks of
 `experiments.ledger.included`. `--only NAME` takes the rows of one figure from the run, and all others from the
 snapshot that there is. Without a file it writes the pages of the snapshot again. Pages are Markdown that GitHub
@@ -19,22 +19,21 @@ from typing import Annotated
 import tyro
 
 from experiments.ledger import included, record
-from experiments.ledger.claims import NAMES, Claim, Kind, interval_text, measured_text, neighbours_text
+from experiments.ledger.claims import NAMES, Claim, RowType, interval_text, measured_text, neighbours_text
 from experiments.ledger.decision import SYMBOL, Verdict
 from experiments.ledger.included import cell, circumstances, table, when_and_where
 from experiments.ledger.literature import WORKS
 from experiments.ledger.record import DONE, Entry
 from experiments.ledger.sections import by_topic, headline, sections
-from experiments.lib import figure, store
-from experiments.lib.run import Run
+from rc_jax._numerics.files import write_whole
 from rc_jax.cli import shell
 from rc_jax.cli.arguments import Usage
 
 PAGE = "ledger.md"
-# The page of each kind of row.
+# The page of each type of row.
 PARTS = {
-    Kind.PUBLISHED: "ledger/published.md",
-    Kind.LAW: "ledger/laws.md",
+    RowType.PUBLISHED: "ledger/published.md",
+    RowType.LAW: "ledger/laws.md",
 }
 DOCS = Path(__file__).parents[2] / "docs"
 KEPT = ("date", "machine", "device", "version", "jax")  # of a result's provenance
@@ -69,7 +68,7 @@ PART = """<!-- Made by `{command}`; edits are lost. -->
 
 # Ledger: {title}
 
-How to read a row, and rows of the other kinds: [ledger](../ledger.md).
+How to read a row, and rows of the other types: [ledger](../ledger.md).
 The rows are those of the newest run of each figure: {circumstances}
 """
 HEADLINE = re.compile(r"(<!-- headline -->)\n.*?(<!-- /headline -->)", re.DOTALL)
@@ -124,13 +123,13 @@ def _write(argv: Sequence[str]) -> int:
     if asked.file:
         record.write(asked.docs, [_kept(entry, about) for entry in made], **about)
     for page, text in markdown(about, entries).items():
-        store.write(asked.docs / page, text)
+        write_whole(asked.docs / page, text)
     for page, filled in (("index.md", headed), ("../README.md", headed), ("citation.md", with_works)):
         path = asked.docs / page
         if path.exists():
-            store.write(path, filled(path.read_text(encoding="utf-8"), made))
+            write_whole(path, filled(path.read_text(encoding="utf-8"), made))
     for path, text in with_rows(asked.docs, about, made):
-        store.write(path, text)
+        write_whole(path, text)
     for entry in entries:
         if entry not in made:
             print(f"left out: {entry.name}, which was not made", file=sys.stderr)
@@ -189,33 +188,33 @@ def _kept(entry: Entry, about: Mapping[str, str | int]) -> Entry:
 
 def made_by(about: Mapping[str, str | int]) -> str:
     """The command that makes the page of a run's ledger."""
-    folder = Run(preset=str(about["preset"]), seed=int(about["seed"])).folder
-    return f"python -m experiments.ledger {(folder / record.FILE).as_posix()}"
+    seed = f"-seed{about['seed']}" if about["seed"] else ""
+    return f"python -m experiments.ledger results/{about['preset']}{seed}/{record.FILE}"
 
 
 def markdown(about: Mapping[str, str | int], entries: Sequence[Entry]) -> dict[str, str]:
-    """The pages by name: one with counts by kind and verdict, and one for each kind with tables by source or topic."""
-    made = marked(entry for entry in entries if entry.status == DONE)
+    """The pages by name: one with counts by type and verdict, and one for each type with tables by source or topic."""
+    made = [entry for entry in entries if entry.status == DONE]
     where = {"command": made_by(about), "circumstances": circumstances(about, made)}
     claims = [claim for entry in made for claim in entry.claims]
 
-    # The first page: how many rows there are of each kind and verdict, each kind with a link to its page.
+    # The first page: how many rows there are of each type and verdict, each type with a link to its page.
     rows = []
-    for kind, part in PARTS.items():
+    for row_type, part in PARTS.items():
         for formula in (False, True):
-            counts = Counter(claim.verdict for claim in claims if claim.kind is kind and claim.formula is formula)
-            link = f"[{NAMES[kind]}s]({part}), {_decided(kind, formula=formula)}"
+            counts = Counter(claim.verdict for claim in claims if claim.type is row_type and claim.formula is formula)
+            link = f"[{NAMES[row_type]}s]({part}), {_decided(row_type, formula=formula)}"
             rows.append((link, str(counts.total()), *(str(counts[verdict] or "") for verdict in Verdict)))
     top = TOP.format(headline=headline(claims), **where)
     pages = {PAGE: "\n".join([*top.splitlines(), *table(("rows", "number", *Verdict), rows)]) + "\n"}
 
-    # A page for each kind. A source names a group of published statements, a topic one of any other kind.
+    # A page for each type. A source names a group of published statements, a topic one of any other type.
     every = sections(made)
-    for kind, part in PARTS.items():
-        lines = PART.format(title=f"{NAMES[kind]}s", **where).splitlines()
-        for section in (each for each in every if each.rows[0][1].kind is kind):
+    for row_type, part in PARTS.items():
+        lines = PART.format(title=f"{NAMES[row_type]}s", **where).splitlines()
+        for section in (each for each in every if each.rows[0][1].type is row_type):
             lines += ["", f"## {section.title}", "", section.about]
-            suffix = "" if kind is Kind.PUBLISHED else f": {section.title.lower()}"
+            suffix = "" if row_type is RowType.PUBLISHED else f": {section.title.lower()}"
             for group in section.groups:
                 lines += ["", f"### {group.title}{suffix}"]
                 lines += ["", cell(group.about)] if group.about else []
@@ -241,27 +240,21 @@ def with_works(page: str, entries: Sequence[Entry] = ()) -> str:
 
 def with_rows(docs: Path, about: Mapping[str, str | int], entries: Sequence[Entry]) -> Iterator[tuple[Path, str]]:
     """Every page with marks for rows or figures, and its text with what belongs between them."""
-    entries = marked(entries)
     for path in sorted(docs.rglob("*.md")):
         text = path.read_text(encoding="utf-8")
         if included.MARKS.search(text):
             yield path, included.filled(text, about, entries, "../" * (len(path.relative_to(docs).parts) - 1))
 
 
-def marked(entries: Iterable[Entry]) -> list[Entry]:
-    """Entries with their formulas marked, which `claims.json` has plain."""
-    return [record.marked(entry, figure.load(entry.name)) for entry in entries]
-
-
-def _decided(kind: Kind, *, formula: bool) -> str:
+def _decided(row_type: RowType, *, formula: bool) -> str:
     """What decides rows: a law that is not proved may be derived, which is no measurement."""
     if formula:
-        return "formula" if kind is Kind.PUBLISHED else "proved"
-    return "measured" if kind is Kind.PUBLISHED else "derived or measured"
+        return "formula" if row_type is RowType.PUBLISHED else "proved"
+    return "measured" if row_type is RowType.PUBLISHED else "derived or measured"
 
 
 def _row(entry: Entry, claim: Claim) -> tuple[str, ...]:
-    decided = claim.proof or _decided(claim.kind, formula=claim.formula)
+    decided = claim.proof or _decided(claim.type, formula=claim.formula)
     tested = [
         decided + (f", next to {neighbours_text(claim)}" if claim.neighbours else ""),
         claim.hypotheses,

@@ -3,20 +3,14 @@
 import dataclasses
 import json
 import math
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import rc_jax
-from experiments.ledger.claims import OWN, Claim, Kind, interval_text, measured_text, who
+from experiments.ledger.claims import OWN, Claim, RowType, interval_text, measured_text, who
 from experiments.ledger.decision import Verdict
 from experiments.ledger.literature import WORKS
-from experiments.lib import store
-from experiments.lib.figure import Broken, Figure
-from experiments.lib.run import Run
 from rc_jax._numerics import files
-from rc_jax._numerics.text import printable
 
 FILE = "claims.json"
 # The fields that a claim has in the file beside its own, for programs that read it.
@@ -39,16 +33,8 @@ class Entry:
     claims: tuple[Claim, ...] = ()
     warnings: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    code: str = ""  # the state of the code that computed its numbers
-    judged: str = ""  # the state of the code that judged them
+    old: bool = False  # other code computed its numbers than there is now; known in a run only
     reused: bool = False  # in this run, loaded rather than computed
-
-
-def marked(entry: Entry, figure: Figure | Broken) -> Entry:
-    """The entry with formulas marked in its claims' texts, as the figure marks them now (`claims.Row.marked`)."""
-    rows = {} if isinstance(figure, Broken) else {row.key: row for row in figure.ROWS}
-    claims = (rows[claim.key].marked(claim) if claim.key in rows else claim for claim in entry.claims)
-    return dataclasses.replace(entry, claims=tuple(claims))
 
 
 class Damaged(Exception):
@@ -62,35 +48,12 @@ def read(folder: Path) -> dict[str, Entry]:
         Damaged: the ledger cannot be read.
     """
     try:
-        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        content = strict((folder / FILE).read_text(encoding="utf-8"))
         return {name: _entry(name, fields) for name, fields in content["figures"].items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise Damaged(f"{folder / FILE} cannot be read ({type(error).__name__})") from error
-
-
-def opened(folder: Path) -> dict[str, Entry]:
-    """`read`, but a ledger that cannot be read is kept under another name, and there are no entries."""
-    try:
-        return read(folder)
-    except Damaged as error:
-        kept = (folder / FILE).replace(folder / f"{FILE}.damaged")
-        told = f"experiments: {error}: kept as {kept.name}; stored figures are judged again"
-        print(printable(told), file=sys.stderr)
-        return {}
-
-
-def update(run: Run, names: Iterable[str], entry: Entry) -> None:
-    """Put an entry beside those of earlier runs, in the order of the names, whoever else writes there."""
-    lock = files.hold(run.data / f".{FILE}.lock", seconds=30.0)
-    try:
-        known = {**opened(run.folder), entry.name: entry}
-        entries = [known[name] for name in names if name in known]
-        write(run.folder, entries, preset=run.preset, seed=run.seed, version=rc_jax.__version__)
-    finally:
-        if lock is not None:
-            lock.release()
 
 
 def write(folder: Path, entries: Iterable[Entry], **about: Any) -> None:
@@ -98,8 +61,40 @@ def write(folder: Path, entries: Iterable[Entry], **about: Any) -> None:
     figures: dict[str, Any] = {}
     for entry in entries:
         fields = dataclasses.asdict(entry) | {"claims": plain_claims(entry)}
-        figures[entry.name] = {key: value for key, value in fields.items() if key not in ("name", "reused")}
-    store.write(folder / FILE, json.dumps({**about, "figures": figures}, indent=1, ensure_ascii=False, allow_nan=False))
+        figures[entry.name] = {key: value for key, value in fields.items() if key not in ("name", "old", "reused")}
+    files.write_whole(
+        folder / FILE, json.dumps({**about, "figures": figures}, indent=1, ensure_ascii=False, allow_nan=False)
+    )
+
+
+def strict(text: str) -> Any:
+    """What strict JSON says, in which NaN and Infinity are no words.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is no number")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def checked(provenance: Any) -> dict[str, Any]:
+    """A provenance that was read from a file: a dict of texts, but for the spec, the seconds and a commit or none.
+
+    Raises:
+        TypeError, ValueError, OverflowError: it is something else.
+    """
+    others: dict[str, Any] = {"spec": dict, "seconds": int | float, "commit": str | None}
+    if not isinstance(provenance, dict):
+        raise TypeError("it is not a dict")
+    for name, value in provenance.items():
+        if not isinstance(value, others.get(name, str)) or isinstance(value, bool):
+            raise TypeError(f"{name} is of the wrong type")
+    if not math.isfinite(provenance.get("seconds", 0.0)):
+        raise ValueError("the seconds are not finite")
+    return provenance
 
 
 def plain_claims(entry: Entry) -> list[dict[str, Any]]:
@@ -132,9 +127,9 @@ def _entry(name: str, fields: dict[str, Any]) -> Entry:
     """
     claims = tuple(_claim(claim) for claim in fields["claims"])
     entry = Entry(name=name, **{**fields, "claims": claims, "warnings": tuple(fields["warnings"])})
-    store.checked(entry.provenance)
+    checked(entry.provenance)
     given = dataclasses.asdict(entry)
-    _texts([value for key, value in given.items() if key not in ("claims", "warnings", "provenance", "reused")])
+    _texts([value for key, value in given.items() if key not in ("claims", "warnings", "provenance", "old", "reused")])
     _texts(entry.warnings)
     return entry
 
@@ -142,7 +137,7 @@ def _entry(name: str, fields: dict[str, Any]) -> Entry:
 def _claim(fields: dict[str, Any]) -> Claim:
     """A claim from its fields in the file, where `null` is the number that JSON has no word for."""
     own = {key: value for key, value in fields.items() if key not in ADDED}
-    own["kind"], own["verdict"] = Kind(own["kind"]), Verdict(own["verdict"])
+    own["type"], own["verdict"] = RowType(own["type"]), Verdict(own["verdict"])
     own["measured"] = math.nan if own["measured"] is None else own["measured"]
     own["interval"] = tuple(
         (-math.inf if low is None else low, math.inf if high is None else high) for low, high in own["interval"]
@@ -155,6 +150,8 @@ def _claim(fields: dict[str, Any]) -> Claim:
     numbers += [own[key] for key in ("measured", "standard_error") if not isinstance(own[key], str | None)]
     if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
         raise TypeError("a number is of another type")
+    for number in numbers:
+        float(number)  # one of too many digits is none that this module wrote
     others = ("measured", "standard_error", "interval", "neighbours", "formula", "after_result")
     _texts([value for key, value in own.items() if key not in others])
     if isinstance(own["standard_error"], str) or not {own["source"], *own["neighbours"]} <= {OWN, *WORKS}:

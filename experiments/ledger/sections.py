@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from experiments.ledger.claims import Claim, Kind
+from experiments.ledger.claims import Claim, RowType
 from experiments.ledger.decision import Verdict
 from experiments.ledger.literature import WORKS, work
 from experiments.ledger.record import Entry
@@ -29,7 +29,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Section:
-    """Groups of one kind, under a heading and a sentence."""
+    """Groups of one type of row, under a heading and a sentence."""
 
     title: str
     about: str
@@ -49,13 +49,13 @@ def by_topic(entries: Iterable[Entry]) -> list[tuple[str, list[Entry]]]:
     return [(title, group) for title, group in groups.items() if group]
 
 
-# Title and explanation of each kind.
+# Title and explanation of each type of row.
 SECTIONS = {
-    Kind.PUBLISHED: (
+    RowType.PUBLISHED: (
         "Published statements",
         "What each source says, in our words, and what is measured where the source says it.",
     ),
-    Kind.LAW: (
+    RowType.LAW: (
         "Laws of this package",
         "Results of this package. Each says whether it is proved, derived heuristically or measured, and which "
         "published works are next to it.",
@@ -68,10 +68,10 @@ def sections(entries: Iterable[Entry]) -> list[Section]:
     rows = [(entry, claim) for entry in entries for claim in entry.claims]
     order = {name: at for at, name in enumerate([*(source.label for source in WORKS.values()), *TOPICS.values()])}
     made = []
-    for kind, (title, about) in SECTIONS.items():
+    for row_type, (title, about) in SECTIONS.items():
         groups: dict[tuple[str, str], list[Row]] = {}
         for row in rows:
-            if row[1].kind is kind:
+            if row[1].type is row_type:
                 groups.setdefault(_heading(row), []).append(row)
         ordered = sorted(groups.items(), key=lambda item: order.get(item[0][0], len(order)))
         if ordered:
@@ -82,7 +82,7 @@ def sections(entries: Iterable[Entry]) -> list[Section]:
 def _heading(row: Row) -> tuple[str, str]:
     """Title of the group to which a row belongs, and what is said under the title."""
     entry, claim = row
-    if claim.kind is not Kind.PUBLISHED:
+    if claim.type is not RowType.PUBLISHED:
         return TOPICS.get(entry.topic, OTHER), ""
     source = WORKS[claim.source]
     parts = [source.title, source.address or source.unaddressed, SECOND_HAND if source.second_hand else ""]
@@ -109,7 +109,7 @@ def headline(claims: Iterable[Claim]) -> str:
         >>> headline([])
         'No published statement is checked yet.'
     """
-    every = [claim for claim in claims if claim.kind is Kind.PUBLISHED]
+    every = [claim for claim in claims if claim.type is RowType.PUBLISHED]
     rows = [claim for claim in every if claim.verdict is not Verdict.NOT_RUN]
     if not rows:
         return "No published statement is checked yet."

@@ -1,1 +1,1 @@
-"""What every figure needs: its parts, the look of its plots, texts and checkpoints to read, and its result on disk."""
+"""The part `figure`: what a figure holds, the look of its plots, and the texts and checkpoints that it may read."""

@@ -44,7 +44,8 @@ class About:
 
     `topic`: a key of `TOPICS`, under which the contents and the ledger list it. `alone`: it measures time, so that
     nothing else may run beside it. `core`: a command without names makes it; `--all` makes the others too. `hasty`: its
-    programs take longer to compile than to run, so that they are compiled with JAX's `jax_disable_most_optimizations`.
+    programs take longer to compile than to run, so that they are compiled with JAX's `jax_disable_most_optimizations`
+    (`kinds` at quick takes 90 s with it, 339 s without).
 
     Raises:
         ValueError: a topic that is none of them.

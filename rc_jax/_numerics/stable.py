@@ -20,11 +20,17 @@ def log_expm1(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 def expm1_ratio(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """(e^t − 1)/t, 1 at t = 0, with derivatives: by 16 terms of Σ t^(k−1)/k! where |t| < ½."""
+    """(e^t − 1)/t, 1 at t = 0, with derivatives: by 9 terms of Σ t^(k−1)/k! where |t| < ½, or 16 in double precision.
+
+    What 9 terms leave out at ½ is 5e-10 of the value and 2e-8 of the slope, far below a rounding of float32.
+    """
     small = jnp.abs(t) < 0.5
     near, away = jnp.where(small, t, 0), jnp.where(small, 1, t)
-    terms = jnp.asarray([1 / math.factorial(k) for k in range(16, 0, -1)], t.dtype)
-    return jnp.where(small, jnp.polyval(terms, near), jnp.expm1(away) / away)
+    count = 9 if jnp.finfo(t.dtype).bits <= 32 else 16
+    series = jnp.full_like(near, 1 / math.factorial(count))
+    for k in range(count - 1, 0, -1):
+        series = 1 / math.factorial(k) + near * series
+    return jnp.where(small, series, jnp.expm1(away) / away)
 
 
 @jax.custom_jvp

@@ -77,7 +77,8 @@ def attention_weights(
         mask: True where row i may see column j; joined with the masks of `spec`.
 
     Raises:
-        ValueError: a row of `mask` sees nobody.
+        ValueError: a row of `mask` sees nobody, where the mask is in the host's memory. Of a mask that is traced, or
+            lies on a device, such a row has weight 0, and so has its output before a bias of the layer.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -116,7 +117,8 @@ def attend(
         mask: as in `attention_weights`.
 
     Raises:
-        ValueError: a row of `mask` sees nobody.
+        ValueError: a row of `mask` sees nobody, where the mask is in the host's memory. Of a mask that is traced, or
+            lies on a device, such a row has weight 0, and so has its output before a bias of the layer.
 
     Example:
         >>> import jax
@@ -252,11 +254,17 @@ def _kernel(
 ) -> Array:
     """The weights on the tokens, or with a rank on the rows of E."""
     visible = masks.combine(x.shape[0], causal_mask=spec.causal, radius=spec.window, extra=mask)
+    some = None
+    if mask is not None and visible is not None:
+        # A row that sees nothing has weight 0. For the kind it sees all, so that no NaN arises in it, nor in gradients.
+        some = jnp.any(visible, axis=-1, keepdims=True)
+        visible = visible | ~some
     rows = _scores(params, x, spec, scale, visible)
     seen = None if visible is None else visible[None]
     if spec.top_k is not None:
         seen = largest(rows, seen, spec.top_k)
-    return weight_function(params, spec, rows.shape, seen)(rows).astype(x.dtype)
+    weights = weight_function(params, spec, rows.shape, seen)(rows).astype(x.dtype)
+    return weights if some is None else jnp.where(some[None], weights, 0)
 
 
 def weight_function(

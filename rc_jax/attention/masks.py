@@ -71,7 +71,7 @@ def random(key: Key[Array, ""], n: int, density: ArrayLike, *, self_loops: bool 
         n: number of tokens.
         density: a probability; may be traced.
         self_loops: whether a token always sees itself. Without them it does so with probability `density`, and a row
-            may see nobody, which the layer refuses.
+            may see nobody: the layer gives it weight 0, and refuses it in a mask of NumPy.
 
     Example:
         >>> mask = random(jax.random.key(0), 100, 0.25)
@@ -109,7 +109,7 @@ def graph(adjacency: ArrayLike, *, self_loops: bool = True) -> Bool[Array, "toke
 
 
 def _empty_rows(name: str, mask: Any) -> None:
-    """Refuse a token that sees nobody; in large masks on a device softmax gives it a row of NaN."""
+    """Refuse a token that sees nobody; in large masks on a device it has a row of zeros."""
     seen = arguments.at_hand(mask)
     if seen is not None and not seen.any(axis=1).all():
         row = int(np.flatnonzero(~seen.any(axis=1))[0])

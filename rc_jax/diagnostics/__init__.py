@@ -9,9 +9,12 @@ from rc_jax.diagnostics.measures import SINK, importance, qk_clip
 from rc_jax.diagnostics.record import Diagnosis
 from rc_jax.diagnostics.report.comparison import Comparison, compare
 from rc_jax.diagnostics.rollout import rollout
+from rc_jax.diagnostics.show import attach
 from rc_jax.diagnostics.states import hidden_states
 from rc_jax.diagnostics.streaming.queries_and_keys import scores
 from rc_jax.diagnostics.weights import attention
+
+attach()  # diagnoses get their tables and figures
 
 __all__ = [
     "SINK",

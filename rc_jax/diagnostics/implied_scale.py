@@ -61,6 +61,20 @@ def mean_entropy(alpha: float, n: Float[np.ndarray, " count"]) -> Float[np.ndarr
     return STEP * (log_sum - n[:, None] * rise[None] * power_less).sum(-1)
 
 
+def random_entropy(tokens: int, causal: bool) -> float:
+    """Mean over rows of E H/log n_i for independent standard Gaussian logits, as 1/√d gives random queries and keys.
+
+    Example:
+        >>> from rc_jax.diagnostics.implied_scale import random_entropy
+        >>> round(random_entropy(3000, causal=False), 3), round(random_entropy(3000, causal=True), 3)
+        (0.938, 0.927)
+    """
+    nodes = np.unique(np.geomspace(2, tokens, NODES if causal else 2).astype(int))[0 if causal else -1 :].astype(float)
+    shares = mean_entropy(1.0, nodes) / np.log(nodes)
+    rows = np.arange(2, tokens + 1) if causal else nodes
+    return float(np.interp(np.log(rows), np.log(nodes), shares).mean())
+
+
 class EntropyScale:
     """α of the mean entropy of rows with given numbers of keys, from a table of `mean_entropy`.
 
@@ -97,7 +111,7 @@ class EntropyScale:
         return np.where(inside, alpha, np.where(entropy <= 0, np.inf, 0.0))
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=512)
 def _of_counts(keys: bytes) -> EntropyScale:
     return EntropyScale(np.frombuffer(keys, np.int64))
 

@@ -40,7 +40,7 @@ class Layers:
     @property
     def stacked(self) -> bool:
         """Whether the axes of one array also fit samples of a single layer."""
-        return not isinstance(self.arrays, list | tuple) and self.arrays.ndim == 4 and len(self.arrays) > 1
+        return not isinstance(self.arrays, list | tuple) and self.arrays.ndim >= 4 and len(self.arrays) > 1
 
     def __len__(self) -> int:
         return len(self.arrays)
@@ -156,16 +156,20 @@ def to_jax(name: str, value: Any) -> jax.Array:
     return jnp.asarray(value.astype(dtype_of(value), copy=False))
 
 
+LOW = -1e4
+"""What is added to a logit hides its key from here on; in half precision −65 504 is usual, in older models −10⁴."""
+
+
 def mask_of(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """A boolean mask as NumPy's, whose shape broadcasts to `shape`."""
+    """What a mask lets be seen, as booleans of NumPy whose shape broadcasts to `shape`.
+
+    A mask of floating-point numbers is one that is added to logits: a key is hidden where it holds −10⁴ or less.
+    """
     if isinstance(value, Tracer) or not (isinstance(value, jax.Array | np.ndarray) or is_torch(value)):
         raise TypeError(f"`{name}` must be an array of booleans, got {described(value)}")
-    host: Any = value
-    mask = np.asarray(host.cpu() if is_torch(value) else value)
+    mask = on_host(value)
     if mask.dtype != bool:
-        raise TypeError(
-            f"`{name}` must be an array of booleans, True where something may be seen, got {described(value)}"
-        )
+        mask = visible_under(name, mask, value)
     try:
         fits = np.broadcast_shapes(mask.shape, shape) == shape and mask.ndim >= 1
     except ValueError:
@@ -175,6 +179,69 @@ def mask_of(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
         way = ": keys of each text are mask[:, None, None, :]" if of_texts else ""
         raise ValueError(f"`{name}` must have a shape that broadcasts to {shape}, got {described(value)}{way}")
     return mask
+
+
+def on_host(value: Any) -> np.ndarray:
+    """The numbers as an array of NumPy, in float32 where NumPy lacks their type."""
+    if is_torch(value):
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    return np.asarray(value)
+
+
+def visible_under(name: str, mask: np.ndarray, given: Any) -> np.ndarray:
+    """True where a mask that is added to logits hides nothing."""
+    floating = jnp.issubdtype(mask.dtype, jnp.floating)
+    mask = mask.astype(np.float32) if floating else mask
+    if not floating or (mask.max(initial=-1) > 0 and mask.min(initial=0) > LOW):
+        raise TypeError(
+            f"`{name}` must be an array of booleans, True where something may be seen, or one that is added to logits, "
+            f"{LOW:g} or less where a key is hidden, got {described(given)}: of 1 for seen and 0 for hidden pass "
+            f"`{name} != 0`"
+        )
+    if np.isnan(mask).any():
+        raise ValueError(f"`{name}` must have no NaN, got some in {described(given)}")
+    return mask > LOW
+
+
+AXES = ("layer", "sample", "head", "group", "query", "key")
+
+
+def arranged(name: str, value: Any, axes: Any) -> Any:
+    """Arrays (sample, head, …) of each layer in a list, of arrays whose axes come in the order that `axes` names.
+
+    Args:
+        name: of the argument.
+        value: an array, or a list of one for each layer.
+        axes: words such as ("sample", "query", "head", "key"), which end with those of the last two axes of a layer.
+            Axes of samples, heads and groups may be missing; heads of a group, as of grouped queries, stand behind it.
+    """
+    several = isinstance(value, list | tuple)
+    words = tuple(axes) if isinstance(axes, list | tuple) else ()
+    last = ("token", "width") if "width" in words else ("query", "key")
+    known = {*AXES[:4], *last}
+    if not set(last) <= set(words) or not set(words) <= known or len(set(words)) != len(words):
+        raise ValueError(
+            f"`axes` must name each axis once, out of {', '.join((*AXES[:4], *last))}, the last two among them, got "
+            f"{axes!r}"
+        )
+    if several and "layer" in words:
+        raise ValueError(f"`axes` must not name layers where `{name}` is a list of them, got {axes!r}")
+    order = [words.index(each) for each in ("layer", "sample", "group", "head", *last) if each in words]
+    arrays = []
+    for array in value if several else [value]:
+        check_array(name, array)
+        if array.ndim != len(words):
+            raise ValueError(f"`{name}` must have the axes {words}, got {described(array)}")
+        moved = array.permute(order) if is_torch(array) else array.transpose(order)
+        shape = list(moved.shape)
+        if "layer" not in words:
+            shape = [1, *shape]
+        if "sample" not in words:
+            shape = [shape[0], 1, *shape[1:]]
+        shape = [*shape[:2], math.prod(shape[2:-2]), *shape[-2:]]
+        arrays += list(moved.reshape(shape))
+    return arrays
 
 
 def tolerance(dtype: Any, keys: int) -> float:

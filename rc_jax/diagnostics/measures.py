@@ -28,6 +28,11 @@ class Rows(NamedTuple):
     largest: Float[Array, "... row"]
 
 
+def largest(a: Float[Array, "... key"], total: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The maximum over the last axis, NaN where its sum `total` is: XLA's maxima pass over NaN on CPUs."""
+    return jnp.where(jnp.isnan(total), total, jnp.max(a, axis=-1))
+
+
 def rows_of(weights: Float[Array, "... row key"]) -> Rows:
     """The five numbers of each row. The entropy is that of weights ≥ 0; of a signed row it means nothing."""
     a = weights.reshape(-1, weights.shape[-1])  # XLA's loops for CPUs are ten times slower with an axis of length 1
@@ -38,13 +43,13 @@ def rows_of(weights: Float[Array, "... row key"]) -> Rows:
         magnitude=jnp.sum(jnp.abs(a), axis=-1),
         squares=jnp.sum(jnp.square(a), axis=-1),
         entropy=-jnp.sum(a * logarithm, axis=-1),
-        largest=jnp.where(jnp.isnan(total), total, jnp.max(a, axis=-1)),  # XLA's maxima pass over NaN on CPUs
+        largest=largest(a, total),
     )
     return Rows(*(each.reshape(weights.shape[:-1]) for each in rows))
 
 
-def row_means(rows: Rows, keys: Int[Array, "..."]) -> dict[str, Float[Array, "..."]]:
-    """Means over the rows that see at least two keys; NaN where no row does.
+def row_values(rows: Rows, keys: Int[Array, "..."]) -> dict[str, Float[Array, "... row"]]:
+    """The measures of each row; a row that sees fewer than two keys has a harmless number.
 
         sparsity          S = E|a|/√E a² over the n_i keys that row i may see: Σ|a| / √(n_i Σa²)
         entropy           H = −Σ a log a, in nats
@@ -63,7 +68,7 @@ def row_means(rows: Rows, keys: Int[Array, "..."]) -> dict[str, Float[Array, "..
     several = jnp.where(counted, count, 2)
     some = counted & (rows.squares != 0)  # NaN stays
     spread = jnp.where(some, jnp.square(rows.magnitude) / jnp.where(some, rows.squares, 1), several)
-    values = {
+    return {
         "sparsity": jnp.sqrt(jnp.minimum(spread / several, 1)),
         "entropy": rows.entropy,
         "relative_entropy": rows.entropy / jnp.log(several),
@@ -71,13 +76,38 @@ def row_means(rows: Rows, keys: Int[Array, "..."]) -> dict[str, Float[Array, "..
         "largest_weight": rows.largest,
         "row_sum": rows.total,
     }
-    return {name: mean_over(value, counted) for name, value in values.items()}
 
 
-def mean_over(values: Float[Array, "... row"], counted: Bool[Array, "... row"]) -> Float[Array, "..."]:
-    """Mean over the rows that are counted; NaN where none is."""
-    number = jnp.sum(counted, axis=-1).astype(values.dtype)
-    return jnp.sum(jnp.where(counted, values, 0), axis=-1) / number
+def row_means(
+    rows: Rows, keys: Int[Array, "..."], inside: Bool[Array, "... text row"] | None = None
+) -> dict[str, Float[Array, "..."]]:
+    """Means of `row_values` over the rows that see at least two keys; NaN where no row does.
+
+    Args:
+        rows: what `rows_of` gives.
+        keys: n_i, of a shape that broadcasts to that of the rows.
+        inside: as in `mean_over`.
+    """
+    counted = jnp.broadcast_to(keys, rows.total.shape) >= 2
+    return {name: mean_over(value, counted, inside) for name, value in row_values(rows, keys).items()}
+
+
+def mean_over(
+    values: Float[Array, "... row"], counted: Bool[Array, "... row"], inside: Bool[Array, "... text row"] | None = None
+) -> Float[Array, "..."]:
+    """Mean over the rows that are counted; NaN where none is.
+
+    Args:
+        values: of each row.
+        counted: which rows count.
+        inside: the rows of each text; then there is a mean for each, (…, text).
+    """
+    values = jnp.where(counted, values, 0)
+    if inside is None:
+        return jnp.sum(values, axis=-1) / jnp.sum(counted, axis=-1).astype(values.dtype)
+    # A sum and no product with `inside`, by which NaN of one text would be that of all.
+    of_text = jnp.where(inside, values[..., None, :], 0)
+    return jnp.sum(of_text, axis=-1) / jnp.sum(inside & counted[..., None, :], axis=-1).astype(values.dtype)
 
 
 def importance(totals: Float[Array, "... key"], queries: Int[Array, "..."]) -> Float[Array, "... key"]:
@@ -100,14 +130,20 @@ def exceeds(sink_weight: Float[Array | np.ndarray, "..."], threshold: ArrayLike)
     return jnp.where(jnp.isnan(sink_weight), sink_weight, (sink_weight > threshold).astype(sink_weight.dtype))
 
 
-def qk_clip(largest_logit: Float[Array | np.ndarray, "..."], threshold: float = 100.0) -> Float[Array, "..."]:
+def qk_clip(
+    largest_logit: Float[Array | np.ndarray, "..."], threshold: float = 100.0, *, groups: int | None = None
+) -> Float[Array, "..."]:
     """The factor γ = min(1, τ/S_max) that brings the largest logit of each head down to τ; 1 where it is not above.
 
-    QK-clip multiplies the query and the key weights of the head by √γ each after a step of training.
+    QK-clip multiplies the query and the key weights of the head by √γ each after a step of training. Where heads share
+    keys, √γ on these would change the other heads too: γ of each head goes on its query weights alone, or, with
+    `groups`, √γ of each group on its keys and on the queries of all its heads. In latent attention (MLA) √γ goes on the
+    parts of queries and keys that are a head's own, γ on its rotary queries, and nothing on the rotary key of all.
 
     Args:
         largest_logit: S_max of each head, as `scores` and `score_metrics` measure it.
         threshold: τ > 0; 100 in the source.
+        groups: how many heads of keys there are; then S_max is that of all heads which share one.
 
     Source: Kimi Team (2025), arXiv 2507.20534, section 2.1.
 
@@ -116,9 +152,18 @@ def qk_clip(largest_logit: Float[Array | np.ndarray, "..."], threshold: float = 
         >>> from rc_jax import diagnostics
         >>> diagnostics.qk_clip(np.array([-3.0, 50.0, 400.0])).tolist()
         [1.0, 1.0, 0.25]
+        >>> diagnostics.qk_clip(np.array([-3.0, 50.0, 400.0, 200.0]), groups=2).tolist()
+        [1.0, 0.25]
     """
     if not threshold > 0:
         raise ValueError(f"`threshold` must be > 0, got {threshold}")
+    if groups is not None:
+        heads = largest_logit.shape[-1] if largest_logit.ndim else 0
+        if groups < 1 or heads % groups or not heads:
+            raise ValueError(f"`groups` must be a divisor of {heads} heads, got {groups}")
+        parts = jnp.asarray(largest_logit).reshape(*largest_logit.shape[:-1], groups, -1)
+        broken = jnp.any(jnp.isnan(parts), axis=-1)  # maxima pass over NaN
+        largest_logit = jnp.where(broken, jnp.nan, jnp.max(parts, axis=-1))
     above = largest_logit > threshold
     return jnp.where(
         jnp.isnan(largest_logit), jnp.nan, jnp.where(above, threshold / jnp.where(above, largest_logit, 1), 1)
@@ -134,12 +179,20 @@ def normalised(rows: Rows, keys: Int[Array | np.ndarray, "..."]) -> Rows:
 
 
 def strongest(
-    totals: Float[np.ndarray, "... key"], queries: Int[np.ndarray, "... key"]
-) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
-    """The key of largest importance, counted from 0, and its importance.
+    totals: Float[np.ndarray, "... key"], queries: Int[np.ndarray, "... key"], inside: Bool[np.ndarray, "... key"]
+) -> tuple[Int[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+    """The key of largest importance, and its importance; NaN where no query sees a key.
 
     A key that fewer than half as many queries see as another, such as the last ones of a causal head, is no candidate.
+
+    Args:
+        totals: Σ_i A_ik of each key.
+        queries: how many queries may see each key.
+        inside: the keys of the text.
     """
+    queries = np.where(inside, queries, 0)
+    among = (2 * queries >= queries.max(-1, keepdims=True)) & (queries > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        among = np.where(2 * queries >= queries.max(-1, keepdims=True), totals / queries, -np.inf)
-    return among.argmax(-1).astype(totals.dtype), among.max(-1)
+        weights = np.where(among, totals / queries, -np.inf)
+    largest = weights.max(-1)
+    return weights.argmax(-1), np.where(np.isneginf(largest), np.nan, largest)

@@ -3,8 +3,9 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,29 @@ from rc_jax.diagnostics.measures import SINK
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from rc_jax.diagnostics.report.outliers import Outlier
+
+ARRAYS = ("measures", "by_text")  # fields that hold arrays by name
+PLACES = ("sample", "start", "tokens")  # of a text
+
+
+class Outlier(NamedTuple):
+    """A head far from the others.
+
+    Attributes:
+        layer: of the head, counted from 0, as all else.
+        head: its number in the layer.
+        measure: in which it is far from the others.
+        value: of this measure.
+        median: of all heads of the model.
+        key: which key the measure is the weight on, where it is that of one.
+    """
+
+    layer: int
+    head: int
+    measure: str
+    value: float
+    median: float
+    key: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,13 +51,15 @@ class Diagnosis:
         measures: NumPy arrays by name.
         tokens: n, the number of tokens; where queries and keys are not the same tokens, the number of keys.
         queries: then the number of queries; `None` where each token is both.
-        samples: how many samples the measures are means over.
+        samples: how many texts the measures are means over: samples, or the texts that are packed into them.
         layers: how many layers of attention; 0 for hidden states alone.
         heads: how many heads a layer has; 0 for hidden states alone.
         numbers: which layers of the model have this attention, counted from 0.
         causal: whether no query sees a later key; `None` for hidden states alone.
         threshold: ε, above which the weight on the first key makes it a sink.
         notes: what a reader must know beside the numbers, such as measures that are left out, and why.
+        by_text: of attention, for each text the `sample` that it stands in, its `start` and its number of `tokens`, and
+            (text, layer, head) its `strongest_key`, counted from its start, `strongest_weight` and `sink_weight`.
     """
 
     measures: Mapping[str, np.ndarray]
@@ -47,6 +72,9 @@ class Diagnosis:
     causal: bool | None = None
     threshold: float = SINK
     notes: tuple[str, ...] = ()
+    by_text: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    # How diagnoses are printed and drawn beside others. `show` puts itself here, as it stands above this module.
+    view: ClassVar[Any] = None
 
     def __getitem__(self, name: str) -> np.ndarray:
         """The array of one measure."""
@@ -54,8 +82,20 @@ class Diagnosis:
             raise KeyError(f"no measure {name!r}; there are {', '.join(self.measures)}")
         return self.measures[name]
 
+    def __iter__(self) -> Iterator[str]:
+        """The names of the measures, as of a mapping: `dict(diagnosis)` has their arrays."""
+        return iter(self.measures)
+
+    def keys(self) -> tuple[str, ...]:
+        """The names of the measures."""
+        return tuple(self.measures)
+
     def __str__(self) -> str:
         return self.table()
+
+    def _repr_html_(self) -> str:
+        """The table in a notebook."""
+        return self.view.page(self)
 
     def __or__(self, other: "Diagnosis") -> "Diagnosis":
         """Both in one: a diagnosis of attention and one of the hidden states of the same tokens.
@@ -87,25 +127,51 @@ class Diagnosis:
             heads: also one row for each head.
             compare: also rows of trained models and of random weights, and the sentences of `unusual`.
         """
-        return _show().table(self, heads=heads, compare=compare)
+        return self.view.table(self, heads=heads, compare=compare)
 
     def unusual(self) -> tuple[str, ...]:
         """Sentences on heads far from the others, and on what differs from trained models and from random weights."""
-        return _show().unusual(self)
+        return self.view.unusual(self)
 
-    def outliers(self) -> "tuple[Outlier, ...]":
+    def outliers(self) -> tuple[Outlier, ...]:
         """Heads far from the model's others: which, in what measure, and how far; see `report.outliers`."""
-        return _show().outliers(self)
+        return self.view.outliers(self)
 
-    def figure(self) -> "Figure":
-        """Measures by layer, a point for each head, as a figure of Matplotlib."""
-        return _show().figure(self)
+    def figure(self, *, kind: str = "layers") -> "Figure":
+        """Measures by layer, a point for each head, as a figure of Matplotlib.
+
+        Args:
+            kind: "layers", where outliers carry their names, or "map", a field for each layer and head.
+        """
+        return self.view.figure(self, kind)
+
+    def to_frame(self, *, of: str | None = None) -> Any:
+        """A `pandas.DataFrame` with a row for each layer and head, or for each hidden state.
+
+        Args:
+            of: "heads" or "states"; heads by default, where there are any.
+        """
+        return self.view.frame(self, of)
+
+    def to_csv(self, path: str | os.PathLike[str] | None = None, *, of: str | None = None) -> str | None:
+        """The rows of `to_frame` as a file of comma-separated values, or as text where no path is given.
+
+        Example:
+            >>> import numpy as np
+            >>> from rc_jax import diagnostics
+            >>> diagnosis = diagnostics.attention(np.full((1, 2, 4, 4), 0.25, np.float32))
+            >>> print(diagnosis.to_csv().splitlines()[1][:22])
+            0,0,1.0,1.386294364929
+        """
+        return self.view.csv(self, path, of)
 
     def to_dict(self) -> dict[str, Any]:
         """Lists and numbers alone, as JSON has them; `None` where a measure is not finite."""
-        kept = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "measures"}
-        measures = {name: _listed(np.asarray(value).tolist()) for name, value in self.measures.items()}
-        return {**kept, "numbers": list(self.numbers), "notes": list(self.notes), "measures": measures}
+        kept = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        arrays = {
+            kind: {name: _listed(np.asarray(value).tolist()) for name, value in kept[kind].items()} for kind in ARRAYS
+        }
+        return {**kept, "numbers": list(self.numbers), "notes": list(self.notes), **arrays}
 
     def to_json(self, *, indent: int | None = None) -> str:
         """`to_dict` as text."""
@@ -121,17 +187,13 @@ class Diagnosis:
         fields = {field.name for field in dataclasses.fields(cls)}
         if set(stored) != fields:
             raise ValueError(f"`stored` must have the fields {sorted(fields)}, got {sorted(stored)}")
-        measures = {name: np.asarray(value, float) for name, value in stored["measures"].items()}
-        kept: dict[str, Any] = {**stored, "measures": measures}
+        arrays = {
+            kind: {name: np.asarray(value, int if name in PLACES else float) for name, value in stored[kind].items()}
+            for kind in ARRAYS
+        }
+        kept: dict[str, Any] = {**stored, **arrays}
         kept |= {name: tuple(stored[name]) for name in ("numbers", "notes")}
         return cls(**kept)
-
-
-def _show() -> Any:
-    """The module that prints and draws diagnoses; it compares them with others, and so stands above this one."""
-    from rc_jax.diagnostics import show
-
-    return show
 
 
 def _listed(value: Any) -> Any:

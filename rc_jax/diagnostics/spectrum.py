@@ -4,8 +4,6 @@ A singular value decomposition of an n × n matrix takes about 10 n³ operations
 They see A through products with vectors alone.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +12,9 @@ from jaxtyping import Array, Float
 STEPS = 16
 
 
-def leading_singular_values(a: Float[Array, "... row key"], steps: int = STEPS) -> Float[Array, "... two"]:
+def leading_singular_values(
+    a: Float[Array, "... row key"], steps: int = STEPS, parts: tuple[Array, Array] | None = None
+) -> Float[Array, "... two"]:
     """σ₁ and σ₂ of each matrix, from `steps` Lanczos steps on AᵀA with full reorthogonalisation.
 
     Both are approached from below: they are the singular values of A on a subspace (Rayleigh and Ritz). They are right
@@ -24,54 +24,79 @@ def leading_singular_values(a: Float[Array, "... row key"], steps: int = STEPS) 
     Args:
         a: matrices on the last two axes.
         steps: dimension of the subspace; at most the smaller side is used.
+        parts: rows (…, part, row) and keys (…, part, key) of the blocks of each matrix, 1 where they belong to it; then
+            the values are those of each block, (…, part, two), as of that block alone, wherever it stands. Outside its
+            blocks a matrix must be 0. One step serves all blocks.
 
     Source: Golub and Kahan (1965); Lanczos (1950).
     """
-    if a.shape[-2] < a.shape[-1]:  # the basis of the smaller side is complete where it has few dimensions
-        a = jnp.swapaxes(a, -1, -2)
-    *batch, rows, keys = a.shape
-    of_one = functools.partial(_lanczos, steps=min(steps, rows, keys))
-    return jax.vmap(of_one)(a.reshape(-1, rows, keys)).reshape(*batch, 2)
+    rows, keys = a.shape[-2:]
+    whole = [jnp.ones((1, size), a.dtype) for size in (rows, keys)]
+    inside = whole if parts is None else [jnp.broadcast_to(each, (*a.shape[:-2], *each.shape[-2:])) for each in parts]
+    if rows < keys:  # the basis of the smaller side is complete where it has few dimensions
+        a, inside = jnp.swapaxes(a, -1, -2), inside[::-1]
+    dimension = min(steps, rows, keys)
+
+    def of_one(matrix: Array, rows: Array, keys: Array) -> Array:
+        return _lanczos(matrix, rows, keys, dimension)
+
+    axes = (0, None, None) if parts is None else (0, 0, 0)
+    flat = inside if parts is None else [each.reshape(-1, *each.shape[-2:]) for each in inside]
+    values = jax.vmap(of_one, in_axes=axes)(a.reshape(-1, *a.shape[-2:]), *flat)
+    shaped = values.reshape(*a.shape[:-2], -1, 2)
+    return shaped[..., 0, :] if parts is None else shaped
 
 
-def _lanczos(a: Float[Array, "row key"], steps: int) -> Float[Array, " two"]:
-    """`leading_singular_values` of one matrix."""
-    rows, keys = a.shape
-    # The start is near the even vector, which is near the first right singular vector of rows that add up to one.
-    draws = jnp.asarray(np.random.default_rng(0).standard_normal((steps, keys)), a.dtype)
-    basis, images = jnp.zeros((steps, keys), a.dtype), jnp.zeros((steps, rows), a.dtype)
+def _lanczos(
+    a: Float[Array, "row key"], rows: Float[Array, "part row"], keys: Float[Array, "part key"], steps: int
+) -> Float[Array, "part two"]:
+    """`leading_singular_values` of one matrix. Numbers that belong to a part are spread over its keys by a product."""
+    size, there = jnp.sum(keys, axis=-1), jnp.sum(keys, axis=0)
+    # The start is near the even vector, which is near the first right singular vector of rows that add up to one. What
+    # is drawn for a key depends on its place in its part alone.
+    place = jnp.einsum("pk,pk->k", jnp.cumsum(keys, axis=-1) - 1, keys).astype(int)
+    table = jnp.asarray(np.random.default_rng(0).standard_normal((a.shape[-1], steps)).T, a.dtype)
+    draws = table[:, jnp.maximum(place, 0)] * there[None]
+    basis, images = jnp.zeros((steps, a.shape[1]), a.dtype), jnp.zeros((steps, a.shape[0]), a.dtype)
+    tiny = jnp.finfo(a.dtype).tiny
+
+    def norm(x: Array, inside: Array) -> Array:
+        return jnp.sqrt(jnp.matmul(inside, jnp.square(x), precision="highest"))
+
+    def orthogonal(x: Array, basis: Array) -> Array:
+        # What is left of x without its parts along the basis; taken twice, which is enough (Kahan, Parlett).
+        for _ in range(2):
+            along = jnp.matmul(basis * x[None], keys.T, precision="highest")
+            x = x - jnp.sum(jnp.matmul(along, keys, precision="highest") * basis, axis=0)
+        return x
 
     def step(index: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         direction, basis, images = carry
         # The new direction orthogonal to all earlier ones; a random one where nothing is left, as for A = 1, so that
-        # equal singular values are all seen.
-        fresh, rest = _orthogonal(draws[index], basis), _orthogonal(direction, basis)
-        lost = jnp.linalg.norm(rest) <= 64 * float(jnp.finfo(a.dtype).eps) * jnp.linalg.norm(direction)
-        rest = jnp.where(lost, fresh, rest)
-        unit = rest / jnp.maximum(jnp.linalg.norm(rest), jnp.finfo(a.dtype).tiny)
+        # equal singular values are all seen. A part of fewer keys than steps has no new direction at last.
+        fresh, rest = orthogonal(draws[index], basis), orthogonal(direction, basis)
+        lost = norm(rest, keys) <= 64 * float(jnp.finfo(a.dtype).eps) * norm(direction, keys)
+        rest = jnp.where((lost.astype(a.dtype) @ keys) > 0, fresh, rest)
+        unit = rest * (jnp.where(index < size, 1 / jnp.maximum(norm(rest, keys), tiny), 0) @ keys)
         image = jnp.matmul(a, unit, precision="highest")
         # Of the way back only the direction counts: without the size of the image it stays in range as long as A does.
-        size = jnp.maximum(jnp.linalg.norm(image), jnp.finfo(a.dtype).tiny)
-        back = jnp.matmul(image / size, a, precision="highest")
-        return back, basis.at[index].set(unit), images.at[index].set(image)
+        back = jnp.matmul(image / jnp.maximum(norm(image, rows) @ rows, tiny), a, precision="highest")
+        return back * there, basis.at[index].set(unit), images.at[index].set(image)
 
-    _, _, images = jax.lax.fori_loop(0, steps, step, (1 + 0.3 * draws[0], basis, images))
+    _, _, images = jax.lax.fori_loop(0, steps, step, ((1 + 0.3 * draws[0]) * there, basis, images))
     # The singular values of A times the basis, through a triangular factor: products of it would halve the digits.
-    values = jnp.linalg.svd(jnp.linalg.qr(images.T, mode="r"), compute_uv=False)[:2]
-    return jnp.pad(values, (0, 2 - len(values)))
-
-
-def _orthogonal(x: Array, basis: Array) -> Array:
-    """What is left of x without its parts along the basis; taken twice, which is enough (Kahan, Parlett)."""
-    for _ in range(2):
-        x = x - jnp.matmul(jnp.matmul(basis, x, precision="highest"), basis, precision="highest")
-    return x
+    factors = jnp.linalg.qr(jnp.swapaxes(images[None] * rows[:, None], -1, -2), mode="r")
+    values = jnp.linalg.svd(factors, compute_uv=False)[:, :2]
+    return jnp.pad(values, ((0, 0), (0, 2 - values.shape[-1])))
 
 
 def spectrum_measures(
-    a: Float[Array, "... row key"], squares: Float[Array, "... row"], full: bool
-) -> dict[str, Float[Array, "..."]]:
-    """Second singular value and ranks of each matrix.
+    a: Float[Array, "... row key"],
+    squares: Float[Array, "... row"],
+    parts: tuple[Float[Array, "... part row"], Float[Array, "... part key"]],
+    full: bool,
+) -> dict[str, Float[Array, "... part"]]:
+    """Second singular value and ranks of each matrix, or of the blocks that texts make of it.
 
         second_singular_value  σ₂/σ₁
         stable_rank            Σσ²/σ₁², with Σσ² from the sum of the squared weights
@@ -80,15 +105,22 @@ def spectrum_measures(
     Args:
         a: matrices on the last two axes.
         squares: Σ a² of each row.
+        parts: as in `leading_singular_values`.
         full: whether all singular values are computed, which takes about n/6 times as long.
     """
-    values = jnp.linalg.svd(a, compute_uv=False) if full and min(a.shape[-2:]) > 1 else leading_singular_values(a)
+    rows, keys = parts
+    if full and min(a.shape[-2:]) > 1:
+        blocks = [a * rows[..., part, :, None] * keys[..., part, None, :] for part in range(keys.shape[-2])]
+        values = jnp.stack([jnp.linalg.svd(each, compute_uv=False) for each in blocks], axis=-2)
+    else:
+        values = leading_singular_values(a, parts=parts)
     first = jnp.where(values[..., 0] > 0, values[..., 0], 1)
     measures = {
         "second_singular_value": values[..., 1] / first,
-        "stable_rank": jnp.sum(squares, axis=-1) / jnp.square(first),
+        "stable_rank": jnp.sum(squares[..., None, :] * rows, axis=-1) / jnp.square(first),
     }
     if full:
-        floor = max(a.shape[-2:]) * float(jnp.finfo(a.dtype).eps) * values[..., :1]
+        length = jnp.maximum(jnp.sum(rows, axis=-1), jnp.sum(keys, axis=-1))
+        floor = length[..., None] * float(jnp.finfo(a.dtype).eps) * values[..., :1]
         measures["numerical_rank"] = jnp.sum(values > floor, axis=-1).astype(a.dtype)
     return measures

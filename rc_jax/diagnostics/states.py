@@ -10,21 +10,24 @@ from jaxtyping import Array
 from rc_jax import collapse
 from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.record import Diagnosis
+from rc_jax.diagnostics.seen import segments
 
-ORDER = ("relative_residual", "residual_rate", "cosine", "absolute_cosine", "token_rank")
+ORDER = ("relative_residual", "residual_rate", "cosine", "absolute_cosine", "token_rank", "token_norm", "norm_ratio")
 BLOCK = 1024  # tokens whose cosines with all others are in memory
 
 
-def hidden_states(states: Any, *, mask: Any = None) -> Diagnosis:
+def hidden_states(states: Any, *, mask: Any = None, segment_ids: Any = None) -> Diagnosis:
     r"""How far apart the tokens of hidden states are, before and after each layer.
 
-    Measures of each state X, means over samples; x_i are its n rows and x̄ is their mean:
+    Measures of each state X of a text, means over texts; x_i are its n rows and x̄ is their mean:
 
         relative_residual  ‖X − 1x̄ᵀ‖_F/‖X‖_F: 0 where all tokens are equal
         residual_rate      log of this ratio after the layer less log before it, in nats; NaN of the first state
         cosine             mean over pairs i ≠ j of x_i·x_j/(‖x_i‖‖x_j‖); tokens that are 0 count as orthogonal
         absolute_cosine    the same mean of the magnitudes |x_i·x_j|/(‖x_i‖‖x_j‖)
         token_rank         stable rank ‖X‖_F²/σ₁(X)²
+        token_norm         median of ‖x_i‖ over tokens
+        norm_ratio         largest ‖x_i‖ over that median; tokens with massive activations, and sinks, make it large
 
     The residual of states that agree to rounding is rounding; `rc_jax.collapse.log_residuals` sees further.
     Half precision is computed in float32.
@@ -34,6 +37,7 @@ def hidden_states(states: Any, *, mask: Any = None) -> Diagnosis:
             array whose first axis counts states, with at least three axes. Axes before the tokens are samples. Arrays
             of JAX, NumPy or PyTorch.
         mask: True where there is a token, of a shape that broadcasts to (…, n); others are left out.
+        segment_ids: as in `attention`: which text each token belongs to, from 1; negative numbers are padding.
 
     Returns:
         A `Diagnosis` with measures of shape (state,).
@@ -56,22 +60,32 @@ def hidden_states(states: Any, *, mask: Any = None) -> Diagnosis:
     *samples, n, features = layers.shape
     there = np.ones(n, bool) if mask is None else inputs.mask_of("mask", mask, layers.shape[:-1])
     there = np.broadcast_to(there, (*samples, n)).reshape(-1, n)
-    if there.sum(-1).min() < 2:
-        raise ValueError(f"`states` must have at least two tokens in each sample, got {int(there.sum(-1).min())}")
+    texts = np.zeros(there.shape, int) if segment_ids is None else segments("segment_ids", segment_ids, len(there), n)
+    # One text of each sample after another; those with fewer than two tokens say nothing of distances.
+    inside = [(texts == text) & there for text in range(int(texts.max(initial=0)) + 1)]
+    counted = np.stack([each.sum(-1) >= 2 for each in inside])
+    if not counted.any():
+        most = max(int(each.sum(-1).max()) for each in inside)
+        raise ValueError(f"`states` must have at least two tokens in some text, got {most}")
+    short = sum(int((each.any(-1) & ~enough).sum()) for each, enough in zip(inside, counted, strict=True))
     # A state at a time; the rate is a difference of logarithms of neighbours.
-    by_state = [
-        jax.tree.map(np.asarray, measures_of(layers[index].reshape(-1, n, features), jnp.asarray(there)))
-        for index in range(len(layers))
-    ]
+    by_state: list[dict[str, np.ndarray]] = []
+    for index in range(len(layers)):
+        x = layers[index].reshape(-1, n, features)
+        parts = [jax.tree.map(np.asarray, measures_of(x, jnp.asarray(each))) for each in inside]
+        by_state.append({name: np.stack([each[name] for each in parts])[counted] for name in parts[0]})
+        if not by_state[-1]["finite"].all():
+            sample = int(np.argwhere(counted)[np.flatnonzero(~by_state[-1]["finite"])[0]][1])
+            raise ValueError(f"`states` must be finite, got other numbers in state {index}, sample {sample}")
     stacked: dict[str, np.ndarray] = {name: np.stack([each[name] for each in by_state]) for name in by_state[0]}
-    bad = np.argwhere(~stacked.pop("finite"))
-    if len(bad):
-        raise ValueError(f"`states` must be finite, got other numbers in state {bad[0][0]}, sample {bad[0][1]}")
+    notes = [f"States came in {layers.dtype} and are computed in float32."] if layers.dtype.itemsize < 4 else []
+    if short:
+        notes.append(f"Hidden states of {short} texts of a single token are left out.")
     return Diagnosis(
         {name: value.mean(1) for name, value in with_rates(stacked).items()},
         tokens=n,
-        samples=len(there),
-        notes=(f"States came in {layers.dtype} and are computed in float32.",) if layers.dtype.itemsize < 4 else (),
+        samples=int(counted.sum()),
+        notes=tuple(notes),
     )
 
 
@@ -111,6 +125,11 @@ def measures_of(x: Array, there: Array) -> dict[str, Array]:
     direction = unit / jnp.where(own > 0, own, 1)
     norm = jnp.linalg.norm(direction, axis=-1, keepdims=True)
     direction = direction / jnp.where(norm > 0, norm, 1)
+    # Norms in range, whatever their size; padding comes behind all tokens.
+    norms = jnp.linalg.norm(unit, axis=-1) * jnp.where(largest > 0, largest, 1)[..., 0]
+    ordered = jnp.sort(jnp.where(there, norms, jnp.inf), axis=-1)
+    middle = jnp.stack([(jnp.sum(there, axis=-1) - 1) // 2, jnp.sum(there, axis=-1) // 2], axis=-1)
+    median = jnp.mean(jnp.take_along_axis(ordered, jnp.maximum(middle, 0), axis=-1), axis=-1)
     whole, apart = squares(direction), squares(residual(direction))
     total = squares(unit)
     return {
@@ -118,6 +137,8 @@ def measures_of(x: Array, there: Array) -> dict[str, Array]:
         "cosine": ((count - 1) * whole - count * apart) / (count * (count - 1)),
         "absolute_cosine": _magnitudes(direction) / (count * (count - 1)),
         "token_rank": jax.vmap(collapse.stable_rank)(unit),
+        "token_norm": median,
+        "norm_ratio": jnp.max(norms, axis=-1) / jnp.where(median > 0, median, 1),
         "finite": jnp.isfinite(jnp.sum(unit, axis=(-1, -2))),
     }
 

@@ -1,6 +1,7 @@
 """Diagnosis of attention weights: one pass over each layer, then means over its rows."""
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,30 +14,25 @@ from jaxtyping import Array
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import canonical_dtype
-from rc_jax.diagnostics import inputs, measures, structure
+from rc_jax.diagnostics import inputs, measures
 from rc_jax.diagnostics.implied_scale import entropy_scale, optimal_scale
 from rc_jax.diagnostics.record import Diagnosis
+from rc_jax.diagnostics.seen import Seen, Stated, Texts, find, joined, masks_of, segments
 from rc_jax.diagnostics.spectrum import spectrum_measures
-from rc_jax.diagnostics.visible import (
-    Visible,
-    joined,
-    masks_of,
-    reordered,
-    reordered_mask,
-    to_the_end,
-    visible_to,
-)
 
 ORDER = (
     *("sparsity", "entropy", "relative_entropy", "participation", "largest_weight", "entropy_scale", "scale_ratio"),
     *("row_sum", "no_key_weight", "self_weight", "previous_weight", "sink_weight", "sink_rate"),
-    *("strongest_key", "strongest_weight", "second_singular_value", "stable_rank", "numerical_rank"),
+    *("strongest_key", "strongest_weight", "strongest_share", "strongest_first"),
+    *("second_singular_value", "stable_rank", "numerical_rank"),
     *("sink_value_ratio", "sink_output_share"),
 )
 OF_DISTRIBUTIONS = (
     *("entropy", "relative_entropy", "largest_weight", "entropy_scale", "scale_ratio", "self_weight"),
-    *("previous_weight", "sink_weight", "sink_rate", "strongest_key", "strongest_weight"),
+    *("previous_weight", "sink_weight", "sink_rate", "strongest_key", "strongest_weight", "strongest_share"),
+    "strongest_first",
 )
+BY_TEXT = ("strongest_key", "strongest_weight", "sink_weight")
 
 
 @arguments.guard(threshold=arguments.scalar(arguments.positive))
@@ -44,16 +40,19 @@ def attention(
     weights: Any,
     *,
     mask: Any = None,
+    segment_ids: Any = None,
     values: Any = None,
     causal: bool | None = None,
     normalised: bool = True,
     full_spectrum: bool = False,
     threshold: float = measures.SINK,
+    axes: Sequence[str] | None = None,
 ) -> Diagnosis:
     r"""What attention weights do: evenness of rows, their scale, sinks, and the spectrum of each matrix.
 
-    Measures of each head, means over rows and then over samples (see `measures.row_means`, `measures.sinks` and
-    `spectrum.spectrum_measures` for the formulas):
+    Measures of each head in each text, means over its rows, and then means over texts (see `measures.row_means`,
+    `measures.importance` and `spectrum.spectrum_measures` for the formulas). A text is a sample without its padding,
+    or, where several are packed into one row, each of them:
 
         sparsity                S = E|a|/√E a² over the keys that the query may see
         entropy                 H = −Σ p log p in nats; relative_entropy is H/log n_i
@@ -62,8 +61,10 @@ def attention(
         entropy_scale           α that independent Gaussian logits need to have this mean entropy
         scale_ratio             α/α*, with α* = `rc_jax.scale.optimal_scale_exact`(n_i), mean over rows
         self_weight             mean weight of a query on its own key; previous_weight is that on the key before
-        sink_weight, sink_rate  mean weight on the first key; share of samples in which it exceeds `threshold`
-        strongest_key, strongest_weight  the key with most weight, of keys that are seen half as often as any
+        sink_weight, sink_rate  mean weight on the first key; share of texts in which it exceeds `threshold`
+        strongest_weight        mean weight on the key with most, of keys that are seen half as often as any
+        strongest_key           which key that is in most texts, from the start of each; strongest_share is the share
+                                of texts in which it is that one, strongest_first of those in which it is the first
         second_singular_value   σ₂/σ₁; stable_rank is Σσ²/σ₁²; numerical_rank needs `full_spectrum`
         sink_value_ratio        ‖v_0‖ over the mean of ‖v_k‖ of the later keys that are seen, where `values` are given
         sink_output_share       √(Σ_i ‖p_i0 v_0‖²/Σ_i ‖Σ_k p_ik v_k‖²), where `values` are given
@@ -81,11 +82,14 @@ def attention(
             the first axis of (layers, …, heads, n, n) counts layers. Axes before the heads are samples. Arrays of JAX,
             NumPy or PyTorch. (…, heads, queries, keys) may be rectangular: cross-attention, or a step of generation
             with keys from a cache, where the queries are the last tokens.
-        mask: True where a query may see a key; its shape broadcasts to that of one layer. Or a list of masks, one for
-            each layer. A query that may see nothing is left out, whatever its row holds. As in `scores`, "causal" and
-            "none" say it in a word. `None` finds it out: causality, windows, blocks and padding at an end of a sample
-            leave zeros in patterns that no softmax leaves. Notes name what was read from them. Other zeros count as
-            weights on keys that are seen.
+        mask: True where a query may see a key, or what is added to the logits, −10⁴ or less where it may not; its
+            shape broadcasts to that of one layer. Or a list of masks, one for each layer. A query that may see nothing
+            is left out, whatever its row holds, NaN included. As in `scores`, "causal" and "none" say it in a word.
+            `None` finds it out: causality, windows, prefixes, blocks, padding and the ends of packed texts leave zeros
+            in patterns that no softmax leaves, in all heads and samples, in some samples, or in some heads. Notes name
+            what was read from them. Other zeros count as weights on keys that are seen.
+        segment_ids: whole numbers (samples, n), which text each token belongs to: tokens see those of their own text
+            alone. Texts are numbered from 1, and negative numbers are padding. What else is hidden is found out.
         values: v, as `weights` with axes (…, heads, n, features). Fewer heads are repeated, as in grouped queries.
         causal: Whether no query sees a later key; `None` finds out whether all weights above the diagonals are 0,
             those of padding apart. Rectangular weights are causal where their queries are the last of the tokens. A
@@ -96,14 +100,17 @@ def attention(
             measures of single keys are left out.
         full_spectrum: Whether all singular values are computed, and the numerical rank.
         threshold: ε of Gu et al. (2025), above which the weight on the first key makes it a sink.
+        axes: names of the axes of each array where they are others, such as ("sample", "query", "key") for weights
+            that are averaged over heads, or ("sample", "group", "head", "query", "key").
 
     Returns:
-        A `Diagnosis` with measures of shape (layer, head).
+        A `Diagnosis` with measures of shape (layer, head). Its `by_text` holds the strongest key, its weight and the
+        weight on the first key for each text, (text, layer, head).
 
     Raises:
         TypeError: `weights`, `mask` or `values` are traced.
-        ValueError: a row does not add up to one, or has weight where it may not see; a number is not finite; no row may
-            see two keys.
+        ValueError: a row does not add up to one, or has weight where it may not see; a number is not finite; no row of
+            a layer may see two keys; axes fit two readings, of which the weights contradict the one that is taken.
 
     Source: Su Jianlin, kexue.fm/archives/9889, for S; Gu et al. (2025), arXiv 2410.10781, section 3, for sinks.
 
@@ -115,9 +122,12 @@ def attention(
         >>> print(diagnosis.causal, diagnosis["participation"], diagnosis["sink_rate"])
         True [[3. 3.]] [[1. 1.]]
     """
+    if axes is not None:
+        weights = inputs.arranged("weights", weights, axes)
     return diagnose(
         weights,
         mask=mask,
+        segment_ids=segment_ids,
         values=values,
         causal=causal,
         normalised=normalised,
@@ -130,38 +140,46 @@ def diagnose(
     weights: Any,
     *,
     mask: Any = None,
+    segment_ids: Any = None,
     values: Any = None,
     causal: bool | None = None,
     normalised: bool = True,
     full_spectrum: bool = False,
     threshold: float = measures.SINK,
-    real: np.ndarray | None = None,
+    texts: np.ndarray | None = None,
     windows: Sequence[np.ndarray | None] | None = None,
     numbers: Sequence[int] | None = None,
     own: bool | None = None,
     notes: Sequence[str] = (),
-) -> tuple[Diagnosis, np.ndarray | None]:
-    """`attention`, with what else is known of a model; and which tokens are no padding, where some are.
+) -> tuple[Diagnosis, Texts]:
+    """`attention`, with what else is known of a model; and which texts the tokens belong to.
 
     Args:
         weights: as in `attention`.
-        mask: as there; joined with `real` and `windows`.
+        mask: as there; joined with `texts` and `windows`.
+        segment_ids: as there.
         values: as there.
         causal: as there.
         normalised: as there.
         full_spectrum: as there.
         threshold: as there.
-        real: True where a token is no padding, (sample, token); `None` where nobody has said.
+        texts: 0 where a token is no padding, −1 where it is, (sample, token); `None` where nobody has said.
         windows: for each layer what its queries may see, (query, key), `None` where it is not known.
         numbers: which layers of the model these are, counted from 0.
         own: whether each query has a key of its own; `None` takes it so where there are as many queries as keys.
         notes: what is known to be worth saying.
     """
     layers = inputs.layers_of("weights", weights, ("heads", "tokens", "tokens"), stacked=4)
-    queries, n = layers.shape[-2:]
+    heads, queries, n = layers.shape[-3:]
     square = queries == n if own is None else own
     if n < 2:
         raise ValueError(f"`weights` must have a last axis of at least two keys, got the shape {layers.shape}")
+    if len(layers.shape) > 4:
+        raise ValueError(
+            f"`weights` must have axes (samples, heads, queries, keys) in each layer, got {layers.shape}: heads of "
+            'groups are read by axes=("sample", "group", "head", "query", "key"), chunks of a text are no heads and '
+            "are set into (samples, heads, queries, keys) first, and two axes of samples are made one"
+        )
     numbers = tuple(range(len(layers))) if numbers is None else tuple(numbers)
     word = isinstance(mask, str)
     if word:
@@ -169,56 +187,52 @@ def diagnose(
         if causal not in (None, mask == "causal"):
             raise ValueError(f"`causal` must agree with mask={mask!r}, got {causal}")
         mask, causal = None, mask == "causal"
-    # What queries may see: what is said of it, joined with what the zeros tell.
     masks, known = masks_of(mask, layers), [word or mask is not None] * len(layers)
     if windows is not None:
         known = [given or each is not None for given, each in zip(known, windows, strict=True)]
         masks = joined(masks, [None if each is None else each[None, None] for each in windows])
-    supports = [structure.support_of(layers, layer, masks[layer]) for layer in range(len(layers))]
-    if square and layers.stacked and mask is None and real is None and not word:
-        structure.check_layers(supports, causal)
-    padding = mask is None and not word
-    if square:
-        found = structure.find(supports, real=real, causal=causal, padding=padding, known=known, numbers=numbers)
-    else:
-        found = structure.rectangular(supports, causal=causal, padding=padding and real is None, known=known)
-    masks = joined(masks, found.masks)
-    order = None
-    if found.real is not None:
-        pairs = found.real[:, None, :, None] & found.real[:, None, None, :]
-        masks, order = joined(masks, [pairs] * len(layers)), to_the_end(found.real)
-    if order is not None:
-        moved = {id(each): reordered_mask(each, order) for each in masks if each is not None}
-        masks = [None if each is None else moved[id(each)] for each in masks]
-    visible = visible_to(masks, (queries, n), found.causal)
-    # One pass over each layer; only numbers of rows and keys are kept. Padding goes to the end on the way, so that the
-    # first token is the first real one.
+    if segment_ids is not None:
+        texts = segments("segment_ids", segment_ids, int(np.prod(layers.shape[:-3])), n)
+    stated = Stated(masks, known, texts, segment_ids is not None or mask is not None, causal, square)
+    found = find(layers, stated, numbers)
+    # One pass over each layer; only numbers of rows and keys are kept.
     given = None if values is None else _values(values, layers)
     observed: list[Observed] = []
     rounding = 0.0
-    for layer, number in enumerate(numbers):
-        a, v = layers[layer], None if given is None else given[layer]
-        if order is not None:
-            a = reordered(a, order)
-            v = None if v is None else jnp.take_along_axis(v, order.reshape(*v.shape[:-3], 1, n, 1), axis=-2)
-        passed = pass_over(a, masks[layer], v, full_spectrum)
-        check(passed, masks[layer], layers.dtype, number, normalised=normalised, padded=real is not None)
+    for layer, (number, seen) in enumerate(zip(numbers, found.seen, strict=True)):
+        passed = pass_over(layers[layer], seen, None if given is None else given[layer], full_spectrum)
+        check(passed, seen, layers.dtype, number, normalised=normalised, padded=texts is not None)
         rounding = max(rounding, float(np.abs(passed.rows.total[passed.rows.magnitude > 0] - 1).max(initial=0)))
-        observed.append(observe(passed, visible[layer], threshold, normalised, aligned=square or found.causal))
+        observed.append(observe(passed, seen, threshold, normalised, aligned=square or found.causal))
     kept = of_layers(observed)
     diagnosis = Diagnosis(
         kept,
         tokens=n,
         queries=None if square else queries,
-        samples=observed[0].samples,
+        samples=max(each.texts for each in observed),
         layers=len(layers),
-        heads=layers.shape[-3],
+        heads=heads,
         numbers=numbers,
         causal=found.causal,
         threshold=float(threshold),
+        by_text=_by_text(observed, found.seen[0].texts),
         notes=(*notes, *found.notes, *_notes(kept, layers, rounding, normalised)),
     )
-    return diagnosis, found.real
+    return diagnosis, found.seen[0].texts
+
+
+def _by_text(observed: "Sequence[Observed]", texts: Texts) -> dict[str, np.ndarray]:
+    """Sinks of each text, (text, layer, head), and where it stands."""
+    sample, number = np.nonzero(_there(texts))
+    own = texts.keys[sample] == number[:, None]
+    places = {"sample": sample, "start": own.argmax(1), "tokens": own.sum(1)}
+    names = [name for name in BY_TEXT if all(name in each.by_text for each in observed)]
+    return {**places, **{name: np.stack([each.by_text[name] for each in observed], 1) for name in names}}
+
+
+def _there(texts: Texts) -> np.ndarray:
+    """Which numbers of texts each sample has, (sample, text)."""
+    return np.stack([(texts.keys == text).any(1) for text in range(texts.most)], 1)
 
 
 class Passed(NamedTuple):
@@ -228,74 +242,111 @@ class Passed(NamedTuple):
     keys: Any  # (…, key): weight on each key, summed over queries
     near: Any  # two of (…, query): weight of each query on its own key, and on the one before
     outside: Any  # (…): largest magnitude where the mask is False
-    measures: dict[str, Any]  # (…): of the matrix as a whole
+    measures: dict[str, Any]  # (…, text): of the matrix as a whole
 
 
-def pass_over(weights: Array, inside: Any, values: Array | None, full: bool) -> Passed:
+def pass_over(weights: Array, seen: Seen, values: Array | None, full: bool) -> Passed:
     """All that is read off the weights of one layer, as arrays of NumPy.
 
     Each step is a program of its own: XLA joins sums over rows and over columns in a loop that takes six times as long.
     """
-    *samples, heads, _, _ = weights.shape
-    a, outside = weights, jnp.zeros(weights.shape[:-2])
-    if inside is not None:
-        a, outside = _masked(weights, inside)
+    *before, heads, _, n = weights.shape
+    samples, texts = math.prod(before), seen.texts
+    a, outside = weights, jnp.zeros((samples, heads))
+    if seen.mask is not None:
+        a, outside = _masked(weights, seen.mask)
     rows = _rows(a)
-    observed = _spectrum(a, rows.squares, full)
+    queries, keys, back, starts = (
+        np.broadcast_to(each, (samples, *each.shape[1:]))
+        for each in (texts.queries, texts.keys, texts.back, texts.starts)
+    )
+    observed = _spectrum(a, rows.squares, queries, keys, texts.most, full)
     if values is not None:
-        observed |= _value_measures(a, values, inside)
-    passed = Passed(rows, _key_totals(a), _near(a), outside, observed)
-    # Axes of samples become one here, where nothing large is left: a reshaped array is a copy.
-    skipped = len(samples) + 1
-    return jax.tree.map(lambda each: np.asarray(each).reshape(-1, heads, *each.shape[skipped:]), passed)
+        some = np.broadcast_to(seen.queries > 0, (samples, heads, n))
+        observed |= _value_measures(a, values, some, queries, keys, starts)
+    passed = Passed(rows, _key_totals(a), _near(a, back), outside, observed)
+    return jax.tree.map(np.asarray, passed)
 
 
-_rows = jax.jit(measures.rows_of)
-_spectrum = jax.jit(spectrum_measures, static_argnames="full")
+def _by_samples(x: Array) -> Array:
+    """(sample, head, token, …), of axes before the heads that are none or one."""
+    return x.reshape(-1, *x.shape[-3:])
+
+
+def _inside(numbers: Array, most: int, dtype: Any) -> Array:
+    """1 where a token is one of a text: (sample, token) becomes (sample, head of length 1, text, token)."""
+    return (numbers[:, None, None] == jnp.arange(most)[None, None, :, None]).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("most", "full"))
+def _spectrum(a: Array, squares: Array, queries: Array, keys: Array, most: int, full: bool) -> dict[str, Array]:
+    parts = _inside(queries, most, a.dtype), _inside(keys, most, a.dtype)
+    return spectrum_measures(_by_samples(a), squares, parts, full)
+
+
+@jax.jit
+def _rows(a: Array) -> measures.Rows:
+    return measures.rows_of(_by_samples(a))
 
 
 @jax.jit
 def _key_totals(a: Array) -> Array:
+    a = _by_samples(a)
     return jnp.sum(a.reshape(-1, *a.shape[-2:]), axis=-2).reshape(*a.shape[:-2], -1)
 
 
 @jax.jit
-def _near(a: Array) -> tuple[Array, Array]:
-    """The diagonal, and the one below it; 0 for queries that lack such a key. The queries are the last tokens."""
+def _near(a: Array, back: Array) -> tuple[Array, Array]:
+    """The weight of each query on its own key and on the one before; 0 where it lacks such a key."""
+    a = _by_samples(a)
     queries, keys = a.shape[-2:]
-    back = max(keys - queries, 0)
-    own, before = (jnp.diagonal(a, offset, -2, -1) for offset in (back, back - 1))
-    first = [(0, 0)] * (a.ndim - 2)
-    padded = [jnp.pad(each, [*first, (queries - each.shape[-1], 0)]) for each in (own, before)]
-    return padded[0], padded[1]
+    own = (jnp.arange(queries)[None] + back[:, None])[:, None, :, None]
+
+    def on(key: Array) -> Array:
+        index = jnp.broadcast_to(jnp.clip(key, 0, keys - 1), (*a.shape[:-1], 1))
+        found = jnp.take_along_axis(a, index, axis=-1)
+        return jnp.where((key >= 0) & (key < keys), found, 0)[..., 0]
+
+    return on(own), on(own - 1)
 
 
 @jax.jit
 def _masked(a: Array, inside: Array) -> tuple[Array, Array]:
     """The weights with rows that may see nothing blotted out, and the largest magnitude outside the mask in others."""
-    shape, a = a.shape, a.reshape(-1, *a.shape[-3:])
+    a = _by_samples(a)
     a = jnp.where(jnp.any(inside, axis=-1, keepdims=True), a, 0)
-    return a.reshape(shape), jnp.max(jnp.abs(a) * (~inside).astype(a.dtype), axis=(-1, -2)).reshape(shape[:-2])
+    return a, jnp.max(jnp.abs(a) * (~inside).astype(a.dtype), axis=(-1, -2))
 
 
 @jax.jit
-def _value_measures(a: Array, values: Array, inside: Array | None) -> dict[str, Array]:
-    """Size of the first value against the others, and of what it adds to the output against the output.
+def _value_measures(
+    a: Array, values: Array, some: Array, queries: Array, keys: Array, starts: Array
+) -> dict[str, Array]:
+    """Size of each text's first value against the others, and of what it adds to the output against the output.
 
     Values of later keys that no query may see, such as those of padding, are left out, whatever they are.
     """
-    *_, heads, queries, n = a.shape
-    values = jnp.repeat(values, heads // values.shape[-3], axis=-3)
-    there = jnp.ones((1, 1, n), bool) if inside is None else jnp.any(inside, axis=-2) | (jnp.arange(n) == 0)[None, None]
-    there = jnp.broadcast_to(there, (a.size // (heads * queries * n), heads, n)).reshape(values.shape[:-1])
-    values = jnp.where(there[..., None], values, 0)
-    size, others = jnp.linalg.norm(values, axis=-1), jnp.sum(there[..., 1:], axis=-1).astype(values.dtype)
-    output = jnp.einsum("...ik,...kf->...if", a, values, precision="highest")
-    first = jnp.linalg.norm(a[..., 0], axis=-1) * size[..., 0]
-    return {
-        "sink_value_ratio": size[..., 0] * others / jnp.sum(size[..., 1:], axis=-1),
-        "sink_output_share": first / jnp.linalg.norm(output, axis=(-1, -2)),
-    }
+    a, values = _by_samples(a), _by_samples(values)
+    samples, heads, _, n = a.shape
+    texts = starts.shape[-1]
+    of_rows, of_keys = (_inside(each, texts, a.dtype) for each in (queries, keys))
+    lead = jnp.any(jnp.arange(n)[None, None] == starts[..., None], axis=1) & (keys >= 0)
+    there = (some & (keys >= 0)[:, None]) | lead[:, None]
+    values = jnp.where(there[..., None], jnp.repeat(values, heads // values.shape[1], axis=1), 0)
+    size = jnp.linalg.norm(values, axis=-1)
+    at_start = jnp.broadcast_to(starts[:, None], (samples, heads, texts))
+    first = jnp.take_along_axis(size, at_start, axis=-1)
+
+    def total(each: Array, inside: Array) -> Array:
+        return jnp.sum(each[:, :, None] * inside, axis=-1)
+
+    later = (there & ~lead[:, None]).astype(a.dtype)
+    ratio = first * total(later, of_keys) / total(size * later, of_keys)
+    output = jnp.sum(jnp.square(jnp.einsum("bhik,bhkf->bhif", a, values, precision="highest")), axis=-1)
+    on_first = jnp.square(jnp.take_along_axis(a, at_start[:, :, None], axis=-1))
+    share = first * jnp.sqrt(jnp.sum(jnp.swapaxes(on_first, -1, -2) * of_rows, axis=-1) / total(output, of_rows))
+    finite = jnp.isfinite(jnp.sum(size, axis=-1, keepdims=True))  # a sum, as maxima pass over NaN
+    return {"sink_value_ratio": jnp.where(finite, ratio, jnp.nan), "sink_output_share": share}
 
 
 def _values(values: Any, layers: inputs.Layers) -> inputs.Layers:
@@ -313,7 +364,7 @@ def _values(values: Any, layers: inputs.Layers) -> inputs.Layers:
 
 def check(
     passed: Passed,
-    inside: np.ndarray | None,
+    seen: Seen,
     dtype: Any,
     layer: int,
     *,
@@ -324,7 +375,7 @@ def check(
 
     Args:
         passed: what one pass over them left.
-        inside: their mask.
+        seen: what their queries may see.
         dtype: in which they came.
         layer: its number.
         normalised: whether rows must add up to one.
@@ -332,8 +383,11 @@ def check(
     """
     refuse = functools.partial(_refuse, layer=layer)
     rows: Any = passed.rows
-    refuse(~np.isfinite(rows.magnitude), rows.total, "must be finite, got a row with the sum {}")
-    if "sink_value_ratio" in passed.measures and not np.isfinite(passed.measures["sink_value_ratio"]).all():
+    nothing = ": a query that sees nothing leaves NaN, which `mask` leaves out where all of its keys are False"
+    hint = nothing if np.isnan(rows.magnitude).any() else ""
+    refuse(~np.isfinite(rows.magnitude), rows.total, "must be finite, got a row with the sum {}", hint)
+    there = np.broadcast_to(_several(seen)[:, None], passed.measures["stable_rank"].shape)
+    if not np.isfinite(passed.measures.get("sink_value_ratio", np.zeros_like(there))[there]).all():
         raise ValueError("`values` must be finite and not all 0 beyond the first key, got other numbers")
     lost = ~np.isfinite(rows.squares) | ((rows.magnitude > 0) & (rows.squares < np.finfo(rows.squares.dtype).tiny))
     refuse(lost, rows.magnitude, f"must have squares that fit {rows.squares.dtype}, got a row with Σ|a| = {{}}")
@@ -342,14 +396,14 @@ def check(
     if not normalised:
         return
     limit = inputs.tolerance(dtype, passed.keys.shape[-1])
-    seeing = np.ones((1, 1, 1), bool) if inside is None else inside.any(-1)
+    seeing = seen.keys > 0
     far = seeing & (np.abs(rows.total - 1) > limit)
     negative = rows.total - rows.magnitude < -limit
     above = seeing & (rows.total > 1 + limit)
     if negative.any():
         cause = "if these are logits, take their softmax over keys first; signed weights need normalised=False"
     elif far.any() and _columns_add_up(passed, limit):
-        cause = "columns add up to 1, so the last two axes are swapped"
+        cause = "columns add up to 1, so the last two axes are swapped, or queries share keys out, as in slot attention"
     elif above.any():
         cause = (
             "rows above 1 come from dropout, so call model.eval() first, or from no softmax, so pass normalised=False"
@@ -366,8 +420,7 @@ def check(
 
 def _columns_add_up(passed: Passed, limit: float) -> bool:
     """Whether each key has a weight of 1 in all, as where queries and keys are swapped."""
-    queries, keys = passed.rows.total.shape[-1], passed.keys.shape[-1]
-    return queries == keys and bool((np.abs(passed.keys - 1) <= limit).all())
+    return bool((np.abs(passed.keys - 1) <= limit).all())
 
 
 def _refuse(bad: Any, values: Any, text: str, hint: str = "", *, layer: int) -> None:
@@ -381,31 +434,40 @@ def _refuse(bad: Any, values: Any, text: str, hint: str = "", *, layer: int) -> 
 
 
 class Observed(NamedTuple):
-    """What is known of a layer: sums over samples."""
+    """What is known of a layer: sums over texts, which add up."""
 
-    samples: int
-    measures: dict[str, np.ndarray]  # (head): of each sample, summed
-    totals: np.ndarray  # (head, key): weight on each key, summed over queries too
-    queries: np.ndarray  # (head, key): how many queries may see it
+    texts: int
+    measures: dict[str, np.ndarray]  # (head): of each text, summed where it is a number
+    numbers: dict[str, np.ndarray]  # (head): in how many texts it is one
+    strongest: np.ndarray  # (head, key): in how many texts a key, counted from the start, is the strongest
+    by_text: dict[str, np.ndarray]  # (text, head)
 
 
-def observe(
-    passed: Passed, visible: Visible, threshold: float, normalised: bool = True, aligned: bool = True
-) -> Observed:
-    """Means over rows, and the scales that they imply; `aligned` says that queries have keys of their own."""
+def _several(seen: Seen) -> np.ndarray:
+    """The texts with a query that sees two keys, (sample, text)."""
+    rows: np.ndarray = np.any(seen.keys >= 2, axis=1)
+    numbers = np.arange(seen.texts.most)
+    return np.any(rows[:, None] & (seen.texts.queries[:, None] == numbers[:, None]), axis=-1)
+
+
+def observe(passed: Passed, seen: Seen, threshold: float, normalised: bool = True, aligned: bool = True) -> Observed:
+    """Means over the rows of each text, and the scales that they imply; `aligned` says that queries have own keys."""
     rows: Any = passed.rows
+    texts = seen.texts
     signed = not normalised and bool((rows.total < rows.magnitude).any())
     if not normalised:
-        rows = measures.normalised(rows, visible.keys)
-    summary = _summary(rows, passed.keys, passed.near, visible, threshold)
+        rows = measures.normalised(rows, seen.keys)
+    samples = len(rows.total)
+    numbers = [np.broadcast_to(each, (samples, *each.shape[1:])) for each in (texts.queries, texts.keys, texts.starts)]
+    back = np.broadcast_to(texts.back, samples)
+    summary = _summary(rows, passed.keys, passed.near, seen.keys, seen.queries, *numbers, back, threshold)
     observed: dict[str, np.ndarray] = {**jax.tree.map(np.asarray, summary), **passed.measures}
-    # The implied scale belongs to the lengths of the rows.
-    alpha, best = np.empty(observed["entropy"].shape), np.empty(observed["entropy"].shape)
-    for place in np.ndindex(*visible.keys.shape[:2]):
-        keys = visible.keys[place][visible.keys[place] >= 2]
-        same = tuple(slice(None) if visible.keys.shape[axis] == 1 else index for axis, index in enumerate(place))
-        alpha[same], best[same] = entropy_scale(observed["entropy"][same], keys), optimal_scale(keys)
-    observed |= {"entropy_scale": alpha, "scale_ratio": alpha / best}
+    observed |= implied(observed["entropy"], seen)
+    strongest = [
+        measures.strongest(passed.keys, np.broadcast_to(seen.queries, passed.keys.shape), (numbers[1] == text)[:, None])
+        for text in range(texts.most)
+    ]
+    observed["strongest_weight"] = np.stack([each[1] for each in strongest], -1)
     if signed:
         observed = {name: value for name, value in observed.items() if name not in OF_DISTRIBUTIONS}
     if not aligned:
@@ -414,36 +476,94 @@ def observe(
         del observed["row_sum"]
     elif not signed and (rows.total <= 1 + 1e-2).all():
         observed["no_key_weight"] = 1 - observed["row_sum"]
-    queries = np.broadcast_to(visible.queries, passed.keys.shape)
-    sums = {name: value.sum(0) for name, value in observed.items()}
-    return Observed(len(passed.keys), sums, passed.keys.sum(0), queries.sum(0))
+    return collected(observed, seen, None if signed else np.stack([each[0] for each in strongest], -1))
+
+
+def implied(entropy: np.ndarray, seen: Seen) -> dict[str, np.ndarray]:
+    """The scales that mean entropies (sample, head, text) imply, which belong to the lengths of the rows."""
+    alpha, best = np.full(entropy.shape, np.nan), np.full(entropy.shape, np.nan)
+    for place in np.ndindex(*seen.keys.shape[:2]):
+        same = tuple(slice(None) if seen.keys.shape[axis] == 1 else index for axis, index in enumerate(place))
+        for text in range(seen.texts.most):
+            inside = seen.texts.queries[min(place[0], len(seen.texts.queries) - 1)] == text
+            keys = seen.keys[place][inside & (seen.keys[place] >= 2)]
+            if len(keys):
+                at = (*same, slice(text, text + 1))
+                alpha[at], best[at] = entropy_scale(entropy[at], keys), optimal_scale(keys)
+    return {"entropy_scale": alpha, "scale_ratio": alpha / best}
+
+
+def collected(observed: dict[str, np.ndarray], seen: Seen, strongest: np.ndarray | None = None) -> Observed:
+    """Measures (sample, head, text) with the texts of all samples on one axis, and their sums.
+
+    Args:
+        observed: the measures.
+        seen: what queries may see; texts in which no query sees two keys have no numbers.
+        strongest: the strongest key of each text, where that is known.
+    """
+    texts = seen.texts
+    samples, heads, most = observed["sparsity"].shape
+    sample, number = np.nonzero(np.broadcast_to(_there(texts), (samples, most)))
+    counted = np.broadcast_to(_several(seen), (samples, most))[sample, number]
+    flat = {name: np.where(counted[:, None], each[sample, :, number], np.nan) for name, each in observed.items()}
+    times = np.zeros((heads, texts.keys.shape[1]), int)
+    if strongest is not None:
+        starts = np.broadcast_to(texts.starts, (samples, most))[sample, number]
+        key = strongest[sample, :, number] - starts[:, None]
+        some = np.isfinite(flat["strongest_weight"])
+        flat["strongest_key"] = np.where(some, key, np.nan)
+        for text, head in np.argwhere(some):
+            times[head, key[text, head]] += 1
+    known = {name: ~np.isnan(each) for name, each in flat.items()}
+    sums = {name: np.where(known[name], each, 0).sum(0) for name, each in flat.items()}
+    by_text = {name: flat[name] for name in BY_TEXT if name in flat}
+    return Observed(int(counted.sum()), sums, {name: each.sum(0) for name, each in known.items()}, times, by_text)
 
 
 def of_layers(observed: Sequence[Observed]) -> dict[str, np.ndarray]:
-    """Means over samples, (layer, head), of what all layers have; the strongest key is that of all samples together."""
+    """Means over texts, (layer, head), of what all layers have; NaN where no text has a number."""
     names = [name for name in ORDER if all(name in each.measures for each in observed)]
-    kept = {name: np.stack([each.measures[name] / each.samples for each in observed]) for name in names}
-    if "sink_weight" in kept:
-        strongest = [measures.strongest(each.totals, each.queries) for each in observed]
-        for index, name in enumerate(("strongest_key", "strongest_weight")):
-            kept[name] = np.stack([each[index] for each in strongest])
+    with np.errstate(invalid="ignore"):
+        kept = {name: np.stack([each.measures[name] / each.numbers[name] for each in observed]) for name in names}
+    if "strongest_key" in kept:  # the key that is so in most texts
+        times = np.stack([each.strongest for each in observed])
+        some = np.maximum(times.sum(-1), 1)
+        there = times.sum(-1) > 0
+        for name, value in (
+            ("strongest_key", times.argmax(-1)),
+            ("strongest_share", times.max(-1) / some),
+            ("strongest_first", times[..., 0] / some),
+        ):
+            kept[name] = np.where(there, value, np.nan)
     return {name: kept[name] for name in ORDER if name in kept}
 
 
 @jax.jit
 def _summary(
-    rows: measures.Rows, totals: Array, near: tuple[Array, Array], visible: Visible, threshold: ArrayLike
+    rows: measures.Rows,
+    totals: Array,
+    near: tuple[Array, Array],
+    keys: Array,
+    queries: Array,
+    of_rows: Array,
+    of_keys: Array,
+    starts: Array,
+    back: Array,
+    threshold: ArrayLike,
 ) -> dict[str, Array]:
-    """Means over the rows of a layer for each sample, and its sinks."""
-    counted = jnp.broadcast_to(visible.keys, rows.total.shape) >= 2
-    # Of queries that are all tokens the first one has no key before it.
-    queries, keys = rows.total.shape[-1], totals.shape[-1]
-    later = counted & (jnp.arange(queries) >= queries - keys + 1)[None, None]
-    first = measures.importance(totals, jnp.asarray(visible.queries))[..., 0]
+    """Means over the rows of each text of a layer, and its sinks, (sample, head, text)."""
+    inside = of_rows[:, None, None] == jnp.arange(starts.shape[-1])[None, None, :, None]
+    counted = jnp.broadcast_to(keys, rows.total.shape) >= 2
+    # The first token of a text has no key before it.
+    before = jnp.arange(of_rows.shape[-1])[None] + back[:, None] - 1
+    other = jnp.take_along_axis(of_keys, jnp.clip(before, 0, of_keys.shape[-1] - 1), axis=-1)
+    later = counted & ((before >= 0) & (other == of_rows))[:, None]
+    at_start = jnp.broadcast_to(starts[:, None], (*totals.shape[:2], starts.shape[-1]))
+    first = jnp.take_along_axis(measures.importance(totals, queries), at_start, axis=-1)
     return {
-        **measures.row_means(rows, jnp.asarray(visible.keys)),
-        "self_weight": measures.mean_over(near[0], counted),
-        "previous_weight": measures.mean_over(near[1], later),
+        **measures.row_means(rows, keys, inside),
+        "self_weight": measures.mean_over(near[0], counted, inside),
+        "previous_weight": measures.mean_over(near[1], later, inside),
         "sink_weight": first,
         "sink_rate": measures.exceeds(first, threshold),
     }

@@ -154,21 +154,29 @@ def open_tensors(folder: Path) -> Generator[Tensors, None, None]:
         raise ImportError("reading a checkpoint needs safetensors: pip install 'rc_jax[pretrained]'") from error
     with contextlib.ExitStack() as files:
         if (file := folder / WEIGHTS).is_file():
-            yield Tensors(file, _open(file, files))
+            yield Tensors(file, _open(file, files, tied=True))
         elif (file := folder / INDEX).is_file():
             yield Tensors(file, _open_shards(file, files))
         else:
             raise FileNotFoundError(_no_weights(folder))
 
 
-def _open(file: Path, files: contextlib.ExitStack) -> dict[str, Location]:
-    """The location of each tensor of one file; only the file's header is read."""
+def _open(file: Path, files: contextlib.ExitStack, *, tied: bool = False) -> dict[str, Location]:
+    """The location of each tensor of one file; only the file's header is read.
+
+    Args:
+        file: the file.
+        files: keeps it open.
+        tied: whether tensors count too that the file does not hold because they are one with another, as its metadata
+            says: `safetensors.torch.save_model` writes `{"model.embed_tokens.weight": "lm_head.weight"}`.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
         opened = files.enter_context(safe_open(str(file), framework="np"))
         headers = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
         check_names(file, headers)
+        also = (opened.metadata() or {}) if tied else {}
     except SafetensorError as error:
         raise _corrupted(file, error) from error
 
@@ -178,10 +186,13 @@ def _open(file: Path, files: contextlib.ExitStack) -> dict[str, Location]:
         except SafetensorError as error:
             raise _corrupted(file, error) from error
 
-    return {
+    located = {
         name: Location(name, file, tuple(header.get_shape()), header.get_dtype(), functools.partial(read, name))
         for name, header in headers.items()
     }
+    one_with = {name: other for name, other in also.items() if other in located and name not in located}
+    check_names(file, one_with)
+    return located | {name: located[other] for name, other in one_with.items()}
 
 
 def _open_shards(index: Path, files: contextlib.ExitStack) -> dict[str, Location]:

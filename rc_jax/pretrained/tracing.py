@@ -17,8 +17,8 @@ from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.collapse import NotCovered
 from rc_jax.diagnostics import Diagnosis
 from rc_jax.diagnostics.measures import SINK
+from rc_jax.diagnostics.seen import seen_by
 from rc_jax.diagnostics.states import measures_of, with_rates
-from rc_jax.diagnostics.visible import visible_to
 from rc_jax.diagnostics.weights import Observed, check, observe, of_layers, pass_over
 from rc_jax.network import LayerParams, StackSpec, block, plain_arithmetic
 from rc_jax.pretrained.checkpoint import Checkpoint
@@ -66,10 +66,8 @@ class Tracer:
         self.spec: StackSpec = _switched(stack, switches)
         self.reasons: dict[str, str] = {} if exact else {"log_residual": "not asked for"}
         # What rows see, for each kind of layers.
-        self._masks = [_window(tokens, kind.attention) for kind in stack.kinds]
-        self._visible = [
-            visible_to([mask], (tokens, tokens), kind.attention.causal)[0]
-            for mask, kind in zip(self._masks, stack.kinds, strict=True)
+        self._seen = [
+            seen_by(_window(tokens, kind.attention), (tokens, tokens), kind.attention.causal) for kind in stack.kinds
         ]
         self.windows = 0
         self._heads: list[Observed] = []
@@ -148,10 +146,10 @@ class Tracer:
         for index in range(stack.depth):
             kind = stack.kind_of(index)
             x, p, v = layer(params, jnp.asarray(index), x, stack.kinds[kind])
-            passed = pass_over(p[:count], self._masks[kind], v[:count], full=False)
+            passed = pass_over(p[:count], self._seen[kind], v[:count], full=False)
             del p
-            check(passed, self._masks[kind], passed.rows.total.dtype, index)
-            heads.append(observe(passed, self._visible[kind], SINK))
+            check(passed, self._seen[kind], passed.rows.total.dtype, index)
+            heads.append(observe(passed, self._seen[kind], SINK)._replace(by_text={}))
             states.append(measures_of(x, there))
         observed = with_rates({name: np.stack([np.asarray(each[name]) for each in states]) for name in states[0]})
         measured = {name: values.T for name, values in observed.items()}

@@ -180,3 +180,15 @@ def test_what_every_record_claims_is_true(name):
     causal = {"causal": True} if name in ("gated_decay", "channel_decay") else {}
     copy = dataclasses.replace(KINDS[name], name="copy", refuses=lambda spec: None)
     assert dataclasses.replace(SPEC, weights=copy, **causal).kind.name == "copy"
+
+
+@pytest.mark.parametrize("name", ["softmax", "entmax15", "asentmax15", "sparsemax", "softpick", "l2", "sigmoid"])
+def test_no_weight_on_what_is_hidden(name):
+    """Of a row that sees nothing, and of one whose hidden scores are the largest."""
+    kind = attention.KINDS[name] if hasattr(attention, "KINDS") else KINDS[name]
+    seen = jnp.asarray([[[False] * 4, [False, True, True, False]]])
+    scores = jnp.asarray([[[0.0, 0.0, 0.0, 0.0], [9.0, 1.0, 0.5, 9.0]]])
+    parts = {each: jnp.ones(1) for each in ("length_offset", "length_slope", "length_power")}
+    weights = kind(scores, seen, parts)
+    assert np.array_equal(weights[0, 0], np.zeros(4))
+    assert np.array_equal(weights[0, 1, [0, 3]], [0, 0]) and np.isfinite(weights).all()

@@ -108,12 +108,17 @@ def test_a_scale_for_each_head_may_be_a_list():
 
 
 @pytest.mark.usefixtures("as_installed")
-def test_large_masks_on_a_device_are_not_copied_to_be_checked():
-    """What a row that sees nobody makes of softmax is NaN; on the host it is refused."""
+@pytest.mark.parametrize("weights", ["softmax", "entmax15", "sparsemax", "differential", "l2"])
+def test_large_masks_on_a_device_are_not_copied_to_be_checked(weights):
+    """A row that sees nobody has weight and output 0, and gradients are finite; on the host it is refused."""
     params, x = draw()
-    blind = jnp.tri(7, k=-1, dtype=bool)
-    out = attention.attend(params, x, SPEC, mask=blind)
-    assert np.all(np.isnan(out[0])) and np.all(np.isfinite(out[1:]))
+    spec = dataclasses.replace(SPEC, weights=weights, heads=2)
+    params = attention.init(jax.random.key(0), spec)
+    blind, seeing = jnp.tri(7, k=-1, dtype=bool), jnp.tri(7, k=-1, dtype=bool).at[0, 0].set(True)
+    out, given = (attention.attend(params, x, spec, mask=mask) for mask in (blind, seeing))
+    assert np.all(out[0] == 0) and np.array_equal(out[1:], given[1:])
+    slope = jax.grad(lambda x: attention.attend(params, x, spec, mask=blind).sum())(x)
+    assert np.isfinite(slope).all()
 
 
 @pytest.mark.usefixtures("as_installed")

@@ -47,6 +47,7 @@ def head(p, seen, dtype=np.float32):
     strongest = max(candidates, key=lambda k: importance[k])
     measures |= {"sink_weight": importance[0], "sink_rate": float(importance[0] > 0.3)}
     measures |= {"strongest_key": strongest, "strongest_weight": importance[strongest]}
+    measures |= {"strongest_share": 1.0, "strongest_first": float(strongest == 0)}  # of a single text
     spectrum = np.linalg.svd(np.where(seen, p, 0), compute_uv=False)
     measures["second_singular_value"] = spectrum[1] / spectrum[0]
     measures["stable_rank"] = np.sum(spectrum**2) / spectrum[0] ** 2

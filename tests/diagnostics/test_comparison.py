@@ -82,7 +82,10 @@ def test_what_else_differs_is_noted(pair):
     notes, table = comparison.notes, comparison.table()
     assert table.index("They differ in tokens") < table.index("Rows of attention")
     assert "They differ in tokens: 16 and 24." in notes
-    assert "Only old has relative_residual, residual_rate, cosine, absolute_cosine, token_rank." in notes
+    assert (
+        "Only old has relative_residual, residual_rate, cosine, absolute_cosine, token_rank, token_norm, norm_ratio."
+        in notes
+    )
 
 
 def test_the_figure_has_both(pair):

@@ -1,5 +1,7 @@
 """Bad input gets one clear error that names the argument, the expectation and what came."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -112,8 +114,8 @@ def test_attention(name):
 
 STATE_CASES = {
     "nan": (dict(states=np.where(STATES > 1, np.nan, STATES)), ValueError, r"`states` must be finite.*state 0"),
-    "one token": (dict(states=STATES[:, :1]), ValueError, r"at least two tokens in each sample, got 1"),
-    "masked": (dict(states=STATES, mask=np.arange(N) < 1), ValueError, r"at least two tokens in each sample, got 1"),
+    "one token": (dict(states=STATES[:, :1]), ValueError, r"at least two tokens in some text, got 1"),
+    "masked": (dict(states=STATES, mask=np.arange(N) < 1), ValueError, r"at least two tokens in some text, got 1"),
     "one axis": (dict(states=[STATES[0, 0]]), ValueError, r"axes \(…, tokens, features\)"),
     "mask of five": (dict(states=STATES, mask=np.ones(5, bool)), ValueError, r"`mask`.*broadcasts to \(6,\)"),
     "empty": (dict(states=()), ValueError, r"empty tuple"),
@@ -132,7 +134,34 @@ def test_hidden_states(name):
 def test_outputs_of_several_steps_are_told_from_those_of_one(name, more):
     """`generate` returns a tuple of layers for each token that it writes."""
     with pytest.raises(ValueError, match=r"one forward pass, got those of several steps, as `generate` returns them"):
-        diagnostics.from_transformers({name: ((GOOD[:1], GOOD[1:]),) * 2}, **more)
+        diagnostics.from_transformers({name: ((GOOD[:1], GOOD[1:]), (GOOD[:1, :, -1:], GOOD[1:, :, -1:]))}, **more)
+
+
+def test_what_models_return():
+    """Tuples are read; two streams, stages, two models in one and missing ones of a prefix are named."""
+    states = tuple(STATES[:, None])
+    weights = tuple(GOOD[:, None])
+    named = diagnostics.from_transformers({"attentions": weights, "hidden_states": states})
+    plain = diagnostics.from_transformers((STATES[-1:], states, weights))
+    assert all(np.array_equal(plain[name], named[name], equal_nan=True) for name in named.measures)
+    cases = [
+        ({"attentions": ((GOOD, GOOD),) * 2}, ValueError, r"two streams, as XLNet gives.*\[each\[0\] for each"),
+        (types.SimpleNamespace(text_model_output=1), TypeError, "of two: pass its text_model_output or its vision"),
+        ((GOOD, GOOD), TypeError, "return_dict=False, with 0 groups of arrays of square weights and 0 of states"),
+        ({"attentions": (GOOD, GOOD[..., :4, :4])}, ValueError, "of stages, as in Swin and Funnel"),
+    ]
+    for outputs, error, message in cases:
+        with pytest.raises(error, match=message):
+            diagnostics.from_transformers(outputs)
+    prefixed = np.full((2, 1, 4, 6), 1 / 6, np.float32)
+    with pytest.raises(ValueError, match="prefix tuning or of a cache, count too, so put ones in front"):
+        diagnostics.from_transformers({"attentions": (prefixed,)}, attention_mask=np.ones((2, 4), int))
+    hybrid = types.SimpleNamespace(layer_types=["linear_attention", "full_attention"])
+    linear = np.full((1, 1, 8, 8), 1 / 8, np.float32)
+    read = diagnostics.from_transformers({"attentions": (linear, GOOD[:1])}, config=hybrid)
+    assert read.numbers == (1,) and read.tokens == N
+    mixed = types.SimpleNamespace(layer_types=["mamba", "hybrid"])
+    assert diagnostics.from_transformers({"attentions": (GOOD[:1],)}, config=mixed).numbers == (1,)
 
 
 def test_outputs_may_be_single_arrays():

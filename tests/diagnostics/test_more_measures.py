@@ -93,6 +93,17 @@ def test_qk_clip_brings_the_largest_logit_down():
     clipped = diagnostics.scores(q * root, k * root)["largest_logit"][0]
     np.testing.assert_allclose(clipped, np.minimum(largest, 20.0), rtol=1e-5)
     assert np.isnan(diagnostics.qk_clip(np.float32([np.nan]))).all()
+    # Heads that share keys: γ on queries alone clips each, and √γ of a group leaves the others where they belong.
+    shared = k[:2]
+    largest = diagnostics.scores(q, shared)["largest_logit"][0]
+    gamma = np.asarray(diagnostics.qk_clip(largest, 20.0))[:, None, None]
+    clipped = diagnostics.scores(q * gamma, shared)["largest_logit"][0]
+    np.testing.assert_allclose(clipped, np.minimum(largest, 20.0), rtol=1e-5)
+    of_group = np.asarray(diagnostics.qk_clip(largest, 20.0, groups=2))
+    np.testing.assert_allclose(of_group, gamma.reshape(2, 2).min(1), rtol=1e-6)
+    assert np.isnan(diagnostics.qk_clip(np.float32([np.nan, 1, 2, 3]), groups=2)).tolist() == [True, False]
+    with pytest.raises(ValueError, match="`groups` must be a divisor of 4 heads, got 3"):
+        diagnostics.qk_clip(largest, groups=3)
     with pytest.raises(ValueError, match="`threshold` must be > 0, got 0"):
         diagnostics.qk_clip(largest, 0.0)
 

@@ -1,6 +1,7 @@
 """What is printed, stored, drawn and said."""
 
 import json
+import sys
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from rc_jax import diagnostics
 from rc_jax.diagnostics import Diagnosis, reference
+from rc_jax.diagnostics.report import sentences
 from tests.diagnostics import dense
 
 N = 16
@@ -83,7 +85,7 @@ def test_only_diagnoses_of_the_same_tokens_are_joined(diagnosis):
     shorter = diagnostics.hidden_states(np.eye(3, dtype=np.float32)[None])
     with pytest.raises(ValueError, match="same number of tokens, got 16 and 3"):
         diagnostics.attention(sinking(0.0)) | shorter
-    with pytest.raises(ValueError, match="both diagnoses have absolute_cosine, cosine, relative_residual"):
+    with pytest.raises(ValueError, match="both diagnoses have absolute_cosine, cosine, norm_ratio, relative_residual"):
         diagnosis | diagnostics.hidden_states(np.ones((1, N, 2), np.float32) * np.arange(N, dtype=np.float32)[:, None])
     with pytest.raises(ValueError, match=r"or set two of the same side by side with rc_jax\.diagnostics\.compare"):
         diagnosis | diagnosis
@@ -194,3 +196,92 @@ def test_the_table_says_where_the_sink_is():
 def test_one_layer_of_one_head_is_singular():
     one = diagnostics.attention([np.full((1, 3, 3), 1 / 3)])
     assert "1 layer of 1 head: 3 tokens" in str(one)
+
+
+def test_rows_for_other_programs(diagnosis, tmp_path):
+    """A row for each layer and head, with pandas and without it; a diagnosis is a mapping of its measures."""
+    pd = pytest.importorskip("pandas")
+    assert list(diagnosis) == list(diagnosis.keys()) == list(diagnosis.measures)
+    assert all(dict(diagnosis)[name] is diagnosis[name] for name in diagnosis)
+    frame = diagnosis.to_frame()
+    assert frame.shape[0] == diagnosis.layers * diagnosis.heads and "cosine" not in frame
+    row = frame[(frame["layer"] == 1) & (frame["head"] == 2)]
+    assert row["entropy"].item() == diagnosis["entropy"][1, 2]
+    states = diagnosis.to_frame(of="states")
+    assert states["cosine"].tolist() == diagnosis["cosine"].tolist()
+    diagnosis.to_csv(tmp_path / "heads.csv")
+    read = pd.read_csv(tmp_path / "heads.csv")
+    pd.testing.assert_frame_equal(read, frame, check_dtype=False)
+    assert (tmp_path / "heads.csv").read_text() == diagnosis.to_csv()
+    with pytest.raises(ValueError, match="`of` must be one of those that have measures, 'heads' and 'states', got 'x'"):
+        diagnosis.to_frame(of="x")
+    both = diagnostics.compare(diagnosis, diagnosis, names=("old", "new")).to_frame()
+    assert (both["entropy change"] == 0).all() and both["entropy new"].tolist() == frame["entropy"].tolist()
+
+
+def test_pandas_is_asked_for_by_name(diagnosis, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="`to_frame` needs pandas"):
+        diagnosis.to_frame()
+
+
+def test_notebooks_show_tables(diagnosis):
+    shown = diagnosis._repr_html_()
+    assert shown.count("<table>") == 3 and "<td>SmolLM2-135M" in shown and "<script" not in shown
+    assert "→" in diagnostics.compare(diagnosis, diagnosis)._repr_html_()
+
+
+def test_a_map_has_a_field_for_each_head(diagnosis):
+    drawing = diagnosis.figure(kind="map")
+    images = [ax.images[0] for ax in drawing.axes if ax.images]
+    assert all(image.get_array().shape == (diagnosis.layers, diagnosis.heads) for image in images)
+    with pytest.raises(ValueError, match="`kind` must be one of 'layers', 'map', got 'x'"):
+        diagnosis.figure(kind="x")
+
+
+def test_outlying_points_carry_their_names_and_noise_is_no_change():
+    weights = np.full((2, 4, 8, 8), 1 / 8, np.float32)
+    weights[1, 2] = np.eye(8)
+    drawing = diagnostics.attention(weights).figure()
+    assert "1.2" in [text.get_text() for ax in drawing.axes for text in ax.texts]
+    noisy = np.full((2, 4, 8, 8), 1 / 8, np.float32)
+    noisy[0, 0, :, 0] += 1e-4
+    noisy /= noisy.sum(-1, keepdims=True)
+    a, b = (diagnostics.attention(each) for each in (np.full_like(noisy, 1 / 8), noisy))
+    for drawing in (diagnostics.compare(a, b).figure(), b.figure(kind="map"), b.figure()):
+        for ax in drawing.axes:
+            low, high = ax.images[0].get_clim() if ax.images else ax.get_ylim()
+            relative = type(ax.images[0].norm).__name__ == "LogNorm" if ax.images else ax.get_yscale() == "log"
+            assert relative or high - low >= 0.04 or not ax.get_title(loc="left")
+
+
+def test_heads_that_see_nothing_are_shown_as_such():
+    mask = np.ones((1, 2, 8, 8), bool)
+    mask[0, 1] = False
+    diagnosis = diagnostics.attention([np.full((1, 2, 8, 8), 1 / 8, np.float32)], mask=mask)
+    assert "Layer 0, head 1: no query sees two keys, so that measures are NaN." in diagnosis.notes
+    assert "nan" not in str(diagnosis) and diagnosis.figure(kind="map") is not None
+    hidden = mask.copy()
+    hidden[0, 0, 3] = False
+    assert diagnostics.attention([np.full((1, 2, 8, 8), 1 / 8, np.float32)], mask=hidden).notes[0] == (
+        "Layer 0: 1 query sees nothing and is left out of all means."
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_entropy_collapse_of_a_model_is_judged_by_random_keys(causal):
+    """No packaged model falls below the threshold; rows of one key do, and the sentence says what to compare with."""
+    mask = np.tri(64, dtype=bool) if causal else np.ones((64, 64), bool)
+    for alpha, said in ((1.0, False), (40.0, True)):
+        logits = np.where(mask, alpha * np.random.default_rng(0).standard_normal((2, 4, 64, 64)), -np.inf)
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        diagnosis = diagnostics.attention((weights / weights.sum(-1, keepdims=True)).astype(np.float32))
+        found = [each for each in diagnosis.unusual() if "Entropy has collapsed" in each]
+        assert bool(found) is said
+        if not said:
+            measured, expected = sentences.entropy_share(diagnosis)
+            assert abs(measured - expected) < 0.01
+    assert "that 64 random keys give, and below 0.25 of it" in found[0]
+    for name, several in reference._models().items():
+        for each in several:
+            assert np.divide(*sentences.entropy_share(each)) > 1.7 * sentences.COLLAPSE, name

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rc_jax import diagnostics
+from rc_jax.diagnostics import score_metrics
 from rc_jax.diagnostics.streaming.passes import stream
 from tests.diagnostics.dense import softmax
 
@@ -52,18 +53,17 @@ def assert_close(streamed, q, k, scale, seen, *, roundings=8.0):
     *expected, size = dense(q, k, scale, seen)
     some = seen.any(1)
     limit = roundings * np.finfo(q.dtype).eps * (1 + size)
-    measures = (streamed.rows.squares, streamed.rows.entropy, streamed.rows.largest, streamed.first)
+    first = np.where(seen[:, 0], streamed.first, 0)  # a hidden first key has no weight
+    measures = (streamed.rows.squares, streamed.rows.entropy, streamed.rows.largest, first)
     for mine, theirs in zip(measures, expected, strict=True):
         assert np.abs(np.asarray(mine, float) - theirs)[:, some].max() < limit
-    np.testing.assert_array_equal(streamed.keys, seen.sum(1))
-    np.testing.assert_array_equal(streamed.first_seen, seen[:, 0])
 
 
 @pytest.mark.parametrize("kind, n, m, block", [("none", 37, 50, 16), ("causal", 37, 37, 16), ("array", 37, 29, 8)])
 def test_blocks_agree_with_the_dense_form(kind, n, m, block):
     q, k = draw(n, m)
     seen, scale = visible(kind, n, m), np.array([0.2, 0.4, 0.8, 1.6], np.float32)
-    mask = jnp.asarray(seen) if kind == "array" else None
+    mask = jnp.asarray(seen)[None] if kind == "array" else None
     streamed = stream(jnp.asarray(q), jnp.asarray(k), jnp.asarray(scale), mask, causal=kind == "causal", block=block)
     assert streamed.rows.entropy.dtype == np.float32
     assert_close(streamed, q, k, scale.astype(float), seen)
@@ -79,7 +79,7 @@ def test_every_kind_in_both_precisions(dtype, kind, block, spread):
         n = 130
         q, k = draw(n, n, dtype, spread)
         scale, seen = np.full(HEADS, SCALE, dtype), visible(kind, n, n)
-        mask = jnp.asarray(seen) if kind == "array" else None
+        mask = jnp.asarray(seen)[None] if kind == "array" else None
         streamed = stream(
             jnp.asarray(q), jnp.asarray(k), jnp.asarray(scale), mask, causal=kind == "causal", block=block
         )
@@ -233,7 +233,10 @@ def test_no_weight_exceeds_one(n):
 def test_axes_that_fit_two_readings_are_refused_or_told():
     """(batch, tokens, heads, width) is the order of JAX and flax; (batch, heads, tokens, width) may count layers."""
     q, k = jax.random.normal(jax.random.key(0), (2, 2, 32, 4, 8))
-    with pytest.raises(ValueError, match=r"axes \(…, heads, tokens, width\).*32 heads of 4 tokens: move the heads"):
+    with pytest.raises(
+        ValueError,
+        match=r"axes \(…, heads, tokens, width\).*may be 32 heads of 4 queries and 4 keys, or 32 tokens of 4 heads",
+    ):
         diagnostics.scores(q, k)
     moved = diagnostics.scores(q.swapaxes(-3, -2), k.swapaxes(-3, -2))
     assert (moved.layers, moved.heads, moved.tokens) == (2, 4, 32)
@@ -252,3 +255,106 @@ def test_a_million_keys():
         np.testing.assert_allclose(diagnosis[name][0, 0], value.mean(), rtol=1e-5, err_msg=name)
     logits = 0.5 * q[0].astype(float) @ k[0].T.astype(float)
     np.testing.assert_allclose(diagnosis["largest_logit"][0, 0], logits.max(), rtol=1e-6)
+
+
+SAMPLES, TOKENS = 2, 24
+IDS = np.array([[1] * 10 + [2] * 14, [1] * 17 + [-1] * 7])
+DISTANCE = np.arange(TOKENS)[:, None] - np.arange(TOKENS)
+LOWER = DISTANCE >= 0
+PER_SAMPLE = (IDS > 0)[:, None, None] & LOWER
+SLOPES = np.array([0.5, 0.25, 0.1])[:, None, None]
+OTHER = np.where(PER_SAMPLE, 0, np.finfo(np.float32).min).astype(np.float32)
+SAME = ((IDS[:, :, None] == IDS[:, None]) & (IDS > 0)[:, None])[:, None]
+TERMS = {  # what `scores` is given, what may be seen, and what becomes of the products
+    "mask of each sample": (dict(mask=PER_SAMPLE), PER_SAMPLE, lambda s: s),
+    "added mask": (dict(mask=OTHER), PER_SAMPLE, lambda s: s),
+    "mask of each head": (
+        dict(mask=(PER_SAMPLE & (np.array([3, 9, 99])[:, None, None] > DISTANCE))),
+        None,
+        lambda s: s,
+    ),
+    "texts": (dict(segment_ids=IDS, mask="causal"), SAME & LOWER, lambda s: s),
+    "alibi": (dict(bias=-SLOPES * DISTANCE, mask=LOWER), LOWER, lambda s: s - SLOPES * DISTANCE),
+    "added mask with alibi": (
+        dict(mask=np.where(LOWER, -SLOPES * DISTANCE, -1e9)),
+        LOWER,
+        lambda s: s - SLOPES * DISTANCE,
+    ),
+    "cap": (dict(soft_cap=1.5, mask="causal"), LOWER, lambda s: 1.5 * np.tanh(s / 1.5)),
+    "cap and bias": (
+        dict(soft_cap=1.5, bias=-0.1 * DISTANCE),
+        LOWER | True,
+        lambda s: 1.5 * np.tanh(s / 1.5) - 0.1 * DISTANCE,
+    ),
+    "sink": (dict(sink=np.array([0.5, 0, 3.0]), mask="causal"), LOWER, lambda s: s),
+}
+
+
+@pytest.mark.parametrize("block", [None, 8])
+@pytest.mark.parametrize("name", TERMS)
+def test_queries_and_keys_as_the_kernel_sees_them(name, block):
+    """The same as of the weights, with the same statements; and so are the numbers for a log."""
+    given, seen, logits_of = TERMS[name]
+    seen = np.broadcast_to(given["mask"] if seen is None else seen, (SAMPLES, 3, TOKENS, TOKENS))
+    q, k = np.random.default_rng(6).standard_normal((2, SAMPLES, 3, TOKENS, 5)).astype(np.float32)
+    logits = logits_of(0.7 * np.einsum("bhid,bhjd->bhij", q, k))
+    exponents = np.where(seen, np.exp(logits - logits.max()), 0)
+    sink = np.exp(given["sink"][:, None] - logits.max()) if "sink" in given else 0
+    weights = (exponents / np.maximum(exponents.sum(-1) + sink, 1e-30)[..., None]).astype(np.float32)
+    plain = {"mask": seen} if "segment_ids" not in given else {"segment_ids": IDS, "mask": seen}
+    expected = diagnostics.attention([weights], normalised="sink" not in given, **plain)
+    diagnosis = diagnostics.scores([q], [k], scale=0.7, block=block, **given)
+    measures = dict(diagnosis.measures)
+    real = np.any(seen, axis=(1, 2))[:, None, :, None]  # rows of padding count for nothing
+    largest = np.where(seen & real, logits, -np.inf).max((0, 2, 3))
+    np.testing.assert_allclose(measures.pop("largest_logit")[0], largest, rtol=1e-5)
+    assert set(measures) < set(expected.measures) and diagnosis.samples == expected.samples
+    for measure, value in measures.items():
+        np.testing.assert_allclose(value, expected[measure], rtol=3e-4, atol=2e-6, err_msg=measure)
+    logged = score_metrics(q, k, scale=0.7, **given)
+    for measure in ("relative_entropy", "sink_weight", "sink_rate", "largest_weight", "sparsity"):
+        np.testing.assert_allclose(logged[measure], expected[measure].mean(), rtol=2e-5, err_msg=measure)
+    np.testing.assert_allclose(logged["largest_logit"], largest.max(), rtol=1e-5)
+
+
+def test_a_forgotten_scale_of_cosines_is_told():
+    x = np.random.default_rng(7).standard_normal((2, 2, 32, 8)).astype(np.float32)
+    q, k = x / np.linalg.norm(x, axis=-1, keepdims=True)
+    assert any("pass `scale`" in note for note in diagnostics.scores(q, k).notes)
+    assert not any("pass `scale`" in note for note in diagnostics.scores(q, k, scale=20.0).notes)
+    with pytest.warns(UserWarning, match="Cosines have a scale of their own: pass `scale`"):
+        score_metrics(q, k)
+
+
+def test_axes_by_name():
+    q, k = np.random.default_rng(8).standard_normal((2, 1, 8, 64, 16)).astype(np.float32)
+    k = k[:, ::4]
+    moved = [each.swapaxes(1, 2) for each in (q, k)]
+    axes = ("sample", "token", "head", "width")
+    right = diagnostics.scores(q, k)
+    for call in (diagnostics.scores, score_metrics):
+        with pytest.raises(ValueError, match="64 heads of 8 queries and 2 keys, or 64 tokens of 8 heads on 2 of keys"):
+            call(*moved)
+    named = diagnostics.scores(*moved, axes=axes)
+    assert all(np.array_equal(named[name], right[name]) for name in right.measures)
+    np.testing.assert_allclose(score_metrics(*moved, axes=axes)["sparsity"], right["sparsity"].mean(), rtol=1e-6)
+    many = q.reshape(1, 32, 16, 16)
+    same = diagnostics.scores(many, many, axes=("sample", "head", "token", "width"))
+    assert (same.heads, same.tokens) == (32, 16)
+
+
+@pytest.mark.parametrize("place", ["query", "key"])
+def test_nan_is_in_every_number_of_a_log(place):
+    q, k = np.random.default_rng(9).standard_normal((2, 2, 8, 4)).astype(np.float32)
+    (q if place == "query" else k)[0, 3, 1] = np.nan
+    assert all(np.isnan(value) for value in score_metrics(q, k).values())
+
+
+@pytest.mark.torch
+def test_a_scale_may_be_a_parameter_of_torch():
+    torch = pytest.importorskip("torch")
+    q, k = torch.randn(2, 2, 16, 8, generator=torch.Generator().manual_seed(0))
+    learned = torch.nn.Parameter(torch.tensor(0.7))
+    a, b = diagnostics.scores(q, k, scale=learned), diagnostics.scores(q, k, scale=0.7)
+    np.testing.assert_allclose(a["entropy"], b["entropy"], rtol=1e-6)
+    np.testing.assert_allclose(score_metrics(q, k, scale=learned)["sparsity"], b["sparsity"].mean(), rtol=1e-6)

@@ -53,12 +53,17 @@ def test_samples_are_averaged_and_a_list_is_a_list_of_layers():
     together = diagnostics.attention([weights])
     alone = [diagnostics.attention([weights[sample]]) for sample in range(3)]
     assert (together.layers, together.samples) == (1, 3)
-    for name in set(together.measures) - {"strongest_key", "strongest_weight", "entropy_scale", "scale_ratio"}:
+    for name in set(together.measures) - {"strongest_key", "strongest_share"}:
         assert np.allclose(together[name], np.mean([each[name] for each in alone], axis=0), **dense.CLOSE), name
-    # The strongest key is that of the mean over samples, and the rate is a share of samples.
-    strongest = weights.mean((0, 2))
-    assert np.array_equal(together["strongest_key"][0], strongest.argmax(-1))
-    assert np.allclose(together["strongest_weight"][0], strongest.max(-1), **dense.CLOSE)
+    # The strongest key is the one that is so in most samples, and rates are shares of samples.
+    strongest = weights.mean(2)
+    keys = strongest.argmax(-1)
+    assert np.array_equal(together.by_text["strongest_key"][:, 0], keys)
+    assert np.allclose(together.by_text["strongest_weight"][:, 0], strongest.max(-1), **dense.CLOSE)
+    counts = [np.bincount(keys[:, head]) for head in range(2)]
+    assert together["strongest_key"][0].tolist() == [each.argmax() for each in counts]
+    assert np.allclose(together["strongest_share"][0], [each.max() / 3 for each in counts])
+    assert np.allclose(together["strongest_first"][0], (keys == 0).mean(0))
     assert np.isclose(together["sink_rate"][0, 0], 1 / 3)
     as_layers = diagnostics.attention(weights)
     assert (as_layers.layers, as_layers.samples) == (3, 1)
@@ -155,11 +160,20 @@ def test_values_of_padding_are_left_out():
         assert np.allclose(diagnosis[name], (alone[0][name] + alone[1][name]) / 2, **dense.CLOSE), name
 
 
-def test_a_first_key_that_nobody_sees_is_no_sink_and_no_other():
+def test_a_token_that_nobody_sees_is_none_of_the_text():
+    """Neither its row nor its column counts, and the first key is the next one."""
     seen = np.broadcast_to(np.arange(N) > 0, (N, N))
     diagnosis = diagnostics.attention((seen / seen.sum(-1, keepdims=True))[None].astype(np.float32), mask=seen)
-    assert np.isnan(diagnosis["sink_weight"]).all() and np.isnan(diagnosis["sink_rate"]).all()
-    assert np.allclose(diagnosis["sparsity"], 1) and "–" in str(diagnosis)
+    assert np.allclose(diagnosis["sink_weight"], 1 / (N - 1)) and np.allclose(diagnosis["sparsity"], 1)
+    assert diagnosis.by_text["start"] == 1 and diagnosis.by_text["tokens"] == N - 1
+
+
+def test_a_first_key_that_a_head_does_not_see_is_no_sink():
+    seen = np.ones((1, 2, N, N), bool)
+    seen[0, 1, :, 0] = False
+    weights = (seen / seen.sum(-1, keepdims=True)).astype(np.float32)
+    diagnosis = diagnostics.attention([weights], mask=seen)
+    assert np.isnan(diagnosis["sink_weight"]).tolist() == [[False, True]] and "–" in str(diagnosis)
 
 
 def test_the_byte_order_of_another_machine_is_read():

@@ -15,7 +15,8 @@ from concurrent.futures import Executor, Future
 import pytest
 
 from experiments.ledger import record
-from experiments.running import identity, pictures, pool
+from experiments.run import executors
+from experiments.run.report import pictures
 
 TEMPLATE = """
 from dataclasses import dataclass
@@ -60,14 +61,10 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 _serial = itertools.count()
 
 
-def forget_sources():
-    """Have files read anew, as in a process of its own."""
-    for each in (identity.library, identity._imported, identity._imports, identity._of_numbers, identity._text):
-        each.cache_clear()
-
-
 class Figures:
-    """A package of made-up figures; `package` is its name and `computed` lists which were computed, in order.
+    """A package of made-up figures, each in a folder of its own.
+
+    `package` is its name and `computed` lists which were computed, in order.
 
     `given` lists the checkpoints each of those got; only figures added with `reads=True` have a field for them.
     """
@@ -92,14 +89,15 @@ class Figures:
             measure=_indent(measure),
             rows=rows.replace("{name}", name),
         )
-        (self.path / f"{name}.py").write_text(text)
+        (self.path / name).mkdir(exist_ok=True)
+        (self.path / name / "__init__.py").touch()
+        (self.path / name / f"{name}.py").write_text(text)
         self.forget()
         return self
 
     def forget(self):
-        """Have the figures imported anew, and their files read anew."""
+        """Have the figures imported anew."""
         importlib.invalidate_caches()  # a file added within a tick of the clock changes no time of its folder
-        forget_sources()
         for module in [each for each in sys.modules if each.startswith(self.package)]:
             del sys.modules[module]
 
@@ -109,19 +107,16 @@ class Figures:
         paths = [str(self.folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def process(self, *words, computes=False, first="", **options):
+    def process(self, *words, computes=False, **options):
         """`python -m experiments` on these figures in a process of its own, which `computes` itself or has others.
-
-        The code `first` runs before it.
 
         It hears signals as one of a terminal does, also where these tests run in the background and hear none.
         """
         heard = "from signal import *; signal(SIGINT, default_int_handler); signal(SIGHUP, SIG_DFL)"
         code = f"{heard}; import sys; from experiments.command import main; sys.exit(main(package={self.package!r}))"
-        here = (
-            "from experiments.running import pool; from tests.experiments.conftest import Here; pool.Processes = Here"
-        )
-        code = "\n".join([first, here * computes, code])
+        here = "from experiments.run import executors; from tests.experiments.conftest import Here"
+        here += "; executors.Processes = Here"
+        code = "\n".join([here * computes, code])
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": self.environment}
         return subprocess.Popen([sys.executable, "-c", code, *words], **pipes, **options)
 
@@ -152,6 +147,14 @@ def until(condition, seconds=600.0):
         time.sleep(0.05)
 
 
+def has_ended(process):
+    """True where a process runs no more, also where nobody has asked yet how it ended."""
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].startswith("Z")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def checkpoint(place, weights="weights"):
     """A folder with what is asked of the folder of a checkpoint; no made-up figure loads it."""
     place.mkdir(parents=True, exist_ok=True)
@@ -168,6 +171,8 @@ def _indent(text):
 class Here(Executor):
     """Computes where it is called: most tests need no other process."""
 
+    slots = 1
+
     def submit(self, fn, /, *args, **kwargs):
         future = Future()
         try:
@@ -177,21 +182,21 @@ class Here(Executor):
         return future
 
 
-PROCESSES = pool.Processes
+PROCESSES = executors.Processes
 
 
 @pytest.fixture(scope="session", autouse=True)
 def here():
     """Figures are computed in the process of the test, and drawn with few dots."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "Processes", Here)
+        patch.setattr(executors, "Processes", Here)
         yield
 
 
 @pytest.fixture
 def processes(monkeypatch):
     """Figures are computed by processes, as for a user."""
-    monkeypatch.setattr(pool, "Processes", PROCESSES)
+    monkeypatch.setattr(executors, "Processes", PROCESSES)
 
 
 @contextlib.contextmanager

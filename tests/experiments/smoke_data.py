@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from experiments.lib import figure
-from experiments.running import work
 
 FOLDER = pathlib.Path(__file__).parent / "data"
 
@@ -44,7 +43,7 @@ def main(names):
     """Compute the smoke presets of these figures, of all where none is named."""
     for name in names or figure.names():
         save(name, computed(name))
-        work.forget_programs()
+        jax.clear_caches()  # each program holds maps of memory, of which a process has only so many
         print(name, (FOLDER / f"{name}.npz").stat().st_size)
 
 

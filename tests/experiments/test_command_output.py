@@ -6,14 +6,14 @@ import os
 import runpy
 import subprocess
 import sys
-import threading
 import types
 
 import pytest
 
 import experiments.command
 from experiments.command import main
-from experiments.running import progress
+from experiments.ledger import record
+from experiments.run.report import progress
 from tests.experiments.conftest import strict_json
 
 
@@ -88,21 +88,19 @@ def test_a_misspelt_name_is_recognised(figures, capsys):
     assert "presets are smoke, quick, full; did you mean 'quick'?" in capsys.readouterr().err
 
 
-def test_the_clock_of_the_bar_ticks_while_a_figure_is_computed(monkeypatch):
-    monkeypatch.setattr(progress, "TICK", 0.02)
-    shown, refreshed = threading.Event(), []
-
+def test_the_bar_says_what_is_computed_and_how_long_the_rest_states_that_it_takes(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
 
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    with progress.Progress({"one": 1.0}, quiet=False) as bar:
-        monkeypatch.setattr(bar.bar, "refresh", lambda: (refreshed.append(1), len(refreshed) > 2 and shown.set()))
-        assert shown.wait(10)
-    assert not bar.ticker.is_alive()
-    with progress.Progress({"one": 1.0}, quiet=True) as bar:
-        assert bar.ticker is None
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+    minutes = {"one": 2.0, "two": 0.5, "broken": float("inf")}
+    with progress.Progress(minutes, quiet=False) as bar:
+        bar.start("one")
+        assert "0 of 3 figures, about 2 min left, now one" in shown.getvalue()
+        bar.finish(record.Entry("one", "Title", record.FAILED, "command"))
+        bar.show()
+    assert "1 of 3 figures, about 30 s left" in shown.getvalue().rpartition("now one")[2]
 
 
 def test_a_quiet_run_says_only_what_fails(figures, tmp_path, capsys):
@@ -195,7 +193,7 @@ def test_a_terminal_that_knows_ascii_only(figures, tmp_path, monkeypatch):
 
 
 def test_colour_only_on_a_terminal_and_never_with_no_color(monkeypatch):
-    from experiments.report import terminal
+    from experiments.run.report import terminal
 
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)

@@ -5,7 +5,7 @@ import pytest
 from experiments.ledger import Verdict, judged, record
 from experiments.lib import figure
 from experiments.lib.figure import PRESET_NAMES, Broken
-from experiments.running import identity, runner
+from experiments.run import identity, runner
 from tests.experiments import smoke_data
 
 NAMES = figure.names()

@@ -27,3 +27,20 @@ def test_divide_by_largest(dtype):
     unit, largest = stable.divide_by_largest(x, axis=1)
     np.testing.assert_allclose(unit, [[0, 0], [0.75, -1]], rtol=1e-6)
     np.testing.assert_allclose(largest, [[0], [4e30]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("t", [-30.0, -0.5, -0.4999, -1e-3, -1e-30, 0.0, 1e-7, 0.1, 0.4999, 0.5, 20.0])
+def test_expm1_ratio_and_its_first_two_derivatives(dtype, t):
+    """Against Σ t^(k−1)/k!, whose terms are differentiated one by one; the second derivative is of the series' side."""
+    t = jnp.asarray(t, dtype)
+    with mp.workdps(60):
+        exact = [
+            mp.nsum(lambda k, d=d: mp.mpf(float(t)) ** (k - d) * mp.ff(k, d) / mp.factorial(k + 1), [d, 200])
+            for d in range(3)
+        ]
+    eps = float(jnp.finfo(dtype).eps)
+    first, second = jax.grad(stable.expm1_ratio), jax.grad(jax.grad(stable.expm1_ratio))
+    assert float(stable.expm1_ratio(t)) == pytest.approx(float(exact[0]), rel=2 * eps)
+    assert float(first(t)) == pytest.approx(float(exact[1]), rel=8 * eps)
+    if abs(t) < 0.5:
+        assert float(second(t)) == pytest.approx(float(exact[2]), rel=16 * eps)

@@ -7,7 +7,7 @@ import tempfile
 
 import numpy as np
 
-from experiments.running.provenance import cores, processor
+from experiments.run.provenance import cores, processor
 from tests.pretrained import test_parity_families as parity
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "checkpoints.md"

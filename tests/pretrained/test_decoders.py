@@ -166,3 +166,28 @@ def test_a_trace_sees_each_layer_s_own_window_and_cap(tmp_path, family):
             for name in ("sparsity", "entropy", "relative_entropy", "sink_weight", "largest_weight"):
                 np.testing.assert_allclose(trace[name][index, head], expected[name], rtol=1e-4, err_msg=name)
     assert "path_share" in trace.measures and "log_residual" not in trace.measures
+
+
+def test_a_table_that_the_file_says_is_another(tmp_path):
+    """`safetensors.torch.save_model` keeps one of two tied tensors, and says in the metadata which is the other."""
+    from safetensors.numpy import load_file, save_file
+
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    safetensors_torch = pytest.importorskip("safetensors.torch")
+    config = transformers.LlamaConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=20,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).eval()
+    model.save_pretrained(tmp_path / "usual")
+    model.config.save_pretrained(tmp_path / "tied")
+    safetensors_torch.save_model(model, str(tmp_path / "tied" / "model.safetensors"))
+    stored = load_file(tmp_path / "tied" / "model.safetensors")
+    assert "lm_head.weight" in stored and "model.embed_tokens.weight" not in stored
+    usual, tied = (pretrained.load(tmp_path / name) for name in ("usual", "tied"))
+    np.testing.assert_array_equal(tied.embeddings.word, usual.embeddings.word)
+    save_file(stored, tmp_path / "tied" / "model.safetensors")  # without its metadata
+    with pytest.raises(ValueError, match=r"embed_tokens\.weight' is missing"):
+        pretrained.load(tmp_path / "tied")

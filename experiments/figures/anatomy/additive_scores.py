@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.figures._timing import log_error, quartiles
 from experiments.figures.anatomy import _retrieval
-from experiments.figures.cost._timing import log_error, quartiles
 from experiments.ledger import Measured, at_least, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
@@ -218,10 +218,10 @@ def _faster(data: Data) -> Measured:
 
 # Accuracy of the four: additive against dot-product scores for small and large d_k, and how steadily each trains.
 TASK = (
-    "one layer trained to retrieve among eight tokens, {steps} steps of Adam, {seeds} seeds; the paper speaks of "
+    "one layer trained to retrieve among eight tokens, <steps> steps of Adam, <seeds> seeds; the paper speaks of "
     "translation"
 )
-TASK_AT_BEST = TASK + "; best of {rates} learning rates"
+TASK_AT_BEST = TASK + "; best of <rates> learning rates"
 cited = partial(
     published,
     source="vaswani2017",
@@ -243,7 +243,7 @@ ROWS = (
         "For small $d_k$ additive and dot-product attention perform similarly.",
         lambda data: _gap(data, data["tuned"][0, ADDITIVE], data["tuned"][0, DOT]),
         near(0, SIMILAR),
-        hypotheses="$d_k = {narrow}$, no scale; " + TASK_AT_BEST,
+        hypotheses="$d_k=<narrow>$, no scale; " + TASK_AT_BEST,
         interval_from=f"our tolerance: accuracies within {SIMILAR} are similar",
     ),
     cited(
@@ -251,7 +251,7 @@ ROWS = (
         "For larger $d_k$ additive attention performs better than unscaled dot-product attention.",
         lambda data: _gap(data, data["tuned"][-1, ADDITIVE], data["tuned"][-1, DOT]),
         at_least(LESS),
-        hypotheses="$d_k = {wide}$; " + TASK_AT_BEST,
+        hypotheses="$d_k=<wide>$; " + TASK_AT_BEST,
         interval_from=f"our tolerance: a difference of {LESS} counts",
     ),
     notes(
@@ -259,15 +259,15 @@ ROWS = (
         "Unscaled dot products perform worse as $d_k$ grows.",
         lambda data: _gap(data, data["tuned"][_before_last(data), DOT], data["tuned"][-1, DOT]),
         at_least(LESS),
-        hypotheses="$d_k = {before}$ to $d_k = {wide}$; " + TASK_AT_BEST,
+        hypotheses="$d_k=<before>$ to $d_k=<wide>$; " + TASK_AT_BEST,
         note="measured: accuracy lost between the two widest heads",
     ),
     notes(
         "additive-stable",
-        "Additive attention is less stable than dot products scaled by $1/√d_k$.",
+        r"Additive attention is less stable than dot products scaled by $1/\sqrt{d_k}$.",
         _stable,
         at_least(LESS),
-        hypotheses="stable: still accurate at the worst of {rates} learning rates; mean over {widths} widths; " + TASK,
+        hypotheses="stable: still accurate at the worst of <rates> learning rates; mean over <widths> widths; " + TASK,
         note="measured: accuracy of scaled dot products less that of unscaled additive scores there",
     ),
     paper(
@@ -276,7 +276,7 @@ ROWS = (
         _orders,
         near(0, STEADY),
         formula=True,
-        hypotheses=COMPILED + "; {first} … {last}",
+        hypotheses=COMPILED + "; <first> … <last>",
         interval_from=f"our tolerance: an exponent within {STEADY} counts as none",
         note="measured: exponents of the ratio of operations, XLA's count",
     ),
@@ -285,10 +285,10 @@ ROWS = (
         "Dot-product attention is much faster in practice than additive attention.",
         _faster,
         at_least(MUCH),
-        hypotheses=f"{COMPILED}; at least $10⁶$ products, so that calling does not take most of the time",
+        hypotheses=f"{COMPILED}; at least $10^{{6}}$ products, so that calling does not take most of the time",
         interval_from=f"our tolerance: much is a factor of {MUCH:g} or more",
-        note="measured: ratio of median times, of {calls:.0f} calls or more in turns; faster at {count} of all "
-        "{shapes} shapes",
+        note="measured: ratio of median times, of <calls:.0f> calls or more in turns; faster at <count> of all "
+        "<shapes> shapes",
     ),
     paper(
         "additive-memory",
@@ -297,7 +297,7 @@ ROWS = (
         at_least(1),
         hypotheses=COMPILED,
         interval_from="the sign of the difference",
-        note="measured: ratio of memory besides arguments and result; compiled so, additive scores hold $n² d_k$ "
-        "numbers at once",
+        note="measured: ratio of memory besides arguments and result; compiled so, additive scores hold "
+        r"$n^{2}\thinspace d_k$ numbers at once",
     ),
 )

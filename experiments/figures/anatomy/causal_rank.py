@@ -197,26 +197,28 @@ ROWS = (
         source="su2023concentrate",
         place="introduction",
         hypotheses="softmax, decay and linear attention with positive features, which are positive on the diagonal",
-        interval_from="full rank is $σ_min > 0$; the least normal number of float64",
-        note="smallest $σ_min$; $p_ii ≥ {diagonal:.1g}$, and the determinant is $Π p_ii$; $relu²$ of scores, which the "
-        "source takes up later, has a least $p_ii$ of {relu_diagonal:.1g}; the source concludes that low rank alone "
-        "cannot explain linear attention in decoders",
+        interval_from=r"full rank is $\sigma_{\min}\gt0$; the least normal number of float64",
+        note=r"smallest $\sigma_{\min}$; $p_{ii}\geq<diagonal:.1g>$, and the determinant is $\prod p_{ii}$; "
+        r"$\mathrm{relu}^{2}$ of scores, which the source takes up later, has a least $p_{ii}$ of "
+        "<relu_diagonal:.1g>; the source concludes that low rank alone cannot explain linear attention in decoders",
     ),
     form(
         "rank-uniform",
-        "The smallest singular value of uniform causal attention, the Cesàro matrix, is $(1 + 1.169 n^(−2/3))/(2n)$ to "
-        "its next order.",
+        r"The smallest singular value of uniform causal attention, the Cesàro matrix, is $(1+1.169\thinspace "
+        "n^{-2/3})/(2n)$ to its next order.",
         _uniform_over_form,
         near(1, CLOSED),
-        note="measured over formula at $n = {tokens}$; WKB, not a proof; 1.169 is half of the first zero of Airy's "
+        note="measured over formula at $n=<tokens>$; WKB, not a proof; 1.169 is half of the first zero of Airy's "
         "function, 2.338",
     ),
     form(
         "rank-decay",
-        "The smallest singular value of causal attention with decay $λ$ tends to $(1 − λ)/(1 + λ)$ as $n$ grows.",
+        r"The smallest singular value of causal attention with decay $\lambda$ tends to $(1-\lambda)/(1+\lambda)$ as "
+        "$n$ grows.",
         _decay_over_limit,
         near(1, CLOSED),
-        note="measured over limit at $n = {tokens}$; rows are those of a triangular Toeplitz matrix over their sums, "
-        "and the limit is the least modulus of its symbol $(1 − λ)/(1 − λz)$ on $|z| = 1$, a classical fact",
+        note="measured over limit at $n=<tokens>$; rows are those of a triangular Toeplitz matrix over their sums, "
+        r"and the limit is the least modulus of its symbol $(1-\lambda)/(1-\lambda z)$ on $\lvert z\rvert=1$, a "
+        "classical fact",
     ),
 )

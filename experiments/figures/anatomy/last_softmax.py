@@ -197,20 +197,20 @@ def _over_laws(data: Data) -> Measured:
     return Measured(np.concatenate(ratios), standard_error=np.concatenate(errors), where=where, numbers=numbers)
 
 
-SCORES = "{keys} normal scores times $α$"
+SCORES = r"<keys> normal scores times $\alpha$"
 ROWS = (
     published(
         "last-wrong",
-        "With cross-entropy the gradient $ŷ − y$ of a confident last softmax is near 0 where the prediction is right "
-        "and near 1 where it is wrong.",
+        r"With cross-entropy the gradient $\hat{y}-y$ of a confident last softmax is near 0 where the prediction is "
+        "right and near 1 where it is wrong.",
         _confident,
         near([0, 1], CLOSE),
         source="study-notes",
         place="section on the last layer's softmax",
         formula=True,
-        hypotheses=f"{SCORES}, $α = {{alpha:.3g}}$",
+        hypotheses=rf"{SCORES}, $\alpha=<alpha:.3g>$",
         interval_from=f"our tolerance: {CLOSE}",
-        note="measured: half of $Σ|ŷ − y|$, mean over rows",
+        note=r"measured: half of $\sum\lvert \hat{y}-y\rvert$, mean over rows",
     ),
     published(
         "last-squared-typical",
@@ -221,21 +221,22 @@ ROWS = (
         place="section 6.2.2.3",
         formula=True,
         needs="some",
-        hypotheses=f"{SCORES}, $α$ from {SHARP:g} on; the label is not the largest score's",
+        hypotheses=rf"{SCORES}, $\alpha$ from {SHARP:g} on; the label is not the largest score's",
         interval_from="our tolerance: a twentieth of cross-entropy's gradient",
         note="measured: median gradient by the logits, squared error over cross-entropy",
     ),
     law(
         "last-squared-wrong",
-        "The $ℓ₁$ norm of a loss's gradient by the logits of a sharp row has the mean $E[max s]/(2α)$ with squared "
-        "error if right, $(n + 1)/(n − 1)$ times that if wrong, and $2 log 2 E[max s]/α$ with cross-entropy if right.",
+        r"The $\ell_1$ norm of a loss's gradient by the logits of a sharp row has the mean $E[\max s]/(2\alpha)$ with "
+        r"squared error if right, $(n+1)/(n-1)$ times that if wrong, and $2\log2\thinspace E[\max s]/\alpha$ with "
+        "cross-entropy if right.",
         _over_laws,
         near(1, NEAR),
         proof="derived",
         place=PAGE,
         neighbours=["david2003"],
-        hypotheses=f"{SCORES}, $α$ from {LAWFUL[0]:g} to {LAWFUL[1]:g}; the mean is over rows; squared error is "
-        "$½‖p − y‖²$",
+        hypotheses=rf"{SCORES}, $\alpha$ from {LAWFUL[0]:g} to {LAWFUL[1]:g}; the mean is over rows; squared error is "
+        r"$\frac{1}{2}\lVert p-y\rVert^{2}$",
         interval_from="our tolerance: a tenth",
         note="measured over the law; the density of ties is known from order statistics",
     ),

@@ -186,32 +186,32 @@ def _distances(octaves: np.ndarray) -> list[str]:
     return [f"k = {each:.3g}" for each in octaves]
 
 
-ROTARY = f"$d = {Spec().width}$, base {Spec().base:g}"
+ROTARY = f"$d={Spec().width}$, base {Spec().base:g}"
 ROWS = (
     published(
         "positions-linear",
-        "For any fixed offset $k$ the code of position $p + k$ is a linear function of that of $p$.",
+        "For any fixed offset $k$ the code of position $p+k$ is a linear function of that of $p$.",
         lambda data: data["linear"],
         near(0, 16 * np.finfo("float64").eps),
         formula=True,
         source="vaswani2017",
         place="section 3.5",
-        hypotheses="positions and offsets to $10⁵$, the map taken from the code of $k$ itself",
+        hypotheses="positions and offsets to $10^{5}$, the map taken from the code of $k$ itself",
         interval_from="16 roundings of float64",
         note="identity; measured: largest difference",
     ),
     published(
         "positions-embedding",
-        "Embeddings are multiplied by $√512$ so that at the start they do not differ too much in size from position "
-        "codes.",
+        r"Embeddings are multiplied by $\sqrt{512}$ so that at the start they do not differ too much in size from "
+        "position codes.",
         _embedding_over_code,
         (0.5, 2.0),
         formula=True,
         source="study-notes",
         place="section on word embeddings",
-        hypotheses="embeddings with entries $N(0, 1/d)$, which is our assumption, $d = {width}$",
+        hypotheses="embeddings with entries $N(0,1/d)$, which is our assumption, $d=<width>$",
         interval_from="our tolerance: a factor of 2",
-        note="measured: length of an embedding over that of a code; without the factor {without:.3f}; Vaswani et al. "
+        note="measured: length of an embedding over that of a code; without the factor <without:.3f>; Vaswani et al. "
         "2017, section 3.4, has the factor without the reason",
     ),
     published(
@@ -224,7 +224,7 @@ ROWS = (
         place="equation 16",
         hypotheses=f"{ROTARY}; float32, angles reduced in integers",
         interval_from=f"{SHIFTED:g} roundings of float32",
-        note="measured: largest change of a score over $|q||k|$ when both positions shift",
+        note=r"measured: largest change of a score over $\lvert q\rvert\lvert k\rvert$ when both positions shift",
     ),
     published(
         "positions-fall",
@@ -240,12 +240,13 @@ ROWS = (
     ),
     law(
         "positions-law",
-        "The mean rotary score at distance $k$, over its value at 0, is about $1 − (log k + γ)/log base$.",
+        r"The mean rotary score at distance $k$, over its value at 0, is about $1-(\log k+\gamma)/\log\mathrm{base}$.",
         _less_law,
         near(0, LAW),
         proof="derived",
         place=PAGE,
-        hypotheses=f"{ROTARY}; isotropic $q$ and $k$ of given product; means over octaves, $4 < k < base/4$",
+        hypotheses=rf"{ROTARY}; isotropic $q$ and $k$ of given product; means over octaves, $4\lt "
+        r"k\lt\mathrm{base}/4$",
         interval_from=f"our tolerance: {LAW}",
         neighbours=[ROFORMER, "men2024"],
         note="measured: mean less the law",

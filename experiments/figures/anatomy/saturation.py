@@ -175,7 +175,7 @@ def _over_laws(data: Data) -> Measured:
     )
 
 
-SETTING = "{keys} keys, independent normal entries of $q$ and $k$"
+SETTING = "<keys> keys, independent normal entries of $q$ and $k$"
 ROWS = (
     published(
         "saturation-typical",
@@ -186,13 +186,13 @@ ROWS = (
         formula=True,
         source=PAPER,
         place=PLACE,
-        hypotheses="$d_k$ from 64, the paper's own, on; {layers} random layers, one output row",
+        hypotheses="$d_k$ from 64, the paper's own, on; <layers> random layers, one output row",
         interval_from="the sign of the slope",
-        note="measured: slope of the median gradient by $W_Q$ in $d_k$, logarithms; {last:.1g} at $d_k = {widest}$",
+        note="measured: slope of the median gradient by $W_Q$ in $d_k$, logarithms; <last:.1g> at $d_k=<widest>$",
     ),
     published(
         "saturation-scaled",
-        "The factor $1/√d_k$ counteracts what large $d_k$ does to the gradients of softmax.",
+        r"The factor $1/\sqrt{d_k}$ counteracts what large $d_k$ does to the gradients of softmax.",
         lambda data: Measured(
             data["mean"][1] / data["steady"],
             standard_error=data["mean_error"][1] / data["steady"],
@@ -205,7 +205,7 @@ ROWS = (
         place=PLACE,
         hypotheses=SETTING,
         interval_from="our tolerance: a tenth",
-        note="measured: mean $1 − Σp²$ over its limit for many features",
+        note=r"measured: mean $1-\sum p^{2}$ over its limit for many features",
     ),
     published(
         "saturation-variance",
@@ -217,12 +217,12 @@ ROWS = (
         place="section on dimension and size of dot products",
         hypotheses=SETTING,
         interval_from="our tolerance: half of what even weights let through",
-        note="measured: median $1 − Σp²$",
+        note=r"measured: median $1-\sum p^{2}$",
     ),
     law(
         "saturation-mean",
-        "Without $1/√d_k$ the mean of $1 − Σp²$ tends to $E[max s]/√d_k$, while its median falls exponentially in "
-        "$√d_k$, as $½ cosh⁻²(√d_k g/2)$.",
+        r"Without $1/\sqrt{d_k}$ the mean of $1-\sum p^{2}$ tends to $E[\max s]/\sqrt{d_k}$, while its median falls "
+        r"exponentially in $\sqrt{d_k}$, as $\frac{1}{2}\cosh^{-2}(\sqrt{d_k}\thinspace g/2)$.",
         _over_laws,
         near(1, CLOSE),
         proof="derived",

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.figures._medians import median_error
+from experiments.figures._packaged import trained_checkpoint
 from experiments.figures._samples import draw
-from experiments.figures.models._packaged import trained_checkpoint
 from experiments.ledger import Measured, at_most, law, near, published
 from experiments.lib import figure, sentences, style
 from rc_jax import attention, network, pretrained
@@ -227,37 +227,39 @@ def _trained_over_random(data: Data) -> Measured:
 ROWS = (
     published(
         "symmetry-none",
-        "If $Q = K = X$, without projections, the part $QKᵀ$ of attention is symmetric, $d(x₁, x₂) = d(x₂, x₁)$.",
+        r"If $Q=K=X$, without projections, the part $QK^{\top}$ of attention is symmetric, $d(x_1,x_2)=d(x_2,x_1)$.",
         _without_projections,
         near(0, ROUNDING),
         formula=True,
         source="study-notes",
         place="section on the need of linear maps",
-        hypotheses="{draws} draws of normal tokens, scores over $√d$",
+        hypotheses=r"<draws> draws of normal tokens, scores over $\sqrt{d}$",
         interval_from="rounding",
-        note="measured: $‖A − Aᵀ‖/‖A + Aᵀ‖$; softmax by rows then breaks the symmetry: {lowest:.4f} … {highest:.4f}",
+        note=r"measured: $\lVert A-A^{\top}\rVert/\lVert A+A^{\top}\rVert$; softmax by rows then breaks the symmetry: "
+        "<lowest:.4f> … <highest:.4f>",
     ),
     law(
         "symmetry-random",
-        "For independent random $W_Q$ and $W_K$ of any width $E‖A ∓ Aᵀ‖²$ is proportional to $(tr G)² ∓ ‖G‖²$, $G = "
-        "XXᵀ$.",
+        r"For independent random $W_Q$ and $W_K$ of any width $E\lVert A\mp A^{\top}\rVert^{2}$ is proportional to "
+        r"$(\mathrm{tr}\thinspace G)^{2}\mp\lVert G\rVert^{2}$, $G=XX^{\top}$.",
         _random_over_law,
         near(1, CLOSE),
         proof="proved",
         place=PAGE,
-        hypotheses="centred entries of one variance, no biases; {layers} initialisations",
+        hypotheses="centred entries of one variance, no biases; <layers> initialisations",
         interval_from="our tolerance: a tenth",
         note="measured over the law",
     ),
     published(
         "symmetry-trained",
-        "In a model trained in both directions $W_Q W_Kᵀ$ becomes more symmetric than at random.",
+        r"In a model trained in both directions $W_Q\thinspace W_K^{\top}$ becomes more symmetric than at random.",
         _trained_over_random,
         at_most(1),
         source="saponati2025",
         place="abstract",
         hypotheses="one trained bidirectional model, all-MiniLM-L6-v2; the authors looked at others",
         interval_from="the sign of the difference",
-        note="measured: asymmetry of $W_Q W_Kᵀ$, median trained head over the most symmetric random one",
+        note=r"measured: asymmetry of $W_Q\thinspace W_K^{\top}$, median trained head over the most symmetric random "
+        "one",
     ),
 )

@@ -179,26 +179,26 @@ def _spread_over_law(data: Data) -> Measured:
 ROWS = (
     published(
         "variance-width",
-        "If the entries of $q$ and $k$ are independent with mean 0 and variance 1, then $q·k$ has mean 0 and variance "
-        "$d_k$.",
+        r"If the entries of $q$ and $k$ are independent with mean 0 and variance 1, then $q\cdot k$ has mean 0 and "
+        "variance $d_k$.",
         _moments_less_law,
         near(0, CLOSE),
         formula=True,
         source="vaswani2017",
         place="section 3.2.1, footnote 4",
-        hypotheses="four laws of an entry; {pairs} pairs",
+        hypotheses="four laws of an entry; <pairs> pairs",
         interval_from="the formula is exact; our tolerance for samples: a tenth",
-        note="measured: mean over $√d_k$, and variance over $d_k$ less 1; the study notes derive the same",
+        note=r"measured: mean over $\sqrt{d_k}$, and variance over $d_k$ less 1; the study notes derive the same",
     ),
     law(
         "variance-layer-spread",
         "From one random layer to the next, the variance of scores over normal tokens has the relative variance "
-        "$4/(d_k d) + 2(d_k + 1)/(d_k d²)$.",
+        r"$4/(d_k\thinspace d)+2(d_k+1)/(d_k\thinspace d^{2})$.",
         _spread_over_law,
         near(1, CLOSE),
         proof="proved",
         place=PAGE,
-        hypotheses="{layers} initialisations, $W_Q$ and $W_K$ with entries $N(0, 1/d)$, $d = {width}$",
+        hypotheses="<layers> initialisations, $W_Q$ and $W_K$ with entries $N(0,1/d)$, $d=<width>$",
         interval_from="our tolerance: a tenth",
         note="measured over the law; moments of Gaussian matrices",
     ),

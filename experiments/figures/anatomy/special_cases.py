@@ -139,7 +139,9 @@ def plot(data: Data) -> Drawing:
             graph.plot(densities, values, marker=marker, color=style.colour(kind), linestyle=style.DASHES[index],
                        label=f"{label}, {kind}", fillstyle="none")  # fmt: skip
     for values, dash, text in (
-        (np.exp(-alpha / 2), ":", "$e^{-α/2}$, a token of zeros"), (2 * np.exp(-alpha), "--", "$2e^{-α}$, without one"),
+        (np.exp(-alpha / 2), ":", r"$e^{-\alpha/2}$, a token of "
+        "zeros"), (2 * np.exp(-alpha), "--", r"$2e^{-\alpha}$, "
+        "without one"),
     ):  # fmt: skip
         shown = values > 1e-17
         error.plot(alpha[shown], values[shown], color=style.colour("theory"), linestyle=dash, linewidth=1.2, label=text,
@@ -195,7 +197,7 @@ ROWS = (
         formula=True,
         source="cordonnier2020",
         place="abstract; theorem 1, as others restate it",
-        hypotheses="a random kernel, a line and a square, scores of sharpness $α = 4096$",
+        hypotheses=r"a random kernel, a line and a square, scores of sharpness $\alpha=4096$",
         interval_from="one rounding for each product in a sum",
         note="measured: largest difference to XLA's convolution, in units of that; so a CNN is a special case of "
         "attention, as the study notes say",
@@ -210,18 +212,19 @@ ROWS = (
         place="section on attention against GNN",
         hypotheses="zero queries under a graph's mask, random graphs; weights are set to 0, not scores",
         interval_from="64 roundings",
-        note="identity; measured: largest difference, in roundings, to $D⁻¹A X W$ and, between diagonal factors, to "
-        "the symmetric form of Kipf & Welling 2017, equation 2",
+        note=r"identity; measured: largest difference, in roundings, to $D^{-1}A\thinspace X\thinspace W$ and, "
+        "between diagonal factors, to the symmetric form of Kipf & Welling 2017, equation 2",
     ),
     law(
         "special-sharpness-zeros",
-        "The error of a convolution by attention falls with the sharpness $α$ of its scores, as $e^(−α/2)$ with a "
-        "token of zeros for the border and as $e^(−α)$ without.",
+        r"The error of a convolution by attention falls with the sharpness $\alpha$ of its scores, as $e^{-\alpha/2}$ "
+        r"with a token of zeros for the border and as $e^{-\alpha}$ without.",
         _slopes,
         near(EXPECTED, CLOSE * np.abs(EXPECTED)),
         proof="proved",
         place=PAGE,
-        hypotheses=f"scores $−α|j − i − δ|²$; $α$ from {FITTED[0]:g} to {FITTED[1]:g}, float64",
+        hypotheses=rf"scores $-\alpha\lvert j-i-\delta\rvert^{{2}}$; $\alpha$ from {FITTED[0]:g} to {FITTED[1]:g}, "
+        "float64",
         interval_from="our tolerance for the next term: two per cent",
         neighbours=["cordonnier2020"],
         note="measured: slope of the logarithm",

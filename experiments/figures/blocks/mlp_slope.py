@@ -291,13 +291,13 @@ ROWS = (
         at_least(0.5),
         hypotheses=f"{RANDOM}; tanh, the last to collapse of three activations",
         interval_from="our tolerance: most networks",
-        note="share of networks with $‖res‖/‖X‖$ < 1 % at layer {layers}, for $λ = {steep}$; the abstract of Dong et "
-        "al. says in short that MLPs stop degeneration",
+        note=r"share of networks with $\lVert \mathrm{res}\rVert/\lVert X\rVert$ < 1 % at layer <layers>, for "
+        r"$\lambda=<steep>$; the abstract of Dong et al. says in short that MLPs stop degeneration",
     ),
     law(
         "mlp-bracket",
-        "A factor $s$ on the MLPs' Lipschitz constants in all $L$ layers, where they are small, multiplies $‖res‖$ by "
-        "$s^((3^L − 1)/2)$.",
+        r"A factor $s$ on the MLPs' Lipschitz constants in all $L$ layers, where they are small, multiplies $\lVert "
+        r"\mathrm{res}\rVert$ by $s^{(3^{L}-1)/2}$.",
         lambda data: Measured(
             data["slope_mean"], data["slope_standard_error"], where=[LABELS[name] for name in ACTIVATIONS]
         ),
@@ -307,8 +307,8 @@ ROWS = (
         neighbours=["dong2021", "collapse-summary"],
         hypotheses=RANDOM,
         interval_from="our tolerance: 1 %",
-        note="slope of $log ‖res‖$ in $log λ$ over $(3^L − 1)/2$, at the smallest $λ$; the summary says that $λ$ "
-        "enters the bound as a factor",
+        note=r"slope of $\log\thinspace\lVert \mathrm{res}\rVert$ in $\log\lambda$ over $(3^{L}-1)/2$, at the "
+        r"smallest $\lambda$; the summary says that $\lambda$ enters the bound as a factor",
     ),
     summary(
         "mlp-robustness",
@@ -317,8 +317,8 @@ ROWS = (
         at_least(0),
         needs="some",
         hypotheses=RANDOM,
-        interval_from="more at the largest $λ$ than at the smallest",
-        note="log of the output's relative change over the tokens' (1 %), at the largest $λ$ less at the smallest; the "
-        "two as geometric means: {factors}",
+        interval_from=r"more at the largest $\lambda$ than at the smallest",
+        note=r"log of the output's relative change over the tokens' (1 %), at the largest $\lambda$ less at the "
+        "smallest; the two as geometric means: <factors>",
     ),
 )

@@ -290,9 +290,9 @@ shear = functools.partial(
     proof="proved",
     place="docs/skip_norm_mlp.md, LayerNorm and the value matrices",
     neighbours=["wu2024"],
-    hypotheses="causal uniform attention, two tokens, $W_V W_O$ a shear of slope $−2$, $ε = 0$",
+    hypotheses=r"causal uniform attention, two tokens, $W_V\thinspace W_O$ a shear of slope $-2$, $\varepsilon=0$",
 )
-NETWORKS = "attention without skips and MLPs, Gaussian $W_QK$, one head, no mask; a LayerNorm after every layer"
+NETWORKS = "attention without skips and MLPs, Gaussian $W_{QK}$, one head, no mask; a LayerNorm after every layer"
 EXPONENTS = len(NORMS) * (len(KINDS) + 1)  # of random networks and of the trained model
 LAST = PRESETS["quick"].circle_depth  # of all presets
 ROWS = (
@@ -302,10 +302,10 @@ ROWS = (
         _cube,
         near([3.0] * EXPONENTS + [0.0] * len(KINDS), 0.5),
         hypotheses=f"{NETWORKS}, or none; the attention of all-MiniLM-L6-v2",
-        interval_from="our tolerance: an exponent of $3 ± 0.5$, a delay of less than half a layer",
-        shown="exponents {least:.2f} … {most:.2f}; delays {least_delay:.2f} … {most_delay:.2f} layers",
-        note="$log ‖res‖$ still triples at the last layer; it is delayed by one layer; Wu et al. 2024 disagree in "
-        "general",
+        interval_from=r"our tolerance: an exponent of $3\pm0.5$, a delay of less than half a layer",
+        shown="exponents <least:.2f> … <most:.2f>; delays <least_delay:.2f> … <most_delay:.2f> layers",
+        note=r"$\log\thinspace\lVert \mathrm{res}\rVert$ still triples at the last layer; it is delayed by one layer; "
+        "Wu et al. 2024 disagree in general",
     ),
     summary(
         "norm-rescaling",
@@ -315,9 +315,9 @@ ROWS = (
         at_most(EQUAL),
         hypotheses=f"LayerNorm by token, as models have it; {NETWORKS}",
         interval_from="it is so only if all tokens have one divisor; our tolerance: equal to 1 %",
-        note="median of log(largest/smallest divisor of the tokens): they stand on the left of $P X W$, where no "
-        "weight takes them in, and agree near collapse; a normalisation by feature stands on the right, where it is "
-        "taken in exactly; for the conclusion see norm-cube",
+        note=r"median of log(largest/smallest divisor of the tokens): they stand on the left of $P\thinspace "
+        r"X\thinspace W$, where no weight takes them in, and agree near collapse; a normalisation by feature stands "
+        "on the right, where it is taken in exactly; for the conclusion see norm-cube",
     ),
     published(
         "norm-affine-rank",
@@ -334,21 +334,22 @@ ROWS = (
         interval_from="an integer",
         elsewhere="the paper, of which the abstracts alone were read, defines affine rank; that of version 1 adds that "
         "the rank of the matrix is kept in the case without bias",
-        note="measured: rank after less rank before; $a$, $a + b$, $a + 2b$ with $a = (1, 2, 0, −1)$, $b = (½, −1, 1, "
-        "3)$ go from a line to a plane; what is kept is the linear rank of tokens less their means over features, and "
+        note=r"measured: rank after less rank before; $a$, $a+b$, $a+2b$ with $a=(1,2,0,-1)$, $b=(\frac{1}{2},-1,1,3)$"
+        " go from a line to a plane; what is kept is the linear rank of tokens less their means over features, and "
         "so the affine rank where it is as large as it can be",
     ),
     published(
         "norm-random",
-        "LayerNorm alone keeps random models from $‖X − 1x̄ᵀ‖ → 0$.",
+        r"LayerNorm alone keeps random models from $\lVert X-1\bar{x}^{\top}\rVert\to0$.",
         _last_residuals,
         at_least(np.log(HELD)),
         source="wu2024-figure",
         place="caption of figure 2",
         hypotheses=f"{NETWORKS}; the model, masks and arithmetic of the figure are not known here",
-        interval_from="our tolerance: a tenth of $‖X‖$",
-        note="median of $log ‖res‖/‖X‖$ at the last layer; in exact arithmetic it goes to zero in our networks; plain "
-        "float32 stops at its rounding, about $e^−16$; the figure's model is unknown to us",
+        interval_from=r"our tolerance: a tenth of $\lVert X\rVert$",
+        note=r"median of $\log\thinspace\lVert \mathrm{res}\rVert/\lVert X\rVert$ at the last layer; in exact "
+        "arithmetic it goes to zero in our networks; plain float32 stops at its rounding, about $e^{-16}$; the "
+        "figure's model is unknown to us",
     ),
     published(
         "norm-sharp",
@@ -359,10 +360,10 @@ ROWS = (
         source="wu2024",
         place="abstract",
         hypotheses=f"{NETWORKS}; value matrices: the identity, a rotation, Gaussian; first logits of standard "
-        "deviation {sizes}, the sizes at which the residual is known in every network",
-        interval_from="our tolerance: $‖res‖$ below a tenth of $‖X‖$",
-        note="median of $log ‖res‖/‖X‖$ at the last layer, by value matrix and size of the first logits; that they "
-        "collapse is judged, the rate is not",
+        "deviation <sizes>, the sizes at which the residual is known in every network",
+        interval_from=r"our tolerance: $\lVert \mathrm{res}\rVert$ below a tenth of $\lVert X\rVert$",
+        note=r"median of $\log\thinspace\lVert \mathrm{res}\rVert/\lVert X\rVert$ at the last layer, by value matrix "
+        "and size of the first logits; that they collapse is judged, the rate is not",
     ),
     published(
         "norm-equilibria",
@@ -375,7 +376,7 @@ ROWS = (
         formula=True,
         source="wu2024",
         place="abstract",
-        hypotheses="$±√d u_k$ with identity values in full attention; a shear under a causal mask",
+        hypotheses=r"$\pm\sqrt{d}\thinspace u_k$ with identity values in full attention; a shear under a causal mask",
         interval_from="rest; rounding of float32",
         note="how far one layer moves the tokens, over their size; the constructions are ours",
     ),
@@ -389,23 +390,23 @@ ROWS = (
     ),
     shear(
         "norm-shear-off",
-        "Without LayerNorm layer $k$ of the same weights changes $log(‖res‖/‖X‖)$ by $−log 2 + log(k/(k − 1))$, up to "
-        "terms in $1/k²$: the residual is halved in the limit.",
+        r"Without LayerNorm layer $k$ of the same weights changes $\log(\lVert \mathrm{res}\rVert/\lVert X\rVert)$ by "
+        r"$-\log2+\log(k/(k-1))$, up to terms in $1/k^{2}$: the residual is halved in the limit.",
         lambda data: Measured(data["fall"], data["fall_standard_error"]),
         near(-np.log(2) - np.log1p(-1 / LAST), 2 / LAST**2),
-        interval_from="our tolerance: $2/k²$",
-        note=f"measured at $k = {LAST}$; the map of differences is a Jordan block with the eigenvalue $½$",
+        interval_from="our tolerance: $2/k^{2}$",
+        note=rf"measured at $k={LAST}$; the map of differences is a Jordan block with the eigenvalue $\frac{{1}}{{2}}$",
     ),
     law(
         "norm-polytope-unstable",
-        "The equilibria $±√d u_k$ repel: pushed by a thousandth, their tokens collapse.",
+        r"The equilibria $\pm\sqrt{d}\thinspace u_k$ repel: pushed by a thousandth, their tokens collapse.",
         lambda data: Measured(data["polytope_pushed"], where=_ranks(data)),
         at_most(HELD),
         proof="measured",
         place="docs/skip_norm_mlp.md, LayerNorm and the value matrices",
         neighbours=["wu2024"],
         hypotheses="identity values, full attention, LayerNorm after every layer",
-        interval_from="$‖res‖$ below a tenth of $‖X‖$",
+        interval_from=r"$\lVert \mathrm{res}\rVert$ below a tenth of $\lVert X\rVert$",
         note="at the last layer",
     ),
 )

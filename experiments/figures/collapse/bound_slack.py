@@ -223,62 +223,72 @@ def _shares(data: Mapping[str, np.ndarray]) -> Measured:
 ROUNDING = 16 * np.finfo(float).eps
 notes = functools.partial(published, source="proof-notes")
 # The steps hold, or do not, for every entry of every random layer that meets the lemma's condition.
-step = functools.partial(notes, hypotheses="one head, one layer, no mask; every $D_ii ≤ 1.256$ (the lemma's condition)")
+step = functools.partial(
+    notes,
+    hypotheses=r"one head, one layer, no mask; every $D_{ii}\leq1.256$ (the lemma's "
+    "condition)",
+)
 GAMMA = "is no constant: it is measured in every layer, from the change of the weights"
 SECTION = "the notes' section on one head in one layer"
 ROWS = (
     notes(
         "bound-constant",
-        "$(I − D)P̃ ≤ P ≤ (I + 2D)P̃$ holds entry by entry as long as every $D_ii$ is at most 1.256.",
+        r"$(I-D)\tilde{P}\leq P\leq(I+2D)\tilde{P}$ holds entry by entry as long as every $D_{ii}$ is at most 1.256.",
         lambda data: data["constant"],
         at_least(printed("1.256")[0]),
         formula=True,
         place="appendix, lemma 1",
-        hypotheses="$P$ and $P̃$ are softmax of $A$ and $A − E$ by rows; $D_ii = max |E_ij − E_ij'|$",
+        hypotheses=r"$P$ and $\tilde{P}$ are softmax of $A$ and $A-E$ by rows; $D_{ii}=\max\thinspace\lvert "
+        r"E_{ij}-E_{ij^{\prime}}\rvert$",
         interval_from="the printed digits; a larger limit would contradict nothing",
         note="only the right inequality is tested, because the left one holds for every $D$; measured: the largest $D$ "
         "at "
-        f"which a token of weight $e^−32$ still obeys; the root of $e^x = 1 + 2x$ is {audit.LEMMA_LIMIT:.9f}",
+        f"which a token of weight $e^{{-32}}$ still obeys; the root of $e^{{x}}=1+2x$ is {audit.LEMMA_LIMIT:.9f}",
     ),
     step(
         "bound-signed-step",
-        "$PX ≤ 1xᵀ + (I + 2D) 1 softmax(r)ᵀ R$, and so $|SA(X) − 1r'ᵀ|_ij ≤ 2 |D 1 softmax(r)ᵀ R W_V|_ij$, hold entry "
-        "by entry.",
+        r"$PX\leq1x^{\top}+(I+2D)\thinspace1\thinspace\mathrm{softmax}(r)^{\top}\thinspace R$, and so $\lvert "
+        r"\mathrm{SA}(X)-1r^{\prime\top}\rvert_{ij}\leq2\thinspace\lvert "
+        r"D\thinspace1\thinspace\mathrm{softmax}(r)^{\top}\thinspace R\thinspace W_V\rvert_{ij}$, hold entry by "
+        "entry.",
         _shares,
         (0, 0),
         formula=True,
         place=f"{SECTION}, bound of PX and the next line",
         interval_from="the statement is about every entry; rounding of float64",
         note="a step that the notes relay from Dong et al. and call unclear; measured: the share of entries that "
-        "violate it, {cases} random layers of 6 tokens; $R$ has negative entries, so it does not follow from the "
-        "lemma: where $R$ and $−R$ are as likely exactly half of the entries do; with $|R|$ and $|W_V|$ it holds, and "
-        "the theorem and its constants survive (bound-repair)",
+        "violate it, <cases> random layers of 6 tokens; $R$ has negative entries, so it does not follow from the "
+        r"lemma: where $R$ and $-R$ are as likely exactly half of the entries do; with $\lvert R\rvert$ and $\lvert "
+        r"W_V\rvert$ it holds, and the theorem and its constants survive (bound-repair)",
     ),
     step(
         "bound-norm-step",
-        "$‖SA(X) − 1r'ᵀ‖ ≤ 2 ‖D1‖ ‖R‖ ‖W_V‖$ holds in the $ℓ₁$ norm and in the $ℓ_∞$ norm.",
+        r"$\lVert \mathrm{SA}(X)-1r^{\prime\top}\rVert\leq2\thinspace\lVert D1\rVert\thinspace\lVert "
+        r"R\rVert\thinspace\lVert W_V\rVert$ holds in the $\ell_1$ norm and in the $\ell_{\infty}$ norm.",
         lambda data: Measured(data["norms_worst"], numbers={"cases": int(data["cases"])}),
         at_most(1 + ROUNDING),
         formula=True,
         place=f"{SECTION}, last two bounds",
         interval_from="the inequality is exact; rounding of float64",
-        note="largest left/right of both norms, {cases} random layers of 6 tokens; it follows by the mended step",
+        note="largest left/right of both norms, <cases> random layers of 6 tokens; it follows by the mended step",
     ),
     notes(
         "cubic-bound-head",
-        "One head: $‖res(SA(X))‖ ≤ 4γ‖W_QK‖₁‖W_V‖ ‖res(X)‖³/√d$ in the norm $‖·‖_{1,∞}$.",
+        r"One head: $\lVert \mathrm{res}(\mathrm{SA}(X))\rVert\leq4\gamma\lVert W_{QK}\rVert_1\lVert "
+        r"W_V\rVert\thinspace\lVert \mathrm{res}(X)\rVert^{3}/\sqrt{d}$ in the norm $\lVert \cdot\rVert_{1,\infty}$.",
         lambda data: data["adversary_layer"].max(),
         (0, 1 + ROUNDING),
         formula=True,
         place=f"{SECTION}, the bound that the section ends with",
-        hypotheses=f"full softmax, no mask, residuals about the mean; $γ$ {GAMMA}",
+        hypotheses=rf"full softmax, no mask, residuals about the mean; $\gamma$ {GAMMA}",
         interval_from="the inequality; rounding of float64",
         note="measured: the largest measured/bound that an adversary reached by gradient ascent",
     ),
     published(
         "cubic-bound-network",
-        "Several heads: a layer obeys the bound with the sum over heads, and $L$ layers have $‖res(X^L)‖ ≤ "
-        "(4γβH/√d)^((3^L − 1)/2) ‖res(X)‖^(3^L)$.",
+        r"Several heads: a layer obeys the bound with the sum over heads, and $L$ layers have $\lVert "
+        r"\mathrm{res}(X^{L})\rVert\leq(4\gamma\beta H/\sqrt{d})^{(3^{L}-1)/2}\thinspace\lVert "
+        r"\mathrm{res}(X)\rVert^{3^{L}}$.",
         lambda data: Measured(
             np.concatenate([data["least_layer"], data["least_depth"]]),
             where=[f"{what} {layer + 1}" for what in ("layer", "depth") for layer in range(data["least_layer"].size)],
@@ -288,26 +298,30 @@ ROWS = (
         formula=True,
         source="dong2021-theorem",
         place="theorem 2.2",
-        hypotheses=f"Gaussian weights and tokens, 4 heads or 2; $‖W_QK‖₁‖W_h‖ ≤ β$; $γ$ {GAMMA}",
+        hypotheses=r"Gaussian weights and tokens, 4 heads or 2; $\lVert W_{QK}\rVert_1\lVert W_h\rVert\leq\beta$; "
+        rf"$\gamma$ {GAMMA}",
         interval_from="the inequality in logarithms; rounding of float64",
-        note="least log bound less log residual over all networks, by layer and by depth; {last:.3g} nats at the last "
+        note="least log bound less log residual over all networks, by layer and by depth; <last:.3g> nats at the last "
         "depth",
     ),
     law(
         "bound-repair",
-        "$|(P − P̃)R| ≤ 2D P̃|R|$ holds entry by entry, so that every constant of the published theorem survives.",
+        r"$\lvert (P-\tilde{P})R\rvert\leq2D\thinspace\tilde{P}\lvert R\rvert$ holds entry by entry, so that every "
+        "constant of the published theorem survives.",
         lambda data: data["adversary_repair"].max(),
         (0, 1 + ROUNDING),
         proof="proved",
         place="docs/proof.md, The repair",
-        hypotheses="every $D_ii ≤ 1.2564…$",
+        hypotheses=r"every $D_{ii}\leq1.2564\ldots$",
         interval_from="the formula is exact; rounding of float64",
         neighbours=["dong2021", "proof-notes"],
         note="measured: the largest left/right that an adversary reached by gradient ascent",
     ),
     law(
         "bound-tanh-sharp",
-        "$diam(SA(X)) ≤ Σ_h ‖W_h‖₂ tanh(α‖W_QK,h‖₂ diam(X)²/4) diam(X)$, and two opposite tokens attain it.",
+        r"$\mathrm{diam}(\mathrm{SA}(X))\leq\sum_h\thinspace\lVert W_h\rVert_2\tanh(\alpha\lVert "
+        r"W_{QK,h}\rVert_2\thinspace\mathrm{diam}(X)^{2}/4)\thinspace\mathrm{diam}(X)$, and two opposite tokens "
+        "attain it.",
         lambda data: data["adversary_tanh_layer"].max(),
         (0.99, 1 + ROUNDING),
         proof="proved",
@@ -315,7 +329,8 @@ ROWS = (
         hypotheses="full softmax attention, no mask, no positions, any biases",
         interval_from="at most 1 by the proof; that ascent comes within 1 % is our tolerance",
         neighbours=["cohen2023", "castin2024", "abella2024", "birkhoff1957", "dobrushin1956", "dong2021"],
-        note="measured: the largest measured/bound that an adversary reached; known: $TV ≤ tanh(δ/4)$, and that "
-        "mixtures contract by total variation; ours: the application to attention and the bound in depth",
+        note="measured: the largest measured/bound that an adversary reached; known: "
+        r"$\mathrm{TV}\leq\tanh(\delta/4)$, and that mixtures contract by total variation; ours: the application to "
+        "attention and the bound in depth",
     ),
 )

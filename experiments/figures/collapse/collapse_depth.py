@@ -270,33 +270,33 @@ rank = functools.partial(
     published,
     source="daneshmand2020",
     place="abstract",
-    hypotheses="square Gaussian weights, as many examples as features, {layers} layers",
+    hypotheses="square Gaussian weights, as many examples as features, <layers> layers",
 )
 ROWS = (
     published(
         "collapse-cube",
-        "Pure attention collapses doubly exponentially: $log ‖res‖$ grows in size as $3^L$ with the number $L$ of "
-        "layers.",
+        r"Pure attention collapses doubly exponentially: $\log\thinspace\lVert \mathrm{res}\rVert$ grows in size as "
+        "$3^{L}$ with the number $L$ of layers.",
         _cube,
         near(3, 0.05),
         formula=True,
         source="dong2021",
         place="abstract; section 2 by the summary of vortezwohl and Wu, finding 1",
         hypotheses="Gaussian weights and tokens; no mask, skip, MLP or LayerNorm",
-        interval_from="our tolerance: $3 ± 0.05$",
-        note="measured: the fall at layer {layers} over the fall before it; the theorem is an upper bound",
+        interval_from=r"our tolerance: $3\pm0.05$",
+        note="measured: the fall at layer <layers> over the fall before it; the theorem is an upper bound",
     ),
     published(
         "collapse-stochastic",
-        "A product of random stochastic matrices converges at a linear rate: $log ‖res‖$ falls by a constant per "
-        "layer.",
+        r"A product of random stochastic matrices converges at a linear rate: $\log\thinspace\lVert "
+        r"\mathrm{res}\rVert$ falls by a constant per layer.",
         _late_over_early,
         near(1, 0.05),
         formula=True,
         source="collapse-summary",
         place="finding 1",
         hypotheses="softmax of independent Gaussian logits, blind to the tokens",
-        interval_from="our tolerance: $1 ± 0.05$",
+        interval_from=r"our tolerance: $1\pm0.05$",
         note="mean fall in the second half of the layers over that in the first, without layer 1",
     ),
     published(
@@ -307,9 +307,10 @@ ROWS = (
         formula=True,
         source="collapse-summary",
         place="related work, rank collapse of networks",
-        hypotheses="Gaussian weights, {layers} layers, no batch normalisation",
+        hypotheses="Gaussian weights, <layers> layers, no batch normalisation",
         interval_from="our tolerance: ten times as far",
-        note="change of $log ‖res‖$ by attention over change of the log distance to rank 1; medians",
+        note=r"change of $\log\thinspace\lVert \mathrm{res}\rVert$ by attention over change of the log distance to "
+        "rank 1; medians",
     ),
     rank(
         "collapse-rank-goes",
@@ -318,7 +319,7 @@ ROWS = (
         at_most(1.1),
         formula=True,
         interval_from="our tolerance: a stable rank of at most 1.1",
-        note="stable rank at layer {layers}; the abstract says that it collapses quickly",
+        note="stable rank at layer <layers>; the abstract says that it collapses quickly",
     ),
     rank(
         "collapse-batch-norm",
@@ -326,7 +327,7 @@ ROWS = (
         lambda data: _ranks(data, slice(2, 4)),
         at_least(2),
         interval_from="our tolerance: a stable rank of at least 2",
-        note="stable rank at layer {layers}, before the ReLU; by the abstract proved for linear networks, shown by "
+        note="stable rank at layer <layers>, before the ReLU; by the abstract proved for linear networks, shown by "
         "experiment for ReLU",
     ),
     published(
@@ -342,11 +343,12 @@ ROWS = (
         needs="parts",
         source="proof-notes",
         place="definition of the residual",
-        hypotheses="matrices $uvᵀ$ of rank one, $u$ and $v$ normal, and $1xᵀ$, which the notes' next formula has",
+        hypotheses=r"matrices $uv^{\top}$ of rank one, $u$ and $v$ normal, and $1x^{\top}$, which the notes' next "
+        "formula has",
         interval_from="our tolerance: nothing is nearer to rank one, so that at most a hundredth may be left",
-        note="of $1xᵀ$ it is the definition; read literally it speaks of every matrix of rank one; median of "
-        "$‖res(X)‖/‖X‖$; the residual is the distance to equal rows, a part of the matrices of rank one; a small "
-        "residual implies rank nearly one, and not the other way round",
+        note=r"of $1x^{\top}$ it is the definition; read literally it speaks of every matrix of rank one; median of "
+        r"$\lVert \mathrm{res}(X)\rVert/\lVert X\rVert$; the residual is the distance to equal rows, a part of the "
+        "matrices of rank one; a small residual implies rank nearly one, and not the other way round",
     ),
     law(
         "collapse-skip",
@@ -359,13 +361,14 @@ ROWS = (
         neighbours=["dong2021", "alman2025"],
         hypotheses="Gaussian weights of gain 1, branches of strength 1",
         interval_from="above the start",
-        note="5 % quantile of $log ‖res(X^l)‖ − log ‖res(X)‖$; Dong et al. show that such weights exist; relative to "
-        "$‖X‖$ it falls (collapse-skip-relative)",
+        note=r"5 % quantile of $\log\thinspace\lVert \mathrm{res}(X^{l})\rVert-\log\thinspace\lVert "
+        r"\mathrm{res}(X)\rVert$; Dong et al. show that such weights exist; relative to $\lVert X\rVert$ it falls "
+        "(collapse-skip-relative)",
     ),
     law(
         "collapse-skip-relative",
-        "From the second layer on the relative residual $‖res(X^l)‖/‖X^l‖$ lies below its start in at least 95 % of "
-        "random networks with skip connections.",
+        r"From the second layer on the relative residual $\lVert \mathrm{res}(X^{l})\rVert/\lVert X^{l}\rVert$ lies "
+        "below its start in at least 95 % of random networks with skip connections.",
         lambda data: Measured(
             data["relative"][2][2:],
             where=data["depth"][2:],
@@ -378,7 +381,7 @@ ROWS = (
         neighbours=["dong2021", "alman2025", "noci2022"],
         hypotheses="Gaussian weights of gain 1, branches of strength 1, no norm",
         interval_from="below the start",
-        note="95 % quantile of the change of $log(‖res(X^l)‖/‖X^l‖)$; after {layers} layers the median is {share:.2f} "
-        "of the start",
+        note=r"95 % quantile of the change of $\log(\lVert \mathrm{res}(X^{l})\rVert/\lVert X^{l}\rVert)$; after "
+        "<layers> layers the median is <share:.2f> of the start",
     ),
 )

@@ -234,7 +234,7 @@ def _numbers(data: Mapping[str, np.ndarray]) -> dict[str, int]:
 
 
 lapenna = functools.partial(published, source="lapenna2026", place="abstract")
-LAYER = "Gaussian weights, $d = {width}$, {heads} heads, {tokens} tokens"
+LAYER = "Gaussian weights, $d=<width>$, <heads> heads, <tokens> tokens"
 ROWS = (
     law(
         "kinds-order",
@@ -248,7 +248,7 @@ ROWS = (
         neighbours=["dong2021"],
         hypotheses=f"{LAYER} near one random vector; no mask, no skip connection; networks whose output is not 0",
         interval_from=f"our tolerance: {ORDER:g}",
-        note="measured order less predicted, median of {count} networks at differences of $e^(−4)$ and $e^(−6)$",
+        note="measured order less predicted, median of <count> networks at differences of $e^{-4}$ and $e^{-6}$",
     ),
     lapenna(
         "kinds-sinkhorn-doubly",
@@ -259,7 +259,7 @@ ROWS = (
         formula=True,
         hypotheses=f"{LAYER}, no skip connections",
         interval_from=f"our tolerance: {DOUBLY:g}",
-        note="last fall of $log ‖res‖$ over the one before, median of {count} networks",
+        note=r"last fall of $\log\thinspace\lVert \mathrm{res}\rVert$ over the one before, median of <count> networks",
     ),
     lapenna(
         "kinds-sinkhorn-preserves",
@@ -269,7 +269,7 @@ ROWS = (
         hypotheses=f"the residual; here {LAYER}, no skip connections",
         interval_from="the sign",
         elsewhere="the source speaks of attention matrices and of trained networks, not of initialisation",
-        note="median difference of $log ‖res‖$ over networks of the same projections; larger after the last layer in "
-        "{larger} of {count}",
+        note=r"median difference of $\log\thinspace\lVert \mathrm{res}\rVert$ over networks of the same projections; "
+        "larger after the last layer in <larger> of <count>",
     ),
 )

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
+from experiments.figures._timing import log_error, quartiles
 from experiments.figures.cost import _layer_kinds as layers
-from experiments.figures.cost._timing import log_error, quartiles
 from experiments.ledger import Measured, at_most, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
@@ -177,11 +177,11 @@ KERNEL = PRESETS["quick"].width  # of all presets
 ROWS = (
     table(
         "layers-operations",
-        "In the number $n$ of tokens, a layer of attention takes $O(n²)$ operations; recurrence, convolution and "
+        "In the number $n$ of tokens, a layer of attention takes $O(n^{2})$ operations; recurrence, convolution and "
         "restricted attention take $O(n)$.",
         lambda data: _exponents(data, "counted"),
         near([2.0 if kind == "attention" else 1.0 for kind in KINDS], 0.1),
-        hypotheses=f"{SINGLE}; $d = {{width}}$, $k = r = {KERNEL}$, $n = {{least}} … {{most}}$",
+        hypotheses=rf"{SINGLE}; $d=<width>$, $k=r={KERNEL}$, $n=<least>\thinspace\ldots\thinspace<most>$",
         interval_from="our tolerance for the border: 0.1 of an exponent",
         note="measured: exponents of the multiplications that XLA counts in the compiled program",
     ),
@@ -190,21 +190,21 @@ ROWS = (
         "A recurrence takes $O(n)$ sequential operations, the other layers $O(1)$.",
         lambda data: _exponents(data, "steps"),
         near([1.0 if kind == "recurrence" else 0.0 for kind in KINDS], 0.01),
-        hypotheses=f"{SINGLE}; $n = {{least}} … {{most}}$",
+        hypotheses=rf"{SINGLE}; $n=<least>\thinspace\ldots\thinspace<most>$",
         interval_from="rounding of a count",
         note="measured: exponents of the longest loop, a count of the compiled program",
     ),
     published(
         "layers-paths",
         "The longest path is $O(1)$ in attention, $O(n)$ in a recurrence, $O(n/k)$ in convolutions, $O(n/r)$ in "
-        "restricted attention, and $O(log_k n)$ in dilated convolutions.",
+        r"restricted attention, and $O(\log_kn)$ in dilated convolutions.",
         _paths_over_orders,
         (1 / CONSTANT, CONSTANT),
         source=V17,
         place=f"{TABLE}, and the text below",
         formula=True,
-        hypotheses=f"$k = r = {KERNEL}$; dilated kernels look back",
-        interval_from=f"our tolerance: $O(·)$ leaves out a factor of at most {CONSTANT:g}",
+        hypotheses=f"$k=r={KERNEL}$; dilated kernels look back",
+        interval_from=rf"our tolerance: $O(\cdot)$ leaves out a factor of at most {CONSTANT:g}",
         note="measured: the path, found by search over Jacobians, over its order",
     ),
     notes(
@@ -214,7 +214,7 @@ ROWS = (
         (1, [1, 1, CONSTANT, CONSTANT]),
         place="section on attention against CNN",
         hypotheses=f"kernels of {KERNEL} tokens, no dilation",
-        interval_from=f"one layer, and 1 … {CONSTANT:g} times $(n − 1)/(k − 1)$, the fewest that join the ends one way",
+        interval_from=f"one layer, and 1 … {CONSTANT:g} times $(n-1)/(k-1)$, the fewest that join the ends one way",
         note="measured: layers until all tokens meet, over that number; the least and the most over $n$",
     ),
     notes(
@@ -226,20 +226,20 @@ ROWS = (
         at_most(0.1),
         formula=True,
         place="section on attention against RNN",
-        hypotheses="one Elman recurrence at random, entries $N(0, 1/d)$, $d = {width}$, {tokens} tokens",
+        hypotheses="one Elman recurrence at random, entries $N(0,1/d)$, $d=<width>$, <tokens> tokens",
         interval_from="our tolerance: a tenth of the last token's influence",
         note="measured: size of the last state's derivative by the first token over that by the last",
     ),
     published(
         "layers-short-time",
-        "A layer of attention is faster than a recurrent one where $n < d$.",
+        r"A layer of attention is faster than a recurrent one where $n\lt d$.",
         _attention_over_recurrence,
         at_most(1),
         source=V17,
         place="section 4",
-        hypotheses=f"{SINGLE}, $d = {{width}}$, two cores",
+        hypotheses=f"{SINGLE}, $d=<width>$, two cores",
         interval_from="the sign of the difference",
-        note="measured: ratio of median times, of {calls:.0f} calls or more in turns; multiplications are in the ratio "
+        note="measured: ratio of median times, of <calls:.0f> calls or more in turns; multiplications are in the ratio "
         "$n/d$",
     ),
     published(
@@ -250,11 +250,11 @@ ROWS = (
         source=V17,
         place="section 4",
         formula=True,
-        hypotheses=f"a recurrence counted as in the source's table 1, $n d²$; $k = {KERNEL}$",
+        hypotheses=rf"a recurrence counted as in the source's table 1, $n\thinspace d^{{2}}$; $k={KERNEL}$",
         after_result=True,
         interval_from="$k$; our tolerance for a count: one per cent; the count of the table was chosen when both were "
         "known",
         note="measured: ratio of multiplications; with both matrices of an Elman recurrence, for input and state, it "
-        "is {both:.3g}",
+        "is <both:.3g>",
     ),
 )

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments.figures.cost._timing import log_error, quartiles
+from experiments.figures._timing import log_error, quartiles
 from experiments.ledger import Measured, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
@@ -153,11 +153,14 @@ def _memory(data: Data) -> Measured:
     )
 
 
-LAYER = "whole layers, $d = {width}$, {heads} head of {head_width}, projections included; $n = {least} … {most}$"
+LAYER = (
+    "whole layers, $d=<width>$, <heads> head of <head_width>, projections included; "
+    r"$n=<least>\thinspace\ldots\thinspace<most>$"
+)
 ROWS = (
     published(
         "linear-gain-pairs-sums",
-        "Sums over tokens lower the time of attention from $O(n²)$ to $O(n)$.",
+        "Sums over tokens lower the time of attention from $O(n^{2})$ to $O(n)$.",
         _gains,
         near(1, GAIN),
         source=SOURCE,
@@ -165,11 +168,11 @@ ROWS = (
         hypotheses=LAYER,
         interval_from=f"our tolerance: {GAIN:g} of an exponent",
         elsewhere="the projections, linear in $n$, are part of the time, and $n$ is not much larger than $d$",
-        note="measured: exponent of the ratio of median times, of {calls:.0f} calls or more in turns",
+        note="measured: exponent of the ratio of median times, of <calls:.0f> calls or more in turns",
     ),
     published(
         "linear-memory-pairs",
-        "The memory of attention over pairs grows as $n²$, that of sums as $n$.",
+        "The memory of attention over pairs grows as $n^{2}$, that of sums as $n$.",
         _memory,
         near([2.0, 1.0, 1.0], 0.1),
         formula=True,

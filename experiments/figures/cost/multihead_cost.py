@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from experiments.figures.cost._timing import quartiles
+from experiments.figures._timing import quartiles
 from experiments.ledger import Measured, at_least, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
@@ -208,11 +208,11 @@ def _heads_over_one(data: Data) -> Measured:
 
 costs = partial(published, source=NOTES, place="section on the cost of a transformer", formula=True)
 TOKENS, WIDTH, HEADS = PUBLISHED
-SIZES = f"$s = {TOKENS}$, $h = {WIDTH}$, {HEADS} heads"
+SIZES = f"$s={TOKENS}$, $h={WIDTH}$, {HEADS} heads"
 ROWS = (
     costs(
         "multihead-count",
-        "$QKᵀ$ and $PV$ take $12(256·64·256 + 256·256·64)$ multiplications, about $10⁸$.",
+        r"$QK^{\top}$ and $PV$ take $12(256\cdot64\cdot256+256\cdot256\cdot64)$ multiplications, about $10^{8}$.",
         _multiplications,
         near(12 * 2 * 256 * 64 * 256, HEADS * TOKENS),
         hypotheses=SIZES,
@@ -221,13 +221,14 @@ ROWS = (
     ),
     costs(
         "multihead-scale",
-        "For each head the division by $√d_k$ takes $s²$ operations and softmax $s(2s − 1)$, which is about $s²$.",
+        r"For each head the division by $\sqrt{d_k}$ takes $s^{2}$ operations and softmax $s(2s-1)$, which is about "
+        "$s^{2}$.",
         _scale_and_softmax,
         near(1, 0.01),
         needs="parts",
-        hypotheses=f"$s = {TOKENS}$; sums and divisions, without exponentials",
+        hypotheses=f"$s={TOKENS}$; sums and divisions, without exponentials",
         interval_from="our tolerance for a count: one per cent",
-        note="measured: XLA's count over the formula; $s(2s − 1)$ is about $2s²$",
+        note="measured: XLA's count over the formula; $s(2s-1)$ is about $2s^{2}$",
     ),
     costs(
         "multihead-largest",
@@ -236,22 +237,23 @@ ROWS = (
         at_least(1),
         hypotheses=f"the notes' own {SIZES}; a feed-forward part of width ${WIDER}h$, as in Vaswani et al. 2017",
         interval_from="the largest part exceeds every other",
-        note="measured: multiplications over those of the feed-forward part; $QKᵀ$ and $PV$ ${products:.1f}·10⁸$, "
-        "projections ${projections:.1f}·10⁸$, feed-forward ${mlp:.1f}·10⁸$; with projections attention is the largest "
-        "from $s = 2h$ on; the notes' count of $10⁸$ itself stands",
+        note=r"measured: multiplications over those of the feed-forward part; $QK^{\top}$ and $PV$ "
+        r"$<products:.1f>\cdot10^{8}$, projections $<projections:.1f>\cdot10^{8}$, feed-forward "
+        r"$<mlp:.1f>\cdot10^{8}$; with projections attention is the largest from $s=2h$ on; the notes' count of "
+        "$10^{8}$ itself stands",
     ),
     published(
         "multihead-width",
-        "The paper that introduced the transformer takes $d_k = 512$.",
+        "The paper that introduced the transformer takes $d_k=512$.",
         lambda data: data["base"][1],
         near(512, 0),
         source=NOTES,
         place="sections on scaled dot products and on the factor 1/√d_k",
         formula=True,
-        hypotheses="$d_model = 512$ and 8 heads, the base model of Vaswani et al. 2017, section 3.2.2",
+        hypotheses=r"$d_{\mathrm{model}}=512$ and 8 heads, the base model of Vaswani et al. 2017, section 3.2.2",
         interval_from="the printed number",
-        note="512 is $d_model$; with 8 heads $d_k$ is 64, as the paper prints; the notes' argument needs neither "
-        "number",
+        note=r"512 is $d_{\mathrm{model}}$; with 8 heads $d_k$ is 64, as the paper prints; the notes' argument needs "
+        "neither number",
     ),
     published(
         "multihead-heads",
@@ -261,7 +263,7 @@ ROWS = (
         source=PAPER,
         place="section 3.2.2",
         formula=True,
-        hypotheses="{heads} heads, $d = {width}$; the paper has 8 and 512",
+        hypotheses="<heads> heads, $d=<width>$; the paper has 8 and 512",
         interval_from="our tolerance: a tenth",
         note="measured: ratio of XLA's operations",
     ),

@@ -188,32 +188,35 @@ def _inner_product(data: Data) -> Measured:
     )
 
 
-MODEL = "unit tokens with all inner products $ρ$, logits $γ log n ⟨x_i, x_j⟩$, values the tokens"
+MODEL = (
+    r"unit tokens with all inner products $\rho$, logits $\gamma\log n\thinspace\langle x_i,x_j\rangle$, values "
+    "the tokens"
+)
 ROWS = (
     published(
         "critical-below",
-        "For $n → ∞$ outputs fall into one direction if $γ < 1/(1 − ρ)$, and stay as far apart as the inputs if $γ$ is "
-        "larger.",
+        r"For $n\to\infty$ outputs fall into one direction if $\gamma\lt1/(1-\rho)$, and stay as far apart as the "
+        r"inputs if $\gamma$ is larger.",
         _beside_step,
         near(0, STEEP),
         formula=True,
         source="chen2026-theorem",
         place="abstract and theorem 2.1, as a caption and summaries restate it",
-        hypotheses=f"{MODEL}; here $n = 2²⁰$ and $ρ > 0$, our condition: at $ρ = 0$ the place is $γ = 1/2$",
+        hypotheses=rf"{MODEL}; here $n=2^{{20}}$ and $\rho\gt0$, our condition: at $\rho=0$ the place is $\gamma=1/2$",
         interval_from="our tolerance",
-        note="cosine of two outputs less its limit, 1 and $ρ$; softmax on {vectors} vectors has the closed form's "
-        "cosines to {gap:.0e}",
+        note=r"cosine of two outputs less its limit, 1 and $\rho$; softmax on <vectors> vectors has the closed form's "
+        "cosines to <gap:.0e>",
     ),
     law(
         "critical-inner-product",
-        "The inner product of two outputs, unlike their cosine, stays at $ρ$ at every $γ$.",
+        r"The inner product of two outputs, unlike their cosine, stays at $\rho$ at every $\gamma$.",
         _inner_product,
         near(0, 1),
         proof="proved",
         place="docs/critical_scaling.md",
-        hypotheses=f"{MODEL}; $n → ∞$",
+        hypotheses=rf"{MODEL}; $n\to\infty$",
         interval_from="$1/n$ of $n$ explicit vectors",
         neighbours=["chen2026"],
-        note="measured less $ρ = {rho:g}$, times $n = {vectors}$",
+        note=r"measured less $\rho=<rho:g>$, times $n=<vectors>$",
     ),
 )

@@ -199,7 +199,7 @@ def _at_the_end(data: Mapping[str, np.ndarray], name: str, *, less: np.ndarray |
     )
 
 
-SETTING = "{tokens} tokens, Gaussian weights, no LayerNorm, no MLP"
+SETTING = "<tokens> tokens, Gaussian weights, no LayerNorm, no MLP"
 closed_form = functools.partial(
     law,
     proof="derived",
@@ -210,7 +210,7 @@ closed_form = functools.partial(
 ROWS = (
     published(
         "strength-root",
-        "Residual branches scaled by $1/√L$ keep tokens from collapsing.",
+        r"Residual branches scaled by $1/\sqrt{L}$ keep tokens from collapsing.",
         _with_root,
         at_most(COLLAPSED),
         formula=True,
@@ -218,11 +218,11 @@ ROWS = (
         place="theorem on residual scaling, as others restate it",
         hypotheses=f"at initialisation; softmax attention; here {SETTING}",
         interval_from="our tolerance: collapsed is 0.99",
-        note="correlation $ρ$ of all pairs at the end; at the start {start:.3f}",
+        note=r"correlation $\rho$ of all pairs at the end; at the start <start:.3f>",
     ),
     closed_form(
         "strength-uniform",
-        "Under uniform attention the correlation is $ρ_L = kρ₀/(kρ₀ + 1 − ρ₀)$, $k = (1 + a²)^L$.",
+        r"Under uniform attention the correlation is $\rho_L=k\rho_0/(k\rho_0+1-\rho_0)$, $k=(1+a^{2})^{L}$.",
         _worst_error,
         at_most(UNIFORM_TOLERANCE),
         hypotheses=f"wide layers; {SETTING}",
@@ -231,18 +231,18 @@ ROWS = (
     ),
     closed_form(
         "strength-limit",
-        "With $a = 1/√L$ the correlation of deep networks is that of $k = e$.",
+        r"With $a=1/\sqrt{L}$ the correlation of deep networks is that of $k=e$.",
         lambda data: _at_the_end(data, "1/√L", less=_limit(data)),
         near(0, SOFTMAX_TOLERANCE),
         hypotheses=f"uniform attention, and softmax attention at initialisation; {SETTING}",
-        note="measured less predicted, {limit:.4f}",
+        note="measured less predicted, <limit:.4f>",
     ),
     closed_form(
         "strength-inverse",
-        "With $a = 1/L$ the correlation of deep networks stays what it was.",
+        "With $a=1/L$ the correlation of deep networks stays what it was.",
         lambda data: _at_the_end(data, "1/L", less=data["rho_mean"][:, _runs(data)["1/L"], 0]),
         near(0, UNCHANGED),
         hypotheses=f"uniform attention, and softmax attention at initialisation; {SETTING}",
-        note="change of $ρ$",
+        note=r"change of $\rho$",
     ),
 )

@@ -294,33 +294,33 @@ def _network_size(data: Mapping[str, np.ndarray]) -> dict[str, int]:
 
 SINGLE_ROWS = ("row_tokens", "row_participation", "row_limit", "crossing")
 WEAK, STRONG = 0.25, 4.0  # strengths of skips
-NETWORK = "here {tokens} orthogonal tokens, {layers} layers of infinite width, no MLP"
+NETWORK = "here <tokens> orthogonal tokens, <layers> layers of infinite width, no MLP"
 goldt = functools.partial(published, source="giorlandino2025")
 of_rows = functools.partial(
     goldt,
     place="two regimes: abstract of version 1; √2 and 1 − √2/β: released code",
-    hypotheses="orthogonal tokens, logits of standard deviation $β√(log T)$, $T → ∞$",
+    hypotheses=r"orthogonal tokens, logits of standard deviation $\beta\sqrt{\log T}$, $T\to\infty$",
     formula=True,
     after_result=True,
-    interval_from="our tolerance, set after a trial of the method, at $log T = 10000$",
+    interval_from=r"our tolerance, set after a trial of the method, at $\log T=10000$",
 )
 of_tokens = functools.partial(goldt, place="abstract of version 1")
 ROWS = (
     of_rows(
         "failures-transition",
-        "Attention changes from uniform to concentrated rows at $β = √2$.",
+        r"Attention changes from uniform to concentrated rows at $\beta=\sqrt{2}$.",
         _transition,
         near(CRITICAL, AT_LIMIT),
-        note="as in the random-energy model of Derrida 1981; $β$ where the median sum of exponentials is half its "
-        "mean; at $T = {tokens:g}$ it is {crossing:.3f}",
+        note=r"as in the random-energy model of Derrida 1981; $\beta$ where the median sum of exponentials is half its "
+        "mean; at $T=<tokens:g>$ it is <crossing:.3f>",
     ),
     of_rows(
         "failures-above",
-        "The mean $Σp²$ of a row tends to 0 below $β = √2$ and to $1 − √2/β$ above.",
+        r"The mean $\sum p^{2}$ of a row tends to 0 below $\beta=\sqrt{2}$ and to $1-\sqrt{2}/\beta$ above.",
         _less_limit,
         near(0, AT_LIMIT),
-        note="as in the random-energy model of Derrida 1981; measured less the limit; at $T = {tokens:g}$ and $β = 3$ "
-        "it is {off:.3f} off",
+        note=r"as in the random-energy model of Derrida 1981; measured less the limit; at $T=<tokens:g>$ and $\beta=3$ "
+        "it is <off:.3f> off",
     ),
     of_tokens(
         "failures-rank",
@@ -328,9 +328,10 @@ ROWS = (
         _rank_collapse,
         at_least([ONE, LESS]),
         formula=True,
-        hypotheses=f"$β ≤ 1$, skips of strength {WEAK:g}; {NETWORK}",
+        hypotheses=rf"$\beta\leq1$, skips of strength {WEAK:g}; {NETWORK}",
         interval_from="our tolerance",
-        note="correlation of the tokens, its least at $β ≤ 1$; last point: that less the one at the largest $β$",
+        note=r"correlation of the tokens, its least at $\beta\leq1$; last point: that less the one at the largest "
+        r"$\beta$",
     ),
     of_tokens(
         "failures-skip",
@@ -338,7 +339,7 @@ ROWS = (
         lambda data: _correlation(data, STRONG, 0, 1),
         at_most(APART),
         formula=True,
-        hypotheses=f"$β ≤ 1$, skips of strength {STRONG:g}; {NETWORK}",
+        hypotheses=rf"$\beta\leq1$, skips of strength {STRONG:g}; {NETWORK}",
         interval_from="our tolerance",
         note="correlation of the tokens",
     ),
@@ -347,8 +348,9 @@ ROWS = (
         "In the regime of high variance the signal is preserved, while the entropy collapses.",
         lambda data: _correlation(data, WEAK, 2, 3),
         at_most(APART),
-        elsewhere="the theory is one of $T → ∞$, and rows of so few tokens are far from their limit (failures-above)",
-        hypotheses=f"$β$ from 2 to 3, skips of strength {WEAK:g}; {NETWORK}",
+        elsewhere=r"the theory is one of $T\to\infty$, and rows of so few tokens are far from their limit "
+        "(failures-above)",
+        hypotheses=rf"$\beta$ from 2 to 3, skips of strength {WEAK:g}; {NETWORK}",
         interval_from="our tolerance, that of a strong skip connection (failures-skip)",
         note="correlation of the tokens: 1 is rank collapse",
     ),

@@ -221,11 +221,12 @@ def _collapse(data: Mapping[str, np.ndarray]) -> Measured:
     )
 
 
-DEEP = "skip connections, LayerNorm after them, Gaussian weights, no MLP, {layers} layers"
+DEEP = "skip connections, LayerNorm after them, Gaussian weights, no MLP, <layers> layers"
 ROWS = (
     law(
         "gradients-order-query",
-        "In pure attention $‖∂W_Q‖$ and $‖∂W_K‖$ fall as the square of $‖res‖$, and $‖∂W_V‖$ does not fall.",
+        r"In pure attention $\lVert \partial W_Q\rVert$ and $\lVert \partial W_K\rVert$ fall as the square of $\lVert "
+        r"\mathrm{res}\rVert$, and $\lVert \partial W_V\rVert$ does not fall.",
         lambda data: _means(data, *(f"pure_{name}_order" for name in NAMES), where=[MATRIX[name] for name in NAMES]),
         near([2, 2, 0], ORDER),
         proof="proved",
@@ -233,7 +234,8 @@ ROWS = (
         hypotheses="full softmax attention without skips, small residuals, a loss that sees the tokens' mean",
         interval_from="our tolerance: orders are whole numbers",
         neighbours=["noci2022"],
-        note="change of the gradient's logarithm over that of $log ‖res‖$ into layer {layer}",
+        note=r"change of the gradient's logarithm over that of $\log\thinspace\lVert \mathrm{res}\rVert$ into layer "
+        "<layer>",
     ),
     published(
         "gradients-vanish",
@@ -245,11 +247,13 @@ ROWS = (
         place="abstract",
         hypotheses="pure attention here, without the MLP and skips of the source",
         interval_from="our tolerance: a rounding of float64",
-        note="$log ‖∂W_Q‖/‖∂W_V‖$ at layer {layer}, mean; $log ‖∂W_V‖$ changes by {kept:.2g}",
+        note=r"$\log\thinspace\lVert \partial W_Q\rVert/\lVert \partial W_V\rVert$ at layer <layer>, mean; "
+        r"$\log\thinspace\lVert \partial W_V\rVert$ changes by <kept:.2g>",
     ),
     law(
         "gradients-skip-order",
-        "With skips $‖∂W_Q‖/‖∂W_V‖$ falls as $1 − ρ$, with $ρ$ the correlation of tokens.",
+        r"With skips $\lVert \partial W_Q\rVert/\lVert \partial W_V\rVert$ falls as $1-\rho$, with $\rho$ the "
+        "correlation of tokens.",
         lambda data: _means(data, "skip_slope"),
         (0.8, 1.2),
         proof="measured",
@@ -257,7 +261,7 @@ ROWS = (
         hypotheses=f"{DEEP}, branches of strength 1",
         interval_from="our tolerance",
         neighbours=["noci2022"],
-        note="slope of the logarithms from layer {later} on",
+        note="slope of the logarithms from layer <later> on",
     ),
     published(
         "gradients-skip-collapse",
@@ -268,8 +272,8 @@ ROWS = (
         place="caption of figure 1",
         hypotheses=f"the source's figure is of post-LN; here {DEEP}",
         interval_from="the sign of the change",
-        note="change of $log(1 − ρ)$ from the first layer to the last, branches of strength 1; $ρ$ is the mean "
-        "correlation of all pairs and ends at $1 − {apart:.0e}$",
+        note=r"change of $\log(1-\rho)$ from the first layer to the last, branches of strength 1; $\rho$ is the mean "
+        "correlation of all pairs and ends at $1-<apart:.0e>$",
     ),
     published(
         "gradients-root-kept",
@@ -278,8 +282,9 @@ ROWS = (
         at_least(-KEPT),
         source="noci2022-theorem",
         place="theorem on residual scaling, as others restate it",
-        hypotheses=f"branches of strength $1/√L$; {DEEP}",
+        hypotheses=rf"branches of strength $1/\sqrt{{L}}$; {DEEP}",
         interval_from="our tolerance: a factor $e$",
-        note="$log ‖∂W_Q‖/‖∂W_V‖$, the later half of the layers less the earlier; $ρ$ ends at {correlation:.2f}",
+        note=r"$\log\thinspace\lVert \partial W_Q\rVert/\lVert \partial W_V\rVert$, the later half of the layers less "
+        r"the earlier; $\rho$ ends at <correlation:.2f>",
     ),
 )

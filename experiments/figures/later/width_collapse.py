@@ -183,7 +183,7 @@ def _at_largest(
     )
 
 
-SETTING = "independent Gaussian logits of standard deviation $σ$, $T → ∞$"
+SETTING = r"independent Gaussian logits of standard deviation $\sigma$, $T\to\infty$"
 # Limits in T for every fixed σ. Where single weights stand out at the sizes drawn, T is too small to decide.
 in_the_limit = functools.partial(
     published,
@@ -191,8 +191,8 @@ in_the_limit = functools.partial(
     interval=near(1, REACHED),
     hypotheses=SETTING,
     interval_from="our tolerance, at the largest $T$",
-    elsewhere="the limit is one of $T$, and the largest $T$ is too small where $σ$ is large",
-    note="measured over the limit at $T = {tokens:g}$",
+    elsewhere=r"the limit is one of $T$, and the largest $T$ is too small where $\sigma$ is large",
+    note="measured over the limit at $T=<tokens:g>$",
 )
 own = functools.partial(
     law, interval=near(1, REACHED), proof="derived", place="docs/width_collapse.md", interval_from="our tolerance"
@@ -207,33 +207,33 @@ ROWS = (
     ),
     in_the_limit(
         "width-second",
-        "The second singular value tends to $2√((e^{σ²} − 1)/T)$ as $T$ grows.",
+        r"The second singular value tends to $2\sqrt{(e^{\sigma^{2}}-1)/T}$ as $T$ grows.",
         lambda data: _at_largest(data, "second", data["second_law"][:, -1]),
         place="abstract: the gap; the formula as others restate it",
     ),
     in_the_limit(
         "width-rank",
-        "The stable rank of the attention matrix stays bounded as $T$ grows, at $e^{σ²}$.",
+        r"The stable rank of the attention matrix stays bounded as $T$ grows, at $e^{\sigma^{2}}$.",
         lambda data: _at_largest(data, "rank", data["square_law"]),
         place="abstract: collapse in width; the formula as others restate it",
     ),
     # The stable rank without the outlier, and what the largest singular value has above 1 at finite size.
     own(
         "width-rank-centred",
-        "As $T → ∞$ the stable rank of the attention matrix without $11ᵀ/T$ tends to $T/4$; at the largest $T$ it is "
-        f"that within {REACHED:.0%} for $σ ≤ {SECOND_UP_TO:g}$.",
+        r"As $T\to\infty$ the stable rank of the attention matrix without $11^{\top}/T$ tends to $T/4$; at the "
+        rf"largest $T$ it is that within {REACHED:.0%} for $\sigma\leq{SECOND_UP_TO:g}$.",
         lambda data: _at_largest(data, "rank_centred", data["rank_centred_law"][:, -1], SECOND_UP_TO),
         hypotheses=SETTING,
         neighbours=["naitsaada2025"],
-        note="measured over $T/4$ at $T = {tokens:g}${others}",
+        note="measured over $T/4$ at $T=<tokens:g>$<others>",
     ),
     own(
         "width-first-excess",
-        "As $T → ∞$ the largest singular value tends to $1/√(1 − v)$, $v = (e^{σ²} − 1)/T$; at the largest $T$ what it "
-        f"has above 1 is that within {REACHED:.0%} for $σ ≤ {RANK_UP_TO:g}$.",
+        r"As $T\to\infty$ the largest singular value tends to $1/\sqrt{1-v}$, $v=(e^{\sigma^{2}}-1)/T$; at the "
+        rf"largest $T$ what it has above 1 is that within {REACHED:.0%} for $\sigma\leq{RANK_UP_TO:g}$.",
         lambda data: _at_largest(data, "first", data["first_law"][:, -1], RANK_UP_TO, zero=1.0),
         hypotheses=f"{SETTING}; first order in $v$",
         neighbours=["naitsaada2025", "benaych2012"],
-        note="what it has above 1, measured over predicted, at $T = {tokens:g}${others}",
+        note="what it has above 1, measured over predicted, at $T=<tokens:g>$<others>",
     ),
 )

@@ -226,7 +226,7 @@ def _tokens(data: Mapping[str, np.ndarray]) -> dict[str, int]:
     return {"tokens": int(data["shape"][0])}
 
 
-SETTING = "random Gaussian weights, no MLP, {tokens} tokens, one mask on all layers"
+SETTING = "random Gaussian weights, no MLP, <tokens> tokens, one mask on all layers"
 wu = functools.partial(published, source="wu2024", place="abstract")
 own = functools.partial(law, proof="measured", place="docs/masks_and_sparsity.md", neighbours=["wu2024"])
 ROWS = (
@@ -238,8 +238,9 @@ ROWS = (
         formula=True,
         hypotheses=f"a connected mask; here {SETTING}",
         interval_from="the sign of the rate; our tolerance for the ratio of two quarters of the layers",
-        note="$log ‖res‖$ per layer in the second half of the layers, in nats, the weights' growth taken off; "
-        f"last point: how far the ratio of two falls lies outside {EXPONENTIAL[0]:g} … {EXPONENTIAL[1]:g}",
+        note=r"$\log\thinspace\lVert \mathrm{res}\rVert$ per layer in the second half of the layers, in nats, the "
+        f"weights' growth taken off; last point: how far the ratio of two falls lies outside {EXPONENTIAL[0]:g} … "
+        f"{EXPONENTIAL[1]:g}",
     ),
     wu(
         "masks-local-slower",
@@ -254,17 +255,18 @@ ROWS = (
     ),
     own(
         "masks-rate",
-        "Under a window, a causal mask or a global token, $log ‖res‖$ changes by $log |λ₂|$ per layer, $λ₂$ the second "
-        "eigenvalue of the mask's uniform averaging.",
+        r"Under a window, a causal mask or a global token, $\log\thinspace\lVert \mathrm{res}\rVert$ changes by "
+        r"$\log\thinspace\lvert \lambda_2\rvert$ per layer, $\lambda_2$ the second eigenvalue of the mask's uniform "
+        "averaging.",
         _over_predicted,
         near(1, RATIO),
-        hypotheses=f"{SETTING}; $|log λ₂| > {FAST:g}$; the weights' growth taken off; late layers",
+        hypotheses=rf"{SETTING}; $\lvert \log\lambda_2\rvert\gt{FAST:g}$; the weights' growth taken off; late layers",
         interval_from="our tolerance: a tenth",
         note="measured over predicted",
     ),
     own(
         "masks-causal-exponent",
-        "Under a causal mask the fall of $log ‖res‖$ per layer becomes constant.",
+        r"Under a causal mask the fall of $\log\thinspace\lVert \mathrm{res}\rVert$ per layer becomes constant.",
         _causal_exponent,
         EXPONENTIAL,
         hypotheses=SETTING,

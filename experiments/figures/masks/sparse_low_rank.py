@@ -177,8 +177,8 @@ summary = functools.partial(
     place="related work, on variants of the transformer",
     interval_from="the sign of the difference",
 )
-MORE = "mean $log ‖res‖$ less that of full attention, in nats"
-SETTING = "random Gaussian weights, no skips, no MLP, layer {layer}"
+MORE = r"mean $\log\thinspace\lVert \mathrm{res}\rVert$ less that of full attention, in nats"
+SETTING = "random Gaussian weights, no skips, no MLP, layer <layer>"
 ROWS = (
     summary(
         "lowrank-average",
@@ -187,9 +187,9 @@ ROWS = (
         at_most(0),
         needs="parts",
         interval_from="the sign of the difference",
-        hypotheses="the summary cites Wang et al. 2020; here keys and values are $E X$ with random $E$, rows that "
-        f"average or Gaussian ones, Wang et al.'s kind; {SETTING}",
-        note=f"{MORE}; slower than full attention: {{slower}}",
+        hypotheses=r"the summary cites Wang et al. 2020; here keys and values are $E\thinspace X$ with random $E$, "
+        f"rows that average or Gaussian ones, Wang et al.'s kind; {SETTING}",
+        note=f"{MORE}; slower than full attention: <slower>",
     ),
     summary(
         "sparse-slower",

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from experiments.figures._medians import median_error
-from experiments.figures.models._packaged import (
+from experiments.figures._packaged import (
     Measures,
     beside_initial,
     check_settings,
@@ -21,7 +21,7 @@ from experiments.figures.models._packaged import (
     named_checkpoints,
 )
 from experiments.ledger import Measured, at_least, at_most, published
-from experiments.lib import figure, sentences, style, unfinished
+from experiments.lib import figure, sentences, style
 from experiments.lib.figure import About, Data
 from rc_jax import collapse, network, pretrained
 from rc_jax.pretrained import PackagedKind
@@ -86,7 +86,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     data: dict[str, np.ndarray] = {}
     names, floors, causal = [], [], []
     for index, (name, trained) in enumerate(named_checkpoints(spec.checkpoints, spec.packaged, spec.dtype)):
-        parts = unfinished.once(f"{index}", functools.partial(_compare, trained, spec))
+        parts = _compare(trained, spec)
         data |= {f"{index}_{part}": value for part, value in parts.items()}
         names.append(name)
         floors.append(_floor(trained.spec))
@@ -264,7 +264,7 @@ stated = functools.partial(
     published,
     source="dong2021-section4",
     place="figure of relative residuals",
-    hypotheses="the source's models are BERT, ALBERT and XLNet; here {models}, and randomly initialised copies of it",
+    hypotheses="the source's models are BERT, ALBERT and XLNet; here <models>, and randomly initialised copies of it",
     interval_from=f"our tolerance: {COLLAPSED:.0%}",
 )
 # At the last layer the residual is at zero, or away from it.
@@ -274,16 +274,16 @@ ROWS = (
         "Without skips and MLPs the relative residual of a trained BERT falls to zero.",
         lambda data: _at_the_end(data, {"attention": "{weights}"}),
         at_most(COLLAPSED),
-        shown="{end}",
-        note=f"{AT_THE_END}; {{floors}} is the rounding floor",
+        shown="<end>",
+        note=f"{AT_THE_END}; <floors> is the rounding floor",
     ),
     stated(
         "trained-mlp-collapses",
         "Without skips the relative residual of a trained BERT with its MLPs falls to zero too.",
         lambda data: _at_the_end(data, {"mlp": "{weights}"}),
         at_most(COLLAPSED),
-        shown="{end}",
-        note=f"{AT_THE_END}; {{floors}} is the rounding floor",
+        shown="<end>",
+        note=f"{AT_THE_END}; <floors> is the rounding floor",
     ),
     published(
         "trained-mlp-slows",
@@ -293,7 +293,7 @@ ROWS = (
         needs="some",
         source="dong2021-introduction",
         place="introduction",
-        hypotheses="no skips; here {models}, and randomly initialised copies of it; the constant is not measured",
+        hypotheses="no skips; here <models>, and randomly initialised copies of it; the constant is not measured",
         after_result=True,
         interval_from="the sign of the difference; that some layer is enough was chosen when all were known",
         note="log of the relative residual with MLPs over that without, median over texts, at layers above the "
@@ -315,7 +315,7 @@ ROWS = (
         source="dong2021",
         place="abstract",
         needs="parts",
-        hypotheses="here {models}, and randomly initialised copies of it; the text says of MLPs that they slow it",
+        hypotheses="here <models>, and randomly initialised copies of it; the text says of MLPs that they slow it",
         interval_from=f"our tolerance: {COLLAPSED:.0%}",
         note=f"{AT_THE_END}; read of each alone; of both together see trained-skip-prevents, which agrees",
     ),

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import experiments.lib.figure
+from experiments.figures._packaged import trained_checkpoint
 from experiments.figures.models._model_scales import USED, layer_inputs, layer_logits, row_scales
-from experiments.figures.models._packaged import trained_checkpoint
 from experiments.ledger import Measured, published
 from experiments.lib import sentences, style
 from experiments.lib.figure import About
@@ -214,13 +214,13 @@ ROWS = (
         formula=True,
         source="su2023scale",
         place="section on cosines",
-        hypotheses=f"the source computes 25 to 35 at $d = {SOURCE_DIM}$; here the optimum in its $d$ for each model's "
+        hypotheses=f"the source computes 25 to 35 at $d={SOURCE_DIM}$; here the optimum in its $d$ for each model's "
         "number of keys, which is our choice: "
         + ", ".join(f"{USED[index].name}: {USED[index].n}" for index in EXPLAINED),
         after_result=True,
         interval_from=f"our tolerance: a factor of {FACTOR:g}; that the source's $d$ decides was chosen when the "
         "result in the models' own was known",
         note="measured: the factor in use over the annealed optimum; in the models' own dimensions, "
-        f"{' and '.join(str(USED[index].dim) for index in EXPLAINED)}, it is {{own}}",
+        f"{' and '.join(str(USED[index].dim) for index in EXPLAINED)}, it is <own>",
     ),
 )

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments.figures.models._packaged import Measures, beside_initial, log_residuals, trained_checkpoint
+from experiments.figures._packaged import Measures, beside_initial, log_residuals, trained_checkpoint
 from experiments.ledger import Measured, published
 from experiments.lib import figure, sentences, style
 from experiments.lib.figure import About, Data
@@ -160,8 +160,8 @@ def _factors(data: Data) -> Measured:
 ROWS = (
     published(
         "trained-cube",
-        "Without skips and MLPs every layer cubes the bound on the residual, so that $log ‖res‖$ falls doubly "
-        "exponentially.",
+        r"Without skips and MLPs every layer cubes the bound on the residual, so that $\log\thinspace\lVert "
+        r"\mathrm{res}\rVert$ falls doubly exponentially.",
         _factors,
         CUBE,
         formula=True,
@@ -170,6 +170,6 @@ ROWS = (
         hypotheses="softmax attention, no mask, no positions inside; here one checkpoint, LayerNorm off",
         interval_from="our tolerance: the factor rounds to 3",
         note="the fall in the last layer over that before, medians over texts; the theorem is an upper bound; "
-        "$log ‖res‖$ ends at {deepest}",
+        r"$\log\thinspace\lVert \mathrm{res}\rVert$ ends at <deepest>",
     ),
 )

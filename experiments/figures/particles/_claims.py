@@ -9,7 +9,7 @@ import numpy as np
 from experiments.figures.particles._layers import LABELS, NORMS
 from experiments.ledger import Measured, at_least, at_most, law, near, published
 
-IDENTITY = "$W_Q = W_K = W_V = I$, tokens of length 1"
+IDENTITY = "$W_Q=W_K=W_V=I$, tokens of length 1"
 PAGE = "docs/clustering.md"
 AT = {norm: index for index, norm in enumerate(NORMS)}
 PRINTED_MODES = {5: 3, 7: 4}  # the fastest mode at each β, as printed
@@ -47,33 +47,33 @@ def _deviation_by_dimension(data: Data) -> Measured:
     )
 
 
-ON_THE_SPHERE = f"{IDENTITY}; here $n = {{tokens:g}}$, $β = {{beta:g}}$"
+ON_THE_SPHERE = rf"{IDENTITY}; here $n=<tokens:g>$, $\beta=<beta:g>$"
 SPHERE = (
     published(
         "cluster-curve",
         "The common cosine of tokens that are orthogonal at first follows "
-        "$ρ̇ = 2(1 − ρ)((n − 1)ρ + 1)/(e^{β(1−ρ)} + n − 1)$.",
+        r"$\dot{\rho}=2(1-\rho)((n-1)\rho+1)/(e^{\beta(1-\rho)}+n-1)$.",
         _distance_from_curve,
         at_most(COSINE),
         formula=True,
         source="geshkovski2025-code",
         place="curve.ipynb, `ode_func`; theorem on orthogonal tokens, section 6.2",
-        hypotheses=f"{ON_THE_SPHERE}; layers of step $h$ extrapolated to $h = 0$",
+        hypotheses=f"{ON_THE_SPHERE}; layers of step $h$ extrapolated to $h=0$",
         interval_from="our tolerance: 0.001",
-        note="largest distance over time; pairs differ by {apart:.1e} at most",
+        note="largest distance over time; pairs differ by <apart:.1e> at most",
     ),
     published(
         "cluster-dimension",
-        "Cosines of independent uniform tokens stay within a multiple of $√(log d / d)$ of that curve, with a "
+        r"Cosines of independent uniform tokens stay within a multiple of $\sqrt{\log d/d}$ of that curve, with a "
         "probability that tends to 1.",
         _deviation_by_dimension,
         at_most(1.0),
         source="geshkovski2025",
         place="theorem of section 6.2, proved in appendix D",
-        hypotheses=f"{ON_THE_SPHERE}; $n$ and $β$ fixed, $d$ large",
-        interval_from="our reading: over $√(log d / d)$, it does not rise with $d$",
-        note="largest deviation over pairs and time, over $√(log d / d)$, relative to that at $d = {smallest:g}$; mean "
-        "over draws",
+        hypotheses=rf"{ON_THE_SPHERE}; $n$ and $\beta$ fixed, $d$ large",
+        interval_from=r"our reading: over $\sqrt{\log d/d}$, it does not rise with $d$",
+        note=r"largest deviation over pairs and time, over $\sqrt{\log d/d}$, relative to that at $d=<smallest:g>$; "
+        "mean over draws",
     ),
 )
 
@@ -132,14 +132,14 @@ def _products(data: Data) -> Measured:
     )
 
 
-OF_NORMS = f"{IDENTITY}, $n = {{tokens:g}}$, $β = {{beta:g}}$, lengths 1 at first"
+OF_NORMS = rf"{IDENTITY}, $n=<tokens:g>$, $\beta=<beta:g>$, lengths 1 at first"
 speeds = functools.partial(published, source="karagodin2025-speeds")
 speed_law = functools.partial(law, proof="proved", place=PAGE, neighbours=["karagodin2025"])
 SPEEDS = (
     speeds(
         "cluster-first-speed",
-        "Orthogonal tokens begin to approach at a rate $ρ̇$ of $2/(e^β + n − 1)$ under Post-LN and Pre-LN, and of "
-        "$2/√(e^{2β} + n − 1)$ under Peri-LN and nGPT.",
+        r"Orthogonal tokens begin to approach at a rate $\dot{\rho}$ of $2/(e^{\beta}+n-1)$ under Post-LN and Pre-LN, "
+        r"and of $2/\sqrt{e^{2\beta}+n-1}$ under Peri-LN and nGPT.",
         _first_speeds,
         near(1, RATIO),
         formula=True,
@@ -150,8 +150,8 @@ SPEEDS = (
     ),
     speeds(
         "cluster-late-speed",
-        "In the end $1 − ρ$ falls like $e^{−2t}$ under Post-LN, like $1/t²$ under Pre-LN and Peri-LN, and like "
-        "$e^{−4√t}$ with steps of $1/√t$.",
+        r"In the end $1-\rho$ falls like $e^{-2t}$ under Post-LN, like $1/t^{2}$ under Pre-LN and Peri-LN, and like "
+        r"$e^{-4\sqrt{t}}$ with steps of $1/\sqrt{t}$.",
         lambda data: Measured(
             data["norm_late"], where=["Post-LN", "Pre-LN", "Peri-LN", "1/√t"], numbers=_numbers_of_norms(data)
         ),
@@ -160,7 +160,8 @@ SPEEDS = (
         place="theorem 4.3 and its table, as a summary restates them",
         hypotheses=f"{OF_NORMS}; continuous time",
         interval_from="our tolerance: 0.02",
-        note="exponents of the integrated equations; the source gives speeds, $e^{−2t}$, $t⁻³$, $e^{−4√t}/√t$",
+        note="exponents of the integrated equations; the source gives speeds, $e^{-2t}$, $t^{-3}$, "
+        r"$e^{-4\sqrt{t}}/\sqrt{t}$",
     ),
     speeds(
         "cluster-resist",
@@ -168,30 +169,30 @@ SPEEDS = (
         _above_post,
         at_least(0),
         place="discussion, as a summary restates it",
-        hypotheses=f"{OF_NORMS}, $d = {{dimension:g}}$, $h = {{step:g}}$; uniform tokens",
+        hypotheses=f"{OF_NORMS}, $d=<dimension:g>$, $h=<step:g>$; uniform tokens",
         interval_from="the sign",
-        note="log(mean $1 − cos$) less that of Post-LN after {layers} layers; nGPT with the step $h$ at every layer, "
+        note=r"log(mean $1-\cos$) less that of Post-LN after <layers> layers; nGPT with the step $h$ at every layer, "
         "as the source's is not known",
     ),
     speed_law(
         "cluster-fixed-length",
-        "Where tokens are brought back to one length, $log(1 − cos)$ falls by $2 log(1 + h)$ a layer under Post-LN and "
-        "by $−2 log(1 − h)$ under nGPT, whatever $n$, $β$ and the tokens.",
+        r"Where tokens are brought back to one length, $\log(1-\cos)$ falls by $2\log(1+h)$ a layer under Post-LN and "
+        r"by $-2\log(1-h)$ under nGPT, whatever $n$, $\beta$ and the tokens.",
         _slopes_less_rates,
         near(0, NATS),
-        hypotheses=f"{IDENTITY}; close tokens; here uniform ones after {{layers}} layers",
+        hypotheses=f"{IDENTITY}; close tokens; here uniform ones after <layers> layers",
         interval_from="our tolerance: 0.001 nats",
         note="measured less predicted",
     ),
     speed_law(
         "cluster-growing-length",
-        "Where the stream grows, $(1 − cos)$ times its squared length stays constant, so that $1 − cos$ falls with the "
+        r"Where the stream grows, $(1-\cos)$ times its squared length stays constant, so that $1-\cos$ falls with the "
         "second power of depth.",
         _products,
         near(0, 0.02),
         hypotheses=f"{IDENTITY}; close tokens; here uniform ones",
         interval_from="our tolerance: 0.02 nats",
-        note="change of $log((1 − cos) r²)$ over the last quarter of the layers",
+        note=r"change of $\log((1-\cos)\thinspace r^{2})$ over the last quarter of the layers",
     ),
 )
 
@@ -209,9 +210,9 @@ def power(number: float) -> str:
     return f"{digits}·10".removeprefix("1·") + str(int(power)).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
-def _most(data: Data) -> dict[str, str]:
+def _most(data: Data) -> dict[str, float]:
     """The largest number of tokens, for texts."""
-    return {"most": power(data["sizes"][-1])}
+    return {"most": float(data["sizes"][-1])}
 
 
 def _labels(data: Data) -> list[str]:
@@ -279,8 +280,8 @@ ON_THE_CIRCLE = f"softmax attention on the circle, {IDENTITY}; independent unifo
 CIRCLE = (
     published(
         "cluster-fastest",
-        "Of the Fourier modes on the circle, the one with the largest $k² I_k(β)$ grows most: the third at $β = 5$ and "
-        "the fourth at $β = 7$.",
+        r"Of the Fourier modes on the circle, the one with the largest $k^{2}\thinspace I_k(\beta)$ grows most: the "
+        r"third at $\beta=5$ and the fourth at $\beta=7$.",
         _fastest,
         near(list(PRINTED_MODES.values()), 0.5),
         formula=True,
@@ -288,7 +289,7 @@ CIRCLE = (
         place="experiments.ipynb, `g_coeff`",
         hypotheses=ON_THE_CIRCLE,
         interval_from="an integer",
-        note="mode with the largest measured rate; $N = {most}$",
+        note="mode with the largest measured rate; $N=<most:.0e>$",
     ),
     published(
         "cluster-metastable",
@@ -298,33 +299,36 @@ CIRCLE = (
         at_least(0),
         source="bruno2025",
         place="abstract",
-        hypotheses=f"{ON_THE_CIRCLE}; here $N = {{most}}$; read as the number of clusters a time of 4 after "
+        hypotheses=f"{ON_THE_CIRCLE}; here $N=<most:.0e>$; read as the number of clusters a time of 4 after "
         "the linear stage",
         interval_from="our reading: no other number as frequent",
-        note="share of {runs} runs with that number less the largest other share",
+        note="share of <runs> runs with that number less the largest other share",
     ),
     law(
         "cluster-growth",
-        "Under softmax, mode $k$ of a nearly even density on the circle grows at the rate $k² I_k(β)/(β I₀(β))$.",
+        r"Under softmax, mode $k$ of a nearly even density on the circle grows at the rate $k^{2}\thinspace "
+        r"I_k(\beta)/(\beta\thinspace I_0(\beta))$.",
         _growth,
         near(0, GROWTH),
         proof="derived",
         place=PAGE,
         neighbours=["bruno2025", "bruno2025-code"],
-        hypotheses=f"{ON_THE_CIRCLE}; to first order; $N = {{most}}$",
+        hypotheses=f"{ON_THE_CIRCLE}; to first order; $N=<most:.0e>$",
         interval_from="our tolerance: 0.01",
-        note="measured rate of $log|m_k|$ less predicted, the worst mode of at least half the largest rate",
+        note=r"measured rate of $\log\lvert m_k\rvert$ less predicted, the worst mode of at least half the largest "
+        "rate",
     ),
     law(
         "cluster-maxima",
-        "While modes are small, attention's field $Σ_j e^{β cos(φ − φ_j)}$ has $√(λ₄/λ₂)$ maxima on average, "
-        "$λ_j = Σ k^j (I_k/I₀)² e^{2σ_k t}$.",
+        r"While modes are small, attention's field $\sum_je^{\beta\cos(\varphi-\varphi_j)}$ has "
+        r"$\sqrt{\lambda_4/\lambda_2}$ maxima on average, $\lambda_j=\sum k^{j}\thinspace(I_k/I_0)^{2}\thinspace "
+        r"e^{2\sigma_k\thinspace t}$.",
         _maxima,
         near(0, MAXIMA),
         proof="derived",
         place=PAGE,
         neighbours=["rice1945", "geshkovski2024modes"],
-        hypotheses=f"{ON_THE_CIRCLE}; $N = {{most}}$; half the linear stage",
+        hypotheses=f"{ON_THE_CIRCLE}; $N=<most:.0e>$; half the linear stage",
         interval_from="our tolerance: 0.15",
         note="measured less predicted; Geshkovski, Rigollet & Sun count modes on the line in this way, at first",
     ),

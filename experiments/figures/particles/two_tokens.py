@@ -216,14 +216,15 @@ def _drift(data: Data) -> Measured:
 ROWS = (
     published(
         "pair-unnormalised",
-        "In the end $1 − ρ$ falls like $e^{−2t}$ under softmax weights, and like $e^{−2e^β t}$ under the same weights "
-        "without their sum.",
+        r"In the end $1-\rho$ falls like $e^{-2t}$ under softmax weights, and like $e^{-2e^{\beta}\thinspace t}$ "
+        "under the same weights without their sum.",
         _rates,
         near(1, EXPONENT),
         formula=True,
         source="rigollet2025-rates",
         place="equiangular model, as others restate it",
-        hypotheses="$W_Q = W_K = W_V = I$, 8 tokens of length 1, orthogonal at first; weights $e^{β⟨x, y⟩}/n$",
+        hypotheses=r"$W_Q=W_K=W_V=I$, 8 tokens of length 1, orthogonal at first; weights $e^{\beta\langle "
+        r"x,y\rangle}/n$",
         interval_from="our tolerance: 0.02",
         note="measured: exponent in layers of a small step, over the printed rate",
     ),
@@ -235,20 +236,20 @@ ROWS = (
         at_least(SOME),
         source="fedorov2026",
         place="abstract",
-        hypotheses="queries and keys the tokens, RMS norm, many layers of small steps; from $ρ = −0.98$, at 1.2 and "
+        hypotheses=r"queries and keys the tokens, RMS norm, many layers of small steps; from $\rho=-0.98$, at 1.2 and "
         "0.8 of the threshold of pair-threshold",
         interval_from="positive: a share of 0.05 counts, our tolerance",
-        note="measured: share of {pairs} pairs that are opposites in the end",
+        note="measured: share of <pairs> pairs that are opposites in the end",
     ),
     law(
         "pair-threshold",
-        "Near opposite places the drift of $log(1 + ρ)$ is $(d − 1)/cosh²β − 2$, so that they attract where $cosh²β > "
-        "(d − 1)/2$.",
+        r"Near opposite places the drift of $\log(1+\rho)$ is $(d-1)/\cosh^{2}\beta-2$, so that they attract where "
+        r"$\cosh^{2}\beta\gt(d-1)/2$.",
         _drift,
         near(0, DRIFT),
         proof="derived",
         place=PAGE,
-        hypotheses="values of independent entries of variance $h$ in layers of step $h → 0$, queries and keys the "
+        hypotheses=r"values of independent entries of variance $h$ in layers of step $h\to0$, queries and keys the "
         "tokens",
         interval_from="our tolerance: 0.3 in a unit of time",
         neighbours=["fedorov2026"],

@@ -135,7 +135,10 @@ LOGITS = np.array(HEADS)
 GAINS = np.linalg.solve([np.tanh(LOGITS), np.tanh(LOGITS) + 2 * LOGITS / np.cosh(LOGITS) ** 2], [1, SLOPE])
 # The four factors of a disturbance: 1, 1/2, Σg and Σg − 1/4.
 MODULI = np.sort(np.abs([1, SLOPE, GAINS.sum(), GAINS.sum() - (1 - SLOPE) / 2]))
-TWO_HEADS = "no skip connection, no MLP; $W_Q W_Kᵀ = c I$, $W_V W_O = g$ times a rotation, $y = c r² = 2$ and $1$"
+TWO_HEADS = (
+    r"no skip connection, no MLP; $W_Q\thinspace W_K^{\top}=c\thinspace I$, $W_V\thinspace W_O=g$ times a "
+    r"rotation, $y=c\thinspace r^{2}=2$ and $1$"
+)
 
 ROWS = (
     measured_here(
@@ -182,17 +185,18 @@ ROWS = (
         hypotheses=f"trained by L-BFGS from 0.1 times usual weights {TRAINED}",
         interval_from=HALF,
         note=f"measured is the share, {COUNTED}, whose points are never off by a factor of two; of those without "
-        "a skip connection it is {alone:.2g}",
+        "a skip connection it is <alone:.2g>",
     ),
     law(
         "circle-pure-growth",
         "One head that keeps opposite points on a circle is unstable: each step multiplies a relative error of "
-        "the radius by $1 + 4y/sinh 2y > 1$.",
+        r"the radius by $1+4y/\sinh2y\gt1$.",
         lambda data: Measured(data["growth"] / ONE_HEAD, where=list(SHARPNESS.round(3))),
         near(1, EXACT),
         proof="proved",
         place=PAGE,
-        hypotheses="one head with $W_Q W_Kᵀ = c I$, no skip connection, no MLP; two opposite points; $y = c r²$",
+        hypotheses=r"one head with $W_Q\thinspace W_K^{\top}=c\thinspace I$, no skip connection, no MLP; two opposite "
+        r"points; $y=c\thinspace r^{2}$",
         interval_from="the formula is exact; the error of a difference quotient and of float32",
         note=f"measured over the formula; from {ONE_HEAD[0]:.3f} at small $y$ to {ONE_HEAD[-1]:.3f}",
     ),
@@ -206,11 +210,9 @@ ROWS = (
         place=PAGE,
         hypotheses=f"{TWO_HEADS}; opposite points",
         neighbours=["dong2021"],
-        interval_from="the formulas $1/2$, $Σg − 1/4$, $Σg$ and 1 are exact; rounding of float32",
-        note="moduli in the frame that rotates with the points; "
-        f"$c = {HEADS[0]:g}/r²$ and ${HEADS[1]:g}/r²$, $g = {GAINS[0]:.3f}$ and ${GAINS[1]:.3f}$; $c$ and $g$ nearby "
-        f"do the "
-        "same at a radius nearby",
+        interval_from=r"the formulas $1/2$, $\sum g-1/4$, $\sum g$ and 1 are exact; rounding of float32",
+        note=f"moduli in the frame that rotates with the points; $c={HEADS[0]:g}/r^{{2}}$ and ${HEADS[1]:g}/r^{{2}}$, "
+        f"$g={GAINS[0]:.3f}$ and ${GAINS[1]:.3f}$; $c$ and $g$ nearby do the same at a radius nearby",
     ),
     measured_here(
         "circle-two-heads-right-angle",

@@ -73,7 +73,6 @@ def study(task: Task, key: jax.Array, seeds: int) -> Data:
     train, test = task.examples(jax.random.fold_in(key, 0))
     schedule = optax.warmup_cosine_decay_schedule(0.0, task.rate, max(1, int(WARM_UP * task.steps)), task.steps)
     done = _replicates.train(
-        task.name,
         jax.random.fold_in(key, 1),
         functools.partial(_build, task.model()),
         _loss,

@@ -230,7 +230,7 @@ finding = functools.partial(
     published,
     source="collapse-summary",
     place="finding 4",
-    hypotheses="the three tasks of Dong et al.; attention and skips, no MLP, LayerNorm or bias{sizes}",
+    hypotheses="the three tasks of Dong et al.; attention and skips, no MLP, LayerNorm or bias<sizes>",
 )
 ROWS = (
     published(

@@ -229,8 +229,8 @@ def _longest_less_shortest(data: Mapping[str, np.ndarray]) -> Measured:
 ROWS = (
     published(
         "paths-sum",
-        "The output of a network of attention layers is the sum over all $H^L$ choices of a head in each layer of "
-        "$(P_L ⋯ P_1) X (W_1 ⋯ W_L)$.",
+        "The output of a network of attention layers is the sum over all $H^{L}$ choices of a head in each layer of "
+        r"$(P_L\thinspace\cdots\thinspace P_1)\thinspace X\thinspace(W_1\thinspace\cdots\thinspace W_L)$.",
         lambda data: data["pure_error"],
         (0, 1e-13),
         formula=True,
@@ -250,7 +250,8 @@ ROWS = (
         hypotheses="Gaussian weights of gain 1; the attention of all-MiniLM-L6-v2, before and after training, with "
         "skips and without its MLPs and LayerNorms",
         interval_from="our reading: the longest paths are nearer to equal rows than the shortest",
-        note="median $log ‖res‖/‖·‖$ of the longest paths less that of length 1, nats; single paths drawn at random, "
-        "and the sum of all paths of a length; it {falls} at every length",
+        note=r"median $\log\thinspace\lVert \mathrm{res}\rVert/\lVert \cdot\rVert$ of the longest paths less that of "
+        "length 1, nats; single paths drawn at random, and the sum of all paths of a length; it <falls> at every "
+        "length",
     ),
 )

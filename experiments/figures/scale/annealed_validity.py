@@ -162,7 +162,7 @@ STEP = 0.1
 ROWS = (
     law(
         "annealed-past-half",
-        "From $n = 13$ on the annealed optimum $α*$ lies above half the critical scale $√(2 log n)$, "
+        r"From $n=13$ on the annealed optimum $\alpha^{\ast}$ lies above half the critical scale $\sqrt{2\log n}$, "
         "where the annealed second moment begins to fail.",
         _optimum,
         at_least(0.5),
@@ -171,22 +171,23 @@ ROWS = (
         neighbours=[*ENERGIES, "giorlandino2025", "hayase2026"],
         hypotheses="standard normal scores",
         interval_from="half the critical scale",
-        note="measured: $α*/√(2 log n)$, which tends to $1/√2$; at half the critical scale the annealed gradient "
-        "still rises where $1 + log n < √n$",
+        note=r"measured: $\alpha^{\ast}/\sqrt{2\log n}$, which tends to $1/\sqrt{2}$; at half the critical scale the "
+        r"annealed gradient still rises where $1+\log n\lt\sqrt{n}$",
     ),
     published(
         "annealed-step",
-        "The gradient $α(1 − Σp²)$ is about $α(1 − e^(α²)/n)$.",
+        r"The gradient $\alpha(1-\sum p^{2})$ is about $\alpha(1-e^{\alpha^{2}}/n)$.",
         _gradient_over_true,
         near(1, STEP),
         formula=True,
         source="su2023scale",
         place="section on the normal distribution, the step before the optimum",
         after_result=True,
-        hypotheses="$n = {least} … {most}$ independent standard normal scores, true means by integration",
+        hypotheses=r"$n=<least>\thinspace\ldots\thinspace<most>$ independent standard normal scores, true means by "
+        "integration",
         interval_from="our tolerance: a tenth; that the gradient is judged was chosen when both were known",
-        note="measured: that over the true mean, at $α*$; of $Σp²$ alone {held} of {of} points are within a tenth: in "
-        "the random-energy model its step fails from half of $√(2 log n)$ on, and $α*$ is beyond from $n = 13$ on "
-        "(annealed-past-half)",
+        note=r"measured: that over the true mean, at $\alpha^{\ast}$; of $\sum p^{2}$ alone <held> of <of> points are "
+        r"within a tenth: in the random-energy model its step fails from half of $\sqrt{2\log n}$ on, and "
+        r"$\alpha^{\ast}$ is beyond from $n=13$ on (annealed-past-half)",
     ),
 )

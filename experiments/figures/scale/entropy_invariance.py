@@ -230,54 +230,54 @@ def _slower_at_optimum(data: Data) -> Measured:
 
 DIM = PRESETS["quick"].dim  # of all presets
 INVARIANT = 0.1  # of d(entropy)/d log n, which is 1 for even weights
-SETTING = f"random directions, $d = {DIM}$; least squares over $n = {{least}} … {{most}}$"
+SETTING = rf"random directions, $d={DIM}$; least squares over $n=<least>\thinspace\ldots\thinspace<most>$"
 said = functools.partial(published, source=ENTROPY, formula=True)
 ROWS = (
     said(
         "entropy-golden",
-        "The entropy of a row is estimated as $log n − 0.24 λd + O(1)$, with logits $λ q·k$ and $q$, $k$ of length "
-        "$√d$.",
+        r"The entropy of a row is estimated as $\log n-0.24\thinspace\lambda d+O(1)$, with logits $\lambda\thinspace "
+        r"q\cdot k$ and $q$, $k$ of length $\sqrt{d}$.",
         _golden,
         printed("0.24"),
         place="the estimate of the entropy, 2021-12-21",
-        hypotheses="random directions, $d → ∞$, annealed; $λ = 1$",
+        hypotheses=r"random directions, $d\to\infty$, annealed; $\lambda=1$",
         interval_from="the printed digits",
-        note="measured: $(log n − H)/(λd)$, half the logarithm of the golden ratio; within 0.006 of 0.24 for $λ$ from "
-        "{ends}, and {usual:.3f} at the usual $λ = 1/√d$ of $d = 64$; the article calls it an estimate and does not "
-        "keep the 0.24",
+        note=r"measured: $(\log n-H)/(\lambda d)$, half the logarithm of the golden ratio; within 0.006 of 0.24 for "
+        r"$\lambda$ from <ends>, and <usual:.3f> at the usual $\lambda=1/\sqrt{d}$ of $d=64$; the article calls it an "
+        "estimate and does not keep the 0.24",
     ),
     law(
         "entropy-usual-scale",
-        "At the usual scale $1/√d$ the entropy lies $d/2·log((1 + √(1 + 4/d))/2)$ below $log n$, "
+        r"At the usual scale $1/\sqrt{d}$ the entropy lies $d/2\cdot\log((1+\sqrt{1+4/d})/2)$ below $\log n$, "
         "which tends to half a nat as $d$ grows.",
         _loss_at_usual_scale,
         near(DIM / 2 * np.log((1 + np.sqrt(1 + 4 / DIM)) / 2), 0.02),
         proof="derived",
         place=PAGE,
-        hypotheses=f"random directions of length $√d$; $d = {DIM}$, $n = {{n_keys}}$",
+        hypotheses=rf"random directions of length $\sqrt{{d}}$; $d={DIM}$, $n=<n_keys>$",
         neighbours=[ENTROPY],
         interval_from="our tolerance of 0.02 nats: the form is annealed",
-        note="within the $O(1)$ of the estimate, whose $0.24 λd$ is $0.24 √d$ there",
+        note=r"within the $O(1)$ of the estimate, whose $0.24\thinspace\lambda d$ is $0.24\thinspace\sqrt{d}$ there",
     ),
     said(
         "entropy-slower",
-        "The scale $log₅₁₂(n)/√d$ cancels part of the influence of the length on the entropy.",
+        r"The scale $\log_{512}(n)/\sqrt{d}$ cancels part of the influence of the length on the entropy.",
         _slower,
         at_least(0),
         place="the proposed scale, 2021-12-21",
         hypotheses=SETTING,
         interval_from="the sign",
-        note="measured: $dH/d log n$ at $1/√d$ less that at $log₅₁₂(n)/√d$; the former is {usual:.3f}",
+        note=r"measured: $dH/d\log n$ at $1/\sqrt{d}$ less that at $\log_{512}(n)/\sqrt{d}$; the former is <usual:.3f>",
     ),
     said(
         "entropy-rest",
-        "A scale in proportion to $log n$ does not make the entropy wholly independent of the length.",
+        r"A scale in proportion to $\log n$ does not make the entropy wholly independent of the length.",
         _rest,
         at_least(0),
         place="before the estimate of the entropy, 2021-12-21",
         hypotheses=SETTING,
         interval_from="the sign: a rest of growth",
-        note="measured: $dH/d log n$",
+        note=r"measured: $dH/d\log n$",
     ),
     published(
         "entropy-optimum-1",
@@ -290,8 +290,9 @@ ROWS = (
         place="section of further thoughts, 2023-10-22",
         hypotheses=f"{SETTING}; annealed optimum of cosines",
         after_result=True,
-        interval_from=f"more slowly than at $1/√d$: the sign; nearly invariant: within {INVARIANT:g} of 0, our "
-        "tolerance, set when the slopes were known",
-        note="measured: d(entropy)/d $log n$ at $1/√d$ less that at the optimum, and that at the optimum; {slopes}",
+        interval_from=rf"more slowly than at $1/\sqrt{{d}}$: the sign; nearly invariant: within {INVARIANT:g} of 0, "
+        "our tolerance, set when the slopes were known",
+        note=r"measured: d(entropy)/d $\log n$ at $1/\sqrt{d}$ less that at the optimum, and that at the optimum; "
+        "<slopes>",
     ),
 )

@@ -178,22 +178,25 @@ def _exponents(data: Data) -> Measured:
 
 
 said = functools.partial(published, source=SU, place="section on the cosine distribution, below the plot, 2023-10-22")
-GRID = f"$n$ cosines in $d = {DIM}$ dimensions, annealed; $n = 40 … 20000$ in steps of 40, as in the article"
+GRID = (
+    rf"$n$ cosines in $d={DIM}$ dimensions, annealed; $n=40\thinspace\ldots\thinspace20000$ in steps of 40, as in "
+    "the article"
+)
 ROWS = (
     said(
         "scale-cosine-fit",
-        "At $d = 128$ the best scale of cosines is fitted well by $3.5 log n$.",
+        r"At $d=128$ the best scale of cosines is fitted well by $3.5\log n$.",
         _fit,
         (np.array([printed("3.5")[0], 0]), np.array([printed("3.5")[1], FITTED])),
         formula=True,
-        hypotheses=f"{GRID}; least squares for $c$ in $c log n$",
+        hypotheses=rf"{GRID}; least squares for $c$ in $c\log n$",
         interval_from="the printed digits; our tolerance for a good fit: 5 %",
-        note="misfit {misfit:.1f} %, and {root_misfit:.1f} % for $c √log n$; $α*/log n$ runs from {highest:.2f} to "
-        "{lowest:.2f}",
+        note=r"misfit <misfit:.1f> %, and <root_misfit:.1f> % for $c\thinspace\sqrt{\log n}$; $\alpha^{\ast}/\log n$ "
+        "runs from <highest:.2f> to <lowest:.2f>",
     ),
     said(
         "scale-cosine-25-to-35",
-        "At $d = 128$ the best scale of cosines lies between 25 and 35 on a large range of $n$.",
+        "At $d=128$ the best scale of cosines lies between 25 and 35 on a large range of $n$.",
         _share_within,
         at_least(MOST),
         formula=True,
@@ -203,7 +206,8 @@ ROWS = (
     ),
     published(
         "scale-cosine-dimension",
-        "For $d$ large enough the best scale of cosines is, on a certain range, inversely proportional to $√(d − 3)$.",
+        "For $d$ large enough the best scale of cosines is, on a certain range, inversely proportional to "
+        r"$\sqrt{d-3}$.",
         _exponents,
         near(-0.5, 0.05),
         formula=True,
@@ -211,16 +215,15 @@ ROWS = (
         place="reply of 2024-02-14",
         needs="parts",
         hypotheses=f"annealed; $d$ large enough: here $d$ from {LARGE} to 65536",
-        interval_from="exponent $−½$ of $d − 3$, by our tolerance of 0.05",
-        note="measured: local exponents, {lowest:.2f} … {highest:.2f} at $d = {wide}$; "
-        "it reads as a slip of the pen: the approximation $e^{−(s√(d − 3))²/2}$ of the reply "
-        "makes the scale proportional to $√(d − 3)$, exponent $½$, and that holds; the question was about "
-        "RMS-normalised $q$ and $k$, whose product is $d$ cosines, and the factor $α*/d$ on it does fall, about as "
-        "$1/√d$",
+        interval_from=r"exponent $-\frac{1}{2}$ of $d-3$, by our tolerance of 0.05",
+        note="measured: local exponents, <lowest:.2f> … <highest:.2f> at $d=<wide>$; it reads as a slip of the pen: "
+        r"the approximation $e^{-(s\sqrt{d-3})^{2}/2}$ of the reply makes the scale proportional to $\sqrt{d-3}$, "
+        r"exponent $\frac{1}{2}$, and that holds; the question was about RMS-normalised $q$ and $k$, whose product is "
+        r"$d$ cosines, and the factor $\alpha^{\ast}/d$ on it does fall, about as $1/\sqrt{d}$",
     ),
     law(
         "scale-cosine-power",
-        "At a fixed dimension the best scale of $n$ cosines grows like $n^{2/(d − 1)}$, as $n/2$ in three dimensions.",
+        "At a fixed dimension the best scale of $n$ cosines grows like $n^{2/(d-1)}$, as $n/2$ in three dimensions.",
         lambda data: Measured(
             data["at_many"] / many_keys_scale(MANY_KEYS, data["few_dims"]),
             where=[f"d = {dim:g}" for dim in data["few_dims"]],
@@ -229,9 +232,9 @@ ROWS = (
         proof="derived",
         place=PAGE,
         neighbours=["scaling-limits2026"],
-        hypotheses=f"annealed; $n = {MANY_KEYS:.0e}$",
+        hypotheses=f"annealed; $n=10^{{{np.log10(MANY_KEYS):.0f}}}$",
         interval_from="our tolerance: one per cent at so many keys",
-        note="measured: over $(2n/((d + 1)K))^{2/(d − 1)}$, $K = √π/(Γ(d/2) 2^{d − 2})$; the exponent is also that of "
-        "the critical scale of Bruno et al. 2026",
+        note=r"measured: over $(2n/((d+1)K))^{2/(d-1)}$, $K=\sqrt{\pi}/(\Gamma(d/2)\thinspace2^{d-2})$; the exponent "
+        "is also that of the critical scale of Bruno et al. 2026",
     ),
 )

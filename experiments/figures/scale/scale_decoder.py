@@ -214,16 +214,17 @@ def _friendly_rows(data: Data) -> Measured:
 ROWS = (
     published(
         "decoder-friendly",
-        "One scale may serve all rows of a decoder, for example that of $n = L_max/2$, which is "
+        r"One scale may serve all rows of a decoder, for example that of $n=L_{\max}/2$, which is "
         "rather friendly to the gradient of most tokens.",
         _friendly_rows,
         at_least(HALF),
         formula=True,
         source=SU,
         place="section of further thoughts, on decoders, 2023-10-22",
-        hypotheses="rows $2 … L$; annealed gradient of Gaussian scores and of cosines at $d = 128$",
+        hypotheses=r"rows $2\thinspace\ldots\thinspace L$; annealed gradient of Gaussian scores and of cosines at "
+        "$d=128$",
         interval_from=f"our reading: friendly is {FRIENDLY:.0%} of a row's own largest gradient, most is half",
-        note="measured: the share of rows; half of its own largest has a share of {halved:.2f} "
-        "or more; mean loss {lowest:.3f} … {highest:.3f}, negative gradients as zero",
+        note="measured: the share of rows; half of its own largest has a share of <halved:.2f> "
+        "or more; mean loss <lowest:.3f> … <highest:.3f>, negative gradients as zero",
     ),
 )

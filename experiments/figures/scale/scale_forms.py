@@ -197,9 +197,9 @@ def _largest_weights(data: Data) -> Measured:
 ROWS = (
     law(
         "forms-law",
-        "A constant scale, one in proportion to $√log n$ and one in proportion to $log n$, each with its best factor, "
-        f"let at least {ENOUGH:.0%} of the largest typical gradient of random scores through from $n = {FIRST}$ to "
-        f"{LAST}.",
+        r"A constant scale, one in proportion to $\sqrt{\log n}$ and one in proportion to $\log n$, each with its "
+        f"best factor, let at least {ENOUGH:.0%} of the largest typical gradient of random scores through from "
+        f"$n={FIRST}$ to {LAST}.",
         _least_shares,
         at_least(ENOUGH),
         proof="measured",
@@ -216,7 +216,7 @@ ROWS = (
         formula=True,
         source="nakanishi2025",
         place="abstract and figure 1",
-        hypotheses=f"figure 1's scores: $−2$ but for one of 3; $s = {forms.LEARNED}$",
+        hypotheses=f"figure 1's scores: $-2$ but for one of 3; $s={forms.LEARNED}$",
         interval_from="our tolerance: a tenth from 0 and from 1",
         note="measured: softmax at the largest $n$, then 1 less SSMax",
     ),

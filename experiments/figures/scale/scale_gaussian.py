@@ -17,7 +17,7 @@ PUBLISHED = 0.84
 BLIND = 2.5  # over √d, the article's compromise
 LOW, HIGH = 2.0, 3.0  # between which the article sees the optimum
 MOST = 0.9  # of the article's own n: a wide range; of the best gradient: nearly all of it
-SETTING = "$n$ standard normal scores; the annealed gradient $α(1 − e^{α²}/n)$"
+SETTING = r"$n$ standard normal scores; the annealed gradient $\alpha(1-e^{\alpha^{2}}/n)$"
 ABOUT = About(
     title="α*, Gaussian scores: 0.84 √log n on the article's range",
     caption=(
@@ -142,19 +142,19 @@ def _share_better(data: Data) -> Measured:
 
 said = functools.partial(published, source=SU, formula=True)
 own = functools.partial(law, proof="proved", place=PAGE)
-GRID = f"{SETTING}; $n = 40 … 20000$ in steps of 40, as in the article"
+GRID = rf"{SETTING}; $n=40\thinspace\ldots\thinspace20000$ in steps of 40, as in the article"
 LARGE_RANGE = f"our tolerance: a share of {MOST:g} of the article's own $n$ is a large range"
 ROWS = (
     said(
         "scale-gaussian-fit",
-        "On a certain range of $n$ the best scale roughly follows $0.84 √log n$.",
+        r"On a certain range of $n$ the best scale roughly follows $0.84\thinspace\sqrt{\log n}$.",
         _fit,
         printed("0.84"),
         place="section on the normal distribution, 2023-10-22",
-        hypotheses=f"{GRID}; least squares for $c$ in $c √log n$",
+        hypotheses=rf"{GRID}; least squares for $c$ in $c\thinspace\sqrt{{\log n}}$",
         interval_from="the printed digits",
-        note="relative misfit of $0.84 √log n$ {misfit:.1%}, root mean square; "
-        "$α*/√log n$ runs from {lowest:.3f} to {highest:.3f}",
+        note=r"relative misfit of $0.84\thinspace\sqrt{\log n}$ <misfit:.1%>, root mean square; "
+        r"$\alpha^{\ast}/\sqrt{\log n}$ runs from <lowest:.3f> to <highest:.3f>",
     ),
     said(
         "scale-gaussian-2-to-3",
@@ -168,30 +168,31 @@ ROWS = (
     ),
     said(
         "scale-gaussian-blind",
-        "As a compromise on a considerably large range of $n$, $2.5/√d$ taken blindly is in theory better for "
+        r"As a compromise on a considerably large range of $n$, $2.5/\sqrt{d}$ taken blindly is in theory better for "
         "optimisation.",
         _share_better,
         at_least(MOST),
         place="last sentence of the section on the normal distribution, 2023-10-22",
         hypotheses=GRID,
         interval_from=LARGE_RANGE,
-        note="measured: the share of $n$ with $f(2.5) > f(1)$, $f$ the article's own objective; against $1/√d$; below "
-        "$n = 862$, so at 512 too, $1/√d$ is better; $f(2.5)$ is negative at {negative} $n$ below 518, and "
-        f"at least {MOST:.0%} of the best from $n = {{enough:g}}$ on",
+        note=r"measured: the share of $n$ with $f(2.5)\gt f(1)$, $f$ the article's own objective; against "
+        r"$1/\sqrt{d}$; below $n=862$, so at 512 too, $1/\sqrt{d}$ is better; $f(2.5)$ is negative at <negative> $n$ "
+        f"below 518, and at least {MOST:.0%} of the best from $n=<enough:g>$ on",
     ),
     # Both ends of what was computed: the closed form on the article's n, the limit at the largest n of all.
     own(
         "scale-gaussian-limit",
-        "The coefficient $α*/√log n$ of the annealed optimum tends to 1 as the number of keys grows.",
+        r"The coefficient $\alpha^{\ast}/\sqrt{\log n}$ of the annealed optimum tends to 1 as the number of keys "
+        "grows.",
         lambda data: data["far_exact"][-1] / np.sqrt(np.log(data["far_n"][-1])),
         near(1, 0.01),
         hypotheses=SETTING,
         interval_from="our tolerance: one per cent at the largest $n$",
-        note="at $n = 10^250$; outside the range of the article's 0.84",
+        note="at $n=10^{250}$; outside the range of the article's 0.84",
     ),
     own(
         "scale-gaussian-lambert",
-        "The annealed optimum for normal scores is $√(W₀(n√e/2) − ½)$, $W₀$ Lambert's function.",
+        r"The annealed optimum for normal scores is $\sqrt{W_0(n\sqrt{e}/2)-\frac{1}{2}}$, $W_0$ Lambert's function.",
         lambda data: np.abs(data["alpha"] / data["exact"] - 1).max(),
         near(0, 1e-10),
         hypotheses=GRID,

@@ -230,7 +230,7 @@ def _rows(data: Data) -> dict[str, float]:
     return {"rows": int(data["rows"]), "keys": int(data["keys"])}
 
 
-SETTING = "{rows} rows of {keys} normal scores, $p = softmax(s/T)$"
+SETTING = r"<rows> rows of <keys> normal scores, $p=\mathrm{softmax}(s/T)$"
 ROWS = (
     published(
         "temperature-cold",
@@ -240,7 +240,7 @@ ROWS = (
         formula=True,
         source=NOTES,
         place="section on softmax",
-        hypotheses=f"{SETTING}, $T$ from {{coldest:g}} to $10⁻³$; one value is the largest",
+        hypotheses=f"{SETTING}, $T$ from <coldest:g> to $10^{{-3}}$; one value is the largest",
         interval_from="our tolerance: all but a hundredth",
         note="measured: largest weight of the median row; equal largest values share it",
     ),
@@ -268,10 +268,10 @@ ROWS = (
         formula=True,
         source=NOTES,
         place="section on the division by √d_k",
-        hypotheses=f"{SETTING}, $T = {{sharp:.2g}}$, of which the others have $1 − p$ of the largest together",
+        hypotheses=f"{SETTING}, $T=<sharp:.2g>$, of which the others have $1-p$ of the largest together",
         interval_from="our tolerance: a hundredth",
         note="measured in the median row; all scores divided by a high $T$ leave the weights even and the gradient "
-        "large: $1 − Σp² = {let_through:.2f}$ at $T = {hottest:g}$",
+        r"large: $1-\sum p^{2}=<let_through:.2f>$ at $T=<hottest:g>$",
     ),
     published(
         "temperature-entropy-floor",
@@ -282,16 +282,16 @@ ROWS = (
         formula=True,
         source="zhai2023",
         place="abstract; the theorem's bound, as others restate it",
-        hypotheses=f"{SETTING}; the bound $log(1 + (n − 1)β) + σ√(n(n − 1)) β/(1 + (n − 1)β)$, $β = e^(−σ√(n/(n − "
-        f"1)))$, "
-        "with $σ$ the norm of the row's own logits, which is not more than the authors'",
+        hypotheses=rf"{SETTING}; the bound $\log(1+(n-1)\beta)+\sigma\sqrt{{n(n-1)}}\thinspace\beta/(1+(n-1)\beta)$, "
+        r"$\beta=e^{-\sigma\sqrt{n/(n-1)}}$, with $\sigma$ the norm of the row's own logits, which is not more than "
+        "the authors'",
         interval_from="rounding of float64",
         note="measured: entropy less the bound, least over rows and 0 where above it, and of the row that attains it",
     ),
     published(
         "temperature-disperse",
-        "Weights of $n$ logits whose range is $δ$ lie between $e^−δ/n$ and $e^δ/n$, so that they disperse as $n$ "
-        "grows.",
+        r"Weights of $n$ logits whose range is $\delta$ lie between $e^{-\delta}/n$ and $e^{\delta}/n$, so that they "
+        "disperse as $n$ grows.",
         lambda data: Measured(data["spread_bound"], where=_temperatures(data), numbers=_rows(data)),
         at_most(1e-12),
         formula=True,
@@ -300,20 +300,21 @@ ROWS = (
         hypotheses=SETTING,
         interval_from="the inequality is exact; rounding of float64",
         note="near it: Mudarisov et al. 2025, by whom a selection of many tokens tends to uniform weights; measured: "
-        "the most by which $log(np)$ passes $± δ$, over $δ$, of all rows",
+        r"the most by which $\log(np)$ passes $\pm\thinspace\delta$, over $\delta$, of all rows",
     ),
     published(
         "temperature-clip",
-        "Multiplying $W_Q$ and $W_K$ of a head by $√γ$, $γ = min(1, τ/S_max)$, brings its largest logit down to $τ$ "
-        "and leaves other heads as they are.",
+        r"Multiplying $W_Q$ and $W_K$ of a head by $\sqrt{\gamma}$, $\gamma=\min(1,\tau/S_{\max})$, brings its "
+        r"largest logit down to $\tau$ and leaves other heads as they are.",
         _after_clip,
         near(1, 1e-12),
         formula=True,
         source="su2025clip",
         place="section on the clip per head",
-        hypotheses=f"heads without biases, $τ = {CLIP:g}$; $S_max$ is the largest size of a logit",
+        hypotheses=rf"heads without biases, $\tau={CLIP:g}$; $S_{{\max}}$ is the largest size of a logit",
         interval_from="the formula is exact; rounding of float64",
-        shown="1, to {off:.0e}",
-        note="measured: the largest logit after, over the lesser of $S_max$ and $τ$, and its largest distance from 1",
+        shown="1, to <off:.0e>",
+        note=r"measured: the largest logit after, over the lesser of $S_{\max}$ and $\tau$, and its largest distance "
+        "from 1",
     ),
 )

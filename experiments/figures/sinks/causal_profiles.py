@@ -155,12 +155,13 @@ ROWS = (
         formula=True,
         source="herasimchyk2026",
         place="abstract",
-        hypotheses="even causal attention of {tokens} tokens, the last row of $((1 − λ)I + λA)^L$, $λ = ½$",
+        hypotheses=r"even causal attention of <tokens> tokens, the last row of $((1-\lambda)I+\lambda A)^{L}$, "
+        r"$\lambda=\frac{1}{2}$",
         after_result=True,
         interval_from="our reading of often, made when the shares were known: at half of the depths or more; U: both "
         "ends above the middle",
-        note="measured: the share of the depths $L$ of {depths} that have a U; without one: {without}; the last token "
-        "keeps $(1 − λ + λ/n)^L$, and the first has {first:.2g} at $L = {deepest}$",
+        note="measured: the share of the depths $L$ of <depths> that have a U; without one: <without>; the last token "
+        r"keeps $(1-\lambda+\lambda/n)^{L}$, and the first has <first:.2g> at $L=<deepest>$",
     ),
     published(
         "rollout-first",
@@ -171,12 +172,13 @@ ROWS = (
         formula=True,
         source="herasimchyk2026",
         place="abstracts of both versions",
-        hypotheses="even causal attention, the last row of $((1 − λ)I + λA)^L$, $λ = ½$, $L = {depth}$",
+        hypotheses=r"even causal attention, the last row of $((1-\lambda)I+\lambda A)^{L}$, $\lambda=\frac{1}{2}$, "
+        "$L=<depth>$",
         after_result=True,
         interval_from="our reading: the first token has less than half; chosen when the share was known",
-        elsewhere="under realistic conditions, says the first version, which we do not know; with one $λ$ in all "
-        "layers the other tokens together keep a multiple of $(1 − λ/2)^L$, so that the first takes "
-        "all: slower than without, where $λ = 1$",
+        elsewhere=r"under realistic conditions, says the first version, which we do not know; with one $\lambda$ in "
+        r"all layers the other tokens together keep a multiple of $(1-\lambda/2)^{L}$, so that the first takes all: "
+        r"slower than without, where $\lambda=1$",
         note="measured: share of the first token",
     ),
     published(
@@ -188,16 +190,16 @@ ROWS = (
         needs="some",
         source="chen2026sinks",
         place="abstract",
-        hypotheses="{tokens} tokens, the share $s$ of every row on the first, the rest even; independent normal "
+        hypotheses="<tokens> tokens, the share $s$ of every row on the first, the rest even; independent normal "
         "gradients of the outputs",
         interval_from="pronounced: twice as much as without a sink, our choice",
         note="measured: gradient of the first token's value over the middle one's, over the same without a sink, "
-        "which is {without:.2g}: the mask alone concentrates too",
+        "which is <without:.2g>: the mask alone concentrates too",
     ),
     law(
         "gradient-sink-size",
-        "The gradient of the first value is $√Σ_i a_i1²$ times an output's: $π/√6$ in long even causal attention, and "
-        "about $s√n$ with a sink of weight $s$.",
+        r"The gradient of the first value is $\sqrt{\sum_ia_{i1}^{2}}$ times an output's: $\pi/\sqrt{6}$ in long even "
+        r"causal attention, and about $s\sqrt{n}$ with a sink of weight $s$.",
         _first_gradient,
         near(1, 0.05),
         proof="proved",
@@ -205,6 +207,6 @@ ROWS = (
         neighbours=["chen2026sinks"],
         hypotheses="independent gradients of the outputs, of one size",
         interval_from="our tolerance: 5 %",
-        note="measured over $√Σ_i a_i1²$, and that over the limit",
+        note=r"measured over $\sqrt{\sum_ia_{i1}^{2}}$, and that over the limit",
     ),
 )

@@ -215,7 +215,7 @@ def _sides(data: Mapping[str, np.ndarray]) -> Measured:
     )
 
 
-LINEAR = "linear uniform causal attention of {tokens} tokens with a skip connection, values not changed"
+LINEAR = "linear uniform causal attention of <tokens> tokens with a skip connection, values not changed"
 # What every difference loses, the rate, and the value at which a sink changes sides.
 own = functools.partial(law, proof="proved", place="docs/sinks.md")
 ROWS = (
@@ -249,7 +249,7 @@ ROWS = (
         after_result=True,
         interval_from="the sign of the difference; that the value 0 decides was chosen when both results were known",
         note="mixing as the fall of the relative residual per layer, with a sink less without it or with a lighter "
-        "one; a sink of the first token's value hastens it, by {least:.3f} … {most:.3f} (sinks-critical)",
+        "one; a sink of the first token's value hastens it, by <least:.3f> … <most:.3f> (sinks-critical)",
     ),
     published(
         "sinks-first-token",
@@ -260,33 +260,34 @@ ROWS = (
         source="barbero2024",
         place="appendix B, proposition B.8",
         hypotheses="half skip connection, half attention; each row but the first sees two tokens or more; here "
-        "uniform causal attention of {tokens} tokens",
+        "uniform causal attention of <tokens> tokens",
         interval_from="our tolerance",
-        note="log of the other tokens' share after {layers} layers",
+        note="log of the other tokens' share after <layers> layers",
     ),
     own(
         "sinks-rate",
         "With a skip connection a sink of weight $s$ and value $v$ changes the relative residual by "
-        "$log[(1 + (1 − s)λ)/(1 + 1 − s + s v)]$ per layer, after many layers.",
+        r"$\log[(1+(1-s)\lambda)/(1+1-s+s\thinspace v)]$ per layer, after many layers.",
         _less_predicted,
         near(0, SETTLED),
-        hypotheses=f"{LINEAR}; $λ = ½$; $v ≥ 0$",
+        hypotheses=rf"{LINEAR}; $\lambda=\frac{{1}}{{2}}$; $v\geq0$",
         interval_from="our tolerance",
         neighbours=["nussbaum2003", "barbero2025", "sukenik2026"],
         note="measured less predicted",
     ),
     own(
         "sinks-critical",
-        "A sink slows the relative collapse if its value is 0 or more and below $v* = (1 − λ)/(1 + λ)$, and hastens it "
-        "above, at every weight.",
+        r"A sink slows the relative collapse if its value is 0 or more and below $v^{\ast}=(1-\lambda)/(1+\lambda)$, "
+        "and hastens it above, at every weight.",
         _sides,
         at_least(0),
-        hypotheses=f"{LINEAR}; $λ = ½$; $v ≥ 0$, so that what tokens share outgrows their differences",
-        interval_from="the sign of the change; our tolerance at $v*$",
+        hypotheses=rf"{LINEAR}; $\lambda=\frac{{1}}{{2}}$; $v\geq0$, so that what tokens share outgrows their "
+        "differences",
+        interval_from=r"the sign of the change; our tolerance at $v^{\ast}$",
         neighbours=["barbero2025", "fesser2026", "sukenik2026"],
-        shown="below v* {least_below:.3f} … {most_below:.3f}, above {least_above:.3f} … {most_above:.3f}, "
-        "at v* {at:.0e}",
-        note="change of the rate by the sink, in nats per layer; judged: the change below $v*$, minus the change above "
-        f"it, and {SETTLED:g} less its size at $v*$",
+        shown="below v* <least_below:.3f> … <most_below:.3f>, above <least_above:.3f> … <most_above:.3f>, "
+        "at v* <at:.0e>",
+        note=r"change of the rate by the sink, in nats per layer; judged: the change below $v^{\ast}$, minus the "
+        rf"change above it, and {SETTLED:g} less its size at $v^{{\ast}}$",
     ),
 )

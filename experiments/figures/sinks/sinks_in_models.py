@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MaxNLocator
 
-from experiments.figures.models._packaged import Measures, check_settings, installed, named_checkpoints
+from experiments.figures._packaged import Measures, check_settings, installed, named_checkpoints
 from experiments.ledger import Measured, at_least, published
-from experiments.lib import figure, sentences, style, unfinished
+from experiments.lib import figure, sentences, style
 from rc_jax import attention, collapse, network, pretrained
 from rc_jax.attention import project
 from rc_jax.diagnostics import SINK, importance
@@ -64,7 +64,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     data: dict[str, np.ndarray] = {}
     names, causal = [], []
     for index, (name, model) in enumerate(named_checkpoints(spec.checkpoints, spec.packaged, spec.dtype)):
-        parts = unfinished.once(f"{index}", functools.partial(_measure, model, spec))
+        parts = _measure(model, spec)
         data |= {f"{index}_{part}": value for part, value in parts.items()}
         names.append(name)
         causal.append(model.spec.attention.causal)
@@ -198,7 +198,7 @@ ROWS = (
         at_least(SINK),
         source="gu2025sinks",
         place="abstract",
-        hypotheses="{models}, a causal mask, docstrings of Python's standard library; one model is tested, and the "
+        hypotheses="<models>, a causal mask, docstrings of Python's standard library; one model is tested, and the "
         "source speaks of all",
         interval_from="the source's threshold for a head, here for the mean of a layer's heads",
         note="weight of the first token, mean over heads and texts, in the layer where it is largest",

@@ -71,7 +71,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     for index, task in enumerate(spec.tasks):
         held_out = task.draw(spec.test, jax.random.fold_in(key, 0), 0)
         done = _replicates.train(
-            f"{index}", jax.random.fold_in(key, 1), task.build, _trigger.loss, partial(task.draw, spec.batch),
+            jax.random.fold_in(key, 1), task.build, _trigger.loss, partial(task.draw, spec.batch),
             settings=settings, seeds=spec.seeds, steps=spec.steps, every=spec.every, optimiser=_trigger.optimiser,
             observe=Partial(_trigger.observe, held_out),
         )  # fmt: skip
@@ -172,7 +172,7 @@ def _first_value(data: Mapping[str, np.ndarray]) -> Measured:
     )  # fmt: skip
 
 
-SETTING = "sequences of {tokens} tokens with {features} features; layers × heads as named"
+SETTING = "sequences of <tokens> tokens with <features> features; layers × heads as named"
 ranmilo = partial(
     published,
     source="ranmilo2026",
@@ -180,7 +180,7 @@ ranmilo = partial(
     interval=at_least(0),
     interval_from="a head with a sink: 0.3, Gu et al. 2025; solved: our threshold",
 )
-MEAN = "mean over seeds, in the head that has the largest; trainings that stopped: {stopped}"
+MEAN = "mean over seeds, in the head that has the largest; trainings that stopped: <stopped>"
 ROWS = (
     ranmilo(
         "trigger-softmax",

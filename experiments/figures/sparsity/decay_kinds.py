@@ -216,30 +216,31 @@ ROWS = (
     row(
         "decays-rate",
         "The sparsity $S$ of rows with one decay, with channels of several decays below 1, or with independent random "
-        "gates of one law falls like $n^(−1/2)$.",
+        "gates of one law falls like $n^{-1/2}$.",
         _rates,
         near(-0.5, EXPONENT),
         proof="derived",
-        hypotheses="every $λ$ below 1; gates of one law, not 1 always",
+        hypotheses=r"every $\lambda$ below 1; gates of one law, not 1 always",
         interval_from="our tolerance",
         neighbours=["su2023concentrate"],
         note="local exponent at the largest $n$",
     ),
     row(
         "decays-even",
-        "One channel with $λ = 1$, however faint, makes $S$ rise again and tend to 1 as the row grows.",
+        r"One channel with $\lambda=1$, however faint, makes $S$ rise again and tend to 1 as the row grows.",
         lambda data: Measured(data["points"][2, -1] / data["points"][2].min(), numbers={"tokens": int(data["n"][-1])}),
         at_least(2),
         proof="proved",
         hypotheses="channels of fixed weights",
         interval_from="our threshold",
         neighbours=["su2023concentrate"],
-        note="$S$ at $n = {tokens}$ over the lowest $S$; " + f"weight {EVEN:g} of $λ = 1$ beside $λ = {FAST:g}$",
+        note="$S$ at $n=<tokens>$ over the lowest $S$; " + rf"weight {EVEN:g} of $\lambda=1$ beside $\lambda={FAST:g}$",
     ),
     row(
         "decays-annealed",
-        "For independent gates uniform on $(0, 1)$, and for gates $σ(5 + 2ε)$ with $ε$ normal, the mean of $S$ is "
-        "$G(E λ)/√(n G(E λ²))$, $G(x) = (1 − xⁿ)/(1 − x)$, within 5 %.",
+        r"For independent gates uniform on $(0,1)$, and for gates $\sigma(5+2\varepsilon)$ with $\varepsilon$ normal, "
+        r"the mean of $S$ is $G(E\thinspace\lambda)/\sqrt{n\thinspace G(E\thinspace\lambda^{2})}$, "
+        "$G(x)=(1-x^{n})/(1-x)$, within 5 %.",
         _annealed,
         near(0, 0.05),
         proof="measured",
@@ -248,18 +249,18 @@ ROWS = (
     ),
     row(
         "decays-spectra",
-        "With a density $p(1 − λ)^(p−1)$ of decays $S$ is constant for $p < ½$ and falls like $n^(½−p)$ up to $p = 1$ "
-        "and $n^(−½)$ beyond.",
+        r"With a density $p(1-\lambda)^{p-1}$ of decays $S$ is constant for $p\lt\frac{1}{2}$ and falls like "
+        r"$n^{\frac{1}{2}-p}$ up to $p=1$ and $n^{-\frac{1}{2}}$ beyond.",
         _spectra,
         near(0, EXPONENT),
         proof="derived",
-        hypotheses="many tokens; logarithms at $p = ½$ and $p = 1$",
+        hypotheses=r"many tokens; logarithms at $p=\frac{1}{2}$ and $p=1$",
         interval_from="our tolerance",
-        note="local exponent less the law's; exponents {exponents}",
+        note="local exponent less the law's; exponents <exponents>",
     ),
     row(
         "decays-finite",
-        "A row of finitely many channels, drawn from the density with $p = ½$, ends as $n^(−1/2)$.",
+        r"A row of finitely many channels, drawn from the density with $p=\frac{1}{2}$, ends as $n^{-1/2}$.",
         lambda data: Measured(
             _local_exponent(np.median(data["random"], axis=1)),
             where=[f"C = {count}" for count in CHANNELS],
@@ -267,8 +268,8 @@ ROWS = (
         ),
         near(-0.5, EXPONENT),
         proof="derived",
-        hypotheses="every $λ$ below 1",
+        hypotheses=r"every $\lambda$ below 1",
         interval_from="our tolerance",
-        note="local exponent of the median over draws at $n = 2^28$",
+        note="local exponent of the median over draws at $n=2^{28}$",
     ),
 )

@@ -202,6 +202,7 @@ def _plot_kinds(ax: Axes, data: Data) -> None:
 
 
 NOISES = tuple(f"σ̃/μ̃ = {spread:g}" for spread in SPREADS)
+FORMULAS = tuple(rf"$\tilde{{\sigma}}/\tilde{{\mu}}={spread:g}$" for spread in SPREADS)
 
 
 def _same_rows(data: Data) -> Measured:
@@ -246,18 +247,21 @@ own = functools.partial(
 ROWS = (
     concentrated(
         "moments-general",
-        "Linear attention with non-negative features has $S = 1/√(1 + q̃ᵀΣ̃q̃/(q̃ᵀμ̃)²)$, without any approximation.",
+        "Linear attention with non-negative features has "
+        r"$S=1/\sqrt{1+\tilde{q}^{\top}\tilde{\Sigma}\tilde{q}/(\tilde{q}^{\top}\tilde{\mu})^{2}}$, without any "
+        "approximation.",
         lambda data: Measured(data["noisy"] / data["noisy_form"] - 1, where=NOISES),
         near(0, 1e-12),
         formula=True,
-        hypotheses=f"{FEW} gamma features, even query; $μ̃$ and $Σ̃$ those of the row's own keys",
+        hypotheses=rf"{FEW} gamma features, even query; $\tilde{{\mu}}$ and $\tilde{{\Sigma}}$ those of the row's own "
+        "keys",
         interval_from="the formula is exact; rounding of float64",
         note="identity",
     ),
     concentrated(
         "moments-sparse",
-        "Linear attention with non-negative features can also be arbitrarily sparse, if the mean of $k̃$ tends to 0 "
-        "or its covariance to infinity.",
+        r"Linear attention with non-negative features can also be arbitrarily sparse, if the mean of $\tilde{k}$ "
+        "tends to 0 or its covariance to infinity.",
         lambda data: Measured(
             data["noisy"][-1],
             reads=[data["noisy"]],
@@ -265,9 +269,9 @@ ROWS = (
         ),
         at_most(0.05),
         formula=True,
-        hypotheses=f"{FEW} independent gamma features, even query, ${NOISES[-1]}$",
-        interval_from="our threshold for $S → 0$",
-        note=f"$S = {{every}}$ for {', '.join(f'${noise}$' for noise in NOISES)}",
+        hypotheses=f"{FEW} independent gamma features, even query, {FORMULAS[-1]}",
+        interval_from=r"our threshold for $S\to0$",
+        note=f"$S=<every>$ for {', '.join(FORMULAS)}",
     ),
     concentrated(
         "moments-rows",
@@ -276,9 +280,9 @@ ROWS = (
         _same_rows,
         at_least(ONE_ROW),
         formula=True,
-        elsewhere="independent features, where the correlation is $1/(1 + s²)$ with $s$ the spread of the queries, do "
+        elsewhere="independent features, where the correlation is $1/(1+s^{2})$ with $s$ the spread of the queries, do "
         "not test the signal-to-noise ratio",
-        hypotheses=f"{FEW} independent gamma features; keys of ${NOISES[1]}$ and {SPREADS[2]:g}; of queries the source "
+        hypotheses=f"{FEW} independent gamma features; keys of {FORMULAS[1]} and {SPREADS[2]:g}; of queries the source "
         f"says nothing, here theirs is {QUERIES[0]:g} or {QUERIES[1]:g}",
         after_result=True,
         interval_from=f"our reading: one row for all queries, correlations of {ONE_ROW:g} or more; the smaller spread "
@@ -287,18 +291,19 @@ ROWS = (
     ),
     own(
         "moments-law",
-        f"For white tokens $1/S² − 1 = v(1 + v)/d + b/D$ wherever that is below {SMALL}, within {LAW:.0%}.",
+        f"For white tokens $1/S^{{2}}-1=v(1+v)/d+b/D$ wherever that is below {SMALL}, within {LAW:.0%}.",
         _over_law,
         near(1, LAW),
         interval_from="our tolerance",
-        note="measured over formula; $v = σ̃²/μ̃²$, $b = (E φ(ε)(ε² − 1))²/2μ̃²$",
+        note=r"measured over formula; $v=\tilde{\sigma}^{2}/\tilde{\mu}^{2}$, "
+        r"$b=(E\thinspace\varphi(\varepsilon)(\varepsilon^{2}-1))^{2}/2\tilde{\mu}^{2}$",
     ),
     own(
         "moments-level",
-        "With ReLU features and many of them, $1/S² − 1$ levels off at $1/(2D)$, $D$ the tokens' width.",
+        "With ReLU features and many of them, $1/S^{2}-1$ levels off at $1/(2D)$, $D$ the tokens' width.",
         _relu_level,
         near(0.5, 0.1),
         interval_from="our tolerance: a fifth",
-        note="$1/S² − 1$ less $v(1 + v)/d$ at $d = {most}$, times $D$",
+        note="$1/S^{2}-1$ less $v(1+v)/d$ at $d=<most>$, times $D$",
     ),
 )

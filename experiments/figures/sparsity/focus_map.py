@@ -267,34 +267,40 @@ def _both(data: Data) -> Measured:
 
 # Of `_left_and_right`; S → 0 is read as S < `FOCUS` where the source lets γ or β/γ grow.
 ONLY_LEFT = ([FOCUS, -np.inf], [np.inf, FOCUS])
-ZERO = f"$S → 0$ is read as $S < {FOCUS:g}$"
+ZERO = rf"$S\to0$ is read as $S\lt{FOCUS:g}$"
 su = functools.partial(published, source="su2023concentrate")
 own = functools.partial(
-    law, place="docs/sparsity.md", neighbours=["su2023concentrate"], hypotheses="scores $N(β, γ²)$, $n → ∞$"
+    law,
+    place="docs/sparsity.md",
+    neighbours=["su2023concentrate"],
+    hypotheses=r"scores $N(\beta,\gamma^{2})$, "
+    r"$n\to\infty$",
 )
-COUNTS = f"$S < {FOCUS:g}$ counts as focused"
+COUNTS = rf"$S\lt{FOCUS:g}$ counts as focused"
 ROWS = (
     su(
         "focus-softmax",
-        "The sparsity $S$ of softmax rows tends to 0 as $σ$ or $‖q‖$ tends to infinity.",
+        r"The sparsity $S$ of softmax rows tends to 0 as $\sigma$ or $\lVert q\rVert$ tends to infinity.",
         _softmax_at_moderate,
         at_most(FOCUS),
         formula=True,
         place="section with two examples",
-        hypotheses="Gaussian keys, $n → ∞$; any $β$",
+        hypotheses=r"Gaussian keys, $n\to\infty$; any $\beta$",
         interval_from=ZERO,
-        note="largest $S$ over $−8 ≤ β/γ ≤ 4$ at $γ = σ‖q‖ = {moderate:.3g}$; at $γ = {last:.3g}$ it is {at_last:.0e}",
+        note=r"largest $S$ over $-8\leq\beta/\gamma\leq4$ at $\gamma=\sigma\lVert q\rVert=<moderate:.3g>$; at "
+        r"$\gamma=<last:.3g>$ it is <at_last:.0e>",
     ),
     su(
         "focus-relu2",
-        "With $relu²$ the sparsity $S$ has a chance to come near 0 only if $β < 0$.",
+        r"With $\mathrm{relu}^{2}$ the sparsity $S$ has a chance to come near 0 only if $\beta\lt0$.",
         lambda data: _left_and_right(data, "relu_squared"),
         ONLY_LEFT,
         formula=True,
         place="section with two examples",
-        hypotheses="Gaussian keys, $n → ∞$",
+        hypotheses=r"Gaussian keys, $n\to\infty$",
         interval_from=ZERO,
-        note="least $S$ where $β ≥ 0$: {right:.3f}; largest where $β/γ ≤ −8$: {left:.1e}, at every $γ$",
+        note=r"least $S$ where $\beta\geq0$: <right:.3f>; largest where $\beta/\gamma\leq-8$: <left:.1e>, at every "
+        r"$\gamma$",
     ),
     su(
         "focus-identity",
@@ -303,9 +309,9 @@ ROWS = (
         at_least(0.5),
         formula=True,
         place="section on minimal linear attention, with its plot",
-        hypotheses="Gaussian keys, $n → ∞$",
+        hypotheses=r"Gaussian keys, $n\to\infty$",
         interval_from="our reading of rather high",
-        note="least $S$ on the map and beyond it; the infimum is $√(2/π)$",
+        note=r"least $S$ on the map and beyond it; the infimum is $\sqrt{2/\pi}$",
     ),
     su(
         "focus-linear",
@@ -315,45 +321,46 @@ ROWS = (
         at_most(0.5),
         formula=True,
         place="summary",
-        hypotheses=f"linear attention of {FEATURES} features $elu + 1$ of Gaussian keys, even query; softmax for the "
-        "other",
+        hypotheses=rf"linear attention of {FEATURES} features $\mathrm{{elu}}+1$ of Gaussian keys, even query; "
+        "softmax for the other",
         interval_from="not easily: on at most half as much of the map, our choice",
-        note=f"share of the map where $S < {FOCUS:g}$, linear over softmax: where almost all features are near 0; "
-        "least $S$ where $β ≥ 0$: {right:.3f}",
+        note=rf"share of the map where $S\lt{FOCUS:g}$, linear over softmax: where almost all features are near 0; "
+        r"least $S$ where $\beta\geq0$: <right:.3f>",
     ),
     own(
         "focus-signed",
-        "Softmax of the largest sixteenth of the scores, and $sign(x) e^|x|$, focus as $γ$ grows at every $β/γ$.",
+        r"Softmax of the largest sixteenth of the scores, and $\mathrm{sign}(x)\thinspace e^{\lvert x\rvert}$, focus "
+        r"as $\gamma$ grows at every $\beta/\gamma$.",
         lambda data: Measured(
             [data[name][-1].max() for name in WITH_GAMMA], where=[TITLES[name] for name in WITH_GAMMA]
         ),
         at_most(FOCUS),
         proof="derived",
         interval_from=COUNTS,
-        note="largest $S$ at $γ = 16$ over $−8 ≤ β/γ ≤ 4$",
+        note=r"largest $S$ at $\gamma=16$ over $-8\leq\beta/\gamma\leq4$",
     ),
     own(
         "focus-relu",
-        "ReLU weights focus as $β/γ → −∞$ at every $γ$, and only there.",
+        r"ReLU weights focus as $\beta/\gamma\to-\infty$ at every $\gamma$, and only there.",
         lambda data: _left_and_right(data, "relu"),
         ONLY_LEFT,
         proof="derived",
         interval_from=COUNTS,
-        note="least $S$ where $β ≥ 0$: {right:.3f}; largest where $β/γ ≤ −8$: {left:.1e}",
+        note=r"least $S$ where $\beta\geq0$: <right:.3f>; largest where $\beta/\gamma\leq-8$: <left:.1e>",
     ),
     own(
         "focus-both",
-        "Softplus, sigmoid and $elu + 1$ focus only as $β/γ → −∞$ and $γ → ∞$ together. Where $β$ is far below $−2γ²$ "
-        "their $S$ is $e^(−γ²/2)$.",
+        r"Softplus, sigmoid and $\mathrm{elu}+1$ focus only as $\beta/\gamma\to-\infty$ and $\gamma\to\infty$ "
+        r"together. Where $\beta$ is far below $-2\gamma^{2}$ their $S$ is $e^{-\gamma^{2}/2}$.",
         _both,
         ([-np.inf] * 3 + [FOCUS] * 6, [0.01] * 3 + [np.inf] * 6),
         proof="derived",
-        interval_from=f"a gap of 0.01, our tolerance; $S ≥ {FOCUS:g}$ elsewhere",
-        note="largest gap {gap:.1e}; least $S$: {right:.3f} where $β ≥ 0$, {least:.3f} where $γ ≤ 1$",
+        interval_from=rf"a gap of 0.01, our tolerance; $S\geq{FOCUS:g}$ elsewhere",
+        note=r"largest gap <gap:.1e>; least $S$: <right:.3f> where $\beta\geq0$, <least:.3f> where $\gamma\leq1$",
     ),
     own(
         "focus-cannot",
-        f"With $tanh$, $cos²$ and the sixth power of cosine similarity the sparsity $S$ stays above {FOCUS:g}.",
+        rf"With $\tanh$, $\cos^{{2}}$ and the sixth power of cosine similarity the sparsity $S$ stays above {FOCUS:g}.",
         lambda data: Measured(
             [*(_floor(data, name) for name in NEVER), float(data["cosine_floor"])],
             where=[*(TITLES[name] for name in NEVER), "cos(angle)⁶"],
@@ -361,6 +368,6 @@ ROWS = (
         at_least(FOCUS),
         proof="measured",
         interval_from=COUNTS,
-        note="least $S$ on the map and beyond it; the floor of the sixth power in many dimensions is that of $x⁶$",
+        note="least $S$ on the map and beyond it; the floor of the sixth power in many dimensions is that of $x^{6}$",
     ),
 )

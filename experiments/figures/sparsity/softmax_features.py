@@ -214,29 +214,29 @@ ROWS = (
     published(
         "features-limit",
         "Softmax attention can also be seen as linear attention of infinitely many features, so that in theory "
-        "only $d → ∞$ closes the gap.",
+        r"only $d\to\infty$ closes the gap.",
         _gaps,
         ([TOLERANCE, -TOLERANCE, TOLERANCE], [np.inf, TOLERANCE, np.inf]),
         formula=True,
         source="su2023concentrate",
         place="section on general linear attention",
-        hypotheses="features: Taylor's monomials; $β = 0$",
+        hypotheses=r"features: Taylor's monomials; $\beta=0$",
         interval_from=f"a gap in $S$ of {TOLERANCE:.0%} counts as closed, our choice",
-        note="$S$ over softmax's, less 1, and what it should be: {gaps}; more orders close it, but at any order it is "
-        "open where $γ$ is large",
+        note="$S$ over softmax's, less 1, and what it should be: <gaps>; more orders close it, but at any order it is "
+        r"open where $\gamma$ is large",
     ),
     law(
         "features-taylor-order",
-        "The least even Taylor order that brings $S$ within 1 % of softmax's is $2γ² + 2.31·√3 γ + 0.7$, rounded up, "
-        "within 2.",
+        "The least even Taylor order that brings $S$ within 1 % of softmax's is "
+        r"$2\gamma^{2}+2.31\cdot\sqrt{3}\thinspace\gamma+0.7$, rounded up, within 2.",
         _order_less_formula,
         near(0, 2),
         proof="derived",
         place="docs/feature_attention.md",
         neighbours=["su2023concentrate", "alman2023"],
-        hypotheses="$β = 0$, $γ ≥ ½$",
+        hypotheses=r"$\beta=0$, $\gamma\geq\frac{1}{2}$",
         interval_from="our tolerance, one even order",
-        note="order needed less formula: 0 at {exact} of {points} points, {others}",
+        note="order needed less formula: 0 at <exact> of <points> points, <others>",
     ),
     law(
         "features-bias",
@@ -247,8 +247,9 @@ ROWS = (
         proof="derived",
         place="docs/feature_attention.md",
         neighbours=["choromanski2021"],
-        hypotheses="$q$ of length $√d σ$, $k ~ N(0, σ²I)$, $σ² = γ/√d$, $d = {width}$; independent directions",
+        hypotheses=r"$q$ of length $\sqrt{d}\thinspace\sigma$, $k\sim N(0,\sigma^{2}I)$, "
+        r"$\sigma^{2}=\gamma/\sqrt{d}$, $d=<width>$; independent directions",
         interval_from="our tolerance",
-        note="measured over formula, less 1: {ratios}, of the next order",
+        note="measured over formula, less 1: <ratios>, of the next order",
     ),
 )

@@ -261,12 +261,16 @@ def _decay_exponents(data: Data) -> Measured:
 
 # Every row tests a formula or a limit that Su prints.
 su = functools.partial(published, source="su2023concentrate", formula=True)
-of_keys = functools.partial(su, hypotheses="keys $N(μ, σ²I)$, $n → ∞$; $β = q·μ$, $γ = σ‖q‖$")
+of_keys = functools.partial(
+    su,
+    hypotheses=r"keys $N(\mu,\sigma^{2}I)$, $n\to\infty$; $\beta=q\cdot\mu$, "
+    r"$\gamma=\sigma\lVert q\rVert$",
+)
 EXACT = "the formula is exact; rounding of float64 and of the integrals"
 ROWS = (
     of_keys(
         "sparsity-exp",
-        "The sparsity $S$ of softmax rows is $e^(−σ²‖q‖²/2)$.",
+        r"The sparsity $S$ of softmax rows is $e^{-\sigma^{2}\lVert q\rVert^{2}/2}$.",
         _softmax_over_formula,
         near(0, 0.03),
         place="section with two examples",
@@ -275,16 +279,18 @@ ROWS = (
     ),
     of_keys(
         "sparsity-relu2-form",
-        "For $f = relu²$ the sparsity $S$ is the closed form in $β$, $γ$ and $erf(β/(√2 γ))$ that the source prints.",
+        r"For $f=\mathrm{relu}^{2}$ the sparsity $S$ is the closed form in $\beta$, $\gamma$ and "
+        r"$\mathrm{erf}(\beta/(\sqrt{2}\thinspace\gamma))$ that the source prints.",
         lambda data: _printed_over_integrals(data, "relu2"),
         near(0, 1e-8),
         place="section with two examples",
         interval_from=EXACT,
-        note="over the ratio of the two integrals, less 1; $S = 1/√6$ at $β = 0$",
+        note=r"over the ratio of the two integrals, less 1; $S=1/\sqrt{6}$ at $\beta=0$",
     ),
     of_keys(
         "sparsity-identity-form",
-        "Without an activation $S$ is $(√(2/π) γ e^(−β²/2γ²) + β erf(β/(√2 γ)))/√(β² + γ²)$.",
+        r"Without an activation $S$ is $(\sqrt{2/\pi}\thinspace\gamma\thinspace "
+        r"e^{-\beta^{2}/2\gamma^{2}}+\beta\thinspace\mathrm{erf}(\beta/(\sqrt{2}\thinspace\gamma)))/\sqrt{\beta^{2}+\gamma^{2}}$.",
         lambda data: _printed_over_integrals(data, "identity"),
         near(0, 1e-8),
         place="section on minimal linear attention",
@@ -293,67 +299,70 @@ ROWS = (
     ),
     of_keys(
         "sparsity-identity-even",
-        "Without an activation $S$ is an even function of $β$.",
+        r"Without an activation $S$ is an even function of $\beta$.",
         _negative_over_positive,
         near(0, 0.002),
         place="section on minimal linear attention",
         interval_from="our tolerance",
-        note="$S$ of keys drawn with mean $−β$ over that with $β$, less 1; proved by $ε → −ε$",
+        note=r"$S$ of keys drawn with mean $-\beta$ over that with $\beta$, less 1; proved by "
+        r"$\varepsilon\to-\varepsilon$",
     ),
     of_keys(
         "sparsity-isotropy",
-        "The sparsity $S$ depends on $q$, $μ$ and $σ$ only by $q·μ$ and $σ‖q‖$, because the noise of the keys is "
-        "isotropic.",
+        r"The sparsity $S$ depends on $q$, $\mu$ and $\sigma$ only by $q\cdot\mu$ and $\sigma\lVert q\rVert$, because "
+        "the noise of the keys is isotropic.",
         _queries_over_form,
         near(0, 0.03),
         place="section on the simplified form",
         interval_from="our tolerance",
-        note="queries of other directions and lengths and means of other directions, at one $β$ and $γ$; $S$ over its "
-        "closed form, less 1",
+        note=r"queries of other directions and lengths and means of other directions, at one $\beta$ and $\gamma$; "
+        "$S$ over its closed form, less 1",
     ),
     su(
         "sparsity-linear",
-        "For independent, equally distributed non-negative features $S$ is $1/√(1 + (σ̃/μ̃ · ‖q̃‖₂/‖q̃‖₁)²)$.",
+        "For independent, equally distributed non-negative features $S$ is "
+        r"$1/\sqrt{1+(\tilde{\sigma}/\tilde{\mu}\cdot\lVert \tilde{q}\rVert_2/\lVert \tilde{q}\rVert_1)^{2}}$.",
         _features_over_formula,
         near(0, 0.03),
         place="section on general linear attention",
-        hypotheses="non-negative, independent, equally distributed features; $n → ∞$",
+        hypotheses=r"non-negative, independent, equally distributed features; $n\to\infty$",
         interval_from="our tolerance",
         note="features drawn at random, over formula less 1",
     ),
     su(
         "sparsity-norm-ratio",
-        "The largest value of $‖q̃‖₂/‖q̃‖₁$ over queries of $d$ features is $√d$, so that to enlarge it means to "
-        "enlarge $d$.",
+        r"The largest value of $\lVert \tilde{q}\rVert_2/\lVert \tilde{q}\rVert_1$ over queries of $d$ features is "
+        r"$\sqrt{d}$, so that to enlarge it means to enlarge $d$.",
         lambda data: Measured(
             data["norm_share"], reads=[data["norm_ratio"]], numbers={"features": int(data["features"])}
         ),
         near(1, 1e-5),
         place="section on general linear attention",
-        hypotheses="$d = {features}$",
+        hypotheses="$d=<features>$",
         interval_from="the formula is exact; rounding of float32",
-        note="largest ratio found over $√d$; the ratio lies in $[1/√d, 1]$ by Cauchy and Schwarz, and is 1 for one "
-        "feature; $√d$ is the largest $‖q̃‖₁/‖q̃‖₂$; the formula for $S$, the other route $σ̃/μ̃$ and the argument "
-        "from rank stand",
+        note=r"largest ratio found over $\sqrt{d}$; the ratio lies in $[1/\sqrt{d},1]$ by Cauchy and Schwarz, and is "
+        r"1 for one feature; $\sqrt{d}$ is the largest $\lVert \tilde{q}\rVert_1/\lVert \tilde{q}\rVert_2$; the "
+        r"formula for $S$, the other route $\tilde{\sigma}/\tilde{\mu}$ and the argument from rank stand",
     ),
     su(
         "sparsity-decay-form",
-        "For weights $λ^(n−1)$, …, $λ$, 1 the sparsity is $S = √((1 − λⁿ)(1 + λ)/(n(1 − λ)(1 + λⁿ)))$.",
+        r"For weights $\lambda^{n-1}$, …, $\lambda$, 1 the sparsity is "
+        r"$S=\sqrt{(1-\lambda^{n})(1+\lambda)/(n(1-\lambda)(1+\lambda^{n}))}$.",
         _decay_over_formula,
         near(0, 1e-5),
         place="section on linear decay",
-        hypotheses="$λ < 1$",
+        hypotheses=r"$\lambda\lt1$",
         interval_from="the formula is exact; rounding of float32",
-        note="$S$ of the last row of a layer, over formula less 1; the limit for $λ = 1$ is 1",
+        note=r"$S$ of the last row of a layer, over formula less 1; the limit for $\lambda=1$ is 1",
     ),
     su(
         "sparsity-decay",
-        "For every $λ < 1$ the sparsity $S$ of decaying weights tends to 0 as $n → ∞$.",
+        r"For every $\lambda\lt1$ the sparsity $S$ of decaying weights tends to 0 as $n\to\infty$.",
         _decay_exponents,
         near(-0.5, 0.01),
         place="section on linear decay",
-        hypotheses="$n$ large against $1/(1 − λ)$",
-        interval_from="the source's formula falls as $1/√n$; our tolerance",
-        note="local exponent of $S$ at the largest $n$: {exponents}",
+        hypotheses=r"$n$ large against $1/(1-\lambda)$",
+        interval_from=r"the source's formula falls as $1/\sqrt{n}$; our tolerance",
+        note="local exponent of $S$ at the largest $n$: <exponents>",
     ),
 )

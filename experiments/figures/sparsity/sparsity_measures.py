@@ -228,23 +228,23 @@ POSITIVE = "rows of six non-negative weights, at least two positive and not all 
 ROWS = (
     published(
         "measures-entropy",
-        "Like entropy, $S = E|x|/√E x²$ is the smaller the sparser a row is, that is the more it may have one weight "
-        "that dominates.",
+        r"Like entropy, $S=E\lvert x\rvert/\sqrt{E\thinspace x^{2}}$ is the smaller the sparser a row is, that is the "
+        "more it may have one weight that dominates.",
         _rises,
         at_least(0),
         formula=True,
         source="su2023concentrate",
         place="section on the degree of sparsity",
-        hypotheses="softmax rows of {keys} independent normal scores, deviation $γ$",
+        hypotheses=r"softmax rows of <keys> independent normal scores, deviation $\gamma$",
         interval_from="both fall",
-        note="relative rise of $1 − S$ and of $log n − H$, $H$ Shannon's entropy, from one $γ$ to the next",
+        note=r"relative rise of $1-S$ and of $\log n-H$, $H$ Shannon's entropy, from one $\gamma$ to the next",
     ),
     table(
         "measures-pq-mean",
-        "The pq-mean with $p = 1$ and $q = 2$ satisfies all six axioms of sparsity.",
+        "The pq-mean with $p=1$ and $q=2$ satisfies all six axioms of sparsity.",
         lambda data: Measured(_margins(data, "1 − S"), where=AXIOMS),
         at_least(0),
-        hypotheses=f"$p = 1$, $q = 2$, where the source has $p ≤ 1$ and $q > 1$; {POSITIVE}",
+        hypotheses=rf"$p=1$, $q=2$, where the source has $p\leq1$ and $q\gt1$; {POSITIVE}",
         note=f"{TRIALS}; $S$ is this mean with its sign turned",
     ),
     table(
@@ -257,7 +257,7 @@ ROWS = (
     ),
     proved(
         "measures-renyi-axioms",
-        "What Rényi's entropies of order 1 and 2 lack to $log n$, at order 1 Theil's index, satisfies all six axioms "
+        r"What Rényi's entropies of order 1 and 2 lack to $\log n$, at order 1 Theil's index, satisfies all six axioms "
         "of sparsity.",
         lambda data: Measured(
             [_margins(data, "log n − H₁"), _margins(data, "log n − H₂")],
@@ -277,6 +277,6 @@ ROWS = (
         neighbours=["dalton1920", "foster1985", "hurley2009"],
         hypotheses="continuous measures, or Robin Hood for parts up to half the difference and not only for less; "
         f"{POSITIVE}",
-        note="Lorenz consistency in the words of the literature on inequality; measures with the three: {measures}",
+        note="Lorenz consistency in the words of the literature on inequality; measures with the three: <measures>",
     ),
 )

@@ -120,7 +120,6 @@ def train(kind: str, spec: Any, key: jax.Array, held_out: Pairs) -> dict[str, np
     """The metrics (seed, length, record) of one kind of weights at its best rate, and where replicates stopped."""
     lengths, rates = (grid.ravel() for grid in np.meshgrid(spec.lengths, spec.rates, indexing="ij"))
     done = _replicates.train(
-        kind.replace("/", "_"),  # a folder's name
         key,
         partial(spec.task.build, kind),
         partial(loss, spec.task),

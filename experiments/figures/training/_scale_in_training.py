@@ -160,7 +160,6 @@ def train(name: str, scores: str, spec: Spec) -> dict[str, np.ndarray]:
     functions = Functions(model_spec(task, scores, spec), unit)
     # Settings are modes × scales; the metrics are (seed, setting, record) and are split by mode afterwards.
     done = _replicates.train(
-        f"{name}_{scores}",
         jax.random.fold_in(key, 1),
         functions.build,
         functions.loss,

@@ -214,8 +214,9 @@ ROWS = (
         place="introduction",
         hypotheses="associative recall, one layer, few steps; the source reasons from rows of random weights",
         interval_from="more pairs and less accuracy than softmax, paired by seed",
-        note="beside softmax attention, at $n = {longest}$; log ratio of $n S²$: {log_ratio}, which is {times} times "
-        "as many pairs; loss of accuracy: {loss}; the source takes this for a probable main cause of worse results",
+        note=r"beside softmax attention, at $n=<longest>$; log ratio of $n\thinspace S^{2}$: <log_ratio>, which is "
+        "<times> times as many pairs; loss of accuracy: <loss>; the source takes this for a probable main cause of "
+        "worse results",
     ),
     su(
         "focusing-blind",

@@ -189,8 +189,8 @@ ROWS = (
         at_least(0),
         source="su2023scale",
         place="section on cosines",
-        hypotheses="a small transformer, {seeds} seeds in pairs; ± is a quarter of Student's 95 % interval; {sizes}",
+        hypotheses="a small transformer, <seeds> seeds in pairs; ± is a quarter of Student's 95 % interval; <sizes>",
         interval_from="our reading: training ends at a higher loss without the factor",
-        note="held-out loss at factor 1 less that at the annealed optimum, nats; {means}",
+        note="held-out loss at factor 1 less that at the annealed optimum, nats; <means>",
     ),
 )

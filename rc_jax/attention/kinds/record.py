@@ -118,7 +118,7 @@ class Kind:
         parts: Parts | None = None,
         **options: Any,
     ) -> Rows:
-        """The weights of rows of scores; all columns are seen where `seen` is not given.
+        """The weights of rows of scores; all columns are seen where `seen` is not given. A row that sees none is 0.
 
         Args:
             scores: (head, token, column), for all score matrices of a head (`maps`).
@@ -126,8 +126,14 @@ class Kind:
             parts: the kind's own arrays, by name.
             options: the fields of a specification that `options` names; the kind's defaults elsewhere.
         """
-        seen = everything(scores.shape) if seen is None else seen
-        return self.weights(scores, seen, {} if parts is None else parts, **options)
+        parts = {} if parts is None else parts
+        if seen is None:
+            return self.weights(scores, everything(scores.shape), parts, **options)
+        some = jnp.any(seen, axis=-1, keepdims=True)
+        weights = self.weights(scores, seen | ~some, parts, **options)
+        if len(some) > len(weights):  # one for each of a head's maps
+            some = jnp.any(some.reshape(-1, len(weights), *some.shape[1:]), axis=0)
+        return jnp.where(some, weights, 0)
 
     def __str__(self) -> str:
         return self.name

@@ -12,13 +12,12 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-import flint
 import jax.numpy as jnp
 import numpy as np
-from flint import arb
 from numpy.typing import NDArray
 
 from rc_jax._numerics.jax_names import Literal
+from rc_jax.collapse.certified.balls import arb, flint
 from rc_jax.collapse.certified.errors import NotCertified, Undecided
 
 Values = NDArray[Any]

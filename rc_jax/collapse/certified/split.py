@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flint import arb
 from jaxtyping import Array, ArrayLike
 
 from rc_jax.attention import masks
 from rc_jax.attention.layer import default_scale
+from rc_jax.collapse.certified.balls import arb
 from rc_jax.collapse.certified.program import LOWEST, ZERO, Values, exactly, matrix_product, subtract
 from rc_jax.network import LayerParams, StackSpec
 

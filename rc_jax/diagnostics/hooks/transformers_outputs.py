@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool
 
 from rc_jax._numerics import arguments
-from rc_jax.diagnostics import inputs, structure
+from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.record import Diagnosis
+from rc_jax.diagnostics.seen import PADDING, Texts, farthest, segments
 from rc_jax.diagnostics.states import hidden_states
 from rc_jax.diagnostics.weights import diagnose
 
@@ -21,6 +21,12 @@ STEPS = (
 )
 
 
+STREAMS = (
+    "`outputs` must have one array of weights in each layer, got those of two streams, as XLNet gives with "
+    "`target_mapping`: pass one, {'attentions': [each[0] for each in outputs.attentions]}"
+)
+
+
 @arguments.guard(part=arguments.one_of(PARTS))
 def from_transformers(
     outputs: Any, *, attention_mask: Any = None, config: Any = None, part: str | None = None, **options: Any
@@ -30,16 +36,19 @@ def from_transformers(
     The model returns them if it is called with `output_attentions=True` and `output_hidden_states=True`. Weights exist
     only under `attn_implementation="eager"`; other implementations never form them. One of the two is enough.
 
-    The last hidden state is the one after the final norm, in families that have one: its residual is that of what the
-    readout sees.
+    The last hidden state has passed the final norm in GPT-2, Llama and most decoders: its residual is that of what the
+    readout sees. In ViT, DINOv2, SigLIP and the text part of CLIP it has not.
 
     Args:
-        outputs: what the model returned: an object or a mapping with `attentions` and `hidden_states`.
+        outputs: what the model returned: an object or a mapping with `attentions` and `hidden_states`, or the tuple of
+            `return_dict=False`.
         attention_mask: the one that the tokenizer gave, (batch, tokens): 0 where a token is padding, on either side.
             Padding is left out: neither its rows nor its columns count, and the first token is the first real one.
-            Without it, padding is found where no query has weight on it, and a note says so.
-        config: `model.config`. It tells which layers have attention, in hybrid models, and which have a window. Without
-            it windows are found from zeros, and a note says so.
+            Without it, padding is found where no query has weight on it, and a note says so. With 1, 2, 3, … it numbers
+            the texts of a row, of which each is measured by itself.
+        config: `model.config`. It tells which layers have attention, in hybrid models, and which have a window, where
+            it has `layer_types` or `sliding_window`. Other windows, and those without it, are found from zeros, and a
+            note says so.
         part: "encoder" or "decoder" of a model that has both, or "cross", the attention of the decoder on the encoder,
             whose `attention_mask` is that of the encoder.
         options: passed on to `attention`, such as `threshold`, or `mask`, which is joined with `attention_mask`.
@@ -62,6 +71,7 @@ def from_transformers(
         [[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]]
     """
     # What the output holds, and why something that should be there is not.
+    outputs = _named(outputs)
     if part is None and any(_field(outputs, f"encoder_{name}") is not None for name in FIELDS):
         raise ValueError("`part` must be 'encoder', 'decoder' or 'cross' for a model that has both, got None")
     names = [name if part is None else f"{part}_{name}" for name in FIELDS[: 1 if part == "cross" else 2]]
@@ -74,29 +84,91 @@ def from_transformers(
             f"output_hidden_states=True, got {_described(outputs)}"
         )
     if any(isinstance(each[0], list | tuple) for each in (weights, states) if each is not None and len(each)):
-        raise ValueError(STEPS)
+        raise ValueError(STREAMS if weights is not None and _two_streams(weights) else STEPS)
     weights = None if weights is None else list(weights)
     if weights is not None and all(layer is None for layer in weights):
         raise ValueError(
             "`outputs` must hold the attention weights of every layer, got none: load the model with "
             'attn_implementation="eager", because other implementations do not form them'
         )
-    real = None
+    if weights is not None:
+        weights = _of_attention(weights, None if part else config)
+        _check_stages(weights)
     if weights is not None and (part == "cross" or _rectangular(weights)):
         known = {"causal": False} if part == "cross" else {}
         return _of_rectangles(weights, attention_mask, states, known | options)
+    texts, cut = None, False
     if attention_mask is not None:
         kept: Any = states if weights is None else [layer for layer in weights if layer is not None]
         shape = inputs.layers_of("outputs", list(kept), ("tokens", "features"), stacked=4).shape
-        real = _real(attention_mask, shape[0], shape[-2])
+        texts, cut = _texts(attention_mask, shape[0], shape[-2])
     parts: list[Diagnosis] = []
     if weights is not None:
         depth = None if states is None else len(states) - 1
-        diagnosis, real = _of_weights(weights, depth, real, None if part else config, options)
+        known = {"segment_ids": np.where(texts < 0, PADDING, texts + 1)} if cut and texts is not None else {}
+        diagnosis, found = _of_weights(weights, depth, texts, None if part else config, known | options)
+        texts = found.keys
         parts.append(diagnosis)
     if states is not None:
-        parts.append(hidden_states(list(states), mask=real))
+        ids = None if texts is None else np.where(texts < 0, PADDING, texts + 1)
+        parts.append(hidden_states(list(states), segment_ids=ids))
     return parts[0] | parts[1] if len(parts) == 2 else parts[0]
+
+
+def _named(outputs: Any) -> Any:
+    """Attentions and hidden states by name, of the tuple that `return_dict=False` gives; anything else as it is."""
+    if hasattr(outputs, "text_model_output") or hasattr(outputs, "vision_model_output"):
+        raise TypeError(
+            f"`outputs` must be those of one model, got {type(outputs).__name__} of two: pass its text_model_output or "
+            "its vision_model_output"
+        )
+    if not isinstance(outputs, tuple | list) or hasattr(outputs, "_fields"):
+        return outputs
+    layers = [each for each in outputs if isinstance(each, tuple | list) and each and all(_is_array(x) for x in each)]
+    by_axes = {axes: [each for each in layers if all(x.ndim == axes for x in each)] for axes in (4, 3)}
+    weights = [each for each in by_axes[4] if all(x.shape[-1] == x.shape[-2] for x in each)]
+    if len(weights) > 1 or len(by_axes[3]) > 1 or not (weights or by_axes[3]):
+        raise TypeError(
+            "`outputs` must have attentions or hidden states by name, got a tuple, as of return_dict=False, with "
+            f"{len(weights)} groups of arrays of square weights and {len(by_axes[3])} of states: pass "
+            '{"attentions": …, "hidden_states": …}'
+        )
+    return dict(zip(FIELDS, (next(iter(each), None) for each in (weights, by_axes[3])), strict=True))
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "ndim") and hasattr(value, "shape")
+
+
+def _two_streams(weights: Any) -> bool:
+    """Whether each layer holds the weights of two streams of one shape, as XLNet's do; steps differ in theirs."""
+    pairs = all(isinstance(each, list | tuple) and len(each) == 2 for each in weights)
+    shapes = {tuple(x.shape) for each in weights for x in each if _is_array(x)} if pairs else set()
+    return pairs and len(weights) > 1 and len(shapes) == 1
+
+
+def _of_attention(weights: list[Any], config: Any) -> list[Any]:
+    """`None` in the place of arrays that linear layers of a hybrid model give beside those of its attention."""
+    kinds = getattr(_text(config), "layer_types", None)
+    if kinds is None or len(kinds) != len(weights):
+        return weights
+    return [each if _attends(kind) else None for kind, each in zip(kinds, weights, strict=True)]
+
+
+def _text(config: Any) -> Any:
+    """The part of a configuration that is about text."""
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def _check_stages(weights: list[Any]) -> None:
+    shapes = [tuple(each.shape) for each in weights if each is not None]
+    if len(set(shapes)) > 1 and all(_is_array(each) for each in weights if each is not None):
+        stages = ", ".join(map(str, dict.fromkeys(shapes)))
+        raise ValueError(
+            f"`outputs` must have weights of one shape in all layers, got {stages}: of stages, as in Swin and Funnel, "
+            'diagnose each, {"attentions": [each for each in outputs.attentions if each.shape == …]}; of a hybrid '
+            "model pass config=model.config, which says which layers have attention"
+        )
 
 
 def _rectangular(weights: list[Any]) -> bool:
@@ -110,7 +182,13 @@ def _of_rectangles(weights: list[Any], attention_mask: Any, states: Any, options
     layers = [weights[index] for index in given]
     if attention_mask is not None:
         shape = inputs.layers_of("outputs", layers, ("heads", "queries", "keys"), stacked=5).shape
-        real = _real(attention_mask, shape[0], shape[-1])[:, None, None]
+        if np.shape(attention_mask) == (shape[0], shape[-2]) and shape[-1] > shape[-2]:
+            raise ValueError(
+                f"`attention_mask` must have the shape {(shape[0], shape[-1])}, a number for each key, got "
+                f"{np.shape(attention_mask)}: keys in front of the text, such as those of prefix tuning or of a cache, "
+                "count too, so put ones in front"
+            )
+        real = (_texts(attention_mask, shape[0], shape[-1])[0] >= 0)[:, None, None]
         mask = options.pop("mask", None)
         options |= {"mask": real if mask is None else real & inputs.mask_of("mask", mask, shape)}
     notes = () if states is None else ("Hidden states are left out: they are those of the queries alone.",)
@@ -127,9 +205,9 @@ def _described(outputs: Any) -> str:
     return names or "nothing"
 
 
-def _real(attention_mask: Any, batch: int, tokens: int) -> Bool[np.ndarray, "text token"]:
-    """True where a token is no padding."""
-    mask = np.asarray(attention_mask.cpu() if inputs.is_torch(attention_mask) else attention_mask)
+def _texts(attention_mask: Any, batch: int, tokens: int) -> tuple[np.ndarray, bool]:
+    """Numbers of texts (text, token), −1 for padding; and whether the mask numbers them, 1, 2, …, in a row."""
+    mask = inputs.on_host(attention_mask)
     if mask.dtype.kind not in "bui":
         raise TypeError(
             f"`attention_mask` must hold 0 and 1 as whole numbers or booleans, got {inputs.described(attention_mask)}"
@@ -138,25 +216,25 @@ def _real(attention_mask: Any, batch: int, tokens: int) -> Bool[np.ndarray, "tex
         raise ValueError(
             f"`attention_mask` must have the shape {(batch, tokens)}, got {inputs.described(attention_mask)}"
         )
-    real = mask != 0
-    if (real.sum(1) < 2).any():
-        raise ValueError("`attention_mask` must leave at least two tokens in every text")
-    return real
+    mask = mask.astype(int)
+    if not (mask != 0).sum(1).max() >= 2:
+        raise ValueError("`attention_mask` must leave at least two tokens in some text")
+    return segments("attention_mask", np.where(mask == 0, PADDING, mask), batch, tokens), bool((mask > 1).any())
 
 
 def _of_weights(
-    weights: list[Any], depth: int | None, real: np.ndarray | None, config: Any, options: dict[str, Any]
-) -> tuple[Diagnosis, np.ndarray | None]:
-    """Attention of the layers that have some, among the tokens that are real, and which these are.
+    weights: list[Any], depth: int | None, texts: np.ndarray | None, config: Any, options: dict[str, Any]
+) -> tuple[Diagnosis, Texts]:
+    """Attention of the layers that have some, among the tokens that are real, and which texts they belong to.
 
     Args:
         weights: of each layer of attention, or of each layer of the model with `None` for others.
         depth: how many layers the model has, where hidden states tell.
-        real: True where a token is no padding; `None` where nobody has said.
+        texts: −1 where a token is padding; `None` where nobody has said.
         config: of the model, or `None`.
         options: of `attention`.
     """
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = _text(config)
     kinds = getattr(text, "layer_types", None)
     given = [index for index, layer in enumerate(weights) if layer is not None]
     layers, notes = [weights[index] for index in given], []
@@ -177,29 +255,30 @@ def _of_weights(
             "own order, which is not that of the hidden states: pass config=model.config for their numbers."
         )
     windows = None if config is None else _windows(text, numbers, layers)
-    return diagnose(layers, real=real, windows=windows, numbers=numbers, notes=notes, **options)
+    return diagnose(layers, texts=texts, windows=windows, numbers=numbers, notes=notes, **options)
 
 
 def _attends(kind: str) -> bool:
-    """Whether a kind of `config.layer_types` has attention weights: "full_attention", not "linear_attention"."""
-    return "attention" in kind and "linear" not in kind
+    """Whether a kind of `config.layer_types` has attention weights: "full_attention" and "hybrid", not "mamba"."""
+    return ("attention" in kind and "linear" not in kind) or kind == "hybrid"
 
 
 def _windows(config: Any, numbers: list[int], layers: list[Any]) -> list[np.ndarray | None]:
-    """What queries may see beside causality, as `layer_types` and `sliding_window` say; `None` where they do not."""
+    """What queries may see beside causality, where `layer_types` and `sliding_window` say it; `None` where they do not.
+
+    A config that names neither states nothing: its layers may have windows under other names, or packed texts.
+    """
     kinds, n = getattr(config, "layer_types", None), layers[0].shape[-1]
     size = getattr(config, "sliding_window", None)
-    used = size is not None and getattr(config, "use_sliding_window", True)
-    everywhere = "sliding_attention" if used else "full_attention"
+    used = isinstance(size, int) and getattr(config, "use_sliding_window", True)
     distance = np.abs(np.arange(n)[:, None] - np.arange(n)[None])
-    made = {"full_attention": np.ones((n, n), bool)}
+    made: dict[Any, np.ndarray] = {"full_attention": np.ones((n, n), bool)}
     windows: list[np.ndarray | None] = []
     for number, weights in zip(numbers, layers, strict=True):
-        kind = everywhere if kinds is None else kinds[number]
+        kind = ("sliding_attention" if used else None) if kinds is None else kinds[number]
         if kind == "sliding_attention" and kind not in made and isinstance(size, int):
             # Causal layers see `size` keys, their own among them; others so many to each side.
-            support = structure.support_of(inputs.layers_of("outputs", [weights], ("tokens", "tokens"), stacked=4), 0)
-            farthest = (support.seen & ~support.void[:, :, None])[:, distance == size].any()
-            made[kind] = distance <= size if farthest else distance < size
+            one = inputs.layers_of("outputs", [weights], ("tokens", "tokens"), stacked=4)
+            made[kind] = distance <= size if farthest(one, distance == size) else distance < size
         windows.append(made.get(kind))
     return windows

@@ -1,6 +1,7 @@
 """Two diagnoses side by side: two checkpoints, two steps of a training, a model before and after a patch."""
 
 import dataclasses
+import os
 import textwrap
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -8,12 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rc_jax.diagnostics.record import Diagnosis
+from rc_jax.diagnostics.report import export
 from rc_jax.diagnostics.report import table as text
 from rc_jax.diagnostics.report.outliers import MEASURES, NAMED, OF_A_KEY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LEFT_OUT = ("strongest_share", "strongest_first")  # of the tables
 MARGIN = 0.1  # by how much a measure between 0 and 1 changes in a head that is named
 
 
@@ -54,8 +57,45 @@ class Comparison:
             raise KeyError(f"no measure {name!r} in both; there are {', '.join(self.common)}")
         return self.b[name] - self.a[name]
 
+    def __iter__(self) -> Iterator[str]:
+        """The names of the measures that both have."""
+        return iter(self.common)
+
+    def keys(self) -> tuple[str, ...]:
+        """The measures that both have; `dict(comparison)` has their differences."""
+        return self.common
+
+    def to_frame(self, *, of: str | None = None) -> Any:
+        """A `pandas.DataFrame` with a row for each layer and head, or for each hidden state.
+
+        Columns are those of both and the change, such as "entropy a", "entropy b" and "entropy change".
+
+        Args:
+            of: "heads" or "states"; heads by default, where there are any.
+        """
+        return export.frame(self._rows(of))
+
+    def to_csv(self, path: str | os.PathLike[str] | None = None, *, of: str | None = None) -> str | None:
+        """The rows of `to_frame` as a file of comma-separated values, or as text where no path is given."""
+        return export.write(self._rows(of), path)
+
+    def _rows(self, of: str | None) -> list[export.Row]:
+        columns = {
+            f"{name} {label}": np.asarray(values)
+            for name in self.common
+            for label, values in ((self.names[0], self.a[name]), (self.names[1], self.b[name]), ("change", self[name]))
+        }
+        return export.rows_of(columns, self.a.numbers, of)
+
     def __str__(self) -> str:
         return self.table()
+
+    def _repr_html_(self) -> str:
+        """The table in a notebook."""
+        return export.page(self._title(), self._tables(), (*self.notes, *self.sentences()))
+
+    def _title(self) -> str:
+        return f"{self.names[0]} → {self.names[1]}: {text.title_of(self.a)}"
 
     def changes(self) -> tuple[Change, ...]:
         """Heads in which a measure between 0 and 1 changes by more than 0.1, the largest changes first."""
@@ -77,27 +117,31 @@ class Comparison:
 
     def table(self) -> str:
         """One row a layer, with the median over heads of both; the last row is the median of all heads."""
-        parts = [f"{self.names[0]} → {self.names[1]}: {text.title_of(self.a)}"]
+        parts = [self._title()]
         parts += [_filled(self.notes)] if self.notes else []
+        parts += [f"{caption}\n{text.in_columns(headings, lines)}" for caption, headings, lines in self._tables()]
+        return "\n\n".join([*parts, _filled(self.sentences())])
+
+    def _tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
+        tables: list[tuple[str, list[str], list[list[str]]]] = []
         for group, caption in ((text.ROWS, "Rows of attention"), (text.MATRICES, "Keys and matrices")):
             shown = [name for name in group if name in self.common and self.a[name].ndim == 2]
+            shown = [name for name in shown if name not in LEFT_OUT]
             if shown:
-                headings = ["layer", *(group[name].heading for name in shown)]
                 lines = [
                     [name, *(self._cell(measure, layer) for measure in shown)]
                     for layer, name in (*enumerate(map(str, self.a.numbers)), (None, "all"))
                 ]
                 spread = "" if self.a.heads == 1 else ", median over heads"
-                parts.append(f"{caption}{spread}\n{text.in_columns(headings, lines)}")
+                tables.append((f"{caption}{spread}", ["layer", *(group[name].heading for name in shown)], lines))
         shown = [name for name in text.STATES if name in self.common]
         if shown:
-            headings = ["state", *(text.STATES[name].heading for name in shown)]
             lines = [
                 [str(state), *(_pair(self.a[name][state], self.b[name][state]) for name in shown)]
                 for state in range(len(self.a[shown[0]]))
             ]
-            parts.append(f"Hidden states\n{text.in_columns(headings, lines)}")
-        return "\n\n".join([*parts, _filled(self.sentences())])
+            tables.append(("Hidden states", ["state", *(text.STATES[name].heading for name in shown)], lines))
+        return tables
 
     def figure(self) -> "Figure":
         """Both by layer: points for heads and a line through their medians."""

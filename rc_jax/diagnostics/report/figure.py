@@ -5,10 +5,11 @@ from collections.abc import Callable, Collection, Sequence
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rc_jax.diagnostics.record import Diagnosis
+from rc_jax.diagnostics.record import Diagnosis, Outlier
 
 BLUE, ORANGE, GREEN = "#3a9ad9", "#e69f00", "#1fa784"  # after Okabe and Ito, readable on white and on black
 HEADS = {
@@ -28,21 +29,29 @@ STATES = {
     "path_share": "share of the output of paths",
 }
 LOGARITHMIC = {"entropy_scale", "stable_rank", "sink_value_ratio"}
+LEAST_SPAN = 0.05  # of an axis of a measure between 0 and 1: rounding must not look like change
+MOST_NAMES = 4  # points of a panel that carry their names
 ALONE, BESIDE = 6, 4  # panels of heads without states, and with them
 Beside = Sequence[tuple[str, Diagnosis]]
 
 
-def draw(diagnosis: Diagnosis, beside: Beside, threshold: float) -> Figure:
+def draw(diagnosis: Diagnosis, beside: Beside, threshold: float, named: Sequence[Outlier] = ()) -> Figure:
     """Up to six panels of heads, or four of heads and those of hidden states.
 
     Args:
         diagnosis: what is drawn.
         beside: named diagnoses, each shown as a band from the 10th to the 90th percentile over its heads or states.
         threshold: above which the weight on the first key makes it a sink.
+        named: heads whose points carry their layer and number.
     """
 
     def panel(ax: Axes, name: str) -> None:
         _panel(ax, diagnosis, name, beside)
+        own = sorted((each for each in named if each.measure == name), key=lambda each: -abs(each.value - each.median))
+        for each in own[:MOST_NAMES]:
+            spread = _spread(diagnosis.heads)[each.head]
+            place = each.layer + spread, each.value
+            ax.annotate(f"{each.layer}.{each.head}", place, (4, 0), textcoords="offset points", fontsize=7, va="center")
         if name == "sink_weight":
             ax.axhline(threshold, color=ORANGE, linestyle="--", linewidth=1, label=f"sinks: above {threshold:g}")
 
@@ -59,11 +68,46 @@ def draw_two(a: Diagnosis, b: Diagnosis, names: tuple[str, str]) -> Figure:
             if values.ndim == 2:
                 places = np.repeat(layers + 0.12 * side, values.shape[1])
                 ax.scatter(places, values.ravel(), s=12, color=color, alpha=0.6, linewidths=0)
-                values = np.median(values, axis=1)
+                values = _medians(values)
             ax.plot(layers, values, color=color, label=label)
         _framed(ax, name, np.concatenate([np.ravel(a[name]), np.ravel(b[name])]), a[name].ndim == 2)
 
     return _panels([name for name in a.measures if name in b.measures], panel)
+
+
+def draw_map(diagnosis: Diagnosis) -> Figure:
+    """A field of layers and heads for each of up to six measures."""
+    names = [name for name in HEADS if name in diagnosis.measures][:ALONE]
+    if not names:
+        raise ValueError("`kind` must be 'layers' of a diagnosis without attention, got 'map'")
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    drawing = Figure(figsize=(4.6 * columns, 3.6 * rows), layout="constrained")
+    axes = np.ravel(drawing.subplots(rows, columns, squeeze=False))
+    for ax, name in zip(axes, names, strict=False):
+        values = np.where(np.isfinite(diagnosis[name]), diagnosis[name], np.nan)
+        finite = _finite(values)
+        scale = LogNorm() if name in LOGARITHMIC and (finite > 0).all() and len(finite) else None
+        limits = {}
+        if scale is None and len(finite) and np.ptp(finite) < LEAST_SPAN:
+            middle = (finite.max() + finite.min()) / 2
+            limits = {"vmin": middle - LEAST_SPAN / 2, "vmax": middle + LEAST_SPAN / 2}
+        image = ax.imshow(values, aspect="auto", cmap="viridis", norm=scale, interpolation="nearest", **limits)
+        drawing.colorbar(image, ax=ax)
+        ax.set_title(HEADS[name], loc="left", fontsize=10)
+        ax.set_xlabel("head")
+        ax.set_ylabel("layer")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        step = -(-len(values) // 12)
+        ax.set_yticks(range(0, len(values), step), [str(each) for each in diagnosis.numbers[::step]])
+    for ax in axes[len(names) :]:
+        ax.set_axis_off()
+    return drawing
+
+
+def _spread(heads: int) -> np.ndarray:
+    """Where the points of a layer's heads stand beside its number."""
+    return np.linspace(-0.15, 0.15, heads) if heads > 1 else np.zeros(1)
 
 
 def _panels(measures: Collection[str], panel: Callable[[Axes, str], None]) -> Figure:
@@ -97,12 +141,19 @@ def _panel(ax: Axes, diagnosis: Diagnosis, name: str, beside: Beside) -> None:
         else:
             ax.axhspan(low, high, color=color, alpha=0.2, linewidth=0, label=f"{label}: 10 % to 90 %")
     if values.ndim == 2:
-        spread = np.linspace(-0.15, 0.15, values.shape[1]) if values.shape[1] > 1 else np.zeros(1)
-        ax.scatter(layers[:, None] + spread[None], values, s=12, color=BLUE, alpha=0.7, linewidths=0, label="heads")
-        ax.plot(layers, np.median(values, axis=1), color=BLUE, label="median")
+        ax.scatter(
+            layers[:, None] + _spread(values.shape[1])[None],
+            values,
+            s=12,
+            color=BLUE,
+            alpha=0.7,
+            linewidths=0,
+            label="heads",
+        )
+        ax.plot(layers, _medians(values), color=BLUE, label="median")
         if name == "entropy_scale":
             with np.errstate(invalid="ignore"):  # of heads whose α is 0 or infinite
-                best = np.median(values / diagnosis["scale_ratio"], axis=1)
+                best = _medians(values / diagnosis["scale_ratio"])
             ax.plot(layers, best, color=ORANGE, linestyle=":", label="α* of most gradient")
     else:
         ax.plot(layers, values, color=BLUE, marker="o", markersize=4, label="tokens")
@@ -117,10 +168,20 @@ def _framed(ax: Axes, name: str, values: np.ndarray, of_heads: bool) -> None:
         ax.set_yscale("log")
         if name == "entropy_scale":  # which has no bound where rows have a single key
             ax.set_ylim(top=min(ax.get_ylim()[1], 100))
+    elif of_heads or name in ("relative_residual", "cosine"):
+        low, high = ax.get_ylim()
+        if high - low < LEAST_SPAN:
+            middle = (low + high) / 2
+            ax.set_ylim(middle - LEAST_SPAN / 2, middle + LEAST_SPAN / 2)
     ax.set_title({**HEADS, **STATES}[name], loc="left", fontsize=10)
     ax.set_xlabel("heads on the path" if name == "path_share" else "layer" if of_heads else "hidden state")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def _medians(values: np.ndarray) -> np.ndarray:
+    """The median over the heads of each layer that have a number; NaN where none has."""
+    return np.array([np.median(row[~np.isnan(row)]) if not np.isnan(row).all() else np.nan for row in values])
 
 
 def _finite(values: np.ndarray) -> np.ndarray:

@@ -1,11 +1,10 @@
 """Heads that differ from the model's other heads, each by its layer and number."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from rc_jax.diagnostics.record import Diagnosis
+from rc_jax.diagnostics.record import Diagnosis, Outlier
 
 MEASURES = {
     "relative_entropy": "H/log n",
@@ -20,26 +19,6 @@ MEASURES = {
 OF_A_KEY = ("sink_weight", "strongest_weight")
 MARGIN, DEVIATIONS = 0.25, 6.0
 NAMED = 8  # heads in the sentences; `outliers` has all
-
-
-class Outlier(NamedTuple):
-    """A head far from the others.
-
-    Attributes:
-        layer: of the head, counted from 0, as all else.
-        head: its number in the layer.
-        measure: in which it is far from the others.
-        value: of this measure.
-        median: of all heads of the model.
-        key: which key the measure is the weight on, where it is that of one.
-    """
-
-    layer: int
-    head: int
-    measure: str
-    value: float
-    median: float
-    key: int | None = None
 
 
 def outliers(diagnosis: Diagnosis) -> tuple[Outlier, ...]:

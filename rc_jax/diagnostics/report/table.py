@@ -31,7 +31,9 @@ MATRICES = {
     "sink_weight": Column("key 0", "mean weight on the first key"),
     "sink_rate": Column("sinks", "heads where that exceeds the threshold"),
     "strongest_weight": Column("top key", "mean weight on the key with most, of keys seen half as often as any"),
-    "strongest_key": Column("at key", "which key that is, counted from 0, in how many heads"),
+    "strongest_key": Column("at key", "which key that is in most texts, counted from 0, in how many heads"),
+    "strongest_share": Column("in texts", "share of texts in which it is that key"),
+    "strongest_first": Column("first", "share of texts in which it is the first key"),
     "second_singular_value": Column("σ₂/σ₁", "0 where all rows are equal"),
     "stable_rank": Column("rank", "Σσ²/σ₁²"),
     "numerical_rank": Column("num. rank", "singular values above rounding"),
@@ -46,11 +48,13 @@ STATES = {
     "cosine": Column("cosine", "mean over pairs of tokens"),
     "absolute_cosine": Column("|cosine|", "mean of its magnitude over pairs"),
     "token_rank": Column("rank of X", "stable rank of the tokens"),
+    "token_norm": Column("‖x‖", "median norm of a token"),
+    "norm_ratio": Column("max ‖x‖", "largest norm over that median"),
     "log_residual": Column("log ‖res‖", "in exact arithmetic, in nats"),
     "path_share": Column("path X", "share of the output of paths through so many heads, MLPs and norms off"),
     "path_residual_share": Column("path res", "the same of its residual"),
 }
-OF_HEADS = ("self_weight", "previous_weight")  # shown beside single heads alone
+OF_HEADS = ("self_weight", "previous_weight", "strongest_share", "strongest_first")  # shown beside single heads alone
 WIDTH = 110
 Beside = Sequence[tuple[str, Diagnosis]]
 
@@ -66,6 +70,19 @@ def text_of(diagnosis: Diagnosis, *, heads: bool, beside: Beside, sentences: Seq
     """
     # A table for each group of measures, below it the rows to compare with; then words.
     parts = [title_of(diagnosis)]
+    for caption, headings, lines in tables_of(diagnosis, heads=heads, beside=beside):
+        parts.append(f"{caption}\n" + in_columns(headings, lines))
+    parts.append(_legend(diagnosis, () if heads else OF_HEADS))
+    if sentences is not None and beside:
+        told = [textwrap.fill(each, WIDTH, subsequent_indent="  ") for each in sentences]
+        parts.append("Unusual\n" + ("\n".join(told) or "Nothing, beside the rows above."))
+    parts += ["\n".join(textwrap.fill(note, WIDTH) for note in diagnosis.notes)] if diagnosis.notes else []
+    return "\n\n".join(parts)
+
+
+def tables_of(diagnosis: Diagnosis, *, heads: bool, beside: Beside) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Caption, headings and lines of the table of each group of measures; arguments as in `text_of`."""
+    tables: list[tuple[str, list[str], list[list[str]]]] = []
     for group, caption in ((ROWS, "Rows of attention"), (MATRICES, "Keys and matrices")):
         left = () if heads else OF_HEADS
         shown = {name: column for name, column in group.items() if name in diagnosis.measures and name not in left}
@@ -75,15 +92,10 @@ def text_of(diagnosis: Diagnosis, *, heads: bool, beside: Beside, sentences: Seq
                 if any(measure in other.measures for measure in shown):
                     lines.append([name, *(_cell(other, measure) for measure in shown)])
             spread = "" if diagnosis.heads == 1 else ", median and range over heads"
-            parts.append(f"{caption}{spread}\n" + in_columns(["layer", *_headings(shown)], lines))
+            tables.append((f"{caption}{spread}", ["layer", *_headings(shown)], lines))
     if "relative_residual" in diagnosis.measures:
-        parts.append(_states(diagnosis, beside))
-    parts.append(_legend(diagnosis, () if heads else OF_HEADS))
-    if sentences is not None and beside:
-        told = [textwrap.fill(each, WIDTH, subsequent_indent="  ") for each in sentences]
-        parts.append("Unusual\n" + ("\n".join(told) or "Nothing, beside the rows above."))
-    parts += ["\n".join(textwrap.fill(note, WIDTH) for note in diagnosis.notes)] if diagnosis.notes else []
-    return "\n\n".join(parts)
+        tables.append(_states(diagnosis, beside))
+    return tables
 
 
 def title_of(diagnosis: Diagnosis) -> str:
@@ -120,13 +132,16 @@ def _cell(diagnosis: Diagnosis, name: str, layer: int | None = None) -> str:
         return "–"
     values = diagnosis[name] if layer is None else diagnosis[name][layer]
     if name == "strongest_key":
-        keys, times = np.unique(values, return_counts=True)
+        keys, times = np.unique(values[~np.isnan(values)], return_counts=True)
+        if not len(keys):
+            return "–"
         common = int(times.argmax())
         return f"{keys[common]:.0f}" + (f" in {times[common]}/{values.size}" if values.size > 1 else "")
     if name == "sink_rate":
-        return f"{number(float(values.sum()))}/{values.size}"
+        return f"{number(float(np.nansum(values)))}/{values.size}"
     if values.size == 1:
         return number(float(values.item()))
+    values = values[~np.isnan(values)] if not np.isnan(values).all() else values  # heads that see nothing
     low, middle, high = (number(float(np.quantile(values, share))) for share in (0, 0.5, 1))
     return f"{middle} {low}–{high}"
 
@@ -140,7 +155,7 @@ def number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 99.5 else f"{value:.2g}"
 
 
-def _states(diagnosis: Diagnosis, beside: Beside) -> str:
+def _states(diagnosis: Diagnosis, beside: Beside) -> tuple[str, list[str], list[list[str]]]:
     """A row for each state; for others the range over their states."""
     shown = {name: column for name, column in STATES.items() if name in diagnosis.measures}
     lines = [
@@ -150,10 +165,8 @@ def _states(diagnosis: Diagnosis, beside: Beside) -> str:
     for name, other in beside:
         if "cosine" in other.measures:
             lines.append([name, *(_range(other, measure) for measure in shown)])
-    return (
-        "Hidden states: each is what the layer of its number reads, the last one what the last layer gives\n"
-        + in_columns(["state", *_headings(shown)], lines)
-    )
+    caption = "Hidden states: each is what the layer of its number reads, the last one what the last layer gives"
+    return caption, ["state", *_headings(shown)], lines
 
 
 def _range(diagnosis: Diagnosis, name: str) -> str:

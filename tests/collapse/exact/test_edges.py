@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from rc_jax import attention, collapse, network
+from rc_jax.collapse.exact import mlp_and_norms
+from rc_jax.collapse.exact.scaled import Scaled
 from tests.collapse.exact.test_token_sizes import without_optimisations
 from tests.collapse.exact.test_trajectory import draw, exact_logs, stack, worst_error
 from tests.oracles import many_digits
@@ -165,3 +167,11 @@ def test_tokens_that_gates_have_shrunk_below_the_smallest_number():
     known = np.isfinite(logs)
     assert 70 < known.sum() < 150 and not known[known.sum() :].any()
     assert worst_error(logs[known], np.array(exact)[known]) < 1e-4
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
+def test_a_step_on_the_linear_side_keeps_its_digits(activation):
+    """From 2.3e5 to 1.97 less, where float32 has two binary digits after the point."""
+    step = Scaled(jnp.asarray([[-1.9706613], [1.9706613]], jnp.float32), jnp.asarray(0.0, jnp.float32))
+    change = mlp_and_norms._DIFFERENCES[activation](jnp.asarray([[2.2959856e5]], jnp.float32), step)
+    np.testing.assert_allclose(change.value, step.value, rtol=1e-6)

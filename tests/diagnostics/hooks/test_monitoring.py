@@ -29,7 +29,7 @@ def drawn(*shape, causal=False):
 
 def assert_same(logged, diagnosis):
     """As the means over heads and layers of a diagnosis, which has one number for each."""
-    assert list(logged) == NAMES
+    assert set(logged) == set(NAMES)
     assert abs(logged["no_key_weight"]) < 1e-6
     for name in NAMES[:-1]:
         np.testing.assert_allclose(logged[name], diagnosis[name].mean(), rtol=2e-6, err_msg=name)
@@ -222,3 +222,40 @@ def test_one_nan_is_seen_in_every_number_of_its_row():
     weights[0, 1, 5, 3] = np.nan
     logged = diagnostics.metrics(weights)
     assert all(math.isnan(logged[name]) for name in NAMES if not name.startswith("sink"))
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_nan_on_a_hidden_key_of_a_row_that_sees(jitted):
+    weights, mask = drawn(1, 2), np.arange(N)[None] != 3
+    weights = np.where(mask, weights, 0)
+    weights /= weights.sum(-1, keepdims=True)
+    weights[0, 1, 5, 3] = np.nan
+    if jitted:
+        assert all(map(math.isnan, jax.jit(diagnostics.metrics)(weights, mask=jnp.asarray(mask)).values()))
+    else:
+        with pytest.raises(ValueError, match="must be 0 where `mask` is False, got a magnitude of nan"):
+            diagnostics.metrics(weights, mask=mask)
+
+
+def test_signed_weights_have_no_entropies():
+    first, second = drawn(2, 4)
+    logged = diagnostics.metrics(first - 0.8 * second)
+    names = ("relative_entropy", "largest_weight", "sink_weight", "sink_rate")
+    assert all(math.isnan(logged[name]) == (name in names) for name in NAMES)
+
+
+@pytest.mark.parametrize("stated", ["ids", "mask"])
+def test_packed_texts_are_measured_each(stated):
+    """As `attention` does: the mean of each text, from its own first key on; a head that sees nothing is none."""
+    ids = np.array([[1] * 5 + [2] * 7, [1] * 8 + [-1] * 4])
+    seen = ((ids[:, :, None] == ids[:, None]) & (ids > 0)[:, None] & np.tri(N, dtype=bool))[:, None]
+    logits = np.random.default_rng(3).standard_normal((2, 3, N, N))
+    weights = np.where(seen, dense.softmax(np.where(seen, logits, -1e30)), 0).astype(np.float32)
+    given = {"segment_ids": ids} if stated == "ids" else {"mask": seen}
+    assert_same(diagnostics.metrics(weights, **given), diagnostics.attention([weights], **given))
+    assert_same(jax.jit(diagnostics.metrics)(weights, **given), diagnostics.attention([weights], **given))
+    blind = np.broadcast_to(seen, (2, 3, N, N)).copy()
+    blind[:, 1] = False
+    logged = diagnostics.metrics(weights, mask=blind)
+    expected = diagnostics.attention([weights[:, [0, 2]]], mask=seen)
+    np.testing.assert_allclose(logged["relative_entropy"], expected["relative_entropy"].mean(), rtol=2e-6)

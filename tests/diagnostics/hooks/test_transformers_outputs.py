@@ -260,5 +260,56 @@ def test_bad_input(ids):
         diagnostics.from_transformers(states, attention_mask=ids[:, 1:])
     with pytest.raises(TypeError, match="`attention_mask` must hold 0 and 1 as whole numbers or booleans, got float64"):
         diagnostics.from_transformers(states, attention_mask=np.ones((3, 9)))
-    with pytest.raises(ValueError, match="`attention_mask` must leave at least two tokens in every text"):
+    with pytest.raises(ValueError, match="`attention_mask` must leave at least two tokens in some text"):
         diagnostics.from_transformers(states, attention_mask=np.eye(3, 9, dtype=int))
+
+
+def test_packed_texts_of_a_model_are_measured_each(decoder):
+    """Three texts in one row, told apart by their positions, with and without a config that says nothing of them."""
+    lengths = (20, 24, 20)
+    ids = torch.randint(3, 40, (1, 64), generator=torch.Generator().manual_seed(1))
+    positions = torch.cat([torch.arange(length) for length in lengths])[None]
+    with torch.no_grad():
+        outputs = decoder(ids, position_ids=positions, use_cache=False, **BOTH)
+        parts = [decoder(part, use_cache=False, **BOTH) for part in ids.split(lengths, dim=1)]
+    alone = [diagnostics.from_transformers(part) for part in parts]
+    numbers = np.repeat([1, 2, 3], lengths)[None]
+    for given in ({}, {"config": decoder.config}, {"attention_mask": numbers}, {"segment_ids": numbers}):
+        diagnosis = diagnostics.from_transformers(outputs, **given)
+        assert diagnosis.samples == 3 and diagnosis.causal
+        # The scale of rows as even as these holds few digits.
+        for name in set(diagnosis.measures) - {"strongest_key", "strongest_share", "entropy_scale", "scale_ratio"}:
+            expected = np.mean([each[name] for each in alone], axis=0)
+            np.testing.assert_allclose(diagnosis[name], expected, rtol=3e-4, atol=1e-5, err_msg=name)
+
+
+def test_windows_under_other_names_are_found_beside_a_config(ids):
+    """GPT-Neo has `window_size` and no `layer_types`: its config says nothing of windows here."""
+    config = transformers.GPTNeoConfig(
+        hidden_size=16, num_layers=2, num_heads=2, vocab_size=40, attention_types=[[["global", "local"], 1]],
+        window_size=8, bos_token_id=1, eos_token_id=2, initializer_range=0.2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.GPTNeoModel._from_config(config, attn_implementation="eager").eval()
+    tokens = torch.randint(3, 40, (2, 48), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        outputs = model(tokens, output_attentions=True)
+    plain, given = (diagnostics.from_transformers(outputs, **more) for more in ({}, {"config": model.config}))
+    assert "Layer 1: read as a window, 8 keys" in given.notes[0]
+    for name in plain.measures:
+        np.testing.assert_array_equal(plain[name], given[name], err_msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")
+def test_the_empty_places_of_a_static_cache(decoder):
+    """Queries are the last of the tokens that are filled, not of the places that there are."""
+    tokens = torch.randint(3, 40, (2, 24), generator=torch.Generator().manual_seed(2))
+    cache = transformers.StaticCache(config=decoder.config, max_cache_len=64)
+    with torch.no_grad():
+        static = decoder(tokens, past_key_values=cache, output_attentions=True)
+        plain = decoder(tokens, output_attentions=True)
+    assert static.attentions[0].shape[-1] == 64
+    found, expected = (diagnostics.from_transformers(each) for each in (static, plain))
+    assert found.causal and "24 are filled" in found.notes[1]
+    for name in set(expected.measures) & set(found.measures) - {"entropy_scale", "scale_ratio"}:
+        np.testing.assert_allclose(found[name], expected[name], rtol=3e-4, atol=1e-5, err_msg=name)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from experiments import ledger
-from experiments.ledger import Kind, Verdict, at_least, at_most, interval_text, literature, near, printed, show
+from experiments.ledger import RowType, Verdict, at_least, at_most, interval_text, literature, near, printed, show
 
 SAID = {"source": "dong2021", "place": "section 2", "interval_from": "our tolerance"}
 finite = st.floats(-1e6, 1e6)
@@ -144,7 +144,7 @@ def test_what_a_row_reads_must_be_known(row):
 
 def test_only_published_statements_agree_or_differ():
     ours = KINDS[1]
-    assert ours().kind is Kind.LAW
+    assert ours().type is RowType.LAW
     assert (ours().verdict, ours(standard_error=1.0).verdict) == (Verdict.HELD, Verdict.UNDECIDED)
 
 
@@ -197,8 +197,8 @@ def test_bad_input():
     with pytest.raises(ValueError, match="`needs` must be one of all, parts, some, got 'any'"):
         said(1.0, 0, 2, needs="any")
     for name in ("hypotheses", "note", "elsewhere"):
-        with pytest.raises(ValueError, match=r"a \) for each that is open.* in '\$\(x\$ grows'"):
-            said(1.0, 0, 2, **{name: "$(x$ grows"})
+        with pytest.raises(ValueError, match=r"a \} for each \{, got '\^\{x' in '\$\^\{x\$ grows'"):
+            said(1.0, 0, 2, **{name: "$^{x$ grows"})
     with pytest.raises(ValueError, match="`seen` must be one of"):
         literature.Work("A", "B", "C", "glanced at")
 
@@ -231,8 +231,8 @@ def test_intervals_as_text():
 
 
 def test_numbers_of_a_run_fill_the_texts_of_a_row():
-    texts = {"hypotheses": "{layers} layers", "note": "$e^{2t}$, ${share:.0%}$ of them", "shown": "{layers} of 9"}
+    texts = {"hypotheses": "<layers> layers", "note": "$e^{2t}$, <share:.0%> of them", "shown": "<layers> of 9"}
     row = said(1.0, 0, 2, numbers={"layers": 8, "share": 0.25}, **texts)
-    assert (row.hypotheses, row.note, row.measured) == ("8 layers", "e^{2t}, 25% of them", "8 of 9")
+    assert (row.hypotheses, row.note, row.measured) == ("8 layers", "$e^{2t}$, 25% of them", "8 of 9")
     with pytest.raises(ValueError, match="`numbers` of key must have 'layers' for the text"):
-        said(1.0, 0, 2, hypotheses="{layers} layers")
+        said(1.0, 0, 2, hypotheses="<layers> layers")

@@ -1,16 +1,18 @@
 """The page of the ledger is what its snapshot says, and the snapshot has every figure and claim that there is."""
 
 import dataclasses
+import json
+import math
 import re
 
 import pytest
 
 from experiments.command import main
-from experiments.ledger import Kind, Measured, Verdict, included, law, pages, published, record, sections
+from experiments.ledger import Measured, RowType, Verdict, included, law, pages, published, record, sections
 from experiments.lib import figure
 from experiments.lib.figure import TOPICS, Broken
 from tests.experiments.conftest import strict_json
-from tests.experiments.report.test_report import ALL_VERDICTS
+from tests.experiments.run.test_report import ALL_VERDICTS
 
 ABOUT, ENTRIES = pages.read(pages.DOCS / record.FILE)
 LEAST = 45
@@ -22,8 +24,8 @@ def test_the_pages_are_made_of_the_snapshot(name):
     assert page == pages.markdown(ABOUT, ENTRIES)[name], f"make it again: {pages.made_by(ABOUT)}"
 
 
-def test_there_is_a_page_for_each_kind():
-    assert set(pages.PARTS) == set(Kind)
+def test_there_is_a_page_for_each_type():
+    assert set(pages.PARTS) == set(RowType)
     assert {f"ledger/{path.name}" for path in (pages.DOCS / "ledger").iterdir()} == set(pages.PARTS.values())
 
 
@@ -100,7 +102,7 @@ def test_every_row_is_on_the_page_with_its_anchor():
 
 
 def test_a_law_that_the_stored_run_contradicts_is_no_law():
-    laws = [claim for entry in ENTRIES for claim in entry.claims if claim.kind is Kind.LAW]
+    laws = [claim for entry in ENTRIES for claim in entry.claims if claim.type is RowType.LAW]
     assert laws
     assert [claim.key for claim in laws if claim.verdict not in (Verdict.HELD, Verdict.NOT_RUN)] == []
 
@@ -163,19 +165,19 @@ def test_help_has_examples_and_statuses(capsys):
 
 
 def test_formulas_of_a_figure_are_typeset_on_its_pages():
-    page = (pages.DOCS / pages.PARTS[Kind.PUBLISHED]).read_text(encoding="utf-8")
+    page = (pages.DOCS / pages.PARTS[RowType.PUBLISHED]).read_text(encoding="utf-8")
     assert r"</a>The sparsity $S$ of softmax rows is $e^{-\sigma^{2}\lVert q\rVert^{2}/2}$. (" in page
     assert r" · keys $N(\mu,\sigma^{2}I)$, $n\to\infty$; $\beta=q\cdot\mu$, " in page
-    block = included.filled("<!-- rows: sparsity-exp -->\n<!-- end of rows -->", ABOUT, pages.marked(ENTRIES))
+    block = included.filled("<!-- rows: sparsity-exp -->\n<!-- end of rows -->", ABOUT, ENTRIES)
     assert r"| The sparsity $S$ of softmax rows is $e^{-\sigma^{2}\lVert q\rVert^{2}/2}$. · " in block
 
 
 def test_cells_hold_anything():
-    row = law("k", "a|b *c* <d>\n`e` [f] $g h_i\\j", lambda data: 1.0, (0, 2), proof="proved", interval_from="s")
+    row = law("k", "a|b *c* <d>\n`e` [f] &g h_i\\j", lambda data: 1.0, (0, 2), proof="proved", interval_from="s")
     claim = row.judge({})
     entry = record.Entry("one", "Title", record.DONE, "command", "scale", claims=(claim,))
     page = pages.markdown({"preset": "quick", "seed": 0, "version": "1"}, [entry])["ledger/laws.md"]
-    row = r"a\|b \*c\* \<d> \`e\` \[f\] \$g h\_i\\j · `k` | proved · interval 0 … 2: s · `one` | 1 | ● held |"
+    row = r"a\|b \*c\* \<d> \`e\` \[f\] \&g h\_i\\j · `k` | proved · interval 0 … 2: s · `one` | 1 | ● held |"
     assert f'| <a id="k"></a>{row}' in page
     assert claim.verdict is Verdict.HELD
 
@@ -209,3 +211,47 @@ def test_a_criterion_that_came_after_the_result_is_told():
         entry.claims
     )
     assert record.plain_claims(entry)[0]["after_result"] is True
+
+
+WRONG = {
+    "provenance": ["x", None, [1], {"date": 5}, {"spec": "x"}, {"seconds": "x"}, {"device": [1]}],
+    "title": [5, None],
+    "topic": [["scale"]],
+    "warnings": [5, [5]],
+    "status": [None],
+    "claims": [5, [5], {"a": 1}],
+    "reason": [{"a": 1}],
+    "unheard": [1],
+}
+WRONG_ROW = {
+    "measured": [[1], {"a": 1}, True, math.nan, 10**400],
+    "standard_error": ["x", [1], math.inf, 10**400],
+    "interval": [[["a", "b"]], [[1]], 5, [[1, 2, 3]], [[{}, {}]], [[0, math.inf]]],
+    "source": [None, ["dong2021"], "nobody"],
+    "neighbours": [5, ["nobody"], [["noci2022"]]],
+    "statement": [5],
+    "type": ["thought"],
+    "verdict": [None, ["held"]],
+    "note": [None],
+}
+
+
+def test_a_ledger_of_values_that_no_writer_makes_is_refused(tmp_path):
+    """Every field that is read, with values of other types, and with numbers that JSON or a float does not have."""
+    record.write(tmp_path, ENTRIES[:1], **ABOUT)
+    whole = (tmp_path / record.FILE).read_text()
+    assert record.read(tmp_path)
+    cases = [(field, value, False) for field, values in WRONG.items() for value in values]
+    cases += [(field, value, True) for field, values in WRONG_ROW.items() for value in values]
+    cases += [("provenance", {"seconds": value}, False) for value in (math.nan, math.inf, 10**400)]
+    for field, value, in_row in cases:
+        content = json.loads(whole)
+        (entry,) = content["figures"].values()
+        (entry["claims"][0] if in_row else entry)[field] = value
+        (tmp_path / record.FILE).write_text(json.dumps(content))
+        with pytest.raises(record.Damaged):
+            record.read(tmp_path)
+            pytest.fail(f"{field} = {value!r} was read")
+    (tmp_path / record.FILE).write_text("[" * 100_000)
+    with pytest.raises(record.Damaged):
+        record.read(tmp_path)

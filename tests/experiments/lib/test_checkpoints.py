@@ -9,7 +9,7 @@ import pytest
 from experiments.command import main
 from experiments.ledger import record
 from experiments.lib import checkpoints, figure
-from experiments.running import identity
+from experiments.run import identity
 from tests.experiments.conftest import checkpoint
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from experiments import figures
 from experiments.lib import style
-from experiments.running import pictures
+from experiments.run.report import pictures
 
 
 def test_theme_is_gone_after_the_block():

@@ -61,13 +61,13 @@ ROWS = (
     # the article's central formula, against derivatives that do not use it
     published(
         "objectives-half-l1",
-        "Half of the $ℓ₁$ norm of softmax's Jacobian $∂p/∂s$ is $α(1 − Σp²)$.",
+        r"Half of the $\ell_1$ norm of softmax's Jacobian $\partial p/\partial s$ is $\alpha(1-\sum p^{2})$.",
         lambda data: Measured(np.abs(data["half_l1"] - 1).max(), reads=[data["half_l1"]]),
         at_most(1e-4),
         formula=True,
         source=SU,
         place="section on the gradient",
-        hypotheses="$p = softmax(αs)$; rows of 64 normal scores, $α = 0.1$, 2 and 8",
+        hypotheses=r"$p=\mathrm{softmax}(\alpha s)$; rows of 64 normal scores, $\alpha=0.1$, 2 and 8",
         interval_from="the formula is exact; rounding of float32",
         note="identity; measured: largest relative difference to automatic differentiation",
     ),
@@ -84,65 +84,65 @@ ROWS = (
     ),
     reader(
         "objectives-entry-law",
-        "The scale that is best for the largest entry follows no clear $log n$ law.",
+        r"The scale that is best for the largest entry follows no clear $\log n$ law.",
         _misfits,
         at_least(CLEAN),
         needs="parts",
         formula=True,
-        hypotheses="typical rows of normal scores, $n = {first} … {last}$",
+        hypotheses=r"typical rows of normal scores, $n=<first>\thinspace\ldots\thinspace<last>$",
         interval_from=f"our tolerance: a law that misses by {CLEAN:.1%}, as the article's own fit, is clear",
-        note="measured: relative misfit of the better of $c log n$ and $c √log n$, and of $a + b √log n$; that the "
-        "second may have an intercept was allowed when it was known to fit",
+        note=r"measured: relative misfit of the better of $c\log n$ and $c\thinspace\sqrt{\log n}$, and of "
+        r"$a+b\thinspace\sqrt{\log n}$; that the second may have an intercept was allowed when it was known to fit",
         after_result=True,
     ),
     law(
         "objectives-entry-mean",
-        "The mean of the largest entry over rows of normal scores is larger at $α = 20$ than at $α = 5$.",
+        r"The mean of the largest entry over rows of normal scores is larger at $\alpha=20$ than at $\alpha=5$.",
         lambda data: Measured(data["later"][-2], data["later_error"][-2], numbers={"keys": data["n"][-2]}),
         at_least(0),
         proof="measured",
         place=PAGE,
-        hypotheses="$n = {keys}$",
+        hypotheses="$n=<keys>$",
         interval_from="the sign",
-        note="it rises towards half of $E max s$",
+        note=r"it rises towards half of $E\max s$",
     ),
     reader(
         "objectives-power-scale",
-        "$x⁶/Σx⁶$ is blind to a scaling of its input forwards, and so is its gradient.",
+        r"$x^{6}/\sum x^{6}$ is blind to a scaling of its input forwards, and so is its gradient.",
         lambda data: Measured(float(data["homogeneous"]), numbers={"by_input": BY_INPUT}),
         near(0, 1e-4),
         formula=True,
         hypotheses="nothing is added to the denominator",
         interval_from="rounding of float32",
-        note="relative change under $α = 3$ of the gradient by the scores $s$ of $x = αs$, the reader's scale being "
-        "inside; by $x$ it falls as $1/α$, a change of {by_input:.2f}",
+        note=r"relative change under $\alpha=3$ of the gradient by the scores $s$ of $x=\alpha s$, the reader's scale "
+        r"being inside; by $x$ it falls as $1/\alpha$, a change of <by_input:.2f>",
     ),
     reader(
         "objectives-power-n",
-        "A change of length cannot influence the gradient of $x⁶/Σx⁶$.",
+        r"A change of length cannot influence the gradient of $x^{6}/\sum x^{6}$.",
         _grown,
         near(0, [1e-4, FLAT]),
         formula=True,
         needs="parts",
-        hypotheses="standard normal scores, mean $½‖J‖₁$; length read in both ways",
+        hypotheses=r"standard normal scores, mean $\frac{1}{2}\lVert J\rVert_1$; length read in both ways",
         interval_from="rounding of float32; our tolerance of a twentieth",
-        note="measured: relative change, {grown:.0%} with the keys, which tends to a constant: much weaker than a "
+        note="measured: relative change, <grown:.0%> with the keys, which tends to a constant: much weaker than a "
         "power of $n$",
     ),
     reader(
         "objectives-power-larger",
-        "The gradient of $x⁶/Σx⁶$ is larger than softmax's most of the time.",
+        r"The gradient of $x^{6}/\sum x^{6}$ is larger than softmax's most of the time.",
         _over_softmax,
         at_least(1),
         formula=True,
         needs="parts",
-        hypotheses="standard normal scores, mean $½‖J‖₁$, softmax at its annealed optimum",
+        hypotheses=r"standard normal scores, mean $\frac{1}{2}\lVert J\rVert_1$, softmax at its annealed optimum",
         interval_from="the sign",
         note="measured: the ratio; softmax's grows with $n$ and passes it for more keys",
     ),
     published(
         "objectives-power-sparse",
-        "Weights in proportion to $x⁶$ can very probably guarantee sparsity too.",
+        "Weights in proportion to $x^{6}$ can very probably guarantee sparsity too.",
         lambda data: Measured(
             data["sixth_sparsity"].min(),
             reads=[data["sixth_sparsity"]],
@@ -152,14 +152,15 @@ ROWS = (
         formula=True,
         source=COMMENTS,
         place="reply of 2024-01-31",
-        hypotheses="the measure $E|a|/√E a²$ that the reply refers to; normal scores of any mean and spread",
-        interval_from="the floor $√(2/π)$ of linear attention",
-        note="its floor is {least:.3f}; softmax has none",
+        hypotheses=r"the measure $E\lvert a\rvert/\sqrt{E\thinspace a^{2}}$ that the reply refers to; normal scores "
+        "of any mean and spread",
+        interval_from=r"the floor $\sqrt{2/\pi}$ of linear attention",
+        note="its floor is <least:.3f>; softmax has none",
     ),
     published(
         "objectives-ends",
-        "The gradient of softmax vanishes as $α$ goes to 0, and as $α$ goes to infinity where the largest score is "
-        "unique.",
+        r"The gradient of softmax vanishes as $\alpha$ goes to 0, and as $\alpha$ goes to infinity where the largest "
+        "score is unique.",
         lambda data: Measured(
             data["ends"].max(1), where=["α = 0.001", "α = 40/top gap"], numbers={"rows": data["ends"].shape[1]}
         ),
@@ -167,7 +168,7 @@ ROWS = (
         formula=True,
         source=SU,
         place="section on the gradient, below its matrix, 2023-10-22",
-        hypotheses="$½‖J‖₁$ of {rows} rows of 64 normal scores",
+        hypotheses=r"$\frac{1}{2}\lVert J\rVert_1$ of <rows> rows of 64 normal scores",
         interval_from="our tolerance: a hundredth of a row's largest gradient",
         note="measured: largest over rows",
     ),

@@ -71,8 +71,8 @@ def _tail_over_law(data: Data) -> Measured:
 ROWS = (
     law(
         "three-mean-rises",
-        "The mean gradient over rows of standard normal scores, $d/dα E log Z$, rises with $α$ and has "
-        "no finite maximiser, unlike its annealed form.",
+        r"The mean gradient over rows of standard normal scores, $d/d\alpha\thinspace E\log Z$, rises with $\alpha$ "
+        "and has no finite maximiser, unlike its annealed form.",
         _rises,
         at_least(0),
         proof="proved",
@@ -80,20 +80,21 @@ ROWS = (
         hypotheses=f"{CURVE} independent standard normal scores",
         interval_from="the sign",
         neighbours=ENERGIES,
-        note="measured: rises between multiples of $α_c = √(2 log n)$; the identity is the random-energy model's",
+        note=r"measured: rises between multiples of $\alpha_c=\sqrt{2\log n}$; the identity is the random-energy "
+        "model's",
     ),
     law(
         "three-cosine-rises",
-        "The mean gradient over rows of cosines in more than three dimensions rises with $α$ and "
+        r"The mean gradient over rows of cosines in more than three dimensions rises with $\alpha$ and "
         "has no finite maximiser.",
         _cosine_rises,
         at_least(0),
         proof="proved",
         place=PAGE,
-        hypotheses=f"{CURVE} independent cosines, $d = {CURVE_DIM}$",
+        hypotheses=f"{CURVE} independent cosines, $d={CURVE_DIM}$",
         neighbours=["su2023scale"],
         interval_from="the sign",
-        note="measured: rises between values of $α$",
+        note=r"measured: rises between values of $\alpha$",
     ),
     published(
         "scale-gaussian-bounded",
@@ -104,14 +105,14 @@ ROWS = (
         source="su2023scale-comments",
         place="reply of 2024-04-26",
         hypotheses=f"{CURVE} independent standard normal scores, before annealing",
-        interval_from="$E max s$, which bounds the mean; our tolerance of half a per cent for the sampling",
-        note="measured: the largest mean over $α$, over $E max s$; at the $α$ that is chosen no row exceeds $α(1 − "
-        "1/n)$; only at a row's own best $α$, which is not the reply's, do two close scores let its gradient grow, as "
-        "$0.290 α$",
+        interval_from=r"$E\max s$, which bounds the mean; our tolerance of half a per cent for the sampling",
+        note=r"measured: the largest mean over $\alpha$, over $E\max s$; at the $\alpha$ that is chosen no row "
+        r"exceeds $\alpha(1-1/n)$; only at a row's own best $\alpha$, which is not the reply's, do two close scores "
+        r"let its gradient grow, as $0.290\thinspace\alpha$",
     ),
     law(
         "three-annealed-lowest",
-        "The annealed optimum lies below the $α$ that maximises the mean logarithm of the gradient.",
+        r"The annealed optimum lies below the $\alpha$ that maximises the mean logarithm of the gradient.",
         _over_typical,
         at_most(1),
         proof="measured",
@@ -123,15 +124,15 @@ ROWS = (
     ),
     law(
         "three-tail-gaussian",
-        "The chance that a row's own best scale exceeds $a$ falls like $1.543 ρ/a$, $ρ$ the density at 0 "
-        "of the gap between its two largest scores.",
+        r"The chance that a row's own best scale exceeds $a$ falls like $1.543\thinspace\rho/a$, $\rho$ the density "
+        "at 0 of the gap between its two largest scores.",
         _tail_over_law,
         near(1, 0.1),
         proof="derived",
         place=PAGE,
-        hypotheses=f"{CURVE} independent scores; for standard normal scores $ρ = E max s$",
+        hypotheses=rf"{CURVE} independent scores; for standard normal scores $\rho=E\max s$",
         neighbours=["david2003"],
-        interval_from="our tolerance: a tenth, on the mean for $a > 10⁴$",
+        interval_from=r"our tolerance: a tenth, on the mean for $a\gt10^{4}$",
         note="measured: importance sampling over that; the standard errors are those of one $a$: all share rows",
     ),
 )

@@ -10,8 +10,9 @@ import pytest
 from experiments.command import main
 from experiments.figures.models import real_models
 from experiments.ledger import Verdict, judged, record
-from experiments.lib import checkpoints, sentences, store
+from experiments.lib import checkpoints, sentences
 from experiments.lib.figure import Unavailable
+from experiments.run import store
 from rc_jax import collapse, network, pretrained
 from tests.pretrained import families, made_up
 

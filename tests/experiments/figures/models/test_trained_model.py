@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.figures._packaged import log_residuals
 from experiments.figures.models import real_models, scales_in_use, trained_model
-from experiments.figures.models._packaged import log_residuals
 from experiments.ledger import judged
 from experiments.lib.figure import Unavailable
 from rc_jax import network, pretrained

@@ -8,16 +8,15 @@ import dataclasses
 import hashlib
 import io
 import json
-import time
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from experiments.ledger.record import checked, strict
 from rc_jax._numerics.files import write_whole as write
-
-FORGET_AFTER = 600.0  # seconds after which a temporary file belongs to nobody
 
 
 class Damaged(Exception):
@@ -33,10 +32,9 @@ class Stored:
 
 
 def tidy(folder: Path) -> None:
-    """Remove temporary files that a killed run left behind."""
+    """Remove temporary files that a killed run left behind; the one run that holds the folder has begun none."""
     for path in folder.rglob(".*.partial"):
-        if time.time() - path.stat().st_mtime > FORGET_AFTER:
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def save(folder: Path, stem: str, data: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
@@ -58,29 +56,14 @@ def load(folder: Path, stem: str) -> Stored | None:
     if not about.exists() or not arrays.exists():
         return None
     try:
-        provenance = checked(json.loads(about.read_text(encoding="utf-8")))
+        provenance = checked(strict(about.read_text(encoding="utf-8")))
         content = arrays.read_bytes()
         if hashlib.sha256(content).hexdigest() != provenance["sha256"]:
             raise Damaged(f"{arrays.name} does not match its checksum")
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             return Stored({key: file[key] for key in file.files}, provenance)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError, zipfile.BadZipFile) as error:
         raise Damaged(f"{stem} cannot be read: {error}") from error
-
-
-def checked(provenance: Any) -> dict[str, Any]:
-    """A provenance that was read from a file: a dict of texts, with the spec a dict and the seconds a number.
-
-    Raises:
-        TypeError: it is something else.
-    """
-    kinds: dict[str, Any] = {"spec": dict, "seconds": int | float}
-    if not isinstance(provenance, dict):
-        raise TypeError("it is not a dict")
-    for name, value in provenance.items():
-        if not isinstance(value, kinds.get(name, str | None)) or isinstance(value, bool):
-            raise TypeError(f"{name} is of the wrong type")
-    return provenance
 
 
 def numbers(data: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -1,24 +1,27 @@
 """The pictures of one figure: drawn from stored numbers, and not drawn again while numbers and code are the same."""
 
+import importlib.metadata
 from pathlib import Path
 
-from experiments.lib import store, style
+from experiments.lib import style
 from experiments.lib.figure import Figure
-from experiments.lib.run import Run
-from experiments.running import identity, pictures
+from experiments.run import identity, store
+from experiments.run.choices import Run
+from experiments.run.report import pictures
 
 THEMES = {"light": "", "dark": ".dark"}
 STILL = (".png", ".dark.png", ".pdf", f"{pictures.FOLDER}/.webp", f"{pictures.FOLDER}/.dark.webp")
 STATE = f"{pictures.FOLDER}/.drawn"  # the hash of the numbers and the code that the pictures were drawn of
+CODE = (Path(__file__), Path(pictures.__file__))
 
 
 def draw(run: Run, name: str, figure: Figure, stored: store.Stored) -> None:
     """Draw a figure, PNG in light and dark and a PDF in light. A draft is light only."""
     # Nothing is drawn while every picture is there and was drawn of the same state.
-    state = identity.drawing_state(figure, stored.provenance["sha256"], draft=run.drafts)
+    state = drawing_state(run, figure, stored).encode()
     needed = [ending for ending in STILL if not run.drafts or not (".dark" in ending or ending == ".pdf")]
     complete = all(_path(run, name, ending).is_file() for ending in (*needed, STATE))
-    if complete and _path(run, name, STATE).read_text(encoding="utf-8") == state:
+    if complete and _path(run, name, STATE).read_bytes() == state:
         return
 
     _remove(run, name, (STATE,))
@@ -33,6 +36,13 @@ def draw(run: Run, name: str, figure: Figure, stored: store.Stored) -> None:
                 drawing.set_layout_engine("none")  # the first picture has laid everything out; the PDF is the same
                 store.write(run.folder / f"{name}.pdf", pictures.pdf(drawing))
     store.write(_path(run, name, STATE), state)
+
+
+def drawing_state(run: Run, figure: Figure, stored: store.Stored) -> str:
+    """Hash of all that decides how a figure is drawn: its numbers and its code, and what draws."""
+    code = [path.read_text(encoding="utf-8") for path in CODE]
+    version = importlib.metadata.version("matplotlib")
+    return identity.short([version, stored.provenance["sha256"], str(run.drafts), identity.code_state(figure), *code])
 
 
 def forget(run: Run, name: str) -> None:

@@ -21,7 +21,6 @@ class Run:
         checkpoints: Folders; they go to the figures whose Spec has a field of that name.
         quiet: Show no progress, and say nothing of figures that are well.
         package: The package that holds the figures.
-        draft: Draw in light only, with few dots; if None, at the preset smoke.
     """
 
     out: Path = Path("results")
@@ -31,7 +30,6 @@ class Run:
     checkpoints: tuple[str, ...] = ()
     quiet: bool = False
     package: str = "experiments.figures"
-    draft: bool | None = None
 
     @property
     def folder(self) -> Path:
@@ -52,8 +50,8 @@ class Run:
 
     @property
     def drafts(self) -> bool:
-        """True where drawings are for a look only."""
-        return self.preset == "smoke" if self.draft is None else self.draft
+        """True where drawings are for a look only: in light, with few dots."""
+        return self.preset == "smoke"
 
     def shows(self, figure: Figure | Broken) -> bool:
         """True where the figure belongs on this run's page. With checkpoints only figures that read them do."""

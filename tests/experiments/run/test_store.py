@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.lib import figure, store
+from experiments.lib import figure
+from experiments.run import store
 
 
 def test_round_trip(tmp_path):
@@ -60,16 +61,28 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_tidy_removes_only_what_nobody_writes_any_more(tmp_path, monkeypatch):
+def test_tidy_removes_what_a_killed_run_left(tmp_path):
     partial, result = tmp_path / ".a.npz.1.partial", tmp_path / "a.npz"
     partial.touch()
     result.touch()
     store.tidy(tmp_path)
-    assert partial.exists()
-    monkeypatch.setattr(store, "FORGET_AFTER", -1.0)
-    store.tidy(tmp_path)
     assert not partial.exists()
     assert result.exists()
+
+
+FORGED = ["{}", '"text"', "null", "[" * 100_000]
+FORGED += ['{"seconds": NaN}', '{"seconds": Infinity}', '{"seconds": 1' + 400 * "0" + "}", '{"seconds": true}']
+FORGED += ['{"date": null}', '{"spec": {"x": NaN}}', '{"spec": "x"}', '{"date": 5}', '{"device": [1]}']
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_what_no_writer_makes_is_damage(tmp_path, forged):
+    store.save(tmp_path, "r", {"x": np.ones(2)}, {})
+    seal = json.loads((tmp_path / "r.json").read_text())["sha256"]
+    sealed = forged.replace("{", f'{{"sha256": "{seal}", ', 1) if forged.startswith('{"') else forged
+    (tmp_path / "r.json").write_text(sealed)
+    with pytest.raises(store.Damaged):
+        store.load(tmp_path, "r")
 
 
 @pytest.mark.parametrize("bad", [[1, 2], {"x": np.array([object()])}, {"x": None}])

@@ -1,51 +1,51 @@
 """The report: one page that needs nothing but itself: small pictures first, then every row, then every figure.
 
 Pictures are inside the page, light and dark; nothing is fetched. Its one script filters the claims, and the page is
-whole without it; the page's policy names the script's hash and lets no other run. A verdict is told by a symbol and a
-word as well as by colour. Rows and figures of earlier runs into the same folder stay until made again.
+whole without it. A verdict is told by a symbol and a word as well as by colour. Rows and figures of earlier runs into
+the same folder stay until made again.
 """
 
 import base64
-import hashlib
 import io
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from latex2mathml import converter
 from PIL import Image
 
 import rc_jax
 from experiments.ledger import record
-from experiments.ledger.claims import Kind, interval_text, measured_text, neighbours_text, who
+from experiments.ledger.claims import RowType, interval_text, measured_text, neighbours_text, who
 from experiments.ledger.decision import SYMBOL, Verdict
-from experiments.ledger.formulas import MARKED, mathml
+from experiments.ledger.formulas import MARKED, plain
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.ledger.sections import by_topic, headline, sections
-from experiments.lib import checkpoints, store
+from experiments.lib import checkpoints
 from experiments.lib.figure import Registry
-from experiments.lib.run import Run
-from experiments.report.terminal import worded
-from experiments.running import identity, pictures
+from experiments.run import store
+from experiments.run.choices import Run
+from experiments.run.report import pictures
+from experiments.run.report.terminal import worded
 
 FILE = "report.html"
 SMALL = 560  # pixels across a small picture
+LONG = 40  # characters of a formula that a telephone shows in one line
 SHORT = {verdict: verdict.name.lower().replace("_", "-") for verdict in Verdict}
 PROVENANCE = (
     *("date", "seconds", "device", "precision", "xla_flags", "version", "commit"),
     *("python", "jax", "jaxlib", "numpy", "platform"),
 )
 SCRIPT = Path(__file__).with_name("filter.js").read_text(encoding="utf-8")
-SCRIPT_HASH = f"sha256-{base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()}"
 
 
-def write(run: Run, registry: Registry) -> None:
-    """Write the page of all that `claims.json` knows, in the order of the registry."""
-    known = record.read(run.folder)
-    store.write(run.folder / FILE, render(run, registry, [known[name] for name in registry if name in known]))
+def write(run: Run, registry: Registry, entries: Mapping[str, Entry]) -> None:
+    """Write the page of all entries that there are, in the order of the registry."""
+    store.write(run.folder / FILE, render(run, registry, list(entries.values())))
 
 
 def render(run: Run, registry: Registry, entries: Sequence[Entry]) -> str:
@@ -55,7 +55,7 @@ def render(run: Run, registry: Registry, entries: Sequence[Entry]) -> str:
     environment = jinja2.Environment(loader=loader, trim_blocks=True, lstrip_blocks=True, **options)
 
     topics = by_topic(entries)
-    entries = [record.marked(entry, registry[entry.name]) for _, group in topics for entry in group]
+    entries = [entry for _, group in topics for entry in group]
     of_topic = {entry.name: title for title, group in topics for entry in group}
     known = {entry.name for entry in entries}
     claims = [claim for entry in entries for claim in entry.claims]
@@ -64,9 +64,9 @@ def render(run: Run, registry: Registry, entries: Sequence[Entry]) -> str:
 
     # The lists to filter by: name, label, and value and text of each option.
     judged = {entry.topic: title for title, group in topics for entry in group if entry.claims}
-    sources, kinds = sorted({who(claim) for claim in claims}, key=str.casefold), {claim.kind for claim in claims}
+    sources, types = sorted({who(claim) for claim in claims}, key=str.casefold), {claim.type for claim in claims}
     choices = [
-        ("kind", "Kind", [(kind, kind) for kind in Kind if kind in kinds]),
+        ("type", "Type", [(each, each) for each in RowType if each in types]),
         ("topic", "Topic", list(judged.items())),
         ("source", "Source", [(source, source) for source in sources]),
     ]
@@ -74,7 +74,7 @@ def render(run: Run, registry: Registry, entries: Sequence[Entry]) -> str:
         run=run,
         version=rc_jax.__version__,
         latest=latest.replace("T", " ").replace("+00:00", " UTC"),
-        figures=[_figure(run, registry, entry, of_topic[entry.name]) for entry in entries],
+        figures=[_figure(run, entry, of_topic[entry.name]) for entry in entries],
         verdicts=[(verdict, counts[verdict]) for verdict in Verdict if counts[verdict]],
         total=len(claims),
         failed=[entry for entry in entries if entry.status == FAILED],
@@ -86,7 +86,6 @@ def render(run: Run, registry: Registry, entries: Sequence[Entry]) -> str:
         headline=headline(claims),
         choices=choices,
         script=SCRIPT,
-        script_hash=SCRIPT_HASH,
         anchor=anchor,
         neighbours=neighbours_text,
         who=who,
@@ -112,23 +111,43 @@ def anchor(title: str) -> str:
 
 
 def typeset(text: str) -> str:
-    """A text, escaped, with its marked formulas in MathML, which browsers draw without a script.
+    r"""A text, escaped, with its formulas in MathML, which browsers draw without a script.
 
     Example:
-        >>> print(typeset("at $γ_1$ < 5"))
-        at <math alttext="γ_1"><msub><mi>γ</mi><mn>1</mn></msub></math> &lt; 5
+        >>> print(typeset(r"at $\gamma$ < 5"))
+        at <math alttext="γ" display="inline"><mrow><mi>&#x003B3;</mi></mrow></math> &lt; 5
     """
     parts = MARKED.split(text)
     return "".join(mathml(part) if at % 2 else escape(part) for at, part in enumerate(parts))
 
 
-def _figure(run: Run, registry: Registry, entry: Entry, topic: str) -> dict[str, Any]:
+def mathml(formula: str) -> str:
+    """A formula in LaTeX for a page without MathJax, with a plain one for who cannot see it and for the filter.
+
+    Browsers do not break a formula, so that a long one is several, with room for a new line between its factors.
+    """
+    factors = [""]
+    for piece in re.split(r"(\\thinspace)", formula):
+        braces = factors[-1].count("{") - factors[-1].count("}")
+        if piece == r"\thinspace" and not braces and len(formula) > LONG:
+            factors.append("")
+        else:
+            factors[-1] += piece
+    return "\u2009".join(map(_drawn, factors))
+
+
+def _drawn(formula: str) -> str:
+    words = f'alttext="{escape(plain(f"${formula}$"))}"'
+    drawn = converter.convert(formula).replace("thinmathspace", "0.17em")  # browsers do not know it by its name
+    return drawn.replace('xmlns="http://www.w3.org/1998/Math/MathML"', words, 1)
+
+
+def _figure(run: Run, entry: Entry, topic: str) -> dict[str, Any]:
     """The names that the template uses of one figure."""
     files = [run.folder / pictures.FOLDER / f"{entry.name}{suffix}.webp" for suffix in ("", ".dark")]
     (light, dark), (small, small_dark) = ([read(path) for path in files] for read in (picture, thumbnail))
     counts = Counter(claim.verdict for claim in entry.claims)
-    spec, figure = entry.provenance.get("spec", {}), registry[entry.name]
-    states = identity.code_state(figure), identity.judging_state(figure)
+    spec = entry.provenance.get("spec", {})
     return {
         "entry": entry,
         "light": light,
@@ -139,7 +158,7 @@ def _figure(run: Run, registry: Registry, entry: Entry, topic: str) -> dict[str,
         "verdicts": [(verdict, counts[verdict]) for verdict in Verdict if counts[verdict]],
         "provenance": {key: entry.provenance[key] for key in PROVENANCE if entry.provenance.get(key) is not None},
         "spec": ", ".join(f"{key} = {value}" for key, value in spec.items()),
-        "old": entry.status == DONE and (entry.code, entry.judged) != states,
+        "old": entry.old,
     }
 
 

@@ -1,4 +1,4 @@
-// Filters the rows of the ledger by words, verdict, kind, topic and source; the page is whole without it.
+// Filters the rows of the ledger by words, verdict, type, topic and source; the page is whole without it.
 // The address keeps what is chosen, as #text=cube&verdict=differs+failed&topic=scale, so that a view can be linked.
 "use strict";
 (() => {
@@ -14,7 +14,7 @@
   // Formulas are searched as they are drawn and as they are written on one line.
   const written = (row) => [...row.querySelectorAll("math")].map((formula) => formula.getAttribute("alttext")).join(" ");
   const texts = new Map(rows.map((row) => [row, plain(`${row.textContent} ${written(row)} ${row.dataset.source}`)]));
-  const parts = [...document.querySelectorAll("#claims .group, #claims section.kind")];
+  const parts = [...document.querySelectorAll("#claims .group, #claims section.rows")];
 
   const verdicts = () => buttons.filter((each) => each.getAttribute("aria-pressed") === "true").map((each) => each.dataset.verdict);
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.lib import figure
-from experiments.running import identity
+from experiments.run import identity
 
 
 def provenance(name: str, spec: Any, seconds: float, code: str) -> dict[str, Any]:

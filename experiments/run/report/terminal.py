@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.ledger import record
-from experiments.ledger.claims import NAMES, Claim, Kind, interval_text, measured_text
+from experiments.ledger.claims import NAMES, Claim, RowType, interval_text, measured_text
 from experiments.ledger.decision import SYMBOL, Verdict
+from experiments.ledger.formulas import plain
 from experiments.ledger.record import DONE, FAILED, UNAVAILABLE, Entry
 from experiments.lib.figure import PRESET_NAMES, Broken, Registry
-from experiments.lib.run import Run
+from experiments.run.choices import Run
 from rc_jax import __version__
 from rc_jax._numerics.text import printable
 
@@ -131,7 +132,7 @@ def table(claims: Sequence[Claim]) -> list[str]:
     width = max(shutil.get_terminal_size((120, 24)).columns - verdicts - 1, 40)
     lines = []
     for claim in claims:
-        first, *more = textwrap.wrap(printable(claim.statement), width)
+        first, *more = textwrap.wrap(printable(plain(claim.statement)), width)
         lines.append(paint(f"{f'{SYMBOL[claim.verdict]} {claim.verdict}':{verdicts}}", COLOUR[claim.verdict]) + first)
         values = f"expected {interval_text(claim) or 'nothing'}, measured {measured_text(claim)}"
         lines += [" " * verdicts + line for line in (*more, *textwrap.wrap(printable(values), width))]
@@ -155,13 +156,13 @@ def worded(verdict: Verdict, count: int) -> str:
 
 
 def tally(claims: Sequence[Claim]) -> str:
-    """The number of rows of each kind and verdict: `3 published statements: 2 agree, 1 undecided; 1 law: 1 held`."""
+    """The number of rows of each type and verdict: `3 published statements: 2 agree, 1 undecided; 1 law: 1 held`."""
     parts = []
-    for kind in Kind:
-        verdicts = [claim.verdict for claim in claims if claim.kind is kind]
+    for row_type in RowType:
+        verdicts = [claim.verdict for claim in claims if claim.type is row_type]
         if not verdicts:
             continue
         counts = {verdict: verdicts.count(verdict) for verdict in Verdict if verdict in verdicts}
         words = [f"{count} {worded(verdict, count)}" for verdict, count in counts.items()]
-        parts.append(f"{len(verdicts)} {NAMES[kind]}{'' if len(verdicts) == 1 else 's'}: {', '.join(words)}")
+        parts.append(f"{len(verdicts)} {NAMES[row_type]}{'' if len(verdicts) == 1 else 's'}: {', '.join(words)}")
     return "; ".join(parts) or "no rows"

@@ -7,7 +7,7 @@ import pytest
 
 import rc_jax
 from experiments.lib import figure
-from experiments.running import provenance
+from experiments.run import provenance
 
 
 def test_provenance_has_the_version_and_no_commit_outside_a_checkout(tmp_path):

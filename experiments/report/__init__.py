@@ -1,1 +1,0 @@
-"""The output of a run: pictures, the lines of the command, and one HTML page."""

@@ -1,1 +1,0 @@
-"""One run of the figures: what it was asked for, what a result is named by, and where results are computed and kept."""

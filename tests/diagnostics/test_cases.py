@@ -1,0 +1,144 @@
+"""Cases that practitioners met: weights that are even over what may be seen, so that their relative entropy is 1."""
+
+import types
+
+import numpy as np
+import pytest
+
+from rc_jax import diagnostics
+from tests.diagnostics import dense
+
+N = 64
+INDEX = np.arange(N)
+LOWER = np.tri(N, dtype=bool)
+WINDOW = LOWER & ~np.tri(N, k=-8, dtype=bool)
+
+
+def even(mask):
+    return (mask / np.maximum(mask.sum(-1, keepdims=True), 1)).astype(np.float32)
+
+
+def packed(*cuts):
+    """A mask of each sample, whose texts end at the cuts."""
+    texts = [np.searchsorted(each, INDEX, side="right") for each in cuts]
+    return np.stack([np.equal.outer(each, each) & LOWER for each in texts])[:, None]
+
+
+def prefixed(*lengths):
+    return np.stack([LOWER | (length > INDEX) for length in lengths])[:, None]
+
+
+STRUCTURES = {  # masks, how many texts, and what a note says
+    "texts at other places in each sample": (packed([20, 44], [32], [10, 50], []), 9, "3 in sample 0, 2 in sample 1"),
+    "one row of texts": (packed([20, 44]), 3, "each is taken for a text of its own"),
+    "prefixes of other lengths": (prefixed(8, 40), 2, "Layer 0, sample 0: read as a prefix of 8 tokens that all see"),
+    "a prefix beside none": (prefixed(40, 1), 2, "Layer 0: read as a prefix of 40 tokens that all see"),
+    "a full head and a local one": (np.stack([LOWER, WINDOW])[None], 1, "Layer 0, head 1: read as a window, 8 keys"),
+    "a sink and a window": (
+        np.stack([LOWER, WINDOW | (LOWER & (INDEX < 4))])[None], 1,
+        "Layer 0, head 1: read as the first 4 keys and a window, 8 keys",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_even_rows_are_even(name):
+    mask, texts, note = STRUCTURES[name]
+    diagnosis = diagnostics.attention([even(mask)])
+    np.testing.assert_allclose(diagnosis["relative_entropy"], 1, atol=1e-6)
+    assert diagnosis.samples == texts and any(note in each for each in diagnosis.notes), diagnosis.notes
+    stated = diagnostics.attention([even(mask)], mask=mask)
+    for measure in diagnosis.measures:
+        np.testing.assert_allclose(diagnosis[measure], stated[measure], rtol=1e-5, atol=1e-6, err_msg=measure)
+    silent = diagnostics.from_transformers({"attentions": (even(mask),)}, config=types.SimpleNamespace())
+    np.testing.assert_array_equal(silent["relative_entropy"], diagnosis["relative_entropy"])
+
+
+def test_sharp_heads_are_not_taken_for_local_ones():
+    """Of 60 layers of eight heads, half of them so sharp that most weights underflow, no head is read as masked."""
+    rng = np.random.default_rng(0)
+    distance = INDEX[:, None] - INDEX
+    for causal in (True, False):
+        seen = LOWER if causal else np.ones((N, N), bool)
+        for spread in (30.0, 100.0, 1000.0):
+            logits = rng.standard_normal((10, 8, N, N))
+            logits[:, 4:] *= spread
+            logits[:, 4:6] -= spread * np.abs(distance)  # and as local as they are sharp
+            weights = dense.softmax(np.where(seen, logits, -np.inf)).astype(np.float32)
+            diagnosis = diagnostics.attention(list(weights))
+            assert not any("read as" in note or "a text of its own" in note for note in diagnosis.notes)
+
+
+def test_a_row_that_sees_nothing():
+    """Even, zero or NaN: weight 0, left out of means, and counted in a note."""
+    mask = np.tri(8, dtype=bool)[None, None].copy()
+    mask[0, 0, 5] = False
+    weights = even(mask)
+    weights[0, 0, 5] = 1 / 8  # as a softmax of equal numbers leaves it
+    found = diagnostics.attention([weights])
+    assert found.causal and found.notes == ("Layer 0: 1 query sees nothing and is left out of all means.",)
+    np.testing.assert_allclose(found["relative_entropy"], 1, atol=1e-6)
+    for value in (1 / 8, 0, np.nan):
+        weights[0, 0, 5] = value
+        given = diagnostics.attention([weights], mask=mask)
+        assert given.causal and given.notes == found.notes
+        for name in found.measures:
+            np.testing.assert_allclose(given[name], found[name], rtol=1e-6, err_msg=name)
+    weights[0, 0, 5] = np.nan
+    with pytest.raises(ValueError, match="a query that sees nothing leaves NaN, which `mask` leaves out"):
+        diagnostics.attention([weights])
+    keys = np.arange(8) >= 2
+    padded = even(np.tri(8, dtype=bool) & keys)[None, None]
+    padded[0, 0, :2] = np.nan
+    for causal in (None, True):
+        assert diagnostics.attention([padded], mask=keys[None, None, None], causal=causal).causal
+
+
+def test_sinks_at_other_tokens_of_each_image():
+    weights = np.full((8, 1, 50, 50), 0.1 / 49, np.float32)
+    for sample in range(8):
+        weights[sample, :, :, 5 * sample + 3] = 0.9
+    diagnosis = diagnostics.attention([weights])
+    assert diagnosis["strongest_weight"].item() == pytest.approx(0.9)
+    assert diagnosis.by_text["strongest_key"][:, 0, 0].tolist() == [5 * sample + 3 for sample in range(8)]
+    assert (diagnosis["strongest_share"].item(), diagnosis["strongest_first"].item()) == (1 / 8, 0)
+
+
+def test_one_token_texts_are_left_out_by_name():
+    mask = np.zeros((2, 1, 4, 4), bool)
+    mask[0], mask[1, 0, 0, 0] = True, True
+    diagnosis = diagnostics.from_transformers(
+        {"attentions": (even(mask),), "hidden_states": (np.eye(4, dtype=np.float32)[None].repeat(2, 0),) * 2},
+        attention_mask=np.array([[1, 1, 1, 1], [1, 0, 0, 0]]),
+    )
+    assert diagnosis.samples == 1 and diagnosis["relative_entropy"].item() == pytest.approx(1)
+    assert "1 of 2 texts, in sample 1, have no query that sees two keys and are left out." in diagnosis.notes
+
+
+def test_columns_that_are_distances_are_refused():
+    """Longformer gives (…, n, w + 1), with nothing beyond the ends of the text."""
+    key = INDEX[:, None] + np.arange(9) - 4
+    weights = even((key >= 0) & (key < N))[None, None]
+    with pytest.raises(ValueError, match="keys, or, as in Longformer, the distances from -4 to 4 of keys"):
+        diagnostics.attention([weights])
+    assert diagnostics.attention([np.full((1, 1, N, 9), 1 / 9, np.float32)]).tokens == 9
+
+
+SHAPES = [
+    (samples, heads, n, causal)
+    for samples, heads in ((1, 1), (1, 3), (3, 2), (2, 4), (5, 1))
+    for n, causal in ((3, True), (16, True), (9, False), (14, False))
+]
+
+
+@pytest.mark.parametrize("samples, heads, n, causal", SHAPES)
+def test_parity_with_numpy(samples, heads, n, causal, x64):
+    """Twenty shapes in double precision, every measure to 1e-6."""
+    weights = dense.gaussian(n + heads, (samples, heads, n, n), 2.0, causal)
+    seen = np.tri(n, dtype=bool) if causal else np.ones((n, n), bool)
+    diagnosis = diagnostics.attention([weights], causal=causal, full_spectrum=True)
+    for head in range(heads):
+        expected = [dense.head(weights[sample, head], seen, np.float64) for sample in range(samples)]
+        for name in set(expected[0]) - {"strongest_key", "strongest_share"}:
+            value = np.mean([each[name] for each in expected])
+            np.testing.assert_allclose(diagnosis[name][0, head], value, rtol=1e-6, atol=1e-9, err_msg=name)
