@@ -24,7 +24,7 @@ from rc_jax.collapse.exact.scaled import Scaled
 from rc_jax.collapse.exact.state import MeanResidual
 
 COPY = "copy"  # the axis of the computations
-AMOUNTS = (0.0, 1.0)  # how far the computations move: the result is that of the first one
+AMOUNTS = (0.0, 2.0, -3.0)  # how far the computations move: the result is that of the first one
 FARTHEST = 4  # roundings that a number moves at most, times an amount
 LOST = 16  # times as far move tokens of which nothing but a rounding is left
 _FEW = 1024  # roundings of a token's difference from the mean, below which nothing but a rounding is left of both
@@ -49,10 +49,12 @@ class Moves(NamedTuple):
         return x * (1 + self._rounding(x.dtype) * _pattern_of(x, place))
 
     def mean(self, x: Float[Array, " feature"], place: int) -> Float[Array, " feature"]:
-        """Entries times 1 + δ, with a δ of one rounding for each: the mean is a rounded number, and no sum follows."""
+        """Each entry's neighbour above or below: the mean is a rounded number, and no sum follows."""
         if self.amount is None:
             return x
-        return x * (1 + self._rounding(x.dtype) * jnp.sign(_pattern_of(x, place)))
+        side = jnp.sign(self.amount).astype(x.dtype) * jnp.sign(_pattern_of(x, place))
+        neighbour = jnp.nextafter(x, jnp.where(side == 0, x, jnp.where(side > 0, jnp.inf, -jnp.inf).astype(x.dtype)))
+        return x + jax.lax.stop_gradient(neighbour - x)
 
     def of_heads(self, mean: Float[Array, "head width"], place: int) -> Float[Array, "head width"]:
         """Entries times 1 + δ, with a δ for each feature of each head."""
@@ -88,7 +90,7 @@ class Moves(NamedTuple):
             return x
         steps = self._rounding(x.dtype) * self.tokens * jnp.sign(_pattern_of(x, place))
         if lost is not None and x.itemsize > 2:  # so many roundings of 16 bits are a part of the number itself
-            size = jnp.where(self.amount > 0, jnp.roll(jnp.abs(self.tokens), 1, axis=-1), -jnp.abs(self.tokens))
+            size = jnp.where(self.amount != 0, jnp.roll(jnp.abs(self.tokens), 1, axis=-1), -jnp.abs(self.tokens))
             other = LOST * float(jnp.finfo(x.dtype).eps) * jnp.sign(self.tokens) * size
             steps = jnp.where(lost, other, steps)
         return x * (1 + steps)
@@ -126,12 +128,21 @@ class Moves(NamedTuple):
             return x
         return x + jax.lax.stop_gradient(jnp.take(x, self.equal, axis=-1) - x)
 
-    def differ(self, chosen: Bool[Array, "head token column"]) -> Bool[Array, "head 1 1"]:
-        """True for heads in which the computations have chosen differently."""
+    def differ(
+        self, chosen: Bool[Array, "head token column"], scores: Float[Array, "head token column"]
+    ) -> Bool[Array, "head 1 1"]:
+        """True for heads in which the computations choose differently, or where the gap that decides has moved by half.
+
+        The gap is that of the smallest score among the chosen and the largest among the others.
+        """
         if self.amount is None:
             return jnp.zeros((chosen.shape[0], 1, 1), bool)
-        every = jax.lax.all_gather(chosen, COPY)
-        return jnp.any(every != every[:1], axis=(0, 2, 3))[:, None, None]
+        every = jax.lax.all_gather(scores, COPY)
+        least = jnp.min(jnp.where(chosen, every, jnp.inf), axis=-1)
+        gaps = least - jnp.max(jnp.where(chosen, -jnp.inf, every), axis=-1)
+        widest, narrowest = jnp.max(gaps, axis=0), jnp.min(gaps, axis=0)
+        mine = jnp.any(2 * narrowest < widest, axis=-1)[:, None, None]
+        return jax.lax.pmax(mine, COPY)
 
     def exp(self, logs: Array) -> Array:
         """e^logs; what underflows becomes a number that products keep where numbers move, and only e^(−∞) is 0."""

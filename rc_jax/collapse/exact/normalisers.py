@@ -173,10 +173,12 @@ def log_normaliser(
     return first[:, 0], parts
 
 
-def above_sink(levels: Columns, normaliser: tuple[Array, list[Scaled]], sink: Float[Array, " head"]) -> Columns:
+def above_sink(
+    levels: Columns, normaliser: tuple[Array, list[Scaled]], sink: Float[Array, " head"], moves: Moves
+) -> Columns:
     """The logit L_i − b of the gate: level_i + log Σ_j e^{r_j + cÊ_ij} − b."""
     first, parts = normaliser
-    rest = total([levels.rest, *parts])
+    rest = total([moves.own_of_heads(levels.rest, 14), *parts])  # with positions the two may cancel
     return Columns(levels.mean + first - sink[:, None], rest)
 
 

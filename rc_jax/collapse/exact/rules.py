@@ -66,7 +66,7 @@ class HeadInputs:
         if ordered is not None and spec.top_k is not None:  # a cap keeps the order, in which it leaves ties by rounding
             kept = largest(ordered, seen, spec.top_k)
             # Which of two logits that are equal to rounding is the larger one is not known; those of equal tokens tie.
-            tied = self.moves.differ(kept)
+            tied = self.moves.differ(kept, ordered if seen is None else jnp.where(seen, ordered, -jnp.inf))
             return level, logits._replace(pair=logits.pair.map(lambda rows: jnp.where(tied, jnp.nan, rows))), kept
         return level, logits, seen
 
@@ -130,7 +130,7 @@ def softmax_with_sink(inputs: HeadInputs, value: Columns) -> Columns:
     sink = own_parts(inputs.params, inputs.spec).get("sink", jnp.zeros_like(outputs.rest.log_size))
     sink = jnp.maximum(sink, jnp.finfo(sink.dtype).min / 4)  # −∞, no sink at all, has no difference from a logit
     normaliser = normalisers.log_normaliser(logits, seen)
-    return normalisers.gated(outputs, normalisers.above_sink(level, normaliser, sink))
+    return normalisers.gated(outputs, normalisers.above_sink(level, normaliser, sink, inputs.moves))
 
 
 def sigmoid(inputs: HeadInputs, value: Columns) -> Columns:

@@ -18,9 +18,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from rc_jax._numerics.stable import expm1_ratio
 from rc_jax.collapse.exact.moves import STILL, Moves
 from rc_jax.collapse.exact.scaled import Scaled
-from rc_jax.collapse.exact.state import Weights, log_softmax
+from rc_jax.collapse.exact.state import Weights, log1p_ratio, log_softmax
 
 _SMALL = 0.5  # of |t|, below which e^t − 1 − t is a series
 _FAR = 1.0  # of |cÊ| under a mask, beyond which a row is compared with the first one and not with p
@@ -76,11 +77,9 @@ def _change(
     excess = jnp.sum(p * centred * short * bend, axis=-1, keepdims=True)  # (Σ p e^t − 1)/c
     growth = c * excess
     log_sum = jnp.where(small, jnp.log1p(growth), jax.nn.logsumexp(log_p + t, axis=-1, keepdims=True))  # z
-    ratio = jnp.where(growth > 0, jnp.log1p(growth) / jnp.where(growth > 0, growth, 1), 1)
     u = t - log_sum
-    g = centred - jnp.where(small, excess * ratio, log_sum / jnp.where(small, 1, c))
-    step = jnp.abs(u)
-    phi = jnp.where(step > 0, -jnp.expm1(-step) / jnp.where(step > 0, step, 1), 1)
+    g = centred - jnp.where(small, excess * log1p_ratio(growth), log_sum / jnp.where(small, 1, c))
+    phi = expm1_ratio(-jnp.abs(u))
 
     # The largest of the weights that count is taken out of the exponent; that of the largest is minus the others' sum.
     largest = jax.nn.one_hot(jnp.argmax(log_p + t, axis=-1), t.shape[-1], dtype=bool)

@@ -127,16 +127,16 @@ def _log_residuals(
     chooses = any(kind.attention.top_k is not None for kind in spec.kinds)
     equal = _first_equal(x, places) if chooses else None
 
-    def step_of(kind: StackSpec) -> Callable[[tuple[MeanResidual, Array], LayerParams], tuple[Any, Array]]:
+    def step_of(kind: StackSpec) -> Callable[[tuple[MeanResidual, Array, Array], LayerParams], tuple[Any, Array]]:
         def advance(state: MeanResidual, weights: LayerParams, moves: Moves) -> MeanResidual:
             state = moved(state, moves, 0)
             return block(weights, state, kind, split_arithmetic(kind, x.shape[0], scale, mask, moves))
 
-        def step(carry: tuple[MeanResidual, Array], weights: LayerParams) -> tuple[Any, Array]:
-            states, known = carry
+        def step(carry: tuple[MeanResidual, Array, Array], weights: LayerParams) -> tuple[Any, Array]:
+            states, known, amounts = carry
             if not check:
                 out = advance(states, weights, Moves(equal=equal))
-                return (out, known), measure(out)
+                return (out, known, amounts), measure(out)
             out = jax.vmap(lambda state, amount: advance(state, weights, Moves(amount, tokens, equal)), axis_name=COPY)(
                 states, amounts
             )
@@ -145,19 +145,21 @@ def _log_residuals(
             known &= decide.same(out)
             value = decide.first(shown, known)
             # A mean that has faded is not known to the next layer.
-            return (out, known & ~jnp.any(jax.vmap(faded)(out)) if fades else known), value
+            known = known & ~jnp.any(jax.vmap(faded)(out)) if fades else known
+            # Layers move to either side in turn: what hides a move in one layer would hide it in all that are like it.
+            return (out, known, -amounts), value
 
         return step
 
     stored, first = _stored(x, start), measure(start)[None]
     if not check:
-        logs = scan_kinds(step_of, (start, stored), params, spec)[1]
+        logs = scan_kinds(step_of, (start, stored, jnp.zeros(len(AMOUNTS), x.dtype)), params, spec)[1]
         return jnp.where(stored, jnp.concatenate([first, logs]), jnp.nan)
     tokens, amounts = moves_of_tokens(x, places), jnp.asarray(AMOUNTS, x.dtype)
     # The tokens' own moves at the start are theirs alone, whatever they see.
     own = moves_of_tokens(x)
     states = jax.vmap(lambda amount: moved(start, Moves(amount, own), 0))(amounts)
-    logs = scan_kinds(step_of, (states, stored), params, spec)[1]
+    logs = scan_kinds(step_of, (states, stored, amounts), params, spec)[1]
     return jnp.concatenate([jnp.where(stored, first, jnp.nan), logs])
 
 

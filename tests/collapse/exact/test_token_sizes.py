@@ -149,12 +149,12 @@ def test_a_norm_of_tokens_beside_a_large_common_part_is_known_or_not_a_number():
     spec = NORMED["rms, pre, gated"]
     params = network.init(jax.random.key(7), spec)
     unknown = 0
-    for offset in (1e2, 1e3, 1e4, 1e5, 1e6):
+    for offset in (1e3, 1e4, 1e5, 1e6):
         x = jnp.asarray(0.1 * TOKENS + offset, jnp.float32)
         got, exact = np.asarray(collapse.log_residuals(params, x, spec)), exact_logs(params, x, spec, 60)
         unknown += np.isnan(got).sum()
         assert all(np.isnan(g) or abs(g - float(e)) < 0.01 for g, e in zip(got, exact, strict=True)), (offset, got)
-    assert 0 < unknown <= 8
+    assert 0 < unknown < 8
 
 
 @pytest.mark.parametrize("n", mostly_slow((3, 5, 6, 7), fast=(6,)))
