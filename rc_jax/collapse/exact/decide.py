@@ -1,4 +1,4 @@
-"""Whether a logarithm that was computed twice, with moved roundings, is known; one door for all that is computed so."""
+"""Whether a logarithm that was computed again with moved roundings is known; one door for all that is computed so."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -14,14 +14,14 @@ _APART, _PROPORTIONS = 0.2, 64
 
 
 def agree(logs: Float[Array, "copy *shape"]) -> Bool[Array, "*shape"]:
-    """Where logarithms that were computed twice are the same but for roundings."""
+    """Where logarithms that were computed several times are the same but for roundings."""
     first = logs[:1]
     allowed = _NATS + _ROUNDINGS * jnp.finfo(first.dtype).eps * jnp.abs(first)
     return jnp.all((logs == first) | (jnp.isfinite(first) & (jnp.abs(logs - first) <= allowed)), axis=0)
 
 
 def same(states: MeanResidual) -> Bool[Array, ""]:
-    """Whether the differences of tokens that were computed twice agree, in size and in direction.
+    """Whether the differences of tokens that were computed several times agree, in size and in direction.
 
     Sizes alone may agree by chance, or because tokens have changed places.
     """

@@ -1,10 +1,11 @@
 """Moved roundings: what tells a number that is known from one whose digits are lost.
 
-A computation is done twice, as it is and with its numbers moved by a few roundings. Where digits are lost the two
-results differ, in their size or in the direction of the tokens' differences. This is Monte-Carlo arithmetic (Parker
-1997; Vignes 1993 has it as CESTAC) with one sample beside the result. Moves stand where sums are made: before and after
-every product with a matrix. Two samples that are moved in opposite directions would cost as much and see less: what a
-function of one sign makes of both is the same.
+A computation is done as it is, and twice with its numbers moved by a few roundings. Where digits are lost the results
+differ, in their size or in the direction of the tokens' differences. This is Monte-Carlo arithmetic (Parker 1997;
+Vignes 1993 has it as CESTAC) with two samples beside the result. Moves stand where sums are made: before and after
+every product with a matrix. Results that have lost all but a few units of the last digit agree by chance: of 6052
+ordinary random networks one moved computation left 0 to 3 wrong ones unseen, and 4 of 27 that were chosen for it; two
+left none. Two that are each other's opposite see less: an even function makes the same of both.
 
 Two kinds of move are enough. A *feature* of all tokens moves together, which is what rounding the rows or columns of a
 weight matrix does. A *token* moves by its own amounts, which are made of its bits, so equal tokens move alike and stay
@@ -71,8 +72,8 @@ class Moves(NamedTuple):
         """Rows of every head times 1 + δ, with a δ of each token's own in each feature."""
         if self.amount is None or self.tokens is None or rest.rows.shape[1] != self.tokens.shape[0]:
             return rest
-        signs = jnp.sign(_pattern_of(rest.rows, place))
-        return rest.map(lambda rows: rows * (1 + self._rounding(rows.dtype) * self.tokens[None, :, :1] * signs))
+        steps = self.tokens[None, :, :1] * jnp.sign(_pattern_of(rest.rows, place))
+        return rest.map(lambda rows: rows * (1 + self._rounding(rows.dtype) * steps))
 
     def _factor(self, mean: Array, place: int) -> Array:
         steps = jnp.asarray(_pattern(place, mean.size).reshape(mean.shape), mean.dtype)
@@ -83,8 +84,8 @@ class Moves(NamedTuple):
     ) -> Float[Array, "token feature"]:
         """Entries times 1 + δ, with a δ of each token's own in each feature.
 
-        A token of which nothing but a rounding is left moves in both computations, farther and to opposite sides: a
-        choice that it makes falls both ways. The two are not each other's opposite, which an even function hides.
+        A token of which nothing but a rounding is left moves in all computations, farther, and in those that move not
+        to the side of the others: a choice that it makes falls both ways.
         """
         if self.amount is None or self.tokens is None:
             return x

@@ -151,6 +151,7 @@ def sinkhorn(inputs: HeadInputs, value: Columns) -> Columns:
     """Softmax of logits with a factor of each column, which all rows share."""
     logits, seen = inputs.logits()
     common = normalisers.sinkhorn(logits, seen, inputs.spec.sinkhorn_steps)
+    common = inputs.moves.columns(common[:, None])[:, 0]  # sums of whole logits
     return _by_split(split_softmax(common, logits.pair, seen, inputs.moves), value, inputs.spec.precision)
 
 

@@ -1,6 +1,6 @@
 """The distance of the tokens from each other after every layer, as a logarithm that is right at any depth.
 
-Every result is computed twice, as it is and with moved roundings (`rc_jax.collapse.exact.moves`). A residual can depend
+Every result is computed as it is and twice with moved roundings (`rc_jax.collapse.exact.moves`). A residual can depend
 on digits that no floating-point number stores: on weights of a saturated softmax below the smallest number, or on what
 tells tokens of one cluster apart beside the distance between clusters. Such a result moves by far more than a rounding,
 and NaN is returned in its place and at all later layers.
@@ -64,11 +64,12 @@ def log_residuals(
 
     A residual that this dtype cannot decide is NaN, and so are those of all later layers and all derivatives of it. It
     is one whose logarithm moves by more than 0.01 nats (or 1024 roundings of itself) when features and tokens move by a
-    few roundings before and after every product with a matrix. That is evidence and no proof: two computations may
-    agree by chance. It happens where softmax is saturated and tokens fall into clusters, where a norm subtracts a
+    few roundings before and after every product with a matrix. That is evidence and no proof: computations may agree
+    by chance. It happens where softmax is saturated and tokens fall into clusters, where a norm subtracts a
     common part that is far larger than the rest, and where terms cancel for this one set of weights, as those of
     `differential` with λ = 1 under a mask do. It also happens where `top_k` has to choose among logits that are equal
-    to rounding, unless their tokens are equal in `x` and see the same columns.
+    to rounding, unless their tokens are equal in `x` and see the same columns: tokens that become equal in a layer,
+    because they kept the same column, tie from then on.
     `rc_jax.collapse.certified.log_residuals` encloses such a residual, on the host.
     It is also NaN where a number on the way has no place in the dtype: logits, or squares of the tokens' size, above
     its largest number (tokens of about 1e19 in float32, without a norm), and cosines of tokens below its smallest

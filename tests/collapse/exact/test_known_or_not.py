@@ -43,7 +43,7 @@ def errors(params, x, spec, scale=1.0, digits=400, check=True):
 @pytest.mark.parametrize("tokens", mostly_slow([(1.5, 9), (2, 12), (3, 20)], fast=((2, 12),)))
 def test_a_saturated_cap_on_both_sides_of_the_mean(dtype, tokens):
     # Half a rounding of the tokens' mean, direction and size moves the result by up to nine roundings, and so does half
-    # a rounding of the logarithms of the weights.
+    # a rounding of the logarithms of the weights (no average of moved computations lowers it: the worst is 21.7).
     spec, x = stack(d_model=1, soft_cap=0.25), jnp.asarray(tokens, dtype)[:, None]
     got = errors(params_of(1, dtype, ONE, [[-1.0]], ONE, ONE), x, spec)
     assert got.max() < 32 * float(jnp.finfo(dtype).eps)
