@@ -22,7 +22,9 @@ from rc_jax.cli.shell import BAD_INPUT, DONE, FAILED, INTERRUPTED, NO_READER, Pr
 if TYPE_CHECKING:
     from experiments.benchmarks.contests import Contest
 
-NAMES = ("initialisations", "direct", "scale_grid", "width_free", "diagnosis", "device", "precision")
+NAMES = (
+    "initialisations", "direct", "scale_grid", "width_free", "diagnosis", "exact", "first_call", "device", "precision",
+)  # fmt: skip
 BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
 MOST = 40  # rounds
 
@@ -116,7 +118,9 @@ def _check(arguments: Arguments) -> None:
 
 def _measure(arguments: Arguments, results: dict[str, Any], file: Path) -> bool:
     """Run what is asked for into `results`, by name, written after every contest; whether anything broke off."""
-    from experiments.benchmarks.contests import BENCHMARKS, Contest
+    from experiments.benchmarks import contests, first
+
+    benchmarks = contests.BENCHMARKS | first.BENCHMARKS
 
     seconds, count, least = (0.2, 16, 1) if arguments.quick else (arguments.seconds, arguments.count, 5)
     names = arguments.name or NAMES[:-1]
@@ -124,10 +128,10 @@ def _measure(arguments: Arguments, results: dict[str, Any], file: Path) -> bool:
         section: dict[str, Any] = {"run": _circumstances(), "contests": [], "tables": []}
         results[name] = section
         try:
-            for each in BENCHMARKS[name](count):
+            for each in benchmarks[name](count):
                 if not arguments.quiet:
                     print(f"{name}: {each.title} …", file=sys.stderr, flush=True)
-                if isinstance(each, Contest):
+                if isinstance(each, contests.Contest):
                     section["contests"].append(timed(each, seconds, least))
                 else:
                     section["tables"].append(asdict(each))

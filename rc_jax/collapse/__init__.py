@@ -19,7 +19,8 @@ from rc_jax.collapse import (
 )
 from rc_jax.collapse.bounds.cubic import depth_bound, layer_bound, measured_gamma
 from rc_jax.collapse.bounds.tanh import tanh_bound, tanh_depth_bound
-from rc_jax.collapse.exact.trajectory import log_residuals, product_log_residuals
+from rc_jax.collapse.exact.decide import Decided
+from rc_jax.collapse.exact.trajectory import explain, log_residuals, product_log_residuals
 from rc_jax.collapse.exact.weight_gradients import WeightGradients, log_weight_gradients
 from rc_jax.collapse.measures import diameter, effective_rank, frobenius, norm_1inf, residual, stable_rank
 from rc_jax.collapse.paths.reruns import path_reruns
@@ -33,6 +34,7 @@ from rc_jax.collapse.skip_connections import uniform_correlation, uniform_correl
 from rc_jax.collapse.width_free.sampling import sample_log_residuals
 
 __all__ = [
+    "Decided",
     "NotCovered",
     "PathShares",
     "PathSizes",
@@ -47,6 +49,7 @@ __all__ = [
     "draw_paths",
     "effective_rank",
     "exact",
+    "explain",
     "frobenius",
     "kinds",
     "layer_bound",

@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rc_jax import attention, collapse, network, special
+from rc_jax import special
 from rc_jax._numerics import linear_algebra, performance
 
 ROWS = jax.random.normal(jax.random.key(1), (9, 30))
-STACK = network.StackSpec(attention=attention.AttentionSpec(d_model=16), depth=2)
 
 
 def gram(x):
@@ -17,15 +16,10 @@ def gram(x):
     return factor @ factor.T
 
 
-def residuals(x):
-    return collapse.log_residuals(network.random_layers(jax.random.key(0), STACK), x[:, :16], STACK, check=False)
-
-
 # A program with a form for CPUs, and a word that its text has in that form alone.
 FORMS = {
     "normals": (lambda x: special.normals(jax.random.key(0), (5, 3)) + x[:5, :3], "complex<f32>"),
     "factors of Gram matrices": (gram, "by_products"),
-    "unsaturated softmax": (residuals, "pairwise_rows"),
 }
 
 

@@ -1,6 +1,9 @@
 """Whether a logarithm that was computed again with moved roundings is known; one door for all that is computed so."""
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from rc_jax.collapse.exact.state import MeanResidual
@@ -35,3 +38,54 @@ def same(states: MeanResidual) -> Bool[Array, ""]:
 def first(logs: Float[Array, "copy *shape"], where: Bool[Array, "*shape"] | bool = True) -> Float[Array, "*shape"]:
     """The result of the computation that was done as it is, where the moved ones agree with it; elsewhere NaN."""
     return logs[0] * jnp.where(where & agree(logs), 1, jnp.nan).astype(logs.dtype)
+
+
+class Decided(NamedTuple):
+    """Numbers, and for each of them why it is NaN; empty sentences where it is known."""
+
+    value: Array
+    reason: tuple[str, ...]
+
+
+class Causes(NamedTuple):
+    """What was seen in each layer: tokens whose mean has faded, and entries that are not a number."""
+
+    faded: Bool[Array, "*layer"]
+    undefined: Bool[Array, "*layer"]
+
+
+def sentences(
+    value: Float[Array, " number"], once: Float[Array, " number"], causes: Causes, dtype: np.dtype
+) -> tuple[str, ...]:
+    """Why numbers that are computed layer by layer are NaN: what befell the first of them holds for all later ones.
+
+    `once` is what a single computation without moves gives, which makes no choice that it cannot decide NaN.
+    """
+    unknown = np.isnan(np.asarray(value, float))
+    if not unknown.any():
+        return ("",) * unknown.size
+    at, smallest = int(unknown.argmax()), float(jnp.finfo(dtype).tiny)
+    way_on = "`collapse.certified.log_residuals` encloses it"
+    if at == 0:
+        why = (
+            f"the tokens hold numbers below the smallest normal one of {dtype}, {smallest:.2g}, or such as are not "
+            "finite; multiply them by a power of 2"
+        )
+    elif not np.isfinite(float(once[at])) and not np.isneginf(float(once[at])):
+        why = (
+            f"no place in {dtype} for a number on the way, such as a logit or the square of the tokens' size; use "
+            "smaller tokens, a norm, a smaller gain, or float64"
+        )
+    elif bool(causes.undefined[at - 1]):
+        why = f"a choice cannot be made, as of the largest scores among some that are equal to rounding; {way_on}"
+    elif at > 1 and bool(causes.faded[at - 2]):
+        why = (
+            f"the tokens' mean has shrunk below {smallest / float(jnp.finfo(dtype).eps):.2g}, and this layer sees its "
+            "size; use a norm, biases, skip connections, or float64"
+        )
+    else:
+        why = (
+            "digits are lost: a few roundings move the result by more than 1 %, as where softmax is saturated and "
+            f"tokens fall into clusters; use float64, a smaller gain or fewer layers, or {way_on}"
+        )
+    return tuple(why if lost else "" for lost in unknown)

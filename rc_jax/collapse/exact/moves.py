@@ -53,9 +53,9 @@ class Moves(NamedTuple):
         """Each entry's neighbour above or below: the mean is a rounded number, and no sum follows."""
         if self.amount is None:
             return x
-        side = jnp.sign(self.amount).astype(x.dtype) * jnp.sign(_pattern_of(x, place))
-        neighbour = jnp.nextafter(x, jnp.where(side == 0, x, jnp.where(side > 0, jnp.inf, -jnp.inf).astype(x.dtype)))
-        return x + jax.lax.stop_gradient(neighbour - x)
+        here, side = jax.lax.stop_gradient(x), jnp.sign(self.amount).astype(x.dtype) * jnp.sign(_pattern_of(x, place))
+        end = jnp.where(side > 0, jnp.inf, -jnp.inf).astype(x.dtype)
+        return x + (jnp.nextafter(here, jnp.where(side == 0, here, end)) - here)
 
     def of_heads(self, mean: Float[Array, "head width"], place: int) -> Float[Array, "head width"]:
         """Entries times 1 + δ, with a δ for each feature of each head."""

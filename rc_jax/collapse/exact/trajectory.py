@@ -116,10 +116,64 @@ def log_residuals(
     return _log_residuals(params, x, spec, scale, mask, relative, check)
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "relative", "check"))
+@arguments.guard(x=arguments.tokens, scale=arguments.positive, mask=masks.check_mask)
+def explain(
+    params: Layers,
+    x: Float[Array, "token feature"],
+    spec: StackSpec,
+    *,
+    scale: ArrayLike | None = None,
+    mask: Bool[Array, "row column"] | None = None,
+    relative: bool = False,
+) -> decide.Decided:
+    """The numbers of `log_residuals`, and for each that is NaN a sentence that says why and what to do.
+
+    Weight gradients, sizes of paths and `layer_bound` rest on the same tokens and are NaN for the same reasons. It runs
+    the network twice more and is made for questions, not for thousands of networks.
+
+    Args:
+        params: as `log_residuals` takes them, and so are the others.
+        x: at least two tokens.
+        spec: the network.
+        scale: α of every layer.
+        mask: of every layer.
+        relative: whether to divide each residual by the size of its tokens.
+
+    Returns:
+        Value, depth + 1 numbers, and reason, as many sentences, empty where the number is known.
+
+    Raises:
+        NotCovered: as `log_residuals` does.
+
+    Example:
+        >>> import jax
+        >>> from rc_jax import attention, network
+        >>> spec = network.StackSpec(attention=attention.AttentionSpec(d_model=8), depth=3)
+        >>> params = network.init(jax.random.key(11), spec, gain=6)
+        >>> value, reason = explain(params, jax.random.normal(jax.random.key(1), (6, 8)), spec)
+        >>> reason[0], reason[-1][:15]
+        ('', 'digits are lost')
+    """
+    check_split(spec, {}, mixed=True)
+    check_stack(params, x, spec)
+    check_every_mask(scale, mask, x, spec)
+    value, causes = _log_residuals(params, x, spec, scale, mask, relative, True, look=True)
+    once = _log_residuals(params, x, spec, scale, mask, relative, False)
+    return decide.Decided(value, decide.sentences(value, once, causes, jnp.dtype(x.dtype)))
+
+
+@functools.partial(jax.jit, static_argnames=("spec", "relative", "check", "look"))
 def _log_residuals(
-    params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None, relative: bool, check: bool
-) -> Array:
+    params: Layers,
+    x: Array,
+    spec: StackSpec,
+    scale: ArrayLike | None,
+    mask: Array | None,
+    relative: bool,
+    check: bool,
+    look: bool = False,
+) -> Any:
+    """The logarithms, and with `look` what the check has seen in each layer."""
     start = mean_residual.decompose(x)
     measure = _log_share if relative else _log_norm
     fades = any(_fades(kind) for kind in spec.kinds)
@@ -128,12 +182,12 @@ def _log_residuals(
     chooses = any(kind.attention.top_k is not None for kind in spec.kinds)
     equal = _first_equal(x, places) if chooses else None
 
-    def step_of(kind: StackSpec) -> Callable[[tuple[MeanResidual, Array, Array], LayerParams], tuple[Any, Array]]:
+    def step_of(kind: StackSpec) -> Callable[[tuple[MeanResidual, Array, Array], LayerParams], tuple[Any, Any]]:
         def advance(state: MeanResidual, weights: LayerParams, moves: Moves) -> MeanResidual:
             state = moved(state, moves, 0)
             return block(weights, state, kind, split_arithmetic(kind, x.shape[0], scale, mask, moves))
 
-        def step(carry: tuple[MeanResidual, Array, Array], weights: LayerParams) -> tuple[Any, Array]:
+        def step(carry: tuple[MeanResidual, Array, Array], weights: LayerParams) -> tuple[Any, Any]:
             states, known, amounts = carry
             if not check:
                 out = advance(states, weights, Moves(equal=equal))
@@ -146,9 +200,11 @@ def _log_residuals(
             known &= decide.same(out)
             value = decide.first(shown, known)
             # A mean that has faded is not known to the next layer.
-            known = known & ~jnp.any(jax.vmap(faded)(out)) if fades else known
+            gone = jnp.any(jax.vmap(faded)(out)) if fades else jnp.asarray(False)
+            known = known & ~gone if fades else known
             # Layers move to either side in turn: what hides a move in one layer would hide it in all that are like it.
-            return (out, known, -amounts), value
+            seen = decide.Causes(faded=gone, undefined=jnp.any(jnp.isnan(out.difference.rows)))
+            return (out, known, -amounts), (value, seen) if look else value
 
         return step
 
@@ -160,8 +216,10 @@ def _log_residuals(
     # The tokens' own moves at the start are theirs alone, whatever they see.
     own = moves_of_tokens(x)
     states = jax.vmap(lambda amount: moved(start, Moves(amount, own), 0))(amounts)
-    logs = scan_kinds(step_of, (states, stored, amounts), params, spec)[1]
-    return jnp.concatenate([jnp.where(stored, first, jnp.nan), logs])
+    of_layers = scan_kinds(step_of, (states, stored, amounts), params, spec)[1]
+    logs, causes = of_layers if look else (of_layers, None)
+    logs = jnp.concatenate([jnp.where(stored, first, jnp.nan), logs])
+    return (logs, causes) if look else logs
 
 
 def _stored(x: Float[Array, "token feature"], start: MeanResidual) -> Bool[Array, ""]:

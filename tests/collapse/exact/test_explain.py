@@ -1,0 +1,44 @@
+"""Each reason for which a residual is NaN, met on purpose, and none where it is known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rc_jax import attention, collapse, network
+
+TOKENS = jax.random.normal(jax.random.key(1), (6, 8), "float32")
+
+
+def stack(depth=3, **layer):
+    return network.StackSpec(attention=attention.AttentionSpec(d_model=8, **layer), depth=depth)
+
+
+def explained(spec, x, gain=1.0, seed=0):
+    return collapse.explain(network.init(jax.random.key(seed), spec, gain=gain), x, spec)
+
+
+MET = {
+    "smallest normal one": lambda: explained(stack(), jnp.full((6, 8), 1e-40, "float32").at[0].set(3e-40)),
+    "no place in float32": lambda: explained(stack(), 1e20 * TOKENS),
+    "digits are lost": lambda: explained(stack(), TOKENS, gain=6.0, seed=11),
+    "a choice cannot be made": lambda: explained(stack(top_k=1), 20 * TOKENS),  # those that kept the same one tie
+    "has shrunk below": lambda: explained(stack(20, output_gate="headwise"), TOKENS, gain=0.05),
+}
+
+
+@pytest.mark.parametrize("words", MET)
+def test_the_reason_says_what_was_met(words):
+    value, reason = MET[words]()
+    unknown = np.isnan(value)
+    assert unknown.any() and len(reason) == value.size
+    assert [bool(sentence) for sentence in reason] == unknown.tolist()
+    assert all(words in sentence for sentence in reason if sentence), reason
+
+
+def test_nothing_is_said_of_what_is_known():
+    spec = stack(5)
+    params = network.init(jax.random.key(0), spec)
+    value, reason = collapse.explain(params, TOKENS, spec)
+    assert reason == ("",) * 6
+    np.testing.assert_array_equal(value, collapse.log_residuals(params, TOKENS, spec))
