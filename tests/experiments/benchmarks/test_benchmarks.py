@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks import __main__ as command
-from experiments.benchmarks import contests
+from experiments.benchmarks import contests, first
 from rc_jax import attention, collapse, network
 
 TINY = contests.Shape(
@@ -34,8 +34,9 @@ def numpy_and_ours(contest):
         lambda: contests.weights(1, heads=2, tokens=16),
         lambda: contests.streaming(300, 8),
         lambda: next(contests.scale_grid(3)),
+        lambda: first.batches(TINY, 4),
     ],
-    ids=["drawn", "given", "weights", "streaming", "scale_grid"],
+    ids=["drawn", "given", "weights", "streaming", "scale_grid", "batches"],
 )
 def test_the_sides_of_a_contest_agree(make):
     contest = numpy_and_ours(make())
@@ -137,3 +138,17 @@ def test_precisions_and_rates_are_measured():
             assert error and float32 < small.get(name, 2e-6) < bfloat16 < 1, name
     (rates,) = contests.device(1)
     assert all(rate > 1e6 for _, rate in rates.rows)
+
+
+@pytest.mark.slow
+def test_first_calls_are_timed_in_fresh_processes():
+    """The first function and the first command, as `--quick` runs them; each has a limit beside its time."""
+    functions, commands = first.first_call(1)
+    for table, least in ((functions, 0.1), (commands, 0.1)):
+        ((_, seconds, limit),) = table.rows
+        assert least < seconds < 600 and limit >= 2
+
+
+def test_a_call_that_fails_names_its_error():
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        first._to_first("1 / 0")
