@@ -114,6 +114,31 @@ def test_cosines_show_the_usual_factor(capsys):
     assert "usual √d" in (out := capsys.readouterr().out) and "8.944272" in out
 
 
+@pytest.mark.parametrize(("dim", "n"), [(96, 3000), (96, 24_000), (64, 3000)])
+def test_what_to_expect_at_the_usual_scale(capsys, dim, n):
+    """Entropy of drawn Gaussian rows, and the weight of one key that equals its query among drawn random keys."""
+    (row,) = answer(capsys, "scale", str(n), "--cosine-dim", str(dim), "--samples", "0")["results"]
+    draw = np.random.default_rng(0)
+    s = draw.standard_normal((400, n))
+    p = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
+    shares = -(p * np.log(p)).sum(axis=1) / np.log(n)
+    assert abs(shares.mean() - row["usual"]["relative_entropy"]) < 5 * shares.std() / 400**0.5 < 1e-3
+    # A cosine with a fixed query is one entry of a normal vector over its length.
+    first, rest = draw.standard_normal((400, n)), draw.chisquare(dim - 1, (400, n))
+    perfect = np.exp(dim**0.5)
+    weights = perfect / (perfect + np.exp(dim**0.5 * first / np.sqrt(first**2 + rest)).sum(axis=1))
+    assert weights.mean() == pytest.approx(row["usual"]["perfect_key_weight"], rel=0.01)
+
+
+def test_what_to_expect_is_said_in_a_line(capsys):
+    assert main(["scale", "3000", "24000", "--head-dim", "96", "--samples", "0"]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == "At the usual scale expect H/log n = 0.938, 0.95 of random rows."
+    assert main(["scale", "3000", "24000", "--cosine-dim", "96", "--samples", "0"]) == 0
+    said = capsys.readouterr().out
+    assert "H/log n = 0.94, 0.95 of random rows;\na key equal to its query gets about 0.78, 0.31 of the weight" in said
+
+
 def test_programs_are_kept_in_the_cache_of_the_user(tmp_path):
     """Nobody else's setting is touched, and importing the package sets nothing."""
     program = "import jax, rc_jax.scale; assert jax.config.jax_compilation_cache_dir is None\n" + (
