@@ -14,6 +14,16 @@ def anchors(path):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_a_page_says_in_its_first_line_whom_it_serves():
+    silent = []
+    for page in (ROOT / "docs").rglob("*.md"):
+        below = re.split(r"^# .+\n\n", page.read_text("utf-8"), maxsplit=1, flags=re.MULTILINE)[1]
+        first = below.partition("\n")[0]
+        if not re.match(r"\*(For|You) |This page is for ", first):
+            silent.append(f"{page.relative_to(ROOT)}: {first}")
+    assert not silent
+
+
 def test_links_between_pages_resolve():
     broken, link = [], re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
     for page in PAGES:

@@ -59,6 +59,8 @@ def gallery() -> str:
     lines = [
         "# Gallery",
         "",
+        "*For somebody who looks for a picture, and for the command that makes it.*",
+        "",
         "<!-- made by `python docs/pictures/make.py RESULTS`; do not edit -->",
         "",
         "Every figure, by topic. Each command writes the figure at full size, in light and dark, with its numbers, "

@@ -227,8 +227,18 @@ class Row:
 
 
 def judged(rows: Iterable[Row], data: Data) -> tuple[Claim, ...]:
-    """Every row of a figure with what `data` measures."""
-    return tuple(row.judge(data) for row in rows)
+    """Every row of a figure with what `data` measures.
+
+    Raises:
+        ValueError: a row cannot be judged; the message begins with its key.
+    """
+    claims = list[Claim]()
+    for row in rows:
+        try:
+            claims.append(row.judge(data))
+        except ValueError as error:
+            raise ValueError(f"row {row.key}: {error}") from error
+    return tuple(claims)
 
 
 def published(

@@ -42,6 +42,8 @@ TOP = """<!-- Made by `{command}`; edits are lost. -->
 
 # Ledger
 
+*For somebody who asks what of the literature was measured again, and how it came out.*
+
 {headline}
 
 A row is a statement, an interval, and what is measured. The verdict is computed from the interval and the standard
@@ -67,6 +69,8 @@ The rows are those of the newest run of each figure: {circumstances}
 PART = """<!-- Made by `{command}`; edits are lost. -->
 
 # Ledger: {title}
+
+*For somebody who looks for one row, or for all rows of a work.*
 
 How to read a row, and rows of the other types: [ledger](../ledger.md).
 The rows are those of the newest run of each figure: {circumstances}

@@ -4,21 +4,27 @@ The call returns an `Outcome` and never raises. The run, which asked, stores it.
 """
 
 import contextlib
+import dataclasses
 import faulthandler
+import json
 import os
 import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from experiments.ledger import judged
 from experiments.lib.figure import Broken, Figure, Unavailable, load
 from experiments.run import identity, store
 from experiments.run.choices import Run
 from experiments.run.provenance import provenance
+
+SNAPSHOT = Path(__file__).parents[2] / "docs" / "claims.json"
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ def compute(run: Run, name: str, stem: str, code: str, figure: Figure | None = N
             raise RuntimeError("the process that computes has other code, JAX, flags or models than the one that asked")
         spec = run.spec(module)
         _check_device()
+        try_new_rows(run, module, known_rows(run))
         start = time.perf_counter()
         with settings(spec.dtype, hasty=module.ABOUT.hasty):
             data = store.numbers(module.compute(spec))
@@ -62,6 +69,27 @@ def compute(run: Run, name: str, stem: str, code: str, figure: Figure | None = N
         return Outcome(reason=str(reason))
     except (Exception, SystemExit) as error:
         return Outcome(reason=in_a_line(error), trace=traceback.format_exc())
+
+
+def known_rows(run: Run) -> frozenset[str] | None:
+    """Keys of the rows that the docs have, which were judged before; None where there are no docs of the figures."""
+    if run.package != Run.package or not SNAPSHOT.exists():
+        return None
+    figures = json.loads(SNAPSHOT.read_text(encoding="utf-8"))["figures"].values()
+    return frozenset(claim["key"] for entry in figures for claim in entry["claims"])
+
+
+def try_new_rows(run: Run, figure: Figure, known: frozenset[str] | None) -> None:
+    """Judge rows that nobody has judged on the smoke preset, which takes seconds, before a longer one is computed.
+
+    Raises:
+        ValueError: a row cannot be judged, as where several points have no `where`.
+    """
+    new = [] if known is None or run.preset == "smoke" else [row for row in figure.ROWS if row.key not in known]
+    if new:
+        spec = dataclasses.replace(run, preset="smoke").spec(figure)
+        with settings(spec.dtype, hasty=figure.ABOUT.hasty):
+            judged(new, store.numbers(figure.compute(spec)))
 
 
 def compute_apart(run: Run, name: str, stem: str, code: str) -> Outcome:

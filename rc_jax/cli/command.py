@@ -12,6 +12,7 @@ import tyro
 
 from rc_jax import __version__
 from rc_jax._numerics.text import printable
+from rc_jax.cli import docs
 from rc_jax.cli.shell import BAD_INPUT, DONE, FAILED, INTERRUPTED, NO_READER, Program, guarded, keep_programs, read
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
@@ -189,6 +190,18 @@ class Trace:
     """Print JSON with every digit, layer and head."""
 
 
+@dataclass(frozen=True)
+class Docs:
+    """Show a how-to page of the documentation as text, or the list of all of them."""
+
+    page: Annotated[tuple[str, ...], tyro.conf.Positional, optional(metavar="[PAGE]")] = ()
+    """Its name, such as choose-a-scale; when left out, every name with its title."""
+    quiet: Flag = False
+    """Show no progress; this command shows none, and takes the option so that scripts can always give it."""
+    json: Flag = False
+    """Print JSON."""
+
+
 EXAMPLES = {
     "scale": (
         "scale 8192 --head-dim 128",
@@ -214,6 +227,7 @@ EXAMPLES = {
         "trace models/bert-base-uncased --text notes.txt --figure trace.png",
         "trace models/gpt2 --text notes.txt --switches attention --json",
     ),
+    "docs": ("docs", "docs choose-a-scale", "docs your-own-network --json"),
 }
 
 
@@ -224,6 +238,7 @@ MODULES: dict[type, str] = {
     Kind: "kind",
     Architecture: "architecture",
     Trace: "trace",
+    Docs: "docs",
 }
 Command = (
     Annotated[Scale, tyro.conf.subcommand("scale")]
@@ -232,6 +247,7 @@ Command = (
     | Annotated[Kind, tyro.conf.subcommand("kind")]
     | Annotated[Architecture, tyro.conf.subcommand("architecture")]
     | Annotated[Trace, tyro.conf.subcommand("trace")]
+    | Annotated[Docs, tyro.conf.subcommand("docs")]
 )
 
 
@@ -247,6 +263,7 @@ PROGRAM = Program(
         INTERRUPTED: "interrupted; trace prints the windows it has by then",
         NO_READER: "the reader of the output has gone, as after | head",
     },
+    pages=lambda: [f"docs {name}" for name in docs.pages()],
 )
 
 
@@ -269,8 +286,9 @@ def _answer(argv: Sequence[str]) -> int:
     if arguments is None:
         return DONE
     module = MODULES[type(arguments)]
-    command = importlib.import_module(f"rc_jax.cli.{module}")  # which imports JAX
-    keep_programs()
+    command = importlib.import_module(f"rc_jax.cli.{module}")  # which imports JAX, but for docs
+    if module != "docs":
+        keep_programs()
     report = command.run(arguments)
     result = {"command": module.partition(".")[0], "version": __version__, **report.result}
     print(json.dumps(result, indent=1, allow_nan=False) if arguments.json else printable(report.text), flush=True)

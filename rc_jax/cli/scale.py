@@ -8,6 +8,7 @@ import numpy as np
 
 from rc_jax import scale
 from rc_jax.cli.arguments import Report, Usage, bounded, digits, number_or_none, table, whole
+from rc_jax.diagnostics.implied_scale import mean_entropy
 
 LARGEST_N = 10**15  # exact in double precision
 LARGEST_DIM = 1e6
@@ -32,6 +33,7 @@ def run(arguments: Any) -> Report:
     for index, n in enumerate(sizes):
         typical = jax.jit(lambda key, n=n: scale.typical_optimum(key, n, dim, samples))(key) if samples else None
         rows.append(_row(n, arguments, float(annealed[index]), None if exact is None else float(exact[index]), typical))
+        rows[-1]["usual"] = _usual(n, dim)
     problems = [
         f"the {kind} optimum was not found for n = {row['n']}"
         for row in rows
@@ -96,6 +98,17 @@ def _row(n: int, arguments: Any, alpha: float, exact: float | None, typical: Any
     return row
 
 
+def _usual(n: int, dim: float | None) -> dict[str, float | None]:
+    """What the usual scale does with n random keys: H/log n, and the weight of one perfect key among them.
+
+    Logits of the usual scale have variance one. A cosine cannot pass 1, so that the logit of a key equal to its query
+    is g = √d; random keys have cosines of variance 1/d, and E e^{g cos} is about e^{g²/2d}, which is √e here.
+    """
+    entropy = float(mean_entropy(1.0, np.array([float(n)]))[0]) / math.log(n)
+    most = None if dim is None else 1 / (1 + math.exp(math.log(n) + 0.5 - math.sqrt(dim)))
+    return {"relative_entropy": entropy, "perfect_key_weight": most}
+
+
 def _text(arguments: Any, rows: list[dict[str, Any]]) -> str:
     dim, head_dim = arguments.cosine_dim, arguments.head_dim
     # Columns depend on what was asked for; the typical optimum stands first, because it is the one to take.
@@ -123,8 +136,17 @@ def _text(arguments: Any, rows: list[dict[str, Any]]) -> str:
     simulated = f"; typical: {arguments.samples} simulated rows, seed {arguments.seed}" if arguments.samples else ""
     rows_of = "n is the geometric mean of the keys that rows 2 … L see.\n" if arguments.decoder else ""
     advice = " If you change it, take the typical one." if arguments.samples else ""
+    count = 3 if dim is None else 2  # cosines are not quite Gaussian
+    entropies, most = (
+        ", ".join(digits(row["usual"][name], count) for row in rows)
+        for name in ("relative_entropy", "perfect_key_weight")
+    )
+    reached = (
+        "." if dim is None else f";\na key equal to its query gets about {most} of the weight, and no key gets more."
+    )
     return (
         f"Scale α* of most softmax gradient, {law}{simulated}\n\n{rendered}\n\n{rows_of}"
         f"Each α* multiplies {use}; the usual scale there is {usual}. Keep it unless you can compare trainings:\n"
-        f"these are optima of random rows, and say nothing of trained quality.{advice}"
+        f"these are optima of random rows, and say nothing of trained quality.{advice}\n"
+        f"At the usual scale expect H/log n = {entropies} of random rows{reached}"
     )

@@ -25,7 +25,7 @@ DONE, FAILED, BAD_INPUT, INTERRUPTED, NO_READER = 0, 1, 2, 130, 141
 class Program:
     """A command line: how it is called, the name in its errors, examples by subcommand, and its exit statuses.
 
-    A program without subcommands has its examples under the empty name.
+    A program without subcommands has its examples under the empty name. `pages` gives the commands that show its pages.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Program:
     description: str
     examples: Mapping[str, Sequence[str]]
     statuses: Mapping[int, str]
+    pages: Callable[[], Sequence[str]] = tuple
 
 
 def guarded(program: Program, body: Callable[[], int]) -> int:
@@ -119,12 +120,14 @@ def _refusal(program: Program, message: str, argv: Sequence[str]) -> str:
 
 
 def _epilogue(program: Program, command: Sequence[str]) -> str:
-    """The lines below the parser's help: examples (of one command, or of all) and exit statuses."""
+    """The lines below the parser's help: pages, examples (of one command, or of all), exit statuses."""
     about = [name for name in program.examples if name in command] or list(program.examples)
     examples = [f"  {program.name} {example}".rstrip() for name in about for example in program.examples[name]]
     statuses = [f"  {status:<3}  {meaning}" for status, meaning in program.statuses.items()]
     version = f" --version shows the version: {__version__}"
-    return "\n".join([version, "", " examples", *examples, "", " exit status", *statuses])
+    commands = [] if command and command[0] in program.examples else program.pages()
+    pages = ["", " pages", *(f"  {program.name} {page}" for page in commands)] if commands else []
+    return "\n".join([version, *pages, "", " examples", *examples, "", " exit status", *statuses])
 
 
 def _one_line(message: str) -> str:

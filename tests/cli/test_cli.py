@@ -14,6 +14,7 @@ import pytest
 
 from rc_jax import attention, collapse, ensemble, network, scale, sparsity
 from rc_jax.cli import collapse as cli_collapse
+from rc_jax.cli import docs as cli_docs
 from rc_jax.cli import main
 from rc_jax.cli.arguments import table, whole
 from rc_jax.cli.command import EXAMPLES, parse
@@ -112,6 +113,51 @@ def test_cosines_show_the_usual_factor(capsys):
     assert row["logits"]["usual_multiplier"] == pytest.approx(80**0.5)
     assert main(["scale", "64", "--cosine-dim", "80", "--samples", "0"]) == 0
     assert "usual √d" in (out := capsys.readouterr().out) and "8.944272" in out
+
+
+@pytest.mark.parametrize(("dim", "n"), [(96, 3000), (96, 24_000), (64, 3000)])
+def test_what_to_expect_at_the_usual_scale(capsys, dim, n):
+    """Entropy of drawn Gaussian rows, and the weight of one key that equals its query among drawn random keys."""
+    (row,) = answer(capsys, "scale", str(n), "--cosine-dim", str(dim), "--samples", "0")["results"]
+    draw = np.random.default_rng(0)
+    s = draw.standard_normal((400, n))
+    p = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
+    shares = -(p * np.log(p)).sum(axis=1) / np.log(n)
+    assert abs(shares.mean() - row["usual"]["relative_entropy"]) < 5 * shares.std() / 400**0.5 < 1e-3
+    # A cosine with a fixed query is one entry of a normal vector over its length.
+    first, rest = draw.standard_normal((400, n)), draw.chisquare(dim - 1, (400, n))
+    perfect = np.exp(dim**0.5)
+    weights = perfect / (perfect + np.exp(dim**0.5 * first / np.sqrt(first**2 + rest)).sum(axis=1))
+    assert weights.mean() == pytest.approx(row["usual"]["perfect_key_weight"], rel=0.01)
+
+
+def test_what_to_expect_is_said_in_a_line(capsys):
+    assert main(["scale", "3000", "24000", "--head-dim", "96", "--samples", "0"]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == "At the usual scale expect H/log n = 0.938, 0.95 of random rows."
+    assert main(["scale", "3000", "24000", "--cosine-dim", "96", "--samples", "0"]) == 0
+    said = capsys.readouterr().out
+    assert "H/log n = 0.94, 0.95 of random rows;\na key equal to its query gets about 0.78, 0.31 of the weight" in said
+
+
+def test_docs_are_listed_and_shown(capsys, monkeypatch, tmp_path):
+    folder = ROOT / "docs" / "how-to"
+    names = sorted(path.stem for path in folder.glob("*.md"))
+    assert main(["docs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[: len(names)]] == names
+    assert main(["--help"]) == 0
+    help_text = capsys.readouterr().out
+    assert all(f"  rc-jax docs {name}\n" in help_text for name in names)
+    assert main(["docs", "entropy-collapse"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("# Entropy collapse") and "compare (rc-jax docs compare-two-models)" in out
+    assert "](../" not in out and "](https://arxiv.org/abs/2303.06296)" in out  # links that lead somewhere stay
+    assert answer(capsys, "docs", "troubleshoot")["text"] == (folder / "troubleshoot.md").read_text("utf-8").rstrip()
+    # A wheel's own pages come before a clone's.
+    (tmp_path / "one.md").write_text("# One\n")
+    monkeypatch.setattr(cli_docs, "PLACES", (tmp_path, folder))
+    assert answer(capsys, "docs")["pages"] == {"one": "One"}
 
 
 def test_programs_are_kept_in_the_cache_of_the_user(tmp_path):
@@ -244,7 +290,7 @@ def test_a_rising_residual_has_no_exponent(capsys, monkeypatch, logs, shown):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("", "Missing subcommand: Expected one of {scale, sparsity, collapse, kind, architecture, trace}"),
+        ("", "Missing subcommand: Expected one of {scale, sparsity, collapse, kind, architecture, trace, docs}"),
         ("entropy 3", "entropy"),
         ("colapse", "Unrecognized options: colapse; did you mean 'collapse'; see rc-jax --help"),
         ("collapse --dept 3", "did you mean '--depth'; see rc-jax collapse --help"),
@@ -273,6 +319,8 @@ def test_a_rising_residual_has_no_exponent(capsys, monkeypatch, logs, shown):
         ("scale 64 --samples 10000000", "`--samples` must be <= 1e+06"),
         ("scale 64 --seed -1", "`--seed` must be >= 0, got -1"),
         ("scale 64 --colour", "--colour"),
+        ("docs chose-a-scale", "got chose-a-scale; did you mean 'choose-a-scale'?"),
+        ("docs choose-a-scale troubleshoot", "`PAGE` must be one name, got choose-a-scale troubleshoot"),
         ("sparsity", "`KERNEL` must be one of exponential, identity, relu, relu_squared, power6, softplus, sigmoid"),
         ("sparsity cosine", "`KERNEL` must be one of"),
         ("sparsity relu identity", "`KERNEL` must be one of"),
@@ -358,5 +406,6 @@ def test_a_real_process():
 
 def test_help_and_refusals_do_not_wait_for_jax():
     code = "import sys; from rc_jax.cli import main; main(['--help']); main(['scale', '--cosine-dim', 'x'])"
+    code += "; main(['docs', 'troubleshoot'])"
     done = process("-c", f"{code}; sys.exit('jax' in sys.modules or 'numpy' in sys.modules)")
     assert done.returncode == 0, done.stderr

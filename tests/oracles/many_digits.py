@@ -106,7 +106,13 @@ def pools(params):
 
 
 def weights(logits, params, spec, mask):
-    """Attention of every head: the law, what is seen, the cap, then the kind of weights."""
+    """Attention of every head: the law, what is seen, the cap, then the kind of weights.
+
+    Raises:
+        NotImplementedError: a kind that has no form here.
+    """
+    if spec.kind.name not in (*SOFTMAX_FORMS, *OTHER_KINDS):
+        raise NotImplementedError(f"`OTHER_KINDS` must have the kind, got {spec.kind.name!r}")
     n, columns = logits.shape[1:]
     seen = np.ones((n, columns), bool)
     if spec.rank is None:
@@ -146,6 +152,10 @@ def weights(logits, params, spec, mask):
     for step in range(1, spec.sinkhorn_steps if spec.weights == "sinkhorn" else 1):
         p = p / p.sum(axis=-2 if step % 2 else -1, keepdims=True)
     return p
+
+
+# The kinds that `weights` itself has.
+SOFTMAX_FORMS = ("softmax", "softmax_plus_one", "softmax_sink", "sigmoid", "differential", "sinkhorn")
 
 
 def over(mass, total):

@@ -301,3 +301,27 @@ def test_the_command_waits_for_nothing_that_it_need_not(figures, tmp_path, monke
     assert main(["--out", str(tmp_path / "out")], figures.package) == 0
     monkeypatch.setattr(command, "_executor", lambda address: lambda: pytest.fail("an executor was made"))
     assert main(["--out", str(tmp_path / "out")], figures.package) == 0
+
+
+def test_a_new_row_without_labels_fails_before_the_computing(figures, monkeypatch):
+    """The smoke preset of three points is computed, the longer one of five is not."""
+    sizes = "with open({!r}, 'a') as file:\n    file.write(f'{{spec.points}}\\n')"
+    file = figures.folder / "sizes.txt"
+    figures.add("unnamed", compute=sizes.format(str(file)), measure="return data['y']")
+    module, run = figure.load("unnamed", figures.package), Run(package=figures.package)
+    known = identity.stem(run, "unnamed", module), identity.code_state(module)
+    monkeypatch.setattr(compute, "known_rows", lambda run: frozenset({"another-row"}))
+    outcome = compute.compute(run, "unnamed", *known)
+    assert outcome.data is None and outcome.reason == (
+        "ValueError: row unnamed-exponent: `where` must have one label for each of 3 points, got 0"
+    )
+    assert file.read_text().split() == ["3"]
+    monkeypatch.setattr(compute, "known_rows", lambda run: frozenset({"unnamed-exponent"}))
+    assert compute.compute(run, "unnamed", *known).data is not None
+    assert file.read_text().split() == ["3", "5"]
+
+
+def test_rows_of_the_docs_are_known():
+    known = compute.known_rows(Run())
+    assert known and "bound-constant" in known
+    assert compute.known_rows(Run(package="elsewhere")) is None
