@@ -207,6 +207,33 @@ def visible_under(name: str, mask: np.ndarray, given: Any) -> np.ndarray:
 AXES = ("layer", "sample", "head", "group", "query", "key")
 
 
+def four_axes(layers: Layers, last: tuple[str, str]) -> None:
+    """Refuse arrays with axes beside samples, heads and the `last` two: nothing tells what these are.
+
+    Raises:
+        ValueError: one array of all layers has five axes or more, or an array of a list has; readings are spelt out.
+    """
+    listed = isinstance(layers.arrays, list | tuple) or layers.arrays.ndim <= 4
+    shape = layers.shape if listed else (len(layers), *layers.shape)
+    if len(shape) <= 4:
+        return
+    a, b, c = shape[:3]
+    end = ", ".join(f'"{each}"' for each in last)
+    readings = [f'{a} samples with {b} groups of {c} heads, axes=("sample", "group", "head", {end})']
+    if listed:
+        readings.append(
+            f"{a} samples of {b} heads with {c} chunks of a text, as of Reformer, which are set into (samples, heads, "
+            f"{', '.join(last)}) first"
+        )
+    else:
+        readings.append(f'{a} layers of {b} samples with {c} heads, axes=("layer", "sample", "head", {end})')
+    may_be = "; or ".join(readings) if len(shape) == 5 else f'name them, as by axes=("layer", …, {end})'
+    raise ValueError(
+        f"`{layers.name}` must have axes (samples, heads, {', '.join(last)}) in each layer, got {shape}, which may be "
+        f"several things: {may_be}"
+    )
+
+
 def arranged(name: str, value: Any, axes: Any) -> Any:
     """Arrays (sample, head, …) of each layer in a list, of arrays whose axes come in the order that `axes` names.
 

@@ -96,6 +96,8 @@ def scores(
         {"q": q, "k": k} if axes is None else {"q": inputs.arranged("q", q, axes), "k": inputs.arranged("k", k, axes)}
     )
     queries, keys = (inputs.layers_of(name, x, ("tokens", "width"), stacked=4) for name, x in given.items())
+    for each in (queries, keys):
+        inputs.four_axes(each, ("token", "width"))
     if len(queries) != len(keys):
         raise ValueError(f"`q` and `k` must have as many layers, got {len(queries)} and {len(keys)}")
     if queries.dtype != keys.dtype:
