@@ -234,7 +234,7 @@ def four_axes(layers: Layers, last: tuple[str, str]) -> None:
     )
 
 
-def arranged(name: str, value: Any, axes: Any) -> Any:
+def arranged(name: str, value: Any, axes: Any, *, shared: bool = False) -> Any:
     """Arrays (sample, head, …) of each layer in a list, of arrays whose axes come in the order that `axes` names.
 
     Args:
@@ -242,6 +242,7 @@ def arranged(name: str, value: Any, axes: Any) -> Any:
         value: an array, or a list of one for each layer.
         axes: words such as ("sample", "query", "head", "key"), which end with those of the last two axes of a layer.
             Axes of samples, heads and groups may be missing; heads of a group, as of grouped queries, stand behind it.
+        shared: whether arrays may lack the axis of heads in a group, as keys do that these share.
     """
     several = isinstance(value, list | tuple)
     words = tuple(axes) if isinstance(axes, list | tuple) else ()
@@ -254,6 +255,9 @@ def arranged(name: str, value: Any, axes: Any) -> Any:
         )
     if several and "layer" in words:
         raise ValueError(f"`axes` must not name layers where `{name}` is a list of them, got {axes!r}")
+    first = value[0] if several and value else value
+    if shared and {"group", "head"} <= set(words) and getattr(first, "ndim", 0) == len(words) - 1:
+        words = tuple(each for each in words if each != "head")
     order = [words.index(each) for each in ("layer", "sample", "group", "head", *last) if each in words]
     arrays = []
     for array in value if several else [value]:

@@ -979,10 +979,11 @@ def of_nothing(seen: Sequence[Seen], numbers: Sequence[int]) -> Iterator[str]:
 
 def listed(places: Sequence[int], name: str = "layer") -> str:
     """Places as "Layer 3" or "Layers 1–4, 7"."""
-    runs = ", ".join(_runs(np.asarray(places)))
-    return f"{(name.capitalize() if name == 'layer' else name)}{'s' * (len(places) > 1)} {runs}"
+    numbers = ", ".join(runs(np.asarray(places)))
+    return f"{(name.capitalize() if name == 'layer' else name)}{'s' * (len(places) > 1)} {numbers}"
 
 
-def _runs(places: np.ndarray) -> Iterator[str]:
+def runs(places: np.ndarray) -> Iterator[str]:
+    """Whole numbers in order as "1–4" and "7"."""
     for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
         yield f"{run[0]}" if len(run) == 1 else f"{run[0]}–{run[-1]}"
