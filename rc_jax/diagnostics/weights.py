@@ -125,6 +125,8 @@ def attention(
     """
     if axes is not None:
         weights = inputs.arranged("weights", weights, axes)
+    else:
+        _check_order(inputs.layers_of("weights", weights, ("heads", "tokens", "tokens"), stacked=4))
     return diagnose(
         weights,
         mask=mask,
@@ -135,6 +137,18 @@ def attention(
         full_spectrum=full_spectrum,
         threshold=threshold,
     )[0]
+
+
+def _check_order(layers: inputs.Layers) -> None:
+    """Refuse axes that fit queries before heads as well, because the first of the last three counts keys."""
+    heads, queries, keys = layers.shape[-3:]
+    if heads == keys != queries > 1:
+        raise ValueError(
+            f"`weights` must have axes (…, heads, queries, keys), got {layers.shape}, which may be {heads} heads of "
+            f"{queries} queries and {keys} keys, or {heads} queries of {queries} heads on {keys} keys: say which by "
+            'axes=("head", "query", "key") or ("query", "head", "key"), with "sample" and "layer" in front where there '
+            "are such axes"
+        )
 
 
 def diagnose(

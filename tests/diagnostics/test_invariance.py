@@ -157,6 +157,13 @@ def test_masks_that_are_added_and_axes_by_name():
         diagnostics.attention(groups)
     with pytest.raises(ValueError, match=r'got \(1, 2, 2, 3, 6, 6\).*name them, as by axes=\("layer", …, "query"'):
         diagnostics.attention(groups[None])
+    rows = dense.softmax(np.random.default_rng(1).standard_normal((2, 24, 4, 24))).astype(np.float32)  # tokens first
+    with pytest.raises(ValueError, match=r"24 heads of 4 queries and 24 keys, or 24 queries of 4 heads on 24 keys"):
+        diagnostics.attention([rows])
+    moved = diagnostics.attention([rows], axes=("sample", "query", "head", "key"))
+    assert (moved.samples, moved.heads, moved.queries) == (2, 4, None)
+    as_named = diagnostics.attention([rows], axes=("sample", "head", "query", "key"))
+    assert (as_named.heads, as_named.queries) == (24, 4)
     chunks = np.full((2, 3, 4, 6, 12), 1 / 12, np.float32)  # as Reformer's
     with pytest.raises(ValueError, match="or 2 samples of 3 heads with 4 chunks of a text, as of Reformer"):
         diagnostics.attention([chunks])
