@@ -207,7 +207,34 @@ def visible_under(name: str, mask: np.ndarray, given: Any) -> np.ndarray:
 AXES = ("layer", "sample", "head", "group", "query", "key")
 
 
-def arranged(name: str, value: Any, axes: Any) -> Any:
+def four_axes(layers: Layers, last: tuple[str, str]) -> None:
+    """Refuse arrays with axes beside samples, heads and the `last` two: nothing tells what these are.
+
+    Raises:
+        ValueError: one array of all layers has five axes or more, or an array of a list has; readings are spelt out.
+    """
+    listed = isinstance(layers.arrays, list | tuple) or layers.arrays.ndim <= 4
+    shape = layers.shape if listed else (len(layers), *layers.shape)
+    if len(shape) <= 4:
+        return
+    a, b, c = shape[:3]
+    end = ", ".join(f'"{each}"' for each in last)
+    readings = [f'{a} samples with {b} groups of {c} heads, axes=("sample", "group", "head", {end})']
+    if listed:
+        readings.append(
+            f"{a} samples of {b} heads with {c} chunks of a text, as of Reformer, which are set into (samples, heads, "
+            f"{', '.join(last)}) first"
+        )
+    else:
+        readings.append(f'{a} layers of {b} samples with {c} heads, axes=("layer", "sample", "head", {end})')
+    may_be = "; or ".join(readings) if len(shape) == 5 else f'name them, as by axes=("layer", …, {end})'
+    raise ValueError(
+        f"`{layers.name}` must have axes (samples, heads, {', '.join(last)}) in each layer, got {shape}, which may be "
+        f"several things: {may_be}"
+    )
+
+
+def arranged(name: str, value: Any, axes: Any, *, shared: bool = False) -> Any:
     """Arrays (sample, head, …) of each layer in a list, of arrays whose axes come in the order that `axes` names.
 
     Args:
@@ -215,6 +242,7 @@ def arranged(name: str, value: Any, axes: Any) -> Any:
         value: an array, or a list of one for each layer.
         axes: words such as ("sample", "query", "head", "key"), which end with those of the last two axes of a layer.
             Axes of samples, heads and groups may be missing; heads of a group, as of grouped queries, stand behind it.
+        shared: whether arrays may lack the axis of heads in a group, as keys do that these share.
     """
     several = isinstance(value, list | tuple)
     words = tuple(axes) if isinstance(axes, list | tuple) else ()
@@ -227,6 +255,9 @@ def arranged(name: str, value: Any, axes: Any) -> Any:
         )
     if several and "layer" in words:
         raise ValueError(f"`axes` must not name layers where `{name}` is a list of them, got {axes!r}")
+    first = value[0] if several and value else value
+    if shared and {"group", "head"} <= set(words) and getattr(first, "ndim", 0) == len(words) - 1:
+        words = tuple(each for each in words if each != "head")
     order = [words.index(each) for each in ("layer", "sample", "group", "head", *last) if each in words]
     arrays = []
     for array in value if several else [value]:

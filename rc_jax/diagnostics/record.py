@@ -133,6 +133,25 @@ class Diagnosis:
         """Sentences on heads far from the others, and on what differs from trained models and from random weights."""
         return self.view.unusual(self)
 
+    def sinks(self) -> tuple[str, ...]:
+        """Sentences on sinks: which token of which texts, its share of the weight, and how often it is the first one.
+
+        A sink of a head is the key with most weight, if its mean weight exceeds `threshold`. The sink of a text is that
+        of most heads. Tokens are counted from the start of their text. Without sinks there are no sentences.
+
+        Example:
+            >>> import numpy as np
+            >>> from rc_jax import diagnostics
+            >>> weights = np.full((2, 1, 9, 9), 0.1 / 8, np.float32)
+            >>> weights[0, :, :, 3] = weights[1, :, :, 5] = 0.9
+            >>> for sentence in diagnostics.attention([weights]).sinks():
+            ...     print(sentence)
+            Sample 0: token 3 is the sink of 1 of 1 heads, with 0.9 of the weight at the median.
+            Sample 1: token 5 is the sink of 1 of 1 heads, with 0.9 of the weight at the median.
+            The sink is the first token in 0 of 2 texts that have one.
+        """
+        return self.view.sinks(self)
+
     def outliers(self) -> tuple[Outlier, ...]:
         """Heads far from the model's others: which, in what measure, and how far; see `report.outliers`."""
         return self.view.outliers(self)

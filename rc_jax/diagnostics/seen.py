@@ -8,6 +8,7 @@ Padding and the ends of texts are sought in each sample over all layers and head
 layer, then in its samples and in its heads. Whatever else is 0 counts as seen, and a note says so.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from rc_jax._numerics import arguments
 from rc_jax.diagnostics import inputs
 
 CHANCE = 1e-6
@@ -111,6 +113,21 @@ class Support(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------- what is stated
+
+
+def tokens_of(layers: inputs.Layers, mask: Any, segment_ids: Any) -> np.ndarray:
+    """Which text each token of hidden states (…, n, features) belongs to, (sample, token), −1 where it is none.
+
+    Args:
+        layers: the states.
+        mask: True where there is a token, of a shape that broadcasts to (…, n); `None` where all are some.
+        segment_ids: as in `segments`; `None` where a sample is one text.
+    """
+    *samples, n, _ = layers.shape
+    there = np.ones(n, bool) if mask is None else inputs.mask_of("mask", mask, layers.shape[:-1])
+    there = np.broadcast_to(there, (*samples, n)).reshape(-1, n)
+    texts = np.zeros(there.shape, int) if segment_ids is None else segments("segment_ids", segment_ids, len(there), n)
+    return np.where(there, texts, PADDING)
 
 
 def masks_of(mask: Any, layers: inputs.Layers) -> list[np.ndarray | None]:
@@ -324,6 +341,45 @@ def farthest(layers: inputs.Layers, pairs: Bool[np.ndarray, "query key"]) -> boo
     """Whether a query that sees something has weight on one of these pairs, in the first layer."""
     support = support_of(layers, 0)
     return bool((support.seen & ~support.void[:, :, None])[:, pairs].any())
+
+
+def read(
+    layers: inputs.Layers,
+    *,
+    mask: Any = None,
+    segment_ids: Any = None,
+    causal: bool | None = None,
+    texts: np.ndarray | None = None,
+    windows: Sequence[np.ndarray | None] | None = None,
+    numbers: Sequence[int],
+    own: bool,
+) -> Found:
+    """What the queries of all layers may see, of the arguments of a public function.
+
+    Args:
+        layers: the weights.
+        mask: an array, a list of them, "causal" or "none"; `None` where nothing is said.
+        segment_ids: numbers of texts, as in `segments`.
+        causal: whether no query sees a later key; `None` where nobody has said.
+        texts: 0 where a token is no padding, −1 where it is, (sample, token); `None` where nobody has said.
+        windows: for each layer what its queries may see, (query, key), `None` where it is not known.
+        numbers: of the layers, for notes and errors.
+        own: whether each query has a key of its own.
+    """
+    word = isinstance(mask, str)
+    if word:
+        arguments.one_of(inputs.MASKS)("mask", mask)
+        if causal not in (None, mask == "causal"):
+            raise ValueError(f"`causal` must agree with mask={mask!r}, got {causal}")
+        mask, causal = None, mask == "causal"
+    masks, known = masks_of(mask, layers), [word or mask is not None] * len(layers)
+    if windows is not None:
+        known = [given or each is not None for given, each in zip(known, windows, strict=True)]
+        masks = joined(masks, [None if each is None else each[None, None] for each in windows])
+    if segment_ids is not None:
+        texts = segments("segment_ids", segment_ids, math.prod(layers.shape[:-3]), layers.shape[-1])
+    stated = Stated(masks, known, texts, segment_ids is not None or mask is not None, causal, own)
+    return find(layers, stated, numbers)
 
 
 def find(layers: inputs.Layers, stated: Stated, numbers: Sequence[int]) -> Found:
@@ -923,10 +979,11 @@ def of_nothing(seen: Sequence[Seen], numbers: Sequence[int]) -> Iterator[str]:
 
 def listed(places: Sequence[int], name: str = "layer") -> str:
     """Places as "Layer 3" or "Layers 1–4, 7"."""
-    runs = ", ".join(_runs(np.asarray(places)))
-    return f"{(name.capitalize() if name == 'layer' else name)}{'s' * (len(places) > 1)} {runs}"
+    numbers = ", ".join(runs(np.asarray(places)))
+    return f"{(name.capitalize() if name == 'layer' else name)}{'s' * (len(places) > 1)} {numbers}"
 
 
-def _runs(places: np.ndarray) -> Iterator[str]:
+def runs(places: np.ndarray) -> Iterator[str]:
+    """Whole numbers in order as "1–4" and "7"."""
     for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
         yield f"{run[0]}" if len(run) == 1 else f"{run[0]}–{run[-1]}"

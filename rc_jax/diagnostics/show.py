@@ -14,7 +14,7 @@ from rc_jax.diagnostics.report.outliers import outliers, sentence_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Outlier", "attach", "csv", "figure", "frame", "outliers", "page", "table", "unusual"]
+__all__ = ["Outlier", "attach", "csv", "figure", "frame", "outliers", "page", "sinks", "table", "unusual"]
 
 
 def table(diagnosis: Diagnosis, *, heads: bool = False, compare: bool = True) -> str:
@@ -26,13 +26,18 @@ def table(diagnosis: Diagnosis, *, heads: bool = False, compare: bool = True) ->
 def page(diagnosis: Diagnosis) -> str:
     """`Diagnosis._repr_html_`."""
     tables = text.tables_of(diagnosis, heads=False, beside=reference.beside(diagnosis))
-    return export.page(text.title_of(diagnosis), tables, (*unusual(diagnosis), *diagnosis.notes))
+    return export.page(text.title_of(diagnosis), tables, (*sinks(diagnosis), *unusual(diagnosis), *diagnosis.notes))
 
 
 def unusual(diagnosis: Diagnosis) -> tuple[str, ...]:
     """`Diagnosis.unusual`."""
     others = sentences.unusual(diagnosis, reference.trained(diagnosis), reference.random(diagnosis))
     return (*sentence_of(outliers(diagnosis)), *others)
+
+
+def sinks(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """`Diagnosis.sinks`."""
+    return tuple(sentences.sinks(diagnosis))
 
 
 def figure(diagnosis: Diagnosis, kind: str) -> "Figure":

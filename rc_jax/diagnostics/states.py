@@ -10,7 +10,7 @@ from jaxtyping import Array
 from rc_jax import collapse
 from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.record import Diagnosis
-from rc_jax.diagnostics.seen import segments
+from rc_jax.diagnostics.seen import tokens_of
 
 ORDER = ("relative_residual", "residual_rate", "cosine", "absolute_cosine", "token_rank", "token_norm", "norm_ratio")
 BLOCK = 1024  # tokens whose cosines with all others are in memory
@@ -57,12 +57,10 @@ def hidden_states(states: Any, *, mask: Any = None, segment_ids: Any = None) -> 
         [0.707 0.1  ] [0.   0.98]
     """
     layers = inputs.layers_of("states", states, ("tokens", "features"), stacked=3)
-    *samples, n, features = layers.shape
-    there = np.ones(n, bool) if mask is None else inputs.mask_of("mask", mask, layers.shape[:-1])
-    there = np.broadcast_to(there, (*samples, n)).reshape(-1, n)
-    texts = np.zeros(there.shape, int) if segment_ids is None else segments("segment_ids", segment_ids, len(there), n)
+    n, features = layers.shape[-2:]
+    texts = tokens_of(layers, mask, segment_ids)
     # One text of each sample after another; those with fewer than two tokens say nothing of distances.
-    inside = [(texts == text) & there for text in range(int(texts.max(initial=0)) + 1)]
+    inside = [texts == text for text in range(int(texts.max(initial=0)) + 1)]
     counted = np.stack([each.sum(-1) >= 2 for each in inside])
     if not counted.any():
         most = max(int(each.sum(-1).max()) for each in inside)

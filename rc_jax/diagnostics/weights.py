@@ -17,7 +17,7 @@ from rc_jax._numerics.jax_names import canonical_dtype
 from rc_jax.diagnostics import inputs, measures
 from rc_jax.diagnostics.implied_scale import entropy_scale, optimal_scale
 from rc_jax.diagnostics.record import Diagnosis
-from rc_jax.diagnostics.seen import Seen, Stated, Texts, find, joined, masks_of, segments
+from rc_jax.diagnostics.seen import Seen, Texts, read
 from rc_jax.diagnostics.spectrum import spectrum_measures
 
 ORDER = (
@@ -79,9 +79,9 @@ def attention(
 
     Args:
         weights: A list with one array (…, heads, n, n) for each layer, or one array: (heads, n, n) is one layer, and
-            the first axis of (layers, …, heads, n, n) counts layers. Axes before the heads are samples. Arrays of JAX,
-            NumPy or PyTorch. (…, heads, queries, keys) may be rectangular: cross-attention, or a step of generation
-            with keys from a cache, where the queries are the last tokens.
+            the first axis of (layers, heads, n, n) counts layers. An axis before the heads of a layer is that of
+            samples. Arrays of JAX, NumPy or PyTorch. (…, heads, queries, keys) may be rectangular: cross-attention, or
+            a step of generation with keys from a cache, where the queries are the last tokens.
         mask: True where a query may see a key, or what is added to the logits, −10⁴ or less where it may not; its
             shape broadcasts to that of one layer. Or a list of masks, one for each layer. A query that may see nothing
             is left out, whatever its row holds, NaN included. As in `scores`, "causal" and "none" say it in a word.
@@ -101,7 +101,8 @@ def attention(
         full_spectrum: Whether all singular values are computed, and the numerical rank.
         threshold: ε of Gu et al. (2025), above which the weight on the first key makes it a sink.
         axes: names of the axes of each array where they are others, such as ("sample", "query", "key") for weights
-            that are averaged over heads, or ("sample", "group", "head", "query", "key").
+            that are averaged over heads, or ("sample", "group", "head", "query", "key"). One array of five axes needs
+            them, because its first axis may count layers or samples.
 
     Returns:
         A `Diagnosis` with measures of shape (layer, head). Its `by_text` holds the strongest key, its weight and the
@@ -124,6 +125,8 @@ def attention(
     """
     if axes is not None:
         weights = inputs.arranged("weights", weights, axes)
+    else:
+        _check_order(inputs.layers_of("weights", weights, ("heads", "tokens", "tokens"), stacked=4))
     return diagnose(
         weights,
         mask=mask,
@@ -134,6 +137,18 @@ def attention(
         full_spectrum=full_spectrum,
         threshold=threshold,
     )[0]
+
+
+def _check_order(layers: inputs.Layers) -> None:
+    """Refuse axes that fit queries before heads as well, because the first of the last three counts keys."""
+    heads, queries, keys = layers.shape[-3:]
+    if heads == keys != queries > 1:
+        raise ValueError(
+            f"`weights` must have axes (…, heads, queries, keys), got {layers.shape}, which may be {heads} heads of "
+            f"{queries} queries and {keys} keys, or {heads} queries of {queries} heads on {keys} keys: say which by "
+            'axes=("head", "query", "key") or ("query", "head", "key"), with "sample" and "layer" in front where there '
+            "are such axes"
+        )
 
 
 def diagnose(
@@ -170,38 +185,30 @@ def diagnose(
         notes: what is known to be worth saying.
     """
     layers = inputs.layers_of("weights", weights, ("heads", "tokens", "tokens"), stacked=4)
+    inputs.four_axes(layers, ("query", "key"))
     heads, queries, n = layers.shape[-3:]
     square = queries == n if own is None else own
     if n < 2:
         raise ValueError(f"`weights` must have a last axis of at least two keys, got the shape {layers.shape}")
-    if len(layers.shape) > 4:
-        raise ValueError(
-            f"`weights` must have axes (samples, heads, queries, keys) in each layer, got {layers.shape}: heads of "
-            'groups are read by axes=("sample", "group", "head", "query", "key"), chunks of a text are no heads and '
-            "are set into (samples, heads, queries, keys) first, and two axes of samples are made one"
-        )
     numbers = tuple(range(len(layers))) if numbers is None else tuple(numbers)
-    word = isinstance(mask, str)
-    if word:
-        arguments.one_of(inputs.MASKS)("mask", mask)
-        if causal not in (None, mask == "causal"):
-            raise ValueError(f"`causal` must agree with mask={mask!r}, got {causal}")
-        mask, causal = None, mask == "causal"
-    masks, known = masks_of(mask, layers), [word or mask is not None] * len(layers)
-    if windows is not None:
-        known = [given or each is not None for given, each in zip(known, windows, strict=True)]
-        masks = joined(masks, [None if each is None else each[None, None] for each in windows])
-    if segment_ids is not None:
-        texts = segments("segment_ids", segment_ids, int(np.prod(layers.shape[:-3])), n)
-    stated = Stated(masks, known, texts, segment_ids is not None or mask is not None, causal, square)
-    found = find(layers, stated, numbers)
+    padded = texts is not None or segment_ids is not None
+    found = read(
+        layers,
+        mask=mask,
+        segment_ids=segment_ids,
+        causal=causal,
+        texts=texts,
+        windows=windows,
+        numbers=numbers,
+        own=square,
+    )
     # One pass over each layer; only numbers of rows and keys are kept.
     given = None if values is None else _values(values, layers)
     observed: list[Observed] = []
     rounding = 0.0
     for layer, (number, seen) in enumerate(zip(numbers, found.seen, strict=True)):
         passed = pass_over(layers[layer], seen, None if given is None else given[layer], full_spectrum)
-        check(passed, seen, layers.dtype, number, normalised=normalised, padded=texts is not None)
+        check(passed, seen, layers.dtype, number, normalised=normalised, padded=padded)
         rounding = max(rounding, float(np.abs(passed.rows.total[passed.rows.magnitude > 0] - 1).max(initial=0)))
         observed.append(observe(passed, seen, threshold, normalised, aligned=square or found.causal))
     kept = of_layers(observed)
@@ -254,7 +261,7 @@ def pass_over(weights: Array, seen: Seen, values: Array | None, full: bool) -> P
     samples, texts = math.prod(before), seen.texts
     a, outside = weights, jnp.zeros((samples, heads))
     if seen.mask is not None:
-        a, outside = _masked(weights, seen.mask)
+        a, outside = masked(weights, seen.mask)
     rows = _rows(a)
     queries, keys, back, starts = (
         np.broadcast_to(each, (samples, *each.shape[1:]))
@@ -311,7 +318,7 @@ def _near(a: Array, back: Array) -> tuple[Array, Array]:
 
 
 @jax.jit
-def _masked(a: Array, inside: Array) -> tuple[Array, Array]:
+def masked(a: Array, inside: Array) -> tuple[Array, Array]:
     """The weights with rows that may see nothing blotted out, and the largest magnitude outside the mask in others."""
     a = _by_samples(a)
     a = jnp.where(jnp.any(inside, axis=-1, keepdims=True), a, 0)

@@ -149,6 +149,26 @@ def test_masks_that_are_added_and_axes_by_name():
     groups = np.full((2, 2, 3, 6, 6), 1 / 6, np.float32)
     with pytest.raises(ValueError, match=r'axes=\("sample", "group", "head", "query", "key"\)'):
         diagnostics.attention([groups])
+    both = (
+        r'several things: 2 samples with 2 groups of 3 heads, axes=\("sample", "group", "head", "query", "key"\); '
+        r'or 2 layers of 2 samples with 3 heads, axes=\("layer", "sample", "head", "query", "key"\)'
+    )
+    with pytest.raises(ValueError, match=both):
+        diagnostics.attention(groups)
+    with pytest.raises(ValueError, match=r'got \(1, 2, 2, 3, 6, 6\).*name them, as by axes=\("layer", …, "query"'):
+        diagnostics.attention(groups[None])
+    rows = dense.softmax(np.random.default_rng(1).standard_normal((2, 24, 4, 24))).astype(np.float32)  # tokens first
+    with pytest.raises(ValueError, match=r"24 heads of 4 queries and 24 keys, or 24 queries of 4 heads on 24 keys"):
+        diagnostics.attention([rows])
+    moved = diagnostics.attention([rows], axes=("sample", "query", "head", "key"))
+    assert (moved.samples, moved.heads, moved.queries) == (2, 4, None)
+    as_named = diagnostics.attention([rows], axes=("sample", "head", "query", "key"))
+    assert (as_named.heads, as_named.queries) == (24, 4)
+    chunks = np.full((2, 3, 4, 6, 12), 1 / 12, np.float32)  # as Reformer's
+    with pytest.raises(ValueError, match="or 2 samples of 3 heads with 4 chunks of a text, as of Reformer"):
+        diagnostics.attention([chunks])
+    layered = diagnostics.attention(groups, axes=("layer", "sample", "head", "query", "key"))
+    assert (layered.samples, layered.heads, layered.layers) == (2, 3, 2)
     read = diagnostics.attention([groups], axes=("sample", "group", "head", "query", "key"))
     assert (read.samples, read.heads, read.layers) == (2, 6, 1)
     with pytest.raises(ValueError, match="must number texts from 1, got 0, which is a text for some"):

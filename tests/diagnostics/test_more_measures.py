@@ -50,10 +50,74 @@ def test_rollout_takes_named_layers_in_order():
 
 @pytest.mark.usefixtures("as_installed")
 def test_rollout_refuses():
+    with pytest.raises(ValueError, match=r"2 samples with 3 groups of 4 heads.*or 2 layers of 3 samples with 4 heads"):
+        diagnostics.rollout(np.full((2, 3, 4, N, N), 1 / N, np.float32))
     with pytest.raises(ValueError, match=r"two last axes of one length, got the shape \(2, 9, 4\)"):
         diagnostics.rollout(np.ones((1, 2, N, 4), np.float32))
     with pytest.raises(ValueError, match="`skip` must be"):
         diagnostics.rollout(np.ones((1, 2, N, N), np.float32), skip=1.5)
+
+
+def test_rollout_reads_what_each_sample_sees():
+    """Padding, texts of a row and rows that see nothing: a text has the rollout that it has alone."""
+    layers = [dense.gaussian(seed, (2, 3, N, N), 2.0, causal=True).astype(np.float32) for seed in range(3)]
+    alone = np.asarray(diagnostics.rollout([each[1:, :, :6, :6] for each in layers]))
+    real = np.arange(N) < np.array([[N], [6]])
+    mask = (real[:, None] & real[:, :, None])[:, None]
+    padded = [np.where(mask, each, 0) for each in layers]
+    padded = [np.where(mask.any(-1, keepdims=True), each, np.nan).astype(np.float32) for each in padded]
+    rolled = np.asarray(diagnostics.rollout(padded, mask=mask))
+    np.testing.assert_allclose(rolled[1, :6, :6], alone[0], atol=1e-6)
+    assert not rolled[1, 6:].any() and not rolled[1, :, 6:].any()
+    np.testing.assert_allclose(rolled[0], diagnostics.rollout([each[0] for each in layers]), atol=1e-6)
+    ids = np.where(real, 1, -1)
+    stated = [np.where(real[:, None, :, None], each, 1 / N).astype(np.float32) for each in padded]
+    np.testing.assert_allclose(diagnostics.rollout(stated, segment_ids=ids), rolled, atol=1e-6)
+    with pytest.raises(ValueError, match=r"must be 0 where `mask` is False, got a magnitude of .* in layer 0"):
+        diagnostics.rollout(layers, mask=np.arange(N) > 0)
+
+
+def test_rollout_leaves_queries_that_see_nothing_out_of_the_mean_over_heads():
+    weights = dense.gaussian(0, (2, N, N), 2.0).astype(np.float32)
+    seen = np.ones((2, N, N), bool)
+    seen[0, 2] = False
+    weights[0, 2] = np.nan
+    rolled = diagnostics.rollout([weights], mask=seen, skip=0.25)
+    expected = 0.75 * weights[1, 2].astype(float)
+    expected[2] += 0.25
+    np.testing.assert_allclose(rolled[2], expected, atol=1e-6)
+    seen[1, 2] = False
+    with pytest.warns(UserWarning, match="1 queries of all layers see nothing, and have weight 0"):
+        nothing = diagnostics.rollout([np.where(seen, weights, np.nan)], mask=seen, skip=0.25)
+    np.testing.assert_array_equal(nothing[2], 0.25 * np.eye(N, dtype=np.float32)[2])
+
+
+def test_rollout_says_which_tokens_it_takes_for_padding():
+    weights = np.stack([dense.gaussian(seed, (2, 32, 32), 1.0, causal=True) for seed in range(3)])
+    weights[:, 1, 20:] = 1 / 32
+    padded = np.stack([weights, weights])
+    padded[:, :, :, 20:] = 0
+    padded[:, 1, :, :20, 20:] = 0
+    with pytest.warns(UserWarning, match="tokens are taken for padding: pass `mask`"):
+        rolled = diagnostics.rollout(list(padded.astype(np.float32)))
+    assert not np.asarray(rolled)[:, 20:].any()
+
+
+def test_massive_activations_are_those_of_tokens():
+    """Padding holds anything, and the other text of a row moves no median."""
+    states = np.random.default_rng(2).standard_normal((2, 1, N, 32)).astype(np.float32)
+    states[1, 0, 5, 3] = 2000
+    alone = diagnostics.massive_activations([each[:, 4:7] for each in states])
+    states[:, 0, :4] *= 1e4
+    states[:, 0, 7:] = np.nan
+    ids = np.array([[1, 1, 1, 1, 2, 2, 2, -1, -1]])
+    found = diagnostics.massive_activations(list(states), segment_ids=ids)
+    assert [each._replace(token=each.token - 4) for each in found if each.token >= 4] == list(alone)
+    assert [each[:4] for each in found if each.token >= 4] == [(1, 0, 5, 3)]
+    masked = diagnostics.massive_activations(list(states), mask=(ids == 2))
+    assert [each[2:4] for each in masked] == [(5, 3)]
+    with pytest.raises(ValueError, match="finite, got other numbers in state 0, sample 0"):
+        diagnostics.massive_activations(list(states))
 
 
 def test_massive_activations_are_those_of_the_definition():

@@ -191,8 +191,8 @@ def test_keys_that_no_query_looks_at_are_padding(lengths, causal):
     scores = np.random.default_rng(3).normal(size=(2, 2, 3, ROWS, KEYS))
     weights = np.exp(scores) * real[:, None, None]
     weights = (weights / weights.sum(-1, keepdims=True)).astype(np.float32)
-    found = diagnostics.attention(weights, causal=causal)
-    told = diagnostics.attention(weights, mask=real[:, None, None], causal=False)
+    found = diagnostics.attention(list(weights), causal=causal)
+    told = diagnostics.attention(list(weights), mask=real[:, None, None], causal=False)
     assert not found.causal
     for name in ("relative_entropy", "sparsity", "sink_weight", "participation"):
         np.testing.assert_allclose(found[name], told[name], rtol=1e-6)

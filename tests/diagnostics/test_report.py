@@ -252,7 +252,58 @@ def test_outlying_points_carry_their_names_and_noise_is_no_change():
         for ax in drawing.axes:
             low, high = ax.images[0].get_clim() if ax.images else ax.get_ylim()
             relative = type(ax.images[0].norm).__name__ == "LogNorm" if ax.images else ax.get_yscale() == "log"
-            assert relative or high - low >= 0.04 or not ax.get_title(loc="left")
+            span = np.log(high / low) if relative else high - low
+            assert span >= 0.04 or not ax.get_title(loc="left")
+
+
+def test_no_field_and_no_logarithmic_axis_makes_noise_look_like_change():
+    """Heads whose rank differs by 1e-4 of it; and no field has a color for a weight above 1 or below 0."""
+    close = Diagnosis({"stable_rank": 5 + 5e-4 * np.eye(4)}, 64, layers=4, heads=4, numbers=(0, 1, 2, 3))
+    low, high = close.figure(kind="map").axes[0].images[0].get_clim()
+    assert high / low > 1.04
+    panel = close.figure().axes[0]
+    low, high = panel.get_ylim()
+    assert panel.get_yscale() == "log" and high / low > 1.04
+    even = diagnostics.attention(np.full((2, 4, 8, 8), 1 / 8, np.float32)).figure(kind="map")
+    for ax in even.axes:
+        if ax.images:
+            low, high = ax.images[0].get_clim()
+            assert low >= 0 and (high <= 1 or "α" in ax.get_title(loc="left"))
+
+
+def test_names_of_points_that_lie_together_are_one():
+    weights = np.full((2, 8, 16, 16), 1 / 16, np.float32)
+    weights[1, 2:5] = np.eye(16)
+    weights[0, [1, 3]] = np.eye(16)
+    weights[1, 6] = weights[1, 6] * 0.6 + 0.4 * np.eye(16)
+    named = {text.get_text() for ax in diagnostics.attention(weights).figure().axes for text in ax.texts}
+    assert {"1.2–4", "0.1, 0.3", "1.6"} <= named and "1.2" not in named
+
+
+def test_sinks_are_told_by_text():
+    """Two texts of four with the sink on token 0, one on token 2, one without; tokens count from its start."""
+    weights = np.full((4, 2, 12, 12), 1 / 12, np.float32)
+    for sample, token, share in ((0, 0, 0.9), (1, 0, 0.7), (3, 2, 0.8)):
+        weights[sample] = (1 - share) / 11
+        weights[sample, :, :, token] = share
+    weights[3, 1] = 1 / 12
+    told = [
+        "Samples 0–1: token 0 is the sink of 2 of 2 heads, with 0.8 of the weight at the median.",
+        "Sample 3: token 2 is the sink of 1 of 2 heads, with 0.8 of the weight at the median.",
+        "The sink is the first token in 2 of 3 texts that have one.",
+    ]
+    diagnosis = diagnostics.attention([weights])
+    assert list(diagnosis.sinks()) == told
+    assert "Sinks\n" + "\n".join(told) in str(diagnosis) and told[0] in diagnosis._repr_html_()
+    padded = np.zeros((4, 2, 15, 15), np.float32)
+    padded[:, :, 3:, 3:], padded[:, :, :3] = weights, 1 / 15
+    real = np.broadcast_to(np.where(np.arange(15) < 3, -1, 1), (4, 15))
+    assert list(diagnostics.attention([padded], segment_ids=real).sinks()) == told
+    packed = np.zeros((1, 2, 24, 24), np.float32)
+    packed[..., :12, :12], packed[..., 12:, 12:] = weights[0], weights[3]
+    ids = np.repeat([[1, 2]], 12, axis=1)
+    assert diagnostics.attention([packed], segment_ids=ids).sinks()[1].startswith("Text 1: token 2 is the sink of 1 of")
+    assert diagnostics.attention(np.full((1, 2, 8, 8), 1 / 8, np.float32)).sinks() == ()
 
 
 def test_heads_that_see_nothing_are_shown_as_such():

@@ -142,8 +142,8 @@ def test_scores_say_what_attention_says(kind):
     q, k = rng.standard_normal((2, 2, 2, 3, 24, 5)).astype(np.float32)
     logits = np.einsum("lshid,lshjd->lshij", q, k) * 0.7 + (0 if kind == "none" else np.log(np.tri(24) + 1e-300))
     weights = softmax(logits).astype(np.float32)
-    diagnosis = diagnostics.scores(q, k, scale=0.7, mask=kind, block=16)
-    dense = diagnostics.attention(weights)
+    diagnosis = diagnostics.scores(list(q), list(k), scale=0.7, mask=kind, block=16)
+    dense = diagnostics.attention(weights, axes=("layer", "sample", "head", "query", "key"))
     assert (diagnosis.tokens, diagnosis.samples, diagnosis.layers, diagnosis.heads) == (24, 2, 2, 3)
     assert diagnosis.causal == dense.causal == (kind == "causal")
     measures = dict(diagnosis.measures)
@@ -338,6 +338,18 @@ def test_axes_by_name():
     named = diagnostics.scores(*moved, axes=axes)
     assert all(np.array_equal(named[name], right[name]) for name in right.measures)
     np.testing.assert_allclose(score_metrics(*moved, axes=axes)["sparsity"], right["sparsity"].mean(), rtol=1e-6)
+    grouped = ("sample", "group", "head", "token", "width")  # four groups of two heads, whose keys they share
+    alone, shared = q.reshape(1, 4, 2, 64, 16), k[:, ::2]
+    expected = diagnostics.scores(q, shared)
+    for of_groups in (
+        diagnostics.scores(alone, shared, axes=grouped),
+        diagnostics.scores([alone], [shared], axes=grouped),
+    ):
+        assert all(np.array_equal(of_groups[name], expected[name]) for name in expected.measures)
+    logged = score_metrics(alone, shared, axes=grouped)
+    np.testing.assert_allclose(logged["sparsity"], expected["sparsity"].mean(), rtol=1e-6)
+    with pytest.raises(ValueError, match=r"`q`.* 1 samples with 4 groups of 2 heads.*or 1 layers of 4 samples"):
+        diagnostics.scores(alone, shared)
     many = q.reshape(1, 32, 16, 16)
     same = diagnostics.scores(many, many, axes=("sample", "head", "token", "width"))
     assert (same.heads, same.tokens) == (32, 16)

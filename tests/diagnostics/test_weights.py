@@ -289,5 +289,5 @@ def test_the_example_of_the_paper_counts_sinks_per_sample():
     weights = dense.softmax(np.where(CAUSAL, logits, -np.inf))
     ratios = np.arange(N, 0, -1)
     theirs = ((weights / ratios).sum(-2) > 0.3).mean((1, 2))[:, 0]
-    diagnosis = diagnostics.attention(weights.astype(np.float32))
+    diagnosis = diagnostics.attention(list(weights.astype(np.float32)))
     assert np.allclose(diagnosis["sink_rate"].mean(-1), theirs) and 0 < theirs[0] < 1

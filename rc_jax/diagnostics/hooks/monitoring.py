@@ -139,7 +139,7 @@ def score_metrics(
         0.83 0.12
     """
     if axes is not None:
-        q, k = (inputs.arranged(name, x, axes)[0] for name, x in (("q", q), ("k", k)))
+        q, k = inputs.arranged("q", q, axes)[0], inputs.arranged("k", k, axes, shared=True)[0]
     ids = inputs.on_host(segment_ids) if inputs.is_torch(segment_ids) else segment_ids
     ids = None if ids is None else jnp.where(jnp.asarray(ids) > 0, jnp.asarray(ids), -1)
     shaped = fitted(q, k, scale, mask, ids, bias, sink, soft_cap, checked=axes is None)

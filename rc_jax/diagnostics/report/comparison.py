@@ -2,8 +2,7 @@
 
 import dataclasses
 import os
-import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -118,9 +117,9 @@ class Comparison:
     def table(self) -> str:
         """One row a layer, with the median over heads of both; the last row is the median of all heads."""
         parts = [self._title()]
-        parts += [_filled(self.notes)] if self.notes else []
+        parts += [text.filled(self.notes)] if self.notes else []
         parts += [f"{caption}\n{text.in_columns(headings, lines)}" for caption, headings, lines in self._tables()]
-        return "\n\n".join([*parts, _filled(self.sentences())])
+        return "\n\n".join([*parts, text.filled(self.sentences())])
 
     def _tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
         tables: list[tuple[str, list[str], list[list[str]]]] = []
@@ -245,10 +244,6 @@ def _notes(a: Diagnosis, b: Diagnosis, names: tuple[str, str]) -> Iterator[str]:
         alone = [measure for measure in mine.measures if measure not in other.measures]
         if alone:
             yield f"Only {name} has {', '.join(alone)}."
-
-
-def _filled(lines: Iterable[str]) -> str:
-    return "\n".join(textwrap.fill(each, text.WIDTH, subsequent_indent="  ") for each in lines)
 
 
 def _pair(a: Any, b: Any) -> str:

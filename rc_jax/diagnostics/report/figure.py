@@ -5,11 +5,12 @@ from collections.abc import Callable, Collection, Sequence
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rc_jax.diagnostics.record import Diagnosis, Outlier
+from rc_jax.diagnostics.seen import runs
 
 BLUE, ORANGE, GREEN = "#3a9ad9", "#e69f00", "#1fa784"  # after Okabe and Ito, readable on white and on black
 HEADS = {
@@ -29,8 +30,8 @@ STATES = {
     "path_share": "share of the output of paths",
 }
 LOGARITHMIC = {"entropy_scale", "stable_rank", "sink_value_ratio"}
-LEAST_SPAN = 0.05  # of an axis of a measure between 0 and 1: rounding must not look like change
-MOST_NAMES = 4  # points of a panel that carry their names
+LEAST_SPAN = 0.05  # of an axis, or of its logarithm: rounding must not look like change
+MOST_NAMES, NEAR = 4, 0.06  # names in a panel; points of a layer that are nearer, in heights of it, share one
 ALONE, BESIDE = 6, 4  # panels of heads without states, and with them
 Beside = Sequence[tuple[str, Diagnosis]]
 
@@ -47,15 +48,26 @@ def draw(diagnosis: Diagnosis, beside: Beside, threshold: float, named: Sequence
 
     def panel(ax: Axes, name: str) -> None:
         _panel(ax, diagnosis, name, beside)
-        own = sorted((each for each in named if each.measure == name), key=lambda each: -abs(each.value - each.median))
-        for each in own[:MOST_NAMES]:
-            spread = _spread(diagnosis.heads)[each.head]
-            place = each.layer + spread, each.value
-            ax.annotate(f"{each.layer}.{each.head}", place, (4, 0), textcoords="offset points", fontsize=7, va="center")
+        _names(ax, [each for each in named if each.measure == name], diagnosis.heads)
         if name == "sink_weight":
             ax.axhline(threshold, color=ORANGE, linestyle="--", linewidth=1, label=f"sinks: above {threshold:g}")
 
     return _panels(diagnosis.measures, panel)
+
+
+def _names(ax: Axes, outliers: Sequence[Outlier], heads: int) -> None:
+    """Layer and head beside the farthest points, such as "3.6"; neighbours of a layer share a name, "2.0–4"."""
+    height = float(np.ptp(ax.get_ylim()))
+    groups: list[list[Outlier]] = []
+    for each in sorted(outliers, key=lambda each: (each.layer, each.value)):
+        near = groups and groups[-1][-1].layer == each.layer and each.value - groups[-1][-1].value < NEAR * height
+        groups[-1:] = [[*groups[-1], each]] if near else [*groups[-1:], [each]]
+    groups.sort(key=lambda group: -max(abs(each.value - each.median) for each in group))
+    for group in groups[:MOST_NAMES]:
+        numbers = sorted(each.head for each in group)
+        place = group[0].layer + _spread(heads)[numbers[-1]], float(np.mean([each.value for each in group]))
+        text = ", ".join(f"{group[0].layer}.{run}" for run in runs(np.array(numbers)))
+        ax.annotate(text, place, (4, 0), textcoords="offset points", fontsize=7, va="center")
 
 
 def draw_two(a: Diagnosis, b: Diagnosis, names: tuple[str, str]) -> Figure:
@@ -87,12 +99,13 @@ def draw_map(diagnosis: Diagnosis) -> Figure:
     for ax, name in zip(axes, names, strict=False):
         values = np.where(np.isfinite(diagnosis[name]), diagnosis[name], np.nan)
         finite = _finite(values)
-        scale = LogNorm() if name in LOGARITHMIC and (finite > 0).all() and len(finite) else None
-        limits = {}
-        if scale is None and len(finite) and np.ptp(finite) < LEAST_SPAN:
-            middle = (finite.max() + finite.min()) / 2
-            limits = {"vmin": middle - LEAST_SPAN / 2, "vmax": middle + LEAST_SPAN / 2}
-        image = ax.imshow(values, aspect="auto", cmap="viridis", norm=scale, interpolation="nearest", **limits)
+        logarithmic = name in LOGARITHMIC and bool((finite > 0).all()) and len(finite) > 0
+        low, high = _limits(finite.min(), finite.max(), logarithmic) if len(finite) else (0, 1)
+        if not logarithmic:  # no measure is negative, and those between 0 and 1 are not above
+            low = max(0, low if name in LOGARITHMIC else min(low, 1 - LEAST_SPAN))
+            high = max(high, low + LEAST_SPAN) if name in LOGARITHMIC else min(1, max(high, low + LEAST_SPAN))
+        scale = (LogNorm if logarithmic else Normalize)(low, high)
+        image = ax.imshow(values, aspect="auto", cmap="viridis", norm=scale, interpolation="nearest")
         drawing.colorbar(image, ax=ax)
         ax.set_title(HEADS[name], loc="left", fontsize=10)
         ax.set_xlabel("head")
@@ -164,19 +177,25 @@ def _panel(ax: Axes, diagnosis: Diagnosis, name: str, beside: Beside) -> None:
 
 def _framed(ax: Axes, name: str, values: np.ndarray, of_heads: bool) -> None:
     """Title, axes and their scale."""
-    if name in LOGARITHMIC and (_finite(values) > 0).any():
+    logarithmic = name in LOGARITHMIC and bool((_finite(values) > 0).any())
+    if logarithmic:
         ax.set_yscale("log")
         if name == "entropy_scale":  # which has no bound where rows have a single key
             ax.set_ylim(top=min(ax.get_ylim()[1], 100))
-    elif of_heads or name in ("relative_residual", "cosine"):
-        low, high = ax.get_ylim()
-        if high - low < LEAST_SPAN:
-            middle = (low + high) / 2
-            ax.set_ylim(middle - LEAST_SPAN / 2, middle + LEAST_SPAN / 2)
+    ax.set_ylim(*_limits(*ax.get_ylim(), logarithmic))
     ax.set_title({**HEADS, **STATES}[name], loc="left", fontsize=10)
     ax.set_xlabel("heads on the path" if name == "path_share" else "layer" if of_heads else "hidden state")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def _limits(low: float, high: float, logarithmic: bool) -> tuple[float, float]:
+    """Ends of an axis, apart by at least `LEAST_SPAN`, or by this share on a logarithmic one, about the same middle."""
+    if logarithmic:
+        ends = np.exp(_limits(np.log(low), np.log(high), False))
+        return float(ends[0]), float(ends[1])
+    middle, half = (low + high) / 2, max(high - low, LEAST_SPAN) / 2
+    return float(middle - half), float(middle + half)
 
 
 def _medians(values: np.ndarray) -> np.ndarray:

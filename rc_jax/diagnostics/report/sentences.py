@@ -15,6 +15,7 @@ COLLAPSE = 0.25
 It is half of the least that the packaged trained models have: 0.45, of SmolLM2-135M at n = 512; MiniLM-L6 has 0.70 at
 n = 32. Single heads, and single layers, of healthy models lie below: the threshold is that of a whole model.
 """
+NAMED = 8  # sinks in sentences
 MARGIN = 0.1  # by how much the share of heads of a layer must exceed that of others
 
 
@@ -83,6 +84,39 @@ def unusual(
         *_of_heads(diagnosis, trained or random, others),
         *_of_states(diagnosis, trained),
     )
+
+
+def sinks(diagnosis: Diagnosis) -> Iterator[str]:
+    """Which token of which texts is the sink of how many heads, with how much weight; how often it is the first one.
+
+    The sink of a text is the token that is the strongest key, with a weight above the threshold, of most heads. Tokens
+    are counted from the start of the text.
+    """
+    if "strongest_key" not in diagnosis.by_text:
+        return
+    keys, weights = (diagnosis.by_text[name] for name in ("strongest_key", "strongest_weight"))
+    found: dict[int, list[tuple[int, np.ndarray]]] = {}
+    for text, above in enumerate(weights > diagnosis.threshold):
+        if above.any():
+            tokens, times = np.unique(keys[text][above], return_counts=True)
+            token = int(tokens[times.argmax()])
+            found.setdefault(token, []).append((text, weights[text][above & (keys[text] == token)]))
+    packed = len(set(diagnosis.by_text["sample"].tolist())) < len(keys)
+    most_first = sorted(found.items(), key=lambda each: -len(each[1]))
+    for token, texts in most_first[:NAMED]:
+        where = listed([text for text, _ in texts], "text" if packed else "sample").capitalize()
+        share = float(np.median(np.concatenate([of for _, of in texts])))
+        counts = [len(of) for _, of in texts]
+        heads = "–".join(map(str, sorted({min(counts), max(counts)})))
+        yield (
+            f"{where}: token {token} is the sink of {heads} of {keys[0].size} heads, with {share:.2g} of the weight "
+            "at the median."
+        )
+    if len(found) > NAMED:
+        yield f"{len(found) - NAMED} more tokens are sinks of other texts: `by_text` has them."
+    if found:
+        all_of_them = sum(map(len, found.values()))
+        yield f"The sink is the first token in {len(found.get(0, []))} of {all_of_them} texts that have one."
 
 
 def entropy_share(diagnosis: Diagnosis) -> tuple[float, float]:

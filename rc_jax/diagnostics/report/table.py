@@ -8,6 +8,7 @@ import numpy as np
 
 from rc_jax._numerics.text import counted
 from rc_jax.diagnostics.record import Diagnosis
+from rc_jax.diagnostics.report.sentences import sinks
 
 
 class Column(NamedTuple):
@@ -73,9 +74,10 @@ def text_of(diagnosis: Diagnosis, *, heads: bool, beside: Beside, sentences: Seq
     for caption, headings, lines in tables_of(diagnosis, heads=heads, beside=beside):
         parts.append(f"{caption}\n" + in_columns(headings, lines))
     parts.append(_legend(diagnosis, () if heads else OF_HEADS))
+    if found := filled(sinks(diagnosis)):
+        parts.append(f"Sinks\n{found}")
     if sentences is not None and beside:
-        told = [textwrap.fill(each, WIDTH, subsequent_indent="  ") for each in sentences]
-        parts.append("Unusual\n" + ("\n".join(told) or "Nothing, beside the rows above."))
+        parts.append("Unusual\n" + (filled(sentences) or "Nothing, beside the rows above."))
     parts += ["\n".join(textwrap.fill(note, WIDTH) for note in diagnosis.notes)] if diagnosis.notes else []
     return "\n\n".join(parts)
 
@@ -191,6 +193,11 @@ def _legend(diagnosis: Diagnosis, left: Sequence[str]) -> str:
             best = float(np.median(diagnosis["entropy_scale"][some] / diagnosis["scale_ratio"][some]))
             text += f" α = 1 is what 1/√d gives random queries and keys; α* = {best:.3g} has most gradient."
     return textwrap.fill(text, WIDTH)
+
+
+def filled(sentences: Iterable[str]) -> str:
+    """A line for each sentence, or several."""
+    return "\n".join(textwrap.fill(each, WIDTH, subsequent_indent="  ") for each in sentences)
 
 
 def in_columns(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -55,8 +55,8 @@ def scores(
 
     Args:
         q: queries. A list with one array (…, heads, n, d) for each layer, or one array: (n, d) is one head, (heads, n,
-            d) one layer, and the first axis of (layers, …, heads, n, d) counts layers. Axes before the heads are
-            samples. Arrays of JAX, NumPy or PyTorch, after rotary positions and normalisation.
+            d) one layer, and the first axis of (layers, heads, n, d) counts layers. An axis before the heads of a layer
+            is that of samples. Arrays of JAX, NumPy or PyTorch, after rotary positions and normalisation.
         k: keys (…, heads, m, d), as `q`. Fewer heads are repeated, as in grouped queries.
         scale: factor on q·k, positive, one number or one for each head, which may be a parameter of PyTorch; 1/√d by
             default.
@@ -70,7 +70,8 @@ def scores(
         soft_cap: c > 0 of c·tanh(s/c), which logits pass before a bias and a mask, as in Gemma 2.
         threshold: ε of Gu et al. (2025), as in `attention`.
         block: Queries, and keys, of a block. By default 1024 on CPUs and 4096 on other devices.
-        axes: names of the axes of q and k where they are others, such as ("sample", "token", "head", "width").
+        axes: names of the axes of q and k where they are others, such as ("sample", "token", "head", "width"), or
+            ("sample", "group", "head", "token", "width") of grouped queries, where k may lack the axis of heads.
 
     Returns:
         A `Diagnosis` with measures of shape (layer, head): sparsity, entropy, relative_entropy, participation,
@@ -92,10 +93,11 @@ def scores(
         >>> diagnosis["sparsity"].shape, bool(abs(diagnosis["entropy_scale"].mean() - 1) < 0.05)
         ((1, 4), True)
     """
-    given = (
-        {"q": q, "k": k} if axes is None else {"q": inputs.arranged("q", q, axes), "k": inputs.arranged("k", k, axes)}
-    )
-    queries, keys = (inputs.layers_of(name, x, ("tokens", "width"), stacked=4) for name, x in given.items())
+    if axes is not None:
+        q, k = inputs.arranged("q", q, axes), inputs.arranged("k", k, axes, shared=True)
+    queries, keys = (inputs.layers_of(name, x, ("tokens", "width"), stacked=4) for name, x in (("q", q), ("k", k)))
+    for each in (queries, keys):
+        inputs.four_axes(each, ("token", "width"))
     if len(queries) != len(keys):
         raise ValueError(f"`q` and `k` must have as many layers, got {len(queries)} and {len(keys)}")
     if queries.dtype != keys.dtype:

@@ -38,7 +38,7 @@ def assert_same(logged, diagnosis):
 @pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_as_attention_says(causal):
     weights = drawn(2, 3, 4, causal=causal)  # layers, samples, heads
-    whole = diagnostics.attention(weights)
+    whole = diagnostics.attention(list(weights))
     assert whole.causal == causal
     assert_same(diagnostics.metrics(weights), whole)
     assert_same(diagnostics.metrics({"first": weights[0], "second": weights[1]}), whole)
