@@ -63,7 +63,7 @@ def sample_log_residuals(
     Equal in law to `log_residuals(network.random_layers(key, spec, gain=gain), x, spec)`, with time and memory that do
     not grow with d_model: n tokens span n dimensions, and Gaussian weights do not prefer a basis (this package's own
     result; the proof is in docs/width_free.md). A draw differs from the one that `random_layers` makes of the same key.
-    It has the arithmetic of `log_residuals`, but not its second computation: where softmax is saturated (a `gain` of 2
+    It has the arithmetic of `log_residuals`, but not its moved computations: where softmax is saturated (a `gain` of 2
     and more, or many layers with skip connections) a number may come back that the dtype cannot decide, without a NaN.
     Its gradient in `x`, `gain` and `scale` has the mean of the gradient of `log_residuals`. Cholesky factors of
     collapsed tokens are regularised: in float32 the law is right to 10⁻⁵ nats after a layer, in float64 to 10⁻¹⁴.
