@@ -50,12 +50,12 @@ class Moves(NamedTuple):
         return x * (1 + self._rounding(x.dtype) * _pattern_of(x, place))
 
     def mean(self, x: Float[Array, " feature"], place: int) -> Float[Array, " feature"]:
-        """Each entry's neighbour above or below: the mean is a rounded number, and no sum follows."""
+        """Each entry's neighbour above or below, 0 for 0: the mean is a rounded number, and no sum follows."""
         if self.amount is None:
             return x
         here, side = jax.lax.stop_gradient(x), jnp.sign(self.amount).astype(x.dtype) * jnp.sign(_pattern_of(x, place))
         end = jnp.where(side > 0, jnp.inf, -jnp.inf).astype(x.dtype)
-        return x + (jnp.nextafter(here, jnp.where(side == 0, here, end)) - here)
+        return x + (jnp.nextafter(here, jnp.where(side * here == 0, here, end)) - here)
 
     def of_heads(self, mean: Float[Array, "head width"], place: int) -> Float[Array, "head width"]:
         """Entries times 1 + δ, with a δ for each feature of each head."""
