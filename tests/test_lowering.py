@@ -203,12 +203,13 @@ KERNELS = {
         special.normals(key(), (5,)),
     ),
 }
-# Plain Python on plain numbers, or descriptions of layers and kernels.
+# Plain Python on plain numbers, descriptions of layers and kernels, or sentences about numbers that others compute.
 ON_THE_HOST = {
     "convolution_layer", "convolution_tokens", "message_passing_layer",
     "layer_costs", "multiplications", "operations",
     "path_counts", "power", "locate_kinks",
     "feature_map_rates", "decay_spectrum", "median_gap",
+    "explain",
 }  # fmt: skip
 
 
