@@ -48,6 +48,15 @@ def rows_of(weights: Float[Array, "... row key"]) -> Rows:
     return Rows(*(each.reshape(weights.shape[:-1]) for each in rows))
 
 
+def signed(rows: Rows, keys: int) -> Array | np.ndarray:
+    """Which rows have negative weights, by more than two sums of so many keys differ by rounding.
+
+    A compiler may add Σ|a| in another order than Σa.
+    """
+    rounding = keys * float(jnp.finfo(rows.total.dtype).eps)
+    return rows.magnitude - rows.total > rounding * rows.magnitude
+
+
 def row_values(rows: Rows, keys: Int[Array, "..."]) -> dict[str, Float[Array, "... row"]]:
     """The measures of each row; a row that sees fewer than two keys has a harmless number.
 

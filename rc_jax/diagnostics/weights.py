@@ -461,7 +461,7 @@ def observe(passed: Passed, seen: Seen, threshold: float, normalised: bool = Tru
     """Means over the rows of each text, and the scales that they imply; `aligned` says that queries have own keys."""
     rows: Any = passed.rows
     texts = seen.texts
-    signed = not normalised and bool((rows.total < rows.magnitude).any())
+    signed = not normalised and bool(measures.signed(rows, int(seen.keys.max())).any())
     if not normalised:
         rows = measures.normalised(rows, seen.keys)
     samples = len(rows.total)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rc_jax import diagnostics
+from rc_jax.diagnostics import measures
 from tests.diagnostics import dense
 
 N = 9
@@ -182,3 +183,11 @@ def test_the_absolute_cosine_in_blocks(n):
     expected = (gram.sum() - np.trace(gram)) / (n * (n - 1))
     measured = diagnostics.hidden_states([x.astype(np.float32)])["absolute_cosine"]
     np.testing.assert_allclose(measured, expected, rtol=1e-5)
+
+
+def test_a_rounding_between_two_sums_is_no_negative_weight():
+    """A compiler may add Σ|a| in another order than Σa; a weight of −1e-4 is one."""
+    total = np.float32([1, 1])
+    rows = measures.Rows(total, np.nextafter(total, np.float32(2)), total, total, total)
+    assert not measures.signed(rows, 5).any()
+    assert measures.signed(rows._replace(magnitude=np.float32([1.0002, 1])), 5).tolist() == [True, False]
