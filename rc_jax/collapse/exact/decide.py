@@ -48,7 +48,10 @@ class Decided(NamedTuple):
 
 
 class Causes(NamedTuple):
-    """What was seen in each layer: tokens whose mean has faded, and entries that are not a number."""
+    """What was seen in each layer: tokens whose mean has faded, where its size counts, and entries that are not numbers.
+
+    `faded` stands at the layer whose result is not known for it.
+    """
 
     faded: Bool[Array, "*layer"]
     undefined: Bool[Array, "*layer"]
@@ -68,8 +71,13 @@ def sentences(
     way_on = "`collapse.certified.log_residuals` encloses it"
     if at == 0:
         why = (
-            f"the tokens hold numbers below the smallest normal one of {dtype}, {smallest:.2g}, or such as are not "
-            "finite; multiply them by a power of 2"
+            f"the tokens are as small as the smallest normal number of {dtype}, {smallest:.2g}, or not finite; "
+            "multiply them by a power of 2"
+        )
+    elif bool(causes.faded[at - 1]):
+        why = (
+            f"the tokens' mean has shrunk below {smallest / float(jnp.finfo(dtype).eps):.2g}, and its size counts; "
+            "use a norm, biases, skip connections, or float64"
         )
     elif not np.isfinite(float(once[at])) and not np.isneginf(float(once[at])):
         why = (
@@ -78,11 +86,6 @@ def sentences(
         )
     elif bool(causes.undefined[at - 1]):
         why = f"a choice cannot be made, as of the largest scores among some that are equal to rounding; {way_on}"
-    elif at > 1 and bool(causes.faded[at - 2]):
-        why = (
-            f"the tokens' mean has shrunk below {smallest / float(jnp.finfo(dtype).eps):.2g}, and this layer sees its "
-            "size; use a norm, biases, skip connections, or float64"
-        )
     else:
         why = (
             "digits are lost: a few roundings move the result by more than 1 %, as where softmax is saturated and "

@@ -129,7 +129,7 @@ def explain(
     """The numbers of `log_residuals`, and for each that is NaN a sentence that says why and what to do.
 
     Weight gradients, sizes of paths and `layer_bound` rest on the same tokens and are NaN for the same reasons. It runs
-    the network twice more and is made for questions, not for thousands of networks.
+    on the host, with and without the check, in programs of its own: for a question, not for thousands of networks.
 
     Args:
         params: as `log_residuals` takes them, and so are the others.
@@ -200,11 +200,14 @@ def _log_residuals(
             known &= decide.same(out)
             value = decide.first(shown, known)
             # A mean that has faded is not known to the next layer.
-            gone = jnp.any(jax.vmap(faded)(out)) if fades else jnp.asarray(False)
-            known = known & ~gone if fades else known
+            known = known & ~jnp.any(jax.vmap(faded)(out)) if fades else known
             # Layers move to either side in turn: what hides a move in one layer would hide it in all that are like it.
-            seen = decide.Causes(faded=gone, undefined=jnp.any(jnp.isnan(out.difference.rows)))
-            return (out, known, -amounts), (value, seen) if look else value
+            carry = out, known, -amounts
+            if not look:
+                return carry, value
+            gone = [jnp.any(jax.vmap(faded)(each)) for each, counts in ((states, fades), (out, relative)) if counts]
+            gone = functools.reduce(jnp.logical_or, gone, jnp.asarray(False))
+            return carry, (value, decide.Causes(gone, jnp.any(jnp.isnan(out.difference.rows))))
 
         return step
 

@@ -14,12 +14,12 @@ def stack(depth=3, **layer):
     return network.StackSpec(attention=attention.AttentionSpec(d_model=8, **layer), depth=depth)
 
 
-def explained(spec, x, gain=1.0, seed=0):
-    return collapse.explain(network.init(jax.random.key(seed), spec, gain=gain), x, spec)
+def explained(spec, x, gain=1.0, seed=0, **options):
+    return collapse.explain(network.init(jax.random.key(seed), spec, gain=gain), x, spec, **options)
 
 
 MET = {
-    "smallest normal one": lambda: explained(stack(), jnp.full((6, 8), 1e-40, "float32").at[0].set(3e-40)),
+    "smallest normal number": lambda: explained(stack(), jnp.full((6, 8), 1e-40, "float32").at[0].set(3e-40)),
     "no place in float32": lambda: explained(stack(), 1e20 * TOKENS),
     "digits are lost": lambda: explained(stack(), TOKENS, gain=6.0, seed=11),
     "a choice cannot be made": lambda: explained(stack(top_k=1), 20 * TOKENS),  # those that kept the same one tie
@@ -34,6 +34,14 @@ def test_the_reason_says_what_was_met(words):
     assert unknown.any() and len(reason) == value.size
     assert [bool(sentence) for sentence in reason] == unknown.tolist()
     assert all(words in sentence for sentence in reason if sentence), reason
+
+
+def test_a_relative_residual_of_faded_tokens_says_so():
+    """Softmax does not see their size, so the residual itself is known."""
+    spec, x = stack(40), jnp.asarray(TOKENS)
+    value, reason = explained(spec, x, gain=0.05, relative=True)
+    assert np.isnan(value[-1]) and "has shrunk below" in reason[-1]
+    assert explained(spec, x, gain=0.05).reason == ("",) * 41
 
 
 def test_nothing_is_said_of_what_is_known():
