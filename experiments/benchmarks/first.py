@@ -28,7 +28,7 @@ _OWN = """
 from rc_jax import attention, network
 def mine(scores, seen, parts):
     return jax.nn.softmax(jax.numpy.where(seen, scores, -jax.numpy.inf), axis=-1)
-kind = attention.Kind(mine)
+kind = attention.Kind("mine", mine)
 attention.AttentionSpec(d_model=16, weights=kind)
 """
 # What is called first, and the most processor seconds that it may take.

@@ -48,7 +48,7 @@ class Decided(NamedTuple):
 
 
 class Causes(NamedTuple):
-    """What was seen in each layer: tokens whose mean has faded, where its size counts, and entries that are not numbers.
+    """What was seen in each layer: tokens whose mean has faded, where its size counts, and entries that are no numbers.
 
     `faded` stands at the layer whose result is not known for it.
     """
