@@ -18,14 +18,19 @@ SINK = 0.3
 class Rows(NamedTuple):
     """What the measures need to know of every row: five numbers, which need one pass over the weights.
 
-    total: Σ_k a_k. magnitude: Σ_k |a_k|. squares: Σ_k a_k². entropy: −Σ_k a_k log a_k in nats. largest: max_k a_k.
+    total: Σ_k a_k. negative: Σ_k max(−a_k, 0). squares: Σ_k a_k². entropy: −Σ_k a_k log a_k in nats. largest: max a_k.
     """
 
     total: Float[Array, "... row"]
-    magnitude: Float[Array, "... row"]
+    negative: Float[Array, "... row"]
     squares: Float[Array, "... row"]
     entropy: Float[Array, "... row"]
     largest: Float[Array, "... row"]
+
+    @property
+    def magnitude(self) -> Float[Array | np.ndarray, "... row"]:
+        """Σ_k |a_k|. That it is above the total says nothing of signs: a compiler adds the two in orders of its own."""
+        return self.total + 2 * self.negative
 
 
 def largest(a: Float[Array, "... key"], total: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -40,21 +45,12 @@ def rows_of(weights: Float[Array, "... row key"]) -> Rows:
     total = jnp.sum(a, axis=-1)
     rows = Rows(
         total=total,
-        magnitude=jnp.sum(jnp.abs(a), axis=-1),
+        negative=jnp.sum(jnp.maximum(-a, 0), axis=-1),
         squares=jnp.sum(jnp.square(a), axis=-1),
         entropy=-jnp.sum(a * logarithm, axis=-1),
         largest=largest(a, total),
     )
     return Rows(*(each.reshape(weights.shape[:-1]) for each in rows))
-
-
-def signed(rows: Rows, keys: int) -> Array | np.ndarray:
-    """Which rows have negative weights, by more than two sums of so many keys differ by rounding.
-
-    A compiler may add Σ|a| in another order than Σa.
-    """
-    rounding = keys * float(jnp.finfo(rows.total.dtype).eps)
-    return rows.magnitude - rows.total > rounding * rows.magnitude
 
 
 def row_values(rows: Rows, keys: Int[Array, "..."]) -> dict[str, Float[Array, "... row"]]:

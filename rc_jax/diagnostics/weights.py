@@ -405,7 +405,7 @@ def check(
     limit = inputs.tolerance(dtype, passed.keys.shape[-1])
     seeing = seen.keys > 0
     far = seeing & (np.abs(rows.total - 1) > limit)
-    negative = rows.total - rows.magnitude < -limit
+    negative = -2 * rows.negative < -limit
     above = seeing & (rows.total > 1 + limit)
     if negative.any():
         cause = "if these are logits, take their softmax over keys first; signed weights need normalised=False"
@@ -422,7 +422,7 @@ def check(
         )
     hint = f" (tolerance {limit:.1g} for {dtype}): {cause}"
     refuse(above if above.any() else far, rows.total, "must have rows that add up to 1, got {}", hint)
-    refuse(negative, rows.total - rows.magnitude, "must not be negative unless normalised=False, got a sum of {}")
+    refuse(negative, -2 * rows.negative, "must not be negative unless normalised=False, got a sum of {}")
 
 
 def _columns_add_up(passed: Passed, limit: float) -> bool:
@@ -461,7 +461,7 @@ def observe(passed: Passed, seen: Seen, threshold: float, normalised: bool = Tru
     """Means over the rows of each text, and the scales that they imply; `aligned` says that queries have own keys."""
     rows: Any = passed.rows
     texts = seen.texts
-    signed = not normalised and bool(measures.signed(rows, int(seen.keys.max())).any())
+    signed = not normalised and bool((rows.negative > 0).any())
     if not normalised:
         rows = measures.normalised(rows, seen.keys)
     samples = len(rows.total)

@@ -16,7 +16,7 @@ from rc_jax._numerics import arguments, files
 from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import Tracer
 from rc_jax.diagnostics import inputs
-from rc_jax.diagnostics.measures import SINK, Rows, exceeds, normalised, row_values, rows_of, signed
+from rc_jax.diagnostics.measures import SINK, Rows, exceeds, normalised, row_values, rows_of
 from rc_jax.diagnostics.seen import over_texts, rows_of_text, traced, traced_causal
 from rc_jax.diagnostics.streaming.queries_and_keys import FORGOTTEN, Fitted, fitted, unit_rows
 
@@ -251,7 +251,7 @@ def _of_weights(weights: Array, mask: Array | None, ids: Array | None) -> Metric
         whole, texts, starts = traced(whole)
         p = jnp.where(whole, p, 0)
     rows = rows_of(p)
-    negative = jnp.any(signed(rows, keys))
+    negative = jnp.any(rows.negative > 0)
     at = starts[:, None, :, None]
     first = jnp.take_along_axis(p, jnp.broadcast_to(at, (*p.shape[:-1], 1)), axis=-1)[..., 0]
     first_seen = jnp.take_along_axis(whole, jnp.broadcast_to(at, (*whole.shape[:-1], 1)), axis=-1)[..., 0]

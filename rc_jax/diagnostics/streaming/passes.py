@@ -143,7 +143,7 @@ def _stream(
     total, whole = jnp.where(sums.total == 0, 1, sums.total), jnp.where(share == 0, 1, share)
     rows = Rows(
         total=share,
-        magnitude=share,
+        negative=jnp.where(jnp.isnan(share), share, 0),
         squares=sums.squares / jnp.square(total) * jnp.square(share),
         entropy=share * jnp.maximum(jnp.log(total) - sums.tilted / total, 0) - share * jnp.log(whole),
         largest=share / total,
