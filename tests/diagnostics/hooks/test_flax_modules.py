@@ -98,7 +98,7 @@ def test_compiled_models_and_metrics_in_a_compiled_step(model):
 
 @pytest.mark.slow
 def test_scanned_and_rematerialised_layers():
-    """Under scan the weights have a leading axis of layers, as `attention` reads it."""
+    """Under scan the weights have a leading axis of layers, which a reader has to name."""
 
     class Scanned(nnx.Module):
         def __init__(self):
@@ -111,7 +111,8 @@ def test_scanned_and_rematerialised_layers():
 
     model = Scanned()
     (weights,) = diagnostics.flax_weights(model, X).values()
-    assert weights.shape == (3, 3, 2, 5, 5) and diagnostics.attention(weights).layers == 3
+    assert weights.shape == (3, 3, 2, 5, 5)
+    assert diagnostics.attention(weights, axes=("layer", "sample", "head", "query", "key")).layers == 3
     x = X
     for layer in range(3):
         block = jax.tree.map(lambda leaf, layer=layer: leaf[layer], nnx.state(model.blocks, nnx.Param))

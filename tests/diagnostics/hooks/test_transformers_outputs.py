@@ -67,7 +67,7 @@ def test_weights_are_the_models_own(encoder, ids):
             part(outputs.hidden_states[0]).reshape(3, 9, 2, 8).transpose(1, 2).contiguous()
             for part in (layer.query, layer.key)
         )
-    diagnosis, streamed = diagnostics.from_transformers(outputs), diagnostics.scores(q[None], k[None], block=4)
+    diagnosis, streamed = diagnostics.from_transformers(outputs), diagnostics.scores([q], [k], block=4)
     assert set(streamed.measures) - set(diagnosis.measures) == {"largest_logit"}  # no model gives its logits
     for name in diagnosis.measures.keys() & streamed.measures.keys():
         np.testing.assert_allclose(diagnosis[name][0], streamed[name][0], rtol=1e-4, err_msg=name)
