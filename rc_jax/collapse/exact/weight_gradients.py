@@ -114,14 +114,6 @@ def _log_weight_gradients(
 
     tokens = of_tokens(x)
 
-    # The gradients are linear in G, the cotangent at the layer's output: `_backward` takes it without its size.
-    def backward(cotangent: Scaled, saved: tuple[MeanResidual, LayerParams]) -> tuple[Scaled, WeightGradients]:
-        state, weights = saved
-        at_input, logs = _backward(weights.attention, state, cotangent.rows, layer, alpha, seen)
-        out = mean_residual.normalise(cotangent.rows + at_input if spec.skip else at_input)
-        query, key, value, output = (log + cotangent.log_size for log in logs)
-        return out.times_exp(cotangent.log_size), WeightGradients(query, key, value, output, state.log_norm)
-
     def run(amount: Array) -> tuple[WeightGradients, MeanResidual]:
         moves = Moves(amount, tokens)
 
@@ -129,6 +121,14 @@ def _log_weight_gradients(
             state = moved(state, moves, 0)
             out = attention.attend(weights.attention, state, layer, scale, seen, moves)
             return mean_residual.add(state, out) if spec.skip else out, (state, weights)
+
+        # The gradients are linear in G, the cotangent at the layer's output: `_backward` takes it without its size.
+        def backward(cotangent: Scaled, saved: tuple[MeanResidual, LayerParams]) -> tuple[Scaled, WeightGradients]:
+            state, weights = saved
+            at_input, logs = _backward(weights.attention, state, cotangent.rows, layer, alpha, seen, moves)
+            out = mean_residual.normalise(cotangent.rows + at_input if spec.skip else at_input)
+            query, key, value, output = (log + cotangent.log_size for log in logs)
+            return out.times_exp(cotangent.log_size), WeightGradients(query, key, value, output, state.log_norm)
 
         saved = scan_layers(forward, mean_residual.decompose(x), params, spec)[1]
         return jax.lax.scan(backward, mean_residual.normalise(cotangent), saved, reverse=True)[1], saved[0]
@@ -147,6 +147,7 @@ def _backward(
     spec: AttentionSpec,
     alpha: Float[Array, " head"],
     seen: Array | None,
+    moves: Moves,
 ) -> tuple[Float[Array, "token feature"], tuple[Array, Array, Array, Array]]:
     """The gradient at a layer's input without its skip, and the log-norms of those of W_Q, W_K, W_V and W_O."""
     product = functools.partial(jnp.einsum, precision=spec.precision)
@@ -165,7 +166,7 @@ def _backward(
     queries = query.mean[:, None] + size * query.rest.rows
     logits = alpha[:, None, None] * size * product("hik,hjk->hij", queries, keys)
     log_p = log_softmax(logits if seen is None else jnp.where(seen[None], logits, -jnp.inf))
-    p = jnp.exp(log_p)
+    p = moves.exp(log_p)
 
     # Backward through the output matrix and through softmax: g = G W_Oᵀ, u = g V̂ᵀ, and α D of every head.
     g = product("nd,hkd->hnk", cotangent, params.output)
