@@ -241,12 +241,13 @@ def arranged(name: str, value: Any, axes: Any, *, shared: bool = False) -> Any:
         name: of the argument.
         value: an array, or a list of one for each layer.
         axes: words such as ("sample", "query", "head", "key"), which end with those of the last two axes of a layer.
-            Axes of samples, heads and groups may be missing; heads of a group, as of grouped queries, stand behind it.
+            "offset" in place of "key" is the distance of a key from its query, from −w to w in 2w + 1 columns. Axes of samples, heads and groups may be missing; heads of a group, as of grouped queries, stand behind it.
         shared: whether arrays may lack the axis of heads in a group, as keys do that these share.
     """
     several = isinstance(value, list | tuple)
     words = tuple(axes) if isinstance(axes, list | tuple) else ()
-    last = ("token", "width") if "width" in words else ("query", "key")
+    local = not shared and "offset" in words
+    last = ("token", "width") if "width" in words else ("query", "offset" if local else "key")
     known = {*AXES[:4], *last}
     if not set(last) <= set(words) or not set(words) <= known or len(set(words)) != len(words):
         raise ValueError(
@@ -271,8 +272,25 @@ def arranged(name: str, value: Any, axes: Any, *, shared: bool = False) -> Any:
         if "sample" not in words:
             shape = [shape[0], 1, *shape[1:]]
         shape = [*shape[:2], math.prod(shape[2:-2]), *shape[-2:]]
-        arrays += list(moved.reshape(shape))
+        arrays += list(_of_offsets(name, moved.reshape(shape)) if local else moved.reshape(shape))
     return arrays
+
+
+def _of_offsets(name: str, array: Any) -> np.ndarray:
+    """Weights (…, query, key) of those (…, query, offset), where column c stands for key query + c − width/2."""
+    local = on_host(array)
+    queries, width = local.shape[-2:]
+    key = np.arange(queries)[:, None] + np.arange(width) - width // 2
+    inside = (key >= 0) & (key < queries)
+    if width % 2 == 0 or np.any(local[..., ~inside]):
+        raise ValueError(
+            f"`{name}` must have, along \"offset\", an odd number of columns, one for each distance of a key from its "
+            f"query, with 0 beyond the ends of the text, got {described(array)}: columns of global tokens go first"
+        )
+    whole = np.zeros((*local.shape[:-1], queries), local.dtype)
+    query, column = np.nonzero(inside)
+    whole[..., query, key[inside]] = local[..., query, column]
+    return whole
 
 
 def tolerance(dtype: Any, keys: int) -> float:

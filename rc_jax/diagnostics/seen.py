@@ -907,8 +907,8 @@ def _check_offsets(used: np.ndarray) -> None:
         if not used[beyond].any() and _certain(int(beyond.sum()), int((~used[~beyond]).sum()), int((~beyond).sum())):
             raise ValueError(
                 f"`weights` must have a column for each key, got {columns} columns of {queries} queries, which may be "
-                f"keys, or, as in Longformer, the distances from {-half} to {half} of keys from their queries: set "
-                "those into (queries, keys) first, or pass `mask` if they are keys"
+                f"keys, or, as in Longformer, the distances from {-half} to {half} of keys from their queries: "
+                'axes=("sample", "head", "query", "offset") reads those; pass `mask` if they are keys'
             )
 
 

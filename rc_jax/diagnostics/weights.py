@@ -102,7 +102,8 @@ def attention(
         threshold: ε of Gu et al. (2025), above which the weight on the first key makes it a sink.
         axes: names of the axes of each array where they are others, such as ("sample", "query", "key") for weights
             that are averaged over heads, or ("sample", "group", "head", "query", "key"). One array of five axes needs
-            them, because its first axis may count layers or samples.
+            them, because its first axis may count layers or samples. "offset" in place of "key" is the distance of a
+            key from its query, from −w to w in 2w + 1 columns.
 
     Returns:
         A `Diagnosis` with measures of shape (layer, head). Its `by_text` holds the strongest key, its weight and the

@@ -131,6 +131,12 @@ class Tracer:
             causal=layer.causal,
             threshold=SINK,
             notes=(*notes, *self.left_out),
+            by_text={
+                "sample": np.arange(self.windows),
+                "start": np.zeros(self.windows, int),
+                "tokens": np.full(self.windows, self.tokens),
+                **{name: np.stack([each.by_text[name] for each in self._heads], 1) for name in self._heads[0].by_text},
+            },
         )
 
     def _observe(self, x: Array, count: int) -> tuple[list[Observed], dict[str, np.ndarray]]:
@@ -149,7 +155,7 @@ class Tracer:
             passed = pass_over(p[:count], self._seen[kind], v[:count], full=False)
             del p
             check(passed, self._seen[kind], passed.rows.total.dtype, index)
-            heads.append(observe(passed, self._seen[kind], SINK)._replace(by_text={}))
+            heads.append(observe(passed, self._seen[kind], SINK))
             states.append(measures_of(x, there))
         observed = with_rates({name: np.stack([np.asarray(each[name]) for each in states]) for name in states[0]})
         measured = {name: values.T for name, values in observed.items()}
@@ -310,8 +316,10 @@ def _window(tokens: int, spec: AttentionSpec) -> Bool[np.ndarray, "1 1 token tok
 
 
 def _added(one: Observed, other: Observed) -> Observed:
-    """The windows of both."""
-    return jax.tree.map(lambda mine, others: mine + others, one, other)
+    """The windows of both: sums, and numbers of each window behind one another."""
+    windows = {name: np.concatenate([mine, other.by_text[name]]) for name, mine in one.by_text.items()}
+    sums = jax.tree.map(lambda mine, others: mine + others, *(each._replace(by_text={}) for each in (one, other)))
+    return sums._replace(by_text=windows)
 
 
 def _switched(spec: StackSpec, switches: Iterable[str]) -> StackSpec:

@@ -124,6 +124,26 @@ def test_columns_that_are_distances_are_refused():
     assert diagnostics.attention([np.full((1, 1, N, 9), 1 / 9, np.float32)]).tokens == 9
 
 
+def test_distances_are_read_by_name():
+    """As weights on keys, where the distances are set into a matrix one by one."""
+    window = np.abs(np.subtract.outer(INDEX, INDEX)) <= 4
+    whole = np.where(window, np.random.default_rng(0).random((2, 3, N, N), np.float32), 0)
+    whole /= whole.sum(-1, keepdims=True)
+    local = np.zeros((2, 3, N, 9), np.float32)
+    for query, offset in np.ndindex(N, 9):
+        if 0 <= query + offset - 4 < N:
+            local[..., query, offset] = whole[..., query, query + offset - 4]
+    axes = ("sample", "head", "query", "offset")
+    found, expected = diagnostics.attention([local], axes=axes), diagnostics.attention([whole])
+    assert found.notes == expected.notes
+    for name, values in expected.measures.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+    local[0, 0, 0, 0] = 0.1
+    for wrong in (local, local[..., 1:]):
+        with pytest.raises(ValueError, match='along "offset", an odd number of columns'):
+            diagnostics.attention([wrong], axes=axes)
+
+
 SHAPES = [
     (samples, heads, n, causal)
     for samples, heads in ((1, 1), (1, 3), (3, 2), (2, 4), (5, 1))

@@ -12,9 +12,6 @@ from rc_jax.collapse.exact.scaled import Scaled
 from tests.collapse.exact.test_token_sizes import without_optimisations
 from tests.collapse.exact.test_trajectory import draw, exact_logs, stack, worst_error
 from tests.oracles import many_digits
-from tests.oracles.interpreted import interpreted
-
-pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 @pytest.mark.slow
@@ -78,7 +75,7 @@ def test_gradients_at_weights_that_start_at_zero(x64, zero, norm):
     def moved(size):
         return params._replace(attention=weights._replace(**{zero: getattr(weights, zero) + size * step}))
 
-    slope = interpreted(jax.grad(lambda size: collapse.log_residuals(moved(size), x, spec)[-1]))(jnp.zeros(()))
+    slope = jax.jit(jax.grad(lambda size: collapse.log_residuals(moved(size), x, spec)[-1]))(jnp.zeros(()))
     with mp.workdps(60):
         up, down = (exact_logs(moved(sign * 1e-12), x, spec, 60)[-1] for sign in (1, -1))
         np.testing.assert_allclose(float(slope), float((up - down) / 2e-12), rtol=1e-8)
@@ -89,7 +86,7 @@ def test_gradient_where_tokens_are_equal_and_far_from_collapse(x64):
     spec = network.StackSpec(attention=attention.AttentionSpec(d_model=2), depth=1)
     params = network.init(jax.random.key(3), spec, gain=2.0, dtype="float64")
     x = jnp.array([[1.0, 2], [1, 2], [-2, 1]])
-    slope = interpreted(jax.grad(lambda x: collapse.log_residuals(params, x, spec)[1]))(x)
+    slope = jax.jit(jax.grad(lambda x: collapse.log_residuals(params, x, spec)[1]))(x)
     weights = jax.tree.map(np.asarray, params)
     with many_digits.precision(60):
 
@@ -124,7 +121,7 @@ def test_gradient_of_a_pool_of_averages_leaves_the_averages(x64):
     def moved(size):
         return params._replace(attention=params.attention.with_parts(pool=params.attention.parts["pool"] + size * step))
 
-    slope = interpreted(jax.grad(lambda size: collapse.log_residuals(moved(size), x, spec)[-1]))(jnp.zeros(()))
+    slope = jax.jit(jax.grad(lambda size: collapse.log_residuals(moved(size), x, spec)[-1]))(jnp.zeros(()))
     up, down = (exact_logs(moved(sign * 1e-4), x, spec, 60)[-1] for sign in (1, -1))
     np.testing.assert_allclose(float(slope), float((up - down) / 2e-4), rtol=1e-4)
 

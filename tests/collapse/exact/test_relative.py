@@ -9,9 +9,6 @@ import pytest
 from rc_jax import attention, collapse, network
 from tests.collapse.exact.test_trajectory import TOLERANCE, draw, stack, worst_error
 from tests.oracles import collapse as oracle
-from tests.oracles.interpreted import interpreted
-
-pytestmark = pytest.mark.usefixtures("interpreted")
 
 NETWORKS = {
     "pure": (stack(depth=5), {}, 400),
@@ -77,4 +74,4 @@ def test_its_derivative_against_differences(x64):
 
     step = 1e-5
     quotient = (last(step) - last(-step)) / (2 * step)
-    assert float(interpreted(jax.grad(last))(jnp.zeros(()))) == pytest.approx(float(quotient), rel=1e-6)
+    assert float(jax.jit(jax.grad(last))(jnp.zeros(()))) == pytest.approx(float(quotient), rel=1e-6)

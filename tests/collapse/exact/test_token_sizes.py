@@ -11,7 +11,6 @@ from rc_jax import attention, collapse, network
 from rc_jax.collapse.exact import state
 from tests.collapse.exact.test_trajectory import exact_logs, mostly_slow, worst_error
 from tests.compiling import NOT_OPTIMISED
-from tests.oracles.interpreted import interpreted
 
 TOKENS = np.random.default_rng(5).normal(size=(3, 4))
 GATED = network.MLPSpec(width=4, activation="silu", gated=True)
@@ -107,12 +106,11 @@ def test_derivative_where_one_direction_is_left(x64, offset):
     x = jnp.asarray(next(narrow_tokens(2, [offset])))
     along = jax.random.normal(jax.random.key(1), x.shape, "float64")
     last = jax.grad(lambda step: collapse.log_residuals(params, x + step * along, spec)[-1])
-    slope = interpreted(last)(jnp.zeros(()))
+    slope = jax.jit(last)(jnp.zeros(()))
     up, down = (exact_logs(params, x + step * along, spec, 200)[-1] for step in (1e-6, -1e-6))
     np.testing.assert_allclose(float(slope), float(up - down) / 2e-6, rtol=1e-6)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_the_direction_of_what_a_rounding_leaves_is_unknown():
     """A query of one feature of a zero token is a rounding: over its length ±1, in all three computations alike."""
     spec = stack({"qk_norm": "unit", "weights": "sinkhorn", "d_model": 2, "d_head": 1}, depth=1, skip=True)
@@ -143,7 +141,6 @@ def test_three_equal_tokens_without_a_compilers_optimisations():
     np.testing.assert_array_equal(split.mean, x[0])
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_a_norm_of_tokens_beside_a_large_common_part_is_known_or_not_a_number():
     """The norm subtracts what all features share: float32 has no digits left of tokens beside 10⁶."""
     spec = NORMED["rms, pre, gated"]

@@ -12,7 +12,6 @@ import pytest
 from rc_jax import attention, collapse, network
 from tests.oracles import collapse as oracle
 from tests.oracles import many_digits
-from tests.oracles.interpreted import interpreted
 
 TOLERANCE = {"float64": 1e-14, "float32": 1e-6}
 
@@ -273,7 +272,7 @@ def test_plain_arithmetic_agrees_where_it_is_valid(dtype):
 def test_gradient_against_high_precision_differences(x64, skip):
     spec = stack(depth=4, skip=skip)
     params, x = draw(5, spec, "float64")
-    slope = interpreted(jax.grad(lambda x: collapse.log_residuals(params, x, spec)[-1]))(x)
+    slope = jax.jit(jax.grad(lambda x: collapse.log_residuals(params, x, spec)[-1]))(x)
     with many_digits.precision(2000):
         # A step whose square is far below double precision, and that itself is far above the working precision.
         step = many_digits.mpfr(10) ** -30
