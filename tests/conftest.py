@@ -7,13 +7,11 @@ import atexit
 import ctypes
 import gc
 import importlib.metadata
-import json
 import os
 import pathlib
 import resource
 import shutil
 import tempfile
-import time
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Every core has a worker of its own: threads of NumPy's and PyTorch's products would wait for each other.
@@ -62,40 +60,6 @@ gc.set_threshold(50_000, 20, 50)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-
-LOG = os.environ.get("RC_JAX_COMPILE_LOG")  # a file: one line a test, its seconds and what compiling took of them
-compiling = []
-if LOG:
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, seconds, **_: compiling.append(seconds) if event.endswith("backend_compile_duration") else None
-    )
-
-
-def processor_seconds():
-    """Processor time of this process and of those it has waited for."""
-    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
-    """With `RC_JAX_COMPILE_LOG` set, log what each test took."""
-    if not LOG:
-        return (yield)
-    compiling.clear()
-    start, processor = time.perf_counter(), processor_seconds()
-    outcome = yield
-    line = {
-        "test": item.nodeid,
-        "seconds": round(time.perf_counter() - start, 3),
-        "processor": round(processor_seconds() - processor, 3),
-        "compiling": round(sum(compiling), 3),
-        "programs": len(compiling),
-    }
-    with open(LOG, "a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
-    return outcome
-
 
 MAPS = pathlib.Path("/proc/self/maps")
 MOST_MAPS, MOST_PAGES = 30_000, 3 * 2**30 // resource.getpagesize()
