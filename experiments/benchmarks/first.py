@@ -1,4 +1,4 @@
-"""What the first number costs, in fresh processes, and what exact arithmetic costs beside plain arithmetic."""
+"""What the first number costs in fresh processes, and cancellation-free arithmetic beside plain arithmetic."""
 
 import dataclasses
 import functools
@@ -77,7 +77,7 @@ def first_call(count: int) -> Iterator[Table]:
 
 
 def exact(count: int) -> Iterator[Table | Contest]:
-    """Exact arithmetic beside plain arithmetic: sizes of programs, first calls, and batches."""
+    """Cancellation-free arithmetic beside plain arithmetic: sizes of programs, first calls, and batches."""
     kinds = {"pure attention": "", "pre-norm GELU transformer": _TRANSFORMER}
     rows: list[tuple[str | float, ...]] = []
     for name in kinds:

@@ -73,5 +73,5 @@ def beside_initial(
 
 @functools.partial(jax.jit, static_argnames="spec")
 def log_residuals(params: network.LayerParams, x: jax.Array, spec: network.StackSpec) -> jax.Array:
-    """Log ‖res(X^l)‖_F of every text in exact arithmetic: (text, layer + 1)."""
+    """Log ‖res(X^l)‖_F of every text in cancellation-free arithmetic: (text, layer + 1)."""
     return jax.lax.map(lambda tokens: collapse.log_residuals(params, tokens, spec), x, batch_size=4)

@@ -241,7 +241,8 @@ def arranged(name: str, value: Any, axes: Any, *, shared: bool = False) -> Any:
         name: of the argument.
         value: an array, or a list of one for each layer.
         axes: words such as ("sample", "query", "head", "key"), which end with those of the last two axes of a layer.
-            "offset" in place of "key" is the distance of a key from its query, from −w to w in 2w + 1 columns. Axes of samples, heads and groups may be missing; heads of a group, as of grouped queries, stand behind it.
+            "offset" in place of "key" is the distance of a key from its query, from −w to w in 2w + 1 columns. Axes of
+            samples, heads and groups may be missing; heads of a group, as of grouped queries, stand behind it.
         shared: whether arrays may lack the axis of heads in a group, as keys do that these share.
     """
     several = isinstance(value, list | tuple)
@@ -284,7 +285,7 @@ def _of_offsets(name: str, array: Any) -> np.ndarray:
     inside = (key >= 0) & (key < queries)
     if width % 2 == 0 or np.any(local[..., ~inside]):
         raise ValueError(
-            f"`{name}` must have, along \"offset\", an odd number of columns, one for each distance of a key from its "
+            f'`{name}` must have, along "offset", an odd number of columns, one for each distance of a key from its '
             f"query, with 0 beyond the ends of the text, got {described(array)}: columns of global tokens go first"
         )
     whole = np.zeros((*local.shape[:-1], queries), local.dtype)

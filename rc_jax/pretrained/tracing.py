@@ -39,7 +39,7 @@ class Tracer:
         tokens: tokens of a window.
         batch_size: windows at a time; `windows_at_a_time` suggests a number.
         switches: which of skip and mlp are on, beside attention; all by default.
-        exact: whether to compute the log residual in exact arithmetic, which takes longest to compile and to run.
+        exact: whether to compute the log residual, in cancellation-free arithmetic, which takes longest.
     """
 
     checkpoint: Checkpoint
@@ -192,7 +192,7 @@ def trace(
     and of `rc_jax.diagnostics.hidden_states`, under the masks of the network. Three more stand beside the states, each
     with layer + 1 entries:
 
-        log_residual         log ‖res(X^l)‖_F in exact arithmetic, in nats
+        log_residual         log ‖res(X^l)‖_F in cancellation-free arithmetic, in nats
         path_share           ⟨Y_k, X^L⟩/‖X^L‖² of the paths through k heads, k = 0 … L
         path_residual_share  the same of the residuals of Y_k and X^L
 
@@ -206,7 +206,7 @@ def trace(
         switches: which of "skip" and "mlp" are on; attention always is, and norms stay as the checkpoint has them. An
             MLP that is off takes its norm with it.
         batch_size: windows at a time; by default up to 8 that keep a layer's attention matrices below 64 MB.
-        exact: whether to compute the log residual in exact arithmetic, which takes longest to compile and to run.
+        exact: whether to compute the log residual, in cancellation-free arithmetic, which takes longest.
         progress: whether to show a bar on stderr.
 
     Raises:
@@ -279,7 +279,7 @@ def layer(
 
 @functools.partial(jax.jit, static_argnames="spec")
 def log_residuals(params: LayerParams, x: Float[Array, "window token feature"], spec: StackSpec) -> Array:
-    """Log ‖res(X^l)‖_F of each window in exact arithmetic: (window, layer + 1)."""
+    """Log ‖res(X^l)‖_F of each window in cancellation-free arithmetic: (window, layer + 1)."""
     return jax.lax.map(lambda tokens: collapse.log_residuals(params, tokens, spec), x)
 
 

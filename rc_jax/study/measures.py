@@ -89,7 +89,7 @@ def kind(kind: Kind | str | Callable[..., Array], *, seed: int = 0) -> Study:
             )  # fmt: skip
     else:
         notes.append("Rows depend on each other, so no gradient of a row is measured.")
-    falls, networks = {}, "8 networks, exact arithmetic"
+    falls, networks = {}, "8 networks, cancellation-free arithmetic"
     compile_falls((own, base))
     both("collapse", "order by its record", "rule", lambda each: (predicted_order(each), 0.0))
     for skip in (False, True):

@@ -84,7 +84,7 @@ def sentences(study: Study) -> tuple[str, ...]:
     said = []
     order, own, base = study["order of a layer"].value, *(study.falls["without skips"])
     if not math.isfinite(order):
-        said.append("Collapse: exact arithmetic does not know this layer near collapse.")
+        said.append("Collapse: cancellation-free arithmetic does not know this layer near collapse.")
     elif order > 2:
         said.append(f"Collapse: without skip connections a layer maps a small difference to its power {order:.1f}.")
     else:

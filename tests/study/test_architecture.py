@@ -161,7 +161,7 @@ def test_tokens_that_agree_beyond_rounding_are_followed_exactly(key):
     assert found.bands["residual"][0, -1] <= exact[-1] <= found.bands["residual"][2, -1]
     assert np.isnan(found["gradient_query"][-1]) and np.isfinite(found["gradient_value"]).all()
     assert "Tokens agree to the rounding of bfloat16 from layer" in found.sentences[0]
-    assert any("exact arithmetic" in note for note in found.notes)
+    assert any("cancellation-free arithmetic" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("family", [*families.CONFIGS])

@@ -1,4 +1,4 @@
-"""Sampled tokens through layers with W_Q = W_K = W_V = I, by the package's network and in exact arithmetic."""
+"""Sampled tokens through layers with W_Q = W_K = W_V = I, plainly and in cancellation-free arithmetic."""
 
 import functools
 import math

@@ -116,7 +116,7 @@ def layer(
     scale: ArrayLike | None = None,
     center: Center = "mean",
 ) -> Inequality:
-    """Log ‖res(X^(l+1))‖_{1,∞} against `layer_bound`, at every layer, in exact arithmetic.
+    """Log ‖res(X^(l+1))‖_{1,∞} against `layer_bound`, at every layer, in cancellation-free arithmetic.
 
     Args and errors as in `collapse.layer_bound`.
 
@@ -145,7 +145,7 @@ def depth(
     scale: ArrayLike | None = None,
     center: Center = "mean",
 ) -> Inequality:
-    """Log ‖res(X^l)‖_{1,∞} against `depth_bound`, before the first layer and after each one, in exact arithmetic.
+    """Log ‖res(X^l)‖_{1,∞} against `depth_bound`, before and after each layer, in cancellation-free arithmetic.
 
     Args and errors as in `collapse.depth_bound`.
 

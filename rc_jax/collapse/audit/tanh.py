@@ -118,7 +118,7 @@ def tanh_layer(
     *,
     scale: ArrayLike | None = None,
 ) -> Inequality:
-    """Log diam(X^(l+1)) against the bound from diam(X^l), at every layer, in exact arithmetic.
+    """Log diam(X^(l+1)) against the bound from diam(X^l), at every layer, in cancellation-free arithmetic.
 
     Args and errors as in `collapse.tanh_bound`.
 
@@ -146,7 +146,7 @@ def tanh_depth(
     *,
     scale: ArrayLike | None = None,
 ) -> Inequality:
-    """Log diam(X^l) against `tanh_bound`, before the first layer and after each one, in exact arithmetic.
+    """Log diam(X^l) against `tanh_bound`, before the first layer and after each one, in cancellation-free arithmetic.
 
     Args and errors as in `collapse.tanh_bound`.
 

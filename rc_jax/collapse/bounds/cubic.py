@@ -98,7 +98,7 @@ def layer_bound(
     log ‖res(X^(l+1))‖_{1,∞} ≤ log( 4γ_l Σ_h α‖W_QK,h‖₁‖W_h‖_{1,∞} ‖res(X^l)‖³_{1,∞} ),   W_h = W_V,h W_O,h
 
     with γ_l from `measured_gamma`, which says what it carries (DCL21, section 2; repaired, docs/proof.md). The tokens
-    are carried in exact arithmetic, so it can be asked at any depth; compare it with `audit.layer`.
+    are carried in cancellation-free arithmetic, so it can be asked at any depth; compare it with `audit.layer`.
 
     Args and errors as in `measured_gamma`.
 
@@ -171,7 +171,7 @@ def in_depth(parts: Parts) -> Float[Array, " layer"]:
 
 @functools.partial(jax.jit, static_argnames=("spec", "center"))
 def bound_parts(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, center: Center) -> Parts:
-    """The logarithms that the bounds are made of, at every layer, with the tokens in exact arithmetic."""
+    """The logarithms that the bounds are made of, at every layer, with the tokens in cancellation-free arithmetic."""
 
     def measure(weights: AttentionParams, before: MeanResidual, after: MeanResidual) -> Parts:
         parts = _layer_parts(weights, before, spec.attention, scale, center)

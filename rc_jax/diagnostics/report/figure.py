@@ -26,7 +26,7 @@ HEADS = {
 STATES = {
     "relative_residual": "‖res(X)‖/‖X‖",
     "cosine": "mean cosine of tokens",
-    "log_residual": "log ‖res(X)‖ in exact arithmetic",
+    "log_residual": "log ‖res(X)‖ in cancellation-free arithmetic",
     "path_share": "share of the output of paths",
 }
 LOGARITHMIC = {"entropy_scale", "stable_rank", "sink_value_ratio"}

@@ -51,7 +51,7 @@ STATES = {
     "token_rank": Column("rank of X", "stable rank of the tokens"),
     "token_norm": Column("‖x‖", "median norm of a token"),
     "norm_ratio": Column("max ‖x‖", "largest norm over that median"),
-    "log_residual": Column("log ‖res‖", "in exact arithmetic, in nats"),
+    "log_residual": Column("log ‖res‖", "in cancellation-free arithmetic, in nats"),
     "path_share": Column("path X", "share of the output of paths through so many heads, MLPs and norms off"),
     "path_residual_share": Column("path res", "the same of its residual"),
 }

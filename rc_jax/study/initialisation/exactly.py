@@ -20,8 +20,8 @@ def replace(
 ) -> tuple[str, ...]:
     """Write exact residuals in the place of rounded ones; gradients of queries and keys there are not known.
 
-    With skip connections rounded ones stay: exact arithmetic takes many times as long, and tokens that agree so far in
-    float32 agree in that network.
+    With skip connections rounded ones stay: cancellation-free arithmetic takes many times as long, and tokens that
+    agree so far in float32 agree in that network.
     """
     refused = ""
     for index, sample in enumerate(samples):
@@ -42,7 +42,7 @@ def replace(
         return (f"Residuals below {ROUNDED:g} are those of float32 arithmetic, and rounding is a part of them.", lost)
     if refused:
         return (f"Residuals below {ROUNDED:g} are lost in float32's digits: {refused}.", lost)
-    return (f"Residuals below {ROUNDED:g} are those of exact arithmetic (collapse.log_residuals).", lost)
+    return (f"Residuals below {ROUNDED:g} are those of cancellation-free arithmetic (collapse.log_residuals).", lost)
 
 
 def residuals(key: Array, design: Design, network: Network, numbers: Numbers) -> np.ndarray:

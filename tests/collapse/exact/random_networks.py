@@ -10,7 +10,7 @@ from rc_jax.collapse.requirements import SPLIT
 def draw_spec(random, kinds=SPLIT):
     """A network of small layers with options drawn one by one, again and again until they go together.
 
-    Its weights are one of `kinds`: by default those that exact arithmetic has a form of its own for.
+    Its weights are one of `kinds`: by default those that cancellation-free arithmetic has a form of its own for.
     """
     while True:
         try:

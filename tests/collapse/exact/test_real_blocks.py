@@ -1,4 +1,4 @@
-"""The exact arithmetic in the layers of today's models: against hundreds of digits, and who refuses them."""
+"""The cancellation-free arithmetic in the layers of today's models: against many digits, and who refuses them."""
 
 import dataclasses
 

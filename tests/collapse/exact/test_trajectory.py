@@ -1,4 +1,4 @@
-"""The exact arithmetic against thousands of digits, against plain arithmetic where that is valid, and at its edges."""
+"""Cancellation-free arithmetic against thousands of digits and valid plain arithmetic, and at its edges."""
 
 import dataclasses
 
