@@ -117,7 +117,7 @@ class Kind:
     seed: Annotated[int, option(metavar="SEED")] = 0
     """Seed of all that is drawn."""
     quiet: Flag = False
-    """Show no progress; this command shows none, and takes the option so that scripts can always give it."""
+    """No progress line; there is one only where stderr is a terminal."""
     json: Flag = False
     """Print JSON with every digit."""
 

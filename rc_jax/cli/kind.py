@@ -23,7 +23,8 @@ def run(arguments: Any) -> Report:
     if arguments.figure is not None and Path(arguments.figure).suffix not in SUFFIXES:
         raise Usage(f"`--figure` must end in one of {', '.join(SUFFIXES)}, got {arguments.figure!r}")
     try:
-        found = study.kind(_named(arguments.kind[0]), seed=seed)
+        shown = not (arguments.json or arguments.quiet)
+        found = study.kind(_named(arguments.kind[0]), seed=seed, progress=shown)
     except (TypeError, ValueError) as error:
         raise Usage(str(error)) from error
     if arguments.figure is not None:
