@@ -138,7 +138,7 @@ def draw(study: Study) -> "Figure":
 
     figure, (sparse, scale, depth) = style.figure(columns=3, width=2.6, height=2.5)
     color = style.cycle(6)["color"]
-    own = {**style.cycle(0), "linestyle": "-"}
+    own: dict[str, Any] = {**style.cycle(0), "linestyle": "-"}
     broad: dict[str, Any] = {"color": color, "linewidth": 6, "alpha": 0.4, "zorder": 1}
     pairs = [
         (measure, float(measure.name.rsplit(" ", 1)[1])) for measure in study.measures if measure.name[:4] == "S at"
@@ -168,8 +168,8 @@ def draw(study: Study) -> "Figure":
     scale.margins(x=0.12)
     for (name, (ours, base)), line in zip(study.falls.items(), ("-", (0, (1, 1))), strict=True):
         layers = np.arange(len(ours))
-        depth.plot(layers, base, **(broad | {"linestyle": line}))
-        depth.plot(layers, ours, label=name, **(own | {"linestyle": line}))
+        depth.plot(layers, base, **broad | dict[str, Any](linestyle=line))
+        depth.plot(layers, ours, label=name, **own | dict[str, Any](linestyle=line))
         if np.isnan(ours[-1]) and np.isfinite(ours[0]):
             last = int(np.flatnonzero(np.isfinite(ours))[-1])
             depth.annotate(

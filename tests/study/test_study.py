@@ -85,7 +85,8 @@ def test_what_is_not_known_has_a_reason_in_its_place():
     for name in ("S at 1", "largest share of 64 keys", "largest share of 4096 keys", "sum of a row"):
         measures.append(known._replace(question="rows", name=name))
     measures.append(known._replace(question="rows", name="sum where all scores are −10"))
-    found = report.Study("own", tuple(measures), {"without skips": [[1.0, -2.0, np.nan], [1.0, -9.0, -99.0]]}, ())
+    falls = {"without skips": [[1.0, -2.0, np.nan], [1.0, -9.0, -99.0]], "with skips": [[1.0, 1, 2], [1.0, 2, 3]]}
+    found = report.Study("own", tuple(measures), falls, ())
     lines = {re.split(" {2,}", line)[1]: line for line in study.table(found).splitlines()}
     assert "digits are lost  " in lines["change"] and "nan" not in study.table(found)
     assert (
