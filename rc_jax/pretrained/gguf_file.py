@@ -61,7 +61,7 @@ LLAMA3 = {
 
 
 # More than any published file has: 1 000 tensors, 60 keys, 1.3 million tokens, merges and numbers beside them. What is
-# allowed takes at most a minute and 1 GB on one core.
+# allowed takes some seconds and 1 GB on one core.
 MOST_TENSORS, MOST_KEYS, MOST_ENTRIES = 100_000, 10_000, 2_000_000
 _LENGTH = struct.Struct("=Q")
 

@@ -131,7 +131,7 @@ def test_a_figure_that_fails_does_not_take_the_rest_along(capsys, place, monkeyp
         ("--text made", "`--text` must be a file that can be read, got 'made'"),
         ("--text empty.txt", "`--text` must be a file with text in it, got 'empty.txt' without any"),
         ("--text latin.txt", "`--text` must be a file in UTF-8, got 'latin.txt' with byte 1 in another code"),
-        ("--text large.txt", "`--text` must have at most 67108864 bytes, got 'large.txt' with more"),
+        ("--text large.txt", "`--text` must have at most 16777216 bytes, got 'large.txt' with more"),
         ("nowhere --text text.txt", "`folder` must be an existing folder"),
         ("bare --text text.txt", "`folder` must hold a file config.json"),
         ("odd --text text.txt", "tokenizer.json' must give ids below 20, the rows of the checkpoint's table, got 40"),
