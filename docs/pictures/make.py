@@ -2,7 +2,8 @@
 
 `python docs/pictures/make.py results/quick` reads the drawings of a run, writes one WebP of at most 50 kB a figure, and
 writes `docs/gallery.md`. Pictures are written in light and in dark. A figure with `animate(data)`, a matplotlib
-animation, is written as loops into `docs/pictures/moving` too.
+animation, is written as loops into `docs/pictures/moving` too. README shows the upper row of one figure, and on a phone
+its first panel, in letters of 9 px or more.
 """
 
 import io
@@ -21,11 +22,13 @@ from experiments.run.report import drawing  # noqa: E402
 
 MOST = 50_000  # bytes of a picture
 WIDTHS = (1400, 1200, 1000, 850, 700)
+README = "collapse_depth"  # two panels by two
 
 
-def small(path: pathlib.Path) -> bytes:
-    """The widest WebP of a drawing that is not too large."""
-    picture = Image.open(path).convert("RGB")
+def small(path: pathlib.Path, across: float = 1.0, down: float = 1.0) -> bytes:
+    """The widest WebP of a drawing, or of this much of it from the upper left, that is not too large."""
+    whole = Image.open(path).convert("RGB")
+    picture = whole.crop((0, 0, round(across * whole.width), round(down * whole.height)))
     for width in WIDTHS:
         size = (width, round(picture.height * width / picture.width))
         scaled = picture.resize(size, Image.Resampling.LANCZOS) if width < picture.width else picture
@@ -41,6 +44,10 @@ def main(results: pathlib.Path) -> None:
     """Write the picture of every figure that a run drew."""
     for path in sorted(results.glob("*.png")):
         (HERE / f"{path.stem}.webp").write_bytes(small(path))
+        if path.stem.partition(".")[0] == README:
+            theme = path.stem.removeprefix(README)
+            (HERE / f"readme{theme}.webp").write_bytes(small(path, down=0.5))
+            (HERE / f"readme.narrow{theme}.webp").write_bytes(small(path, across=0.5, down=0.5))
     for name in figure.names():
         if hasattr(figure.load(name), "animate"):
             every = list((results / "data").glob(f"{name}-*.npz"))

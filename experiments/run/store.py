@@ -18,6 +18,8 @@ import numpy as np
 from experiments.ledger.record import checked, strict
 from rc_jax._numerics.files import write_whole as write
 
+MOST_BYTES = 2**30  # of the arrays of one result, unpacked
+
 
 class Damaged(Exception):
     """A stored result is there but cannot be trusted."""
@@ -61,6 +63,8 @@ def load(folder: Path, stem: str) -> Stored | None:
         if hashlib.sha256(content).hexdigest() != provenance["sha256"]:
             raise Damaged(f"{arrays.name} does not match its checksum")
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            if (size := sum(each.file_size for each in file.zip.infolist())) > MOST_BYTES:
+                raise Damaged(f"{arrays.name} unpacks to {size} bytes, and must to at most {MOST_BYTES}")
             return Stored({key: file[key] for key in file.files}, provenance)
     except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError, zipfile.BadZipFile) as error:
         raise Damaged(f"{stem} cannot be read: {error}") from error

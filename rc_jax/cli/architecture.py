@@ -1,14 +1,12 @@
 """`rc-jax architecture`: an untrained network, layer by layer, by its config alone."""
 
-from pathlib import Path
 from typing import Any
 
 import jax
 
 from rc_jax import study
-from rc_jax.cli.arguments import Report, Usage, bounded
+from rc_jax.cli.arguments import Report, Usage, bounded, check_figure
 
-SUFFIXES = (".png", ".pdf", ".svg")
 REFUSED = (OSError, ValueError, TypeError)
 
 
@@ -16,8 +14,8 @@ def run(arguments: Any) -> Report:
     """Study one config."""
     if len(arguments.config) != 1:
         raise Usage(f"`CONFIG` must be one file or folder, got {' '.join(arguments.config) or 'nothing'}")
-    if arguments.figure is not None and Path(arguments.figure).suffix not in SUFFIXES:
-        raise Usage(f"`--figure` must end in one of {', '.join(SUFFIXES)}, got {arguments.figure!r}")
+    if arguments.figure is not None:
+        check_figure(arguments.figure)
     for name, least in (("tokens", 2), ("samples", 1), ("width", 2)):
         if getattr(arguments, name) is not None:
             bounded(f"--{name}", getattr(arguments, name), least, 2**20)

@@ -1,13 +1,16 @@
 """Common to the commands: numbers read and checked, one kind of report, plain tables."""
 
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rc_jax._numerics.text import perhaps
 
+ENDINGS = (".png", ".pdf", ".svg")  # of a picture
 # One kind of weights has two names: attention calls it by its rows, a kernel by its function.
 ALIASES = {"softmax": "exponential", "exponential": "softmax"}
 
@@ -62,6 +65,17 @@ def bounded(name: str, number: Any, least: int | float, most: int | float = math
     if number > most:
         raise Usage(f"`{name}` must be <= {most:g}, got {got}")
     return number
+
+
+def check_figure(name: str) -> None:
+    """Refuse a picture that cannot be written before minutes are spent on it."""
+    path = Path(name)
+    if path.suffix.lower() not in ENDINGS:
+        raise Usage(f"`--figure` must end in {', '.join(ENDINGS)}, got '{path}'")
+    if path.is_dir() or not path.parent.is_dir():
+        raise Usage(f"`--figure` must be a file in an existing folder, got '{path}'")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise Usage(f"`--figure` must be a file that can be written, got '{path}'")
 
 
 def digits(value: float | None, count: int = 3) -> str:

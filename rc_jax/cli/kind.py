@@ -5,14 +5,11 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rc_jax import study
 from rc_jax.attention import KINDS, Kind
-from rc_jax.cli.arguments import Report, Usage, bounded, chosen
-
-SUFFIXES = (".png", ".pdf", ".svg")
+from rc_jax.cli.arguments import Report, Usage, bounded, check_figure, chosen
 
 
 def run(arguments: Any) -> Report:
@@ -20,10 +17,11 @@ def run(arguments: Any) -> Report:
     if len(arguments.kind) != 1:
         raise Usage(f"`KIND` must be one name or module:function, got {' '.join(arguments.kind) or 'nothing'}")
     seed = bounded("--seed", arguments.seed, 0, 2**31 - 1)
-    if arguments.figure is not None and Path(arguments.figure).suffix not in SUFFIXES:
-        raise Usage(f"`--figure` must end in one of {', '.join(SUFFIXES)}, got {arguments.figure!r}")
+    if arguments.figure is not None:
+        check_figure(arguments.figure)
     try:
-        found = study.kind(_named(arguments.kind[0]), seed=seed)
+        shown = not (arguments.json or arguments.quiet)
+        found = study.kind(_named(arguments.kind[0]), seed=seed, progress=shown)
     except (TypeError, ValueError) as error:
         raise Usage(str(error)) from error
     if arguments.figure is not None:

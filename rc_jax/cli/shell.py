@@ -84,11 +84,18 @@ def keep_programs() -> None:
     """
     import jax
 
-    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rc_jax")
+    if jax.config.jax_compilation_cache_dir is None and (folder := _cache()) is not None:  # pyright: ignore[reportAttributeAccessIssue]
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _cache() -> Path | None:
+    """The user's cache; none for a user without a home, as in containers."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rc_jax")
+    except RuntimeError:
+        return None
 
 
 def read(program: Program, kind: Any, argv: Sequence[str]) -> Any:

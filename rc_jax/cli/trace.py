@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from rc_jax._numerics.text import counted, perhaps
-from rc_jax.cli.arguments import Report, Usage, bounded
+from rc_jax.cli.arguments import Report, Usage, bounded, check_figure
 
 SWITCHES = ("attention", "skip", "mlp")  # `rc_jax.pretrained.tracing.SWITCHES`
-ENDINGS = (".png", ".pdf", ".svg")
 LARGEST = 2**31 - 1
+MOST_TEXT = 2**24  # bytes; while it is cut into tokens each takes some 120 bytes
 REFUSED = (OSError, ValueError, TypeError, ImportError)  # errors of loading and tokenising, in words for the user
 
 
@@ -157,22 +157,16 @@ def _check(arguments: Any) -> None:
         if getattr(arguments, name) is not None:
             bounded(f"--{name}", getattr(arguments, name), least, LARGEST)
     if arguments.figure is not None:
-        _check_figure(Path(arguments.figure))
-
-
-def _check_figure(path: Path) -> None:
-    """Refuse before minutes are spent on what cannot be kept."""
-    if path.suffix.lower() not in ENDINGS:
-        raise Usage(f"`--figure` must end in {', '.join(ENDINGS)}, got '{path}'")
-    if path.is_dir() or not path.parent.is_dir():
-        raise Usage(f"`--figure` must be a file in an existing folder, got '{path}'")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise Usage(f"`--figure` must be a file that can be written, got '{path}'")
+        check_figure(arguments.figure)
 
 
 def _read(name: str) -> str:
     try:
-        text = Path(name).read_text(encoding="utf-8")
+        with Path(name).open("rb") as file:  # which may be a pipe, whose size nobody knows
+            content = file.read(MOST_TEXT + 1)
+        if len(content) > MOST_TEXT:
+            raise Usage(f"`--text` must have at most {MOST_TEXT} bytes, got '{name}' with more: give a part of it")
+        text = content.decode().replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise Usage(f"`--text` must be a file in UTF-8, got '{name}' with byte {error.start} in another code") from None
     except (OSError, ValueError) as error:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from rc_jax import network
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionSpec, Kind, init
-from rc_jax.collapse.exact.trajectory import log_residuals
+from rc_jax.collapse.exact.trajectory import explain, log_residuals
 
 _DEPTH, _NETWORKS, _D_MODEL, _HEADS, _TOKENS = 8, 8, 32, 2, 16
 # Scores of rows of equal scores, a small step from them, and how many rows.
@@ -27,12 +27,18 @@ class Fall(NamedTuple):
 
     Attributes:
         logs: log ‖res‖ (nats) before the first layer and after each one, of every network; NaN where it is not known.
-        order: the power k with which the first layer maps a small difference, e^ℓ to a multiple of e^{kℓ}: the median
-            over those networks in which it leaves a difference that is known, NaN where there is none.
+        orders: the power k with which the first layer of each maps a small difference, e^ℓ to a multiple of e^{kℓ}; NaN
+            where it leaves none that is known.
     """
 
     logs: Float[np.ndarray, "network layer"]
-    order: float
+    orders: Float[np.ndarray, " network"]
+
+    @property
+    def order(self) -> float:
+        """The median of `orders` over the networks in which it is known; NaN where there is none."""
+        known = self.orders[np.isfinite(self.orders)]
+        return float(np.median(known)) if known.size else math.nan
 
     @property
     def median(self) -> Float[np.ndarray, " layer"]:
@@ -138,8 +144,38 @@ def kind_fall(
     random, near, far = np.asarray(_every_log(*_draws(stack, networks, tokens, seed), stack), float)
     with np.errstate(invalid="ignore"):
         slopes = (near[:, 1] - far[:, 1]) / (near[:, 0] - far[:, 0])
-    slopes = slopes[np.isfinite(slopes)]
-    return Fall(random, float(np.median(slopes)) if slopes.size else math.nan)
+    return Fall(random, np.where(np.isfinite(slopes), slopes, np.nan))
+
+
+@arguments.guard(seed=arguments.integer(0))
+def why_unknown(kind: Kind, *, skip: bool = False, seed: int = 0, near: bool = False) -> str:
+    """Why numbers of `kind_fall` are NaN: the sentence of `explain` for the first of its networks that has one.
+
+    Args:
+        kind: as `kind_fall` takes it, and so are `skip` and `seed`.
+        skip: whether there are skip connections.
+        seed: of the networks and the tokens.
+        near: whether to ask of tokens near one vector, which give the order.
+
+    Returns:
+        The sentence; empty where every number is known.
+
+    Source: this package's own.
+
+    Example:
+        >>> from rc_jax.attention import KINDS
+        >>> from rc_jax.collapse.kinds import why_unknown
+        >>> why_unknown(KINDS["softpick"])[:15]  # doctest: +SKIP
+        'digits are lost'
+    """
+    stack = _stack(kind, 1 if near else _DEPTH, _D_MODEL, _HEADS, skip)
+    params, mean, rest = _draws(stack, _NETWORKS, _TOKENS, seed)
+    for index in range(_NETWORKS):
+        x = mean[index] + _SIZES[-1] * rest[index] if near else rest[index]
+        reason = explain(jax.tree.map(lambda leaf, at=index: leaf[at], params), x, stack).reason[-1]
+        if reason:
+            return reason
+    return ""
 
 
 def compile_falls(kinds: Iterable[Kind]) -> None:

@@ -60,8 +60,9 @@ LLAMA3 = {
 }
 
 
-# More than any published file has: 1 000 tensors, 60 keys, 800 000 tokens and merges.
-MOST_TENSORS, MOST_KEYS, MOST_ENTRIES = 100_000, 10_000, 4_000_000
+# More than any published file has: 1 000 tensors, 60 keys, 1.3 million tokens, merges and numbers beside them. What is
+# allowed takes some seconds and 1 GB on one core.
+MOST_TENSORS, MOST_KEYS, MOST_ENTRIES = 100_000, 10_000, 2_000_000
 _LENGTH = struct.Struct("=Q")
 
 
@@ -130,9 +131,11 @@ def _reader(gguf: Any) -> type:
                 return super()._get_field_parts(orig_offs, raw_type)
             head = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]
             kind, count, start = gguf.GGUFValueType(int(head[0][0])), int(head[1][0]), orig_offs + 12
-            self.entries = getattr(self, "entries", 0) + count * (kind not in self.gguf_scalar_to_np)
+            self.entries = getattr(self, "entries", 0) + count
             if self.entries > MOST_ENTRIES:
-                raise ValueError(f"its lists must have at most {MOST_ENTRIES} texts together")
+                raise ValueError(f"its lists must have at most {MOST_ENTRIES} entries together")
+            if kind == gguf.GGUFValueType.ARRAY and count:
+                raise ValueError("its lists must hold numbers or texts, got a list of lists")
             types = [gguf.GGUFValueType.ARRAY, kind][: 1 + (count > 0)]
             if (number := self.gguf_scalar_to_np.get(kind)) is not None:
                 values = self._get(start, number, count)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from rc_jax.scale.results import Optimum
 
 _GROUPS = 8  # of rows, whose optima give the standard error
 _GRID = np.geomspace(2.0**-2, 2.0**8, 21)  # of scales
+_FLAT = 0.01  # logarithms that differ by less count as equal
 
 
 @arguments.guard(scores=score_rows, alpha=arguments.positive)
@@ -72,7 +74,7 @@ def kind_best_scale(
 
     The typical gradient is the geometric mean over rows, as in `typical_scale`. Where weights may be exactly 0 a row
     may let nothing through, and the median over rows stands for it. The same rows are used at every scale, and a
-    parabola goes through the three best of a grid of factors √2.
+    parabola goes through the three best of a grid of factors √2 from 1/4 to 256.
 
     Args:
         key: of the rows.
@@ -82,8 +84,10 @@ def kind_best_scale(
         parts: the kind's own arrays, for one head.
 
     Returns:
-        The scale with its standard error, from eight groups of rows, and the typical gradient there. Not converged are:
-        an infinite scale, where the gradient still rises at α = 256, and NaN, where it is the same at every scale.
+        The scale with its standard error, from eight groups of rows, and the typical gradient there. Not converged,
+        with an error of NaN, is what is no maximum: NaN, where no scale of the grid does better than another by 1 %; ∞,
+        where the gradient still rises at 256; 0, where 1/4 or less is best; and the scale from which on it is flat,
+        where no larger one does better by 1 %, or by what groups of rows can tell. `no_best_scale` says which.
 
     Source: this package's own.
 
@@ -98,29 +102,74 @@ def kind_best_scale(
     scores = jax.random.normal(key, (kind.maps, rows, n))
     gradients = np.stack([np.asarray(kind_gradient(kind, scores, alpha, parts), float) for alpha in _GRID])
 
-    def typical(values: np.ndarray) -> np.ndarray:
+    def peak(columns: np.ndarray) -> "_Peak":
+        values = gradients[:, columns]
         with np.errstate(divide="ignore"):
-            return np.log(np.median(values, axis=1)) if kind.sparse else np.mean(np.log(values), axis=1)
+            return _peak(np.log(np.median(values, axis=1)) if kind.sparse else np.mean(np.log(values), axis=1))
 
-    whole, value = _peak(typical(gradients))
-    groups = [_peak(typical(part))[0] for part in np.array_split(gradients, _GROUPS, axis=1)]
-    error = float(np.std(groups, ddof=1)) / math.sqrt(_GROUPS) if np.isfinite(groups).all() else math.nan
-    return Optimum(
-        jnp.asarray(whole), jnp.asarray(math.exp(value)), jnp.asarray(math.isfinite(whole)), jnp.asarray(error)
-    )
+    every = np.arange(rows)
+    groups = np.array_split(every, _GROUPS)
+    whole, parts_of = peak(every), [peak(group) for group in groups]
+    spread = 1 / math.sqrt(_GROUPS)
+    if not all(each.inside for each in parts_of):  # eighths are too few rows: all but an eighth, a jackknife
+        parts_of = [peak(np.setdiff1d(every, group)) for group in groups]
+        spread = (_GROUPS - 1) / math.sqrt(_GROUPS)
+    converged = whole.inside and all(each.inside for each in parts_of)
+    error = math.nan
+    if converged:
+        error = math.hypot(spread * float(np.std([each.scale for each in parts_of], ddof=1)), whole.coarse)
+    return Optimum(*map(jnp.asarray, (whole.scale, math.exp(whole.value), converged, error)))
 
 
-def _peak(values: np.ndarray) -> tuple[float, float]:
-    """Where a parabola in log α through the largest of the values and its neighbours has its top, and the top."""
+def no_best_scale(best: Optimum) -> str:
+    """Why `kind_best_scale` found no maximum, empty where it found one.
+
+    Example:
+        >>> import jax
+        >>> from rc_jax.attention import KINDS
+        >>> from rc_jax.scale.kinds import kind_best_scale, no_best_scale
+        >>> no_best_scale(kind_best_scale(jax.random.key(0), KINDS["identity"], 8, rows=16))
+        'rises beyond 256'
+    """
+    at = float(best.scale)
+    if bool(best.converged):
+        return ""
+    if not float(best.value) > 0:
+        return "no gradient in a typical row"
+    if math.isnan(at):
+        return "the same at every scale"
+    if math.isinf(at):
+        return f"rises beyond {_GRID[-1]:g}"
+    return f"flat from {at:.3g} on" if at else f"{_GRID[0]:g} or less"
+
+
+class _Peak(NamedTuple):
+    """Where the typical gradient is largest, its logarithm there, and whether that is a maximum inside of the grid.
+
+    `coarse` is the scale's error where it is a point of the grid.
+    """
+
+    scale: float
+    value: float
+    inside: bool
+    coarse: float = 0.0
+
+
+def _peak(values: np.ndarray) -> _Peak:
+    """The top of a parabola in log α through the largest of the values and its neighbours."""
     best = int(np.argmax(values))
-    if np.ptp(values) < 1e-3 or not np.isfinite(values[best]):
-        return math.nan, float(values[best])
-    if best in (0, len(values) - 1):
-        return (math.inf if best else 0.0), float(values[best])
+    top = float(values[best])
+    lower = np.flatnonzero(~(values >= top - _FLAT))
+    if not np.isfinite(top) or not lower.size:
+        return _Peak(math.nan, top, inside=False)
+    if lower[-1] < len(values) - 1:
+        start = int(lower[-1]) + 1
+        return _Peak(math.inf if start == len(values) - 1 else float(_GRID[start]), top, inside=False)
+    if lower[0] > 0:
+        return _Peak(0.0, top, inside=False)
     low, middle, high = (float(value) for value in values[best - 1 : best + 2])
-    bend = low - 2 * middle + high
+    bend, ratio = low - 2 * middle + high, math.log(_GRID[1] / _GRID[0])
     if not np.isfinite(bend):
-        return float(_GRID[best]), middle
+        return _Peak(float(_GRID[best]), middle, inside=True, coarse=float(_GRID[best]) * ratio / math.sqrt(12))
     shift = 0.5 * (low - high) / bend if bend < 0 else 0.0
-    ratio = math.log(_GRID[1] / _GRID[0])
-    return float(_GRID[best]) * math.exp(shift * ratio), middle - 0.25 * (low - high) * shift
+    return _Peak(float(_GRID[best]) * math.exp(shift * ratio), middle - 0.25 * (low - high) * shift, inside=True)

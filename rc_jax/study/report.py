@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,10 +17,12 @@ class Measure(NamedTuple):
     Attributes:
         question: `collapse`, `scale`, `sparsity`, `rows` or `cost`.
         name: what it is, with its unit.
-        value: of the kind; NaN where it is not known.
+        value: of the kind; NaN where it is not known, or there is none.
         softmax: the same of softmax.
         error: standard error of `value`; 0 where it is not a simulation.
+        softmax_error: that of `softmax`.
         method: how it was got.
+        reason: why `value`, or some of the networks of which it is a median, is not known; empty where all is.
     """
 
     question: str
@@ -27,7 +30,9 @@ class Measure(NamedTuple):
     value: float
     softmax: float
     error: float
+    softmax_error: float
     method: str
+    reason: str = ""
 
 
 class Study(NamedTuple):
@@ -66,13 +71,12 @@ def _finite(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(study: Study) -> str:
-    """One row for each measure: the kind with its standard error, softmax, and how the number was got."""
+    """One row for each measure: the kind and softmax with their standard errors, and how the numbers were got."""
     rows = [("question", "measure", study.name, "softmax", "how")]
     for measure in study.measures:
-        error = f" ± {measure.error:.1g}" if measure.error > 1e-4 * abs(measure.value) else ""
-        rows.append(
-            (measure.question, measure.name, _digits(measure.value) + error, _digits(measure.softmax), measure.method)
-        )
+        own = _digits(measure.value, measure.error, measure.reason)
+        softmax = _digits(measure.softmax, measure.softmax_error)
+        rows.append((measure.question, measure.name, own, softmax, measure.method))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -107,15 +111,18 @@ def sentences(study: Study) -> tuple[str, ...]:
         said.append("Rows: a row that wants nothing takes nothing, so it needs no sink.")
     else:
         said.append(f"Rows: a row that wants nothing still sums to {left:.2g}.")
+    for reason in dict.fromkeys(measure.reason for measure in study.measures if measure.question != "scale"):
+        names = ", ".join(measure.name for measure in study.measures if measure.reason == reason)
+        said += [f"Not known ({names}): {reason}."] if reason else []
     return (*said, *study.notes)
 
 
 def _scales(best: list[Measure]) -> str:
-    values = [measure.value for measure in best]
-    if any(math.isnan(value) for value in values):
-        return "no factor on the scores is better than another."
-    if any(math.isinf(value) for value in values):
-        return "the gradient through the weights still rises at a factor of 256."
+    none = [
+        f"{measure.reason} for {measure.name.removeprefix('best scale for ')}" for measure in best if measure.reason
+    ]
+    if none:
+        return f"the gradient through the weights has no maximum: {', '.join(none)}."
     first, last = best[0], best[-1]
     name = last.name.removeprefix("best scale for ")
     text = f"for {name} a typical row lets most gradient through at {last.value:.3g} (softmax {last.softmax:.3g})"
@@ -123,34 +130,59 @@ def _scales(best: list[Measure]) -> str:
 
 
 def draw(study: Study) -> "Figure":
-    """Three panels beside softmax: S against the deviation, the best scale against n, log ‖res‖ against depth."""
+    """Three panels beside softmax: S against the deviation, the best scale against n, log ‖res‖ against depth.
+
+    Softmax is a broad pale line, so that a curve that lies on it is seen.
+    """
     from rc_jax import style
 
-    figure, (sparse, scale, depth) = style.figure(columns=3, width=3.6, height=3.2)
-    own_look, base_look = style.cycle(0)["color"], style.cycle(6)["color"]
+    figure, (sparse, scale, depth) = style.figure(columns=3, width=2.6, height=2.5)
+    color = style.cycle(6)["color"]
+    own: dict[str, Any] = {**style.cycle(0), "linestyle": "-"}
+    broad: dict[str, Any] = {"color": color, "linewidth": 6, "alpha": 0.4, "zorder": 1}
     pairs = [
         (measure, float(measure.name.rsplit(" ", 1)[1])) for measure in study.measures if measure.name[:4] == "S at"
     ]
-    sparse.plot([at for _, at in pairs], [m.value for m, _ in pairs], "o-", label=study.name)
-    sparse.plot([at for _, at in pairs], [m.softmax for m, _ in pairs], "s--", color=base_look, label="softmax")
+    sparse.plot([at for _, at in pairs], [m.softmax for m, _ in pairs], label="softmax", **broad)
+    sparse.errorbar(
+        [at for _, at in pairs], [m.value for m, _ in pairs], [m.error for m, _ in pairs], label=study.name, **own
+    )
     sparse.set(xlabel="deviation of the logits", ylabel="S (1 is even)", ylim=(0, 1.05), title="Sparsity")
     sparse.legend()
     best = [(m, int(m.name.split()[3])) for m in study.measures if m.question == "scale"]
+    keys = [n for _, n in best]
     if best:
-        finite = [(m, n) for m, n in best if math.isfinite(m.value)]
-        scale.errorbar([n for _, n in finite], [m.value for m, _ in finite], [m.error for m, _ in finite], fmt="o-")
-        scale.plot([n for _, n in best], [m.softmax for m, _ in best], "s--", color=base_look)
+        scale.plot(keys, [m.softmax for m, _ in best], **broad)
+        scale.errorbar(keys, [m.value for m, _ in best], [m.error for m, _ in best], **own)
+    for measure, n in best:
+        if measure.reason:
+            scale.annotate(
+                measure.reason, (n, 0.5), xycoords=("data", "axes fraction"), ha="center", va="center", rotation=90,
+                color=own["color"], fontsize=8,
+            )  # fmt: skip
+    if not best:
+        scale.annotate("rows depend on each other", (0.5, 0.5), xycoords="axes fraction", ha="center")
     scale.set(xlabel="keys", ylabel="factor on the scores", xscale="log", title="Best scale")
-    for (name, (own, base)), line in zip(study.falls.items(), ("-", ":"), strict=True):
-        layers = np.arange(len(own))
-        depth.plot(layers, own, "o" + line, color=own_look, label=name)
-        depth.plot(layers, base, "s" + line, color=base_look)
+    scale.set_xticks(keys, map(str, keys))
+    scale.set_xticks([], minor=True)
+    scale.margins(x=0.12)
+    for (name, (ours, base)), line in zip(study.falls.items(), ("-", (0, (1, 1))), strict=True):
+        layers = np.arange(len(ours))
+        depth.plot(layers, base, **broad | dict[str, Any](linestyle=line))
+        depth.plot(layers, ours, label=name, **own | dict[str, Any](linestyle=line))
+        if np.isnan(ours[-1]) and np.isfinite(ours[0]):
+            last = int(np.flatnonzero(np.isfinite(ours))[-1])
+            depth.annotate(
+                "not known", (last, ours[last]), xytext=(6, 0), textcoords="offset points", color=own["color"],
+                va="center", fontsize=8,
+            )  # fmt: skip
     depth.set(xlabel="layer", ylabel="log ‖res‖ (nats)", yscale="symlog", title="Collapse")
     depth.legend()
     return figure
 
 
-def _digits(value: float) -> str:
+def _digits(value: float, error: float, reason: str = "") -> str:
+    """A number with its error to one digit, or why there is none."""
     if math.isnan(value):
-        return "not known"
-    return "none" if math.isinf(value) and value > 0 else f"{value:.4g}"
+        return re.split("[:;,(]", reason)[0] or "not known"
+    return f"{value:.4g} ± {float(f'{error:.1g}'):g}" if error > 1e-4 * abs(value) else f"{value:.4g}"

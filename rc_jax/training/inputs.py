@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.tree_util import Partial
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.jax_names import PyTree
+from rc_jax._numerics.jax_names import Literal, PyTree
 
 RESERVED = ("step", "loss", "gradient_norm")
 
@@ -65,9 +65,16 @@ def carrying(fn: Callable[..., Any]) -> Partial:
 
 
 def identity(
-    graph: Any, state: PyTree, observed: dict[str, str], key: Array, values: PyTree, seeds: int, every: int
+    graph: Any,
+    state: PyTree,
+    observed: dict[str, str],
+    key: Array,
+    values: PyTree,
+    seeds: int,
+    every: int,
+    program: str,
 ) -> dict[str, Any]:
-    """What a folder and a resumed training must agree about, without functions, which cannot be compared."""
+    """What a folder and a resumed training must agree about; functions by the `program` that they make."""
     model = re.sub(r" at 0x[0-9a-f]+", "", repr(graph))  # functions have other addresses in another process
     arrays = "\n".join(f"{leaf.dtype}{leaf.shape}" for leaf in jax.tree.leaves(state))
     leaves = jax.tree_util.tree_flatten_with_path(values)[0]
@@ -78,9 +85,32 @@ def identity(
         "setting": {jax.tree_util.keystr(path): _numbers(leaf).tolist() for path, leaf in leaves},
         "number of seeds": seeds,
         "every": every,
+        "loss, batches, optimiser, observation or version of JAX": program,
     }
 
 
-def _numbers(leaf: Array) -> np.ndarray:
-    keys = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+def fingerprint(traced: Iterable[Any], carried: PyTree) -> str:
+    """One hash of traced programs, which are all that functions do: operations, constants, arrays that they carry."""
+    digest = hashlib.sha256()
+    for each in traced:
+        digest.update(re.sub(r" at 0x[0-9a-f]+", "", str(each.jaxpr)).encode())
+        for constant in _constants(each.jaxpr):
+            digest.update(_numbers(constant).tobytes())
+    for leaf in jax.tree.leaves(carried):
+        digest.update(_numbers(leaf).tobytes())
+    return digest.hexdigest()[:12]
+
+
+def _constants(program: Any) -> Iterator[Any]:
+    """Arrays that stand in a program, and in the programs within it, whose text does not show all of their numbers."""
+    yield from getattr(program, "consts", ())
+    for equation in getattr(program, "jaxpr", program).eqns:
+        yield from (given.val for given in equation.invars if isinstance(given, Literal))
+        for value in jax.tree.leaves(list(equation.params.values())):
+            if hasattr(value, "eqns"):
+                yield from _constants(value)
+
+
+def _numbers(leaf: ArrayLike) -> np.ndarray:
+    keys = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.random.key_data(leaf) if keys else leaf)

@@ -148,10 +148,16 @@ def train(
     # A folder is refused, before anything is computed, if it holds another training.
     observing = None if observe is None else inputs.carrying(observe)
     shapes = {} if observing is None else jax.eval_shape(partial(_observed, program), observing, state, settings)
-    identity = inputs.identity(program.graph, state, inputs.observations(shapes), key, settings, seeds, every)
-    store = None if folder is None else Folder(Path(folder), identity, checkpoint_seconds)
+    observed, making, store = inputs.observations(shapes), inputs.carrying(batches), None
+    if folder is not None:
+        traced = [_advance.trace(program, making, state, keys, settings, np.int32(0), np.int32(every))]
+        if observing is not None:
+            traced.append(_observed.trace(program, observing, state, settings))
+        same = inputs.fingerprint(traced, (making, observing))
+        identity = inputs.identity(program.graph, state, observed, key, settings, seeds, every, same)
+        store = Folder(Path(folder), identity, checkpoint_seconds)
     try:
-        run = _Run(program, inputs.carrying(batches), keys, settings, observing, store)
+        run = _Run(program, making, keys, settings, observing, store)
         return run.train(state, steps, every, progress)
     finally:
         if store is not None:

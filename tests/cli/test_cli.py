@@ -15,7 +15,7 @@ import pytest
 from rc_jax import attention, collapse, ensemble, network, scale, sparsity
 from rc_jax.cli import collapse as cli_collapse
 from rc_jax.cli import docs as cli_docs
-from rc_jax.cli import main
+from rc_jax.cli import main, shell
 from rc_jax.cli.arguments import table, whole
 from rc_jax.cli.command import EXAMPLES, parse
 
@@ -295,6 +295,12 @@ def test_a_rising_residual_has_no_exponent(capsys, monkeypatch, logs, shown):
         ("colapse", "Unrecognized options: colapse; did you mean 'collapse'; see rc-jax --help"),
         ("collapse --dept 3", "did you mean '--depth'; see rc-jax collapse --help"),
         ("scale 8 --cosin-dim 8", "did you mean '--cosine-dim'; see rc-jax scale --help"),
+        (
+            "kind softpick --figure nowhere/a.png",
+            "`--figure` must be a file in an existing folder, got 'nowhere/a.png'",
+        ),
+        ("kind softpick --figure a.jpg", "`--figure` must end in .png, .pdf, .svg, got 'a.jpg'"),
+        ("architecture a.json --figure nowhere/a.pdf", "`--figure` must be a file in an existing folder"),
         ("kind sofpick", "got sofpick; did you mean 'softpick'?"),
         ("sparsity sofmax", "got sofmax; did you mean 'softmax'?"),
         ("trace --text x --switches atention", "got 'atention'; did you mean 'attention'?"),
@@ -409,3 +415,14 @@ def test_help_and_refusals_do_not_wait_for_jax():
     code += "; main(['docs', 'troubleshoot'])"
     done = process("-c", f"{code}; sys.exit('jax' in sys.modules or 'numpy' in sys.modules)")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(pathlib.Path, "home", homeless)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert shell._cache() is None
+    monkeypatch.setenv("XDG_CACHE_HOME", "caches")
+    assert shell._cache() == pathlib.Path("caches/rc_jax")

@@ -131,6 +131,7 @@ def test_a_figure_that_fails_does_not_take_the_rest_along(capsys, place, monkeyp
         ("--text made", "`--text` must be a file that can be read, got 'made'"),
         ("--text empty.txt", "`--text` must be a file with text in it, got 'empty.txt' without any"),
         ("--text latin.txt", "`--text` must be a file in UTF-8, got 'latin.txt' with byte 1 in another code"),
+        ("--text large.txt", "`--text` must have at most 16777216 bytes, got 'large.txt' with more"),
         ("nowhere --text text.txt", "`folder` must be an existing folder"),
         ("bare --text text.txt", "`folder` must hold a file config.json"),
         ("odd --text text.txt", "tokenizer.json' must give ids below 20, the rows of the checkpoint's table, got 40"),
@@ -150,6 +151,8 @@ def test_a_figure_that_fails_does_not_take_the_rest_along(capsys, place, monkeyp
 )
 def test_bad_arguments_are_one_line_and_status_two(capsys, place, monkeypatch, more, message):
     (place / "empty.txt").write_text(" \n")
+    with (place / "large.txt").open("wb") as file:
+        file.truncate(2**40)  # of which the disk holds nothing
     (place / "latin.txt").write_bytes("né".encode("latin-1"))
     (place / "bare").mkdir()
     made_up.write(place / "untold")

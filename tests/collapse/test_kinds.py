@@ -63,4 +63,4 @@ def test_no_program_ends_the_process():
 
 def test_a_median_needs_half_of_the_networks():
     logs = np.array([[1.0, 2, np.nan], [3, np.nan, np.nan], [2, -np.inf, 5], [4, 4, np.nan]])
-    np.testing.assert_array_equal(Fall(logs, 1.0).median, [2.5, 2, np.nan])
+    np.testing.assert_array_equal(Fall(logs, np.ones(4)).median, [2.5, 2, np.nan])

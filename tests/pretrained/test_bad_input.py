@@ -55,7 +55,7 @@ def test_a_module_around_the_model_is_named(tmp_path, prefix):
 def test_a_file_of_settings_that_is_too_large_is_not_read(folder):
     with (folder / "config.json").open("r+b") as file:
         file.truncate(6 * 2**30)  # of which the disk holds nothing
-    with pytest.raises(ValueError, match=r"config.json'.* it has 6442450944 bytes, and must have at most 268435456"):
+    with pytest.raises(ValueError, match=r"config.json'.* it has 6442450944 bytes, and must have 1 to 4194304"):
         pretrained.load(folder)
 
 
@@ -111,6 +111,12 @@ TEMPLATE = {
             r"up to 1e\+12 times as long, at most 4096",
         ),
         ("normalizer", {"type": "Sequence", "normalizers": [REPLACE | {"pattern": {"Regex": "x*"}}] * 12}, "as long"),
+        (
+            "normalizer",
+            {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "a" * 60_000}] * 2},
+            "120000 l",
+        ),
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "/////w" + 1002 * "A"}, "4294967295 of which"),
         ("post_processor", TEMPLATE, "a template of 100000000 ids, at most 100000"),
     ],
 )

@@ -241,6 +241,8 @@ def header(tensors, keys, rest=b"", version=3):
 
 
 STRINGS = struct.pack("<Q1sIIQ", 1, b"a", 9, 8, 5_000_000) + bytes(8 * 5_000_000)  # a list of empty texts
+NUMBERS = struct.pack("<Q1sIIQ", 1, b"a", 9, 0, 5_000_000) + bytes(5_000_000)  # a list of bytes
+LISTS = struct.pack("<Q1sIIQ", 1, b"a", 9, 9, 80_000) + 80_000 * struct.pack("<IQ", 4, 0)  # of empty lists
 
 
 @pytest.mark.parametrize(
@@ -248,11 +250,13 @@ STRINGS = struct.pack("<Q1sIIQ", 1, b"a", 9, 8, 5_000_000) + bytes(8 * 5_000_000
     [
         (header(0, 1_000_000), "at most 100000 tensors and 10000 keys, got 0 and 1000000"),
         (header(10**9, 1), "at most 100000 tensors and 10000 keys, got 1000000000 and 1"),
-        (header(0, 1, STRINGS), "lists must have at most 4000000 texts together"),
+        (header(0, 1, STRINGS), "lists must have at most 2000000 entries together"),
+        (header(0, 1, NUMBERS), "lists must have at most 2000000 entries together"),
+        (header(0, 1, LISTS), "lists must hold numbers or texts, got a list of lists"),
         (header(0, 1, version=3 << 24), "must have this machine's byte order"),
         (b"GGUF", "truncated, corrupted or not a GGUF file"),
     ],
-    ids=["keys", "tensors", "texts", "order", "short"],
+    ids=["keys", "tensors", "texts", "numbers", "lists", "order", "short"],
 )
 def test_counts_are_looked_at_before_anything_is_read(tmp_path, content, match):
     (tmp_path / "a.gguf").write_bytes(content)

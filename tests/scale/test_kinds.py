@@ -1,13 +1,15 @@
 """The gradient through any kind of weights against the formulas of three of them, and its best scale."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rc_jax import scale
-from rc_jax.attention import KINDS
-from rc_jax.scale.kinds import kind_best_scale, kind_gradient
+from rc_jax.attention import KINDS, Kind
+from rc_jax.scale.kinds import kind_best_scale, kind_gradient, no_best_scale
 
 
 def test_softmax_and_1_5_entmax_by_their_formulas(x64):
@@ -43,7 +45,45 @@ def test_the_best_scale_of_softmax_is_the_typical_scale(key):
     assert bool(best.converged) and abs(float(best.scale - optimum.scale)) < 5 * error + 0.03
 
 
-def test_kinds_without_a_best_scale(key):
-    assert np.isinf(kind_best_scale(key, KINDS["identity"], 8, rows=16).scale)
-    flat = kind_best_scale(key, KINDS["power6"], 8, rows=16)
-    assert np.isnan(flat.scale) and not bool(flat.converged)
+def levelled(scores, seen, parts):
+    """|s| + 1 over its sum: once scores are large a factor on them changes nothing."""
+    weights = jnp.where(seen, jnp.abs(scores) + 1, 0)
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        (KINDS["identity"], np.inf, "rises beyond 256"),
+        (KINDS["power6"], np.nan, "the same at every scale"),
+        (Kind("levelled", levelled, row_sum="one"), None, "flat from .* on"),
+        (Kind("steep", lambda s, seen, parts: KINDS["softmax"](30 * s, seen)), 0.0, "0.25 or less"),
+        (Kind("constant", lambda s, seen, parts: jnp.where(seen, 0 * s + 1 / 8, 0)), None, "no gradient in a typical"),
+    ],
+)
+def test_kinds_without_a_best_scale(kind, value, reason, key):
+    best = kind_best_scale(key, kind, 8, rows=64)
+    assert not bool(best.converged) and np.isnan(best.standard_error)
+    assert re.match(reason, no_best_scale(best))
+    if value is not None:
+        np.testing.assert_equal(float(best.scale), value)
+
+
+def test_where_it_is_flat_no_larger_scale_does_better(key):
+    kind = Kind("levelled", levelled, row_sum="one")
+    best = kind_best_scale(key, kind, 8, rows=64)
+    scores = jax.random.normal(key, (1, 64, 8))
+
+    def typical(alpha):
+        return float(np.mean(np.log(np.asarray(kind_gradient(kind, scores, alpha)))))
+
+    start = float(best.scale)
+    assert 4 < start < 256 and typical(256.0) - typical(start) < 0.01 < typical(256.0) - typical(start / 2)
+
+
+def test_every_best_scale_has_an_error(key):
+    # In some eighths of the rows sigmoid's gradient has no maximum inside of the grid.
+    for name, n in (("softmax", 16), ("sparsemax", 16), ("sigmoid", 256)):
+        best = kind_best_scale(key, KINDS[name], n)
+        assert bool(best.converged) and 0 < float(best.standard_error) < 0.5 * float(best.scale), name
+        assert no_best_scale(best) == ""

@@ -1,6 +1,8 @@
 """The study of one kind: its numbers are those of the public functions, and each output says the same."""
 
 import json
+import re
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import pytest
 
 from rc_jax import study
 from rc_jax.attention import KINDS
+from rc_jax.collapse.kinds import kind_fall
 from rc_jax.sparsity.kinds import kind_sparsity
 from rc_jax.study import report
 from rc_jax.study.measures import as_kind
@@ -46,6 +49,9 @@ def test_a_study_of_ones_own_function(tmp_path):
     found = study.kind(cubic)
     assert found["S at deviation 1"].value == kind_sparsity(jax.random.key(0), as_kind(cubic), 1.0, 1024)[0]
     assert abs(found["order of a layer"].value - 3) < 0.1 and found["order by its record"].value == 3
+    for measure in found.measures:  # no number without an error but those of a rule and exact ones
+        assert measure.error > 0 or measure.method in ("rule", "exact"), measure
+        assert not measure.reason and (measure.softmax_error > 0 or measure.question in ("rows", "cost", "collapse"))
     assert found["sum of a row"].value == pytest.approx(1, abs=1e-5)
     rows = json.loads(found.to_json())["measures"]
     assert [row["name"] for row in rows] == [measure.name for measure in found.measures]
@@ -60,10 +66,58 @@ def test_a_study_of_ones_own_function(tmp_path):
 
 
 def test_a_fall_like_that_of_softmax_is_said_to_be_so():
-    measure = report.Measure("collapse", "", 3.0, 3.0, 0.0, "rule")
+    measure = report.Measure("collapse", "", 3.0, 3.0, 0.0, 0.0, "rule")
     names = ("order of a layer", "largest share of 64 keys", "largest share of 4096 keys", "sum of a row")
     measures = [measure._replace(name=name) for name in (*names, "sum where all scores are −10")]
     for own, word in ((-100.0, "as much as"), (-90.0, "less than"), (-110.0, "more than")):
         falls = {"without skips": [[0.0, own], [0.0, -100.0]]}
         said = report.sentences(report.Study("own", tuple(measures), falls, ()))
         assert f"shrink the tokens' difference {word} softmax does." in said[1]
+
+
+def test_what_is_not_known_has_a_reason_in_its_place():
+    known = report.Measure("collapse", "order of a layer", 3.0, 3.0, 0.1, 0.1, "median of 8 networks")
+    lost = "digits are lost: a few roundings move the result"
+    measures = [known, known._replace(name="change", value=np.nan, error=np.nan, reason=lost)]
+    for keys, (value, error, reason) in {16: (2.5, 0.25, ""), 64: (np.nan, np.nan, "flat from 8 on")}.items():
+        name = f"best scale for {keys} keys"
+        measures.append(report.Measure("scale", name, value, 2.0, error, 0.1, "rows", reason))
+    for name in ("S at 1", "largest share of 64 keys", "largest share of 4096 keys", "sum of a row"):
+        measures.append(known._replace(question="rows", name=name))
+    measures.append(known._replace(question="rows", name="sum where all scores are −10"))
+    falls = {"without skips": [[1.0, -2.0, np.nan], [1.0, -9.0, -99.0]], "with skips": [[1.0, 1, 2], [1.0, 2, 3]]}
+    found = report.Study("own", tuple(measures), falls, ())
+    lines = {re.split(" {2,}", line)[1]: line for line in study.table(found).splitlines()}
+    assert "digits are lost  " in lines["change"] and "nan" not in study.table(found)
+    assert (
+        "2.5 ± 0.2" in lines["best scale for 16 keys"] and "flat from 8 on   2 ± 0.1" in lines["best scale for 64 keys"]
+    )
+    said = " ".join(study.sentences(found))
+    assert f"Not known (change): {lost}." in said and "no maximum: flat from 8 on for 64 keys." in said
+    drawn = study.draw(found)
+    sparse, scale, depth = drawn.axes
+    assert [tick.get_text() for tick in scale.get_xticklabels()] == ["16", "64"]
+    assert [text.get_text() for text in scale.texts] == ["flat from 8 on"]
+    assert [text.get_text() for text in depth.texts] == ["not known"]
+    for axes in (sparse, scale, depth):  # softmax is broader than what may lie on it
+        broad = max(line.get_linewidth() for line in axes.lines)
+        assert broad >= 3 * min(line.get_linewidth() for line in axes.lines)
+
+
+@pytest.mark.slow
+def test_a_kind_whose_digits_are_lost_says_so_and_how_many_networks_are_known():
+    found = study.kind("softpick")
+    change = found["change of log ‖res‖ over 8 layers, without skips"]
+    assert np.isnan(change.value) and change.reason.startswith("digits are lost: ")
+    fall = kind_fall(KINDS["softpick"])
+    known = int(np.sum(~np.isnan(fall.logs[:, -1])))
+    assert known < 4 and change.method == f"median of the {known} known of 8 networks"
+
+
+@pytest.mark.slow
+def test_a_study_shows_on_a_terminal_what_it_measures(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    study.kind("softmax", progress=True)
+    out, err = capsys.readouterr()
+    shown = re.findall(r"(\d+)/(\d+) ", err)
+    assert out == "" and "networks without skips:" in err and shown[-1] == (shown[0][1], shown[0][1])

@@ -17,6 +17,7 @@ from flax import nnx
 
 from rc_jax import attention, network, training
 from rc_jax.training import storage, trainer
+from tests.training import small
 from tests.training.small import SETTINGS, adam, build, loss, run
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -157,6 +158,50 @@ def test_a_folder_refuses_another_training(tmp_path):
             run(2, folder=tmp_path, **change)
     with pytest.raises(ValueError, match="at least 2, the step that"):
         run(1, folder=tmp_path)
+
+
+DATA = np.arange(240).reshape(20, 4, 3) % 5
+
+
+def listed(data):
+    """Batches of a data set that the function closes over."""
+    return lambda key, step: jnp.asarray(data)[step % len(data)]
+
+
+def steps_of(*, rate=0.1, end=1000, **options):
+    schedule = optax.piecewise_constant_schedule(rate, {end: 0.1})
+    return optax.adamw(schedule, **{"weight_decay": 0.1, "b1": 0.9} | options)
+
+
+OTHERS = {  # of the same shapes, by what is changed
+    "rate": {"optimiser": steps_of(rate=0.2)},
+    "schedule, from step 1000 on": {"optimiser": steps_of(end=1001)},
+    "b1": {"optimiser": steps_of(b1=0.5)},
+    "weight_decay": {"optimiser": steps_of(weight_decay=0.5)},
+    "clipping": {"optimiser": optax.chain(optax.clip(1.0), steps_of())},
+    "last entry of the data": {"batches": listed(np.where(np.arange(240).reshape(DATA.shape) < 239, DATA, 0))},
+    "other batches": {"batches": small.batches},
+    "loss": {"loss": lambda model, batch, setting: 2 * small.loss(model, batch, setting)},
+    "observation": {"observe": lambda model, setting: {"readout": 2 * model.readout[...]}},
+}
+
+
+def train_steps(steps, folder, **change):
+    own = {"loss": small.loss, "batches": listed(DATA), "optimiser": steps_of(), "observe": small.observe} | change
+    first, batches = own.pop("loss"), own.pop("batches")
+    return training.train(jax.random.key(3), build, first, batches, steps=steps, every=2, settings=SETTINGS,
+                          folder=folder, **own)  # fmt: skip
+
+
+def test_a_training_never_goes_on_under_another_program(tmp_path):
+    train_steps(2, tmp_path)
+    for name, change in OTHERS.items():
+        with pytest.raises(ValueError, match=r"another (loss, batches|model)"):
+            train_steps(4, tmp_path, **change)
+            pytest.fail(f"went on: {name}")
+    # The same functions, made anew, are the same training.
+    again = train_steps(4, tmp_path, optimiser=steps_of(), batches=listed(DATA.copy()))
+    assert again.step.tolist() == [0, 2, 4]
 
 
 class Keyed(nnx.Module):

@@ -26,8 +26,8 @@ ABOUT = figure.About(
         "random networks in exact arithmetic; grey: softmax. It ends where the residual of most networks is not known. "
         "S: sparsity of random rows whose logits have deviation 1 (1 is even, 0 is focused). α*: factor on normal "
         "scores of 64 keys that lets the largest typical gradient through, ± one standard error. It is none where the "
-        "gradient keeps rising or is the same at every scale, and where rows depend on each other. Order k: one layer "
-        "maps a small difference between tokens to its k-th power."
+        "gradient keeps rising, becomes flat or is the same at every scale, and where rows depend on each other. Order "
+        "k: one layer maps a small difference between tokens to its k-th power."
     ),
     formula=(
         "‖res(layer(X))‖ ~ ‖res(X)‖^k: k = 3 where Σ_j a_j of a row of equal scores c does not depend on c, else 1; if "
@@ -131,12 +131,12 @@ def _meets(kind: Kind) -> bool:
 
 
 def _scale(spec: Spec, kind: Kind, parts: dict[str, jax.Array]) -> tuple[float, float]:
-    """The typical best scale and its standard error; infinite or NaN where there is none."""
+    """The typical best scale and its standard error; NaN where there is none."""
     if not rows_are_independent(kind, parts):
         return np.nan, np.nan
     key = jax.random.fold_in(jax.random.key(spec.seed), 2)
     best = kind_best_scale(key, kind, spec.scale_keys, rows=spec.rows, parts=parts)
-    return float(best.scale), float(np.nan if best.standard_error is None else best.standard_error)
+    return float(best.scale) if best.converged else np.nan, float(best.standard_error)
 
 
 def _change(kind: Kind, parts: dict[str, jax.Array]) -> float:
@@ -152,7 +152,7 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     columns = min(4, len(names))
     rows = -(-len(names) // columns)
     drawing, panels = style.figure(columns=columns, rows=rows, width=2.9, height=2.15)
-    medians = np.stack([Fall(logs, np.nan).median for logs in data["logs"]])
+    medians = np.stack([Fall(logs, np.empty(0)).median for logs in data["logs"]])
     softmax = medians[names.index("softmax")]
     # all panels have one pair of axes, named at the edge
     finite = medians[np.isfinite(medians)]

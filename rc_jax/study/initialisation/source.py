@@ -10,7 +10,7 @@ import numpy as np
 
 from rc_jax._numerics import arguments
 from rc_jax.network import StackSpec
-from rc_jax.pretrained.config import Config, read_object
+from rc_jax.pretrained.config import MOST_SETTINGS, Config, read_object
 from rc_jax.pretrained.families import Layout, Scope, read_layout
 from rc_jax.pretrained.families.shared import Embeddings
 from rc_jax.study.initialisation.design import Design, Start, Tokens
@@ -104,7 +104,7 @@ def _config(network: Any) -> Config:
     path = Path(network)
     if not path.exists():
         raise FileNotFoundError(f"`network` must be a folder or a file of settings that exists, got '{path}'")
-    return Config.read(path) if path.is_dir() else Config(path, read_object(path))
+    return Config.read(path) if path.is_dir() else Config(path, read_object(path, MOST_SETTINGS))
 
 
 def _tokens(tables: Embeddings, layout: Layout, std: float, *, sinusoids: bool) -> Tokens:

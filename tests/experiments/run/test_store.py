@@ -52,6 +52,16 @@ def test_damage_is_noticed(tmp_path, damage):
         store.load(tmp_path, "r")
 
 
+def test_arrays_that_unpack_to_more_than_a_result_has_are_not_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "MOST_BYTES", 10_000)
+    store.save(tmp_path, "small", {"x": np.zeros(1000)}, {})
+    assert store.load(tmp_path, "small").data["x"].size == 1000
+    store.save(tmp_path, "large", {"x": np.zeros(2000)}, {})
+    assert (tmp_path / "large.npz").stat().st_size < 1000
+    with pytest.raises(store.Damaged, match=r"unpacks to 16\d\d\d bytes, and must to at most 10000"):
+        store.load(tmp_path, "large")
+
+
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "a.txt"
     store.write(path, "old")
