@@ -15,7 +15,7 @@ ABOUT = figure.About(
     caption=(
         "S of a row whose logits are N(β, γ²), against γ, one line for each β. Squared ReLU: below β = 0 the line "
         "comes from 0 and rises, above it comes from 1 and falls; all tend to 1/√6 as γ grows. Without an activation: "
-        "lines of β and −β are the same, and none is below √(2/π). Right: S of decaying weights under its bound, and how "
+        "lines of β and −β are the same, and none is below √(2/π). Below: S of decaying weights under its bound; how "
         "near each other most entries of a non-negative feature are as its signal-to-noise ratio falls."
     ),
     formula="S = E|f(β + γε)|/√E f(β + γε)²;   S_decay < √((1 + λ)/(n(1 − λ)(1 + λⁿ)))",
