@@ -235,7 +235,8 @@ ROWS = (
     ),
     of_layer(
         "notes-expansion",
-        r"$A=(\ldots)1^{\top}+(1x^{\top}+R)\thinspace W_{QK}/\sqrt{d}+1b_{QK}^{\top}\thinspace R^{\top}$.",
+        r"The scores expand as $A=(\ldots)1^{\top}+(1x^{\top}+R)\thinspace W_{QK}/\sqrt{d}+1b_{QK}^{\top}\thinspace "
+        r"R^{\top}$.",
         _largest("printed", "completed"),
         near(0, ROUNDING),
         needs="parts",
@@ -246,7 +247,8 @@ ROWS = (
     ),
     of_layer(
         "notes-conclusion",
-        r"$P=\mathrm{softmax}(R\thinspace W_{QK}\thinspace R^{\top}/\sqrt{d}+1r^{\top})$, $r=R\thinspace "
+        r"The weights are $P=\mathrm{softmax}(R\thinspace W_{QK}\thinspace R^{\top}/\sqrt{d}+1r^{\top})$, "
+        r"$r=R\thinspace "
         r"W_{QK}^{\top}\thinspace x/\sqrt{d}+R\thinspace b_{QK}/\sqrt{d}$.",
         _largest("conclusion"),
         near(0, ROUNDING),
