@@ -52,7 +52,7 @@ def _over_softmax(data: Data) -> Measured:
     return Measured(
         shares[1],
         standard_error=(shares[2] - shares[0]) / 2,
-        reads=[ratio, moved],
+        reads=[ratio, moved, *(data[name + end] for name in ("power", "softmax") for end in ("", "_error"))],
         numbers={"first": ratio[0], "before": ratio[-2], "last": ratio[-1], "longest": LONGEST},
     )
 
