@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,14 +58,29 @@ def read(folder: Path) -> dict[str, Entry]:
 
 
 def write(folder: Path, entries: Iterable[Entry], **about: Any) -> None:
-    """Write every entry with its claims, whole or not at all."""
+    """Write every entry with its claims, and the claims' counts, whole or not at all."""
+    entries = list(entries)
     figures: dict[str, Any] = {}
     for entry in entries:
         fields = dataclasses.asdict(entry) | {"claims": plain_claims(entry)}
         figures[entry.name] = {key: value for key, value in fields.items() if key not in ("name", "old", "reused")}
     files.write_whole(
-        folder / FILE, json.dumps({**about, "figures": figures}, indent=1, ensure_ascii=False, allow_nan=False)
+        folder / FILE,
+        json.dumps(
+            {**about, "counts": counts(entries), "figures": figures}, indent=1, ensure_ascii=False, allow_nan=False
+        ),
     )
+
+
+def counts(entries: Iterable[Entry]) -> dict[str, dict[str, int]]:
+    """How many claims have each verdict: by type, formulas apart; and of those with a criterion after the result."""
+    found: dict[str, Counter[str]] = {}
+    for claim in (claim for entry in entries for claim in entry.claims):
+        name = f"{claim.type}, {'formula' if claim.formula else 'measured'}"
+        found.setdefault(name, Counter())[claim.verdict] += 1
+        if claim.after_result:
+            found.setdefault(f"{name}, criterion after the result", Counter())[claim.verdict] += 1
+    return {name: {str(verdict): number for verdict, number in sorted(found[name].items())} for name in sorted(found)}
 
 
 def strict(text: str) -> Any:

@@ -191,6 +191,23 @@ ROWS = (
         note="measured: slope of the median gradient by $W_Q$ in $d_k$, logarithms; <last:.1g> at $d_k=<widest>$",
     ),
     published(
+        "saturation-one-hot",
+        r"Without the division by $\sqrt{d}$ attention is close to one-hot at the start, so that gradients vanish.",
+        lambda data: Measured(
+            data["quartiles"][1, 0],
+            where=_widths(data),
+            applies=data["d"] >= min(256, data["d"][-1]),
+            numbers={"keys": int(data["keys"]), "first": data["quartiles"][1, 0, 0]},
+        ),
+        at_most(0.1),
+        formula=True,
+        source="su2023scale",
+        place="introduction",
+        hypotheses=rf"{SETTING}; $d$ from 256 on",
+        interval_from=r"our tolerance: $1-\sum p^{2}$, which is 0 for one-hot, of a tenth at most",
+        note=r"median of $1-\sum p^{2}$; it falls with $d$, from <first:.2f> at the least $d$",
+    ),
+    published(
         "saturation-scaled",
         r"The factor $1/\sqrt{d_k}$ counteracts what large $d_k$ does to the gradients of softmax.",
         lambda data: Measured(

@@ -164,6 +164,21 @@ def _moments_less_law(data: Data) -> Measured:
     )
 
 
+def _unit_moments(data: Data) -> Measured:
+    """Mean of the product of two entries, and its variance less 1, by law of an entry."""
+    one = data["widths"] == 1
+    values, errors = (
+        [data[f"mean{end}"][:, one].ravel(), data[f"variance{end}"][:, one].ravel()] for end in ("", "_error")
+    )
+    return Measured(
+        np.concatenate([values[0], values[1] - 1]),
+        standard_error=np.concatenate(errors),
+        where=[f"{what}, {entries}" for what in ("mean", "variance") for entries in LAWS],
+        reads=[data["mean"], data["variance"]],
+        numbers={"pairs": int(data["pairs"])},
+    )
+
+
 def _spread_over_law(data: Data) -> Measured:
     """Relative variance, over random layers, of the variance of scores, over its law."""
     width, heads = int(data["d_model"]), data["heads"].astype(float)
@@ -189,6 +204,18 @@ ROWS = (
         hypotheses="four laws of an entry; <pairs> pairs",
         interval_from="the formula is exact; our tolerance for samples: a tenth",
         note=r"measured: mean over $\sqrt{d_k}$, and variance over $d_k$ less 1; the study notes derive the same",
+    ),
+    published(
+        "variance-unit",
+        "If $X$ and $Y$ are independent with mean 0 and variance 1, their product has mean 0 and variance 1.",
+        _unit_moments,
+        near(0, CLOSE),
+        formula=True,
+        source="study-notes",
+        place="section on dimension and size of dot products",
+        hypotheses="four laws of an entry; <pairs> pairs",
+        interval_from="the formula is exact; our tolerance for samples: a tenth",
+        note="measured: mean, and variance less 1",
     ),
     law(
         "variance-layer-spread",

@@ -22,7 +22,8 @@ ABOUT = About(
     title="α*, Gaussian scores: 0.84 √log n on the article's range",
     caption=(
         "The logit scale that maximises the annealed softmax gradient of n Gaussian scores: found by gradient "
-        "(points), in closed form (line), and the published fit over n = 40 … 20 000 (shaded). The ratio α*/√log n "
+        "(points), in closed form (line), and the published fit over n = 40 … 20 000 (shaded). First, the source's "
+        "own plot: all its points on a linear axis. The ratio α*/√log n "
         "drifts through 0.84 on its way to 1: the coefficient belongs to the range that the article gives it for. The "
         "annealed mean is itself an approximation that fails near these scales."
     ),
@@ -74,11 +75,20 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
 
 
 def plot(data: Data) -> Figure:
-    """Optimum against n, and its ratio to √log n against a much longer range of n."""
-    drawing, (left, right) = style.figure(columns=2)
+    """Optimum against n as the source draws it and further, and its ratio to √log n against a much longer range."""
+    drawing, (drawn, left, right) = style.figure(columns=3, width=4.8)
+    _as_drawn(drawn, data)
     _optimum(left, data)
     _ratio(right, data)
     return drawing
+
+
+def _as_drawn(ax: Axes, data: Data) -> None:
+    """The source's plot: all its n on a linear axis, and its fit."""
+    n = data["n"]
+    ax.plot(n, data["alpha"], ".", markersize=3, color=style.colour("measured"), label=f"α*, all {n.size} points")
+    ax.plot(n, PUBLISHED * np.sqrt(np.log(n)), color=style.colour("published"), label="0.84 √log n")
+    style.panel(ax, "n", "α*", "As the source draws it", legend="lower right")
 
 
 def _optimum(ax: Axes, data: Data) -> None:

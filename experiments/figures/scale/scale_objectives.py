@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 import experiments.lib.figure
 from experiments.figures._peaks import jackknife, peaks
 from experiments.figures._samples import draw
-from experiments.figures.scale.parts._objective_rows import HIGH, LOW, NAMES, ROWS
+from experiments.figures.scale.parts._objective_rows import HIGH, LONGEST, LOW, NAMES, ROWS
 from experiments.lib import style
 from experiments.lib.figure import About, Data
 from rc_jax import scale
@@ -77,6 +77,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         "n": sizes, "alpha": alpha, "few": few, "typical": typical[0],
         "typical_error": jackknife(typical[1:]), "misfit": misfits[0], "misfit_error": jackknife(misfits[1:]),
         "homogeneous": np.max([part.maximum["homogeneous"] for part in parts]),
+        **_reader(spec.seed), **_longest(spec.seed),
         "ends": _ends(spec.seed), "sixth_sparsity": _sixth_sparsity(), "half_l1": _half_l1(spec.seed),
     }  # fmt: skip
     for name in ("norm", "trace", "product", "power", "softmax", "largest", "later"):
@@ -136,6 +137,48 @@ def _half_l1(seed: int) -> np.ndarray:
 
     every = jax.vmap(jax.vmap(ratio, (0, None)), (None, 0))
     return np.asarray(jax.jit(every)(scores, jnp.array([0.1, 2.0, 8.0], jnp.float32)))
+
+
+def _reader(seed: int) -> dict[str, np.ndarray]:
+    """By automatic differentiation: largest entries of two Jacobians, and how slopes change with the input's scale."""
+    rng = np.random.default_rng([seed, 1])
+
+    def power(x: jax.Array) -> jax.Array:
+        return x**6 / jnp.sum(x**6)
+
+    # softmax at scales from near 0 on, for 2 to 64 scores; the sixth power of a quarter of 64 scores
+    rows = [jnp.asarray(rng.normal(size=(48, n)), jnp.float32) for n in (2, 8, 64)]
+    scales = jnp.geomspace(0.01, 8, 25)
+    entries = jax.jit(
+        jax.vmap(jax.vmap(lambda s, a: jnp.abs(jax.jacobian(jax.nn.softmax)(a * s)).max(), (None, 0)), (0, None))
+    )
+    softmax = max(float(entries(each, scales).max()) for each in rows)
+    quarter = jax.vmap(lambda s: jnp.abs(jax.jacobian(lambda x: power(x / 4))(s)).max())
+    # slopes by s of f(a s), which f(a x) = f(x) makes the same at every a
+    free = {
+        "x⁶/Σx⁶": power,
+        "x/√(mean of x²)": lambda x: x / jnp.sqrt(jnp.mean(x**2)),
+        "|x|/Σ|x|": lambda x: jnp.abs(x) / jnp.sum(jnp.abs(x)),
+        "softmax of x over its deviation": lambda x: jax.nn.softmax(x / jnp.std(x)),
+    }
+    s = rows[-1][0]
+    slopes = [[jax.jacobian(lambda s, f=f, a=a: f(a * s))(s) for a in (1.0, 3.0)] for f in free.values()]
+    return {
+        "quarter": np.asarray(softmax),
+        "near_one": np.concatenate([np.asarray(quarter(each)) for each in rows[1:]]),
+        "scale_free": np.array([float(jnp.abs(b - a).max() / jnp.abs(a).max()) for a, b in slopes]),
+    }
+
+
+def _longest(seed: int) -> dict[str, np.ndarray]:
+    """½‖J‖₁ of both normalisers at the largest n of the article's programs, by their definitions; with errors."""
+    s = np.random.default_rng([seed, 2]).normal(size=(64, LONGEST))
+    sixth = s**6 / (s**6).sum(1, keepdims=True)
+    best = float(scale.optimal_scale_exact(LONGEST))
+    weights = np.exp(best * s)
+    weights = weights / weights.sum(1, keepdims=True)
+    both = np.stack([6 * (sixth * (1 - sixth) / np.abs(s)).sum(1), best * (1 - (weights**2).sum(1))])
+    return {"longest": both.mean(1), "longest_error": both.std(1, ddof=1) / len(s) ** 0.5}
 
 
 def _ends(seed: int) -> np.ndarray:

@@ -100,11 +100,17 @@ def _clipped(spec: Spec) -> dict[str, np.ndarray]:
     params = attention.init(jax.random.fold_in(key, 2), layer, dtype=spec.dtype)
     sizes = jnp.geomspace(1, 30, 8)[:, None, None]  # heads of small and of large logits
     params = params._replace(query=sizes * params.query)
-    before = jnp.abs(attention.scores(params, x, layer)).max(axis=(1, 2))
-    root = jnp.sqrt(jnp.minimum(1, CLIP / before))[:, None, None]
-    clipped = params._replace(query=root * params.query, key=root * params.key)
-    after = jnp.abs(attention.scores(clipped, x, layer)).max(axis=(1, 2))
-    return {"largest_logit": np.asarray(before), "clipped_logit": np.asarray(after)}
+    # S_max as the largest size of a logit, and as the largest logit itself
+    sizes = {"largest": jnp.abs, "signed": lambda logits: logits}
+    found = {}
+    for name, size in sizes.items():
+        before = size(attention.scores(params, x, layer)).max(axis=(1, 2))
+        root = jnp.sqrt(jnp.minimum(1, CLIP / before))[:, None, None]
+        clipped = params._replace(query=root * params.query, key=root * params.key)
+        after = attention.scores(clipped, x, layer)
+        found |= {f"{name}_logit": before, f"{name}_clipped": size(after).max(axis=(1, 2))}
+    found["signed_size"] = jnp.abs(after).max()
+    return {name: np.asarray(value) for name, value in found.items()}
 
 
 @jax.jit
@@ -213,11 +219,13 @@ def _above_floor(data: Data) -> Measured:
 
 
 def _after_clip(data: Data) -> Measured:
-    """The largest logit of every head after the clip, over the lesser of S_max and τ."""
-    before, after = data["largest_logit"], data["clipped_logit"]
+    """The largest logit of every head after the clip, over the lesser of S_max and τ, by what S_max is."""
+    names = ("largest", "signed")
+    before, after = (np.concatenate([data[f"{name}_{part}"] for name in names]) for part in ("logit", "clipped"))
     ratio = after / np.minimum(before, CLIP)
     where = [f"S_max = {each:.3g}" for each in before]
-    return Measured(ratio, where=where, reads=[before, after], numbers={"off": np.abs(ratio - 1).max()})
+    numbers = {"off": np.abs(ratio - 1).max(), "size": data["signed_size"]}
+    return Measured(ratio, where=where, reads=[before, after], numbers=numbers)
 
 
 def _temperatures(data: Data) -> list[str]:
@@ -311,10 +319,11 @@ ROWS = (
         formula=True,
         source="su2025clip",
         place="section on the clip per head",
-        hypotheses=rf"heads without biases, $\tau={CLIP:g}$; $S_{{\max}}$ is the largest size of a logit",
+        hypotheses=rf"heads without biases, $\tau={CLIP:g}$; $S_{{\max}}$ is the largest size of a "
+        "logit, or the largest logit: translations differ",
         interval_from="the formula is exact; rounding of float64",
         shown="1, to <off:.0e>",
         note=r"measured: the largest logit after, over the lesser of $S_{\max}$ and $\tau$, and its largest distance "
-        "from 1",
+        "from 1; where $S_{\\max}$ is the largest logit negative ones may stay larger in size, here up to <size:.3g>",
     ),
 )

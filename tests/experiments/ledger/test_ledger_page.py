@@ -211,6 +211,10 @@ def test_a_criterion_that_came_after_the_result_is_told():
         entry.claims
     )
     assert record.plain_claims(entry)[0]["after_result"] is True
+    assert record.counts([entry, entry]) == {
+        "published, measured": {"agrees": 2},
+        "published, measured, criterion after the result": {"agrees": 2},
+    }
 
 
 WRONG = {

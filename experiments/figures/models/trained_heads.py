@@ -1,0 +1,179 @@
+"""Two predictions for single heads of a trained model: the tail of a row's gradient, and what its sink does."""
+
+import functools
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure as Drawing
+
+from experiments.figures._packaged import trained_checkpoint
+from experiments.lib import figure, sentences, style
+from rc_jax import attention, network, pretrained
+from rc_jax.attention import project
+from rc_jax.diagnostics import SINK
+
+ABOUT = figure.About(
+    title="Two predictions for trained heads",
+    caption=(
+        "A trained encoder on docstrings of Python's standard library. Left: how often the largest gradient of a row "
+        "over all scales exceeds g, by layer, with g in units of what the density of the gap between its two largest "
+        "scores predicts; the line is the prediction. Right: what taking away the sink of one head does to the "
+        "relative residual of its layer's output, against the prediction from the sink's value v, the head's λ and "
+        "its size a; right signs lie in the lower left and the upper right quarter."
+    ),
+    formula="P(max_α α(1 − Σp²) > g) → 0.4477 ϱ(0)/g;   Δ log(‖res‖/‖mean‖) = log "
+    "(1+aλ(1−s))(1+a)/((1+aλ)(1+a(1−s+sv)))",
+    topic="models",
+    minutes={"smoke": 0.1, "quick": 0.3, "full": 3},
+)
+PAIR = 0.4477432046943  # x/2 cosh²(x/2) at its largest: what two scores a gap g apart let through, times g
+TAIL, BULK = 0.05, 0.2  # shares of rows: where the tail is looked at, and where the density of gaps
+SCALES = 64  # of a row's search for its largest gradient
+Data = Mapping[str, np.ndarray]
+
+
+class Spec(figure.Spec):
+    """Texts of `tokens` tokens each for the tail, and for the sinks."""
+
+    texts: int = 32
+    sink_texts: int = 8
+    tokens: int = 64
+
+
+PRESETS = {"smoke": Spec(texts=2, sink_texts=2, tokens=12), "quick": Spec(), "full": Spec(texts=256, sink_texts=64)}
+
+
+def compute(spec: Spec) -> dict[str, np.ndarray]:
+    """Gaps and largest gradients of rows, (layer, head, row); sinks by (layer, head, text)."""
+    model = trained_checkpoint(spec.dtype)
+    ids = jnp.asarray(sentences.token_ids(model, spec.texts, spec.tokens, spread=True))
+    states = _states(model, ids)
+    layers = [jax.tree.map(lambda leaf, at=at: leaf[at], model.params) for at in range(model.spec.depth)]
+    parts, sinks = [], []
+    for at, layer in enumerate(layers):
+        parts.append(_rows(layer.attention, states[:, at], model.spec.attention))
+        sinks.append(_sinks(layer.attention, states[: spec.sink_texts, at], model.spec.attention))
+    gap, largest = (np.stack([np.asarray(part[i]) for part in parts]) for i in range(2))
+    found = {name: np.stack([np.asarray(each[name]) for each in sinks]) for name in sinks[0]}
+    return {"gap": gap, "largest": largest, **found}
+
+
+def _states(model: pretrained.Checkpoint, ids: jax.Array) -> jax.Array:
+    """What the attention of every layer reads: (text, layer, token, feature); norms stand after layers."""
+    if model.spec.norm != "post":
+        raise ValueError(f"`norm` must be 'post', got {model.spec.norm!r}")
+    run = jax.jit(lambda row: network.hidden_states(model.params, model.embed(row), model.spec)[:-1])
+    return jnp.stack([run(row) for row in ids])
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def _rows(
+    params: attention.AttentionParams, states: jax.Array, spec: attention.AttentionSpec
+) -> tuple[jax.Array, jax.Array]:
+    """Of every row: the gap of its two largest scores, and max over α of α(1 − Σp²): (head, row) each.
+
+    Scales are a grid from 0.1 over the deviation to 6 over the gap, where two scores alone are long past their maximum.
+    """
+
+    def one(row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        ordered = jax.lax.top_k(row, 2)[0]
+        gap = ordered[0] - ordered[1]
+        alphas = jnp.geomspace(0.1 / jnp.std(row), 6 / gap, SCALES)
+
+        def gradient(alpha: jax.Array) -> jax.Array:
+            p = jax.nn.softmax(alpha * (row - ordered[0]))
+            return alpha * jnp.sum(p * (1 - p))
+
+        return gap, jnp.max(jax.lax.map(gradient, alphas))
+
+    scores = jax.lax.map(lambda x: attention.scores(params, x, spec), states)  # text, head, query, key
+    flat = jnp.moveaxis(scores, 0, 1).reshape(scores.shape[1], -1, scores.shape[-1])
+    return jax.lax.map(lambda head: jax.vmap(one)(head), flat)
+
+
+@functools.partial(jax.jit, static_argnames="spec")
+def _sinks(params: attention.AttentionParams, states: jax.Array, spec: attention.AttentionSpec) -> dict[str, jax.Array]:
+    """By (head, text): weight s of the head's sink, predicted and measured change of log(‖res‖/‖mean‖) by the sink.
+
+    The stream B is the layer's output without the head, O the head's output without its sink, m and R mean and rest.
+    a = ⟨m_O, m_B⟩/‖m_B‖², aλ = ⟨R_O, R_B⟩/‖R_B‖², v = ⟨sink's value, m_B⟩/⟨m_O, m_B⟩.
+    """
+
+    def text(x: jax.Array) -> dict[str, jax.Array]:
+        rows = attention.attention_weights(params, x, spec)
+        values = project(x, params.value, params.value_bias, spec)  # head, token, width
+        moved = jnp.einsum("htk,hkd->htd", values, params.output)
+        whole = x + jnp.sum(rows @ moved, axis=0) + params.output_bias
+
+        def head(p: jax.Array, value: jax.Array) -> dict[str, jax.Array]:
+            sink = jnp.argmax(jnp.mean(p, axis=0))
+            without = p.at[:, sink].set(0)
+            without = without / jnp.sum(without, axis=1, keepdims=True)
+            base, other = whole - p @ value, without @ value
+            (mean, rest), (mean_o, rest_o) = ((y.mean(0), y - y.mean(0)) for y in (base, other))
+            size = jnp.sum(mean**2)
+            a, a_lambda = jnp.sum(mean_o * mean) / size, jnp.sum(rest_o * rest) / jnp.sum(rest**2)
+            s, a_v = jnp.mean(p[:, sink]), jnp.sum(value[sink] * mean) / size
+            predicted = jnp.log((1 + a_lambda * (1 - s)) / (1 + a_lambda)) - jnp.log(
+                (1 + a * (1 - s) + a_v * s) / (1 + a)
+            )
+            return {"weight": s, "predicted": predicted, "measured": _relative(whole) - _relative(base + other)}
+
+        return jax.vmap(head)(rows, moved)
+
+    return jax.tree.map(lambda leaf: leaf.T, jax.lax.map(text, states))
+
+
+def _relative(x: jax.Array) -> jax.Array:
+    """Log of ‖res(X)‖ over the size of the mean token."""
+    mean = x.mean(axis=0)
+    return jnp.log(jnp.linalg.norm(x - mean) / jnp.linalg.norm(mean))
+
+
+def plot(data: Data) -> Drawing:
+    """The tail by layer; predicted and measured changes by sinks."""
+    drawing, (tail, sinks) = style.figure(columns=2, width=5.6, height=4.4)
+    density = _density(data["gap"])
+    unit = data["largest"] / (PAIR * density)[..., None]
+    for layer, color in zip(unit, style.sequence(len(unit)), strict=True):
+        ordered = np.sort(layer.ravel())[::-1]
+        share = np.arange(1, ordered.size + 1) / ordered.size
+        tail.plot(ordered, share, color=color)
+    line, (exponent, factor) = np.geomspace(2, 1e3, 50), _tail(data)
+    tail.plot(line, 1 / line, color=style.colour("theory"), linestyle=style.DASHES[1], label="prediction")
+    tail.plot([], [], " ", label=f"exponents {exponent.min():.2f} … {exponent.max():.2f}")
+    tail.plot([], [], " ", label=f"factors {factor.min():.2f} … {factor.max():.2f}")
+    style.panel(tail, "g/(0.4477 ϱ(0))", "share of rows with a larger gradient", "One curve for each layer", log="xy",
+                legend="lower left")  # fmt: skip
+    some = data["weight"].mean(axis=2) >= SINK
+    predicted, measured = (data[name].mean(axis=2)[some] for name in ("predicted", "measured"))
+    sinks.plot(predicted, measured, "o", markersize=4, color=style.colour("trained"))
+    right = np.mean(predicted * measured > 0) if some.any() else np.nan
+    sinks.plot([], [], " ", label=f"right signs: {right:.0%} of {some.sum()} heads")
+    sinks.axhline(0, color=style.colour("reference"), linewidth=1)
+    sinks.axvline(0, color=style.colour("reference"), linewidth=1)
+    style.panel(sinks, "predicted change", "measured change", "Change of log(‖res‖/‖mean‖) by one sink",
+                legend="upper left")  # fmt: skip
+    return drawing
+
+
+def _density(gap: np.ndarray) -> np.ndarray:
+    """The density of the gap near 0, by (layer, head): a share of rows over the gap that so many stay below."""
+    return BULK / np.quantile(gap, BULK, axis=-1)
+
+
+def _tail(data: Data) -> tuple[np.ndarray, np.ndarray]:
+    """Exponent of the tail by layer, and P(G > g) g over 0.4477 ϱ(0) at its threshold, geometric mean over heads.
+
+    The exponent is one over the mean logarithm of what exceeds a head's threshold, heads pooled.
+    """
+    largest = data["largest"]
+    level = np.quantile(largest, 1 - TAIL, axis=-1, keepdims=True)
+    above = largest > level
+    exponent = above.sum(axis=(1, 2)) / np.where(above, np.log(largest / level), 0).sum(axis=(1, 2))
+    return exponent, np.exp(np.log(TAIL * level[..., 0] / (PAIR * _density(data["gap"]))).mean(axis=1))
+
+
+ROWS = ()  # both predictions failed: docs/annealed.md and docs/sinks.md say by how much
