@@ -106,7 +106,8 @@ def _sinks(params: attention.AttentionParams, states: jax.Array, spec: attention
         rows = attention.attention_weights(params, x, spec)
         values = project(x, params.value, params.value_bias, spec)  # head, token, width
         moved = jnp.einsum("htk,hkd->htd", values, params.output)
-        whole = x + jnp.sum(rows @ moved, axis=0) + params.output_bias
+        bias = 0 if params.output_bias is None else params.output_bias
+        whole = x + jnp.sum(rows @ moved, axis=0) + bias
 
         def head(p: jax.Array, value: jax.Array) -> dict[str, jax.Array]:
             sink = jnp.argmax(jnp.mean(p, axis=0))
