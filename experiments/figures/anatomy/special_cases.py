@@ -117,7 +117,7 @@ def _learnt_field(spec: Spec) -> dict[str, np.ndarray]:
 
     def output(field: jax.Array) -> jax.Array:
         scores = place @ field[ring] @ place.T
-        params = attention.AttentionParams(*(each[None] for each in (scores, place @ place.T, rest, rest)))
+        params = attention.AttentionParams(scores[None], (place @ place.T)[None], rest[None], rest[None])
         return attention.attend(params, both, layer, scale=1.0)[:, n:]
 
     def loss(field: jax.Array) -> jax.Array:
@@ -140,9 +140,9 @@ def _learnt_field(spec: Spec) -> dict[str, np.ndarray]:
     params = attention.init(jax.random.key(spec.seed), tokens, dtype=spec.dtype)
     once, twice = (np.asarray(attention.attend(params, factor * x, tokens)) for factor in (1, 2))
     return {
-        "field": np.abs(found - wanted).sum() / 2,
-        "field_start": np.abs(1 / n - wanted).sum() / 2,
-        "twice": np.linalg.norm(twice - 2 * once) / np.linalg.norm(2 * once),
+        "field": np.asarray(np.abs(found - wanted).sum() / 2),
+        "field_start": np.asarray(np.abs(1 / n - wanted).sum() / 2),
+        "twice": np.asarray(np.linalg.norm(twice - 2 * once) / np.linalg.norm(2 * once)),
     }
 
 

@@ -71,7 +71,10 @@ def _lines(rng: np.random.Generator, spec: Spec) -> dict[str, float]:
     shapes = {"query": (h, n, k), "key": (h, n, k), "value": (h, n, k), "output": (h, k, n), "query_bias": (h, k),
               "key_bias": (h, k), "value_bias": (h, k), "output_bias": (n,)}  # fmt: skip
     part = {name: rng.normal(size=shape) / n**0.5 for name, shape in shapes.items()}
-    params = attention.AttentionParams(**{name: jnp.asarray(value) for name, value in part.items()})
+    arrays = [jnp.asarray(part[name]) for name in shapes]
+    params = attention.AttentionParams(arrays[0], arrays[1], arrays[2], arrays[3])._replace(
+        query_bias=arrays[4], key_bias=arrays[5], value_bias=arrays[6], output_bias=arrays[7]
+    )
     x = rng.normal(size=(n, n))
     out, rows = (np.asarray(each) for each in _applied(params, jnp.asarray(x), layer))
     centre = x.mean(axis=0)

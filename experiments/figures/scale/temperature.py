@@ -109,7 +109,7 @@ def _clipped(spec: Spec) -> dict[str, np.ndarray]:
         clipped = params._replace(query=root * params.query, key=root * params.key)
         after = attention.scores(clipped, x, layer)
         found |= {f"{name}_logit": before, f"{name}_clipped": size(after).max(axis=(1, 2))}
-    found["signed_size"] = jnp.abs(after).max()
+        found |= {f"{name}_size": jnp.abs(after).max()} if name == "signed" else {}
     return {name: np.asarray(value) for name, value in found.items()}
 
 
