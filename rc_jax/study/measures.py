@@ -198,7 +198,9 @@ def _parts(kind: Kind) -> dict[str, Array]:
 
 def _scale(key: Array, kind: Kind, n: int, parts: dict[str, Array]) -> tuple[float, float, str]:
     best = kind_best_scale(key, kind, n, parts=parts)
-    return float(best.scale) if best.converged else math.nan, float(best.standard_error), no_best_scale(best)
+    if (reason := no_best_scale(best)) or best.standard_error is None:
+        return math.nan, math.nan, reason
+    return float(best.scale), float(best.standard_error), ""
 
 
 def _sums(key: Array, kind: Kind, parts: dict[str, Array]) -> tuple[float, float]:

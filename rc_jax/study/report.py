@@ -134,6 +134,8 @@ def draw(study: Study) -> "Figure":
 
     Softmax is a broad pale line, so that a curve that lies on it is seen.
     """
+    from matplotlib.ticker import MaxNLocator
+
     from rc_jax import style
 
     figure, (sparse, scale, depth) = style.figure(columns=3, width=2.6, height=2.5)
@@ -148,7 +150,6 @@ def draw(study: Study) -> "Figure":
         [at for _, at in pairs], [m.value for m, _ in pairs], [m.error for m, _ in pairs], label=study.name, **own
     )
     sparse.set(xlabel="deviation of the logits", ylabel="S (1 is even)", ylim=(0, 1.05), title="Sparsity")
-    sparse.legend()
     best = [(m, int(m.name.split()[3])) for m in study.measures if m.question == "scale"]
     keys = [n for _, n in best]
     if best:
@@ -177,7 +178,9 @@ def draw(study: Study) -> "Figure":
                 va="center", fontsize=8,
             )  # fmt: skip
     depth.set(xlabel="layer", ylabel="log ‖res‖ (nats)", yscale="symlog", title="Collapse")
-    depth.legend()
+    depth.xaxis.set_major_locator(MaxNLocator(integer=True))
+    (lines, names), (more, others) = (axes.get_legend_handles_labels() for axes in (sparse, depth))
+    figure.legend(lines + more, names + others, loc="outside upper left", ncols=4)  # above the panels, hiding nothing
     return figure
 
 
