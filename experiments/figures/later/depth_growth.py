@@ -21,8 +21,8 @@ ABOUT = figure.About(
         "initialisations. First: variance of the entries of a token by layer, with LayerNorm before the branches, "
         "the same times 1/√l, elementwise tanh in its place, or nothing. Aligned: each branch adds its normalised "
         "input. Second: squared norm of the Jacobian from a layer to the last one, over the number of entries. Third: "
-        "gradient of the four matrices of attention over that of the last layer; dotted: 1/√l. Fourth: variance and covariance "
-        "of the outputs of one head, measured over predicted."
+        "gradient of the four matrices of attention over that of the last layer; dotted: 1/√l. Fourth: variance "
+        "and covariance of the outputs of one head, measured over predicted."
     ),
     formula="x ← x + branch(LN(x)):  σ² ~ l where branches are independent,  l² where they align,  e^{cl} without LN",
     topic="later",
@@ -69,10 +69,11 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
         if name in ("pre", "post", "scaled"):
             gradients.plot(layers, np.exp(np.median(data[f"{name}_gradient"], axis=0)), **look)
     gradients.plot(layers, (layers / layers[-1]) ** -0.5, linestyle=style.DASHES[2], color=style.colour("reference"))
-    style.panel(sizes, "layer", "variance of an entry", "Size", log="xy", legend="best")
-    style.panel(jacobians, "layer l", "mean square of ∂X^L/∂X^l", "Jacobian to the last layer", log="xy", legend="best")
+    style.panel(sizes, "layer", "variance of an entry", "Size", log="xy", base=2, legend="best")
+    style.panel(jacobians, "layer l", "mean square of ∂X^L/∂X^l", "Jacobian to the last layer", log="xy",
+                base=2, legend="best")  # fmt: skip
     style.panel(gradients, "layer", "gradient over the last layer's", "Gradient of W_Q, W_K, W_V, W_O", log="xy",
-                legend="best")  # fmt: skip
+                base=2, legend="best")  # fmt: skip
     mean = data["head_measured"].mean(axis=1) / data["head_predicted"]
     for column, (name, meaning) in enumerate((("variance", "measured"), ("covariance", "published"))):
         head.plot(np.arange(len(mean)), mean[:, column], "o" if column == 0 else "s", color=style.colour(meaning),
