@@ -61,7 +61,7 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     drawing, (sizes, jacobians, gradients, head) = style.figure(columns=2, rows=2, width=5.4, height=3.8)
     layers = np.arange(1, int(data["depth"]) + 1)
     for name, meaning in LOOKS.items():
-        look = {"color": style.colour(meaning), "label": name}
+        look: dict[str, Any] = {"color": style.colour(meaning), "label": name}
         if name != "post":
             sizes.plot(layers, np.exp(np.median(data[f"{name}_variance"], axis=0)[1:]), **look)
         if name in ("pre", "scaled", "tanh"):

@@ -83,8 +83,8 @@ def train(kind: str, spec: Spec) -> tuple[np.ndarray, np.ndarray]:
     def sequences(key: jax.Array, step: jax.Array | int, count: int = spec.batch) -> tuple[jax.Array, jax.Array]:
         return tasks.sorting(jax.random.fold_in(key, step), count, length=spec.length, symbols=spec.symbols)
 
-    sizes = {"inputs": spec.symbols, "outputs": spec.symbols, "tokens": spec.length}
-    functions = Functions(training.ModelSpec(stack=spec.stack(kind), **sizes))
+    stack, count = spec.stack(kind), spec.symbols
+    functions = Functions(training.ModelSpec(stack=stack, inputs=count, outputs=count, tokens=spec.length))
     held_out = sequences(jax.random.fold_in(key, 1), 0, spec.held_out)
     done = _replicates.train(
         jax.random.fold_in(key, 0), functions.build, functions.loss, sequences,

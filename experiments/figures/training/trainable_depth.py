@@ -92,7 +92,7 @@ def correlation(place: np.ndarray, accuracy: np.ndarray) -> float:
     reached = medians(accuracy).mean(axis=1)
     if len(place) < 3 or np.ptp(place) == 0 or np.ptp(reached) == 0 or np.isnan(place).any():
         return np.nan
-    return float(stats.spearmanr(place, reached).statistic)
+    return float(np.corrcoef(stats.rankdata(place), stats.rankdata(reached))[0, 1])
 
 
 def _decided(
@@ -143,18 +143,18 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     by, names = places(data), data["kinds"][known]
     for ax, place in ((middle, data["order"][known]), (right, by["table"])):
         for rank, index in enumerate(np.argsort(reached[known])):
-            look = {"color": style.colour("measured" if data["order"][known][index] > 2 else "theory")}
+            color = style.colour("measured" if data["order"][known][index] > 2 else "theory")
             x, y = float(place[index]), float(reached[known][index])
-            ax.plot(x, y, marker="o", linestyle="none", **look)
+            ax.plot(x, y, marker="o", linestyle="none", color=color)
             side = 1 if rank % 2 else -1
             ax.annotate(
                 str(names[index]).replace("_", " "), (x, y), (5 * side, 0), textcoords="offset points", fontsize=7.5,
-                ha="left" if side > 0 else "right", va="center", **look,
+                ha="left" if side > 0 else "right", va="center", color=color,
             )  # fmt: skip
         ax.margins(x=0.35, y=0.08)
     middle.set_xticks([1, 3])
     rho = {name: correlation(by[name], data["accuracy"][known]) for name in by}
-    title = "ρ = {:.2f}".replace("-", "−")
+    title = "Spearman's ρ = {:.2f}"
     style.panel(middle, "order of a layer", "mean accuracy over depths", title.format(-rho["order"]).replace("-", "−"))
     style.panel(
         right, "place by the table before training (higher: better)", "mean accuracy over depths",
@@ -171,7 +171,7 @@ def _map(ax: Axes, data: Mapping[str, np.ndarray], order: np.ndarray) -> None:
         ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8,
                 color="black" if value > 0.6 else "white")  # fmt: skip
     ax.set_xticks(range(len(data["depths"])), [str(depth) for depth in data["depths"]])
-    stopped = (data["failed"] >= 0).any(axis=(1, 2))
+    stopped = np.any(data["failed"] >= 0, axis=(1, 2))
     signs = [f"{value:.0f}" if np.isfinite(value) else "?" for value in data["order"]]
     names = [
         f"{str(data['kinds'][index]).replace('_', ' ')} {signs[index]}{' ×' if stopped[index] else ''}"
