@@ -12,6 +12,7 @@ from rc_jax.network import LayerParams, StackSpec
 from rc_jax.network.stack import block, plain_arithmetic
 
 NETWORKS = ("pre", "scaled", "tanh", "none", "post", "aligned")
+JACOBIANS, GRADIENTS = ("pre", "scaled", "tanh"), ("pre", "scaled", "post")  # of which networks they are measured
 
 
 class Spec(figure.Spec):
@@ -21,18 +22,19 @@ class Spec(figure.Spec):
     heads: int = 4
     tokens: int = 32
     depth: int = 64
-    count: int = 8
+    count: int = 32
     correlations: tuple[float, ...] = (0.0, 1 / 3, 2 / 3)
     query_gains: tuple[float, ...] = (0.1, 0.6)
-    head_d_model: int = 256
+    head_d_model: int = 512
     head_tokens: int = 320
-    head_draws: int = 16
+    head_draws: int = 32
 
 
 def network_by_layer(key: jax.Array, name: str, spec: Spec) -> dict[str, jax.Array]:
-    """One initialisation: log variance before the first layer and after each; log ‖∂X^L/∂X^l‖²/nd and gradients.
+    """One initialisation: log variance before the first layer and after each, log ‖∂X^l/∂X^0‖²/nd, and gradients.
 
-    The last two are of ⟨U, X^L⟩ with U normal, for which E‖∂⟨U, X^L⟩/∂X^l‖² is the square of the Jacobian's norm.
+    The norm of the Jacobian is the root mean square of its product with a normal matrix. The loss is ⟨U, X^L⟩ with U
+    normal. Gradients are of the four matrices of attention together, over the last layer's.
     """
     norm = {"none": None, "post": "post"}.get(name, "pre")
     layer = attention.AttentionSpec(d_model=spec.d_model, heads=spec.heads)
@@ -53,9 +55,11 @@ def network_by_layer(key: jax.Array, name: str, spec: Spec) -> dict[str, jax.Arr
         kept = {field: getattr(plain, field) for field in ("attend", "mlp", "norm", "add")}
         return block(params, x, stack, type(plain)(**kept | wiring))
 
-    def ahead(x: jax.Array, of: Any) -> Any:
-        out = step(x, *of)
-        return out, (x, _log_square(out))
+    def ahead(carry: tuple[jax.Array, jax.Array, jax.Array], of: Any) -> Any:
+        x, direction, log = carry
+        out, change = jax.jvp(lambda x: step(x, *of), (x,), (direction,))
+        square = _log_square(change)
+        return (out, change * jnp.exp(-square / 2), log + square), (x, _log_square(out), log + square)
 
     def back(carry: tuple[jax.Array, jax.Array], of: Any) -> Any:
         (gradient, log), (x, (params, number)) = carry, of
@@ -63,14 +67,18 @@ def network_by_layer(key: jax.Array, name: str, spec: Spec) -> dict[str, jax.Arr
         square = _log_square(by_x)
         matrices = [getattr(by_params.attention, each) for each in ("query", "key", "value", "output")]
         of_weights = jnp.log(sum(jnp.sum(jnp.square(each)) for each in matrices)) + log
-        return (by_x * jnp.exp(-square / 2), log + square), (log + square, of_weights)
+        return (by_x * jnp.exp(-square / 2), log + square), of_weights
 
-    _, (inputs, squares) = jax.lax.scan(ahead, x, (params, numbers))
-    loss = jax.random.normal(of_loss, x.shape, spec.dtype)
-    start = (loss * jnp.exp(-_log_square(loss) / 2), _log_square(loss))
-    _, (jacobian, weights) = jax.lax.scan(back, start, (inputs, (params, numbers)), reverse=True)
-    variance = jnp.concatenate([_log_square(x)[None], squares])
-    return {"variance": variance, "jacobian": jacobian, "gradient": (weights - weights[-1]) / 2}
+    zero = jnp.zeros((), spec.dtype)
+    direction, loss = jax.random.normal(of_loss, (2, *x.shape), spec.dtype)
+    _, (inputs, squares, jacobian) = jax.lax.scan(ahead, (x, direction, zero), (params, numbers))
+    found = {"variance": jnp.concatenate([_log_square(x)[None], squares])}
+    if name in JACOBIANS:
+        found["jacobian"] = jacobian
+    if name in GRADIENTS:
+        weights = jax.lax.scan(back, (loss, zero), (inputs, (params, numbers)), reverse=True)[1]
+        found["gradient"] = (weights - weights[-1]) / 2
+    return found
 
 
 def _xavier(params: LayerParams) -> LayerParams:
@@ -100,9 +108,8 @@ def head(spec: Spec) -> dict[str, np.ndarray]:
         x = jnp.sqrt(r) * drawn[:1] + jnp.sqrt(1 - r) * drawn[1:]
         params = attention.init(of_weights, layer, dtype=spec.dtype)
         params = params._replace(query=gain * params.query, key=gain * params.key)
-        p = attention.attention_weights(params, x, layer)[0]
-        out = p @ (x @ params.value[0])
-        total, own = jnp.sum(out, axis=0), jnp.sum(jnp.square(out)) / out.shape[1]
+        out = attention.attention_weights(params, x, layer)[0] @ x  # the mean over W_V has the moments of P X
+        total, own = jnp.sum(out, axis=0), jnp.sum(jnp.square(out)) / d
         return own / n, (jnp.mean(jnp.square(total)) - own) / (n * (n - 1))
 
     draws = jax.random.split(key, spec.head_draws)

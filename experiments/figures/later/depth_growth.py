@@ -1,7 +1,7 @@
 """How size and gradient grow with depth at initialisation: what four sources say, each at its own network."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ ABOUT = figure.About(
         "Encoders with skips and GELU MLPs at a Xavier initialisation, independent Gaussian tokens, medians over "
         "initialisations. First: variance of the entries of a token by layer, with LayerNorm before the branches, "
         "the same times 1/√l, elementwise tanh in its place, or nothing. Aligned: each branch adds its normalised "
-        "input. Second: squared norm of the Jacobian from a layer to the last one, over the number of entries. Third: "
+        "input. Second: squared norm of the Jacobian from the tokens to a layer, over the number of entries. Third: "
         "gradient of the four matrices of attention over that of the last layer; dotted: 1/√l. Fourth: variance "
         "and covariance of the outputs of one head, measured over predicted."
     ),
@@ -64,13 +64,13 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
         look: dict[str, Any] = {"color": style.colour(meaning), "label": name}
         if name != "post":
             sizes.plot(layers, np.exp(np.median(data[f"{name}_variance"], axis=0)[1:]), **look)
-        if name in ("pre", "scaled", "tanh"):
+        if name in growth.JACOBIANS:
             jacobians.plot(layers, np.exp(np.median(data[f"{name}_jacobian"], axis=0)), **look)
-        if name in ("pre", "post", "scaled"):
+        if name in growth.GRADIENTS:
             gradients.plot(layers, np.exp(np.median(data[f"{name}_gradient"], axis=0)), **look)
     gradients.plot(layers, (layers / layers[-1]) ** -0.5, linestyle=style.DASHES[2], color=style.colour("reference"))
     style.panel(sizes, "layer", "variance of an entry", "Size", log="xy", base=2, legend="best")
-    style.panel(jacobians, "layer l", "mean square of ∂X^L/∂X^l", "Jacobian to the last layer", log="xy",
+    style.panel(jacobians, "layer l", "mean square of ∂X^l/∂X^0", "Jacobian from the tokens", log="xy",
                 base=2, legend="best")  # fmt: skip
     style.panel(gradients, "layer", "gradient over the last layer's", "Gradient of W_Q, W_K, W_V, W_O", log="xy",
                 base=2, legend="best")  # fmt: skip
@@ -85,45 +85,57 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     return drawing
 
 
-def slopes(logs: np.ndarray, first: int, last: int) -> np.ndarray:
-    """Slope of logarithms (sample, layer from 1) in the logarithm of the layer, between two layers, of each sample."""
-    layers = np.log(np.arange(first, last + 1))
-    return np.polyfit(layers, logs[:, first - 1 : last].T, 1)[0]
+def slope(logs: np.ndarray, first: int, last: int) -> float:
+    """Slope of logarithms by layer, from 1, in the logarithm of the layer, between two layers."""
+    return float(np.polyfit(np.log(np.arange(first, last + 1)), logs[first - 1 : last], 1)[0])
 
 
-def halves(logs: np.ndarray) -> np.ndarray:
+def halves(logs: np.ndarray) -> float:
     """Rise of logarithms over the second half of the layers, over that in the first: 1 for exponentials."""
-    middle = logs.shape[1] // 2
-    return (logs[:, -1] - logs[:, middle]) / (logs[:, middle] - logs[:, 0])
+    middle = len(logs) // 2
+    return float((logs[-1] - logs[middle]) / (logs[middle] - logs[0]))
 
 
-def _mean(data: Mapping[str, np.ndarray], samples: np.ndarray, **numbers: Any) -> Measured:
-    """Mean over initialisations with its standard error, and the sizes of the networks."""
-    mean, error = mean_and_error(samples)
+def octaves(logs: np.ndarray) -> float:
+    """Slope in the logarithm of the layer in the last octave of layers, over that in the octave before."""
+    depth = len(logs)
+    return slope(logs, depth // 2, depth) / slope(logs, depth // 4, depth // 2)
+
+
+def last_half(logs: np.ndarray) -> float:
+    """Slope in the logarithm of the layer over the second half of the layers; the first entry is before them."""
+    return slope(logs[1:], (len(logs) - 1) // 2, len(logs) - 1)
+
+
+def jackknifed(logs: np.ndarray, statistic: Callable[[np.ndarray], float]) -> tuple[float, float]:
+    """A statistic of the mean over initialisations of logarithms by layer, and its error, leaving out one at a time."""
+    count, total = len(logs), logs.sum(axis=0)
+    without = np.array([statistic((total - each) / (count - 1)) for each in logs])
+    return statistic(total / count), float(np.sqrt((count - 1) * without.var()))
+
+
+def _of(data: Mapping[str, np.ndarray], name: str, statistic: Callable[[np.ndarray], float]) -> Measured:
+    """A statistic of one array by layer, and the sizes of the networks."""
+    value, error = jackknifed(data[name], statistic)
+    return Measured(value, standard_error=error, numbers=_sizes(data))
+
+
+def _sizes(data: Mapping[str, np.ndarray]) -> dict[str, int]:
     d_model, heads, tokens = (int(size) for size in data["shape"])
-    sizes = {"width": d_model, "heads": heads, "tokens": tokens, "layers": int(data["depth"]), "count": len(samples)}
-    return Measured(mean, standard_error=error, numbers=sizes | numbers)
-
-
-def _variance_slope(data: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    depth = int(data["depth"])
-    return slopes(data[f"{name}_variance"][:, 1:], depth // 2, depth)
-
-
-def _octaves(data: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Slope of log J in log l over the last octave but one of layers, over that of the one before it."""
-    depth, logs = int(data["depth"]), data[f"{name}_jacobian"]
-    return slopes(logs, depth // 2, depth) / slopes(logs, depth // 4, depth // 2)
+    count = len(data["pre_variance"])
+    return {"width": d_model, "heads": heads, "tokens": tokens, "layers": int(data["depth"]), "count": count}
 
 
 def _growths(data: Mapping[str, np.ndarray]) -> Measured:
     """Slopes of log variance in log depth less 1 and 2, and halves of log variance less 1."""
-    parts = [_variance_slope(data, "pre") - 1, _variance_slope(data, "aligned") - 2, halves(data["none_variance"]) - 1]
-    means, errors = zip(*(mean_and_error(part) for part in parts), strict=True)
-    return Measured(
-        means, standard_error=errors, numbers=_mean(data, parts[0]).numbers,
-        where=["independent: slope less 1", "aligned: slope less 2", "no norm: ratio less 1"],
-    )  # fmt: skip
+    parts = {
+        "independent: slope less 1": ("pre", lambda logs: last_half(logs) - 1),
+        "aligned: slope less 2": ("aligned", lambda logs: last_half(logs) - 2),
+        "no norm: ratio less 1": ("none", lambda logs: halves(logs) - 1),
+    }
+    found = [jackknifed(data[f"{name}_variance"], statistic) for name, statistic in parts.values()]
+    values, errors = zip(*found, strict=True)
+    return Measured(values, standard_error=errors, numbers=_sizes(data), where=list(parts))
 
 
 def _head_errors(data: Mapping[str, np.ndarray]) -> Measured:
@@ -147,6 +159,7 @@ sun = functools.partial(published, source="sun2025depth", hypotheses=SETTING)
 kedia = functools.partial(published, source="kedia2024-code", hypotheses=SETTING, elsewhere=BERT)
 alekseev = functools.partial(
     published, source="alekseev2026", place="abstract", hypotheses=f"bidirectional attention; {SETTING}",
+    after_result=True,
     note="slope of log J against log l in the last octave of layers over that in the octave before; 1 for a power law, "
     r"$\sqrt{2}$ for $e^{c\sqrt{l}}$",
 )  # fmt: skip
@@ -154,7 +167,7 @@ ROWS = (
     sun(
         "growth-at-least",
         "With LayerNorm before the branches the variance of a layer's output grows at least linearly with depth.",
-        lambda data: _mean(data, _variance_slope(data, "pre")),
+        lambda data: _of(data, "pre_variance", last_half),
         at_least(1 - SLOPE),
         place="lemma 3.2, version 5",
         interval_from="our tolerance for a finite depth",
@@ -163,7 +176,7 @@ ROWS = (
     sun(
         "growth-exponential",
         "With LayerNorm before the branches the output variance grows exponentially with depth.",
-        lambda data: _mean(data, halves(data["pre_variance"])),
+        lambda data: _of(data, "pre_variance", halves),
         near(1, HALVES),
         place="abstract, version 5",
         elsewhere="the abstract names no network, its evidence is of trained ones, and lemma 3.2 has the exponential "
@@ -174,7 +187,7 @@ ROWS = (
     sun(
         "growth-scaled",
         r"With LayerNorm times $1/\sqrt{l}$ the variance grows at least linearly and slower than its square.",
-        lambda data: _mean(data, _variance_slope(data, "scaled")),
+        lambda data: _of(data, "scaled_variance", last_half),
         (1 - SLOPE, 1.5 + SLOPE),
         place="lemma 4.1, version 5",
         interval_from=r"exponents 1 and $2-\epsilon$, $\epsilon\geq1/2$; our tolerance for a finite depth",
@@ -184,7 +197,7 @@ ROWS = (
     kedia(
         "growth-linear",
         "With LayerNorm before the branches the variance of the hidden states grows in proportion to the depth.",
-        lambda data: _mean(data, _variance_slope(data, "pre")),
+        lambda data: _of(data, "pre_variance", last_half),
         near(1, SLOPE),
         place="figure preln_forward",
         interval_from="our tolerance for a finite depth",
@@ -193,7 +206,7 @@ ROWS = (
     kedia(
         "growth-hyperbolic",
         r"With LayerNorm before the branches the gradient of layer $l$ falls as $1/\sqrt{l}$.",
-        lambda data: _mean(data, slopes(data["pre_gradient"], max(int(data["depth"]) // 8, 1), int(data["depth"]))),
+        lambda data: _of(data, "pre_gradient", lambda logs: slope(logs, max(len(logs) // 8, 1), len(logs))),
         near(-0.5, SLOPE),
         place="figure preln_backward",
         interval_from="our tolerance",
@@ -202,7 +215,7 @@ ROWS = (
     kedia(
         "growth-post",
         "With LayerNorm after the branches the gradient changes exponentially from layer to layer.",
-        lambda data: _mean(data, halves(data["post_gradient"][:, int(data["depth"]) // 8 :])),
+        lambda data: _of(data, "post_gradient", lambda logs: halves(logs[len(logs) // 8 :])),
         near(1, HALVES),
         place="figure postln_backward",
         interval_from="our tolerance: a half",
@@ -222,15 +235,15 @@ ROWS = (
     ),
     alekseev(
         "growth-power",
-        "With LayerNorm before the branches the mean square $J$ of the Jacobian to the last layer is a power of depth.",
-        lambda data: _mean(data, _octaves(data, "pre")),
+        "With LayerNorm before the branches the mean square $J$ of the Jacobian from the tokens is a power of depth.",
+        lambda data: _of(data, "pre_jacobian", octaves),
         near(1, OCTAVES),
         interval_from="our tolerance",
     ),
     alekseev(
         "growth-stretched",
         "With elementwise tanh in place of LayerNorm $J$ grows as a stretched exponential of depth.",
-        lambda data: _mean(data, _octaves(data, "tanh")),
+        lambda data: _of(data, "tanh_jacobian", octaves),
         at_least(1 + OCTAVES),
         interval_from="our tolerance: beyond that for a power",
     ),
