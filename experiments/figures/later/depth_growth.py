@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from experiments.figures._replicates import mean_and_error
 from experiments.figures.later import _depth_growth as growth
 from experiments.figures.later._depth_growth import NETWORKS, Spec
-from experiments.ledger import Measured, at_least, at_most, law, near, published
+from experiments.ledger import Measured, at_least, at_most, near, published
 from experiments.lib import figure, style
 
 ABOUT = figure.About(
@@ -126,18 +126,6 @@ def _sizes(data: Mapping[str, np.ndarray]) -> dict[str, int]:
     return {"width": d_model, "heads": heads, "tokens": tokens, "layers": int(data["depth"]), "count": count}
 
 
-def _growths(data: Mapping[str, np.ndarray]) -> Measured:
-    """Slopes of log variance in log depth less 1 and 2, and halves of log variance less 1."""
-    parts = {
-        "independent: slope less 1": ("pre", lambda logs: last_half(logs) - 1),
-        "aligned: slope less 2": ("aligned", lambda logs: last_half(logs) - 2),
-        "no norm: ratio less 1": ("none", lambda logs: halves(logs) - 1),
-    }
-    found = [jackknifed(data[f"{name}_variance"], statistic) for name, statistic in parts.values()]
-    values, errors = zip(*found, strict=True)
-    return Measured(values, standard_error=errors, numbers=_sizes(data), where=list(parts))
-
-
 def _head_errors(data: Mapping[str, np.ndarray]) -> Measured:
     """Relative error of the closed forms, where they are not 0."""
     mean, error = mean_and_error(data["head_measured"], axis=1)
@@ -246,20 +234,5 @@ ROWS = (
         lambda data: _of(data, "tanh_jacobian", octaves),
         at_least(1 + OCTAVES),
         interval_from="our tolerance: beyond that for a power",
-    ),
-    law(
-        "growth-networks",
-        "The variance of a layer's output grows linearly with depth where LayerNorm stands before the branches and "
-        "these are independent, quadratically at most, and exponentially where branches grow with their input, as "
-        "without norm.",
-        _growths,
-        near(0, SLOPE),
-        proof="derived",
-        place="docs/skip_norm_mlp.md",
-        hypotheses=SETTING,
-        interval_from="our tolerance for a finite depth",
-        neighbours=["kedia2024-code", "sun2025depth"],
-        note=r"$\Vert x_{l+1}\Vert\leq\Vert x_l\Vert+c\sqrt{d}$, because what a branch reads has length $\sqrt{d}$; "
-        r"equality where branches align",
     ),
 )
