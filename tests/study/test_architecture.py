@@ -191,6 +191,12 @@ def test_the_start_of_a_config():
     assert ratio == pytest.approx((2 * design.spec.depth) ** -0.5, rel=0.2)
     assert float(jnp.std(params.attention.query)) == pytest.approx(0.05, rel=0.15)
     assert notes == ("Dropout is off (resid_pdrop).", "Settings that this family does not read: mystery.")
+    del gpt2["initializer_range"]
+    _, design, notes = read(gpt2, gain=None, std=None)
+    assert (
+        design.start.std == 0.02
+        and notes[-1] == "The config states no initializer_range: matrices have deviation 0.02."
+    )
 
 
 @pytest.mark.usefixtures("as_installed")
@@ -199,6 +205,9 @@ def test_the_start_of_a_config():
     [
         ({"model_type": "mamba"}, {}, ValueError, "`model_type` must be one of 'bert'"),
         (families.CONFIGS["llama"] | {"residual_multiplier": 0.2}, {}, ValueError, "`residual_multiplier` must be"),
+        (families.CONFIGS["gpt2"] | {"alibi": True}, {}, ValueError, "`alibi` must be absent"),
+        (families.CONFIGS["gpt2"] | {"initializer_range": -1}, {}, ValueError, "`initializer_range` must be a number"),
+        (families.CONFIGS["gpt2"] | {"initializer_range": "x"}, {}, ValueError, "`initializer_range` must be a number"),
         (families.CONFIGS["gpt2"], {"tokens": 4096}, ValueError, "`tokens` must be at most"),
         (3, {}, TypeError, "`network` must be a StackSpec, a dict or the path of a config, got 3"),
         ("no/such/place", {}, FileNotFoundError, "`network` must be a folder or a file of settings that exists"),

@@ -139,7 +139,8 @@ def _bands(
     if min(float(np.nanmin(each["residual"])) for each in logs) < math.log(exactly.ROUNDED):
         said = exactly.replace(logs, key, design, network, numbers)
     stacked = {name: np.stack([each[name] for each in logs]) for name in logs[0]}
-    return {name: np.quantile(values, (0, 0.5, 1), axis=0) for name, values in stacked.items()}, said
+    with np.errstate(invalid="ignore"):  # between −inf and −inf, the logarithms of what has underflowed
+        return {name: np.quantile(values, (0, 0.5, 1), axis=0) for name, values in stacked.items()}, said
 
 
 def _flat(sample: Sample) -> dict[str, np.ndarray]:

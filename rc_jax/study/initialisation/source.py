@@ -73,9 +73,8 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
         config = config.section("text_config")
     looked = Looked(config.values)
     layout = read_layout(Config(config.file, looked, config.within))
-    own = config.get("initializer_range")
-    stated = own if isinstance(own, float) and 0 < own < 1 else STD
-    deviation = stated if std is None else std
+    stated = _deviation(config)
+    deviation = (STD if stated is None else stated) if std is None else std
     # GPT-2 draws the last matrix of every branch smaller (Radford et al. 2019, section 2.3).
     smaller = (2 * layout.spec.depth) ** -0.5 if config.get("model_type") == "gpt2" else 1.0
     started = Start(std=deviation, branches=smaller) if gain is None else Start(gain=gain)
@@ -89,9 +88,21 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
         most_tokens=layout.most_tokens,
     )
     notes = list(_unread(config, looked))
+    if stated is None and std is None and gain is None:
+        notes.append(f"The config states no initializer_range: matrices have deviation {STD}.")
     if len(set(layout.shared_layers)) < layout.spec.depth:
         notes.append("Layers share weights; the gradient at a matrix is what one layer adds to it.")
     return str(config.get("model_type")), design, tuple(notes)
+
+
+def _deviation(config: Config) -> float | None:
+    """The config's `initializer_range`, or None where it has none."""
+    value = config.get("initializer_range")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise config.refuse("initializer_range", "be a number > 0", value)
+    return float(value)
 
 
 def _config(network: Any) -> Config:
@@ -126,7 +137,8 @@ def _unread(config: Config, looked: Looked) -> list[str]:
     """What the settings say beyond the arithmetic, or an error for what would change it."""
     rest = {name: value for name, value in config.values.items() if name not in looked.read and value is not None}
     for name in CHANGE:
-        if rest.get(name) not in (None, False, 1, 1.0):
+        value = rest.get(name)
+        if value is True or value not in (None, False, 1):
             raise config.refuse(name, "be absent, because this family's layers are modelled without it,", rest[name])
     notes = []
     dropout = [name for name, value in rest.items() if "drop" in name and isinstance(value, float) and value > 0]
