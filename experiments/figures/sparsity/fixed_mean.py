@@ -90,7 +90,7 @@ def plot(data: Data) -> Drawing:
     for ax, title in ((relu, "Squared ReLU"), (identity, "No activation")):
         ax.set_ylim(0, 1.05)
         ax.set_xlim(0, 10)
-        style.panel(ax, "γ, spread of the logits", "sparsity S", title, legend="lower right", columns=3)
+        style.panel(ax, "γ, spread of the logits", "sparsity S", title, legend="below", columns=5)
 
     # Rows of decaying weights under their bound, and noisy features.
     for index, (lam, row, bound) in enumerate(zip(DECAYS, data["decay"], data["decay_bound"], strict=True)):
