@@ -25,9 +25,9 @@ class Scale:
     """Print the softmax scale α* at which N keys give the most gradient, and the factor to put on the logits.
 
     Ordinary attention, q·k of heads of width D_K, needs --head-dim D_K. Normalised queries and keys (cosine attention,
-    QK-norm) need --cosine-dim D instead. Two optima: the typical one of most random rows, by simulation, with its
-    standard error, and the annealed one (Su Jianlin), which is smaller. No training here is better with either than
-    with the usual scale, which is printed beside them.
+    QK-norm) need --cosine-dim D instead. Two optima: the typical one, of the mean logarithm over random rows, by
+    simulation, with its standard error, and the annealed one (Su Jianlin), which is smaller. No training here is better
+    with either than with the usual scale, which is printed beside them.
     """
 
     n: Annotated[tuple[str, ...], tyro.conf.Positional, optional(metavar="N [N …]")] = ()

@@ -329,10 +329,10 @@ ROWS = (
         (0, 0),
         formula=True,
         source="cirrincione2026",
-        place="abstract",
+        place="abstract of the listing",
         hypotheses="LayerNorm by token; affine rank is read as the rank of the differences of tokens",
         interval_from="an integer",
-        elsewhere="the paper, of which the abstracts alone were read, defines affine rank; that of version 1 adds that "
+        elsewhere="the paper, of which the abstracts alone were read, defines affine rank; that in version 1 adds that "
         "the rank of the matrix is kept in the case without bias",
         note=r"measured: rank after less rank before; $a$, $a+b$, $a+2b$ with $a=(1,2,0,-1)$, $b=(\frac{1}{2},-1,1,3)$"
         " go from a line to a plane; what is kept is the linear rank of tokens less their means over features, and "
@@ -353,7 +353,7 @@ ROWS = (
     ),
     published(
         "norm-sharp",
-        "For some classes of value matrices tokens still collapse under LayerNorm, at an exponential rate.",
+        "For some classes of value matrices tokens still collapse under LayerNorm.",
         _sharp_residuals,
         at_most(np.log(HELD)),
         formula=True,
@@ -363,7 +363,7 @@ ROWS = (
         "deviation <sizes>, the sizes at which the residual is known in every network",
         interval_from=r"our tolerance: $\lVert \mathrm{res}\rVert$ below a tenth of $\lVert X\rVert$",
         note=r"median of $\log\thinspace\lVert \mathrm{res}\rVert/\lVert X\rVert$ at the last layer, by value matrix "
-        "and size of the first logits; that they collapse is judged, the rate is not",
+        "and size of the first logits; the source adds that the rate is exponential, which is not judged",
     ),
     published(
         "norm-equilibria",

@@ -185,7 +185,7 @@ ROWS = (
         "Low-rank approximations of attention may make the collapse faster.",
         lambda data: _less_than_full(data, ("averages", "Gaussian")),
         at_most(0),
-        needs="parts",
+        needs="some",
         interval_from="the sign of the difference",
         hypotheses=r"the summary cites Wang et al. 2020; here keys and values are $E\thinspace X$ with random $E$, "
         f"rows that average or Gaussian ones, Wang et al.'s kind; {SETTING}",
@@ -193,7 +193,7 @@ ROWS = (
     ),
     summary(
         "sparse-slower",
-        "Sparse attention relieves the collapse.",
+        "Sparse attention can relieve the collapse.",
         lambda data: _less_than_full(data, ("top", "random", "block", "window")),
         at_least(0),
         hypotheses=SETTING,

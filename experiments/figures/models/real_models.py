@@ -337,7 +337,7 @@ ROWS = (
         lambda data: _at_the_end(data, {"skip": "{weights}, skips alone"}),
         at_least(COLLAPSED),
         source="cirrincione2026",
-        place="abstracts of both versions",
+        place="abstracts of the listing and in version 1",
         hypotheses="the source's model is BERT-base; here <models>, and randomly initialised copies of it",
         interval_from=f"our tolerance: {COLLAPSED:.0%} of the tokens' size",
         note=f"relative residual {AT_THE_END}; generically is said of almost all weights, and of two sets of weights "

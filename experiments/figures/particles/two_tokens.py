@@ -256,7 +256,7 @@ ROWS = (
     ),
     published(
         "pair-not-one",
-        "The noise of random values prevents the collapse to a single cluster that deterministic models predict.",
+        "Random values keep two tokens from always ending in the one cluster that deterministic models predict.",
         _not_one,
         at_least(SOME),
         source="fedorov2026",

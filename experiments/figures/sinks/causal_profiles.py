@@ -167,13 +167,15 @@ ROWS = (
         "rollout-first",
         "Residual connections prevent the collapse of cumulative attention onto the first token at infinite depth "
         "(first version); they change it fundamentally (second version).",
-        lambda data: Measured(data["rollout"][-1, 0], numbers={"depth": data["depths"][-1]}),
+        lambda data: Measured(
+            data["rollout"][-1, 0], numbers={"depth": data["depths"][-1], "tokens": data["rollout"].shape[1]}
+        ),
         at_most(0.5),
         formula=True,
         source="herasimchyk2026",
         place="abstracts of both versions",
-        hypotheses=r"even causal attention, the last row of $((1-\lambda)I+\lambda A)^{L}$, $\lambda=\frac{1}{2}$, "
-        "$L=<depth>$",
+        hypotheses=r"even causal attention of <tokens> tokens, the last row of $((1-\lambda)I+\lambda A)^{L}$, "
+        r"$\lambda=\frac{1}{2}$, $L=<depth>$",
         after_result=True,
         interval_from="our reading: the first token has less than half; chosen when the share was known",
         elsewhere=r"under realistic conditions, says the first version, which we do not know; with one $\lambda$ in "

@@ -151,7 +151,7 @@ ROWS = (
     ),
     su(
         "fixed-identity-picture",
-        "Without an activation no line of the plot comes near 0, and all have one lower limit.",
+        "Without an activation no line of the plot comes near 0: there is a rather high lower limit.",
         lambda data: Measured(
             [
                 data["identity"].min(),

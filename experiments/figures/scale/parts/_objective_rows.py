@@ -190,7 +190,7 @@ ROWS = (
     ),
     reader(
         "objectives-scale-free",
-        "All functions with $f(ax)=f(x)$ are blind to a scaling of their input backwards too.",
+        "All functions with $f(ax)=f(x)$ should be blind to a scaling of their input backwards too.",
         lambda data: Measured(data["scale_free"], where=FREE),
         near(0, 1e-4),
         formula=True,
