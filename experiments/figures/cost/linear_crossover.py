@@ -27,7 +27,7 @@ ABOUT = figure.About(
     ),
     formula="2 n² d = 2 n d d_head at n = d_head;   causal: 2 n d (d_head + chunk), n = d_head + chunk",
     topic="layer",
-    minutes={"smoke": 0.1, "quick": 0.35, "full": 3.0},
+    minutes={"smoke": 0.1, "quick": 0.35, "full": 5.0},
     alone=True,
 )
 SIDES = {
@@ -42,10 +42,10 @@ Data = Mapping[str, np.ndarray]
 class Spec(figure.Spec):
     """Shape of the layer, numbers of tokens, run length of causal sums, and seconds of timing at each number."""
 
-    d_model: int = 256
+    d_model: int = 64
     heads: int = 1  # one wide head: where sums and pairs cross, they are half as much work as the projections
-    chunk: int = 128
-    powers: tuple[int, int] = (6, 12)
+    chunk: int = 32
+    powers: tuple[int, int] = (6, 13)
     seconds: float = 0.8
     least: int = 3
 
@@ -53,7 +53,7 @@ class Spec(figure.Spec):
 PRESETS = {
     "smoke": Spec(d_model=16, heads=2, chunk=8, powers=(4, 6), seconds=0.02),
     "quick": Spec(),
-    "full": Spec(powers=(5, 13), seconds=10.0, least=7),
+    "full": Spec(powers=(5, 14), seconds=10.0, least=7),
 }
 
 
