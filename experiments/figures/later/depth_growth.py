@@ -134,7 +134,7 @@ def _head_errors(data: Mapping[str, np.ndarray]) -> Measured:
     used = np.repeat(data["head"][:, 0] > 0, 2) | np.tile([True, False], len(off))
     return Measured(
         off.ravel()[used], standard_error=wrong.ravel()[used],
-        where=[at for at, use in zip(where, used, strict=True) if use],
+        where=[at for at, use in zip(where, used, strict=True) if use], reads=[data["head"]],
     )  # fmt: skip
 
 

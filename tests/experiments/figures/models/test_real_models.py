@@ -98,11 +98,11 @@ def test_claims_follow_the_numbers():
     def verdicts(*curves, **options):
         return [claim.verdict for claim in judged(real_models.ROWS, data(*curves, **options))]
 
-    assert verdicts(layers, 2 * layers, kept, kept) == [*[Verdict.AGREES] * 4, Verdict.IN_PART]
+    assert verdicts(layers, 2 * layers, kept, kept) == [Verdict.AGREES] * 6
     assert verdicts(layers, kept, kept, kept)[-1] is Verdict.AGREES  # with MLPs that stop it too
     second_hand = [Verdict.UNDECIDED] * 2
     differing = verdicts(kept, 0.9 * kept, layers, layers)
-    assert differing == [*second_hand, Verdict.DIFFERS, Verdict.UNDECIDED, Verdict.IN_PART]
+    assert differing == [*second_hand, Verdict.DIFFERS, Verdict.UNDECIDED, *[Verdict.DIFFERS] * 2]
     # The theorem is about models whose tokens see each other.
     assert set(verdicts(kept, 0.9 * kept, layers, layers, causal=True)) == {Verdict.NOT_RUN}
 

@@ -60,15 +60,19 @@ def test_rows_can_fail():
         "betas": np.array([0.5, 1.0]), "times": np.linspace(0, 8, 801), "tokens": np.array(8),
         "dimensions": np.array([4, 10]), "ratios": np.array([0.8, 1.2]), "pairs": np.array(500),
         "share": np.array([[0.1, 0.5], [0.0, 0.6]]), "drift_error": np.full((2, 2), 0.02), "late_time": np.array(8.0),
+        "apart": np.array([[0.0, 0.2], [0.0, 0.3]]),
     }  # fmt: skip
     data["gap"] = np.exp(-2 * np.stack([np.ones(2), np.exp(data["betas"])])[..., None] * data["times"])
     beta = data["ratios"] * np.array([two_tokens.threshold(each) for each in (4, 10)])[:, None]
     data["drift"] = two_tokens.predicted(data["dimensions"][:, None], beta)
     known = {claim.key: claim.verdict for claim in judged(two_tokens.ROWS, data)}
-    assert known == {"pair-unnormalised": "agrees", "pair-opposites": "agrees", "pair-threshold": "held"}
+    assert known == {
+        "pair-unnormalised": "agrees", "pair-opposites": "agrees", "pair-not-one": "agrees", "pair-threshold": "held"
+    }  # fmt: skip
     changes = {
         "pair-unnormalised": {"gap": data["gap"][::-1]},
         "pair-opposites": {"share": data["share"][:, ::-1]},
+        "pair-not-one": {"apart": data["apart"][:, ::-1]},
         "pair-threshold": {"drift": -data["drift"]},
     }
     lost = ("differs", "failed", "undecided")
