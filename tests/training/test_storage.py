@@ -86,6 +86,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
             return trainer_advance(*args)
 
         trainer_advance = trainer._advance
+        advance.trace = trainer_advance.trace  # what a folder knows the training by
         patch.setattr(trainer, "_advance", advance)
         with pytest.raises(Killed):
             run(6, folder=tmp_path)
