@@ -106,7 +106,7 @@ def _sinks(params: attention.AttentionParams, states: jax.Array, spec: attention
         rows = attention.attention_weights(params, x, spec)
         values = project(x, params.value, params.value_bias, spec)  # head, token, width
         moved = jnp.einsum("htk,hkd->htd", values, params.output)
-        bias = 0 if params.output_bias is None else params.output_bias
+        bias = 0 if params.output_bias is None else params.output_bias[None]
         whole = x + jnp.sum(rows @ moved, axis=0) + bias
 
         def head(p: jax.Array, value: jax.Array) -> dict[str, jax.Array]:
@@ -114,7 +114,7 @@ def _sinks(params: attention.AttentionParams, states: jax.Array, spec: attention
             without = p.at[:, sink].set(0)
             without = without / jnp.sum(without, axis=1, keepdims=True)
             base, other = whole - p @ value, without @ value
-            (mean, rest), (mean_o, rest_o) = ((y.mean(0), y - y.mean(0)) for y in (base, other))
+            (mean, rest), (mean_o, rest_o) = ((y.mean(0), y - y.mean(0)[None]) for y in (base, other))
             size = jnp.sum(mean**2)
             a, a_lambda = jnp.sum(mean_o * mean) / size, jnp.sum(rest_o * rest) / jnp.sum(rest**2)
             s, a_v = jnp.mean(p[:, sink]), jnp.sum(value[sink] * mean) / size
@@ -131,7 +131,7 @@ def _sinks(params: attention.AttentionParams, states: jax.Array, spec: attention
 def _relative(x: jax.Array) -> jax.Array:
     """Log of ‖res(X)‖ over the size of the mean token."""
     mean = x.mean(axis=0)
-    return jnp.log(jnp.linalg.norm(x - mean) / jnp.linalg.norm(mean))
+    return jnp.log(jnp.linalg.norm(x - mean[None]) / jnp.linalg.norm(mean))
 
 
 def plot(data: Data) -> Drawing:

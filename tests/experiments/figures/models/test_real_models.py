@@ -78,7 +78,7 @@ def test_relative_residuals_of_both_families(x64, folders, made):
 @pytest.mark.slow
 def test_a_bidirectional_checkpoint_has_its_claims(made):
     claims = record.read(made[0])["real_models"].claims
-    ends = ("attention-collapses", "mlp-collapses", "mlp-slows", "skip-prevents", "stops")
+    ends = ("attention-collapses", "mlp-collapses", "mlp-slows", "skip-prevents", "stops", "skip-obstructs")
     assert [claim.key for claim in claims] == [f"trained-{end}" for end in ends]
     assert Verdict.NOT_RUN not in {claim.verdict for claim in claims}
     assert all("here my bert" in claim.hypotheses for claim in claims)  # they say nothing of a causal model
