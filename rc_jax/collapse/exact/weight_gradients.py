@@ -207,16 +207,17 @@ def _softmax_gradient(log_p: Float[Array, "head token column"], u: Float[Array, 
     """D = P ∘ (u − rowsum(P ∘ u)), with a logarithm for each head.
 
     Differences are taken from u at the largest weight of a row, and the entry there is minus the sum of the others. So
-    nothing of size one cancels where softmax is saturated, and weights below the smallest number keep their logarithm.
+    nothing of size one cancels where softmax is saturated. Entries are compared by their own logarithms: a weight that
+    does not move, such as one of two equal columns, may be the largest and hide all others.
     """
     largest = jnp.argmax(log_p, axis=-1)
     apart = u - jnp.take_along_axis(u, largest[..., None], axis=-1)
     apart = apart - jnp.sum(jnp.exp(log_p) * apart, axis=-1, keepdims=True)
     others = ~jax.nn.one_hot(largest, u.shape[-1], dtype=bool) & (log_p > -jnp.inf)
-    top = jnp.max(jnp.where(others, log_p, -jnp.inf), axis=(1, 2))
-    top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0))
-    weights = jnp.where(others, exp_below(log_p, top), 0)
-    return Scaled(mean_residual.with_zero_sums(weights * apart, largest), top)
+    logs = jnp.where(others, log_p + jnp.log(jnp.abs(apart)), -jnp.inf)
+    top = jnp.max(logs, axis=(1, 2))
+    top = jnp.where(jnp.isfinite(top), top, 0)
+    return Scaled(mean_residual.with_zero_sums(jnp.sign(apart) * exp_below(logs, top), largest), top)
 
 
 def _log_norm(slopes: Scaled) -> Float[Array, ""]:

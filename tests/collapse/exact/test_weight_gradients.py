@@ -151,16 +151,21 @@ def test_saturated_softmax(dtype, tokens):
     assert abs(float(got) - float(right)) < 16 * float(jnp.finfo(dtype).eps) * abs(float(right))
 
 
-def test_weights_below_the_smallest_number_are_not_lost_unseen(x64):
-    """A gradient by way of a token with a weight of e^−180 is not −∞ unseen: right, or NaN."""
-    spec = stack()
-    params, x, cotangent = jax.vmap(lambda seed: draw(seed, spec, tokens=4))(jnp.array((48, 109, 307, 315)))
-    given = jax.tree.map(
-        lambda leaf: leaf.astype(jnp.float32), (jax.tree.map(lambda leaf: 3 * leaf, params), x, cotangent)
-    )
+@pytest.mark.parametrize(
+    "changes", [{"heads": 2}, {"causal": True, "window": 2, "heads": 1}, {"window": 1, "skip": True}], ids=str
+)
+def test_saturated_networks_in_float32_are_right_or_unknown(x64, changes):
+    """Of 96 networks with weights down to e^−1000, which nothing may turn into gradients of 0; against float64."""
+    spec = stack(depth=4, **changes)
+
+    def drawn(seed):
+        params = network.init(jax.random.key(seed), spec, gain=4.0, dtype="float64")
+        return params, *(jax.random.normal(jax.random.key(seed + more), (6, 8)) for more in (1, 2))
+
+    given = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), jax.vmap(drawn)(jnp.arange(96)))
     sizes = jax.jit(jax.vmap(lambda params, x, cotangent: collapse.log_weight_gradients(params, x, spec, cotangent)))
     right = sizes(*jax.tree.map(lambda leaf: leaf.astype(jnp.float64), given))
     for name, got, wanted in zip(NAMES, sizes(*given), right, strict=False):
-        known = ~np.isnan(got)
-        assert known[:, 0].all() and np.isfinite(wanted[:, :2]).all()
+        known = ~np.isnan(got) & ~np.isnan(wanted)
+        assert known[:, 0].mean() > 0.7 and known[:, 1].mean() > 0.2, name
         np.testing.assert_allclose(got[known], wanted[known], rtol=1e-3, atol=0.05, err_msg=name)
