@@ -98,7 +98,12 @@ def by_kind(
     centre, spread = through(before[:, :1], equal_sums=False)
     across_mean, across_rest = through(across, equal_sums=kind.row_sum == "one")
     change_mean, change_rest = through(change.rows, equal_sums=kind.row_sum != "any")
-    of_change = [Scaled(change_mean, change.log_size), change_rest.times_exp(change.log_size)]
+    of_mean = Scaled(change_mean, change.log_size)
+    if kind.row_sum == "any" and kind.shift_invariant and kind.maps == 1:
+        sums, holds = _row_sums(weights, logits, moved, change, shown)
+        log_sums = jnp.where(holds, sums.log_size, change.log_size)
+        of_mean = Scaled(jnp.where(holds[:, None, None], sums.rows * value.mean[:, None], change_mean), log_sums)
+    of_change = [of_mean, change_rest.times_exp(change.log_size)]
     rest = total([Scaled.plain(across_mean), across_rest, *of_change])
     return Columns(centre[:, 0] + spread.value[:, 0], rest)
 
@@ -237,6 +242,50 @@ def _crossed(
         # Slopes are rounded, and so is the point a at which they are taken.
         holds &= left <= rounding * (slope * way + _largest(crossed) * _largest(base) / side) + loose * _largest(bend)
     return Scaled(jnp.where(holds, crossed, 0), level.log_size + column.log_size), holds[:, 0, 0]
+
+
+def _row_sums(
+    weights: Callable[[Array], Array],
+    logits: Logits,
+    pair: Scaled,
+    change: Scaled,
+    shown: Bool[Array, "head token column"],
+) -> tuple[Scaled, Bool[Array, " head"]]:
+    """The changes of the sums of rows under a constant in a row, and True for heads in which they are told.
+
+    Where columns are alike and a constant in a row changes nothing, the sum σ of a row of equal scores is stationary:
+    its derivative has equal entries that add up to 0. So with scores v_j of the columns and z_ij of the pairs
+
+        σ(v + z) − σ(v) = ∫₀¹∫₀¹ D²σ(s(v + tz))[v + tz, z] ds dt,
+
+    where summing the changes of a row's weights would lose as many digits as scores are small. It is told where scores
+    are small and it agrees with that sum but for roundings.
+    """
+    limits = jnp.finfo(pair.rows.dtype)
+    column = logits.in_columns.map(lambda row: jnp.where(shown, row[:, None], 0))
+    top = jnp.maximum(column.log_size, pair.log_size)
+    top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0))[:, None, None]
+    v, z = column.times_exp(-top[:, 0, 0]).value, pair.times_exp(-top[:, 0, 0]).value  # in units of the larger
+    unit = jnp.minimum(jnp.exp(top), limits.max)
+    near = unit * (_largest(v) + _largest(z)) < _NEAR
+    unit, along = jnp.where(near, unit, 0), pair.rows
+
+    def slope(x: Array) -> Array:
+        return jax.jvp(weights, (x,), (along,))[1]
+
+    def add(total: Array, node: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        way = v + node[1] * z
+        second = jax.jvp(slope, (node[0] * unit * way,), (way,))[1]
+        return total + node[2] * jnp.sum(second, axis=-1, keepdims=True), None
+
+    (s, t), rules = _square(5 if limits.bits > 32 else 3)
+    inside = rules[:, 0] > 0
+    rule = tuple(jnp.asarray(part[inside], v.dtype) for part in (s, t, rules[:, 0]))
+    sums = Scaled(jax.lax.scan(add, jnp.zeros((*v.shape[:-1], 1), v.dtype), rule)[0], pair.log_size + top[:, 0, 0])
+    plain = jnp.sum(change.rows, axis=-1, keepdims=True)
+    apart = jnp.abs(plain - sums.times_exp(-change.log_size).value)
+    allowed = _LOST * float(limits.eps) * jnp.sum(jnp.abs(change.rows), axis=-1, keepdims=True)
+    return sums, near[:, 0, 0] & jnp.all(apart <= allowed, axis=(1, 2))
 
 
 def _largest(rows: Float[Array, "head token column"]) -> Float[Array, "head 1 1"]:
