@@ -23,7 +23,7 @@ from rc_jax.special import lambert_w0, log_bessel_i
 
 Side = Callable[[], np.ndarray]
 LOOP, VMAP, NUMPY = "PyTorch, a loop", "PyTorch, torch.func.vmap", "NumPy and SciPy, a loop"
-PLAIN, EXACT, WIDTH_FREE = "rc_jax, plain arithmetic", "rc_jax, exact arithmetic", "rc_jax, width-free"
+PLAIN, EXACT, WIDTH_FREE = "rc_jax, plain arithmetic", "rc_jax, cancellation-free arithmetic", "rc_jax, width-free"
 SEEN = 3  # depths at which float32 still sees the residual in plain arithmetic: before the first layer and after two
 SHARED = ("sparsity", "relative_entropy", "participation", "largest_weight", "sink_weight")
 

@@ -14,7 +14,7 @@ import numpy as np
 from experiments.benchmarks.contests import EXACT, PLAIN, SEEN, SMALL, Contest, Shape, Table, close, networks, plain
 from rc_jax import collapse, network
 
-UNCHECKED = "rc_jax, exact arithmetic, check=False"
+UNCHECKED = "rc_jax, cancellation-free arithmetic, check=False"
 _NETWORK = """
 from rc_jax import attention, collapse, network
 layer = attention.AttentionSpec(d_model=64, heads=4)

@@ -78,8 +78,8 @@ class Sparsity:
 class Collapse:
     """Print how fast depth makes tokens equal: log ‖res‖ after each layer of randomly initialised attention.
 
-    Median and quartiles over initialisations, in exact arithmetic, and the exponent of the fall: 3 is doubly
-    exponential, 1 exponential; a dash where log ‖res‖ does not fall. Tokens are drawn from N(0, 1).
+    Median and quartiles over initialisations, in cancellation-free arithmetic, and the exponent of the fall: 3 is
+    doubly exponential, 1 exponential; a dash where log ‖res‖ does not fall. Tokens are drawn from N(0, 1).
     """
 
     depth: Annotated[int, option(metavar="L")] = 12
@@ -157,8 +157,8 @@ class Trace:
     """Print what each layer and each head of a trained checkpoint does to the tokens of a text.
 
     The diagnosis of `rc_jax.diagnostics`: evenness, implied scale, sinks and ranks of each head's attention; residual,
-    cosine and rank of the tokens, and their log residual in exact arithmetic; shares of paths by length. Means are over
-    windows of the text.
+    cosine and rank of the tokens, and their log residual in cancellation-free arithmetic; shares of paths by length.
+    Means are over windows of the text.
     """
 
     folder: Annotated[tuple[str, ...], tyro.conf.Positional, optional(metavar="[FOLDER]")] = ()
@@ -181,7 +181,7 @@ class Trace:
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     """Precision to compute in, whatever the checkpoint is stored in."""
     exact: Flag = True
-    """Leave out the log residual, whose exact arithmetic takes longest."""
+    """Leave out the log residual, which takes longest."""
     figure: Annotated[str | None, optional(metavar="FILE")] = None
     """Draw the result too, into a file that ends in .png, .pdf or .svg."""
     quiet: Flag = False

@@ -112,7 +112,7 @@ def kind_fall(
     skip: bool = False,
     seed: int = 0,
 ) -> Fall:
-    """The fall of log ‖res‖ over the layers of random networks, and the order of one layer, in exact arithmetic.
+    """The fall of log ‖res‖ over the layers of random networks, and the order of one layer, without cancellation.
 
     Weights are Gaussian, tokens N(0, I). The order is the slope of log ‖res‖ after the first layer against before, for
     tokens that differ by e^(−4) and e^(−6) around one random vector. Where rows happen to have equal sums around it, as

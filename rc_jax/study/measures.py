@@ -37,10 +37,10 @@ def kind(kind: Kind | str | Callable[..., Array], *, seed: int = 0, progress: bo
 
     Sparsity: S of rows of 1024 normal logits against their deviation, and the largest weight's share against the number
     of keys. Scale: the factor on normal scores that maximises the typical gradient, for 16, 64 and 256 keys. Collapse:
-    the order of one layer, and the fall of log ‖res‖ over eight layers with and without skip connections, in exact
-    arithmetic. Rows: what they sum to, and what is left of the sum where every score is −10. Cost: time beside softmax.
-    Every number has its standard error, or is exact; where one is not known, or there is no best scale, a reason stands
-    in its place. An error of a median is that of 200 resamplings of its networks.
+    the order of one layer, and the fall of log ‖res‖ over eight layers with and without skip connections, in
+    cancellation-free arithmetic. Rows: what they sum to, and what is left of the sum where every score is −10. Cost:
+    time beside softmax. Every number has its standard error, or is exact; where one is not known, or there is no best
+    scale, a reason stands in its place. An error of a median is that of 200 resamplings of its networks.
 
     Args:
         kind: a name of `attention.KINDS`, a `Kind`, or a function of scores, what is seen and parts; for a function,

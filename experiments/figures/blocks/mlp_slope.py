@@ -21,11 +21,11 @@ ABOUT = figure.About(
     caption=(
         "Attention and MLP without skips: X ← MLP(SA(X)), the MLPs multiplied so that their Lipschitz constant λ "
         "(spectral norms times the activation's largest slope) runs over four decades; an untouched one has λ ≈ 4. "
-        "Residuals in exact arithmetic, medians and 5–95 % of initialisations; a curve ends where softmax saturates "
-        "and the residual is no longer known. Lower row: the share of networks whose tokens are equal to 1 %. One mark "
-        "above stands at the λ where the cube found at small λ would no longer shrink anything. The others stand at "
-        "the λ up to which the tanh bound and that of Dong et al. (2021) promise collapse. Beyond it softmax saturates "
-        "and tokens copy each other, so that fewer different tokens are left."
+        "Residuals in cancellation-free arithmetic, medians and 5–95 % of initialisations; a curve ends where softmax "
+        "saturates and the residual is no longer known. Lower row: the share of networks whose tokens are equal to 1 "
+        "%. One mark above stands at the λ where the cube found at small λ would no longer shrink anything. The "
+        "others stand at the λ up to which the tanh bound and that of Dong et al. (2021) promise collapse. Beyond it "
+        "softmax saturates and tokens copy each other, so that fewer different tokens are left."
     ),
     formula="log ‖res(X^(l+1))‖ = 3 log ‖res(X^l)‖ + log c + log λ;   at rest where log ‖res‖ = −log(cλ)/2",
     topic="blocks",

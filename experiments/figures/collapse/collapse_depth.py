@@ -191,7 +191,7 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     style.panel(fall, "layer", change, "Fall of the residual", legend="lower left")
 
     depth = data["plain_depth"]
-    style.bands(plain, depth, *data["exact"], meaning="attention", label="exact arithmetic")
+    style.bands(plain, depth, *data["exact"], meaning="attention", label="cancellation-free arithmetic")
     for dtype, marker in PLAIN_MARKERS.items():
         low, median, high = data[dtype]
         plain.plot(depth, median, color=style.colour(dtype), linestyle="none", label=f"plain {dtype}", **marker)

@@ -32,14 +32,14 @@ ABOUT = About(
         "This is the figure of Dong et al. (2021) with one panel for each checkpoint (`--checkpoint FOLDER`). By "
         "default these are the 6-layer BERT all-MiniLM-L6-v2 and, where it is installed, the 30-layer Llama "
         "SmolLM2-135M-Instruct. They read docstrings of Python's standard library, beside copies drawn as the model "
-        "was before training. A GGUF file does not say how it was drawn, so its copies have deviation 0.02. Both skips "
-        "and the MLPs (each with its norm) are switched; the other norms stay as in the checkpoint, and nothing is "
-        "retrained. States are those before a decoder's last norm. Lines are medians and bands reach from 10 % to 90 % "
-        "over texts and initialisations, in the composite norm of Dong et al. and in float64. The vertical axis is "
-        "logarithmic down to 0.1 and doubly logarithmic below: a doubly exponential fall is a straight line there. "
-        "Thin lines go on below the rounding floor, in exact arithmetic and the Frobenius norm, where this package has "
-        "one for the layer. In a causal model token i sees tokens 1 … i only: its tokens meet the first one, "
-        "exponentially and not doubly so."
+        "was before training. A GGUF file does not say how it was drawn, so its copies have deviation 0.02. Both "
+        "skips and the MLPs (each with its norm) are switched; the other norms stay as in the checkpoint, and nothing "
+        "is retrained. States are those before a decoder's last norm. Lines are medians and bands reach from 10 % to "
+        "90 % over texts and initialisations, in the composite norm of Dong et al. and in float64. The vertical axis "
+        "is logarithmic down to 0.1 and doubly logarithmic below: a doubly exponential fall is a straight line there. "
+        "Thin lines go on below the rounding floor, in cancellation-free arithmetic and the Frobenius norm, where "
+        "this package has one for the layer. In a causal model token i sees tokens 1 … i only: its tokens meet the "
+        "first one, exponentially and not doubly so."
     ),
     formula="‖res(X^l)‖₁,∞ / ‖X^l‖₁,∞,   res(X) = X − 1x̄ᵀ,   ‖X‖₁,∞ = √(‖X‖₁ ‖X‖_∞)",
     topic="models",
@@ -54,7 +54,7 @@ VARIANTS = {"trained": "trained", "initial": "random initialisation"}
 # zero is at most a twentieth.
 COLLAPSED = 0.05
 DEEPEST = 1000  # decades; no curve is drawn below
-NEAR = 100.0  # rounding floors; a residual that stays above needs no exact arithmetic
+NEAR = 100.0  # rounding floors; a residual that stays above is told by plain arithmetic
 
 
 class Spec(figure.Spec):
@@ -117,7 +117,7 @@ def _measure(checkpoint: pretrained.Checkpoint, ids: jax.Array, deep: tuple[str,
         )
         for name in SWITCHES
     }
-    # Plain arithmetic for all; exact arithmetic only for what comes near the rounding floor.
+    # Plain arithmetic for all; cancellation-free arithmetic only for what comes near the rounding floor.
     plain = {name: _plain(params, x, stack) for name, stack in switched.items()}
     curves = {"relative": np.stack([plain[name]["relative"] for name in SWITCHES], axis=1)}
     for name in deep:

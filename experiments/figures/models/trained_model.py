@@ -19,11 +19,11 @@ from rc_jax import attention, network, pretrained, sparsity
 ABOUT = About(
     title="A trained model's attention rows, and its cube",
     caption=(
-        "The 6-layer BERT all-MiniLM-L6-v2 reads docstrings of Python's standard library, beside copies drawn as "
-        "BERT is before training. Sparsity is that of the whole model; every dot is one head, averaged over rows and "
-        "texts. In the last panel skips, MLPs and LayerNorms are off, in exact arithmetic and float64, and the band "
-        "reaches from the 10 % to the 90 % quantile over texts and initialisations. The same model's relative "
-        "residuals with parts taken away are in the figure of real models."
+        "The 6-layer BERT all-MiniLM-L6-v2 reads docstrings of Python's standard library, beside copies drawn as BERT "
+        "is before training. Sparsity is that of the whole model; every dot is one head, averaged over rows and "
+        "texts. In the last panel skips, MLPs and LayerNorms are off, in cancellation-free arithmetic and float64, "
+        "and the band reaches from the 10 % to the 90 % quantile over texts and initialisations. The same model's "
+        "relative residuals with parts taken away are in the figure of real models."
     ),
     formula="S = E|p| / √E p², e^(−γ²/2) with γ = std of logits;   log ‖res(X^l)‖_F ∝ 3^l",
     topic="models",

@@ -25,7 +25,7 @@ ABOUT = figure.About(
         "token's value (dashed) draws them together. Third: the rate after many layers; all weights cross at "
         "v* = (1 − λ)/(1 + aλ), which is 1/3 here. Last: networks with Gaussian weights and sinks without a "
         "value, beside the prediction for uniform rows. The first three are "
-        "linear, in exact arithmetic."
+        "linear, in cancellation-free arithmetic."
     ),
     formula="log[(1 + a(1 − s)λ)/(1 + a(1 − s + s v))] per layer;   λ = ½",
     topic="masks",

@@ -34,5 +34,5 @@ print((later[-1] - first) / len(later), maps() - first)
 def test_programs_of_many_lengths_are_given_back():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     each, left = map(float, done.stdout.split())
-    # 50 lengths between two calls of `clear_caches` stay below 30 000 maps, of the 65 530 that a process may hold.
+    # 50 lengths between two calls of `clear_caches` stay below 28 000 maps, of the 65 530 that a process may hold.
     assert 50 * each < 28_000 and left < 100
