@@ -38,6 +38,7 @@ _ALIKE = 16  # roundings, up to which weights are equal
 _LOST = 128  # roundings that slopes may have
 _JUMP = 0.125  # of the weights, which no few roundings of the scores change smoothly
 _PART = 2.0**-8  # of the weights, above which their difference has lost at most eight bits
+_CANCELLED = 1024  # roundings of their parts, below which scores may be nothing else
 
 
 def by_kind(
@@ -160,6 +161,15 @@ def _change(
         # Weights that change by more than a few roundings do when scores move by some have made a choice.
         end = base + step
         lost |= _largest(weights(moves.beside(end)) - weights(end)) > _JUMP * _largest(before)
+    if not kind.shift_invariant and moves.amount is not None:
+        # Of scores that cancel in a whole row, or have no place, a kind without a scale sees nothing but roundings:
+        # others in their place make other weights.
+        smallest, end = float(limits.tiny / limits.eps), base + step
+        parts = jnp.max(jnp.abs(base) + jnp.abs(step), axis=-1, keepdims=True)
+        parts = jnp.where(parts > 0, parts + smallest, 0)
+        cancelled = jnp.max(jnp.abs(end), axis=-1, keepdims=True) < _CANCELLED * float(limits.eps) * parts
+        other = jnp.where(cancelled, moves.sums(jnp.zeros_like(end), _CANCELLED * parts, 13), end)
+        lost |= _largest(weights(other) - weights(end)) > _PART * jnp.maximum(_largest(before), smallest)
     finite = jnp.isfinite(largest_step) & jnp.isfinite(_by_head(_largest(base), heads))
     known = (integrated | subtracted) & ~lost & finite
     # A change is a sum of terms of the size of the weight; what a saturated weight has lost shows in this move.

@@ -85,7 +85,10 @@ def sentences(
             "smaller tokens, a norm, a smaller gain, or float64"
         )
     elif bool(causes.undefined[at - 1]):
-        why = f"a choice cannot be made, as of the largest scores among some that are equal to rounding; {way_on}"
+        why = (
+            "a choice cannot be made, as of the largest scores among some that are equal to rounding, or the scores of "
+            f"a row cancel, as those of a token of zeros do; {way_on}"
+        )
     else:
         why = (
             "digits are lost: a few roundings move the result by more than 1 %, as where softmax is saturated and "

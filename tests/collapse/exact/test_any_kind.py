@@ -116,6 +116,21 @@ def test_sums_of_rows_that_are_stationary_keep_their_digits(x64, weights, top_k)
     np.testing.assert_allclose(computed, (np.asarray(low) + np.asarray(high)) / 2, rtol=1e-11)
 
 
+@pytest.mark.parametrize("name", ["power6", "softpick", "identity"])
+def test_scores_that_cancel_in_a_whole_row_make_no_weights(x64, name):
+    """Those of a token of zeros do, and of roundings alone power6 would make a row of its own. Identity makes none."""
+    spec = network.StackSpec(attention=attention.AttentionSpec(d_model=8, heads=2, weights=name), depth=1)
+    params = jax.vmap(lambda key: network.init(key, spec, dtype="float32"))(jax.random.split(jax.random.key(0), 400))
+    x = (2.5 * jax.random.normal(jax.random.key(1), (400, 5, 8), "float32")).at[:, 3].set(0)
+    computed = jax.jit(jax.vmap(lambda params, x: collapse.log_residuals(params, x, spec)[1]))(params, x)
+    params, x = jax.tree.map(lambda array: array.astype("float64"), (params, x))
+    out = jax.jit(jax.vmap(lambda params, x: network.apply(params, x, spec)))(params, x)
+    right = np.log(np.linalg.norm(out - out.mean(axis=1, keepdims=True), axis=(1, 2)))
+    known = ~np.isnan(computed)
+    np.testing.assert_allclose(computed[known], right[known], atol=0.02)
+    assert known.all() or name != "identity"
+
+
 @pytest.mark.parametrize("name", mostly_slow(("squares", "softplus", "thinned", "entmax15"), fast=("squares",)))
 def test_rows_of_equal_sums_keep_the_cube_at_any_depth(dtype, name):
     """Also where a constant in a row changes weights, which is then of second order."""
