@@ -96,6 +96,20 @@ def weights(
     return split_softmax(logits.common, logits.pair, seen, moves)
 
 
+def chosen(
+    params: AttentionParams,
+    state: MeanResidual,
+    spec: AttentionSpec,
+    scale: ArrayLike | None,
+    mask: Bool[Array, "token token"] | None,
+    moves: Moves = STILL,
+) -> Bool[Array, "head token column"]:
+    """The columns that each row keeps, where `spec` has a `top_k`."""
+    seen = _head_inputs(params, state, spec, scale, mask, moves).logits()[1]
+    assert seen is not None
+    return seen
+
+
 def side_by_side(outputs: Columns) -> MeanResidual:
     """The heads' outputs as tokens whose features are those of all heads, one after the other."""
     largest_size = jax.lax.stop_gradient(jnp.max(outputs.rest.log_size))

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt
 
 from rc_jax._numerics import arguments
-from rc_jax.attention import masks
+from rc_jax.attention import AttentionParams, masks
 from rc_jax.collapse.exact import attention, decide, mlp_and_norms
 from rc_jax.collapse.exact import state as mean_residual
 from rc_jax.collapse.exact.moves import AMOUNTS, COPY, STILL, Moves, moved
@@ -68,8 +68,8 @@ def log_residuals(
     by chance. It happens where softmax is saturated and tokens fall into clusters, where a norm subtracts a
     common part that is far larger than the rest, and where terms cancel for this one set of weights, as those of
     `differential` with λ = 1 under a mask do. It also happens where `top_k` has to choose among logits that are equal
-    to rounding, unless their tokens are equal in `x` and see the same columns: tokens that become equal in a layer,
-    because they kept the same column, tie from then on.
+    to rounding, unless their tokens are known to be equal: in `x`, where they see the same columns, or because their
+    rows kept equal tokens alone, without rotary positions.
     `rc_jax.collapse.certified.log_residuals` encloses such a residual, on the host.
     It is also NaN where a number on the way has no place in the dtype: logits, or squares of the tokens' size, above
     its largest number (tokens of about 1e19 in float32, without a norm), and cosines of tokens below its smallest
@@ -180,21 +180,28 @@ def _log_residuals(
     places = _places(spec, x.shape[0], mask)
     # Where the largest scores are chosen, equal tokens tie: to the last bit, whatever a compiler rounds.
     chooses = any(kind.attention.top_k is not None for kind in spec.kinds)
-    equal = _first_equal(x, places) if chooses else None
+    alike = _first_equal(x, places) if chooses else None
 
-    def step_of(kind: StackSpec) -> Callable[[tuple[MeanResidual, Array, Array], LayerParams], tuple[Any, Any]]:
-        def advance(state: MeanResidual, weights: LayerParams, moves: Moves) -> MeanResidual:
-            state = moved(state, moves, 0)
-            return block(weights, state, kind, split_arithmetic(kind, x.shape[0], scale, mask, moves))
+    def step_of(kind: StackSpec) -> Callable[[Any, LayerParams], tuple[Any, Any]]:
+        makes_equal = _makes_equal(kind, spec)
 
-        def step(carry: tuple[MeanResidual, Array, Array], weights: LayerParams) -> tuple[Any, Any]:
-            states, known, amounts = carry
+        def advance(state: MeanResidual, weights: LayerParams, moves: Moves) -> tuple[MeanResidual, Array | None]:
+            """The tokens after a layer, and the columns that each row has kept, where that tells which are equal."""
+            kept: list[Array] | None = [] if makes_equal else None
+            arithmetic = split_arithmetic(kind, x.shape[0], scale, mask, moves, kept)
+            state = block(weights, moved(state, moves, 0), kind, arithmetic)
+            return state, kept[0] if kept else None
+
+        def step(carry: tuple[MeanResidual, Array, Array, Array | None], weights: LayerParams) -> tuple[Any, Any]:
+            states, known, amounts, equal = carry
             if not check:
-                out = advance(states, weights, Moves(equal=equal))
-                return (out, known, amounts), measure(out)
-            out = jax.vmap(lambda state, amount: advance(state, weights, Moves(amount, tokens, equal)), axis_name=COPY)(
-                states, amounts
-            )
+                out, kept = advance(states, weights, Moves(equal=equal))
+                return (out, known, amounts, _equal_after(kept, equal, alike, kind)), measure(out)
+            own = tokens if equal is None else jnp.take(tokens, equal, axis=0)
+            out, kept = jax.vmap(
+                lambda state, amount: advance(state, weights, Moves(amount, own, equal)), axis_name=COPY
+            )(states, amounts)
+            equal = _equal_after(None if kept is None else kept[0], equal, alike, kind)
             logs = jax.vmap(_log_norm)(out)
             shown = jax.vmap(measure)(out) if relative else logs
             known &= decide.same(out)
@@ -202,7 +209,7 @@ def _log_residuals(
             # A mean that has faded is not known to the next layer.
             known = known & ~jnp.any(jax.vmap(faded)(out)) if fades else known
             # Layers move to either side in turn: what hides a move in one layer would hide it in all that are like it.
-            carry = out, known, -amounts
+            carry = out, known, -amounts, equal
             if not look:
                 return carry, value
             gone = [jnp.any(jax.vmap(faded)(each)) for each, counts in ((states, fades), (out, relative)) if counts]
@@ -213,13 +220,13 @@ def _log_residuals(
 
     stored, first = _stored(x, start), measure(start)[None]
     if not check:
-        logs = scan_kinds(step_of, (start, stored, jnp.zeros(len(AMOUNTS), x.dtype)), params, spec)[1]
+        logs = scan_kinds(step_of, (start, stored, jnp.zeros(len(AMOUNTS), x.dtype), alike), params, spec)[1]
         return jnp.where(stored, jnp.concatenate([first, logs]), jnp.nan)
     tokens, amounts = moves_of_tokens(x, places), jnp.asarray(AMOUNTS, x.dtype)
     # The tokens' own moves at the start are theirs alone, whatever they see.
     own = moves_of_tokens(x)
     states = jax.vmap(lambda amount: moved(start, Moves(amount, own), 0))(amounts)
-    of_layers = scan_kinds(step_of, (states, stored, amounts), params, spec)[1]
+    of_layers = scan_kinds(step_of, (states, stored, amounts, alike), params, spec)[1]
     logs, causes = of_layers if look else (of_layers, None)
     logs = jnp.concatenate([jnp.where(stored, first, jnp.nan), logs])
     return (logs, causes) if look else logs
@@ -237,6 +244,36 @@ def _first_equal(x: Float[Array, "token feature"], places: UInt[Array, "token co
     """The first token that each token is equal to, and stays equal to because it sees the same columns."""
     both = jnp.all(x[:, None] == x[None], axis=-1) & jnp.all(places[:, None] == places[None], axis=-1)
     return jnp.argmax(both, axis=-1)
+
+
+def _makes_equal(kind: StackSpec, spec: StackSpec) -> bool:
+    """Whether tokens whose rows keep equal tokens alone are equal after a layer of this kind, and tie in the next."""
+    layer = kind.attention
+    with_positions = any(each.attention.rotary is not None for each in spec.kinds)
+    return layer.top_k is not None and layer.rank is None and layer.kind.row_sum != "any" and not with_positions
+
+
+def _equal_after(
+    kept: Bool[Array, "head token column"] | None,
+    equal: Int[Array, " token"] | None,
+    alike: Int[Array, " token"] | None,
+    kind: StackSpec,
+) -> Int[Array, " token"] | None:
+    """The first token that each token is equal to after a layer.
+
+    It is one of those that keep, in every head, tokens that are all equal to the same one, or of those that were equal
+    at the start and see the same columns.
+    """
+    if kept is None or equal is None or alike is None:
+        return alike
+    n = equal.shape[0]
+    least = jnp.min(jnp.where(kept, equal, n), axis=-1)
+    most = jnp.max(jnp.where(kept, equal, -1), axis=-1)
+    told = jnp.where(least == most, least, n + jnp.arange(n)).T
+    if kind.skip or kind.parallel or kind.attention.output_gate is not None:  # a token's own part comes in
+        told = jnp.concatenate([told, equal[:, None]], axis=1)
+    told = jnp.take(told, alike, axis=0)
+    return jnp.argmax(jnp.all(told[:, None] == told[None], axis=-1), axis=-1)
 
 
 def _log_norm(state: MeanResidual) -> Float[Array, ""]:
@@ -273,18 +310,31 @@ def faded(state: MeanResidual) -> Bool[Array, ""]:
 
 
 def split_arithmetic(
-    spec: StackSpec, count: int, scale: ArrayLike | None, mask: Array | None, moves: Moves = STILL
+    spec: StackSpec,
+    count: int,
+    scale: ArrayLike | None,
+    mask: Array | None,
+    moves: Moves = STILL,
+    kept: list[Array] | None = None,
 ) -> Arithmetic[MeanResidual]:
-    """The four operations that `network` wires a layer from, on `count` split tokens in place of token matrices."""
+    """The four operations that `network` wires a layer from, on `count` split tokens in place of token matrices.
+
+    The columns that each row keeps are put into `kept`, where it is given.
+    """
     layer = spec.attention
     seen = masks.combine(count, causal_mask=layer.causal, radius=layer.window, extra=mask)
+
+    def attend(weights: AttentionParams, state: MeanResidual) -> MeanResidual:
+        if kept is not None:
+            kept.append(attention.chosen(weights, state, layer, scale, seen, moves))
+        return attention.attend(weights, state, layer, scale, seen, moves)
 
     def norm(weights: NormParams, state: MeanResidual) -> MeanResidual:
         state = moved(state, moves, 8)
         return mlp_and_norms.norm(weights, state, spec.norm_epsilon, centred=spec.norm_kind == "layer")
 
     return Arithmetic(
-        attend=lambda weights, state: attention.attend(weights, state, layer, scale, seen, moves),
+        attend=attend,
         mlp=lambda weights, state: mlp_and_norms.mlp(weights, state, spec, moves),
         norm=norm,
         add=mean_residual.add,
