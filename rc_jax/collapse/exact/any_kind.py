@@ -290,8 +290,10 @@ def _row_sums(
 
     (s, t), rules = _square(5 if limits.bits > 32 else 3)
     inside = rules[:, 0] > 0
-    rule = tuple(jnp.asarray(part[inside], v.dtype) for part in (s, t, rules[:, 0]))
-    sums = Scaled(jax.lax.scan(add, jnp.zeros((*v.shape[:-1], 1), v.dtype), rule)[0], pair.log_size + top[:, 0, 0])
+    s, t, weight = (jnp.asarray(part[inside], v.dtype) for part in (s, t, rules[:, 0]))
+    sums = Scaled(
+        jax.lax.scan(add, jnp.zeros((*v.shape[:-1], 1), v.dtype), (s, t, weight))[0], pair.log_size + top[:, 0, 0]
+    )
     plain = jnp.sum(change.rows, axis=-1, keepdims=True)
     apart = jnp.abs(plain - sums.times_exp(-change.log_size).value)
     allowed = _LOST * float(limits.eps) * jnp.sum(jnp.abs(change.rows), axis=-1, keepdims=True)
