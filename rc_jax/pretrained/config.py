@@ -11,6 +11,7 @@ DEEPEST = 10_000  # layers; a number beyond it is a mistake, found before memory
 MOST_BYTES = 2**26
 MOST_SETTINGS = 2**22  # of a config.json; published ones have some kB
 LARGEST = 1e30  # of positive numbers, whose least is 1/LARGEST; what is computed from them fits float32
+WIDEST = 1e6  # of deviations of weights, whose least is 1/WIDEST: layers multiply several of them, and their gradients
 
 
 def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
@@ -78,14 +79,19 @@ class Config:
             raise self.refuse(name, f"be at most {sys.float_info.max:.2g}", value)
         return value
 
-    def positive(self, name: str, default: float | None = None) -> float:
-        """A positive number."""
+    def positive(self, name: str, default: float | None = None, *, largest: float = LARGEST) -> float:
+        """A positive number from 1/`largest` to `largest`."""
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
             raise self.refuse(name, "be a positive number", value)
-        if not 1 / LARGEST <= value <= LARGEST:
-            raise self.refuse(name, f"lie in {1 / LARGEST:g} … {LARGEST:g}, well within float32,", value)
+        if not 1 / largest <= value <= largest:
+            raise self.refuse(name, f"lie in {1 / largest:g} … {largest:g}, well within float32,", value)
         return float(value)
+
+    def deviation(self) -> float | None:
+        """The deviation of untrained weights, `initializer_range`; None where it is absent."""
+        name = "initializer_range"
+        return None if self.get(name) is None else self.positive(name, largest=WIDEST)
 
     def choice(self, name: str, options: tuple[Any, ...], default: Any = None) -> Any:
         """One of the options that this package can run."""

@@ -206,8 +206,12 @@ def test_the_start_of_a_config():
         ({"model_type": "mamba"}, {}, ValueError, "`model_type` must be one of 'bert'"),
         (families.CONFIGS["llama"] | {"residual_multiplier": 0.2}, {}, ValueError, "`residual_multiplier` must be"),
         (families.CONFIGS["gpt2"] | {"alibi": True}, {}, ValueError, "`alibi` must be absent"),
-        (families.CONFIGS["gpt2"] | {"initializer_range": -1}, {}, ValueError, "`initializer_range` must be a number"),
-        (families.CONFIGS["gpt2"] | {"initializer_range": "x"}, {}, ValueError, "`initializer_range` must be a number"),
+        (families.CONFIGS["gpt2"] | {"initializer_range": -1}, {}, ValueError, "`initializer_range` must be a pos"),
+        (families.CONFIGS["gpt2"] | {"initializer_range": "x"}, {}, ValueError, "`initializer_range` must be a pos"),
+        (families.CONFIGS["gpt2"] | {"initializer_range": 1e25}, {}, ValueError, "`initializer_range` must lie in 1e-"),
+        (families.CONFIGS["gpt2"] | {"initializer_range": 1e-300}, {}, ValueError, "`initializer_range` must lie in"),
+        (families.CONFIGS["gpt2"], {"std": 1e25}, ValueError, "`std` must be >= 1e-06 and <= 1e\\+06, got 1e\\+25"),
+        (SMALL, {"gain": 1e-25}, ValueError, "`gain` must be >= 1e-06 and <= 1e\\+06, got 1e-25"),
         (families.CONFIGS["gpt2"], {"tokens": 4096}, ValueError, "`tokens` must be at most"),
         (3, {}, TypeError, "`network` must be a StackSpec, a dict or the path of a config, got 3"),
         ("no/such/place", {}, FileNotFoundError, "`network` must be a folder or a file of settings that exists"),
@@ -267,6 +271,16 @@ def test_what_is_said():
     assert "above a thousand times the last layer's: 1e+04" in said
     assert sentences.row_kinds(np.array([1.0, 0.2, 0.2]), np.array([0.0, 0.9, 0.2])) == ["even", "saturated", "mixed"]
     assert sentences.number(-1e4).endswith("e-4343")
+
+
+def test_what_leaves_float32_is_said(key):
+    deep = dataclasses.replace(SMALL, depth=12, norm=None)
+    found = study.architecture(deep, tokens=6, samples=1, key=key, gain=1e4)
+    assert np.isnan(found["evenness"][-1])
+    assert any("Rows of layer" in sentence and "are not known in float32" in sentence for sentence in found.sentences)
+    assert "nan" not in "".join(found.sentences)
+    (note,) = [note for note in found.notes if note.startswith("Numbers that float32 does not decide are NaN, in")]
+    assert "evenness" in note and "gradient_query" in note
 
 
 def test_rows_are_told_apart_by_the_gain(key):

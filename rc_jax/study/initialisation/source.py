@@ -73,7 +73,7 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
         config = config.section("text_config")
     looked = Looked(config.values)
     layout = read_layout(Config(config.file, looked, config.within))
-    stated = _deviation(config)
+    stated = config.deviation()
     deviation = (STD if stated is None else stated) if std is None else std
     # GPT-2 draws the last matrix of every branch smaller (Radford et al. 2019, section 2.3).
     smaller = (2 * layout.spec.depth) ** -0.5 if config.get("model_type") == "gpt2" else 1.0
@@ -93,16 +93,6 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
     if len(set(layout.shared_layers)) < layout.spec.depth:
         notes.append("Layers share weights; the gradient at a matrix is what one layer adds to it.")
     return str(config.get("model_type")), design, tuple(notes)
-
-
-def _deviation(config: Config) -> float | None:
-    """The config's `initializer_range`, or None where it has none."""
-    value = config.get("initializer_range")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise config.refuse("initializer_range", "be a number > 0", value)
-    return float(value)
 
 
 def _config(network: Any) -> Config:
