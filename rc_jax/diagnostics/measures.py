@@ -30,7 +30,10 @@ class Rows(NamedTuple):
     @property
     def magnitude(self) -> Float[Array | np.ndarray, "... row"]:
         """Σ_k |a_k|. That it is above the total says nothing of signs: a compiler adds the two in orders of its own."""
-        return self.total + 2 * self.negative
+        of = np if isinstance(self.total, np.ndarray) else jnp
+        infinite = of.isinf(self.negative)  # a total of −∞, or of NaN beside +∞, tells nothing
+        finite = self.total + 2 * of.where(infinite, 0, self.negative)
+        return of.where(infinite, of.where(of.isnan(self.squares), of.nan, of.inf), finite).astype(finite.dtype)
 
 
 def largest(a: Float[Array, "... key"], total: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -392,7 +392,8 @@ def check(
     refuse = functools.partial(_refuse, layer=layer)
     rows: Any = passed.rows
     nothing = ": a query that sees nothing leaves NaN, which `mask` leaves out where all of its keys are False"
-    hint = nothing if np.isnan(rows.magnitude).any() else ""
+    logits = ": if these are logits, −∞ where they are masked, take their softmax over keys first"
+    hint = nothing if np.isnan(rows.magnitude).any() else logits if np.isneginf(rows.total).any() else ""
     refuse(~np.isfinite(rows.magnitude), rows.total, "must be finite, got a row with the sum {}", hint)
     there = np.broadcast_to(_several(seen)[:, None], passed.measures["stable_rank"].shape)
     if not np.isfinite(passed.measures.get("sink_value_ratio", np.zeros_like(there))[there]).all():
