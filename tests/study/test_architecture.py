@@ -17,7 +17,7 @@ from rc_jax.study.initialisation import exactly, passes, sentences
 from rc_jax.study.initialisation.architecture import _flat
 from rc_jax.study.initialisation.changes import changed
 from rc_jax.study.initialisation.design import Design, Start, Tokens, resized
-from rc_jax.study.initialisation.source import read
+from rc_jax.study.initialisation.source import CHANGE, read
 from tests.pretrained import families
 
 SMALL = StackSpec(
@@ -223,6 +223,52 @@ def test_the_start_of_a_config():
 def test_what_is_refused(network, settings, error, message):
     with pytest.raises(error, match=message):
         study.architecture(network, **settings)
+
+
+def test_settings_that_change_a_layer_are_refused_by_name():
+    gpt2 = families.CONFIGS["gpt2"]
+    for name in CHANGE:
+        value = {"factor": 2} if name.startswith("rope_") else 2.5
+        with pytest.raises(ValueError, match=rf"`{name}` must be absent, because this family's layers are modelled"):
+            read(gpt2 | {name: value}, gain=None, std=None)
+    for value in (None, False, 1):
+        assert read(gpt2 | dict.fromkeys(CHANGE, value), gain=None, std=None) == read(gpt2, gain=None, std=None)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "same", "message"),
+    [
+        ("llama", {"sliding_window": 3}, {"sliding_window": None}, "`sliding_window` must be absent"),
+        ("olmo2", {"sliding_window": 3}, {"sliding_window": None}, "`sliding_window` must be absent"),
+        ("llama", {"layer_types": ["sliding_attention"] * 2}, {"layer_types": ["full_attention"] * 2}, "`layer_types`"),
+        ("llama", {"num_experts": 4}, {"num_experts": 1}, "`num_experts` must be absent"),
+        ("llama", {"qk_norm": True}, {"qk_norm": False}, "`qk_norm` must be absent"),
+        ("qwen3", {"qk_norm": False}, {"qk_norm": True}, "`qk_norm` must be absent or True"),
+        ("gpt2", {"num_key_value_heads": 1}, {"num_key_value_heads": 2}, "be absent or 2, because"),
+        ("gpt2", {"head_dim": 8}, {"head_dim": 4}, "be absent or 4, because"),
+        ("gpt2", {"is_causal": False}, {"is_causal": True}, "`is_causal` must be absent or True"),
+        ("bert", {"is_causal": True}, {"is_causal": False}, "`is_causal` must be absent or False"),
+        ("gpt2", {"position_embedding_type": "rope"}, {"position_embedding_type": "absolute"}, "absent or 'absolute'"),
+        ("llama", {"position_embedding_type": "alibi"}, {"position_embedding_type": "rope"}, "be absent or 'rope'"),
+        ("llama", {"rope_scaling": {"factor": 8.0}}, {"rope_scaling": {"factor": 1.0}}, "`rope_scaling.factor` must"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "default", "factor": 8.0}},
+            {"rope_parameters": {"rope_type": "linear", "factor": 8.0}},
+            "`rope_parameters.factor` must be one of 1, 1.0",
+        ),
+    ],
+)
+def test_a_setting_is_refused_where_it_says_what_the_family_does_not_do(family, settings, same, message):
+    with pytest.raises(ValueError, match=message):
+        read(families.CONFIGS[family] | settings, gain=None, std=None)
+    (name,) = same
+    assert name not in "".join(read(families.CONFIGS[family] | same, gain=None, std=None)[2])
+
+
+def test_code_of_its_own_is_said():
+    _, _, notes = read(families.CONFIGS["gpt2"] | {"auto_map": {"AutoModel": "own.Model"}}, gain=None, std=None)
+    assert notes[0] == "Settings that this family does not read: auto_map."
 
 
 def test_usual_changes_change_one_thing_each():
