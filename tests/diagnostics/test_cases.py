@@ -170,7 +170,9 @@ def test_parity_with_numpy(samples, heads, n, causal, x64):
 @pytest.mark.parametrize("normalised", [True, False])
 def test_logits_of_minus_infinity_are_not_taken_for_a_query_that_sees_nothing(normalised):
     logits = np.where(np.tri(6, dtype=bool), dense.gaussian(0, (1, 6, 6), 1.0), -np.inf).astype(np.float32)
-    with pytest.raises(ValueError, match="sum -inf in layer 0.*: if these are logits, −∞ where they are masked") as told:
+    with pytest.raises(
+        ValueError, match=r"sum -inf in layer 0.*: if these are logits, −∞ where they are masked"
+    ) as told:
         diagnostics.attention(logits, normalised=normalised)
     assert "sees nothing" not in str(told.value)
     logits[0, 3, 1] = np.nan  # what is no number stays the reason

@@ -66,7 +66,9 @@ def test_what_is_no_regular_file_is_called_what_it_is(tmp_path):
     pipe = tmp_path / "config.json"
     os.mkfifo(pipe)
     for place in (pipe, tmp_path):
-        with pytest.raises(ValueError, match=r"config.json' must be a JSON file, but it is a named pipe and no regular"):
+        with pytest.raises(
+            ValueError, match=r"config.json' must be a JSON file, but it is a named pipe and no regular"
+        ):
             study.architecture(place)
     pipe.unlink()
     pipe.mkdir()

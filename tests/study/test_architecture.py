@@ -13,7 +13,7 @@ from rc_jax import study
 from rc_jax.attention import AttentionSpec
 from rc_jax.cli.command import main
 from rc_jax.network import MLPSpec, StackSpec
-from rc_jax.study.initialisation import exactly, passes, sentences
+from rc_jax.study.initialisation import exactly, images, passes, sentences
 from rc_jax.study.initialisation.architecture import _flat
 from rc_jax.study.initialisation.changes import changed
 from rc_jax.study.initialisation.design import Design, Start, Tokens, resized
@@ -264,6 +264,36 @@ def test_a_setting_is_refused_where_it_says_what_the_family_does_not_do(family, 
         read(families.CONFIGS[family] | settings, gain=None, std=None)
     (name,) = same
     assert name not in "".join(read(families.CONFIGS[family] | same, gain=None, std=None)[2])
+
+
+VIT = {"model_type": "vit", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "image_size": 12} | {
+    "intermediate_size": 32, "patch_size": 4, "num_channels": 3, "initializer_range": 0.02, "encoder_stride": 4,
+    "hidden_act": "gelu", "layer_norm_eps": 1e-12, "qkv_bias": True, "hidden_dropout_prob": 0.0,
+}  # fmt: skip
+
+
+def test_a_vision_transformer_is_studied_by_its_config():
+    name, design, notes = read(VIT, gain=None, std=None)
+    mlp = MLPSpec(width=32, activation="gelu")
+    layer = AttentionSpec(d_model=8, heads=2, bias=True)
+    assert (name, design.most_tokens, design.key_heads) == ("vit", 10, 2)
+    assert design.spec == StackSpec(attention=layer, depth=2, skip=True, mlp=mlp, norm="pre", norm_epsilon=1e-12)
+    assert notes == (images.NOTE,)
+    # A patch of 4 × 4 pixels of three channels, N(0, 1), through N(0, 0.02²), and a position of N(0, 0.02²).
+    assert design.tokens._replace(projection=1.0) == Tokens(own=pytest.approx(0.02 * 7))  # there is no projection
+    found = study.architecture(VIT, samples=2)
+    assert found.tokens == 10 and all(np.isfinite(band).all() for band in found.bands.values())
+    # What is absent is the family's default.
+    stated = {name: value for name, value in VIT.items() if name not in ("patch_size", "num_channels")}
+    _, design, _ = read(stated | {"image_size": 224}, gain=None, std=None)
+    assert (design.most_tokens, design.tokens.own) == (197, pytest.approx(0.02 * 769**0.5))
+    for settings, message in (
+        ({"qkv_bias": False}, "`qkv_bias` must be one of True"),
+        ({"patch_size": 5}, "`patch_size` must divide image_size=12"),
+        ({"residual_multiplier": 0.5}, "`residual_multiplier` must be absent"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read(VIT | settings, gain=None, std=None)
 
 
 def test_code_of_its_own_is_said():

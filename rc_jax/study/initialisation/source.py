@@ -14,6 +14,7 @@ from rc_jax.network import StackSpec
 from rc_jax.pretrained.config import MOST_SETTINGS, Config, read_object
 from rc_jax.pretrained.families import Layout, Scope, read_layout
 from rc_jax.pretrained.families.shared import Embeddings
+from rc_jax.study.initialisation import images
 from rc_jax.study.initialisation.design import Design, Start, Tokens
 
 STD = 0.02  # where a config states no `initializer_range`, as in `pretrained.random_like`
@@ -41,7 +42,7 @@ ELSEWHERE = re.compile(
     r"_token_id$|drop|^summary_|^_|dtype|^architectures$|version|^use_cache$|^task_|^tie_|label|^n_ctx$|^output_|"
     r"^return_|^vocab_size$|^tokenizer|^problem_type$|^chunk_size|checkpointing|^pretraining_tp$|^prun|"
     r"^router_|^final_logit|^cache_|^max_window_layers$|^directionality$|^pooler_|^is_encoder|^use_bfloat16$|^gradient|"
-    r"^initializer_range$|^model_type$|^tensor_parallel|^bad_words|^finetuning|^num_return|^vision_config$|^image_"
+    r"^initializer_range$|^model_type$|^tensor_parallel|^bad_words|^finetuning|^num_return|^vision_config$|^image_|^encoder_stride$"
 )
 
 
@@ -81,22 +82,27 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
     if isinstance(config.get("text_config"), dict):
         config = config.section("text_config")
     looked = Looked(config.values)
-    layout = read_layout(Config(config.file, looked, config.within))
+    settings = Config(config.file, looked, config.within)
+    images_only = config.get("model_type") == images.KIND
+    layout = images.layout(settings) if images_only else read_layout(settings)
     stated = config.deviation()
     deviation = (STD if stated is None else stated) if std is None else std
     # GPT-2 draws the last matrix of every branch smaller (Radford et al. 2019, section 2.3).
     smaller = (2 * layout.spec.depth) ** -0.5 if config.get("model_type") == "gpt2" else 1.0
     started = Start(std=deviation, branches=smaller) if gain is None else Start(gain=gain)
     tables: Embeddings = layout.embeddings(Scope(Shapes()))  # pyright: ignore[reportArgumentType]
+    tokens = _tokens(tables, layout, deviation, sinusoids=config.get("sinusoidal_pos_embds") is True)
+    if images_only:
+        tokens = tokens._replace(own=images.deviation(settings, deviation))
     design = Design(
         layout.spec,
         started,
-        _tokens(tables, layout, deviation, sinusoids=config.get("sinusoidal_pos_embds") is True),
+        tokens,
         layout.key_value_heads,
         layout.shared_layers,
         most_tokens=layout.most_tokens,
     )
-    notes = list(_unread(config, looked, layout.spec.attention))
+    notes = list(_unread(config, looked, layout.spec.attention)) + [images.NOTE] * images_only
     if stated is None and std is None and gain is None:
         notes.append(f"The config states no initializer_range: matrices have deviation {STD}.")
     if len(set(layout.shared_layers)) < layout.spec.depth:
