@@ -140,7 +140,8 @@ def kind_best_scale(
     error = math.nan
     if not reason:
         error = math.hypot(spread * float(np.std([each.scale for each in parts_of], ddof=1)), whole.coarse)
-    return KindOptimum(*map(jnp.asarray, (whole.scale, math.exp(whole.value), not reason, error)), reason)
+    scale, value, converged, deviation = map(jnp.asarray, (whole.scale, math.exp(whole.value), not reason, error))
+    return KindOptimum(scale, value, converged, deviation, reason)
 
 
 class _Peak(NamedTuple):
