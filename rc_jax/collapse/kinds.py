@@ -1,6 +1,7 @@
 """What layers of any kind of attention weights do to the difference between tokens: its order, and its fall."""
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,12 +10,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax import network
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionSpec, Kind, init
-from rc_jax.collapse.exact.trajectory import explain, log_residuals
+from rc_jax.collapse.exact.decide import Causes
+from rc_jax.collapse.exact.trajectory import looked, reasons
 
 _DEPTH, _NETWORKS, _D_MODEL, _HEADS, _TOKENS = 8, 8, 32, 2, 16
 # Scores of rows of equal scores, a small step from them, and how many rows.
@@ -141,7 +143,7 @@ def kind_fall(
         3.00 True
     """
     stack = _stack(kind, depth, d_model, heads, skip)
-    random, near, far = np.asarray(_every_log(*_draws(stack, networks, tokens, seed), stack), float)
+    random, near, far = np.asarray(_every_log(*_draws(stack, networks, tokens, seed), stack)[0], float)
     with np.errstate(invalid="ignore"):
         slopes = (near[:, 1] - far[:, 1]) / (near[:, 0] - far[:, 0])
     return Fall(random, np.where(np.isfinite(slopes), slopes, np.nan))
@@ -151,11 +153,13 @@ def kind_fall(
 def why_unknown(kind: Kind, *, skip: bool = False, seed: int = 0, near: bool = False) -> str:
     """Why numbers of `kind_fall` are NaN: the sentence of `explain` for the first of its networks that has one.
 
+    It runs the program that `kind_fall` has run by default. A second one is compiled where numbers on the way are none.
+
     Args:
         kind: as `kind_fall` takes it, and so are `skip` and `seed`.
         skip: whether there are skip connections.
         seed: of the networks and the tokens.
-        near: whether to ask of tokens near one vector, which give the order.
+        near: whether to ask of tokens near one vector, whose first layer gives the order.
 
     Returns:
         The sentence; empty where every number is known.
@@ -168,13 +172,15 @@ def why_unknown(kind: Kind, *, skip: bool = False, seed: int = 0, near: bool = F
         >>> why_unknown(KINDS["softpick"])[:15]  # doctest: +SKIP
         'digits are lost'
     """
-    stack = _stack(kind, 1 if near else _DEPTH, _D_MODEL, _HEADS, skip)
+    stack = _stack(kind, _DEPTH, _D_MODEL, _HEADS, skip)
     params, mean, rest = _draws(stack, _NETWORKS, _TOKENS, seed)
-    for index in range(_NETWORKS):
-        x = mean[index] + _SIZES[-1] * rest[index] if near else rest[index]
-        reason = explain(jax.tree.map(lambda leaf, at=index: leaf[at], params), x, stack).reason[-1]
-        if reason:
-            return reason
+    every = _every_log(params, mean, rest, stack)
+    for size, index in itertools.product((1, 2) if near else (0,), range(_NETWORKS)):
+        value, causes = jax.tree.map(lambda leaf, at=(size, index): leaf[at], every)
+        weights = jax.tree.map(lambda leaf, at=index: leaf[at], params)
+        reason = reasons(value, causes, weights, _tokens(mean[index], rest[index], _SIZES[size]), stack)
+        if told := reason[1 if near else -1]:
+            return told
     return ""
 
 
@@ -210,13 +216,19 @@ def _draws(stack: network.StackSpec, networks: int, tokens: int, seed: int) -> t
 @functools.partial(jax.jit, static_argnames="stack")
 def _every_log(
     params: network.Layers, mean: Array, rest: Array, stack: network.StackSpec
-) -> Float[Array, "3 network layer"]:
-    """Logarithms of every network for tokens whose differences have each of the sizes."""
+) -> tuple[Float[Array, "3 network layer"], Causes]:
+    """Logarithms of every network for tokens whose differences have each of the sizes, and what was seen in layers."""
 
-    def one(weights: network.Layers, mean: Array, rest: Array, size: Array) -> Array:
-        return log_residuals(weights, jnp.where(size < 1, mean, 0) + size * rest, stack)
+    def one(weights: network.Layers, mean: Array, rest: Array, size: Array) -> tuple[Array, Causes]:
+        return looked(weights, _tokens(mean, rest, size), stack)
 
     # One axis for both sizes and networks: with one for each, a transposed product crashes jaxlib 0.10.2 on a CPU.
     networks, sizes = len(rest), jnp.repeat(jnp.asarray(_SIZES, rest.dtype), len(rest))
     params, mean, rest = jax.tree.map(lambda leaf: jnp.concatenate([leaf] * len(_SIZES)), (params, mean, rest))
-    return jax.vmap(one)(params, mean, rest, sizes).reshape(len(_SIZES), networks, -1)
+    every = jax.vmap(one)(params, mean, rest, sizes)
+    return jax.tree.map(lambda leaf: leaf.reshape(len(_SIZES), networks, -1), every)
+
+
+def _tokens(mean: Array, rest: Array, size: ArrayLike) -> Array:
+    """Tokens whose differences have a size, around one vector where that is below 1."""
+    return jnp.where(jnp.asarray(size) < 1, mean, 0) + size * rest

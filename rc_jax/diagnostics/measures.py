@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 SINK = 0.3
@@ -30,7 +30,20 @@ class Rows(NamedTuple):
     @property
     def magnitude(self) -> Float[Array | np.ndarray, "... row"]:
         """Σ_k |a_k|. That it is above the total says nothing of signs: a compiler adds the two in orders of its own."""
-        return self.total + 2 * self.negative
+        of = np if isinstance(self.total, np.ndarray) else jnp
+        infinite = of.isinf(self.negative)  # a total of −∞, or of NaN beside +∞, tells nothing
+        finite = self.total + 2 * of.where(infinite, 0, self.negative)
+        return of.where(infinite, of.where(of.isnan(self.squares), of.nan, of.inf), finite).astype(finite.dtype)
+
+    def signed(self, dtype: DTypeLike) -> Bool[Array | np.ndarray, "... row"]:
+        """Whether weights that came in this dtype are negative by more than rounding: Σ max(−a, 0) > eps·Σ|a|.
+
+        eps is that of the dtype, and at least float32's, because weights that were computed in single precision are
+        often stored in double precision.
+        """
+        of = np if isinstance(self.total, np.ndarray) else jnp
+        eps = max(float(jnp.finfo(dtype).eps), float(jnp.finfo(jnp.float32).eps))
+        return of.isinf(self.negative) | (self.negative > eps * self.magnitude)
 
 
 def largest(a: Float[Array, "... key"], total: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -97,7 +97,8 @@ def attention(
         normalised: Whether rows must add up to one. False is for others: those of gpt-oss or softmax plus one, whose
             sink is no key, those of sigmoids, and signed ones. `row_sum` is added, and where no row exceeds one also
             `no_key_weight`, the mean of 1 − Σp. Entropies are those of p/Σp. Of signed weights entropies and
-            measures of single keys are left out.
+            measures of single keys are left out; negative weights below the rounding of a row, eps·Σ|p| of their dtype
+            (float32's at least), are not signs.
         full_spectrum: Whether all singular values are computed, and the numerical rank.
         threshold: ε of Gu et al. (2025), above which the weight on the first key makes it a sink.
         axes: names of the axes of each array where they are others, such as ("sample", "query", "key") for weights
@@ -211,7 +212,7 @@ def diagnose(
         passed = pass_over(layers[layer], seen, None if given is None else given[layer], full_spectrum)
         check(passed, seen, layers.dtype, number, normalised=normalised, padded=padded)
         rounding = max(rounding, float(np.abs(passed.rows.total[passed.rows.magnitude > 0] - 1).max(initial=0)))
-        observed.append(observe(passed, seen, threshold, normalised, aligned=square or found.causal))
+        observed.append(observe(passed, seen, threshold, normalised, square or found.causal, layers.dtype))
     kept = of_layers(observed)
     diagnosis = Diagnosis(
         kept,
@@ -392,7 +393,8 @@ def check(
     refuse = functools.partial(_refuse, layer=layer)
     rows: Any = passed.rows
     nothing = ": a query that sees nothing leaves NaN, which `mask` leaves out where all of its keys are False"
-    hint = nothing if np.isnan(rows.magnitude).any() else ""
+    logits = ": if these are logits, −∞ where they are masked, take their softmax over keys first"
+    hint = nothing if np.isnan(rows.magnitude).any() else logits if np.isneginf(rows.total).any() else ""
     refuse(~np.isfinite(rows.magnitude), rows.total, "must be finite, got a row with the sum {}", hint)
     there = np.broadcast_to(_several(seen)[:, None], passed.measures["stable_rank"].shape)
     if not np.isfinite(passed.measures.get("sink_value_ratio", np.zeros_like(there))[there]).all():
@@ -458,11 +460,27 @@ def _several(seen: Seen) -> np.ndarray:
     return np.any(rows[:, None] & (seen.texts.queries[:, None] == numbers[:, None]), axis=-1)
 
 
-def observe(passed: Passed, seen: Seen, threshold: float, normalised: bool = True, aligned: bool = True) -> Observed:
-    """Means over the rows of each text, and the scales that they imply; `aligned` says that queries have own keys."""
+def observe(
+    passed: Passed,
+    seen: Seen,
+    threshold: float,
+    normalised: bool = True,
+    aligned: bool = True,
+    dtype: Any = np.float32,
+) -> Observed:
+    """Means over the rows of each text, and the scales that they imply.
+
+    Args:
+        passed: what one pass over the weights left.
+        seen: what their queries may see.
+        threshold: above which the weight on the first key makes it a sink.
+        normalised: whether rows must add up to one.
+        aligned: whether queries have own keys.
+        dtype: in which the weights came.
+    """
     rows: Any = passed.rows
     texts = seen.texts
-    signed = not normalised and bool((rows.negative > 0).any())
+    signed = not normalised and bool(rows.signed(dtype).any())
     if not normalised:
         rows = measures.normalised(rows, seen.keys)
     samples = len(rows.total)

@@ -1,6 +1,7 @@
 """The settings of a checkpoint, each checked when it is read; errors name the setting and the file."""
 
 import json
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,23 @@ DEEPEST = 10_000  # layers; a number beyond it is a mistake, found before memory
 MOST_BYTES = 2**26
 MOST_SETTINGS = 2**22  # of a config.json; published ones have some kB
 LARGEST = 1e30  # of positive numbers, whose least is 1/LARGEST; what is computed from them fits float32
+WIDEST = 1e6  # of deviations of weights, whose least is 1/WIDEST: layers multiply several of them, and their gradients
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
 
 
 def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
-    """A file of settings, whose size is looked at first: one without a size, such as a device, may never end."""
-    if not 0 < (size := file.stat().st_size) <= most:
+    """A file of settings, whose kind and size are looked at first: a pipe or a device may never end, or never begin."""
+    state = file.stat()
+    if not stat.S_ISREG(state.st_mode):
+        kind = next((name for test, name in _KINDS if test(state.st_mode)), "something else")
+        raise ValueError(f"it is {kind} and no regular file")
+    if not 0 < (size := state.st_size) <= most:
         raise ValueError(f"it has {size} bytes, and must have 1 to {most}")
     return file.read_bytes()
 
@@ -23,7 +36,11 @@ def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
 def read_object(file: Path, most: int = MOST_BYTES) -> dict[str, Any]:
     """The JSON object that a file of at most so many bytes holds."""
     try:
-        values = json.loads(read_bytes(file, most).decode())
+        data = read_bytes(file, most)
+    except ValueError as error:
+        raise ValueError(f"'{file}' must be a JSON file, but {error}") from error
+    try:
+        values = json.loads(data.decode())
     except (ValueError, RecursionError) as error:  # bad JSON, bad UTF-8, brackets without end
         raise ValueError(f"'{file}' must be a JSON file, but cannot be parsed: {error}") from error
     if not isinstance(values, dict):
@@ -47,7 +64,7 @@ class Config:
     def read(cls, folder: Path) -> "Config":
         """The settings in a folder."""
         file = folder / CONFIG
-        if not file.is_file():
+        if not file.exists():
             raise FileNotFoundError(f"`folder` must hold a file {CONFIG}, got '{folder}' without one")
         return cls(file, read_object(file, MOST_SETTINGS))
 
@@ -78,14 +95,19 @@ class Config:
             raise self.refuse(name, f"be at most {sys.float_info.max:.2g}", value)
         return value
 
-    def positive(self, name: str, default: float | None = None) -> float:
-        """A positive number."""
+    def positive(self, name: str, default: float | None = None, *, largest: float = LARGEST) -> float:
+        """A positive number from 1/`largest` to `largest`."""
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
             raise self.refuse(name, "be a positive number", value)
-        if not 1 / LARGEST <= value <= LARGEST:
-            raise self.refuse(name, f"lie in {1 / LARGEST:g} … {LARGEST:g}, well within float32,", value)
+        if not 1 / largest <= value <= largest:
+            raise self.refuse(name, f"lie in {1 / largest:g} … {largest:g}, well within float32,", value)
         return float(value)
+
+    def deviation(self) -> float | None:
+        """The deviation of untrained weights, `initializer_range`; None where it is absent."""
+        name = "initializer_range"
+        return None if self.get(name) is None else self.positive(name, largest=WIDEST)
 
     def choice(self, name: str, options: tuple[Any, ...], default: Any = None) -> Any:
         """One of the options that this package can run."""

@@ -1,6 +1,7 @@
 """A randomly initialised copy of a checkpoint: the same shapes, drawn as its family is before training."""
 
 import math
+from pathlib import Path
 from typing import Any, overload
 
 import jax
@@ -14,6 +15,7 @@ from rc_jax._numerics import arguments
 from rc_jax.network import LayerParams, StackSpec
 from rc_jax.network.parameters import scale_layer
 from rc_jax.pretrained.checkpoint import Checkpoint
+from rc_jax.pretrained.config import CONFIG, Config
 from rc_jax.special import normals
 
 STD = 0.02
@@ -67,8 +69,8 @@ def random_like(
         return _started(_draw(key, shapes, STD if std is None else std), like)
     kind = like.embeddings.word.dtype if dtype is None else dtype
     if std is None:
-        own = like.config.get("initializer_range")
-        std = own if isinstance(own, float) and 0 < own < 1 else STD
+        own = Config(Path(CONFIG), like.config).deviation()
+        std = STD if own is None else own
     tables = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, kind), (like.embeddings, like.final_norm))
     embeddings, final_norm = _draw(jax.random.fold_in(key, 1), tables, std)
     if like.config.get("sinusoidal_pos_embds") is True:

@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable
-from typing import Any
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,11 +29,21 @@ MOST_NUMBERS = 2**24  # in the attention matrices of one layer of one batch, whe
 MOST_WINDOWS = 8
 
 
+class _Added(NamedTuple):
+    """What all windows so far give, replaced as a whole."""
+
+    windows: int = 0
+    heads: tuple[Observed, ...] = ()  # sums over windows, of each layer; what windows have of their own is apart
+    states: Mapping[str, np.ndarray] = {}  # sums over windows
+    finite: Mapping[str, np.ndarray] = {}  # how many numbers they are sums of
+
+
 class Tracer:
     """`trace` one batch at a time: `add` windows as they come, and ask for `result` at any time.
 
-    Memory holds one batch: its hidden states after one layer, that layer's attention matrices, and sums. It does not
-    grow with the number of windows, nor does the number of compiled programs.
+    Memory holds one batch: its hidden states after one layer, that layer's attention matrices, and sums. Of each window
+    it keeps three numbers of every head, the strongest key, its weight and that on the first key, and nothing else of
+    it grows with the number of windows. The number of compiled programs does not grow either.
 
     Args:
         checkpoint: from `load`.
@@ -69,10 +80,13 @@ class Tracer:
         self._seen = [
             seen_by(_window(tokens, kind.attention), (tokens, tokens), kind.attention.causal) for kind in stack.kinds
         ]
-        self.windows = 0
-        self._heads: list[Observed] = []
-        self._states: dict[str, np.ndarray] = {}  # sums over windows
-        self._finite: dict[str, np.ndarray] = {}  # how many numbers they are sums of
+        self._added = _Added()
+        self._own: dict[str, np.ndarray] = {}  # numbers of each window, (window, layer, head), and room for more
+
+    @property
+    def windows(self) -> int:
+        """How many there are so far."""
+        return self._added.windows
 
     def add(self, windows: Int[np.ndarray, "window token"]) -> None:
         """Add some windows, at most `batch_size` of them; all count or, if this is interrupted, none."""
@@ -88,18 +102,25 @@ class Tracer:
         heads, states = self._observe(x, count)
         finite = {name: np.isfinite(values) for name, values in states.items()}
         sums = {name: np.where(finite[name], values, 0).sum(0) for name, values in states.items()}
-        self._heads = [_added(*each) for each in zip(self._heads, heads, strict=True)] if self._heads else heads
-        self._states = {name: value + self._states.get(name, 0) for name, value in sums.items()}
-        self._finite = {name: value.sum(0) + self._finite.get(name, 0) for name, value in finite.items()}
-        self.windows += count
+        done = self._added
+        own = {name: np.stack([each.by_text[name] for each in heads], 1) for name in heads[0].by_text}
+        self._own = {name: _written(self._own.get(name), done.windows, values) for name, values in own.items()}
+        bare = tuple(each._replace(by_text={}) for each in heads)
+        self._added = _Added(  # one assignment: an interrupt leaves all of the batch or nothing
+            done.windows + count,
+            jax.tree.map(operator.add, done.heads, bare) if done.heads else bare,
+            {name: value + done.states.get(name, 0) for name, value in sums.items()},
+            {name: value.sum(0) + done.finite.get(name, 0) for name, value in finite.items()},
+        )
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """A sentence for each measure that is not finite in every window; such numbers are left out of its mean."""
         said: list[str] = []
-        for name, counts in self._finite.items():
-            layers = np.flatnonzero(counts < self.windows)
-            cases = f"{int((self.windows - counts).sum())} of {counts.size * self.windows}"
+        windows = self._added.windows
+        for name, counts in self._added.finite.items():
+            layers = np.flatnonzero(counts < windows)
+            cases = f"{int((windows - counts).sum())} of {counts.size * windows}"
             if len(layers) and name != "residual_rate":
                 places = ", ".join(map(str, layers))
                 said.append(
@@ -110,11 +131,12 @@ class Tracer:
 
     def result(self) -> Diagnosis:
         """The diagnosis of the windows so far."""
-        if not self.windows:
+        added = self._added
+        if not added.windows:
             raise ValueError("`add` must have been given at least one window, got none")
         layer, depth = self.spec.attention, self.spec.depth
         with np.errstate(invalid="ignore", divide="ignore"):
-            states = {name: total / self._finite[name] for name, total in self._states.items()}
+            states = {name: total / added.finite[name] for name, total in added.states.items()}
         # An entry of a token is a sum of d_model products, whose rounding errors add up as independent ones do.
         dtype = _wide(self.checkpoint.params.attention.query[:0]).dtype
         floor = float(jnp.finfo(dtype).eps) * layer.d_model**0.5
@@ -122,9 +144,9 @@ class Tracer:
         if (states["relative_residual"] < floor).any():
             notes.append(f"‖res‖/‖X‖ below {floor:.0e} is rounding, and so is every number of the layers after it.")
         return Diagnosis(
-            of_layers(self._heads) | states,
+            of_layers(added.heads) | states,
             tokens=self.tokens,
-            samples=self.windows,
+            samples=added.windows,
             layers=depth,
             heads=layer.heads,
             numbers=tuple(range(depth)),
@@ -132,10 +154,10 @@ class Tracer:
             threshold=SINK,
             notes=(*notes, *self.left_out),
             by_text={
-                "sample": np.arange(self.windows),
-                "start": np.zeros(self.windows, int),
-                "tokens": np.full(self.windows, self.tokens),
-                **{name: np.stack([each.by_text[name] for each in self._heads], 1) for name in self._heads[0].by_text},
+                "sample": np.arange(added.windows),
+                "start": np.zeros(added.windows, int),
+                "tokens": np.full(added.windows, self.tokens),
+                **{name: values[: added.windows].copy() for name, values in self._own.items()},
             },
         )
 
@@ -315,11 +337,16 @@ def _window(tokens: int, spec: AttentionSpec) -> Bool[np.ndarray, "1 1 token tok
     return None if spec.window is None or seen is None else np.asarray(seen)[None, None]
 
 
-def _added(one: Observed, other: Observed) -> Observed:
-    """The windows of both: sums, and numbers of each window behind one another."""
-    windows = {name: np.concatenate([mine, other.by_text[name]]) for name, mine in one.by_text.items()}
-    sums = jax.tree.map(lambda mine, others: mine + others, *(each._replace(by_text={}) for each in (one, other)))
-    return sums._replace(by_text=windows)
+def _written(kept: np.ndarray | None, start: int, values: np.ndarray) -> np.ndarray:
+    """Numbers with some more from a place on; where there is no room for them, in an array of twice the size."""
+    end = start + len(values)
+    if kept is None or end > len(kept):
+        wider = np.empty((max(end, 2 * start), *values.shape[1:]), values.dtype)
+        if kept is not None:
+            wider[:start] = kept[:start]
+        kept = wider
+    kept[start:end] = values
+    return kept
 
 
 def _switched(spec: StackSpec, switches: Iterable[str]) -> StackSpec:

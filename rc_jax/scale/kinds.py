@@ -7,12 +7,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from rc_jax._numerics import arguments
 from rc_jax.attention import Kind
 from rc_jax.scale.gradient.rows import score_rows
-from rc_jax.scale.results import Optimum
 
 _GROUPS = 8  # of rows, whose optima give the standard error
 _GRID = np.geomspace(2.0**-2, 2.0**8, 21)  # of scales
@@ -49,6 +48,24 @@ def kind_gradient(
     return _gradient(kind, jnp.asarray(scores), jnp.asarray(alpha, scores.dtype), parts or {})
 
 
+class KindOptimum(NamedTuple):
+    """The best scale of a kind, the typical gradient there, and why it is none where the search has not converged.
+
+    Attributes:
+        scale: the maximiser.
+        value: the typical gradient there.
+        converged: whether it is a maximum inside of the grid, in every group of rows.
+        standard_error: of the scale.
+        reason: why it is none; empty where it is one.
+    """
+
+    scale: Float[Array, ""]
+    value: Float[Array, ""]
+    converged: Bool[Array, ""]
+    standard_error: Float[Array, ""]
+    reason: str
+
+
 @functools.partial(jax.jit, static_argnames="kind")
 def _gradient(kind: Kind, scores: Array, alpha: Array, parts: dict[str, Array]) -> Array:
     scores = scores.reshape(-1, *scores.shape[-2:])
@@ -69,7 +86,7 @@ def _gradient(kind: Kind, scores: Array, alpha: Array, parts: dict[str, Array]) 
 @arguments.guard(n=arguments.integer(2), rows=arguments.integer(_GROUPS))
 def kind_best_scale(
     key: Key[Array, ""], kind: Kind, n: int, rows: int = 256, parts: dict[str, Array] | None = None
-) -> Optimum:
+) -> KindOptimum:
     """The scale that maximises the typical gradient of rows of n standard normal scores.
 
     The typical gradient is the geometric mean over rows, as in `typical_scale`. Where weights may be exactly 0 a row
@@ -85,9 +102,10 @@ def kind_best_scale(
 
     Returns:
         The scale with its standard error, from eight groups of rows, and the typical gradient there. Not converged,
-        with an error of NaN, is what is no maximum: NaN, where no scale of the grid does better than another by 1 %; ∞,
-        where the gradient still rises at 256; 0, where 1/4 or less is best; and the scale from which on it is flat,
-        where no larger one does better by 1 %, or by what groups of rows can tell. `no_best_scale` says which.
+        with an error of NaN and a `reason`, is what is no maximum: NaN, where no scale of the grid does better than
+        another by 1 %, or the gradient is no number at one of them; ∞, where it still rises at 256; 0, where 1/4 or
+        less is best; the scale from which on it is flat, where no larger one does better by 1 %; and the scale of a
+        maximum that some of the groups do not have.
 
     Source: this package's own.
 
@@ -98,6 +116,8 @@ def kind_best_scale(
         >>> best = kind_best_scale(jax.random.key(0), KINDS["softmax"], 64)
         >>> bool(2 < best.scale < 4)
         True
+        >>> kind_best_scale(jax.random.key(0), KINDS["identity"], 8, rows=16).reason
+        'rises beyond 256'
     """
     scores = jax.random.normal(key, (kind.maps, rows, n))
     gradients = np.stack([np.asarray(kind_gradient(kind, scores, alpha, parts), float) for alpha in _GRID])
@@ -114,62 +134,54 @@ def kind_best_scale(
     if not all(each.inside for each in parts_of):  # eighths are too few rows: all but an eighth, a jackknife
         parts_of = [peak(np.setdiff1d(every, group)) for group in groups]
         spread = (_GROUPS - 1) / math.sqrt(_GROUPS)
-    converged = whole.inside and all(each.inside for each in parts_of)
+    reason = whole.reason
+    if not reason and not all(each.inside for each in parts_of):
+        reason = f"a maximum near {whole.scale:.3g} that some groups of rows do not have"
     error = math.nan
-    if converged:
+    if not reason:
         error = math.hypot(spread * float(np.std([each.scale for each in parts_of], ddof=1)), whole.coarse)
-    return Optimum(*map(jnp.asarray, (whole.scale, math.exp(whole.value), converged, error)))
-
-
-def no_best_scale(best: Optimum) -> str:
-    """Why `kind_best_scale` found no maximum, empty where it found one.
-
-    Example:
-        >>> import jax
-        >>> from rc_jax.attention import KINDS
-        >>> from rc_jax.scale.kinds import kind_best_scale, no_best_scale
-        >>> no_best_scale(kind_best_scale(jax.random.key(0), KINDS["identity"], 8, rows=16))
-        'rises beyond 256'
-    """
-    at = float(best.scale)
-    if bool(best.converged):
-        return ""
-    if not float(best.value) > 0:
-        return "no gradient in a typical row"
-    if math.isnan(at):
-        return "the same at every scale"
-    if math.isinf(at):
-        return f"rises beyond {_GRID[-1]:g}"
-    return f"flat from {at:.3g} on" if at else f"{_GRID[0]:g} or less"
+    scale, value, converged, deviation = map(jnp.asarray, (whole.scale, math.exp(whole.value), not reason, error))
+    return KindOptimum(scale, value, converged, deviation, reason)
 
 
 class _Peak(NamedTuple):
-    """Where the typical gradient is largest, its logarithm there, and whether that is a maximum inside of the grid.
+    """Where the typical gradient is largest, its logarithm there, and why that is no maximum inside of the grid.
 
     `coarse` is the scale's error where it is a point of the grid.
     """
 
     scale: float
     value: float
-    inside: bool
+    reason: str = ""
     coarse: float = 0.0
+
+    @property
+    def inside(self) -> bool:
+        """Whether it is a maximum inside of the grid."""
+        return not self.reason
 
 
 def _peak(values: np.ndarray) -> _Peak:
     """The top of a parabola in log α through the largest of the values and its neighbours."""
-    best = int(np.argmax(values))
+    best = int(np.argmax(values))  # the first NaN where there is one
     top = float(values[best])
-    lower = np.flatnonzero(~(values >= top - _FLAT))
-    if not np.isfinite(top) or not lower.size:
-        return _Peak(math.nan, top, inside=False)
+    if math.isnan(top) or top == math.inf:
+        return _Peak(math.nan, top, f"the gradient is no number at scale {_GRID[best]:.3g}")
+    if top == -math.inf:
+        return _Peak(math.nan, top, "no gradient in a typical row")
+    lower = np.flatnonzero(values < top - _FLAT)
+    if not lower.size:
+        return _Peak(math.nan, top, "the same at every scale")
     if lower[-1] < len(values) - 1:
         start = int(lower[-1]) + 1
-        return _Peak(math.inf if start == len(values) - 1 else float(_GRID[start]), top, inside=False)
+        if start == len(values) - 1:
+            return _Peak(math.inf, top, f"rises beyond {_GRID[-1]:g}")
+        return _Peak(float(_GRID[start]), top, f"flat from {_GRID[start]:.3g} on")
     if lower[0] > 0:
-        return _Peak(0.0, top, inside=False)
+        return _Peak(0.0, top, f"{_GRID[0]:g} or less")
     low, middle, high = (float(value) for value in values[best - 1 : best + 2])
     bend, ratio = low - 2 * middle + high, math.log(_GRID[1] / _GRID[0])
-    if not np.isfinite(bend):
-        return _Peak(float(_GRID[best]), middle, inside=True, coarse=float(_GRID[best]) * ratio / math.sqrt(12))
+    if not np.isfinite(bend):  # the maximum lies anywhere between the neighbours: an even distribution over ± ratio
+        return _Peak(float(_GRID[best]), middle, coarse=float(_GRID[best]) * ratio / math.sqrt(3))
     shift = 0.5 * (low - high) / bend if bend < 0 else 0.0
-    return _Peak(float(_GRID[best]) * math.exp(shift * ratio), middle - 0.25 * (low - high) * shift, inside=True)
+    return _Peak(float(_GRID[best]) * math.exp(shift * ratio), middle - 0.25 * (low - high) * shift)

@@ -20,7 +20,7 @@ from rc_jax._numerics import arguments
 from rc_jax._numerics.text import perhaps
 from rc_jax.attention import KINDS, AttentionSpec, Kind
 from rc_jax.collapse.kinds import compile_falls, kind_fall, predicted_order, why_unknown
-from rc_jax.scale.kinds import kind_best_scale, no_best_scale
+from rc_jax.scale.kinds import kind_best_scale
 from rc_jax.sparsity.kinds import kind_largest_weight, kind_sparsity, rows_are_independent
 from rc_jax.study.report import Measure, Study
 
@@ -198,8 +198,8 @@ def _parts(kind: Kind) -> dict[str, Array]:
 
 def _scale(key: Array, kind: Kind, n: int, parts: dict[str, Array]) -> tuple[float, float, str]:
     best = kind_best_scale(key, kind, n, parts=parts)
-    if (reason := no_best_scale(best)) or best.standard_error is None:
-        return math.nan, math.nan, reason
+    if best.reason:
+        return math.nan, math.nan, best.reason
     return float(best.scale), float(best.standard_error), ""
 
 

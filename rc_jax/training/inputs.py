@@ -18,6 +18,7 @@ from rc_jax._numerics import arguments
 from rc_jax._numerics.jax_names import Literal, PyTree
 
 RESERVED = ("step", "loss", "gradient_norm")
+_CALLBACKS = ("pure_callback", "io_callback")  # what they call stands in no program; `jax.debug` changes no number
 
 
 optimiser = arguments.must(
@@ -85,30 +86,44 @@ def identity(
         "setting": {jax.tree_util.keystr(path): _numbers(leaf).tolist() for path, leaf in leaves},
         "number of seeds": seeds,
         "every": every,
-        "loss, batches, optimiser, observation or version of JAX": program,
+        "build, loss, batches, optimiser, observation or version of JAX": program,
     }
 
 
 def fingerprint(traced: Iterable[Any], carried: PyTree) -> str:
-    """One hash of traced programs, which are all that functions do: operations, constants, arrays that they carry."""
+    """One hash of traced programs, which are all that functions do: operations, constants, arrays that they carry.
+
+    Raises:
+        ValueError: a program calls a function of Python, whose code it does not hold.
+    """
     digest = hashlib.sha256()
     for each in traced:
         digest.update(re.sub(r" at 0x[0-9a-f]+", "", str(each.jaxpr)).encode())
-        for constant in _constants(each.jaxpr):
-            digest.update(_numbers(constant).tobytes())
+        for program in _programs(each.jaxpr):
+            for equation in getattr(program, "jaxpr", program).eqns:
+                if equation.primitive.name in _CALLBACKS:
+                    raise ValueError(
+                        "functions given to `train` with a `folder` must be programs of JAX alone, because what else "
+                        "they call cannot be compared when the training is resumed: train without `folder`, "
+                        f"got `jax.{equation.primitive.name}` of {equation.params['callback']}"
+                    )
+                for given in equation.invars:
+                    if isinstance(given, Literal):
+                        digest.update(_numbers(given.val).tobytes())
+            for constant in getattr(program, "consts", ()):
+                digest.update(_numbers(constant).tobytes())
     for leaf in jax.tree.leaves(carried):
         digest.update(_numbers(leaf).tobytes())
     return digest.hexdigest()[:12]
 
 
-def _constants(program: Any) -> Iterator[Any]:
-    """Arrays that stand in a program, and in the programs within it, whose text does not show all of their numbers."""
-    yield from getattr(program, "consts", ())
+def _programs(program: Any) -> Iterator[Any]:
+    """A program and those within it, whose text shows neither all numbers of arrays nor what is called."""
+    yield program
     for equation in getattr(program, "jaxpr", program).eqns:
-        yield from (given.val for given in equation.invars if isinstance(given, Literal))
         for value in jax.tree.leaves(list(equation.params.values())):
             if hasattr(value, "eqns"):
-                yield from _constants(value)
+                yield from _programs(value)
 
 
 def _numbers(leaf: ArrayLike) -> np.ndarray:

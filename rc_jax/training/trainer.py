@@ -94,7 +94,8 @@ def train(
     With a `folder`, every record adds a line to `metrics.jsonl`, and the state is saved every few seconds and at the
     end. A run that was killed resumes there and ends with the same numbers. Asked for more steps, it goes on; if it had
     ended between two records, that end stays a record of its own. The folder stores the shapes and types of model,
-    optimiser and observations, the key, the settings and the sizes, and refuses others. It cannot compare functions.
+    optimiser and observations, the key, the settings and the sizes, and refuses others. It stores a hash of the traced
+    programs of all functions too, `build` included, so other functions are refused, and another version of JAX.
 
     JAX looks compiled programs up by `build`, `loss` and `optimiser`: pass the same objects, not new lambdas or a new
     `optax.adam(...)`, to train twice and compile once.
@@ -119,7 +120,8 @@ def train(
 
     Raises:
         ValueError: `settings` whose arrays have no common leading axis; a module without parameters; a folder that
-            another process uses, that holds another training or more steps; an observation named `step`, `loss` or
+            another process uses, that holds another training or more steps; with a folder, a function that calls
+            `jax.pure_callback` or `io_callback`, which cannot be compared; an observation named `step`, `loss` or
             `gradient_norm`.
         Damaged: a `ValueError` of its own: the folder's training can be neither resumed nor trusted.
 
@@ -150,7 +152,10 @@ def train(
     shapes = {} if observing is None else jax.eval_shape(partial(_observed, program), observing, state, settings)
     observed, making, store = inputs.observations(shapes), inputs.carrying(batches), None
     if folder is not None:
-        traced = [_advance.trace(program, making, state, keys, settings, np.int32(0), np.int32(every))]
+        traced = [
+            _start.trace(program, keys, settings, jnp.arange(count)),
+            _advance.trace(program, making, state, keys, settings, np.int32(0), np.int32(every)),
+        ]
         if observing is not None:
             traced.append(_observed.trace(program, observing, state, settings))
         same = inputs.fingerprint(traced, (making, observing))

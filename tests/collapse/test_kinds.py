@@ -10,7 +10,8 @@ import pytest
 
 from rc_jax import attention, collapse, network
 from rc_jax.attention import KINDS
-from rc_jax.collapse.kinds import Fall, is_smooth, kind_fall, predicted_order, rows_stand_alone
+from rc_jax.collapse.exact import trajectory
+from rc_jax.collapse.kinds import Fall, is_smooth, kind_fall, predicted_order, rows_stand_alone, why_unknown
 from tests.collapse.exact.test_trajectory import mostly_slow
 from tests.oracles import own_kinds
 
@@ -64,3 +65,14 @@ def test_no_program_ends_the_process():
 def test_a_median_needs_half_of_the_networks():
     logs = np.array([[1.0, 2, np.nan], [3, np.nan, np.nan], [2, -np.inf, 5], [4, 4, np.nan]])
     np.testing.assert_array_equal(Fall(logs, np.ones(4)).median, [2.5, 2, np.nan])
+
+
+@pytest.mark.slow
+def test_the_reason_is_of_the_networks_whose_numbers_are_unknown():
+    softpick = KINDS["softpick"]
+    fall, programs = kind_fall(softpick), trajectory._log_residuals._cache_size()
+    assert np.isnan(fall.logs[:, -1]).any() and np.isnan(fall.orders).any()
+    assert why_unknown(softpick).startswith("digits are lost")
+    assert trajectory._log_residuals._cache_size() == programs  # the program of the fall says why
+    assert why_unknown(softpick, near=True).startswith("digits are lost")
+    assert why_unknown(KINDS["softmax"]) == ""

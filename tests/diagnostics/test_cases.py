@@ -2,10 +2,12 @@
 
 import types
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rc_jax import diagnostics
+from rc_jax.diagnostics import measures
 from tests.diagnostics import dense
 
 N = 64
@@ -162,3 +164,23 @@ def test_parity_with_numpy(samples, heads, n, causal, x64):
         for name in set(expected[0]) - {"strongest_key", "strongest_share"}:
             value = np.mean([each[name] for each in expected])
             np.testing.assert_allclose(diagnosis[name][0, head], value, rtol=1e-6, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("normalised", [True, False])
+def test_logits_of_minus_infinity_are_not_taken_for_a_query_that_sees_nothing(normalised):
+    logits = np.where(np.tri(6, dtype=bool), dense.gaussian(0, (1, 6, 6), 1.0), -np.inf).astype(np.float32)
+    with pytest.raises(
+        ValueError, match=r"sum -inf in layer 0.*: if these are logits, −∞ where they are masked"
+    ) as told:
+        diagnostics.attention(logits, normalised=normalised)
+    assert "sees nothing" not in str(told.value)
+    logits[0, 3, 1] = np.nan  # what is no number stays the reason
+    with pytest.raises(ValueError, match="a query that sees nothing leaves NaN"):
+        diagnostics.attention(logits, normalised=normalised)
+
+
+def test_the_magnitude_of_infinite_rows_is_infinite():
+    rows = measures.rows_of(jnp.asarray([[-jnp.inf, 1.0], [-jnp.inf, jnp.inf], [-jnp.inf, jnp.nan], [-1.0, 2.0]]))
+    for each in (rows, measures.Rows(*map(np.asarray, rows))):
+        np.testing.assert_array_equal(each.magnitude, [np.inf, np.inf, np.nan, 3])

@@ -1,6 +1,7 @@
 """Rollout, massive activations and QK-clip against their definitions in NumPy and against closed forms."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -186,10 +187,24 @@ def test_the_absolute_cosine_in_blocks(n):
 
 
 @pytest.mark.parametrize("keys", [5, 1000])
-def test_a_negative_weight_is_seen_however_small_and_rounding_is_none(keys):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_negative_weight_is_seen_from_a_rounding_on(keys, dtype):
     """Σ|a| and Σa may differ by rounding in a compiled program; measures of single keys are NaN for signed rows."""
-    weights = dense.gaussian(0, (1, 2, keys, keys), 1.0).astype(np.float32)
+    weights = np.array(jnp.asarray(dense.gaussian(0, (1, 2, keys, keys), 1.0), dtype))
     measure = jax.jit(lambda w: diagnostics.metrics(w)["largest_weight"])
-    assert np.isfinite(measure(weights))
+    eps = float(jnp.finfo(dtype).eps)
+
+    def left_out(weight):
+        weights[0, 0, 3, 2] = weight
+        found = diagnostics.attention(weights, normalised=False)
+        assert ("largest_weight" in found.measures) == bool(np.isfinite(measure(weights)))
+        return "largest_weight" not in found.measures
+
+    assert not left_out(0) and not left_out(-1e-12) and not left_out(-0.5 * eps)
+    assert left_out(-1.5 * eps)
+
+
+def test_weights_of_single_precision_stored_in_double_have_its_rounding(x64):
+    weights = dense.gaussian(0, (1, 2, 5, 5), 1.0)
     weights[0, 0, 3, 2] = -1e-12
-    assert np.isnan(measure(weights))
+    assert "entropy" in diagnostics.attention(weights, normalised=False).measures

@@ -1,6 +1,7 @@
 """One clear error for each way in which a checkpoint or an argument can be wrong."""
 
 import json
+import os
 import sys
 
 import jax
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from rc_jax import pretrained
+from rc_jax import pretrained, study
 from rc_jax.attention import AttentionSpec
 from rc_jax.network import StackSpec
+from rc_jax.pretrained.config import Config
 from tests.pretrained import families, made_up
 from tests.pretrained.test_families import write as write_family
 
@@ -57,6 +59,23 @@ def test_a_file_of_settings_that_is_too_large_is_not_read(folder):
         file.truncate(6 * 2**30)  # of which the disk holds nothing
     with pytest.raises(ValueError, match=r"config.json'.* it has 6442450944 bytes, and must have 1 to 4194304"):
         pretrained.load(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes of POSIX")
+def test_what_is_no_regular_file_is_called_what_it_is(tmp_path):
+    pipe = tmp_path / "config.json"
+    os.mkfifo(pipe)
+    for place in (pipe, tmp_path):
+        with pytest.raises(
+            ValueError, match=r"config.json' must be a JSON file, but it is a named pipe and no regular"
+        ):
+            study.architecture(place)
+    pipe.unlink()
+    pipe.mkdir()
+    with pytest.raises(ValueError, match=r"config.json' must be a JSON file, but it is a folder and no regular file"):
+        Config.read(tmp_path)
+    with pytest.raises(ValueError, match=r"'/dev/zero' must be a JSON file, but it is a device and no regular file"):
+        study.architecture("/dev/zero")
 
 
 def test_an_albert_of_very_many_layers_is_refused_before_memory_is_asked_for(tmp_path):

@@ -103,3 +103,13 @@ def test_std_is_traced_once(key, trained):
 
     spread = [float(draw(key, std).std()) for std in (0.01, 0.02, 0.04)]
     np.testing.assert_allclose(np.array(spread) / spread[0], [1, 2, 4], rtol=1e-5)
+
+
+@pytest.mark.parametrize("stated", [1e25, 0, True])
+def test_a_deviation_that_is_none_is_refused(tmp_path, key, stated):
+    config = families.CONFIGS["gpt2"] | {"initializer_range": stated}
+    like = pretrained.load(made_up.write(tmp_path, config, families.tensors("gpt2")))
+    with pytest.raises(ValueError, match=r"`initializer_range` must (lie in 1e-06|be a positive number)"):
+        pretrained.random_like(key, like)
+    drawn = pretrained.random_like(key, like, std=0.1)
+    assert abs(float(jnp.std(drawn.embeddings.word)) / 0.1 - 1) < 0.2

@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import math
+import sys
 import tracemalloc
 
 import jax
@@ -168,8 +169,61 @@ def test_a_collapsed_network_says_what_is_rounding(causal, monkeypatch):
     monkeypatch.setattr(tracing, "path_shares", refuse)
     tracer = pretrained.Tracer(causal, TOKENS, 1, exact=False)
     tracer.add(np.zeros((1, TOKENS), int))
-    tracer._states["relative_residual"][-1] = 1e-17
+    tracer._added.states["relative_residual"][-1] = 1e-17
     assert f"‖res‖/‖X‖ below {math.sqrt(8) * np.finfo(float).eps:.0e} is rounding" in tracer.result().notes[-1]
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_all_of_a_batch_or_nothing(causal, monkeypatch):
+    """At any line of `add`."""
+    monkeypatch.setattr(tracing, "path_shares", refuse)
+    windows, seen = some_windows(4), []
+    whole = pretrained.Tracer(causal, TOKENS, 2, exact=False)
+    observe = whole._observe
+    monkeypatch.setattr(whole, "_observe", lambda x, count: seen.append(observe(x, count)) or seen[-1])
+    wanted = {}
+    for start in (0, 2):
+        whole.add(windows[start : start + 2])
+        wanted[start + 2] = whole.result()
+
+    def interrupted(tracer, line):
+        """Whether `add` was interrupted before the line of that number, counted as it runs."""
+        left = iter(range(line, -1, -1))
+
+        def stop(frame, event, argument):
+            if event == "line" and next(left) == 0:
+                raise KeyboardInterrupt
+            return stop
+
+        before = sys.gettrace()
+        sys.settrace(lambda frame, event, argument: stop if frame.f_code is tracer.add.__code__ else None)
+        try:
+            tracer.add(windows[2:])
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+    line, counts = 0, []
+    while True:
+        tracer = pretrained.Tracer(causal, TOKENS, 2, exact=False)
+        monkeypatch.setattr(tracer, "_observe", lambda x, count: seen[0])
+        tracer.add(windows[:2])
+        monkeypatch.setattr(tracer, "_observe", lambda x, count: seen[1])
+        again = interrupted(tracer, line)
+        for _ in range(2 if tracer.windows == 2 else 1):  # then it goes on
+            counts.append(tracer.windows)
+            result = tracer.result()
+            assert result.samples == tracer.windows
+            assert [len(values) for values in result.by_text.values()] == [tracer.windows] * len(result.by_text)
+            close(result, wanted[tracer.windows].measures, 0)
+            if tracer.windows == 2:
+                tracer.add(windows[2:])
+        if not again:
+            break
+        line += 1
+    assert line > 10 and set(counts) == {2, 4}
 
 
 def test_a_mistake_is_not_taken_for_what_theory_does_not_cover(causal, monkeypatch):

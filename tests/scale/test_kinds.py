@@ -9,7 +9,8 @@ import pytest
 
 from rc_jax import scale
 from rc_jax.attention import KINDS, Kind
-from rc_jax.scale.kinds import kind_best_scale, kind_gradient, no_best_scale
+from rc_jax.scale import kinds
+from rc_jax.scale.kinds import kind_best_scale, kind_gradient
 
 
 def test_softmax_and_1_5_entmax_by_their_formulas(x64):
@@ -64,9 +65,37 @@ def levelled(scores, seen, parts):
 def test_kinds_without_a_best_scale(kind, value, reason, key):
     best = kind_best_scale(key, kind, 8, rows=64)
     assert not bool(best.converged) and np.isnan(best.standard_error)
-    assert re.match(reason, no_best_scale(best))
+    assert re.match(reason, best.reason)
     if value is not None:
         np.testing.assert_equal(float(best.scale), value)
+
+
+def overflowing(scores, seen, parts):
+    """Softmax that is no number where a score is large."""
+    large = jnp.any(jnp.abs(scores) > 300, axis=-1, keepdims=True)
+    return jnp.where(large, jnp.nan, 1) * KINDS["softmax"](scores, seen)
+
+
+def test_a_gradient_that_is_no_number_is_named(key):
+    best = kind_best_scale(key, Kind("overflowing", overflowing), 8, rows=64)
+    assert not bool(best.converged) and np.isnan(best.scale) and np.isnan(best.value)
+    assert re.fullmatch(r"the gradient is no number at scale (128|181|256)", best.reason)
+
+
+def test_a_maximum_that_groups_do_not_have_is_not_called_flat(key, monkeypatch):
+    found = iter(["", *["rises beyond 256"] * 16])
+    monkeypatch.setattr(kinds, "_peak", lambda values: kinds._Peak(2.5, 0.0, next(found)))
+    best = kind_best_scale(key, KINDS["softmax"], 8, rows=64)
+    assert (bool(best.converged), float(best.scale)) == (False, 2.5) and np.isnan(best.standard_error)
+    assert best.reason == "a maximum near 2.5 that some groups of rows do not have"
+
+
+def test_a_maximum_between_two_zeros_is_known_to_a_step_of_the_grid():
+    values = np.full(len(kinds._GRID), -np.inf)
+    values[6] = 0.0
+    peak = kinds._peak(values)
+    step = np.linspace(-1, 1, 10_001) * np.log(kinds._GRID[1] / kinds._GRID[0])
+    assert peak.inside and peak.coarse == pytest.approx(peak.scale * np.std(step), rel=1e-3)
 
 
 def test_where_it_is_flat_no_larger_scale_does_better(key):
@@ -86,4 +115,4 @@ def test_every_best_scale_has_an_error(key):
     for name, n in (("softmax", 16), ("sparsemax", 16), ("sigmoid", 256)):
         best = kind_best_scale(key, KINDS[name], n)
         assert bool(best.converged) and 0 < float(best.standard_error) < 0.5 * float(best.scale), name
-        assert no_best_scale(best) == ""
+        assert best.reason == ""

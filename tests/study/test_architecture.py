@@ -13,11 +13,11 @@ from rc_jax import study
 from rc_jax.attention import AttentionSpec
 from rc_jax.cli.command import main
 from rc_jax.network import MLPSpec, StackSpec
-from rc_jax.study.initialisation import exactly, passes, sentences
+from rc_jax.study.initialisation import exactly, images, passes, sentences
 from rc_jax.study.initialisation.architecture import _flat
 from rc_jax.study.initialisation.changes import changed
 from rc_jax.study.initialisation.design import Design, Start, Tokens, resized
-from rc_jax.study.initialisation.source import read
+from rc_jax.study.initialisation.source import CHANGE, read
 from tests.pretrained import families
 
 SMALL = StackSpec(
@@ -206,8 +206,12 @@ def test_the_start_of_a_config():
         ({"model_type": "mamba"}, {}, ValueError, "`model_type` must be one of 'bert'"),
         (families.CONFIGS["llama"] | {"residual_multiplier": 0.2}, {}, ValueError, "`residual_multiplier` must be"),
         (families.CONFIGS["gpt2"] | {"alibi": True}, {}, ValueError, "`alibi` must be absent"),
-        (families.CONFIGS["gpt2"] | {"initializer_range": -1}, {}, ValueError, "`initializer_range` must be a number"),
-        (families.CONFIGS["gpt2"] | {"initializer_range": "x"}, {}, ValueError, "`initializer_range` must be a number"),
+        (families.CONFIGS["gpt2"] | {"initializer_range": -1}, {}, ValueError, "`initializer_range` must be a pos"),
+        (families.CONFIGS["gpt2"] | {"initializer_range": "x"}, {}, ValueError, "`initializer_range` must be a pos"),
+        (families.CONFIGS["gpt2"] | {"initializer_range": 1e25}, {}, ValueError, "`initializer_range` must lie in 1e-"),
+        (families.CONFIGS["gpt2"] | {"initializer_range": 1e-300}, {}, ValueError, "`initializer_range` must lie in"),
+        (families.CONFIGS["gpt2"], {"std": 1e25}, ValueError, "`std` must be >= 1e-06 and <= 1e\\+06, got 1e\\+25"),
+        (SMALL, {"gain": 1e-25}, ValueError, "`gain` must be >= 1e-06 and <= 1e\\+06, got 1e-25"),
         (families.CONFIGS["gpt2"], {"tokens": 4096}, ValueError, "`tokens` must be at most"),
         (3, {}, TypeError, "`network` must be a StackSpec, a dict or the path of a config, got 3"),
         ("no/such/place", {}, FileNotFoundError, "`network` must be a folder or a file of settings that exists"),
@@ -219,6 +223,82 @@ def test_the_start_of_a_config():
 def test_what_is_refused(network, settings, error, message):
     with pytest.raises(error, match=message):
         study.architecture(network, **settings)
+
+
+def test_settings_that_change_a_layer_are_refused_by_name():
+    gpt2 = families.CONFIGS["gpt2"]
+    for name in CHANGE:
+        value = {"factor": 2} if name.startswith("rope_") else 2.5
+        with pytest.raises(ValueError, match=rf"`{name}` must be absent, because this family's layers are modelled"):
+            read(gpt2 | {name: value}, gain=None, std=None)
+    for value in (None, False, 1):
+        assert read(gpt2 | dict.fromkeys(CHANGE, value), gain=None, std=None) == read(gpt2, gain=None, std=None)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "same", "message"),
+    [
+        ("llama", {"sliding_window": 3}, {"sliding_window": None}, "`sliding_window` must be absent"),
+        ("olmo2", {"sliding_window": 3}, {"sliding_window": None}, "`sliding_window` must be absent"),
+        ("llama", {"layer_types": ["sliding_attention"] * 2}, {"layer_types": ["full_attention"] * 2}, "`layer_types`"),
+        ("llama", {"num_experts": 4}, {"num_experts": 1}, "`num_experts` must be absent"),
+        ("llama", {"qk_norm": True}, {"qk_norm": False}, "`qk_norm` must be absent"),
+        ("qwen3", {"qk_norm": False}, {"qk_norm": True}, "`qk_norm` must be absent or True"),
+        ("gpt2", {"num_key_value_heads": 1}, {"num_key_value_heads": 2}, "be absent or 2, because"),
+        ("gpt2", {"head_dim": 8}, {"head_dim": 4}, "be absent or 4, because"),
+        ("gpt2", {"is_causal": False}, {"is_causal": True}, "`is_causal` must be absent or True"),
+        ("bert", {"is_causal": True}, {"is_causal": False}, "`is_causal` must be absent or False"),
+        ("gpt2", {"position_embedding_type": "rope"}, {"position_embedding_type": "absolute"}, "absent or 'absolute'"),
+        ("llama", {"position_embedding_type": "alibi"}, {"position_embedding_type": "rope"}, "be absent or 'rope'"),
+        ("llama", {"rope_scaling": {"factor": 8.0}}, {"rope_scaling": {"factor": 1.0}}, "`rope_scaling.factor` must"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "default", "factor": 8.0}},
+            {"rope_parameters": {"rope_type": "linear", "factor": 8.0}},
+            "`rope_parameters.factor` must be one of 1, 1.0",
+        ),
+    ],
+)
+def test_a_setting_is_refused_where_it_says_what_the_family_does_not_do(family, settings, same, message):
+    with pytest.raises(ValueError, match=message):
+        read(families.CONFIGS[family] | settings, gain=None, std=None)
+    (name,) = same
+    assert name not in "".join(read(families.CONFIGS[family] | same, gain=None, std=None)[2])
+
+
+VIT = {"model_type": "vit", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "image_size": 12} | {
+    "intermediate_size": 32, "patch_size": 4, "num_channels": 3, "initializer_range": 0.02, "encoder_stride": 4,
+    "hidden_act": "gelu", "layer_norm_eps": 1e-12, "qkv_bias": True, "hidden_dropout_prob": 0.0,
+}  # fmt: skip
+
+
+def test_a_vision_transformer_is_studied_by_its_config():
+    name, design, notes = read(VIT, gain=None, std=None)
+    mlp = MLPSpec(width=32, activation="gelu")
+    layer = AttentionSpec(d_model=8, heads=2, bias=True)
+    assert (name, design.most_tokens, design.key_heads) == ("vit", 10, 2)
+    assert design.spec == StackSpec(attention=layer, depth=2, skip=True, mlp=mlp, norm="pre", norm_epsilon=1e-12)
+    assert notes == (images.NOTE,)
+    # A patch of 4 × 4 pixels of three channels, N(0, 1), through N(0, 0.02²), and a position of N(0, 0.02²).
+    assert design.tokens._replace(projection=1.0) == Tokens(own=pytest.approx(0.02 * 7))  # there is no projection
+    found = study.architecture(VIT, samples=2)
+    assert found.tokens == 10 and all(np.isfinite(band).all() for band in found.bands.values())
+    # What is absent is the family's default.
+    stated = {name: value for name, value in VIT.items() if name not in ("patch_size", "num_channels")}
+    _, design, _ = read(stated | {"image_size": 224}, gain=None, std=None)
+    assert (design.most_tokens, design.tokens.own) == (197, pytest.approx(0.02 * 769**0.5))
+    for settings, message in (
+        ({"qkv_bias": False}, "`qkv_bias` must be one of True"),
+        ({"patch_size": 5}, "`patch_size` must divide image_size=12"),
+        ({"residual_multiplier": 0.5}, "`residual_multiplier` must be absent"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read(VIT | settings, gain=None, std=None)
+
+
+def test_code_of_its_own_is_said():
+    _, _, notes = read(families.CONFIGS["gpt2"] | {"auto_map": {"AutoModel": "own.Model"}}, gain=None, std=None)
+    assert notes[0] == "Settings that this family does not read: auto_map."
 
 
 def test_usual_changes_change_one_thing_each():
@@ -267,6 +347,16 @@ def test_what_is_said():
     assert "above a thousand times the last layer's: 1e+04" in said
     assert sentences.row_kinds(np.array([1.0, 0.2, 0.2]), np.array([0.0, 0.9, 0.2])) == ["even", "saturated", "mixed"]
     assert sentences.number(-1e4).endswith("e-4343")
+
+
+def test_what_leaves_float32_is_said(key):
+    deep = dataclasses.replace(SMALL, depth=12, norm=None)
+    found = study.architecture(deep, tokens=6, samples=1, key=key, gain=1e4)
+    assert np.isnan(found["evenness"][-1])
+    assert any("Rows of layer" in sentence and "are not known in float32" in sentence for sentence in found.sentences)
+    assert "nan" not in "".join(found.sentences)
+    (note,) = [note for note in found.notes if note.startswith("Numbers that float32 does not decide are NaN, in")]
+    assert "evenness" in note and "gradient_query" in note
 
 
 def test_rows_are_told_apart_by_the_gain(key):

@@ -14,6 +14,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from jax.experimental import io_callback
 
 from rc_jax import attention, network, training
 from rc_jax.training import storage, trainer
@@ -174,6 +175,11 @@ def steps_of(*, rate=0.1, end=1000, **options):
     return optax.adamw(schedule, **{"weight_decay": 0.1, "b1": 0.9} | options)
 
 
+def times_ten(model):
+    model.readout[...] *= 10
+    return model
+
+
 OTHERS = {  # of the same shapes, by what is changed
     "rate": {"optimiser": steps_of(rate=0.2)},
     "schedule, from step 1000 on": {"optimiser": steps_of(end=1001)},
@@ -183,26 +189,45 @@ OTHERS = {  # of the same shapes, by what is changed
     "last entry of the data": {"batches": listed(np.where(np.arange(240).reshape(DATA.shape) < 239, DATA, 0))},
     "other batches": {"batches": small.batches},
     "loss": {"loss": lambda model, batch, setting: 2 * small.loss(model, batch, setting)},
+    "initialisation": {"build": lambda key, setting: times_ten(build(key, setting))},
     "observation": {"observe": lambda model, setting: {"readout": 2 * model.readout[...]}},
 }
 
 
 def train_steps(steps, folder, **change):
     own = {"loss": small.loss, "batches": listed(DATA), "optimiser": steps_of(), "observe": small.observe} | change
-    first, batches = own.pop("loss"), own.pop("batches")
-    return training.train(jax.random.key(3), build, first, batches, steps=steps, every=2, settings=SETTINGS,
+    first, batches, made = own.pop("loss"), own.pop("batches"), own.pop("build", build)
+    return training.train(jax.random.key(3), made, first, batches, steps=steps, every=2, settings=SETTINGS,
                           folder=folder, **own)  # fmt: skip
 
 
 def test_a_training_never_goes_on_under_another_program(tmp_path):
     train_steps(2, tmp_path)
     for name, change in OTHERS.items():
-        with pytest.raises(ValueError, match=r"another (loss, batches|model)"):
+        with pytest.raises(ValueError, match=r"another (build, loss|model)"):
             train_steps(4, tmp_path, **change)
             pytest.fail(f"went on: {name}")
     # The same functions, made anew, are the same training.
     again = train_steps(4, tmp_path, optimiser=steps_of(), batches=listed(DATA.copy()))
     assert again.step.tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize("name", ["pure_callback", "io_callback"])
+def test_a_folder_refuses_functions_of_the_host(name, tmp_path):
+    """Within a scan, as anywhere: what is called stands in no program."""
+    call = {"pure_callback": jax.pure_callback, "io_callback": io_callback}[name]
+
+    def outside(value, _):
+        return call(lambda x: x, jax.ShapeDtypeStruct((), value.dtype), value, **options), None
+
+    def own(model, batch, setting):
+        jax.debug.print("a printed number changes none")
+        return small.loss(model, batch, setting) + jax.lax.scan(outside, jnp.float32(0), length=2)[0]
+
+    options = {"vmap_method": "sequential"} if name == "pure_callback" else {}
+    with pytest.raises(ValueError, match=rf"train without `folder`, got `jax\.{name}` of .*<lambda>"):
+        train_steps(2, tmp_path / "run", loss=own)
+    assert not (tmp_path / "run").exists()
 
 
 class Keyed(nnx.Module):

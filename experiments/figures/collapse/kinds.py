@@ -136,7 +136,7 @@ def _scale(spec: Spec, kind: Kind, parts: dict[str, jax.Array]) -> tuple[float, 
         return np.nan, np.nan
     key = jax.random.fold_in(jax.random.key(spec.seed), 2)
     best = kind_best_scale(key, kind, spec.scale_keys, rows=spec.rows, parts=parts)
-    if not best.converged or best.standard_error is None:
+    if best.reason:
         return np.nan, np.nan
     return float(best.scale), float(best.standard_error)
 

@@ -1,5 +1,7 @@
 """Whether a logarithm that was computed again with moved roundings is known; one door for all that is computed so."""
 
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -50,19 +52,22 @@ class Decided(NamedTuple):
 class Causes(NamedTuple):
     """What was seen in each layer: tokens whose mean has faded, where its size counts, and entries that are no numbers.
 
-    `faded` stands at the layer whose result is not known for it.
+    `faded` stands at the layer whose result is not known for it. `unmoved` is the number of the computation that was
+    done as it is, known or not.
     """
 
     faded: Bool[Array, "*layer"]
     undefined: Bool[Array, "*layer"]
+    unmoved: Float[Array, "*layer"]
 
 
 def sentences(
-    value: Float[Array, " number"], once: Float[Array, " number"], causes: Causes, dtype: np.dtype
+    value: Float[Array, " number"], once: Callable[[], Float[Array, " number"]], causes: Causes, dtype: np.dtype
 ) -> tuple[str, ...]:
     """Why numbers that are computed layer by layer are NaN: what befell the first of them holds for all later ones.
 
-    `once` is what a single computation without moves gives, which makes no choice that it cannot decide NaN.
+    `once` gives what a single computation without moves does, which makes no choice that it cannot decide NaN. It is a
+    program of its own, and is asked only where the unmoved number does not tell: where that is NaN or ∞.
     """
     unknown = np.isnan(np.asarray(value, float))
     if not unknown.any():
@@ -79,7 +84,7 @@ def sentences(
             f"the tokens' mean has shrunk below {smallest / float(jnp.finfo(dtype).eps):.2g}, and its size counts; "
             "use a norm, biases, skip connections, or float64"
         )
-    elif not np.isfinite(float(once[at])) and not np.isneginf(float(once[at])):
+    elif not float(causes.unmoved[at - 1]) < math.inf and not float(once()[at]) < math.inf:
         why = (
             f"no place in {dtype} for a number on the way, such as a logit or the square of the tokens' size; use "
             "smaller tokens, a norm, a smaller gain, or float64"

@@ -129,7 +129,7 @@ def explain(
     """The numbers of `log_residuals`, and for each that is NaN a sentence that says why and what to do.
 
     Weight gradients, sizes of paths and `layer_bound` rest on the same tokens and are NaN for the same reasons. It runs
-    on the host, with and without the check, in programs of its own: for a question, not for thousands of networks.
+    on the host, in one or two programs of its own: for a question, not for thousands of networks.
 
     Args:
         params: as `log_residuals` takes them, and so are the others.
@@ -158,8 +158,35 @@ def explain(
     check_stack(params, x, spec)
     check_every_mask(scale, mask, x, spec)
     value, causes = _log_residuals(params, x, spec, scale, mask, relative, True, look=True)
-    once = _log_residuals(params, x, spec, scale, mask, relative, False)
+    once = functools.partial(_log_residuals, params, x, spec, scale, mask, relative, False)
     return decide.Decided(value, decide.sentences(value, once, causes, jnp.dtype(x.dtype)))
+
+
+def looked(
+    params: Layers, x: Float[Array, "token feature"], spec: StackSpec
+) -> tuple[Float[Array, " layer"], decide.Causes]:
+    """The numbers of `log_residuals` and what `reasons` needs to say why some are NaN; may be traced.
+
+    Args:
+        params: as `log_residuals` takes them, and so are the others.
+        x: at least two tokens.
+        spec: the network.
+    """
+    check_split(spec, {}, mixed=True)
+    check_stack(params, x, spec)
+    return _log_residuals(params, x, spec, None, None, False, True, look=True)
+
+
+def reasons(
+    value: Float[Array, " layer"],
+    causes: decide.Causes,
+    params: Layers,
+    x: Float[Array, "token feature"],
+    spec: StackSpec,
+) -> tuple[str, ...]:
+    """The sentences of `explain` for what `looked` gave."""
+    once = functools.partial(_log_residuals, params, x, spec, None, None, False, False)
+    return decide.sentences(value, once, causes, jnp.dtype(x.dtype))
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "relative", "check", "look"))
@@ -214,7 +241,7 @@ def _log_residuals(
                 return carry, value
             gone = [jnp.any(jax.vmap(faded)(each)) for each, counts in ((states, fades), (out, relative)) if counts]
             gone = functools.reduce(jnp.logical_or, gone, jnp.asarray(False))
-            return carry, (value, decide.Causes(gone, jnp.any(jnp.isnan(out.difference.rows))))
+            return carry, (value, decide.Causes(gone, jnp.any(jnp.isnan(out.difference.rows)), shown[0]))
 
         return step
 

@@ -38,8 +38,9 @@ def metrics(weights: Any, *, mask: Any = None, segment_ids: Any = None) -> Metri
         no_key_weight     1 − Σp, what goes to a sink that is no key, as in gpt-oss; 0 to rounding in other softmaxes
 
     They are those of `rc_jax.diagnostics.attention`, without most of its checks: what is not finite stays so. Rows need
-    not add up to one: entropies are those of p/Σp; of signed weights they and measures of single keys are NaN. No
-    gradient flows. They cost a few passes over the weights.
+    not add up to one: entropies are those of p/Σp; of signed weights, those negative by more than eps·Σ|p| of their
+    dtype (float32's at least), they and measures of single keys are NaN. No gradient flows. They cost a few passes over
+    the weights.
 
     Args:
         weights: (…, heads, n, m), or one such array for each layer, in a sequence or a mapping. Arrays of JAX, NumPy
@@ -251,7 +252,7 @@ def _of_weights(weights: Array, mask: Array | None, ids: Array | None) -> Metric
         whole, texts, starts = traced(whole)
         p = jnp.where(whole, p, 0)
     rows = rows_of(p)
-    negative = jnp.any(rows.negative > 0)
+    negative = jnp.any(rows.signed(weights.dtype))
     at = starts[:, None, :, None]
     first = jnp.take_along_axis(p, jnp.broadcast_to(at, (*p.shape[:-1], 1)), axis=-1)[..., 0]
     first_seen = jnp.take_along_axis(whole, jnp.broadcast_to(at, (*whole.shape[:-1], 1)), axis=-1)[..., 0]

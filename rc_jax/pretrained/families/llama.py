@@ -228,6 +228,8 @@ def _mlp(config: Config, family: Family) -> MLPSpec:
 def _kinds(config: Config, family: Family) -> list[str]:
     """Whether each layer has a window, by the settings of the family."""
     depth = config.depth("num_hidden_layers")
+    if family.window == "never":  # the setting is not looked at
+        return [FULL] * depth
     unbounded = config.values.get("sliding_window", 1) is None  # null: no window
     if family.scaled:
         config.choice("use_bidirectional_attention", (False,), False)
@@ -243,7 +245,7 @@ def _kinds(config: Config, family: Family) -> list[str]:
     elif family.window == "stated":
         return [FULL if config.get("sliding_window") is None else SLIDING] * depth
     else:
-        return [FULL if unbounded or family.window == "never" else SLIDING] * depth
+        return [FULL if unbounded else SLIDING] * depth
     kinds = config.get("layer_types", default)
     if not isinstance(kinds, list) or len(kinds) != depth or any(kind not in (FULL, SLIDING) for kind in kinds):
         raise config.refuse("layer_types", f"be {depth} of '{FULL}' and '{SLIDING}'", kinds)

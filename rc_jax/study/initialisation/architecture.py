@@ -11,6 +11,7 @@ from jaxtyping import Array, Key
 
 from rc_jax._numerics import arguments
 from rc_jax.network import StackSpec
+from rc_jax.pretrained.config import WIDEST
 from rc_jax.study.initialisation import exactly
 from rc_jax.study.initialisation.changes import changed
 from rc_jax.study.initialisation.design import Design
@@ -22,12 +23,13 @@ from rc_jax.study.initialisation.source import read
 
 TOKENS = 512
 FEWEST, MOST, TIME = 2, 4, 30.0  # initialisations that are drawn where the reader gives no number, and their seconds
+_STRENGTH = arguments.scalar(arguments.bounded(1 / WIDEST, WIDEST))
 FAR = 0.4  # of a logarithm: by how much half the width may differ before it is said
 
 
 @arguments.guard(
     tokens=arguments.integer(2), samples=arguments.integer(1), width=arguments.integer(2),
-    gain=arguments.scalar(arguments.positive), std=arguments.scalar(arguments.positive),
+    gain=_STRENGTH, std=_STRENGTH,
 )  # fmt: skip
 def architecture(
     network: StackSpec | Mapping[str, Any] | str | os.PathLike[str],
@@ -59,8 +61,8 @@ def architecture(
         key: a typed key.
         changes: `"usual"`: strength of branches, place of the norm, scale, kind, norms of queries and keys, one at a
             time. Or a mapping of names to a `StackSpec` or to a function that makes one of the network's.
-        gain: draw every matrix from N(0, gain²/fan_in); for a stack 1 by default.
-        std: draw every entry from N(0, std²); for a config its `initializer_range` by default.
+        gain: draw every matrix from N(0, gain²/fan_in), gain from 10⁻⁶ to 10⁶; for a stack 1 by default.
+        std: draw every entry from N(0, std²), std from 10⁻⁶ to 10⁶; for a config its `initializer_range` by default.
         width: features of a token in the network that is computed; heads are narrowed alike.
 
     Returns:
@@ -140,7 +142,10 @@ def _bands(
         said = exactly.replace(logs, key, design, network, numbers)
     stacked = {name: np.stack([each[name] for each in logs]) for name in logs[0]}
     with np.errstate(invalid="ignore"):  # between −inf and −inf, the logarithms of what has underflowed
-        return {name: np.quantile(values, (0, 0.5, 1), axis=0) for name, values in stacked.items()}, said
+        bands = {name: np.quantile(values, (0, 0.5, 1), axis=0) for name, values in stacked.items()}
+    if unknown := [name for name, band in bands.items() if np.isnan(band).any()]:
+        said += (f"Numbers that float32 does not decide are NaN, in {', '.join(unknown)}.",)
+    return bands, said
 
 
 def _flat(sample: Sample) -> dict[str, np.ndarray]:

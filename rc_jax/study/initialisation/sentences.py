@@ -81,9 +81,9 @@ def layers(at: Sequence[int] | np.ndarray) -> str:
 
 
 def row_kinds(even: np.ndarray, saturated: np.ndarray) -> list[str]:
-    """What the rows of each layer are: most of them even, half of them saturated, or neither."""
+    """What the rows of each layer are: most of them even, half of them saturated, or neither; or none is known."""
     return [
-        "even" if many >= MOST else "saturated" if full >= 0.5 else "mixed"
+        "unknown" if math.isnan(many) else "even" if many >= MOST else "saturated" if full >= 0.5 else "mixed"
         for many, full in zip(even, saturated, strict=True)
     ]
 
@@ -100,7 +100,8 @@ def of_rows(kinds: list[str], evenness: np.ndarray, largest: np.ndarray) -> list
                 f"Rows are {kind} in {layers(at)}: H/log n {low:.3g} to {high:.3g}, a row's largest weight "
                 f"{largest[worst]:.2g} at most in the mean (layer {worst + 1})."
             )
-    return said
+    unknown = [index for index, own in enumerate(kinds) if own == "unknown"]
+    return [*said, f"Rows of {layers(unknown)} are not known in float32."] if unknown else said
 
 
 def nothing(study: Any) -> str:

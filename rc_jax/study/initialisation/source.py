@@ -9,30 +9,40 @@ from typing import Any
 import numpy as np
 
 from rc_jax._numerics import arguments
+from rc_jax.attention import AttentionSpec
 from rc_jax.network import StackSpec
 from rc_jax.pretrained.config import MOST_SETTINGS, Config, read_object
 from rc_jax.pretrained.families import Layout, Scope, read_layout
 from rc_jax.pretrained.families.shared import Embeddings
+from rc_jax.study.initialisation import images
 from rc_jax.study.initialisation.design import Design, Start, Tokens
 
 STD = 0.02  # where a config states no `initializer_range`, as in `pretrained.random_like`
-# Settings that change what a layer computes, and that no family read here has.
+# Settings that change what a layer computes, refused where the family does not read them.
 CHANGE = (
-    *("alibi", "residual_multiplier", "attention_multiplier", "embedding_multiplier", "scale_depth", "scale_emb"),
-    *("clip_qkv", "parallel_attn", "qk_layernorm", "use_qk_norm", "rotary_dim", "no_rope_layers", "layer_norm_scaling"),
-    *(
-        "attention_chunk_size",
-        "relative_attention_num_buckets",
-        "cross_attention_hidden_size",
-        "new_decoder_architecture",
-    ),
+    # factors
+    *("residual_multiplier", "attention_multiplier", "embedding_multiplier", "scale_depth", "scale_emb"),
+    *("key_multiplier", "attention_in_multiplier", "attention_out_multiplier", "mlp_multipliers"),
+    *("mup_attn_multiplier", "mup_embedding_multiplier", "layer_norm_scaling"),
+    # logits
+    *("attn_logit_softcapping", "query_pre_attn_scalar", "clip_qkv", "qk_layernorm", "qk_norm", "use_qk_norm"),
+    # positions
+    *("alibi", "relative_attention", "relative_attention_num_buckets", "rotary_dim", "rotary_pct", "rope_scaling"),
+    *("rope_parameters", "rope_theta", "no_rope_layers", "no_rope_layer_interval"),
+    # what is seen
+    *("sliding_window", "attention_window", "attention_chunk_size", "attention_types", "local_attention"),
+    *("global_attn_every_n_layers", "use_bidirectional_attention", "cross_attention_hidden_size"),
+    # parts of a layer
+    *("parallel_attn", "use_parallel_residual", "new_decoder_architecture", "multi_query", "q_lora_rank"),
+    *("kv_lora_rank", "apply_residual_connection_post_layernorm"),
+    *("num_experts", "num_local_experts", "n_routed_experts", "n_shared_experts"),
 )
 # Settings of training, of tokens, of heads for tasks and of files.
 ELSEWHERE = re.compile(
     r"_token_id$|drop|^summary_|^_|dtype|^architectures$|version|^use_cache$|^task_|^tie_|label|^n_ctx$|^output_|"
-    r"^return_|^vocab_size$|^tokenizer|^problem_type$|^chunk_size|checkpointing|^pretraining_tp$|^auto_map$|^prun|"
+    r"^return_|^vocab_size$|^tokenizer|^problem_type$|^chunk_size|checkpointing|^pretraining_tp$|^prun|"
     r"^router_|^final_logit|^cache_|^max_window_layers$|^directionality$|^pooler_|^is_encoder|^use_bfloat16$|^gradient|"
-    r"^initializer_range$|^model_type$|^tensor_parallel|^bad_words|^finetuning|^num_return|^vision_config$|^image_"
+    r"^initializer_range$|^model_type$|^tensor_parallel|^bad_words|^finetuning|^num_return|^vision_config$|^image_|^encoder_stride$"
 )
 
 
@@ -72,37 +82,32 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
     if isinstance(config.get("text_config"), dict):
         config = config.section("text_config")
     looked = Looked(config.values)
-    layout = read_layout(Config(config.file, looked, config.within))
-    stated = _deviation(config)
+    settings = Config(config.file, looked, config.within)
+    images_only = config.get("model_type") == images.KIND
+    layout = images.layout(settings) if images_only else read_layout(settings)
+    stated = config.deviation()
     deviation = (STD if stated is None else stated) if std is None else std
     # GPT-2 draws the last matrix of every branch smaller (Radford et al. 2019, section 2.3).
     smaller = (2 * layout.spec.depth) ** -0.5 if config.get("model_type") == "gpt2" else 1.0
     started = Start(std=deviation, branches=smaller) if gain is None else Start(gain=gain)
     tables: Embeddings = layout.embeddings(Scope(Shapes()))  # pyright: ignore[reportArgumentType]
+    tokens = _tokens(tables, layout, deviation, sinusoids=config.get("sinusoidal_pos_embds") is True)
+    if images_only:
+        tokens = tokens._replace(own=images.deviation(settings, deviation))
     design = Design(
         layout.spec,
         started,
-        _tokens(tables, layout, deviation, sinusoids=config.get("sinusoidal_pos_embds") is True),
+        tokens,
         layout.key_value_heads,
         layout.shared_layers,
         most_tokens=layout.most_tokens,
     )
-    notes = list(_unread(config, looked))
+    notes = list(_unread(config, looked, layout.spec.attention)) + [images.NOTE] * images_only
     if stated is None and std is None and gain is None:
         notes.append(f"The config states no initializer_range: matrices have deviation {STD}.")
     if len(set(layout.shared_layers)) < layout.spec.depth:
         notes.append("Layers share weights; the gradient at a matrix is what one layer adds to it.")
     return str(config.get("model_type")), design, tuple(notes)
-
-
-def _deviation(config: Config) -> float | None:
-    """The config's `initializer_range`, or None where it has none."""
-    value = config.get("initializer_range")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise config.refuse("initializer_range", "be a number > 0", value)
-    return float(value)
 
 
 def _config(network: Any) -> Config:
@@ -133,18 +138,38 @@ def _tokens(tables: Embeddings, layout: Layout, std: float, *, sinusoids: bool) 
     )
 
 
-def _unread(config: Config, looked: Looked) -> list[str]:
+def _unread(config: Config, looked: Looked, layer: AttentionSpec) -> list[str]:
     """What the settings say beyond the arithmetic, or an error for what would change it."""
     rest = {name: value for name, value in config.values.items() if name not in looked.read and value is not None}
-    for name in CHANGE:
+    plain: tuple[Any, ...] = (None, False, 1)
+    same = dict.fromkeys(CHANGE, plain) | {
+        "num_key_value_heads": (layer.heads,),
+        "head_dim": (layer.head_width,),
+        "is_causal": (layer.causal,),
+        "position_embedding_type": ("absolute",) if layer.rotary is None else ("rope", "rotary"),
+    }
+    if layer.qk_norm is not None:
+        same |= dict.fromkeys(("qk_layernorm", "qk_norm", "use_qk_norm"), (True,))
+    if layer.rotary is not None:  # of two descriptions the family reads one
+        del same["rope_scaling"], same["rope_parameters"]
+    for name, values in same.items():
         value = rest.get(name)
-        if value is True or value not in (None, False, 1):
-            raise config.refuse(name, "be absent, because this family's layers are modelled without it,", rest[name])
+        if value is not None and not any(value == each and (value is True) == (each is True) for each in values):
+            needed = "be absent" if values is plain else f"be absent or {values[0]!r}"
+            raise config.refuse(name, f"{needed}, because this family's layers are modelled without it,", value)
+    kinds = rest.pop("layer_types", None)
+    if isinstance(kinds, list) and any(kind != "full_attention" for kind in kinds):
+        raise config.refuse("layer_types", "name full attention alone, because this family has no other,", kinds)
+    for name in ("rope_scaling", "rope_parameters"):
+        part = config.get(name)
+        if isinstance(part, dict) and part.get("rope_type", part.get("type")) in (None, "default"):
+            section = config.section(name)
+            section.choice("factor", (1, 1.0), 1)  # a factor without a kind of scaling changes nothing
     notes = []
     dropout = [name for name, value in rest.items() if "drop" in name and isinstance(value, float) and value > 0]
     if dropout:
         notes.append(f"Dropout is off ({', '.join(sorted(dropout))}).")
-    others = [name for name, value in rest.items() if not ELSEWHERE.search(name) and value is not False]
+    others = [name for name, value in rest.items() if not (ELSEWHERE.search(name) or name in same or value is False)]
     if others:
         notes.append(f"Settings that this family does not read: {', '.join(sorted(others))}.")
     return notes
