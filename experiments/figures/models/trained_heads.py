@@ -263,7 +263,7 @@ ROWS = (
         interval_from="our tolerance: seven of ten signs",
         note=r"share of right signs, <right> of <heads> heads, of <of> in all; $a$, $\lambda$ and $v$ are projections "
         r"on the stream's mean and rest; the sink slows it in <slow> of them; measured: $\log(\lVert "
-        r"\mathrm{res}\rVert/\lVert \bar x\rVert)$ of the output with the sink's weight less without, rows renormalised",
+        r"\mathrm{res}\rVert/\lVert \bar x\rVert)$ of the output with the sink less without, rows renormalised",
     ),
     law(
         "heads-gradient-floor",
