@@ -128,8 +128,8 @@ Measure = Callable[[Data], Measured | ArrayLike]
 class Row:
     """A statement with the interval that decides it, and `measure`, which reads the numbers off a run's data.
 
-    `published` and `law` build it. `hypotheses`, `note` and `shown` (text in place of the measured numbers) may have
-    fields such as `<layers>` or `<share:.0%>` for `Measured.numbers`.
+    `published` and `law` build it. `hypotheses`, `note`, `elsewhere` and `shown`, a text in place of the measured
+    numbers, may have fields such as `<layers>` or `<share:.0%>` for `Measured.numbers`.
     """
 
     key: str
@@ -206,7 +206,7 @@ class Row:
                 self._filled(self.note, found),
                 unread,
                 "" if unread else points.holds(),
-                self.elsewhere,
+                self._filled(self.elsewhere, found),
                 weak,
             ),
             proof=self.proof,
