@@ -4,7 +4,6 @@ import functools
 from collections.abc import Mapping
 
 import numpy as np
-import scipy.special
 from matplotlib.figure import Figure as Drawing
 
 from experiments.ledger import Measured, at_least, at_most, published
@@ -71,8 +70,8 @@ def _exponential(beta: float, gamma: np.ndarray) -> np.ndarray:
     """S of e^x by its two moments, x normal with mean β and deviations γ: sums over a grid, in logarithms."""
     grid = np.arange(-2 * gamma.max() - 10, 2 * gamma.max() + 10, 0.05)
     first, second = (
-        scipy.special.logsumexp(power * (beta + gamma[:, None] * grid) - grid**2 / 2, axis=1)
-        - scipy.special.logsumexp(-(grid**2) / 2)
+        np.logaddexp.reduce(power * (beta + gamma[:, None] * grid) - grid**2 / 2, axis=1)
+        - np.logaddexp.reduce(-(grid**2) / 2)
         for power in (1, 2)
     )
     return np.exp(first - second / 2)
