@@ -51,7 +51,7 @@ class Claim:
     `source` is a key of `literature.WORKS`, or `OWN`. `interval` has one pair of ends for every point, or one pair for
     all of them. `formula` tells a formula from a measured row; a proved law is one. `proof` and `neighbours` are a
     law's: one of `PROOFS`, and works by their keys. `after_result`: the criterion, or a part of it, was chosen when
-    results were known.
+    results were known. `predicted`: a law that was written down as a prediction before its first run.
     """
 
     key: str
@@ -70,6 +70,7 @@ class Claim:
     proof: str = ""
     neighbours: tuple[str, ...] = ()
     after_result: bool = False
+    predicted: bool = False
 
 
 def interval_text(claim: Claim) -> str:
@@ -127,8 +128,8 @@ Measure = Callable[[Data], Measured | ArrayLike]
 class Row:
     """A statement with the interval that decides it, and `measure`, which reads the numbers off a run's data.
 
-    `published` and `law` build it. `hypotheses`, `note` and `shown` (text in place of the measured numbers) may have
-    fields such as `<layers>` or `<share:.0%>` for `Measured.numbers`.
+    `published` and `law` build it. `hypotheses`, `note`, `elsewhere` and `shown`, a text in place of the measured
+    numbers, may have fields such as `<layers>` or `<share:.0%>` for `Measured.numbers`.
     """
 
     key: str
@@ -148,6 +149,7 @@ class Row:
     note: str = ""
     shown: str = ""
     after_result: bool = False
+    predicted: bool = False
 
     def __post_init__(self) -> None:
         if not self.interval_from:
@@ -204,12 +206,13 @@ class Row:
                 self._filled(self.note, found),
                 unread,
                 "" if unread else points.holds(),
-                self.elsewhere,
+                self._filled(self.elsewhere, found),
                 weak,
             ),
             proof=self.proof,
             neighbours=self.neighbours,
             after_result=self.after_result,
+            predicted=self.predicted,
         )
 
     def _filled(self, text: str, found: Measured) -> str:
@@ -305,10 +308,13 @@ def law(
     neighbours: Sequence[str] = (),
     note: str = "",
     shown: str = "",
+    predicted: bool = False,
 ) -> Row:
     r"""A result of this package: `proved`, `derived` (heuristically) or `measured`, with the works next to it.
 
-    `place` is the page of the docs that has the proof or the evidence. Other options as in `published`.
+    `place` is the page of the docs that has the proof or the evidence. `predicted` marks a prediction that was written
+    down before its first run: such a row stays when it fails, and the headline counts both outcomes. Other options as
+    in `published`.
 
     Raises:
         ValueError: as `published`; `proof` is none of `PROOFS`; a neighbour is not in `literature.WORKS`.
@@ -327,6 +333,7 @@ def law(
     return Row(
         key, RowType.LAW, statement, measure, interval, interval_from, place=place, hypotheses=hypotheses,
         formula=proof == "proved", proof=proof, neighbours=tuple(neighbours), note=note, shown=shown,
+        predicted=predicted,
     )  # fmt: skip
 
 

@@ -49,7 +49,8 @@ TOP = """<!-- Made by `{command}`; edits are lost. -->
 A row is a statement, an interval, and what is measured. The verdict is computed from the interval and the standard
 error ([how](experiments.md#verdicts)). The interval stands in the code before the run. Where a source prints no number,
 the tolerance is our choice. A row whose criterion was chosen when a result was known says **criterion after the
-result**, and the headline counts such rows apart. Only published statements are said to agree
+result**, and the headline counts such rows apart. A law that was a **prediction before its first run** stays when it
+fails. Only published statements are said to agree
 or to differ. The package's own laws have a page of their own.
 
 A **formula** follows from a definition by algebra, an integral or a count, or from a theorem. Its row changes only if
@@ -268,5 +269,6 @@ def _row(entry: Entry, claim: Claim) -> tuple[str, ...]:
     place = f" ({cell(claim.place)})" if claim.place else ""
     statement = f'<a id="{claim.key}"></a>{cell(claim.statement)}{place} · `{claim.key}`'
     late = ["**criterion after the result**"] if claim.after_result else []
+    late += ["**prediction before its first run**"] if claim.predicted else []
     how = " · ".join([*(cell(part) for part in tested if part), *late, f"`{entry.name}`"])
     return statement, how, cell(measured_text(claim)), f"{SYMBOL[claim.verdict]} {claim.verdict}"

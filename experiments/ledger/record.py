@@ -16,6 +16,7 @@ from rc_jax._numerics import files
 FILE = "claims.json"
 # The fields that a claim has in the file beside its own, for programs that read it.
 ADDED = ("shown", "interval_shown", "who", "topic", "figure", "command")
+FLAGS = ("formula", "after_result", "predicted")  # of a claim
 DONE, FAILED, UNAVAILABLE = "done", "failed", "unavailable"
 
 
@@ -73,13 +74,18 @@ def write(folder: Path, entries: Iterable[Entry], **about: Any) -> None:
 
 
 def counts(entries: Iterable[Entry]) -> dict[str, dict[str, int]]:
-    """How many claims have each verdict: by type, formulas apart; and of those with a criterion after the result."""
+    """How many claims have each verdict: by type, formulas apart.
+
+    Those with a criterion after the result, and those that were predicted, are counted once more by themselves.
+    """
     found: dict[str, Counter[str]] = {}
     for claim in (claim for entry in entries for claim in entry.claims):
         name = f"{claim.type}, {'formula' if claim.formula else 'measured'}"
         found.setdefault(name, Counter())[claim.verdict] += 1
         if claim.after_result:
             found.setdefault(f"{name}, criterion after the result", Counter())[claim.verdict] += 1
+        if claim.predicted:
+            found.setdefault(f"{name}, predicted before the run", Counter())[claim.verdict] += 1
     return {name: {str(verdict): number for verdict, number in sorted(found[name].items())} for name in sorted(found)}
 
 
@@ -159,16 +165,17 @@ def _claim(fields: dict[str, Any]) -> Claim:
         (-math.inf if low is None else low, math.inf if high is None else high) for low, high in own["interval"]
     )
     own["neighbours"] = tuple(own["neighbours"])
-    own.setdefault("after_result", False)  # of ledgers that do not have it yet
-    if not isinstance(own["formula"], bool) or not isinstance(own["after_result"], bool):
-        raise TypeError("`formula` or `after_result` is of another type")
+    for flag in ("after_result", "predicted"):
+        own.setdefault(flag, False)  # of ledgers that do not have it yet
+    if not all(isinstance(own[flag], bool) for flag in FLAGS):
+        raise TypeError(f"one of {', '.join(FLAGS)} is of another type")
     numbers = [end for ends in own["interval"] for end in ends]
     numbers += [own[key] for key in ("measured", "standard_error") if not isinstance(own[key], str | None)]
     if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
         raise TypeError("a number is of another type")
     for number in numbers:
         float(number)  # one of too many digits is none that this module wrote
-    others = ("measured", "standard_error", "interval", "neighbours", "formula", "after_result")
+    others = ("measured", "standard_error", "interval", "neighbours", *FLAGS)
     _texts([value for key, value in own.items() if key not in others])
     if isinstance(own["standard_error"], str) or not {own["source"], *own["neighbours"]} <= {OWN, *WORKS}:
         raise ValueError("a standard error is a text, or a source is not known")

@@ -94,6 +94,8 @@ OUTCOMES = {
     Verdict.AGREES: ("agrees as made", "agree as made"),
     Verdict.IN_PART: ("agrees in part", "agree in part"),
     Verdict.DIFFERS: ("differs", "differ"),
+    Verdict.HELD: ("held", "held"),
+    Verdict.FAILED: ("failed", "failed"),
     Verdict.UNDECIDED: ("is undecided", "are undecided"),
 }
 
@@ -101,7 +103,8 @@ OUTCOMES = {
 def headline(claims: Iterable[Claim]) -> str:
     """How many published statements of how many works there are, and how many agree: measurements, and formulas.
 
-    Those whose criterion came after a result are told once more, apart.
+    Those whose criterion came after a result are told once more, apart. Last are this package's own predictions, held
+    and failed.
 
     Parts of a work, its released code and comments under it count as that work. Rows that were not run count apart.
 
@@ -109,6 +112,7 @@ def headline(claims: Iterable[Claim]) -> str:
         >>> headline([])
         'No published statement is checked yet.'
     """
+    claims = list(claims)
     every = [claim for claim in claims if claim.type is RowType.PUBLISHED]
     rows = [claim for claim in every if claim.verdict is not Verdict.NOT_RUN]
     if not rows:
@@ -130,6 +134,11 @@ def headline(claims: Iterable[Claim]) -> str:
     if late := [claim for claim in rows if claim.after_result]:
         owns = "its criterion" if len(late) == 1 else "their criteria"
         parts.append(f"{len(late)} of all these had {owns} chosen after a result was known: {_outcomes(late)}.")
+    if own := [claim for claim in claims if claim.predicted and claim.verdict is not Verdict.NOT_RUN]:
+        were = "prediction of our own was" if len(own) == 1 else "predictions of our own were"
+        missed = [claim for claim in own if claim.verdict is not Verdict.HELD]
+        told = f", {len(missed)} did not ({_outcomes(missed)})" if missed else ""
+        parts.append(f"{len(own)} {were} written before the run: {len(own) - len(missed)} held{told}.")
     return " ".join(parts)
 
 

@@ -26,7 +26,7 @@ ABOUT = figure.About(
     ),
     formula="dot: α q·k;   additive: α vᵀtanh(q + k);   α = 1 or 1/√d_k",
     topic="layer",
-    minutes={"smoke": 0.15, "quick": 1.08, "full": 90.0},
+    minutes={"smoke": 0.15, "quick": 3.2, "full": 140.0},
     alone=True,
 )
 KINDS = ("dot", "additive")
@@ -44,7 +44,7 @@ class Spec(figure.Spec):
 
     widths: tuple[int, ...] = (4, 32, 128, 512)
     task: _retrieval.Task = _retrieval.Task(batch=8, steps=200)
-    seeds: int = 5
+    seeds: int = 16
     rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2, 3e-2)
     shapes: tuple[tuple[int, int], ...] = ((32, 64), (64, 64), (128, 64), (256, 64), (128, 16), (128, 256))
     seconds: float = 0.3
@@ -58,7 +58,7 @@ PRESETS = {
     ),
     "quick": Spec(),
     "full": Spec(
-        widths=(4, 8, 16, 32, 64, 128, 256, 512), task=_retrieval.Task(batch=64, steps=2000, test=256), seeds=10,
+        widths=(4, 8, 16, 32, 64, 128, 256, 512), task=_retrieval.Task(batch=64, steps=2000, test=256), seeds=16,
         rates=(3e-4, 1e-3, 3e-3, 1e-2, 3e-2), seconds=3.0, least=20,
     ),
 }  # fmt: skip

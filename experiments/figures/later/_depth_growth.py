@@ -33,6 +33,8 @@ class Spec(figure.Spec):
 def network_by_layer(key: jax.Array, name: str, spec: Spec) -> dict[str, jax.Array]:
     """One initialisation: log variance before the first layer and after each, log ‖∂X^l/∂X^0‖²/nd, and gradients.
 
+    Of the network scaled by 1/√l too: the correlation by layer of what its branches add with the tokens.
+
     The norm of the Jacobian is the root mean square of its product with a normal matrix. The loss is ⟨U, X^L⟩ with U
     normal. Gradients are of the four matrices of attention together, over the last layer's.
     """
@@ -59,7 +61,9 @@ def network_by_layer(key: jax.Array, name: str, spec: Spec) -> dict[str, jax.Arr
         x, direction, log = carry
         out, change = jax.jvp(lambda x: step(x, *of), (x,), (direction,))
         square = _log_square(change)
-        return (out, change * jnp.exp(-square / 2), log + square), (x, _log_square(out), log + square)
+        sizes = jnp.linalg.norm(out - x) * jnp.linalg.norm(x)
+        kept = x, _log_square(out), log + square, jnp.sum((out - x) * x) / sizes
+        return (out, change * jnp.exp(-square / 2), log + square), kept
 
     def back(carry: tuple[jax.Array, jax.Array], of: Any) -> Any:
         (gradient, log), (x, (params, number)) = carry, of
@@ -71,8 +75,10 @@ def network_by_layer(key: jax.Array, name: str, spec: Spec) -> dict[str, jax.Arr
 
     zero = jnp.zeros((), spec.dtype)
     direction, loss = jax.random.normal(of_loss, (2, *x.shape), spec.dtype)
-    _, (inputs, squares, jacobian) = jax.lax.scan(ahead, (x, direction, zero), (params, numbers))
+    _, (inputs, squares, jacobian, correlation) = jax.lax.scan(ahead, (x, direction, zero), (params, numbers))
     found = {"variance": jnp.concatenate([_log_square(x)[None], squares])}
+    if name == "scaled":
+        found["correlation"] = correlation
     if name in JACOBIANS:
         found["jacobian"] = jacobian
     if name in GRADIENTS:

@@ -25,6 +25,7 @@ ABOUT = figure.About(
 MEANS = np.array([-4.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0])  # β
 NOISES = np.array([1.0, 3.0, 10.0, 30.0, 100.0])  # σ̃/μ̃ of a feature
 DECAYS, COUNTS = np.array([0.5, 0.9, 0.99]), np.array([4, 16, 64, 256, 1024])
+DRAWN, BIAS = 10.0, 4.0  # largest γ of the picture; what a bias takes off β
 CLOSE = 0.1  # of a standard deviation
 FLOOR = float(np.sqrt(2 / np.pi))
 Data = Mapping[str, np.ndarray]
@@ -58,11 +59,22 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         "gamma": gamma,
         "relu": np.asarray(sparsity.relu_squared(*both)),
         "identity": np.asarray(sparsity.identity(*both)),
-        "exp": np.asarray(sparsity.exponential(both[1])),
+        "exp": np.stack([_exponential(beta, gamma) for beta in MEANS]),
         "decay": rows,
         "decay_bound": np.sqrt((1 + lam) / (n * (1 - lam) * (1 + lam**n))),
         "near_median": np.array([_near_median(rng, noise, spec.draws) for noise in NOISES]),
     }
+
+
+def _exponential(beta: float, gamma: np.ndarray) -> np.ndarray:
+    """S of e^x by its two moments, x normal with mean β and deviations γ: sums over a grid, in logarithms."""
+    grid = np.arange(-2 * gamma.max() - 10, 2 * gamma.max() + 10, 0.05)
+    first, second = (
+        np.logaddexp.reduce(power * (beta + gamma[:, None] * grid) - grid**2 / 2, axis=1)
+        - np.logaddexp.reduce(-(grid**2) / 2)
+        for power in (1, 2)
+    )
+    return np.exp(first - second / 2)
 
 
 def _sparsity(weights: np.ndarray) -> float:
@@ -89,7 +101,7 @@ def plot(data: Data) -> Drawing:
     style.reference(identity, y=FLOOR, text="√(2/π)")
     for ax, title in ((relu, "Squared ReLU"), (identity, "No activation")):
         ax.set_ylim(0, 1.05)
-        ax.set_xlim(0, 10)
+        ax.set_xlim(0, DRAWN)
         style.panel(ax, "γ, spread of the logits", "sparsity S", title, legend="below", columns=5)
 
     # Rows of decaying weights under their bound, and noisy features.
@@ -115,13 +127,18 @@ def _ends(data: Data) -> Measured:
 
 
 def _bias(data: Data) -> Measured:
-    """Largest change of S of squared ReLU and of exp as β falls to the next smaller one, at every γ."""
-    change = -np.diff(data["relu"], axis=0)
-    moving = ~(np.abs(change) <= 1e-12)  # S is 1 to rounding where β is far above γ, and 0 where it is far below
+    """S after a bias of the keys that lowers β by 4, less S before, largest over γ; of exp the largest change of log S.
+
+    The γ of the plot, up to `DRAWN`, and for exp those where S does not underflow.
+    """
+    shown = data["gamma"] <= DRAWN
+    relu, exp = data["relu"][:, shown], data["exp"][:, data["exp"].min(axis=0) > 0]
+    low, zero, high = (int(np.flatnonzero(beta == MEANS)[0]) for beta in (-BIAS, 0.0, BIAS))
     return Measured(
-        [change[moving].max(), np.abs(np.diff(data["exp"], axis=0)).max()],
-        where=["squared ReLU: change", "softmax: size of the change"],
+        [(relu[zero] - relu[high]).max(), (relu[low] - relu[zero]).max(), np.ptp(np.log(exp), axis=0).max()],
+        where=[f"squared ReLU, β from {BIAS:g} to 0", f"squared ReLU, β from 0 to {-BIAS:g}", "exp: change of log S"],
         reads=[data["relu"], data["exp"]],
+        numbers={"drawn": DRAWN, "one": data["relu"][low, np.argmin(np.abs(data["gamma"] - 1))]},
     )
 
 
@@ -143,11 +160,14 @@ ROWS = (
         "fixed-key-bias",
         r"Unlike with the exponential, a bias of the keys can help attention by $\mathrm{relu}^{2}$.",
         _bias,
-        (np.array([-np.inf, 0]), np.array([0, 1e-12])),
+        (np.array([-np.inf, -np.inf, 0]), np.array([0, 0, 1e-9])),
         place="section with two examples, last sentence on the plot",
-        hypotheses=r"a bias moves $\beta=q\cdot\mu$; to help is to lower $S$; all $\gamma$ of the plot",
-        interval_from="the sign; rounding of float64",
-        note=r"change of $S$ as $\beta$ falls from one line of the plot to the next",
+        hypotheses=r"a bias of the keys moves $\beta=q\cdot\mu$ and leaves $\gamma$; to help is to lower $S$; "
+        r"$\gamma\leq<drawn:g>$",
+        interval_from="the sign of the change; rounding of float64, for a sum of exponentials",
+        note=r"$S$ after a bias less $S$ before, at the $\gamma$ where it helps least; of the exponential the largest "
+        r"change of $\log S$ over all $\beta$; at $\gamma$ near 1 a bias to $\beta=-4$ takes $S$ of "
+        r"$\mathrm{relu}^{2}$ from $1/\sqrt{6}$ to <one:.3f>",
     ),
     su(
         "fixed-identity-picture",

@@ -8,7 +8,19 @@ import re
 import pytest
 
 from experiments.command import main
-from experiments.ledger import Measured, RowType, Verdict, included, law, pages, published, record, sections
+from experiments.ledger import (
+    Measured,
+    RowType,
+    Verdict,
+    at_least,
+    included,
+    judged,
+    law,
+    pages,
+    published,
+    record,
+    sections,
+)
 from experiments.lib import figure
 from experiments.lib.figure import TOPICS, Broken
 from tests.experiments.conftest import strict_json
@@ -102,8 +114,10 @@ def test_every_row_is_on_the_page_with_its_anchor():
 
 
 def test_a_law_that_the_stored_run_contradicts_is_no_law():
-    laws = [claim for entry in ENTRIES for claim in entry.claims if claim.type is RowType.LAW]
-    assert laws
+    """A prediction that was written before its run is told as such, and stays."""
+    every = [claim for entry in ENTRIES for claim in entry.claims if claim.type is RowType.LAW]
+    laws = [claim for claim in every if not claim.predicted]
+    assert len(laws) > len(every) / 2
     assert [claim.key for claim in laws if claim.verdict not in (Verdict.HELD, Verdict.NOT_RUN)] == []
 
 
@@ -215,6 +229,25 @@ def test_a_criterion_that_came_after_the_result_is_told():
         "published, measured": {"agrees": 2},
         "published, measured, criterion after the result": {"agrees": 2},
     }
+
+
+def test_predictions_are_counted_whether_they_held_or_not():
+    rows = [
+        law(f"prediction-{at}", "It rises.", lambda data, at=at: data["y"][at], at_least(0), proof="measured",
+            interval_from="the sign", predicted=True)
+        for at in range(3)
+    ]  # fmt: skip
+    other = law("other", "It rises.", lambda data: 1.0, at_least(0), proof="measured", interval_from="the sign")
+    theirs = published("theirs", "It rises.", lambda data: 0.5, (0, 1), source="dong2021", place="section 2",
+                       interval_from="our tolerance")  # fmt: skip
+    claims = judged([*rows, other, theirs], {"y": [1.0, -1.0, 2.0]})
+    entry = record.Entry("circle", "Title", record.DONE, "command", "scale", claims=claims)
+    assert "3 predictions of our own were written before the run: 2 held, 1 did not (1 failed)." in sections.headline(
+        claims
+    )
+    assert "predictions" not in sections.headline(claims[3:])
+    assert pages.markdown(ABOUT, [entry])["ledger/laws.md"].count("**prediction before its first run**") == 3
+    assert record.counts([entry])["law, measured, predicted before the run"] == {"failed": 1, "held": 2}
 
 
 WRONG = {

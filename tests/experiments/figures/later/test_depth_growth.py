@@ -73,3 +73,24 @@ def test_growth_without_a_norm_is_exponential(key):
         _depth_growth.network_by_layer(each, "none", deep)["variance"] for each in jax.random.split(key, 4)
     ])  # fmt: skip
     assert depth_growth.halves(np.asarray(logs).mean(axis=0)) > 0.7
+
+
+def test_notes_have_the_numbers_of_the_run():
+    data = smoke_data.load("depth_growth")
+    shape = data["post_gradient"].shape
+    data["post_gradient"] = np.linspace(0, 0.7, shape[1]) + 0.001 * np.arange(shape[0])[:, None]
+    data["scaled_correlation"] = np.full_like(data["scaled_correlation"], 0.25)
+    notes = {claim.key: claim.note for claim in judged(depth_growth.ROWS, data)}
+    left = shape[1] - shape[1] // 8
+    assert (
+        f"over the {left} layers that are left it changes by {0.7 * (left - 1) / (shape[1] - 1):.3f}"
+        in notes["growth-post"]
+    )
+    assert "here it is 0.2500 ± 0.0000" in notes["growth-scaled"]
+
+
+def test_the_scaled_network_alone_has_correlations(key):
+    found = _depth_growth.network_by_layer(key, "scaled", SPEC)
+    assert found["correlation"].shape == (SPEC.depth,)
+    assert np.abs(np.asarray(found["correlation"])).max() < 1
+    assert "correlation" not in _depth_growth.network_by_layer(key, "aligned", SPEC)

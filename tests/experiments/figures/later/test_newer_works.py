@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from experiments.figures.later import newer_works
+from experiments.ledger import judged
+from tests.experiments import smoke_data
 
 SPEC = newer_works.PRESETS["smoke"]
 
@@ -28,3 +30,18 @@ def test_tilted_mean_is_reached_as_the_law_of_large_numbers_has_it():
 def test_products_are_distances_for_keys_of_one_length_only():
     found = newer_works._distances(np.random.default_rng(3), SPEC)["variation"]
     assert found[0] < 1e-12 < 0.01 < found[-1]
+
+
+def test_compression_and_our_bound_are_judged_apart():
+    data = smoke_data.load("newer_works")
+
+    def verdicts(**changed):
+        claims = judged(newer_works.ROWS, data | changed)
+        return [claim.verdict.value for claim in claims if claim.key.startswith("massive")]
+
+    assert verdicts() == ["agrees", "held"]
+    assert verdicts(entropy_bound=data["entropy"] / 2) == ["agrees", "failed"]
+    assert verdicts(entropy=data["entropy"][:, ::-1], entropy_bound=np.full_like(data["entropy"], 9)) == [
+        "differs",
+        "held",
+    ]

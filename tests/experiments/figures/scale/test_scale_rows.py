@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from experiments.figures.scale import scale_cosine, scale_decoder, scale_objectives
+from experiments.figures.scale import annealed_validity, scale_cosine, scale_decoder, scale_objectives
+from experiments.ledger import Verdict, judged
 from rc_jax import scale
+from tests.experiments import smoke_data
 
 
 def test_many_keys_in_three_dimensions_want_half_their_number():
@@ -49,3 +51,16 @@ def test_annealed_optimum_is_past_half_the_critical_scale_from_thirteen_keys_on(
     past = np.asarray(scale.optimal_scale_exact(n.astype(np.float64))) > np.sqrt(np.log(n) / 2) * (1 + 1e-6)
     assert (past == (1 + np.log(n) < np.sqrt(n))).all()
     assert (past == (n >= 13)).all()
+
+
+def test_the_annealed_sum_and_the_gradient_of_it_are_judged_apart():
+    """A sum that is twice the true one, and small beside 1, leaves the gradient within a tenth."""
+    data = smoke_data.load("annealed_validity")
+    found = {claim.key: claim for claim in judged(annealed_validity.ROWS, data)}
+    assert (found["annealed-sum"].verdict, found["annealed-step"].verdict) == (Verdict.DIFFERS, Verdict.AGREES)
+    data["optimum_ratio"] = np.full_like(data["optimum_ratio"], 1.05)
+    data["true"] = data["annealed"] / np.where(data["fractions"] <= 0.5, 1.0, 2.0)
+    found = {claim.key: claim for claim in judged(annealed_validity.ROWS, data)}
+    assert found["annealed-sum"].verdict is Verdict.AGREES
+    last = data["fractions"][data["fractions"] <= 0.5].max()
+    assert f"up to {last:.2f} of" in found["annealed-sum"].note
