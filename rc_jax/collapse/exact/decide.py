@@ -92,7 +92,7 @@ def sentences(
     elif bool(causes.undefined[at - 1]):
         why = (
             "a choice cannot be made, as of the largest scores among some that are equal to rounding, or the scores of "
-            f"a row cancel, as those of a token of zeros do; {way_on}"
+            f"a row are roundings alone, as those of a token of zeros are; {way_on}"
         )
     else:
         why = (
