@@ -151,6 +151,21 @@ def test_saturated_softmax(dtype, tokens):
     assert abs(float(got) - float(right)) < 16 * float(jnp.finfo(dtype).eps) * abs(float(right))
 
 
+def test_weights_below_the_smallest_number_are_not_lost_unseen(x64):
+    """A gradient by way of a token with a weight of e^−180 is not −∞ unseen: right, or NaN."""
+    spec = stack()
+    params, x, cotangent = jax.vmap(lambda seed: draw(seed, spec, tokens=4))(jnp.array((48, 109, 307, 315)))
+    given = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.float32), (jax.tree.map(lambda leaf: 3 * leaf, params), x, cotangent)
+    )
+    sizes = jax.jit(jax.vmap(lambda params, x, cotangent: collapse.log_weight_gradients(params, x, spec, cotangent)))
+    right = sizes(*jax.tree.map(lambda leaf: leaf.astype(jnp.float64), given))
+    for name, got, wanted in zip(NAMES, sizes(*given), right, strict=False):
+        known = ~np.isnan(got)
+        assert known[:, 0].all() and np.isfinite(wanted[:, :2]).all()
+        np.testing.assert_allclose(got[known], wanted[known], rtol=1e-3, atol=0.05, err_msg=name)
+
+
 @pytest.mark.parametrize(
     "changes", [{"heads": 2}, {"causal": True, "window": 2, "heads": 1}, {"window": 1, "skip": True}], ids=str
 )
