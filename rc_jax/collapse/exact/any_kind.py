@@ -163,13 +163,14 @@ def _change(
         lost |= _largest(weights(moves.beside(end)) - weights(end)) > _JUMP * _largest(before)
     if not kind.shift_invariant and moves.amount is not None:
         # Of scores that cancel in a whole row, or have no place, a kind without a scale sees nothing but roundings:
-        # others in their place make other weights.
+        # others in their place make other weights. Computations differ there, far more than roundings move them.
         smallest, end = float(limits.tiny / limits.eps), base + step
         parts = jnp.max(jnp.abs(base) + jnp.abs(step), axis=-1, keepdims=True)
         parts = jnp.where(parts > 0, parts + smallest, 0)
         cancelled = jnp.max(jnp.abs(end), axis=-1, keepdims=True) < _CANCELLED * float(limits.eps) * parts
         other = jnp.where(cancelled, moves.sums(jnp.zeros_like(end), _CANCELLED * parts, 13), end)
-        lost |= _largest(weights(other) - weights(end)) > _PART * jnp.maximum(_largest(before), smallest)
+        blind = _largest(weights(other) - weights(end)) > _PART * jnp.maximum(_largest(before), smallest)
+        change = jnp.where(blind, change * (1 + jnp.abs(moves.amount)), change)
     finite = jnp.isfinite(largest_step) & jnp.isfinite(_by_head(_largest(base), heads))
     known = (integrated | subtracted) & ~lost & finite
     # A change is a sum of terms of the size of the weight; what a saturated weight has lost shows in this move.

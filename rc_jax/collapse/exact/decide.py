@@ -90,10 +90,7 @@ def sentences(
             "smaller tokens, a norm, a smaller gain, or float64"
         )
     elif bool(causes.undefined[at - 1]):
-        why = (
-            "a choice cannot be made, as of the largest scores among some that are equal to rounding, or the scores of "
-            f"a row are roundings alone, as those of a token of zeros are; {way_on}"
-        )
+        why = f"a choice cannot be made, as of the largest scores among some that are equal to rounding; {way_on}"
     else:
         why = (
             "digits are lost: a few roundings move the result by more than 1 %, as where softmax is saturated and "
