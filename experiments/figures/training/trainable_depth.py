@@ -15,7 +15,7 @@ from experiments.lib import figure, style
 from rc_jax.attention import KINDS
 from rc_jax.collapse.kinds import predicted_order
 
-Statistic = Callable[[dict[str, np.ndarray], np.ndarray], float]
+Statistic = Callable[[dict[str, np.ndarray], np.ndarray], np.ndarray]
 
 ABOUT = figure.About(
     title="Which kinds of weights train deep without skips",
@@ -52,7 +52,7 @@ PRESETS = {
         seeds=3, steps=8, batch=4, held_out=32, samples=2,
     ),
     "quick": Spec(kinds=QUICK, depths=(2, 4, 8)),
-    "full": Spec(depths=tuple(range(2, 9)), d_model=32, batch=32, held_out=1024),
+    "full": Spec(depths=tuple(range(2, 9)), held_out=1024),
 }  # fmt: skip
 
 
@@ -73,30 +73,36 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
 
 
 def medians(accuracy: np.ndarray) -> np.ndarray:
-    """Median over seeds (kind, depth)."""
-    return np.median(accuracy, axis=1)
+    """Median over seeds (…, kind, depth)."""
+    return np.median(accuracy, axis=-2)
 
 
 def places(data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The place of each kind of known order by what is known before training: the higher, the deeper it should train.
+    """The place (…, kind) of kinds of known order before training: the higher, the deeper it should train.
 
     `residual`: mean over depths of its rank by the relative residual after as many layers. `gradient`: its rank by how
     near the gradient at the first layer is to the last layer's. `table`: the mean of both. `order`: less its order.
     """
-    known = np.isfinite(data["order"])
-    residual = stats.rankdata(data["residual"][known], axis=0).mean(axis=1)
-    gradient = stats.rankdata(-np.abs(data["gradient"][known]))
-    unread = np.isnan(data["residual"]).any() or np.isnan(data["gradient"]).any()
-    both = np.where(unread, np.nan, (residual + gradient) / 2)
-    return {"order": -data["order"][known], "table": both, "residual": residual, "gradient": gradient}
+    residual = stats.rankdata(data["residual"], axis=-2).mean(axis=-1)
+    gradient = stats.rankdata(-np.abs(data["gradient"]), axis=-1)
+    unread = np.isnan(data["residual"]).any(axis=-1) | np.isnan(data["gradient"])
+    both = np.where(unread.any(axis=-1, keepdims=True), np.nan, (residual + gradient) / 2)
+    return {"order": -data["order"], "table": both, "residual": residual, "gradient": gradient}
 
 
-def correlation(place: np.ndarray, accuracy: np.ndarray) -> float:
+def correlation(place: np.ndarray, accuracy: np.ndarray) -> np.ndarray:
     """Spearman's ρ over kinds of a place and the mean over depths of the median accuracy; NaN where one is constant."""
-    reached = medians(accuracy).mean(axis=1)
-    if len(place) < 3 or np.ptp(place) == 0 or np.ptp(reached) == 0 or np.isnan(place).any():
-        return np.nan
-    return float(np.corrcoef(stats.rankdata(place), stats.rankdata(reached))[0, 1])
+    reached = medians(accuracy).mean(axis=-1)
+    open_ = np.isnan(place).any(axis=-1) | (place.shape[-1] < 3)
+    centred = [ranks - ranks.mean(axis=-1, keepdims=True) for ranks in map(_ranks, (place, reached))]
+    products = np.sum(centred[0] * centred[1], axis=-1)
+    sizes = np.sqrt(np.prod([np.sum(ranks**2, axis=-1) for ranks in centred], axis=0))
+    constant = sizes == 0
+    return np.where(open_ | constant, np.nan, products / np.where(constant, 1, sizes))
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    return stats.rankdata(values, axis=-1)
 
 
 BY_KIND = ("kinds", "order", "accuracy", "failed", "residual", "gradient")
@@ -116,14 +122,14 @@ def _found(data: Mapping[str, np.ndarray], statistic: Statistic) -> tuple[float,
     """A statistic, and its deviation over kinds and seeds drawn again."""
     rng = np.random.default_rng(0)
     kinds, seeds = data["accuracy"].shape[:2]
-    samples = []
-    for _ in range(RESAMPLES):
-        drawn = of(data, rng.integers(kinds, size=kinds))
-        accuracy = drawn["accuracy"][:, rng.integers(seeds, size=seeds)]
-        samples.append(statistic(places(drawn), accuracy))
-    known = np.array(samples)[np.isfinite(samples)]
+    draws = [(rng.integers(kinds, size=kinds), rng.integers(seeds, size=seeds)) for _ in range(RESAMPLES)]
+    drawn_kinds, drawn_seeds = (np.stack(indices) for indices in zip(*draws, strict=True))
+    drawn = of(data, drawn_kinds)
+    accuracy = np.take_along_axis(drawn["accuracy"], drawn_seeds[:, None, :, None], axis=-2)
+    samples = statistic(places(drawn), accuracy)
+    known = samples[np.isfinite(samples)]
     error = float(known.std(ddof=1)) if len(known) > 1 else np.nan
-    return statistic(places(data), data["accuracy"]), error
+    return float(statistic(places(data), data["accuracy"])), error
 
 
 def _decided(data: Mapping[str, np.ndarray], statistic: Statistic) -> Measured:
@@ -138,7 +144,7 @@ def _decided(data: Mapping[str, np.ndarray], statistic: Statistic) -> Measured:
         value,
         standard_error=error,
         reads=[data["residual"], data["gradient"], data["accuracy"]],
-        numbers=_numbers(data, places(data)) | told,
+        numbers=_numbers(data, places(ordered)) | told,
     )
 
 
