@@ -136,9 +136,7 @@ def headline(claims: Iterable[Claim]) -> str:
         parts.append(f"{len(late)} of all these had {owns} chosen after a result was known: {_outcomes(late)}.")
     if own := [claim for claim in claims if claim.predicted and claim.verdict is not Verdict.NOT_RUN]:
         were = "prediction of our own was" if len(own) == 1 else "predictions of our own were"
-        missed = [claim for claim in own if claim.verdict is not Verdict.HELD]
-        told = f", {len(missed)} did not ({_outcomes(missed)})" if missed else ""
-        parts.append(f"{len(own)} {were} written before the run: {len(own) - len(missed)} held{told}.")
+        parts.append(f"{len(own)} {were} written before the run: {_outcomes(own)}.")
     return " ".join(parts)
 
 
