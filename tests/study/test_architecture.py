@@ -18,6 +18,7 @@ from rc_jax.study.initialisation.architecture import _flat
 from rc_jax.study.initialisation.changes import changed
 from rc_jax.study.initialisation.design import Design, Start, Tokens, resized
 from rc_jax.study.initialisation.source import CHANGE, read
+from tests.compiling import OPTIMISED
 from tests.pretrained import families
 
 SMALL = StackSpec(
@@ -123,7 +124,9 @@ def test_moments_of_branches_that_are_independent(key, scaled):
     )  # fmt: skip
     skip, branch = (math.sqrt(1 - 2 / depth), math.sqrt(2 / depth)) if scaled else (1.0, 1.0)
     design = Design(spec, skip=skip, branch=branch)
-    drawn = [sampled(design, 32, jax.random.fold_in(key, index))[2].size for index in range(8)]
+    network, numbers = passes.prepared(design, d, spec.attention.head_width, 32)
+    size = jax.jit(lambda key: passes.measure(key, network, numbers).size, compiler_options=OPTIMISED)
+    drawn = [size(jax.random.fold_in(key, index)) for index in range(8)]
     squares = np.exp(2 * np.asarray(drawn, float))
     expected = [1.0]
     for _ in range(depth):
