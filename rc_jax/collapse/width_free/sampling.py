@@ -64,7 +64,8 @@ def sample_log_residuals(
     not grow with d_model: n tokens span n dimensions, and Gaussian weights do not prefer a basis (this package's own
     result; the proof is in docs/width_free.md). A draw differs from the one that `random_layers` makes of the same key.
     It has the arithmetic of `log_residuals`, but not its moved computations: where softmax is saturated (a `gain` of 2
-    and more, or many layers with skip connections) a number may come back that the dtype cannot decide, without a NaN.
+    and more, or many layers with skip connections) a draw may hang on roundings of the tokens. Its law does not, in
+    either precision, so no draw is NaN for it (measured in docs/width_free.md).
     Its gradient in `x`, `gain` and `scale` has the mean of the gradient of `log_residuals`. Cholesky factors of
     collapsed tokens are regularised: in float32 the law is right to 10⁻⁵ nats after a layer, in float64 to 10⁻¹⁴.
 

@@ -327,3 +327,14 @@ def test_shape_of_gpt3_in_two_gibibytes():
     logs = np.array(result["logs"])
     assert np.all(np.isfinite(logs)) and logs[0, -1] < -100 < logs[1, -1]
     assert result["kibibytes"] < 2 * 2**20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", [False, True])
+def test_where_draws_hang_on_roundings_their_law_does_not(x64, causal):
+    """Saturated softmax: float32 and float64 draw from one law, although roundings of the tokens change draws."""
+    spec, x = stack(64, 4, 16, 6, causal=causal), tokens(16, 64)
+    single, again = (width_free_draws(spec, y, 1000, 0, gain=2.0) for y in (x, x * (1 + 2**-22)))
+    moved = np.abs(again - single) > 0.01 + 1024 * 2.0**-23 * np.abs(single)
+    assert moved.any(axis=1).mean() > 0.01
+    assert_same_law(single, width_free_draws(spec, x.astype("float64"), 1000, 1, gain=2.0))
