@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -30,11 +31,12 @@ def same(states: MeanResidual) -> Bool[Array, ""]:
 
     Sizes alone may agree by chance, or because tokens have changed places.
     """
-    rows, logs = states.difference
-    sizes = jnp.where(jnp.all(rows == 0, axis=(1, 2)), -jnp.inf, logs)
+    (rows, logs), sizes = states.difference, jax.vmap(lambda state: state.log_norm)(states)
+    square = jnp.sum(jnp.square(rows), axis=(1, 2))
+    units = rows * jax.lax.rsqrt(jnp.where(square == 0, 1, square))[:, None, None]
     # Parts of a size e^log of which the logarithm has lost digits are added in unknown proportions.
     allowed = _APART + _PROPORTIONS * jnp.finfo(logs.dtype).eps * jnp.max(jnp.abs(logs))
-    return agree(sizes) & (jnp.sum(jnp.square(rows - rows[:1])) <= allowed**2)
+    return agree(sizes) & (jnp.sum(jnp.square(units - units[:1])) <= allowed**2)
 
 
 def first(logs: Float[Array, "copy *shape"], where: Bool[Array, "*shape"] | bool = True) -> Float[Array, "*shape"]:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from rc_jax._numerics.stable import expm1_ratio
 from rc_jax.collapse.exact.moves import STILL, Moves
-from rc_jax.collapse.exact.scaled import Scaled
+from rc_jax.collapse.exact.scaled import Scaled, exponent, power_of_two
 from rc_jax.collapse.exact.state import MeanResidual, from_rows
 from rc_jax.network import MLPParams, NormParams, StackSpec
 from rc_jax.network.stack import ACTIVATIONS
@@ -136,10 +136,10 @@ def over_root_mean_square(
         mean, rest = less_mean(mean), rest.map(less_mean)
 
     # u = `centre`, κ = `along`, w = `across`, ε = `added`, all in units of the power of two.
-    rows, unit = rest.rows, _unit_of_size(mean, rest, epsilon)
-    log_size = rest.log_size - jnp.log(unit)
-    size, unit = jnp.exp(log_size)[..., None, None], unit[..., None, None]
-    centre, added = mean[..., None, :] / unit, epsilon / unit / unit if epsilon else 0
+    rows, power = rest.rows, _power_of_size(mean, rest, epsilon)
+    log_size = rest.log_size - math.log(2) * power.astype(rows.dtype)
+    size, unit = jnp.exp(log_size)[..., None, None], power_of_two(-power, rows.dtype)[..., None, None]
+    centre, added = mean[..., None, :] * unit, epsilon * unit * unit if epsilon else 0
     length = jnp.sum(jnp.square(centre), axis=-1, keepdims=True)
     along = jnp.sum(rows * centre, axis=-1, keepdims=True) / jnp.where(length > 0, length, 1)
     across = rows - along * centre
@@ -166,7 +166,8 @@ def over_root_mean_square(
 
     # Of vectors around the origin u is no direction of its own. They lie on more than one side, so that nothing
     # cancels in x/√s, and all of that is taken as a difference from a mean of 0.
-    length, longest = jax.lax.stop_gradient((length, jnp.max(jnp.sum(jnp.square(rows), axis=-1), axis=-1)))
+    squares = jnp.square(along) * length + rows.shape[-1] * off_axis  # |v|²
+    length, longest = jax.lax.stop_gradient((length, jnp.max(squares, axis=(-2, -1))))
     around = 16 * rows.shape[-2] ** 2 * length[..., 0, 0] < jnp.square(size[..., 0, 0]) * longest
     whole = jnp.where(around[..., None, None], centre + size * rows, 1)
     square = jnp.mean(jnp.square(whole), axis=-1, keepdims=True) + added
@@ -181,21 +182,22 @@ def _on_a_line(mean: Float[Array, "*heads"], rest: Scaled, epsilon: float) -> tu
     With h the mean, h_i = h + e^ℓ · row_i a number, r = √(h² + ε) and r_i = √(h_i² + ε),
     h_i/r_i − h/r = ε (h_i − h)(h_i + h) / (r r_i (h_i r + h r_i)), and ε goes to the logarithm.
     """
-    unit = _unit_of_size(mean[..., None], rest.map(lambda rows: rows[..., None]), epsilon)
-    rows, log_size = rest.rows, rest.log_size - jnp.log(unit)
-    mean = (mean / unit)[..., None]
+    power = _power_of_size(mean[..., None], rest.map(lambda rows: rows[..., None]), epsilon)
+    rows, log_unit = rest.rows, math.log(2) * power.astype(rest.rows.dtype)
+    log_size, unit = rest.log_size - log_unit, power_of_two(-power, rows.dtype)
+    mean = (mean * unit)[..., None]
     after = mean + jnp.exp(log_size)[..., None] * rows
     if epsilon == 0:
         return jnp.sign(mean)[..., 0], Scaled(jnp.sign(after) - jnp.sign(mean), 0 * log_size)
 
     # The formula of the docstring in units of the least root, whose powers go to the logarithm.
-    small = jnp.maximum(math.sqrt(epsilon) / unit, jnp.finfo(rows.dtype).tiny)[..., None]  # √ε
+    small = jnp.maximum(math.sqrt(epsilon) * unit, jnp.finfo(rows.dtype).tiny)[..., None]  # √ε
     root, after_root = jnp.hypot(mean, small), jnp.hypot(after, small)
     least = jax.lax.stop_gradient(jnp.minimum(root, jnp.min(after_root, axis=-1, keepdims=True)))
     both = jnp.abs(after) * root + jnp.abs(mean) * after_root
     sums = jnp.where(both > 0, (jnp.abs(after) + jnp.abs(mean)) / jnp.where(both > 0, both, 1), 1 / root)
     on_paper = rows * (least * sums) * (least / root) * (least / after_root)
-    log_paper = log_size + math.log(epsilon) - 2 * jnp.log(unit) - 3 * jnp.log(least[..., 0])
+    log_paper = log_size + math.log(epsilon) - 2 * log_unit - 3 * jnp.log(least[..., 0])
 
     # On the other side of the origin nothing cancels.
     same_side = (after >= 0) == (mean >= 0)
@@ -210,18 +212,16 @@ def _on_a_line(mean: Float[Array, "*heads"], rest: Scaled, epsilon: float) -> tu
 
 def _largest(mean: Float[Array, "*heads width"], rest: Scaled) -> Float[Array, "*heads"]:
     """The largest entry of the mean or of the rest."""
-    most = jnp.max(jnp.abs(rest.rows), axis=(-2, -1))
-    in_rows = jnp.where(most > 0, jnp.exp(rest.log_size + jnp.log(jnp.where(most > 0, most, 1))), 0)
+    root = jnp.exp(rest.log_size / 2)  # e^log_size alone may overflow where its product with a small number does not
+    in_rows = root * (root * jnp.max(jnp.abs(rest.rows), axis=(-2, -1)))
     return jax.lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(mean), axis=-1), in_rows))
 
 
-def _unit_of_size(mean: Float[Array, "*heads width"], rest: Scaled, epsilon: float) -> Float[Array, "*heads"]:
-    """A power of two next to the size of the vectors and √ε; 1 where the dtype holds fifth powers of that size."""
-    limits = jnp.finfo(mean.dtype)
+def _power_of_size(mean: Float[Array, "*heads width"], rest: Scaled, epsilon: float) -> Int[Array, "*heads"]:
+    """The exponent of the power of two next to the vectors' size and √ε; 0 where the dtype holds its fifth powers."""
     size = jnp.maximum(_largest(mean, rest), math.sqrt(epsilon))
-    ordinary = float(limits.max) ** (1 / 16)
-    power = jax.lax.reduce_precision(jnp.clip(size, limits.tiny, limits.max / 16), limits.nexp, 0)
-    return jnp.where((size == 0) | ((1 / ordinary <= size) & (size <= ordinary)), 1, power)
+    ordinary = float(jnp.finfo(mean.dtype).max) ** (1 / 16)
+    return jnp.where((size == 0) | ((1 / ordinary <= size) & (size <= ordinary)), 0, exponent(size))
 
 
 def _relu(centre: Array, step: Scaled) -> Scaled:

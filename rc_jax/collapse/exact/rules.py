@@ -199,15 +199,16 @@ def _near_collapse(inputs: HeadInputs, value: Columns) -> tuple[Callable[[], Log
 
     # |cÊ_ij| ≤ c |α q̂_i| |k̂_j|; where the logits saturate p the covariance is left to the other form.
     limits = jnp.finfo(value.mean.dtype)
-    log_query, log_key = _log_longest(queries.rows), _log_longest(key.rest.rows)
+    log_query, log_key = _log_length(queries.rows), _log_length(key.rest.rows)
     log_bound = query.rest.log_size + key.rest.log_size + log_query + log_key
     common = slope.value
-    even = jnp.max(common, axis=-1) - jnp.min(common, axis=-1) <= 1
+    even = jnp.max(jnp.abs(common), axis=-1) <= 0.5
     holds = jnp.all((log_bound <= jnp.log(limits.eps / 8)) & even)
 
     def output() -> Columns:
-        p = jax.nn.softmax(common, axis=-1)[..., None]
-        # Queries and keys of length 1: derivatives at depth l are of size 3^l, and nothing on their way is far above.
+        powers = jnp.exp(common)  # of logits below 1
+        p = (powers / jnp.sum(powers, axis=-1, keepdims=True))[..., None]
+        # Queries and keys of length 1 at most: derivatives at depth l are of size 3^l, and nothing on their way is far above.
         of_query, of_key = (
             jnp.exp(-log)[:, None, None] * rows for log, rows in ((log_query, queries.rows), (log_key, key.rest.rows))
         )
@@ -221,7 +222,7 @@ def _near_collapse(inputs: HeadInputs, value: Columns) -> tuple[Callable[[], Log
     return logits, _NearCollapse(holds, output)
 
 
-def _log_longest(rows: Float[Array, "head token width"]) -> Float[Array, " head"]:
-    """The logarithm of the largest length of a row."""
-    square = jax.lax.stop_gradient(jnp.max(jnp.sum(jnp.square(rows), axis=-1), axis=-1))
+def _log_length(rows: Float[Array, "head token width"]) -> Float[Array, " head"]:
+    """The logarithm of the length of all rows together, which none of them exceeds."""
+    square = jax.lax.stop_gradient(jnp.sum(jnp.square(rows), axis=(1, 2)))
     return jnp.log(jnp.maximum(square, jnp.finfo(rows.dtype).tiny)) / 2

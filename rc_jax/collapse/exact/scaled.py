@@ -1,5 +1,6 @@
 """Numbers far below the smallest one of a dtype, or above its largest: an array and the logarithm of its size."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -7,7 +8,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
+
+_BITS = {2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}  # by bytes
 
 
 class Scaled(NamedTuple):
@@ -84,26 +87,11 @@ class Scaled(NamedTuple):
         """The sum, formed at the size of the larger one."""
         return total([self, other])
 
-    def sum(self) -> "Scaled":
-        """Σ e^log_size · rows over the first axis, formed at the largest entry of all of them.
-
-        The new logarithm is that of this entry, so a part that is 0 hides no other part; its derivative is right.
-        """
-        limits = jnp.finfo(self.rows.dtype)
-        # Every part is brought to a largest entry of 1, and its size goes into its logarithm.
-        largest = jax.lax.stop_gradient(jnp.max(jnp.abs(self.rows), axis=self._inner))
-        size = jnp.where(largest > 0, jnp.clip(largest, limits.tiny, limits.max / 16), 1)
-        logs = self.log_size + jnp.log(size)
-        reference = jnp.max(jnp.where(largest > 0, logs, -jnp.inf), axis=0)
-        reference = jnp.where(jnp.isneginf(reference), jnp.max(logs, axis=0), reference)
-        reference = jax.lax.stop_gradient(jnp.where(jnp.isfinite(reference), reference, 0))
-        factors = jnp.exp(jnp.minimum(logs - reference[None], largest_log_factor(self.rows.dtype)))
-        units = self.rows / jnp.expand_dims(size, self._inner)
-        return Scaled(jnp.sum(jnp.expand_dims(factors, self._inner) * units, axis=0), reference)
-
 
 def total(parts: Sequence[Scaled]) -> Scaled:
-    """The sum of several, formed at the size of the largest; rows that differ in shape are broadcast.
+    """The sum of several, formed at the largest entry of all of them; rows that differ in shape are broadcast.
+
+    The new logarithm is that of this entry, so a part that is 0 hides no other part; its derivative is right.
 
     Example:
         >>> import jax.numpy as jnp
@@ -111,8 +99,46 @@ def total(parts: Sequence[Scaled]) -> Scaled:
         >>> print(total(parts).rows[:, 0], total(parts).log_size)
         [3.        1.3678794] [-200. -200.]
     """
-    rows = jnp.broadcast_arrays(*(part.rows for part in parts))
-    return Scaled(jnp.stack(rows), jnp.stack([part.log_size for part in parts])).sum()
+    limits, inner = jnp.finfo(parts[0].rows.dtype), parts[0]._inner
+    # Every part is brought to a largest entry next to 1, and its size goes into its logarithm.
+    most = [jax.lax.stop_gradient(jnp.max(jnp.abs(part.rows), axis=inner)) for part in parts]
+    exponents = [exponent(jnp.where(each == 0, 1, each)) for each in most]
+    logs = [
+        part.log_size + math.log(2) * power.astype(limits.dtype) for part, power in zip(parts, exponents, strict=True)
+    ]
+    counted = [jnp.where(each > 0, log, -jnp.inf) for each, log in zip(most, logs, strict=True)]
+    reference = functools.reduce(jnp.maximum, counted)
+    reference = jnp.where(jnp.isneginf(reference), functools.reduce(jnp.maximum, logs), reference)
+    reference = jax.lax.stop_gradient(jnp.where(jnp.isfinite(reference), reference, 0))
+    factors = [jnp.exp(jnp.minimum(log - reference, largest_log_factor(limits.dtype))) for log in logs]
+    rows = [
+        jnp.expand_dims(factor, inner) * (part.rows * jnp.expand_dims(power_of_two(-power, limits.dtype), inner))
+        for part, power, factor in zip(parts, exponents, factors, strict=True)
+    ]
+    return Scaled(functools.reduce(jnp.add, rows), reference)
+
+
+def exponent(size: Float[Array, "..."]) -> Int[Array, "..."]:
+    """The exponent of the power of two next to a size, at least 0, that 1 over the power is a normal number as well.
+
+    It is read from the size's bits: no logarithm is computed, and what is multiplied by the power is not rounded.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> print(exponent(jnp.array([1.0, 5.0, 0.24, 0.0, 3e38])))
+        [   0    2   -2 -126  124]
+    """
+    limits = jnp.finfo(size.dtype)
+    size = jnp.clip(size, limits.tiny, limits.max / 16)
+    bits = jax.lax.bitcast_convert_type(jax.lax.reduce_precision(size, limits.nexp, 0), _BITS[size.itemsize])
+    return (bits >> limits.nmant).astype(jnp.int32) - (limits.maxexp - 1)
+
+
+def power_of_two(exponent: Int[Array, "..."], dtype: DTypeLike) -> Float[Array, "..."]:
+    """2^exponent, a normal number, by its bits."""
+    limits = jnp.finfo(dtype)
+    bits = (exponent + (limits.maxexp - 1)).astype(_BITS[limits.bits // 8]) << limits.nmant
+    return jax.lax.bitcast_convert_type(bits, limits.dtype)
 
 
 def einsum(subscripts: str, first: Scaled | Array, second: Scaled | Array, *, precision: str) -> Scaled:

@@ -21,12 +21,14 @@ from jaxtyping import Array, Bool, Float
 from rc_jax._numerics.stable import expm1_ratio
 from rc_jax.collapse.exact.moves import STILL, Moves
 from rc_jax.collapse.exact.scaled import Scaled
-from rc_jax.collapse.exact.state import Weights, log1p_ratio, log_softmax
+from rc_jax.collapse.exact.state import Weights, log_softmax
 
 _SMALL = 0.5  # of |t|, below which e^t − 1 − t is a series
 _FAR = 1.0  # of |cÊ| under a mask, beyond which a row is compared with the first one and not with p
 # (e^s − 1 − s)/s² = ½ + s/6 + s²/24 + …, by precision: what is left out at `_SMALL` is below a rounding
 _BEND = {bits: [1 / math.factorial(k + 2) for k in range(terms)] for bits, terms in ((32, 7), (64, 13))}
+# artanh(s)/s = 1 + s²/3 + s⁴/5 + …, by precision, for s² up to 0.06
+_ODD = {bits: [1 / (2 * k + 1) for k in range(terms)] for bits, terms in ((32, 7), (64, 15))}
 
 
 def split_softmax(
@@ -76,9 +78,10 @@ def _change(
         bend = term + short * bend
     excess = jnp.sum(p * centred * short * bend, axis=-1, keepdims=True)  # (Σ p e^t − 1)/c
     growth = c * excess
-    log_sum = jnp.where(small, jnp.log1p(growth), jax.nn.logsumexp(log_p + t, axis=-1, keepdims=True))  # z
+    ratio = _log1p_ratio(growth)
+    log_sum = jnp.where(small, growth * ratio, jax.nn.logsumexp(log_p + t, axis=-1, keepdims=True))  # z
     u = t - log_sum
-    g = centred - jnp.where(small, excess * log1p_ratio(growth), log_sum / jnp.where(small, 1, c))
+    g = centred - jnp.where(small, excess * ratio, log_sum / jnp.where(small, 1, c))
     phi = expm1_ratio(-jnp.abs(u))
 
     # The largest of the weights that count is taken out of the exponent; that of the largest is minus the others' sum.
@@ -91,6 +94,17 @@ def _change(
     changes = jnp.where(others, jnp.where(far[:, None, None], u, g) * phi * powers, 0)
     rows = jnp.where(largest, -jnp.sum(changes, axis=-1, keepdims=True), changes)
     return Scaled(rows, factor + jnp.where(far, 0, pair.log_size))
+
+
+def _log1p_ratio(x: Array) -> Array:
+    """Log(1 + x)/x by 2 artanh(s)/x with s = x/(2 + x), for 0 ≤ x < 0.65: a logarithm would be compiled longer."""
+    inverse = 1 / (2 + x)
+    square = jnp.square(x * inverse)
+    terms = _ODD[max(32, jnp.finfo(x.dtype).bits)]
+    series = jnp.full_like(x, terms[-1])
+    for term in reversed(terms[:-1]):
+        series = term + square * series
+    return 2 * inverse * series
 
 
 def _less_first_row(

@@ -1,23 +1,24 @@
 """Tokens and rows of softmax as a common part and a scaled difference: X = 1x̄ᵀ + e^ℓ R̂ and P = 1pᵀ + e^μ D.
 
-The columns of R̂ sum to 0 and ‖R̂‖_F = 1; the rows of D sum to 0. Nothing that all tokens share is subtracted from them
+The columns of R̂ sum to 0 and its largest entry is next to ±1; the rows of D sum to 0. Nothing that all tokens share is subtracted from them
 again, so a difference keeps all its digits however small e^ℓ is.
 
 Rows of softmax are split in `rc_jax.collapse.exact.softmax`.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from rc_jax.collapse.exact.scaled import Scaled, largest_log_factor, total
+from rc_jax.collapse.exact.scaled import Scaled, exponent, largest_log_factor, power_of_two, total
 from rc_jax.collapse.measures import over_largest
 
 
 class MeanResidual(NamedTuple):
-    """X = 1·meanᵀ + difference, a difference e^log_size · direction with ‖direction‖_F = 1.
+    """X = 1·meanᵀ + difference, a difference e^log_size · direction whose largest entry is next to ±1.
 
     Where all tokens are equal, direction is 0, and log_size is stored so that derivatives with respect to X are right.
     The rows of `difference` have the shape (token, feature) and one logarithm.
@@ -28,18 +29,20 @@ class MeanResidual(NamedTuple):
 
     @property
     def direction(self) -> Float[Array, "token feature"]:
-        """The difference over its norm."""
+        """The difference over a power of two next to its largest entry."""
         return self.difference.rows
 
     @property
     def log_size(self) -> Float[Array, ""]:
-        """The logarithm of the difference's norm, or what is stored where it is 0."""
+        """The logarithm of that power of two, or what is stored where the difference is 0."""
         return self.difference.log_size
 
     @property
     def log_norm(self) -> Float[Array, ""]:
         """Log ‖res(X)‖_F; −inf where all tokens are equal, NaN where an entry is NaN."""
-        return jnp.where(jnp.all(self.direction == 0), -jnp.inf, self.log_size)
+        square = jnp.sum(jnp.square(self.direction))
+        zero = square == 0
+        return jnp.where(zero, -jnp.inf, self.log_size + jnp.log(jnp.where(zero, 1, square)) / 2)
 
 
 class Columns(NamedTuple):
@@ -99,7 +102,7 @@ def decompose(x: Float[Array, "token feature"]) -> MeanResidual:
     unit = jnp.where(small, jnp.asarray(limits.eps, x.dtype) ** -2 if lowest else 1, 1).astype(x.dtype)
     scaled = x * unit
     difference, mean = recenter(scaled - scaled[:1])
-    return MeanResidual(x[0] + mean / unit, _over_norm(Scaled(difference, -jnp.log(unit))))
+    return MeanResidual(x[0] + mean / unit, _over_largest(Scaled(difference, -jnp.log(unit))))
 
 
 def has_subnormal(x: Array) -> Bool[Array, ""]:
@@ -119,17 +122,18 @@ def normalise(x: Float[Array, "token feature"]) -> Scaled:
     return Scaled(unit / norm, jnp.where(zero, -jnp.inf, jnp.log(size * norm)))
 
 
-def _over_norm(x: Scaled) -> Scaled:
-    """The same with rows of norm 1. Zeros get the log-size min(log_size, 0).
+def _over_largest(x: Scaled) -> Scaled:
+    """The same with rows whose largest entry is next to 1, by a power of two. Zeros get the log-size min(log_size, 0).
 
     Their rows are 0, with the derivative in x that belongs to that size.
     """
-    unit = normalise(x.rows)
-    zero = jnp.isneginf(unit.log_size)
-    stored = jnp.minimum(x.log_size, 0)
-    factor = jnp.exp(jnp.minimum(jnp.where(zero, x.log_size - stored, 0), largest_log_factor(x.rows.dtype)))
-    log_size = jnp.where(zero, stored, x.log_size + unit.log_size)
-    return Scaled(jnp.where(zero, factor * x.rows, unit.rows), log_size)
+    dtype = x.rows.dtype
+    largest, log_size = jax.lax.stop_gradient((jnp.max(jnp.abs(x.rows)), x.log_size))
+    most = largest_log_factor(dtype) / math.log(2)
+    stored = -jnp.floor(jnp.clip(log_size / math.log(2), 0, most)).astype(jnp.int32)
+    power = jnp.where(largest == 0, stored, exponent(largest))
+    factor = jnp.where(jnp.isnan(largest), jnp.nan, power_of_two(-power, dtype))
+    return Scaled(factor * x.rows, x.log_size + math.log(2) * power.astype(dtype))
 
 
 def recenter(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feature"], Float[Array, " feature"]]:
@@ -141,11 +145,9 @@ def recenter(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feat
 def from_rows(x: Scaled) -> MeanResidual:
     """Split tokens into mean and scaled difference."""
     difference, mean = recenter(x.rows)
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(mean)))
-    largest = jnp.where(largest > 0, largest, 1)
-    # The factor alone may overflow where its product with a small mean does not.
-    mean = jnp.exp(x.log_size + jnp.log(largest)) * (mean / largest)
-    return MeanResidual(mean, _over_norm(Scaled(difference, x.log_size)))
+    # e^log_size alone may overflow where its product with a small mean does not.
+    root = jnp.exp(x.log_size / 2)
+    return MeanResidual(root * (root * mean), _over_largest(Scaled(difference, x.log_size)))
 
 
 def add(a: MeanResidual, b: MeanResidual) -> MeanResidual:

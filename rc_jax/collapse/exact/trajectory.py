@@ -421,5 +421,5 @@ def _product_log_residuals(matrices: Array, x: Array) -> Array:
         return out, out.log_size
 
     start = mean_residual.decompose(x)
-    logs = jax.lax.scan(step, Scaled(start.direction, start.log_norm), matrices)[1]
+    logs = jax.lax.scan(step, mean_residual.normalise(start.direction).times_exp(start.log_size), matrices)[1]
     return jnp.concatenate([start.log_norm[None], logs])

@@ -48,7 +48,7 @@ class Term(NamedTuple):
 def term(x: Float[Array, "token feature"]) -> Term:
     """Tokens as a term."""
     state = mean_residual.decompose(x)
-    return Term(mean_residual.normalise(state.mean[None]), Scaled(state.direction, state.log_norm))
+    return Term(mean_residual.normalise(state.mean[None]), mean_residual.normalise(state.direction).times_exp(state.log_size))
 
 
 def constant(rows: Float[Array, "1 feature"], tokens: int) -> Term:
