@@ -208,7 +208,7 @@ def _near_collapse(inputs: HeadInputs, value: Columns) -> tuple[Callable[[], Log
     def output() -> Columns:
         powers = jnp.exp(common)  # of logits below 1
         p = (powers / jnp.sum(powers, axis=-1, keepdims=True))[..., None]
-        # Queries and keys of length 1 at most: derivatives at depth l are of size 3^l, and nothing on their way is far above.
+        # Queries and keys of length 1 at most: derivatives at depth l are of size 3^l, and nothing is far above.
         of_query, of_key = (
             jnp.exp(-log)[:, None, None] * rows for log, rows in ((log_query, queries.rows), (log_key, key.rest.rows))
         )

@@ -44,13 +44,13 @@ class Scaled(NamedTuple):
     @property
     def size(self) -> Float[Array, "..."]:
         """e^log_size, with an axis of one entry in place of each inner axis of the rows."""
-        return jnp.expand_dims(jnp.exp(self.log_size), self._inner)
+        return jnp.expand_dims(jnp.exp(self.log_size), self.inner_axes)
 
     @property
     def finite_size(self) -> Float[Array, "..."]:
         """The same, at most the dtype's largest number: its product with 0 is 0."""
         size = jnp.minimum(jnp.exp(self.log_size), jnp.finfo(self.rows.dtype).max)
-        return jnp.expand_dims(size, self._inner)
+        return jnp.expand_dims(size, self.inner_axes)
 
     @property
     def value(self) -> Float[Array, "..."]:
@@ -58,7 +58,8 @@ class Scaled(NamedTuple):
         return self.size * self.rows
 
     @property
-    def _inner(self) -> tuple[int, ...]:
+    def inner_axes(self) -> tuple[int, ...]:
+        """The axes of the rows that have no logarithm of their own."""
         return tuple(range(self.log_size.ndim, self.rows.ndim))
 
     def map(self, linear: Callable[[Array], Array]) -> "Scaled":
@@ -99,7 +100,7 @@ def total(parts: Sequence[Scaled]) -> Scaled:
         >>> print(total(parts).rows[:, 0], total(parts).log_size)
         [3.        1.3678794] [-200. -200.]
     """
-    limits, inner = jnp.finfo(parts[0].rows.dtype), parts[0]._inner
+    limits, inner = jnp.finfo(parts[0].rows.dtype), parts[0].inner_axes
     # Every part is brought to a largest entry next to 1, and its size goes into its logarithm.
     most = [jax.lax.stop_gradient(jnp.max(jnp.abs(part.rows), axis=inner)) for part in parts]
     exponents = [exponent(jnp.where(each == 0, 1, each)) for each in most]

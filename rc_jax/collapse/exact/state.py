@@ -1,7 +1,7 @@
 """Tokens and rows of softmax as a common part and a scaled difference: X = 1x̄ᵀ + e^ℓ R̂ and P = 1pᵀ + e^μ D.
 
-The columns of R̂ sum to 0 and its largest entry is next to ±1; the rows of D sum to 0. Nothing that all tokens share is subtracted from them
-again, so a difference keeps all its digits however small e^ℓ is.
+The columns of R̂ sum to 0 and its largest entry is next to ±1; the rows of D sum to 0. Nothing that all tokens share is
+subtracted from them again, so a difference keeps all its digits however small e^ℓ is.
 
 Rows of softmax are split in `rc_jax.collapse.exact.softmax`.
 """
