@@ -207,6 +207,7 @@ def test_the_start_of_a_config():
     ("network", "settings", "error", "message"),
     [
         ({"model_type": "mamba"}, {}, ValueError, "`model_type` must be one of 'bert'"),
+        ({"model_type": "opt"}, {}, ValueError, r"'vit' \(a `network.StackSpec` describes any other\) in"),
         (families.CONFIGS["llama"] | {"residual_multiplier": 0.2}, {}, ValueError, "`residual_multiplier` must be"),
         (families.CONFIGS["gpt2"] | {"alibi": True}, {}, ValueError, "`alibi` must be absent"),
         (families.CONFIGS["gpt2"] | {"initializer_range": -1}, {}, ValueError, "`initializer_range` must be a pos"),

@@ -19,9 +19,6 @@ FAMILIES: dict[str, Callable[[Config], Layout]] = {
     **dict.fromkeys(llama.FAMILIES, llama.layout),
 }
 
-__all__ = ["FAMILIES", "Embeddings", "Layout", "Scope", "read_layout"]
-
-
 # Why some others are not read.
 REFUSED = {
     "modernbert": "its first layer has no norm before the attention, and layers here are alike",
@@ -38,6 +35,8 @@ BESIDE = (
     *("model.vision_tower.*", "model.vision_model.*", "model.visual.*", "model.multi_modal_projector.*"),
     *("model.image_newline", "model.connector.*", "lm_head.*", "language_model.lm_head.*"),
 )
+
+__all__ = ["FAMILIES", "REFUSED", "Embeddings", "Layout", "Scope", "read_layout"]
 
 
 def read_layout(config: Config) -> Layout:

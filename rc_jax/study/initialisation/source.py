@@ -12,7 +12,7 @@ from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionSpec
 from rc_jax.network import StackSpec
 from rc_jax.pretrained.config import MOST_SETTINGS, Config, read_object
-from rc_jax.pretrained.families import Layout, Scope, read_layout
+from rc_jax.pretrained.families import FAMILIES, REFUSED, Layout, Scope, read_layout
 from rc_jax.pretrained.families.shared import Embeddings
 from rc_jax.study.initialisation import images
 from rc_jax.study.initialisation.design import Design, Start, Tokens
@@ -83,12 +83,16 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
         config = config.section("text_config")
     looked = Looked(config.values)
     settings = Config(config.file, looked, config.within)
-    images_only = config.get("model_type") == images.KIND
+    kind = config.get("model_type")
+    images_only = kind == images.KIND
+    if not isinstance(kind, str) or kind not in {*FAMILIES, *REFUSED, images.KIND}:
+        names = ", ".join(map(repr, (*FAMILIES, images.KIND)))
+        raise config.refuse("model_type", f"be one of {names} (a `network.StackSpec` describes any other)", kind)
     layout = images.layout(settings) if images_only else read_layout(settings)
     stated = config.deviation()
     deviation = (STD if stated is None else stated) if std is None else std
     # GPT-2 draws the last matrix of every branch smaller (Radford et al. 2019, section 2.3).
-    smaller = (2 * layout.spec.depth) ** -0.5 if config.get("model_type") == "gpt2" else 1.0
+    smaller = (2 * layout.spec.depth) ** -0.5 if kind == "gpt2" else 1.0
     started = Start(std=deviation, branches=smaller) if gain is None else Start(gain=gain)
     tables: Embeddings = layout.embeddings(Scope(Shapes()))  # pyright: ignore[reportArgumentType]
     tokens = _tokens(tables, layout, deviation, sinusoids=config.get("sinusoidal_pos_embds") is True)
@@ -107,7 +111,7 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
         notes.append(f"The config states no initializer_range: matrices have deviation {STD}.")
     if len(set(layout.shared_layers)) < layout.spec.depth:
         notes.append("Layers share weights; the gradient at a matrix is what one layer adds to it.")
-    return str(config.get("model_type")), design, tuple(notes)
+    return kind, design, tuple(notes)
 
 
 def _config(network: Any) -> Config:
