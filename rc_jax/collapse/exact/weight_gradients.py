@@ -170,7 +170,8 @@ def _backward(
 
     # Backward through the output matrix and through softmax: g = G W_Oᵀ, u = g V̂ᵀ, and α D of every head.
     g = product("nd,hkd->hnk", cotangent, params.output)
-    u = product("hik,hjk->hij", g, values)
+    # Columns that a rounding has made equal move apart; those of equal tokens stay equal.
+    u = moves.columns(product("hik,hjk->hij", g, values))
     d = _softmax_gradient(log_p, u) * alpha[:, None, None]
 
     # The gradients at queries, keys and values are e^{2ℓ} D K̂, e^ℓ Dᵀ Q and Pᵀ g; their powers of e^ℓ are added last.
