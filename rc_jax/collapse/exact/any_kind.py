@@ -21,6 +21,7 @@ changes weights only as far as scores a + v_j of a row differ, which is of order
 A kink on the way, weights below the smallest number, and a derivative that is not finite make the result NaN.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -78,7 +79,10 @@ def by_kind(
         log_moved = jnp.where(holds, pair.log_size, moved.log_size)
         moved, start = Scaled(jnp.where(whole, moved.rows, pair.rows), log_moved), weights(base)
     count = before.shape[0]
-    change = _change(weights, base, start, moved, kind, moves) + Scaled(crossed.rows[:count], crossed.log_size[:count])
+    parts = jnp.where(shown, _parts(levels, logits), 0)
+    change = _change(weights, base, start, moved, shown, parts, kind, moves) + Scaled(
+        crossed.rows[:count], crossed.log_size[:count]
+    )
 
     shown = shown[:count]
     # Rows that see the same columns have the same weights before they move, but for roundings.
@@ -114,10 +118,12 @@ def _change(
     base: Float[Array, "head token column"],
     before: Float[Array, "head token column"],
     moved: Scaled,
+    shown: Bool[Array, "head token column"],
+    parts: Float[Array, "head token column"],
     kind: Kind,
     moves: Moves,
 ) -> Scaled:
-    """weights(base + moved) − before, for `before` = weights(base)."""
+    """weights(base + moved) − before, for `before` = weights(base) of scores that are sums of `parts`."""
     limits = jnp.finfo(base.dtype)
     heads = before.shape[0]
     step = moved.finite_size * moved.rows
@@ -163,19 +169,31 @@ def _change(
         lost |= _largest(weights(moves.beside(end)) - weights(end)) > _JUMP * _largest(before)
     if not kind.shift_invariant and moves.amount is not None:
         # Of scores that cancel in a whole row, or have no place, a kind without a scale sees nothing but roundings:
-        # others in their place make other weights. Computations differ there, far more than roundings move them.
+        # others in their place, or zeros, make other weights. Computations differ there, far more than roundings move.
         smallest, end = float(limits.tiny / limits.eps), base + step
-        parts = jnp.max(jnp.abs(base) + jnp.abs(step), axis=-1, keepdims=True)
+        parts = jax.lax.stop_gradient(jnp.max(parts, axis=-1, keepdims=True))
         parts = jnp.where(parts > 0, parts + smallest, 0)
-        cancelled = jnp.max(jnp.abs(end), axis=-1, keepdims=True) < _CANCELLED * float(limits.eps) * parts
-        other = jnp.where(cancelled, moves.sums(jnp.zeros_like(end), _CANCELLED * parts, 13), end)
-        blind = _largest(weights(other) - weights(end)) > _PART * jnp.maximum(_largest(before), smallest)
-        change = jnp.where(blind, change * (1 + jnp.abs(moves.amount)), change)
+        left = jnp.max(jnp.where(shown, jnp.abs(end), 0), axis=-1, keepdims=True)
+        cancelled = left < _CANCELLED * float(limits.eps) * parts
+        drawn, there = moves.sums(jnp.zeros_like(end), _CANCELLED * parts, 13), weights(end)
+        others = [weights(jnp.where(cancelled, other, end)) - there for other in (drawn, jnp.zeros_like(end))]
+        most = jnp.maximum(jnp.maximum(_largest(before), _largest(there)), smallest)
+        blind = jnp.maximum(*map(_largest, others)) > _PART * most
+        whole_weights = jnp.where(blind & cancelled & shown & ~integrated, _largest(before) / float(limits.eps), 0)
+        change = moves.sums(jnp.where(blind, change * (1 + jnp.abs(moves.amount)), change), whole_weights, 15)
     finite = jnp.isfinite(largest_step) & jnp.isfinite(_by_head(_largest(base), heads))
     known = (integrated | subtracted) & ~lost & finite
     # A change is a sum of terms of the size of the weight; what a saturated weight has lost shows in this move.
     change = moves.sums(change, jnp.abs(before) * jnp.where(integrated, _by_head(_largest(way), heads), 1), 9)
     return Scaled(jnp.where(known, change, jnp.nan), jnp.where(integrated[:, 0, 0], moved.log_size[:heads], 0))
+
+
+def _parts(levels: Columns, logits: Logits) -> Array:
+    """The magnitudes of what scores are sums of, added up."""
+    whole, shared = (jnp.abs(part.finite_size * part.rows) for part in (levels.rest, logits.pair)), logits.slope
+    of_columns = jnp.abs(shared.finite_size * shared.rows) + jnp.abs(levels.mean)
+    of_columns += 0 if logits.zeroth is None else jnp.abs(logits.zeroth)
+    return functools.reduce(jnp.add, whole, of_columns[:, None])
 
 
 def _saturated(

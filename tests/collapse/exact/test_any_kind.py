@@ -119,16 +119,44 @@ def test_sums_of_rows_that_are_stationary_keep_their_digits(x64, weights, top_k)
 @pytest.mark.parametrize("name", ["power6", "softpick", "identity"])
 def test_scores_that_cancel_in_a_whole_row_make_no_weights(x64, name):
     """Those of a token of zeros do, and of roundings alone power6 would make a row of its own. Identity makes none."""
-    spec = network.StackSpec(attention=attention.AttentionSpec(d_model=8, heads=2, weights=name), depth=1)
-    params = jax.vmap(lambda key: network.init(key, spec, dtype="float32"))(jax.random.split(jax.random.key(0), 400))
-    x = (2.5 * jax.random.normal(jax.random.key(1), (400, 5, 8), "float32")).at[:, 3].set(0)
-    computed = jax.jit(jax.vmap(lambda params, x: collapse.log_residuals(params, x, spec)[1]))(params, x)
-    params, x = jax.tree.map(lambda array: array.astype("float64"), (params, x))
-    out = jax.jit(jax.vmap(lambda params, x: network.apply(params, x, spec)))(params, x)
-    right = np.log(np.linalg.norm(out - out.mean(axis=1, keepdims=True), axis=(1, 2)))
+    layer = attention.AttentionSpec(d_model=8, heads=2, weights=name)
+    computed, right = beside_float64(
+        layer, (2.5 * jax.random.normal(jax.random.key(1), (400, 5, 8), "float32")).at[:, 3].set(0)
+    )
     known = ~np.isnan(computed)
     np.testing.assert_allclose(computed[known], right[known], atol=0.02)
     assert known.all() or name != "identity"
+
+
+def beside_float64(layer, x):
+    """Residuals after one layer of float32 and plainly in float64, for a network of its own with each of the tokens."""
+    spec = network.StackSpec(attention=layer, depth=1)
+    params = jax.vmap(lambda key: network.init(key, spec, dtype="float32"))(jax.random.split(jax.random.key(0), len(x)))
+    computed = jax.jit(jax.vmap(lambda params, x: collapse.log_residuals(params, x, spec)[1]))(params, x)
+    params, x = jax.tree.map(lambda array: array.astype("float64"), (params, x))
+    out = jax.jit(jax.vmap(lambda params, x: network.apply(params, x, spec)))(params, x)
+    return np.asarray(computed), np.log(np.linalg.norm(out - out.mean(axis=1, keepdims=True), axis=(1, 2)))
+
+
+@pytest.mark.parametrize("name", ["power6", "signed"])
+@pytest.mark.parametrize("zero", [0, 1])
+def test_scores_that_cancel_in_the_columns_that_a_row_sees_make_no_weights(x64, name, zero):
+    """A row of one column has one weight or none, whatever roundings stand for its score."""
+    layer = attention.AttentionSpec(d_model=8, heads=2, weights=name, causal=True)
+    x = (2.5 * jax.random.normal(jax.random.key(1), (100, 5, 8), "float32")).at[:, zero].set(0)
+    computed, right = beside_float64(layer, x)
+    known = ~np.isnan(computed)
+    np.testing.assert_allclose(computed[known], right[known], atol=0.02)
+
+
+@pytest.mark.parametrize("name", ["power6", "relu_squared", "signed"])
+def test_a_row_that_sees_one_token_has_scores_of_zero_under_the_law_of_the_logarithm(x64, name):
+    """Their factor is log 1, and what a sum leaves in its place makes no weights."""
+    layer = attention.AttentionSpec(d_model=8, heads=2, weights=name, causal=True, scale_law="log_tokens")
+    computed, right = beside_float64(layer, jax.random.normal(jax.random.key(1), (100, 5, 8), "float32"))
+    known = ~np.isnan(computed)
+    np.testing.assert_allclose(computed[known], right[known], atol=0.02)
+    assert known.mean() > 0.9
 
 
 @pytest.mark.parametrize("name", mostly_slow(("squares", "softplus", "thinned", "entmax15"), fast=("squares",)))
