@@ -58,3 +58,11 @@ def test_sizes_do_not_matter():
         for name in set(plain.measures) - {"token_norm"}:
             assert np.allclose(scaled[name], plain[name], equal_nan=True, **dense.CLOSE), (name, size)
         assert np.allclose(scaled["token_norm"] / size, plain["token_norm"], **dense.CLOSE)
+
+
+@pytest.mark.parametrize("normed", [True, False])
+def test_a_last_state_before_the_final_norm_is_said(normed):
+    states = tuple(np.random.default_rng(0).normal(size=(3, 2, 5, 4)).astype("float32"))
+    returned = states[-1] / np.linalg.norm(states[-1], axis=-1, keepdims=True) if normed else states[-1]
+    notes = diagnostics.from_transformers({"hidden_states": states, "last_hidden_state": returned}).notes
+    assert [note for note in notes if "before the final norm" in note] == list(notes) and len(notes) == normed

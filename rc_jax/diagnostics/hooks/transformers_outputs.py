@@ -1,5 +1,6 @@
 """Diagnosis of what a model of the transformers library returns, in one call; the library itself is not imported."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,7 +38,8 @@ def from_transformers(
     only under `attn_implementation="eager"`; other implementations never form them. One of the two is enough.
 
     The last hidden state has passed the final norm in GPT-2, Llama and most decoders: its residual is that of what the
-    readout sees. In ViT, DINOv2, SigLIP and the text part of CLIP it has not.
+    readout sees. In ViT, DINOv2, SigLIP and the text part of CLIP it has not. A note says so where the model returns a
+    `last_hidden_state` that differs from it.
 
     Args:
         outputs: what the model returned: an object or a mapping with `attentions` and `hidden_states`, or the tuple of
@@ -111,8 +113,19 @@ def from_transformers(
         parts.append(diagnosis)
     if states is not None:
         ids = None if texts is None else np.where(texts < 0, PADDING, texts + 1)
-        parts.append(hidden_states(list(states), segment_ids=ids))
+        of_states = hidden_states(list(states), segment_ids=ids)
+        last = _field(outputs, "encoder_last_hidden_state" if part == "encoder" else "last_hidden_state")
+        parts.append(dataclasses.replace(of_states, notes=(*of_states.notes, *_before_norm(states[-1], last))))
     return parts[0] | parts[1] if len(parts) == 2 else parts[0]
+
+
+def _before_norm(state: Any, returned: Any) -> tuple[str, ...]:
+    """A note where the model returns something else than its last hidden state: that state after a final norm."""
+    if returned is None or tuple(returned.shape) != tuple(state.shape):
+        return ()
+    if np.array_equal(inputs.on_host(state), inputs.on_host(returned)):
+        return ()
+    return ("The last state is that before the final norm: the model's last_hidden_state differs from it.",)
 
 
 def _named(outputs: Any) -> Any:
