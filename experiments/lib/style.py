@@ -7,8 +7,11 @@ points or a band.
 from collections.abc import Iterable
 from typing import Any
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 from numpy.typing import ArrayLike
 
@@ -26,7 +29,6 @@ from rc_jax.style import (
     RED,
     current,
     cycle,
-    figure,
     sequence,
     settings,
     theme,
@@ -40,6 +42,7 @@ __all__ = [
     "PAPER",
     "bands",
     "colour",
+    "current",
     "cycle",
     "figure",
     "labels",
@@ -52,6 +55,8 @@ __all__ = [
     "ticks",
 ]
 
+PAGE = 9.0  # inches that a page shows at its width of 46 em, where letters of 9 points are then ten pixels high
+ABOVE = 0.84  # of a panel with its margins: room for a title, which starts where the axis does
 BELOW = 38  # points from a panel to a legend below it
 MEANINGS = {
     "theory": INK,  # an exact formula or bound
@@ -83,6 +88,33 @@ def colour(meaning: str) -> str:
     return MEANINGS[meaning][current()]
 
 
+def figure(
+    columns: int = 1, rows: int = 1, *, width: int | float = 5.6, height: int | float = 4.0
+) -> tuple[Figure, list[Axes]]:
+    """A figure that a page shows with letters of ten pixels, and its panels, row by row.
+
+    Panels that are too wide for their row go on in the next one; what is left for the last row stands in its middle.
+
+    Args:
+        columns: panels in a row, if there is room.
+        rows: of as many panels.
+        width: of a panel, in inches, if there is room.
+        height: of a panel, in inches.
+    """
+    count, least = columns * rows, min(width, PAGE / 2)
+    across = min(columns, int(PAGE / least))
+    down, width = -(-count // across), min(width, PAGE / across)
+    with mpl.rc_context(settings(current())):
+        drawing = Figure(figsize=(width * across, height * down), layout="constrained")
+        FigureCanvasAgg(drawing)
+        grid, panels = drawing.add_gridspec(down, 2 * across), []
+        for index in range(count):
+            row, column = divmod(index, across)
+            shift = max(0, (row + 1) * across - count)  # half panels that the last row is moved to the right
+            panels.append(drawing.add_subplot(grid[row, 2 * column + shift : 2 * column + shift + 2]))
+        return drawing, panels
+
+
 def bands(
     ax: Axes,
     x: ArrayLike,
@@ -103,11 +135,15 @@ def bands(
 
 
 def labels(ax: Axes, x: str, y: str, title: str = "") -> None:
-    """Axis labels (with units) and a panel title."""
+    """Axis labels (with units) and a panel title, in two lines where one would reach into the next panel."""
     ax.set_xlabel(x)
     ax.set_ylabel(y)
-    if title:
+    if title and ("\n" in title or _fits(ax, title)):
         ax.set_title(title)
+    elif title:
+        words = title.split(" ")
+        at = max((at for at in range(1, len(words)) if _fits(ax, " ".join(words[:at]))), default=1)
+        ax.set_title(" ".join(words[:at]) + "\n" + " ".join(words[at:]))
 
 
 def panel(
@@ -140,11 +176,27 @@ def legend(ax: Axes, place: Any = "best", *, columns: int = 1, **options: Any) -
         # under numbers and label, which are as high on a low panel as on a high one
         shift = ScaledTranslation(0, -BELOW / 72, ax.figure.dpi_scale_trans)
         options |= {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": ax.transAxes + shift}
-        ax.legend(ncols=columns, borderaxespad=0.0, **options)
+        made = ax.legend(ncols=columns, borderaxespad=0.0, **options)
+        while columns > 1 and made.get_window_extent().width > _room(ax):
+            columns -= 1
+            made = ax.legend(ncols=columns, borderaxespad=0.0, **options)
     elif place == "right":
         ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), ncols=columns, borderaxespad=0.0, **options)
     else:
         ax.legend(loc=place, ncols=columns, **options)
+
+
+def _fits(ax: Axes, title: str) -> bool:
+    return ax.set_title(title).get_window_extent().width <= ABOVE * _room(ax)
+
+
+def _room(ax: Axes) -> float:
+    """The width of a panel with its margins, in pixels."""
+    place = ax.get_subplotspec()
+    share = 1.0 if place is None else place.colspan.stop - place.colspan.start
+    drawing = ax.figure.get_figure(root=True)
+    whole = 1.0 if place is None else place.get_topmost_subplotspec().get_gridspec().ncols
+    return float(drawing.get_figwidth() * drawing.dpi * share / whole)
 
 
 def ticks(axis: Axis, values: Iterable[float]) -> None:
@@ -161,7 +213,7 @@ def reference(
     ax: Axes, *, x: float | None = None, y: float | None = None, text: str = "", meaning: str = "reference"
 ) -> None:
     """A dashed guide at `x` or at `y`, named along the line, at its end."""
-    tint, about = colour(meaning), {"fontsize": 8.5, "color": colour(meaning)}
+    tint, about = colour(meaning), {"fontsize": 9, "color": colour(meaning)}
     if y is not None:
         ax.axhline(y, color=tint, linestyle=DASHES[1], linewidth=1.1)
         ax.annotate(text, (1.0, y), xycoords=("axes fraction", "data"), xytext=(-3, 3), textcoords="offset points",

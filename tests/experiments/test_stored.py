@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from experiments.figures._samples import draw
 from experiments.figures.anatomy import score_symmetry
@@ -14,6 +15,7 @@ from experiments.lib import figure, style
 from tests.experiments import smoke_data
 
 NAMES = figure.names()
+PIXELS = 46 * 16  # the width of a page, 46 em
 LEDGER = record.read(pages.DOCS)
 
 
@@ -78,3 +80,7 @@ def test_plot(name):
         drawn = figure.load(name).plot(smoke_data.load(name))
     shown = [ax for ax in drawn.axes if ax.axison]
     assert shown and all(ax.has_data() for ax in shown)
+    # Letters of ten pixels at least, as a page shows them.
+    pixels = PIXELS / drawn.get_figwidth()  # to the inch
+    texts = [each for each in drawn.findobj(Text) if each.get_visible() and each.get_text().strip()]
+    assert min(each.get_fontsize() for each in texts) * pixels / 72 > 10

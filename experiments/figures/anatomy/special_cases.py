@@ -196,9 +196,9 @@ def plot(data: Data) -> Drawing:
                    zorder=5)  # fmt: skip
     ratio = "largest error / largest output"
     style.panel(error, "α, sharpness of the scores", ratio, "Convolution by attention", log="xy", base=2,
-                legend="below", columns=2, fontsize=8)  # fmt: skip
+                legend="below", columns=2, fontsize=9)  # fmt: skip
     style.panel(graph, "density of the graph", ratio, "Message passing, dense aggregates", log="xy", legend="below",
-                columns=2, fontsize=8)  # fmt: skip
+                columns=2, fontsize=9)  # fmt: skip
     graph.set_xticks(densities, [f"{each:g}" for each in densities])
     graph.set_xticks([], minor=True)
     return drawing

@@ -162,7 +162,7 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
         ax.plot(data["depth"], softmax, color=style.colour("reference"), linewidth=1.4)
         if index == 1:
             at = int(data["depth"][-1]) // 3
-            ax.annotate("softmax", (at, softmax[at]), xytext=(4, 1), textcoords="offset points", fontsize=8,
+            ax.annotate("softmax", (at, softmax[at]), xytext=(4, 1), textcoords="offset points", fontsize=9,
                         color=style.colour("reference"))  # fmt: skip
         _fill(ax, data, index, medians[index])
         ax.set_yscale("symlog", linthresh=1)
@@ -192,7 +192,7 @@ def _fill(ax: Axes, data: Mapping[str, np.ndarray], index: int, logs: np.ndarray
     if not np.isfinite(logs).all():
         after = int(np.argmin(np.isfinite(logs)))
         text = f"not known after layer {after - 1}" if np.isnan(logs[after]) else f"tokens equal after layer {after}"
-        ax.annotate(text, (1.0, 1.0), xycoords="axes fraction", fontsize=8.5, ha="right", va="top")
+        ax.annotate(text, (1.0, 1.0), xycoords="axes fraction", fontsize=9, ha="right", va="top")
     ax.annotate("\n".join(words), (0.03, 0.04), xycoords="axes fraction", fontsize=9, va="bottom", linespacing=1.25)
 
 

@@ -141,20 +141,17 @@ def _plain(params: network.LayerParams, x: jax.Array, spec: network.StackSpec) -
 
 
 def plot(data: dict[str, np.ndarray]) -> Figure:
-    """One panel for each checkpoint, at most three in a row."""
+    """One panel for each checkpoint."""
     names = data["names"].tolist()
-    columns = min(len(names), 3)
-    drawing, panels = style.figure(columns, -(-len(names) // columns), width=7.2 if columns == 1 else 5.2, height=4.8)
-    for ax in panels[len(names) :]:
-        ax.set_visible(False)
-    deepest = max(_plot_model(ax, data, index) for index, ax in enumerate(panels[: len(names)]))
-    for index, (name, ax) in enumerate(zip(names, panels, strict=False)):
+    drawing, panels = style.figure(len(names), width=7.2 if len(names) == 1 else 4.5, height=4.8)
+    deepest = max(_plot_model(ax, data, index) for index, ax in enumerate(panels))
+    for index, (name, ax) in enumerate(zip(names, panels, strict=True)):
         _decades(ax, min(1.6 * deepest, DEEPEST))
         causal = ", causal" if data["causal"][index] else ""
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         style.labels(ax, "layer", "relative residual ‖res(X)‖₁,∞ / ‖X‖₁,∞", f"{name}{causal}")
     entries = {str(line.get_label()): line for ax in panels for line in ax.get_legend_handles_labels()[0]}
-    drawing.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3 if columns == 1 else 4)
+    drawing.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3)
     return drawing
 
 
@@ -184,7 +181,7 @@ def _plot_model(ax: Axes, data: dict[str, np.ndarray], index: int) -> float:
                 ax.plot(layers[end - 1 :], deep[end - 1 :], color=color, linestyle=dash, linewidth=0.9)
         ax.plot([], [], color=style.colour("theory"), linestyle=dash, label=name)
     if below:
-        ax.plot([], [], color=style.colour("theory"), linewidth=0.9, label="beyond rounding (exact)")
+        ax.plot([], [], color=style.colour("theory"), linewidth=0.9, label="beyond rounding (cancellation-free)")
     ax.axhline(
         bottom, color=style.colour("reference"), linestyle=style.DASHES[2], linewidth=1.1, label="rounding floor"
     )

@@ -122,7 +122,7 @@ def _plot_shared(ax: Axes, data: Data) -> None:
         ax.plot(n, both, color=color, linestyle=style.DASHES[1], linewidth=1.2)
         if dim <= 32:
             ax.annotate(
-                "√(d/2)", (n[-1], (dim / 2) ** 0.5), color=color, fontsize=8.5, ha="right", va="bottom",
+                "√(d/2)", (n[-1], (dim / 2) ** 0.5), color=color, fontsize=9, ha="right", va="bottom",
                 xytext=(0, 2), textcoords="offset points",
             )  # fmt: skip
             ax.plot(n[[0, -1]], [(dim / 2) ** 0.5] * 2, color=color, linestyle=style.DASHES[2], linewidth=1)
@@ -180,12 +180,12 @@ def _plot_used(ax: Axes, data: Data) -> None:
             continue
         ratio = data["used"] / data[f"used_{name}"]
         ax.plot(ratio, place, marker, color=style.colour(meaning), label=label, markersize=6)
-    title = "Scales in use; shaded: within a factor of 2"
+    title = "Scales in use\n(shaded: within a factor of 2)"
     style.panel(ax, "scale in use / optimum for (n, d)", "", title, log="x", legend="below", columns=2)
     ticks = (0.1, 0.2, 0.5, 1, 2, 5, 10)
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.set_xticks([], minor=True)
-    ax.set_yticks(place, [f"{used.name}\nn = {used.n}, d = {used.dim}" for used in USED], fontsize=8)
+    ax.set_yticks(place, [f"{used.name}\nn = {used.n}, d = {used.dim}" for used in USED], fontsize=9)
 
 
 # What Su's article says that the optimum explains: the factors of additive margins and of SimCSE.

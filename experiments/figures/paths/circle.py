@@ -47,7 +47,7 @@ ABOUT = About(
 SHOWN = (1e-3, 10.0)  # distances that are drawn
 TINY = 1e-8  # below it a deviation is rounding
 FRAMES, TRAIL = 40, 8  # of the animation; moments that a point leaves behind it
-SMALL = 7.5  # font size
+SMALL = 9  # font size
 
 
 class Spec(figure.Spec):
@@ -88,7 +88,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
 
 def plot(data: Data) -> Figure:
     """Roll-outs and distances for the four settings of the switches; fates; exponents; the two layers built by hand."""
-    drawing, panels = style.figure(columns=4, rows=3, width=3.7, height=3.7)
+    drawing, panels = style.figure(columns=4, rows=3, width=4.5, height=3.7)
     drawn, kinds = _drawn(data), _circle_claims.kinds(data)
     for index, name in enumerate(SWITCHES):
         _plot_paths(panels[index], data["path"][drawn, :, index, -1])
@@ -140,7 +140,7 @@ def animate(data: Data) -> FuncAnimation:
     """The roll-outs of all seeds at one width, step by step; where two points have met, a cross stays."""
     path = data["path"][_drawn(data), :, :, -1]  # seed, switch, time, token, coordinate
     last = path.shape[2] - 1
-    drawing, panels = style.figure(columns=4, width=2.3, height=2.9)
+    drawing, panels = style.figure(columns=4, width=2.25, height=2.9)
     parts = [
         _start_panel(ax, path[:, index], LABELS[name])
         for index, (ax, name) in enumerate(zip(panels, SWITCHES, strict=True))
@@ -209,7 +209,11 @@ def _plot_fates(ax: Axes, data: Data) -> None:
         share = np.nan_to_num(share_of(fate == index, _circle_claims.learnt_by(data), axis=1)[0].T.ravel())
         ax.barh(height, share, left=start, color=style.cycle(shade)["color"], label=name, height=0.8)
         start += share
-    ax.set_yticks(height, texts, fontsize=SMALL)
+    # The names stand on the bars: beside them they would take room from all panels below each other.
+    look = {"boxstyle": "square,pad=0.15", "facecolor": style.PAPER[style.current()], "alpha": 0.7, "edgecolor": "none"}
+    for place, text in zip(height, texts, strict=True):
+        ax.text(0.02, place, text, va="center", fontsize=SMALL, bbox=look)
+    ax.set_yticks([])
     ax.set_xlim(0, 1)
     style.panel(ax, "share of layers that learnt", "", "The first event", legend="below", columns=3, fontsize=SMALL)
 

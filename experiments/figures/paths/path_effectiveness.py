@@ -91,22 +91,18 @@ def _tasks(data: Data) -> Tasks:
 def plot(data: Data) -> Drawing:
     """Exact sums; paths run again; loss, accuracy in training, and sizes of the sums."""
     tasks = _tasks(data)
-    columns = max(3, len(tasks))
-    drawing, panels = style.figure(columns=columns, rows=3, width=4.9, height=3.9)
-    for unused in panels[len(tasks) : columns] + panels[columns + len(tasks) : 2 * columns] + panels[2 * columns + 3 :]:
-        unused.set_axis_off()
-    middle = len(tasks) // 2
-    # A column for each task: its paths within the network, and run again.
-    for column, (name, results) in enumerate(tasks):
-        again = panels[columns + column]
+    drawing, panels = style.figure(columns=2 * len(tasks) + 3, width=4.5, height=3.9)
+    # A row for each task: its paths within the network, and run again.
+    for row, (name, results) in enumerate(tasks):
+        kept, again = panels[2 * row : 2 * row + 2]
         if name == "sorting":
             cross = {"color": style.colour("published"), "markersize": 7, "label": "released code", "zorder": 4}
             again.plot(range(1, len(RELEASED) + 1), RELEASED, "x", **cross)
-        options = {"legend": "below", "columns": 2} if column == middle else {}
+        options = {"legend": "below", "columns": 2} if row == len(tasks) - 1 else {}
         title = name.capitalize()
-        _plot_kept(panels[column], results, ("exact", "cumulative"), f"{title}: paths of the network", options)
+        _plot_kept(kept, results, ("exact", "cumulative"), f"{title}: paths of the network", options)
         _plot_kept(again, results, ("together", "alone", "alone_plain"), f"{title}: paths run again", options)
-    _plot_training(panels[2 * columns : 2 * columns + 3], tasks)
+    _plot_training(panels[2 * len(tasks) :], tasks)
     return drawing
 
 

@@ -167,7 +167,7 @@ def _means(ax: Axes, data: Data) -> None:
             )  # fmt: skip
     ax.set_ylim(0, 0.22)
     height, title = "mean loss, negative gradients as zero", "What one α for all rows loses"
-    style.panel(ax, LONGEST, height, title, log="x", base=2, legend="upper right", columns=2, fontsize=8)
+    style.panel(ax, LONGEST, height, title, log="x", base=2, legend="below", columns=2)
 
 
 def _shares(ax: Axes, data: Data) -> None:
@@ -190,7 +190,7 @@ def _typical_panel(ax: Axes, data: Data) -> None:
     lengths = data["typical_lengths"]
     style.reference(ax, y=HALF, text="in the article: ½", meaning="published")
     style.reference(ax, y=GEOMETRIC, meaning="theory")
-    ax.annotate("geometric mean: 1/e", (lengths[0], GEOMETRIC - 0.09), fontsize=8.5, color=style.colour("theory"))
+    ax.annotate("geometric mean: 1/e", (lengths[0], GEOMETRIC - 0.09), fontsize=9, color=style.colour("theory"))
     ax.errorbar(
         lengths, data["typical_share"], 2 * data["typical_error"], color=style.colour("measured"), marker="o",
         linestyle="none", label="best single n, as a share of L",

@@ -268,5 +268,5 @@ def _points(
 def _level(ax: Axes, x: float, y: float, text: str) -> None:
     """A horizontal guide named below its left end."""
     style.reference(ax, y=y)
-    look = {"fontsize": 8.5, "va": "top", "color": style.colour("reference")}
+    look = {"fontsize": 9, "va": "top", "color": style.colour("reference")}
     ax.annotate(text, (x, y), xytext=(0, -3), textcoords="offset points", **look)

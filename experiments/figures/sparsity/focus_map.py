@@ -171,7 +171,7 @@ def _by_power(data: Data) -> str:
 
 def plot(data: Data) -> Figure:
     """Sixteen maps and one bar."""
-    drawing, axes = style.figure(columns=4, rows=4, width=3.35, height=2.75)
+    drawing, axes = style.figure(columns=4, rows=4, width=2.95, height=2.75)
     images = []
     for ax, (name, title) in zip(axes, MAPPED, strict=False):
         images.append(_draw(ax, data["ratio"], data["gamma"], data[name], f"{title}\n{_verdict(data, name)}"))

@@ -139,7 +139,7 @@ def plot(data: Data) -> Figure:
     mark_failed(right, lengths, (data["failed"] >= 0).any(axis=(0, 1)))
     handles, names = right.get_legend_handles_labels()
     extra = sparse.get_legend_handles_labels()
-    drawing.legend(handles + extra[0][-1:], names + extra[1][-1:], loc="outside lower center", ncols=5)
+    drawing.legend(handles + extra[0][-1:], names + extra[1][-1:], loc="outside lower center", ncols=3)
     return drawing
 
 
@@ -163,7 +163,7 @@ def _scatter(ax: Axes, data: Data, record: int, name: str) -> None:
     style.panel(ax, f"{name}, mean over seeds", "accuracy after training", rho)
     ax.set_xlim(0, 1.03)
     text = f"larger: more pairs, n = {data['lengths'][0]} … {data['lengths'][-1]}"
-    ax.text(0.02, 0.02, text, fontsize=8.5, transform=ax.transAxes, color=style.colour("reference"))
+    ax.text(0.02, 0.02, text, fontsize=9, transform=ax.transAxes, color=style.colour("reference"))
 
 
 def _beside_softmax(data: Data) -> Measured:

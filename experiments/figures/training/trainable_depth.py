@@ -186,7 +186,7 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
             color = style.colour("measured" if shown["order"][index] > 2 else "theory")
             x, y = float(place[index]), float(ranks[index])
             ax.plot(x, y, marker="o", linestyle="none", color=color, fillstyle="none" if hollow else "full")
-            ax.annotate(str(name).replace("_", " "), (x, y), (6, 0), textcoords="offset points", fontsize=8.5,
+            ax.annotate(str(name).replace("_", " "), (x, y), (6, 0), textcoords="offset points", fontsize=9,
                         va="center", color=color)  # fmt: skip
         ax.margins(x=0.1, y=0.06)
         ax.set_xlim(right=place.max() + 0.45 * max(np.ptp(place), 1))
@@ -204,7 +204,7 @@ def _map(ax: Axes, data: Mapping[str, np.ndarray], order: np.ndarray) -> None:
     values = medians(data["accuracy"])[order]
     ax.imshow(values, vmin=0, vmax=1, cmap="viridis", aspect="auto", interpolation="nearest")
     for (row, column), value in np.ndenumerate(values):
-        ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8,
+        ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=9,
                 color="black" if value > 0.6 else "white")  # fmt: skip
     ax.set_xticks(range(len(data["depths"])), [str(depth) for depth in data["depths"]])
     stopped = np.any(data["failed"] >= 0, axis=(1, 2))

@@ -1,7 +1,7 @@
 """A drawing for print and for the report: PNG of 300 dpi, PDF, and WebP without loss.
 
 Drawings are laid out larger than they are printed, with text of 9 to 11 points. A PNG has the width of what it is
-printed on: a column, the text of a page, or a page on its side. Its text is then 5 to 7 points high. A PDF has the size
+printed on: a column, or the text of a page. Its text is then 6 to 7 points high. A PDF has the size
 of the layout, and a paper that includes it says how wide it shall be.
 """
 
@@ -10,16 +10,15 @@ import io
 from matplotlib.figure import Figure
 from PIL import Image
 
-COLUMN, PAGE, SIDEWAYS = 3.5, 7.0, 9.5  # inches: one column of a journal, its text width, a page on its side
+COLUMN, PAGE = 3.5, 7.0  # inches: one column of a journal, its text width
 DPI = 300
 DRAFT = 100  # where drawings are for a look only
 FOLDER = "report"  # of the copies that the report shows
 
 
 def printed_width(drawing: Figure) -> float:
-    """Inches: one panel has a column, up to two a row have the page, more need it on its side."""
-    width = drawing.get_figwidth()
-    return COLUMN if width < 6 else PAGE if width < 13.5 else SIDEWAYS
+    """Inches: one panel has a column, several have the page."""
+    return COLUMN if drawing.get_figwidth() < 6 else PAGE
 
 
 def png(drawing: Figure, dpi: int = DPI) -> bytes:
