@@ -23,7 +23,7 @@ params = network.init(jax.random.key(0), spec)
 x = jax.random.normal(jax.random.key(1), (32, 64))
 params, x = jax.block_until_ready((params, x))
 """
-_TRANSFORMER = ', skip=True, norm="pre", mlp=network.MLPSpec(width=256)'
+_TRANSFORMER = ', skip=True, norm="pre", mlp=network.MLPSpec(width=256, activation="gelu")'
 _OWN = """
 from rc_jax import attention, network
 def mine(scores, seen, parts):
@@ -129,7 +129,7 @@ def _residuals(params: network.Layers, x: jax.Array, spec: network.StackSpec, *,
 
 
 def _transformer(width: int) -> dict[str, object]:
-    return {"skip": True, "norm": "pre", "mlp": network.MLPSpec(width=width)}
+    return {"skip": True, "norm": "pre", "mlp": network.MLPSpec(width=width, activation="gelu")}
 
 
 def _fusions(call: Callable[..., jax.Array], shape: Shape) -> int:

@@ -19,6 +19,7 @@ What a kind of weights makes of queries, keys and values is its rule (`rc_jax.co
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -41,23 +42,29 @@ def attend(
     scale: ArrayLike | None,
     mask: Bool[Array, "token token"] | None,
     moves: Moves = STILL,
+    split: Callable[[Scaled], MeanResidual] = from_rows,
 ) -> MeanResidual:
-    """One layer of attention on the split tokens, its output split the same way."""
+    """One layer of attention on the split tokens, its output split the same way, or as `split` does."""
     outputs = heads(params, state, spec, scale, mask, moves)
     outputs = Columns(*moves.columns_of_heads(*outputs, 4))
     # All heads at the size of the largest one that is not 0.
     rest, sizes = outputs.rest.rows, jax.lax.stop_gradient(outputs.rest.log_size)
-    counts = jnp.any(rest != 0, axis=(1, 2)) & jnp.any(params.output != 0, axis=(1, 2))
+    counts = (_largest(rest) > 0) & (_largest(params.output) > 0)
     top = jnp.max(jnp.where(counts, sizes, -jnp.inf))
     top = jnp.where(jnp.isfinite(top), top, jnp.maximum(sizes[0], jnp.finfo(rest.dtype).min))
     below = jnp.minimum(outputs.rest.log_size - top, largest_log_factor(rest.dtype))
     rest = moves.exp(below)[:, None, None] * rest
-    out = from_rows(Scaled(jnp.einsum("hik,hkd->id", rest, params.output, precision=spec.precision), top))
+    out = split(Scaled(jnp.einsum("hik,hkd->id", rest, params.output, precision=spec.precision), top))
     mean = jnp.einsum("hk,hkd->d", outputs.mean, params.output, precision=spec.precision)
     if spec.bias:
         assert params.output_bias is not None
         mean = mean + params.output_bias
     return out._replace(mean=mean + out.mean)
+
+
+def _largest(rows: Float[Array, "head row column"]) -> Float[Array, " head"]:
+    """The largest entry of every head, as a constant."""
+    return jax.lax.stop_gradient(jnp.max(jnp.abs(rows), axis=(1, 2)))
 
 
 def heads(

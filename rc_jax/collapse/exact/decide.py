@@ -32,11 +32,13 @@ def same(states: MeanResidual) -> Bool[Array, ""]:
     Sizes alone may agree by chance, or because tokens have changed places.
     """
     (rows, logs), sizes = states.difference, jax.vmap(lambda state: state.log_norm)(states)
-    square = jnp.sum(jnp.square(rows), axis=(1, 2))
-    units = rows * jax.lax.rsqrt(jnp.where(square == 0, 1, square))[:, None, None]
+    square, product = jnp.sum(jnp.square(rows), axis=(1, 2)), jnp.sum(rows * rows[:1], axis=(1, 2))
+    length = jnp.where(square == 0, 0, jax.lax.rsqrt(jnp.where(square == 0, 1, square)))  # 1 over it
+    unit = square * jnp.square(length)  # the squared length of a unit vector, 0 of zeros
+    apart = jnp.sum(unit + unit[0] - 2 * product * length * length[0])
     # Parts of a size e^log of which the logarithm has lost digits are added in unknown proportions.
     allowed = _APART + _PROPORTIONS * jnp.finfo(logs.dtype).eps * jnp.max(jnp.abs(logs))
-    return agree(sizes) & (jnp.sum(jnp.square(units - units[:1])) <= allowed**2)
+    return agree(sizes) & (apart <= allowed**2)
 
 
 def first(logs: Float[Array, "copy *shape"], where: Bool[Array, "*shape"] | bool = True) -> Float[Array, "*shape"]:

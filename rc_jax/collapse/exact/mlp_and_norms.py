@@ -26,8 +26,14 @@ _COUNTS = {False: 4, True: 8}
 _ROUNDED = 32  # roundings of its parts: a sum below has no digit that is known, and may have either sign
 
 
-def mlp(params: MLPParams, state: MeanResidual, spec: StackSpec, moves: Moves = STILL) -> MeanResidual:
-    """The token-wise sublayer of every token, split into mean and scaled difference.
+def mlp(
+    params: MLPParams,
+    state: MeanResidual,
+    spec: StackSpec,
+    moves: Moves = STILL,
+    split: Callable[[Scaled], MeanResidual] = from_rows,
+) -> MeanResidual:
+    """The token-wise sublayer of every token, split into mean and scaled difference, or as `split` does.
 
     A gate is a product, and f'g' − fg = (f' − f)g' + f(g' − g).
     """
@@ -56,10 +62,10 @@ def mlp(params: MLPParams, state: MeanResidual, spec: StackSpec, moves: Moves = 
         change = Scaled(_nan_if_underflowed(product, nonzero), change.log_size)
         hidden = hidden * linear
     elif activation != "relu":  # the others are flat at single points alone: slopes that all are 0 have underflowed
-        nonzero = jnp.any(step.rows != 0)
+        nonzero = jax.lax.stop_gradient(jnp.max(jnp.abs(step.rows))) > 0
         change = change.map(lambda rows: _nan_if_underflowed(rows, nonzero))
     change, hidden = moves.scaled(change, 7), moves.features(hidden, 7)
-    out = from_rows(change.map(lambda rows: jnp.matmul(rows, params.weight_out, precision=precision)))
+    out = split(change.map(lambda rows: jnp.matmul(rows, params.weight_out, precision=precision)))
     at_mean = jnp.matmul(hidden, params.weight_out, precision=precision)
     return out._replace(mean=at_mean + params.bias_out + out.mean)
 
@@ -152,7 +158,7 @@ def over_root_mean_square(
     row_square = jnp.square(factor) * mean_square + jnp.square(size) * off_axis + added
     # Zero vectors stay zero.
     square = jnp.where(square > 0, square, 1)
-    zero = jnp.all(across == 0, axis=-1, keepdims=True) & (row_square == 0)
+    zero = (jax.lax.stop_gradient(jnp.max(jnp.abs(across), axis=-1, keepdims=True)) == 0) & (row_square == 0)
     row_square = jnp.where(zero, 1, row_square)
     shrink, row_shrink = jax.lax.rsqrt(square), jax.lax.rsqrt(row_square)
 
@@ -242,7 +248,6 @@ def _smooth(activation: Callable[[Array], Array]) -> Callable[[Array, Scaled], S
 
     def difference(centre: Array, step: Scaled) -> Scaled:
         size, rows = step.size, step.rows
-        centre = jnp.broadcast_to(centre, rows.shape)
         move = size * rows
         linear = -math.log(jnp.finfo(rows.dtype).eps) + 4  # beyond it σ' is 1 to rounding, for SiLU too
         small = (jnp.abs(move) <= 1) | (jnp.minimum(centre, centre + move) > linear)

@@ -53,9 +53,9 @@ class Moves(NamedTuple):
         """Each entry's neighbour above or below, 0 for 0: the mean is a rounded number, and no sum follows."""
         if self.amount is None:
             return x
-        here, side = jax.lax.stop_gradient(x), jnp.sign(self.amount).astype(x.dtype) * jnp.sign(_pattern_of(x, place))
-        end = jnp.where(side > 0, jnp.inf, -jnp.inf).astype(x.dtype)
-        return x + (jnp.nextafter(here, jnp.where(side * here == 0, here, end)) - here)
+        # Between ¾ and 3/2 of the distance to a neighbour: the sum rounds to it, and `nextafter` is compiled longer.
+        step = 0.75 * float(jnp.finfo(x.dtype).eps) * jnp.sign(_pattern_of(x, place)) * jnp.sign(self.amount)
+        return x + jax.lax.stop_gradient(x * step.astype(x.dtype))
 
     def of_heads(self, mean: Float[Array, "head width"], place: int) -> Float[Array, "head width"]:
         """Entries times 1 + δ, with a δ for each feature of each head."""

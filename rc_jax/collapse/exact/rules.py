@@ -106,9 +106,21 @@ def rule(spec: AttentionSpec) -> Rule:
 def generic(inputs: HeadInputs, value: Columns) -> Columns:
     """The heads' outputs for weights of any kind that is differentiable where it is used."""
     level, logits, seen = inputs.leveled()
-    weights = weight_function(inputs.params, inputs.spec, logits.pair.rows.shape, seen)
-    kind, precision = inputs.spec.kind, inputs.spec.precision
+    kind, precision, shape = inputs.spec.kind, inputs.spec.precision, logits.pair.rows.shape
+    weights = weight_function(inputs.params, inputs.spec, shape, seen)
+    if inputs.spec.scale_law == "log_tokens" and not kind.shift_invariant:
+        weights = _silent_where_one_is_seen(weights, shape, inputs.mask)
     return any_kind.by_kind(level, logits, seen, value, kind, weights, precision, inputs.moves)
+
+
+def _silent_where_one_is_seen(
+    weights: Callable[[Array], Array], shape: tuple[int, ...], mask: Bool[Array, "token token"] | None
+) -> Callable[[Array], Array]:
+    """The same with scores of exactly 0 in rows that see one token: their factor log 1 is 0, whatever a sum leaves."""
+    if mask is None:
+        return weights
+    silent = jnp.broadcast_to(jnp.sum(mask, axis=-1, keepdims=True) == 1, shape[-2:])
+    return lambda scores: weights(jnp.where(silent, 0, scores))
 
 
 def softmax(inputs: HeadInputs, value: Columns) -> Columns:
@@ -199,30 +211,35 @@ def _near_collapse(inputs: HeadInputs, value: Columns) -> tuple[Callable[[], Log
 
     # |cÊ_ij| ≤ c |α q̂_i| |k̂_j|; where the logits saturate p the covariance is left to the other form.
     limits = jnp.finfo(value.mean.dtype)
-    log_query, log_key = _log_length(queries.rows), _log_length(key.rest.rows)
-    log_bound = query.rest.log_size + key.rest.log_size + log_query + log_key
+    square_query, square_key = _square(queries.rows), _square(key.rest.rows)
+    log_size = query.rest.log_size + key.rest.log_size
+
+    def log_bound() -> Array:
+        return log_size + (jnp.log(square_query) + jnp.log(square_key)) / 2
+
     common = slope.value
     even = jnp.max(jnp.abs(common), axis=-1) <= 0.5
-    holds = jnp.all((log_bound <= jnp.log(limits.eps / 8)) & even)
+    holds = jnp.all((log_bound() <= jnp.log(limits.eps / 8)) & even)
 
     def output() -> Columns:
         powers = jnp.exp(common)  # of logits below 1
         p = (powers / jnp.sum(powers, axis=-1, keepdims=True))[..., None]
         # Queries and keys of length 1 at most: derivatives at depth l are of size 3^l, and nothing is far above.
         of_query, of_key = (
-            jnp.exp(-log)[:, None, None] * rows for log, rows in ((log_query, queries.rows), (log_key, key.rest.rows))
+            jax.lax.rsqrt(square)[:, None, None] * rows
+            for square, rows in ((square_query, queries.rows), (square_key, key.rest.rows))
         )
         keys = of_key - jnp.sum(p * of_key, axis=1, keepdims=True)
         mean = jnp.sum(p * value.rest.rows, axis=1)
         covariance = jnp.einsum("hjk,hjl->hkl", keys, p * (value.rest.rows - mean[:, None]), precision=precision)
         rest = jnp.einsum("hik,hkl->hil", of_query, covariance, precision=precision)
-        log_size = value.rest.log_size + query.rest.log_size + key.rest.log_size + log_query + log_key
-        return Columns(value.mean + Scaled(mean, value.rest.log_size).value, Scaled(rest, log_size))
+        mean = value.mean + Scaled(mean, value.rest.log_size).value
+        return Columns(mean, Scaled(rest, value.rest.log_size + log_bound()))
 
     return logits, _NearCollapse(holds, output)
 
 
-def _log_length(rows: Float[Array, "head token width"]) -> Float[Array, " head"]:
-    """The logarithm of the length of all rows together, which none of them exceeds."""
+def _square(rows: Float[Array, "head token width"]) -> Float[Array, " head"]:
+    """The squared length of all rows together, which none of them exceeds; at least a normal number, and a constant."""
     square = jax.lax.stop_gradient(jnp.sum(jnp.square(rows), axis=(1, 2)))
-    return jnp.log(jnp.maximum(square, jnp.finfo(rows.dtype).tiny)) / 2
+    return jnp.maximum(square, jnp.finfo(rows.dtype).tiny)

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float
 from rc_jax._numerics.stable import expm1_ratio
 from rc_jax.collapse.exact.moves import STILL, Moves
 from rc_jax.collapse.exact.scaled import Scaled
-from rc_jax.collapse.exact.state import Weights, log_softmax
+from rc_jax.collapse.exact.state import Weights, softmax_and_log
 
 _SMALL = 0.5  # of |t|, below which e^t − 1 − t is a series
 _FAR = 1.0  # of |cÊ| under a mask, beyond which a row is compared with the first one and not with p
@@ -39,17 +39,15 @@ def split_softmax(
 ) -> Weights:
     """P = 1pᵀ + e^μ D, given r, the pair part cÊ and the columns that each row sees; NaN where a logit overflows."""
     if seen is None:
-        log_p = log_softmax(common)[:, None]
-        shared = jnp.exp(log_p[:, 0])
-        return Weights(shared, _finite(_change(log_p, shared[:, None], pair, moves), common, pair))
+        p, log_p = (part[:, None] for part in softmax_and_log(common))
+        return Weights(p[:, 0], _finite(_change(log_p, p, pair, moves), common, pair))
     pair = pair.map(lambda rows: jnp.where(seen, rows, 0))
     # In heads far from collapse the base has the whole logit, and nothing is left to change.
     exponent = pair.finite_size * pair.rows
     far = jnp.max(jnp.abs(exponent), axis=(1, 2), keepdims=True) > _FAR
     base = jnp.where(seen, common[:, None] + jnp.where(far, exponent, 0), -jnp.inf)
-    log_p = log_softmax(base)
+    p, log_p = softmax_and_log(base)
     alike = ~far & jnp.all(seen == seen[:, :1], axis=-1, keepdims=True)
-    p = jnp.exp(log_p)
     across = _less_first_row(log_p, p, alike, moves)
     near = _change(log_p, p, pair.map(lambda rows: jnp.where(far, 0, rows)), moves)
     return Weights(p[:, 0], _finite(across + near, common, pair))
@@ -59,7 +57,7 @@ def _finite(rest: Scaled, common: Float[Array, "head column"], pair: Scaled) -> 
     """The rest, or NaN for heads of which a logit has no place in the dtype."""
     largest = jnp.log(jnp.finfo(common.dtype).max)
     size = jnp.max(jnp.abs(pair.rows), axis=(1, 2))
-    finite = jnp.all(jnp.isfinite(common), axis=-1) & jnp.isfinite(pair.finite_size[:, 0, 0] * size)
+    finite = jnp.isfinite(jnp.max(jnp.abs(common), axis=-1)) & jnp.isfinite(pair.finite_size[:, 0, 0] * size)
     finite &= (pair.log_size <= largest) | (size == 0)
     return rest.map(lambda rows: jnp.where(finite[:, None, None], rows, jnp.nan))
 
@@ -76,10 +74,11 @@ def _change(
     bend = jnp.full_like(short, terms[-1])
     for term in reversed(terms[:-1]):
         bend = term + short * bend
-    excess = jnp.sum(p * centred * short * bend, axis=-1, keepdims=True)  # (Σ p e^t − 1)/c
+    bend = jnp.where(small, p * centred * short * bend, 0)
+    excess = jnp.sum(bend, axis=-1, keepdims=True)  # (Σ p e^t − 1)/c
     growth = c * excess
     ratio = _log1p_ratio(growth)
-    log_sum = jnp.where(small, growth * ratio, jax.nn.logsumexp(log_p + t, axis=-1, keepdims=True))  # z
+    log_sum = jnp.where(small, growth * ratio, _log_sum(log_p + t))  # z
     u = t - log_sum
     g = centred - jnp.where(small, excess * ratio, log_sum / jnp.where(small, 1, c))
     phi = expm1_ratio(-jnp.abs(u))
@@ -94,6 +93,12 @@ def _change(
     changes = jnp.where(others, jnp.where(far[:, None, None], u, g) * phi * powers, 0)
     rows = jnp.where(largest, -jnp.sum(changes, axis=-1, keepdims=True), changes)
     return Scaled(rows, factor + jnp.where(far, 0, pair.log_size))
+
+
+def _log_sum(logs: Array) -> Array:
+    """The logarithm of the sum of e^logs in each row, of which one entry at least is finite."""
+    top = jax.lax.stop_gradient(jnp.max(logs, axis=-1, keepdims=True))
+    return top + jnp.log(jnp.sum(jnp.exp(_at_most_0(logs - top)), axis=-1, keepdims=True))
 
 
 def _log1p_ratio(x: Array) -> Array:

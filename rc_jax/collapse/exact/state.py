@@ -44,6 +44,11 @@ class MeanResidual(NamedTuple):
         zero = square == 0
         return jnp.where(zero, -jnp.inf, self.log_size + jnp.log(jnp.where(zero, 1, square)) / 2)
 
+    @property
+    def over_norm(self) -> Scaled:
+        """The difference with rows of norm 1."""
+        return normalise(self.direction).times_exp(self.log_size)
+
 
 class Columns(NamedTuple):
     """Queries, keys, values or outputs of every head, or a number for each token: 1·meanᵀ + rest.
@@ -144,10 +149,16 @@ def recenter(x: Float[Array, "token feature"]) -> tuple[Float[Array, "token feat
 
 def from_rows(x: Scaled) -> MeanResidual:
     """Split tokens into mean and scaled difference."""
+    out = summand(x)
+    return out._replace(difference=_over_largest(out.difference))
+
+
+def summand(x: Scaled) -> MeanResidual:
+    """The same, with a difference of whatever size: `add` brings what it is given to one size."""
     difference, mean = recenter(x.rows)
     # e^log_size alone may overflow where its product with a small mean does not.
     root = jnp.exp(x.log_size / 2)
-    return MeanResidual(root * (root * mean), _over_largest(Scaled(difference, x.log_size)))
+    return MeanResidual(root * (root * mean), Scaled(difference, x.log_size))
 
 
 def add(a: MeanResidual, b: MeanResidual) -> MeanResidual:
@@ -184,7 +195,14 @@ def exp_below(logs: Float[Array, "head #token column"], factor: Float[Array, " h
 
 
 def log_softmax(logits: Float[Array, "*rows token"]) -> Float[Array, "*rows token"]:
-    """Logarithms of softmax over the last axis, also of logits whose rounding is large.
+    """Logarithms of softmax over the last axis, as `softmax_and_log` has them."""
+    return softmax_and_log(logits)[1]
+
+
+def softmax_and_log(
+    logits: Float[Array, "*rows token"],
+) -> tuple[Float[Array, "*rows token"], Float[Array, "*rows token"]]:
+    """Softmax over the last axis and its logarithms, also of logits whose rounding is large, by one exponential.
 
     A compiler may compute a row twice, once for its maximum, and round it twice. An excess over the maximum is set to
     0, and the largest entry counts as e^0 in the sum whatever became of the others.
@@ -192,7 +210,9 @@ def log_softmax(logits: Float[Array, "*rows token"]) -> Float[Array, "*rows toke
     largest = jnp.argmax(logits, axis=-1, keepdims=True)
     below = logits - jnp.take_along_axis(logits, largest, axis=-1)
     below = jnp.where(jax.nn.one_hot(largest[..., 0], logits.shape[-1], dtype=bool) | (below > 0), 0, below)
-    return below - jnp.log(jnp.sum(jnp.exp(below), axis=-1, keepdims=True))
+    powers = jnp.exp(below)
+    total = jnp.sum(powers, axis=-1, keepdims=True)
+    return powers / total, below - jnp.log(total)
 
 
 def log1p_ratio(t: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -212,21 +212,23 @@ def _log_residuals(
     def step_of(kind: StackSpec) -> Callable[[Any, LayerParams], tuple[Any, Any]]:
         makes_equal = _makes_equal(kind, spec)
 
-        def advance(state: MeanResidual, weights: LayerParams, moves: Moves) -> tuple[MeanResidual, Array | None]:
+        def advance(
+            state: MeanResidual, weights: LayerParams, moves: Moves, own: Array | None
+        ) -> tuple[MeanResidual, Array | None]:
             """The tokens after a layer, and the columns that each row has kept, where that tells which are equal."""
             kept: list[Array] | None = [] if makes_equal else None
-            arithmetic = split_arithmetic(kind, x.shape[0], scale, mask, moves, kept)
-            state = block(weights, moved(state, moves, 0), kind, arithmetic)
-            return state, kept[0] if kept else None
+            state = moved(state, moves._replace(tokens=own), 0)
+            arithmetic = split_arithmetic(kind, x.shape[0], scale, mask, moves, state, kept)
+            return block(weights, state, kind, arithmetic), kept[0] if kept else None
 
-        def step(carry: tuple[MeanResidual, Array, Array, Array | None], weights: LayerParams) -> tuple[Any, Any]:
-            states, known, amounts, equal = carry
+        def step(carry: Any, weights: LayerParams) -> tuple[Any, Any]:
+            states, known, amounts, equal, own = carry
             if not check:
-                out, kept = advance(states, weights, Moves(equal=equal))
-                return (out, known, amounts, _equal_after(kept, equal, alike, kind)), measure(out)
-            own = tokens if equal is None else jnp.take(tokens, equal, axis=0)
+                out, kept = advance(states, weights, Moves(equal=equal), None)
+                return (out, known, amounts, _equal_after(kept, equal, alike, kind), None), measure(out)
+            alone, among = (each if equal is None else jnp.take(each, equal, axis=0) for each in (own, tokens))
             out, kept = jax.vmap(
-                lambda state, amount: advance(state, weights, Moves(amount, own, equal)), axis_name=COPY
+                lambda state, amount: advance(state, weights, Moves(amount, among, equal), alone), axis_name=COPY
             )(states, amounts)
             equal = _equal_after(None if kept is None else kept[0], equal, alike, kind)
             logs = jax.vmap(_log_norm)(out)
@@ -236,7 +238,7 @@ def _log_residuals(
             # A mean that has faded is not known to the next layer.
             known = known & ~jnp.any(jax.vmap(faded)(out)) if fades else known
             # Layers move to either side in turn: what hides a move in one layer would hide it in all that are like it.
-            carry = out, known, -amounts, equal
+            carry = out, known, -amounts, equal, tokens
             if not look:
                 return carry, value
             gone = [jnp.any(jax.vmap(faded)(each)) for each, counts in ((states, fades), (out, relative)) if counts]
@@ -247,13 +249,13 @@ def _log_residuals(
 
     stored, first = _stored(x, start), measure(start)[None]
     if not check:
-        logs = scan_kinds(step_of, (start, stored, jnp.zeros(len(AMOUNTS), x.dtype), alike), params, spec)[1]
+        logs = scan_kinds(step_of, (start, stored, jnp.zeros(len(AMOUNTS), x.dtype), alike, None), params, spec)[1]
         return jnp.where(stored, jnp.concatenate([first, logs]), jnp.nan)
-    tokens, amounts = moves_of_tokens(x, places), jnp.asarray(AMOUNTS, x.dtype)
+    amounts, copies = jnp.asarray(AMOUNTS, x.dtype), len(AMOUNTS)
     # The tokens' own moves at the start are theirs alone, whatever they see.
-    own = moves_of_tokens(x)
-    states = jax.vmap(lambda amount: moved(start, Moves(amount, own), 0))(amounts)
-    of_layers = scan_kinds(step_of, (states, stored, amounts, alike), params, spec)[1]
+    tokens, own = moves_of_tokens(x, places), moves_of_tokens(x)
+    states = jax.tree.map(lambda part: jnp.broadcast_to(part, (copies, *part.shape)), start)
+    of_layers = scan_kinds(step_of, (states, stored, amounts, alike, own), params, spec)[1]
     logs, causes = of_layers if look else (of_layers, None)
     logs = jnp.concatenate([jnp.where(stored, first, jnp.nan), logs])
     return (logs, causes) if look else logs
@@ -342,27 +344,30 @@ def split_arithmetic(
     scale: ArrayLike | None,
     mask: Array | None,
     moves: Moves = STILL,
+    start: MeanResidual | None = None,
     kept: list[Array] | None = None,
 ) -> Arithmetic[MeanResidual]:
     """The four operations that `network` wires a layer from, on `count` split tokens in place of token matrices.
 
-    The columns that each row keeps are put into `kept`, where it is given.
+    `start` are tokens that have moved already. The columns that each row keeps are put into `kept`, where it is given.
     """
     layer = spec.attention
     seen = masks.combine(count, causal_mask=layer.causal, radius=layer.window, extra=mask)
+    summed = spec.skip and spec.norm not in ("branch", "peri")
+    split = mean_residual.summand if summed else mean_residual.from_rows
 
     def attend(weights: AttentionParams, state: MeanResidual) -> MeanResidual:
         if kept is not None:
             kept.append(attention.chosen(weights, state, layer, scale, seen, moves))
-        return attention.attend(weights, state, layer, scale, seen, moves)
+        return attention.attend(weights, state, layer, scale, seen, moves, split)
 
     def norm(weights: NormParams, state: MeanResidual) -> MeanResidual:
-        state = moved(state, moves, 8)
+        state = state if state is start else moved(state, moves, 8)
         return mlp_and_norms.norm(weights, state, spec.norm_epsilon, centred=spec.norm_kind == "layer")
 
     return Arithmetic(
         attend=attend,
-        mlp=lambda weights, state: mlp_and_norms.mlp(weights, state, spec, moves),
+        mlp=lambda weights, state: mlp_and_norms.mlp(weights, state, spec, moves, split),
         norm=norm,
         add=mean_residual.add,
     )
@@ -421,5 +426,5 @@ def _product_log_residuals(matrices: Array, x: Array) -> Array:
         return out, out.log_size
 
     start = mean_residual.decompose(x)
-    logs = jax.lax.scan(step, mean_residual.normalise(start.direction).times_exp(start.log_size), matrices)[1]
+    logs = jax.lax.scan(step, start.over_norm, matrices)[1]
     return jnp.concatenate([start.log_norm[None], logs])

@@ -48,9 +48,7 @@ class Term(NamedTuple):
 def term(x: Float[Array, "token feature"]) -> Term:
     """Tokens as a term."""
     state = mean_residual.decompose(x)
-    return Term(
-        mean_residual.normalise(state.mean[None]), mean_residual.normalise(state.direction).times_exp(state.log_size)
-    )
+    return Term(mean_residual.normalise(state.mean[None]), state.over_norm)
 
 
 def constant(rows: Float[Array, "1 feature"], tokens: int) -> Term:
