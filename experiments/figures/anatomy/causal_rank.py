@@ -20,8 +20,8 @@ ABOUT = figure.About(
         "A causal attention matrix is triangular with a positive diagonal, so its determinant is positive and its rank "
         "full. Its smallest singular value is 1/(2n) with uniform rows and (1 − λ)/(1 + λ) with a decay. With random "
         "scores it is exponentially small in n, at a rate of about γ² per token while γ, the standard deviation of "
-        "scores, is small. A floating-point type loses what is below its ε. Left: the digits that would be needed. "
-        "Middle: that rate. Right: the share of singular values above ε σ_max. The smallest is computed as 1/‖P⁻¹‖, "
+        "scores, is small. A floating-point type loses what is below its ε. First: the digits that would be needed. "
+        "Second: that rate. Third: the share of singular values above ε σ_max. The smallest is computed as 1/‖P⁻¹‖, "
         "which keeps its digits far below float64's ε. The uniform form is a WKB approximation."
     ),
     formula="log det P = Σ log p_ii;  σ_min: uniform → 1/(2n), decay → (1 − λ)/(1 + λ), softmax ~ e^(−Λ(γ) n)",

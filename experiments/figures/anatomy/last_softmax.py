@@ -20,8 +20,8 @@ ABOUT = figure.About(
     caption=(
         "Sum of the magnitudes of a loss's gradient by the logits αs of a row of normal scores. The gradients are "
         "cross-entropy's p − y, squared error's J(p − y), and J times a random direction, as behind attention's "
-        "softmax. Lines are means (thick), medians (thin) and the laws of sharp rows. Left: the label is another than "
-        "the largest score's. Middle: it is the largest's. Right: how long gradient descent takes to undo a wrong lead "
+        "softmax. Lines are means (thick), medians (thin) and the laws of sharp rows. First: the label is another than "
+        "the largest score's. Second: it is the largest's. Third: how long gradient descent takes to undo a wrong lead "
         "between two classes."
     ),
     formula="∂L/∂(αs) = p − y;   ∂½|p − y|²/∂(αs) = J(p − y);   wrong lead g: time (g + 1 − e^(−g))/2, or ≈ e^g/4",

@@ -15,9 +15,9 @@ ROFORMER, PAGE = "su2021roformer", "docs/cost_and_special_cases.md"
 ABOUT = figure.About(
     title="Position codes: length, shift and fall",
     caption=(
-        "Left: length of a sinusoidal code against those of embeddings with entries N(0, 1/d), as drawn and times √d. "
-        "Middle: how much a rotary score changes, over the product of the lengths, when all positions are shifted "
-        "alike: it should not. Angles as products in float32 lose it; angles reduced in integers do not. Right: mean "
+        "First: length of a sinusoidal code against those of embeddings with entries N(0, 1/d), as drawn and times √d. "
+        "Second: how much a rotary score changes, over the product of the lengths, when all positions are shifted "
+        "alike: it should not. Angles as products in float32 lose it; angles reduced in integers do not. Third: mean "
         "score of a query with itself at a distance, its octave means, and the logarithmic law. RoFormer's bound, over "
         "its value at 0, falls too."
     ),

@@ -21,9 +21,9 @@ PAPER, PLACE, PAGE = "vaswani2017", "section 3.2.1", "docs/anatomy.md"
 ABOUT = figure.About(
     title="Saturation: rare large gradients, typical tiny ones",
     caption=(
-        "Left: ½‖∂p/∂(logits)‖₁ = 1 − Σp² of rows whose logits are q·k or q·k/√d_k, mean and median over rows, with "
+        "First: ½‖∂p/∂(logits)‖₁ = 1 − Σp² of rows whose logits are q·k or q·k/√d_k, mean and median over rows, with "
         "the laws of sharp rows. Sharp rows follow the gap between the two largest scores. It is small with a "
-        "probability that falls like 1/√d_k, and typically it is large. Middle and right: gradient of a linear "
+        "probability that falls like 1/√d_k, and typically it is large. Second and third: gradient of a linear "
         "function of one output row of a randomly initialised layer by W_Q (dots: by W_K) and by the tokens, root mean "
         "square and median over initialisations. A token is also reached through the values, which no saturation "
         "stops."

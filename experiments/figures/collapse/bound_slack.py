@@ -26,7 +26,7 @@ ABOUT = About(
         "initialisations) and for the attention of a trained 6-layer BERT where it is installed (skips, MLPs and "
         "LayerNorm off, its own token embeddings). Published: the bounds of Dong, Cordonnier & Loukas (2021) on "
         "‖res‖_{1,∞}, their proof mended at one step, with γ measured. Tanh: a bound on the diameter, by total "
-        "variation and Hilbert's distance. Right: tokens and weights driven uphill by Adam until a bound is attained; "
+        "variation and Hilbert's distance. Third: tokens and weights driven uphill by Adam until a bound is attained; "
         "the best of all starts."
     ),
     formula="‖res(SA(X))‖ ≤ 4γ‖W_QK‖₁‖W‖‖res(X)‖³/√d;   diam(SA(X)) ≤ Σ‖W_h‖₂ tanh(‖W_QK‖₂diam(X)²/4√d) diam(X)",

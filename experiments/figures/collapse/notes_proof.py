@@ -17,10 +17,10 @@ from rc_jax import attention, collapse, network
 ABOUT = figure.About(
     title="The notes on the collapse proof, line by line",
     caption=(
-        "Left: relative error of lines of algebra, over random layers of as many features as tokens (points: median "
+        "First: relative error of lines of algebra, over random layers of as many features as tokens (points: median "
         "and largest). The notes' expansion of the scores lacks the factor Rᵀ in one term and 1/√d in another; with "
-        "both it is exact, and so is what they conclude from it. Middle: the last bound of their section in the "
-        "composite norm, measured over bound, against the size of the tokens. Right: the γ that makes one factor of "
+        "both it is exact, and so is what they conclude from it. Second: the last bound of their section in the "
+        "composite norm, measured over bound, against the size of the tokens. Third: the γ that makes one factor of "
         "the bound exact, for one weight matrix on tokens of many sizes and kinds; the notes' bound needs a constant "
         "above it."
     ),

@@ -21,10 +21,10 @@ V17, NOTES, TABLE = "vaswani2017", "study-notes", "section 4, table 1"
 ABOUT = figure.About(
     title="What a layer costs: attention, recurrence, convolution",
     caption=(
-        "Left: multiplications of a layer, read off its program (points: XLA's count of every product, loop bodies as "
-        "often as they run) and by formula (lines). Middle: layers, or steps, until every output depends on every "
+        "First: multiplications of a layer, read off its program (points: XLA's count of every product, loop bodies as "
+        "often as they run) and by formula (lines). Second: layers, or steps, until every output depends on every "
         "token that it ever will, by a search over the Jacobians of real layers (points) and by formula (lines). "
-        "Right: time of a call (medians and quartiles of calls in turns; this machine's, float32). Attention is "
+        "Third: time of a call (medians and quartiles of calls in turns; this machine's, float32). Attention is "
         "without its projections, as in the source; windows and kernels are k tokens wide."
     ),
     formula="2n²d, 1, 1;   2nd², n, n;   knd², 1, 2(n − 1)/(k − 1) or log_k n;   window 2knd, 1, 2(n − 1)/(k − 1)",

@@ -19,9 +19,9 @@ ABOUT = figure.About(
     title="Quadratic and linear attention: where they cross",
     caption=(
         "Whole layers of one width, projections included: softmax over pairs of tokens, linear weights over pairs, and "
-        "the same linear weights from sums over tokens, full and causal. Left: time of a call (medians and quartiles "
-        "of calls in turns). Middle: time of the layers that see pairs over that of sums; they cross where the line is "
-        "1, predicted at d_head tokens and at d_head + chunk where causal (dotted). Right: memory that XLA sets "
+        "the same linear weights from sums over tokens, full and causal. First: time of a call (medians and quartiles "
+        "of calls in turns). Second: time of the layers that see pairs over that of sums; they cross where the line is "
+        "1, predicted at d_head tokens and at d_head + chunk where causal (dotted). Third: memory that XLA sets "
         "aside; what one fused call holds inside itself is not in that account, so softmax's may drop. Times are this "
         "machine's, in float32."
     ),

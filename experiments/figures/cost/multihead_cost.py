@@ -19,9 +19,9 @@ PAPER, NOTES = "vaswani2017", "study-notes"
 ABOUT = figure.About(
     title="Multi-head attention: multiplications and time",
     caption=(
-        "Left: time of each part of a layer against the number of tokens (medians and quartiles of calls in turns). "
-        "Middle: the part that is quadratic over the projections, in time; the dotted line is the ratio of "
-        "multiplications, s/(2h). Right: one head against many, in time and in XLA's count. Times are this machine's, "
+        "First: time of each part of a layer against the number of tokens (medians and quartiles of calls in turns). "
+        "Second: the part that is quadratic over the projections, in time; the dotted line is the ratio of "
+        "multiplications, s/(2h). Third: one head against many, in time and in XLA's count. Times are this machine's, "
         "in float32."
     ),
     formula="2 s² h for QKᵀ and PV + 4 s h² for projections, equal at s = 2h;   + s h + a s (4s − 1) other operations",

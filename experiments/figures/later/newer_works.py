@@ -16,11 +16,11 @@ from rc_jax import attention
 ABOUT = figure.About(
     title="Newer works: one statement each",
     caption=(
-        "Top: entropy of the squared singular values of random tokens, one of them ever larger, under its bound; "
-        "softmax attention on Gaussian tokens against the linear map that it tends to; variance of one output over "
-        "texts, and σ² E Σp². Bottom: singular values of scores without their row means, and under a causal mask; "
-        "distance of softmax(q·k) from softmax(−‖q − k‖²/2), against how unequal the lengths of keys are; what a head "
-        "I − P adds to nearly equal tokens, over what P adds."
+        "First three: entropy of the squared singular values of random tokens, one of them ever larger, under its "
+        "bound; softmax attention on Gaussian tokens against the linear map that it tends to; variance of one output "
+        "over texts, and σ² E Σp². Last three: singular values of scores without their row means, and under a causal "
+        "mask; distance of softmax(q·k) from softmax(−‖q − k‖²/2), against how unequal the lengths of keys are; what "
+        "a head I − P adds to nearly equal tokens, over what P adds."
     ),
     formula="Σp_j x_j → W q;   Var Σp_j v_j = σ² E Σp²;   softmax(q·k) = softmax(−‖q − k‖²/2) if all ‖k‖ are equal",
     topic="later",

@@ -23,7 +23,7 @@ ABOUT = figure.About(
         "Pure attention with Gaussian weights under masks (bands: 5–95 % of initialisations; lines: medians). Where "
         "all tokens see the same tokens the fall triples with every layer; under any other mask it tends to a "
         "constant, the logarithm of the second eigenvalue of the mask's own uniform averaging. Blocks have none below "
-        "1 and stay apart. Right: causal windows fall as fast as causal attention in the end, but only from the layer "
+        "1 and stay apart. Third: causal windows fall as fast as causal attention in the end, but only from the layer "
         "on where the last token depends on the first. Exact mean–residual arithmetic; the weights' own growth is "
         "taken off."
     ),

@@ -20,13 +20,13 @@ from rc_jax.collapse import clustering
 ABOUT = figure.About(
     title="Tokens as particles: clusters, and norms as speed",
     caption=(
-        "Tokens of length 1 under x + h SA(x) with identity weights and logits β⟨x, y⟩. Top left: cosines of pairs of "
-        "uniform tokens (dots: means; bars: ± one deviation of a pair) and the curve of orthogonal ones. Top middle: "
-        "largest deviation of a pair from the curve. Top right: mean 1 − cos by layer under five norms (points: "
-        "uniform tokens, exact mean–residual arithmetic; lines: tokens of one cosine). Bottom: particles on the circle "
-        "with the Fourier modes of N independent tokens. Left: one run, as angles. Middle: number of clusters a time 4 "
-        "after the linear stage (points: means ± 2 standard errors). Right: share of runs with as many clusters as the "
-        "fastest mode has periods."
+        "Tokens of length 1 under x + h SA(x) with identity weights and logits β⟨x, y⟩. First: cosines of pairs of "
+        "uniform tokens (dots: means; bars: ± one deviation of a pair) and the curve of orthogonal ones. Second: "
+        "largest deviation of a pair from the curve. Third: mean 1 − cos by layer under five norms (points: uniform "
+        "tokens, exact mean–residual arithmetic; lines: tokens of one cosine). The others: particles on the circle "
+        "with the Fourier modes of N independent tokens. Fourth: one run, as angles. Fifth: number of clusters a time "
+        "4 after the linear stage (points: means ± 2 standard errors). Sixth: share of runs with as many clusters as "
+        "the fastest mode has periods."
     ),
     formula=(
         "ρ̇ = 2e^{βρ}(1 − ρ)((n − 1)ρ + 1)/(e^β + (n − 1)e^{βρ});   end: (1 + h)^(−2L) or 1/L²;   "

@@ -14,10 +14,10 @@ from experiments.lib import figure, style
 ABOUT = figure.About(
     title="Two tokens: a faster flow, and random values",
     caption=(
-        "Tokens of length 1 with logits β⟨x, y⟩. Left: 1 − ρ, ρ the common cosine, under softmax weights and under "
-        "weights e^{β⟨x, y⟩}/n without a sum. Middle: two tokens near opposite places in layers whose values are a new "
+        "Tokens of length 1 with logits β⟨x, y⟩. First: 1 − ρ, ρ the common cosine, under softmax weights and under "
+        "weights e^{β⟨x, y⟩}/n without a sum. Second: two tokens near opposite places in layers whose values are a new "
         "Gaussian matrix each; drift of log(1 + ρ) in a unit of time, measured (points) and to first order (lines). "
-        "Right: share of pairs that start at ρ = −0.98 and end as opposites, against β over its threshold."
+        "Third: share of pairs that start at ρ = −0.98 and end as opposites, against β over its threshold."
     ),
     formula="1 − ρ ~ e^{−2t}, e^{−2e^β t};   E d log(1 + ρ)/dt = (d − 1)/cosh²β − 2;   cosh²β* = (d − 1)/2",
     topic="later",

@@ -31,13 +31,13 @@ ABOUT = About(
     caption=(
         "One attention layer is trained by L-BFGS to move two opposite points of a circle one step on, and is then "
         "fed its own answers for 300 steps. Training starts from usual random weights or from 0.1 times them. The "
-        "first row shows the roll-outs of all seeds from small weights, until the points meet "
-        "(×, distance below 1 % of the start) or leave (2 radii). The second row shows the distance of the two "
-        "points, one line for each seed up to that event, and the median before training, dashed. The third row shows "
-        "the first event of the layers that learnt the step, the growth of small displacements along the true circle, "
-        "and two layers of pure attention whose weights are built by hand. One head is unstable: any error of the "
-        "radius grows. Two heads with values of opposite sign are stable: disturbed pairs of points come back. "
-        "From small weights, training finds layers with a skip connection that stay on the circle."
+        "first four panels show the roll-outs of all seeds from small weights, until the points meet (×, distance "
+        "below 1 % of the start) or leave (2 radii). The next four show the distance of the two points, one line for "
+        "each seed up to that event, and the median before training, dashed. The last four show the first event of "
+        "the layers that learnt the step, the growth of small displacements along the true circle, and two layers of "
+        "pure attention whose weights are built by hand. One head is unstable: any error of the radius grows. Two "
+        "heads with values of opposite sign are stable: disturbed pairs of points come back. From small weights, "
+        "training finds layers with a skip connection that stay on the circle."
     ),
     formula="one head: ∂ log r′/∂ log r = 1 + 4y/sinh 2y;   two heads: Σ g tanh y = 1, Σ g (tanh y + 2y/cosh² y) = 1/2",
     topic="paths",

@@ -19,14 +19,14 @@ from experiments.lib.figure import About
 ABOUT = About(
     title="What paths of each length can do",
     caption=(
-        "Networks of attention and skip connections, without MLP, LayerNorm or biases, are trained on three tasks. The "
-        "panels show the share of right answers when only some paths remain. In the top row they are paths of the "
-        "network itself, where the sum Y_k of all paths of a length is exact. In the middle row the network runs again "
-        "with one path in it, on hidden states of its own, as the paper's released code does; the crosses are that "
-        "code's numbers for sorting, of one network trained with LayerNorm. Bands reach from the smallest to the "
-        "largest of the seeds, which share one training set. Baselines are measured. Preset quick has the stated "
-        "network for sorting, trained for an eighth of the epochs; the other two are smaller, on fewer examples. It "
-        "shows how accuracy changes with length, not how accurate these networks can become."
+        "Networks of attention and skip connections, without MLP, LayerNorm or biases, are trained on three tasks. "
+        "The panels show the share of right answers when only some paths remain. In the first panel of a task they "
+        "are paths of the network itself, where the sum Y_k of all paths of a length is exact. In the second the "
+        "network runs again with one path in it, on hidden states of its own, as the paper's released code does; the "
+        "crosses are that code's numbers for sorting, of one network trained with LayerNorm. Bands reach from the "
+        "smallest to the largest of the seeds, which share one training set. Baselines are measured. Preset quick has "
+        "the stated network for sorting, trained for an eighth of the epochs; the other two are smaller, on fewer "
+        "examples. It shows how accuracy changes with length, not how accurate these networks can become."
     ),
     formula="accuracy of read(Y_k), of read(Y_0 + … + Y_k), and of read(Z),  Z ← LN(P_h(Z) Z W_h) along one path",
     topic="paths",

@@ -24,7 +24,7 @@ ABOUT = figure.About(
     caption=(
         "Trained models on docstrings of Python's standard library. A model's sink is the token with the most weight, "
         "averaged over the queries that see it, over heads and over layers, among tokens that half the queries see. "
-        "Left: that weight in every head, and the median; dashed is the threshold of Gu et al. (2025). "
+        "First: that weight in every head, and the median; dashed is the threshold of Gu et al. (2025). "
         "Second: size of the sink's value over the mean of the others, in every head. Third: relative residual of all "
         "other tokens, for the model as it is, without the sink's weight, and without the middle token's weight; rows "
         "are renormalised, and the token still sees itself. Last: the same with every token brought to length 1, "

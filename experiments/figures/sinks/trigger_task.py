@@ -26,7 +26,7 @@ ABOUT = figure.About(
         "layers of two heads with skip connections. First: error over that of answering zero. Second: weight of the "
         "first token in the rows that must answer zero, in the head where it is largest. Bands reach from the smallest "
         "to the largest over seeds. Third: size of that token's output in this head over the mean of the others. "
-        "Below: mean rows of one head where the trigger is the middle token."
+        "The others: mean rows of one head where the trigger is the middle token."
     ),
     formula="x_j ↦ (x₂ + … + x_j)/(j − 1) at the trigger j, else 0;   rows e^s/Σe^s,  max(s, 0)/j,  e^s/(1 + Σe^s)",
     topic="training",

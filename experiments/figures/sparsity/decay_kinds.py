@@ -18,11 +18,11 @@ from rc_jax import sparsity
 ABOUT = About(
     title="Kinds of decay",
     caption=(
-        "The panels show the sparsity S of a row of n weights that decay. The left one has one λ; channels 1 − 2⁻⁵ … 1 "
+        "The panels show the sparsity S of a row of n weights that decay. The first has one λ; channels 1 − 2⁻⁵ … 1 "
         "− 2⁻¹² in equal parts; λ = 0.9 with a faint even channel, which wins in the end; and independent random "
-        "gates. The gates have the mean of S over draws ± 2 standard errors and the annealed form. The middle one has "
+        "gates. The gates have the mean of S over draws ± 2 standard errors and the annealed form. The second has "
         "a continuum of λ with density p(1 − λ)^(p−1): points are sums of the weights themselves, and lines are their "
-        "laws for many tokens. In the right one C channels are drawn from p = ½. Medians and quartiles over draws "
+        "laws for many tokens. In the third C channels are drawn from p = ½. Medians and quartiles over draws "
         "follow the continuum (black) up to n of about C², and then n^(−1/2)."
     ),
     formula="S² = (Σ w G(λ))²/(n Σ w w′ G(λλ′));  S ~ n^(−1/2) for p > 1, n^(1/2−p) for ½ < p < 1, constant for p < ½",

@@ -18,13 +18,13 @@ from rc_jax import sparsity
 ABOUT = About(
     title="Softmax from finitely many features",
     caption=(
-        "The upper left panel shows the sparsity S by Taylor polynomials T_K of the exponential (β = 0). The upper "
-        "middle one shows the even order K that brings S within 1 % of softmax's S₀ = e^{−γ²/2}, with a law. The upper "
-        "right one shows how often trigonometric features give a negative weight. The lower panels are about random "
-        "features in d dimensions, for ‖q‖² = d σ² and k ~ N(0, σ²I), σ² = γ/√d. The left one shows S over S₀ against "
-        "their number m, as median and quartiles over draws. The middle one shows the deviation of the mean of S, ± 2 "
-        "standard errors, and its first order in 1/m (lines). The right one shows the variance of S with directions "
-        "orthogonal in blocks of d over that with independent ones."
+        "The first panel shows the sparsity S by Taylor polynomials T_K of the exponential (β = 0). The second shows "
+        "the even order K that brings S within 1 % of softmax's S₀ = e^{−γ²/2}, with a law. The third shows how often "
+        "trigonometric features give a negative weight. The others are about random features in d dimensions, for "
+        "‖q‖² = d σ² and k ~ N(0, σ²I), σ² = γ/√d. The fourth shows S over S₀ against their number m, as median and "
+        "quartiles over draws. The fifth shows the deviation of the mean of S, ± 2 standard errors, and its first "
+        "order in 1/m (lines). The sixth shows the variance of S with directions orthogonal in blocks of d over that "
+        "with independent ones."
     ),
     formula="K ≈ 2γ² + 2.31·√3 γ;  E S/S₀ − 1 ≈ −[(D − 1)/2 − …]/m,  D = (1 − 2σ²)^(−d/2) e^{(1+2σ²)²‖q‖²/(1−2σ²)}",
     topic="sparsity",

@@ -23,9 +23,9 @@ ROUNDING = 1e-10  # relative changes below this are none
 ABOUT = About(
     title="Measures of sparsity beside S",
     caption=(
-        "The left panel shows measures between 0 and 1 of softmax rows against γ. Lines are the limits of many keys; "
+        "The first panel shows measures between 0 and 1 of softmax rows against γ. Lines are the limits of many keys; "
         "points are rows drawn at random (mean ± 1 standard error), whose few largest entries fall behind the limit "
-        "at large γ, more so the higher the order. The middle panel shows the measures in nats. The table shows how "
+        "at large γ, more so the higher the order. The second panel shows the measures in nats. The table shows how "
         "the axioms of Hurley and Rickard fared on random rows, with ties and without, and on the counterexamples of "
         "the tests: they held in every trial (✓), or were broken (✗). For continuous measures that do not see the "
         "order of entries, scaling, cloning and Robin Hood imply the other three."
