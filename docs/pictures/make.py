@@ -1,9 +1,9 @@
 """Small pictures of all figures and the page that shows them, for GitHub and for a site that is built without results.
 
-`python docs/pictures/make.py results/quick` reads the drawings of a run, writes one WebP of at most 50 kB a figure, and
-writes `docs/gallery.md`. Pictures are written in light and in dark. A figure with `animate(data)`, a matplotlib
-animation, is written as loops into `docs/pictures/moving` too. README shows the upper row of one figure, and on a phone
-its first panel, in letters of 9 px or more.
+`python docs/pictures/make.py results/quick` reads the drawings of a run, writes one WebP a figure, of 50 kB at most
+where it is no higher than wide, and writes `docs/gallery.md`. Pictures are written in light and in dark. A figure with
+`animate(data)`, a matplotlib animation, is written as loops into `docs/pictures/moving` too. README shows the upper row
+of one figure, and on a phone its first panel, in letters of 9 px or more.
 """
 
 import io
@@ -20,24 +20,25 @@ sys.path.insert(0, str(ROOT))
 from experiments.lib import figure, style  # noqa: E402
 from experiments.run.report import drawing  # noqa: E402
 
-MOST = 50_000  # bytes of a picture
+MOST = 50_000  # bytes of a picture that is no higher than wide, and in proportion of others
 WIDTHS = (1400, 1200, 1000, 850, 700)
 README = "collapse_depth"  # two panels by two
 
 
 def small(path: pathlib.Path, across: float = 1.0, down: float = 1.0) -> bytes:
-    """The widest WebP of a drawing, or of this much of it from the upper left, that is not too large."""
+    """The widest WebP of a drawing, or of this much of it from the upper left, that is not too large for its shape."""
     whole = Image.open(path).convert("RGB")
     picture = whole.crop((0, 0, round(across * whole.width), round(down * whole.height)))
+    most = MOST * max(1, picture.height / picture.width)
     for width in WIDTHS:
         size = (width, round(picture.height * width / picture.width))
         scaled = picture.resize(size, Image.Resampling.LANCZOS) if width < picture.width else picture
         for quality in (80, 65, 50):
             buffer = io.BytesIO()
             scaled.save(buffer, format="WEBP", quality=quality, method=6)
-            if buffer.tell() <= MOST:
+            if buffer.tell() <= most:
                 return buffer.getvalue()
-    raise ValueError(f"{path} is larger than {MOST} bytes even at {WIDTHS[-1]} pixels")
+    raise ValueError(f"{path} is larger than {most:.0f} bytes even at {WIDTHS[-1]} pixels")
 
 
 def main(results: pathlib.Path) -> None:

@@ -39,6 +39,7 @@ __all__ = [
     "INK",
     "MARKERS",
     "ORDER",
+    "PAGE",
     "PAPER",
     "bands",
     "colour",

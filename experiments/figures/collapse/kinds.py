@@ -151,14 +151,13 @@ def _change(kind: Kind, parts: dict[str, jax.Array]) -> float:
 def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     """A panel for each kind: its fall over depth beside softmax's, and three numbers."""
     names = [str(name) for name in data["kinds"]]
-    columns = min(4, len(names))
-    rows = -(-len(names) // columns)
-    drawing, panels = style.figure(columns=columns, rows=rows, width=2.9, height=2.15)
+    columns = min(3, len(names))
+    drawing, panels = style.figure(columns=len(names), width=2.9, height=2.15)
     medians = np.stack([Fall(logs, np.empty(0)).median for logs in data["logs"]])
     softmax = medians[names.index("softmax")]
     # all panels have one pair of axes, named at the edge
     finite = medians[np.isfinite(medians)]
-    for index, (ax, name) in enumerate(zip(panels, names, strict=False)):
+    for index, (ax, name) in enumerate(zip(panels, names, strict=True)):
         ax.plot(data["depth"], softmax, color=style.colour("reference"), linewidth=1.4)
         if index == 1:
             at = int(data["depth"][-1]) // 3
@@ -171,11 +170,9 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
         ax.set_ylim(low, high)
         ax.set_xlim(-0.3, data["depth"][-1] + 0.3)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        at_left, at_bottom = index % columns == 0, index + columns >= len(names)
+        at_left, at_bottom = index % columns == 0, index // columns >= len(names) // columns - 1
         style.panel(ax, "layer" if at_bottom else "", "log ‖res(X)‖ (nats)" if at_left else "", name)
         ax.tick_params(labelleft=at_left, labelbottom=at_bottom)
-    for ax in panels[len(names) :]:
-        ax.set_axis_off()
     return drawing
 
 

@@ -76,7 +76,7 @@ def plot(data: Mapping[str, np.ndarray]) -> Figure:
     """For each task last loss, steps, gradient at the start and learned scales, against α over the default."""
     pairs = pairs_of(data)
     names = list(dict.fromkeys(pair.task for pair in pairs))
-    drawing, panels = style.figure(columns=len(names), rows=4, width=3.0, height=2.9)
+    drawing, panels = style.figure(columns=len(names), rows=4, width=style.PAGE / max(2, len(names)), height=2.9)
     # One row of panels for each measure, one column for each task, both kinds of scores in one panel.
     for row, draw in enumerate((_plot_loss, _plot_steps, _plot_gradient, _plot_learned)):
         for ax, name in zip(panels[row * len(names) :], names, strict=False):
