@@ -56,6 +56,41 @@ def test_helpers_draw():
     assert len(set(style.sequence(6))) == 6
 
 
+@pytest.mark.parametrize(
+    ("columns", "rows", "width", "in_rows"),
+    [
+        (1, 1, 5.6, [1]),
+        (3, 1, 5.0, [2, 1]),
+        (3, 2, 4.8, [2, 2, 2]),
+        (4, 1, 2.9, [3, 1]),
+        (5, 1, 2.9, [3, 2]),
+        (2, 2, 5.6, [2, 2]),
+    ],
+)
+def test_panels_go_on_in_the_next_row(columns, rows, width, in_rows):
+    drawing, panels = style.figure(columns, rows, width=width)
+    assert len(panels) == columns * rows and drawing.get_figwidth() <= style.PAGE
+    spans = [panel.get_subplotspec() for panel in panels]
+    starts = [span.rowspan.start for span in spans]
+    assert [starts.count(row) for row in range(len(in_rows))] == in_rows
+    last = [span.colspan for span in spans if span.rowspan.start == len(in_rows) - 1]
+    assert last[0].start == 2 * max(in_rows) - last[-1].stop  # in the middle of the row
+
+
+def test_titles_and_legends_break_where_the_panel_ends():
+    with style.theme("light"):
+        drawing, (ax, other) = style.figure(columns=2)
+        for index in range(4):
+            ax.plot([1, 2], [1, index], label=f"one line of several, number {index}")
+        style.panel(
+            ax, "x", "y", "A title that is longer than its panel is wide, as some are", legend="below", columns=4
+        )
+        style.panel(other, "x", "y", "A short title")
+        drawing.canvas.draw()
+    assert ax.get_title(loc="left").count("\n") == 1 and "\n" not in other.get_title(loc="left")
+    assert ax.get_legend().get_window_extent().width < drawing.bbox.width / 2
+
+
 @pytest.mark.parametrize("height", [2.2, 3.3, 5.0])
 def test_a_legend_below_keeps_clear_of_numbers_and_label(height):
     drawing, (ax,) = style.figure(height=height)
