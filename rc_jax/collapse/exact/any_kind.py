@@ -179,7 +179,9 @@ def _change(
         others = [weights(jnp.where(cancelled, other, end)) - there for other in (drawn, jnp.zeros_like(end))]
         most = jnp.maximum(jnp.maximum(_largest(before), _largest(there)), smallest)
         blind = jnp.maximum(*map(_largest, others)) > _PART * most
-        whole_weights = jnp.where(blind & cancelled & shown & ~integrated, _largest(before) / float(limits.eps), 0)
+        # In these rows they differ by whole weights, and where changes count beside them, by as much as those.
+        rows = jnp.any((cancelled & shown).reshape(kind.maps, *before.shape), axis=0)
+        whole_weights = jnp.where(blind & rows & ~integrated, _largest(before) / float(limits.eps), 0)
         change = moves.sums(jnp.where(blind, change * (1 + jnp.abs(moves.amount)), change), whole_weights, 15)
     finite = jnp.isfinite(largest_step) & jnp.isfinite(_by_head(_largest(base), heads))
     known = (integrated | subtracted) & ~lost & finite
