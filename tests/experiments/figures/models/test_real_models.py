@@ -123,7 +123,7 @@ def test_below_the_rounding_floor(x64, folders):
     about = {"names": np.array(["x"]), "floors": np.array([1e-14]), "causal": np.array([False])}
     drawing = real_models.plot(data | about | {"0_trained_exact_attention": deep})
     (panel,) = drawing.axes
-    assert "beyond rounding (exact)" in legend_of(drawing)
+    assert "beyond rounding (cancellation-free)" in legend_of(drawing)
     below = [line for line in panel.lines if np.max(line.get_ydata(), initial=0) > 100]
     assert [list(line.get_xdata()) for line in below] == [[1, 2, 3]]
     np.testing.assert_allclose(below[0].get_ydata(), [5, 40, 120])
