@@ -313,3 +313,16 @@ def test_the_empty_places_of_a_static_cache(decoder):
     assert found.causal and "24 are filled" in found.notes[1]
     for name in set(expected.measures) & set(found.measures) - {"entropy_scale", "scale_ratio"}:
         np.testing.assert_allclose(found[name], expected[name], rtol=3e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_last_state_before_the_final_norm_is_named(decoder, encoder, ids):
+    sizes = {name: size for name, size in SIZES.items() if name != "vocab_size"}
+    config = transformers.ViTConfig(
+        **sizes, intermediate_size=24, image_size=16, patch_size=4, attn_implementation="eager"
+    )
+    pictures = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        outputs = [model(ids, **BOTH) for model in (decoder, encoder)]
+        outputs.append(transformers.ViTModel(config).eval()(pictures, **BOTH))
+    notes = [" ".join(diagnostics.from_transformers(each).notes) for each in outputs]
+    assert ["before the final norm" in each for each in notes] == [False, False, True]
