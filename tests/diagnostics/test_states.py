@@ -65,4 +65,4 @@ def test_a_last_state_before_the_final_norm_is_said(normed):
     states = tuple(np.random.default_rng(0).normal(size=(3, 2, 5, 4)).astype("float32"))
     returned = states[-1] / np.linalg.norm(states[-1], axis=-1, keepdims=True) if normed else states[-1]
     notes = diagnostics.from_transformers({"hidden_states": states, "last_hidden_state": returned}).notes
-    assert [note for note in notes if "before the final norm" in note] == list(notes) and len(notes) == normed
+    assert [note for note in notes if "the final norm, is not in it" in note] == list(notes) and len(notes) == normed

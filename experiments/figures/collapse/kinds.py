@@ -151,8 +151,9 @@ def _change(kind: Kind, parts: dict[str, jax.Array]) -> float:
 def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     """A panel for each kind: its fall over depth beside softmax's, and three numbers."""
     names = [str(name) for name in data["kinds"]]
-    columns = min(3, len(names))
-    drawing, panels = style.figure(columns=len(names), width=2.9, height=2.15)
+    width = style.PAGE / 3.1
+    columns = min(len(names), int(style.PAGE / width))  # that stand in a row
+    drawing, panels = style.figure(columns=len(names), width=width, height=2.15)
     medians = np.stack([Fall(logs, np.empty(0)).median for logs in data["logs"]])
     softmax = medians[names.index("softmax")]
     # all panels have one pair of axes, named at the edge

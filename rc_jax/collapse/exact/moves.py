@@ -53,7 +53,8 @@ class Moves(NamedTuple):
         """Each entry's neighbour above or below, 0 for 0: the mean is a rounded number, and no sum follows."""
         if self.amount is None:
             return x
-        # Between ¾ and 3/2 of the distance to a neighbour: the sum rounds to it, and `nextafter` is compiled longer.
+        # ¾ to 3/2 of the distance to a neighbour, to which the sum rounds (or to the next but one, below a power of
+        # two). `nextafter` is compiled longer.
         step = 0.75 * float(jnp.finfo(x.dtype).eps) * jnp.sign(_pattern_of(x, place)) * jnp.sign(self.amount)
         return x + jax.lax.stop_gradient(x * step.astype(x.dtype))
 

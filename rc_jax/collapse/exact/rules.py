@@ -106,21 +106,9 @@ def rule(spec: AttentionSpec) -> Rule:
 def generic(inputs: HeadInputs, value: Columns) -> Columns:
     """The heads' outputs for weights of any kind that is differentiable where it is used."""
     level, logits, seen = inputs.leveled()
-    kind, precision, shape = inputs.spec.kind, inputs.spec.precision, logits.pair.rows.shape
-    weights = weight_function(inputs.params, inputs.spec, shape, seen)
-    if inputs.spec.scale_law == "log_tokens" and not kind.shift_invariant:
-        weights = _silent_where_one_is_seen(weights, shape, inputs.mask)
+    weights = weight_function(inputs.params, inputs.spec, logits.pair.rows.shape, seen)
+    kind, precision = inputs.spec.kind, inputs.spec.precision
     return any_kind.by_kind(level, logits, seen, value, kind, weights, precision, inputs.moves)
-
-
-def _silent_where_one_is_seen(
-    weights: Callable[[Array], Array], shape: tuple[int, ...], mask: Bool[Array, "token token"] | None
-) -> Callable[[Array], Array]:
-    """The same with scores of exactly 0 in rows that see one token: their factor log 1 is 0, whatever a sum leaves."""
-    if mask is None:
-        return weights
-    silent = jnp.broadcast_to(jnp.sum(mask, axis=-1, keepdims=True) == 1, shape[-2:])
-    return lambda scores: weights(jnp.where(silent, 0, scores))
 
 
 def softmax(inputs: HeadInputs, value: Columns) -> Columns:

@@ -120,12 +120,15 @@ def from_transformers(
 
 
 def _before_norm(state: Any, returned: Any) -> tuple[str, ...]:
-    """A note where the model returns something else than its last hidden state: that state after a final norm."""
+    """A note where the model returns something else than its last hidden state, as a final norm makes of it."""
     if returned is None or tuple(returned.shape) != tuple(state.shape):
         return ()
     if np.array_equal(inputs.on_host(state), inputs.on_host(returned)):
         return ()
-    return ("The last state is that before the final norm: the model's last_hidden_state differs from it.",)
+    return (
+        "The last state is not the model's last_hidden_state: what follows the last layer, as a rule the final norm, "
+        "is not in it.",
+    )
 
 
 def _named(outputs: Any) -> Any:
