@@ -20,7 +20,7 @@ from experiments.figures.paths._circle import (
 from experiments.figures.paths._circle_built import HEADS, SHARPNESS, SLOPE
 from experiments.ledger import Measured, at_least, at_most, law, near, published
 
-PAGE = "docs/circle.md"
+PAGE = "docs/path_effectiveness.md, The circle"
 WIDE = 128  # the width at which the paper shows next to no collapse
 EXACT = 1e-3
 RETURNED = 1e-3

@@ -44,7 +44,7 @@ def test_growth_of_one_head():
     np.testing.assert_allclose(_circle_built.growth(jnp.asarray(y)), 1 + 4 * y / np.sinh(2 * y), rtol=1e-3)
 
 
-# Two heads in plain NumPy, written from the formulas of docs/circle.md and from nothing in the library.
+# Two heads in plain NumPy, written from the formulas of docs/path_effectiveness.md and from nothing in the library.
 RADIUS, ANGLE = 0.3, 2 * np.pi / 1000
 LOGITS = np.array([2.0, 1.0]) / RADIUS**2
 GAINS = np.array([2.05338295, -1.28614142])
