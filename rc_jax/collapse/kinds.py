@@ -58,10 +58,10 @@ def predicted_order(kind: Kind) -> float:
     mean of the values drops out; near equal scores equal sums also make a constant in a row change nothing to first
     order, and the other way round. Scores differ along a row by e^ℓ and in the rest by e^{2ℓ}.
 
-    Two hypotheses are measured: weights have a derivative where all scores are equal, and a row either sees its own
-    scores alone or has the sum that its record promises. It is NaN where one of them fails, and `kind_fall` measures
-    the order then. Softmax of scores over their deviation fails the first and has order 2; a softmax over queries fails
-    the second and has order 1. The kind is taken to treat all tokens alike.
+    Three hypotheses are measured: weights have a derivative where all scores are equal, a row either sees its own
+    scores alone or has the sum that its record promises, and no key is singled out. It is NaN where one of them fails,
+    and `kind_fall` measures the order then. Softmax of scores over their deviation fails the first and has order 2; a
+    softmax over queries fails the second, the mean of softmax and the identity matrix the third, and both have order 1.
 
     Source: this package's own; 3 for softmax is Dong et al. 2021.
 
@@ -73,6 +73,8 @@ def predicted_order(kind: Kind) -> float:
     """
     equal_sums = kind.row_sum != "any"
     if kind.reads != "scores" or not is_smooth(kind) or not (equal_sums or rows_stand_alone(kind)):
+        return math.nan
+    if not keys_are_alike(kind):
         return math.nan
     return 3.0 if kind.shift_invariant or equal_sums else 1.0
 
@@ -94,6 +96,15 @@ def rows_stand_alone(kind: Kind) -> bool:
         changed = jnp.concatenate([scores[..., :1, :], others[..., 1:, :]], axis=-2)
         rows, after = (_weights(kind, each)[..., 0, :] for each in (scores, changed))
         return bool(jnp.max(jnp.abs(rows - after)) <= 1e-4 * jnp.max(jnp.abs(rows)))
+
+
+def keys_are_alike(kind: Kind) -> bool:
+    """Whether weights change places as their scores do: no place of a row, such as the query's own, is special."""
+    with jax.ensure_compile_time_eval():
+        scores = jax.random.normal(jax.random.key(2), (1, kind.maps, _ROWS, _ROWS))
+        order = np.random.default_rng(0).permutation(_ROWS)
+        moved, after = _weights(kind, scores)[..., order], _weights(kind, scores[..., order])
+        return bool(jnp.max(jnp.abs(moved - after)) <= 1e-4 * jnp.max(jnp.abs(moved)))
 
 
 def _weights(kind: Kind, scores: Array) -> Array:

@@ -11,7 +11,15 @@ import pytest
 from rc_jax import attention, collapse, network
 from rc_jax.attention import KINDS
 from rc_jax.collapse.exact import trajectory
-from rc_jax.collapse.kinds import Fall, is_smooth, kind_fall, predicted_order, rows_stand_alone, why_unknown
+from rc_jax.collapse.kinds import (
+    Fall,
+    is_smooth,
+    keys_are_alike,
+    kind_fall,
+    predicted_order,
+    rows_stand_alone,
+    why_unknown,
+)
 from tests.collapse.exact.test_trajectory import mostly_slow
 from tests.oracles import own_kinds
 
@@ -30,18 +38,19 @@ def test_a_layer_has_at_least_the_order_that_its_record_promises(x64, name):
         assert abs(order - predicted_order(kind)) < 0.1
 
 
-@pytest.mark.parametrize("order", own_kinds.OUTSIDE)
-def test_what_the_rule_does_not_speak_of_is_measured(order, x64):
-    kind = own_kinds.OUTSIDE[order]
+@pytest.mark.parametrize("name", own_kinds.OUTSIDE)
+def test_what_the_rule_does_not_speak_of_is_measured(name, x64):
+    kind, order, hold = own_kinds.OUTSIDE[name]
     assert np.isnan(predicted_order(kind))
     assert abs(kind_fall(kind, depth=1, networks=5, d_model=8, tokens=5).order - order) < 0.1
-    assert (is_smooth(kind), rows_stand_alone(kind)) == ((False, True) if order == 2 else (True, False))
+    assert (is_smooth(kind), rows_stand_alone(kind), keys_are_alike(kind)) == hold
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_kinds_of_the_package_meet_the_hypotheses(name):
     assert is_smooth(EVERY[name])
     assert rows_stand_alone(EVERY[name]) == (name != "sinkhorn")
+    assert keys_are_alike(EVERY[name])
 
 
 def test_the_fall_is_that_of_the_network(x64):

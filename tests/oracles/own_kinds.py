@@ -84,6 +84,17 @@ def over_queries(scores, seen, parts):
     return jnp.where(seen, jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-2), 0)
 
 
+def half_own(scores, seen, parts):
+    """The mean of softmax and of the identity matrix: a query's own key is special."""
+    return (softmax(scores, seen) + jnp.where(seen, jnp.eye(*scores.shape[-2:], dtype=scores.dtype), 0)) / 2
+
+
+def by_place(scores, seen, parts):
+    """Softmax of scores plus the mean of their row times a number of each place: rows of one sum, places differ."""
+    place = jnp.linspace(-1, 1, scores.shape[-1], dtype=scores.dtype).reshape((1,) * (scores.ndim - 1) + (-1,))
+    return softmax(scores + place * scores.mean(axis=-1, keepdims=True), seen)
+
+
 def _slope(spec):
     return {"slope": (spec.heads,)}
 
@@ -106,10 +117,15 @@ OWN = {
     )
 }
 
-# What the rule of `rc_jax.collapse.kinds.predicted_order` does not speak of, and the orders that these have.
+# What the rule of `rc_jax.collapse.kinds.predicted_order` does not speak of: the order of each, and which of its
+# hypotheses hold (a derivative at equal scores, rows that stand alone, keys that are alike).
 OUTSIDE = {
-    2: Kind("standardised", standardised, "one", shift_invariant=True, increasing=True),
-    1: Kind("over_queries", over_queries),
+    "standardised": (
+        Kind("standardised", standardised, "one", shift_invariant=True, increasing=True), 2, (False, True, True)
+    ),
+    "over_queries": (Kind("over_queries", over_queries), 1, (True, False, True)),
+    "half_own": (Kind("half_own", half_own, "one", shift_invariant=True), 1, (True, True, False)),
+    "by_place": (Kind("by_place", by_place, "one"), 2, (True, True, False)),
 }
 
 

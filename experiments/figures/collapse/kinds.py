@@ -15,7 +15,7 @@ from experiments.ledger import Measured, at_least, law, near, published
 from experiments.lib import figure, style
 from rc_jax import attention
 from rc_jax.attention import KINDS, Kind
-from rc_jax.collapse.kinds import Fall, is_smooth, kind_fall, rows_stand_alone
+from rc_jax.collapse.kinds import Fall, is_smooth, keys_are_alike, kind_fall, rows_stand_alone
 from rc_jax.scale.kinds import kind_best_scale
 from rc_jax.sparsity.kinds import kind_sparsity, rows_are_independent
 
@@ -31,7 +31,7 @@ ABOUT = figure.About(
     ),
     formula=(
         "‖res(layer(X))‖ ~ ‖res(X)‖^k: k = 3 where Σ_j a_j of a row of equal scores c does not depend on c, else 1; if "
-        "a is differentiable there and rows see their own scores alone, or sum to 1"
+        "a is differentiable there, rows see their own scores alone or sum to 1, and keys are alike"
     ),
     topic="collapse",
     minutes={"smoke": 0.2, "quick": 1.5, "full": 6.0},
@@ -58,10 +58,17 @@ def _over_queries(scores: jax.Array, seen: jax.Array, parts: Mapping[str, jax.Ar
     return jnp.where(seen, jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-2), 0)
 
 
+def _half_own(scores: jax.Array, seen: jax.Array, parts: Mapping[str, jax.Array]) -> jax.Array:
+    """The mean of softmax and of the identity matrix: a query's own key is special."""
+    own = jnp.eye(*scores.shape[-2:], dtype=scores.dtype)
+    return (jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1) + jnp.where(seen, own, 0)) / 2
+
+
 # Kinds whose rows of equal scores have one sum, and which do not meet the law's hypotheses.
 OUTSIDE = (
     Kind("standardised", _standardised, "one", shift_invariant=True, increasing=True),
     Kind("over queries", _over_queries),
+    Kind("half own", _half_own, "one", shift_invariant=True),
 )
 
 
@@ -126,8 +133,8 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
 
 
 def _meets(kind: Kind) -> bool:
-    """Whether a kind meets the hypotheses of the law: a derivative at equal scores, rows alone or of sum 1."""
-    return is_smooth(kind) and (kind.row_sum == "one" or rows_stand_alone(kind))
+    """Whether a kind meets the law's hypotheses: a derivative at equal scores, rows alone or of sum 1, keys alike."""
+    return is_smooth(kind) and (kind.row_sum == "one" or rows_stand_alone(kind)) and keys_are_alike(kind)
 
 
 def _scale(spec: Spec, kind: Kind, parts: dict[str, jax.Array]) -> tuple[float, float]:
@@ -202,7 +209,9 @@ def _order_less_predicted(data: Mapping[str, np.ndarray]) -> Measured:
         where=[str(name) for name in data["kinds"]],
         applies=data["meets"],
         reads=[data["change"], data["outside"]],
-        numbers=_numbers(data) | {"standardised": data["outside"][0], "queries": data["outside"][1]},
+        numbers=_numbers(data) | dict(
+            zip(("standardised", "queries", "own"), data["outside"], strict=True)
+        ),
     )
 
 
@@ -239,8 +248,8 @@ ROWS = (
     law(
         "kinds-order",
         "A layer maps a small difference between tokens to its cube where the sum of a row of equal scores does "
-        "not depend on the score, and to first order elsewhere, if weights are differentiable at equal scores, and a "
-        "row sees its own scores alone or sums to 1.",
+        "not depend on the score, and to first order elsewhere, if weights are differentiable at equal scores, a row "
+        "sees its own scores alone or sums to 1, and no key of a row is special.",
         _order_less_predicted,
         near(0, ORDER),
         proof="derived",
