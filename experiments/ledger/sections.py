@@ -128,9 +128,9 @@ def headline(claims: Iterable[Claim]) -> str:
     if measured:
         parts.append(f"{len(measured)} {_number(measured, 'measurement')}: {_outcomes(measured)}.")
     if formulas:
-        fail = "fails" if len(formulas) == 1 else "fail"
+        whose = "whose number changes" if len(formulas) == 1 else "whose numbers change"
         name = _number(formulas, "formula")
-        parts.append(f"{len(formulas)} {name}, which {fail} only if code is wrong: {_outcomes(formulas)}.")
+        parts.append(f"{len(formulas)} {name}, {whose} only if code is wrong: {_outcomes(formulas)}.")
     if late := [claim for claim in rows if claim.after_result]:
         owns = "its criterion" if len(late) == 1 else "their criteria"
         parts.append(f"{len(late)} of all these had {owns} chosen after a result was known: {_outcomes(late)}.")

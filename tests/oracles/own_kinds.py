@@ -121,7 +121,9 @@ OWN = {
 # hypotheses hold (a derivative at equal scores, rows that stand alone, keys that are alike).
 OUTSIDE = {
     "standardised": (
-        Kind("standardised", standardised, "one", shift_invariant=True, increasing=True), 2, (False, True, True)
+        Kind("standardised", standardised, "one", shift_invariant=True, increasing=True),
+        2,
+        (False, True, True),
     ),
     "over_queries": (Kind("over_queries", over_queries), 1, (True, False, True)),
     "half_own": (Kind("half_own", half_own, "one", shift_invariant=True), 1, (True, True, False)),

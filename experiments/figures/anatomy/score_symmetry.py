@@ -188,10 +188,11 @@ def plot(data: Data) -> Figure:
 
 
 def _without_projections(data: Data) -> Measured:
-    """The largest asymmetry of scores without projections, and the asymmetry of the weights."""
+    """The largest asymmetry of scores without projections, and the least of the weights."""
     scores, weights = data["none_scores"], data["none_weights"]
     return Measured(
-        scores.max(),
+        [scores.max(), weights.min()],
+        where=["scores", "weights"],
         reads=[scores, weights],
         numbers={"draws": len(scores), "lowest": weights.min(), "highest": weights.max()},
     )
@@ -227,16 +228,18 @@ def _trained_over_random(data: Data) -> Measured:
 ROWS = (
     published(
         "symmetry-none",
-        r"If $Q=K=X$, without projections, the part $QK^{\top}$ of attention is symmetric, $d(x_1,x_2)=d(x_2,x_1)$.",
+        r"If $Q=K=X$, without projections, the attention matrix is symmetric, $d(x_1,x_2)=d(x_2,x_1)$.",
         _without_projections,
         near(0, ROUNDING),
         formula=True,
+        needs="parts",
         source="study-notes",
         place="section on the need of linear maps",
-        hypotheses=r"<draws> draws of normal tokens, scores over $\sqrt{d}$",
+        hypotheses=r"<draws> draws of normal tokens, scores over $\sqrt{d}$; the notes name $QK^{\top}$ and speak "
+        "of the attention matrix",
         interval_from="rounding",
-        note=r"measured: $\lVert A-A^{\top}\rVert/\lVert A+A^{\top}\rVert$; softmax by rows then breaks the symmetry: "
-        "<lowest:.4f> … <highest:.4f>",
+        note=r"measured: $\lVert A-A^{\top}\rVert/\lVert A+A^{\top}\rVert$ of the scores and of the weights, which "
+        "softmax by rows makes asymmetric: <lowest:.4f> … <highest:.4f>",
     ),
     law(
         "symmetry-random",

@@ -336,7 +336,7 @@ ROWS = (
         "the rank of the matrix is kept in the case without bias",
         note=r"measured: rank after less rank before; $a$, $a+b$, $a+2b$ with $a=(1,2,0,-1)$, $b=(\frac{1}{2},-1,1,3)$"
         " go from a line to a plane; what is kept is the linear rank of tokens less their means over features, and "
-        "so the affine rank where it is as large as it can be",
+        "so the affine rank where these are linearly independent",
     ),
     published(
         "norm-random",

@@ -209,9 +209,7 @@ def _order_less_predicted(data: Mapping[str, np.ndarray]) -> Measured:
         where=[str(name) for name in data["kinds"]],
         applies=data["meets"],
         reads=[data["change"], data["outside"]],
-        numbers=_numbers(data) | dict(
-            zip(("standardised", "queries", "own"), data["outside"], strict=True)
-        ),
+        numbers=_numbers(data) | dict(zip(("standardised", "queries", "own"), data["outside"], strict=True)),
     )
 
 

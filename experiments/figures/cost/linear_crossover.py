@@ -167,7 +167,7 @@ ROWS = (
         place="abstract",
         hypotheses=LAYER,
         interval_from=f"our tolerance: {GAIN:g} of an exponent",
-        elsewhere="the projections, linear in $n$, are part of the time, and $n$ is not much larger than $d$",
+        elsewhere="the projections, linear in $n$, are part of the time; the preset full has larger $n$",
         note="measured: exponent of the ratio of median times, of <calls:.0f> calls or more in turns",
     ),
     published(

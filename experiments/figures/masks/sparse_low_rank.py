@@ -185,7 +185,7 @@ ROWS = (
         "Low-rank approximations of attention may make the collapse faster.",
         lambda data: _less_than_full(data, ("averages", "Gaussian")),
         at_most(0),
-        needs="some",
+        needs="parts",
         interval_from="the sign of the difference",
         hypotheses=r"the summary cites Wang et al. 2020; here keys and values are $E\thinspace X$ with random $E$, "
         f"rows that average or Gaussian ones, Wang et al.'s kind; {SETTING}",

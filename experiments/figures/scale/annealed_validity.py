@@ -66,6 +66,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         "annealed": np.exp((fractions * critical[:, None]) ** 2) / n[:, None],
         "optimum": at_optimum / critical,
         "optimum_ratio": np.exp(at_optimum**2) / n / here,
+        "usual_ratio": np.exp(1) / n / np.array([participation(1.0, count) for count in n]),
         **_curves(jax.random.key(spec.seed), spec),
     }
 
@@ -153,13 +154,13 @@ def _gradient_over_true(data: Data) -> Measured:
 
 
 def _sum_over_true(data: Data) -> Measured:
-    """The annealed Σp² over the true mean at the annealed optimum, and up to where it is near."""
+    """The annealed Σp² over the true mean at the usual scale and the annealed optimum, and up to where it is near."""
     n, many = data["n"], data["n"] >= LEAST_KEYS
     near_true = np.abs(data["annealed"][many] / data["true"][many] - 1) <= STEP
     ends = data["fractions"][np.logical_and.accumulate(near_true, axis=1).sum(axis=1).clip(1) - 1]
     return Measured(
-        data["optimum_ratio"][many],
-        where=[f"n = {each}" for each in n[many]],
+        np.concatenate([data["usual_ratio"][many], data["optimum_ratio"][many]]),
+        where=[f"{at}, n = {each}" for at in ("α = 1", "α*") for each in n[many]],
         reads=[data["annealed"], data["true"]],
         numbers={"least": n[many][0], "most": n[-1], "low": ends.min(), "high": ends.max()},
     )
@@ -189,10 +190,12 @@ ROWS = (
         _sum_over_true,
         near(1, STEP),
         formula=True,
+        needs="parts",
         source="su2023scale",
         place="section on the normal distribution, sums as expectations",
         after_result=True,
-        hypotheses=r"at $\alpha^{\ast}$, for which the source uses it; $n=<least>\thinspace\ldots\thinspace<most>$ "
+        hypotheses=r"the source does not say for which $\alpha$: at the usual 1, and at $\alpha^{\ast}$, where it uses "
+        r"the sum; $n=<least>\thinspace\ldots\thinspace<most>$ "
         "independent scores, true means by integration",
         interval_from="our tolerance: a tenth, that of annealed-step; that the sum is a row came when both were known",
         note=r"measured: $e^{\alpha^{2}}/n$ over the true mean; in the random-energy model it fails from half of "

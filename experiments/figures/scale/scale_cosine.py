@@ -28,8 +28,8 @@ ABOUT = About(
     title="α*, cosine scores: which law, and how it grows with d",
     caption=(
         "The logit scale that maximises the annealed softmax gradient of n cosines between random directions in d "
-        "dimensions. First, the source's own plot: all its points on a linear axis. At d = 128 the published 3.5 log n "
-        "fits n = 40 … 20 000 on average while the ratio to log n "
+        "dimensions. First, all points of the source's plot and its law on its linear axis, with √log n beside them. "
+        "At d = 128 the published 3.5 log n fits n = 40 … 20 000 on average while the ratio to log n "
         "falls; from d = 128 on, √log n is the better one-parameter law. From d ≈ 64 the scale grows like √(d − 3), "
         "as the argument in a reply under the article gives, whose last word is inversely. The annealed mean is itself "
         "an approximation."
@@ -85,8 +85,6 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
         "at_many": np.where(many.converged, many.scale, np.nan),
         "coefficient": np.array([scale.fit_coefficient(n, row, "log") for row in alpha]),
         "root_coefficient": np.array([scale.fit_coefficient(n, row, "sqrt_log") for row in alpha]),
-        "residual": np.array([scale.relative_residual(n, row, "log") for row in alpha]),
-        "root_residual": np.array([scale.relative_residual(n, row, "sqrt_log") for row in alpha]),
     }
 
 
@@ -135,8 +133,9 @@ def _against_n(ax: Axes, data: Data) -> None:
     ax.plot(n, root * np.sqrt(np.log(n)), color=style.colour("corrected"), label=f"{root:.2f} √log n")
     measured = {"color": style.colour("measured"), "markersize": 3, "label": f"α*, all {n.size} points"}
     ax.plot(n, data["alpha"][row], ".", **measured)
-    title = f"As the source draws it, d = {DIM}"
+    title = f"The source's points and law, d = {DIM}"
     style.panel(ax, "n, number of keys", SCALE, title, legend="lower right")
+    style.ticks(ax.xaxis, np.linspace(0, n[-1], 5))  # more of them run into each other
 
 
 def _against_d(ax: Axes, data: Data) -> None:
@@ -153,26 +152,27 @@ def _against_d(ax: Axes, data: Data) -> None:
 
 
 def _misfit(ax: Axes, data: Data) -> None:
-    for name, meaning, marker, label in (
-        ("residual", "published", "o", "c log n"),
-        ("root_residual", "corrected", "s", "c √log n"),
+    for meaning, marker, label, misfit in zip(
+        ("published", "corrected"), "os", ("c log n", "c √log n"), _misfits(data).T, strict=True
     ):
-        ax.plot(data["dims"], 100 * data[name], marker=marker, color=style.colour(meaning), label=label)
+        ax.plot(data["dims"], 100 * misfit, marker=marker, color=style.colour(meaning), label=label)
     style.reference(ax, x=DIM, text=f"d = {DIM}")
     title = "Which law fits n = 40 … 20 000"
     style.panel(ax, WIDTH, "relative rms misfit (%)", title, log="xy", legend="lower right")
 
 
+def _misfits(data: Data) -> np.ndarray:
+    """Root mean squares of relative errors, as for the fit to Gaussian scores, of (dimension, law)."""
+    alpha, logs = data["alpha"], np.log(data["n"])
+    fits = (("coefficient", logs), ("root_coefficient", np.sqrt(logs)))
+    return np.stack([np.sqrt(np.mean((data[name][:, None] * law / alpha - 1) ** 2, axis=1)) for name, law in fits], 1)
+
+
 def _fit(data: Data) -> Measured:
     """Coefficient and misfit of c log n in the one dimension that the article plots."""
     row = _row(data, DIM)
-    alpha, logs = data["alpha"][row], np.log(data["n"])
-    ratio = alpha / logs
-    # root mean squares of relative errors, as for the fit to Gaussian scores
-    misfit, root_misfit = (
-        np.sqrt(np.mean((data[name][row] * law / alpha - 1) ** 2))
-        for name, law in (("coefficient", logs), ("root_coefficient", np.sqrt(logs)))
-    )
+    ratio = data["alpha"][row] / np.log(data["n"])
+    misfit, root_misfit = _misfits(data)[row]
     return Measured(
         [data["coefficient"][row], misfit],
         where=["c of c log n", "relative misfit, root mean square"],

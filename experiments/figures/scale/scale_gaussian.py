@@ -89,6 +89,7 @@ def _as_drawn(ax: Axes, data: Data) -> None:
     ax.plot(n, data["alpha"], ".", markersize=3, color=style.colour("measured"), label=f"α*, all {n.size} points")
     ax.plot(n, PUBLISHED * np.sqrt(np.log(n)), color=style.colour("published"), label="0.84 √log n")
     style.panel(ax, "n", "α*", "As the source draws it", legend="lower right")
+    style.ticks(ax.xaxis, np.linspace(0, data["n"][-1], 5))  # more of them run into each other
 
 
 def _optimum(ax: Axes, data: Data) -> None:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 import experiments.lib.figure
 from experiments.figures._peaks import jackknife, peaks
 from experiments.figures._samples import draw
-from experiments.figures.scale.parts._objective_rows import HIGH, LONGEST, LOW, NAMES, ROWS
+from experiments.figures.scale.parts._objective_rows import HIGH, LARGEST, LONGEST, LOW, NAMES, ROWS
 from experiments.lib import style
 from experiments.lib.figure import About, Data
 from rc_jax import scale
@@ -49,12 +49,13 @@ class Spec(experiments.lib.figure.Spec):
     last: int = 6
     samples: int = 192
     points: int = 25
+    entries: int = 2**25  # scores of each size for the largest entry, whose optimum differs much from row to row
 
 
 PRESETS = {
-    "smoke": Spec(last=4, samples=32, points=13),
+    "smoke": Spec(last=4, samples=32, points=13, entries=2**15),
     "quick": Spec(),
-    "full": Spec(last=9, samples=2048, points=49),
+    "full": Spec(last=9, samples=2048, points=49, entries=2**28),
 }
 
 
@@ -72,17 +73,20 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     typical = np.stack([peaks(alpha, batches["log"].mean(0))] + [
         peaks(alpha, np.delete(batches["log"], i, 0).mean(0)) for i in range(BATCHES)
     ])  # fmt: skip
-    misfits = np.array([_misfit(sizes, each[1]) for each in typical])
+    typical_error = jackknife(typical[1:])
+    entry, left_out = _entries(spec, sizes)
+    typical[0, LARGEST], typical_error[LARGEST] = entry, jackknife(left_out)
+    misfits = np.array([_misfit(sizes, each) for each in (entry, *left_out)])
     data = {
         "n": sizes, "alpha": alpha, "few": few, "typical": typical[0],
-        "typical_error": jackknife(typical[1:]), "misfit": misfits[0], "misfit_error": jackknife(misfits[1:]),
+        "typical_error": typical_error, "misfit": misfits[0], "misfit_error": jackknife(misfits[1:]),
         "homogeneous": np.max([part.maximum["homogeneous"] for part in parts]),
         **_reader(spec.seed), **_longest(spec.seed),
         "ends": _ends(spec.seed), "sixth_sparsity": _sixth_sparsity(), "half_l1": _half_l1(spec.seed),
     }  # fmt: skip
-    for name in ("norm", "trace", "product", "power", "softmax", "largest", "later"):
+    for name in ("norm", "trace", "product", "power", "softmax", "usual", "largest", "later"):
         data[name] = batches[name].mean(0)
-    for name in ("norm", "trace", "power", "softmax", "later"):
+    for name in ("norm", "trace", "power", "softmax", "usual", "later"):
         data[f"{name}_error"] = batches[name].std(0, ddof=1) / BATCHES**0.5
     return data
 
@@ -104,14 +108,36 @@ def _row(sizes: np.ndarray, alpha: np.ndarray, few: np.ndarray, best: np.ndarray
         power = [scale.power_gradient_norm(part).mean() for part in parts]
         tripled = [3 * scale.power_gradient_norm(3 * part).mean() for part in parts]
         softmax = [scale.gradient_norm(part, float(a)).mean() for part, a in zip(parts, best, strict=True)]
+        usual = [scale.gradient_norm(part, 1.0).mean() for part in parts]
         return {
             "norm": norms, "log": logs, "trace": trace, "product": product,
             "power": jnp.stack(power), "homogeneous": jnp.abs(jnp.stack(tripled) / jnp.stack(power) - 1),
-            "softmax": jnp.stack(softmax), "largest": jnp.stack([part.max(-1).mean() for part in parts]),
+            "softmax": jnp.stack(softmax), "usual": jnp.stack(usual),
+            "largest": jnp.stack([part.max(-1).mean() for part in parts]),
             "later": norms[1][:, -2] - norms[1][:, at_five],
         }  # fmt: skip
 
     return one
+
+
+def _entries(spec: Spec, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scale of the largest typical largest entry of softmax's Jacobian by size, and the same without each batch.
+
+    The largest entry is α p(1 − p) of the largest weight p = 1/Σ e^{α(s − max s)}: where p is above a half, every other
+    weight is below 1 − p.
+    """
+    rng, alpha = np.random.default_rng([spec.seed, 3]), np.geomspace(1.2, 14, 21)
+    logs = np.empty((BATCHES, sizes.size, alpha.size))
+    for at, n in enumerate(sizes):
+        for batch in range(BATCHES):
+            below = rng.standard_normal((max(spec.entries // int(n) // BATCHES, 4), int(n)), np.float32)
+            top = below.argmax(1)[:, None]
+            below -= np.take_along_axis(below, top, 1)
+            np.put_along_axis(below, top, -np.inf, 1)  # its own term is the 1 that is taken from 1/p
+            over = np.stack([np.exp(np.float32(a) * below).sum(1, dtype=float) for a in alpha], 1)  # 1/p − 1
+            logs[batch, at] = np.mean(np.log(alpha) + np.log(np.maximum(over, SMALLEST)) - 2 * np.log1p(over), 0)
+    every = peaks(alpha, logs.mean(0))
+    return every, np.stack([peaks(alpha, np.delete(logs, batch, 0).mean(0)) for batch in range(BATCHES)])
 
 
 def _weights(scores: jax.Array, alpha: jax.Array) -> list[jax.Array]:
@@ -147,12 +173,12 @@ def _reader(seed: int) -> dict[str, np.ndarray]:
         return x**6 / jnp.sum(x**6)
 
     # softmax at scales from near 0 on, for 2 to 64 scores; the sixth power of a quarter of 64 scores
-    rows = [jnp.asarray(rng.normal(size=(48, n)), jnp.float32) for n in (2, 8, 64)]
+    rows = [jnp.asarray(rng.normal(size=(768, n)), jnp.float32) for n in (2, 8, 64)]
     scales = jnp.geomspace(0.01, 8, 25)
     entries = jax.jit(
         jax.vmap(jax.vmap(lambda s, a: jnp.abs(jax.jacobian(jax.nn.softmax)(a * s)).max(), (None, 0)), (0, None))
     )
-    softmax = max(float(entries(each, scales).max()) for each in rows)
+    softmax = max(float(entries(each[:48], scales).max()) for each in rows)
     quarter = jax.vmap(lambda s: jnp.abs(jax.jacobian(lambda x: power(x / 4))(s)).max())
     # slopes by s of f(a s), which f(a x) = f(x) makes the same at every a
     free = {
@@ -165,20 +191,22 @@ def _reader(seed: int) -> dict[str, np.ndarray]:
     slopes = [[jax.jacobian(lambda s, f=f, a=a: f(a * s))(s) for a in (1.0, 3.0)] for f in free.values()]
     return {
         "quarter": np.asarray(softmax),
-        "near_one": np.concatenate([np.asarray(quarter(each)) for each in rows[1:]]),
+        "near_one": np.stack([np.asarray(quarter(each)) for each in rows[1:]]),
         "scale_free": np.array([float(jnp.abs(b - a).max() / jnp.abs(a).max()) for a, b in slopes]),
     }
 
 
 def _longest(seed: int) -> dict[str, np.ndarray]:
-    """½‖J‖₁ of both normalisers at the largest n of the article's programs, by their definitions; with errors."""
+    """½‖J‖₁ at the largest n of the article's programs, by definition, with errors: s⁶, softmax at 1 and at α*."""
     s = np.random.default_rng([seed, 2]).normal(size=(64, LONGEST))
     sixth = s**6 / (s**6).sum(1, keepdims=True)
     best = float(scale.optimal_scale_exact(LONGEST))
-    weights = np.exp(best * s)
-    weights = weights / weights.sum(1, keepdims=True)
-    both = np.stack([6 * (sixth * (1 - sixth) / np.abs(s)).sum(1), best * (1 - (weights**2).sum(1))])
-    return {"longest": both.mean(1), "longest_error": both.std(1, ddof=1) / len(s) ** 0.5}
+    every = [6 * (sixth * (1 - sixth) / np.abs(s)).sum(1)]
+    for alpha in (1.0, best):
+        weights = np.exp(alpha * s)
+        weights = weights / weights.sum(1, keepdims=True)
+        every.append(alpha * (1 - (weights**2).sum(1)))
+    return {"longest": np.mean(every, 1), "longest_error": np.std(every, 1, ddof=1) / len(s) ** 0.5}
 
 
 def _ends(seed: int) -> np.ndarray:

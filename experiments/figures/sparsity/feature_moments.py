@@ -280,8 +280,8 @@ ROWS = (
         _same_rows,
         at_least(ONE_ROW),
         formula=True,
-        elsewhere="independent features, where the correlation is $1/(1+s^{2})$ with $s$ the spread of the queries, do "
-        "not test the signal-to-noise ratio",
+        elsewhere="independent features, where the correlation tends to $1/(1+s^{2})$ for many of them, $s$ the spread "
+        "of the queries, do not test the signal-to-noise ratio",
         hypotheses=f"{FEW} independent gamma features; keys of {FORMULAS[1]} and {SPREADS[2]:g}; of queries the source "
         f"says nothing, here theirs is {QUERIES[0]:g} or {QUERIES[1]:g}",
         after_result=True,

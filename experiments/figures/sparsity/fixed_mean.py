@@ -151,8 +151,8 @@ ROWS = (
         _ends,
         (np.array([0, 0.05, 0.05]), np.array([0.05, 1, 1])),
         place="section with two examples, its plot",
-        hypotheses=r"Gaussian keys, $n\to\infty$; $\beta$ of 8 sizes from $-4$ to 4, $\gamma=<narrow:g>\thinspace\ldots"
-        r"\thinspace<wide:g>$; the plot itself was not seen, its text says what it shows",
+        hypotheses=r"Gaussian keys, $n\to\infty$; 9 values of $\beta$ from $-4$ to 4, $\gamma=<narrow:g>\thinspace"
+        r"\ldots\thinspace<wide:g>$; the plot itself was not seen, its text says what it shows",
         interval_from=r"$S\to0$ is read as $S\lt0.05$",
         note=r"at $\beta\lt0$ it is near 0 where $\gamma$ is small and rises with $\gamma$ towards $1/\sqrt{6}$",
     ),

@@ -118,10 +118,12 @@ def _axioms(random: np.random.Generator, trials: int) -> np.ndarray:
     order = np.sort(rows, axis=1)
     given = share * (order[:, -1:] - order[:, :1]) / 2  # from the richest to the poorest: beyond rounding
     robbed = order + given * (np.eye(SIZE)[:1] - np.eye(SIZE)[-1:])
-    rich = rows + 100 * rows.sum(1, keepdims=True) * np.eye(SIZE)[:1]
+    # Ten times the sum of the others: beyond every measure's threshold, and not so far that what is left is rounding.
+    first, poor = np.eye(SIZE)[:1], np.maximum(rows, 1e-3) * (1 - np.eye(SIZE)[:1])
+    rich = poor + 10 * poor.sum(1, keepdims=True) * first
     pairs = {
         "Robin Hood": (order, robbed), "scaling": (rows, 10 * share * rows), "rising tide": (rows, rows + far),
-        "cloning": (rows, np.concatenate([rows, rows], 1)), "Bill Gates": (rich, rich + far * rich * np.eye(SIZE)[:1]),
+        "cloning": (rows, np.concatenate([rows, rows], 1)), "Bill Gates": (rich, rich + far * rich * first),
         "babies": (rows, np.concatenate([rows, np.zeros((trials, 1))], 1)),
     }  # fmt: skip
     worst = []

@@ -1,9 +1,14 @@
 """What figures about the scale compute beside the library: limits, the sixth power, shares of rows."""
 
+import dataclasses
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import integrate
 
+from experiments.figures._peaks import peaks
 from experiments.figures.scale import annealed_validity, scale_cosine, scale_decoder, scale_objectives
 from experiments.ledger import Verdict, judged
 from rc_jax import scale
@@ -25,6 +30,20 @@ def test_sparsity_of_the_sixth_power():
         for power in (6, 12)
     ]
     assert sparsity[20] == pytest.approx(moments[0] / moments[1] ** 0.5)
+
+
+def test_the_typical_optimum_of_the_largest_entry_is_that_of_whole_jacobians():
+    """Against the largest entry of Jacobians by automatic differentiation, on its own rows and another grid."""
+    spec = dataclasses.replace(scale_objectives.PRESETS["smoke"], entries=2**17)
+    found, left_out = scale_objectives._entries(spec, np.array([8, 64]))
+    error = np.sqrt(np.square(left_out - left_out.mean(0)).sum(0) * 7 / 8)
+    rows = jax.random.normal(jax.random.key(5), (3000, 8))
+    alpha = jnp.geomspace(1, 12, 40)
+    entry = jax.vmap(jax.vmap(lambda s, a: jnp.abs(jax.jacobian(lambda s: jax.nn.softmax(a * s))(s)).max(), (None, 0)),
+                     (0, None))(rows, alpha)  # fmt: skip
+    best = peaks(np.asarray(alpha), np.log(np.asarray(entry)).mean(0)[None])[0]
+    assert abs(found[0] / best - 1) < 0.04 and error[0] < 0.03 * found[0]
+    assert abs(found[1] - 4.010) < 4 * error[1] < 0.4  # by a program of another author
 
 
 def test_gradient_vanishes_at_both_ends_of_a_row():
@@ -57,7 +76,7 @@ def test_the_annealed_sum_and_the_gradient_of_it_are_judged_apart():
     """A sum that is twice the true one, and small beside 1, leaves the gradient within a tenth."""
     data = smoke_data.load("annealed_validity")
     found = {claim.key: claim for claim in judged(annealed_validity.ROWS, data)}
-    assert (found["annealed-sum"].verdict, found["annealed-step"].verdict) == (Verdict.DIFFERS, Verdict.AGREES)
+    assert (found["annealed-sum"].verdict, found["annealed-step"].verdict) == (Verdict.IN_PART, Verdict.AGREES)
     data["optimum_ratio"] = np.full_like(data["optimum_ratio"], 1.05)
     data["true"] = data["annealed"] / np.where(data["fractions"] <= 0.5, 1.0, 2.0)
     found = {claim.key: claim for claim in judged(annealed_validity.ROWS, data)}

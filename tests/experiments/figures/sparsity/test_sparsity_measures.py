@@ -1,6 +1,7 @@
 """The theorem on three axioms: where it ends, and that the figure's trials would find a measure that jumps."""
 
 import itertools
+import pathlib
 from fractions import Fraction
 
 import jax.numpy as jnp
@@ -55,3 +56,17 @@ def test_half_of_all_rows_have_ties_and_a_quarter_give_half(monkeypatch, x64):
     assert (np.diff(order, axis=1) == 0).any(axis=1).mean() >= 0.5
     np.testing.assert_allclose(robbed[::4, 0], robbed[::4, -1])
     assert (robbed[1::4, 0] < robbed[1::4, -1]).all()
+
+
+def test_the_trials_give_the_table_of_the_page(x64):
+    """✓ and ✗ of docs/sparsity_measures.md, whose Rényi row stands for three orders."""
+    page = (pathlib.Path(__file__).parents[4] / "docs" / "sparsity_measures.md").read_text("utf-8")
+    table = page.split("| measure | 1 | 2 |")[1].split("\n\n")[0].splitlines()[2:]
+    rows = [[cell == "✓" for cell in map(str.strip, line.split("|")[2:8])] for line in table]
+    names = [line.split("|")[1].strip() for line in table]
+    renyi = names.index(r"$\log n-H_q$")
+    of_page = dict(zip(names, rows, strict=True))
+    wanted = [of_page["$1-S$"], of_page["Gini"], of_page["Hoyer"], of_page[r"$1-H/\log n$"], *3 * [rows[renyi]],
+              of_page[r"$\kappa_4$"], of_page[r"$\lVert a\rVert_2/\lVert a\rVert_1$"]]  # fmt: skip
+    margin = sparsity_measures._axioms(np.random.default_rng(0), 20_000)
+    np.testing.assert_array_equal(margin >= 0, wanted)
