@@ -33,8 +33,14 @@ def filled(page: str, about: Mapping[str, str | int], entries: Sequence[Entry], 
 
     def block(marks: re.Match[str]) -> str:
         names = marks["names"].split()
-        lines = rows(names, entries) if marks["kind"] == "rows" else figures(names, entries)
-        source = f"Rows of the [ledger]({to_docs}ledger.md): {circumstances(about, entries)}"
+        of_rows = marks["kind"] == "rows"
+        lines = rows(names, entries) if of_rows else figures(names, entries)
+        shown = [
+            entry
+            for entry in entries
+            if (any(claim.key in names for claim in entry.claims) if of_rows else entry.name in names)
+        ]
+        source = f"Rows of the [ledger]({to_docs}ledger.md): {circumstances(about, shown)}"
         return "\n".join([marks[1], "", *lines, "", source, "", marks[4]])
 
     return MARKS.sub(block, page)

@@ -23,7 +23,8 @@ def run(arguments: Any) -> Report:
         shown = not (arguments.json or arguments.quiet)
         found = study.kind(_named(arguments.kind[0]), seed=seed, progress=shown)
     except (TypeError, ValueError) as error:
-        raise Usage(str(error)) from error
+        whose = "" if ":" not in arguments.kind[0] else f"{arguments.kind[0]}: "
+        raise Usage(f"{whose}{error}") from error
     if arguments.figure is not None:
         study.draw(found).savefig(arguments.figure)
     return Report(str(found), json.loads(found.to_json()))

@@ -13,6 +13,7 @@ from rc_jax.diagnostics.implied_scale import mean_entropy
 LARGEST_N = 10**15  # exact in double precision
 LARGEST_DIM = 1e6
 LARGEST_SAMPLES = 10**6
+DRAWN = 2**21  # cosines that a mean entropy is taken over
 
 
 def run(arguments: Any) -> Report:
@@ -33,7 +34,7 @@ def run(arguments: Any) -> Report:
     for index, n in enumerate(sizes):
         typical = jax.jit(lambda key, n=n: scale.typical_optimum(key, n, dim, samples))(key) if samples else None
         rows.append(_row(n, arguments, float(annealed[index]), None if exact is None else float(exact[index]), typical))
-        rows[-1]["usual"] = _usual(n, dim)
+        rows[-1]["usual"] = _usual(given[index], arguments)
     problems = [
         f"the {kind} optimum was not found for n = {row['n']}"
         for row in rows
@@ -98,15 +99,41 @@ def _row(n: int, arguments: Any, alpha: float, exact: float | None, typical: Any
     return row
 
 
-def _usual(n: int, dim: float | None) -> dict[str, float | None]:
+def _usual(n: int, arguments: Any) -> dict[str, float | None]:
     """What the usual scale does with n random keys: H/log n, and the weight of one perfect key among them.
 
+    Of a decoder of n rows: the mean H/log i of rows i from 2 on, and that weight in its last row, where it is least.
     Logits of the usual scale have variance one. A cosine cannot pass 1, so that the logit of a key equal to its query
     is g = √d; random keys have cosines of variance 1/d, and E e^{g cos} is about e^{g²/2d}, which is √e here.
     """
-    entropy = float(mean_entropy(1.0, np.array([float(n)]))[0]) / math.log(n)
+    dim = arguments.cosine_dim
+    sizes = np.array([float(n)])
+    if arguments.decoder:  # rows between these are on a line in log i, to 1e-4
+        sizes = np.unique(np.round(np.concatenate([np.arange(2, 32), np.geomspace(2, n, 32)])))
+        sizes = sizes[sizes <= n]
+    if dim is None:
+        entropies = np.asarray(mean_entropy(1.0, sizes)) / np.log(sizes)
+    else:
+        rng = np.random.default_rng(arguments.seed)
+        entropies = np.array([_cosine_entropy(rng, int(size), dim, DRAWN // sizes.size) for size in sizes])
+    # The mean over rows: trapezoids whose sides are whole rows.
+    counts, shares = np.diff(sizes), (entropies[1:] + entropies[:-1]) / 2
+    total = float(np.sum(counts * shares)) + (entropies[0] + entropies[-1]) / 2
+    entropy = total / (sizes[-1] - sizes[0] + 1)
     most = None if dim is None else 1 / (1 + math.exp(math.log(n) + 0.5 - math.sqrt(dim)))
-    return {"relative_entropy": entropy, "perfect_key_weight": most}
+    return {"relative_entropy": float(entropy), "perfect_key_weight": most}
+
+
+def _cosine_entropy(rng: np.random.Generator, n: int, dim: float, drawn: int) -> float:
+    """Mean H/log n of rows of n cosines times √d: of this many drawn, and annealed where rows are too long to draw."""
+    if n > DRAWN:
+        with jax.enable_x64(True):
+            return float(scale.annealed_entropy(math.sqrt(dim), float(n), dim)) / math.log(n)
+    cosines = 2 * rng.beta((dim - 1) / 2, (dim - 1) / 2, (max(drawn // n, 1), n)) - 1
+    weights = np.exp(math.sqrt(dim) * cosines)
+    totals = weights.sum(1)
+    entropy = np.log(totals) - math.sqrt(dim) * (weights * cosines).sum(1) / totals
+    return float(entropy.mean()) / math.log(n)
 
 
 def _text(arguments: Any, rows: list[dict[str, Any]]) -> str:
@@ -136,17 +163,17 @@ def _text(arguments: Any, rows: list[dict[str, Any]]) -> str:
     simulated = f"; typical: {arguments.samples} simulated rows, seed {arguments.seed}" if arguments.samples else ""
     rows_of = "n is the geometric mean of the keys that rows 2 … L see.\n" if arguments.decoder else ""
     advice = " If you change it, take the typical one." if arguments.samples else ""
-    count = 3 if dim is None else 2  # cosines are not quite Gaussian
+    count = 3 if dim is None else 2  # of cosines it is simulated
     entropies, most = (
         ", ".join(digits(row["usual"][name], count) for row in rows)
         for name in ("relative_entropy", "perfect_key_weight")
     )
-    reached = (
-        "." if dim is None else f";\na key equal to its query gets about {most} of the weight, and no key gets more."
-    )
+    whose = "its rows" if arguments.decoder else "random rows"
+    end = ", in the last row." if arguments.decoder else ", and no key gets more."
+    reached = "." if dim is None else f";\na key equal to its query gets about {most} of the weight{end}"
     return (
         f"Scale α* of most softmax gradient, {law}{simulated}\n\n{rendered}\n\n{rows_of}"
         f"Each α* multiplies {use}; the usual scale there is {usual}. Keep it unless you can compare trainings:\n"
         f"these are optima of random rows, and say nothing of trained quality.{advice}\n"
-        f"At the usual scale expect H/log n = {entropies} of random rows{reached}"
+        f"At the usual scale expect H/log n = {entropies} of {whose}{reached}"
     )

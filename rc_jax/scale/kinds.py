@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from rc_jax.attention import Kind
 from rc_jax.scale.gradient.rows import score_rows
 
 _GROUPS = 8  # of rows, whose optima give the standard error
+_DRAWS = 200  # of as many rows, with replacement, for the error of a median
 _GRID = np.geomspace(2.0**-2, 2.0**8, 21)  # of scales
 _FLAT = 0.01  # logarithms that differ by less count as equal
 
@@ -85,12 +86,19 @@ def _gradient(kind: Kind, scores: Array, alpha: Array, parts: dict[str, Array]) 
 
 @arguments.guard(n=arguments.integer(2), rows=arguments.integer(_GROUPS))
 def kind_best_scale(
-    key: Key[Array, ""], kind: Kind, n: int, rows: int = 256, parts: dict[str, Array] | None = None
+    key: Key[Array, ""],
+    kind: Kind,
+    n: int,
+    rows: int = 256,
+    parts: dict[str, Array] | None = None,
+    *,
+    typical: Literal["mean log", "median"] | None = None,
 ) -> KindOptimum:
     """The scale that maximises the typical gradient of rows of n standard normal scores.
 
     The typical gradient is the geometric mean over rows, as in `typical_scale`. Where weights may be exactly 0 a row
-    may let nothing through, and the median over rows stands for it. The same rows are used at every scale, and a
+    may let nothing through, and the median over rows stands for it. The two have maxima at different scales, softmax's
+    of 64 keys at 2.9 and 4.8, so compare two kinds by the same one. The same rows are used at every scale, and a
     parabola goes through the three best of a grid of factors √2 from 1/4 to 256.
 
     Args:
@@ -99,9 +107,11 @@ def kind_best_scale(
         n: scores of a row.
         rows: how many; the error falls as its root.
         parts: the kind's own arrays, for one head.
+        typical: how the typical gradient is taken over rows; by default "median" for kinds that are `sparse`.
 
     Returns:
-        The scale with its standard error, from eight groups of rows, and the typical gradient there. Not converged,
+        The scale with its standard error, from eight groups of rows (of a median, from 200 draws of rows among those
+        that there are), and the typical gradient there. Not converged,
         with an error of NaN and a `reason`, is what is no maximum: NaN, where no scale of the grid does better than
         another by 1 %, or the gradient is no number at one of them; ∞, where it still rises at 256; 0, where 1/4 or
         less is best; the scale from which on it is flat, where no larger one does better by 1 %; and the scale of a
@@ -122,10 +132,12 @@ def kind_best_scale(
     scores = jax.random.normal(key, (kind.maps, rows, n))
     gradients = np.stack([np.asarray(kind_gradient(kind, scores, alpha, parts), float) for alpha in _GRID])
 
+    of_median = kind.sparse if typical is None else typical == "median"
+
     def peak(columns: np.ndarray) -> "_Peak":
         values = gradients[:, columns]
         with np.errstate(divide="ignore"):
-            return _peak(np.log(np.median(values, axis=1)) if kind.sparse else np.mean(np.log(values), axis=1))
+            return _peak(np.log(np.median(values, axis=1)) if of_median else np.mean(np.log(values), axis=1))
 
     every = np.arange(rows)
     groups = np.array_split(every, _GROUPS)
@@ -139,9 +151,13 @@ def kind_best_scale(
         reason = f"a maximum near {whole.scale:.3g} that some groups of rows do not have"
     error = math.nan
     if not reason:
-        error = math.hypot(spread * float(np.std([each.scale for each in parts_of], ddof=1)), whole.coarse)
-    scale, value, converged, deviation = map(jnp.asarray, (whole.scale, math.exp(whole.value), not reason, error))
-    return KindOptimum(scale, value, converged, deviation, reason)
+        deviation = spread * float(np.std([each.scale for each in parts_of], ddof=1))
+        if of_median:  # of few rows it jumps, so that groups of them differ otherwise than all rows do
+            draws = np.random.default_rng(0).integers(rows, size=(_DRAWS, rows))
+            deviation = float(np.std([each.scale for each in map(peak, draws) if each.inside], ddof=1))
+        error = math.hypot(deviation, whole.coarse)
+    scale, value, converged, error_of = map(jnp.asarray, (whole.scale, math.exp(whole.value), not reason, error))
+    return KindOptimum(scale, value, converged, error_of, reason)
 
 
 class _Peak(NamedTuple):

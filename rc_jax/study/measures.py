@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -97,9 +97,10 @@ def kind(kind: Kind | str | Callable[..., Array], *, seed: int = 0, progress: bo
             )  # fmt: skip
         if alone[own.name]:
             for n in KEYS:
+                typical, rows = _typical(own, n)
                 both(
-                    "scale", f"best scale for {n} keys", "256 rows of normal scores, jvp",
-                    lambda each, n=n: _scale(key, each, n, parts[each.name]),
+                    "scale", f"best scale for {n} keys", f"{typical} of {rows} rows of normal scores, jvp",
+                    lambda each, n=n: _scale(key, each, n, *_typical(own, n), parts[each.name]),
                 )  # fmt: skip
         else:
             notes.append("Rows depend on each other, so no gradient of a row is measured.")
@@ -196,8 +197,19 @@ def _parts(kind: Kind) -> dict[str, Array]:
     return attention.init(jax.random.key(0), spec).parts
 
 
-def _scale(key: Array, kind: Kind, n: int, parts: dict[str, Array]) -> tuple[float, float, str]:
-    best = kind_best_scale(key, kind, n, parts=parts)
+def _typical(kind: Kind, n: int) -> tuple[Literal["mean log", "median"], int]:
+    """How the typical gradient of a kind and of softmax beside it is taken, and over how many rows.
+
+    One way for both: a median, which a kind whose weights may be 0 needs, has its maximum at larger scales, and larger
+    errors.
+    """
+    return ("median", 1024 if n <= 64 else 256) if kind.sparse else ("mean log", 256)
+
+
+def _scale(
+    key: Array, kind: Kind, n: int, typical: Literal["mean log", "median"], rows: int, parts: dict[str, Array]
+) -> tuple[float, float, str]:
+    best = kind_best_scale(key, kind, n, rows, parts, typical=typical)
     if best.reason:
         return math.nan, math.nan, best.reason
     return float(best.scale), float(best.standard_error), ""

@@ -125,8 +125,11 @@ def _scales(best: list[Measure]) -> str:
         return f"the gradient through the weights has no maximum: {', '.join(none)}."
     first, last = best[0], best[-1]
     name = last.name.removeprefix("best scale for ")
-    text = f"for {name} a typical row lets most gradient through at {last.value:.3g} (softmax {last.softmax:.3g})"
-    return f"{text}, {last.value / first.value:.2g} times that of 16."
+    own, softmax = _digits(last.value, last.error), _digits(last.softmax, last.softmax_error)
+    ratio = last.value / first.value
+    error = ratio * math.hypot(last.error / last.value, first.error / first.value)
+    text = f"for {name} a typical row lets most gradient through at {own} (softmax {softmax})"
+    return f"{text}, {_digits(ratio, error)} times that of 16."
 
 
 def draw(study: Study) -> "Figure":
@@ -188,4 +191,4 @@ def _digits(value: float, error: float, reason: str = "") -> str:
     """A number with its error to one digit, or why there is none."""
     if math.isnan(value):
         return re.split("[:;,(]", reason)[0] or "not known"
-    return f"{value:.4g} ± {float(f'{error:.1g}'):g}" if error > 1e-4 * abs(value) else f"{value:.4g}"
+    return f"{value:.4g} ± {float(f'{error:.1g}'):g}" if error > 0 else f"{value:.4g}"

@@ -117,18 +117,48 @@ def test_cosines_show_the_usual_factor(capsys):
 
 @pytest.mark.parametrize(("dim", "n"), [(96, 3000), (96, 24_000), (64, 3000)])
 def test_what_to_expect_at_the_usual_scale(capsys, dim, n):
-    """Entropy of drawn Gaussian rows, and the weight of one key that equals its query among drawn random keys."""
+    """Entropy of drawn cosines, and the weight of one key that equals its query among drawn random keys."""
     (row,) = answer(capsys, "scale", str(n), "--cosine-dim", str(dim), "--samples", "0")["results"]
     draw = np.random.default_rng(0)
-    s = draw.standard_normal((400, n))
-    p = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
-    shares = -(p * np.log(p)).sum(axis=1) / np.log(n)
-    assert abs(shares.mean() - row["usual"]["relative_entropy"]) < 5 * shares.std() / 400**0.5 < 1e-3
     # A cosine with a fixed query is one entry of a normal vector over its length.
-    first, rest = draw.standard_normal((400, n)), draw.chisquare(dim - 1, (400, n))
+    count = 400 if n > 10_000 else 2000
+    first, rest = draw.standard_normal((count, n)), draw.chisquare(dim - 1, (count, n))
+    logits = dim**0.5 * first / np.sqrt(first**2 + rest)
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    shares = -(p * np.log(p)).sum(axis=1) / np.log(n)
+    error = shares.std() * (1 / count + 1 / (2**21 // n)) ** 0.5  # and of the rows that the command draws
+    assert abs(shares.mean() - row["usual"]["relative_entropy"]) < 5 * error < 1e-3
     perfect = np.exp(dim**0.5)
-    weights = perfect / (perfect + np.exp(dim**0.5 * first / np.sqrt(first**2 + rest)).sum(axis=1))
+    weights = perfect / (perfect + np.exp(logits).sum(axis=1))
     assert weights.mean() == pytest.approx(row["usual"]["perfect_key_weight"], rel=0.01)
+
+
+@pytest.mark.parametrize(("dim", "length", "error"), [(None, 64, 2e-3), (8, 64, 3e-3), (80, 300, 2e-3)])
+def test_what_to_expect_of_a_decoder_is_a_mean_over_rows(capsys, dim, length, error):
+    """Every row of causal attention between independent random vectors, and a perfect key in the last one."""
+    cosines = [] if dim is None else ["--cosine-dim", str(dim)]
+    (row,) = answer(capsys, "scale", str(length), *cosines, "--decoder", "--samples", "0")["results"]
+    draw, shares = np.random.default_rng(1), []
+    for keys in range(2, length + 1):
+        s = draw.standard_normal((2000, keys))
+        if dim is not None:
+            s *= (dim / (s**2 + draw.chisquare(dim - 1, s.shape))) ** 0.5
+        p = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
+        shares.append(-(p * np.log(p)).sum(axis=1).mean() / np.log(keys))
+    assert np.mean(shares) == pytest.approx(row["usual"]["relative_entropy"], abs=error)
+    if dim is not None:
+        last = 1 / (1 + length * np.exp(0.5 - dim**0.5))
+        assert row["usual"]["perfect_key_weight"] == pytest.approx(last, rel=1e-12)
+        assert main(["scale", str(length), *cosines, "--decoder", "--samples", "0"]) == 0
+        said = capsys.readouterr().out
+        assert said.endswith("of the weight, in the last row.\n") and "of its rows;" in said
+
+
+def test_a_function_that_raises_is_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "crashing_kind.py").write_text("def crash(scores, seen, parts):\n    return scores @ 3\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["kind", "crashing_kind:crash"]) == 2
+    assert capsys.readouterr().err.startswith("rc-jax: error: crashing_kind:crash: ")
 
 
 def test_what_to_expect_is_said_in_a_line(capsys):

@@ -95,6 +95,15 @@ def by_place(scores, seen, parts):
     return softmax(scores + place * scores.mean(axis=-1, keepdims=True), seen)
 
 
+def top_p(scores, seen, parts):
+    """Softmax over the fewest largest weights whose sum reaches 0.9: of eight equal ones all, of more not all."""
+    weights = softmax(scores, seen)
+    order = jnp.argsort(-weights, axis=-1)
+    before = jnp.cumsum(jnp.take_along_axis(weights, order, -1), -1) - jnp.take_along_axis(weights, order, -1)
+    kept = jnp.take_along_axis(before < 0.9, jnp.argsort(order, axis=-1), -1)
+    return jnp.where(kept, weights, 0) / jnp.where(kept, weights, 0).sum(axis=-1, keepdims=True)
+
+
 def _slope(spec):
     return {"slope": (spec.heads,)}
 
@@ -126,6 +135,7 @@ OUTSIDE = {
         (False, True, True),
     ),
     "over_queries": (Kind("over_queries", over_queries), 1, (True, False, True)),
+    "top_p": (Kind("top_p", top_p, "one", shift_invariant=True, increasing=True, sparse=True), 3, (False, True, True)),
     "half_own": (Kind("half_own", half_own, "one", shift_invariant=True), 1, (True, True, False)),
     "by_place": (Kind("by_place", by_place, "one"), 2, (True, True, False)),
 }

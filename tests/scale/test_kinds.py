@@ -46,6 +46,25 @@ def test_the_best_scale_of_softmax_is_the_typical_scale(key):
     assert bool(best.converged) and abs(float(best.scale - optimum.scale)) < 5 * error + 0.03
 
 
+def test_kinds_are_compared_by_one_meaning_of_typical(key):
+    """Softpick lets through what softmax does of normal rows; by another average its optimum would be called larger."""
+    found = {
+        (name, typical): kind_best_scale(key, KINDS[name], 16, rows=1024, typical=typical)
+        for name in ("softmax", "softpick") for typical in (None, "median")
+    }  # fmt: skip
+    own, same, other = (found[each] for each in (("softpick", None), ("softmax", "median"), ("softmax", None)))
+    assert abs(float(own.scale - same.scale)) < 2 * float(np.hypot(own.standard_error, same.standard_error))
+    assert float(own.scale - other.scale) > 4 * float(np.hypot(own.standard_error, other.standard_error))
+    np.testing.assert_array_equal(own.scale, found["softpick", "median"].scale)
+
+
+@pytest.mark.slow
+def test_the_error_of_a_median_is_that_of_repetitions():
+    best = [kind_best_scale(jax.random.key(i), KINDS["softmax"], 16, rows=512, typical="median") for i in range(40)]
+    scales, errors = (np.array([float(getattr(each, name)) for each in best]) for name in ("scale", "standard_error"))
+    assert 0.7 < np.sqrt(np.mean(errors**2)) / scales.std(ddof=1) < 1.4
+
+
 def levelled(scores, seen, parts):
     """|s| + 1 over its sum: once scores are large a factor on them changes nothing."""
     weights = jnp.where(seen, jnp.abs(scores) + 1, 0)

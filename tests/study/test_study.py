@@ -12,6 +12,7 @@ import pytest
 from rc_jax import study
 from rc_jax.attention import KINDS
 from rc_jax.collapse.kinds import kind_fall
+from rc_jax.scale.kinds import kind_best_scale
 from rc_jax.sparsity.kinds import kind_sparsity
 from rc_jax.study import report
 from rc_jax.study.measures import as_kind
@@ -107,6 +108,9 @@ def test_what_is_not_known_has_a_reason_in_its_place():
 @pytest.mark.slow
 def test_a_kind_whose_digits_are_lost_says_so_and_how_many_networks_are_known():
     found = study.kind("softpick")
+    beside = found["best scale for 16 keys"]  # a median for both, because weights of softpick may be 0
+    softmax = kind_best_scale(jax.random.key(0), KINDS["softmax"], 16, rows=1024, typical="median")
+    assert beside.method.startswith("median of 1024 rows") and beside.softmax == float(softmax.scale)
     change = found["change of log ‖res‖ over 8 layers, without skips"]
     assert np.isnan(change.value) and change.reason.startswith("digits are lost: ")
     fall = kind_fall(KINDS["softpick"])

@@ -25,9 +25,10 @@ ABOUT = figure.About(
         "Each panel is one kind of attention weights. Line: log ‖res(X)‖ by layer without skip connections, median of "
         "random networks in cancellation-free arithmetic; grey: softmax. It ends where the residual of most networks "
         "is not known. S: sparsity of random rows whose logits have deviation 1 (1 is even, 0 is focused). α*: factor "
-        "on normal scores of 64 keys that lets the largest typical gradient through, ± one standard error. It is none "
-        "where the gradient keeps rising, becomes flat or is the same at every scale, and where rows depend on each "
-        "other. Order k: one layer maps a small difference between tokens to its k-th power."
+        "on normal scores of 64 keys that lets the largest typical gradient through, ± one standard error, by the "
+        "geometric mean over rows, or by the median for kinds whose weights may be 0 (softmax's would be 4.8). It is "
+        "none where the gradient keeps rising, becomes flat or is the same at every scale, and where rows depend on "
+        "each other. Order k: one layer maps a small difference between tokens to its k-th power."
     ),
     formula=(
         "‖res(layer(X))‖ ~ ‖res(X)‖^k: k = 3 where Σ_j a_j of a row of equal scores c does not depend on c, else 1; if "

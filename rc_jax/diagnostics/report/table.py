@@ -167,7 +167,10 @@ def _states(diagnosis: Diagnosis, beside: Beside) -> tuple[str, list[str], list[
     for name, other in beside:
         if "cosine" in other.measures:
             lines.append([name, *(_range(other, measure) for measure in shown)])
-    caption = "Hidden states: each is what the layer of its number reads, the last one what the last layer gives"
+    caption = (
+        "Hidden states: each is what the layer of its number reads; the last is what the model returns, in most "
+        "decoders after a norm"
+    )
     return caption, ["state", *_headings(shown)], lines
 
 
@@ -191,7 +194,7 @@ def _legend(diagnosis: Diagnosis, left: Sequence[str]) -> str:
         some = np.isfinite(diagnosis["entropy_scale"]) & (diagnosis["scale_ratio"] > 0)
         if some.any():
             best = float(np.median(diagnosis["entropy_scale"][some] / diagnosis["scale_ratio"][some]))
-            text += f" α = 1 is what 1/√d gives random queries and keys; α* = {best:.3g} has most gradient."
+            text += f" α = 1 is what 1/√d gives random queries and keys; α* = {best:.3g} is the annealed optimum."
     return textwrap.fill(text, WIDTH)
 
 

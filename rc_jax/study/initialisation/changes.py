@@ -60,7 +60,8 @@ def usual(design: Design, count: int) -> tuple[dict[str, Design], tuple[str, ...
     if layer.kind.own_scores is None:
         if layer.scale is not None or layer.qk_norm == "unit" or layer.scores != "dot":
             add("scale of unit scores", lambda: _each(design, scale=None))
-        typical = float(scale.typical_scale(jax.random.key(0), count))
+        keys = round(float(scale.effective_keys(count))) if layer.causal else count
+        typical = float(scale.typical_scale(jax.random.key(0), keys))
         add("scale × 2.5", lambda: design._replace(sharpness=2.5 * design.sharpness))
         add(f"scale × {typical:.2f} (typical)", lambda: design._replace(sharpness=typical * design.sharpness))
         for kind in KINDS:

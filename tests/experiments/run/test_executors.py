@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+import psutil
 import pytest
 
 from experiments.command import main
@@ -38,6 +39,24 @@ def test_a_run_that_is_left_waits_for_no_process():
     for call in calls:
         assert isinstance(call.exception(timeout=60), executors.Died)
     assert not executor.running
+
+
+def leave_a_child_in_a_session_of_its_own(file):
+    """End by a signal, and leave a process that the end of this one's group does not reach."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
+    file.write_text(str(child.pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_died_is_told_while_what_it_left_in_another_session_runs(tmp_path):
+    """Such a process holds the pipes of its parent: nobody may wait for their end."""
+    executor, file = PROCESSES(1), tmp_path / "pid"
+    with pytest.raises(executors.Died):
+        executor.submit(leave_a_child_in_a_session_of_its_own, file).result(timeout=120)
+    child = psutil.Process(int(file.read_text()))
+    assert child.status() != psutil.STATUS_ZOMBIE  # it runs, and the figure's failure is known
+    child.kill()
+    executor.shutdown()
 
 
 @pytest.mark.parametrize(("plugins", "platforms", "slots"), [([], "", 3), (["gpu"], "", 1), (["gpu"], "cpu", 3)])
