@@ -61,6 +61,11 @@ def test_blocks_say_what_was_measured_with_date_and_machine():
     assert page.startswith("Before\n<!-- rows: a-key -->\n") and page.endswith("\n<!-- end of rows -->\nafter")
     assert "| It \\*rises\\*. · by task · `a-key` | this package | 0.5 ± 0.1 | held |" in page and "old" not in page
     assert "[ledger](../ledger.md): preset `quick`, seed 3, rc_jax 1.2.3, 2026-01-02, on A chip; 2 × cpu." in page
+    # rows of another figure that stand elsewhere do not lend their machine
+    elsewhere = dataclasses.replace(claim, key="elsewhere")
+    others = record.Entry("saturation", "Title", record.DONE, "command", "scale", claims=(elsewhere,),
+                          provenance={**provenance, "machine": "B chip", "date": "2027-01-01"})  # fmt: skip
+    assert included.filled(marks, {"preset": "quick", "seed": 3, "version": "1.2.3"}, [entry, others], "../") == page
     minutes = figure.load("circle").ABOUT.minutes
     page = included.filled(
         marks.replace("rows: a-key", "figures: circle").replace("of rows", "of figures"), ABOUT, [entry]
@@ -74,7 +79,11 @@ def test_blocks_say_what_was_measured_with_date_and_machine():
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_first_pages_say_what_the_snapshot_says(page):
     text = (pages.DOCS.parent / page).read_text(encoding="utf-8")
-    assert " published statements of " in text and " measurements: " in text and " formulas, which fail only" in text
+    assert (
+        " published statements of " in text
+        and " measurements: " in text
+        and " formulas, whose numbers change only" in text
+    )
     assert text == pages.headed(text, ENTRIES), f"make it again: {pages.made_by(ABOUT)}"
 
 
