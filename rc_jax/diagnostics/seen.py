@@ -478,9 +478,14 @@ def _causality(
 ) -> tuple[bool, list[Bool[np.ndarray, "sample query"]]]:
     """Whether no query sees a later key, and for each layer the queries that therefore see nothing.
 
-    The rows of these are even over all keys, later ones among them.
+    The rows of these are even over all keys, later ones among them. A mask that hides every later key states it, so
+    that what a head's row holds that sees nothing does not matter.
     """
     samples, n = supports[0].void.shape
+    nothing = np.zeros((samples, n), bool)
+    masks = {id(mask): mask for mask in stated.masks}.values()  # layers share them
+    if stated.causal is None and all(mask is not None and not (mask & ~np.tri(n, dtype=bool)).any() for mask in masks):
+        return True, [nothing] * len(supports)
     kept = np.ones((1, n), bool) if stated.texts is None else stated.texts >= 0
     late = [(each.last > np.arange(n)) & kept for each in supports]
     later = [number for number, each, some in zip(numbers, supports, late, strict=True) if (some & ~each.void).any()]
@@ -492,7 +497,6 @@ def _causality(
         # Even rows say nothing; the others must leave no doubt.
         rows = np.sum([(~each.void & kept).sum(0) for each in supports], axis=0)
         causal = _certain(int((rows * np.arange(n)[::-1]).sum()), 0, int((rows * np.arange(1, n + 1)).sum()))
-    nothing = np.zeros((samples, n), bool)
     return causal, [each if causal else nothing for each in even]
 
 

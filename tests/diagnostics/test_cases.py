@@ -96,6 +96,18 @@ def test_a_row_that_sees_nothing():
         assert diagnostics.attention([padded], mask=keys[None, None, None], causal=causal).causal
 
 
+@pytest.mark.parametrize("held", [1 / 8, 0.0, np.nan])
+def test_a_row_of_one_head_that_sees_nothing_under_a_stated_mask(held):
+    """The mask hides every later key, so the model is causal whatever the row holds."""
+    mask = np.broadcast_to(np.tri(8, dtype=bool), (1, 2, 8, 8)).copy()
+    mask[0, 1, 5] = False
+    weights = even(mask)
+    weights[0, 1, 5] = held
+    diagnosis = diagnostics.attention([weights], mask=mask)
+    assert diagnosis.causal
+    np.testing.assert_allclose(diagnosis["relative_entropy"], 1, rtol=1e-6)
+
+
 def test_sinks_at_other_tokens_of_each_image():
     weights = np.full((8, 1, 50, 50), 0.1 / 49, np.float32)
     for sample in range(8):
