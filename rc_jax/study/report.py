@@ -86,11 +86,13 @@ def table(study: Study) -> str:
 def sentences(study: Study) -> tuple[str, ...]:
     """What the numbers say, a sentence for each question."""
     said = []
-    order, own, base = study["order of a layer"].value, *(study.falls["without skips"])
+    layer, own, base = study["order of a layer"], *(study.falls["without skips"])
+    order = layer.value
     if not math.isfinite(order):
         said.append("Collapse: cancellation-free arithmetic does not know this layer near collapse.")
     elif order > 2:
-        said.append(f"Collapse: without skip connections a layer maps a small difference to its power {order:.1f}.")
+        power = _digits(order, layer.error)
+        said.append(f"Collapse: without skip connections a layer maps a small difference to its power {power}.")
     else:
         said.append("Collapse: a layer maps a small difference to first order, so the fall is exponential at most.")
     if math.isfinite(own[-1]) and math.isfinite(base[-1]):
@@ -100,11 +102,11 @@ def sentences(study: Study) -> tuple[str, ...]:
     best = [measure for measure in study.measures if measure.question == "scale"]
     if best:
         said.append("Scale: " + _scales(best))
-    few, many = (study[f"largest share of {n} keys"].value for n in (64, 4096))
-    fades = many < few / 4
+    few, many = (study[f"largest share of {n} keys"] for n in (64, 4096))
+    shares = (_digits(each.value, each.error, each.reason) for each in (few, many))
     said.append(
-        f"Sparsity: the largest of 64 weights keeps {few:.2g} of a row, that of 4096 {many:.2g}: it "
-        + ("fades with the number of keys." if fades else "does not fade.")
+        "Sparsity: the largest of 64 weights keeps {} of a row, that of 4096 {}: it ".format(*shares)
+        + ("fades with the number of keys." if many.value < few.value / 4 else "does not fade.")
     )
     left, sums = study["sum where all scores are −10"].value, study["sum of a row"].value
     if abs(left) < 0.1 * abs(sums):
