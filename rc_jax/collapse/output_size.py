@@ -76,6 +76,24 @@ def output_mean_square(
         0.75
     """
     dtype, (g, n, d) = as_common(gamma=gamma, tokens=tokens, d_model=d_model)
-    moments = _moments(kernel, g, n)
-    out = jnp.square(moments.slope * g / moments.norm) / d + moments.square / (n * jnp.square(moments.norm))
-    return out.astype(dtype)
+    slope, square = _over_norm(kernel, g, n)
+    return (jnp.square(slope) / d + square / n).astype(dtype)
+
+
+def _over_norm(kernel: Kernel, g: Array, n: Array) -> tuple[Array, Array]:
+    """γ E f'/ν and E f²/ν², of which what cancels is not formed: e^{2γ²} has no place where its ratios have."""
+    square, ones = jnp.square(g), jnp.ones_like(g)
+    root = (2 / jnp.pi) ** 0.5
+    if kernel == "softmax":
+        return g, jnp.exp(square)
+    if kernel == "l2":
+        return jnp.sqrt(n) * g * jnp.exp(-square / 2), n * ones
+    if kernel == "signed":
+        share = ndtr(g)
+        slope = g + root * jnp.exp(-square / 2) / (2 * share)
+        return slope, jnp.exp(square) * ndtr(2 * g) / (2 * jnp.square(share))
+    if kernel == "identity":
+        return g, square
+    if kernel == "relu_squared":
+        return 2 * root * ones, 6 * ones
+    return root * square, 1.5 * jnp.square(square)

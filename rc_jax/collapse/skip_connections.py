@@ -8,7 +8,6 @@ included), with P = 11ᵀ/n and W of independent layers such that E WWᵀ = I,
 in the ratio of expectations at any width, and for every network as d → ∞. docs/skip_norm_mlp.md has the proof.
 """
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
@@ -42,7 +41,7 @@ def uniform_correlation(correlation: ArrayLike, strength: ArrayLike, depth: Arra
         [0.999, 0.466, 0.266]
     """
     dtype, (rho, a, layers) = as_common(correlation=correlation, strength=strength, depth=depth)
-    return jax.nn.sigmoid(_logit(rho) + layers * jnp.log1p(jnp.square(a))).astype(dtype)
+    return _grown(rho, layers * jnp.log1p(jnp.square(a))).astype(dtype)
 
 
 @arguments.guard(correlation=arguments.bounded(0, 1))
@@ -67,8 +66,10 @@ def uniform_correlation_limit(correlation: ArrayLike, strength: ArrayLike = 1.0)
         0.4754
     """
     dtype, (rho, c) = as_common(correlation=correlation, strength=strength)
-    return jax.nn.sigmoid(_logit(rho) + jnp.square(c)).astype(dtype)
+    return _grown(rho, jnp.square(c)).astype(dtype)
 
 
-def _logit(rho: Array) -> Array:
-    return jnp.log(rho) - jnp.log1p(-rho)
+def _grown(rho: Array, log_k: Array) -> Array:
+    """kρ/(kρ + 1 − ρ), with a derivative at 0 and 1 too."""
+    whole = rho + (1 - rho) * jnp.exp(-log_k)
+    return rho / jnp.where(whole == 0, 1, whole)

@@ -156,8 +156,8 @@ def to_jax(name: str, value: Any) -> jax.Array:
     return jnp.asarray(value.astype(dtype_of(value), copy=False))
 
 
-LOW = -1e4
-"""What is added to a logit hides its key from here on; in half precision −65 504 is usual, in older models −10⁴."""
+LOW = -9984.0
+"""What is added to a logit hides its key from here on: −10⁴, in older models usual, as bfloat16 holds it."""
 
 
 def mask_of(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -196,7 +196,7 @@ def visible_under(name: str, mask: np.ndarray, given: Any) -> np.ndarray:
     if not floating or (mask.max(initial=-1) > 0 and mask.min(initial=0) > LOW):
         raise TypeError(
             f"`{name}` must be an array of booleans, True where something may be seen, or one that is added to logits, "
-            f"{LOW:g} or less where a key is hidden, got {described(given)}: of 1 for seen and 0 for hidden pass "
+            f"-1e4 or less where a key is hidden, got {described(given)}: of 1 for seen and 0 for hidden pass "
             f"`{name} != 0`"
         )
     if np.isnan(mask).any():

@@ -76,6 +76,8 @@ def row_values(rows: Rows, keys: Int[Array, "..."]) -> dict[str, Float[Array, ".
         largest_weight    max a
         row_sum           Σ a
 
+    Sparsity and participation are NaN where the squares of a row that is not 0 have no place in the dtype.
+
     Args:
         rows: what `rows_of` gives.
         keys: n_i, of a shape that broadcasts to that of the rows.
@@ -86,6 +88,9 @@ def row_values(rows: Rows, keys: Int[Array, "..."]) -> dict[str, Float[Array, ".
     several = jnp.where(counted, count, 2)
     some = counted & (rows.squares != 0)  # NaN stays
     spread = jnp.where(some, jnp.square(rows.magnitude) / jnp.where(some, rows.squares, 1), several)
+    # Squares below the smallest number, as beside a sink that takes all but 1e-19, tell nothing of the spread.
+    lost = counted & (rows.squares < jnp.finfo(rows.squares.dtype).tiny) & (rows.magnitude > 0)
+    spread = jnp.where(lost, jnp.nan, spread)
     return {
         "sparsity": jnp.sqrt(jnp.minimum(spread / several, 1)),
         "entropy": rows.entropy,

@@ -79,13 +79,15 @@ class Stated(NamedTuple):
     """What the caller says of a model's layers.
 
     masks: (sample, head, query, key) for each layer, axes of length 1 where they are alike; `None` where there is none.
-    known: whether a layer's zeros say nothing more. texts: numbers of texts, (sample, token), −1 for padding; `None`
+    known: whether a layer's zeros say nothing more. told: whether a mask or a word says where texts end and what is
+    padding, which windows of a layer do not. texts: numbers of texts, (sample, token), −1 for padding; `None`
     where nobody has said. cut: whether these numbers say where texts end, and not just what is padding. causal: `None`
     where nobody has said. own: whether each query has a key of its own.
     """
 
     masks: list[np.ndarray | None]
     known: list[bool]
+    told: bool
     texts: np.ndarray | None
     cut: bool
     causal: bool | None
@@ -314,7 +316,12 @@ def _peak(weights: Float[Array, "... head query key"]) -> tuple[Array, Array]:
 def support_of(layers: inputs.Layers, layer: int, mask: np.ndarray | None = None) -> Support:
     """Where the layer has weight, in rows that may see something under the mask (sample, head, query, key)."""
     heads, queries, keys = layers.shape[-3:]
-    peak, counts = (np.asarray(each) for each in _peak(layers[layer]))
+    weights = layers[layer]
+    if mask is not None and mask.shape[1] > 1:  # rows that see nothing in one head say nothing of others
+        rows = np.broadcast_to(mask.any(-1), (math.prod(weights.shape[:-3]), heads, queries))
+        if not rows.all():
+            weights = jnp.where(rows[..., None], weights.reshape(-1, heads, queries, keys), 0)
+    peak, counts = (np.asarray(each) for each in _peak(weights))
     smallest = float(jnp.finfo(layers.dtype).smallest_subnormal)
     return _support(peak.reshape(-1, queries, keys), counts.reshape(-1, heads, queries), smallest, mask)
 
@@ -378,7 +385,8 @@ def read(
         masks = joined(masks, [None if each is None else each[None, None] for each in windows])
     if segment_ids is not None:
         texts = segments("segment_ids", segment_ids, math.prod(layers.shape[:-3]), layers.shape[-1])
-    stated = Stated(masks, known, texts, segment_ids is not None or mask is not None, causal, own)
+    cut = segment_ids is not None or mask is not None
+    stated = Stated(masks, known, word or mask is not None, texts, cut, causal, own)
     return find(layers, stated, numbers)
 
 
@@ -404,10 +412,10 @@ def _square(layers: inputs.Layers, supports: Sequence[Support], stated: Stated, 
     samples, n = supports[0].void.shape
     causal, hidden = _causality(supports, stated, numbers)
     notes: list[str] = []
-    texts, told = stated.texts, any(mask is not None for mask in stated.masks)
-    if texts is None and (told or all(stated.known)):
+    texts = stated.texts
+    if texts is None and stated.told:
         texts = texts_of(stated.masks, causal, n, samples)
-    elif texts is None or not (stated.cut or all(stated.known)):
+    elif texts is None or not (stated.cut or stated.told):
         if texts is None:
             _check_axes(layers, supports, causal)
         texts, notes = _texts(supports, texts, causal)
@@ -478,14 +486,9 @@ def _causality(
 ) -> tuple[bool, list[Bool[np.ndarray, "sample query"]]]:
     """Whether no query sees a later key, and for each layer the queries that therefore see nothing.
 
-    The rows of these are even over all keys, later ones among them. A mask that hides every later key states it, so
-    that what a head's row holds that sees nothing does not matter.
+    The rows of these are even over all keys, later ones among them.
     """
     samples, n = supports[0].void.shape
-    nothing = np.zeros((samples, n), bool)
-    masks = {id(mask): mask for mask in stated.masks}.values()  # layers share them
-    if stated.causal is None and all(mask is not None and not (mask & ~np.tri(n, dtype=bool)).any() for mask in masks):
-        return True, [nothing] * len(supports)
     kept = np.ones((1, n), bool) if stated.texts is None else stated.texts >= 0
     late = [(each.last > np.arange(n)) & kept for each in supports]
     later = [number for number, each, some in zip(numbers, supports, late, strict=True) if (some & ~each.void).any()]
@@ -497,6 +500,7 @@ def _causality(
         # Even rows say nothing; the others must leave no doubt.
         rows = np.sum([(~each.void & kept).sum(0) for each in supports], axis=0)
         causal = _certain(int((rows * np.arange(n)[::-1]).sum()), 0, int((rows * np.arange(1, n + 1)).sum()))
+    nothing = np.zeros((samples, n), bool)
     return causal, [each if causal else nothing for each in even]
 
 

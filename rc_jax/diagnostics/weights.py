@@ -531,7 +531,9 @@ def collected(observed: dict[str, np.ndarray], seen: Seen, strongest: np.ndarray
     samples, heads, most = observed["sparsity"].shape
     sample, number = np.nonzero(np.broadcast_to(_there(texts), (samples, most)))
     counted = np.broadcast_to(_several(seen), (samples, most))[sample, number]
-    flat = {name: np.where(counted[:, None], each[sample, :, number], np.nan) for name, each in observed.items()}
+    of_rows = observed.get("largest_weight", observed["sparsity"])  # a number wherever a query sees two keys
+    known_heads = counted[:, None] & np.isfinite(of_rows[sample, :, number])
+    flat = {name: np.where(known_heads, each[sample, :, number], np.nan) for name, each in observed.items()}
     times = np.zeros((heads, texts.keys.shape[1]), int)
     if strongest is not None:
         starts = np.broadcast_to(texts.starts, (samples, most))[sample, number]

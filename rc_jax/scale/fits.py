@@ -56,6 +56,8 @@ def relative_residual(n: ArrayLike, alpha: ArrayLike, law: Law) -> Float[Array, 
         True
     """
     dtype, phi, scales = _law(n, alpha, law)
+    largest = jnp.max(jnp.abs(scales))
+    scales = scales / jnp.where(largest > 0, largest, 1)  # squares of any size then have a place
     misfit = scales - _least_squares(phi, scales) * phi
     return jnp.sqrt((misfit * misfit).sum() / (scales * scales).sum()).astype(dtype)
 

@@ -1,5 +1,6 @@
 """Kernel moments against quadrature over Gaussian scores, and the mean square of a row's output against random rows."""
 
+import mpmath
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -55,3 +56,30 @@ def test_bad_input():
         kernel_moments("cosine", 1.0, 4)
     with pytest.raises(ValueError, match="`gamma` must be > 0, got 0"):
         output_mean_square("softmax", 0.0, tokens=4, d_model=2)
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "l2", "signed", "relu_squared", "relu_squared_mean", "identity"])
+@pytest.mark.parametrize("gamma", [1e-6, 0.3, 2.0, 6.9])
+def test_sizes_have_a_place_where_their_parts_have_none(kernel, gamma):
+    """In float32 e^{2γ²} is infinite from γ = 6.7 on, and γ⁴ is 0 at 1e-10: the ratios by mpmath."""
+    gamma, n, d = float(np.float32(gamma)), 1024, 64
+    with mpmath.workdps(40):
+        slope, square, norm = moments_of(kernel, mpmath.mpf(gamma), n)
+        wanted = (slope * gamma / norm) ** 2 / d + square / (n * norm**2)
+    found = output_mean_square(kernel, gamma, tokens=n, d_model=d)
+    np.testing.assert_allclose(float(found), float(wanted), rtol=2e-5)
+
+
+def moments_of(kernel, gamma, n):
+    """E f', E f² and ν of a kernel, by the formulas of the module's docstrings."""
+    root, phi = mpmath.sqrt(2 / mpmath.pi), lambda x: mpmath.ncdf(x)
+    first, second = mpmath.exp(gamma**2 / 2), mpmath.exp(2 * gamma**2)
+    size = 2 * first * phi(gamma)
+    return {
+        "softmax": (first, second, first),
+        "l2": (first, second, mpmath.sqrt(second / n)),
+        "signed": (size + root / gamma, 2 * second * phi(2 * gamma), size),
+        "identity": (1, gamma**2, 1),
+        "relu_squared": (root * gamma, 1.5 * gamma**4, gamma**2 / 2),
+        "relu_squared_mean": (root * gamma, 1.5 * gamma**4, 1),
+    }[kernel]

@@ -112,3 +112,12 @@ def test_bad_input():
         collapse.uniform_correlation(0.5, "1", 3)
     with pytest.raises(ValueError, match="shapes of the arguments must broadcast"):
         collapse.uniform_correlation(jnp.full(2, 0.5), jnp.ones(3), 1)
+
+
+def test_growth_of_correlation_has_a_derivative_at_both_ends_and_a_limit():
+    slope = jax.grad(collapse.uniform_correlation)
+    np.testing.assert_allclose([float(slope(0.0, 1.0, 3.0)), float(slope(1.0, 1.0, 3.0))], [8, 1 / 8], rtol=1e-5)
+    assert float(collapse.uniform_correlation(0.0, 1e20, 2.0)) == 0
+    assert float(collapse.uniform_correlation(0.5, 1e20, 2.0)) == 1
+    assert float(collapse.uniform_correlation_limit(0.0, 1e20)) == 0
+    np.testing.assert_allclose(float(jax.grad(collapse.uniform_correlation_limit)(0.0)), np.e, rtol=1e-5)

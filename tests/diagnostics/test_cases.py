@@ -108,6 +108,68 @@ def test_a_row_of_one_head_that_sees_nothing_under_a_stated_mask(held):
     np.testing.assert_allclose(diagnosis["relative_entropy"], 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "config", [types.SimpleNamespace(layer_types=["full_attention"]), types.SimpleNamespace(sliding_window=4096)]
+)
+@pytest.mark.parametrize("attention_mask", [None, np.ones((1, 20), int)])
+def test_windows_of_a_config_say_nothing_of_texts_and_padding(config, attention_mask):
+    """Two packed texts, and eight tokens of left padding: found as without the config."""
+    text, lower = np.arange(20) >= 8, np.tri(20, dtype=bool)
+    packed, padded = even(np.equal.outer(text, text) & lower)[None, None], np.where(lower & text, 1.0, 0)
+    padded[:8] = 1
+    padded = even(padded)[None, None]
+    for weights in (packed, padded) if attention_mask is None else (packed,):
+        bare, told = (
+            diagnostics.from_transformers({"attentions": (weights,)}, config=each, attention_mask=attention_mask)
+            for each in (None, config)
+        )
+        for name in bare.measures:
+            np.testing.assert_array_equal(bare[name], told[name], err_msg=name)
+        assert bare.notes == told.notes
+        np.testing.assert_allclose(told["relative_entropy"], 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_row_of_one_head_that_sees_nothing_leaves_causality(masked):
+    """A mask that hides one row of one head alone, and with it later keys."""
+    weights = even(np.tri(8))[None, None].repeat(2, 1).copy()
+    weights[0, 0, 5] = 1 / 8  # as a softmax over hidden keys leaves it
+    mask = np.ones((1, 2, 8, 8), bool) & (np.tri(8, dtype=bool) if masked else True)
+    mask[0, 0, 5] = False
+    for causal in (None, True):
+        diagnosis = diagnostics.attention([weights], mask=mask, causal=causal)
+        assert diagnosis.causal
+        np.testing.assert_allclose(diagnosis["relative_entropy"], 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_minus_ten_thousand_hides_a_key_in_every_dtype(dtype):
+    at = np.arange(24)
+    seen = (at < 12)[None] | (at % 2 == 0)[None] | np.eye(24, dtype=bool)
+    mask = jnp.asarray(np.where(seen, 0, -1e4)).astype(dtype)
+    np.testing.assert_allclose(
+        diagnostics.attention([even(seen)[None, None]], mask=mask)["relative_entropy"], 1, atol=1e-6
+    )
+
+
+def test_a_sink_is_named_by_its_sample_where_another_sample_has_no_token():
+    weights = np.full((3, 1, 12, 12), 0.1 / 11, np.float32)
+    weights[:2, :, :, 4] = weights[2, :, :, 7] = 0.9
+    mask = np.ones((3, 1, 1, 12), bool)
+    mask[0] = False
+    told = diagnostics.attention([weights], mask=mask).sinks()
+    assert [each.split(" is ")[0] for each in told[:2]] == ["Sample 1: token 4", "Sample 2: token 7"]
+
+
+def test_a_head_in_which_no_query_sees_two_keys_has_no_number_and_hides_no_outlier():
+    weights, mask = np.full((2, 4, 12, 12), 1 / 12, np.float32), np.ones((2, 4, 12, 12), bool)
+    weights[1, 2], mask[0, 0] = np.eye(12), False
+    diagnosis = diagnostics.attention([*weights], mask=[*mask])
+    assert all(np.isnan(diagnosis[name][0, 0]) for name in ("stable_rank", "second_singular_value", "sink_weight"))
+    assert {each.measure for each in diagnosis.outliers()} >= {"relative_entropy", "largest_weight"}
+    assert {each[:2] for each in diagnosis.outliers()} == {(1, 2)}
+
+
 def test_sinks_at_other_tokens_of_each_image():
     weights = np.full((8, 1, 50, 50), 0.1 / 49, np.float32)
     for sample in range(8):

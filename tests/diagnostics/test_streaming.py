@@ -317,6 +317,43 @@ def test_queries_and_keys_as_the_kernel_sees_them(name, block):
     np.testing.assert_allclose(logged["largest_logit"], largest.max(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("low", [-1e4, float(np.finfo(np.float32).min), -np.inf])
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+def test_a_mask_added_into_a_bias_hides_its_keys(low, array):
+    """As T5 and ALiBi give it, against rows in plain NumPy; the same numbers as a mask, and traced."""
+    q, k = np.random.default_rng(0).standard_normal((2, 2, 3, 9, 4)).astype(np.float32)
+    lower, slope = np.tri(9, dtype=bool), -0.5 * np.abs(np.arange(9)[:, None] - np.arange(9)).astype(np.float32)
+    bias = array(np.where(lower, slope, np.float32(low)))
+    p = softmax(np.where(lower, np.einsum("shid,shjd->shij", q, k) / 2 + slope, -np.inf))
+    entropy = -(p * np.log(np.where(p > 0, p, 1))).sum(-1)[..., 1:].mean((0, 2))  # row 0 sees one key
+    both = [diagnostics.scores([q], [k], **{name: bias}) for name in ("bias", "mask")]
+    for found in both:
+        np.testing.assert_allclose(found["entropy"][0], entropy, rtol=1e-4)
+    np.testing.assert_allclose(both[0]["largest_logit"], both[1]["largest_logit"])
+    share = (-(p * np.log(np.where(p > 0, p, 1))).sum(-1)[..., 1:] / np.log(np.arange(2, 10))).mean()
+    traced = jax.jit(lambda q, k, bias: score_metrics(q, k, bias=bias))(q, k, bias)
+    for found in (traced, score_metrics(q, k, bias=bias), score_metrics(q, k, mask=bias)):
+        np.testing.assert_allclose(found["relative_entropy"], share, rtol=1e-4)
+
+
+def test_a_traced_mask_that_hides_nothing_is_refused_or_no_number():
+    q, k = np.random.default_rng(0).standard_normal((2, 2, 3, 9, 4)).astype(np.float32)
+    watched = jax.jit(lambda q, k, mask: score_metrics(q, k, mask=mask)["relative_entropy"])
+    assert np.isfinite(watched(q, k, np.tri(9, dtype=bool)))
+    assert np.isnan(watched(q, k, np.tri(9, dtype=np.float32)))  # 1 for seen is no number that is added to logits
+    with pytest.raises(TypeError, match="must be an array of booleans, or one that is added to logits, got int"):
+        watched(q, k, np.tri(9, dtype=int))
+
+
+def test_a_sink_that_takes_all_but_the_smallest_number_leaves_no_spread():
+    q, k = np.random.default_rng(0).standard_normal((2, 1, 24, 8)).astype(np.float32)
+    plain, far, beyond = (diagnostics.scores(q, k, sink=sink) for sink in (0.0, 30.0, 60.0))
+    for name in ("sparsity", "participation"):
+        np.testing.assert_allclose(far[name], plain[name], rtol=1e-4)
+        assert np.isnan(beyond[name]).all()
+    np.testing.assert_allclose(beyond["no_key_weight"], 1)
+
+
 def test_a_forgotten_scale_of_cosines_is_told():
     x = np.random.default_rng(7).standard_normal((2, 2, 32, 8)).astype(np.float32)
     q, k = x / np.linalg.norm(x, axis=-1, keepdims=True)

@@ -150,3 +150,11 @@ def test_least_entropy_is_the_minimum_over_logits_of_one_norm(n):
     entropies = scale.softmax_entropy(jnp.asarray(np.concatenate([[ahead], logits]), jnp.float32), 1.0)
     assert least_entropy(3.0, n) == pytest.approx(float(entropies[0]), rel=1e-5)
     assert (entropies[1:] > entropies[0] * (1 - 1e-5)).all()
+
+
+def test_least_entropy_of_many_keys_and_of_scores_without_bound():
+    n, sigma = 1e15, 90.0
+    others = mp.mpf(n - 1) * mp.exp(-sigma * mp.sqrt(mp.mpf(n) / (n - 1)))
+    wanted = mp.log1p(others) + sigma * others / (1 + others)
+    np.testing.assert_allclose(float(least_entropy(sigma, n)), float(wanted), rtol=1e-4)
+    assert float(least_entropy(3e38, 2.0)) == 0

@@ -152,11 +152,11 @@ class Comparison:
         """Medians over heads of a layer, or of all; how many heads are sinks; the most common of the strongest keys."""
         a, b = (each[name] if layer is None else each[name][layer] for each in (self.a, self.b))
         if name == "sink_rate":
-            return f"{_pair(a.sum(), b.sum())} of {a.size}"
+            return f"{_pair(np.nansum(a), np.nansum(b))} of {a.size}"
         if name == "strongest_key":
             keys = (np.unique(each, return_counts=True) for each in (a, b))
             return _pair(*(which[times.argmax()] for which, times in keys))
-        return _pair(np.median(a), np.median(b))
+        return _pair(*(np.median(known) if (known := each[~np.isnan(each)]).size else np.nan for each in (a, b)))
 
     def _of_heads(self) -> Iterator[str]:
         heads: dict[tuple[int, int], list[Change]] = {}

@@ -40,11 +40,12 @@ def outliers(diagnosis: Diagnosis) -> tuple[Outlier, ...]:
     found: list[Outlier] = []
     for name in MEASURES:
         values = np.asarray(diagnosis.measures.get(name, np.zeros((0, 0))), float)
-        if values.size < 4 or not np.isfinite(values).all():
+        known = np.isfinite(values)  # a head in which no query sees two keys has no number
+        if known.sum() < 4:
             continue
-        median = float(np.median(values))
-        distance = np.abs(values - median)
-        far = distance > max(MARGIN, DEVIATIONS * 1.4826 * float(np.median(distance)))
+        median = float(np.median(values[known]))
+        distance = np.where(known, np.abs(values - median), 0)
+        far = distance > max(MARGIN, DEVIATIONS * 1.4826 * float(np.median(distance[known])))
         keys = diagnosis.measures["strongest_key"] if name == "strongest_weight" else np.zeros_like(values)
         for layer, head in np.argwhere(far).tolist():
             key = int(keys[layer, head]) if name in OF_A_KEY else None

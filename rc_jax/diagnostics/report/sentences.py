@@ -104,7 +104,8 @@ def sinks(diagnosis: Diagnosis) -> Iterator[str]:
     packed = len(set(diagnosis.by_text["sample"].tolist())) < len(keys)
     most_first = sorted(found.items(), key=lambda each: -len(each[1]))
     for token, texts in most_first[:NAMED]:
-        where = listed([text for text, _ in texts], "text" if packed else "sample").capitalize()
+        places = [text if packed else int(diagnosis.by_text["sample"][text]) for text, _ in texts]
+        where = listed(places, "text" if packed else "sample").capitalize()
         share = float(np.median(np.concatenate([of for _, of in texts])))
         counts = [len(of) for _, of in texts]
         heads = "–".join(map(str, sorted({min(counts), max(counts)})))

@@ -252,12 +252,8 @@ def fitted(
     mask = inputs.on_host(mask) if inputs.is_torch(mask) else mask
     shape = (*before, heads, n, m)
     allowed = None if isinstance(mask, str) else _visible(mask, shape)
-    added = None if bias is None else _beside("bias", bias, shape)
-    if not isinstance(mask, str) and jnp.issubdtype(getattr(mask, "dtype", bool), jnp.floating):
-        values = _beside("mask", mask, shape)  # what it adds to keys that are seen counts as a bias
-        added = values if added is None else added + values
-    if added is not None:
-        added = jnp.where(added > inputs.LOW, added, 0).astype(q.dtype)
+    allowed, added, causal = _with_bias(bias, mask, allowed, causal, shape)
+    added = None if added is None else added.astype(q.dtype)
     if texts is not None:
         if n != m or np.shape(texts) not in ((samples, n), (n,)):
             raise ValueError(
@@ -286,6 +282,25 @@ def fitted(
     )
 
 
+def _with_bias(
+    bias: Any, mask: Any, allowed: Array | None, causal: bool, shape: tuple[int, ...]
+) -> tuple[Array | None, Array | None, bool]:
+    """What may be seen, what is added to the logits of that, and whether a causal mask is to be made beside it."""
+    added = None
+    if bias is not None:
+        added, hides = _beside("bias", bias, shape)
+        if hides is not None:  # a mask that a model has added into it
+            allowed = hides if allowed is None else allowed & hides
+            allowed = allowed & jnp.tri(shape[-1], dtype=bool)[None, None] if causal else allowed
+            causal = False
+    if not isinstance(mask, str) and jnp.issubdtype(getattr(mask, "dtype", bool), jnp.floating):
+        values, _ = _beside("mask", mask, shape)  # what it adds to keys that are seen counts as a bias
+        if isinstance(mask, Tracer):  # numbers of 1 for seen and 0 for hidden cannot be refused here
+            values = jnp.where((jnp.max(mask) > 0) & (jnp.min(mask) > inputs.LOW), jnp.nan, values)
+        added = values if added is None else added + values
+    return allowed, added, causal
+
+
 def _check_axes(q: Array, k: Array) -> None:
     """Refuse axes that fit another order, tokens before heads, as well."""
     (heads, n), (groups, m) = q.shape[-3:-1], k.shape[-3:-1]
@@ -311,17 +326,31 @@ def _of_heads(name: str, value: Any, heads: int, dtype: Any) -> Array:
 def _visible(mask: Any, shape: tuple[int, ...]) -> Array:
     """True where a query may see a key, (sample, head, query, key), axes of length 1 where they are alike."""
     if isinstance(mask, Tracer):
+        if mask.dtype != jnp.bool_ and not jnp.issubdtype(mask.dtype, jnp.floating):
+            raise TypeError(f"`mask` must be an array of booleans, or one that is added to logits, got {mask.dtype}")
         seen = mask if mask.dtype == jnp.bool_ else mask > inputs.LOW
     else:
         seen = jnp.asarray(inputs.mask_of("mask", mask, shape))
     return _with_axes("mask", seen, shape)
 
 
-def _beside(name: str, value: Any, shape: tuple[int, ...]) -> Array:
-    """What is added to the logits, with the axes of `_visible`."""
+def _beside(name: str, value: Any, shape: tuple[int, ...]) -> tuple[Array, Array | None]:
+    """What is added to the logits, 0 where it hides a key, and where it hides none, with the axes of `_visible`.
+
+    The second is `None` where it hides no key at all.
+    """
     value = inputs.on_host(value) if inputs.is_torch(value) else value
-    arguments.real(name, value)
-    return _with_axes(name, jnp.asarray(value), shape)
+    value = value if hasattr(value, "dtype") else np.asarray(value)
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        arguments.real(name, value)
+        return _with_axes(name, jnp.asarray(value), shape), None
+    low = value <= inputs.LOW
+    if not isinstance(low, Tracer) and not np.any(low):
+        arguments.real(name, value)
+        return _with_axes(name, jnp.asarray(value), shape), None
+    rest = (jnp if isinstance(value, jax.Array) else np).where(low, 0, value)
+    arguments.real(name, rest)
+    return _with_axes(name, jnp.asarray(rest), shape), _with_axes(name, ~jnp.asarray(low), shape)
 
 
 def _with_axes(name: str, value: Array, shape: tuple[int, ...]) -> Array:

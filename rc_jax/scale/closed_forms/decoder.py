@@ -33,4 +33,5 @@ def effective_keys(length: ArrayLike) -> Float[Array, "..."]:
         2.4495 380.5 1.9472
     """
     dtype, (length,) = as_common(length=length)
-    return jnp.exp(gammaln(length + 1) / (length - 1)).astype(dtype)
+    some = jnp.where(length < 1e30, length, 2)  # beyond, log L! may have no place, and L/e has every digit
+    return jnp.where(length < 1e30, jnp.exp(gammaln(some + 1) / (some - 1)), length / jnp.e).astype(dtype)

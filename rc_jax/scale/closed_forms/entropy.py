@@ -111,8 +111,9 @@ def least_entropy(sigma: ArrayLike, n: ArrayLike) -> Float[Array, "..."]:
     """
     dtype, (sigma, n) = as_common(sigma=sigma, n=n)
     lead = sigma * jnp.sqrt(n / (n - 1))
-    others = (n - 1) * jnp.exp(-lead)
-    return (jnp.log1p(others) + lead * others / (1 + others)).astype(dtype)
+    others = jnp.exp(jnp.log(n - 1) - lead)
+    kept = jnp.where(others > 0, lead, 0)  # an infinite score of others that have no weight
+    return (jnp.log1p(others) + kept * others / (1 + others)).astype(dtype)
 
 
 @arguments.guard(n=arguments.bounded(2), entropy=arguments.positive, dim=arguments.bounded(3))

@@ -45,3 +45,11 @@ def test_one_scale_serves_typical_rows_of_all_lengths(x64, dim):
     at_chosen = mean[np.argmin(abs(factors - 1))]
     assert mean.max() - at_chosen < 0.002
     assert 0.002 < weights @ curves.max(axis=1) - at_chosen < 0.03
+
+
+def test_the_longest_rows_have_a_geometric_mean():
+    for length in (1e29, 1e31, 1e38):
+        np.testing.assert_allclose(
+            float(scale.effective_keys(np.float32(length))), np.float32(length) / np.e, rtol=3e-5
+        )
+    assert np.isfinite(float(jax.grad(scale.effective_keys)(1e38)))

@@ -323,3 +323,11 @@ def test_leading_terms_of_debye_keep_their_digits(dtype, v):
             t = two - 2 * one + order
             want.append([t + order * mp.log(ratio), t, a / (order + one), 2 * a / (order + two)])
     np.testing.assert_allclose(np.transpose(got), np.array(want, float), rtol=16 * float(jnp.finfo(dtype).eps))
+
+
+@pytest.mark.parametrize("size", [1e-25, 1.0, 1e20])
+def test_a_misfit_does_not_depend_on_the_size(size):
+    n = np.array([10.0, 100.0], np.float32)
+    np.testing.assert_allclose(
+        float(scale.relative_residual(n, np.full(2, size, np.float32), "log")), 0.316228, rtol=1e-4
+    )
