@@ -194,6 +194,7 @@ def diagnose(
         raise ValueError(f"`weights` must have a last axis of at least two keys, got the shape {layers.shape}")
     numbers = tuple(range(len(layers))) if numbers is None else tuple(numbers)
     padded = texts is not None or segment_ids is not None
+    windowed = windows is not None and mask is None
     found = read(
         layers,
         mask=mask,
@@ -210,7 +211,7 @@ def diagnose(
     rounding = 0.0
     for layer, (number, seen) in enumerate(zip(numbers, found.seen, strict=True)):
         passed = pass_over(layers[layer], seen, None if given is None else given[layer], full_spectrum)
-        check(passed, seen, layers.dtype, number, normalised=normalised, padded=padded)
+        check(passed, seen, layers.dtype, number, normalised=normalised, padded=padded, windowed=windowed)
         rounding = max(rounding, float(np.abs(passed.rows.total[passed.rows.magnitude > 0] - 1).max(initial=0)))
         observed.append(observe(passed, seen, threshold, normalised, square or found.causal, layers.dtype))
     kept = of_layers(observed)
@@ -379,6 +380,7 @@ def check(
     *,
     normalised: bool = True,
     padded: bool = False,
+    windowed: bool = False,
 ) -> None:
     """Check that the weights of a layer are what they are said to be.
 
@@ -389,6 +391,7 @@ def check(
         layer: its number.
         normalised: whether rows must add up to one.
         padded: whether somebody said which tokens are padding.
+        windowed: whether windows of a config are what hides keys.
     """
     refuse = functools.partial(_refuse, layer=layer)
     rows: Any = passed.rows
@@ -402,6 +405,10 @@ def check(
     lost = ~np.isfinite(rows.squares) | ((rows.magnitude > 0) & (rows.squares < np.finfo(rows.squares.dtype).tiny))
     refuse(lost, rows.magnitude, f"must have squares that fit {rows.squares.dtype}, got a row with Σ|a| = {{}}")
     hint = ": was the model called with the same `attention_mask`?" if padded else ""
+    if windowed and not padded:
+        hint = (
+            ": a window of `config` hides it, unless the query is padding: pass `attention_mask`, or leave out `config`"
+        )
     refuse(passed.outside > 0, passed.outside, "must be 0 where `mask` is False, got a magnitude of {}", hint)
     if not normalised:
         return

@@ -129,6 +129,12 @@ def test_windows_of_a_config_say_nothing_of_texts_and_padding(config, attention_
         np.testing.assert_allclose(told["relative_entropy"], 1, atol=1e-6)
 
 
+def test_weights_beyond_a_window_of_the_config_are_refused_by_its_name():
+    config = types.SimpleNamespace(layer_types=["sliding_attention"], sliding_window=5)
+    with pytest.raises(ValueError, match="a window of `config` hides it, unless the query is padding"):
+        diagnostics.from_transformers({"attentions": (even(np.tri(20))[None, None],)}, config=config)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_row_of_one_head_that_sees_nothing_leaves_causality(masked):
     """A mask that hides one row of one head alone, and with it later keys."""
