@@ -65,6 +65,7 @@ def scores(
             is left out, and texts that a mask leaves apart are measured each, from their first key on.
         segment_ids: as in `attention`; joined with the mask.
         bias: added to the logits, such as that of ALiBi or T5; its shape broadcasts to (samples, heads, n, m).
+            It hides a key at −10⁴ or less, −∞ included, as a mask that a model has added into it.
         sink: a logit beside those of the keys, one number or one for each head, as in gpt-oss; 0 is softmax plus one.
             `row_sum` and `no_key_weight` are added, and entropies are those of p/Σp.
         soft_cap: c > 0 of c·tanh(s/c), which logits pass before a bias and a mask, as in Gemma 2.
