@@ -338,6 +338,51 @@ def test_a_study_with_changes_of_ones_own(tmp_path, key):
         found["speed"]
 
 
+def test_a_change_of_the_width_is_computed_at_its_own(key):
+    """The same numbers as a study of it alone, and the width that its title says."""
+    wide = dataclasses.replace(SMALL, attention=AttentionSpec(d_model=64, heads=2))
+    few = dataclasses.replace(SMALL, attention=dataclasses.replace(SMALL.attention, heads=4))
+    changes = {"wide": wide, "four heads": few}
+    found = study.architecture(SMALL, tokens=6, samples=2, key=key, changes=changes).changes
+    for name, spec in changes.items():
+        alone = study.architecture(spec, tokens=6, samples=2, key=key)
+        assert found[name].full == alone.full and found[name].computed == alone.computed
+        np.testing.assert_array_equal(found[name]["residual"], alone["residual"])
+        assert found[name].agreement == alone.agreement
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda spec: dataclasses.replace(spec, depth=12), "must keep depth=2, got 12: study a config"),
+        (
+            lambda spec: dataclasses.replace(spec, attention=dataclasses.replace(spec.attention, heads=1)),
+            "must keep heads=.*, got 1: study a config",
+        ),
+        (
+            lambda spec: dataclasses.replace(
+                spec, attention=dataclasses.replace(spec.attention, causal=False, rank=2, tokens=7)
+            ),
+            "must keep tokens=6, got 7",
+        ),
+    ],
+)
+def test_a_change_of_what_a_config_drew_is_refused_by_name(change, message):
+    config = families.CONFIGS["gpt2"]
+    with pytest.raises(ValueError, match=rf"`changes\['mine'\]` {message}"):
+        study.architecture(config, tokens=6, samples=1, changes={"mine": change})
+
+
+def test_a_study_is_that_of_float32_where_float64_is_on(key, x64):
+    spec = dataclasses.replace(SMALL, norm="pre", mlp=MLPSpec(width=16))
+    found = study.architecture(spec, tokens=6, samples=2, key=key)
+    with jax.enable_x64(False):
+        np.testing.assert_allclose(
+            found["residual"], study.architecture(spec, tokens=6, samples=2, key=key)["residual"], atol=1e-5
+        )
+    study.architecture(families.CONFIGS["gpt2"], tokens=6, samples=1)
+
+
 def test_what_is_said():
     assert sentences.tokens(np.log([1.0, 0.5])) == []
     said = sentences.tokens(np.array([0.0, -6.0, -20.0]))

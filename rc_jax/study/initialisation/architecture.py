@@ -96,19 +96,21 @@ def architecture(
     if half is not None and max(half["tokens"], half["size"], half["gradients"]) > FAR:
         said += ("Half the computed width gives other numbers: read factors, not digits.",)
 
-    def record(name: str, design: Design, bands: dict[str, np.ndarray], **more: Any) -> Architecture:
+    def record(name: str, design: Design, width: Width, bands: dict[str, np.ndarray], **more: Any) -> Architecture:
         spec = design.spec
-        full = Width(spec.attention.d_model, spec.attention.head_width)
         return Architecture(
-            name=name, full=full, computed=own, depth=spec.depth, heads=spec.attention.heads, tokens=count,
+            name=name, full=_full(design), computed=width, depth=spec.depth, heads=spec.attention.heads, tokens=count,
             samples=several, bands=bands, **more,
         )  # fmt: skip
 
     others = {}
     for change, other in designs.items():
-        theirs, words = _bands(key, other, own, count, several)
-        others[change] = record(change, other, theirs, half=half, notes=words)
-    return record(name, design, bands, half=half, changes=others, notes=(*said, *notes, *refused))
+        same = _full(other) == _full(design)
+        narrow = own if same else _width(None, other, count)  # a change of the width is computed at one of its own
+        theirs, words = _bands(key, other, narrow, count, several)
+        halved = half if same else _half(key, other, narrow, count, theirs)
+        others[change] = record(change, other, narrow, theirs, half=halved, notes=words)
+    return record(name, design, own, bands, half=half, changes=others, notes=(*said, *notes, *refused))
 
 
 def _count(tokens: int | None, design: Design) -> int:
@@ -119,6 +121,10 @@ def _count(tokens: int | None, design: Design) -> int:
     if tokens is not None and most is not None and tokens > most:
         raise ValueError(f"`tokens` must be at most {most}, the longest sequence of the network, got {tokens}")
     return tokens or fixed or min(TOKENS, most or TOKENS)
+
+
+def _full(design: Design) -> Width:
+    return Width(design.spec.attention.d_model, design.spec.attention.head_width)
 
 
 def _width(width: int | None, design: Design, count: int) -> Width:

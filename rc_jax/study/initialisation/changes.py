@@ -30,8 +30,27 @@ def changed(design: Design, changes: Any, count: int) -> tuple[dict[str, Design]
         spec = change if isinstance(change, StackSpec) else change(design.spec)
         if not isinstance(spec, StackSpec):
             raise TypeError(f"`changes[{name!r}]` must give a StackSpec, got {arguments.describe(spec)}")
+        _keep(name, design, spec, count)
         designs[str(name)] = design.with_spec(spec)
     return designs, ()
+
+
+def _keep(name: str, design: Design, spec: StackSpec, count: int) -> None:
+    """Refuse a change of what a config drew for its own depth and heads, or of the number of tokens.
+
+    Raises:
+        ValueError: with what the change must keep.
+    """
+    own, tokens = design.spec, spec.attention.tokens
+    kept = {
+        "depth": (own.depth, spec.depth, design.shared is not None or design.norms is not None),
+        "heads": (own.attention.heads, spec.attention.heads, design.key_heads is not None),
+        "tokens": (count, count if tokens is None else tokens, True),
+    }
+    for what, (before, after, fixed) in kept.items():
+        if fixed and after != before:
+            way = "" if what == "tokens" else ": study a config with the other number by itself"
+            raise ValueError(f"`changes[{name!r}]` must keep {what}={before}, got {after}{way}")
 
 
 def usual(design: Design, count: int) -> tuple[dict[str, Design], tuple[str, ...]]:

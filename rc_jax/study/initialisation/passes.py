@@ -121,7 +121,9 @@ def draw_tokens(key: Array, network: Network, numbers: Numbers) -> Float[Array, 
     if network.sinusoids:
         x = x + attention.sinusoidal(jnp.arange(count), narrow, dtype=jnp.float32)
     if network.normed:
-        x = layer_norm(x, NormParams(jnp.ones(narrow), jnp.zeros(narrow)), network.spec.norm_epsilon)
+        x = layer_norm(
+            x, NormParams(jnp.ones(narrow, jnp.float32), jnp.zeros(narrow, jnp.float32)), network.spec.norm_epsilon
+        )
     if network.narrow is None:
         return x
     matrix = normals(of_matrix, (narrow, d), jnp.float32) * numbers.projection / narrow**0.5
@@ -133,7 +135,7 @@ def draw_layer(key: Array, network: Network, numbers: Numbers) -> tuple[Attentio
     spec, layer = network.spec, network.spec.attention
     fixed = dict(layer.kind.start(layer, "float32"))
     if layer.qk_norm is not None:
-        fixed |= dict.fromkeys(("query_norm", "key_norm"), jnp.ones((layer.heads, layer.head_width)))
+        fixed |= dict.fromkeys(("query_norm", "key_norm"), jnp.ones((layer.heads, layer.head_width), jnp.float32))
     needed = shapes(layer)
     for name in ("key", "value"):
         needed[name] = (network.key_heads, *needed[name][1:])
@@ -144,7 +146,7 @@ def draw_layer(key: Array, network: Network, numbers: Numbers) -> tuple[Attentio
         name: normal * (numbers.factors[name] / fan_in(name, spec) ** 0.5)
         for name, normal in split_normals(key, random, "float32").items()
     }
-    arrays |= fixed | {name: jnp.zeros(shape) for name, shape in zero.items()}
+    arrays |= fixed | {name: jnp.zeros(shape, jnp.float32) for name, shape in zero.items()}
     mlp = MLPParams(**{name: arrays.pop(name) for name in of_mlp}) if of_mlp else None
     return assemble(arrays), mlp
 
@@ -162,9 +164,9 @@ def complete(
     }
     d, shift = spec.attention.d_model, None
     if spec.norm_kind == "layer":
-        shift = jnp.zeros(d)
+        shift = jnp.zeros(d, jnp.float32)
     norms = {
-        name: NormParams(jnp.ones(d) * (norm if not name.endswith("out_norm") else 1), shift)
+        name: NormParams(jnp.ones(d, jnp.float32) * (norm if not name.endswith("out_norm") else 1), shift)
         for name in norm_names(spec)
     }
     return scale_layer(LayerParams(layer._replace(**repeated), mlp, **norms), numbers.branch, numbers.branch)
