@@ -108,7 +108,7 @@ def _usual(n: int, arguments: Any) -> dict[str, float | None]:
     """
     dim = arguments.cosine_dim
     sizes = np.array([float(n)])
-    if arguments.decoder:  # rows between these are on a line in log i, to 1e-4
+    if arguments.decoder:  # H/log i of the rows between these is taken from a line
         sizes = np.unique(np.round(np.concatenate([np.arange(2, 32), np.geomspace(2, n, 32)])))
         sizes = sizes[sizes <= n]
     if dim is None:

@@ -192,7 +192,7 @@ def _peak(values: np.ndarray) -> _Peak:
         start = int(lower[-1]) + 1
         if start == len(values) - 1:
             return _Peak(math.inf, top, f"rises beyond {_GRID[-1]:g}")
-        return _Peak(float(_GRID[start]), top, f"flat from {_GRID[max(start - 1, 0)]:.3g} … {_GRID[start]:.3g} on")
+        return _Peak(float(_GRID[start]), top, f"flat from {_GRID[start - 1]:.3g} … {_GRID[start]:.3g} on")
     if lower[0] > 0:
         return _Peak(0.0, top, f"{_GRID[0]:g} or less")
     low, middle, high = (float(value) for value in values[best - 1 : best + 2])

@@ -349,6 +349,8 @@ def test_a_change_of_the_width_is_computed_at_its_own(key):
         assert found[name].full == alone.full and found[name].computed == alone.computed
         np.testing.assert_array_equal(found[name]["residual"], alone["residual"])
         assert found[name].agreement == alone.agreement
+    asked = study.architecture(SMALL, tokens=6, samples=1, key=key, width=SMALL.attention.d_model // 2, changes=changes)
+    assert {each.computed.token for each in (asked, *asked.changes.values())} == {SMALL.attention.d_model // 2}
 
 
 @pytest.mark.parametrize(

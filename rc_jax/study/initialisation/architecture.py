@@ -106,7 +106,8 @@ def architecture(
     others = {}
     for change, other in designs.items():
         same = _full(other) == _full(design)
-        narrow = own if same else _width(None, other, count)  # a change of the width is computed at one of its own
+        most = None if width is None else min(width, _full(other).token)
+        narrow = own if same else _width(most, other, count)  # a change of the width is computed at one of its own
         theirs, words = _bands(key, other, narrow, count, several)
         halved = half if same else _half(key, other, narrow, count, theirs)
         others[change] = record(change, other, narrow, theirs, half=halved, notes=words)
