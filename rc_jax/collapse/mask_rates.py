@@ -80,6 +80,11 @@ def _averaging(mask: ArrayLike) -> np.ndarray:
     seen = np.asarray(mask, float)
     if seen.ndim != 2 or seen.shape[0] != seen.shape[1] or len(seen) < 2:
         raise ValueError(f"`mask` must be a square of at least two tokens, got shape {seen.shape}")
+    if not (np.isfinite(seen) & (seen >= 0)).all():
+        raise ValueError(
+            "`mask` must be True or 1 where a token sees another and 0 elsewhere, got "
+            f"{seen[~(np.isfinite(seen) & (seen >= 0))][0]:g}; of what is added to logits pass `mask == 0`"
+        )
     sums = seen.sum(axis=1, keepdims=True)
     if not (sums > 0).all():
         raise ValueError("`mask` must let every token see a token, got a row of zeros")

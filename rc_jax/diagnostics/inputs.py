@@ -103,6 +103,10 @@ def check_array(name: str, value: Any) -> None:
         )
     if not isinstance(value, jax.Array | np.ndarray) and not is_torch(value):
         raise TypeError(f"`{name}` must be {EXPECTED}, got {described(value)}")
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"`{name}` must be {EXPECTED}, got a masked array: pass its numbers, as of .filled(0)")
+    if is_torch(value) and (layout := str(getattr(value, "layout", ""))) != "torch.strided":
+        raise TypeError(f"`{name}` must be {EXPECTED}, got a tensor of layout {layout}: pass .to_dense()")
     if not jnp.issubdtype(dtype_of(value), jnp.floating) or dtype_of(value) == np.longdouble:  # which JAX lacks
         raise TypeError(f"`{name}` must be {EXPECTED}, got {described(value)}")
 

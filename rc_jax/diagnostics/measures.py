@@ -6,10 +6,13 @@ see is 0 here. Means run over the rows with n_i ≥ 2, because a row with a sing
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Bool, Float, Int
+
+from rc_jax._numerics import arguments
 
 SINK = 0.3
 """The threshold ε of Gu et al. (2025) on the importance of a key, above which they call it a sink of the head."""
@@ -153,6 +156,12 @@ def exceeds(sink_weight: Float[Array | np.ndarray, "..."], threshold: ArrayLike)
     return jnp.where(jnp.isnan(sink_weight), sink_weight, (sink_weight > threshold).astype(sink_weight.dtype))
 
 
+@arguments.guard(
+    largest_logit=arguments.must(
+        "an array, the largest logit of each head", right=lambda value: isinstance(value, jax.Array | np.ndarray)
+    ),
+    threshold=arguments.scalar(arguments.positive),
+)
 def qk_clip(
     largest_logit: Float[Array | np.ndarray, "..."], threshold: float = 100.0, *, groups: int | None = None
 ) -> Float[Array, "..."]:
@@ -178,8 +187,6 @@ def qk_clip(
         >>> diagnostics.qk_clip(np.array([-3.0, 50.0, 400.0, 200.0]), groups=2).tolist()
         [1.0, 0.25]
     """
-    if not threshold > 0:
-        raise ValueError(f"`threshold` must be > 0, got {threshold}")
     if groups is not None:
         heads = largest_logit.shape[-1] if largest_logit.ndim else 0
         if groups < 1 or heads % groups or not heads:

@@ -144,8 +144,8 @@ def masks_of(mask: Any, layers: inputs.Layers) -> list[np.ndarray | None]:
     if len(several) not in (1, len(layers)) or not several:
         raise ValueError(f"`mask` must be one mask or one for each of {len(layers)} layers, got {len(several)}")
     seen: list[np.ndarray | None] = []
-    for each in several:
-        inside = inputs.mask_of("mask", each, layers.shape)
+    for number, each in enumerate(several):
+        inside = inputs.mask_of(f"mask[{number}]" if len(several) > 1 else "mask", each, layers.shape)
         inside = inside.reshape((1,) * (len(layers.shape) - inside.ndim) + inside.shape)
         if any(size > 1 for size in inside.shape[:-3]):
             inside = np.broadcast_to(inside, (*samples, *inside.shape[-3:]))
@@ -551,19 +551,22 @@ def _texts(supports: Sequence[Support], known: np.ndarray | None, causal: bool) 
     for each in supports:
         bits = bits | np.where(each.void[..., None], np.uint8(0), each.bits)
     void = np.all([each.void for each in supports], axis=0)
+    empty = np.all([each.void & ~each.even for each in supports], axis=0)
     largest = np.max([each.largest for each in supports], axis=0)
     texts = np.zeros((samples, n), int) if known is None else np.minimum(known, 0)
-    doubtful: list[int] = []
+    doubtful, even = list[int](), list[int]()  # an even last row says nothing, unless it is so in some samples alone
     for sample in range(samples):
         used = np.unpackbits(bits[sample], axis=-1, count=n).astype(bool)
         ordinary = supports[0].smallest ** 0.5
         kept = texts[sample] >= 0
         if known is None:
-            kept, doubt = _kept(used, void[sample], largest[sample], ordinary, causal)
+            kept, doubt = _kept(used, void[sample], empty[sample], largest[sample], ordinary, causal)
             doubtful += [sample] * doubt
+            even += [sample] * bool(kept.all() and void[sample, -1] and not used[:, -1].any())
         texts[sample, ~kept] = PADDING
         clear = bool(largest[sample, kept].min(initial=1) > ordinary)
         texts[sample, kept] = _pieces(used[kept][:, kept], clear, causal)
+    doubtful = sorted({*doubtful, *even}) if len(even) < samples else doubtful
     notes = [] if known is not None or (texts >= 0).all() else [_of_padding(texts >= 0)]
     several = np.flatnonzero(texts.max(1) > 0)
     if len(several):
@@ -574,12 +577,16 @@ def _texts(supports: Sequence[Support], known: np.ndarray | None, causal: bool) 
             'taken for a text of its own. Pass `segment_ids` or `mask` to be sure; `mask="WORD"` counts them as one.'
         )
     if doubtful and samples > 1:  # zeros of a single sample are told of elsewhere
-        notes.append(
-            f"Sample{'s' * (len(doubtful) > 1)} {', '.join(map(str, doubtful))}: no query has weight on a token at "
-            "an end, itself included. This may be padding, too little to be sure. They count as seen: pass `mask` "
-            "if one hides them."
-        )
+        notes.append(_of_doubt(doubtful))
     return texts, notes
+
+
+def _of_doubt(samples: Sequence[int]) -> str:
+    return (
+        f"Sample{'s' * (len(samples) > 1)} {', '.join(map(str, samples))}: no query has weight on a token at an end, "
+        "itself included. This may be padding, too little to be sure. They count as seen: pass `mask` if one hides "
+        "them."
+    )
 
 
 def _open(used: np.ndarray) -> np.ndarray:
@@ -592,11 +599,12 @@ def _open(used: np.ndarray) -> np.ndarray:
 
 
 def _kept(
-    used: np.ndarray, void: np.ndarray, largest: np.ndarray, ordinary: float, causal: bool
+    used: np.ndarray, void: np.ndarray, empty: np.ndarray, largest: np.ndarray, ordinary: float, causal: bool
 ) -> tuple[np.ndarray, bool]:
     """True where a token is no padding, and whether that is in doubt.
 
-    Padding are tokens that no query of any layer has weight on, at an end of the sample or between two texts.
+    Padding are tokens that no query of any layer has weight on, at an end of the sample or between two texts. `void`
+    are rows that may see nothing, `empty` those that have no weight at all.
     """
     n = len(used)
     alive: np.ndarray = np.any(used, axis=0)
@@ -615,8 +623,8 @@ def _kept(
     both = not causal and used[inside & ~lower].mean() >= 0.9 * used[inside & lower].mean()
     possible = np.ones((n, n), bool) if both else lower
     inside, outside = inside & possible, ~void[:, None] & ~alive[None] & possible
-    # A row that no layer lets see anything settles it, but for the last one, which may be even of itself.
-    settled = (void & ~alive)[: n - 1].any()
+    # A row that no layer lets see anything settles it, but for a last one that is even, which it may be of itself.
+    settled = (void & ~alive)[: n - 1].any() or bool(empty[-1] and not alive[-1])
     hidden = int(outside.sum()) if (outside & lower).any() else 0
     if used.diagonal()[alive].mean() >= DIAGONAL and (
         settled
@@ -864,9 +872,11 @@ def _rectangular(supports: Sequence[Support], stated: Stated) -> Found:
     told = any(mask is not None for mask in stated.masks)
     if told:
         seen = [np.any(mask, axis=(1, 2)) for mask in stated.masks if mask is not None]
-        real = np.broadcast_to(np.any(np.broadcast_arrays(*seen), axis=0), (samples, keys))
+        real, doubtful = np.broadcast_to(np.any(np.broadcast_arrays(*seen), axis=0), (samples, keys)), []
     else:
-        real = _filled(supports, stated.causal) if not all(stated.known) else np.ones((samples, keys), bool)
+        real, doubtful = np.ones((samples, keys), bool), []
+        if not all(stated.known):
+            real, doubtful = _filled(supports, stated.causal)
     # The last query sees the last key that is filled, if queries are the last of the tokens.
     back = keys - real[:, ::-1].argmax(1) - queries
     later = np.arange(keys) > np.arange(queries)[:, None] + back[:, None, None]
@@ -883,6 +893,7 @@ def _rectangular(supports: Sequence[Support], stated: Stated) -> Found:
     if not told and not all(stated.known):
         _check_offsets(together)
     hidden = int((np.any(allowed, axis=0) & ~together).sum())
+    doubtful = doubtful if hidden == 0 else []  # or they are told of below
     padded = not told and not real.all()
     which = "as the last of them" if causal else "padding apart" if padded else "all of them"
     notes = [f"{looking(queries, keys)}{'' if hidden and which == 'all of them' else f', {which}'}."]
@@ -891,6 +902,8 @@ def _rectangular(supports: Sequence[Support], stated: Stated) -> Found:
         notes.append(f"Keys behind the last one with weight are taken for empty places of a cache: {slots} are filled.")
     elif padded:
         notes.append(_of_padding(real))
+    if doubtful:
+        notes.append(_of_doubt(doubtful))
     if hidden and not all(stated.known):
         notes.append(
             f"{hidden} pairs of query and key have weight exactly 0 in every head, layer and sample. They count as "
@@ -925,13 +938,20 @@ def looking(queries: int, keys: int) -> str:
     return f"The {queries} queries look at {keys} keys" if queries > 1 else f"The query looks at {keys} keys"
 
 
-def _filled(supports: Sequence[Support], causal: bool | None) -> np.ndarray:
-    """True where a key is no padding, (sample, key). Padding are keys at the ends that no query of a layer looks at."""
+def _filled(supports: Sequence[Support], causal: bool | None) -> tuple[np.ndarray, list[int]]:
+    """True where a key is no padding, (sample, key), and samples in which that is in doubt.
+
+    Padding are keys at the ends that no query of a layer looks at. An even row of the last query is not one that sees
+    nothing: padding at the start has its own queries first, and at the end it sees the tokens before it.
+    """
     samples, keys = supports[0].largest.shape
     largest = np.max([each.largest for each in supports], axis=0)
-    real = np.ones((samples, keys), bool)
+    real, doubtful = np.ones((samples, keys), bool), list[int]()
     for sample in range(samples):
-        rows = [each.seen[sample][~each.void[sample]] for each in supports]
+        looks = [~each.void[sample] for each in supports]
+        for each, row in zip(supports, looks, strict=True):
+            row[-1] |= each.even[sample, -1]
+        rows = [each.seen[sample][row] for each, row in zip(supports, looks, strict=True)]
         alive = np.any([each.any(0) for each in rows], axis=0)
         if not alive.any():
             continue
@@ -947,7 +967,9 @@ def _filled(supports: Sequence[Support], causal: bool | None) -> np.ndarray:
         zeros = max(0, int((~inside).sum()) - len(rows) * triangle * (triangle - 1) // 2)
         if ordinary and _certain(hidden, zeros, inside.size):
             real[sample] = ends
-    return real
+        elif hidden:
+            doubtful.append(sample)
+    return real, doubtful
 
 
 # --------------------------------------------------------------------------------------------------- what is said

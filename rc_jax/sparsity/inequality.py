@@ -93,7 +93,8 @@ def renyi_sparsity(a: Float[Array, "..."], order: float | Array = 2.0, axis: int
     r"""The nats that the Rényi entropy of order q lacks: log n − H_q(p) = log E(a/Ea)^q/(q − 1), p = |a|/Σ|a|.
 
     q = 1 is Shannon's (log n − H, Theil's index), q = 2 the participation ratio 1/Σp², for which it is −2 log S. From 0
-    (all equal) to log n (a single entry); it grows with q. For many keys and f = exp it is qγ²/2.
+    (all equal) to log n (a single entry); it grows with q. For many keys and f = exp it is qγ²/2. Entries that are
+    smaller than the largest by more than the range of the dtype count as 0, which matters for q near 0.
 
     Args:
         a: Weights of any shape.

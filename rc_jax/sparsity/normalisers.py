@@ -5,12 +5,15 @@ are `from_kernel(jax.nn.sigmoid, -log n, gamma)`.
 """
 
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy import special
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
 @arguments.guard(gamma=arguments.positive, subtracted=arguments.bounded(0), correlation=arguments.bounded(-1, 1))
@@ -42,14 +45,25 @@ def differential(gamma: ArrayLike, subtracted: ArrayLike, correlation: ArrayLike
     gamma = jnp.minimum(gamma, 100)  # S is 0 there in every type, and no square overflows
     square = jnp.square(gamma)
     sigma = gamma * jnp.sqrt(2 * (1 - rho))
-    # E|X − λY| as two error functions, whose arguments are ±∞ where λ = 0 or the scores are one.
-    positive = jnp.where(lam > 0, lam, 1)
-    distance = jnp.where(lam > 0, -jnp.log(positive), jnp.inf) / sigma
+    # An exchange of the two scores leaves S and makes λ into 1/λ: of both the one below 1, and what it lacks.
+    above = lam > 1
+    less = jnp.where(above, 1 - 1 / jnp.where(above, lam, 2), 1 - lam)
+    less = jnp.where(above & (lam < 2), (lam - 1) / lam, less)
+    logarithm = jnp.where(lam > 0, jnp.abs(jnp.log(jnp.where(lam > 0, lam, 1))), jnp.inf)
+    lam = jnp.where(above, 1 / jnp.where(above, lam, 1), lam)
+    # E|X − λY| as two error functions, whose arguments are ±∞ where λ = 0 or the scores are one. Where they lie close
+    # together their difference is an integral.
+    distance = logarithm / sigma
     upper, lower = (special.erf((distance + sign * sigma / 2) * 0.5**0.5) for sign in (1, -1))
-    size = jnp.where(sigma > 0, upper - lam * lower, jnp.abs(1 - lam))
+    half, middle = jnp.minimum(sigma, 1) / 2, jnp.minimum(distance, 1e3)
+    density = [jnp.exp(-jnp.square(middle + float(node) * half) / 2) for node in _NODES]
+    integral = sum(float(weight) * each for weight, each in zip(_WEIGHTS, density, strict=True)) * sigma
+    integral = integral / (2 * np.pi) ** 0.5
+    size = jnp.where(sigma < 1, integral, upper - lower) + less * lower
+    size = jnp.where(sigma > 0, size, less)
     # (1 + λ²) e^{γ²} − 2λ e^{ργ²} over e^{γ²}, two terms that are not negative.
-    spread = jnp.square(1 - lam) - 2 * lam * jnp.expm1((rho - 1) * square)
-    return (size * jnp.exp(-square / 2) / jnp.sqrt(spread)).astype(dtype)
+    spread = jnp.hypot(less, jnp.sqrt(-2 * lam * jnp.expm1((rho - 1) * square)))
+    return (size * jnp.exp(-square / 2) / spread).astype(dtype)
 
 
 @arguments.guard()

@@ -79,13 +79,14 @@ def identity(
     model = re.sub(r" at 0x[0-9a-f]+", "", repr(graph))  # functions have other addresses in another process
     arrays = "\n".join(f"{leaf.dtype}{leaf.shape}" for leaf in jax.tree.leaves(state))
     leaves = jax.tree_util.tree_flatten_with_path(values)[0]
+    # The first that differs is named, so that what changes others comes first.
     return {
-        "model or optimiser": hashlib.sha256(f"{model}\n{arrays}".encode()).hexdigest()[:12],
-        "observation": observed,
         "key": _numbers(key).tolist(),
         "setting": {jax.tree_util.keystr(path): _numbers(leaf).tolist() for path, leaf in leaves},
         "number of seeds": seeds,
         "every": every,
+        "model or optimiser": hashlib.sha256(f"{model}\n{arrays}".encode()).hexdigest()[:12],
+        "observation": observed,
         "build, loss, batches, optimiser, observation or version of JAX": program,
     }
 

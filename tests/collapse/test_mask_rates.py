@@ -165,3 +165,9 @@ def test_weights_of_a_sink_are_shares(weight):
         mask_rates.log_sink_rate(0.5, weight)
     with pytest.raises(ValueError, match="weight"):
         mask_rates.log_sink_sensitivity(np.tri(3), 2, weight)
+
+
+@pytest.mark.parametrize("mask", [np.where(np.tri(4), 0, -np.inf), -np.tri(4), np.full((2, 2), np.nan)])
+def test_what_is_no_mask(mask):
+    with pytest.raises(ValueError, match=r"`mask` must be True or 1 where a token sees another .* got (-inf|-1|nan)"):
+        mask_rates.log_second_eigenvalue(mask)

@@ -68,6 +68,7 @@ CASES = {
     "integers": (dict(weights=np.ones((1, 2, 4, 4), int)), TypeError, r"floating-point numbers, got int64\[1,2,4,4\]"),
     "80 bits": (dict(weights=GOOD.astype(np.longdouble)), TypeError, r"`weights` must be an array of JAX, .*float128"),
     "numbers": (dict(weights=[[1.0]]), TypeError, r"array of JAX, NumPy or PyTorch"),
+    "masked": (dict(weights=np.ma.masked_array(GOOD)), TypeError, r"got a masked array: pass its numbers, .*filled"),
     "mapping": (
         dict(weights={"0": GOOD}),
         TypeError,
@@ -81,6 +82,7 @@ CASES = {
         ValueError,
         r"one mask or one for each of 1",
     ),
+    "no mask of one": (dict(weights=GOOD, mask=[np.ones((N, N), bool), None]), TypeError, r"`mask\[1\]` .*, got None"),
     "outside": (dict(weights=GOOD, mask=np.tri(N, dtype=bool)), ValueError, r"0 where `mask` is False"),
     "mask of one key": (dict(weights=GOOD, mask=np.eye(N, dtype=bool) & False), ValueError, r"see two keys, got none"),
     "mask in another word": (dict(weights=GOOD, mask="full"), ValueError, r"`mask` must be .*'none'.*'causal'"),
@@ -135,6 +137,13 @@ def test_outputs_of_several_steps_are_told_from_those_of_one(name, more):
     """`generate` returns a tuple of layers for each token that it writes."""
     with pytest.raises(ValueError, match=r"one forward pass, got those of several steps, as `generate` returns them"):
         diagnostics.from_transformers({name: ((GOOD[:1], GOOD[1:]), (GOOD[:1, :, -1:], GOOD[1:, :, -1:]))}, **more)
+
+
+def test_options_are_those_of_attention():
+    with pytest.raises(
+        ValueError, match=r"`options` must be one of 'mask', .*, got 'treshold'; did you mean 'threshold'"
+    ):
+        diagnostics.from_transformers({"attentions": (GOOD,)}, treshold=0.2)
 
 
 def test_what_models_return():

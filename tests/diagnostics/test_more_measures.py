@@ -172,6 +172,8 @@ def test_qk_clip_brings_the_largest_logit_down():
         diagnostics.qk_clip(largest, groups=3)
     with pytest.raises(ValueError, match="`threshold` must be > 0, got 0"):
         diagnostics.qk_clip(largest, 0.0)
+    with pytest.raises(TypeError, match=r"`largest_logit` must be an array, .* got \[3.0\]"):
+        diagnostics.qk_clip([3.0])
 
 
 @pytest.mark.parametrize("n", [7, 1500])

@@ -215,3 +215,25 @@ def test_one_key_without_weight_is_not_enough_to_be_padding():
     found = diagnostics.attention([weights], causal=False)
     assert found["relative_entropy"][0, 0] == pytest.approx(np.log(2) / np.log(3))
     assert found.notes[0] == "The query looks at 3 keys." and "1 pairs" in found.notes[1]
+
+
+def test_padding_of_one_step_is_said_where_it_is_in_doubt():
+    """One zero on one key in one layer may be chance; three in twelve layers may not."""
+    weights = drawn(3, 1, 20, alpha=1.0).astype(np.float32)
+    weights[1, ..., 0] = 0
+    weights /= weights.sum(-1, keepdims=True)
+    one, many = (diagnostics.attention([weights] * layers).notes for layers in (1, 12))
+    assert len(one) == 2 and one[1].startswith("Sample 1: no query has weight on a token at an end")
+    assert len(many) == 2 and "1 of sample 1: these tokens are taken for padding" in many[1]
+
+
+@pytest.mark.parametrize("sharpness", [0.0, 1.0])
+def test_an_even_last_row_of_a_step_is_a_row(sharpness):
+    """Of uniform attention each row is even over what it sees; the last one sees all."""
+    seen = np.tri(10, dtype=bool)[-3:]
+    logits = sharpness * np.random.default_rng(4).standard_normal((2, 3, 3, 10))
+    logits[..., -1, :] = 0
+    weights = dense.softmax(np.where(seen, logits, -np.inf)).astype(np.float32)
+    diagnosis = diagnostics.attention([weights] * 4)
+    assert diagnosis.causal and diagnosis.notes == ("The 3 queries look at 10 keys, as the last of them.",)
+    close(diagnosis, weights.astype(float), seen)

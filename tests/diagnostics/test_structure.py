@@ -172,3 +172,11 @@ def test_a_single_token_of_padding_is_told_where_it_cannot_be_sure():
     given = diagnostics.attention([weights], mask=real[:, :, None] & real[..., None])
     difference = np.abs(given["relative_entropy"] - diagnosis["relative_entropy"])
     assert not given.notes and (difference > 0).all() and (difference < 0.01).all()
+    # A row that sees nothing is even, and so may be the last one of a text; not beside texts in which it is not.
+    weights[1, :, -1] = 1 / N
+    note = diagnostics.attention([weights]).notes[0]
+    assert note.startswith("Sample 1: no query has weight on a token at an end, itself included.")
+    assert not diagnostics.attention([weights[1:]]).notes
+    # One of zeros is no row of a softmax.
+    weights[1, :, -1] = 0
+    assert "1 of sample 1: these tokens are taken for padding" in diagnostics.attention([weights]).notes[0]

@@ -171,7 +171,7 @@ def test_config_that_is_none(folder, content, match):
         ("num_hidden_layers", 10**4, "tensor 'encoder.layer.9999.attention.self.query.weight' is missing in"),
         ("vocab_size", None, "`vocab_size` must be an integer >= 1"),
         ("num_attention_heads", 3, "`num_attention_heads` must divide hidden_size=8 in '.*config.json', got 3"),
-        ("hidden_act", "swish", "`hidden_act` must be one of 'gelu', .* got 'swish'"),
+        ("hidden_act", "mish", "`hidden_act` must be one of 'gelu', .* got 'mish'"),
         ("layer_norm_eps", -1, "`layer_norm_eps` must be a positive number .* got -1"),
         ("layer_norm_eps", 10**400, "`layer_norm_eps` must be a positive number .* got 1000"),
         ("layer_norm_eps", 1e-300, "`layer_norm_eps` must lie in 1e-30 … 1e\\+30, .* in '.*config.json', got 1e-300"),

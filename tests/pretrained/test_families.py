@@ -234,7 +234,7 @@ def test_window_settings(family, settings, window):
         ("gemma2", {"query_pre_attn_scalar": 1e-308}, "`query_pre_attn_scalar` must lie in .* in 'config.json', got 1"),
         ("gemma2", {"query_pre_attn_scalar": 0}, "`query_pre_attn_scalar` must be a positive number in '.*', got 0"),
         ("gemma2", {"attn_logit_softcapping": -5.0}, "`attn_logit_softcapping` must be a positive number in"),
-        ("gemma2", {"hidden_activation": "swish"}, "`hidden_activation` must be one of 'gelu', .* got 'swish'"),
+        ("gemma2", {"hidden_activation": "mish"}, "`hidden_activation` must be one of 'gelu', .* got 'mish'"),
         ("gemma3_text", {"attn_logit_softcapping": 50.0}, "`attn_logit_softcapping` must be null in this family in"),
         ("gemma3_text", {"rope_parameters": {"rope_theta": 5.0}}, "`rope_parameters` must be one rotation for each of"),
         ("gemma3_text", {"rope_local_base_freq": 1}, "`rope_local_base_freq` must be above 1 in '.*', got 1"),

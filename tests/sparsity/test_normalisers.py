@@ -24,6 +24,21 @@ def test_differential_by_a_grid(x64, gamma, lam, rho):
     assert abs(float(sparsity.differential(gamma, lam, rho)) / expected - 1) < 1e-4
 
 
+@pytest.mark.parametrize("rho", [-1.0, 0.0, 0.99])
+def test_differential_of_nearly_equal_rows(rho):
+    """γ and 1 − λ near 0 cancel in the closed form, and λ beyond the root of the range overflows it."""
+    mp.mp.dps = 40
+    for gamma in (1e-6, 1e-3, 0.5, 2.0):
+        for lam in (0.9, 1 - 2**-20, 1.0, 1 + 2**-20, 1.9, 2.5, 1e20):
+            value = sparsity.differential(np.float32(gamma), np.float32(lam), np.float32(rho))
+            g, times, r = (mp.mpf(float(np.float32(each))) for each in (gamma, lam, rho))
+            sigma = g * mp.sqrt(2 * (1 - r))
+            upper, lower = ((-mp.log(times) / sigma + sign * sigma / 2) / mp.sqrt(2) for sign in (1, -1))
+            first = mp.erf(upper) - times * mp.erf(lower)
+            second = (1 + times**2) * mp.exp(g**2) - 2 * times * mp.exp(r * g**2)
+            assert abs(float(value) / float(first / mp.sqrt(second)) - 1) < 2e-6, (gamma, lam)
+
+
 def test_differential_at_its_ends(x64):
     gamma = jnp.asarray([0.1, 1.0, 3.0])
     np.testing.assert_allclose(sparsity.differential(gamma, 0.0), sparsity.exponential(gamma), rtol=1e-12)

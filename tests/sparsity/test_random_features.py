@@ -116,8 +116,11 @@ def test_a_small_variance_keeps_its_digits(gamma, sigma):
             return (1 - s * s) ** -8 * mp.exp(length * inner / (1 - s * s))
 
         exact = float(g(1, 1) + g(2, 2) - 2 * g(1, 2))
-    variance = sparsity.positive_features_rate(gamma, sigma, np.float32(16))[1]
+        noise = (1 - 2 * s) ** -8 * mp.exp((1 + 2 * s) ** 2 * length / (1 - 2 * s))
+        skew = float(-(noise - 1) / 2 + 3 * (g(2, 2) - 1) / 2 - (g(1, 2) - 1))
+    bias, variance = sparsity.positive_features_rate(gamma, sigma, np.float32(16))
     assert abs(variance / exact - 1) < 40 * float(jnp.finfo(jnp.float32).eps)
+    assert abs(bias / skew - 1) < 200 * float(jnp.finfo(jnp.float32).eps)  # (d − ‖q‖²)σ²/2 cancels once more
 
 
 @pytest.mark.slow

@@ -150,7 +150,7 @@ def test_a_failed_first_call_leaves_the_folder_free(tmp_path):
 def test_a_folder_refuses_another_training(tmp_path):
     run(2, folder=tmp_path)
     for change, name in (
-        ({"seeds": 1}, "model or optimiser|another number of seeds"),
+        ({"seeds": 1}, "another number of seeds: 2, not 1"),
         ({"every": 1}, "another every"),
         ({"settings": jax.tree.map(lambda leaf: 2 * leaf, SETTINGS)}, "another setting"),
         ({"observe": None}, "another observation"),

@@ -1,6 +1,7 @@
 """Diagnosis of what a model of the transformers library returns, in one call; the library itself is not imported."""
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.record import Diagnosis
 from rc_jax.diagnostics.seen import PADDING, Texts, farthest, segments
 from rc_jax.diagnostics.states import hidden_states
-from rc_jax.diagnostics.weights import diagnose
+from rc_jax.diagnostics.weights import attention, diagnose
 
 PARTS = (None, "encoder", "decoder", "cross")
 FIELDS = ("attentions", "hidden_states")
@@ -72,6 +73,9 @@ def from_transformers(
         >>> diagnosis["participation"].tolist()
         [[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]]
     """
+    known = [name for name in inspect.signature(attention).parameters if name not in ("weights", "axes")]
+    for name in options:
+        arguments.one_of(known)("options", name)
     # What the output holds, and why something that should be there is not.
     outputs = _named(outputs)
     if part is None and any(_field(outputs, f"encoder_{name}") is not None for name in FIELDS):

@@ -29,10 +29,20 @@ def median_gap(n: int) -> Float[Array, ""]:
         >>> round(float(median_gap(2)), 3)  # √2 times the median of |N(0, 1)|
         0.954
     """
-    x, gap = jnp.linspace(-9.0, 11.0, 2001), jnp.linspace(0.0, 3.0, 301)
-    log_density = jnp.log(float(n)) + norm.logpdf(x)
+    return _median_gap(jnp.asarray(float(n)))
 
-    def beyond(t: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.exp(log_density + float(n - 1) * norm.logcdf(x - t))) * (x[1] - x[0])
 
-    return jnp.interp(-jnp.array(0.5), -jax.lax.map(beyond, gap, batch_size=43), gap)
+@jax.jit
+def _median_gap(n: Array) -> Array:
+    x = jnp.linspace(-9.0, 11.0, 2001)
+    log_density = jnp.log(n) + norm.logpdf(x)
+
+    def halved(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = (low + high) / 2
+        beyond = jnp.sum(jnp.exp(log_density + (n - 1) * norm.logcdf(x - middle))) * (x[1] - x[0])
+        return jnp.where(beyond > 0.5, middle, low), jnp.where(beyond > 0.5, high, middle)
+
+    zero = jnp.zeros_like(n)
+    low, high = jax.lax.fori_loop(0, 2 * jnp.finfo(n.dtype).bits, halved, (zero, zero + 3))
+    return (low + high) / 2

@@ -1,11 +1,12 @@
 """Weights that are powers of the cosine between query and key: lengths drop out, and with them γ."""
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln, zeta
+from jax.scipy.special import digamma, gammaln, zeta
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -21,8 +22,8 @@ def cosine_similarity_power(power: ArrayLike, dim: ArrayLike) -> Float[Array, ".
 
     cos² has a Beta(½, (d − 1)/2) law, so that E|cos|^m = A(m) = Γ((m+1)/2)Γ(d/2)/(√π Γ((m+d)/2)) and
     S = A(m)/√A(2m). It depends on neither the length of q nor σ; it is 1 in one dimension and falls as d → ∞ to the
-    value of x^m for Gaussian logits with β = 0, 0.147 for m = 6. The difference of three log Γ that depends on d is
-    evaluated as an integral of the trigamma function where d > m, which keeps its digits in single precision.
+    value of x^m for Gaussian logits with β = 0, 0.147 for m = 6. Differences of log Γ are evaluated as integrals of its
+    derivatives, which keep their digits in single precision.
 
     Args:
         power: m > 0, not necessarily whole; any shape that broadcasts with `dim`.
@@ -45,19 +46,38 @@ def cosine_similarity_power(power: ArrayLike, dim: ArrayLike) -> Float[Array, ".
 
 @jax.jit
 def _log_sparsity(power: Array, dim: Array) -> Array:
-    gaussian = gammaln((power + 1) / 2) - gammaln(power + 0.5) / 2 - math.log(math.pi) / 4
-    return gaussian + _convexity(dim / 2, power / 2) / 2
+    """With h = m/2, x = d/2 and C the second difference of log Γ, log S = C(x, h)/2 − C(h + ¼, ¼)/2 − (h − ¼) log 2.
+
+    Where d < m, Γ(x + 2h) is taken apart by the duplication formula, which leaves differences of log Γ over x/2.
+    """
+    h, x = power / 2, dim / 2
+    wide = x >= h
+    far, short = jnp.where(wide, x, 1), jnp.where(wide, h, 1)  # each form where it is taken, and elsewhere at ones
+    many = _convexity(far, short) - 2 * (short - 0.25) * math.log(2)
+    x, step = jnp.where(wide, 0.5, x), jnp.where(wide, 1, h)
+    few = gammaln(x) + (x - 0.5) * math.log(2) - math.log(math.pi) / 2
+    for length in (x / 2, (x - 1) / 2):
+        few = few - _mean(digamma, step + x - length, length) * length
+    return (jnp.where(wide, many, few) - _convexity(h + 0.25, jnp.full_like(h, 0.25))) / 2
+
+
+def _mean(function: Callable[[Array], Array], start: Array, length: Array) -> Array:
+    """Mean of a function over an interval, on Gauss's nodes."""
+    nodes, weights = (
+        jnp.asarray(each / 2, start.dtype).reshape((1,) * start.ndim + (-1,)) for each in (_NODES + 1, _WEIGHTS)
+    )
+    return jnp.sum(function(start[..., None] + length[..., None] * nodes) * weights, axis=-1)
 
 
 def _convexity(x: Array, step: Array) -> Array:
-    """Second difference of log Γ at x, x + h, x + 2h, h = step: ∫₀^{2h} (h − |w − h|) ψ′(x + w) dw."""
-    wide = x >= step
-    nodes = jnp.asarray(_NODES + 1, x.dtype).reshape((1,) * x.ndim + (-1,)) / 2
-    weights = jnp.asarray(_WEIGHTS, x.dtype).reshape(nodes.shape) / 2
-    from_left = jnp.where(wide, step, 1)[..., None] * nodes
-    start = jnp.where(wide, x, 1)[..., None]
-    far = start + 2 * jnp.where(wide, step, 1)[..., None] - from_left
-    curvature = zeta(jnp.full_like(far, 2), start + from_left) + zeta(jnp.full_like(far, 2), far)
-    smooth = jnp.sum(weights * from_left * curvature, axis=-1) * step
-    plain = gammaln(x) - 2 * gammaln(x + step) + gammaln(x + 2 * step)
-    return jnp.where(wide, smooth, plain)
+    """Second difference of log Γ at x, x + h, x + 2h, h = step ≤ x: ∫₀^{2h} (h − |w − h|) ψ′(x + w) dw, by halves.
+
+    It is h² times the mean of u(ψ′(x + uh) + ψ′(x + 2h − uh)) over u in [0, 1].
+    """
+    one = jnp.ones_like(x)
+
+    def curvature(u: Array) -> Array:
+        near, far = x[..., None] + u * step[..., None], x[..., None] + (2 - u) * step[..., None]
+        return u * (zeta(jnp.full_like(near, 2), near) + zeta(jnp.full_like(far, 2), far))
+
+    return jnp.square(step) * _mean(curvature, 0 * one, one)

@@ -110,10 +110,14 @@ def _rate(gamma: Array, sigma: Array, dim: Array) -> tuple[Array, Array]:
     mixed, two = overlap(1, 2), overlap(2, 2)
     t = jnp.where(tight, square, 0.25)
     noise = jnp.expm1(-dim / 2 * jnp.log1p(-2 * t) + jnp.square(1 + 2 * t) * length / (1 - 2 * t))
-    finite = tight & jnp.isfinite(noise)
-    bias = jnp.where(finite, -noise / 2 + 1.5 * two - mixed, -jnp.inf)
     # With h = log G₁₁G₂₂/G₁₂² /2 and δ = log G₂₂/G₁₁ /2, G₁₁ + G₂₂ − 2G₁₂ is G₁₂ times two terms that are not negative.
     tilt = length / (1 - s * s) * s
     h, delta = tilt * s / 2, tilt * (1 + s) * (2 + 3 * s) / 2
+    # The bias is G₂₂ − G₁₂ − (D − G₂₂)/2. For small σ² all three are e^‖q‖² at first, and these differences are not.
+    more = jnp.square(1 + 2 * t) * length * t / ((1 - 2 * t) * (1 - t))
+    more = more - dim / 2 * jnp.log1p(-t * (2 - t) / (1 - t * t))
+    finite = tight & jnp.isfinite(noise)
+    bias = (1 + mixed) * jnp.expm1(h + delta) - (1 + two) * jnp.expm1(more) / 2
+    bias = jnp.where(finite, bias, -jnp.inf)
     apart = 4 * jnp.exp(h) * jnp.square(jnp.sinh(delta / 2)) + 2 * jnp.expm1(h)
     return bias, jnp.where(narrow & jnp.isfinite(two), (1 + mixed) * apart, jnp.inf)

@@ -12,6 +12,10 @@ def test_two_scores(x64):
     assert float(order_statistics.median_gap(2)) == pytest.approx(0.6744897501960817 * 2**0.5, abs=1e-5)
 
 
+def test_single_precision():
+    assert float(order_statistics.median_gap(2)) == pytest.approx(0.6744897501960817 * 2**0.5, abs=5e-5)
+
+
 @pytest.mark.parametrize("n", [8, 64])
 def test_median_gap_is_the_middle_of_drawn_rows(n):
     rows = np.sort(np.random.default_rng(n).normal(size=(40_000, n)), axis=1)

@@ -30,6 +30,13 @@ def test_against_many_digits(dtype):
     np.testing.assert_allclose(measured[:, 0], 1, rtol=200 * eps)  # in one dimension all cosines are ±1
 
 
+def test_high_powers_keep_their_digits():
+    """Γ(m) of m = 10⁶ has no digits left in single precision; its quotients do."""
+    for power, dim in ((1e3, 1), (1e4, 2), (1e6, 3), (100, 20), (150, 1e6), (31.5, 31.5)):
+        value = sparsity.cosine_similarity_power(np.float32(power), np.float32(dim))
+        assert abs(float(value) / exact(power, dim) - 1) < 2e-5, (power, dim)
+
+
 @pytest.mark.slow
 def test_many_dimensions_are_gaussian_logits(x64):
     for power in (1, 2, 6):
