@@ -1,7 +1,7 @@
 """Text for a terminal and for messages."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def printable(text: str) -> str:
@@ -34,3 +34,12 @@ def counted(number: int, noun: str) -> str:
         ('1 layer', '0 layers', '12 heads')
     """
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def in_columns(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns set flush right, two blanks apart."""
+    lines = [list(headings), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,15 +81,6 @@ def check_figure(name: str) -> None:
 def digits(value: float | None, count: int = 3) -> str:
     """A number to so many digits; a dash where there is none."""
     return "–" if value is None or math.isnan(value) else f"{value:.{count}g}"
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns set flush right, two blanks apart."""
-    lines = [list(heads), *map(list, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
 
 
 def number_or_none(value: Any) -> float | None:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rc_jax import attention, collapse, ensemble, network
-from rc_jax.cli.arguments import Report, Usage, bounded, digits, number_or_none, table
+from rc_jax._numerics.text import in_columns
+from rc_jax.cli.arguments import Report, Usage, bounded, digits, number_or_none
 
 LEVELS = {"lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75}
 BOUNDS = {
@@ -100,7 +101,7 @@ def _text(arguments: Any, rows: list[dict[str, Any]]) -> str:
     return (
         f"log ‖res‖ (nats) by layer: d = {arguments.d_model}, H = {arguments.heads}, n = {arguments.tokens}, {kind}, "
         f"{arguments.samples} initialisations, seed {arguments.seed}\n\n"
-        f"{table(['layer', 'median', 'quartiles', 'exponent'], cells)}\n\n"
+        f"{in_columns(['layer', 'median', 'quartiles', 'exponent'], cells)}\n\n"
         "Exponent: fall at a layer over the fall at the one before (median); 3 is doubly exponential, 1 exponential.\n"
         "A dash: log ‖res‖ does not fall there in most initialisations."
     )

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 
 from rc_jax import scale
-from rc_jax.cli.arguments import Report, Usage, bounded, digits, number_or_none, table, whole
+from rc_jax._numerics.text import in_columns
+from rc_jax.cli.arguments import Report, Usage, bounded, digits, number_or_none, whole
 from rc_jax.diagnostics.implied_scale import mean_entropy
 
 LARGEST_N = 10**15  # exact in double precision
@@ -157,7 +158,7 @@ def _text(arguments: Any, rows: list[dict[str, Any]]) -> str:
             cells["annealed on q·k"] = digits(row["logits"]["factor_on_q_dot_k"], 7)
             cells["usual 1/√d_k"] = digits(1 / width, 7)
         lines.append(cells)
-    rendered = table(list(lines[0]), [list(cells.values()) for cells in lines])
+    rendered = in_columns(list(lines[0]), [list(cells.values()) for cells in lines])
     law = "Gaussian scores q·k/√d_k" if dim is None else f"cosine scores, d = {dim:g}"
     use, usual = ("q·k/√d_k", "1") if dim is None else ("cos(q, k)", "√d")
     simulated = f"; typical: {arguments.samples} simulated rows, seed {arguments.seed}" if arguments.samples else ""

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from rc_jax import sparsity
-from rc_jax.cli.arguments import Report, Usage, bounded, chosen, digits, number_or_none, table, whole
+from rc_jax._numerics.text import in_columns
+from rc_jax.cli.arguments import Report, Usage, bounded, chosen, digits, number_or_none, whole
 
 CLOSED: dict[str, Callable[..., jax.Array]] = {
     "exponential": lambda beta, gamma: sparsity.exponential(gamma),
@@ -62,7 +63,7 @@ def _decay(arguments: Any) -> tuple[list[dict[str, Any]], str]:
         for (rate, count), value in zip(pairs, values, strict=True)
     ]
     cells = [[f"{row['lam']:g}", str(row["n"]), digits(row["closed_form"], 9)] for row in rows]
-    return rows, table(["λ", "n", "S"], cells)
+    return rows, in_columns(["λ", "n", "S"], cells)
 
 
 def _gaussian(name: str, arguments: Any) -> tuple[list[dict[str, Any]], str]:
@@ -92,4 +93,4 @@ def _gaussian(name: str, arguments: Any) -> tuple[list[dict[str, Any]], str]:
         estimate = row["quadrature"]
         shown = digits(None) if estimate is None else f"{digits(estimate['sparsity'], 9)} ± {estimate['error']:.0e}"
         cells.append([f"{row['beta']:g}", f"{row['gamma']:g}", digits(row["closed_form"], 9), shown])
-    return rows, table(["β", "γ", "closed form", "quadrature ± error"], cells)
+    return rows, in_columns(["β", "γ", "closed form", "quadrature ± error"], cells)

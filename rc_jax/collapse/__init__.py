@@ -14,7 +14,6 @@ from rc_jax.collapse import (
     exact,
     kinds,
     mask_rates,
-    output_size,
     softmax_spectrum,
 )
 from rc_jax.collapse.bounds.cubic import depth_bound, layer_bound, measured_gamma
@@ -58,7 +57,6 @@ __all__ = [
     "mask_rates",
     "measured_gamma",
     "norm_1inf",
-    "output_size",
     "path_counts",
     "path_length_sums",
     "path_log_sizes",

@@ -47,11 +47,6 @@ class Texts(NamedTuple):
         """The first key of each text, (sample, text); 0 where there is none."""
         return np.stack([(self.keys == text).argmax(1) for text in range(self.most)], 1)
 
-    @property
-    def plain(self) -> bool:
-        """Whether each sample is one text without padding."""
-        return not self.keys.any()
-
 
 class Seen(NamedTuple):
     """What the queries of a layer may see; axes of length 1 where samples or heads are alike.

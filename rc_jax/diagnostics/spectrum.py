@@ -4,6 +4,8 @@ A singular value decomposition of an n × n matrix takes about 10 n³ operations
 They see A through products with vectors alone.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,9 +15,9 @@ STEPS = 16
 
 
 def leading_singular_values(
-    a: Float[Array, "... row key"], steps: int = STEPS, parts: tuple[Array, Array] | None = None
-) -> Float[Array, "... two"]:
-    """σ₁ and σ₂ of each matrix, from `steps` Lanczos steps on AᵀA with full reorthogonalisation.
+    a: Float[Array, "... row key"], parts: tuple[Float[Array, "... part row"], Float[Array, "... part key"]]
+) -> Float[Array, "... part two"]:
+    """σ₁ and σ₂ of the blocks of each matrix, from 16 Lanczos steps on AᵀA with full reorthogonalisation.
 
     Both are approached from below: they are the singular values of A on a subspace (Rayleigh and Ritz). They are right
     to rounding where they stand apart from the next one. Where many singular values lie close together, as those of
@@ -23,32 +25,23 @@ def leading_singular_values(
 
     Args:
         a: matrices on the last two axes.
-        steps: dimension of the subspace; at most the smaller side is used.
-        parts: rows (…, part, row) and keys (…, part, key) of the blocks of each matrix, 1 where they belong to it; then
-            the values are those of each block, (…, part, two), as of that block alone, wherever it stands. Outside its
-            blocks a matrix must be 0. One step serves all blocks.
+        parts: rows (…, part, row) and keys (…, part, key) of the blocks of each matrix, 1 where they belong to it. The
+            values are those of each block, as of that block alone, wherever it stands. Outside its blocks a matrix must
+            be 0. One step serves all blocks.
 
     Source: Golub and Kahan (1965); Lanczos (1950).
     """
     rows, keys = a.shape[-2:]
-    whole = [jnp.ones((1, size), a.dtype) for size in (rows, keys)]
-    inside = whole if parts is None else [jnp.broadcast_to(each, (*a.shape[:-2], *each.shape[-2:])) for each in parts]
+    inside = [jnp.broadcast_to(each, (*a.shape[:-2], *each.shape[-2:])) for each in parts]
     if rows < keys:  # the basis of the smaller side is complete where it has few dimensions
         a, inside = jnp.swapaxes(a, -1, -2), inside[::-1]
-    dimension = min(steps, rows, keys)
-
-    def of_one(matrix: Array, rows: Array, keys: Array) -> Array:
-        return _lanczos(matrix, rows, keys, dimension)
-
-    axes = (0, None, None) if parts is None else (0, 0, 0)
-    flat = inside if parts is None else [each.reshape(-1, *each.shape[-2:]) for each in inside]
-    values = jax.vmap(of_one, in_axes=axes)(a.reshape(-1, *a.shape[-2:]), *flat)
-    shaped = values.reshape(*a.shape[:-2], -1, 2)
-    return shaped[..., 0, :] if parts is None else shaped
+    flat = [each.reshape(-1, *each.shape[-2:]) for each in (a, *inside)]
+    values = jax.vmap(functools.partial(_lanczos, steps=min(STEPS, rows, keys)))(*flat)
+    return values.reshape(*a.shape[:-2], -1, 2)
 
 
 def _lanczos(
-    a: Float[Array, "row key"], rows: Float[Array, "part row"], keys: Float[Array, "part key"], steps: int
+    a: Float[Array, "row key"], rows: Float[Array, "part row"], keys: Float[Array, "part key"], *, steps: int
 ) -> Float[Array, "part two"]:
     """`leading_singular_values` of one matrix. Numbers that belong to a part are spread over its keys by a product."""
     size, there = jnp.sum(keys, axis=-1), jnp.sum(keys, axis=0)
@@ -113,7 +106,7 @@ def spectrum_measures(
         blocks = [a * rows[..., part, :, None] * keys[..., part, None, :] for part in range(keys.shape[-2])]
         values = jnp.stack([jnp.linalg.svd(each, compute_uv=False) for each in blocks], axis=-2)
     else:
-        values = leading_singular_values(a, parts=parts)
+        values = leading_singular_values(a, parts)
     first = jnp.where(values[..., 0] > 0, values[..., 0], 1)
     measures = {
         "second_singular_value": values[..., 1] / first,

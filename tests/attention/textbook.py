@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rc_jax.attention.specification import assemble, shapes
+from tests.oracles import many_digits
 
 N = 7
 GAP = np.subtract.outer(np.arange(N), np.arange(N))
@@ -56,42 +57,10 @@ def projections(params, x):
     return [np.einsum("nd,hdk->hnk", x, w) + b for w, b in zip(weights, biases, strict=True)]
 
 
-def normalised(rows, gain, spec):
-    """RMSNorm of each head or of all heads together, LayerNorm, or length 1; then gains."""
-    if spec.qk_norm == "unit":
-        return rows / np.linalg.norm(rows, axis=-1, keepdims=True) * gain[:, None]
-    if spec.qk_norm == "layer":
-        rows = rows - rows.mean(axis=-1, keepdims=True)
-    whole = np.concatenate(list(rows), axis=1)[None] if spec.qk_norm == "rms_joint" else rows
-    return rows / np.sqrt((whole**2).mean(axis=-1, keepdims=True) + spec.qk_norm_epsilon) * gain[:, None]
-
-
-def rotated(rows, rotary):
-    """Pairs of features as complex numbers, times e^{ipω}, ω = base^(−2i/width)."""
-    index = np.arange(0, rows.shape[-1], 2)
-    phases = np.exp(1j * np.arange(rows.shape[1])[:, None] * float(rotary.base) ** (-index / rows.shape[-1]))
-    z = (rows[..., 0::2] + 1j * rows[..., 1::2]) * phases
-    return np.stack([z.real, z.imag], axis=-1).reshape(rows.shape)
-
-
 def queries_and_keys(params, x, spec):
-    """Both norms with a mean come before the rotation (Qwen3), the unit norm after it (nGPT); E multiplies keys."""
-    params, (query, key, _) = doubles(params), projections(params, x)
-    if spec.rank is not None:
-        key = params.pool @ key
-    both = []
-    gains = (getattr(params, name, None) for name in ("query_norm", "key_norm"))
-    for rows, gain in zip((query, key), gains, strict=True):
-        if spec.weights == "differential":  # the first halves of all heads, then the second ones
-            rows = np.concatenate(np.split(rows, 2, axis=-1))
-        if spec.qk_norm in ("rms", "rms_joint", "layer"):
-            rows = normalised(rows, gain, spec)
-        if spec.rotary is not None:
-            rows = rotated(rows, spec.rotary)
-        if spec.qk_norm == "unit":
-            rows = normalised(rows, gain, spec)
-        both.append(rows)
-    return both
+    """Of every head, after their norm and positions; with a rank, a key for each row of E."""
+    with many_digits.precision(30):
+        return [np.asarray(rows, float) for rows in many_digits.queries_and_keys(many_digits.exactly(x), params, spec)]
 
 
 def fading(params, spec, n):
@@ -99,7 +68,7 @@ def fading(params, spec, n):
     if spec.weights != "channel_decay":
         return 0
     age = np.maximum(np.subtract.outer(np.arange(n), np.arange(n)), 0)[None, :, :, None]
-    return age * np.log(np.asarray(params.decay, float))[:, None, None]
+    return age * np.log(doubles(params).decay)[:, None, None]
 
 
 def scores(params, x, spec, seen, scale=None):
@@ -114,8 +83,6 @@ def scores(params, x, spec, seen, scale=None):
     scale = np.resize(scale, len(query))[:, None, None]
     if spec.scale_law == "log_tokens":
         scale = scale * np.log(seen.sum(axis=1))[:, None]
-    if spec.scores == "cosine":
-        query, key = (rows / np.linalg.norm(rows, axis=-1, keepdims=True) for rows in (query, key))
     if spec.weights in ("linear", "channel_decay"):
         query, key = (FEATURES[spec.feature_map](rows) for rows in (query, key))
     if spec.scores == "additive":
@@ -145,84 +112,28 @@ def faded(params, x, spec):
 
 
 def weights(params, x, spec, seen, scale=None):
-    """The weights of every head on the tokens, or with a rank on the rows of E: each kind as its paper writes it."""
-    params, kind = doubles(params), spec.weights
+    """The weights of every head on the tokens, or with a rank on the rows of E."""
+    kind = spec.weights
+    if spec.kind.reads == "scores" and spec.scores != "additive":
+        with many_digits.precision(30):
+            return many_digits.rows(many_digits.exactly(x), params, spec, scale, seen).astype(float)
     if kind in ("decay", "gated_decay"):
         mass = np.where(seen, faded(params, x, spec), 0)
         return mass / mass.sum(axis=-1, keepdims=True)
-    if spec.rank is not None:
-        seen = np.ones((len(x), spec.rank), bool)
+    seen = seen if spec.rank is None else np.ones((len(x), spec.rank), bool)
     if kind in ("linear", "channel_decay") and spec.feature_map == "exp":  # in logarithms, whatever their size
         query, key = queries_and_keys(params, x, spec)
         s = np.logaddexp.reduce(query[:, :, None] + key[:, None] + fading(params, spec, len(x)), axis=-1)
-        kind = "softmax"
     else:
         s = scores(params, x, spec, seen, scale)
-    seen = np.broadcast_to(seen, s.shape)
+    s = np.where(seen, s, -np.inf)
     if spec.top_k is not None:
-        shown = np.where(seen, s, -np.inf)
-        seen = seen & (shown >= np.sort(shown, axis=-1)[..., -min(spec.top_k, len(x)), None])
-    if kind in ("sparsemax", "entmax15", "asentmax15"):
-        if kind == "asentmax15":
-            counts = np.log(seen.sum(axis=-1, keepdims=True))
-            offset, slope, power = (
-                getattr(params, f"length_{name}")[:, None, None] for name in ("offset", "slope", "power")
-            )
-            s = (offset + slope * np.where(counts > 0, np.where(counts > 0, counts, 1) ** power, 0)) * s
-        return projected(np.where(seen, s, -np.inf), 1 if kind == "sparsemax" else 2)
-    if kind == "softpick":
-        mass = np.where(seen, np.exp(s) - 1, 0)
-        return np.maximum(mass, 0) / abs(mass).sum(axis=-1, keepdims=True)
-    if kind == "softmax":
-        s = s - np.where(seen, s, -np.inf).max(axis=-1, keepdims=True)
-    s = np.where(seen, s, 0)
-    mass = {
-        "relu_squared": lambda: np.maximum(s, 0) ** 2,
-        "relu_squared_mean": lambda: np.maximum(s, 0) ** 2,
-        "power6": lambda: s**6,
-        "identity": lambda: s,
-        "linear": lambda: s,
-        "channel_decay": lambda: s,
-        "signed": lambda: np.sign(s) * np.exp(abs(s)),
-        "sigmoid": lambda: 1 / (1 + np.exp(-(s - np.log(s.shape[-1])))),
-    }.get(kind, lambda: np.exp(s))()
-    mass = np.where(seen, mass, 0)
-    return normalisers(params, mass, seen, spec)
-
-
-def projected(s, power):
-    """max(s/power − τ, 0)^power with sums of 1: τ by bisection."""
-    s = s / power
-    low, high = s.max(axis=-1, keepdims=True) - 1, s.max(axis=-1, keepdims=True)
-    for _ in range(80):
-        middle = (low + high) / 2
-        heavy = (np.maximum(s - middle, 0) ** power).sum(axis=-1, keepdims=True) > 1
-        low, high = np.where(heavy, middle, low), np.where(heavy, high, middle)
-    return np.maximum(s - low, 0) ** power
-
-
-def normalisers(params, mass, seen, spec):
-    """What rows are divided by: nothing, the tokens seen, their own size, or rows and columns in turn."""
-    if spec.weights == "sigmoid":
-        return mass
-    if spec.weights in ("identity", "relu_squared_mean"):
-        return mass / seen.sum(axis=-1, keepdims=True)
-    if spec.weights == "sinkhorn":
-        for step in range(spec.sinkhorn_steps):
-            mass = mass / mass.sum(axis=-1 - step % 2, keepdims=True)
-        return mass
-    total = abs(mass).sum(axis=-1, keepdims=True)
-    if spec.weights == "l2":
-        total = np.linalg.norm(mass, axis=-1, keepdims=True)
-    if spec.weights == "softmax_plus_one":
-        total = total + 1
-    if spec.weights == "softmax_sink":
-        total = total + np.exp(params.sink)[:, None, None]
-    rows = mass / np.where(total > 0, total, 1)
-    if spec.weights != "differential":
-        return rows
-    first, second = np.split(rows, 2)
-    return first - params.subtracted[:, None, None] * second
+        s = np.where(s >= np.sort(s, axis=-1)[..., -min(spec.top_k, len(x)), None], s, -np.inf)
+    if kind == "softmax" or spec.feature_map == "exp":
+        s = np.exp(s - s.max(axis=-1, keepdims=True))
+    mass = np.where(s > -np.inf, s, 0)
+    total = mass.sum(axis=-1, keepdims=True)
+    return mass / np.where(total > 0, total, 1)
 
 
 def layer(params, x, spec, seen, scale=None):

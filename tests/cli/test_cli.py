@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from rc_jax import attention, collapse, ensemble, network, scale, sparsity
+from rc_jax._numerics.text import in_columns
 from rc_jax.cli import collapse as cli_collapse
 from rc_jax.cli import docs as cli_docs
 from rc_jax.cli import main, shell
-from rc_jax.cli.arguments import table, whole
+from rc_jax.cli.arguments import whole
 from rc_jax.cli.command import EXAMPLES, parse
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -424,7 +425,7 @@ def test_quiet_is_taken_everywhere(capsys):
 def test_whole_numbers_and_tables():
     for text, number in (("1024", 1024), ("2^10", 1024), ("2**10", 1024), ("1e3", 1000), ("1.5e1", 15)):
         assert whole("N", text, 2, 10**15) == number
-    assert table(["a", "bb"], [["1", "2"], ["333", "4"]]) == "  a  bb\n  1   2\n333   4"
+    assert in_columns(["a", "bb"], [["1", "2"], ["333", "4"]]) == "  a  bb\n  1   2\n333   4"
 
 
 def process(*code, **options):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rc_jax._numerics.text import in_columns
 from rc_jax.diagnostics.record import Diagnosis
 from rc_jax.diagnostics.report import export
 from rc_jax.diagnostics.report import table as text
@@ -118,7 +119,7 @@ class Comparison:
         """One row a layer, with the median over heads of both; the last row is the median of all heads."""
         parts = [self._title()]
         parts += [text.filled(self.notes)] if self.notes else []
-        parts += [f"{caption}\n{text.in_columns(headings, lines)}" for caption, headings, lines in self._tables()]
+        parts += [f"{caption}\n{in_columns(headings, lines)}" for caption, headings, lines in self._tables()]
         return "\n\n".join([*parts, text.filled(self.sentences())])
 
     def _tables(self) -> list[tuple[str, list[str], list[list[str]]]]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rc_jax._numerics.text import counted
+from rc_jax._numerics.text import counted, in_columns
 from rc_jax.diagnostics.record import Diagnosis
 from rc_jax.diagnostics.report.sentences import sinks
 
@@ -201,12 +201,3 @@ def _legend(diagnosis: Diagnosis, left: Sequence[str]) -> str:
 def filled(sentences: Iterable[str]) -> str:
     """A line for each sentence, or several."""
     return "\n".join(textwrap.fill(each, WIDTH, subsequent_indent="  ") for each in sentences)
-
-
-def in_columns(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns set flush right, two blanks apart."""
-    lines = [list(headings), *map(list, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )

@@ -1,7 +1,6 @@
 """Rows of the ledger on the three optima: the mean, the optima and the tail."""
 
 import itertools
-import math
 
 import numpy as np
 
@@ -12,7 +11,6 @@ PAGE = "docs/annealed.md"
 ENERGIES = ("derrida1981", "derrida2015", "bovier2002")  # the random-energy model
 CURVE = 1024
 CURVE_DIM = 128
-OF_TWO = 0.5 / math.cosh(0.7717) ** 2  # α(1 − Σp²) over α at the best α of two scores, where x tanh x = 1/2
 STEPS = np.array([0.1, 0.5, 0.7, 1.0, 2.0, 20.0])  # over the critical scale: where the rise is looked at
 COSINE_RISE = np.array([20.0, 40, 80, 400])
 
