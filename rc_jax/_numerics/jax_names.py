@@ -14,12 +14,20 @@ if TYPE_CHECKING:
 else:
     from jaxtyping import PyTree
 
-__all__ = ["Jaxpr", "JaxprEqn", "Literal", "PyTree", "Tracer", "canonical_dtype", "process_allgather"]
+__all__ = ["Jaxpr", "JaxprEqn", "Literal", "PyTree", "Tracer", "canonical_dtype", "process_allgather", "with_64_bits"]
 
 
 def canonical_dtype(dtype: DTypeLike) -> Any:
     """The dtype that JAX gives where this one is asked for: float32 for float64 unless 64-bit types are on."""
     return jax.dtypes.canonicalize_dtype(dtype)
+
+
+def with_64_bits(on: bool) -> Any:
+    """A context in which this thread computes in float64 where it is asked for, or not, for a look at a function.
+
+    The package changes no setting that a caller's own programs would see.
+    """
+    return jax.enable_x64(on)
 
 
 def process_allgather(numbers: np.ndarray) -> Any:

@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from rc_jax._numerics import arguments
 from rc_jax.attention import masks
 from rc_jax.attention.kinds import Inputs
-from rc_jax.attention.kinds.record import everything
+from rc_jax.attention.kinds.record import everything, with_own_column
 from rc_jax.attention.parameters import pool, project, queries_and_keys, unit
 from rc_jax.attention.specification import AttentionParams, AttentionSpec, check_layer, own_parts
 
@@ -161,6 +161,11 @@ def from_heads(
 
 def check_scale_and_mask(scale: ArrayLike | None, mask: Array | None, x: Array, spec: AttentionSpec) -> None:
     """Raise unless the scale is one number or one per head, and every token sees one under all masks together."""
+    if scale is not None and spec.kind.reads != "scores":
+        raise ValueError(
+            f"`scale` must be None when weights={spec.kind.name!r}, which read {spec.kind.reads} and no scores, got "
+            f"{arguments.describe(scale)}"
+        )
     if scale is not None and np.shape(scale) not in ((), (spec.heads,)):
         raise ValueError(f"`scale` must be one number or one for each of {spec.heads} heads, got {np.shape(scale)}")
     if mask is None:
@@ -256,9 +261,10 @@ def _kernel(
     visible = masks.combine(x.shape[0], causal_mask=spec.causal, radius=spec.window, extra=mask)
     some = None
     if mask is not None and visible is not None:
-        # A row that sees nothing has weight 0. For the kind it sees all, so that no NaN arises in it, nor in gradients.
+        # A row that sees nothing has weight 0. For the kind it sees one column, so that no NaN arises in it, nor in
+        # gradients. That is its own, which no other row need see: rows that depend on each other are as without it.
         some = jnp.any(visible, axis=-1, keepdims=True)
-        visible = visible | ~some
+        visible = with_own_column(visible, some)
     rows = _scores(params, x, spec, scale, visible)
     seen = None if visible is None else visible[None]
     if spec.top_k is not None:

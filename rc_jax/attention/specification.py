@@ -23,6 +23,7 @@ OutputGate = Literal["elementwise", "headwise"]
 # What belongs together: what a logit is, beside the kind of product; which columns a row sees; options of some kinds.
 _LOGITS = ("rotary", "qk_norm", "scale_law", "soft_cap")
 _SEES = ("causal", "window", "top_k")
+_of_decays = arguments.bounded(0, 1, open_low=True)
 _OF_KINDS = sorted({option for kind in KINDS.values() for option in kind.options})
 
 
@@ -61,7 +62,8 @@ class AttentionSpec:
             al. 2023, "ViT-22B"), all before the rotation; `unit`: q/|q| after it (Loshchilov et al. 2024, "nGPT").
         qk_norm_epsilon: ε of `rms`, `rms_joint` and `layer`.
         scale_law: `constant`, or `log_tokens`: row i's logits are multiplied by log n_i as well, n_i the number of
-            tokens that it sees (Nakanishi 2025, "Scalable-Softmax", whose s is √d_head times the `scale`).
+            tokens that the masks let it see, `top_k` left aside (Nakanishi 2025, "Scalable-Softmax", whose s is √d_head
+            times the `scale`).
         scale: α of a call that gives none; where it is not given either, the one that `attention.scores` states.
         soft_cap: c, above which no logit gets: l becomes c tanh(l/c) before the mask (Gemma team 2024, "Gemma 2",
             section 2).
@@ -123,7 +125,7 @@ class AttentionSpec:
             yield name not in changed or name in kind.options, name, f"be left alone {when}, which do not read it"
         if kind.reads != "scores":
             yield self.scores == "dot", "scores", f"be 'dot' {when}"
-            for name in _LOGITS:
+            for name in (*_LOGITS, "scale"):
                 yield name not in changed, name, f"be left alone {when}, which read {kind.reads} and no scores"
         # A rank mixes all tokens, so rows cannot see some of them, and positions are lost.
         together = (self.rank is None) == (self.tokens is None)
@@ -138,6 +140,9 @@ class AttentionSpec:
             yield False, *reason
         yield self.head_width % kind.maps == 0, "d_head", f"be a multiple of {kind.maps} {when}"
         if self.rotary is not None:
+            lengthens = self.scores != "cosine" and self.qk_norm != "unit"
+            unit = "have a temperature (attention_factor) of 1 where queries and keys are made unit vectors after it"
+            yield lengthens or self.rotary.temperature == 1, "rotary", unit
             yield self.scores != "additive", "rotary", "be None when scores='additive', which no rotation leaves alone"
             rotated, width = self.rotary.rotated_width(self.score_width), self.score_width
             fits = width % 2 == 0 and rotated <= width
@@ -194,7 +199,10 @@ def assemble(arrays: dict[str, Any]) -> AttentionParams:
 
 def own_parts(params: AttentionParams, spec: "AttentionSpec") -> dict[str, Array]:
     """The arrays that the kind of weights has by its own `shapes`, and no others."""
-    return {name: params.parts[name] for name in spec.kind.shapes(spec)}
+    parts = {name: params.parts[name] for name in spec.kind.shapes(spec)}
+    if "decay" in parts and isinstance(spec.weights, str):
+        parts["decay"] = _of_decays.nan_outside(parts["decay"], parts["decay"].dtype)
+    return parts
 
 
 def shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
@@ -240,5 +248,5 @@ def check_layer(params: AttentionParams, x: Array, spec: AttentionSpec, layers: 
             raise ValueError(f"`params.{name}` must have shape {layers + shape}, got {given}")
         if value.dtype != x.dtype:
             raise TypeError(f"`x` must have the dtype of `params.{name}`, {value.dtype}, got {x.dtype}")
-        if name == "parts['decay']":
-            arguments.bounded(0, 1, open_low=True)("params.parts['decay']", value)
+        if name == "parts['decay']" and isinstance(spec.weights, str):
+            _of_decays("params.parts['decay']", value)

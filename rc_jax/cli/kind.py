@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,12 @@ def run(arguments: Any) -> Report:
     except (TypeError, ValueError) as error:
         whose = "" if ":" not in arguments.kind[0] else f"{arguments.kind[0]}: "
         raise Usage(f"{whose}{error}") from error
+    except Exception as error:
+        if ":" not in arguments.kind[0]:
+            raise
+        last = traceback.extract_tb(error.__traceback__)[-1]  # in somebody's own function
+        place = f"in {last.name}, line {last.lineno} of {last.filename}"
+        raise Usage(f"{arguments.kind[0]}: {type(error).__name__}: {error}, {place}") from error
     if arguments.figure is not None:
         study.draw(found).savefig(arguments.figure)
     return Report(str(found), json.loads(found.to_json()))

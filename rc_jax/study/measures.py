@@ -19,6 +19,7 @@ from rc_jax import attention
 from rc_jax._numerics import arguments
 from rc_jax._numerics.text import perhaps
 from rc_jax.attention import KINDS, AttentionSpec, Kind
+from rc_jax.attention.kinds.check import ignores_levels, in_double, probed, sums_to_one
 from rc_jax.collapse.kinds import compile_falls, kind_fall, predicted_order, why_unknown
 from rc_jax.scale.kinds import kind_best_scale
 from rc_jax.sparsity.kinds import kind_largest_weight, kind_sparsity, rows_are_independent
@@ -61,16 +62,16 @@ def kind(kind: Kind | str | Callable[..., Array], *, seed: int = 0, progress: bo
         >>> round(found["order of a layer"].value, 1)  # doctest: +SKIP
         3.0
     """
-    own = as_kind(kind)
+    own = _with_options(as_kind(kind))
     if own.reads != "scores":
         raise ValueError(f"`kind` must read scores of queries and keys, got {own.name!r}, which reads {own.reads}")
     base = KINDS["softmax"]
+    heading = own.name if KINDS.get(own.name, own) == own else f"own {own.name}"  # softmax's column stands beside it
     key = jax.random.key(seed)
     measures: list[Measure] = []
-    notes: list[str] = []
-    parts = {each.name: _parts(each) for each in (own, base)}
-    alone = {each.name: rows_are_independent(each, parts[each.name]) for each in (own, base)}
-    steps = len(SPREADS) + len(COUNTS) + len(KEYS) * alone[own.name] + 7  # as often as `begin` is called
+    parts = {each: _parts(each) for each in (own, base)}
+    alone = rows_are_independent(own, parts[own])
+    steps = len(SPREADS) + len(COUNTS) + len(KEYS) * alone + 7  # as often as `begin` is called
     with tqdm(total=steps, disable=not (progress and sys.stderr.isatty()), leave=False, dynamic_ncols=True) as bar:
 
         def begin(name: str) -> None:
@@ -85,25 +86,21 @@ def kind(kind: Kind | str | Callable[..., Array], *, seed: int = 0, progress: bo
 
         for spread in SPREADS:
             both(
-                "sparsity", f"S at deviation {spread:g}", "64 rows of 1024 logits",
-                lambda each, spread=spread: kind_sparsity(key, each, spread, 1024, parts=parts[each.name]),
+                "sparsity", f"S at deviation {spread:g}", f"{64 if alone else 1024} rows of 1024 logits",
+                lambda each, spread=spread: kind_sparsity(key, each, spread, 1024, parts=parts[each]),
             )  # fmt: skip
         for n in COUNTS:
             both(
-                "sparsity", f"largest share of {n} keys", "64 rows, deviation 2",
-                lambda each, n=n: kind_largest_weight(
-                    key, each, 2.0, n if alone[each.name] else min(n, 512), parts=parts[each.name]
-                ),
+                "sparsity", f"largest share of {n} keys", f"{64 if alone else n} rows, deviation 2",
+                lambda each, n=n: kind_largest_weight(key, each, 2.0, n, parts=parts[each]),
             )  # fmt: skip
-        if alone[own.name]:
+        if alone:
             for n in KEYS:
                 typical, rows = _typical(own, n)
                 both(
                     "scale", f"best scale for {n} keys", f"{typical} of {rows} rows of normal scores, jvp",
-                    lambda each, n=n: _scale(key, each, n, *_typical(own, n), parts[each.name]),
+                    lambda each, n=n: _scale(key, each, n, *_typical(own, n), parts[each]),
                 )  # fmt: skip
-        else:
-            notes.append("Rows depend on each other, so no gradient of a row is measured.")
         both("collapse", "order by its record", "rule", lambda each: (predicted_order(each), 0.0))
         begin("compiling networks")
         compile_falls((own, base))
@@ -126,14 +123,15 @@ def kind(kind: Kind | str | Callable[..., Array], *, seed: int = 0, progress: bo
                     method = f"median of the {known} known of {count} networks"
                     reason = why_unknown(own, skip=skip, seed=seed, near=title[:5] == "order") or "tokens become equal"
                 measures.append(Measure("collapse", title, value, softmax, error, softmax_error, method, reason))
-        both("rows", "sum of a row", "64 rows of 64 logits", lambda each: _sums(key, each, parts[each.name]))
-        both("rows", "sum where all scores are −10", "exact", lambda each: (_indifferent(each, parts[each.name]), 0.0))
+        both("rows", "sum of a row", "64 rows of 64 logits", lambda each: _sums(key, each, parts[each]))
+        both("rows", "sum where all scores are −10", "exact", lambda each: (_indifferent(each, parts[each]), 0.0))
         begin("time")
-        ratio, spread = cost(own, parts[own.name])
+        ratio, spread = cost(own, parts[own])
     measures.append(
         Measure("cost", "time over softmax's", ratio, 1.0, spread, 0.0, f"{_ROUNDS} alternations on {_COST}")
     )
-    return Study(own.name, tuple(measures), falls, tuple(notes))
+    notes = () if alone else ("Rows depend on each other, so no gradient of a row is measured.",)
+    return Study(heading, tuple(measures), falls, notes)
 
 
 def _median(values: np.ndarray) -> tuple[float, float]:
@@ -155,20 +153,28 @@ def as_kind(kind: Kind | str | Callable[..., Array]) -> Kind:
             listed = ", ".join(map(repr, KINDS))
             raise ValueError(f"`kind` must be one of {listed}, got {kind!r}{perhaps(kind, KINDS)}")
         return KINDS[kind]
-    if not callable(kind):
+    if not callable(kind) or isinstance(kind, type):
         raise TypeError(f"`kind` must be a name, an attention.Kind or a function, got {arguments.describe(kind)}")
     plain = Kind(getattr(kind, "__name__", "kind").replace("<lambda>", "kind"), kind)
-    AttentionSpec(d_model=8, weights=plain)  # one clear error for a function that gives no weights
-    rng = np.random.default_rng(0)
-    scores = jnp.asarray(rng.normal(size=(1, 64, 8)), jnp.float32)
-    rows = np.asarray(plain(scores), float)
-    moved = np.asarray(plain(scores + jnp.asarray(rng.normal(size=(1, 64, 1)), jnp.float32)), float)
+    spec = AttentionSpec(d_model=8, weights=plain)  # one clear error for a function that gives no weights
+    weights = probed(plain, spec, {}, (1, 8, 8))[1]
+    # A weight that is 0 at ordinary scores has not underflowed: some rows have the deviation 1 and as many columns.
+    normal = np.random.default_rng(0).normal(size=(1, 1, 64, 8))
     return dataclasses.replace(
         plain,
-        row_sum="one" if np.allclose(rows.sum(axis=-1), 1, atol=1e-4) else "any",
-        shift_invariant=bool(np.allclose(rows, moved, atol=1e-4 * np.abs(rows).max())),
-        sparse=bool(np.any(rows == 0)),
+        row_sum="one" if sums_to_one(weights) else "any",
+        shift_invariant=ignores_levels(weights),
+        sparse=bool((in_double(plain, spec, {}, normal) == 0).any()),
     )
+
+
+def _with_options(kind: Kind) -> Kind:
+    """The kind with the options that it reads as a specification has them by default."""
+    if not kind.options or KINDS.get(kind.name) == kind:  # these have the same defaults
+        return kind
+    spec = AttentionSpec(d_model=2 * kind.maps, weights=kind)
+    options = {name: getattr(spec, name) for name in kind.options}
+    return dataclasses.replace(kind, weights=functools.partial(kind.weights, **options), options=())
 
 
 def cost(kind: Kind, parts: dict[str, Array]) -> tuple[float, float]:

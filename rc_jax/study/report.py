@@ -89,8 +89,8 @@ def sentences(study: Study) -> tuple[str, ...]:
     layer, own, base = study["order of a layer"], *(study.falls["without skips"])
     order = layer.value
     if not math.isfinite(order):
-        said.append("Collapse: cancellation-free arithmetic does not know this layer near collapse.")
-    elif order > 2:
+        said.append(f"Collapse: the order of a layer near collapse is not known: {layer.reason or 'nothing is left'}.")
+    elif order > 1.5:
         power = _digits(order, layer.error)
         said.append(f"Collapse: without skip connections a layer maps a small difference to its power {power}.")
     else:
@@ -104,12 +104,15 @@ def sentences(study: Study) -> tuple[str, ...]:
         said.append("Scale: " + _scales(best))
     few, many = (study[f"largest share of {n} keys"] for n in (64, 4096))
     shares = (_digits(each.value, each.error, each.reason) for each in (few, many))
-    said.append(
-        "Sparsity: the largest of 64 weights keeps {} of a row, that of 4096 {}: it ".format(*shares)
-        + ("fades with the number of keys." if many.value < few.value / 4 else "does not fade.")
-    )
+    if math.isnan(few.value) or math.isnan(many.value):
+        said.append("Sparsity: rows of normal scores of deviation 2 have no weight, so that none is the largest.")
+    else:
+        said.append(
+            "Sparsity: the largest of 64 weights keeps {} of a row, that of 4096 {}: it ".format(*shares)
+            + ("fades with the number of keys." if many.value < few.value / 4 else "does not fade.")
+        )
     left, sums = study["sum where all scores are −10"].value, study["sum of a row"].value
-    if abs(left) < 0.1 * abs(sums):
+    if left == 0 or abs(left) < 0.1 * abs(sums):
         said.append("Rows: a row that wants nothing takes nothing, so it needs no sink.")
     else:
         said.append(f"Rows: a row that wants nothing still sums to {left:.2g}.")
@@ -124,7 +127,13 @@ def _scales(best: list[Measure]) -> str:
         f"{measure.reason} for {measure.name.removeprefix('best scale for ')}" for measure in best if measure.reason
     ]
     if none:
-        return f"the gradient through the weights has no maximum: {', '.join(none)}."
+        found = [
+            f"{_digits(measure.value, measure.error)} {measure.name.removeprefix('best scale ')}"
+            for measure in best
+            if not measure.reason
+        ]
+        also = f"; it is {', '.join(found)}" if found else ""
+        return f"no best scale of a typical row was found: {', '.join(none)}{also}."
     first, last = best[0], best[-1]
     name = last.name.removeprefix("best scale for ")
     own, softmax = _digits(last.value, last.error), _digits(last.softmax, last.softmax_error)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rc_jax import attention
-from rc_jax.attention import AttentionSpec, masks
+from rc_jax.attention import KINDS, AttentionSpec, masks
 from tests.oracles import attention as oracle
 
 SPEC = AttentionSpec(d_model=12, heads=3, bias=True)
@@ -196,3 +196,26 @@ def test_bad_decays_and_draws():
         attention.attend(tree, x, None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="`rank` must be at most tokens=3, got 4"):
         attention.average_pool(3, 4)
+
+
+@pytest.mark.parametrize("name", sorted(set(KINDS) - {"sigmoid", "channel_decay", "gated_decay"}))
+def test_padding_under_a_traced_mask_changes_no_weight_of_the_rest(key, name):
+    """Rows of sinkhorn's weights depend on each other: a row that sees nothing must not stand in their columns."""
+    spec = AttentionSpec(d_model=8, heads=2, weights=name)
+    params, x, real = attention.init(key, spec), jax.random.normal(key, (6, 8)), jnp.arange(6) < 4
+    padded = jax.jit(lambda mask: attention.attention_weights(params, x, spec, mask=mask))(real[:, None] & real[None])
+    np.testing.assert_allclose(padded[:, :4, :4], attention.attention_weights(params, x[:4], spec), atol=1e-6)
+    assert not padded[:, 4:].any() and not padded[..., 4:].any()
+    if spec.kind.maps == 1 and spec.kind.reads == "scores":
+        scores, seen = attention.scores(params, x, spec), (real[:, None] & real[None])[None]
+        np.testing.assert_allclose(spec.kind(scores, seen, params.parts), padded, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["decay", "channel_decay"])
+@pytest.mark.parametrize("rate", [1.5, 0.0, -0.5])
+def test_a_traced_decay_outside_of_its_range_is_not_a_number(key, name, rate):
+    spec = AttentionSpec(d_model=8, heads=2, weights=name, causal=True)
+    params, x = attention.init(key, spec), jax.random.normal(key, (6, 8))
+    run = jax.jit(lambda params: attention.attend(params, x, spec))
+    assert np.isfinite(run(params)).all()
+    assert np.isnan(run(params.with_parts(decay=jnp.full_like(params.parts["decay"], rate)))).any()

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from rc_jax import study
-from rc_jax.attention import KINDS
+from rc_jax.attention import KINDS, AttentionSpec, Kind
 from rc_jax.collapse.kinds import kind_fall
 from rc_jax.scale.kinds import kind_best_scale
 from rc_jax.sparsity.kinds import kind_sparsity
 from rc_jax.study import report
-from rc_jax.study.measures import as_kind
+from rc_jax.study.measures import _with_options, as_kind
 
 
 def cubic(scores, seen, parts):
@@ -28,6 +28,41 @@ def test_a_function_gets_the_record_that_its_rows_show():
     assert (kind.name, kind.row_sum, kind.shift_invariant, kind.sparse) == ("cubic", "one", False, False)
     kind = as_kind(lambda s, seen, parts: KINDS["softpick"].weights(s, seen, parts))
     assert (kind.name, kind.row_sum, kind.shift_invariant, kind.sparse) == ("kind", "any", False, True)
+    # A logit of 100 underflows beside one of 300, which is no weight of 0; float64 tells.
+    kind = as_kind(lambda s, seen, parts: KINDS["softmax"].weights(20 * s, seen, parts))
+    assert (kind.row_sum, kind.shift_invariant, kind.sparse) == ("one", True, False)
+
+
+@pytest.mark.parametrize("small", [1e-4, 1e-9])
+@pytest.mark.parametrize("top", [0.0, 1.0])
+def test_a_small_number_in_the_sum_is_seen(small, top):
+    """e^s/(Σ e^s + ε) has one sum to single precision at scores of 0, and order 1 in place of 3."""
+
+    def plus(scores, seen, parts):
+        largest = jax.lax.stop_gradient(jnp.max(jnp.where(seen, scores, -jnp.inf), axis=-1, keepdims=True))
+        powers = jnp.where(seen, jnp.exp(scores - top * largest), 0)
+        return powers / (jnp.sum(powers, axis=-1, keepdims=True) + small)
+
+    assert as_kind(plus).row_sum == "any"
+    with pytest.raises(ValueError, match=r"(?s)'one' is said, and the scores .* have the sum 0\.9.*: say 'any', or divide"):
+        AttentionSpec(d_model=8, weights=Kind("plus", plus, "one"))
+
+
+def test_scores_that_are_clipped_are_seen():
+    def clipped(scores, seen, parts):
+        return KINDS["softmax"].weights(jnp.clip(scores, -6, 6), seen, parts)
+
+    assert not as_kind(clipped).shift_invariant
+    with pytest.raises(ValueError, match="`shift_invariant` of kind 'clipped' must be False: a constant in a row"):
+        AttentionSpec(d_model=8, weights=Kind("clipped", clipped, "one", shift_invariant=True))
+
+
+def test_a_function_in_single_precision_is_judged_by_it():
+    def single(scores, seen, parts):
+        return KINDS["softmax"].weights(scores.astype(jnp.float32), seen, parts)
+
+    kind = as_kind(single)
+    assert (kind.row_sum, kind.shift_invariant) == ("one", True)
 
 
 @pytest.mark.usefixtures("as_installed")
@@ -38,6 +73,12 @@ def test_a_function_gets_the_record_that_its_rows_show():
         (3, TypeError, "`kind` must be a name, an attention.Kind or a function, got 3"),
         ("decay", ValueError, "`kind` must read scores of queries and keys, got 'decay', which reads distance"),
         (lambda s, seen, parts: s[..., :-1], ValueError, "must give shape"),
+        (Kind, TypeError, "`kind` must be a name, an attention.Kind or a function"),
+        (
+            Kind("mine", cubic, options=("nonsense",)),
+            ValueError,
+            r"must name fields of AttentionSpec, got \['nonsense'\]",
+        ),
     ],
 )
 def test_what_is_no_kind(wrong, error, message):
@@ -94,7 +135,10 @@ def test_what_is_not_known_has_a_reason_in_its_place():
         "2.5 ± 0.2" in lines["best scale for 16 keys"] and "flat from 8 on   2 ± 0.1" in lines["best scale for 64 keys"]
     )
     said = " ".join(study.sentences(found))
-    assert f"Not known (change): {lost}." in said and "no maximum: flat from 8 on for 64 keys." in said
+    assert (
+        f"Not known (change): {lost}." in said
+        and "was found: flat from 8 on for 64 keys; it is 2.5 ± 0.2 for 16 keys." in said
+    )
     drawn = study.draw(found)
     sparse, scale, depth = drawn.axes
     assert [tick.get_text() for tick in scale.get_xticklabels()] == ["16", "64"]
@@ -125,3 +169,47 @@ def test_a_study_shows_on_a_terminal_what_it_measures(capsys, monkeypatch):
     out, err = capsys.readouterr()
     shown = re.findall(r"(\d+)/(\d+) ", err)
     assert out == "" and "networks without skips:" in err and shown[-1] == (shown[0][1], shown[0][1])
+
+
+def test_sentences_of_what_is_not_a_number_or_nothing():
+    measure = report.Measure("collapse", "order of a layer", np.nan, 3.0, 0.0, 0.0, "rule", "tokens become equal")
+    names = ("largest share of 64 keys", "largest share of 4096 keys", "sum of a row", "sum where all scores are −10")
+    measures = [measure, *(measure._replace(name=name, reason="") for name in names[:2])]
+    measures += [measure._replace(name=name, value=0.0, reason="") for name in names[2:]]
+    falls = {"without skips": [[0.0, -np.inf], [0.0, -100.0]]}
+    said = report.sentences(report.Study("own", tuple(measures), falls, ()))
+    assert said[0] == "Collapse: the order of a layer near collapse is not known: tokens become equal."
+    assert (
+        "have no weight" in said[1] and said[2] == "Rows: a row that wants nothing takes nothing, so it needs no sink."
+    )
+    second = report.sentences(report.Study("own", (measure._replace(value=1.999, reason=""), *measures[1:]), falls, ()))
+    assert second[0].endswith("a layer maps a small difference to its power 1.999.")
+
+
+@pytest.mark.slow
+def test_a_function_with_the_name_of_a_kind_and_rows_that_depend_on_each_other():
+    """The share of 4096 keys is that of 4096 keys, and softmax's facts are softmax's."""
+
+    def softmax(scores, seen, parts):
+        return jnp.where(seen, jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-2), 0)
+
+    found = study.kind(softmax)
+    assert found.name == "own softmax" and found.notes == (
+        "Rows depend on each other, so no gradient of a row is measured.",
+    )
+    share = found["largest share of 4096 keys"]
+    scores = 2 * np.random.default_rng(0).normal(size=(4096, 4096))
+    weights = np.exp(scores - scores.max(0))
+    weights /= weights.sum(0)
+    expected = (weights.max(1) / weights.sum(1)).mean()
+    assert abs(share.value - expected) < 5 * share.error and share.method == "4096 rows, deviation 2"
+    assert abs(share.softmax - expected) > 0 and not [each for each in found.measures if each.question == "scale"]
+
+
+def test_options_of_a_kind_of_ones_own_have_their_defaults():
+    def capped(scores, seen, parts, *, qk_norm_epsilon):
+        return KINDS["softmax"].weights(scores + qk_norm_epsilon, seen, parts)
+
+    kind = _with_options(Kind("capped", capped, "one", options=("qk_norm_epsilon",)))
+    rows = kind(jnp.ones((1, 2, 3)))
+    np.testing.assert_allclose(rows, 1 / 3, rtol=1e-6)

@@ -9,12 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from rc_jax.attention.kinds.record import Inputs, Kind
+from rc_jax._numerics.jax_names import with_64_bits
+from rc_jax.attention.kinds.record import Inputs, Kind, everything
 
 _TOKENS = 6
 _STEP = 2.0**-7  # of the difference quotients in float32
 _DRAWS = 8  # of scores at which a derivative is compared with a difference
 _ROUNDING = 2.0**-13
+# Claims are looked at for scores of both deviations at all of these levels, where a small number that is added to a sum
+# and a clip of the scores tell. The scores are such that a level is added without a rounding.
+_DEVIATIONS, _LEVELS, _GRID = (1.0, 8.0), (0.0, 10.0, -10.0, 30.0, -30.0), 2.0**8
+_SUM_ROUNDING = {np.dtype(np.float64): 2.0**-32, np.dtype(np.float32): 2.0**-18}
+_SHIFT_ROUNDING = {np.dtype(np.float64): 2.0**-32, np.dtype(np.float32): _ROUNDING}
 
 
 @functools.lru_cache(maxsize=256)
@@ -34,6 +40,9 @@ def check_kind(kind: Kind, spec: Any) -> None:
 
 def _check(kind: Kind, spec: Any) -> None:
     rng = np.random.default_rng(0)
+    unknown = [name for name in kind.options if not hasattr(spec, name)]
+    if unknown:
+        raise ValueError(f"`options` of kind {kind.name!r} must name fields of AttentionSpec, got {unknown}")
     options = {name: getattr(spec, name) for name in kind.options}
     parts = _parts(kind, spec, rng)
     shape = (spec.heads * kind.maps, _TOKENS, _TOKENS)
@@ -70,7 +79,11 @@ def _check(kind: Kind, spec: Any) -> None:
         )
     if kind.reads == "scores":
         _derivative(kind, weights, scores)
-    _claims(kind, weights, scores, rng)
+    _claims(kind, rows, scores)
+    if kind.sparse and kind.reads == "scores" and not bool(jnp.any(weights(8 * scores) == 0)):
+        raise ValueError(f"`sparse` of kind {kind.name!r} must be False: no weight of random rows is exactly 0")
+    if kind.row_sum != "any" or kind.shift_invariant:
+        _sums_and_shifts(kind, *probed(kind, spec, parts, shape))
 
 
 def _arguments(kind: Kind, parts: dict[str, Array], options: dict[str, Any]) -> None:
@@ -87,29 +100,85 @@ def _arguments(kind: Kind, parts: dict[str, Array], options: dict[str, Any]) -> 
         ) from None
 
 
-def _claims(kind: Kind, weights: Any, scores: Array, rng: np.random.Generator) -> None:
-    rows = weights(scores)
-    size = max(1.0, float(jnp.max(jnp.sum(jnp.abs(rows), axis=-1))))
-    sums = np.asarray(jnp.sum(rows, axis=-1), float)
-    if kind.row_sum == "one" and not np.allclose(sums, 1, atol=_ROUNDING * size):
-        raise ValueError(f"`row_sum` of kind {kind.name!r} must be what rows sum to: 'one' is said, got {sums[0]}")
-    if kind.row_sum == "fixed" and not np.allclose(sums, sums[:, :1], atol=_ROUNDING * size):
-        raise ValueError(f"`row_sum` of kind {kind.name!r} must be what rows sum to: 'fixed' is said, got {sums[0]}")
-    level = jnp.asarray(rng.normal(size=(*scores.shape[:-1], 1)), scores.dtype)
-    shifted = weights(scores + level)
-    if kind.shift_invariant and not np.allclose(shifted, rows, atol=_ROUNDING * size):
-        before, after = _worst(shifted - rows, rows, shifted)
+def probed(kind: Kind, spec: Any, parts: dict[str, Array], shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Scores (deviation, level, head, token, column) and their weights, in float64 where the function computes in it.
+
+    A constant beside which the roundings of float32 hide, such as one added to a sum, is seen there.
+    """
+    normal = np.random.default_rng(2).normal(size=(len(_DEVIATIONS), 1, *shape))
+    exact = np.round(_GRID * np.reshape(_DEVIATIONS, (-1, 1, 1, 1, 1)) * normal) / _GRID
+    scores = exact + np.reshape(_LEVELS, (1, -1, 1, 1, 1))
+    return scores, in_double(kind, spec, parts, scores.reshape(-1, *shape)).reshape(*scores.shape[:2], -1, *shape[1:])
+
+
+def in_double(kind: Kind, spec: Any, parts: dict[str, Array], scores: np.ndarray) -> np.ndarray:
+    """Weights of scores (matrix, head, token, column), in float64 if the function computes in it, else in float32."""
+    options = {name: getattr(spec, name) for name in kind.options}
+    for dtype in (np.float64, np.float32):
+        with with_64_bits(dtype == np.float64):
+            own = {name: jnp.asarray(np.asarray(part), dtype) for name, part in parts.items()}
+            run = jax.jit(
+                functools.partial(
+                    jax.lax.map, lambda each, own=own: kind.weights(each, everything(each.shape), own, **options)
+                )
+            )
+            try:
+                weights = run(jnp.asarray(scores, dtype))
+            except (TypeError, ValueError):  # of a function that has float32 written into it
+                if dtype == np.float32:
+                    raise
+                continue
+            if weights.dtype == dtype:
+                break
+    return np.asarray(weights)
+
+
+def sums_to_one(weights: np.ndarray) -> bool:
+    """Whether all rows of `probed` weights sum to 1."""
+    return not _off(weights, 1.0).any()
+
+
+def ignores_levels(weights: np.ndarray) -> bool:
+    """Whether `probed` weights are the same at all levels."""
+    return not _moved(weights).any()
+
+
+def _off(weights: np.ndarray, sums: Any) -> np.ndarray:
+    """Rows whose sums are others, (deviation, level, head, token); rows that are not finite say nothing."""
+    size = np.maximum(1, np.abs(weights).sum(-1))
+    return np.abs(weights.sum(-1) - sums) > _SUM_ROUNDING[weights.dtype] * size
+
+
+def _moved(weights: np.ndarray) -> np.ndarray:
+    """Rows that a level changes, (deviation, level, head, token)."""
+    size = np.maximum(1, np.abs(weights).sum(-1))
+    return np.abs(weights - weights[:, :1]).max(-1) > _SHIFT_ROUNDING[weights.dtype] * size
+
+
+def _sums_and_shifts(kind: Kind, scores: np.ndarray, weights: np.ndarray) -> None:
+    sums = weights.sum(-1)
+    for said, wanted in (("one", 1.0), ("fixed", sums[:1, :1, :, :1])):
+        if kind.row_sum == said and (off := _off(weights, wanted)).any():
+            at = tuple(np.argwhere(off)[0])
+            raise ValueError(
+                f"`row_sum` of kind {kind.name!r} must be what rows sum to: {said!r} is said, and the scores "
+                f"{scores[at]} have the sum {sums[at]:.12g}: say 'any', or divide rows by their sums"
+            )
+    if kind.shift_invariant and (moved := _moved(weights)).any():
+        at = tuple(np.argwhere(moved)[0])
         raise ValueError(
             f"`shift_invariant` of kind {kind.name!r} must be False: a constant in a row changes its weights from "
-            f"{before} to {after}"
+            f"{weights[at[0], 0, *at[2:]]} to {weights[at]}"
         )
+
+
+def _claims(kind: Kind, rows: Array, scores: Array) -> None:
+    size = max(1.0, float(jnp.max(jnp.sum(jnp.abs(rows), axis=-1))))
     if kind.increasing and _falls(np.asarray(rows, float), scores, _ROUNDING * size):
         raise ValueError(
             f"`increasing` of kind {kind.name!r} must be False: scores {np.asarray(scores[0, 0])} have the weights "
             f"{np.asarray(rows[0, 0])}"
         )
-    if kind.sparse and kind.reads == "scores" and not bool(jnp.any(weights(8 * scores) == 0)):
-        raise ValueError(f"`sparse` of kind {kind.name!r} must be False: no weight of random rows is exactly 0")
 
 
 def _worst(differences: Array, *arrays: Array) -> list[np.ndarray]:

@@ -130,7 +130,7 @@ class Kind:
         if seen is None:
             return self.weights(scores, everything(scores.shape), parts, **options)
         some = jnp.any(seen, axis=-1, keepdims=True)
-        weights = self.weights(scores, seen | ~some, parts, **options)
+        weights = self.weights(scores, with_own_column(jnp.asarray(seen), some), parts, **options)
         if len(some) > len(weights):  # one for each of a head's maps
             some = jnp.any(some.reshape(-1, len(weights), *some.shape[1:]), axis=0)
         return jnp.where(some, weights, 0)
@@ -163,6 +163,15 @@ def of_each_head(*names: str) -> Callable[[Any], Mapping[str, tuple[int, ...]]]:
 def everything(shape: tuple[int, ...]) -> Seen:
     """True for every column of rows of scores of this shape; it takes no memory."""
     return np.broadcast_to(np.True_, (1, *shape[1:]))
+
+
+def with_own_column(
+    seen: Bool[Array, "*map token column"], some: Bool[Array, "*map token 1"]
+) -> Bool[Array, "*map token column"]:
+    """What rows see, and rows that see nothing their own column; `some` is True in the others."""
+    tokens, columns = seen.shape[-2:]
+    own = np.arange(tokens)[:, None] % columns == np.arange(columns)
+    return seen | (~some & own.reshape((1,) * (seen.ndim - 2) + own.shape))
 
 
 def shown(scores: Array, seen: Seen, hidden: int | float | Array) -> Array:
