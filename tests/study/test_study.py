@@ -44,7 +44,9 @@ def test_a_small_number_in_the_sum_is_seen(small, top):
         return powers / (jnp.sum(powers, axis=-1, keepdims=True) + small)
 
     assert as_kind(plus).row_sum == "any"
-    with pytest.raises(ValueError, match=r"(?s)'one' is said, and the scores .* have the sum 0\.9.*: say 'any', or divide"):
+    with pytest.raises(
+        ValueError, match=r"(?s)'one' is said, and the scores .* have the sum 0\.9.*: say 'any', or divide"
+    ):
         AttentionSpec(d_model=8, weights=Kind("plus", plus, "one"))
 
 

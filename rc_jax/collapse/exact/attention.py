@@ -35,6 +35,22 @@ from rc_jax.collapse.exact.softmax import split_softmax
 from rc_jax.collapse.exact.state import Columns, MeanResidual, Weights, from_rows
 
 
+def known_scale(
+    spec: AttentionSpec,
+    scale: ArrayLike | None,
+    extra: Bool[Array, "token token"] | None,
+    seen: Bool[Array, "token token"] | None,
+) -> ArrayLike | None:
+    """The scale of a layer, and NaN where its mask leaves a row nothing to see, which only a traced one does unseen.
+
+    Such a row has weights of 0, and not the sum of the others, by which tokens are split here.
+    """
+    if extra is None or seen is None:
+        return scale
+    alpha = jnp.asarray(default_scale(spec) if scale is None else scale, float)
+    return jnp.where(jnp.all(jnp.any(seen, axis=-1)), alpha, jnp.nan)
+
+
 def attend(
     params: AttentionParams,
     state: MeanResidual,

@@ -82,7 +82,8 @@ def log_residuals(
         x: at least two tokens.
         spec: the network; scores of dot products or cosines, and weights as above.
         scale: α of every layer, a number or one per head; 1/√d_head by default; may be traced.
-        mask: of every layer, True where row i may see column j.
+        mask: of every layer, True where row i may see column j. Where a traced one leaves a row nothing, all is NaN
+            after the first layer: such a row has weights of 0, and not the sum of the others.
         relative: whether to divide each residual by the size of its tokens.
         check: whether to compute a result twice, so that unknown ones are NaN. Without it one computation is returned
             as it is, right where `x` and the network are well-conditioned, in about half of the time.
@@ -353,6 +354,7 @@ def split_arithmetic(
     """
     layer = spec.attention
     seen = masks.combine(count, causal_mask=layer.causal, radius=layer.window, extra=mask)
+    scale = attention.known_scale(layer, scale, mask, seen)
     summed = spec.skip and spec.norm not in ("branch", "peri")
     split = mean_residual.summand if summed else mean_residual.from_rows
 

@@ -71,7 +71,7 @@ def log_weight_gradients(
         spec: softmax attention by dot products, with or without skip connections; masks and biases as usual.
         cotangent: G, the gradient of the loss at the network's output (for the loss Σ G∘X^L, G itself).
         scale: α of every layer, as in `rc_jax.attention.scores`.
-        mask: of every layer, as in `rc_jax.attention.attention_weights`.
+        mask: of every layer, as in `rc_jax.attention.attention_weights`; traced ones as in `log_residuals`.
 
     Raises:
         ValueError: an MLP, LayerNorm or another kind of attention, or a cotangent whose rows sum to zero.
@@ -110,6 +110,7 @@ def _log_weight_gradients(
 ) -> WeightGradients:
     layer = spec.attention
     seen = masks.combine(x.shape[0], causal_mask=layer.causal, radius=layer.window, extra=mask)
+    scale = attention.known_scale(layer, scale, mask, seen)
     alpha = jnp.broadcast_to(jnp.asarray(default_scale(layer) if scale is None else scale, x.dtype), layer.heads)
 
     tokens = of_tokens(x)

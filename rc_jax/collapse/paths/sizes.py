@@ -78,7 +78,7 @@ def path_shares(
         x: at least two tokens.
         spec: the network, without MLP and LayerNorm.
         scale: α of every layer, as in `network.apply`; may be traced.
-        mask: of every layer, as in `network.apply`.
+        mask: of every layer, as in `log_residuals`.
 
     Returns:
         `PathShares`, depth + 1 numbers each: logarithms are −inf where there is nothing (a length without paths, tokens
@@ -131,7 +131,7 @@ def sample_path_log_residuals(
         length: number of heads on the path; without skip connections that is the depth.
         samples: number of paths, drawn with replacement.
         scale: α of every layer, as in `network.apply`; may be traced.
-        mask: of every layer, as in `network.apply`.
+        mask: of every layer, as in `log_residuals`.
 
     Source: this package's own result, on the decomposition of DCL21, sections 2 and 3.
 
@@ -172,7 +172,7 @@ def path_log_sizes(
         spec: the network, without MLP and LayerNorm.
         paths: one row per path; for each layer, first to last, a head 0 … H − 1, or −1 for the skip connection.
         scale: α of every layer, as in `network.apply`; may be traced.
-        mask: of every layer, as in `network.apply`.
+        mask: of every layer, as in `log_residuals`.
 
     Example:
         >>> import jax, jax.numpy as jnp

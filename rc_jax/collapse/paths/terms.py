@@ -148,6 +148,7 @@ def scan(
     """Run `advance` over the layers with their frozen matrices: last carry, the network's output, all it put out."""
     layer = spec.attention
     seen = masks.combine(x.shape[0], causal_mask=layer.causal, radius=layer.window, extra=mask)
+    scale = attention.known_scale(layer, scale, mask, seen)
 
     def step(both: tuple[Carry, Term], weights: LayerParams) -> tuple[tuple[Carry, Term], Out]:
         carry, state = both

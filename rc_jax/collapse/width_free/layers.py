@@ -63,8 +63,9 @@ def log_norms(
     """
     layer, dtype = spec.attention, start.mean.dtype
     gain = jnp.asarray(gain, dtype)
-    alpha = jnp.broadcast_to(jnp.asarray(default_scale(layer) if scale is None else scale, dtype), (layer.heads,))
     seen = masks.combine(start.direction.shape[0], causal_mask=layer.causal, radius=layer.window, extra=mask)
+    scale = attention.known_scale(layer, scale, mask, seen)
+    alpha = jnp.broadcast_to(jnp.asarray(default_scale(layer) if scale is None else scale, dtype), (layer.heads,))
 
     def step(state: MeanResidual, index: Array) -> tuple[MeanResidual, Array]:
         layer_key = jax.random.fold_in(key, index)

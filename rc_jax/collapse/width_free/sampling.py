@@ -77,7 +77,7 @@ def sample_log_residuals(
             zero, as `random_layers` draws them by default.
         gain: factor on the standard deviation of every matrix; may be traced.
         scale: α of every layer, a number or one per head; 1/√d_head by default; may be traced.
-        mask: of every layer, True where row i may see column j.
+        mask: of every layer, True where row i may see column j; traced ones as in `log_residuals`.
         width: d in place of d_model, for sweeps in one compiled program and for the limit `jnp.inf`; may be traced. The
             tokens' inner products are those of `x` times d/d_model, and log √(d/d_model) is taken off the results.
 

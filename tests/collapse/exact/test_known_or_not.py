@@ -209,3 +209,28 @@ def test_choices_that_rest_on_a_rounding_are_seldom_taken_alike(x64):
     assert np.isfinite(right).all()
     assert (np.abs(got - right) > 0.01).mean() < 0.005
     assert (np.isnan(got) | (np.abs(got - right) < 1e-6)).mean() > 0.995
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_traced_mask_that_leaves_a_row_nothing(key, skip):
+    """Its weights sum to 0 and not to 1 as those of the others do; on the host it is refused."""
+    spec = network.StackSpec(attention=attention.AttentionSpec(d_model=4, heads=2), depth=1, skip=skip)
+    params, x = network.init(key, spec), 3 + jax.random.normal(key, (4, 4))
+
+    @jax.jit
+    def everything(mask):
+        sizes = collapse.path_log_sizes(params, x, spec, np.array([[0]]), mask=mask)
+        shares = collapse.path_shares(params, x, spec, mask=mask)
+        measured = [
+            *(log_residuals(params, x, spec, mask=mask, check=check)[1:] for check in (True, False)),
+            sizes.log_norm[:, 1:], sizes.log_residual[:, 1:], shares.log_norm[1:], shares.residual_share[1:],
+            collapse.sample_log_residuals(key, x, spec, mask=mask)[1:],
+        ]  # fmt: skip
+        if not skip:
+            gradients = collapse.log_weight_gradients(params, x, spec, jnp.eye(4), mask=mask)
+            measured += [gradients.query, gradients.key, gradients.value, gradients.output]
+        return measured
+
+    lower = jnp.tri(4, dtype=bool)
+    assert all(np.isfinite(each).all() for each in everything(lower))
+    assert all(np.isnan(each).all() for each in everything(lower.at[0, 0].set(False)))
