@@ -284,13 +284,17 @@ def test_a_vision_transformer_is_studied_by_its_config():
     assert design.spec == StackSpec(attention=layer, depth=2, skip=True, mlp=mlp, norm="pre", norm_epsilon=1e-12)
     assert notes == (images.NOTE,)
     # A patch of 4 × 4 pixels of three channels, N(0, 1), through N(0, 0.02²), and a position of N(0, 0.02²).
-    assert design.tokens._replace(projection=1.0) == Tokens(own=pytest.approx(0.02 * 7))  # there is no projection
+    assert design.tokens == Tokens(own=1.0, narrow=48, projection=pytest.approx(0.02 * 7))
     found = study.architecture(VIT, samples=2)
     assert found.tokens == 10 and all(np.isfinite(band).all() for band in found.bands.values())
     # What is absent is the family's default.
     stated = {name: value for name, value in VIT.items() if name not in ("patch_size", "num_channels")}
     _, design, _ = read(stated | {"image_size": 224}, gain=None, std=None)
-    assert (design.most_tokens, design.tokens.own) == (197, pytest.approx(0.02 * 769**0.5))
+    assert (design.most_tokens, design.tokens.projection) == (197, pytest.approx(0.02 * 769**0.5))
+    # Patches of four pixels lie in a space of four dimensions, which independent tokens would not.
+    _, design, _ = read(VIT | {"patch_size": 2, "num_channels": 1}, gain=None, std=None)
+    drawn = passes.draw_tokens(jax.random.key(0), *passes.prepared(design, 8, 4, 10))
+    assert np.linalg.matrix_rank(np.asarray(drawn, float), tol=1e-5) == 4
     for settings, message in (
         ({"qkv_bias": False}, "`qkv_bias` must be one of True"),
         ({"patch_size": 5}, "`patch_size` must divide image_size=12"),

@@ -6,9 +6,10 @@ from rc_jax.attention import AttentionSpec
 from rc_jax.network import MLPSpec, StackSpec
 from rc_jax.pretrained.config import Config
 from rc_jax.pretrained.families.shared import Embeddings, Layout, activation
+from rc_jax.study.initialisation.design import Tokens
 
 KIND = "vit"
-NOTE = "Tokens are patches of independent normal pixels; the token of the class enters as one of them."
+NOTE = "Tokens are patches of independent normal pixels, through one matrix; the token of the class is one of them."
 
 
 def layout(config: Config) -> Layout:
@@ -41,7 +42,7 @@ def layout(config: Config) -> Layout:
     )
 
 
-def deviation(config: Config, std: float) -> float:
-    """Of an entry of a token: a product of the pixels of a patch with as many weights, and a position."""
+def patches(config: Config, std: float) -> Tokens:
+    """The pixels of each patch times one matrix; a position adds as much to a token's size as one more pixel."""
     pixels = config.integer("patch_size", 16) ** 2 * config.integer("num_channels", 3)
-    return std * (pixels + 1) ** 0.5
+    return Tokens(own=1.0, narrow=pixels, projection=std * (pixels + 1) ** 0.5)

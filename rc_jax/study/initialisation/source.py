@@ -97,7 +97,7 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
     tables: Embeddings = layout.embeddings(Scope(Shapes()))  # pyright: ignore[reportArgumentType]
     tokens = _tokens(tables, layout, deviation, sinusoids=config.get("sinusoidal_pos_embds") is True)
     if images_only:
-        tokens = tokens._replace(own=images.deviation(settings, deviation))
+        tokens = images.patches(settings, deviation)
     design = Design(
         layout.spec,
         started,
