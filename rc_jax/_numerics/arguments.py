@@ -4,7 +4,7 @@
 Dtypes and shapes are always looked at. Numbers are looked at where that copies nothing: those of Python and NumPy, and
 those of JAX in the host's own memory, `SMALL` of them in one array. Others are unknown, as traced ones are: one that
 leaves its interval becomes NaN. Indices, and sums of rows, have no NaN to return. They are checked in arrays of any
-size (`on_host`).
+size (`on_host`), and what an unknown index outside selects is NaN (`among`).
 """
 
 import dataclasses
@@ -157,6 +157,12 @@ def in_host_memory(value: Any) -> bool:
     if isinstance(value, Tracer) or jnp.issubdtype(value.dtype, jax.dtypes.extended):
         return False
     return value.is_fully_addressable and all(device.platform == "cpu" for device in value.devices())
+
+
+def among(value: ArrayLike, count: int) -> jax.Array:
+    """Which integers, known or not, are 0 … count − 1; what an index outside would select becomes NaN."""
+    numbers = jnp.asarray(value).astype(int)  # a narrow dtype may not hold `count`
+    return (numbers >= 0) & (numbers < count)
 
 
 def concrete(value: Any) -> np.ndarray | None:

@@ -13,6 +13,16 @@ def divide_by_largest(x: Float[Array, "*shape"], axis: int) -> tuple[Float[Array
     return x / jnp.where(largest == 0, 1, largest), largest
 
 
+def compensated(
+    running: tuple[Float[Array, "*shape"], Float[Array, "*shape"]], new: Float[Array, "*shape"]
+) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+    """Kahan's sum, in which millions of terms in float32 lose no digit: the total, and its excess by rounding."""
+    total, excess = running
+    new = new - excess
+    rounded = total + new
+    return rounded, (rounded - total) - new
+
+
 def log_expm1(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """log(e^t − 1) for t ≥ 0, without overflow; −∞ at t = 0, with a derivative of 0."""
     positive = jnp.where(t == 0, 1, t)

@@ -9,6 +9,10 @@ from rc_jax._numerics import arguments
 from rc_jax._numerics.jax_names import PyTree
 
 _ROUNDS = 6  # of the Feistel network
+# Up to so many examples the whole order is drawn, for there the network prefers some orders: how often two examples
+# stand at two places deviates by up to 10 % at 16 examples (root mean square), 4 % at 64 and 1.5 % at 256. From 257 on
+# 64 million orders show nothing.
+_WHOLE = 256
 
 
 @arguments.guard()
@@ -47,7 +51,8 @@ def _batch(data: PyTree, offsets: Array, key: Array, step: Array | int) -> PyTre
     count, size = jax.tree.leaves(data)[0].shape[0], offsets.size
     epoch, position = jnp.divmod(jnp.asarray(step), count // size)
     indices = (position * size).astype(jnp.uint32) + offsets
-    rows = _permuted(jax.random.fold_in(key, epoch), indices, count)
+    of_epoch = jax.random.fold_in(key, epoch)
+    rows = jax.random.permutation(of_epoch, count)[indices] if count <= _WHOLE else _permuted(of_epoch, indices, count)
     return jax.tree.map(lambda leaf: leaf[rows], data)
 
 

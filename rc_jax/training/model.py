@@ -142,8 +142,8 @@ class Transformer(nnx.Module):
             scale: α of every layer, fixed: it takes the place of a trained one. One number or one per head.
 
         Raises:
-            ValueError: a token outside the vocabulary, where it is known (not traced); more tokens than `spec.tokens`
-                (or fewer, where an attention of low rank fixes their number).
+            ValueError: a token outside the vocabulary, where it is known (where it is traced, the logits are NaN); more
+                tokens than `spec.tokens` (or fewer, where an attention of low rank fixes their number).
         """
         return self.read(network.apply(self.layers(), self.embed(x), self.spec.stack, scale=self.scale(scale)))
 
@@ -157,7 +157,10 @@ class Transformer(nnx.Module):
         """The tokens before the first layer, positions included."""
         _check_tokens(x, self.spec, self.embedding[...].dtype)
         table, precision = self.embedding[...], self.spec.stack.attention.precision
-        hidden = table[x] if self.spec.symbols else jnp.matmul(x, table, precision=precision)
+        if self.spec.symbols:
+            hidden = jnp.where(arguments.among(x, self.spec.inputs)[:, None], table[x], jnp.nan)
+        else:
+            hidden = jnp.matmul(x, table, precision=precision)
         if self.positions is not None:
             hidden = hidden + self.positions[: x.shape[0]]
         elif self.spec.positions == "sinusoidal":

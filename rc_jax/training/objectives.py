@@ -33,7 +33,7 @@ def cross_entropy(logits: Float[Array, "*batch label"], labels: Integer[Array, "
         labels: the right ones, 0 … labels − 1.
 
     Raises:
-        ValueError: labels that are none (where they are known, not traced).
+        ValueError: labels that are none (where they are known, not traced; else the result is NaN).
 
     Example:
         >>> import jax.numpy as jnp
@@ -41,7 +41,9 @@ def cross_entropy(logits: Float[Array, "*batch label"], labels: Integer[Array, "
         1.3863
     """
     _check_pair(logits, labels)
-    return jnp.mean(optax.losses.softmax_cross_entropy_with_integer_labels(logits, labels))
+    losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, labels)
+    # A factor, so that the gradient is NaN as well.
+    return jnp.mean(losses * jnp.where(arguments.among(labels, logits.shape[-1]), jnp.ones_like(losses), jnp.nan))
 
 
 def accuracy(logits: Float[Array, "*batch label"], labels: Integer[Array, "*batch"]) -> Float[Array, ""]:
@@ -49,10 +51,10 @@ def accuracy(logits: Float[Array, "*batch label"], labels: Integer[Array, "*batc
 
     Args:
         logits: one row for each answer.
-        labels: the right ones.
+        labels: the right ones, 0 … labels − 1.
 
     Raises:
-        ValueError: labels that are none (where they are known, not traced).
+        ValueError: labels that are none (where they are known, not traced; else the result is NaN).
 
     Example:
         >>> import jax.numpy as jnp
@@ -60,4 +62,5 @@ def accuracy(logits: Float[Array, "*batch label"], labels: Integer[Array, "*batc
         0.5
     """
     _check_pair(logits, labels)
-    return jnp.mean((jnp.argmax(logits, axis=-1) == labels).astype(logits.dtype))
+    right = (jnp.argmax(logits, axis=-1) == jnp.asarray(labels).astype(int)).astype(logits.dtype)
+    return jnp.mean(jnp.where(arguments.among(labels, logits.shape[-1]), right, jnp.nan))

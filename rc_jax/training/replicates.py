@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
+from flax import errors, nnx
 from jaxtyping import Array, Int
 
+from rc_jax._numerics import stable
 from rc_jax._numerics.jax_names import PyTree
 
+Sums = dict[str, tuple[Array, Array]]  # by name, with the excess of each by rounding
 Optimiser = optax.GradientTransformation | Callable[[Any], optax.GradientTransformation]
 
 _MODEL, _BATCHES = range(2)
@@ -95,15 +97,20 @@ def advance(
         batch = batches(jax.random.fold_in(key, _BATCHES), step)  # one draw serves all settings of the seed
         return jax.vmap(lambda one, setting: update(program, one, batch, setting, step))(replicates, settings)
 
-    def body(step: Array, carry: tuple[Replicate, dict[str, Array]]) -> tuple[Replicate, dict[str, Array]]:
+    def add(new: Array, running: tuple[Array, Array]) -> tuple[Array, Array]:
+        total, excess = stable.compensated(running, new)
+        return total, jnp.where(jnp.isfinite(total), excess, 0)  # a norm that overflows is infinite, not NaN
+
+    def body(step: Array, carry: tuple[Replicate, Sums]) -> tuple[Replicate, Sums]:
         replicates, sums = carry
         replicates, terms = jax.vmap(of_seed, in_axes=(0, 0, None))(keys, replicates, step)
-        return replicates, jax.tree.map(jnp.add, sums, terms)
+        return replicates, {name: add(term, sums[name]) for name, term in terms.items()}
 
     # Both ends are traced, so that one program serves every interval between records.
     zero = jnp.zeros(replicates.failed.shape, float)
-    replicates, sums = jax.lax.fori_loop(first, last, body, (replicates, {"loss": zero, "gradient_norm": zero}))
-    return replicates, jax.tree.map(lambda total: total / (last - first).astype(zero.dtype), sums)
+    sums: Sums = {"loss": (zero, zero), "gradient_norm": (zero, zero)}
+    replicates, sums = jax.lax.fori_loop(first, last, body, (replicates, sums))
+    return replicates, {name: total / (last - first).astype(zero.dtype) for name, (total, _) in sums.items()}
 
 
 def update(
@@ -112,7 +119,14 @@ def update(
     """One step of a replicate, which stops for good where its loss, gradient or new weights are not finite."""
 
     def loss(weights: PyTree) -> Array:
-        return program.loss(program.model(weights, replicate.rest), batch, setting)
+        try:
+            return program.loss(program.model(weights, replicate.rest), batch, setting)
+        except errors.TraceContextError as error:
+            raise ValueError(
+                "`loss` must change nothing that the model holds, as dropout that draws and a batch norm that counts "
+                "do: call `model.eval()` first, or pass dropout `rngs=nnx.Rngs(key)` with a key that `batches` "
+                f"returns, got {str(error).partition(' (')[0]!r} from flax"
+            ) from error
 
     # The step that the optimiser proposes.
     value, gradient = jax.value_and_grad(loss)(replicate.weights)

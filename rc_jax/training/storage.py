@@ -2,8 +2,8 @@
 
 `run.json` holds the identity. `metrics.jsonl` grows by one line for each record, so that a running training can be
 watched. `state/` is the checkpoint (orbax), which replaces the one before it only when it is complete; it holds the
-SHA-256 of its numbers and of the lines up to it. A killed run may have written lines past its last checkpoint; a
-resumed run drops these lines and measures them again.
+SHA-256 of its numbers and of the lines up to it. A killed run may have written lines past its last checkpoint, or
+before its first; a resumed run drops these lines and measures them again. No other training may.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ class Folder:
         self.path, self.seconds, self.saved = path.absolute(), seconds, time.monotonic()
         self.records = hashlib.sha256()  # of the lines of metrics so far
         self.path.mkdir(parents=True, exist_ok=True)
-        # One training at a time holds the folder. Where nothing is trained yet this one's identity is written, else it
+        # One training at a time holds the folder. Where nothing is recorded yet this one's identity is written, else it
         # must be the same.
         lock = files.hold(self.path / LOCK)
         if lock is None:
@@ -44,10 +44,17 @@ class Folder:
         options = ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=False)
         self.manager = ocp.CheckpointManager(self.path / STATE, options=options)
         try:
-            if self.manager.latest_step() is None:  # nothing was trained here yet, whatever was tried
-                files.write_whole(self.path / IDENTITY, json.dumps(identity, indent=1))
-            else:
+            metrics, trained = self.path / METRICS, self.manager.latest_step() is not None
+            recorded = metrics.exists() and metrics.stat().st_size > 0
+            if recorded and not trained and not (self.path / IDENTITY).exists():
+                raise ValueError(
+                    f"`folder` must be empty or hold this same training, got {self.path}, whose {METRICS} is no "
+                    f"training's, for it has no {IDENTITY}: give another folder, or move that file elsewhere"
+                )
+            if recorded or trained:
                 self._check_same(identity)
+            else:  # nothing was trained here yet, whatever was tried
+                files.write_whole(self.path / IDENTITY, json.dumps(identity, indent=1))
         except BaseException:
             self.close()
             raise
@@ -77,8 +84,8 @@ class Folder:
 
         leaves, tree = jax.tree.flatten(like)
         try:
-            arrays = self.manager.restore(step, args=ocp.args.StandardRestore({**_named(leaves), DIGEST: _NO_DIGEST}))
-            stored = [arrays[name] for name in _named(leaves)]
+            arrays = self.manager.restore(step, args=ocp.args.StandardRestore(_content(leaves, _NO_DIGEST)))
+            stored = [arrays[name] if leaf.size else leaf for name, leaf in _named(leaves).items()]
             same = np.array_equal(arrays[DIGEST], self._digest(stored))
         except Exception as error:
             raise self._damaged(f"its checkpoint cannot be read ({type(error).__name__})") from error
@@ -92,7 +99,7 @@ class Folder:
         self.records.update(files.append_json_line(self.path / METRICS, line))
         if last or time.monotonic() - self.saved >= self.seconds:
             leaves = jax.tree.leaves(state)
-            content = {**_named(leaves), DIGEST: self._digest(leaves)}
+            content = _content(leaves, self._digest(leaves))
             self.manager.save(int(line["step"]), args=ocp.args.StandardSave(content), force=True)
             self.saved = time.monotonic()
 
@@ -129,6 +136,11 @@ class Folder:
 def _named(leaves: list[Any]) -> dict[str, Any]:
     """Leaves under names that keep their order."""
     return {f"{index:05d}": leaf for index, leaf in enumerate(leaves)}
+
+
+def _content(leaves: list[Any], digest: np.ndarray) -> dict[str, Any]:
+    """What a checkpoint holds: no leaves of size zero, which orbax refuses and whose shape says all."""
+    return {name: leaf for name, leaf in _named(leaves).items() if leaf.size} | {DIGEST: digest}
 
 
 def _is_key(leaf: Any) -> bool:

@@ -92,10 +92,11 @@ def train(
     logged, its later metrics are NaN, and the other replicates go on.
 
     With a `folder`, every record adds a line to `metrics.jsonl`, and the state is saved every few seconds and at the
-    end. A run that was killed resumes there and ends with the same numbers. Asked for more steps, it goes on; if it had
-    ended between two records, that end stays a record of its own. The folder stores the shapes and types of model,
-    optimiser and observations, the key, the settings and the sizes, and refuses others. It stores a hash of the traced
-    programs of all functions too, `build` included, so other functions are refused, and another version of JAX.
+    end. A run that was killed resumes there, or begins again where nothing was saved yet, and ends with the same
+    numbers. Asked for more steps, it goes on; if it had ended between two records, that end stays a record of its own.
+    The folder stores the shapes and types of model, optimiser and observations, the key, the settings and the sizes,
+    and refuses others. It stores a hash of the traced programs of all functions too, `build` included, so other
+    functions are refused, and another version of JAX.
 
     JAX looks compiled programs up by `build`, `loss` and `optimiser`: pass the same objects, not new lambdas or a new
     `optax.adam(...)`, to train twice and compile once.
@@ -103,7 +104,8 @@ def train(
     Args:
         key: a typed key.
         build: (key, setting) → the `flax.nnx` module to train. Its `nnx.Param`s move; whatever else it holds stays, so
-            the module must not draw random numbers or count.
+            `loss` must not make the module draw random numbers or count: dropout takes `rngs=nnx.Rngs(key)` with a key
+            that `batches` returns.
         loss: (model, batch, setting) → one number.
         batches: (key, step) → batch; pure. `training.shuffled` makes one from a data set; a `jax.tree_util.Partial`
             carries arrays.
@@ -119,10 +121,10 @@ def train(
         progress: whether a bar with the time left is shown on stderr, where that is a terminal.
 
     Raises:
-        ValueError: `settings` whose arrays have no common leading axis; a module without parameters; a folder that
-            another process uses, that holds another training or more steps; with a folder, a function that calls
-            `jax.pure_callback` or `io_callback`, which cannot be compared; an observation named `step`, `loss` or
-            `gradient_norm`.
+        ValueError: `settings` whose arrays have no common leading axis; a module without parameters, or one that draws
+            or counts in `loss`; a folder that another process uses, that holds another training, records of none, or
+            more steps; with a folder, a function that calls `jax.pure_callback` or `io_callback`, which cannot be
+            compared; an observation named `step`, `loss` or `gradient_norm`.
         Damaged: a `ValueError` of its own: the folder's training can be neither resumed nor trusted.
 
     Example:

@@ -1,5 +1,7 @@
 """Batches: every example once an epoch, another order in the next, decided by key and step alone."""
 
+import math
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -37,6 +39,47 @@ def test_positions_of_an_epoch_are_equally_likely_and_neighbours_part():
     assert abs(statistic - 64) < 5 * np.sqrt(2 * 64)
     pairs = np.sum(np.diff(epochs, axis=1) == 1)  # mean 8 · 8/(9 · 8) of each epoch
     assert abs(pairs / 4000 - 8 / 9) < 5 * np.sqrt(8 / 9 / 4000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [4, 5, 6])
+def test_all_orders_of_few_examples_are_equally_likely(count):
+    """Of 120 000 epochs: every order's frequency against chi-square."""
+    batches = shuffled(jnp.arange(count), count)
+    epochs = np.asarray(jax.jit(jax.vmap(lambda step: batches(jax.random.key(7), step)))(jnp.arange(120_000)))
+    orders, number = math.factorial(count), np.unique(epochs, axis=0, return_counts=True)[1]
+    assert len(number) == orders
+    expected = 120_000 / orders
+    statistic = np.sum((number - expected) ** 2) / expected
+    assert abs(statistic - (orders - 1)) < 5 * np.sqrt(2 * (orders - 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [16, 64])
+def test_two_places_of_an_epoch_hold_any_two_examples_equally_often(count):
+    """Of 400 000 epochs: the pairs at places that differ in their highest bit, which few Feistel rounds do not part."""
+    batches, draws, step = shuffled(jnp.arange(count), count), 400_000, 100_000
+
+    @jax.jit
+    def pairs(first):
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(5), first + jnp.arange(step))
+        return jax.vmap(lambda key: batches(key, 0)[jnp.array([0, count // 2])])(keys)
+
+    number = np.zeros(count**2)
+    for first in range(0, draws, step):
+        one, other = np.asarray(pairs(first)).T
+        number += np.bincount(one * count + other, minlength=count**2)
+    number = number.reshape(count, count)
+    assert (np.diag(number) == 0).all()
+    number, expected = number[~np.eye(count, dtype=bool)], draws / (count * (count - 1))
+    statistic, freedom = np.sum((number - expected) ** 2) / expected, number.size - 1
+    assert abs(statistic - freedom) < 5 * np.sqrt(2 * freedom)
+
+
+def test_orders_of_many_examples_stay_what_they_were():
+    """Recorded before small data sets had orders of their own."""
+    for count, recorded in ((257, [179, 140, 248, 197]), (1000, [691, 942, 788, 899])):
+        assert shuffled(jnp.arange(count), 4)(jax.random.key(0), 0).tolist() == recorded
 
 
 def test_what_does_not_fill_a_batch_is_left_out(key):

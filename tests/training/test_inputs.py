@@ -57,6 +57,42 @@ def test_bad_functions(changes, error, text):
         training.train(jax.random.key(0), **given, steps=1, every=1, optimiser=adam, settings=SETTINGS)
 
 
+class Dropping(nnx.Module):
+    def __init__(self, key):
+        self.rngs = nnx.Rngs(key)
+        self.inner, self.drop = nnx.Linear(1, 64, rngs=self.rngs), nnx.Dropout(0.5, rngs=self.rngs)
+        self.norm = nnx.BatchNorm(64, rngs=self.rngs)
+
+
+def train_dropping(loss):
+    return training.train(
+        jax.random.key(0), lambda key, setting: Dropping(key), loss,
+        lambda key, step: jax.random.fold_in(key, step), steps=2, every=1, optimiser=optax.sgd(0.0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", ["drop", "norm"])
+def test_a_module_that_draws_or_counts_is_refused(layer):
+    with pytest.raises(ValueError, match=r"`loss` must change nothing .*rngs=nnx\.Rngs\(key\).* got 'Cannot mutate"):
+        train_dropping(lambda model, key, setting: jnp.mean(getattr(model, layer)(model.inner(jnp.ones((4, 1))))))
+
+
+def test_dropout_takes_its_key_from_the_batch_and_none_to_evaluate():
+    def loss(model, key, setting):
+        hidden = jnp.abs(model.inner(jnp.ones((4, 1))))
+        return jnp.mean(model.drop(hidden, rngs=nnx.Rngs(key)))
+
+    first, second = train_dropping(loss).metrics["loss"][0, 0, 1:]
+    assert first != second  # of the same weights, which do not move
+
+    def evaluated(model, key, setting):
+        model.eval()
+        return jnp.mean(model.norm(model.drop(jnp.abs(model.inner(jnp.ones((4, 1)))))))
+
+    first, second = train_dropping(evaluated).metrics["loss"][0, 0, 1:]
+    assert first == second
+
+
 def test_key_must_be_typed():
     with pytest.raises(TypeError, match="`key`"):
         training.train(0, build, loss, batches, steps=1, every=1, optimiser=optax.sgd(0.1))

@@ -74,6 +74,18 @@ def test_pooling_reads_the_mean_of_the_tokens():
     np.testing.assert_allclose(pooled(x), of_tokens(x).mean(axis=0), atol=1e-6)
 
 
+@pytest.mark.parametrize("pooled", [False, True])
+def test_logits_of_an_unknown_token_outside_the_vocabulary_are_nan(pooled):
+    made = model(pooled=pooled)
+    logits = jax.jit(lambda x: made(x))
+    np.testing.assert_allclose(logits(jnp.array([6, 0, 3, 3])), made(jnp.array([6, 0, 3, 3])), atol=1e-6)
+    inside = jnp.array([6, 0])
+    np.testing.assert_array_equal(jax.jit(made.embed)(inside), made.embedding[...][inside] + made.positions[:2])
+    for wrong in (-1, 7, 2**31 - 1, -(2**31)):
+        found = logits(jnp.array([6, 0, wrong, 3]))
+        assert np.isnan(found if pooled else found[2:]).all(), wrong
+
+
 SINUSOIDAL = pytest.param("sinusoidal", marks=pytest.mark.slow)
 
 

@@ -1,5 +1,6 @@
 """Cross-entropy and accuracy against SciPy."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -32,3 +33,23 @@ def test_bad_input(fn):
     for wrong in (-1, 3):
         with pytest.raises(ValueError, match=f"0 … 2, got {wrong}"):
             fn(jnp.zeros((1, 3)), jnp.array([wrong]))
+
+
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.uint32, jnp.int32])
+def test_an_unknown_label_outside_the_logits_makes_nan(dtype):
+    """Also where the type of the labels does not hold the number of logits."""
+    logits, inside = jax.random.normal(jax.random.key(0), (3, 200)), jnp.array([0, 100, 127], dtype)
+    by_hand = -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(3), inside.astype(int)])
+    with_slope = jax.jit(jax.value_and_grad(cross_entropy))
+    value, slope = with_slope(logits, inside)
+    np.testing.assert_allclose(value, by_hand, rtol=1e-6)
+    assert np.isfinite(slope).all()
+    assert jax.jit(accuracy)(logits, inside) == jnp.mean(jnp.argmax(logits, axis=-1) == inside.astype(int))
+    for wrong in (-1, -4, 5, 127, 300):
+        if not jnp.iinfo(dtype).min <= wrong <= jnp.iinfo(dtype).max:
+            continue
+        few, labels = logits[:, :5], jnp.array([0, 4, wrong], dtype)
+        value, slope = with_slope(few, labels)
+        assert np.isnan(value), wrong
+        assert np.isnan(slope[2]).all() and np.isfinite(slope[:2]).all(), wrong
+        assert np.isnan(jax.jit(accuracy)(few, labels)), wrong

@@ -17,6 +17,7 @@ from flax import nnx
 from jax.experimental import io_callback
 
 from rc_jax import attention, network, training
+from rc_jax._numerics import files
 from rc_jax.training import storage, trainer
 from tests.training import small
 from tests.training.small import SETTINGS, adam, build, loss, run
@@ -73,7 +74,9 @@ def test_a_kind_from_outside_goes_on_from_its_checkpoint(tmp_path):
     np.testing.assert_array_equal(again.metrics["loss"], whole.metrics["loss"])
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
+def kill_before_a_checkpoint(folder):
+    """A run that wrote the records of steps 0 and 2 and no state."""
+
     class Killed(Exception):
         pass
 
@@ -90,12 +93,66 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
         advance.trace = trainer_advance.trace  # what a folder knows the training by
         patch.setattr(trainer, "_advance", advance)
         with pytest.raises(Killed):
-            run(6, folder=tmp_path)
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+            run(6, folder=folder)
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
+    kill_before_a_checkpoint(tmp_path)
     again = run(6, folder=tmp_path)
     np.testing.assert_array_equal(again.metrics["loss"], run(6).metrics["loss"])
     lines = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert lines == [0, 2, 4, 6]
+
+
+def test_records_without_a_checkpoint_are_no_other_trainings(tmp_path):
+    kill_before_a_checkpoint(tmp_path)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    with pytest.raises(ValueError, match="another number of seeds: 2, not 1"):
+        run(6, folder=tmp_path, seeds=1)
+    (tmp_path / "run.json").write_text("")
+    with pytest.raises(training.Damaged, match="delete it to begin again"):
+        run(6, folder=tmp_path)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_records_that_are_no_trainings_are_kept(tmp_path):
+    for step in range(3):
+        files.append_json_line(tmp_path / "metrics.jsonl", {"step": step, "loss": 1.0})
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"metrics\.jsonl is no training's, for it has no run\.json: give another"):
+            run(2, folder=tmp_path)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    (tmp_path / "metrics.jsonl").rename(tmp_path / "own.jsonl")  # the way on
+    assert run(2, folder=tmp_path).step.tolist() == [0, 2]
+
+
+def test_a_folder_where_nothing_was_recorded_is_taken_over(tmp_path):
+    """As a call leaves it that ended between the identity and the first record."""
+    storage.Folder(tmp_path, {"what": "tried"}, 0.0).close()
+    assert run(2, folder=tmp_path).step.tolist() == [0, 2]
+
+
+def test_a_parameter_of_size_zero_is_resumed(tmp_path):
+    class Part(nnx.Module):
+        def __init__(self, key):
+            self.weight = nnx.Param(jax.random.normal(key, (2,)))
+            self.none = nnx.Param(jnp.zeros((0, 3)))
+
+    def train(steps, folder=None):
+        return training.train(
+            jax.random.key(0), lambda key, setting: Part(key),
+            lambda model, batch, setting: jnp.sum(model.weight[...] ** 2) + jnp.sum(model.none[...]),
+            lambda key, step: step, steps=steps, every=2, optimiser=optax.adam(0.1), folder=folder,
+        )  # fmt: skip
+
+    whole = train(4)
+    train(2, tmp_path)
+    again = train(4, tmp_path)
+    np.testing.assert_array_equal(again.metrics["loss"], whole.metrics["loss"])
+    np.testing.assert_array_equal(again.model().weight[...], whole.model().weight[...])
+    assert again.model().none[...].shape == (0, 3)
 
 
 DAMAGE = {

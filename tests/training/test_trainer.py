@@ -205,3 +205,33 @@ def test_gradient_norms_neither_vanish_nor_overflow(size):
     )  # fmt: skip
     assert done.failed == -1
     np.testing.assert_allclose(done.metrics["gradient_norm"][0, 0, 1] / size, 7, rtol=1e-5)
+
+
+def means(steps, loss, size=()):
+    """Loss and gradient norm over one interval of steps without learning."""
+
+    class One(nnx.Module):
+        def __init__(self):
+            self.weight = nnx.Param(jnp.ones(size))
+
+    done = training.train(
+        jax.random.key(0), lambda key, setting: One(), lambda model, step, setting: loss(model.weight[...], step),
+        lambda key, step: step, steps=steps, every=steps, optimiser=optax.sgd(0.0),
+    )  # fmt: skip
+    assert done.failed == -1
+    return done.metrics["loss"][0, 0, 1], done.metrics["gradient_norm"][0, 0, 1]
+
+
+@pytest.mark.parametrize("steps", [1000, 1_000_000, pytest.param(4_000_000, marks=pytest.mark.slow)])
+def test_means_over_long_intervals_lose_no_digit(steps):
+    """Constant terms, and terms that fall as those of a training do: exact to two roundings of float32."""
+    np.testing.assert_allclose(means(steps, lambda weight, step: 0.1 * weight), 0.1, rtol=2.5e-7)
+    found, _ = means(steps, lambda weight, step: weight / (1 + step.astype(float)))
+    t = np.arange(1, steps + 1, dtype=np.float32)
+    np.testing.assert_allclose(found, np.mean((1 / t).astype(float)), rtol=2.5e-7)
+
+
+def test_a_norm_that_overflows_is_infinite_not_lost():
+    loss, norm = means(3, lambda weight, step: jnp.sum(3e38 * (weight - 1)), (4,))
+    assert loss == 0
+    assert norm == np.inf

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rc_jax._numerics import stable
 from rc_jax.scale.simulated.random_rows import SPACINGS, Row, bulk, inside, make_row
 from rc_jax.scale.simulated.score_distribution import ScoreLaw
 
@@ -55,18 +56,11 @@ def mean_over_rows(
         one, other = values[:PAIRS], values[PAIRS:]
         counts = jnp.expand_dims(stratum < strata, tuple(range(1, one.ndim)))
         parts = ((one + other) / 2, (one - other) ** 2 / 4)
-        return [_compensated(old, jnp.where(counts, new, 0).sum(0)) for old, new in zip(carry, parts, strict=True)]
+        sums = [jnp.where(counts, new, 0).sum(0) for new in parts]
+        return [stable.compensated(old, new) for old, new in zip(carry, sums, strict=True)]
 
     # Sums of the means of pairs and of their squared half differences.
     shape = jax.eval_shape(row, jnp.zeros((), int))
     zero = jnp.zeros(shape.shape, shape.dtype)
     total, square = jax.lax.fori_loop(0, (strata + PAIRS - 1) // PAIRS, add, [(zero, zero), (zero, zero)])
     return total[0] / strata, jnp.sqrt(square[0]) / strata
-
-
-def _compensated(running: tuple[jax.Array, jax.Array], new: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Kahan's sum, in which millions of terms in float32 lose no digit: the total, and its excess by rounding."""
-    total, excess = running
-    new = new - excess
-    rounded = total + new
-    return rounded, (rounded - total) - new
