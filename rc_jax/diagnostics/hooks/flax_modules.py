@@ -93,13 +93,13 @@ def _captured(
 
     # In a second model of the same arrays, each attention layer becomes one of a class that sows.
     copy = nnx.merge(*nnx.split(model))
-    modules = {".".join(map(str, path)): module for path, module in nnx.iter_modules(copy)}
-    for place, module in modules.items():
+    modules = [(".".join(map(str, path)), module) for path, module in nnx.iter_modules(copy)]
+    for place, module in modules:
         if isinstance(module, nnx.MultiHeadAttention):
             module.__class__ = _sowing(type(module))
         if into_traces:
             setattr(module, _Mark.ATTRIBUTE, _Mark(place))
-    places = {id(module): place for place, module in modules.items()}
+    places = {id(module): place for place, module in modules}
     order: list[str | None] = []
     outside = trace_state()
 
@@ -107,7 +107,8 @@ def _captured(
         place = places.get(id(module))
         if place is not None and trace_state() != outside:  # a tracer would stay in the module when its trace is over
             raise ValueError(_LOST.format(f"{place!r} called"))
-        order.append(getattr(module, _Mark.ATTRIBUTE).place if into_traces else place)
+        mark = getattr(module, _Mark.ATTRIBUTE, None)
+        order.append(place if mark is None else mark.place)
 
     call = type(copy).__call__ if method is None else method
     try:
@@ -143,9 +144,13 @@ class _Mark:
 
 
 def _order_in_traces(model: Any, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str | None]:
-    """The places in the order in which they sow, of another call, which computes nothing where it may be traced."""
-    from flax import nnx
+    """The places in the order in which they sow, of another call, which computes nothing where it may be traced.
 
+    It may not be where the model looks at numbers, or changes a variable that is neither its own nor an argument.
+    """
+    from flax import errors, nnx
+
+    untraceable = jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, errors.TraceContextError
     graph, state = nnx.split((model, args, kwargs))
 
     def order() -> list[str | None]:
@@ -153,11 +158,11 @@ def _order_in_traces(model: Any, method: Any, args: tuple[Any, ...], kwargs: dic
         return _captured(model, method, args, kwargs, into_traces=True)[1]
 
     places: list[str | None] = []
-    try:
-        with jax.disable_jit():  # or JAX would keep each of the marked traces
+    with jax.disable_jit():  # or JAX would keep each of the marked traces
+        try:
             jax.eval_shape(lambda: places.extend(order()))
-    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError):  # it looks at numbers
-        places = order()
+        except untraceable:
+            places = order()
     return places
 
 

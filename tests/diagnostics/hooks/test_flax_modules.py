@@ -236,6 +236,8 @@ def test_the_order_is_found_without_a_draw_of_random_numbers(ordered):
     rngs = nnx.Rngs(0)
     assert len(diagnostics.flax_weights(ordered, X, method=Ordered.drawing, rngs=rngs)) == 4
     assert rngs.default.count[...] == 1
+    found = diagnostics.flax_weights(ordered, X, method=lambda model, x: model.drawing(x, rngs))
+    assert list(found) == COMPILED["looking"]
 
 
 def test_a_diagnosis_numbers_the_layers_in_the_order_of_calls():
