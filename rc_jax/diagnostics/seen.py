@@ -282,7 +282,7 @@ def rows_of_text(counted: Bool[Array, "sample head row"], texts: Array | None) -
     """
     if texts is None:
         return jnp.broadcast_to(jnp.sum(counted, axis=-1, keepdims=True), counted.shape)
-    return jnp.sum(_alike(texts) & counted[:, :, None], axis=-1)
+    return jnp.sum(same_text(texts) & counted[:, :, None], axis=-1)
 
 
 def over_texts(values: Array, counted: Array, texts: Array | None) -> Array:
@@ -292,11 +292,12 @@ def over_texts(values: Array, counted: Array, texts: Array | None) -> Array:
     if texts is None:
         total = jnp.broadcast_to(jnp.sum(values, axis=-1, keepdims=True), values.shape)
     else:
-        total = jnp.sum(jnp.where(_alike(texts), values[:, :, None], 0), axis=-1)
+        total = jnp.sum(jnp.where(same_text(texts), values[:, :, None], 0), axis=-1)
     return total / rows_of_text(counted, texts).astype(values.dtype)
 
 
-def _alike(texts: Array) -> Array:
+def same_text(texts: Array) -> Array:
+    """True where a query and a key are of one text, (sample, 1, query, key); negative numbers are none."""
     return ((texts[:, :, None] == texts[:, None]) & (texts >= 0)[:, None])[:, None]
 
 
