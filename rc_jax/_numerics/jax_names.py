@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import Jaxpr, JaxprEqn, Literal
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, get_opaque_trace_state
 from jax.typing import DTypeLike
 
 # jaxtyping hides its own type from static checkers, which then count every function that takes one as not fully typed.
@@ -14,7 +14,17 @@ if TYPE_CHECKING:
 else:
     from jaxtyping import PyTree
 
-__all__ = ["Jaxpr", "JaxprEqn", "Literal", "PyTree", "Tracer", "canonical_dtype", "process_allgather", "with_64_bits"]
+__all__ = [
+    "Jaxpr",
+    "JaxprEqn",
+    "Literal",
+    "PyTree",
+    "Tracer",
+    "canonical_dtype",
+    "process_allgather",
+    "trace_state",
+    "with_64_bits",
+]
 
 
 def canonical_dtype(dtype: DTypeLike) -> Any:
@@ -35,3 +45,8 @@ def process_allgather(numbers: np.ndarray) -> Any:
     from jax.experimental.multihost_utils import process_allgather
 
     return process_allgather(numbers)
+
+
+def trace_state() -> Any:
+    """What is equal in one trace and unequal in any other, such as that of a `jax.vmap` inside a `jax.jit`."""
+    return get_opaque_trace_state(convention="nnx")

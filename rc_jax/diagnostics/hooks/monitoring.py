@@ -17,8 +17,8 @@ from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import Tracer
 from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.measures import SINK, Rows, exceeds, normalised, row_values, rows_of
-from rc_jax.diagnostics.seen import over_texts, rows_of_text, traced, traced_causal
-from rc_jax.diagnostics.streaming.queries_and_keys import FORGOTTEN, Fitted, fitted, unit_rows
+from rc_jax.diagnostics.seen import over_texts, rows_of_text, same_text, traced, traced_causal
+from rc_jax.diagnostics.streaming.queries_and_keys import FORGOTTEN, Fitted, fitted, unit_rows, with_axes
 
 Metrics = dict[str, Float[Array, ""]]
 NAMES = ("sparsity", "relative_entropy", "participation", "largest_weight", "sink_weight", "sink_rate", "no_key_weight")
@@ -232,14 +232,10 @@ def _of_weights(weights: Array, mask: Array | None, ids: Array | None) -> Metric
     *_, heads, queries, keys = p.shape
     p = p.astype(working_dtype(p.dtype)).reshape(-1, heads, queries, keys)
     if mask is not None:
-        mask = jnp.broadcast_to(mask, (*(1,) * (weights.ndim - mask.ndim), *mask.shape[:-2], queries, keys))
-        shape = weights.shape[:-3] if any(size > 1 for size in mask.shape[:-3]) else mask.shape[:-3]
-        mask = jnp.broadcast_to(mask, (*shape, *mask.shape[-3:])).reshape(-1, *mask.shape[-3:])
-    if ids is not None:
-        ids = jnp.broadcast_to(jnp.where(ids > 0, ids, -1), (len(p), keys))
+        mask = with_axes("mask", mask, weights.shape)
     within = mask
     if ids is not None:
-        same = (ids[:, :, None] == ids[:, None])[:, None] & (ids >= 0)[:, None, None]
+        same = same_text(jnp.broadcast_to(jnp.where(ids > 0, ids, -1), (len(p), keys)))
         within = same if mask is None else same & mask
     outside = jnp.zeros((), p.dtype)
     if within is not None:

@@ -16,7 +16,8 @@ def torch_weights(model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
 
     The call is one more forward pass, in evaluation mode and without gradients: weights are those without dropout, and
     neither the training's random numbers nor its running averages change. Each of these layers is asked for the weights
-    of every head; afterwards the model is as it was. `nn.TransformerEncoder` and its kin are made of these layers.
+    of every head, and still returns to the model what the model asked for: none, their mean over heads, or all.
+    Afterwards the model is as it was. `nn.TransformerEncoder` and its kin are made of these layers.
 
     Args:
         model: the module.
@@ -47,9 +48,11 @@ def torch_weights(model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
     by_name: dict[str, Any] = {}
     with _evaluating(model), contextlib.ExitStack() as hooks, torch.no_grad():
         for name, layer in layers.items():
+            ask, keep = _hooks(name, by_name)
+            # After the model's own hooks on the arguments, and before its own on what the layer returns.
             for handle in (
-                layer.register_forward_pre_hook(_ask, with_kwargs=True),
-                layer.register_forward_hook(_keep(name, by_name)),
+                layer.register_forward_pre_hook(ask, with_kwargs=True),
+                layer.register_forward_hook(keep, prepend=True),
             ):
                 hooks.callback(handle.remove)
         model(*args, **kwargs)
@@ -62,21 +65,29 @@ def torch_weights(model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
     return by_name
 
 
-def _ask(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:
-    """The arguments of a call, with which it returns the weights of every head."""
-    return (), dict(zip(NAMES, args, strict=False)) | kwargs | {"need_weights": True, "average_attn_weights": False}
+def _hooks(name: str, by_name: dict[str, Any]) -> tuple[Any, Any]:
+    """One hook that asks a layer for the weights of every head, and one that keeps them.
 
+    They are kept under the layer's name, or under the number of the call. The second hook returns what the caller of
+    the layer asked for, so that a model which goes on with these weights computes what it computes without hooks.
+    """
+    calls, asked = 0, (True, True)
 
-def _keep(name: str, by_name: dict[str, Any]) -> Any:
-    """A hook that keeps the weights under the layer's name, or under the number of the call."""
-    calls = 0
+    def ask(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:
+        nonlocal asked
+        given = dict(zip(NAMES, args, strict=False)) | kwargs
+        asked = given.get("need_weights", True), given.get("average_attn_weights", True)
+        return (), given | {"need_weights": True, "average_attn_weights": False}
 
-    def hook(layer: Any, args: Any, output: Any) -> None:
+    def keep(layer: Any, args: Any, output: Any) -> Any:
         nonlocal calls
         calls += 1
-        by_name[name if calls == 1 else f"{name}, call {calls}"] = output[1].detach()
+        attended, weights = output
+        by_name[name if calls == 1 else f"{name}, call {calls}"] = weights.detach()
+        needed, averaged = asked
+        return attended, None if not needed else weights.mean(-3) if averaged else weights
 
-    return hook
+    return ask, keep
 
 
 @contextlib.contextmanager

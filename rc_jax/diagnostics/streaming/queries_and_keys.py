@@ -15,7 +15,7 @@ from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import Tracer
 from rc_jax.diagnostics import inputs, measures
 from rc_jax.diagnostics.record import Diagnosis
-from rc_jax.diagnostics.seen import Seen, looking, of_nothing, seen_by, segments
+from rc_jax.diagnostics.seen import Seen, looking, of_nothing, same_text, seen_by, segments
 from rc_jax.diagnostics.streaming.passes import Streamed, Terms, stream
 from rc_jax.diagnostics.weights import Observed, collected, implied, of_layers
 
@@ -262,7 +262,7 @@ def fitted(
                 f"{np.shape(texts)}"
             )
         texts = jnp.broadcast_to(jnp.asarray(texts), (samples, n))
-        same = ((texts[:, :, None] == texts[:, None]) & (texts >= 0)[:, None])[:, None]
+        same = same_text(texts)
         allowed = same if allowed is None else allowed & same
         allowed = allowed & jnp.tri(n, dtype=bool)[None, None] if causal else allowed
         causal = False
@@ -332,7 +332,7 @@ def _visible(mask: Any, shape: tuple[int, ...]) -> Array:
         seen = mask if mask.dtype == jnp.bool_ else mask > inputs.LOW
     else:
         seen = jnp.asarray(inputs.mask_of("mask", mask, shape))
-    return _with_axes("mask", seen, shape)
+    return with_axes("mask", seen, shape)
 
 
 def _beside(name: str, value: Any, shape: tuple[int, ...]) -> tuple[Array, Array | None]:
@@ -344,17 +344,18 @@ def _beside(name: str, value: Any, shape: tuple[int, ...]) -> tuple[Array, Array
     value = value if hasattr(value, "dtype") else np.asarray(value)
     if not jnp.issubdtype(value.dtype, jnp.floating):
         arguments.real(name, value)
-        return _with_axes(name, jnp.asarray(value), shape), None
+        return with_axes(name, jnp.asarray(value), shape), None
     low = value <= inputs.LOW
     if not isinstance(low, Tracer) and not np.any(low):
         arguments.real(name, value)
-        return _with_axes(name, jnp.asarray(value), shape), None
+        return with_axes(name, jnp.asarray(value), shape), None
     rest = (jnp if isinstance(value, jax.Array) else np).where(low, 0, value)
     arguments.real(name, rest)
-    return _with_axes(name, jnp.asarray(rest), shape), _with_axes(name, ~jnp.asarray(low), shape)
+    return with_axes(name, jnp.asarray(rest), shape), with_axes(name, ~jnp.asarray(low), shape)
 
 
-def _with_axes(name: str, value: Array, shape: tuple[int, ...]) -> Array:
+def with_axes(name: str, value: Array, shape: tuple[int, ...]) -> Array:
+    """What broadcasts to (…, head, query, key), as (sample, head, query, key), axes of length 1 where all are alike."""
     try:
         fits = np.broadcast_shapes(value.shape, shape) == shape
     except ValueError:

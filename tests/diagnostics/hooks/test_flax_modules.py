@@ -122,13 +122,172 @@ def test_scanned_and_rematerialised_layers():
         x = one(x)
 
 
-def test_layers_of_ones_own_count_if_they_sow():
-    class Own(nnx.Module):
-        def __call__(self, x):
-            self.sow(nnx.Intermediate, "attention_weights", jnp.full((1, 1, 2, 2), 0.5))
-            return x
+class Own(nnx.Module):
+    def __call__(self, x):
+        self.sow(nnx.Intermediate, "attention_weights", jnp.full((1, 1, 2, 2), 0.5))
+        return x
 
+
+def test_layers_of_ones_own_count_if_they_sow():
     assert diagnostics.flax_weights(Own(), X)[""].shape == (1, 1, 2, 2)
+
+
+def attention(seed=0):
+    return nnx.MultiHeadAttention(2, 8, decode=False, rngs=nnx.Rngs(seed))
+
+
+class Compiled(nnx.Module):
+    def __init__(self, seed):
+        self.second, self.first = attention(seed), attention(seed + 1)
+
+    @nnx.jit
+    def __call__(self, x):
+        return self.second(self.first(x))
+
+
+class Ordered(nnx.Module):
+    """Layers whose names are in another order than their calls."""
+
+    def __init__(self):
+        for number in range(1, 12):
+            setattr(self, f"layer{number}", attention(number))
+        self.encoder, self.decoder, self.own = attention(), attention(), Own()
+        self.dict, self.list = nnx.Dict(b=attention(), a=attention()), nnx.List([attention() for _ in range(11)])
+        self.sequential = nnx.Sequential(*(attention(seed) for seed in range(11)))
+        self.compiled = nnx.List([Compiled(seed) for seed in range(3)])
+
+    def numbered(self, x):
+        for number in range(1, 12):
+            x = getattr(self, f"layer{number}")(x)
+        return x
+
+    def parts(self, x):
+        x = self.decoder(self.own(self.encoder(x)))
+        return self.encoder(self.dict["a"](self.dict["b"](x)))
+
+    def in_containers(self, x):
+        for layer in self.list:
+            x = layer(x)
+        return self.sequential(x)
+
+    def pieces(self, x):
+        return self.compiled[1](self.own(self.compiled[0](self.compiled[2](x))))
+
+    def other_pieces(self, x):
+        return self.compiled[2](self.compiled[0](self.compiled[1](x)))
+
+    def looking(self, x):
+        x = self.compiled[2](x)
+        return self.compiled[0](x) if float(x.sum()) < 1e9 else x
+
+    def drawing(self, x, rngs):
+        return self.compiled[0](self.compiled[2](x) + rngs.normal(x.shape))
+
+    @nnx.jit
+    def whole(self, x):
+        return self.parts(x)
+
+    def rematerialised(self, x):
+        for layer in (self.layer2, self.layer10, self.layer1):
+            x = nnx.remat(lambda layer, x: layer(x))(layer, x)
+        return x
+
+
+@pytest.fixture(scope="module")
+def ordered():
+    return Ordered()
+
+
+PARTS = ["encoder", "encoder, call 2", "own", "decoder", "dict.b", "dict.a"]
+CALLED = {
+    "numbered": [f"layer{number}" for number in range(1, 12)],
+    "parts": PARTS,
+    "in_containers": [f"{kind}.{number}" for kind in ("list", "sequential.layers") for number in range(11)],
+}
+COMPILED = {
+    "whole": PARTS,
+    "pieces": [f"compiled.{part}" for part in ("2.first", "2.second", "0.first", "0.second")]
+    + ["own", "compiled.1.first", "compiled.1.second"],
+    "other_pieces": [f"compiled.{number}.{name}" for number in (1, 0, 2) for name in ("first", "second")],
+    "looking": [f"compiled.{number}.{name}" for number in (2, 0) for name in ("first", "second")],
+    "rematerialised": ["layer2", "layer10", "layer1"],
+}
+
+
+@pytest.mark.parametrize("name, expected", CALLED.items(), ids=CALLED)
+def test_layers_are_in_the_order_of_their_first_calls(ordered, name, expected):
+    assert list(diagnostics.flax_weights(ordered, X, method=getattr(Ordered, name))) == expected
+
+
+@pytest.mark.parametrize("name, expected", COMPILED.items(), ids=COMPILED)
+def test_so_are_those_of_compiled_parts_whether_traced_before_or_now(ordered, name, expected):
+    method = getattr(Ordered, name)
+    graph = nnx.graphdef(ordered)
+    for _ in range(2):
+        assert list(diagnostics.flax_weights(ordered, X, method=method)) == expected
+    assert nnx.graphdef(ordered) == graph
+    if name != "looking":
+        found = []
+        nnx.jit(lambda model, x: found.extend(diagnostics.flax_weights(model, x, method=method)))(ordered, X)
+        assert found == expected
+
+
+def test_the_order_is_found_without_a_draw_of_random_numbers(ordered):
+    rngs = nnx.Rngs(0)
+    assert len(diagnostics.flax_weights(ordered, X, method=Ordered.drawing, rngs=rngs)) == 4
+    assert rngs.default.count[...] == 1
+    found = diagnostics.flax_weights(ordered, X, method=lambda model, x: model.drawing(x, rngs))
+    assert list(found) == COMPILED["looking"]
+
+
+def test_a_diagnosis_numbers_the_layers_in_the_order_of_calls():
+    model = Ordered()
+    for number in range(1, 12):  # sharper with depth
+        kernel = getattr(model, f"layer{number}").query.kernel
+        kernel[...] = kernel[...] * 2.0**number
+    diagnosis = diagnostics.attention(list(diagnostics.flax_weights(model, X, method=Ordered.numbered).values()))
+    x = X
+    for layer, entropies in enumerate(diagnosis["relative_entropy"], 1):
+        p = by_hand(getattr(model, f"layer{layer}"), x)
+        expected = -np.sum(p * np.log(np.maximum(p, 1e-300)), axis=-1).mean((0, 2)) / np.log(5)
+        np.testing.assert_allclose(entropies, expected, rtol=1e-3, atol=1e-4)
+        x = getattr(model, f"layer{layer}")(x)
+
+
+class Vmapped(nnx.Module):
+    def __init__(self):
+        self.attention = attention()
+
+    def by_jax(self, x):
+        return jax.vmap(self.attention)(x)
+
+    def by_jit(self, x):
+        return jax.jit(lambda x: self.attention(x))(x)
+
+    def by_flax(self, x, axes=None):
+        return nnx.vmap(lambda layer, x: layer(x), in_axes=(axes, 0))(self.attention, x)
+
+    def by_loop(self, x):
+        return nnx.fori_loop(0, 2, lambda _, carry: (carry[0], carry[0](carry[1])), (self.attention, x))[1]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", ["by_jax", "by_jit", "by_flax", "by_loop"])
+def test_a_transformation_that_loses_the_weights_is_refused(name, compiled):
+    """Among the ways on are those that hand them out."""
+
+    def weights(model, x):
+        return diagnostics.flax_weights(model, x, method=getattr(Vmapped, name))
+
+    message = "`model` must call attention layers where what they sow is kept, got .* in jax.vmap or another"
+    with pytest.raises(ValueError, match=message):
+        (nnx.jit(weights) if compiled else weights)(Vmapped(), X)
+
+
+def test_a_transformation_that_is_told_of_the_weights_hands_them_out():
+    axes, model = nnx.StateAxes({nnx.Intermediate: 0, ...: None}), Vmapped()
+    weights = diagnostics.flax_weights(model, X, axes, method=Vmapped.by_flax)["attention"]
+    np.testing.assert_allclose(weights, by_hand(model.attention, X), atol=2e-6)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_several_calls_and_every_way_of_calling():
 
         def forward(self, x, y):
             x, none = self.layer(x, x, x, None, False)
-            assert none is not None
+            assert none is None
             return self.layer(query=x, key=y, value=y, need_weights=False)[0]
 
     x, y = torch.randn(3, N, WIDTH), torch.randn(3, 4, WIDTH)
@@ -81,6 +81,41 @@ def test_several_calls_and_every_way_of_calling():
         "layer, call 2": (3, HEADS, N, 4),
     }
     np.testing.assert_allclose(weights["layer"], by_hand(layer, x), atol=1e-6)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize(
+    "asked", [{}, {"need_weights": False}, {"average_attn_weights": False}, {"average_attn_weights": True}]
+)
+def test_a_model_gets_the_weights_that_it_asked_for(asked, batched, batch_first):
+    """And so do its own hooks; in evaluation mode the first of these layers would take PyTorch's fused path."""
+    torch.manual_seed(0)
+    hooked = []
+
+    class Reads(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = (torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=batch_first) for _ in "ab")
+            self.first.register_forward_hook(lambda layer, args, output: hooked.append(output[1]))
+
+        def forward(self, x):
+            y, weights = self.first(x, x, x, **asked)
+            self.got = weights
+            y = y if weights is None else y * (1 + 10 * weights.amax(-1).std())
+            return self.second(y, y, y, average_attn_weights=False)[1]
+
+    model, x = Reads().eval(), torch.randn(*((3, N, WIDTH) if batched else (N, WIDTH)))
+    with torch.no_grad():
+        expected, got = model(x).numpy(), model.got
+        weights = diagnostics.torch_weights(model, x)
+    np.testing.assert_allclose(weights["second"], expected, rtol=1e-5, atol=1e-6)
+    assert hooked[1] is model.got
+    if got is None:
+        assert model.got is None
+    else:
+        np.testing.assert_allclose(model.got, got, rtol=1e-5, atol=1e-6)
+    assert weights["first"].shape[-3:] == (HEADS, *weights["first"].shape[-2:])
 
 
 def test_the_log_of_a_loop(encoder):
