@@ -8,6 +8,7 @@ solver wakes threads of its own for the smallest matrix. Elsewhere the factor is
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -133,41 +134,123 @@ def _small_cholesky(gram: Float[Array, "row row"]) -> tuple[Float[Array, "row ro
     return jnp.triu(both[:, :n]).T, jnp.tril(both[:, n:])
 
 
+@jax.jit
 def spectral_norm(
     left: Float[Array, "*batch row width"], right: Float[Array, "*batch width column"] | None = None
 ) -> Float[Array, "*batch"]:
-    """‖left·right‖₂, or ‖left‖₂ where there is no `right`, as ‖left·right·v‖ for the leading right singular vector v.
+    """‖left·right‖₂, or ‖left‖₂ where there is no `right`; 0 or infinite only where the norm itself leaves the dtype.
 
-    An error in v counts only by its square, and the derivative of the norm is that at fixed v. Repeated squaring of
-    the Gram matrix finds v, which is a power iteration of 2^40 steps. Where `left` has fewer columns than rows, the
-    squared matrix is width × width.
+    See `log_spectral_norm` for its digits and derivatives.
     """
-    vector = jax.lax.stop_gradient(_leading_vector(*jax.lax.stop_gradient((left, right))))
-    image = _product(left, vector if right is None else _product(right, vector))
-    square = jnp.sum(jnp.square(image), axis=(-2, -1))
-    zero = square == 0
-    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, square)))
+    norm, sizes = _norm_and_sizes(left, right)
+    return norm * math.prod(sizes)
 
 
-def _leading_vector(left: Array, right: Array | None) -> Float[Array, "*batch column one"]:
-    """The unit vector v with ‖left·right·v‖ largest; 0 where the product is 0."""
-    left = _scaled(left)
-    right = None if right is None else _scaled(right)
-    whole = left if right is None else _product(left, right)
-    if right is not None and left.shape[-1] < left.shape[-2]:
-        # (LR)ᵀ(LR)v = λv; with v = Rᵀy this is (LᵀL)(RRᵀ)y = λy, a smaller problem with the same λ.
-        power, back = _product(_gram(left), _gram(_transpose(right))), _transpose(right)
+@jax.jit
+def log_spectral_norm(
+    left: Float[Array, "*batch row width"], right: Float[Array, "*batch width column"] | None = None
+) -> Float[Array, "*batch"]:
+    """Log ‖left·right‖₂, or log ‖left‖₂ where there is no `right`; −∞ where the product is 0, with a derivative of 0.
+
+    Powers of two are taken out of both factors, so that no product leaves the dtype. Factors may nearly cancel: with
+    the rounding ε and r = ε‖left‖₂‖right‖₂/‖left·right‖₂, the norm is right to r/50 + r² in float32 (less in float64)
+    and a few roundings, by which it can be too small as well. The product as it is computed would be right to r.
+
+    It is the length of left·right·v for a unit vector v, which repeated squaring of a Gram matrix finds: a power
+    iteration of 2^40 steps. The first derivative is that at fixed v; higher ones are not right.
+    """
+    norm, sizes = _norm_and_sizes(left, right)
+    zero = norm == 0
+    return jnp.where(zero, -jnp.inf, jnp.log(jnp.where(zero, 1, norm)) + sum(map(jnp.log, sizes)))
+
+
+def _norm_and_sizes(left: Array, right: Array | None) -> tuple[Array, list[Array]]:
+    """A norm of ordinary size, and powers of two that it has to be multiplied by."""
+    left, size = _without_size(left)
+    sizes = [size[..., 0, 0]]
+    if right is None:
+        image, vector = _leading(jax.lax.stop_gradient(left))
+        moved = _product(left, vector)
     else:
-        power, back = _gram(whole), None
+        right, size = _without_size(right)
+        sizes.append(size[..., 0, 0])
+        image, vector = _leading_of_product(*jax.lax.stop_gradient((left, right)))
+        moved = _product(left, _product(right, vector))
+    length = jnp.linalg.norm(image, axis=-2, keepdims=True)
+    unit = image / jnp.where(length > 0, length, 1)
+    # uᵀ·left·right·v has the derivative. As a number it has less digits than the image, which replaces it.
+    plain = jnp.sum(unit * moved, axis=(-2, -1))
+    return plain + jax.lax.stop_gradient(length[..., 0, 0] - plain), sizes
+
+
+def _leading(matrix: Float[Array, "*batch row column"]) -> tuple[Array, Array]:
+    """M·v and the unit vector v for which it is longest; both are 0 where the matrix is."""
+    power = _gram(_scaled(matrix))
     power = jax.lax.fori_loop(0, _SQUARINGS, lambda _, matrix: _scaled(_product(matrix, matrix)), _scaled(power))
     # All columns of the power point along the leading vector; the longest has the fewest rounding errors.
     column = jnp.argmax(jnp.sum(jnp.square(power), axis=-2), axis=-1)[..., None, None]
-    vector = jnp.take_along_axis(power, column, axis=-1)
-    vector = _scaled(vector if back is None else _product(back, vector))
-    for _ in range(3):  # plain power steps with the matrices themselves remove the rounding errors of the squares
-        vector = _scaled(_product(_transpose(whole), _product(whole, vector)))
+    vector = _scaled(jnp.take_along_axis(power, column, axis=-1))
+    # Plain power steps with the matrix itself remove the rounding errors of the squares.
+    vector = jax.lax.fori_loop(0, 3, lambda _, v: _scaled(_product(_transpose(matrix), _product(matrix, v))), vector)
     length = jnp.linalg.norm(vector, axis=-2, keepdims=True)
-    return vector / jnp.where(length > 0, length, 1)
+    vector = vector / jnp.where(length > 0, length, 1)
+    return _product(matrix, vector), vector
+
+
+def _leading_of_product(
+    left: Float[Array, "*batch row width"], right: Float[Array, "*batch width column"]
+) -> tuple[Array, Array]:
+    """The same of left·right; where that has more columns than `left`, in a basis of the rows of `right`.
+
+    A rounding of the basis turns v by r (see `log_spectral_norm`), which costs r² of the norm. A rounding of the
+    product would cost r of it, so the products are made of two parts.
+    """
+    if right.shape[-2] >= right.shape[-1]:
+        return _leading(jnp.add(*_in_two_parts(left, right)))
+    basis = _transpose(_basis(right))
+    large, small = _in_two_parts(right, basis)
+    large, size = _without_size(large)
+    whole, rest = _in_two_parts(left, large)
+    image, vector = _leading(whole + (rest + _product(left, small / size)))
+    vector = _product(basis, vector)
+    length = jnp.linalg.norm(vector, axis=-2, keepdims=True)
+    length = jnp.where(length > 0, length, 1)
+    return size * image / length, vector / length
+
+
+def _in_two_parts(
+    a: Float[Array, "*batch row width"], b: Float[Array, "*batch width column"]
+) -> tuple[Float[Array, "*batch row column"], Float[Array, "*batch row column"]]:
+    """A·B, of entries below 2 in size, as the product of their leading digits, which rounds nothing, and the rest.
+
+    Leading digits are whole multiples of a power of two: sums of `width` products of two of them fit into the dtype.
+    """
+    digits = max(2, (jnp.finfo(a.dtype).nmant + 1 - math.ceil(math.log2(a.shape[-1]))) // 2 - 1)
+    leading_a, leading_b = (jnp.round(x * 2.0**digits) / 2.0**digits for x in (a, b))
+    return _product(leading_a, leading_b), _product(leading_a, b - leading_b) + _product(a - leading_a, b)
+
+
+def _basis(rows: Float[Array, "*batch row column"]) -> Float[Array, "*batch row column"]:
+    """Orthonormal rows that span those given, by Gram and Schmidt; 0 for a row in the span of those before it."""
+
+    def orthogonalise(index: Array, basis: Array) -> Array:
+        row = jax.lax.dynamic_slice_in_dim(rows, index, 1, axis=-2)
+        for _ in range(2):  # the second time removes what rounding left the first time
+            row = row - _product(_product(row, _transpose(basis)), basis)
+        length = jnp.linalg.norm(row, axis=-1, keepdims=True)
+        return jax.lax.dynamic_update_slice_in_dim(basis, row / jnp.where(length > 0, length, 1), index, axis=-2)
+
+    return jax.lax.fori_loop(0, rows.shape[-2], orthogonalise, jnp.zeros_like(rows))
+
+
+def _without_size(x: Float[Array, "*batch row column"]) -> tuple[Array, Float[Array, "*batch one one"]]:
+    """Every matrix over a power of two, which rounds nothing, with a largest entry in [1, 2), and that power."""
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True))
+    limits = jnp.finfo(x.dtype)
+    # A number without the bits of its mantissa is the power of two below it.
+    bits = jax.lax.bitcast_convert_type(largest, jnp.dtype(f"uint{limits.bits}")) >> limits.nmant << limits.nmant
+    power = jnp.where(largest >= limits.tiny, jax.lax.bitcast_convert_type(bits, x.dtype), 1)
+    return x / power, power
 
 
 def _scaled(x: Float[Array, "*batch row column"]) -> Float[Array, "*batch row column"]:

@@ -14,11 +14,13 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 from scipy import linalg
 from scipy.sparse.csgraph import connected_components
+from scipy.special import logsumexp
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 
 _EPS, _KNOWN = float(np.finfo(float).eps), 1e-6  # rounding, and the error of a modulus up to which it is known
+_SURE, _BLOCK = 1e-280, 2**22  # above it no term that counts has underflowed; the numbers of a block
 # B_2k/2k for k = 7 … 1, of the asymptotic series of the digamma function
 _BERNOULLI = (1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
 
@@ -179,7 +181,8 @@ def log_sink_sensitivity(
         skip: whether there is a skip connection: κ is 1 with it and 0 without.
 
     Returns:
-        Logarithms (token j, token i) in float64, −inf where i does not reach j.
+        Logarithms (token j, token i) in float64, −inf where i does not reach j; right to 1e-10 of the entries for
+        a depth up to 10⁴, however far apart these are.
 
     Source: docs/sinks.md.
 
@@ -190,13 +193,29 @@ def log_sink_sensitivity(
     """
     averaging = _averaging(mask)
     step = float(skip) * np.eye(len(averaging)) + update * (1 - weight) * averaging
-    reached, log_size = np.eye(len(averaging)), 0.0
-    for _ in range(depth):
-        reached = step @ reached
-        largest = reached.max()
-        reached, log_size = reached / largest, log_size + np.log(largest)
     with np.errstate(divide="ignore"):
-        return np.log(reached) + log_size
+        power, reached = np.log(step), np.log(np.eye(len(step)))
+    while depth:
+        if depth % 2:
+            reached = _log_product(power, reached)
+        depth //= 2
+        power = _log_product(power, power) if depth else power
+    return reached
+
+
+def _log_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Logarithms of the entries of e^A·e^B, which may lie farther apart than the numbers of float64."""
+    rows, columns = a.max(axis=1, keepdims=True), b.max(axis=0, keepdims=True)
+    rows, columns = (np.where(np.isneginf(largest), 0, largest) for largest in (rows, columns))
+    product = np.exp(a - rows) @ np.exp(b - columns)
+    with np.errstate(divide="ignore"):
+        logs = np.log(product) + rows + columns
+    # Of these sums the largest term may have underflowed; they are taken again, each with a scale of its own.
+    ways = np.isfinite(a).astype(float) @ np.isfinite(b).astype(float)
+    lost = np.argwhere((product < _SURE) & (ways > 0))
+    for part in np.array_split(lost, len(lost) * len(a) // _BLOCK + 1):
+        logs[part[:, 0], part[:, 1]] = logsumexp(a[part[:, 0]] + b[:, part[:, 1]].T, axis=1)
+    return logs
 
 
 @arguments.guard(size=arguments.bounded(1))

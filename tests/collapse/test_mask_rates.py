@@ -146,6 +146,21 @@ def test_sensitivity_against_hausdorffs_moments(weight, update, skip):
     assert np.isneginf(logs[2, 5])
 
 
+def test_sensitivities_farther_apart_than_the_numbers_of_double_precision():
+    """Powers of the diagonal, Hausdorff's moments, and a slow token that reaches a fast one."""
+    logs = mask_rates.log_sink_sensitivity(np.tri(64), 200, 0.0, skip=False)
+    np.testing.assert_allclose(np.diag(logs), -200 * np.log(np.arange(1, 65)), atol=1e-11)
+    for j, i in ((63, 62), (63, 40), (20, 10), (63, 1)):
+        exact = float(mpmath.log(hausdorff(200, 0.0, 1.0, False, j, i)))
+        assert logs[j, i] == pytest.approx(exact, abs=1e-10)
+    mask = np.eye(400)
+    mask[0, 2:], mask[1, 0] = 1, 1
+    logs = mask_rates.log_sink_sensitivity(mask, 300, 0.0, skip=False)
+    assert logs[0, 0] == pytest.approx(-300 * np.log(399), rel=1e-13)  # beside ½³⁰⁰ in the same column
+    assert np.isneginf(logs[5, 4])
+    assert np.array_equal(np.exp(mask_rates.log_sink_sensitivity(mask, 0, 0.0)), np.eye(400))
+
+
 def test_sensitivity_against_automatic_differentiation(x64):
     """Of a network of three layers with a sink on the first token, for all tokens but the first."""
     matrix = with_sink(np.tri(5) / np.arange(1, 6)[:, None], 0.4, 1.0, 0.8, True)

@@ -1,4 +1,4 @@
-"""Factors of Gram matrices against NumPy in double precision, for rows that nearly depend on each other too."""
+"""Factors of Gram matrices and spectral norms against NumPy in double precision, also where they nearly cancel."""
 
 import jax
 import jax.numpy as jnp
@@ -102,3 +102,62 @@ def test_derivative_of_inner_products_through_the_factor(x64, columns, regularis
 
     got = jax.jvp(gram, (a,), (tangent,))[1]
     np.testing.assert_allclose(got, tangent @ a.T + a @ tangent.T, atol=1e-12)
+
+
+def nearly_cancelling(rng, kind, rows, width):
+    """Factors whose product has four singular values of 1/3000 or 1/10 000 of the product of their norms."""
+
+    def columns(size):
+        return np.linalg.qr(rng.normal(size=(size, width)))[0]
+
+    turn = columns(width)
+    sizes = 10.0 ** -np.array([0, 3, 3.5, 3] if kind == "few" else [0, 4, 2, 3])
+    product = sizes.min() * np.array([0.8, 1, 0.8, 0.8])
+    return columns(rows) @ np.diag(sizes) @ turn.T, turn @ np.diag(product / sizes) @ columns(rows).T
+
+
+@pytest.mark.parametrize("kind", ["few", "many"])
+@pytest.mark.parametrize("rows", [6, 4])
+def test_spectral_norms_of_factors_that_nearly_cancel(kind, rows):
+    """Wide products, and those no wider than their factors."""
+    rng = np.random.default_rng(5)
+    left, right = (
+        np.array(factors, "float32")
+        for factors in zip(*(nearly_cancelling(rng, kind, rows, 4) for _ in range(2000)), strict=True)
+    )
+    exact = np.linalg.norm(left.astype(float) @ right.astype(float), 2, axis=(1, 2))
+    got = jax.jit(linear_algebra.spectral_norm)(jnp.asarray(left), jnp.asarray(right))
+    np.testing.assert_allclose(got, exact, rtol=1e-5)
+
+
+@pytest.mark.parametrize("width", [1, 3, 5, 7])
+def test_logarithms_of_spectral_norms_at_any_size(dtype, width):
+    rng = np.random.default_rng(6)
+    left, right = rng.normal(size=(3, 5, width)).astype(dtype), rng.normal(size=(3, width, 5)).astype(dtype)
+    exact = np.log(np.linalg.norm(left.astype(float) @ right.astype(float), 2, axis=(1, 2)))
+    norm = jax.jit(linear_algebra.log_spectral_norm)
+    for one, other in ((1, 1), (1e-30, 1e-30), (1e30, 1e30), (1e-34, 1), (1e30, 1e-30)):
+        got = norm(jnp.asarray(left * np.asarray(one, dtype)), jnp.asarray(right * np.asarray(other, dtype)))
+        np.testing.assert_allclose(got, exact + np.log(one) + np.log(other), rtol=8 * np.finfo(dtype).eps, atol=1e-5)
+    plain = jax.jit(linear_algebra.spectral_norm)
+    for size in (1e-30, 1, 1e30):
+        lengths = np.linalg.norm(left.astype(float), 2, axis=(1, 2)) * size
+        np.testing.assert_allclose(plain(jnp.asarray(left * np.asarray(size, dtype))), lengths, rtol=1e-6)
+    nothing = jnp.zeros((5, width), dtype)
+    value, slope = jax.value_and_grad(linear_algebra.log_spectral_norm)(nothing, jnp.asarray(right[0]))
+    assert np.isneginf(value) and not slope.any()
+    assert linear_algebra.spectral_norm(nothing) == 0
+
+
+@pytest.mark.parametrize("width", [2, 6])
+def test_derivatives_of_spectral_norms(x64, width):
+    rng = np.random.default_rng(7)
+    left, right = jnp.asarray(rng.normal(size=(5, width))), jnp.asarray(rng.normal(size=(width, 5)))
+
+    def by_singular_values(left, right):
+        return jnp.log(jnp.linalg.svd(left @ right, compute_uv=False)[0])
+
+    for size in (1.0, 1e-100):
+        got = jax.grad(linear_algebra.log_spectral_norm, (0, 1))(size * left, right / size)
+        for one, other in zip(got, jax.grad(by_singular_values, (0, 1))(size * left, right / size), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-9)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.linear_algebra import spectral_norm
+from rc_jax._numerics.linear_algebra import log_spectral_norm
 from rc_jax.attention import AttentionParams, AttentionSpec
 from rc_jax.collapse.bounds.pure_attention import (
     check_bounded,
@@ -143,8 +143,10 @@ def _log_head_norms(
 ) -> tuple[Float[Array, " head"], Float[Array, " head"]]:
     """Log ‖W_h‖₂ and log α‖W_QK,h‖₂."""
     alpha = logit_scale(scale, spec, weights.query.dtype)
-    score = spectral_norm(weights.query, jnp.swapaxes(weights.key, -1, -2))
-    return safe_log(spectral_norm(weights.value, weights.output)), jnp.log(alpha) + safe_log(score)
+    # One program for the norms of both products.
+    left = jnp.stack([weights.value, weights.query])
+    value, score = log_spectral_norm(left, jnp.stack([weights.output, jnp.swapaxes(weights.key, -1, -2)]))
+    return value, jnp.log(alpha) + score
 
 
 def _log_layer_bound(

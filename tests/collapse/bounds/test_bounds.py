@@ -237,6 +237,22 @@ def test_gradients_are_finite_at_any_depth(bound):
     chex.assert_tree_all_finite(slopes)
 
 
+@pytest.mark.parametrize("gain", [1e-17, 1e-10, 1e10, 1e17])
+def test_bounds_hold_where_products_of_weights_leave_the_dtype(gain):
+    """Tokens that attain the bound: the product of two matrices, and its square, are too small or too large."""
+    spec = network.StackSpec(attention=attention.AttentionSpec(d_model=1), depth=1)
+    weight = jnp.full((1, 1, 1, 1), gain)
+    params = network.LayerParams(attention.AttentionParams(weight, weight, weight, weight))
+    x = jnp.asarray([[0.7], [-0.7]])
+    t, g = mp.mpf(float(x[0, 0])), mp.mpf(float(weight[0, 0, 0, 0]))
+    after = float(mp.log(2 * g**2 * t * mp.tanh((g * t) ** 2)))
+    closed = float(mp.log(2 * g**2 * t * (g * t) ** 2))
+    if gain < 1:  # beside saturated rows the tokens after the layer are not known
+        np.testing.assert_allclose(audit.tanh_layer(params, x, spec).right, [after], rtol=1e-6)
+    np.testing.assert_allclose(collapse.tanh_bound(params, x, spec)[1], after, rtol=1e-6)
+    np.testing.assert_allclose(collapse.tanh_depth_bound(params, x, spec)[1], closed, rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_very_deep_networks_keep_a_bound():
     """3^l leaves float32 after 80 layers; the bound goes to −inf or +inf with it, not to NaN."""
