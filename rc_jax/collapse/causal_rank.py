@@ -56,11 +56,20 @@ def decay_smallest_singular_value(rate: ArrayLike) -> Float[Array, "..."]:
 
 @arguments.guard(gamma=arguments.scalar(arguments.bounded(0)))
 def causal_softmax_growth(gamma: ArrayLike, normals: Float[Array, "role step"]) -> Float[Array, ""]:
-    """Λ(γ): σ_min of causal softmax attention falls as e^(−Λ(γ) n) if sums of e^score are taken as normal.
+    """Λ(γ): σ_min of causal softmax attention falls as e^(−Λ(γ) n) where sums of e^score are taken as normal.
 
     A column of the inverse has the entries x_i = −(S + τ N |x|)/w. S is the column's sum so far, |x| its length,
     τ² = e^{γ²} − 1 the variance of e^score over its squared mean, N standard normal, and w = e^score over its mean, on
     the diagonal. Λ is the growth of log |x| for each entry; for small γ it tends to γ².
+
+    It is good for small γ, and above the rate of real matrices elsewhere: sums of e^score are carried by few terms
+    where γ is large. Of matrices of independent normal scores, from 200 to 400 tokens, log σ_min falls per token by
+
+        γ           0.25    0.5     0.75    1       1.5     2
+        matrices    0.064   0.218   0.407   0.599   0.99    1.39
+        Λ(γ)        0.062   0.236   0.499   0.850   1.89    3.48
+
+    with errors of 1 to 2 % for the matrices (40 draws).
 
     Args:
         gamma: γ ≥ 0, the standard deviation of scores.

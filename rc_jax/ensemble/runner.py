@@ -48,6 +48,8 @@ def _devices(name: str, value: Any) -> None:
     own = jax.local_devices()
     if not (isinstance(value, Sequence) and value and all(device in own for device in value)):
         raise ValueError(f"`{name}` must be several of this process's devices, {own}, got {arguments.describe(value)}")
+    if len(set(value)) < len(value):
+        raise ValueError(f"`{name}` must name each device once, got {list(value)}; `batch_size` gives a device more")
 
 
 @arguments.guard(fn=arguments.static_function, key=_key, count=arguments.integer(1, 2**32), devices=_devices)

@@ -95,7 +95,7 @@ def _log_i(v: jax.Array, x: jax.Array, scaled: int) -> jax.Array:
     large = x > v + SHIFT
     low, high = jnp.where(large, 1, x), jnp.where(large, x, v + (SHIFT + 1))
     b = v + 1
-    small_form = recur(b, low / 2, low / 2)[1] + v * jnp.log(low / 2) - gammaln(b) - scaled * low
+    small_form = recur(b, low / 2, low / 2)[1] + v * (jnp.log(low) - math.log(2)) - gammaln(b) - scaled * low
     return jnp.where(large, _large(v, high)[1] + (1 - scaled) * high, small_form)
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 from rc_jax.collapse import causal_rank
 
@@ -42,6 +43,20 @@ def test_growth_is_the_square_of_small_deviations(x64, key):
     normals = jax.random.normal(key, (32, 2, 20_000), "float64")
     rates = np.asarray(jax.vmap(lambda each: causal_rank.causal_softmax_growth(0.1, each))(normals)) / 0.1**2
     assert abs(rates.mean() - 1) < 5 * rates.std(ddof=1) / 32**0.5 + 0.1**2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("gamma", "rate", "excess"), [(0.25, 0.064, -0.002), (0.5, 0.218, 0.018), (1.0, 0.599, 0.251)])
+def test_growth_against_matrices(x64, key, gamma, rate, excess):
+    """Good for small γ only: the table of the docstring, from fewer draws of shorter matrices."""
+    rng, falls = np.random.default_rng(0), []
+    for _ in range(24):
+        weights = np.tril(np.exp(gamma * rng.normal(size=(200, 200))))
+        inverse = scipy.linalg.solve_triangular(weights / weights.sum(axis=1, keepdims=True), np.eye(200), lower=True)
+        falls.append(np.log(np.linalg.norm(inverse, 2) / np.linalg.norm(inverse[:100, :100], 2)) / 100)
+    assert np.mean(falls) == pytest.approx(rate, abs=4 * np.std(falls) / 24**0.5)
+    growth = causal_rank.causal_softmax_growth(gamma, jax.random.normal(key, (2, 40_000), "float64"))
+    assert float(growth) - rate == pytest.approx(excess, abs=0.015)
 
 
 def test_arguments():

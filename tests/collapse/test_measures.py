@@ -49,6 +49,44 @@ def test_argmin_reaches_the_linear_programs_optimum(x64, seed):
         assert value <= float(collapse.norm_1inf(collapse.residual(x, center))) * (1 + 1e-12)
 
 
+def skewed(rng, n, d, shape):
+    x = rng.normal(size=(n, d))
+    if shape == "exponential":
+        return np.exp(1.5 * x)
+    if shape == "whole":
+        return rng.integers(0, 13, size=(n, d)).astype(float)
+    return x / np.abs(rng.normal(size=(n, 1)))
+
+
+@pytest.mark.parametrize("shape", ["exponential", "whole", "heavy"])
+def test_argmin_where_the_norm_has_several_minima(x64, shape):
+    """On a line against a scan; in two dimensions against linear programs for every quotient of the two sizes."""
+    rng = np.random.default_rng(0)
+    found = jax.jit(lambda x: collapse.norm_1inf(collapse.residual(x, "argmin")))
+    lines = [np.array([[0.0], [12], [0], [2]]), *(skewed(rng, 5, 1, shape) for _ in range(20))]
+    for x in lines:
+        # The minima lie at tokens, where the sum of distances has kinks, and in the middle of the range.
+        centres = np.linspace(x.min(), x.max(), 2001)
+        distances = np.abs(x - np.concatenate([centres, x[:, 0], [(x.min() + x.max()) / 2]]))
+        least = np.sqrt(distances.sum(axis=0) * distances.max(axis=0)).min()
+        assert -1e-3 < float(found(jnp.asarray(x))) / least - 1 < 1e-4
+    for _ in range(3):
+        x = skewed(rng, 4, 2, shape)
+        least = least_norm_1inf(x - x.mean(axis=0))
+        assert -1e-9 < float(found(jnp.asarray(x))) / least - 1 < 1e-4
+
+
+@pytest.mark.parametrize("norm", [collapse.norm_1inf, collapse.frobenius])
+def test_sums_in_half_precision(norm):
+    """Of more numbers than the largest of float16, and of numbers near it."""
+    many = jnp.full((400, 400), 0.01, "float16")
+    large = jnp.full((2, 2), 3e4, "float16")
+    for x in (many, large):
+        got = norm(x)
+        assert got.dtype == jnp.float16
+        np.testing.assert_allclose(float(got), float(norm(x.astype("float32"))), rtol=1e-3)
+
+
 def test_mean_and_median_minimise_their_norms(x64):
     x = random_tokens(0, (7, 3), "float64")
     np.testing.assert_allclose(collapse.residual(x), x - np.mean(np.asarray(x), axis=0, keepdims=True), atol=1e-14)

@@ -211,6 +211,7 @@ def test_a_default_generator_whose_numbers_depend_on_the_batch_is_refused():
         ),
         ({"devices": 8}, ValueError, "`devices` must be several of this process's devices"),
         ({"devices": []}, ValueError, "`devices` must be several of this process's devices"),
+        ({"devices": [jax.devices()[0]] * 2}, ValueError, "`devices` must name each device once, got ["),
         ({"fn": lambda key: jnp.arange(3)}, TypeError, "`fn` must return a pytree of floating-point arrays"),
         ({"fn": lambda key: {"a": [1.0, "b"]}}, TypeError, "got 'b' at ['a'][1]"),
         ({"fn": lambda key: None}, TypeError, "got no number at all: None"),

@@ -101,6 +101,14 @@ def test_orders_and_arguments_whose_squares_overflow():
     np.testing.assert_allclose(special.log_hyp0f1(v, v), 1, rtol=1e-6)
 
 
+def test_arguments_whose_half_underflows():
+    x = np.float32(2e-38)
+    for order in (0.0, 0.5, 1.0):
+        for function in (special.log_bessel_i, special.log_bessel_ie):
+            exact = order * (np.log(float(x)) - np.log(2)) - float(mp.loggamma(order + 1))
+            np.testing.assert_allclose(function(np.float32(order), x), exact, rtol=1e-6, atol=1e-6)
+
+
 def test_elementary_orders(dtype):
     z = jnp.linspace(0, 50, 200, dtype=dtype)
     root = 2 * jnp.sqrt(z)

@@ -18,7 +18,7 @@ from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, masks
 from rc_jax.attention.layer import check_scale_and_mask
 from rc_jax.attention.parameters import standardised
-from rc_jax.collapse.paths.sums import SKIP, check_paths
+from rc_jax.collapse.paths.sums import SKIP, check_paths, unless_unknown
 from rc_jax.collapse.requirements import NotCovered, check_covered
 from rc_jax.network import LayerParams, Layers, StackSpec, scan_layers
 from rc_jax.network.specification import check_stack
@@ -51,7 +51,8 @@ def path_reruns(
         params: from `network.init` or `network.random_layers`.
         x: tokens.
         spec: attention of any kind, without MLP and LayerNorm of its own; `norm_epsilon` is ε.
-        paths: one row per path; for each layer, first to last, a head 0 … H − 1, or −1 for the skip connection.
+        paths: one row per path; for each layer, first to last, a head 0 … H − 1, or −1 for the skip connection. What a
+            traced path that the network does not have returns is NaN.
         normalise: whether LN follows every head, as in the experiment; without it the sizes of weights stay in.
         scale: α of every layer, as in `network.apply`; may be traced.
         mask: of every layer, as in `network.apply`.
@@ -106,7 +107,7 @@ def _path_reruns(
         out = attention.attend(alone, tokens, one, scale=alpha, mask=mask)
         if normalise:
             out = standardised(out, spec.norm_epsilon, centred=True)
-        return jnp.where(head == SKIP, tokens, out)
+        return jnp.where(head == SKIP, tokens, out) * unless_unknown(head, spec, x.dtype)
 
     def step(carry: tuple[Array, Array], weights: LayerParams) -> tuple[tuple[Array, Array], None]:
         index, states = carry

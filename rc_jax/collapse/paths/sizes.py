@@ -19,7 +19,7 @@ from rc_jax.collapse.exact import decide
 from rc_jax.collapse.exact.moves import AMOUNTS, COPY, Moves, of_tokens
 from rc_jax.collapse.exact.state import Weights
 from rc_jax.collapse.paths import terms as path_terms
-from rc_jax.collapse.paths.sums import SKIP, check_decomposes, check_paths, draw_paths
+from rc_jax.collapse.paths.sums import SKIP, check_decomposes, check_paths, draw_paths, unless_unknown
 from rc_jax.collapse.paths.terms import Term
 from rc_jax.collapse.requirements import check_split
 from rc_jax.network import Layers, StackSpec
@@ -170,7 +170,8 @@ def path_log_sizes(
         params: from `network.init` or `network.random_layers`.
         x: at least two tokens.
         spec: the network, without MLP and LayerNorm.
-        paths: one row per path; for each layer, first to last, a head 0 … H − 1, or −1 for the skip connection.
+        paths: one row per path; for each layer, first to last, a head 0 … H − 1, or −1 for the skip connection. Sizes
+            from a layer on where a traced path takes what the network does not have are NaN.
         scale: α of every layer, as in `network.apply`; may be traced.
         mask: of every layer, as in `log_residuals`.
 
@@ -271,7 +272,8 @@ def _path_log_sizes(
 
     tokens, amounts = of_tokens(x), jnp.asarray(AMOUNTS, x.dtype)
     log_norm, log_residual = jax.vmap(run, axis_name=COPY)(amounts)
-    return PathSizes(paths, decide.first(log_norm), decide.first(log_residual))
+    passed = jnp.cumprod(jnp.pad(unless_unknown(paths, spec, x.dtype), ((0, 0), (1, 0)), constant_values=1), axis=1)
+    return PathSizes(paths, decide.first(log_norm) * passed, decide.first(log_residual) * passed)
 
 
 def _check_exact(spec: StackSpec) -> None:

@@ -17,7 +17,8 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jax.typing import DTypeLike
+from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 
 from rc_jax import attention
 from rc_jax._numerics import arguments
@@ -174,3 +175,9 @@ def check_paths(paths: Array | np.ndarray, spec: StackSpec) -> None:
         wrong = taken[(taken < least) | (taken >= heads)][0]
         skips = "or −1 for the skip connection" if spec.skip else "for the network has no skip connections"
         raise ValueError(f"`paths` must hold heads 0 … {heads - 1}, {skips}, got {wrong}")
+
+
+def unless_unknown(heads: Integer[Array, "*path"], spec: StackSpec, dtype: DTypeLike) -> Float[Array, "*path"]:
+    """1 where a traced path takes a head or the skip connection that the network has, and NaN elsewhere."""
+    known = (heads >= (SKIP if spec.skip else 0)) & (heads < spec.attention.heads)
+    return jnp.where(known, 1, jnp.nan).astype(dtype)

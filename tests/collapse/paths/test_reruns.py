@@ -84,6 +84,21 @@ def test_recipes_and_normalised_rows(key):
     np.testing.assert_allclose(rows[:2].var(axis=2), 1, atol=1e-2)
 
 
+@pytest.mark.parametrize("skip", [True, False])
+def test_traced_paths_that_the_network_does_not_have_are_nan(skip):
+    """Also in `path_log_sizes`, from the layer on where they leave the network; other paths stay as they are."""
+    spec = stack(depth=3, skip=skip)
+    params, x = draw(0, spec, "float32")
+    right, wrong = np.zeros((1, 3), int), np.array([[0, 2, 0], [0, -2, 0], [0, 0, -2 if skip else -1]])
+    paths = jnp.asarray(np.concatenate([wrong, right]))
+    rows = jax.jit(lambda paths: collapse.path_reruns(params, x, spec, paths))(paths)
+    sizes = jax.jit(lambda paths: collapse.path_log_sizes(params, x, spec, paths))(paths)
+    assert np.isnan(rows[:3]).all()
+    np.testing.assert_array_equal(rows[3], collapse.path_reruns(params, x, spec, right)[0])
+    for each in (sizes.log_norm, sizes.log_residual):
+        assert np.isnan(each).tolist() == [[False] * 2 + [True] * 2] * 2 + [[False] * 3 + [True], [False] * 4]
+
+
 @pytest.mark.usefixtures("as_installed")
 def test_bad_input():
     spec = stack(depth=3)
