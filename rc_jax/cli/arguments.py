@@ -59,12 +59,20 @@ def bounded(name: str, number: Any, least: int | float, most: int | float = math
     """The number itself, if it is finite and within its bounds; `above` leaves the lower one out."""
     if isinstance(number, float) and not math.isfinite(number):
         raise Usage(f"`{name}` must be finite, got {number}")
-    got = f"{number:g}" if abs(number) < 10**300 else "a number of more than 300 digits"
+    got, at_least, at_most = map(_written, (number, least, most))
     if number < least or (above and number == least):
-        raise Usage(f"`{name}` must be {'>' if above else '>='} {least:g}, got {got}")
+        raise Usage(f"`{name}` must be {'>' if above else '>='} {at_least}, got {got}")
     if number > most:
-        raise Usage(f"`{name}` must be <= {most:g}, got {got}")
+        raise Usage(f"`{name}` must be <= {at_most}, got {got}")
     return number
+
+
+def _written(number: int | float) -> str:
+    """In six digits where these are all, and not in more than fit a line."""
+    if (isinstance(number, int) or math.isfinite(number)) and abs(number) >= 10**300:
+        return "a number of more than 300 digits"
+    short = f"{number:g}"
+    return str(number) if isinstance(number, int) and int(float(short)) != number and number < 10**16 else short
 
 
 def check_figure(name: str) -> None:

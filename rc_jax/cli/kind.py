@@ -20,9 +20,10 @@ def run(arguments: Any) -> Report:
     seed = bounded("--seed", arguments.seed, 0, 2**31 - 1)
     if arguments.figure is not None:
         check_figure(arguments.figure)
+    kind = _named(arguments.kind[0])
     try:
         shown = not (arguments.json or arguments.quiet)
-        found = study.kind(_named(arguments.kind[0]), seed=seed, progress=shown)
+        found = study.kind(kind, seed=seed, progress=shown)
     except (TypeError, ValueError) as error:
         whose = "" if ":" not in arguments.kind[0] else f"{arguments.kind[0]}: "
         raise Usage(f"{whose}{error}") from error
@@ -45,7 +46,7 @@ def _named(name: str) -> Kind | Callable[..., Any]:
     sys.path.insert(0, os.getcwd())
     try:
         return getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise Usage(f"`KIND` must name a function as module:function, got {name}: {error}") from error
     finally:
         sys.path.pop(0)

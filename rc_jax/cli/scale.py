@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rc_jax import scale
+from rc_jax import scale, special
 from rc_jax._numerics.text import in_columns
 from rc_jax.cli.arguments import Report, Usage, bounded, digits, number_or_none, whole
 from rc_jax.diagnostics.implied_scale import mean_entropy
@@ -105,7 +105,7 @@ def _usual(n: int, arguments: Any) -> dict[str, float | None]:
 
     Of a decoder of n rows: the mean H/log i of rows i from 2 on, and that weight in its last row, where it is least.
     Logits of the usual scale have variance one. A cosine cannot pass 1, so that the logit of a key equal to its query
-    is g = √d; random keys have cosines of variance 1/d, and E e^{g cos} is about e^{g²/2d}, which is √e here.
+    is √d.
     """
     dim = arguments.cosine_dim
     sizes = np.array([float(n)])
@@ -121,7 +121,7 @@ def _usual(n: int, arguments: Any) -> dict[str, float | None]:
     counts, shares = np.diff(sizes), (entropies[1:] + entropies[:-1]) / 2
     total = float(np.sum(counts * shares)) + (entropies[0] + entropies[-1]) / 2
     entropy = total / (sizes[-1] - sizes[0] + 1)
-    most = None if dim is None else 1 / (1 + math.exp(math.log(n) + 0.5 - math.sqrt(dim)))
+    most = None if dim is None else _perfect_key(np.random.default_rng(arguments.seed), n, dim)
     return {"relative_entropy": float(entropy), "perfect_key_weight": most}
 
 
@@ -130,11 +130,27 @@ def _cosine_entropy(rng: np.random.Generator, n: int, dim: float, drawn: int) ->
     if n > DRAWN:
         with jax.enable_x64(True):
             return float(scale.annealed_entropy(math.sqrt(dim), float(n), dim)) / math.log(n)
-    cosines = 2 * rng.beta((dim - 1) / 2, (dim - 1) / 2, (max(drawn // n, 1), n)) - 1
+    cosines = _cosines(rng, n, dim, drawn)
     weights = np.exp(math.sqrt(dim) * cosines)
     totals = weights.sum(1)
     entropy = np.log(totals) - math.sqrt(dim) * (weights * cosines).sum(1) / totals
     return float(entropy.mean()) / math.log(n)
+
+
+def _perfect_key(rng: np.random.Generator, n: int, dim: float) -> float:
+    """Mean weight of a key equal to its query among n − 1 random ones: drawn, and with E e^{√d cos} in long rows."""
+    if n - 1 > DRAWN:
+        with jax.enable_x64(True):
+            others = math.log(n - 1) + float(special.log_hyp0f1(dim / 2, dim / 4))
+        return 1 / (1 + math.exp(others - math.sqrt(dim)))
+    cosines = _cosines(rng, max(n - 1, 1), dim, DRAWN)
+    others = np.exp(math.sqrt(dim) * (cosines - 1)).sum(1) if n > 1 else np.zeros(1)
+    return float(np.mean(1 / (1 + others)))
+
+
+def _cosines(rng: np.random.Generator, n: int, dim: float, drawn: int) -> np.ndarray:
+    """Rows of n cosines of random vectors, so many of them in all."""
+    return 2 * rng.beta((dim - 1) / 2, (dim - 1) / 2, (max(drawn // n, 1), n)) - 1
 
 
 def _text(arguments: Any, rows: list[dict[str, Any]]) -> str:
@@ -170,7 +186,7 @@ def _text(arguments: Any, rows: list[dict[str, Any]]) -> str:
         for name in ("relative_entropy", "perfect_key_weight")
     )
     whose = "its rows" if arguments.decoder else "random rows"
-    end = ", in the last row." if arguments.decoder else ", and no key gets more."
+    end = ", in the last row." if arguments.decoder else ", and on average no key gets more."
     reached = "." if dim is None else f";\na key equal to its query gets about {most} of the weight{end}"
     return (
         f"Scale α* of most softmax gradient, {law}{simulated}\n\n{rendered}\n\n{rows_of}"

@@ -76,6 +76,11 @@ class Tracer:
         self.checkpoint, self.tokens, self.batch_size = checkpoint, tokens, batch_size
         self.spec: StackSpec = _switched(stack, switches)
         self.reasons: dict[str, str] = {} if exact else {"log_residual": "not asked for"}
+        for kind in stack.kinds:
+            if kind.attention.window == 0:
+                raise ValueError(
+                    "`checkpoint` must let at least one query see two keys, got none: in a window of 1 a token sees itself"
+                )
         # What rows see, for each kind of layers.
         self._seen = [
             seen_by(_window(tokens, kind.attention), (tokens, tokens), kind.attention.causal) for kind in stack.kinds

@@ -148,8 +148,10 @@ def test_what_to_expect_of_a_decoder_is_a_mean_over_rows(capsys, dim, length, er
         shares.append(-(p * np.log(p)).sum(axis=1).mean() / np.log(keys))
     assert np.mean(shares) == pytest.approx(row["usual"]["relative_entropy"], abs=error)
     if dim is not None:
-        last = 1 / (1 + length * np.exp(0.5 - dim**0.5))
-        assert row["usual"]["perfect_key_weight"] == pytest.approx(last, rel=1e-12)
+        s = draw.standard_normal((20_000, length - 1))
+        s *= (dim / (s**2 + draw.chisquare(dim - 1, s.shape))) ** 0.5
+        last = 1 / (1 + np.exp(s - dim**0.5).sum(axis=1))
+        assert row["usual"]["perfect_key_weight"] == pytest.approx(last.mean(), abs=5 * last.std() / 20_000**0.5 + 1e-4)
         assert main(["scale", str(length), *cosines, "--decoder", "--samples", "0"]) == 0
         said = capsys.readouterr().out
         assert said.endswith("of the weight, in the last row.\n") and "of its rows;" in said

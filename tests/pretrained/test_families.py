@@ -1,12 +1,16 @@
 """Every family's layout on a checkpoint written by hand: all numbers arrive, and one wrong tensor is named."""
 
+import pathlib
+
 import jax
 import numpy as np
 import pytest
 
 from rc_jax import attention, network, pretrained
+from rc_jax.pretrained.config import Config
 from tests.pretrained import families, made_up
 
+ASKED = {"use_sliding_window": True, "sliding_window": 4}
 FAMILIES = tuple(families.CONFIGS)
 EVERY_TENSOR = [  # of the other families, with the slow tests
     pytest.param(family, marks=() if family in ("bert", "gpt2", "llama") else pytest.mark.slow) for family in FAMILIES
@@ -235,6 +239,8 @@ def test_window_settings(family, settings, window):
         ("gemma2", {"query_pre_attn_scalar": 0}, "`query_pre_attn_scalar` must be a positive number in '.*', got 0"),
         ("gemma2", {"attn_logit_softcapping": -5.0}, "`attn_logit_softcapping` must be a positive number in"),
         ("gemma2", {"hidden_activation": "mish"}, "`hidden_activation` must be one of 'gelu', .* got 'mish'"),
+        ("qwen3_moe", ASKED | {"max_window_layers": 2}, "`max_window_layers` must be absent beside a window"),
+        ("qwen3_moe", ASKED | {"layer_types": ["full_attention"] * 2}, "`layer_types` must be absent beside a window"),
         ("gemma3_text", {"attn_logit_softcapping": 50.0}, "`attn_logit_softcapping` must be null in this family in"),
         ("gemma3_text", {"rope_parameters": {"rope_theta": 5.0}}, "`rope_parameters` must be one rotation for each of"),
         ("gemma3_text", {"rope_local_base_freq": 1}, "`rope_local_base_freq` must be above 1 in '.*', got 1"),
@@ -250,6 +256,22 @@ def test_window_settings(family, settings, window):
 def test_settings_that_cannot_be_run_are_named(family, settings, match):
     with pytest.raises(ValueError, match=match):
         families.layout(family, **settings)
+
+
+def test_a_window_that_is_asked_for_is_that_of_all_layers():
+    """`Qwen3MoeConfig` knows neither `max_window_layers` nor `layer_types`."""
+    spec = families.layout("qwen3_moe", **ASKED).spec
+    assert (spec.attention.window, spec.local_layers) == (3, ())
+    assert families.layout("qwen3_moe", **ASKED | {"use_sliding_window": False}).spec.attention.window is None
+
+
+@pytest.mark.parametrize(("family", "base"), [("mixtral", 1e6), ("mistral", 1e4), ("qwen3_moe", 1e4)])
+def test_the_base_of_a_family_where_none_is_stated(family, base):
+    for settings in ({}, {"rope_scaling": {"type": "linear", "factor": 2.0}}):
+        absent = {"rope_parameters": None, "rope_theta": None} | settings
+        config = {name: value for name, value in (families.CONFIGS[family] | absent).items() if value is not None}
+        spec = families.read_layout(Config(pathlib.Path("config.json"), config)).spec
+        assert spec.attention.rotary.base == base
 
 
 def test_groups_of_albert_are_those_of_the_transformers_library():

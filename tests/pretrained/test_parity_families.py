@@ -113,6 +113,11 @@ CASES = {
     ),
     "mixtral": ("MixtralForCausalLM", "MixtralConfig", EXPERTS | {"num_local_experts": 4, "sliding_window": 4}),
     "qwen3_moe": ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", EXPERTS | {"num_experts": 4, "moe_intermediate_size": 12}),
+    "qwen3_moe, window": (
+        "Qwen3MoeForCausalLM",
+        "Qwen3MoeConfig",
+        EXPERTS | {"num_experts": 4, "moe_intermediate_size": 12, "use_sliding_window": True, "sliding_window": 4},
+    ),
     "qwen3_moe, normalised": (
         "Qwen3MoeModel",
         "Qwen3MoeConfig",

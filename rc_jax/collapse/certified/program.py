@@ -392,7 +392,10 @@ def _top_k(equation: Any, a: Values) -> list[Any]:
     for place in np.ndindex(a.shape[:-1]):
         row = list(a[place])
         order = sorted(range(len(row)), key=lambda at: row[at].mid(), reverse=True)
-        for before, after in itertools.pairwise(order[: k + 1]):
+        # Each of the first k is above the next one, and the last of them above all that follow: these are in the order
+        # of their middles, and a wide one may reach far above its own.
+        pairs = [*itertools.pairwise(order[:k]), *((order[k - 1], after) for after in order[k:] if k)]
+        for before, after in pairs:
             if not (row[before] is row[after] or row[before] > row[after]):
                 return [values, Undecided("`top_k` cannot tell which of two numbers is larger")]
         index[place] = order[:k]

@@ -36,8 +36,9 @@ class Family(NamedTuple):
         epsilon: default of the norms' ε.
         head_width: default; `None` for a share of the token's width.
         key_heads: default of the number of heads whose keys and values differ, 0 for all heads; `None` for no default.
-        window: whether layers may have one: never, always, where its size is stated, where the settings say so, or in
-            all but every p-th layer.
+        window: whether layers may have one: never, always, where its size is stated, where the settings say so, in all
+            where it is asked for, or in all but every p-th layer.
+        base: of the rotary positions where none is stated.
         scaled: √d_model multiplies the embeddings, and `query_pre_attn_scalar` divides the squared logits.
         cap: default of the logits' cap; `None` where the family has none.
         experts: where the MLP is one of experts.
@@ -53,6 +54,7 @@ class Family(NamedTuple):
     head_width: int | None = None
     key_heads: int | None = None
     window: str | int = "never"
+    base: float = 10_000.0
     scaled: bool = False
     cap: float | None = None
     experts: "ExpertNames | None" = None
@@ -95,6 +97,7 @@ FAMILIES = {
     "olmo2": Family(norm="branch", qk_norm="rms_joint", bias_settings=("attention_bias",), epsilon=1e-5, key_heads=0),
     "mixtral": Family(
         epsilon=1e-5,
+        base=1e6,
         key_heads=8,
         window="stated",
         experts=ExpertNames(
@@ -105,7 +108,7 @@ FAMILIES = {
         bias_settings=("attention_bias",),
         qk_norm="rms",
         key_heads=4,
-        window="settings",
+        window="asked",
         experts=ExpertNames(("num_experts", 128), width="moe_intermediate_size"),
     ),
     "olmoe": Family(
@@ -173,7 +176,11 @@ def _spec(config: Config, family: Family, biased: bool) -> StackSpec:
     epsilon = config.positive("rms_norm_eps", family.epsilon)
     # The two kinds of layers, of which a network has one or both: without a window and with one.
     kinds = _kinds(config, family)
-    far, near = read_two_rotaries(config) if family.qk_norm and family.scaled else (read_rotary(config),) * 2
+    far, near = (
+        read_two_rotaries(config)
+        if family.qk_norm and family.scaled
+        else (read_rotary(config, default_base=family.base),) * 2
+    )
     full = AttentionSpec(
         d_model=d,
         heads=heads,
@@ -236,10 +243,12 @@ def _kinds(config: Config, family: Family) -> list[str]:
     if isinstance(family.window, int):
         period = config.integer("sliding_window_pattern", family.window) if family.qk_norm else family.window
         default = [SLIDING if (index + 1) % period else FULL for index in range(depth)]
-    elif family.window == "settings":
+    elif family.window in ("settings", "asked"):
         asked = config.choice("use_sliding_window", (False, True), False)
         if not asked or unbounded:
             return [FULL] * depth
+        if family.window == "asked":
+            return _asked(config, depth)
         first = min(config.integer("max_window_layers", 28, least=0), depth)
         default = [FULL] * first + [SLIDING] * (depth - first)
     elif family.window == "stated":
@@ -250,6 +259,14 @@ def _kinds(config: Config, family: Family) -> list[str]:
     if not isinstance(kinds, list) or len(kinds) != depth or any(kind not in (FULL, SLIDING) for kind in kinds):
         raise config.refuse("layer_types", f"be {depth} of '{FULL}' and '{SLIDING}'", kinds)
     return kinds
+
+
+def _asked(config: Config, depth: int) -> list[str]:
+    """A window in all layers, as newer versions of transformers have it; older ones began at `max_window_layers`."""
+    for name, same in (("max_window_layers", (None, 0)), ("layer_types", (None, [SLIDING] * depth))):
+        if (value := config.get(name)) not in same:
+            raise config.refuse(name, "be absent beside a window, as versions of transformers read it otherwise", value)
+    return [SLIDING] * depth
 
 
 def _window(config: Config) -> int:

@@ -13,12 +13,19 @@ _PARTS = "rope_parameters"
 _OLDER = "rope_scaling"
 
 
-def read_rotary(config: Config, *, base: str = "rope_theta", partly: tuple[str, float, int] | None = None) -> Rotary:
+def read_rotary(
+    config: Config,
+    *,
+    base: str = "rope_theta",
+    default_base: float = 10_000.0,
+    partly: tuple[str, float, int] | None = None,
+) -> Rotary:
     """The rotation of all layers; `rope_scaling` (older) goes before `rope_parameters`, as in the transformers library.
 
     Args:
         config: the settings.
         base: the name of the base in the older form.
+        default_base: the base where none is stated.
         partly: where part of a head is rotated, the name of its share in the older form, the default, and the width of
             a head. Elsewhere a share other than 1 is refused.
     """
@@ -28,7 +35,7 @@ def read_rotary(config: Config, *, base: str = "rope_theta", partly: tuple[str, 
     if partly is None:
         for section in (config, part):
             section.choice("partial_rotary_factor", (1, 1.0), 1)
-        return _rotary(config, part, base, 10_000.0)
+        return _rotary(config, part, base, default_base)
     # The share of a head that is rotated, as a number of features.
     older, default, head = partly
     share = part.positive("partial_rotary_factor", config.positive(older, default))
@@ -36,7 +43,7 @@ def read_rotary(config: Config, *, base: str = "rope_theta", partly: tuple[str, 
     if width < 2 or width % 2 or width > head:
         where, name = (config, older) if part.get("partial_rotary_factor") is None else (part, "partial_rotary_factor")
         raise where.refuse(name, f"rotate an even number of the {head} features of a head", share)
-    return _rotary(config, part, base, 10_000.0, None if width == head else width)
+    return _rotary(config, part, base, default_base, None if width == head else width)
 
 
 def read_two_rotaries(config: Config) -> tuple[Rotary, Rotary]:

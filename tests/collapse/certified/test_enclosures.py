@@ -1,5 +1,7 @@
 """Enclosures against numbers of many digits, against each other, and where a choice is open."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,9 +10,10 @@ import pytest
 from rc_jax import attention, collapse, network
 from rc_jax.attention.kinds import KINDS
 from rc_jax.collapse import certified
+from rc_jax.collapse.certified import program
 from tests.oracles import many_digits, own_kinds
 
-pytest.importorskip("flint")
+flint = pytest.importorskip("flint")
 A, MLP = attention.AttentionSpec, network.MLPSpec
 KNOWN = [name for name in KINDS if KINDS[name].reads == "scores"]
 LAYERS = [dict(weights=kind) for kind in (*KNOWN, *own_kinds.OWN.values())] + [
@@ -106,3 +109,20 @@ def test_a_way_on_from_nan():
         assert np.isfinite(low).all() and np.isfinite(high).all()
         found += unknown.any()
     assert found >= 3
+
+
+def test_a_wide_ball_may_be_among_the_largest():
+    """[5, 3, 2, 1 ± 10]: the last may be the largest, though its middle is the smallest."""
+
+    def values(*numbers):
+        row = np.empty(len(numbers), object)
+        row[:] = numbers
+        return row
+
+    equation = types.SimpleNamespace(params={"k": 2})
+    wide = values(flint.arb(5), flint.arb(3), flint.arb(2), flint.arb(1, 10))
+    assert isinstance(program._top_k(equation, wide)[1], program.Undecided)
+    narrow = values(flint.arb(5), flint.arb(3), flint.arb(2), flint.arb(1, 0.5))
+    assert program._top_k(equation, narrow)[1].tolist() == [0, 1]
+    tied = flint.arb(3, 1)  # the same number twice
+    assert program._top_k(equation, values(flint.arb(5), tied, tied))[1].tolist() == [0, 1]
