@@ -79,7 +79,7 @@ class Tracer:
         for kind in stack.kinds:
             if kind.attention.window == 0:
                 raise ValueError(
-                    "`checkpoint` must let at least one query see two keys, got none: in a window of 1 a token sees itself"
+                    "`checkpoint` must let at least one query see two keys, got none: in a window of 1 none does"
                 )
         # What rows see, for each kind of layers.
         self._seen = [
