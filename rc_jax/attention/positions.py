@@ -123,7 +123,8 @@ class Rotary:
         high_frequency: rotations within N above which a frequency stays; for `llama3`.
         fast: rotations within N above which a frequency stays; for `yarn`.
         slow: rotations within N below which a frequency is divided by s; for `yarn`.
-        attention_factor: a factor on queries and keys; by default YaRN's, and 1 for the others.
+        attention_factor: a factor on queries and keys; by default YaRN's, and 1 for the others. It has no effect on
+            cosines, and with `qk_norm="unit"`, which make unit vectors of queries and keys after it.
 
     Source: Su et al. 2021, "RoFormer", eq. 15 and 34.
 

@@ -140,9 +140,6 @@ class AttentionSpec:
             yield False, *reason
         yield self.head_width % kind.maps == 0, "d_head", f"be a multiple of {kind.maps} {when}"
         if self.rotary is not None:
-            lengthens = self.scores != "cosine" and self.qk_norm != "unit"
-            unit = "have a temperature (attention_factor) of 1 where queries and keys are made unit vectors after it"
-            yield lengthens or self.rotary.temperature == 1, "rotary", unit
             yield self.scores != "additive", "rotary", "be None when scores='additive', which no rotation leaves alone"
             rotated, width = self.rotary.rotated_width(self.score_width), self.score_width
             fits = width % 2 == 0 and rotated <= width

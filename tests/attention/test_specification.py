@@ -52,8 +52,6 @@ WRONG_VALUES = [
     ({"scale_law": "log_tokens", "weights": "decay"}, "`scale_law` must be left alone when weights='decay'"),
     ({"scale": 0.0}, "`scale` must be > 0, got 0"),
     ({"scale": 0.5, "weights": "decay"}, "`scale` must be left alone when weights='decay', which read distance"),
-    ({"rotary": Rotary(attention_factor=2), "scores": "cosine"}, "`rotary` must have a temperature .* of 1 where"),
-    ({"rotary": Rotary(attention_factor=2), "qk_norm": "unit"}, "`rotary` must have a temperature .* of 1 where"),
     ({"soft_cap": -1}, "`soft_cap` must be > 0, got -1"),
     ({"soft_cap": 5, "weights": "decay"}, "`soft_cap` must be left alone when weights='decay'"),
     ({"rotary": Rotary(), "scores": "additive"}, "`rotary` must be None when scores='additive'"),
