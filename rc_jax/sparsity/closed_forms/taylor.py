@@ -60,7 +60,9 @@ def taylor_exponential(beta: ArrayLike, gamma: ArrayLike, order: ArrayLike) -> F
         ['1.0000', '0.7746', '0.6514', '0.6079']
     """
     dtype, (beta, gamma) = as_common(beta=beta, gamma=gamma)
-    order = jnp.asarray(order, jnp.int32)
+    order = jnp.asarray(order)
+    known = jnp.isfinite(order)  # an order out of range that is not at hand has become NaN, which no integer holds
+    order = jnp.where(known, order, -1).astype(jnp.int32)
     try:
         shape = np.broadcast_shapes(beta.shape, order.shape)
     except ValueError:

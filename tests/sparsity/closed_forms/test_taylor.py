@@ -153,3 +153,10 @@ def test_the_order_that_softmax_needs(x64):
     far = np.abs(np.asarray(s).reshape(32, 4) / np.exp(-(gamma**2) / 2) - 1) > 0.01
     needed = orders[len(far) - far[::-1].argmax(0)]
     assert np.all(np.abs(needed - 2 * np.ceil(sparsity.taylor_order(gamma) / 2)) <= 2)
+
+
+def test_orders_out_of_range_that_are_not_at_hand_are_not_numbers():
+    traced = [float(jax.jit(sparsity.taylor_exponential)(0.0, 2.0, jnp.asarray(order))) for order in (64, 65, -1)]
+    assert np.isfinite(traced[0]) and np.isnan(traced[1:]).all()
+    many = sparsity.taylor_exponential(0.0, 2.0, jnp.arange(60, 80))  # too many to be looked at
+    assert np.isfinite(many[:5]).all() and np.isnan(many[5:]).all()
