@@ -63,8 +63,13 @@ def test_a_function_in_single_precision_is_judged_by_it():
     def single(scores, seen, parts):
         return KINDS["softmax"].weights(scores.astype(jnp.float32), seen, parts)
 
-    kind = as_kind(single)
-    assert (kind.row_sum, kind.shift_invariant) == ("one", True)
+    def and_back(scores, seen, parts):
+        return single(scores, seen, parts).astype(scores.dtype)
+
+    for function in (single, and_back):
+        kind = as_kind(function)
+        assert (kind.row_sum, kind.shift_invariant) == ("one", True)
+        AttentionSpec(d_model=8, weights=Kind("single", function, "one", shift_invariant=True))
 
 
 @pytest.mark.usefixtures("as_installed")

@@ -123,14 +123,15 @@ def in_double(kind: Kind, spec: Any, parts: dict[str, Array], scores: np.ndarray
                 )
             )
             try:
-                weights = run(jnp.asarray(scores, dtype))
+                weights = np.asarray(run(jnp.asarray(scores, dtype)))
             except (TypeError, ValueError):  # of a function that has float32 written into it
                 if dtype == np.float32:
                     raise
                 continue
-            if weights.dtype == dtype:
-                break
-    return np.asarray(weights)
+        # Numbers that float32 holds were computed in it, whatever they became after.
+        if weights.dtype == np.float64 and (weights != weights.astype(np.float32)).any():
+            return weights
+    return weights.astype(np.float32)
 
 
 def sums_to_one(weights: np.ndarray) -> bool:
