@@ -162,7 +162,8 @@ def block(params: LayerParams, x: Tokens, spec: StackSpec, arithmetic: Arithmeti
 
 
 def plain_arithmetic(spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Arithmetic[Array]:
-    """The operations on token matrices themselves."""
+    """The operations on token matrices themselves; a scale is that of the layers which read scores."""
+    scale = scale if spec.attention.kind.reads == "scores" else None
     return Arithmetic(
         attend=lambda params, x: attention.attend(params, x, spec.attention, scale=scale, mask=mask),
         mlp=lambda params, x: mlp(x, params, spec),
@@ -220,8 +221,10 @@ def _apply(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | None, m
 
 def check_every_mask(scale: ArrayLike | None, mask: Array | None, x: Array, spec: StackSpec) -> None:
     """Raise unless scale and mask fit the attention of every kind of layer."""
-    for kind in spec.kinds:
-        check_scale_and_mask(scale, mask, x, kind.attention)
+    layers = [kind.attention for kind in spec.kinds]
+    some = any(layer.kind.reads == "scores" for layer in layers)  # beside them others have no scale
+    for layer in layers:
+        check_scale_and_mask(None if some and layer.kind.reads != "scores" else scale, mask, x, layer)
 
 
 @arguments.guard(scale=arguments.positive, mask=masks.check_mask)

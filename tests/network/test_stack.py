@@ -221,3 +221,14 @@ def test_bad_input(key):
             network.hidden_states(*arguments)
     with pytest.raises(TypeError, match="`key` must be one typed key"):
         network.init(jax.random.split(key), EVERYTHING)
+
+
+def test_a_scale_is_that_of_the_layers_that_read_scores(key):
+    """Beside them layers of linear attention have none; alone they refuse one."""
+    full, linear = (AttentionSpec(d_model=8, heads=2, causal=True, weights=name) for name in ("softmax", "linear"))
+    spec = StackSpec(attention=full, depth=2, local=linear, local_layers=(0,))
+    params, x = network.init(key, spec), jax.random.normal(key, (6, 8))
+    assert np.abs(network.apply(params, x, spec, scale=0.7) - network.apply(params, x, spec)).max() > 1e-3
+    alone = StackSpec(attention=linear, depth=2)
+    with pytest.raises(ValueError, match="`scale` must be None when weights='linear'"):
+        network.apply(network.init(key, alone), x, alone, scale=0.7)
