@@ -250,7 +250,9 @@ def _without_size(x: Float[Array, "*batch row column"]) -> tuple[Array, Float[Ar
     # A number without the bits of its mantissa is the power of two below it.
     bits = jax.lax.bitcast_convert_type(largest, jnp.dtype(f"uint{limits.bits}")) >> limits.nmant << limits.nmant
     power = jnp.where(largest >= limits.tiny, jax.lax.bitcast_convert_type(bits, x.dtype), 1)
-    return x / power, power
+    # In two steps: the inverse of the largest power is below the normal numbers.
+    step = jnp.where(power > 1, 0.25, 4).astype(x.dtype)
+    return x / (power * step) * step, power
 
 
 def _scaled(x: Float[Array, "*batch row column"]) -> Float[Array, "*batch row column"]:

@@ -158,12 +158,16 @@ def exceeds(sink_weight: Float[Array | np.ndarray, "..."], threshold: ArrayLike)
 
 @arguments.guard(
     largest_logit=arguments.must(
-        "an array, the largest logit of each head", right=lambda value: isinstance(value, jax.Array | np.ndarray)
+        "an array, the largest logit of each head",
+        right=lambda value: isinstance(value, jax.Array | np.ndarray | np.generic),
     ),
-    threshold=arguments.scalar(arguments.positive),
+    threshold=arguments.must("> 0", lambda value: (known := arguments.at_hand(value)) is None or known > 0),
 )
 def qk_clip(
-    largest_logit: Float[Array | np.ndarray, "..."], threshold: float = 100.0, *, groups: int | None = None
+    largest_logit: Float[Array | np.ndarray, "..."] | np.floating,
+    threshold: ArrayLike = 100.0,
+    *,
+    groups: int | None = None,
 ) -> Float[Array, "..."]:
     """The factor γ = min(1, τ/S_max) that brings the largest logit of each head down to τ; 1 where it is not above.
 
@@ -174,7 +178,7 @@ def qk_clip(
 
     Args:
         largest_logit: S_max of each head, as `scores` and `score_metrics` measure it.
-        threshold: τ > 0; 100 in the source.
+        threshold: τ > 0; 100 in the source, and ∞ clips nothing.
         groups: how many heads of keys there are; then S_max is that of all heads which share one.
 
     Source: Kimi Team (2025), arXiv 2507.20534, section 2.1.
@@ -187,17 +191,16 @@ def qk_clip(
         >>> diagnostics.qk_clip(np.array([-3.0, 50.0, 400.0, 200.0]), groups=2).tolist()
         [1.0, 0.25]
     """
+    largest = jnp.asarray(largest_logit)
     if groups is not None:
-        heads = largest_logit.shape[-1] if largest_logit.ndim else 0
+        heads = largest.shape[-1] if largest.ndim else 0
         if groups < 1 or heads % groups or not heads:
             raise ValueError(f"`groups` must be a divisor of {heads} heads, got {groups}")
-        parts = jnp.asarray(largest_logit).reshape(*largest_logit.shape[:-1], groups, -1)
+        parts = largest.reshape(*largest.shape[:-1], groups, -1)
         broken = jnp.any(jnp.isnan(parts), axis=-1)  # maxima pass over NaN
-        largest_logit = jnp.where(broken, jnp.nan, jnp.max(parts, axis=-1))
-    above = largest_logit > threshold
-    return jnp.where(
-        jnp.isnan(largest_logit), jnp.nan, jnp.where(above, threshold / jnp.where(above, largest_logit, 1), 1)
-    )
+        largest = jnp.where(broken, jnp.nan, jnp.max(parts, axis=-1))
+    above = largest > threshold
+    return jnp.where(jnp.isnan(largest), jnp.nan, jnp.where(above, threshold / jnp.where(above, largest, 1), 1))
 
 
 def normalised(rows: Rows, keys: Int[Array | np.ndarray, "..."]) -> Rows:

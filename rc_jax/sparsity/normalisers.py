@@ -14,6 +14,7 @@ from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
+_FAR = 1e3  # deviations, beyond which an error function is 1 and a density 0
 
 
 @arguments.guard(gamma=arguments.positive, subtracted=arguments.bounded(0), correlation=arguments.bounded(-1, 1))
@@ -47,22 +48,25 @@ def differential(gamma: ArrayLike, subtracted: ArrayLike, correlation: ArrayLike
     sigma = gamma * jnp.sqrt(2 * (1 - rho))
     # An exchange of the two scores leaves S and makes λ into 1/λ: of both the one below 1, and what it lacks.
     above = lam > 1
-    less = jnp.where(above, 1 - 1 / jnp.where(above, lam, 2), 1 - lam)
-    less = jnp.where(above & (lam < 2), (lam - 1) / lam, less)
-    logarithm = jnp.where(lam > 0, jnp.abs(jnp.log(jnp.where(lam > 0, lam, 1))), jnp.inf)
-    lam = jnp.where(above, 1 / jnp.where(above, lam, 1), lam)
-    # E|X − λY| as two error functions, whose arguments are ±∞ where λ = 0 or the scores are one. Where they lie close
-    # together their difference is an integral.
-    distance = logarithm / sigma
+    some, over = lam > 0, jnp.where(above, lam, 2)
+    less = jnp.where(above, jnp.where(over < 2, (over - 1) / over, 1 - 1 / over), 1 - lam)
+    logarithm = jnp.abs(jnp.log(jnp.where(some, lam, 1)))
+    lam = jnp.where(above, 1 / over, lam)
+    # E|X − λY| as two error functions, which are 1 where λ = 0 or the scores are one. Where they lie close together
+    # their difference is an integral.
+    distance = jnp.where(some, logarithm / jnp.where(sigma > 0, sigma, 1), _FAR)
     upper, lower = (special.erf((distance + sign * sigma / 2) * 0.5**0.5) for sign in (1, -1))
-    half, middle = jnp.minimum(sigma, 1) / 2, jnp.minimum(distance, 1e3)
+    half, middle = jnp.minimum(sigma, 1) / 2, jnp.minimum(distance, _FAR)
     density = [jnp.exp(-jnp.square(middle + float(node) * half) / 2) for node in _NODES]
     integral = sum(float(weight) * each for weight, each in zip(_WEIGHTS, density, strict=True)) * sigma
     integral = integral / (2 * np.pi) ** 0.5
     size = jnp.where(sigma < 1, integral, upper - lower) + less * lower
     size = jnp.where(sigma > 0, size, less)
     # (1 + λ²) e^{γ²} − 2λ e^{ργ²} over e^{γ²}, two terms that are not negative.
-    spread = jnp.hypot(less, jnp.sqrt(-2 * lam * jnp.expm1((rho - 1) * square)))
+    # Their root is that of a sum of squares, of which none underflows; a root of 0 would have no derivative.
+    apart = -2 * lam * jnp.expm1((rho - 1) * square)
+    positive = apart > 0
+    spread = jnp.where(positive, jnp.hypot(less, jnp.sqrt(jnp.where(positive, apart, 1))), less + apart / 2)
     return (size * jnp.exp(-square / 2) / spread).astype(dtype)
 
 

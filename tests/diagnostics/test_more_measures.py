@@ -174,6 +174,8 @@ def test_qk_clip_brings_the_largest_logit_down():
         diagnostics.qk_clip(largest, 0.0)
     with pytest.raises(TypeError, match=r"`largest_logit` must be an array, .* got \[3.0\]"):
         diagnostics.qk_clip([3.0])
+    assert diagnostics.qk_clip(largest.max(), largest.max() / 2) == 0.5
+    assert (np.asarray(diagnostics.qk_clip(largest, np.inf)) == 1).all()
 
 
 @pytest.mark.parametrize("n", [7, 1500])

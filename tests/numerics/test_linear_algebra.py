@@ -161,3 +161,10 @@ def test_derivatives_of_spectral_norms(x64, width):
         got = jax.grad(linear_algebra.log_spectral_norm, (0, 1))(size * left, right / size)
         for one, other in zip(got, jax.grad(by_singular_values, (0, 1))(size * left, right / size), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1.8e38, 3.3e38, 1.6e38, 2e-38])
+def test_norms_at_the_ends_of_the_dtype(size):
+    matrix = jnp.eye(2) * np.float32(size)
+    assert float(linear_algebra.spectral_norm(matrix)) == np.float32(size)
+    np.testing.assert_allclose(linear_algebra.log_spectral_norm(matrix), np.log(size), rtol=1e-6)

@@ -39,6 +39,18 @@ def test_differential_of_nearly_equal_rows(rho):
             assert abs(float(value) / float(first / mp.sqrt(second)) - 1) < 2e-6, (gamma, lam)
 
 
+@pytest.mark.parametrize("lam", [0.0, 0.8, 1.0, 1.3, 3.0])
+def test_differential_has_derivatives_everywhere(x64, lam):
+    step, at = 1e-6, (1.0, lam, 0.3)
+    slopes = jax.grad(sparsity.differential, argnums=(0, 1, 2))(*map(jnp.asarray, at))
+    for place, slope in enumerate(slopes):
+        after, before = (list(at) for _ in range(2))
+        after[place] += step
+        before[place] -= step * (lam > 0)  # λ is no less than 0
+        quotient = (sparsity.differential(*after) - sparsity.differential(*before)) / (after[place] - before[place])
+        assert abs(float(slope - quotient)) < 3e-6, place
+
+
 def test_differential_at_its_ends(x64):
     gamma = jnp.asarray([0.1, 1.0, 3.0])
     np.testing.assert_allclose(sparsity.differential(gamma, 0.0), sparsity.exponential(gamma), rtol=1e-12)

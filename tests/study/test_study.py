@@ -66,7 +66,14 @@ def test_a_function_in_single_precision_is_judged_by_it():
     def and_back(scores, seen, parts):
         return single(scores, seen, parts).astype(scores.dtype)
 
-    for function in (single, and_back):
+    def half(scores, seen, parts):
+        return single(scores, seen, parts).astype(jnp.float16)
+
+    def only_single(scores, seen, parts):
+        assert scores.dtype == jnp.float32
+        return single(scores, seen, parts)
+
+    for function in (single, and_back, half, only_single):
         kind = as_kind(function)
         assert (kind.row_sum, kind.shift_invariant) == ("one", True)
         AttentionSpec(d_model=8, weights=Kind("single", function, "one", shift_invariant=True))

@@ -115,7 +115,7 @@ def in_double(kind: Kind, spec: Any, parts: dict[str, Array], scores: np.ndarray
     """Weights of scores (matrix, head, token, column), in float64 if the function computes in it, else in float32."""
     options = {name: getattr(spec, name) for name in kind.options}
     for dtype in (np.float64, np.float32):
-        with with_64_bits(dtype == np.float64):
+        with with_64_bits(dtype == np.float64), jax.debug_nans(False), jax.debug_infs(False):
             own = {name: jnp.asarray(np.asarray(part), dtype) for name, part in parts.items()}
             run = jax.jit(
                 functools.partial(
@@ -124,14 +124,14 @@ def in_double(kind: Kind, spec: Any, parts: dict[str, Array], scores: np.ndarray
             )
             try:
                 weights = np.asarray(run(jnp.asarray(scores, dtype)))
-            except (TypeError, ValueError):  # of a function that has float32 written into it
+            except Exception:  # whatever a function says that has float32 written into it
                 if dtype == np.float32:
                     raise
                 continue
         # Numbers that float32 holds were computed in it, whatever they became after.
         if weights.dtype == np.float64 and (weights != weights.astype(np.float32)).any():
-            return weights
-    return weights.astype(np.float32)
+            break
+    return weights
 
 
 def sums_to_one(weights: np.ndarray) -> bool:
@@ -146,14 +146,20 @@ def ignores_levels(weights: np.ndarray) -> bool:
 
 def _off(weights: np.ndarray, sums: Any) -> np.ndarray:
     """Rows whose sums are others, (deviation, level, head, token); rows that are not finite say nothing."""
-    size = np.maximum(1, np.abs(weights).sum(-1))
-    return np.abs(weights.sum(-1) - sums) > _SUM_ROUNDING[weights.dtype] * size
+    rounding = _SUM_ROUNDING.get(weights.dtype, _of_half(weights.dtype))
+    weights = weights.astype(float)
+    return np.abs(weights.sum(-1) - sums) > rounding * np.maximum(1, np.abs(weights).sum(-1))
+
+
+def _of_half(dtype: Any) -> float:
+    return 8 * float(jnp.finfo(dtype).eps)
 
 
 def _moved(weights: np.ndarray) -> np.ndarray:
     """Rows that a level changes, (deviation, level, head, token)."""
-    size = np.maximum(1, np.abs(weights).sum(-1))
-    return np.abs(weights - weights[:, :1]).max(-1) > _SHIFT_ROUNDING[weights.dtype] * size
+    rounding = _SHIFT_ROUNDING.get(weights.dtype, _of_half(weights.dtype))
+    weights = weights.astype(float)
+    return np.abs(weights - weights[:, :1]).max(-1) > rounding * np.maximum(1, np.abs(weights).sum(-1))
 
 
 def _sums_and_shifts(kind: Kind, scores: np.ndarray, weights: np.ndarray) -> None:

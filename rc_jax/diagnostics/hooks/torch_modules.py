@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import inspect
 from collections.abc import Generator
 from typing import Any
 
@@ -76,16 +77,17 @@ def _hooks(name: str, by_name: dict[str, Any]) -> tuple[Any, Any]:
     def ask(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:
         nonlocal asked
         given = dict(zip(NAMES, args, strict=False)) | kwargs
-        asked = given.get("need_weights", True), given.get("average_attn_weights", True)
+        usual = {each.name: each.default for each in inspect.signature(layer.forward).parameters.values()} | given
+        asked = usual.get("need_weights", True), usual.get("average_attn_weights", True)
         return (), given | {"need_weights": True, "average_attn_weights": False}
 
     def keep(layer: Any, args: Any, output: Any) -> Any:
         nonlocal calls
         calls += 1
-        attended, weights = output
+        attended, weights, *more = output
         by_name[name if calls == 1 else f"{name}, call {calls}"] = weights.detach()
         needed, averaged = asked
-        return attended, None if not needed else weights.mean(-3) if averaged else weights
+        return attended, None if not needed else weights.mean(-3) if averaged else weights, *more
 
     return ask, keep
 

@@ -311,3 +311,19 @@ def test_a_function_that_does_not_sow_is_named():
     layer = nnx.MultiHeadAttention(2, 8, decode=False, attention_fn=attend, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="got layers whose own `attention_fn` ignores `module=`, and so sows nothing"):
         diagnostics.flax_weights(layer, jnp.ones((1, 4, 8)))
+
+
+def test_the_order_is_found_where_the_model_cannot_be_traced():
+    """A boolean index has no shape in a trace, and its error is none of those that JAX names for it."""
+
+    class Chosen(nnx.Module):
+        def __init__(self, rngs):
+            first, second = (nnx.MultiHeadAttention(2, 8, decode=False, rngs=rngs) for _ in range(2))
+            self.b, self.a = first, second
+
+        def __call__(self, x):
+            chosen = self.b(x)[:, x[0, :, 0] > 0]
+            return nnx.jit(lambda layer, x: layer(x))(self.a, chosen)
+
+    weights = diagnostics.flax_weights(Chosen(nnx.Rngs(0)), jnp.ones((2, 3, 8)))
+    assert list(weights) == ["b", "a"]

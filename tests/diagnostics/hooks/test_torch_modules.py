@@ -133,3 +133,22 @@ def test_bad_input():
         diagnostics.torch_weights(3)
     with pytest.raises(ValueError, match="got no such layer in Linear: with queries and keys"):
         diagnostics.torch_weights(torch.nn.Linear(2, 2), torch.ones(1, 2))
+
+
+def test_a_layer_with_defaults_and_results_of_its_own_stays_as_it_is():
+    class Own(torch.nn.MultiheadAttention):
+        def forward(self, *args, need_weights=False, **kwargs):
+            return (*super().forward(*args, need_weights=need_weights, **kwargs), "more")
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.got = Own(8, 2, batch_first=True), []
+
+        def forward(self, x):
+            self.got.append(self.layer(x, x, x)[1:])
+
+    model = Model()
+    weights = diagnostics.torch_weights(model, torch.ones(2, 4, 8))
+    assert {name: tuple(each.shape) for name, each in weights.items()} == {"layer": (2, 2, 4, 4)}
+    assert model.got == [(None, "more")]
