@@ -159,6 +159,11 @@ def from_heads(
     return out + params.output_bias[None] if spec.bias and params.output_bias is not None else out
 
 
+def scale_of(layer: AttentionSpec, scale: ArrayLike | None) -> ArrayLike | None:
+    """What a network's scale is to one of its layers: itself where the layer reads scores, and none elsewhere."""
+    return scale if layer.kind.reads == "scores" else None
+
+
 def check_scale_and_mask(scale: ArrayLike | None, mask: Array | None, x: Array, spec: AttentionSpec) -> None:
     """Raise unless the scale is one number or one per head, and every token sees one under all masks together."""
     if scale is not None and spec.kind.reads != "scores":

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from rc_jax import attention
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, masks
-from rc_jax.attention.layer import check_scale_and_mask
+from rc_jax.attention.layer import check_scale_and_mask, scale_of
 from rc_jax.attention.parameters import standardised
 from rc_jax.network.parameters import LayerParams, MLPParams, NormParams
 from rc_jax.network.specification import Experts, Layers, RandomLayers, StackSpec, check_stack, draw_layer
@@ -163,7 +163,7 @@ def block(params: LayerParams, x: Tokens, spec: StackSpec, arithmetic: Arithmeti
 
 def plain_arithmetic(spec: StackSpec, scale: ArrayLike | None, mask: Array | None) -> Arithmetic[Array]:
     """The operations on token matrices themselves; a scale is that of the layers which read scores."""
-    scale = scale if spec.attention.kind.reads == "scores" else None
+    scale = scale_of(spec.attention, scale)
     return Arithmetic(
         attend=lambda params, x: attention.attend(params, x, spec.attention, scale=scale, mask=mask),
         mlp=lambda params, x: mlp(x, params, spec),
@@ -190,7 +190,7 @@ def apply(
         params: from `init` or `random_layers`. Parts that `spec` does not have are not used.
         x: tokens.
         spec: the network.
-        scale: α of every layer, as in `rc_jax.attention.scores`; may be traced.
+        scale: α of every layer that reads scores, as in `rc_jax.attention.scores`; may be traced.
         mask: of every layer, as in `rc_jax.attention.attention_weights`.
 
     Raises:
@@ -224,7 +224,7 @@ def check_every_mask(scale: ArrayLike | None, mask: Array | None, x: Array, spec
     layers = [kind.attention for kind in spec.kinds]
     some = any(layer.kind.reads == "scores" for layer in layers)  # beside them others have no scale
     for layer in layers:
-        check_scale_and_mask(None if some and layer.kind.reads != "scores" else scale, mask, x, layer)
+        check_scale_and_mask(scale_of(layer, scale) if some else scale, mask, x, layer)
 
 
 @arguments.guard(scale=arguments.positive, mask=masks.check_mask)

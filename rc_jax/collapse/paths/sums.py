@@ -23,6 +23,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Integer
 from rc_jax import attention
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
+from rc_jax.attention.layer import scale_of
 from rc_jax.attention.parameters import project
 from rc_jax.collapse.paths.terms import from_biases
 from rc_jax.collapse.requirements import check_covered
@@ -115,7 +116,7 @@ def _path_length_sums(params: Layers, x: Array, spec: StackSpec, scale: ArrayLik
         layer: AttentionSpec, state: tuple[Array, Array], weights: LayerParams
     ) -> tuple[tuple[Array, Array], None]:
         x, sums = state
-        rows = attention.attention_weights(weights.attention, x, layer, scale=scale, mask=mask)
+        rows = attention.attention_weights(weights.attention, x, layer, scale=scale_of(layer, scale), mask=mask)
         through = jax.vmap(lambda tokens: _through_heads(rows, weights.attention, tokens, layer))
         longer = jnp.roll(through(sums), 1, axis=0)  # the last one is zero: no path is longer than the layers before
         out = _through_heads(rows, weights.attention, x, layer)

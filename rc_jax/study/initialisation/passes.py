@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from rc_jax import attention
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
-from rc_jax.attention.layer import default_scale, from_heads
+from rc_jax.attention.layer import default_scale, from_heads, scale_of
 from rc_jax.attention.parameters import project, split_normals
 from rc_jax.attention.specification import assemble, shapes
 from rc_jax.network import LayerParams, MLPParams, NormParams, StackSpec, block, layer_norm
@@ -176,10 +176,10 @@ def observed(
     record: dict[str, Array], spec: AttentionSpec, sharpness: Array
 ) -> Callable[[AttentionParams, Array], Array]:
     """`attention.attend`, which leaves what the rows of its weights are like in `record`."""
-    scale = sharpness * default_scale(spec)
+    scale = scale_of(spec, sharpness * default_scale(spec))
 
     def attend(params: AttentionParams, x: Array) -> Array:
-        weights = attention.attention_weights(params, x, spec, scale=None if spec.kind.own_scores else scale)
+        weights = attention.attention_weights(params, x, spec, scale=scale)
         record.update(rows(weights, spec))
         value = project(x, params.value, params.value_bias if spec.bias else None, spec)
         return from_heads(jnp.einsum("hij,hjk->hik", weights, value, precision=spec.precision), params, x, spec)
@@ -275,7 +275,7 @@ def measure(key: Array, network: Network, numbers: Numbers) -> Sample:
     _, (inputs, record, states) = jax.lax.scan(ahead, x, layers)
 
     def backward_of(kind: StackSpec) -> Callable[..., Any]:
-        scale = None if kind.attention.kind.own_scores else numbers.sharpness * default_scale(kind.attention)
+        scale = scale_of(kind.attention, numbers.sharpness * default_scale(kind.attention))
 
         def attend(params: AttentionParams, x: Array) -> Array:
             return attention.attend(params, x, kind.attention, scale=scale)

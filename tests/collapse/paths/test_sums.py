@@ -90,6 +90,16 @@ def test_lengths_add_up_in_layers_of_two_kinds_with_capped_logits():
     assert np.abs(network.apply(params, x, dataclasses.replace(spec, local_layers=(1,))) - out).max() > 1e-3
 
 
+def test_a_scale_is_that_of_the_layers_that_read_scores():
+    spec = stack(depth=2, skip=True, causal=True)
+    linear = dataclasses.replace(spec.attention, weights="linear")
+    spec = dataclasses.replace(spec, local=linear, local_layers=(0,))
+    params, x = draw(1, spec, "float32", size=0.5)
+    sums, out = (f(params, x, spec, scale=2.0) for f in (collapse.path_length_sums, network.apply))
+    np.testing.assert_allclose(sums.sum(axis=0), out, atol=1e-5)
+    assert np.abs(network.apply(params, x, spec) - out).max() > 1e-3
+
+
 def test_without_skips_and_biases_only_the_longest_paths_exist(dtype):
     spec = stack(skip=False)
     params, x = draw(0, spec, dtype)
