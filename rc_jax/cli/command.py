@@ -60,13 +60,13 @@ class Sparsity:
     kernel: Annotated[tuple[str, ...], tyro.conf.Positional, optional(metavar="KERNEL")] = ()
     """One of exponential (or softmax), identity, relu, relu_squared, power6, softplus, sigmoid, elu_plus_one, tanh,
     cosine_squared, signed_exponential, decay."""
-    beta: Annotated[tuple[float, ...], optional(metavar="B [B …]")] = ()
+    beta: Annotated[tuple[float, ...] | None, optional(metavar="B [B …]")] = None
     """Mean β = q·μ of the logits; 0 when left out."""
-    gamma: Annotated[tuple[float, ...], optional(metavar="G [G …]")] = ()
+    gamma: Annotated[tuple[float, ...] | None, optional(metavar="G [G …]")] = None
     """Their standard deviation γ = σ‖q‖ > 0; 1 when left out."""
-    lam: Annotated[tuple[float, ...], optional(metavar="L [L …]")] = ()
+    lam: Annotated[tuple[float, ...] | None, optional(metavar="L [L …]")] = None
     """For decay: λ in (0, 1]."""
-    n: Annotated[tuple[str, ...], optional(metavar="N [N …]")] = ()
+    n: Annotated[tuple[str, ...] | None, optional(metavar="N [N …]")] = None
     """For decay: number of positions."""
     quiet: Flag = False
     """Show no progress; this command shows none, and takes the option so that scripts can always give it."""

@@ -1,6 +1,7 @@
 """`rc-jax sparsity`: closed forms, and quadrature with its own error beside them."""
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,12 +20,16 @@ CLOSED: dict[str, Callable[..., jax.Array]] = {
 NAMES = (*sparsity.KERNELS, "decay")
 PARAMETERS = ("beta", "gamma", "lam", "n")
 LARGEST_N = 10**15
+SMALLEST = sys.float_info.min  # which a closed form that is computed as 0 is below: none of them is 0
 LARGEST = 1e6  # of β/γ, beyond which there is nothing left to integrate
 
 
 def run(arguments: Any) -> Report:
     """Answer for every pair of values."""
     name = chosen("KERNEL", " ".join(arguments.kernel), NAMES)
+    for option in PARAMETERS:
+        if getattr(arguments, option) == ():
+            raise Usage(f"`--{option}` must be followed by a number or several, got nothing")
     with jax.enable_x64(True):
         rows, text = _decay(arguments) if name == "decay" else _gaussian(name, arguments)
     problems = tuple(
@@ -92,5 +97,6 @@ def _gaussian(name: str, arguments: Any) -> tuple[list[dict[str, Any]], str]:
     for row in rows:
         estimate = row["quadrature"]
         shown = digits(None) if estimate is None else f"{digits(estimate['sparsity'], 9)} ± {estimate['error']:.0e}"
-        cells.append([f"{row['beta']:g}", f"{row['gamma']:g}", digits(row["closed_form"], 9), shown])
+        closed_form = f"< {SMALLEST:.1e}" if row["closed_form"] == 0 else digits(row["closed_form"], 9)
+        cells.append([f"{row['beta']:g}", f"{row['gamma']:g}", closed_form, shown])
     return rows, in_columns(["β", "γ", "closed form", "quadrature ± error"], cells)

@@ -247,6 +247,11 @@ def test_a_kernel_s_quadrature_has_its_value_and_an_honest_error(capsys, kernel,
     assert (row["closed_form"] is None) == (kernel == "relu")
 
 
+def test_a_sparsity_below_the_smallest_number_is_not_called_0(capsys):
+    assert main(["sparsity", "exponential", "--gamma", "100"]) == 0  # e^−5000
+    assert capsys.readouterr().out.splitlines()[-1].split()[2:4] == ["<", "2.2e-308"]
+
+
 def test_every_named_kernel_is_offered(capsys):
     assert main(["sparsity", "--help"]) == 0
     text = capsys.readouterr().out
@@ -364,6 +369,8 @@ def test_a_rising_residual_has_no_exponent(capsys, monkeypatch, logs, shown):
         ("sparsity cosine", "`KERNEL` must be one of"),
         ("sparsity relu identity", "`KERNEL` must be one of"),
         ("sparsity relu --gamma 0", "`--gamma` must be > 0, got 0"),
+        ("sparsity relu --gamma", "`--gamma` must be followed by a number or several, got nothing"),
+        ("sparsity decay --lam 0.5 --n", "`--n` must be followed by"),
         ("sparsity relu --gamma a", "--gamma"),
         ("sparsity relu --beta inf", "`--beta` must be finite"),
         ("sparsity relu --beta 1e9", "`--beta` must be at most 1e+06 times `--gamma` in size"),
