@@ -135,15 +135,13 @@ def _small_cholesky(gram: Float[Array, "row row"]) -> tuple[Float[Array, "row ro
 
 
 @jax.jit
-def spectral_norm(
-    left: Float[Array, "*batch row width"], right: Float[Array, "*batch width column"] | None = None
-) -> Float[Array, "*batch"]:
-    """‖left·right‖₂, or ‖left‖₂ where there is no `right`; 0 or infinite only where the norm itself leaves the dtype.
+def spectral_norm(matrix: Float[Array, "*batch row column"]) -> Float[Array, "*batch"]:
+    """‖matrix‖₂; 0 or infinite only where the norm itself leaves the dtype.
 
     See `log_spectral_norm` for its digits and derivatives.
     """
-    norm, sizes = _norm_and_sizes(left, right)
-    return norm * math.prod(sizes)
+    norm, (size,) = _norm_and_sizes(matrix, None)
+    return norm * size
 
 
 @jax.jit

@@ -266,10 +266,10 @@ def _kernel(
     visible = masks.combine(x.shape[0], causal_mask=spec.causal, radius=spec.window, extra=mask)
     some = None
     if mask is not None and visible is not None:
-        # A row that sees nothing has weight 0. For the kind it sees one column, so that no NaN arises in it, nor in
-        # gradients. That is its own, which no other row need see: rows that depend on each other are as without it.
+        # A row that sees nothing has weight 0. For the kind it sees its own column, so that no NaN arises in it, nor in
+        # gradients, unless the kind knows such rows.
         some = jnp.any(visible, axis=-1, keepdims=True)
-        visible = with_own_column(visible, some)
+        visible = visible if spec.kind.empty_rows else with_own_column(visible, some)
     rows = _scores(params, x, spec, scale, visible)
     seen = None if visible is None else visible[None]
     if spec.top_k is not None:

@@ -159,12 +159,15 @@ def exceeds(sink_weight: Float[Array | np.ndarray, "..."], threshold: ArrayLike)
 @arguments.guard(
     largest_logit=arguments.must(
         "an array, the largest logit of each head",
-        right=lambda value: isinstance(value, jax.Array | np.ndarray | np.generic),
+        right=lambda value: isinstance(value, jax.Array | np.ndarray | np.generic | float),
     ),
-    threshold=arguments.must("> 0", lambda value: (known := arguments.at_hand(value)) is None or known > 0),
+    threshold=(
+        arguments.must("one number", lambda value: np.ndim(value) == 0),
+        arguments.must("> 0", lambda value: (known := arguments.at_hand(value)) is None or known > 0),
+    ),
 )
 def qk_clip(
-    largest_logit: Float[Array | np.ndarray, "..."] | np.floating,
+    largest_logit: Float[Array | np.ndarray, "..."] | np.floating | float,
     threshold: ArrayLike = 100.0,
     *,
     groups: int | None = None,
@@ -200,7 +203,9 @@ def qk_clip(
         broken = jnp.any(jnp.isnan(parts), axis=-1)  # maxima pass over NaN
         largest = jnp.where(broken, jnp.nan, jnp.max(parts, axis=-1))
     above = largest > threshold
-    return jnp.where(jnp.isnan(largest), jnp.nan, jnp.where(above, threshold / jnp.where(above, largest, 1), 1))
+    threshold = jnp.where(jnp.asarray(threshold) > 0, threshold, jnp.nan)  # a traced one may be anything
+    unknown = jnp.isnan(largest) | jnp.isnan(threshold)
+    return jnp.where(unknown, jnp.nan, jnp.where(above, threshold / jnp.where(above, largest, 1), 1))
 
 
 def normalised(rows: Rows, keys: Int[Array | np.ndarray, "..."]) -> Rows:

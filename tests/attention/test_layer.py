@@ -211,6 +211,25 @@ def test_padding_under_a_traced_mask_changes_no_weight_of_the_rest(key, name):
         np.testing.assert_allclose(spec.kind(scores, seen, params.parts), padded, atol=1e-6)
 
 
+@pytest.mark.parametrize("hidden", [[], [3], [2]])
+def test_sinkhorn_leaves_out_rows_that_see_nothing(key, hidden):
+    """Also where the others see the column of such a row, or nobody sees some column; by hand in NumPy."""
+    spec = AttentionSpec(d_model=8, heads=2, weights="sinkhorn")
+    params, x, seen = attention.init(key, spec), jax.random.normal(key, (6, 8)), np.ones((6, 6), bool)
+    seen[[0, 3]], seen[:, hidden] = False, False
+    right = np.exp(np.asarray(attention.scores(params, x, spec), float)) * seen
+    for step in range(spec.sinkhorn_steps):
+        total = right.sum(axis=1 if step % 2 else 2, keepdims=True)
+        right = right / np.where(total == 0, 1, total)
+
+    def weights(params, mask):
+        return attention.attention_weights(params, x, spec, mask=mask)
+
+    np.testing.assert_allclose(jax.jit(weights)(params, seen), right, atol=1e-6)
+    slopes = jax.jit(jax.grad(lambda params, mask: jnp.sum(weights(params, mask) ** 2)))(params, seen)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))
+
+
 @pytest.mark.parametrize("name", ["decay", "channel_decay"])
 @pytest.mark.parametrize("rate", [1.5, 0.0, -0.5])
 def test_a_traced_decay_outside_of_its_range_is_not_a_number(key, name, rate):

@@ -175,6 +175,11 @@ def test_qk_clip_brings_the_largest_logit_down():
     with pytest.raises(TypeError, match=r"`largest_logit` must be an array, .* got \[3.0\]"):
         diagnostics.qk_clip([3.0])
     assert diagnostics.qk_clip(largest.max(), largest.max() / 2) == 0.5
+    assert diagnostics.qk_clip(250.0) == np.float32(0.4)
+    with pytest.raises(ValueError, match=r"`threshold` must be one number, got float64\[2\]"):
+        diagnostics.qk_clip(largest, np.array([1.0, 2.0]))
+    for threshold in (-5.0, 0.0, np.nan):  # known to a compiled program only
+        assert np.isnan(jax.jit(diagnostics.qk_clip)(largest, threshold)).all()
     assert (np.asarray(diagnostics.qk_clip(largest, np.inf)) == 1).all()
 
 

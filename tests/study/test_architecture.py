@@ -284,7 +284,11 @@ def test_a_vision_transformer_is_studied_by_its_config():
     assert design.spec == StackSpec(attention=layer, depth=2, skip=True, mlp=mlp, norm="pre", norm_epsilon=1e-12)
     assert notes == (images.NOTE,)
     # A patch of 4 × 4 pixels of three channels, N(0, 1), through N(0, 0.02²), and a position of N(0, 0.02²).
-    assert design.tokens == Tokens(own=1.0, narrow=48, projection=pytest.approx(0.02 * 7))
+    # The class has a vector of N(0, 0.02²) in place of a patch.
+    expected = Tokens(own=1.0, narrow=48, projection=pytest.approx(0.02 * 7), first=pytest.approx(2**0.5 / 7))
+    assert design.tokens == expected
+    lengths = np.linalg.norm(passes.draw_tokens(jax.random.key(1), *passes.prepared(design, 4096, 2048, 10)), axis=1)
+    np.testing.assert_allclose(lengths / 64, 0.02 * np.sqrt([2, *[49] * 9]), rtol=0.4)
     found = study.architecture(VIT, samples=2)
     assert found.tokens == 10 and all(np.isfinite(band).all() for band in found.bands.values())
     # What is absent is the family's default.

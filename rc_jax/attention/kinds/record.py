@@ -72,6 +72,8 @@ class Kind:
         start: `start(spec, dtype)` gives those of them that are not drawn at random. The rest are normal, of
             deviation gain/√d_model, or `bias_std` where the name ends in `bias` or is `sink`.
         options: names of the fields of the specification that the kind reads.
+        empty_rows: `weights` itself gives zeros to a row that sees nothing. Elsewhere such a row is shown its own
+            column, and its weights are set to 0 afterwards: right unless other rows' weights depend on it.
         refuses: `refuses(spec)` gives the name of an argument and what it must be, where the specification has no
             meaning for this kind, and None elsewhere.
 
@@ -98,6 +100,7 @@ class Kind:
     shapes: Callable[[Any], Mapping[str, tuple[int, ...]]] = _no_shapes
     start: Callable[[Any, DTypeLike], dict[str, Array]] = _nothing
     options: tuple[str, ...] = ()
+    empty_rows: bool = False
     refuses: Callable[[Any], tuple[str, str] | None] = _no_reason
 
     def __post_init__(self) -> None:
@@ -130,7 +133,8 @@ class Kind:
         if seen is None:
             return self.weights(scores, everything(scores.shape), parts, **options)
         some = jnp.any(seen, axis=-1, keepdims=True)
-        weights = self.weights(scores, with_own_column(jnp.asarray(seen), some), parts, **options)
+        shown = jnp.asarray(seen) if self.empty_rows else with_own_column(jnp.asarray(seen), some)
+        weights = self.weights(scores, shown, parts, **options)
         if len(some) > len(weights):  # one for each of a head's maps
             some = jnp.any(some.reshape(-1, len(weights), *some.shape[1:]), axis=0)
         return jnp.where(some, weights, 0)

@@ -60,10 +60,15 @@ def differential(scores: Float[Array, "heads token column"], seen: Seen, parts: 
 
 
 def sinkhorn(scores: Rows, seen: Seen, parts: Parts, *, sinkhorn_steps: int = 5) -> Rows:
-    """e^s with rows and columns in turn divided by their sums, in logarithms; an odd number of steps ends with rows."""
+    """e^s with rows and columns in turn divided by their sums, in logarithms; an odd number of steps ends with rows.
+
+    A row that sees nothing, or a column that nobody sees, is 0, and no part of any sum.
+    """
     logs = shown(scores, seen, -jnp.inf)
     for step in range(sinkhorn_steps):
-        logs = jax.nn.log_softmax(logs, axis=-2 if step % 2 else -1)
+        axis = -2 if step % 2 else -1
+        some = jnp.any(seen, axis=axis, keepdims=True)
+        logs = jnp.where(seen, jax.nn.log_softmax(jnp.where(some, logs, 0), axis=axis), -jnp.inf)
     return jnp.exp(logs)
 
 
@@ -104,6 +109,7 @@ SOFTMAX = (
         shapes=of_each_head("subtracted"), start=_start, refuses=_needs_even_heads,
     ),
     Kind(
-        "sinkhorn", sinkhorn, "one", shift_invariant=True, options=("sinkhorn_steps",), refuses=_needs_a_square,
+        "sinkhorn", sinkhorn, "one", shift_invariant=True, options=("sinkhorn_steps",), empty_rows=True,
+        refuses=_needs_a_square,
     ),
 )  # fmt: skip

@@ -66,12 +66,17 @@ class Causes(NamedTuple):
 
 
 def sentences(
-    value: Float[Array, " number"], once: Callable[[], Float[Array, " number"]], causes: Causes, dtype: np.dtype
+    value: Float[Array, " number"],
+    once: Callable[[], Float[Array, " number"]],
+    causes: Causes,
+    dtype: np.dtype,
+    may_bend: bool,
 ) -> tuple[str, ...]:
     """Why numbers that are computed layer by layer are NaN: what befell the first of them holds for all later ones.
 
     `once` gives what a single computation without moves does, which makes no choice that it cannot decide NaN. It is a
-    program of its own, and is asked only where the unmoved number does not tell: where that is NaN or ∞.
+    program of its own, and is asked only where the unmoved number does not tell: where that is NaN or ∞. With
+    `may_bend` the network has kinds of weights that go by the generic rule, which knows no way across a kink.
     """
     unknown = np.isnan(np.asarray(value, float))
     if not unknown.any():
@@ -93,6 +98,11 @@ def sentences(
             f"no place in {dtype} for a number on the way, such as a logit or the square of the tokens' size; use "
             "smaller tokens, a norm, a smaller gain, or float64"
         )
+        if may_bend and not math.isinf(float(causes.unmoved[at - 1])):
+            why = (
+                "two causes look alike here: a kink of the weights lies between the scores of two rows, which differ "
+                f"too little to be subtracted ({way_on}, and float64 subtracts smaller differences); or there is {why}"
+            )
     elif bool(causes.undefined[at - 1]):
         why = f"a choice cannot be made, as of the largest scores among some that are equal to rounding; {way_on}"
     else:

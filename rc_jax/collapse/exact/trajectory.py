@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt
 
 from rc_jax._numerics import arguments
 from rc_jax.attention import AttentionParams, masks
-from rc_jax.collapse.exact import attention, decide, mlp_and_norms
+from rc_jax.collapse.exact import attention, decide, mlp_and_norms, rules
 from rc_jax.collapse.exact import state as mean_residual
 from rc_jax.collapse.exact.moves import AMOUNTS, COPY, STILL, Moves, moved
 from rc_jax.collapse.exact.moves import of_tokens as moves_of_tokens
@@ -160,7 +160,7 @@ def explain(
     check_every_mask(scale, mask, x, spec)
     value, causes = _log_residuals(params, x, spec, scale, mask, relative, True, look=True)
     once = functools.partial(_log_residuals, params, x, spec, scale, mask, relative, False)
-    return decide.Decided(value, decide.sentences(value, once, causes, jnp.dtype(x.dtype)))
+    return decide.Decided(value, decide.sentences(value, once, causes, jnp.dtype(x.dtype), _may_bend(spec)))
 
 
 def looked(
@@ -187,7 +187,12 @@ def reasons(
 ) -> tuple[str, ...]:
     """The sentences of `explain` for what `looked` gave."""
     once = functools.partial(_log_residuals, params, x, spec, None, None, False, False)
-    return decide.sentences(value, once, causes, jnp.dtype(x.dtype))
+    return decide.sentences(value, once, causes, jnp.dtype(x.dtype), _may_bend(spec))
+
+
+def _may_bend(spec: StackSpec) -> bool:
+    """Whether a kind of weights goes by the generic rule, which makes NaN of a kink that it cannot see across."""
+    return any(rules.rule(kind.attention) is rules.generic for kind in spec.kinds)
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "relative", "check", "look"))

@@ -180,5 +180,7 @@ def check_paths(paths: Array | np.ndarray, spec: StackSpec) -> None:
 
 def unless_unknown(heads: Integer[Array, "*path"], spec: StackSpec, dtype: DTypeLike) -> Float[Array, "*path"]:
     """1 where a traced path takes a head or the skip connection that the network has, and NaN elsewhere."""
-    known = (heads >= (SKIP if spec.skip else 0)) & (heads < spec.attention.heads)
+    signed = jnp.issubdtype(heads.dtype, jnp.signedinteger)  # −1 is no unsigned number
+    least = SKIP if spec.skip and signed else 0
+    known = (heads >= least) & (heads < spec.attention.heads)
     return jnp.where(known, 1, jnp.nan).astype(dtype)

@@ -35,6 +35,7 @@ class Tokens(NamedTuple):
         normed: whether LayerNorm follows.
         narrow: width of the tables, where a matrix follows that makes tokens as wide as the layers.
         projection: deviation of that matrix' entries times the root of its fan-in.
+        first: factor on what the first token has of its own.
     """
 
     own: float = 1.0
@@ -43,6 +44,7 @@ class Tokens(NamedTuple):
     normed: bool = False
     narrow: int | None = None
     projection: float = 1.0
+    first: float = 1.0
 
 
 class Design(NamedTuple):

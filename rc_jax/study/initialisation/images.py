@@ -9,7 +9,9 @@ from rc_jax.pretrained.families.shared import Embeddings, Layout, activation
 from rc_jax.study.initialisation.design import Tokens
 
 KIND = "vit"
-NOTE = "Tokens are patches of independent normal pixels, through one matrix; the token of the class is one of them."
+NOTE = (
+    "Tokens are that of the class, which is far shorter, and patches of independent normal pixels, through one matrix."
+)
 
 
 def layout(config: Config) -> Layout:
@@ -43,6 +45,9 @@ def layout(config: Config) -> Layout:
 
 
 def patches(config: Config, std: float) -> Tokens:
-    """The pixels of each patch times one matrix; a position adds as much to a token's size as one more pixel."""
+    """The pixels of each patch times one matrix; a position adds as much to a token's size as one more pixel.
+
+    The first token, that of the class, is one drawn vector and its position.
+    """
     pixels = config.integer("patch_size", 16) ** 2 * config.integer("num_channels", 3)
-    return Tokens(own=1.0, narrow=pixels, projection=std * (pixels + 1) ** 0.5)
+    return Tokens(own=1.0, narrow=pixels, projection=std * (pixels + 1) ** 0.5, first=(2 / (pixels + 1)) ** 0.5)

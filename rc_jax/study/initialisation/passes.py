@@ -55,6 +55,7 @@ class Numbers(NamedTuple):
     own: Array
     common: Array
     projection: Array
+    first: Array
 
 
 class Sample(NamedTuple):
@@ -107,6 +108,7 @@ def prepared(design: Design, d_model: int, d_head: int, count: int) -> tuple[Net
         own=number(design.tokens.own),
         common=number(design.tokens.common),
         projection=number(design.tokens.projection),
+        first=number(design.tokens.first),
     )
     return network, numbers
 
@@ -117,7 +119,7 @@ def draw_tokens(key: Array, network: Network, numbers: Numbers) -> Float[Array, 
     d, count = network.spec.attention.d_model, network.tokens
     narrow = network.narrow or d
     drawn = normals(of_words, (count + 1, narrow), jnp.float32)
-    x = numbers.own * drawn[1:] + numbers.common * drawn[:1]
+    x = (numbers.own * drawn[1:]).at[0].multiply(numbers.first) + numbers.common * drawn[:1]
     if network.sinusoids:
         x = x + attention.sinusoidal(jnp.arange(count), narrow, dtype=jnp.float32)
     if network.normed:

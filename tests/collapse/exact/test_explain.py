@@ -18,9 +18,19 @@ def explained(spec, x, gain=1.0, seed=0, **options):
     return collapse.explain(network.init(jax.random.key(seed), spec, gain=gain), x, spec, **options)
 
 
+def running(scores, seen, parts):
+    """e^(score − the largest one up to its place) over the sum: kinks wherever the largest changes."""
+    shown = jnp.where(seen, scores, -jnp.inf)
+    powers = jnp.where(seen, jnp.exp(jnp.where(seen, shown - jax.lax.cummax(shown, axis=2), 0)), 0)
+    return powers / powers.sum(-1, keepdims=True)
+
+
+RUNNING = attention.Kind("running", running, row_sum="one", shift_invariant=True)
+
 MET = {
     "smallest normal number": lambda: explained(stack(), jnp.full((6, 8), 1e-40, "float32").at[0].set(3e-40)),
     "no place in float32": lambda: explained(stack(), 1e20 * TOKENS),
+    "a kink of the weights": lambda: explained(stack(weights=RUNNING, causal=True, heads=2), TOKENS, seed=3),
     "digits are lost": lambda: explained(stack(), TOKENS, gain=6.0, seed=11),
     "a choice cannot be made": lambda: explained(stack(top_k=2), 20 * TOKENS),  # of two that one row has made alike
     "has shrunk below": lambda: explained(stack(20, output_gate="headwise"), TOKENS, gain=0.05),

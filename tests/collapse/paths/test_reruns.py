@@ -99,6 +99,17 @@ def test_traced_paths_that_the_network_does_not_have_are_nan(skip):
         assert np.isnan(each).tolist() == [[False] * 2 + [True] * 2] * 2 + [[False] * 3 + [True], [False] * 4]
 
 
+def test_paths_may_be_integers_of_any_type():
+    spec = stack(depth=3, skip=True)
+    params, x = draw(0, spec, "float32")
+    paths = np.array([[0, 1, 0]])
+    rows, sizes = (call(params, x, spec, paths) for call in (collapse.path_reruns, collapse.path_log_sizes))
+    for dtype in ("uint8", "uint32", "int8"):
+        np.testing.assert_array_equal(collapse.path_reruns(params, x, spec, paths.astype(dtype)), rows)
+        of_type = collapse.path_log_sizes(params, x, spec, paths.astype(dtype))
+        np.testing.assert_array_equal(of_type.log_norm, sizes.log_norm)
+
+
 @pytest.mark.usefixtures("as_installed")
 def test_bad_input():
     spec = stack(depth=3)
