@@ -248,8 +248,10 @@ def test_a_kernel_s_quadrature_has_its_value_and_an_honest_error(capsys, kernel,
 
 
 def test_a_sparsity_below_the_smallest_number_is_not_called_0(capsys):
-    assert main(["sparsity", "exponential", "--gamma", "100"]) == 0  # e^−5000
-    assert capsys.readouterr().out.splitlines()[-1].split()[2:4] == ["<", "2.2e-308"]
+    assert main(["sparsity", "exponential", "--gamma", "100"]) == 1  # e^−5000
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1].split()[2:4] == ["<", "2.2e-308"]
+    assert err == "rc-jax: no quadrature for beta = 0, gamma = 100: its integrals leave double precision\n"
 
 
 def test_every_named_kernel_is_offered(capsys):
@@ -262,7 +264,7 @@ def test_an_integral_that_has_no_value_is_said(capsys):
     assert main(["sparsity", "relu", "--beta", "-45", "1"]) == 1  # zero wherever the quadrature looks
     out, err = capsys.readouterr()
     assert "–" in out
-    assert err == "rc-jax: no value for beta = -45, gamma = 1\n"
+    assert err == "rc-jax: no value for beta = -45, gamma = 1: its integrals leave double precision\n"
 
 
 @pytest.mark.slow

@@ -217,7 +217,7 @@ def _derivative(kind: Kind, weights: Any, scores: Array) -> None:
             shown, changes = _worst(slope - other, slope, other)
             raise ValueError(
                 f"`weights` of kind {kind.name!r} must have a derivative by the scores, which `jax.jvp` gives: got "
-                f"{shown} where weights change by {changes}"
+                f"{shown} where weights change by {changes}; rounded weights, of few bits or few levels, have none"
             )
 
 
