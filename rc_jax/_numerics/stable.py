@@ -23,6 +23,13 @@ def compensated(
     return rounded, (rounded - total) - new
 
 
+def hypot(a: Float[Array, "*shape"], b: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """√(a² + b²) of numbers that are not both 0, with all derivatives: a second one of `jnp.hypot` is 0 at a = b."""
+    largest = jax.lax.stop_gradient(jnp.maximum(jnp.abs(a), jnp.abs(b)))
+    largest = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
+    return largest * jnp.sqrt(jnp.square(a / largest) + jnp.square(b / largest))
+
+
 def log_expm1(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """log(e^t − 1) for t ≥ 0, without overflow; −∞ at t = 0, with a derivative of 0."""
     positive = jnp.where(t == 0, 1, t)

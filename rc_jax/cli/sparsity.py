@@ -34,7 +34,8 @@ def run(arguments: Any) -> Report:
         rows, text = _decay(arguments) if name == "decay" else _gaussian(name, arguments)
     problems = tuple(
         f"no {'value' if row['closed_form'] is None else 'quadrature'} for "
-        f"{', '.join(f'{key} = {row[key]:g}' for key in row if key in PARAMETERS)}: its integrals leave double precision"
+        f"{', '.join(f'{key} = {row[key]:g}' for key in row if key in PARAMETERS)}: "
+        "its integrals leave double precision"
         for row in rows
         if row["quadrature"] is None and name != "decay"
     )

@@ -6,9 +6,15 @@ The integrand is smooth on the scale of 1 in x and in αs, so trapezoidal sums c
 """
 
 import numpy as np
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 STEP = 0.2
+_BEYOND = 40.0  # integrals end where n scores have a tail of e^−40
+
+
+def _wide(n: float) -> np.ndarray:
+    """Places from where normal scores have no weight to where none of n scores is."""
+    return np.linspace(-9, max(11.0, (2 * (np.log(n) + _BEYOND)) ** 0.5), 200_001)
 
 
 def participation(alpha: float, n: int, dim: int | float | None = None) -> float:
@@ -32,10 +38,11 @@ def participation(alpha: float, n: int, dim: int | float | None = None) -> float
         0.1000
     """
     # Nodes y, evenly apart: s = y for normal scores, tanh y for cosines, out to where n scores have no tail left.
+    n = float(n)  # NumPy has no logarithm of a large integer
     if dim is None:
-        ends = np.sqrt(2 * (np.log(n) + 40))
+        ends = np.sqrt(2 * (np.log(n) + _BEYOND))
     else:
-        power = (np.log(n) + 40) / (dim - 1)
+        power = (np.log(n) + _BEYOND) / (dim - 1)
         ends = power + np.log1p(np.sqrt(-np.expm1(-2 * power)))
     count = int(2 * ends * max(alpha / STEP, 40 / ends)) + 1
     y = np.linspace(-ends, ends, count)
@@ -65,7 +72,8 @@ def mean_largest(n: int) -> float:
         >>> print(f"{quadrature.mean_largest(2):.4f}")  # 1/√π
         0.5642
     """
-    x = np.linspace(-9, 11, 200_001)
+    n = float(n)
+    x = _wide(n)
     return float(integrate.simpson(x * n * np.exp(stats.norm.logpdf(x) + (n - 1) * stats.norm.logcdf(x)), x=x))
 
 
@@ -82,14 +90,17 @@ def tie_density(n: int, dim: int | float | None = None) -> float:
         >>> print(f"{quadrature.tie_density(64, 3):.3f}")  # uniform scores: n/2
         32.000
     """
+    n = float(n)
     if dim is None:
-        y = np.linspace(-9, 11, 200_001)
+        y = _wide(n)
         log_squared, above = 2 * stats.norm.logpdf(y), stats.norm.logsf(y)
-    else:  # s = tanh y, and (1 + s)/2 has a beta law
+    else:  # s = tanh y, and (1 − s)/2 = 1/(1 + e^{2y}) has a beta law
         half = (dim - 1) / 2
-        y = np.linspace(-1, 1, 200_001) * np.arctanh(stats.beta.isf(1e-15, half, half) * 2 - 1)
-        share = (1 + np.tanh(y)) / 2
-        log_squared = 2 * (stats.beta.logpdf(share, half, half) - np.log(2) - np.log(np.cosh(y)))
-        above = np.log(stats.beta.sf(share, half, half))
+        least = stats.beta.ppf(np.exp(-_BEYOND) / n, half, half)
+        y = np.linspace(-1, 1, 200_001) * (np.log1p(-least) - np.log(least)) / 2
+        rest, other = special.expit(-2 * y), special.expit(2 * y)
+        log_density = (half - 1) * (np.log(rest) + np.log(other)) - special.betaln(half, half)
+        log_squared = 2 * (log_density - np.log(2) - np.log(np.cosh(y)))
+        above = np.log(stats.beta.cdf(rest, half, half))
     log_below = np.log1p(-np.minimum(np.exp(above), 1 - 1e-15))
     return float(n * (n - 1) * integrate.simpson(np.exp(log_squared + (n - 2) * log_below), x=y))

@@ -10,7 +10,7 @@ from jax.scipy import special
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from rc_jax._numerics import arguments
+from rc_jax._numerics import arguments, stable
 from rc_jax._numerics.dtypes import as_common
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
@@ -45,12 +45,13 @@ def differential(gamma: ArrayLike, subtracted: ArrayLike, correlation: ArrayLike
     dtype, (gamma, lam, rho) = as_common(**named, positive=("gamma",))
     gamma = jnp.minimum(gamma, 100)  # S is 0 there in every type, and no square overflows
     square = jnp.square(gamma)
-    sigma = gamma * jnp.sqrt(2 * (1 - rho))
+    sigma = gamma * jnp.where(rho < 1, jnp.sqrt(2 * jnp.where(rho < 1, 1 - rho, 1)), 0)
     # An exchange of the two scores leaves S and makes λ into 1/λ: of both the one below 1, and what it lacks.
     above = lam > 1
     some, over = lam > 0, jnp.where(above, lam, 2)
     less = jnp.where(above, jnp.where(over < 2, (over - 1) / over, 1 - 1 / over), 1 - lam)
-    logarithm = jnp.abs(jnp.log(jnp.where(some, lam, 1)))
+    logarithm = jnp.log(jnp.where(some, lam, 1))
+    logarithm = jnp.where(above, logarithm, -logarithm)
     lam = jnp.where(above, 1 / over, lam)
     # E|X − λY| as two error functions, which are 1 where λ = 0 or the scores are one. Where they lie close together
     # their difference is an integral.
@@ -66,7 +67,8 @@ def differential(gamma: ArrayLike, subtracted: ArrayLike, correlation: ArrayLike
     # Their root is that of a sum of squares, of which none underflows; a root of 0 would have no derivative.
     apart = -2 * lam * jnp.expm1((rho - 1) * square)
     positive = apart > 0
-    spread = jnp.where(positive, jnp.hypot(less, jnp.sqrt(jnp.where(positive, apart, 1))), less + apart / 2)
+    root = stable.hypot(less, jnp.sqrt(jnp.where(positive, apart, 1)))
+    spread = jnp.where(positive, root, less + apart / (2 * jnp.where(less > 0, less, 1)))
     return (size * jnp.exp(-square / 2) / spread).astype(dtype)
 
 
@@ -102,7 +104,7 @@ def sinkhorn(couplings: ArrayLike, query: ArrayLike) -> Float[Array, "..."]:
             raise ValueError(f"`{name}` must hold the coordinates on its last axis, got {arguments.describe(value)}")
     dtype, (a, x) = as_common(couplings=couplings, query=query)
     # ρ = a/t and 1 − ρ² = 1/t with t = ½ + √(¼ + a²), so that 1 − ρ⁴ = (1 + ρ²)/t where ρ is near 1.
-    t = 0.5 + jnp.hypot(jnp.full_like(a, 0.5), a)
+    t = 0.5 + stable.hypot(jnp.full_like(a, 0.5), a)
     rho = a / t
     square = jnp.square(rho)
     near = square > 0.5

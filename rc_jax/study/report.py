@@ -199,7 +199,7 @@ def draw(study: Study) -> "Figure":
 
 
 def _digits(value: float, error: float, reason: str = "") -> str:
-    """A number with its error to one digit, or why there is none."""
+    """A number with its error to two digits, or why there is none."""
     if math.isnan(value):
         return re.split("[:;,(]", reason)[0] or "not known"
-    return f"{value:.4g} ± {float(f'{error:.1g}'):g}" if error > 0 else f"{value:.4g}"
+    return f"{value:.4g} ± {float(f'{error:.2g}'):g}" if error > 0 else f"{value:.4g}"

@@ -8,7 +8,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from rc_jax import sparsity
+from rc_jax import scale, sparsity
 from tests.oracles.sparsity import ratio_estimate
 
 
@@ -150,3 +150,34 @@ def test_sigmoid_rows_add_up_to_order_one(x64):
             assert total <= math.exp(gamma**2 / 2) * (1 + 1e-12)
             s = float(sparsity.from_kernel(jax.nn.sigmoid, -math.log(n), gamma))
             assert 0 <= s / math.exp(-(gamma**2) / 2) - 1 < 2 * math.exp(4 * gamma**2) / n
+
+
+def test_second_derivatives_where_two_parts_are_equal(x64):
+    """Places at which an absolute value or a `jnp.hypot` has a derivative of 0: against 40 digits."""
+
+    def by_digits(f, at):
+        with mp.workdps(40):
+            return float(mp.diff(f, at, 2))
+
+    def of_differential(lam):
+        upper, lower = (mp.erf((-mp.log(lam) / mp.sqrt(2) + sign * mp.sqrt(2) / 2) / mp.sqrt(2)) for sign in (1, -1))
+        return (upper - lam * lower) / mp.sqrt((1 + lam**2) * mp.e - 2 * lam)
+
+    def of_sinkhorn(a):
+        rho = (mp.sqrt(1 + 4 * a**2) - 1) / (2 * a)
+        return mp.sqrt(mp.sqrt(1 - rho**4)) * mp.exp(-(rho**2) / (2 * (1 + rho**2)))
+
+    pairs = [
+        (lambda lam: sparsity.differential(1.0, lam), of_differential, 1.0),
+        (lambda a: sparsity.sinkhorn(a[None], jnp.ones(1)), of_sinkhorn, 0.5),
+        (scale.entropy_loss_per_dimension, lambda lam: mp.log((1 + mp.sqrt(1 + 4 * lam**2)) / 2) / 2, 0.5),
+        (lambda m: sparsity.nonnegative_linear_iid(jnp.ones(1), m, 1.0), lambda m: 1 / mp.sqrt(1 + m**-2), 1.0),
+    ]
+    for ours, exact, at in pairs:
+        assert float(jax.grad(jax.grad(ours))(at)) == pytest.approx(by_digits(exact, at), rel=1e-4)
+
+
+def test_the_derivative_by_the_correlation_at_its_end(x64):
+    """S = (1 − λ) e^{−γ²/2}/√((1 − λ)² + 2λγ²(1 − ρ)) next to ρ = 1, where two scores are nearly one."""
+    slope = jax.grad(lambda rho: sparsity.differential(1.0, 0.5, rho))(1.0)
+    assert float(slope) == pytest.approx(2 * math.exp(-0.5), rel=1e-9)

@@ -8,7 +8,7 @@ from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from rc_jax._numerics import arguments
+from rc_jax._numerics import arguments, stable
 from rc_jax._numerics.dtypes import as_common, common_with_dim
 from rc_jax._numerics.roots import implicit_root
 from rc_jax.scale.closed_forms.annealed import concentration
@@ -83,7 +83,7 @@ def entropy_loss_per_dimension(lam: ArrayLike) -> Float[Array, "..."]:
         0.2406
     """
     dtype, (lam,) = as_common(lam=lam)
-    root = jnp.hypot(jnp.ones_like(lam), 2 * lam)
+    root = stable.hypot(jnp.ones_like(lam), 2 * lam)
     excess = lam * (2 * lam / (1 + root))  # (root − 1)/2 without cancellation
     return (jnp.log1p(excess) / 2).astype(dtype)
 

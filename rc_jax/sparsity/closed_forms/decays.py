@@ -247,7 +247,8 @@ def gated_decay_annealed(mean: ArrayLike, second: ArrayLike, n: ArrayLike) -> Fl
     Args:
         mean: E λ of a gate, in (0, 1].
         second: E λ², between (E λ)² and E λ.
-        n: Number of positions, at least 1; shapes broadcast.
+        n: Number of positions, at least 1; shapes broadcast. It multiplies the roundings of both moments: 1 − E λ below
+            a rounding of 1 is lost, and gates are 1 then.
 
     Returns:
         S, in the broadcast shape; a pure number.
@@ -269,5 +270,6 @@ def gated_decay_annealed(mean: ArrayLike, second: ArrayLike, n: ArrayLike) -> Fl
     if known is not None and not np.all(known):
         raise ValueError("`second` must be between mean² and mean, as for every λ in (0, 1]")
     inside = possible & (mean > 0) & (mean <= 1) & (second > 0) & (n >= 1)
-    first, square = mean_power(mean, n), mean_power(second, n)
+    # Roundings of the moments count up to n times: no law has a second moment below the square of its mean.
+    first, square = mean_power(mean, n), mean_power(jnp.clip(second, jnp.square(mean), mean), n)
     return jnp.where(inside, first / jnp.sqrt(square), jnp.nan).astype(dtype)

@@ -12,7 +12,7 @@ from jax.scipy import special
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from rc_jax._numerics import arguments
+from rc_jax._numerics import arguments, stable
 from rc_jax._numerics.dtypes import as_common
 from rc_jax.sparsity.closed_forms.squared_relu import direction
 
@@ -70,7 +70,7 @@ def _identity(beta: Array, gamma: Array) -> Array:
 
 @jax.jit
 def _of_ratio(ratio: Array) -> Array:
-    length = jnp.hypot(jnp.ones_like(ratio), ratio)
+    length = stable.hypot(jnp.ones_like(ratio), ratio)
     bell = math.sqrt(2 / math.pi) * jnp.exp(-jnp.square(ratio) / 2)
     value = bell / length + jnp.abs(ratio / length) * special.erf(jnp.abs(ratio) * 0.5**0.5)
     return jnp.where(jnp.isinf(ratio), 1, value)

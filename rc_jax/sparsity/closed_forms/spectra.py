@@ -49,4 +49,5 @@ def _square_sum(p: float) -> float:
     """A: the terms up to s = 10⁶, and the tail Γ(p + 1)² ∫ s^{−2p} ds."""
     last = 10**6
     terms = np.exp(2 * (np.log(p) + special.betaln(np.arange(last) + 1, p)))
-    return float(np.sum(terms) + special.gamma(p + 1) ** 2 * (last + p / 2) ** (1 - 2 * p) / (2 * p - 1))
+    log_tail = 2 * special.gammaln(p + 1) + (1 - 2 * p) * np.log(last + p / 2)
+    return float(np.sum(terms) + np.exp(log_tail) / (2 * p - 1))

@@ -19,7 +19,7 @@ from jax.scipy.stats import norm
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from rc_jax._numerics import arguments
+from rc_jax._numerics import arguments, stable
 from rc_jax._numerics.dtypes import as_common
 
 _STEP = np.arange(-3.5, 4.2, 0.085)
@@ -130,7 +130,7 @@ def _slope(beta: Array, gamma: Array, by_beta: Array, by_gamma: Array, factor: A
 def _right(ratio: Array) -> tuple[Array, Array, Array]:
     """For r ≥ 0, with g = 1/√(1+r²) and b = rg: g²m₂, g⁴m₄ and g³(m₁m₄ − m₂m₃), each a sum of positive terms."""
     clipped = jnp.where(ratio < 0, 0, jnp.minimum(ratio, _largest(ratio)))  # not clip: it halves the gradient at 0
-    g = 1 / jnp.hypot(jnp.ones_like(clipped), clipped)
+    g = 1 / stable.hypot(jnp.ones_like(clipped), clipped)
     b = clipped * g
     below, density = norm.cdf(clipped), norm.pdf(clipped)
     second = below + b * g * density
@@ -142,7 +142,7 @@ def _right(ratio: Array) -> tuple[Array, Array, Array]:
 def _tail(ratio: Array) -> tuple[Array, Array]:
     """For r = −t < 0: 1/s and the integrals I₀ … I₄ on a last axis."""
     t = jnp.where(ratio < 0, jnp.minimum(-ratio, _largest(ratio)), 0)
-    inverse_length = 1 / jnp.hypot(jnp.ones_like(t), t)
+    inverse_length = 1 / stable.hypot(jnp.ones_like(t), t)
     nodes = jnp.asarray(_NODES, ratio.dtype).reshape((1,) * ratio.ndim + (-1,))
     moments = jnp.asarray(_WEIGHTS[:, None] * _NODES[:, None] ** np.arange(5), ratio.dtype)
     exponent = jnp.square(inverse_length[..., None] * nodes) / 2 + (t * inverse_length)[..., None] * nodes

@@ -1,8 +1,9 @@
 """Order statistics of normal scores: known values and drawn rows."""
 
+import jax
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, optimize, stats
 
 from rc_jax.scale.closed_forms import order_statistics
 
@@ -14,6 +15,24 @@ def test_two_scores(x64):
 
 def test_single_precision():
     assert float(order_statistics.median_gap(2)) == pytest.approx(0.6744897501960817 * 2**0.5, abs=5e-5)
+
+
+@pytest.mark.parametrize(("n", "gap", "digits"), [(10**6, 0.1406282, 1e-4), (10**15, 0.0860717, 1e-6)])
+def test_no_digit_of_small_tails_is_lost(n, gap, digits):
+    """Where scores of 5, or of 8 in float64, are common: JAX's logarithm of Φ has no digit of the tail left there."""
+    with jax.enable_x64(digits < 1e-5):
+        assert float(order_statistics.median_gap(n)) == pytest.approx(_median_gap(n), rel=digits)
+    assert _median_gap(n) == pytest.approx(gap, rel=1e-6)
+
+
+def _median_gap(n):
+    x = np.linspace(-9, 13, 100_001)
+
+    def beyond(gap):
+        log_below = np.log1p(-np.minimum(stats.norm.sf(x - gap), 1 - 1e-16))
+        return integrate.simpson(np.exp(np.log(float(n)) + stats.norm.logpdf(x) + (n - 1.0) * log_below), x=x) - 0.5
+
+    return optimize.brentq(beyond, 0, 3)
 
 
 @pytest.mark.parametrize("n", [8, 64])

@@ -66,3 +66,14 @@ def test_tie_density_is_the_mean_of_the_largest(n):
     assert quadrature.tie_density(n) == pytest.approx(largest, rel=1e-6)
     assert quadrature.mean_largest(n) == pytest.approx(largest, rel=1e-9)
     assert quadrature.tie_density(n, 3) == pytest.approx(n / 2, rel=1e-5)
+
+
+def test_quadrature_of_more_scores_than_anybody_has():
+    """Uniform scores have n/2 at any n; the largest of 10^k normal ones, also between 10^25 and 10^40, rises slowly."""
+    for n in (10**12, 10**15, 10**18, 10**25):
+        assert quadrature.tie_density(n, 3) == pytest.approx(n / 2, rel=1e-9)
+    largest = np.array([quadrature.mean_largest(10**k) for k in range(20, 41)])
+    # By the tail's reciprocal, Φ(−x) = e^{−γ}/n, to the next order.
+    middle = np.array([-stats.norm.ppf(np.exp(-np.euler_gamma) * 10.0**-k) for k in range(20, 41)])
+    np.testing.assert_allclose(largest, middle, rtol=2e-3)
+    assert quadrature.participation(1.0, 10**20) == pytest.approx(np.e / 1e20, rel=1e-4)

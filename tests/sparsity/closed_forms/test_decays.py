@@ -232,6 +232,19 @@ def test_a_continuum_of_decays(x64):
         assert np.abs(ratio - 1).max() < (1e-3 if p in (0.25, 1.0, 2.0) else 0.06)
 
 
+def test_a_spectrum_of_short_memories_alone(x64):
+    """Large p: nearly all weight is on the first token, and S is little above 1/√n."""
+    values = [float(sparsity.decay_spectrum(p, 1000)) for p in (98.0, 99.0, 200.0, 1e4)]
+    assert (np.diff(values) < 0).all() and values[-1] == pytest.approx(1000**-0.5, rel=1e-3)
+
+
+def test_roundings_of_gates_give_no_sparsity_above_1():
+    """1 − λ = 2.9e-8 is less than a rounding of float32: all gates are 1."""
+    lam = 1 - 2.9e-8
+    for second in (lam * lam, 0.9999992):
+        assert sparsity.gated_decay_annealed(jnp.float32(lam), jnp.float32(second), 1e9) == 1
+
+
 def test_the_annealed_form_is_too_large_where_gates_are_rarely_zero(x64, key):
     """Gates 0 in 1 % and 0.99999 else: rows end at the last 0, at an exponential length, so E S tends to √π/2 of it."""
     n, rows = 4096, 3000
