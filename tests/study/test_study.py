@@ -146,12 +146,13 @@ def test_what_is_not_known_has_a_reason_in_its_place():
     lines = {re.split(" {2,}", line)[1]: line for line in study.table(found).splitlines()}
     assert "digits are lost  " in lines["change"] and "nan" not in study.table(found)
     assert (
-        "2.5 ± 0.2" in lines["best scale for 16 keys"] and "flat from 8 on   2 ± 0.1" in lines["best scale for 64 keys"]
+        "2.5 ± 0.25" in lines["best scale for 16 keys"]
+        and "flat from 8 on   2 ± 0.1" in lines["best scale for 64 keys"]
     )
     said = " ".join(study.sentences(found))
     assert (
         f"Not known (change): {lost}." in said
-        and "was found: flat from 8 on for 64 keys; it is 2.5 ± 0.2 for 16 keys." in said
+        and "was found: flat from 8 on for 64 keys; it is 2.5 ± 0.25 for 16 keys." in said
     )
     drawn = study.draw(found)
     sparse, scale, depth = drawn.axes

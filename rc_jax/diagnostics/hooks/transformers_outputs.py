@@ -10,7 +10,7 @@ import numpy as np
 from rc_jax._numerics import arguments
 from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.record import Diagnosis
-from rc_jax.diagnostics.seen import PADDING, Texts, farthest, segments
+from rc_jax.diagnostics.seen import PADDING, Texts, behind, farthest, looking, segments
 from rc_jax.diagnostics.states import hidden_states
 from rc_jax.diagnostics.weights import attention, diagnose
 
@@ -101,8 +101,9 @@ def from_transformers(
         weights = _of_attention(weights, None if part else config)
         _check_stages(weights)
     if weights is not None and (part == "cross" or _rectangular(weights)):
-        known = {"causal": False} if part == "cross" else {}
-        return _of_rectangles(weights, attention_mask, states, known | options)
+        cross = part == "cross"
+        known = {"causal": False} if cross else {}
+        return _of_rectangles(weights, attention_mask, states, None if part else config, cross, known | options)
     texts, cut = None, False
     if attention_mask is not None:
         kept: Any = states if weights is None else [layer for layer in weights if layer is not None]
@@ -196,23 +197,54 @@ def _rectangular(weights: list[Any]) -> bool:
     return any(layer is not None and layer.ndim > 1 and layer.shape[-1] != layer.shape[-2] for layer in weights)
 
 
-def _of_rectangles(weights: list[Any], attention_mask: Any, states: Any, options: dict[str, Any]) -> Diagnosis:
-    """Attention of the decoder on the encoder, or of the last tokens on all."""
+def _of_rectangles(
+    weights: list[Any], attention_mask: Any, states: Any, config: Any, cross: bool, options: dict[str, Any]
+) -> Diagnosis:
+    """Attention of the decoder on the encoder, or of the last tokens on all.
+
+    Places of a cache that are empty in all samples are cut off first. What is left may be a square.
+    """
     given = [index for index, layer in enumerate(weights) if layer is not None]
-    layers = [weights[index] for index in given]
+    layers = inputs.layers_of("outputs", [weights[index] for index in given], ("heads", "queries", "keys"), stacked=5)
+    shape = layers.shape
+    samples, queries, keys = shape[0], *shape[-2:]
+    mask = options.pop("mask", None)
+    back = None if cross or mask is not None or len(shape) != 4 else behind(layers)
+    filled = keys if back is None else back + queries
+    notes: list[str] = []
+    if filled < keys:
+        weights = [None if layer is None else layer[..., :filled] for layer in weights]
+        empty = f"Keys behind the last one with weight are taken for empty places of a cache: {filled} are filled."
+        notes += [f"{looking(queries, keys)}, as the last of them.", empty]
+    texts, cut = None, False
     if attention_mask is not None:
-        shape = inputs.layers_of("outputs", layers, ("heads", "queries", "keys"), stacked=5).shape
-        if np.shape(attention_mask) == (shape[0], shape[-2]) and shape[-1] > shape[-2]:
+        if np.shape(attention_mask) == (samples, queries) and filled > queries:
             raise ValueError(
-                f"`attention_mask` must have the shape {(shape[0], shape[-1])}, a number for each key, got "
+                f"`attention_mask` must have the shape {(samples, filled)}, a number for each key, got "
                 f"{np.shape(attention_mask)}: keys in front of the text, such as those of prefix tuning or of a cache, "
                 "count too, so put ones in front"
             )
-        real = (_texts(attention_mask, shape[0], shape[-1])[0] >= 0)[:, None, None]
-        mask = options.pop("mask", None)
-        options |= {"mask": real if mask is None else real & inputs.mask_of("mask", mask, shape)}
-    notes = () if states is None else ("Hidden states are left out: they are those of the queries alone.",)
-    return diagnose(layers, numbers=given, notes=notes, own=False, **options)[0]
+        attention_mask = attention_mask[:, :filled] if np.shape(attention_mask) == (samples, keys) else attention_mask
+        texts, cut = _texts(attention_mask, samples, filled)
+    if filled == queries:
+        more = {"segment_ids": np.where(texts < 0, PADDING, texts + 1)} if cut and texts is not None else {}
+        diagnosis = _of_weights(weights, None, texts, config, more | options)[0]
+    else:
+        windows = None
+        kinds = getattr(_text(config), "layer_types", None)
+        if back is not None and config is not None and (kinds is None or len(kinds) == len(weights)):
+            windows = _windows(_text(config), given, [weights[index] for index in given])
+        if texts is not None:
+            real = (texts >= 0)[:, None, None]
+            if back is not None:  # padded queries see nothing, and no query sees a later key
+                own = np.arange(back, filled)
+                real = real & (texts >= 0)[:, None, own, None] & (np.arange(filled) <= own[:, None])
+            mask = real if mask is None else real & inputs.mask_of("mask", mask, shape)
+        layers = [weights[index] for index in given]
+        diagnosis = diagnose(layers, mask=mask, windows=windows, numbers=given, own=False, **options)[0]
+    if states is not None:
+        notes.append("Hidden states are left out: they are those of the queries alone.")
+    return dataclasses.replace(diagnosis, notes=(*notes, *diagnosis.notes))
 
 
 def _field(outputs: Any, name: str) -> Any:
@@ -288,11 +320,11 @@ def _windows(config: Any, numbers: list[int], layers: list[Any]) -> list[np.ndar
 
     A config that names neither states nothing: its layers may have windows under other names, or packed texts.
     """
-    kinds, n = getattr(config, "layer_types", None), layers[0].shape[-1]
+    kinds, (queries, n) = getattr(config, "layer_types", None), layers[0].shape[-2:]
     size = getattr(config, "sliding_window", None)
     used = isinstance(size, int) and getattr(config, "use_sliding_window", True)
-    distance = np.abs(np.arange(n)[:, None] - np.arange(n)[None])
-    made: dict[Any, np.ndarray] = {"full_attention": np.ones((n, n), bool)}
+    distance = np.abs(np.arange(n - queries, n)[:, None] - np.arange(n)[None])  # queries are the last of the tokens
+    made: dict[Any, np.ndarray] = {"full_attention": np.ones((queries, n), bool)}
     windows: list[np.ndarray | None] = []
     for number, weights in zip(numbers, layers, strict=True):
         kind = ("sliding_attention" if used else None) if kinds is None else kinds[number]

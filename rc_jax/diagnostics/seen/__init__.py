@@ -9,6 +9,7 @@ layer, then in its samples and in its heads. Whatever else is 0 counts as seen, 
 """
 
 from rc_jax.diagnostics.seen.notes import listed, looking, of_nothing, runs
+from rc_jax.diagnostics.seen.other_queries import behind
 from rc_jax.diagnostics.seen.reading import read, seen_by
 from rc_jax.diagnostics.seen.stated import (
     PADDING,
@@ -28,6 +29,7 @@ __all__ = [
     "PADDING",
     "Seen",
     "Texts",
+    "behind",
     "farthest",
     "listed",
     "looking",

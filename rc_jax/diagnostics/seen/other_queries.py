@@ -4,9 +4,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.seen.notes import looking, of_doubt, of_padding
 from rc_jax.diagnostics.seen.stated import PADDING, Found, Seen, Stated, Texts, record_of
-from rc_jax.diagnostics.seen.support import Support, certain
+from rc_jax.diagnostics.seen.support import Support, certain, support_of
+
+
+def behind(layers: inputs.Layers) -> int | None:
+    """How far the own key of query i lies behind key i, in every sample; `None` where rows do not show it.
+
+    Rows of a causal decoder end at their own keys, but for those of padding: all of a sample do, or most of a batch.
+    """
+    queries, keys = layers.shape[-2:]
+    supports = [support_of(layers, layer) for layer in range(len(layers))]
+    looks = np.stack([~each.void for each in supports])
+    ends = np.stack([each.last for each in supports]) - np.arange(queries)
+    if not looks.any():
+        return None
+    back = int(ends[looks].max())
+    exact = (ends == back) | ~looks
+    whole = (exact & looks.any(-1, keepdims=True)).all((0, 2)).any()
+    return back if 0 <= back <= keys - queries and (whole or exact[looks].mean() >= 0.5) else None
 
 
 def of_other_queries(supports: Sequence[Support], stated: Stated) -> Found:
@@ -15,17 +33,21 @@ def of_other_queries(supports: Sequence[Support], stated: Stated) -> Found:
     keys = supports[0].largest.shape[1]
     told = any(mask is not None for mask in stated.masks)
     if told:
-        seen = [np.any(mask, axis=(1, 2)) for mask in stated.masks if mask is not None]
+        seen = [np.ones((1, keys), bool) if mask is None else np.any(mask, axis=(1, 2)) for mask in stated.masks]
         real, doubtful = np.broadcast_to(np.any(np.broadcast_arrays(*seen), axis=0), (samples, keys)), []
     else:
         real, doubtful = np.ones((samples, keys), bool), []
         if not all(stated.known):
             real, doubtful = _filled(supports, stated.causal)
-    # The last query sees the last key that is filled, if queries are the last of the tokens.
-    back = keys - real[:, ::-1].argmax(1) - queries
-    later = np.arange(keys) > np.arange(queries)[:, None] + back[:, None, None]
+    # The last query sees the last key that is filled, if queries are the last of the tokens: in its own sample, where
+    # nobody has said what is filled; else in any, or the last one of all, as where all texts end in padding.
     used = np.any([each.seen & ~(each.void & ~each.even)[..., None] for each in supports], axis=0)
-    possible = bool((back >= 0).all()) and not bool((used & later).any())
+    for some in (*([] if told else [real]), np.any(real, axis=0)[None], np.ones((1, keys), bool)):
+        back = np.broadcast_to(keys - some[:, ::-1].argmax(1) - queries, (samples,))
+        later = np.arange(keys) > np.arange(queries)[:, None] + back[:, None, None]
+        possible = bool((back >= 0).all()) and not bool((used & later).any())
+        if possible:
+            break
     if stated.causal and not possible:
         raise ValueError(
             f"`weights` must have, if `causal`, queries that are the last of the tokens, and no weight on later keys, "
@@ -33,18 +55,22 @@ def of_other_queries(supports: Sequence[Support], stated: Stated) -> Found:
         )
     causal = possible and queries > 1 if stated.causal is None else stated.causal
     allowed = np.broadcast_to(real[:, None], (samples, queries, keys)) & (~later if causal else True)
+    if possible and causal and not told:  # padding sees nothing
+        own = np.arange(queries) + back[:, None]
+        allowed = allowed & np.take_along_axis(real, own, 1)[:, :, None]
     together = np.any(used, axis=0)
     if not told and not all(stated.known):
         _check_offsets(together)
     hidden = int((np.any(allowed, axis=0) & ~together).sum())
     doubtful = doubtful if hidden == 0 else []  # or they are told of below
-    padded = not told and not real.all()
+    padded = not real.all()
     which = "as the last of them" if causal else "padding apart" if padded else "all of them"
     notes = [f"{looking(queries, keys)}{'' if hidden and which == 'all of them' else f', {which}'}."]
-    if padded and causal and real[:, 0].all():
+    if padded and causal and real[:, 0].all() and not told:
         slots = ", ".join(map(str, sorted({int(each) for each in real.sum(1)})))
-        notes.append(f"Keys behind the last one with weight are taken for empty places of a cache: {slots} are filled.")
-    elif padded:
+        which = "padding or empty places of a cache"
+        notes.append(f"Keys behind the last one with weight are taken for {which}: {slots} are filled.")
+    elif padded and not told:
         notes.append(of_padding(real))
     if doubtful:
         notes.append(of_doubt(doubtful))

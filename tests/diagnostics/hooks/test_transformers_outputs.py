@@ -315,6 +315,70 @@ def test_the_empty_places_of_a_static_cache(decoder):
         np.testing.assert_allclose(found[name], expected[name], rtol=3e-4, atol=1e-5, err_msg=name)
 
 
+def by_hand(weights, seen):
+    """Sparsity and H/log n (layer, head), of rows that see two keys and more, first in each sample, by NumPy."""
+    found = []
+    for layer in weights:
+        rows = np.asarray(layer, float) * seen[:, None]
+        keys = seen.sum(-1)
+        values = []
+        for p, n in zip(rows, keys, strict=True):
+            p, n = p[:, n > 1], n[n > 1]
+            entropy = -(p * np.log(np.where(p > 0, p, 1))).sum(-1) / np.log(n)
+            values.append([(p.sum(-1) / np.sqrt(n * (p**2).sum(-1))).mean(-1), entropy.mean(-1)])
+        found.append(np.mean(values, 0))
+    return np.swapaxes(found, 0, 1)
+
+
+PADDED = torch.ones(3, 20, dtype=torch.long)
+for _sample, _count in ((1, 3), (2, 6)):
+    PADDED[_sample, -_count:] = 0
+
+
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("prefix", [0, 6])
+def test_padding_beside_a_cache(decoder, static, left, prefix):
+    """Of the whole text, or of what follows six tokens; told by a mask of the text, by one of all places, or not at all."""
+    tokens = torch.randint(3, 40, (3, 20), generator=torch.Generator().manual_seed(3))
+    real = PADDED.flip(-1) if left else PADDED
+    cache = transformers.StaticCache(config=decoder.config, max_cache_len=32) if static else transformers.DynamicCache()
+    with torch.no_grad():
+        if prefix:
+            decoder(tokens[:, :prefix], attention_mask=real[:, :prefix], past_key_values=cache)
+        outputs = decoder(tokens[:, prefix:], attention_mask=real, past_key_values=cache, output_attentions=True)
+    kept = real.numpy().astype(bool)
+    seen = (kept[:, None] & kept[:, :, None] & np.tri(20, dtype=bool))[:, prefix:]
+    sparsity, entropy = by_hand([layer[..., :20] for layer in outputs.attentions], seen)
+    places = torch.nn.functional.pad(real, (0, outputs.attentions[0].shape[-1] - 20))
+    for mask in (real, places, None):
+        found = diagnostics.from_transformers(outputs, attention_mask=mask)
+        assert found.causal
+        np.testing.assert_allclose(found["sparsity"], sparsity, rtol=1e-5, err_msg=f"{mask is None}")
+        np.testing.assert_allclose(found["relative_entropy"], entropy, rtol=1e-4, err_msg=f"{mask is None}")
+
+
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")
+def test_a_config_gives_the_windows_of_cached_queries():
+    config = transformers.MistralConfig(
+        **SIZES, intermediate_size=24, num_key_value_heads=2, sliding_window=6, initializer_range=0.3
+    )
+    torch.manual_seed(0)
+    model = transformers.MistralModel._from_config(config, attn_implementation="eager").eval()
+    tokens = torch.randint(3, 40, (2, 20), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        cache = model(tokens[:, :8], use_cache=True).past_key_values
+        outputs = model(tokens[:, 8:], past_key_values=cache, output_attentions=True)
+    keys = outputs.attentions[0].shape[-1]
+    distance = np.arange(keys - 12, keys)[:, None] - np.arange(keys)
+    seen = np.broadcast_to((distance >= 0) & (distance < 6), (2, 12, keys))
+    found = diagnostics.from_transformers(outputs, config=config)
+    sparsity, entropy = by_hand(outputs.attentions, seen)
+    np.testing.assert_allclose(found["sparsity"], sparsity, rtol=1e-5)
+    np.testing.assert_allclose(found["relative_entropy"], entropy, rtol=1e-5)
+
+
 def test_a_last_state_before_the_final_norm_is_named(decoder, encoder, ids):
     sizes = {name: size for name, size in SIZES.items() if name != "vocab_size"}
     config = transformers.ViTConfig(
