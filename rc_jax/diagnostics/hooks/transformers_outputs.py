@@ -226,7 +226,7 @@ def _of_rectangles(
             )
         attention_mask = attention_mask[:, :filled] if np.shape(attention_mask) == (samples, keys) else attention_mask
         texts, cut = _texts(attention_mask, samples, filled)
-    if filled == queries:
+    if back == 0:
         more = {"segment_ids": np.where(texts < 0, PADDING, texts + 1)} if cut and texts is not None else {}
         diagnosis = _of_weights(weights, None, texts, config, more | options)[0]
     else:

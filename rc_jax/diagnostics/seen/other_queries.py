@@ -42,6 +42,7 @@ def of_other_queries(supports: Sequence[Support], stated: Stated) -> Found:
     # The last query sees the last key that is filled, if queries are the last of the tokens: in its own sample, where
     # nobody has said what is filled; else in any, or the last one of all, as where all texts end in padding.
     used = np.any([each.seen & ~(each.void & ~each.even)[..., None] for each in supports], axis=0)
+    possible, back, later = False, np.zeros(samples, int), np.zeros((samples, queries, keys), bool)
     for some in (*([] if told else [real]), np.any(real, axis=0)[None], np.ones((1, keys), bool)):
         back = np.broadcast_to(keys - some[:, ::-1].argmax(1) - queries, (samples,))
         later = np.arange(keys) > np.arange(queries)[:, None] + back[:, None, None]

@@ -340,7 +340,7 @@ for _sample, _count in ((1, 3), (2, 6)):
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("prefix", [0, 6])
 def test_padding_beside_a_cache(decoder, static, left, prefix):
-    """Of the whole text, or of what follows six tokens; told by a mask of the text, by one of all places, or not at all."""
+    """Of the whole text or of what follows six tokens; told by a mask of the text, by one of all places, or by none."""
     tokens = torch.randint(3, 40, (3, 20), generator=torch.Generator().manual_seed(3))
     real = PADDED.flip(-1) if left else PADDED
     cache = transformers.StaticCache(config=decoder.config, max_cache_len=32) if static else transformers.DynamicCache()
