@@ -12,12 +12,12 @@ STEP = 0.2
 _BEYOND = 40.0  # integrals end where n scores have a tail of e^−40
 
 
-def _wide(n: float) -> np.ndarray:
+def _wide(n: int | float) -> np.ndarray:
     """Places from where normal scores have no weight to where none of n scores is."""
     return np.linspace(-9, max(11.0, (2 * (np.log(n) + _BEYOND)) ** 0.5), 200_001)
 
 
-def participation(alpha: float, n: float, dim: int | float | None = None) -> float:
+def participation(alpha: float, n: int | float, dim: int | float | None = None) -> float:
     """Mean of Σp² for p = softmax(αs) over n independent scores.
 
     Memory grows like α²: for normal scores it is several gigabytes at α = 100.
@@ -60,7 +60,7 @@ def participation(alpha: float, n: float, dim: int | float | None = None) -> flo
     return float((n * STEP * rest * (weights * np.exp(2 * z - np.exp(z))).sum(1)).sum())
 
 
-def mean_largest(n: float) -> float:
+def mean_largest(n: int | float) -> float:
     """Mean of the largest of n standard normal scores.
 
     Formula: ∫ x n ρ(x) F(x)^{n−1} dx, with ρ the density of a score and F its distribution function.
@@ -77,7 +77,7 @@ def mean_largest(n: float) -> float:
     return float(integrate.simpson(x * n * np.exp(stats.norm.logpdf(x) + (n - 1) * stats.norm.logcdf(x)), x=x))
 
 
-def tie_density(n: float, dim: int | float | None = None) -> float:
+def tie_density(n: int | float, dim: int | float | None = None) -> float:
     """Density at 0 of the difference of the two largest of n independent scores.
 
     Formula: n(n − 1) ∫ ρ(x)² F(x)^{n−2} dx; for standard normal scores it equals `mean_largest`, by parts.
