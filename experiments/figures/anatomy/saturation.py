@@ -148,6 +148,12 @@ def _widths(data: Data) -> list[str]:
     return [f"d_k = {width}" for width in data["d"]]
 
 
+def _below(data: Data) -> str:
+    """1 − Σp² without a factor at the widths of a head, for a note."""
+    widths = [index for index, width in enumerate(data["d"]) if 64 <= width < 256]
+    return ", ".join(f"{data['quartiles'][1, 0, index]:.2f} at {data['d'][index]}" for index in widths)
+
+
 def _slopes(data: Data) -> Measured:
     """Slope of the median gradient by W_Q without 1/√d_k, both axes as logarithms."""
     d, (low, median, high), steps = data["d"], data["query_quartiles"][:, 0], np.diff(np.log(data["d"]))
@@ -197,7 +203,7 @@ ROWS = (
             data["quartiles"][1, 0],
             where=_widths(data),
             applies=data["d"] >= min(256, data["d"][-1]),
-            numbers={"keys": int(data["keys"]), "first": data["quartiles"][1, 0, 0]},
+            numbers={"keys": int(data["keys"]), "first": data["quartiles"][1, 0, 0], "below": _below(data)},
         ),
         at_most(0.1),
         formula=True,
@@ -205,7 +211,9 @@ ROWS = (
         place="introduction",
         hypotheses=rf"{SETTING}; $d$ from 256 on",
         interval_from=r"our tolerance: $1-\sum p^{2}$, which is 0 for one-hot, of a tenth at most",
-        note=r"median of $1-\sum p^{2}$; it falls with $d$, from <first:.2f> at the least $d$",
+        after_result=True,
+        note=r"median of $1-\sum p^{2}$; it falls with $d$, from <first:.2f> at the least $d$; at widths of a head it "
+        "is above the tolerance (<below>), which was seen before the least $d$ was chosen",
     ),
     published(
         "saturation-scaled",

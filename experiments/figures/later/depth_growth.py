@@ -145,15 +145,11 @@ def _post(data: Mapping[str, np.ndarray]) -> Measured:
 
 
 def _head_errors(data: Mapping[str, np.ndarray]) -> Measured:
-    """Relative error of the closed forms, where they are not 0."""
+    """Relative error of the closed forms."""
     mean, error = mean_and_error(data["head_measured"], axis=1)
     off, wrong = np.abs(mean / data["head_predicted"] - 1), error / data["head_predicted"]
     where = [f"{what}, r = {r:.2g}, gain {gain:g}" for r, gain in data["head"] for what in ("variance", "covariance")]
-    used = np.repeat(data["head"][:, 0] > 0, 2) | np.tile([True, False], len(off))
-    return Measured(
-        off.ravel()[used], standard_error=wrong.ravel()[used],
-        where=[at for at, use in zip(where, used, strict=True) if use], reads=[data["head"]],
-    )  # fmt: skip
+    return Measured(off.ravel(), standard_error=wrong.ravel(), where=where, reads=[data["head"]])
 
 
 SETTING = (

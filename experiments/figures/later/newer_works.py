@@ -302,8 +302,9 @@ ROWS = (
         source="invariants2026",
         hypotheses="random scores of one head without a mask, rank <head>",
         interval_from="an integer; rounding of float64",
-        note=r"under a causal mask, centred over the keys that a row sees, the rank is <causal>: the bound is one of "
-        "rows that see the same keys",
+        note=r"under a causal mask, centred over the keys that a row sees, the matrix is triangular with one 0 on its "
+        r"diagonal, and of rank $n-1$; <causal> of its singular values are above 1e-10 of the largest: the bound is "
+        "one of rows that see the same keys",
     ),
     said(
         "distance-weights",

@@ -370,7 +370,7 @@ ROWS = (
     ),
     of_tokens(
         "failures-no-rank",
-        "In the regime of high variance the signal is preserved, while the entropy collapses.",
+        "In the regime of high variance, where the entropy collapses (failures-above), the signal is preserved.",
         _preserved,
         (np.array([-np.inf, -np.inf, -np.inf]), np.array([0, 0, APART])),
         hypotheses=rf"$\beta=2$ and 3, skips of strength {WEAK:g}, <least> to <most> orthogonal tokens, <layers> "

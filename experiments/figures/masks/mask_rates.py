@@ -178,10 +178,12 @@ def _rates(data: Mapping[str, np.ndarray]) -> Measured:
     names, (ratio, ratio_error) = [str(name) for name in data["names"]], data["causal_exponent"]
     connected = [i for i, name in enumerate(names) if _family(name) != "block"]
     outside = np.maximum(EXPONENTIAL[0] - ratio, ratio - EXPONENTIAL[1])
+    slow = np.abs(data["predicted"][connected]) <= FAST  # as slow as the error of a rate
     return Measured(
         np.append(data["rate"][connected], outside),
         standard_error=np.append(data["rate_error"][connected], ratio_error),
         where=[*(names[i] for i in connected), "causal, last quarter of the layers over the one before"],
+        applies=np.append(~slow, True),
         left_out=data["nonfinite"],
         numbers=_tokens(data),
     )
@@ -236,7 +238,7 @@ ROWS = (
         _rates,
         at_most(0),
         formula=True,
-        hypotheses=f"a connected mask; here {SETTING}",
+        hypotheses=rf"a connected mask; here $\lvert \log\lambda_2\rvert\gt{FAST:g}$, as in masks-rate; {SETTING}",
         interval_from="the sign of the rate; our tolerance for the ratio of two quarters of the layers",
         note=r"$\log\thinspace\lVert \mathrm{res}\rVert$ per layer in the second half of the layers, in nats, the "
         f"weights' growth taken off; last point: how far the ratio of two falls lies outside {EXPONENTIAL[0]:g} … "

@@ -251,10 +251,10 @@ ROWS = (
         at_least(0),
         note=(
             f"difference of two rank correlations with the mean over depths of the median accuracy; {WIDE}; "
-            "by the table <table>, by less the order <order>; of the table's parts, relative residual <residual>, gradient "
-            "<gradient>; not known in one initialisation, and placed last: <lost>; over the other <left> kinds alone "
-            "the difference is <known> ± <known_error>: by the table <known_table>, by less the order <known_order>, "
-            "by the residual <known_residual>, by the gradient <known_gradient>"
+            "by the table <table>, by less the order <order>; of the table's parts, relative residual <residual>, "
+            "gradient <gradient>; not known in one initialisation, and placed last: <lost>; over the other <left> "
+            "kinds alone the difference is <known> ± <known_error>: by the table <known_table>, by less the order "
+            "<known_order>, by the residual <known_residual>, by the gradient <known_gradient>"
         ),
     ),
 )
