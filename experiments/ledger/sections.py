@@ -128,7 +128,7 @@ def headline(claims: Iterable[Claim]) -> str:
     if measured:
         parts.append(f"{len(measured)} {_number(measured, 'measurement')}: {_outcomes(measured)}.")
     if formulas:
-        whose = "whose number changes" if len(formulas) == 1 else "whose numbers change"
+        whose = "whose number changes beyond sampling" if len(formulas) == 1 else "whose numbers change beyond sampling"
         name = _number(formulas, "formula")
         parts.append(f"{len(formulas)} {name}, {whose} only if code is wrong: {_outcomes(formulas)}.")
     if late := [claim for claim in rows if claim.after_result]:

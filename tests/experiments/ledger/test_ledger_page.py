@@ -147,7 +147,7 @@ def test_a_run_becomes_a_page(figures, tmp_path, capsys):
     page = (docs / "ledger.md").read_text(encoding="utf-8")
     assert "preset `quick`, seed 0" in page
     assert "5 published statements of 2 works are checked; 1 more was not run. 4 measurements: 1 agrees as made" in page
-    assert "1 formula, whose number changes only if code is wrong: 1 agrees as made." in page
+    assert "1 formula, whose number changes beyond sampling only if code is wrong: 1 agrees as made." in page
     assert "| [published statements](ledger/published.md), measured | 5 | 1 | 1 | 1 |  |  | 1 | 1 |" in page
     assert "| [published statements](ledger/published.md), formula | 1 | 1 |  |  |  |  |  |  |" in page
     assert "| [laws](ledger/laws.md), proved | " in page

@@ -84,7 +84,7 @@ def test_formulas_are_drawn_by_the_browser(page):
 
 def test_published_statements_come_first_by_source(page):
     assert "4 published statements of 2 works are checked; 1 more was not run. 3 measurements: 1 agrees" in page.text
-    assert "1 formula, whose number changes only if code is wrong: 1 agrees as made." in page.text
+    assert "1 formula, whose number changes beyond sampling only if code is wrong: 1 agrees as made." in page.text
     rows = [attributes["id"] for tag, attributes in page.tags if tag == "tr" and "id" in attributes]
     assert rows == KEYS
     heads = ["Published statements", "Dong, Cordonnier & Loukas 2021", "Wu et al. 2024", "Laws of this package"]
