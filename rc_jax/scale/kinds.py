@@ -99,7 +99,7 @@ def kind_best_scale(
     The typical gradient is the geometric mean over rows, as in `typical_scale`. Where weights may be exactly 0 a row
     may let nothing through, and the median over rows stands for it. The two have maxima at different scales, softmax's
     of 64 keys at 2.9 and 4.8, so compare two kinds by the same one. The same rows are used at every scale, and a
-    parabola goes through the three best of a grid of factors √2 from 1/4 to 256.
+    quartic goes through the best five of a grid of factors √2 from 1/4 to 256, or a parabola through three of medians.
 
     Args:
         key: of the rows.
@@ -137,7 +137,8 @@ def kind_best_scale(
     def peak(columns: np.ndarray) -> "_Peak":
         values = gradients[:, columns]
         with np.errstate(divide="ignore"):
-            return _peak(np.log(np.median(values, axis=1)) if of_median else np.mean(np.log(values), axis=1))
+            typical = np.log(np.median(values, axis=1)) if of_median else np.mean(np.log(values), axis=1)
+        return _peak(typical, not of_median)
 
     every = np.arange(rows)
     groups = np.array_split(every, _GROUPS)
@@ -177,8 +178,11 @@ class _Peak(NamedTuple):
         return not self.reason
 
 
-def _peak(values: np.ndarray) -> _Peak:
-    """The top of a parabola in log α through the largest of the values and its neighbours."""
+def _peak(values: np.ndarray, smooth: bool) -> _Peak:
+    """The top of a parabola in log α through the largest of the values and its neighbours, or of a quartic.
+
+    `smooth`: the values are those of a smooth function of α, as means are and medians are not.
+    """
     best = int(np.argmax(values))  # the first NaN where there is one
     top = float(values[best])
     if math.isnan(top) or top == math.inf:
@@ -200,4 +204,13 @@ def _peak(values: np.ndarray) -> _Peak:
     if not np.isfinite(bend):  # the maximum lies anywhere between the neighbours: an even distribution over ± ratio
         return _Peak(float(_GRID[best]), middle, coarse=float(_GRID[best]) * ratio / math.sqrt(3))
     shift = 0.5 * (low - high) / bend if bend < 0 else 0.0
-    return _Peak(float(_GRID[best]) * math.exp(shift * ratio), middle - 0.25 * (low - high) * shift)
+    value = middle - 0.25 * (low - high) * shift
+    five = values[best - 2 : best + 3] if best > 1 else values[:0]
+    if smooth and len(five) == 5 and np.isfinite(five).all():
+        # The peak is not symmetric: where a parabola is up to 2 % off, the quartic through five points is not.
+        curve = np.polynomial.Polynomial(np.linalg.solve(np.vander(np.arange(-2.0, 3.0), increasing=True), five))
+        tops = [float(at.real) for at in curve.deriv().roots() if abs(at.imag) < 1e-9 and abs(at.real) <= 1]
+        if tops:
+            shift = max(tops, key=lambda at: float(curve(at)))
+            value = float(curve(shift))
+    return _Peak(float(_GRID[best]) * math.exp(shift * ratio), value)
