@@ -42,8 +42,8 @@ class Spec(figure.Spec):
     dtype: str = "float64"
     tokens: tuple[int, ...] = (64, 128, 256, 512, 1024)
     sigmas: tuple[float, ...] = (0.25, 0.5, 1.0, 1.5, 2.0)
-    count: int = 12
-    most: int = 24
+    count: int = 64
+    most: int = 64
     widths: tuple[int, ...] = (32, 128)
     layer_tokens: tuple[int, ...] = (16, 64, 256, 1024)
     layer_sigma: float = 0.5
@@ -51,7 +51,9 @@ class Spec(figure.Spec):
 
 
 PRESETS = {
-    "smoke": Spec(tokens=(32, 64, 128), sigmas=(0.5, 1.0), count=4, widths=(16,), layer_tokens=(16, 128), layers=2),
+    "smoke": Spec(
+        tokens=(32, 64, 128), sigmas=(0.5, 1.0), count=4, most=24, widths=(16,), layer_tokens=(16, 128), layers=2
+    ),
     "quick": Spec(),
     "full": Spec(
         tokens=(64, 128, 256, 512, 1024, 2048, 4096),

@@ -103,7 +103,7 @@ def _above_post(data: Data) -> Measured:
     last, slower = data["norm_log_gap"][:, -1], [AT["pre"], AT["mix"], AT["ngpt"]]
     return Measured(
         last[slower] - last[AT["post"]],
-        standard_error=data["norm_error"][slower, -1],
+        standard_error=np.hypot(data["norm_error"][slower, -1], data["norm_error"][AT["post"], -1]),
         where=["Pre-LN", "Mix-LN", "nGPT"],
         numbers=_numbers_of_norms(data),
     )

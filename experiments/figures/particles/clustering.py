@@ -48,7 +48,7 @@ class Spec(figure.Spec):
     tokens: int = 8
     beta: float = 2.0
     dimensions: tuple[int, ...] = (32, 128, 512)
-    draws: int = 32
+    draws: int = 128
     step: float = 0.1
     depth: int = 80
     norm_tokens: int = 32

@@ -271,5 +271,8 @@ def gated_decay_annealed(mean: ArrayLike, second: ArrayLike, n: ArrayLike) -> Fl
         raise ValueError("`second` must be between mean² and mean, as for every λ in (0, 1]")
     inside = possible & (mean > 0) & (mean <= 1) & (second > 0) & (n >= 1)
     # Roundings of the moments count up to n times: no law has a second moment below the square of its mean.
-    first, square = mean_power(mean, n), mean_power(jnp.clip(second, jnp.square(mean), mean), n)
+    least = jnp.square(mean)
+    # `clip` would halve derivatives at ties.
+    second = jnp.where(second < least, least, jnp.where(second > mean, mean, second))
+    first, square = mean_power(mean, n), mean_power(second, n)
     return jnp.where(inside, first / jnp.sqrt(square), jnp.nan).astype(dtype)
