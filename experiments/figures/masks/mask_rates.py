@@ -184,6 +184,7 @@ def _rates(data: Mapping[str, np.ndarray]) -> Measured:
         standard_error=np.append(data["rate_error"][connected], ratio_error),
         where=[*(names[i] for i in connected), "causal, last quarter of the layers over the one before"],
         applies=np.append(~slow, True),
+        reads=[data["rate"][connected], data["predicted"][connected], data["causal_exponent"]],
         left_out=data["nonfinite"],
         numbers=_tokens(data),
     )

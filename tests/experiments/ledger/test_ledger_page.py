@@ -82,7 +82,7 @@ def test_the_first_pages_say_what_the_snapshot_says(page):
     assert (
         " published statements of " in text
         and " measurements: " in text
-        and " formulas, whose numbers change only" in text
+        and " formulas, whose numbers change beyond sampling only" in text
     )
     assert text == pages.headed(text, ENTRIES), f"make it again: {pages.made_by(ABOUT)}"
 
