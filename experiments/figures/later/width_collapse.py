@@ -27,7 +27,7 @@ ABOUT = figure.About(
     ),
     formula="s₁ = 1/√(1−v), s₂ → 2√v, v = (e^{σ²} − 1)/T;  spike θ: s₂ = θ + v/θ;  layer: s₂ → (3√3/2) σ/√d",
     topic="later",
-    minutes={"smoke": 0.1, "quick": 0.3, "full": 10.0},
+    minutes={"smoke": 0.1, "quick": 0.5, "full": 10.0},
 )
 
 REACHED = 0.05  # fixed in advance: a limit is reached when within a twentieth
