@@ -225,18 +225,18 @@ def _without_empty_places(
     some = [layer for layer in weights if layer is not None]
     layers = inputs.layers_of("outputs", some, ("heads", "queries", "keys"), stacked=5)
     *_, queries, keys = layers.shape
-    word = options.get("mask")
-    causal = word == "causal" or None if isinstance(word, str) and word != "none" else options.get("causal")
-    filled = place(layers, False if isinstance(word, str) and word == "none" else causal).filled
+    mask, values = options.get("mask"), options.get("values")
+    filled = place(layers, mask == "causal" if isinstance(mask, str) else options.get("causal")).filled
     if filled == keys:
         return weights, attention_mask, options, ()
     options = dict(options)
-    if word is not None and not isinstance(word, str):
-        several = isinstance(word, list | tuple)
-        cut = [each[..., :filled] if np.shape(each)[-1] == keys else each for each in (word if several else [word])]
-        options["mask"] = cut if several else cut[0]
-    if options.get("values") is not None:
-        options["values"] = [each[..., :filled, :] for each in options["values"]]
+    if isinstance(mask, list | tuple):
+        options["mask"] = [each[..., :filled] for each in mask]
+    elif mask is not None and not isinstance(mask, str):
+        options["mask"] = mask[..., :filled]
+    if values is not None:
+        several = isinstance(values, list | tuple)
+        options["values"] = [each[..., :filled, :] for each in values] if several else values[..., :filled, :]
     if attention_mask is not None and np.shape(attention_mask)[-1] > filled:
         behind = inputs.on_host(attention_mask)[..., filled:] != 0
         if behind.any() and not behind.all():
@@ -254,9 +254,12 @@ def _of_decoder(weights: list[Any], decoder_attention_mask: Any, mask: Any) -> A
     some = [layer for layer in weights if layer is not None]
     shape = inputs.layers_of("outputs", some, ("heads", "queries", "keys"), stacked=5).shape
     rows = (_texts(decoder_attention_mask, shape[0], shape[-2], "decoder_attention_mask")[0] >= 0)[:, None, :, None]
+    if mask is None:
+        return rows
+    if isinstance(mask, str):
+        raise ValueError(f"`mask` must be an array beside `decoder_attention_mask`, got {mask!r}")
     several = mask if isinstance(mask, list | tuple) else [mask]
-    given = [each for each in several if each is not None and not isinstance(each, str)]
-    return [rows & inputs.mask_of("mask", each, shape) for each in given] or rows
+    return [rows & inputs.mask_of("mask", each, shape) for each in several]
 
 
 def _of_rectangles(
@@ -267,7 +270,7 @@ def _of_rectangles(
     *samples, _, queries, keys = inputs.layers_of("outputs", some, ("heads", "queries", "keys"), stacked=5).shape
     texts, numbered = None, {}
     if attention_mask is not None:
-        if np.shape(attention_mask) == (samples[0], queries) and keys > queries:
+        if not cross and np.shape(attention_mask) == (samples[0], queries):
             raise ValueError(
                 f"`attention_mask` must have the shape {(samples[0], keys)}, a number for each key, got "
                 f"{np.shape(attention_mask)}: keys in front of the text, such as those of prefix tuning or of a cache, "

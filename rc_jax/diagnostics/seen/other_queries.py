@@ -154,7 +154,15 @@ def _notes(read: _Read, stated: Stated, place: Place, allowed: np.ndarray, used:
     hidden = int((np.any(allowed, axis=0) & ~np.any(used, axis=0)).sum())
     real = read.keys[:, : place.filled] >= 0
     masks = stated.told and any(mask is not None for mask in stated.masks)
-    which = "as the last of them" if causal else "those of `mask`" if masks else "all of them" if real.all() else ""
+    which = (
+        "as the last of them"
+        if causal
+        else "those that a mask leaves"
+        if masks
+        else "all of them"
+        if real.all()
+        else ""
+    )
     which = which or "padding apart"
     notes = [f"{looking(queries, keys)}{'' if hidden and which == 'all of them' else f', {which}'}."]
     if place.filled < keys:
@@ -213,7 +221,7 @@ def _filled(supports: Sequence[Support], later: np.ndarray, filled: int) -> tupl
         rows = [each.seen[sample][row[sample]] for each, row in zip(supports, firm, strict=True)]
         pairs = np.concatenate([possible[row[sample]] for row in firm])
         used = np.concatenate(rows)
-        alive = used.any(0)
+        alive: np.ndarray = np.any(used, axis=0)
         if not alive.any():
             continue
         start, end = int(alive.argmax()), keys - int(alive[::-1].argmax())

@@ -133,11 +133,16 @@ def test_masks_and_values_go_with_the_filled_places(llama):
         outputs = llama(IDS[:, :12], past_key_values=cache, output_attentions=True)
     values = np.random.default_rng(0).standard_normal((2, B, 1, 32, 4)).astype(np.float32)
     mask = np.tri(12, 32, dtype=bool)
-    found = diagnostics.from_transformers(outputs, values=list(values), mask=mask)
     square = [layer[..., :12].numpy() for layer in outputs.attentions]
     expected = diagnostics.attention(square, values=list(values[..., :12, :]))
-    for name in expected.measures:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
+    for more in (
+        {"values": values, "mask": mask},
+        {"values": list(values), "mask": [mask, mask]},
+        {"values": values, "mask": "causal"},
+    ):
+        found = diagnostics.from_transformers(outputs, **more)
+        for name in expected.measures:
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("counts", [(0, 0, 0), (0, 5, 9)])
@@ -160,7 +165,7 @@ def test_keys_that_no_query_uses_are_told_beside_a_mask():
     weights = np.pad(weights, ((0, 0), (0, 0), (0, 0), (0, 3))).astype(np.float32)
     told = diagnostics.attention([weights], mask=np.ones((3, 12), bool), causal=False)
     assert told.notes == (
-        "The 3 queries look at 12 keys, those of `mask`.",
+        "The 3 queries look at 12 keys, those that a mask leaves.",
         "6 keys that may be seen have weight exactly 0 of every query. They count as seen.",
     )
 
@@ -209,6 +214,8 @@ def test_padded_queries_of_cross_attention():
         diagnostics.from_transformers(outputs, part="decoder", decoder_attention_mask=decoder)
     with pytest.raises(ValueError, match=r"`decoder_attention_mask` must have the shape \(3, 9\)"):
         diagnostics.from_transformers(outputs, part="cross", decoder_attention_mask=real)
+    with pytest.raises(ValueError, match="`mask` must be an array beside `decoder_attention_mask`"):
+        diagnostics.from_transformers(outputs, part="cross", decoder_attention_mask=decoder, mask="none")
 
 
 def test_the_note_on_several_texts_names_padding():
