@@ -10,7 +10,7 @@ import numpy as np
 from rc_jax._numerics import arguments
 from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.record import Diagnosis
-from rc_jax.diagnostics.seen import PADDING, Texts, behind, farthest, looking, segments
+from rc_jax.diagnostics.seen import PADDING, Texts, empty_places, farthest, looking, place, segments
 from rc_jax.diagnostics.states import hidden_states
 from rc_jax.diagnostics.weights import attention, diagnose
 
@@ -31,7 +31,13 @@ STREAMS = (
 
 @arguments.guard(part=arguments.one_of(PARTS))
 def from_transformers(
-    outputs: Any, *, attention_mask: Any = None, config: Any = None, part: str | None = None, **options: Any
+    outputs: Any,
+    *,
+    attention_mask: Any = None,
+    decoder_attention_mask: Any = None,
+    config: Any = None,
+    part: str | None = None,
+    **options: Any,
 ) -> Diagnosis:
     """Diagnose attention and hidden states of a model of the transformers library, from its output.
 
@@ -48,7 +54,10 @@ def from_transformers(
         attention_mask: the one that the tokenizer gave, (batch, tokens): 0 where a token is padding, on either side.
             Padding is left out: neither its rows nor its columns count, and the first token is the first real one.
             Without it, padding is found where no query has weight on it, and a note says so. With 1, 2, 3, … it numbers
-            the texts of a row, of which each is measured by itself.
+            the texts of a row, of which each is measured by itself. Where queries look at the keys of a cache it has a
+            number for each key that is filled; zeros or ones may follow for the empty places of a static cache.
+        decoder_attention_mask: with `part="cross"`, 0 where a token of the decoder, whose queries these are, is
+            padding, (batch, queries): these queries are left out. Without it all queries count.
         config: `model.config`. It tells which layers have attention, in hybrid models, and which have a window, where
             it has `layer_types` or `sliding_window`. Other windows, and those without it, are found from zeros, and a
             note says so.
@@ -100,10 +109,22 @@ def from_transformers(
     if weights is not None:
         weights = _of_attention(weights, None if part else config)
         _check_stages(weights)
+    if decoder_attention_mask is not None and part != "cross":
+        raise ValueError(
+            '`decoder_attention_mask` must be None unless part="cross", got one: for the decoder\'s attention on '
+            "itself it is the `attention_mask`"
+        )
+    first: tuple[str, ...] = ()
+    if weights is not None and part != "cross" and _rectangular(weights):
+        weights, attention_mask, options, first = _without_empty_places(weights, attention_mask, options)
     if weights is not None and (part == "cross" or _rectangular(weights)):
-        cross = part == "cross"
-        known = {"causal": False} if cross else {}
-        return _of_rectangles(weights, attention_mask, states, None if part else config, cross, known | options)
+        known = {"causal": False} if part == "cross" else {}
+        if decoder_attention_mask is not None:
+            options = options | {"mask": _of_decoder(weights, decoder_attention_mask, options.get("mask"))}
+        notes = () if states is None else ("Hidden states are left out: they are those of the queries alone.",)
+        return _of_rectangles(
+            weights, attention_mask, None if part else config, known | options, (*notes, *first), part == "cross"
+        )
     texts, cut = None, False
     if attention_mask is not None:
         kept: Any = states if weights is None else [layer for layer in weights if layer is not None]
@@ -113,7 +134,7 @@ def from_transformers(
     if weights is not None:
         depth = None if states is None else len(states) - 1
         known = {"segment_ids": np.where(texts < 0, PADDING, texts + 1)} if cut and texts is not None else {}
-        diagnosis, found = _of_weights(weights, depth, texts, None if part else config, known | options)
+        diagnosis, found = _of_weights(weights, depth, texts, None if part else config, known | options, first)
         texts = found.keys
         parts.append(diagnosis)
     if states is not None:
@@ -197,54 +218,69 @@ def _rectangular(weights: list[Any]) -> bool:
     return any(layer is not None and layer.ndim > 1 and layer.shape[-1] != layer.shape[-2] for layer in weights)
 
 
-def _of_rectangles(
-    weights: list[Any], attention_mask: Any, states: Any, config: Any, cross: bool, options: dict[str, Any]
-) -> Diagnosis:
-    """Attention of the decoder on the encoder, or of the last tokens on all.
-
-    Places of a cache that are empty in all samples are cut off first. What is left may be a square.
-    """
-    given = [index for index, layer in enumerate(weights) if layer is not None]
-    layers = inputs.layers_of("outputs", [weights[index] for index in given], ("heads", "queries", "keys"), stacked=5)
-    shape = layers.shape
-    samples, queries, keys = shape[0], *shape[-2:]
-    mask = options.pop("mask", None)
-    back = None if cross or mask is not None or len(shape) != 4 else behind(layers)
-    filled = keys if back is None else back + queries
-    notes: list[str] = []
-    if filled < keys:
-        weights = [None if layer is None else layer[..., :filled] for layer in weights]
-        empty = f"Keys behind the last one with weight are taken for empty places of a cache: {filled} are filled."
-        notes += [f"{looking(queries, keys)}, as the last of them.", empty]
-    texts, cut = None, False
-    if attention_mask is not None:
-        if np.shape(attention_mask) == (samples, queries) and filled > queries:
+def _without_empty_places(
+    weights: list[Any], attention_mask: Any, options: dict[str, Any]
+) -> tuple[list[Any], Any, dict[str, Any], tuple[str, ...]]:
+    """Weights, masks and values without the places of a static cache that are empty in all samples, and a note."""
+    some = [layer for layer in weights if layer is not None]
+    layers = inputs.layers_of("outputs", some, ("heads", "queries", "keys"), stacked=5)
+    *_, queries, keys = layers.shape
+    mask, values = options.get("mask"), options.get("values")
+    filled = place(layers, mask == "causal" if isinstance(mask, str) else options.get("causal")).filled
+    if filled == keys:
+        return weights, attention_mask, options, ()
+    options = dict(options)
+    if isinstance(mask, list | tuple):
+        options["mask"] = [each[..., :filled] for each in mask]
+    elif mask is not None and not isinstance(mask, str):
+        options["mask"] = mask[..., :filled]
+    if values is not None:
+        several = isinstance(values, list | tuple)
+        options["values"] = [each[..., :filled, :] for each in values] if several else values[..., :filled, :]
+    if attention_mask is not None and np.shape(attention_mask)[-1] > filled:
+        behind = inputs.on_host(attention_mask)[..., filled:] != 0
+        if behind.any() and not behind.all():
             raise ValueError(
-                f"`attention_mask` must have the shape {(samples, filled)}, a number for each key, got "
-                f"{np.shape(attention_mask)}: keys in front of the text, such as those of prefix tuning or of a cache, "
-                "count too, so put ones in front"
+                f"`attention_mask` must be 0 behind the {filled} keys that are filled, as the last one with weight "
+                "tells: a number for each of them comes first, and zeros follow for empty places of a static cache"
             )
-        attention_mask = attention_mask[:, :filled] if np.shape(attention_mask) == (samples, keys) else attention_mask
-        texts, cut = _texts(attention_mask, samples, filled)
-    if back == 0:
-        more = {"segment_ids": np.where(texts < 0, PADDING, texts + 1)} if cut and texts is not None else {}
-        diagnosis = _of_weights(weights, None, texts, config, more | options)[0]
-    else:
-        windows = None
-        kinds = getattr(_text(config), "layer_types", None)
-        if back is not None and config is not None and (kinds is None or len(kinds) == len(weights)):
-            windows = _windows(_text(config), given, [weights[index] for index in given])
-        if texts is not None:
-            real = (texts >= 0)[:, None, None]
-            if back is not None:  # padded queries see nothing, and no query sees a later key
-                own = np.arange(back, filled)
-                real = real & (texts >= 0)[:, None, own, None] & (np.arange(filled) <= own[:, None])
-            mask = real if mask is None else real & inputs.mask_of("mask", mask, shape)
-        layers = [weights[index] for index in given]
-        diagnosis = diagnose(layers, mask=mask, windows=windows, numbers=given, own=False, **options)[0]
-    if states is not None:
-        notes.append("Hidden states are left out: they are those of the queries alone.")
-    return dataclasses.replace(diagnosis, notes=(*notes, *diagnosis.notes))
+        attention_mask = attention_mask[..., :filled]
+    notes = (f"{looking(queries, keys)}, as the last of those that are filled.", empty_places(filled))
+    return [None if layer is None else layer[..., :filled] for layer in weights], attention_mask, options, notes
+
+
+def _of_decoder(weights: list[Any], decoder_attention_mask: Any, mask: Any) -> Any:
+    """The mask of cross-attention that leaves out padded queries, and what else `mask` hides."""
+    some = [layer for layer in weights if layer is not None]
+    shape = inputs.layers_of("outputs", some, ("heads", "queries", "keys"), stacked=5).shape
+    rows = (_texts(decoder_attention_mask, shape[0], shape[-2], "decoder_attention_mask")[0] >= 0)[:, None, :, None]
+    if mask is None:
+        return rows
+    if isinstance(mask, str):
+        raise ValueError(f"`mask` must be an array beside `decoder_attention_mask`, got {mask!r}")
+    several = mask if isinstance(mask, list | tuple) else [mask]
+    return [rows & inputs.mask_of("mask", each, shape) for each in several]
+
+
+def _of_rectangles(
+    weights: list[Any], attention_mask: Any, config: Any, options: dict[str, Any], notes: tuple[str, ...], cross: bool
+) -> Diagnosis:
+    """Attention of the decoder on the encoder, or of the last tokens on all."""
+    some = [layer for layer in weights if layer is not None]
+    *samples, _, queries, keys = inputs.layers_of("outputs", some, ("heads", "queries", "keys"), stacked=5).shape
+    texts, numbered = None, {}
+    if attention_mask is not None:
+        if not cross and np.shape(attention_mask) == (samples[0], queries):
+            raise ValueError(
+                f"`attention_mask` must have the shape {(samples[0], keys)}, a number for each key, got "
+                f"{np.shape(attention_mask)}: keys in front of the text, such as those of prefix tuning or of a cache, "
+                "count too, so put ones in front, and zeros behind for empty places of a static cache"
+            )
+        if not cross and config is not None and np.shape(attention_mask)[-1] > keys:
+            attention_mask = attention_mask[..., -keys:]  # the cache of a window keeps its last keys alone
+        texts, cut = _texts(attention_mask, samples[0], keys)
+        numbered = {"segment_ids": np.where(texts < 0, PADDING, texts + 1)} if cut else {}
+    return _of_weights(weights, None, texts, config, numbered | options, notes, own=False)[0]
 
 
 def _field(outputs: Any, name: str) -> Any:
@@ -257,25 +293,29 @@ def _described(outputs: Any) -> str:
     return names or "nothing"
 
 
-def _texts(attention_mask: Any, batch: int, tokens: int) -> tuple[np.ndarray, bool]:
+def _texts(attention_mask: Any, batch: int, tokens: int, name: str = "attention_mask") -> tuple[np.ndarray, bool]:
     """Numbers of texts (text, token), −1 for padding; and whether the mask numbers them, 1, 2, …, in a row."""
     mask = inputs.on_host(attention_mask)
     if mask.dtype.kind not in "bui":
         raise TypeError(
-            f"`attention_mask` must hold 0 and 1 as whole numbers or booleans, got {inputs.described(attention_mask)}"
+            f"`{name}` must hold 0 and 1 as whole numbers or booleans, got {inputs.described(attention_mask)}"
         )
     if mask.shape != (batch, tokens):
-        raise ValueError(
-            f"`attention_mask` must have the shape {(batch, tokens)}, got {inputs.described(attention_mask)}"
-        )
+        raise ValueError(f"`{name}` must have the shape {(batch, tokens)}, got {inputs.described(attention_mask)}")
     mask = mask.astype(int)
     if not (mask != 0).sum(1).max() >= 2:
-        raise ValueError("`attention_mask` must leave at least two tokens in some text")
-    return segments("attention_mask", np.where(mask == 0, PADDING, mask), batch, tokens), bool((mask > 1).any())
+        raise ValueError(f"`{name}` must leave at least two tokens in some text")
+    return segments(name, np.where(mask == 0, PADDING, mask), batch, tokens), bool((mask > 1).any())
 
 
 def _of_weights(
-    weights: list[Any], depth: int | None, texts: np.ndarray | None, config: Any, options: dict[str, Any]
+    weights: list[Any],
+    depth: int | None,
+    texts: np.ndarray | None,
+    config: Any,
+    options: dict[str, Any],
+    first: tuple[str, ...] = (),
+    own: bool | None = None,
 ) -> tuple[Diagnosis, Texts]:
     """Attention of the layers that have some, among the tokens that are real, and which texts they belong to.
 
@@ -285,18 +325,20 @@ def _of_weights(
         texts: −1 where a token is padding; `None` where nobody has said.
         config: of the model, or `None`.
         options: of `attention`.
+        first: notes that come first.
+        own: as in `diagnose`.
     """
     text = _text(config)
     kinds = getattr(text, "layer_types", None)
     given = [index for index, layer in enumerate(weights) if layer is not None]
-    layers, notes = [weights[index] for index in given], []
+    layers, notes = [weights[index] for index in given], [*first]
     # Which layers of the model these are.
-    own = given if kinds is None else [index for index, kind in enumerate(kinds) if _attends(kind)]
-    if len(given) == len(weights) == len(own):
-        numbers = own
-    elif kinds is not None and len(weights) not in (len(own), len(kinds)):
+    attending = given if kinds is None else [index for index, kind in enumerate(kinds) if _attends(kind)]
+    if len(given) == len(weights) == len(attending):
+        numbers = attending
+    elif kinds is not None and len(weights) not in (len(attending), len(kinds)):
         raise ValueError(
-            f"`config` must be that of the model, whose layer_types name {len(own)} layers of attention among "
+            f"`config` must be that of the model, whose layer_types name {len(attending)} layers of attention among "
             f"{len(kinds)}, got weights of {len(weights)}"
         )
     else:
@@ -307,7 +349,7 @@ def _of_weights(
             "own order, which is not that of the hidden states: pass config=model.config for their numbers."
         )
     windows = None if config is None else _windows(text, numbers, layers)
-    return diagnose(layers, texts=texts, windows=windows, numbers=numbers, notes=notes, **options)
+    return diagnose(layers, texts=texts, windows=windows, numbers=numbers, notes=notes, own=own, **options)
 
 
 def _attends(kind: str) -> bool:
@@ -320,11 +362,11 @@ def _windows(config: Any, numbers: list[int], layers: list[Any]) -> list[np.ndar
 
     A config that names neither states nothing: its layers may have windows under other names, or packed texts.
     """
-    kinds, (queries, n) = getattr(config, "layer_types", None), layers[0].shape[-2:]
+    kinds, (queries, keys) = getattr(config, "layer_types", None), layers[0].shape[-2:]
     size = getattr(config, "sliding_window", None)
     used = isinstance(size, int) and getattr(config, "use_sliding_window", True)
-    distance = np.abs(np.arange(n - queries, n)[:, None] - np.arange(n)[None])  # queries are the last of the tokens
-    made: dict[Any, np.ndarray] = {"full_attention": np.ones((queries, n), bool)}
+    distance = np.abs(np.arange(keys - queries, keys)[:, None] - np.arange(keys)[None])  # queries are the last tokens
+    made: dict[Any, np.ndarray] = {"full_attention": np.ones((queries, keys), bool)}
     windows: list[np.ndarray | None] = []
     for number, weights in zip(numbers, layers, strict=True):
         kind = ("sliding_attention" if used else None) if kinds is None else kinds[number]

@@ -9,8 +9,8 @@ layer, then in its samples and in its heads. Whatever else is 0 counts as seen, 
 """
 
 from rc_jax.diagnostics.seen.notes import listed, looking, of_nothing, runs
-from rc_jax.diagnostics.seen.other_queries import behind
-from rc_jax.diagnostics.seen.reading import read, seen_by
+from rc_jax.diagnostics.seen.other_queries import empty_places
+from rc_jax.diagnostics.seen.reading import place, read, seen_by
 from rc_jax.diagnostics.seen.stated import (
     PADDING,
     Seen,
@@ -29,12 +29,13 @@ __all__ = [
     "PADDING",
     "Seen",
     "Texts",
-    "behind",
+    "empty_places",
     "farthest",
     "listed",
     "looking",
     "of_nothing",
     "over_texts",
+    "place",
     "read",
     "rows_of_text",
     "runs",

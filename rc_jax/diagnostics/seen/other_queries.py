@@ -1,92 +1,190 @@
 """Queries that are not the tokens that they look at: the last of them, or those of another sequence."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.seen.notes import looking, of_doubt, of_padding
 from rc_jax.diagnostics.seen.stated import PADDING, Found, Seen, Stated, Texts, record_of
-from rc_jax.diagnostics.seen.support import Support, certain, support_of
+from rc_jax.diagnostics.seen.support import DIAGONAL, Support, certain
 
 
-def behind(layers: inputs.Layers) -> int | None:
-    """How far the own key of query i lies behind key i, in every sample; `None` where rows do not show it.
+class Place(NamedTuple):
+    """Where queries stand among the keys, alike in all samples of a batch: query i on key i + `back`.
 
-    Rows of a causal decoder end at their own keys, but for those of padding: all of a sample do, or most of a batch.
+    filled: how many keys there are; those behind are empty places of a cache. causal: whether no query has weight on a
+    later key, so that they may stand there.
     """
-    queries, keys = layers.shape[-2:]
-    supports = [support_of(layers, layer) for layer in range(len(layers))]
-    looks = np.stack([~each.void for each in supports])
-    ends = np.stack([each.last for each in supports]) - np.arange(queries)
-    if not looks.any():
-        return None
-    back = int(ends[looks].max())
-    exact = (ends == back) | ~looks
-    whole = (exact & looks.any(-1, keepdims=True)).all((0, 2)).any()
-    return back if 0 <= back <= keys - queries and (whole or exact[looks].mean() >= 0.5) else None
+
+    back: int
+    filled: int
+    causal: bool
+
+
+def place_of(supports: Sequence[Support], causal: bool | None) -> Place:
+    """Where queries stand: no further ahead than their weights reach.
+
+    Padding in a sample does not move them, nor does its own end. Rows that are even over all keys, as those of queries
+    that are padding, say nothing of it.
+
+    Args:
+        supports: one for each layer.
+        causal: whether no query sees a later key; `None` where nobody has said.
+    """
+    queries, keys = supports[0].void.shape[1], supports[0].largest.shape[1]
+    index = np.arange(queries)
+    firm = np.stack([_firm(each) for each in supports])  # (layer, sample, query)
+    last = np.stack([each.last for each in supports])
+    nowhere = Place(keys - queries, keys, False)
+    if causal is False or not firm.any():
+        return nowhere
+    back, end = int((last - index)[firm].max()), int(last[firm].max()) + 1
+    filled, rows = back + queries, firm.sum((0, 1))
+    if back < 0 or filled > keys:
+        return nowhere
+    later = np.arange(keys) > index[:, None] + back
+    if causal is None and queries > 1:
+        # Where all samples end in padding, and where even rows tell nothing, zeros must leave no doubt.
+        even = any((each.even & ~row).any() for each, row in zip(supports, firm, strict=True))
+        hidden, inside = (int((rows[:, None] * each)[:, :end].sum()) for each in (later, ~later))
+        if (even or filled > end) and not certain(hidden, 0, inside):
+            return nowhere
+    if causal is None and filled < keys:
+        largest = np.max([each.largest for each in supports], axis=0)
+        alive = largest > 0
+        zeros = inside = 0
+        for each, row in zip(supports, firm, strict=True):
+            open_pairs = row[..., None] & ~later & alive[:, None]
+            zeros, inside = zeros + int((open_pairs & ~each.seen).sum()), inside + int(open_pairs.sum())
+        ordinary = largest[alive].min(initial=1) > supports[0].smallest ** 0.5
+        if not (ordinary and certain(int(rows.sum()) * (keys - filled), zeros, inside)):
+            return Place(keys - queries, keys, True)
+    return Place(back, filled, True)
+
+
+def _firm(support: Support) -> np.ndarray:
+    """Rows that tell what they see, (sample, query); an even last row does, unless no row of its sample does."""
+    firm = ~support.void
+    firm[:, -1] |= support.even[:, -1] & (firm.any(1) | (firm.shape[1] == 1))
+    return firm
+
+
+class _Read(NamedTuple):
+    """Which text queries and keys belong to, as in `Texts`, and what that was read from.
+
+    visible: what masks let be seen in some layer and head, (sample, query, key). found: whether zeros were taken for
+    padding. doubtful: samples in which they may be.
+    """
+
+    queries: np.ndarray
+    keys: np.ndarray
+    visible: np.ndarray
+    found: bool
+    doubtful: list[int]
 
 
 def of_other_queries(supports: Sequence[Support], stated: Stated) -> Found:
     """Causality, of queries that are the last of the tokens, and keys that are padding or empty places of a cache."""
     samples, queries = supports[0].void.shape
     keys = supports[0].largest.shape[1]
-    told = any(mask is not None for mask in stated.masks)
-    if told:
-        seen = [np.ones((1, keys), bool) if mask is None else np.any(mask, axis=(1, 2)) for mask in stated.masks]
-        real, doubtful = np.broadcast_to(np.any(np.broadcast_arrays(*seen), axis=0), (samples, keys)), []
-    else:
-        real, doubtful = np.ones((samples, keys), bool), []
-        if not all(stated.known):
-            real, doubtful = _filled(supports, stated.causal)
-    # The last query sees the last key that is filled, if queries are the last of the tokens: in its own sample, where
-    # nobody has said what is filled; else in any, or the last one of all, as where all texts end in padding.
-    used = np.any([each.seen & ~(each.void & ~each.even)[..., None] for each in supports], axis=0)
-    possible, back, later = False, np.zeros(samples, int), np.zeros((samples, queries, keys), bool)
-    for some in (*([] if told else [real]), np.any(real, axis=0)[None], np.ones((1, keys), bool)):
-        back = np.broadcast_to(keys - some[:, ::-1].argmax(1) - queries, (samples,))
-        later = np.arange(keys) > np.arange(queries)[:, None] + back[:, None, None]
-        possible = bool((back >= 0).all()) and not bool((used & later).any())
-        if possible:
-            break
-    if stated.causal and not possible:
+    place = place_of(supports, stated.causal)
+    if stated.causal and not place.causal:
         raise ValueError(
             f"`weights` must have, if `causal`, queries that are the last of the tokens, and no weight on later keys, "
             f"got others of {queries} queries and {keys} keys"
         )
-    causal = possible and queries > 1 if stated.causal is None else stated.causal
-    allowed = np.broadcast_to(real[:, None], (samples, queries, keys)) & (~later if causal else True)
-    if possible and causal and not told:  # padding sees nothing
-        own = np.arange(queries) + back[:, None]
-        allowed = allowed & np.take_along_axis(real, own, 1)[:, :, None]
-    together = np.any(used, axis=0)
-    if not told and not all(stated.known):
-        _check_offsets(together)
-    hidden = int((np.any(allowed, axis=0) & ~together).sum())
-    doubtful = doubtful if hidden == 0 else []  # or they are told of below
-    padded = not real.all()
-    which = "as the last of them" if causal else "padding apart" if padded else "all of them"
+    causal = place.causal and queries > 1 if stated.causal is None else stated.causal
+    later = (np.arange(keys) > np.arange(queries)[:, None] + place.back) & causal
+    read = _read(supports, stated, place, later)
+    allowed = (read.queries[..., None] == read.keys[:, None]) & (read.queries >= 0)[..., None] & ~later
+    # A row that is even over later keys too sees nothing.
+    blank = [each.even & later.any(1) for each in supports]
+    looks = [~(each.void & ~each.even | out) for each, out in zip(supports, blank, strict=True)]
+    used = np.any([each.seen & row[..., None] for each, row in zip(supports, looks, strict=True)], axis=0)
+    if not stated.told and not all(stated.known):
+        _check_offsets(np.any(used, axis=0))
+    notes = _notes(read, stated, place, allowed, used, causal)
+    record = Texts(read.queries, read.keys, np.full(samples, place.back))
+    made: dict[tuple[int, int | None], Seen] = {}
+    seen: list[Seen] = []
+    for layer, (mask, out) in enumerate(zip(stated.masks, blank, strict=True)):
+        key = (id(mask), layer if out.any() else None)
+        if key not in made:
+            whole = (allowed & ~out[..., None])[:, None]
+            whole = whole if mask is None else whole & mask
+            made[key] = record_of(whole, mask is not None or stated.texts is not None, record)
+        seen.append(made[key])
+    return Found(seen, causal, tuple(notes))
+
+
+def _read(supports: Sequence[Support], stated: Stated, place: Place, later: np.ndarray) -> _Read:
+    """Texts and padding, of what is stated, and of zeros where nothing is."""
+    samples, queries = supports[0].void.shape
+    keys = later.shape[1]
+    masks = [mask for mask in stated.masks if mask is not None] if stated.told else []
+    texts, doubtful, found = np.zeros((samples, keys), int), list[int](), False
+    if stated.texts is not None:
+        texts = stated.texts.copy()
+    elif not stated.told:
+        real, doubtful = _filled(supports, later, place.filled)
+        texts[~real], found = PADDING, not real.all()
+    visible = np.ones((1, queries, keys), bool)
+    if masks:
+        visible = np.any(np.broadcast_arrays(*[mask.any(1) for mask in masks]), axis=0)
+        texts = np.where(visible.any(1), texts, PADDING)
+    else:
+        texts[:, place.filled :] = PADDING
+    # A query whose own key is padding is padding, where queries have keys of their own.
+    of_queries = np.zeros((samples, queries), int)
+    if later.any() or (place.causal and (stated.causal or stated.texts is not None)):
+        own = np.arange(queries) + place.back
+        kept = texts[:, own] >= 0
+        itself = np.broadcast_to(visible[:, np.arange(queries), own], kept.shape)
+        if stated.texts is not None or (itself & kept).sum() >= DIAGONAL * kept.sum():
+            of_queries = texts[:, own]
+    elif texts.max() > 0:
+        raise ValueError("`segment_ids` must be those of one text where queries are not the last of the keys")
+    return _Read(of_queries, texts, visible, found, doubtful)
+
+
+def _notes(read: _Read, stated: Stated, place: Place, allowed: np.ndarray, used: np.ndarray, causal: bool) -> list[str]:
+    """What a reader must know, where queries are allowed to see pairs and have weight on those that are used."""
+    queries, keys = allowed.shape[1:]
+    hidden = int((np.any(allowed, axis=0) & ~np.any(used, axis=0)).sum())
+    real = read.keys[:, : place.filled] >= 0
+    masks = stated.told and any(mask is not None for mask in stated.masks)
+    which = (
+        "as the last of them"
+        if causal
+        else "those that a mask leaves"
+        if masks
+        else "all of them"
+        if real.all()
+        else ""
+    )
+    which = which or "padding apart"
     notes = [f"{looking(queries, keys)}{'' if hidden and which == 'all of them' else f', {which}'}."]
-    if padded and causal and real[:, 0].all() and not told:
-        slots = ", ".join(map(str, sorted({int(each) for each in real.sum(1)})))
-        which = "padding or empty places of a cache"
-        notes.append(f"Keys behind the last one with weight are taken for {which}: {slots} are filled.")
-    elif padded and not told:
+    if place.filled < keys:
+        notes.append(empty_places(place.filled))
+    if read.found and not real.all():
         notes.append(of_padding(real))
-    if doubtful:
-        notes.append(of_doubt(doubtful))
+    if read.doubtful and not hidden:  # or they are told of below
+        notes.append(of_doubt(read.doubtful))
     if hidden and not all(stated.known):
         notes.append(
             f"{hidden} pairs of query and key have weight exactly 0 in every head, layer and sample. They count as "
             "seen: pass `mask` if padding or a window hides them."
         )
-    texts = Texts(np.zeros((samples, queries), int), np.where(real, 0, PADDING), back)
-    made: dict[int, Seen] = {}
-    for mask in stated.masks:
-        if id(mask) not in made:
-            whole = allowed[:, None] if mask is None else allowed[:, None] & mask
-            made[id(mask)] = record_of(whole, mask is not None, texts)
-    return Found([made[id(mask)] for mask in stated.masks], causal, tuple(notes))
+    unused = int(((allowed & read.visible).any(1) & ~used.any(1)).sum())
+    if unused and all(stated.known):
+        notes.append(f"{unused} keys that may be seen have weight exactly 0 of every query. They count as seen.")
+    return notes
+
+
+def empty_places(filled: int) -> str:
+    """That keys at the end are taken for empty places."""
+    return f"Keys behind the last one with weight are taken for empty places of a cache: {filled} are filled."
 
 
 def _check_offsets(used: np.ndarray) -> None:
@@ -104,35 +202,34 @@ def _check_offsets(used: np.ndarray) -> None:
             )
 
 
-def _filled(supports: Sequence[Support], causal: bool | None) -> tuple[np.ndarray, list[int]]:
+def _filled(supports: Sequence[Support], later: np.ndarray, filled: int) -> tuple[np.ndarray, list[int]]:
     """True where a key is no padding, (sample, key), and samples in which that is in doubt.
 
-    Padding are keys at the ends that no query of a layer looks at. An even row of the last query is not one that sees
-    nothing: padding at the start has its own queries first, and at the end it sees the tokens before it.
+    Padding are keys at the ends that no query of a layer looks at.
+
+    Args:
+        supports: one for each layer.
+        later: pairs that causality hides, (query, key).
+        filled: how many keys are no empty places of a cache.
     """
     samples, keys = supports[0].largest.shape
     largest = np.max([each.largest for each in supports], axis=0)
     real, doubtful = np.ones((samples, keys), bool), list[int]()
+    firm = [_firm(each) for each in supports]
+    possible = ~later & (np.arange(keys) < filled)
     for sample in range(samples):
-        looks = [~each.void[sample] for each in supports]
-        for each, row in zip(supports, looks, strict=True):
-            row[-1] |= each.even[sample, -1]
-        rows = [each.seen[sample][row] for each, row in zip(supports, looks, strict=True)]
-        alive = np.any([each.any(0) for each in rows], axis=0)
+        rows = [each.seen[sample][row[sample]] for each, row in zip(supports, firm, strict=True)]
+        pairs = np.concatenate([possible[row[sample]] for row in firm])
+        used = np.concatenate(rows)
+        alive: np.ndarray = np.any(used, axis=0)
         if not alive.any():
             continue
         start, end = int(alive.argmax()), keys - int(alive[::-1].argmax())
         ends = (np.arange(keys) >= start) & (np.arange(keys) < end)
-        if causal:  # the last query sees itself, whatever its weight
-            real[sample, end:] = False
-        inside = np.concatenate([each[:, ends] for each in rows])
-        hidden = len(inside) * int((~ends).sum())
+        hidden, inside = int((pairs & ~ends).sum()), pairs & ends
         ordinary = largest[sample, alive].min() > supports[0].smallest ** 0.5
-        # In a triangle at the end of what is filled queries see no later key.
-        triangle = min(len(rows[0]), inside.shape[1])
-        zeros = max(0, int((~inside).sum()) - len(rows) * triangle * (triangle - 1) // 2)
-        if ordinary and certain(hidden, zeros, inside.size):
-            real[sample] = ends
+        if ordinary and certain(hidden, int((inside & ~used).sum()), int(inside.sum())):
+            real[sample] = ends | (np.arange(keys) >= filled)
         elif hidden:
             doubtful.append(sample)
     return real, doubtful

@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from rc_jax._numerics import arguments
 from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.seen.notes import Said, of_nothing
-from rc_jax.diagnostics.seen.other_queries import of_other_queries
+from rc_jax.diagnostics.seen.other_queries import Place, of_other_queries, place_of
 from rc_jax.diagnostics.seen.stated import (
     PADDING,
     Found,
@@ -84,6 +84,11 @@ def find(layers: inputs.Layers, stated: Stated, numbers: Sequence[int]) -> Found
     supports = [support_of(layers, layer, stated.masks[layer]) for layer in range(len(layers))]
     found = _square(layers, supports, stated, numbers) if stated.own else of_other_queries(supports, stated)
     return found._replace(notes=(*found.notes, *of_nothing(found.seen, numbers)))
+
+
+def place(layers: inputs.Layers, causal: bool | None) -> Place:
+    """Where the queries of all layers stand among the keys; arguments as of `read`."""
+    return place_of([support_of(layers, layer) for layer in range(len(layers))], causal)
 
 
 def _square(layers: inputs.Layers, supports: Sequence[Support], stated: Stated, numbers: Sequence[int]) -> Found:

@@ -81,7 +81,8 @@ def found_texts(supports: Sequence[Support], known: np.ndarray | None, causal: b
         more = f" and others in {len(several) - 4} samples" if len(several) > 4 else ""
         notes.append(
             f"No weight of any layer goes from one to another of several stretches of tokens, {counts}{more}: each is "
-            'taken for a text of its own. Pass `segment_ids` or `mask` to be sure; `mask="WORD"` counts them as one.'
+            "taken for a text of its own. Pass `attention_mask` if one of them is padding, `segment_ids` or `mask` to "
+            'be sure; `mask="WORD"` counts them as one.'
         )
     if doubtful and samples > 1:  # zeros of a single sample are told of elsewhere
         notes.append(of_doubt(doubtful))
