@@ -235,10 +235,10 @@ def start(figures, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=str)
 def test_stopped_in_the_middle_it_goes_on_from_there(figures, tmp_path, number):
-    marker, ledger = str(tmp_path / "second.started"), str(tmp_path / "out" / "quick" / "claims.json")
+    marker, report = str(tmp_path / "second.started"), str(tmp_path / "out" / "quick" / "report.html")
     wait = f"""import os, time
 if not os.path.exists({marker!r}):
-    while not os.path.exists({ledger!r}):
+    while not os.path.exists({report!r}):  # what is written last of the first figure: the run is at rest then
         time.sleep(0.05)
     with open({marker!r}, 'w') as file:
         file.write(str(os.getpid()))
@@ -260,7 +260,9 @@ if not os.path.exists({marker!r}):
     assert not list(folder.rglob("*.partial"))
     assert list(record.read(folder)) == ["first"]
     assert [path.name.split("-")[0] for path in folder.glob("data/*.npz")] == ["first"]
+    (left := folder / ".report.html.1.partial").touch()  # what it leaves where it is killed while it writes
     assert main(["--out", str(tmp_path / "out")], figures.package) == 0
+    assert not left.exists()
     assert sorted(figures.computed) == ["first", "second", "second"]
     assert list(record.read(folder)) == ["first", "second"]
 
