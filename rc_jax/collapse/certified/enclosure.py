@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from rc_jax.network.specification import check_stack, draw_layer
 from rc_jax.network.stack import check_every_mask
 
 _START = 128
+_PAIRS = 512  # bits from which on the slower form of pairs is tried too
 
 
 @arguments.guard(x=arguments.tokens, scale=arguments.positive, mask=masks.check_mask)
@@ -36,8 +38,9 @@ def log_residuals(
     a number and a bound of its error (Johansson 2017, "Arb"). The precision doubles until every bound is narrow.
 
     Softmax attention on dot products without an MLP and norms is evaluated as a mean and a difference, where full
-    attention maps the difference to its cube. A few hundred bits serve any depth then. Every other network is evaluated
-    as JAX traces it, one's own `attention.Kind` too. There a layer of full attention without skip connections takes
+    attention maps the difference to its cube. A few hundred bits serve any depth then. Where saturated weights make
+    groups of tokens, the differences of every two tokens are held instead. Every other network is evaluated as JAX
+    traces it, one's own `attention.Kind` too. There a layer of full attention without skip connections takes
     three times the bits of the one before.
 
     It runs on the host, and it is slow. `collapse.log_residuals` is fast, and gives NaN where this function can help.
@@ -71,7 +74,7 @@ def log_residuals(
         raise ImportError("`certified.log_residuals` needs python-flint: pip install 'rc_jax[certified]'")
     import flint
 
-    from rc_jax.collapse.certified import program, split
+    from rc_jax.collapse.certified import split
 
     check_stack(params, x, spec)
     check_every_mask(scale, mask, x, spec)
@@ -80,8 +83,9 @@ def log_residuals(
         params = jax.vmap(lambda key: draw_layer(drawn, key, spec))(drawn.keys)
     if split.covers(spec):
 
-        def states() -> list[Any]:
-            return split.differences(params, x, spec, scale, mask)
+        def forms(bits: int) -> list[Iterable[Any]]:
+            pairwise = (False, True) if bits >= _PAIRS else (False,)
+            return [split.squares(params, x, spec, scale, mask, by_pairs) for by_pairs in pairwise]
     else:
 
         def run(params: Layers, x: Array, scale: ArrayLike | None, mask: Array | None) -> Array:
@@ -90,25 +94,36 @@ def log_residuals(
         traced = jax.make_jaxpr(run)(params, x, scale, mask)
         leaves = jax.tree.leaves((params, x, scale, mask))
 
-        def states() -> list[Any]:
-            (tokens,) = program.evaluate(traced, [program.exactly(leaf) for leaf in leaves])
-            return [split.centred(layer)[1] for layer in tokens]
+        def forms(bits: int) -> list[Iterable[Any]]:
+            del bits
+            return [_squares_of(traced, leaves)]
 
     bits, reason = _START, ""
     while bits <= most_bits:
         with flint.ctx.workprec(bits):
-            try:
-                bounds = [_bounds(split.log_norm(difference)) for difference in states()]
-            except Undecided as undecided:
-                reason = str(undecided)
-            else:
-                wide = [at for at, (low, high) in enumerate(bounds) if not _narrow(low, high, tolerance)]
-                if not wide:
+            for squares in forms(bits):
+                bounds = list[tuple[float, float]]()
+                try:
+                    for square in squares:
+                        bounds.append(_bounds(split.log_of(square)))
+                        if not _narrow(*bounds[-1], tolerance):
+                            raise Undecided(f"the residual of layer {len(bounds) - 1} has too wide a ball")
+                except Undecided as undecided:
+                    reason = str(undecided)
+                else:
                     low, high = np.array(bounds).T
                     return low, high
-                reason = f"the residual of layer {wide[0]} has too wide a ball"
         bits *= 2
     raise NotCertified(f"{reason} at {bits // 2} bits; `most_bits` sets the largest precision")
+
+
+def _squares_of(traced: Any, leaves: Iterable[Any]) -> Iterator[Any]:
+    """‖R‖_F² of every state that a traced network returns."""
+    from rc_jax.collapse.certified import program, split
+
+    (tokens,) = program.evaluate(traced, [program.exactly(leaf) for leaf in leaves])
+    for layer in tokens:
+        yield split.square_of(split.centred(layer)[1])
 
 
 def _bounds(log: Any) -> tuple[float, float]:

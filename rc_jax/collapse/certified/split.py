@@ -6,6 +6,7 @@ P_ij = p_j e^(u_ij), u_ij = E_ij − log(1 + Σ_k p_k (e^(E_ik) − 1)). Rows th
 p (e^u − 1), which cancels nothing (this package's own result).
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from jaxtyping import Array, ArrayLike
 
 from rc_jax.attention import masks
 from rc_jax.attention.layer import default_scale
+from rc_jax.collapse.certified import pairs
 from rc_jax.collapse.certified.balls import arb
 from rc_jax.collapse.certified.program import LOWEST, ZERO, Values, exactly, matrix_product, subtract
 from rc_jax.network import LayerParams, StackSpec
@@ -35,31 +37,40 @@ def centred(x: Values) -> tuple[Values, Values]:
     return x[0] + shift, gaps - shift
 
 
-def log_norm(difference: Values) -> Any:
-    """Log ‖R‖_F."""
-    square = sum((entry * entry for entry in difference.ravel()), ZERO)
+def square_of(difference: Values) -> Any:
+    """‖R‖_F²."""
+    return sum((entry * entry for entry in difference.ravel()), ZERO)
+
+
+def log_of(square: Any) -> Any:
+    """Log ‖R‖_F of its square."""
     return LOWEST if square == 0 else square.log() / 2
 
 
-def differences(
-    params: LayerParams, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None
-) -> list[Values]:
-    """R before the first layer and after each one."""
+def squares(
+    params: LayerParams, x: Array, spec: StackSpec, scale: ArrayLike | None, mask: Array | None, by_pairs: bool
+) -> Iterator[Any]:
+    """‖R‖_F² before the first layer and after each one; `by_pairs` holds the differences of every two tokens."""
     layer, n = spec.attention, x.shape[0]
     alpha = np.asarray(jnp.asarray(default_scale(layer) if scale is None else scale, x.dtype))
     alphas = exactly(np.broadcast_to(alpha, layer.heads))
     visible = masks.combine(n, causal_mask=layer.causal, radius=layer.window, extra=mask)
     seen = np.ones((n, n), bool) if visible is None else np.asarray(visible)
-    mean, difference = centred(exactly(x))
-    every = [difference]
+    tokens = exactly(x)
+    # What all tokens have in common, or the tokens themselves, and what sets them apart.
+    state, apart = (tokens, pairs.differences_of(tokens)) if by_pairs else centred(tokens)
+    yield pairs.square_of(apart) if by_pairs else square_of(apart)
     for index in range(spec.depth):
         weights = jax.tree.map(lambda leaf, index=index: exactly(np.asarray(leaf)[index]), params.attention)
-        common, rest = _attend(weights, mean, difference, alphas, seen, layer.bias)
-        mean, difference = (mean + common, difference + rest) if spec.skip else (common, rest)
-        shift, difference = centred(difference)
-        mean = mean + shift
-        every.append(difference)
-    return every
+        attend = pairs.attend if by_pairs else _attend
+        out, rest = attend(weights, state, apart, alphas, seen, layer.bias)
+        state, apart = (state + out, apart + rest) if spec.skip else (out, rest)
+        if by_pairs:
+            yield pairs.square_of(apart)
+        else:
+            shift, apart = centred(apart)
+            state = state + shift
+            yield square_of(apart)
 
 
 def _attend(
@@ -106,10 +117,7 @@ def _softmax(level: Values, gaps: Values, seen: Values) -> tuple[Values, Values]
         p = base[0 if same else row]
         columns = np.flatnonzero(seen[row])
         row_gaps = [gaps[row, j] for j in columns]
-        if all(abs(gap) < 1 for gap in row_gaps):
-            log_sum = sum((p[j] * gaps[row, j].expm1() for j in columns), arb(0)).log1p()
-        else:
-            log_sum = sum((p[j] * gaps[row, j].exp() for j in columns), arb(0)).log()
+        log_sum = pairs.log_sum_of([p[j] for j in columns], row_gaps)
         change[row, columns] = [p[j] * (gaps[row, j] - log_sum).expm1() for j in columns]
         # Rows of P − p sum to 0. A weight close to 1 changes by what the others change.
         top = max(columns, key=lambda j, p=p: float(p[j].mid()))

@@ -10,7 +10,7 @@ import pytest
 from rc_jax import attention, collapse, network
 from rc_jax.attention.kinds import KINDS
 from rc_jax.collapse import certified
-from rc_jax.collapse.certified import program
+from rc_jax.collapse.certified import program, split
 from tests.oracles import many_digits, own_kinds
 
 flint = pytest.importorskip("flint")
@@ -54,6 +54,32 @@ def test_both_evaluations_overlap(layer, skip, monkeypatch):
     monkeypatch.setattr("rc_jax.collapse.certified.split.covers", lambda spec: False)
     low, high = certified.log_residuals(params, x, spec, mask=mask)
     assert (low <= split_high).all() and (split_low <= high).all()
+
+
+@pytest.mark.parametrize("layer", [{}, dict(bias=True), dict(causal=True), dict(window=1)], ids=str)
+@pytest.mark.parametrize("skip", [False, True])
+def test_pairs_of_tokens_say_the_same(layer, skip, monkeypatch):
+    params, x, spec = drawn(layer, depth=3, tokens=4, skip=skip, gain=2.0)
+    mask = jnp.asarray([[1, 1, 0, 1], [1, 1, 1, 0], [0, 1, 1, 1], [1, 1, 1, 1]], bool)
+    low, high = certified.log_residuals(params, x, spec, mask=mask)
+    squares = split.squares
+    monkeypatch.setattr(split, "squares", lambda *arguments: squares(*arguments[:-1], by_pairs=True))
+    pairs_low, pairs_high = certified.log_residuals(params, x, spec, mask=mask)
+    assert (pairs_low <= high).all() and (low <= pairs_high).all() and np.isfinite(pairs_low).all()
+    equal = jnp.broadcast_to(x[:1], x.shape)
+    assert (certified.log_residuals(params, equal, spec, mask=mask)[1] == -np.inf).all()
+
+
+@pytest.mark.parametrize(("gain", "seed", "digits"), [(2.0, 2, 6000), (3.0, 1, 10_000)])
+def test_groups_of_tokens_that_saturation_makes(gain, seed, digits, x64):
+    """Groups whose tokens are e^−1300 or e^−3300 apart, which then meet; nothing is known of it in floating point."""
+    spec = network.StackSpec(attention=A(d_model=8, heads=2), depth=5 if gain == 2 else 4)
+    params = jax.tree.map(lambda leaf: gain * leaf, network.init(jax.random.key(seed), spec, dtype=jnp.float32))
+    x = jax.random.normal(jax.random.key(seed + 9), (6, 8), jnp.float32)
+    low, high = certified.log_residuals(params, x, spec, scale=0.5, most_bits=2048)
+    right = many_digits.log_residuals(jax.tree.map(np.asarray, params), np.asarray(x), spec, 0.5, digits=digits)
+    slack = 1e-14 * abs(right)
+    assert (low - slack <= right).all() and (right <= high + slack).all() and right[-1] < -3000
 
 
 def test_a_deep_network_against_many_digits(x64):

@@ -59,10 +59,11 @@ def test_best_rate():
 
 
 def test_commonest_value():
-    values = jnp.array([[3, 1, 1, 2], [2, 2, 3, 0]])
-    drawn = Pairs(jnp.array([[0, 1, 2, 3]] * 2), values, jnp.array([0.5, 0.0]))
-    # of 4: 1 and 2 are said, the pairs asked for hold 1 and 0; of 1: the last one is said and asked for
-    np.testing.assert_allclose(recall.commonest(drawn, (1, 4)), [1, 0.5])
+    # The first quarter of the sequences, all of whose values are 2, chooses the rate and is left out.
+    values = jnp.array([[2, 2, 2, 2], [3, 1, 1, 2], [2, 2, 3, 0], [2, 2, 3, 0]])
+    drawn = Pairs(jnp.array([[0, 1, 2, 3]] * 4), values, jnp.array([0.5, 0.5, 0.0, 0.0]))
+    # of 4: 1, 2 and 2 are said, the pairs asked for hold 1, 0 and 0; of 1: the last one is said and asked for
+    np.testing.assert_allclose(recall.commonest(drawn, (1, 4)), [1, 1 / 3])
 
 
 def test_rank_correlation():
