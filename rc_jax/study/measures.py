@@ -34,7 +34,7 @@ _ROUNDS = 7
 
 @arguments.guard(seed=arguments.integer(0))
 def kind(kind: Kind | str | Callable[..., Array], *, seed: int = 0, progress: bool = False) -> Study:
-    """Ask the three questions of a kind of attention weights, beside softmax, in about a minute on two cores.
+    """Ask the three questions of a kind of attention weights, beside softmax, in about half a minute on two cores.
 
     Sparsity: S of rows of 1024 normal logits against their deviation, and the largest weight's share against the number
     of keys. Scale: the factor on normal scores that maximises the typical gradient, for 16, 64 and 256 keys. Collapse:

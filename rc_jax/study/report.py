@@ -86,15 +86,8 @@ def table(study: Study) -> str:
 def sentences(study: Study) -> tuple[str, ...]:
     """What the numbers say, a sentence for each question."""
     said = []
-    layer, own, base = study["order of a layer"], *(study.falls["without skips"])
-    order = layer.value
-    if not math.isfinite(order):
-        said.append(f"Collapse: the order of a layer near collapse is not known: {layer.reason or 'nothing is left'}.")
-    elif order > 1.5:
-        power = _digits(order, layer.error)
-        said.append(f"Collapse: without skip connections a layer maps a small difference to its power {power}.")
-    else:
-        said.append("Collapse: a layer maps a small difference to first order, so the fall is exponential at most.")
+    own, base = study.falls["without skips"]
+    said.append(f"Collapse: {_collapse(study['order of a layer'], own)}.")
     if math.isfinite(own[-1]) and math.isfinite(base[-1]):
         alike = abs(own[-1] - base[-1]) <= 0.01 * abs(base[-1])
         more = "as much as" if alike else "less than" if own[-1] > base[-1] else "more than"
@@ -118,8 +111,38 @@ def sentences(study: Study) -> tuple[str, ...]:
         said.append(f"Rows: a row that wants nothing still sums to {left:.2g}.")
     for reason in dict.fromkeys(measure.reason for measure in study.measures if measure.question != "scale"):
         names = ", ".join(measure.name for measure in study.measures if measure.reason == reason)
-        said += [f"Not known ({names}): {reason}."] if reason else []
+        some = any(measure.reason == reason and math.isfinite(measure.value) for measure in study.measures)
+        said += [f"Not known{' of some networks' if some else ''} ({names}): {reason}."] if reason else []
     return (*said, *study.notes)
+
+
+def _collapse(layer: Measure, logs: list[float]) -> str:
+    """The order of a layer, and what the fall over several layers shows beside it."""
+    growth, at = _growth(logs)
+    falls = f"layer {at} of a network falls {growth:.3g} times as far as the one before"
+    if not math.isfinite(layer.value):
+        return f"the order of a layer near collapse is not known: {layer.reason or 'nothing is left'}"
+    if layer.value > 1.5:
+        power = _digits(layer.value, layer.error)
+        said = f"without skip connections a layer maps a small difference to its power {power}"
+        if not 0.8 < growth / layer.value < 1.25 and logs[at] < -20:
+            return f"{said} between e^−4 and e^−6; {falls}"
+        return said
+    said = "a layer maps a small difference to first order"
+    if growth > 1.5:
+        return (
+            f"{said}, but tokens shrink too: layer {at} of a network falls {growth:.3g} times as far as the one before"
+        )
+    return f"{said}, so the fall is exponential while tokens keep their size"
+
+
+def _growth(logs: list[float]) -> tuple[float, int]:
+    """The fall of log ‖res‖ in the last layer that is known over that in the one before, and which layer it is."""
+    known = [log for log in logs if math.isfinite(log)]
+    if len(known) < 3 or known != logs[: len(known)]:
+        return math.nan, 0
+    before, last = (known[-3] - known[-2], known[-2] - known[-1])
+    return last / before if before > 0 else math.nan, len(known) - 1
 
 
 def _scales(best: list[Measure]) -> str:

@@ -12,7 +12,7 @@ import pytest
 from rc_jax import study
 from rc_jax.attention import AttentionSpec
 from rc_jax.cli.command import main
-from rc_jax.network import MLPSpec, StackSpec
+from rc_jax.network import MLPSpec, StackSpec, hidden_states
 from rc_jax.study.initialisation import exactly, images, passes, sentences
 from rc_jax.study.initialisation.architecture import _flat
 from rc_jax.study.initialisation.changes import changed
@@ -167,6 +167,44 @@ def test_tokens_that_agree_beyond_rounding_are_followed_exactly(key):
     assert any("cancellation-free arithmetic" in note for note in found.notes)
 
 
+def test_tokens_that_skip_connections_lose_are_followed_exactly(key):
+    """Post-norm: tokens agree to 10⁻¹⁰, where float32 alone ends near 10⁻⁷."""
+    spec = StackSpec(attention=AttentionSpec(d_model=16, heads=2), depth=60, skip=True, norm="post")
+    found = study.architecture(spec, tokens=6, samples=1, key=key)
+    drawn, numbers, sample = sampled(Design(spec), 6, jax.random.fold_in(key, 0))
+    assert float(sample.residual[-1]) > -18
+    params, x = exactly.drawn(jax.random.fold_in(key, 0), drawn, numbers)
+    with jax.enable_x64(True):  # of the same numbers, in twice the digits
+        double = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), (params, x))
+        after = np.asarray(hidden_states(*double, spec)[-1])
+    right = np.log(np.linalg.norm(after - after.mean(0)) / np.linalg.norm(after))
+    assert right < -20 and abs(found["residual"][-1] - right) < 1e-3
+
+
+def test_a_narrower_network_without_skips_is_compared_exactly(key):
+    """Residuals of both widths leave float32; the difference of their logarithms is said, and is no per cent."""
+    spec = StackSpec(attention=AttentionSpec(d_model=64, heads=4), depth=7, norm="pre")
+    found = study.architecture(spec, tokens=32, samples=1, key=key, width=32)
+    half = study.architecture(spec, tokens=32, samples=2, key=key, width=16)
+    assert found.half is not None
+    far = np.abs(half["residual"] - found["residual"]).max()
+    assert found.half["tokens"] == pytest.approx(far, rel=1e-5) and 1 < far < 400
+    assert f"by a factor of {sentences.number(far)}" in str(found) and "too much to tell the error" in found.agreement
+
+
+def test_every_row_counts():
+    spec, n = AttentionSpec(d_model=8, heads=2, causal=True), 150
+    scores = np.random.default_rng(0).normal(size=(2, n, n))
+    powers = np.where(np.tri(n, dtype=bool), np.exp(2 * scores), 0)
+    weights = powers / powers.sum(-1, keepdims=True)
+    entropy = -np.sum(np.where(weights > 0, weights * np.log(np.where(weights > 0, weights, 1)), 0), axis=-1)
+    found = passes.rows(jnp.asarray(weights), spec)
+    largest = weights.max(-1)[:, 1:]  # the first row sees one token
+    assert float(found["largest"]) == pytest.approx(largest.mean(), rel=1e-5)
+    assert float(found["saturated"]) == pytest.approx((largest >= 0.5).mean(), rel=1e-5)
+    assert float(found["evenness"]) == pytest.approx((entropy[:, 1:] / np.log(np.arange(2, n + 1))).mean(), rel=1e-5)
+
+
 @pytest.mark.parametrize("family", [*families.CONFIGS])
 def test_every_family_is_studied_by_its_config(family):
     _, design, _ = read(families.CONFIGS[family], gain=None, std=None)
@@ -207,7 +245,7 @@ def test_the_start_of_a_config():
     ("network", "settings", "error", "message"),
     [
         ({"model_type": "mamba"}, {}, ValueError, "`model_type` must be one of 'bert'"),
-        ({"model_type": "opt"}, {}, ValueError, r"'vit' \(a `network.StackSpec` describes any other\) in"),
+        ({"model_type": "opt"}, {}, ValueError, r"'vit' \(a `network.StackSpec` describes many others\) in"),
         (families.CONFIGS["llama"] | {"residual_multiplier": 0.2}, {}, ValueError, "`residual_multiplier` must be"),
         (families.CONFIGS["gpt2"] | {"alibi": True}, {}, ValueError, "`alibi` must be absent"),
         (families.CONFIGS["gpt2"] | {"initializer_range": -1}, {}, ValueError, "`initializer_range` must be a pos"),
@@ -306,6 +344,13 @@ def test_a_vision_transformer_is_studied_by_its_config():
     ):
         with pytest.raises(ValueError, match=message):
             read(VIT | settings, gain=None, std=None)
+
+
+@pytest.mark.parametrize("name", ["use_rope", "pre_norm", "gated_mlp"])
+def test_a_setting_that_is_false_and_not_read_is_said(name):
+    notes = read(families.CONFIGS["llama"] | {name: False}, gain=None, std=None)[2]
+    (note,) = [note for note in notes if note.startswith("Settings that this family does not read:")]
+    assert name in note
 
 
 def test_code_of_its_own_is_said():

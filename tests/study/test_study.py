@@ -152,6 +152,7 @@ def test_what_is_not_known_has_a_reason_in_its_place():
     said = " ".join(study.sentences(found))
     assert (
         f"Not known (change): {lost}." in said
+        and "of some networks" not in said
         and "was found: flat from 8 on for 64 keys; it is 2.5 ± 0.25 for 16 keys." in said
     )
     drawn = study.draw(found)
@@ -199,6 +200,25 @@ def test_sentences_of_what_is_not_a_number_or_nothing():
     )
     second = report.sentences(report.Study("own", (measure._replace(value=1.999, reason=""), *measures[1:]), falls, ()))
     assert second[0].endswith("a layer maps a small difference to its power 1.999.")
+
+
+@pytest.mark.parametrize(
+    ("order", "name", "said"),
+    [
+        (1.0, "identity", r"to first order, but tokens shrink too: layer \d of a network falls 3(\.0\d)? times as far as"),
+        (1.0, "sigmoid", r"to first order, so the fall is exponential while tokens keep their size\."),
+        (3.0, "softmax", r"maps a small difference to its power 3\."),
+        (2.046, "softmax", r"its power 2\.046 between e\^−4 and e\^−6; layer 8 of a network falls (2\.9|3)\d* times"),
+    ],
+)
+def test_the_order_of_a_layer_stands_beside_the_fall_of_a_network(order, name, said):
+    """A first-order layer that shrinks the tokens falls doubly exponentially, and an order may change on the way."""
+    measure = report.Measure("collapse", "order of a layer", order, 3.0, 0.0, 0.0, "rule")
+    names = ("largest share of 64 keys", "largest share of 4096 keys", "sum of a row", "sum where all scores are −10")
+    measures = (measure, *(measure._replace(name=each) for each in names))
+    logs = [float(log) for log in kind_fall(KINDS[name]).median]
+    falls = {"without skips": [logs, logs]}
+    assert re.search(said, report.sentences(report.Study("own", measures, falls, ()))[0])
 
 
 @pytest.mark.slow

@@ -83,6 +83,7 @@ def sentences(
         return ("",) * unknown.size
     at, smallest = int(unknown.argmax()), float(jnp.finfo(dtype).tiny)
     way_on = "`collapse.certified.log_residuals` encloses it"
+    wider = "" if dtype == np.float64 else ", or float64"
     if at == 0:
         why = (
             f"the tokens are as small as the smallest normal number of {dtype}, {smallest:.2g}, or not finite; "
@@ -91,12 +92,12 @@ def sentences(
     elif bool(causes.faded[at - 1]):
         why = (
             f"the tokens' mean has shrunk below {smallest / float(jnp.finfo(dtype).eps):.2g}, and its size counts; "
-            "use a norm, biases, skip connections, or float64"
+            f"use a norm, biases, skip connections{wider}"
         )
     elif not float(causes.unmoved[at - 1]) < math.inf and not float(once()[at]) < math.inf:
         why = (
             f"no place in {dtype} for a number on the way, such as a logit or the square of the tokens' size; use "
-            "smaller tokens, a norm, a smaller gain, or float64"
+            f"smaller tokens, a norm, a smaller gain{wider}"
         )
         if may_bend and not math.isinf(float(causes.unmoved[at - 1])):
             why = (

@@ -17,14 +17,13 @@ from rc_jax.study.initialisation.changes import changed
 from rc_jax.study.initialisation.design import Design
 from rc_jax.study.initialisation.narrowing import Width, chosen, compared, seconds
 from rc_jax.study.initialisation.passes import Sample, measure, prepared
-from rc_jax.study.initialisation.report import LOGS, SHARES, Architecture
+from rc_jax.study.initialisation.report import FAR, LOGS, SHARES, Architecture
 from rc_jax.study.initialisation.sentences import NAMES
 from rc_jax.study.initialisation.source import read
 
 TOKENS = 512
 FEWEST, MOST, TIME = 2, 4, 30.0  # initialisations that are drawn where the reader gives no number, and their seconds
 _STRENGTH = arguments.scalar(arguments.bounded(1 / WIDEST, WIDEST))
-FAR = 0.4  # of a logarithm: by how much half the width may differ before it is said
 
 
 @arguments.guard(
@@ -94,7 +93,7 @@ def architecture(
     bands, said = _bands(key, design, own, count, several)
     half = _half(key, design, own, count, bands)
     if half is not None and max(half["tokens"], half["size"], half["gradients"]) > FAR:
-        said += ("Half the computed width gives other numbers: read factors, not digits.",)
+        said += ("Half the computed width gives other numbers: read factors, not digits; `width` asks for more.",)
 
     def record(name: str, design: Design, width: Width, bands: dict[str, np.ndarray], **more: Any) -> Architecture:
         spec = design.spec
@@ -141,18 +140,23 @@ def _bands(
     key: Array, design: Design, width: Width, count: int, samples: int
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Least, median and largest over initialisations, and what must be said of how they were got."""
-    network, numbers = prepared(design, *width, count)
-    drawn = [measure(jax.random.fold_in(key, index), network, numbers) for index in range(samples)]
-    logs = [_flat(sample) for sample in drawn]
-    said: tuple[str, ...] = ()
-    if min(float(np.nanmin(each["residual"])) for each in logs) < math.log(exactly.ROUNDED):
-        said = exactly.replace(logs, key, design, network, numbers)
+    logs, said = _measured(key, design, width, count, samples)
     stacked = {name: np.stack([each[name] for each in logs]) for name in logs[0]}
     with np.errstate(invalid="ignore"):  # between −inf and −inf, the logarithms of what has underflowed
         bands = {name: np.quantile(values, (0, 0.5, 1), axis=0) for name, values in stacked.items()}
     if unknown := [name for name, band in bands.items() if np.isnan(band).any()]:
         said += (f"Numbers that float32 does not decide are NaN, in {', '.join(unknown)}.",)
     return bands, said
+
+
+def _measured(
+    key: Array, design: Design, width: Width, count: int, samples: int
+) -> tuple[list[dict[str, np.ndarray]], tuple[str, ...]]:
+    """The measures of each initialisation, and what must be said of residuals that float32 rounds."""
+    network, numbers = prepared(design, *width, count)
+    logs = [_flat(measure(jax.random.fold_in(key, index), network, numbers)) for index in range(samples)]
+    rounded = min(float(np.nanmin(each["residual"])) for each in logs) < math.log(exactly.ROUNDED)
+    return logs, exactly.replace(logs, key, design, network, numbers) if rounded else ()
 
 
 def _flat(sample: Sample) -> dict[str, np.ndarray]:
@@ -171,9 +175,8 @@ def _half(
     full = design.spec.attention.d_model
     if width.token == full:
         return None
-    network, numbers = prepared(design, *compared(design, width), count)
     several = 1 if seconds(design, width, count) > TIME / MOST else 2
-    drawn = [_flat(measure(jax.random.fold_in(key, index), network, numbers)) for index in range(several)]
+    drawn, _ = _measured(key, design, compared(design, width), count, several)
     other = {name: np.median([each[name] for each in drawn], axis=0) for name in drawn[0]}
 
     def most(*names: str) -> float:

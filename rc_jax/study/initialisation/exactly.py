@@ -18,18 +18,12 @@ ROUNDED = 1e-5  # a relative residual of which float32 has two digits left
 def replace(
     samples: list[dict[str, np.ndarray]], key: Array, design: Design, network: Network, numbers: Numbers
 ) -> tuple[str, ...]:
-    """Write exact residuals in the place of rounded ones; gradients of queries and keys there are not known.
-
-    With skip connections rounded ones stay: cancellation-free arithmetic takes many times as long, and tokens that
-    agree so far in float32 agree in that network.
-    """
+    """Write exact residuals in the place of rounded ones; gradients of queries and keys there are not known."""
     refused = ""
     for index, sample in enumerate(samples):
         rounded = sample["residual"] < math.log(ROUNDED)
         exact = np.full(rounded.shape, np.nan)
-        if design.spec.skip:
-            exact = sample["residual"]
-        elif not refused and rounded.any():
+        if not refused and rounded.any():
             try:
                 exact = residuals(jax.random.fold_in(key, index), design, network, numbers)
             except ValueError as error:
@@ -38,8 +32,6 @@ def replace(
         for name in ("gradient_query", "gradient_key"):
             sample[name] = np.where(rounded[:-1] | rounded[-2], np.nan, sample[name])
     lost = "Where the last layer's gradient at W_Q or W_K is lost in rounding, no ratio to it is known."
-    if design.spec.skip:
-        return (f"Residuals below {ROUNDED:g} are those of float32 arithmetic, and rounding is a part of them.", lost)
     if refused:
         return (f"Residuals below {ROUNDED:g} are lost in float32's digits: {refused}.", lost)
     return (f"Residuals below {ROUNDED:g} are those of cancellation-free arithmetic (collapse.log_residuals).", lost)

@@ -27,7 +27,6 @@ from rc_jax.special import normals
 from rc_jax.study.initialisation.design import Design, fan_in, resized
 
 MATRICES = ("query", "key", "value", "output")
-ROWS = 64  # of every head, whose weights are looked at
 EVEN = 0.9  # of log n_i: the entropy of a row that is called even
 SATURATED = 0.5  # the largest weight of a row that is called saturated
 
@@ -197,8 +196,7 @@ def rows(weights: Float[Array, "head token token"], spec: AttentionSpec) -> dict
     n = weights.shape[-1]
     seen = masks.combine(n, causal_mask=spec.causal, radius=spec.window, extra=None)
     count = jnp.full(n, n) if seen is None else jnp.sum(seen, axis=-1)
-    every = -(-n // ROWS)
-    weights, count = jnp.abs(weights[:, every - 1 :: every]), count[every - 1 :: every].astype(weights.dtype)
+    weights, count = jnp.abs(weights), count.astype(weights.dtype)
     total = jnp.sum(weights, axis=-1)
     share = weights / jnp.where(total > 0, total, 1)[..., None]
     entropy = -jnp.sum(share * jnp.log(jnp.where(share > 0, share, 1)), axis=-1)

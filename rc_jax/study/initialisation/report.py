@@ -24,6 +24,7 @@ HEADS = {
     "largest": "max p",
     **{f"gradient_{name}": "∂X" if name == "input" else f"∂{NAMES[name]}" for name in NAMES},
 }
+FAR = 0.4  # of a logarithm: by how much half the width may differ before it is said
 LINES = 16  # of a table
 
 
@@ -102,11 +103,12 @@ class Architecture:
         if self.half is None:
             return "Computed at full width."
         parts = {"tokens": "‖res‖/‖X‖", "size": "size", "gradients": "gradients"}
-        changes = [f"{what} by {100 * math.expm1(self.half[name]):.2g} %" for name, what in parts.items()]
+        changes = [f"{what} {_change(self.half[name])}" for name, what in parts.items()]
+        close = max(self.half[name] for name in parts) <= FAR
         return (
             f"Computed at width {self.computed.token}, heads of {self.computed.head}, with the variances of the full "
-            f"width. Half that width\nchanges {', '.join(changes)}, H/log n by {self.half['rows']:.2g} at most: the "
-            "error here, where it falls as 1/width."
+            f"width. Half that width\nchanges {', '.join(changes)}, H/log n by {self.half['rows']:.2g} at most: "
+            + ("the error here, where it falls as 1/width." if close else "too much to tell the error here.")
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,7 +136,10 @@ class Architecture:
         Raises:
             ImportError: pandas is not installed.
         """
-        import pandas  # pyright: ignore[reportMissingImports]
+        try:
+            import pandas  # pyright: ignore[reportMissingImports]
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("`to_frame` needs pandas: pip install pandas; `to_json` does not") from error
 
         columns: dict[str, np.ndarray] = {}
         for name, band in self.bands.items():
@@ -192,6 +197,11 @@ def _change_rows(study: Architecture) -> list[list[str]]:
         rows.append([name, number(own["residual"][-1]), number(own["size"][-1]), f"{evenness[0]:.3g}",
                      f"{evenness[-1]:.3g}", *first])  # fmt: skip
     return rows
+
+
+def _change(log: float) -> str:
+    """A change of a logarithm: per cent, or a factor where it is far."""
+    return f"by {100 * math.expm1(log):.2g} %" if log < 1 else f"by a factor of {number(log)}"
 
 
 def _aligned(rows: list[list[str]]) -> str:

@@ -41,8 +41,9 @@ CHANGE = (
 ELSEWHERE = re.compile(
     r"_token_id$|drop|^summary_|^_|dtype|^architectures$|version|^use_cache$|^task_|^tie_|label|^n_ctx$|^output_|"
     r"^return_|^vocab_size$|^tokenizer|^problem_type$|^chunk_size|checkpointing|^pretraining_tp$|^prun|"
-    r"^router_|^final_logit|^cache_|^max_window_layers$|^directionality$|^pooler_|^is_encoder|^use_bfloat16$|^gradient|"
-    r"^initializer_range$|^model_type$|^tensor_parallel|^bad_words|^finetuning|^num_return|^vision_config$|^image_|^encoder_stride$"
+    r"^router_(aux|jitter|z_loss|dtype)|^final_logit|^cache_|^max_window_layers$|^directionality$|^pooler_|^is_encoder|^use_bfloat16$|^gradient|"
+    r"^initializer_range$|^model_type$|^tensor_parallel|^bad_words|^finetuning|^num_return|^vision_config$|^image_|^encoder_stride$|"
+    r"^is_decoder$|^reorder_and_upcast_attn$"
 )
 
 
@@ -87,7 +88,7 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
     images_only = kind == images.KIND
     if not isinstance(kind, str) or kind not in {*FAMILIES, *REFUSED, images.KIND}:
         names = ", ".join(map(repr, (*FAMILIES, images.KIND)))
-        raise config.refuse("model_type", f"be one of {names} (a `network.StackSpec` describes any other)", kind)
+        raise config.refuse("model_type", f"be one of {names} (a `network.StackSpec` describes many others)", kind)
     layout = images.layout(settings) if images_only else read_layout(settings)
     stated = config.deviation()
     deviation = (STD if stated is None else stated) if std is None else std
@@ -95,7 +96,7 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
     smaller = (2 * layout.spec.depth) ** -0.5 if kind == "gpt2" else 1.0
     started = Start(std=deviation, branches=smaller) if gain is None else Start(gain=gain)
     tables: Embeddings = layout.embeddings(Scope(Shapes()))  # pyright: ignore[reportArgumentType]
-    tokens = _tokens(tables, layout, deviation, sinusoids=config.get("sinusoidal_pos_embds") is True)
+    tokens = _tokens(tables, layout, deviation, sinusoids=settings.get("sinusoidal_pos_embds") is True)
     if images_only:
         tokens = images.patches(settings, deviation)
     design = Design(
@@ -173,7 +174,7 @@ def _unread(config: Config, looked: Looked, layer: AttentionSpec) -> list[str]:
     dropout = [name for name, value in rest.items() if "drop" in name and isinstance(value, float) and value > 0]
     if dropout:
         notes.append(f"Dropout is off ({', '.join(sorted(dropout))}).")
-    others = [name for name, value in rest.items() if not (ELSEWHERE.search(name) or name in same or value is False)]
+    others = [name for name, value in rest.items() if not (ELSEWHERE.search(name) or name in same)]
     if others:
         notes.append(f"Settings that this family does not read: {', '.join(sorted(others))}.")
     return notes
