@@ -4,6 +4,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 
@@ -48,6 +49,12 @@ def expm1_ratio(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     for k in range(count - 1, 0, -1):
         series = 1 / math.factorial(k) + near * series
     return jnp.where(small, series, jnp.expm1(away) / away)
+
+
+def one(known: ArrayLike, *at: Array) -> Array:
+    """1, whose derivative in the numbers `at` is NaN where it is not known: that of the root of 0."""
+    some = sum(0 * jnp.clip(x, -1, 1) for x in at)
+    return jnp.sqrt(jnp.where(known, 1, some)) + jnp.where(known, jnp.zeros_like(some), 1)
 
 
 @jax.custom_jvp

@@ -22,7 +22,7 @@ def run(arguments: Any) -> Report:
     given = _check(arguments)
     dim, samples = arguments.cosine_dim, arguments.samples
     with jax.enable_x64(True):
-        sizes = [round(float(scale.effective_keys(n))) for n in given] if arguments.decoder else given
+        sizes = [float(scale.effective_keys(n)) for n in given] if arguments.decoder else given
 
     def optima(n: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         return scale.optimal_scale(n, dim), None if dim is not None else scale.optimal_scale_exact(n)
@@ -33,7 +33,8 @@ def run(arguments: Any) -> Report:
     key = jax.random.key(arguments.seed, impl="threefry2x32")
     rows = []
     for index, n in enumerate(sizes):
-        typical = jax.jit(lambda key, n=n: scale.typical_optimum(key, n, dim, samples))(key) if samples else None
+        rows_of = round(n)  # a simulated row has a whole number of keys
+        typical = jax.jit(lambda key, n=rows_of: scale.typical_optimum(key, n, dim, samples))(key) if samples else None
         rows.append(_row(n, arguments, float(annealed[index]), None if exact is None else float(exact[index]), typical))
         rows[-1]["usual"] = _usual(given[index], arguments)
     problems = [
@@ -66,13 +67,14 @@ def _check(arguments: Any) -> list[int]:
             raise Usage("`--head-dim` must be left out for cosine scores (`--cosine-dim`), which need no 1/√d_k")
     if arguments.head_dim is not None:
         bounded("--head-dim", arguments.head_dim, 1)
-    if arguments.samples:
-        bounded("--samples", arguments.samples, 2, LARGEST_SAMPLES)
+    if arguments.samples < 2 and arguments.samples != 0:
+        raise Usage(f"`--samples` must be 0 or >= 2, got {arguments.samples}")
+    bounded("--samples", arguments.samples, 0, LARGEST_SAMPLES)
     bounded("--seed", arguments.seed, 0, 2**32 - 1)
     return sizes
 
 
-def _row(n: int, arguments: Any, alpha: float, exact: float | None, typical: Any) -> dict[str, Any]:
+def _row(n: int | float, arguments: Any, alpha: float, exact: float | None, typical: Any) -> dict[str, Any]:
     # The search is tested to this rounding error.
     rounding = 4 * float(np.finfo(float).eps) * (4 + 2 * math.log(n)) * alpha
     gaussian = arguments.cosine_dim is None
@@ -159,7 +161,7 @@ def _text(arguments: Any, rows: list[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
         cells = {"L": str(row["length"])} if arguments.decoder else {}
-        cells["n"] = str(row["n"])
+        cells["n"] = f"{row['n']:.4f}".rstrip("0").rstrip(".") if row["n"] < 1000 else f"{row['n']:.0f}"
         annealed, typical = row["annealed"]["scale"], row["typical"]
         if typical is not None:
             cells["typical ± s.e."] = f"{digits(typical['scale'], 5)} ± {digits(typical['standard_error'], 2)}"
@@ -178,7 +180,8 @@ def _text(arguments: Any, rows: list[dict[str, Any]]) -> str:
     law = "Gaussian scores q·k/√d_k" if dim is None else f"cosine scores, d = {dim:g}"
     use, usual = ("q·k/√d_k", "1") if dim is None else ("cos(q, k)", "√d")
     simulated = f"; typical: {arguments.samples} simulated rows, seed {arguments.seed}" if arguments.samples else ""
-    rows_of = "n is the geometric mean of the keys that rows 2 … L see.\n" if arguments.decoder else ""
+    whole_n = ", and a simulated row has the whole number of keys next to it" if arguments.samples else ""
+    rows_of = f"n is the geometric mean of the keys that rows 2 … L see{whole_n}.\n" if arguments.decoder else ""
     advice = " If you change it, take the typical one." if arguments.samples else ""
     count = 3 if dim is None else 2  # of cosines it is simulated
     entropies, most = (

@@ -31,13 +31,12 @@ def run(arguments: Any) -> Report:
         if getattr(arguments, option) == ():
             raise Usage(f"`--{option}` must be followed by a number or several, got nothing")
     with jax.enable_x64(True):
-        rows, text = _decay(arguments) if name == "decay" else _gaussian(name, arguments)
+        rows, text, reasons = _decay(arguments) if name == "decay" else _gaussian(name, arguments)
     problems = tuple(
         f"no {'value' if row['closed_form'] is None else 'quadrature'} for "
-        f"{', '.join(f'{key} = {row[key]:g}' for key in row if key in PARAMETERS)}: "
-        "its integrals leave double precision"
-        for row in rows
-        if row["quadrature"] is None and name != "decay"
+        f"{', '.join(f'{key} = {row[key]:g}' for key in row if key in PARAMETERS)}: {reason}"
+        for row, reason in zip(rows, reasons, strict=True)
+        if reason
     )
     return Report(f"Sparsity S = E|a|/√E a², {name}\n\n{text}", {"kernel": name, "results": rows}, problems)
 
@@ -56,7 +55,7 @@ def _refuse(arguments: Any, names: tuple[str, ...], reason: str) -> None:
             raise Usage(f"`--{name}` must be left out: {reason}")
 
 
-def _decay(arguments: Any) -> tuple[list[dict[str, Any]], str]:
+def _decay(arguments: Any) -> tuple[list[dict[str, Any]], str, list[str]]:
     _refuse(arguments, ("beta", "gamma"), "decay knows --lam and --n only")
     for name in ("lam", "n"):
         if not getattr(arguments, name):
@@ -69,11 +68,11 @@ def _decay(arguments: Any) -> tuple[list[dict[str, Any]], str]:
         {"lam": rate, "n": count, "closed_form": number_or_none(value), "quadrature": None}
         for (rate, count), value in zip(pairs, values, strict=True)
     ]
-    cells = [[f"{row['lam']:g}", str(row["n"]), digits(row["closed_form"], 9)] for row in rows]
-    return rows, in_columns(["λ", "n", "S"], cells)
+    cells = [[f"{row['lam']:.15g}", str(row["n"]), digits(row["closed_form"], 9)] for row in rows]
+    return rows, in_columns(["λ", "n", "S"], cells), [""] * len(rows)
 
 
-def _gaussian(name: str, arguments: Any) -> tuple[list[dict[str, Any]], str]:
+def _gaussian(name: str, arguments: Any) -> tuple[list[dict[str, Any]], str, list[str]]:
     _refuse(arguments, ("lam", "n"), "it is for decay only")
     betas = [bounded("--beta", beta, -1e300, 1e300) for beta in arguments.beta or (0.0,)]
     gammas = [bounded("--gamma", gamma, 0, 1e300, above=True) for gamma in arguments.gamma or (1.0,)]
@@ -89,16 +88,17 @@ def _gaussian(name: str, arguments: Any) -> tuple[list[dict[str, Any]], str]:
 
     # All pairs in one program: the closed form, where there is one, and the quadrature with its error.
     closed, integral = jax.tree.map(lambda x: np.asarray(x).tolist(), jax.jit(both)(*np.array(pairs, float).T))
-    rows: list[dict[str, Any]] = []
+    rows, reasons = list[dict[str, Any]](), list[str]()
     for i, (b, g) in enumerate(pairs):
         row = {"beta": b, "gamma": g, "closed_form": None if closed is None else number_or_none(closed[i])}
-        finite = math.isfinite(integral.value[i] + integral.error[i])
-        judged = {"sparsity": integral.value[i], "error": integral.error[i]} if finite else None
-        rows.append({**row, "quadrature": judged})
+        value, error = integral.value[i], integral.error[i]
+        reason = "" if math.isfinite(value + error) else "its integrals leave double precision"
+        reasons.append(reason or ("" if error < value else f"the error of the quadrature is {error:.1g}"))
+        rows.append({**row, "quadrature": None if reasons[-1] else {"sparsity": value, "error": error}})
     cells = []
     for row in rows:
         estimate = row["quadrature"]
         shown = digits(None) if estimate is None else f"{digits(estimate['sparsity'], 9)} ± {estimate['error']:.0e}"
         closed_form = f"< {SMALLEST:.1e}" if row["closed_form"] == 0 else digits(row["closed_form"], 9)
         cells.append([f"{row['beta']:g}", f"{row['gamma']:g}", closed_form, shown])
-    return rows, in_columns(["β", "γ", "closed form", "quadrature ± error"], cells)
+    return rows, in_columns(["β", "γ", "closed form", "quadrature ± error"], cells), reasons

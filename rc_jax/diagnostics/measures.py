@@ -159,7 +159,7 @@ def exceeds(sink_weight: Float[Array | np.ndarray, "..."], threshold: ArrayLike)
 @arguments.guard(
     largest_logit=arguments.must(
         "an array, the largest logit of each head",
-        right=lambda value: isinstance(value, jax.Array | np.ndarray | np.generic | float),
+        right=lambda value: isinstance(value, jax.Array | np.ndarray | np.generic | float | int),
     ),
     threshold=(
         arguments.must("one number", lambda value: np.ndim(value) == 0),
@@ -167,7 +167,7 @@ def exceeds(sink_weight: Float[Array | np.ndarray, "..."], threshold: ArrayLike)
     ),
 )
 def qk_clip(
-    largest_logit: Float[Array | np.ndarray, "..."] | np.floating | float,
+    largest_logit: Float[Array | np.ndarray, "..."] | np.floating | float | int,
     threshold: ArrayLike = 100.0,
     *,
     groups: int | None = None,

@@ -68,7 +68,8 @@ def differential(gamma: ArrayLike, subtracted: ArrayLike, correlation: ArrayLike
     apart = -2 * lam * jnp.expm1((rho - 1) * square)
     positive = apart > 0
     root = stable.hypot(less, jnp.sqrt(jnp.where(positive, apart, 1)))
-    spread = jnp.where(positive, root, less + apart / (2 * jnp.where(less > 0, less, 1)))
+    some = jnp.where(less > 0, less, 1)
+    spread = jnp.where(positive, root, less + apart / (2 * some) - jnp.square(apart / some) / (8 * some))
     return (size * jnp.exp(-square / 2) / spread).astype(dtype)
 
 

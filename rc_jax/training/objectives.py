@@ -49,6 +49,8 @@ def cross_entropy(logits: Float[Array, "*batch label"], labels: Integer[Array, "
 def accuracy(logits: Float[Array, "*batch label"], labels: Integer[Array, "*batch"]) -> Float[Array, ""]:
     """Share of answers whose largest logit is the label's; where several are largest, the first of them counts.
 
+    It is NaN where a logit is NaN.
+
     Args:
         logits: one row for each answer.
         labels: the right ones, 0 … labels − 1.
@@ -63,4 +65,5 @@ def accuracy(logits: Float[Array, "*batch label"], labels: Integer[Array, "*batc
     """
     _check_pair(logits, labels)
     right = (jnp.argmax(logits, axis=-1) == jnp.asarray(labels).astype(int)).astype(logits.dtype)
-    return jnp.mean(jnp.where(arguments.among(labels, logits.shape[-1]), right, jnp.nan))
+    known = arguments.among(labels, logits.shape[-1]) & ~jnp.isnan(logits).any(axis=-1)
+    return jnp.mean(jnp.where(known, right, jnp.nan))

@@ -101,8 +101,8 @@ def test_one_scale_for_a_decoder(capsys):
     got = answer(capsys, "scale", *map(str, lengths), "--decoder", "--samples", "0")
     assert got["decoder"]
     for row, length in zip(got["results"], lengths, strict=True):
-        keys = round(math.exp(sum(map(math.log, range(2, length + 1))) / (length - 1)))
-        assert (row["length"], row["n"]) == (length, keys)
+        keys = math.exp(sum(map(math.log, range(2, length + 1))) / (length - 1))
+        assert (row["length"], row["n"]) == (length, pytest.approx(keys, rel=1e-12))
         assert row["annealed"]["scale"] == pytest.approx(float(scale.optimal_scale(np.float64(keys))), rel=1e-6)
     assert main(["scale", "50000", "--decoder", "--samples", "0"]) == 0
     out = capsys.readouterr().out
@@ -254,6 +254,14 @@ def test_a_sparsity_below_the_smallest_number_is_not_called_0(capsys):
     assert err == "rc-jax: no quadrature for beta = 0, gamma = 100: its integrals leave double precision\n"
 
 
+def test_a_quadrature_whose_error_is_all_of_it_is_no_number(capsys):
+    assert main(["sparsity", "cosine_squared", "--gamma", "1", "1e4", "--json"]) == 1  # 0.77 ± 1 for √(2/3)
+    out, err = capsys.readouterr()
+    known, none = json.loads(out)["results"]
+    assert known["quadrature"]["error"] < 1e-9 and none["quadrature"] is None
+    assert err == "rc-jax: no value for beta = 0, gamma = 10000: the error of the quadrature is 1\n"
+
+
 def test_every_named_kernel_is_offered(capsys):
     assert main(["sparsity", "--help"]) == 0
     text = capsys.readouterr().out
@@ -360,7 +368,7 @@ def test_a_rising_residual_has_no_exponent(capsys, monkeypatch, logs, shown):
         ("scale 64 --dim", "--dim"),
         ("scale 64 --dim 8 --head-dim 8", "`--head-dim` must be left out for cosine scores"),
         ("scale 64 --head-dim 0", "`--head-dim` must be >= 1, got 0"),
-        ("scale 64 --samples 1", "`--samples` must be >= 2, got 1"),
+        ("scale 64 --samples 1", "`--samples` must be 0 or >= 2, got 1"),
         ("scale 64 --samples many", "--samples"),
         ("scale 64 --samples 10000000", "`--samples` must be <= 1e+06"),
         ("scale 64 --seed -1", "`--seed` must be >= 0, got -1"),

@@ -159,6 +159,7 @@ def test_qk_clip_brings_the_largest_logit_down():
     clipped = diagnostics.scores(q * root, k * root)["largest_logit"][0]
     np.testing.assert_allclose(clipped, np.minimum(largest, 20.0), rtol=1e-5)
     assert np.isnan(diagnostics.qk_clip(np.float32([np.nan]))).all()
+    assert diagnostics.qk_clip(200, 100) == diagnostics.qk_clip(200.0, 100.0) == 0.5
     # Heads that share keys: γ on queries alone clips each, and √γ of a group leaves the others where they belong.
     shared = k[:2]
     largest = diagnostics.scores(q, shared)["largest_logit"][0]

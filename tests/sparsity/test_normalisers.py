@@ -51,6 +51,16 @@ def test_differential_has_derivatives_everywhere(x64, lam):
         assert abs(float(slope - quotient)) < 3e-6, place
 
 
+@pytest.mark.parametrize("lam", [0.5, 2.0])
+def test_differential_of_equal_scores_has_second_derivatives(x64, lam):
+    """At ρ = 1, where the root of two terms becomes a line; by differences below it."""
+    last, near = (jax.hessian(lambda rho: sparsity.differential(1.0, lam, rho))(rho) for rho in (1.0, 1 - 1e-6))
+    assert abs(float(last - near)) < 1e-3
+    rhos = 1 - 1e-4 * np.arange(3)
+    values = [float(sparsity.differential(1.0, lam, rho)) for rho in rhos]
+    assert abs(float(last) - (values[0] - 2 * values[1] + values[2]) / 1e-8) < 0.02 * abs(float(last))
+
+
 def test_differential_at_its_ends(x64):
     gamma = jnp.asarray([0.1, 1.0, 3.0])
     np.testing.assert_allclose(sparsity.differential(gamma, 0.0), sparsity.exponential(gamma), rtol=1e-12)

@@ -104,6 +104,13 @@ def test_rate_integrals_against_quadrature(x64):
     assert abs(variance - (g[1, 1] + g[2, 2] - 2 * g[1, 2])) < 1e-12
 
 
+def test_a_rate_that_does_not_exist_has_no_derivative(x64):
+    for sigma, places in ((0.8, (0,)), (1.2, (0, 1))):
+        slopes = jax.jacobian(lambda sigma: jnp.stack(sparsity.positive_features_rate(0.5, sigma, 4.0)))(sigma)
+        assert [bool(np.isnan(slopes[at])) for at in (0, 1)] == [at in places for at in (0, 1)]
+        assert np.isinf([sparsity.positive_features_rate(0.5, sigma, 4.0)[at] for at in places]).all()
+
+
 @pytest.mark.parametrize(("gamma", "sigma"), [(0.1, 0.03), (0.02, 0.02), (1e-5, 0.2), (1e-4, 1e-3)])
 def test_a_small_variance_keeps_its_digits(gamma, sigma):
     gamma, sigma = np.float32(gamma), np.float32(sigma)

@@ -205,7 +205,11 @@ def test_sentences_of_what_is_not_a_number_or_nothing():
 @pytest.mark.parametrize(
     ("order", "name", "said"),
     [
-        (1.0, "identity", r"to first order, but tokens shrink too: layer \d of a network falls 3(\.0\d)? times as far as"),
+        (
+            1.0,
+            "identity",
+            r"to first order, but tokens shrink too: layer \d of a network falls 3(\.0\d)? times as far as",
+        ),
         (1.0, "sigmoid", r"to first order, so the fall is exponential while tokens keep their size\."),
         (3.0, "softmax", r"maps a small difference to its power 3\."),
         (2.046, "softmax", r"its power 2\.046 between e\^−4 and e\^−6; layer 8 of a network falls (2\.9|3)\d* times"),

@@ -53,3 +53,9 @@ def test_an_unknown_label_outside_the_logits_makes_nan(dtype):
         assert np.isnan(value), wrong
         assert np.isnan(slope[2]).all() and np.isfinite(slope[:2]).all(), wrong
         assert np.isnan(jax.jit(accuracy)(few, labels)), wrong
+
+
+def test_logits_that_are_no_numbers_are_no_answers():
+    logits = jnp.array([[jnp.nan, 1.0], [0.0, 1.0]])
+    assert np.isnan(accuracy(logits, jnp.array([0, 1]))) and accuracy(logits[1:], jnp.array([1])) == 1
+    assert np.isnan(accuracy(logits[:, ::-1], jnp.array([0, 1])))

@@ -83,5 +83,5 @@ def _all(v: jax.Array, log_n: jax.Array, dim: jax.Array) -> jax.Array:
     """The stationarity for both sums averaged, where α dC/dα = 2t(1 + 6t/d)/(1 + 3t/d)."""
     t = jnp.exp(v)
     share = t / dim
-    slope = 2 * t * ((1 + 6 * share) / (1 + 3 * share))
+    slope = 2 * t * (2 - 1 / (1 + 3 * share))
     return jnp.log(_exponent(share, dim, "all") + jnp.log1p(slope)) - jnp.log(log_n)

@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Key
 
-from rc_jax._numerics import arguments
+from rc_jax._numerics import arguments, stable
 from rc_jax._numerics.dtypes import as_common, common_with_dim, converted
 from rc_jax.scale.simulated.averages import TOPS, mean_over_rows
 from rc_jax.scale.simulated.per_sample import optimum_of
@@ -73,7 +73,8 @@ def scale_tail(
         samples: number of rows, each of them with 16 places of its largest score.
 
     Returns:
-        (probability, standard error), each in level's shape and dtype; NaN where a search did not end.
+        (probability, standard error), each in level's shape and dtype; NaN where a search did not end. A share of rows
+        has no derivative: it is NaN.
 
     Source: this package's own.
 
@@ -88,6 +89,8 @@ def scale_tail(
     dtype, (level,) = as_common(level=level)
     dim = None if dim is None else converted("dim", dim, level.dtype)
     chance, error = _tail(key, level, dim, converted("n", n, level.dtype), jnp.asarray(samples))
+    one = stable.one(False, level) if dim is None else stable.one(False, level, dim)
+    chance, error = chance * one, error * one
     return chance.astype(dtype), error.astype(dtype)
 
 

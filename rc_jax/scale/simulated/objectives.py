@@ -1,9 +1,11 @@
 """The true mean of softmax's gradient, of its logarithm, and the scale that maximises the latter, by simulation."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Key
 
@@ -194,14 +196,19 @@ def _typical(
         new, low, high = bracketed(u, -mean[1], -mean[2], low, high)
         return new, low, high, jnp.abs(new - u) < enough, count + 1, mean, error
 
-    # Start at the critical scale, √(2 log n) times the inverse deviation of a score.
+    # Start at the critical scale, √(2 log n) times the inverse deviation of a score. With more cosines than few
+    # dimensions have room for, the annealed optimum is 2 (2Cn/(d + 1))^(2/(d−1)), with E e^{α cos} → C e^α/α^((d−1)/2).
     start = 0.5 * jnp.log(2 * jnp.log(n))
-    start = start if dim is None else start + 0.5 * jnp.log(dim)
+    if dim is not None:
+        room = gammaln(dim / 2) + (dim / 2 - 1) * math.log(2) - math.log(2 * math.pi) / 2
+        few = math.log(2) + 2 / (dim - 1) * (room + jnp.log(n) + math.log(2) - jnp.log(dim + 1))
+        start = jnp.where(dim < 2 * jnp.log(n), few, start + 0.5 * jnp.log(dim))
     infinite, zero = jnp.full((), jnp.inf, dtype), jnp.zeros((3,), dtype)
     state = (start, -infinite, infinite, jnp.zeros((), bool), jnp.zeros((), jnp.int32), zero, zero)
     u, _, _, done, _, mean, error = jax.lax.while_loop(unfinished, step, state)
-    scale = jnp.exp(u)
-    return scale, mean[0], done & jnp.isfinite(u), scale * error[1] / -mean[2]
+    done &= jnp.isfinite(u)
+    scale = jnp.where(done, jnp.exp(u), jnp.nan)
+    return scale, mean[0], done, scale * error[1] / -mean[2]
 
 
 def _derivatives(u: jax.Array, row: Row) -> jax.Array:

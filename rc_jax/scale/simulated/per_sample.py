@@ -127,13 +127,17 @@ def optimum_of(row: Row, n: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]
     slopes = jax.vmap(functools.partial(_slope, constant))
     both = falling_root_by_halves(slopes, centres - reach, centres + reach, HALVINGS)
     ended = (slopes(both - 1e-3 * reach) >= 0) & (slopes(both + 1e-3 * reach) <= 0)
-    # The higher of the two is the maximum; a step of Newton gives it its last digits, and another one its derivatives.
+    # The higher of the two is the maximum; two steps of Newton give it its last digits. Two more with one bend give it
+    # two derivatives, also in reverse through a loop, where JAX forgets a derivative that is defined by hand.
     heights = jax.vmap(functools.partial(_log_gradients, constant))(both)
     is_second = heights[1] > heights[0]
     u, converged = (jnp.where(is_second, x[1], x[0]) for x in (both, ended))
-    u = _newton_step(row, _newton_step(constant, u))
-    # At its maximum the gradient moves with the scores alone.
-    log_value = _log_gradients(row, jax.lax.stop_gradient(u))
+    u, bend = _newton_step(constant, _newton_step(constant, u)[0])
+    for _ in range(2):
+        u = u - jnp.clip(_slope(row, u) / bend, -1e-3, 1e-3)
+    # At its maximum the gradient moves with the scores alone: the slope that rounding leaves there is taken off.
+    log_value = _log_gradients(row, u)
+    log_value = log_value - jax.lax.stop_gradient(_slope(constant, u)) * (u - jax.lax.stop_gradient(u))
     return jnp.where(tied, jnp.inf, u), jnp.where(tied, jnp.inf, log_value), converged | tied
 
 
@@ -169,8 +173,7 @@ def _slope(row: Row, u: jax.Array) -> jax.Array:
     return jax.jvp(functools.partial(_log_gradients, row), (u,), (jnp.ones_like(u),))[1]
 
 
-def _newton_step(row: Row, u: jax.Array) -> jax.Array:
-    """One step of Newton for slope = 0 from a constant `u`; the step has the maximiser's derivative in the scores."""
-    u = jax.lax.stop_gradient(u)
+def _newton_step(row: Row, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """One step of Newton for slope = 0, and the derivative of the slope there; both are constants."""
     value, bend = jax.jvp(functools.partial(_slope, row), (u,), (jnp.ones_like(u),))
-    return u - jnp.clip(value / jax.lax.stop_gradient(bend), -1e-3, 1e-3)
+    return jax.lax.stop_gradient((u - jnp.clip(value / bend, -1e-3, 1e-3), bend))

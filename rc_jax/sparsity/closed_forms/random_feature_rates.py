@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from rc_jax._numerics import arguments
+from rc_jax._numerics import arguments, stable
 from rc_jax._numerics.dtypes import as_common, working_dtype
 
 _DIRECTIONS = (arguments.float_array("feature", "width", feature=1, width=1), arguments.real)
@@ -118,6 +118,7 @@ def _rate(gamma: Array, sigma: Array, dim: Array) -> tuple[Array, Array]:
     more = more - dim / 2 * jnp.log1p(-t * (2 - t) / (1 - t * t))
     finite = tight & jnp.isfinite(noise)
     bias = (1 + mixed) * jnp.expm1(h + delta) - (1 + two) * jnp.expm1(more) / 2
-    bias = jnp.where(finite, bias, -jnp.inf)
+    bias = jnp.where(finite, bias, -jnp.inf) * stable.one(finite, gamma, sigma, dim)
     apart = 4 * jnp.exp(h) * jnp.square(jnp.sinh(delta / 2)) + 2 * jnp.expm1(h)
-    return bias, jnp.where(narrow & jnp.isfinite(two), (1 + mixed) * apart, jnp.inf)
+    finite = narrow & jnp.isfinite(two)
+    return bias, jnp.where(finite, (1 + mixed) * apart, jnp.inf) * stable.one(finite, gamma, sigma, dim)

@@ -174,7 +174,7 @@ def _unread(config: Config, looked: Looked, layer: AttentionSpec) -> list[str]:
     dropout = [name for name, value in rest.items() if "drop" in name and isinstance(value, float) and value > 0]
     if dropout:
         notes.append(f"Dropout is off ({', '.join(sorted(dropout))}).")
-    others = [name for name, value in rest.items() if not (ELSEWHERE.search(name) or name in same)]
+    others = [name for name in rest if not (ELSEWHERE.search(name) or name in same)]
     if others:
         notes.append(f"Settings that this family does not read: {', '.join(sorted(others))}.")
     return notes

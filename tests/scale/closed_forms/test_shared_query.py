@@ -120,3 +120,10 @@ def test_derivatives_match_differences(x64, average):
 
 def test_traced_n_below_two_gives_nan():
     assert np.isnan(jax.jit(scale.shared_query_scale)(1.0, 8.0))
+
+
+@pytest.mark.parametrize("dim", [1.49, 1.5, 1.51])
+def test_the_limit_of_more_keys_than_fit_a_square(dim, x64):
+    """√d/2, at every n whose logarithm is known: 1e300 and 1e301 were NaN."""
+    scales = scale.shared_query_scale(10.0 ** np.arange(290, 308), dim, "all")
+    np.testing.assert_allclose(scales, np.sqrt(dim) / 2, rtol=1e-14)

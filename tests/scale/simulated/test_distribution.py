@@ -77,3 +77,10 @@ def test_quadrature_of_more_scores_than_anybody_has():
     middle = np.array([-stats.norm.ppf(np.exp(-np.euler_gamma) * 10.0**-k) for k in range(20, 41)])
     np.testing.assert_allclose(largest, middle, rtol=2e-3)
     assert quadrature.participation(1.0, 10**20) == pytest.approx(np.e / 1e20, rel=1e-4)
+
+
+def test_a_share_of_rows_has_no_derivative(key):
+    for place, at in enumerate(((10.0, 50), (10.0, 50, 8.0))):
+        of = lambda level, *dim: scale.scale_tail(key, level, 50, *dim, samples=8)[0]  # noqa: E731
+        slopes = jax.jacfwd(of, argnums=tuple(range(place + 1)))(*(at[0], *at[2:]))
+        assert np.isnan(slopes).all() and 0 <= of(at[0], *at[2:]) <= 1

@@ -272,6 +272,14 @@ def test_typical_scale_of_a_million_scores(key):
     assert two.scale / 64 == pytest.approx(float(one.scale), rel=0.03)
 
 
+@pytest.mark.parametrize(("dim", "power"), [(3.0, 1.0), (5.0, 0.5), (8.0, 2 / 7)])
+def test_typical_scale_of_more_cosines_than_few_dimensions_have_room_for(key, dim, power):
+    """The optimum grows as n^(2/(d−1)): the nearest keys are that close, and rows look alike in that unit."""
+    few, many = (scale.typical_optimum(key, n, dim, samples=16) for n in (10**6, 10**15))
+    assert few.converged and many.converged and np.isfinite(many.value)
+    assert np.log(many.scale / few.scale) / np.log(1e9) == pytest.approx(power, abs=0.005)
+
+
 @pytest.mark.slow
 def test_dimension_is_traced(key):
     count = 0

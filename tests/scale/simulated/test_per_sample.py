@@ -126,6 +126,22 @@ def test_derivatives_in_the_scores(x64):
         assert slopes.sum() == pytest.approx(0, abs=1e-9)  # adding a constant changes nothing
 
 
+@pytest.mark.parametrize("of", ["scale", "value"])
+def test_second_derivatives_in_the_scores(of, x64):
+    """In both modes: α* is homogeneous of degree −1, so that the second derivative along the scores is twice it."""
+    scores = jnp.asarray([0.3, -1.0, 0.8, 2.0])
+
+    def function(scores):
+        return getattr(scale.per_sample_optimum(scores), of)
+
+    slope, step = jax.grad(function), 1e-5 * jnp.eye(4)
+    plain = jnp.stack([(slope(scores + e) - slope(scores - e)) / 2e-5 for e in step])
+    for hessian in (jax.jacfwd(slope), jax.jacrev(slope), jax.jacfwd(jax.jacfwd(function))):
+        np.testing.assert_allclose(hessian(scores), plain, atol=1e-7)
+    along = jax.grad(jax.grad(lambda t: function(t * scores)))(1.0)
+    assert along == pytest.approx(2 * float(function(scores)), rel=1e-9)
+
+
 @pytest.mark.slow
 def test_batches_agree_with_single_rows():
     scores = jnp.asarray(np.random.default_rng(2).normal(size=(2, 3, 6)), jnp.float32)
