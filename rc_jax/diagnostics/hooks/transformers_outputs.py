@@ -10,7 +10,7 @@ import numpy as np
 from rc_jax._numerics import arguments
 from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.record import Diagnosis
-from rc_jax.diagnostics.seen import PADDING, Texts, empty_places, farthest, looking, place, segments
+from rc_jax.diagnostics.seen import PADDING, Place, Texts, empty_places, farthest, keys_used, place, segments
 from rc_jax.diagnostics.states import hidden_states
 from rc_jax.diagnostics.weights import attention, diagnose
 
@@ -221,32 +221,51 @@ def _rectangular(weights: list[Any]) -> bool:
 def _without_empty_places(
     weights: list[Any], attention_mask: Any, options: dict[str, Any]
 ) -> tuple[list[Any], Any, dict[str, Any], tuple[str, ...]]:
-    """Weights, masks and values without the places of a static cache that are empty in all samples, and a note."""
+    """Weights, masks and values without the places of a static cache that are empty in all samples, and a note.
+
+    A mask that is narrower than the weights says how many are filled.
+    """
     some = [layer for layer in weights if layer is not None]
     layers = inputs.layers_of("outputs", some, ("heads", "queries", "keys"), stacked=5)
-    *_, queries, keys = layers.shape
-    mask, values = options.get("mask"), options.get("values")
-    filled = place(layers, mask == "causal" if isinstance(mask, str) else options.get("causal")).filled
-    if filled == keys:
-        return weights, attention_mask, options, ()
-    options = dict(options)
-    if isinstance(mask, list | tuple):
-        options["mask"] = [each[..., :filled] for each in mask]
-    elif mask is not None and not isinstance(mask, str):
-        options["mask"] = mask[..., :filled]
-    if values is not None:
-        several = isinstance(values, list | tuple)
-        options["values"] = [each[..., :filled, :] for each in values] if several else values[..., :filled, :]
-    if attention_mask is not None and np.shape(attention_mask)[-1] > filled:
-        behind = inputs.on_host(attention_mask)[..., filled:] != 0
-        if behind.any() and not behind.all():
-            raise ValueError(
-                f"`attention_mask` must be 0 behind the {filled} keys that are filled, as the last one with weight "
-                "tells: a number for each of them comes first, and zeros follow for empty places of a static cache"
-            )
-        attention_mask = attention_mask[..., :filled]
-    notes = (f"{looking(queries, keys)}, as the last of those that are filled.", empty_places(filled))
-    return [None if layer is None else layer[..., :filled] for layer in weights], attention_mask, options, notes
+    samples, keys = layers.shape[0], layers.shape[-1]
+    mask, ids = options.get("mask"), options.get("segment_ids")
+    masks: list[Any] = [*mask] if isinstance(mask, list | tuple) else [mask]
+    stated = [each for each in (attention_mask, ids, *masks) if each is not None and not isinstance(each, str)]
+    widths = {np.shape(each)[-1] for each in stated if np.ndim(each)}
+    narrow = max((width for width in widths if 1 < width < keys), default=None)
+    unchanged = weights, attention_mask, options, ()
+    if narrow is not None:
+        where = Place(0, narrow, True, True)
+        if keys_used(layers) > narrow:
+            return unchanged
+    else:
+        texts = None if attention_mask is None else _texts(attention_mask, samples, keys)[0]
+        where = place(layers, mask=mask, segment_ids=ids, causal=options.get("causal"), texts=texts)
+    filled = where.filled
+    if filled == keys or not where.causal:
+        return unchanged
+    attention_mask, ids = (None if each is None else inputs.on_host(each) for each in (attention_mask, ids))
+    for name, value in (("attention_mask", attention_mask), ("segment_ids", ids)):
+        if value is not None:
+            behind = value[..., filled:] > 0
+            if behind.any() and not behind.all():
+                raise ValueError(
+                    f"`{name}` must be {'0' if name == 'attention_mask' else 'negative'} behind the {filled} keys that "
+                    "are filled, as the last one with weight tells: a number for each of them comes first, and "
+                    "those for empty places of a static cache follow"
+                )
+
+    def cut(value: Any, axis: int = -1) -> Any:
+        """The filled places of an array, or of each in a list."""
+        if value is None or isinstance(value, str):
+            return value
+        if isinstance(value, list | tuple):
+            return [cut(each, axis) for each in value]
+        return value[..., :filled] if axis == -1 else value[..., :filled, :]
+
+    options = options | {"mask": cut(mask), "segment_ids": cut(ids), "values": cut(options.get("values"), -2)}
+    notes = (f"The cache has {keys} places.", empty_places(where))
+    return [cut(layer) for layer in weights], cut(attention_mask), options, notes
 
 
 def _of_decoder(weights: list[Any], decoder_attention_mask: Any, mask: Any) -> Any:
