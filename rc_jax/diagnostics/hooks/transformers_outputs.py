@@ -116,6 +116,7 @@ def from_transformers(
         )
     first: tuple[str, ...] = ()
     if weights is not None and part != "cross" and _rectangular(weights):
+        attention_mask = _of_kept_keys(attention_mask, weights, None if part else config)
         weights, attention_mask, options, first = _without_empty_places(weights, attention_mask, options)
     if weights is not None and (part == "cross" or _rectangular(weights)):
         known = {"causal": False} if part == "cross" else {}
@@ -218,6 +219,30 @@ def _rectangular(weights: list[Any]) -> bool:
     return any(layer is not None and layer.ndim > 1 and layer.shape[-1] != layer.shape[-2] for layer in weights)
 
 
+def _of_kept_keys(attention_mask: Any, weights: list[Any], config: Any) -> Any:
+    """What an attention mask says of the keys that the cache of a window keeps, where it is longer than they are.
+
+    The last token that it names is the last key with weight: zeros behind are padding, or empty places of a cache.
+    """
+    some = [layer for layer in weights if layer is not None]
+    layers = inputs.layers_of("outputs", some, ("heads", "queries", "keys"), stacked=5)
+    queries, keys = layers.shape[-2:]
+    if attention_mask is None or np.ndim(attention_mask) != 2 or np.shape(attention_mask)[-1] <= keys:
+        return attention_mask
+    mask = inputs.on_host(attention_mask)
+    size, near = _sliding(config, weights)
+    named = int(np.flatnonzero((mask != 0).any(0)).max(initial=-1)) + 1
+    start = min(named - keys_used(layers), mask.shape[-1] - keys)
+    if not all(near) or start < 0 or (start > 0 and keys != size - 1 + queries):
+        kept = f", or the {size} − 1 + {queries} that a window of {size} keeps of more tokens" if all(near) else ""
+        raise ValueError(
+            f"`attention_mask` must have a number for each of {keys} keys{kept}, got "
+            f"{inputs.described(attention_mask)}: a longer one goes with a cache that keeps a window alone, which "
+            "config=model.config states"
+        )
+    return mask[:, start : start + keys]
+
+
 def _without_empty_places(
     weights: list[Any], attention_mask: Any, options: dict[str, Any]
 ) -> tuple[list[Any], Any, dict[str, Any], tuple[str, ...]]:
@@ -295,8 +320,6 @@ def _of_rectangles(
                 f"{np.shape(attention_mask)}: keys in front of the text, such as those of prefix tuning or of a cache, "
                 "count too, so put ones in front, and zeros behind for empty places of a static cache"
             )
-        if not cross and config is not None and np.shape(attention_mask)[-1] > keys:
-            attention_mask = attention_mask[..., -keys:]  # the cache of a window keeps its last keys alone
         texts, cut = _texts(attention_mask, samples[0], keys)
         numbered = {"segment_ids": np.where(texts < 0, PADDING, texts + 1)} if cut else {}
     return _of_weights(weights, None, texts, config, numbered | options, notes, own=False)[0]
@@ -374,6 +397,20 @@ def _of_weights(
 def _attends(kind: str) -> bool:
     """Whether a kind of `config.layer_types` has attention weights: "full_attention" and "hybrid", not "mamba"."""
     return ("attention" in kind and "linear" not in kind) or kind == "hybrid"
+
+
+def _sliding(config: Any, weights: list[Any]) -> tuple[int, list[bool]]:
+    """The size of the windows that a config states, and which of the layers with weights have one."""
+    text = _text(config)
+    kinds, size = getattr(text, "layer_types", None), getattr(text, "sliding_window", None)
+    given = [index for index, layer in enumerate(weights) if layer is not None]
+    if not isinstance(size, int):
+        return 0, [False] * len(given)
+    if kinds is None:
+        return size, [bool(getattr(text, "use_sliding_window", True))] * len(given)
+    if len(kinds) != len(weights):
+        kinds = [kind for kind in kinds if _attends(kind)]
+    return size, [index < len(kinds) and kinds[index] == "sliding_attention" for index in given]
 
 
 def _windows(config: Any, numbers: list[int], layers: list[Any]) -> list[np.ndarray | None]:

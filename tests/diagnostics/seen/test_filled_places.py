@@ -128,3 +128,40 @@ def test_a_mask_that_is_too_short_is_refused():
     weights = drawn(seen)
     with pytest.raises(ValueError, match=r"`attention_mask` must have the shape \(1, 20\)"):
         diagnostics.from_transformers({"attentions": weights}, attention_mask=np.ones((1, 18), int))
+
+
+class Window:
+    sliding_window = 4
+
+
+class NoWindow:
+    layer_types = ("full_attention",) * 4
+
+
+@pytest.mark.parametrize("tokens, padded", [(16, (0, 0)), (16, (0, 2)), (16, (2, 3)), (30, (0, 5))])
+def test_an_attention_mask_that_is_longer_than_the_cache_of_a_window(tokens, padded):
+    """Such a cache keeps the last 4 − 1 + 6 keys; zeros for empty places may follow, and padding stands before them."""
+    queries, keys = 6, 9
+    real = np.ones((2, tokens), int)
+    for row, count in zip(real, padded, strict=True):
+        row[tokens - count :] = 0
+    pairs = causal(tokens, queries, tokens, 4) & (real[:, None] > 0)
+    weights = [layer[..., -keys:] for layer in drawn(pairs, layers=4)]
+    seen = (pairs & (real[:, -queries:] > 0)[:, :, None])[..., -keys:]
+    for behind in (0, 1, 2, 8, 40):
+        mask = np.pad(real, ((0, 0), (0, behind)))
+        found = diagnostics.from_transformers({"attentions": weights}, attention_mask=mask, config=Window())
+        close(found, weights, seen, keys)
+    for config in (None, NoWindow()):
+        with pytest.raises(ValueError, match=r"`attention_mask` must have a number for each of 9 keys, got"):
+            diagnostics.from_transformers({"attentions": weights}, attention_mask=real, config=config)
+
+
+@pytest.mark.parametrize("config", [None, NoWindow(), Window()])
+def test_a_longer_mask_of_keys_that_no_window_keeps_is_refused(config):
+    pairs = causal(16, 6, 16)
+    pairs[:, :3] = False
+    weights = drawn(pairs, layers=4, sample_axis=False)
+    mask = (np.arange(18) >= 3).astype(int)[None]
+    with pytest.raises(ValueError, match=r"`attention_mask` must have a number for each of 16 keys.*got int64\[1,18\]"):
+        diagnostics.from_transformers({"attentions": weights}, attention_mask=mask, config=config)
