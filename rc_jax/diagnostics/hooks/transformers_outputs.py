@@ -120,11 +120,12 @@ def from_transformers(
         weights, attention_mask, options, first = _without_empty_places(weights, attention_mask, options)
     if weights is not None and (part == "cross" or _rectangular(weights)):
         known = {"causal": False} if part == "cross" else {}
+        rows = None
         if decoder_attention_mask is not None:
-            options = options | {"mask": _of_decoder(weights, decoder_attention_mask, options.get("mask"))}
+            rows = _of_decoder(weights, decoder_attention_mask, options.get("mask"))
         notes = () if states is None else ("Hidden states are left out: they are those of the queries alone.",)
         return _of_rectangles(
-            weights, attention_mask, None if part else config, known | options, (*notes, *first), part == "cross"
+            weights, attention_mask, None if part else config, known | options, (*notes, *first), part == "cross", rows
         )
     texts, cut = None, False
     if attention_mask is not None:
@@ -293,21 +294,24 @@ def _without_empty_places(
     return [cut(layer) for layer in weights], cut(attention_mask), options, notes
 
 
-def _of_decoder(weights: list[Any], decoder_attention_mask: Any, mask: Any) -> Any:
-    """The mask of cross-attention that leaves out padded queries, and what else `mask` hides."""
+def _of_decoder(weights: list[Any], decoder_attention_mask: Any, mask: Any) -> np.ndarray:
+    """True where a query of cross-attention is no padding, (sample, query)."""
     some = [layer for layer in weights if layer is not None]
     shape = inputs.layers_of("outputs", some, ("heads", "queries", "keys"), stacked=5).shape
-    rows = (_texts(decoder_attention_mask, shape[0], shape[-2], "decoder_attention_mask")[0] >= 0)[:, None, :, None]
-    if mask is None:
-        return rows
+    rows = _texts(decoder_attention_mask, shape[0], shape[-2], "decoder_attention_mask", least=1)[0] >= 0
     if isinstance(mask, str):
         raise ValueError(f"`mask` must be an array beside `decoder_attention_mask`, got {mask!r}")
-    several = mask if isinstance(mask, list | tuple) else [mask]
-    return [rows & inputs.mask_of("mask", each, shape) for each in several]
+    return rows
 
 
 def _of_rectangles(
-    weights: list[Any], attention_mask: Any, config: Any, options: dict[str, Any], notes: tuple[str, ...], cross: bool
+    weights: list[Any],
+    attention_mask: Any,
+    config: Any,
+    options: dict[str, Any],
+    notes: tuple[str, ...],
+    cross: bool,
+    rows: np.ndarray | None,
 ) -> Diagnosis:
     """Attention of the decoder on the encoder, or of the last tokens on all."""
     some = [layer for layer in weights if layer is not None]
@@ -322,7 +326,7 @@ def _of_rectangles(
             )
         texts, cut = _texts(attention_mask, samples[0], keys)
         numbered = {"segment_ids": np.where(texts < 0, PADDING, texts + 1)} if cut else {}
-    return _of_weights(weights, None, texts, config, numbered | options, notes, own=False)[0]
+    return _of_weights(weights, None, texts, config, numbered | options, notes, own=False, rows=rows)[0]
 
 
 def _field(outputs: Any, name: str) -> Any:
@@ -335,8 +339,13 @@ def _described(outputs: Any) -> str:
     return names or "nothing"
 
 
-def _texts(attention_mask: Any, batch: int, tokens: int, name: str = "attention_mask") -> tuple[np.ndarray, bool]:
-    """Numbers of texts (text, token), −1 for padding; and whether the mask numbers them, 1, 2, …, in a row."""
+def _texts(
+    attention_mask: Any, batch: int, tokens: int, name: str = "attention_mask", least: int = 2
+) -> tuple[np.ndarray, bool]:
+    """Numbers of texts (text, token), −1 for padding; and whether the mask numbers them, 1, 2, …, in a row.
+
+    Some text must have the `least` number of tokens.
+    """
     mask = inputs.on_host(attention_mask)
     if mask.dtype.kind not in "bui":
         raise TypeError(
@@ -345,8 +354,9 @@ def _texts(attention_mask: Any, batch: int, tokens: int, name: str = "attention_
     if mask.shape != (batch, tokens):
         raise ValueError(f"`{name}` must have the shape {(batch, tokens)}, got {inputs.described(attention_mask)}")
     mask = mask.astype(int)
-    if not (mask != 0).sum(1).max() >= 2:
-        raise ValueError(f"`{name}` must leave at least two tokens in some text")
+    if not (mask != 0).sum(1).max() >= least:
+        tokens_left = "two tokens" if least == 2 else "one token"
+        raise ValueError(f"`{name}` must leave at least {tokens_left} in some text")
     return segments(name, np.where(mask == 0, PADDING, mask), batch, tokens), bool((mask > 1).any())
 
 
@@ -358,6 +368,7 @@ def _of_weights(
     options: dict[str, Any],
     first: tuple[str, ...] = (),
     own: bool | None = None,
+    rows: np.ndarray | None = None,
 ) -> tuple[Diagnosis, Texts]:
     """Attention of the layers that have some, among the tokens that are real, and which texts they belong to.
 
@@ -369,6 +380,7 @@ def _of_weights(
         options: of `attention`.
         first: notes that come first.
         own: as in `diagnose`.
+        rows: as there.
     """
     text = _text(config)
     kinds = getattr(text, "layer_types", None)
@@ -391,7 +403,7 @@ def _of_weights(
             "own order, which is not that of the hidden states: pass config=model.config for their numbers."
         )
     windows = None if config is None else _windows(text, numbers, layers)
-    return diagnose(layers, texts=texts, windows=windows, numbers=numbers, notes=notes, own=own, **options)
+    return diagnose(layers, texts=texts, windows=windows, numbers=numbers, notes=notes, own=own, rows=rows, **options)
 
 
 def _attends(kind: str) -> bool:

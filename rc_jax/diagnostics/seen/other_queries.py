@@ -106,14 +106,14 @@ def _firm(supports: Sequence[Support]) -> np.ndarray:
 class _Read(NamedTuple):
     """Which text queries and keys belong to, as in `Texts`, and what that was read from.
 
-    visible: what masks let be seen in some layer and head, (sample, query, key). found: whether zeros were taken for
-    padding. doubtful: samples in which they may be.
+    visible: what masks let be seen in some layer and head, (sample, query, key). real: False where zeros were taken for
+    padding, (sample, key). doubtful: samples in which they may be.
     """
 
     queries: np.ndarray
     keys: np.ndarray
     visible: np.ndarray
-    found: bool
+    real: np.ndarray
     doubtful: list[int]
 
 
@@ -155,19 +155,17 @@ def _read(supports: Sequence[Support], stated: Stated, place: Place, later: np.n
     """Texts and padding, of what is stated, and of zeros where nothing is."""
     samples, queries = supports[0].void.shape
     keys = later.shape[1]
-    masks = [mask for mask in stated.masks if mask is not None] if stated.told else []
-    texts, doubtful, found = np.zeros((samples, keys), int), list[int](), False
+    texts, real, doubtful = np.zeros((samples, keys), int), np.ones((samples, keys), bool), list[int]()
+    visible = np.ones((1, queries, keys), bool)
+    if not any(mask is None for mask in stated.masks):
+        visible = np.any(np.broadcast_arrays(*[mask.any(1) for mask in stated.masks if mask is not None]), axis=0)
     if stated.texts is not None:
         texts = stated.texts.copy()
     elif not stated.told:
-        real, doubtful = _filled(supports, later, place.filled)
-        texts[~real], found = PADDING, not real.all()
-    visible = np.ones((1, queries, keys), bool)
-    if masks:
-        visible = np.any(np.broadcast_arrays(*[mask.any(1) for mask in masks]), axis=0)
-        texts = np.where(visible.any(1), texts, PADDING)
-    else:
-        texts[:, place.filled :] = PADDING
+        real, doubtful = _filled(supports, visible & ~later, place.filled)
+        texts[~real] = PADDING
+    texts = np.where(visible.any(1), texts, PADDING)
+    texts[:, place.filled :] = PADDING
     # A query whose own key is padding is padding, where queries have keys of their own.
     of_queries = np.zeros((samples, queries), int)
     if later.any() or (place.causal and (stated.causal or stated.texts is not None)):
@@ -177,14 +175,17 @@ def _read(supports: Sequence[Support], stated: Stated, place: Place, later: np.n
         if stated.texts is not None or (itself & kept).sum() >= DIAGONAL * kept.sum():
             of_queries = texts[:, own]
     elif texts.max() > 0:
-        raise ValueError("`segment_ids` must be those of one text where queries are not the last of the keys")
-    return _Read(of_queries, texts, visible, found, doubtful)
+        raise ValueError(
+            "`segment_ids`, or the numbers of an `attention_mask`, must be those of one text where queries are not the "
+            f"last of the keys, got {int(texts.max()) + 1}"
+        )
+    return _Read(of_queries, texts, visible, real, doubtful)
 
 
 def _notes(read: _Read, stated: Stated, place: Place, allowed: np.ndarray, used: np.ndarray, causal: bool) -> list[str]:
     """What a reader must know, where queries are allowed to see pairs and have weight on those that are used."""
     queries, keys = allowed.shape[1:]
-    hidden = int((np.any(allowed, axis=0) & ~np.any(used, axis=0)).sum())
+    hidden = int((np.any(allowed & read.visible, axis=0) & ~np.any(used, axis=0)).sum())
     real = read.keys[:, : place.filled] >= 0
     masks = stated.told and any(mask is not None for mask in stated.masks)
     which = (
@@ -200,8 +201,9 @@ def _notes(read: _Read, stated: Stated, place: Place, allowed: np.ndarray, used:
     notes = [f"{looking(queries, keys)}{'' if hidden and which == 'all of them' else f', {which}'}."]
     if place.filled < keys:
         notes.append(empty_places(place))
-    if read.found and not real.all():
-        notes.append(of_padding(real))
+    found = read.real[:, : place.filled]
+    if not found.all():
+        notes.append(of_padding(found))
     if read.doubtful and not hidden:  # or they are told of below
         notes.append(of_doubt(read.doubtful))
     if hidden and not all(stated.known):
@@ -238,24 +240,24 @@ def _check_offsets(used: np.ndarray) -> None:
             )
 
 
-def _filled(supports: Sequence[Support], later: np.ndarray, filled: int) -> tuple[np.ndarray, list[int]]:
+def _filled(supports: Sequence[Support], visible: np.ndarray, filled: int) -> tuple[np.ndarray, list[int]]:
     """True where a key is no padding, (sample, key), and samples in which that is in doubt.
 
     Padding are keys at the ends that no query of a layer looks at.
 
     Args:
         supports: one for each layer.
-        later: pairs that causality hides, (query, key).
+        visible: pairs that neither causality nor a mask hides, (sample, query, key).
         filled: how many keys are no empty places of a cache.
     """
     samples, keys = supports[0].largest.shape
     largest = np.max([each.largest for each in supports], axis=0)
     real, doubtful = np.ones((samples, keys), bool), list[int]()
     firm = _firm(supports)
-    possible = ~later & (np.arange(keys) < filled)
+    possible = np.broadcast_to(visible & (np.arange(keys) < filled), (samples, *visible.shape[1:]))
     for sample in range(samples):
         rows = [each.seen[sample][row[sample]] for each, row in zip(supports, firm, strict=True)]
-        pairs = np.concatenate([possible[row[sample]] for row in firm])
+        pairs = np.concatenate([possible[sample, row[sample]] for row in firm])
         used = np.concatenate(rows)
         alive: np.ndarray = np.any(used, axis=0)
         if not alive.any():
@@ -265,7 +267,7 @@ def _filled(supports: Sequence[Support], later: np.ndarray, filled: int) -> tupl
         hidden, inside = int((pairs & ~ends).sum()), pairs & ends
         ordinary = largest[sample, alive].min() > supports[0].smallest ** 0.5
         if ordinary and certain(hidden, int((inside & ~used).sum()), int(inside.sum())):
-            real[sample] = ends | (np.arange(keys) >= filled)
+            real[sample] = ends | (np.arange(keys) >= filled) | ~possible[sample].any(0)
         elif hidden:
             doubtful.append(sample)
     return real, doubtful

@@ -39,6 +39,7 @@ def read(
     windows: Sequence[np.ndarray | None] | None = None,
     numbers: Sequence[int],
     own: bool,
+    rows: np.ndarray | None = None,
 ) -> Found:
     """What the queries of all layers may see, of the arguments of a public function.
 
@@ -51,8 +52,9 @@ def read(
         windows: for each layer what its queries may see, (query, key), `None` where it is not known.
         numbers: of the layers, for notes and errors.
         own: whether each query has a key of its own.
+        rows: True where a query counts, (sample, query); `None` where all do.
     """
-    stated = _stated(layers, mask, segment_ids, causal, texts, windows, own)
+    stated = _stated(layers, mask, segment_ids, causal, texts, windows, own, rows)
     return find(layers, stated, numbers)
 
 
@@ -64,6 +66,7 @@ def _stated(
     texts: np.ndarray | None,
     windows: Sequence[np.ndarray | None] | None,
     own: bool,
+    rows: np.ndarray | None = None,
 ) -> Stated:
     """What the arguments of `read` say."""
     word = isinstance(mask, str)
@@ -76,6 +79,10 @@ def _stated(
     if windows is not None:
         known = [given or each is not None for given, each in zip(known, windows, strict=True)]
         masks = joined(masks, [None if each is None else each[None, None] for each in windows])
+    if rows is not None:
+        masks = joined(
+            masks, [np.broadcast_to(rows[:, None, :, None], (*rows.shape[:1], 1, *layers.shape[-2:]))] * len(masks)
+        )
     if segment_ids is not None:
         texts = segments("segment_ids", segment_ids, math.prod(layers.shape[:-3]), layers.shape[-1])
     cut = segment_ids is not None or mask is not None
