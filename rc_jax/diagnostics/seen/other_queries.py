@@ -70,9 +70,9 @@ def place_of(supports: Sequence[Support], stated: Stated) -> Place:
 
 
 def reach(supports: Sequence[Support]) -> int:
-    """How many keys there are up to the last one that a query has weight on."""
-    last = np.stack([each.last for each in supports])
-    return int(last[_firm(supports)].max(initial=-1)) + 1
+    """How many keys there are up to the last one that a query has weight on; all, where no row tells."""
+    firm, last = _firm(supports), np.stack([each.last for each in supports])
+    return int(last[firm].max()) + 1 if firm.any() else supports[0].largest.shape[1]
 
 
 def _later(queries: int, keys: int, back: int) -> np.ndarray:
