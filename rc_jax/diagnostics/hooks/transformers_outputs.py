@@ -5,6 +5,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rc_jax._numerics import arguments
@@ -108,16 +110,17 @@ def from_transformers(
         )
     if weights is not None:
         weights = _of_attention(weights, None if part else config)
-        _check_stages(weights)
     if decoder_attention_mask is not None and part != "cross":
         raise ValueError(
             '`decoder_attention_mask` must be None unless part="cross", got one: for the decoder\'s attention on '
             "itself it is the `attention_mask`"
         )
     first: tuple[str, ...] = ()
-    if weights is not None and part != "cross" and _rectangular(weights):
-        attention_mask = _of_kept_keys(attention_mask, weights, None if part else config)
-        weights, attention_mask, options, first = _without_empty_places(weights, attention_mask, options)
+    if weights is not None:
+        known_config = None if part else config
+        weights, attention_mask, options, first = _on_filled_keys(
+            weights, attention_mask, options, known_config, part == "cross"
+        )
     if weights is not None and (part == "cross" or _rectangular(weights)):
         known = {"causal": False} if part == "cross" else {}
         rows = None
@@ -204,20 +207,87 @@ def _text(config: Any) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-def _check_stages(weights: list[Any]) -> None:
+def _check_stages(weights: list[Any], config: Any) -> None:
     shapes = [tuple(each.shape) for each in weights if each is not None]
     if len(set(shapes)) > 1 and all(_is_array(each) for each in weights if each is not None):
         stages = ", ".join(map(str, dict.fromkeys(shapes)))
+        hybrid = "; of a hybrid model pass config=model.config, which says which layers have attention, and a window"
         raise ValueError(
             f"`outputs` must have weights of one shape in all layers, got {stages}: of stages, as in Swin and Funnel, "
-            'diagnose each, {"attentions": [each for each in outputs.attentions if each.shape == …]}; of a hybrid '
-            "model pass config=model.config, which says which layers have attention"
+            'diagnose each, {"attentions": [each for each in outputs.attentions if each.shape == …]}'
+            f"{hybrid if config is None else ''}"
         )
 
 
 def _rectangular(weights: list[Any]) -> bool:
     """Whether queries are not the tokens that they look at."""
     return any(layer is not None and layer.ndim > 1 and layer.shape[-1] != layer.shape[-2] for layer in weights)
+
+
+def _on_filled_keys(
+    weights: list[Any], attention_mask: Any, options: dict[str, Any], config: Any, cross: bool
+) -> tuple[list[Any], Any, dict[str, Any], tuple[str, ...]]:
+    """Weights of all layers on the keys that a cache holds, what is said of these, and notes."""
+    notes: tuple[str, ...] = ()
+    if not cross:
+        weights, attention_mask, options, notes = _on_all_keys(weights, attention_mask, options, config)
+    _check_stages(weights, config)
+    if cross or notes or not _rectangular(weights):
+        return weights, attention_mask, options, notes
+    attention_mask = _of_kept_keys(attention_mask, weights, config)
+    return _without_empty_places(weights, attention_mask, options)
+
+
+def _on_all_keys(
+    weights: list[Any], attention_mask: Any, options: dict[str, Any], config: Any
+) -> tuple[list[Any], Any, dict[str, Any], tuple[str, ...]]:
+    """Layers of a hybrid model whose caches keep a window, on the keys of those that keep all; and notes.
+
+    The keys that a window's cache no longer has come in front, with weight 0; the window hides them.
+    """
+    size, near = _sliding(config, weights)
+    given = [index for index, layer in enumerate(weights) if layer is not None]
+    short = {index for index, is_near in zip(given, near, strict=True) if is_near}
+    widths = {tuple(weights[index].shape)[-1] for index in given}
+    if len(widths) == 1 or not short or len(short) == len(given):
+        return weights, attention_mask, options, ()
+    for name in ("mask", "values"):
+        if isinstance(options.get(name), list | tuple):
+            raise ValueError(
+                f"`{name}` must be one array where layers look at different numbers of keys, {sorted(widths)}, got a "
+                "list: diagnose layers of each number by themselves"
+            )
+    far = [None if index in short else layer for index, layer in enumerate(weights)]
+    _check_stages(far, config)
+    far, attention_mask, options, notes = _without_empty_places(far, attention_mask, options)
+    some = [layer for layer in far if layer is not None]
+    queries, keys = some[0].shape[-2:]
+    layers = [None if layer is None else inputs.to_jax("outputs", layer) for layer in far]
+    for index in short:
+        layer, own = weights[index], weights[index].shape[-1]
+        used = own if own <= keys else keys_used(inputs.layers_of("outputs", [layer], ("queries", "keys"), stacked=5))
+        if used > keys or (own < keys and own != size - 1 + queries):
+            raise ValueError(
+                f"`outputs` must have, in layers of a window of {size}, weights on the last {size} − 1 + {queries} of "
+                f"{keys} keys, got {own} in layer {index}: if the other layers have empty places of a static cache, "
+                "pass an `attention_mask`, with a number for each key that is filled"
+            )
+        layer = inputs.to_jax("outputs", layer)
+        layers[index] = layer[..., :keys] if own >= keys else _behind_zeros(layer, keys)
+    note = (
+        f"Layers of a window keep fewer than {keys} keys: it hides the others, and measures of the first key are NaN "
+        "where it is one of them."
+    )
+    return layers, attention_mask, options, (*notes, note)
+
+
+def _behind_zeros(layer: jax.Array, keys: int) -> jax.Array:
+    """Weights on the last of so many keys. Rows that are even over more keys than a window has see nothing."""
+    *_, queries, own = layer.shape
+    whole = jnp.pad(layer, [(0, 0)] * (layer.ndim - 1) + [(keys - own, 0)])
+    most, least = (each.astype(jnp.float32) for each in (layer.max(-1), layer.min(-1)))
+    even = (least > 0) & (most - least <= 1e-5 * most) & (queries > 1)
+    return jnp.where(even[..., None], jnp.asarray(1 / keys, layer.dtype), whole)
 
 
 def _of_kept_keys(attention_mask: Any, weights: list[Any], config: Any) -> Any:

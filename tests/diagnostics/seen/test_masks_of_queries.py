@@ -77,3 +77,64 @@ def test_numbers_of_texts_of_cross_attention_are_refused_by_their_names():
         diagnostics.from_transformers(
             {"cross_attentions": [weights]}, part="cross", attention_mask=np.array([[1, 1, 1, 2, 2, 2]])
         )
+
+
+class Hybrid:
+    layer_types = ("sliding_attention", "full_attention") * 2
+    sliding_window = 4
+
+
+def on_kept_keys(filled, queries, places, real):
+    """Weights of layers of a window, and of all keys, in turn; and which pairs count in each."""
+    open_keys = np.pad(real, ((0, 0), (0, places - filled)))[:, None].astype(bool)
+    kept = min(filled, 3 + queries)
+    weights, seen = [], []
+    for window in (4, None):
+        pairs = causal(filled, queries, places, window) & open_keys
+        of_kind = drawn(pairs)
+        weights.append([of_kind[0][..., filled - kept : filled] if window else of_kind[0], of_kind[0]])
+        seen.append(pairs & open_keys[:, 0, filled - queries : filled, None])
+    return [weights[0][0], weights[1][0]] * 2, [weights[0][1], weights[1][1]] * 2, seen * 2
+
+
+@pytest.mark.parametrize("places", [16, 24])
+@pytest.mark.parametrize("padded", [(0, 0), (0, 5)])
+@pytest.mark.parametrize("queries", [1, 6, 16])
+def test_windows_beside_layers_that_keep_all_keys(places, padded, queries):
+    """Gemma 2 with a cache: layers look at 9 keys and at 16, or at the 24 places of a static cache."""
+    real = (np.arange(16) >= np.array(padded)[:, None]).astype(int)
+    given, whole, seen = on_kept_keys(16, queries, places, real)
+    for mask in (real, np.pad(real, ((0, 0), (0, places - 16)))):
+        found = diagnostics.from_transformers({"attentions": given}, attention_mask=mask, config=Hybrid())
+        assert found.causal or queries == 1
+        for layer in range(4):
+            one = dense_layer(found, layer)
+            close(one, [whole[layer]], seen[layer], 16)
+        hidden = queries < 16
+        assert any("measures of the first key are NaN" in note for note in found.notes) == (hidden or places > 16)
+        assert np.isnan(found["sink_weight"][[0, 2]]).all() == hidden and np.isfinite(found["sink_weight"][1]).all()
+
+
+def dense_layer(diagnosis, layer):
+    """The measures of one layer, without those of a first key that nobody sees."""
+
+    class One(dict):
+        measures = property(lambda self: self)
+
+    return One({name: diagnosis[name][[layer]] for name in diagnosis.measures if name != "sink_weight"})
+
+
+def test_layers_of_other_numbers_of_keys_are_refused_by_what_is_missing():
+    given, _, _ = on_kept_keys(16, 6, 16, np.ones((1, 16), int))
+    outputs = {"attentions": given}
+    with pytest.raises(ValueError, match=r"`outputs` must have weights of one shape.*pass config=model.config"):
+        diagnostics.from_transformers(outputs)
+    with pytest.raises(ValueError, match=r"weights of one shape in all layers, got (?!.*pass config)"):
+        diagnostics.from_transformers(outputs, config=object())
+    other = type("Other", (Hybrid,), {"sliding_window": 5})
+    with pytest.raises(
+        ValueError, match=r"in layers of a window of 5, weights on the last 5 − 1 \+ 6 of 16 keys, got 9"
+    ):
+        diagnostics.from_transformers(outputs, config=other())
+    with pytest.raises(ValueError, match=r"`mask` must be one array where layers look at different numbers of keys"):
+        diagnostics.from_transformers(outputs, config=Hybrid(), mask=[np.ones((6, 16), bool)] * 4)
