@@ -57,7 +57,8 @@ def from_transformers(
             Padding is left out: neither its rows nor its columns count, and the first token is the first real one.
             Without it, padding is found where no query has weight on it, and a note says so. With 1, 2, 3, … it numbers
             the texts of a row, of which each is measured by itself. Where queries look at the keys of a cache it has a
-            number for each key that is filled; zeros or ones may follow for the empty places of a static cache.
+            number for each key that is filled; zeros or ones may follow for the empty places of a static cache. Beside
+            a `config` with a window it may have one for each token, of which the cache keeps the last.
         decoder_attention_mask: with `part="cross"`, 0 where a token of the decoder, whose queries these are, is
             padding, (batch, queries): these queries are left out. Without it all queries count.
         config: `model.config`. It tells which layers have attention, in hybrid models, and which have a window, where
