@@ -167,6 +167,7 @@ def diagnose(
     windows: Sequence[np.ndarray | None] | None = None,
     numbers: Sequence[int] | None = None,
     own: bool | None = None,
+    rows: np.ndarray | None = None,
     notes: Sequence[str] = (),
 ) -> tuple[Diagnosis, Texts]:
     """`attention`, with what else is known of a model; and which texts the tokens belong to.
@@ -184,6 +185,7 @@ def diagnose(
         windows: for each layer what its queries may see, (query, key), `None` where it is not known.
         numbers: which layers of the model these are, counted from 0.
         own: whether each query has a key of its own; `None` takes it so where there are as many queries as keys.
+        rows: True where a query counts, (sample, query); `None` where all do.
         notes: what is known to be worth saying.
     """
     layers = inputs.layers_of("weights", weights, ("heads", "tokens", "tokens"), stacked=4)
@@ -204,6 +206,7 @@ def diagnose(
         windows=windows,
         numbers=numbers,
         own=square,
+        rows=rows,
     )
     # One pass over each layer; only numbers of rows and keys are kept.
     given = None if values is None else _values(values, layers)

@@ -5,12 +5,14 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rc_jax._numerics import arguments
 from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.record import Diagnosis
-from rc_jax.diagnostics.seen import PADDING, Texts, empty_places, farthest, looking, place, segments
+from rc_jax.diagnostics.seen import PADDING, Place, Texts, empty_places, farthest, keys_used, place, segments
 from rc_jax.diagnostics.states import hidden_states
 from rc_jax.diagnostics.weights import attention, diagnose
 
@@ -55,7 +57,8 @@ def from_transformers(
             Padding is left out: neither its rows nor its columns count, and the first token is the first real one.
             Without it, padding is found where no query has weight on it, and a note says so. With 1, 2, 3, … it numbers
             the texts of a row, of which each is measured by itself. Where queries look at the keys of a cache it has a
-            number for each key that is filled; zeros or ones may follow for the empty places of a static cache.
+            number for each key that is filled; zeros or ones may follow for the empty places of a static cache. Beside
+            a `config` with a window it may have one for each token, of which the cache keeps the last.
         decoder_attention_mask: with `part="cross"`, 0 where a token of the decoder, whose queries these are, is
             padding, (batch, queries): these queries are left out. Without it all queries count.
         config: `model.config`. It tells which layers have attention, in hybrid models, and which have a window, where
@@ -108,22 +111,25 @@ def from_transformers(
         )
     if weights is not None:
         weights = _of_attention(weights, None if part else config)
-        _check_stages(weights)
     if decoder_attention_mask is not None and part != "cross":
         raise ValueError(
             '`decoder_attention_mask` must be None unless part="cross", got one: for the decoder\'s attention on '
             "itself it is the `attention_mask`"
         )
     first: tuple[str, ...] = ()
-    if weights is not None and part != "cross" and _rectangular(weights):
-        weights, attention_mask, options, first = _without_empty_places(weights, attention_mask, options)
+    if weights is not None:
+        known_config = None if part else config
+        weights, attention_mask, options, first = _on_filled_keys(
+            weights, attention_mask, options, known_config, part == "cross"
+        )
     if weights is not None and (part == "cross" or _rectangular(weights)):
         known = {"causal": False} if part == "cross" else {}
+        rows = None
         if decoder_attention_mask is not None:
-            options = options | {"mask": _of_decoder(weights, decoder_attention_mask, options.get("mask"))}
+            rows = _of_decoder(weights, decoder_attention_mask, options.get("mask"))
         notes = () if states is None else ("Hidden states are left out: they are those of the queries alone.",)
         return _of_rectangles(
-            weights, attention_mask, None if part else config, known | options, (*notes, *first), part == "cross"
+            weights, attention_mask, None if part else config, known | options, (*notes, *first), part == "cross", rows
         )
     texts, cut = None, False
     if attention_mask is not None:
@@ -202,14 +208,15 @@ def _text(config: Any) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-def _check_stages(weights: list[Any]) -> None:
+def _check_stages(weights: list[Any], config: Any) -> None:
     shapes = [tuple(each.shape) for each in weights if each is not None]
     if len(set(shapes)) > 1 and all(_is_array(each) for each in weights if each is not None):
         stages = ", ".join(map(str, dict.fromkeys(shapes)))
+        hybrid = "; of a hybrid model pass config=model.config, which says which layers have attention, and a window"
         raise ValueError(
             f"`outputs` must have weights of one shape in all layers, got {stages}: of stages, as in Swin and Funnel, "
-            'diagnose each, {"attentions": [each for each in outputs.attentions if each.shape == …]}; of a hybrid '
-            "model pass config=model.config, which says which layers have attention"
+            'diagnose each, {"attentions": [each for each in outputs.attentions if each.shape == …]}'
+            f"{hybrid if config is None else ''}"
         )
 
 
@@ -218,52 +225,164 @@ def _rectangular(weights: list[Any]) -> bool:
     return any(layer is not None and layer.ndim > 1 and layer.shape[-1] != layer.shape[-2] for layer in weights)
 
 
+def _on_filled_keys(
+    weights: list[Any], attention_mask: Any, options: dict[str, Any], config: Any, cross: bool
+) -> tuple[list[Any], Any, dict[str, Any], tuple[str, ...]]:
+    """Weights of all layers on the keys that a cache holds, what is said of these, and notes."""
+    notes: tuple[str, ...] = ()
+    if not cross:
+        weights, attention_mask, options, notes = _on_all_keys(weights, attention_mask, options, config)
+    _check_stages(weights, config)
+    if cross or notes or not _rectangular(weights):
+        return weights, attention_mask, options, notes
+    attention_mask = _of_kept_keys(attention_mask, weights, config)
+    return _without_empty_places(weights, attention_mask, options)
+
+
+def _on_all_keys(
+    weights: list[Any], attention_mask: Any, options: dict[str, Any], config: Any
+) -> tuple[list[Any], Any, dict[str, Any], tuple[str, ...]]:
+    """Layers of a hybrid model whose caches keep a window, on the keys of those that keep all; and notes.
+
+    The keys that a window's cache no longer has come in front, with weight 0; the window hides them.
+    """
+    size, near = _sliding(config, weights)
+    given = [index for index, layer in enumerate(weights) if layer is not None]
+    short = {index for index, is_near in zip(given, near, strict=True) if is_near}
+    widths = {tuple(weights[index].shape)[-1] for index in given}
+    if len(widths) == 1 or not short or len(short) == len(given):
+        return weights, attention_mask, options, ()
+    for name in ("mask", "values"):
+        if isinstance(options.get(name), list | tuple):
+            raise ValueError(
+                f"`{name}` must be one array where layers look at different numbers of keys, {sorted(widths)}, got a "
+                "list: diagnose layers of each number by themselves"
+            )
+    far = [None if index in short else layer for index, layer in enumerate(weights)]
+    _check_stages(far, config)
+    far, attention_mask, options, notes = _without_empty_places(far, attention_mask, options)
+    some = [layer for layer in far if layer is not None]
+    queries, keys = some[0].shape[-2:]
+    layers = [None if layer is None else inputs.to_jax("outputs", layer) for layer in far]
+    for index in short:
+        layer, own = weights[index], weights[index].shape[-1]
+        used = own if own <= keys else keys_used(inputs.layers_of("outputs", [layer], ("queries", "keys"), stacked=5))
+        if used > keys or (own < keys and own != size - 1 + queries):
+            raise ValueError(
+                f"`outputs` must have, in layers of a window of {size}, weights on the last {size} − 1 + {queries} of "
+                f"{keys} keys, got {own} in layer {index}: if the other layers have empty places of a static cache, "
+                "pass an `attention_mask`, with a number for each key that is filled"
+            )
+        layer = inputs.to_jax("outputs", layer)
+        layers[index] = layer[..., :keys] if own >= keys else _behind_zeros(layer, keys)
+    note = (
+        f"Layers of a window keep fewer than {keys} keys: it hides the others, and measures of the first key are NaN "
+        "where it is one of them."
+    )
+    return layers, attention_mask, options, (*notes, note)
+
+
+def _behind_zeros(layer: jax.Array, keys: int) -> jax.Array:
+    """Weights on the last of so many keys. Rows that are even over more keys than a window has see nothing."""
+    *_, queries, own = layer.shape
+    whole = jnp.pad(layer, [(0, 0)] * (layer.ndim - 1) + [(keys - own, 0)])
+    most, least = (each.astype(jnp.float32) for each in (layer.max(-1), layer.min(-1)))
+    even = (least > 0) & (most - least <= 1e-5 * most) & (queries > 1)
+    return jnp.where(even[..., None], jnp.asarray(1 / keys, layer.dtype), whole)
+
+
+def _of_kept_keys(attention_mask: Any, weights: list[Any], config: Any) -> Any:
+    """What an attention mask says of the keys that the cache of a window keeps, where it is longer than they are.
+
+    The last token that it names is the last key with weight: zeros behind are padding, or empty places of a cache.
+    """
+    some = [layer for layer in weights if layer is not None]
+    layers = inputs.layers_of("outputs", some, ("heads", "queries", "keys"), stacked=5)
+    queries, keys = layers.shape[-2:]
+    if attention_mask is None or np.ndim(attention_mask) != 2 or np.shape(attention_mask)[-1] <= keys:
+        return attention_mask
+    mask = inputs.on_host(attention_mask)
+    size, near = _sliding(config, weights)
+    named = int(np.flatnonzero((mask != 0).any(0)).max(initial=-1)) + 1
+    start = min(named - keys_used(layers), mask.shape[-1] - keys)
+    if not all(near) or start < 0 or (start > 0 and keys != size - 1 + queries):
+        kept = f", or the {size} − 1 + {queries} that a window of {size} keeps of more tokens" if all(near) else ""
+        raise ValueError(
+            f"`attention_mask` must have a number for each of {keys} keys{kept}, got "
+            f"{inputs.described(attention_mask)}: a longer one goes with a cache that keeps a window alone, which "
+            "config=model.config states"
+        )
+    return mask[:, start : start + keys]
+
+
 def _without_empty_places(
     weights: list[Any], attention_mask: Any, options: dict[str, Any]
 ) -> tuple[list[Any], Any, dict[str, Any], tuple[str, ...]]:
-    """Weights, masks and values without the places of a static cache that are empty in all samples, and a note."""
+    """Weights, masks and values without the places of a static cache that are empty in all samples, and a note.
+
+    A mask that is narrower than the weights says how many are filled.
+    """
     some = [layer for layer in weights if layer is not None]
     layers = inputs.layers_of("outputs", some, ("heads", "queries", "keys"), stacked=5)
-    *_, queries, keys = layers.shape
-    mask, values = options.get("mask"), options.get("values")
-    filled = place(layers, mask == "causal" if isinstance(mask, str) else options.get("causal")).filled
-    if filled == keys:
-        return weights, attention_mask, options, ()
-    options = dict(options)
-    if isinstance(mask, list | tuple):
-        options["mask"] = [each[..., :filled] for each in mask]
-    elif mask is not None and not isinstance(mask, str):
-        options["mask"] = mask[..., :filled]
-    if values is not None:
-        several = isinstance(values, list | tuple)
-        options["values"] = [each[..., :filled, :] for each in values] if several else values[..., :filled, :]
-    if attention_mask is not None and np.shape(attention_mask)[-1] > filled:
-        behind = inputs.on_host(attention_mask)[..., filled:] != 0
-        if behind.any() and not behind.all():
-            raise ValueError(
-                f"`attention_mask` must be 0 behind the {filled} keys that are filled, as the last one with weight "
-                "tells: a number for each of them comes first, and zeros follow for empty places of a static cache"
-            )
-        attention_mask = attention_mask[..., :filled]
-    notes = (f"{looking(queries, keys)}, as the last of those that are filled.", empty_places(filled))
-    return [None if layer is None else layer[..., :filled] for layer in weights], attention_mask, options, notes
+    samples, keys = layers.shape[0], layers.shape[-1]
+    mask, ids = options.get("mask"), options.get("segment_ids")
+    masks: list[Any] = [*mask] if isinstance(mask, list | tuple) else [mask]
+    stated = [each for each in (attention_mask, ids, *masks) if each is not None and not isinstance(each, str)]
+    widths = {np.shape(each)[-1] for each in stated if np.ndim(each)}
+    narrow = max((width for width in widths if 1 < width < keys), default=None)
+    unchanged = weights, attention_mask, options, ()
+    if narrow is not None:
+        where = Place(0, narrow, True, True)
+        if keys_used(layers) > narrow:
+            return unchanged
+    else:
+        texts = None if attention_mask is None else _texts(attention_mask, samples, keys)[0]
+        where = place(layers, mask=mask, segment_ids=ids, causal=options.get("causal"), texts=texts)
+    filled = where.filled
+    if filled == keys or not where.causal:
+        return unchanged
+    attention_mask, ids = (None if each is None else inputs.on_host(each) for each in (attention_mask, ids))
+    for name, value in (("attention_mask", attention_mask), ("segment_ids", ids)):
+        if value is not None:
+            behind = value[..., filled:] > 0
+            if behind.any() and not behind.all():
+                raise ValueError(
+                    f"`{name}` must be {'0' if name == 'attention_mask' else 'negative'} behind the {filled} keys that "
+                    "are filled, as the last one with weight tells: a number for each of them comes first, and "
+                    "those for empty places of a static cache follow"
+                )
+
+    def cut(value: Any, axis: int = -1) -> Any:
+        """The filled places of an array, or of each in a list."""
+        if value is None or isinstance(value, str):
+            return value
+        if isinstance(value, list | tuple):
+            return [cut(each, axis) for each in value]
+        return value[..., :filled] if axis == -1 else value[..., :filled, :]
+
+    options = options | {"mask": cut(mask), "segment_ids": cut(ids), "values": cut(options.get("values"), -2)}
+    notes = (f"The cache has {keys} places.", empty_places(where))
+    return [cut(layer) for layer in weights], cut(attention_mask), options, notes
 
 
-def _of_decoder(weights: list[Any], decoder_attention_mask: Any, mask: Any) -> Any:
-    """The mask of cross-attention that leaves out padded queries, and what else `mask` hides."""
+def _of_decoder(weights: list[Any], decoder_attention_mask: Any, mask: Any) -> np.ndarray:
+    """True where a query of cross-attention is no padding, (sample, query)."""
     some = [layer for layer in weights if layer is not None]
     shape = inputs.layers_of("outputs", some, ("heads", "queries", "keys"), stacked=5).shape
-    rows = (_texts(decoder_attention_mask, shape[0], shape[-2], "decoder_attention_mask")[0] >= 0)[:, None, :, None]
-    if mask is None:
-        return rows
+    rows = _texts(decoder_attention_mask, shape[0], shape[-2], "decoder_attention_mask", least=1)[0] >= 0
     if isinstance(mask, str):
         raise ValueError(f"`mask` must be an array beside `decoder_attention_mask`, got {mask!r}")
-    several = mask if isinstance(mask, list | tuple) else [mask]
-    return [rows & inputs.mask_of("mask", each, shape) for each in several]
+    return rows
 
 
 def _of_rectangles(
-    weights: list[Any], attention_mask: Any, config: Any, options: dict[str, Any], notes: tuple[str, ...], cross: bool
+    weights: list[Any],
+    attention_mask: Any,
+    config: Any,
+    options: dict[str, Any],
+    notes: tuple[str, ...],
+    cross: bool,
+    rows: np.ndarray | None,
 ) -> Diagnosis:
     """Attention of the decoder on the encoder, or of the last tokens on all."""
     some = [layer for layer in weights if layer is not None]
@@ -276,11 +395,9 @@ def _of_rectangles(
                 f"{np.shape(attention_mask)}: keys in front of the text, such as those of prefix tuning or of a cache, "
                 "count too, so put ones in front, and zeros behind for empty places of a static cache"
             )
-        if not cross and config is not None and np.shape(attention_mask)[-1] > keys:
-            attention_mask = attention_mask[..., -keys:]  # the cache of a window keeps its last keys alone
         texts, cut = _texts(attention_mask, samples[0], keys)
         numbered = {"segment_ids": np.where(texts < 0, PADDING, texts + 1)} if cut else {}
-    return _of_weights(weights, None, texts, config, numbered | options, notes, own=False)[0]
+    return _of_weights(weights, None, texts, config, numbered | options, notes, own=False, rows=rows)[0]
 
 
 def _field(outputs: Any, name: str) -> Any:
@@ -293,8 +410,13 @@ def _described(outputs: Any) -> str:
     return names or "nothing"
 
 
-def _texts(attention_mask: Any, batch: int, tokens: int, name: str = "attention_mask") -> tuple[np.ndarray, bool]:
-    """Numbers of texts (text, token), −1 for padding; and whether the mask numbers them, 1, 2, …, in a row."""
+def _texts(
+    attention_mask: Any, batch: int, tokens: int, name: str = "attention_mask", least: int = 2
+) -> tuple[np.ndarray, bool]:
+    """Numbers of texts (text, token), −1 for padding; and whether the mask numbers them, 1, 2, …, in a row.
+
+    Some text must have the `least` number of tokens.
+    """
     mask = inputs.on_host(attention_mask)
     if mask.dtype.kind not in "bui":
         raise TypeError(
@@ -303,8 +425,9 @@ def _texts(attention_mask: Any, batch: int, tokens: int, name: str = "attention_
     if mask.shape != (batch, tokens):
         raise ValueError(f"`{name}` must have the shape {(batch, tokens)}, got {inputs.described(attention_mask)}")
     mask = mask.astype(int)
-    if not (mask != 0).sum(1).max() >= 2:
-        raise ValueError(f"`{name}` must leave at least two tokens in some text")
+    if not (mask != 0).sum(1).max() >= least:
+        tokens_left = "two tokens" if least == 2 else "one token"
+        raise ValueError(f"`{name}` must leave at least {tokens_left} in some text")
     return segments(name, np.where(mask == 0, PADDING, mask), batch, tokens), bool((mask > 1).any())
 
 
@@ -316,6 +439,7 @@ def _of_weights(
     options: dict[str, Any],
     first: tuple[str, ...] = (),
     own: bool | None = None,
+    rows: np.ndarray | None = None,
 ) -> tuple[Diagnosis, Texts]:
     """Attention of the layers that have some, among the tokens that are real, and which texts they belong to.
 
@@ -327,6 +451,7 @@ def _of_weights(
         options: of `attention`.
         first: notes that come first.
         own: as in `diagnose`.
+        rows: as there.
     """
     text = _text(config)
     kinds = getattr(text, "layer_types", None)
@@ -349,12 +474,26 @@ def _of_weights(
             "own order, which is not that of the hidden states: pass config=model.config for their numbers."
         )
     windows = None if config is None else _windows(text, numbers, layers)
-    return diagnose(layers, texts=texts, windows=windows, numbers=numbers, notes=notes, own=own, **options)
+    return diagnose(layers, texts=texts, windows=windows, numbers=numbers, notes=notes, own=own, rows=rows, **options)
 
 
 def _attends(kind: str) -> bool:
     """Whether a kind of `config.layer_types` has attention weights: "full_attention" and "hybrid", not "mamba"."""
     return ("attention" in kind and "linear" not in kind) or kind == "hybrid"
+
+
+def _sliding(config: Any, weights: list[Any]) -> tuple[int, list[bool]]:
+    """The size of the windows that a config states, and which of the layers with weights have one."""
+    text = _text(config)
+    kinds, size = getattr(text, "layer_types", None), getattr(text, "sliding_window", None)
+    given = [index for index, layer in enumerate(weights) if layer is not None]
+    if not isinstance(size, int):
+        return 0, [False] * len(given)
+    if kinds is None:
+        return size, [bool(getattr(text, "use_sliding_window", True))] * len(given)
+    if len(kinds) != len(weights):
+        kinds = [kind for kind in kinds if _attends(kind)]
+    return size, [index < len(kinds) and kinds[index] == "sliding_attention" for index in given]
 
 
 def _windows(config: Any, numbers: list[int], layers: list[Any]) -> list[np.ndarray | None]:

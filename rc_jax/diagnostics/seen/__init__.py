@@ -9,8 +9,8 @@ layer, then in its samples and in its heads. Whatever else is 0 counts as seen, 
 """
 
 from rc_jax.diagnostics.seen.notes import listed, looking, of_nothing, runs
-from rc_jax.diagnostics.seen.other_queries import empty_places
-from rc_jax.diagnostics.seen.reading import place, read, seen_by
+from rc_jax.diagnostics.seen.other_queries import Place, empty_places
+from rc_jax.diagnostics.seen.reading import keys_used, place, read, seen_by
 from rc_jax.diagnostics.seen.stated import (
     PADDING,
     Seen,
@@ -27,10 +27,12 @@ from rc_jax.diagnostics.seen.support import farthest
 
 __all__ = [
     "PADDING",
+    "Place",
     "Seen",
     "Texts",
     "empty_places",
     "farthest",
+    "keys_used",
     "listed",
     "looking",
     "of_nothing",

@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from rc_jax._numerics import arguments
 from rc_jax.diagnostics import inputs
 from rc_jax.diagnostics.seen.notes import Said, of_nothing
-from rc_jax.diagnostics.seen.other_queries import Place, of_other_queries, place_of
+from rc_jax.diagnostics.seen.other_queries import Place, of_other_queries, place_of, reach
 from rc_jax.diagnostics.seen.stated import (
     PADDING,
     Found,
@@ -39,6 +39,7 @@ def read(
     windows: Sequence[np.ndarray | None] | None = None,
     numbers: Sequence[int],
     own: bool,
+    rows: np.ndarray | None = None,
 ) -> Found:
     """What the queries of all layers may see, of the arguments of a public function.
 
@@ -51,7 +52,23 @@ def read(
         windows: for each layer what its queries may see, (query, key), `None` where it is not known.
         numbers: of the layers, for notes and errors.
         own: whether each query has a key of its own.
+        rows: True where a query counts, (sample, query); `None` where all do.
     """
+    stated = _stated(layers, mask, segment_ids, causal, texts, windows, own, rows)
+    return find(layers, stated, numbers)
+
+
+def _stated(
+    layers: inputs.Layers,
+    mask: Any,
+    segment_ids: Any,
+    causal: bool | None,
+    texts: np.ndarray | None,
+    windows: Sequence[np.ndarray | None] | None,
+    own: bool,
+    rows: np.ndarray | None = None,
+) -> Stated:
+    """What the arguments of `read` say."""
     word = isinstance(mask, str)
     if word:
         arguments.one_of(inputs.MASKS)("mask", mask)
@@ -62,11 +79,14 @@ def read(
     if windows is not None:
         known = [given or each is not None for given, each in zip(known, windows, strict=True)]
         masks = joined(masks, [None if each is None else each[None, None] for each in windows])
+    if rows is not None:
+        masks = joined(
+            masks, [np.broadcast_to(rows[:, None, :, None], (*rows.shape[:1], 1, *layers.shape[-2:]))] * len(masks)
+        )
     if segment_ids is not None:
         texts = segments("segment_ids", segment_ids, math.prod(layers.shape[:-3]), layers.shape[-1])
     cut = segment_ids is not None or mask is not None
-    stated = Stated(masks, known, word or mask is not None, texts, cut, causal, own)
-    return find(layers, stated, numbers)
+    return Stated(masks, known, word or mask is not None, texts, cut, causal, own)
 
 
 def find(layers: inputs.Layers, stated: Stated, numbers: Sequence[int]) -> Found:
@@ -86,9 +106,22 @@ def find(layers: inputs.Layers, stated: Stated, numbers: Sequence[int]) -> Found
     return found._replace(notes=(*found.notes, *of_nothing(found.seen, numbers)))
 
 
-def place(layers: inputs.Layers, causal: bool | None) -> Place:
+def place(
+    layers: inputs.Layers,
+    *,
+    mask: Any = None,
+    segment_ids: Any = None,
+    causal: bool | None = None,
+    texts: np.ndarray | None = None,
+) -> Place:
     """Where the queries of all layers stand among the keys; arguments as of `read`."""
-    return place_of([support_of(layers, layer) for layer in range(len(layers))], causal)
+    stated = _stated(layers, mask, segment_ids, causal, texts, None, False)
+    return place_of([support_of(layers, layer, stated.masks[layer]) for layer in range(len(layers))], stated)
+
+
+def keys_used(layers: inputs.Layers) -> int:
+    """How many keys there are up to the last one that a query of a layer has weight on."""
+    return reach([support_of(layers, layer) for layer in range(len(layers))])
 
 
 def _square(layers: inputs.Layers, supports: Sequence[Support], stated: Stated, numbers: Sequence[int]) -> Found:

@@ -160,6 +160,25 @@ def test_windows_of_a_config_beside_cached_queries(counts):
     assert "pass `mask` if padding or a window hides them" in plain.notes[-1]
 
 
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("counts", [(0, 0, 0), (0, 5, 9)])
+def test_hybrid_windows_beside_cached_queries(static, counts):
+    """Layers of a window keep fewer keys than others; the weights are those of the whole text without a cache."""
+    gemma = model("Gemma2", sliding_window=6, head_dim=16)
+    mask = torch.tensor(real := padded("left", counts))
+    kind = transformers.StaticCache if static else transformers.DynamicCache
+    cache = kind(config=gemma.config, **({"max_cache_len": 32} if static else {}))
+    with torch.no_grad():
+        whole = gemma(IDS, attention_mask=mask, output_attentions=True, use_cache=False).attentions
+        gemma(IDS[:, :FIRST], attention_mask=mask[:, :FIRST], past_key_values=cache)
+        outputs = gemma(IDS[:, FIRST:], attention_mask=mask, past_key_values=cache, output_attentions=True)
+    assert len({layer.shape[-1] for layer in outputs.attentions}) == 2
+    found = diagnostics.from_transformers(outputs, attention_mask=real, config=gemma.config)
+    for layer, window in enumerate((6, None)):
+        one = {name: found[name][[layer]] for name in NAMES}
+        close(one, [whole[layer][:, :, FIRST:]], visible(real, N - FIRST, window))
+
+
 def test_keys_that_no_query_uses_are_told_beside_a_mask():
     weights = dense.softmax(np.random.default_rng(0).standard_normal((2, 2, 3, 9)))
     weights = np.pad(weights, ((0, 0), (0, 0), (0, 0), (0, 3))).astype(np.float32)
