@@ -41,7 +41,7 @@ class Spec(figure.Spec):
     d_model: int = 64
     tokens: int = 32
     heads: tuple[int, ...] = (2, 32)
-    layers: int = 4096
+    layers: int = 16_384
     matrices: int = 8
     texts: int = 8
     length: int = 64
@@ -50,7 +50,7 @@ class Spec(figure.Spec):
 PRESETS = {
     "smoke": Spec(d_model=16, tokens=8, heads=(2,), layers=64, matrices=2, texts=1, length=16),
     "quick": Spec(),
-    "full": Spec(d_model=256, tokens=128, heads=(2, 8, 32, 128), layers=16_384, matrices=64, texts=32, length=128),
+    "full": Spec(d_model=256, tokens=128, heads=(2, 8, 32, 128), matrices=64, texts=32, length=128),
 }
 
 

@@ -42,7 +42,7 @@ class Spec(figure.Spec):
     """Widths of a head, pairs (q, k), and initialisations of a layer on tokens of `d_model` features."""
 
     widths: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-    pairs: int = 32_768
+    pairs: int = 131_072
     d_model: int = 64
     heads: tuple[int, ...] = (2, 8, 32, 128)
     layers: int = 8192
