@@ -174,7 +174,7 @@ def _reader(seed: int) -> dict[str, np.ndarray]:
         return x**6 / jnp.sum(x**6)
 
     # softmax at scales from near 0 on, for 2 to 64 scores; the sixth power of a quarter of 64 scores
-    rows = [jnp.asarray(rng.normal(size=(768, n)), jnp.float32) for n in (2, 8, 64)]
+    rows = [jnp.asarray(rng.normal(size=(3072, n)), jnp.float32) for n in (2, 8, 64)]
     scales = jnp.geomspace(0.01, 8, 25)
     entries = jax.jit(
         jax.vmap(jax.vmap(lambda s, a: jnp.abs(jax.jacobian(jax.nn.softmax)(a * s)).max(), (None, 0)), (0, None))
