@@ -39,7 +39,7 @@ class Spec(experiments.lib.figure.Spec):
     dims: tuple[int, ...] = (8, 128, 4096)
     typical_rows: int = 1024
     median_rows: int = 500
-    curve_rows: int = 8192
+    curve_rows: int = 32_768
     curve_points: int = 40
     tail_rows: int = 512
     plain_rows: int = 2000
