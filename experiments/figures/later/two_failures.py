@@ -53,7 +53,7 @@ class Spec(figure.Spec):
     groups: int = 8
     sweep: tuple[int, ...] = (64, 256, 1024)
     log_tokens: tuple[float, ...] = (10.0, 100.0, 1000.0, 10_000.0)
-    extreme_rows: int = 512
+    extreme_rows: int = 2048
     extremes: int = 64
 
 

@@ -41,7 +41,7 @@ class Spec(experiments.lib.figure.Spec):
     dim: int = 64
     first: int = 7
     last: int = 14
-    samples: int = 128
+    samples: int = 512
     points: int = 21
 
 
