@@ -46,7 +46,7 @@ class Spec(figure.Spec):
     rows: int = 20_000
     d_model: int = 32
     tokens: int = 32
-    layers: int = 512
+    layers: int = 1024
 
 
 PRESETS = {

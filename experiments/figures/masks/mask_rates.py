@@ -61,7 +61,7 @@ class Spec(figure.Spec):
     heads: int = 4
     tokens: int = 32
     depth: int = 40
-    count: int = 48
+    count: int = 96
     radii: tuple[int, ...] = (1, 2, 4, 8, 16)
     causal_radii: tuple[int, ...] = (4, 8)
     densities: tuple[float, ...] = (0.1, 0.3, 0.6)
