@@ -30,7 +30,7 @@ ABOUT = figure.About(
     ),
     formula="log ‖res(X^(l+1))‖ − log ‖res(X^l)‖ → log |λ₂(D⁻¹A)| + ψ(d/2) − log(d/2),   A the mask, D its row sums",
     topic="masks",
-    minutes={"smoke": 0.15, "quick": 0.6, "full": 12.0},
+    minutes={"smoke": 0.15, "quick": 1.1, "full": 12.0},
 )
 
 LEVELS = (0.05, 0.5, 0.95)

@@ -31,7 +31,7 @@ ABOUT = About(
     ),
     formula="H = log n + log M(α) − αM′/M,   (log n − H)/d → ½ log((1 + √(1 + 4λ²))/2)",
     topic="scale",
-    minutes={"smoke": 0.15, "quick": 0.43, "full": 20},
+    minutes={"smoke": 0.15, "quick": 0.5, "full": 20},
 )
 
 

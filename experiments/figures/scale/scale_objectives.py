@@ -37,7 +37,7 @@ ABOUT = About(
     ),
     formula="J = α(diag g − ggᵀ/Σg), g = p, √p or 1 on the support;   E tr J = E Σ p s;   a = s⁶/Σs⁶: J(ts) = J(s)/t",
     topic="scale",
-    minutes={"smoke": 0.15, "quick": 0.52, "full": 30},
+    minutes={"smoke": 0.15, "quick": 0.55, "full": 30},
 )
 __all__ = ["ABOUT", "PRESETS", "ROWS", "Spec", "compute", "plot"]
 

@@ -27,7 +27,7 @@ ABOUT = About(
     ),
     formula="E α(1 − Σp²) = E Σ p s = d/dα E log Z;  P(α* > a) → 1.543 E[max s]/a",
     topic="scale",
-    minutes={"smoke": 0.5, "quick": 0.79, "full": 20},
+    minutes={"smoke": 0.5, "quick": 0.85, "full": 20},
 )
 __all__ = ["ABOUT", "PRESETS", "ROWS", "Spec", "compute", "plot"]
 
