@@ -403,14 +403,15 @@ ROWS = (
     shear(
         "norm-shear-off",
         r"Without LayerNorm layer $k$ of the same weights changes $\log(\lVert \mathrm{res}\rVert/\lVert X\rVert)$ by "
-        r"$-\log2+\frac{1}{2}\log\frac{(k+c)^{2}+1/4}{(k-1+c)^{2}+1/4}$, $c=\frac{1}{2}\tan(\theta/2)$, up to terms "
-        r"in $k\thinspace 2^{-k}$: from every start $\theta$ the residual is halved in the limit.",
+        r"$-\log2+\log(((k+c)^{2}+1/4)/((k-1+c)^{2}+1/4))/2$, $c=\tan(\theta/2)/2$, up to terms in "
+        r"$k\thinspace 2^{-k}$: from every start $\theta$ the residual is halved in the limit.",
         lambda data: Measured(data["fall_error"], numbers={"fall": data["fall"]}),
         at_most(FIGURES),
         interval_from=rf"rounding of float64 and $k\thinspace 2^{{-k}}$, at $k={LAST}$",
         note=rf"measured: how far the change at $k={LAST}$ is off, the largest of {STARTS} starts; on their average "
         r"it is <fall:.4f>; the map of differences is a Jordan block with the eigenvalue $\frac{1}{2}$, and the change "
-        r"is $-\log2+\log(k/(k-1))$ up to about $\lvert \tan(\theta/2)\rvert/2k^{2}$ where $k\gg\lvert c\rvert$",
+        r"is $-\log2+\log(k/(k-1))$ up to about $\lvert \tan(\theta/2)\rvert/(2k^{2})$ where $k$ is far above "
+        r"$\lvert c\rvert$",
     ),
     law(
         "norm-polytope-unstable",
