@@ -16,7 +16,7 @@ SIGNS = {
     **{"lvert": "|", "rvert": "|", "lVert": "‖", "rVert": "‖", "varepsilon": "ε", "varphi": "φ"},
 }
 ACCENTS = {"hat": "\u0302", "tilde": "\u0303", "bar": "\u0304", "dot": "\u0307"}
-FUNCTIONS = "cosh|cos|exp|log|max|min|sinh|sin|tanh"
+FUNCTIONS = "cosh|cos|exp|log|max|min|sinh|sin|tanh|tan"
 RAISED = str.maketrans("0123456789-n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ")
 
 

@@ -30,7 +30,7 @@ ABOUT = figure.About(
     ),
     formula="E(1 − Σp²) → E[max s] E[1/‖q‖] ≈ E[max s]/√d_k;   median ½ cosh⁻²(√d_k · median gap / 2)",
     topic="layer",
-    minutes={"smoke": 0.06, "quick": 0.25, "full": 12.0},
+    minutes={"smoke": 0.06, "quick": 0.4, "full": 12.0},
 )
 LEVELS = (0.25, 0.5, 0.75)
 CLOSE = 0.1  # of a law of sharp rows
@@ -46,7 +46,7 @@ class Spec(figure.Spec):
     rows: int = 20_000
     d_model: int = 32
     tokens: int = 32
-    layers: int = 128
+    layers: int = 1024
 
 
 PRESETS = {

@@ -28,7 +28,7 @@ ABOUT = figure.About(
     ),
     formula="E‖A ∓ Aᵀ‖² ∝ (tr G)² ∓ ‖G‖²,  G = XXᵀ,  ρ = ‖G‖²/(tr G)²;   a² → (1 − ρ)/(1 + ρ)",
     topic="layer",
-    minutes={"smoke": 0.08, "quick": 0.2, "full": 2.0},
+    minutes={"smoke": 0.08, "quick": 0.25, "full": 2.0},
 )
 SHARES = (0.0, 0.3, 0.6, 0.9, 1.0)  # of a token that all tokens have in common
 ROUNDING, CLOSE = 1e-6, 0.1
@@ -41,7 +41,7 @@ class Spec(figure.Spec):
     d_model: int = 64
     tokens: int = 32
     heads: tuple[int, ...] = (2, 32)
-    layers: int = 4096
+    layers: int = 16_384
     matrices: int = 8
     texts: int = 8
     length: int = 64
@@ -50,7 +50,7 @@ class Spec(figure.Spec):
 PRESETS = {
     "smoke": Spec(d_model=16, tokens=8, heads=(2,), layers=64, matrices=2, texts=1, length=16),
     "quick": Spec(),
-    "full": Spec(d_model=256, tokens=128, heads=(2, 8, 32, 128), layers=16_384, matrices=64, texts=32, length=128),
+    "full": Spec(d_model=256, tokens=128, heads=(2, 8, 32, 128), matrices=64, texts=32, length=128),
 }
 
 

@@ -27,7 +27,7 @@ ABOUT = figure.About(
     ),
     formula="Var q·k = d_k;  E(q·k)⁴/d_k² = 3 + (κ_q κ_k − 3)/d_k;  with means μ: Var = d_k(1 + μ_q² + μ_k²)",
     topic="layer",
-    minutes={"smoke": 0.04, "quick": 0.15, "full": 8.0},
+    minutes={"smoke": 0.04, "quick": 0.2, "full": 8.0},
 )
 LAWS = {"Gaussian": 3.0, "±1": 1.0, "uniform": 1.8, "Laplace": 6.0}  # fourth moment of an entry of variance 1
 MEANS = (0.0, 0.25, 0.5, 1.0, 2.0)
@@ -42,7 +42,7 @@ class Spec(figure.Spec):
     """Widths of a head, pairs (q, k), and initialisations of a layer on tokens of `d_model` features."""
 
     widths: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-    pairs: int = 32_768
+    pairs: int = 131_072
     d_model: int = 64
     heads: tuple[int, ...] = (2, 8, 32, 128)
     layers: int = 8192

@@ -25,7 +25,7 @@ ABOUT = figure.About(
     ),
     formula="σ_a = β√(log T);  E Σp² → max(0, 1 − √2/β);  entropy/log T → max(0, 1 − β²/2)",
     topic="later",
-    minutes={"smoke": 0.1, "quick": 0.3, "full": 25.0},
+    minutes={"smoke": 0.1, "quick": 0.45, "full": 25.0},
 )
 CRITICAL = 2**0.5
 
@@ -53,7 +53,7 @@ class Spec(figure.Spec):
     groups: int = 8
     sweep: tuple[int, ...] = (64, 256, 1024)
     log_tokens: tuple[float, ...] = (10.0, 100.0, 1000.0, 10_000.0)
-    extreme_rows: int = 512
+    extreme_rows: int = 2048
     extremes: int = 64
 
 

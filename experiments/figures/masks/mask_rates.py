@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,7 @@ ABOUT = figure.About(
     ),
     formula="log ‖res(X^(l+1))‖ − log ‖res(X^l)‖ → log |λ₂(D⁻¹A)| + ψ(d/2) − log(d/2),   A the mask, D its row sums",
     topic="masks",
-    minutes={"smoke": 0.15, "quick": 0.6, "full": 12.0},
+    minutes={"smoke": 0.15, "quick": 1.1, "full": 12.0},
 )
 
 LEVELS = (0.05, 0.5, 0.95)
@@ -39,7 +40,17 @@ FAMILIES = ("window", "causal", "causal window", "random", "block", "global toke
 # By theory, whatever is measured: the weights' growth of a residual of any rank lies in [ψ(d/2) − log(d/2), 0], an
 # interval 1/d wide, so a rate is confirmed to 1/d. A ratio of rates says something where the rate is far above that.
 RATIO, FAST = 0.1, 0.1
+ENOUGH = 8  # draws with a fast mask
 EXPONENTIAL = 0.8, 1.25  # of a ratio of two falls: it rounds to 1
+
+
+class Averages(NamedTuple):
+    """By mask: mean rate and its error, mean predicted rate, and in how many draws the mask is fast."""
+
+    rate: np.ndarray
+    error: np.ndarray
+    predicted: np.ndarray
+    fast: np.ndarray
 
 
 class Spec(figure.Spec):
@@ -50,7 +61,7 @@ class Spec(figure.Spec):
     heads: int = 4
     tokens: int = 32
     depth: int = 40
-    count: int = 48
+    count: int = 96
     radii: tuple[int, ...] = (1, 2, 4, 8, 16)
     causal_radii: tuple[int, ...] = (4, 8)
     densities: tuple[float, ...] = (0.1, 0.3, 0.6)
@@ -66,7 +77,7 @@ PRESETS = {
 
 
 def compute(spec: Spec) -> dict[str, np.ndarray]:
-    """By mask and layer: quantiles of log ‖res‖; the late rate, the rate that the eigenvalue predicts, their gap."""
+    """By mask and layer: quantiles of log ‖res‖; by mask and draw: the late rate, and what the eigenvalue says."""
     key = jax.random.fold_in(jax.random.key(spec.seed), 0)
     stats = draw(functools.partial(_network, spec=spec), key, spec.count, batch_size=24, progress=True)
     mean, error, quantiles = stats.mean, stats.standard_error, stats.quantile(LEVELS)
@@ -79,9 +90,7 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     return {
         "log": quantiles["log"], "full": quantiles["full"],
         "names": np.array([*_fixed(spec), *(f"random {density:g}" for density in spec.densities)]),
-        "depth": np.arange(spec.depth + 1), "rate": mean["rate"] - growth,
-        "rate_error": error["rate"], "predicted": predicted.mean(axis=1),
-        "predicted_error": predicted.std(axis=1) / np.sqrt(spec.count),
+        "depth": np.arange(spec.depth + 1), "rate": stats.samples["rate"].T - growth, "predicted": predicted,
         "causal_exponent": np.array([mean["causal_exponent"], error["causal_exponent"]]),
         "growth": growth, "shape": np.array([spec.tokens, spec.d_model]), "radii": np.array(spec.radii),
         "causal_radii": np.array(spec.causal_radii),
@@ -126,6 +135,22 @@ def _family(name: str) -> str:
     return next(family for family in sorted(FAMILIES, key=len, reverse=True) if name.startswith(family))
 
 
+def _averages(data: Mapping[str, np.ndarray]) -> Averages:
+    """Of every mask. A random one counts in the draws in which it is fast: in others it may leave tokens apart."""
+    fast = data["predicted"] < -FAST
+    random = np.array([_family(str(name)) == "random" for name in data["names"]])[:, None]
+    counted = np.where(random, fast, True)
+    draws = counted.sum(axis=1)
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        return np.where(counted, values, 0).sum(axis=1) / np.maximum(draws, 1)
+
+    rate = mean(data["rate"])
+    squares = draws * mean((data["rate"] - rate[:, None]) ** 2)
+    error = np.sqrt(squares / np.maximum(draws - 1, 1) / np.maximum(draws, 1))
+    return Averages(rate, error, mean(data["predicted"]), fast.sum(axis=1))
+
+
 def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     """The fall by layer; measured against predicted rates; causal windows and how long they wait."""
     drawing, (fall, rates, wait) = style.figure(columns=3, width=5.0, height=4.6)
@@ -139,13 +164,14 @@ def plot(data: Mapping[str, np.ndarray]) -> Drawing:
     fall.set_ylim(-40, 2)
 
     # Every mask as a point: what its eigenvalue says and what the networks do, both as a fall per layer.
-    predicted, measured = -data["predicted"], -data["rate"]
-    shown = [i for i, name in enumerate(names) if _family(name) != "block"]
+    averages = _averages(data)
+    predicted, measured = -averages.predicted, -averages.rate
+    shown = [i for i, name in enumerate(names) if predicted[i] > 0 and _family(name) != "block"]
     ends = np.array([0.7 * predicted[shown].min(), 1.4 * predicted[shown].max()])
     rates.plot(ends, ends, color=style.colour("theory"), linestyle=":", label="equal")
     for index, family in enumerate(family for family in FAMILIES if family != "block"):
         at, look = [i for i in shown if _family(names[i]) == family], style.cycle(index)
-        rates.errorbar(predicted[at], measured[at], yerr=2 * data["rate_error"][at], linestyle="none", label=family,
+        rates.errorbar(predicted[at], measured[at], yerr=2 * averages.error[at], linestyle="none", label=family,
                        marker=look["marker"], markersize=7, color=look["color"], fillstyle="none")  # fmt: skip
 
     # Causal windows: the layer by which the last token has heard of the first, and the fall after it.
@@ -178,15 +204,16 @@ def _rates(data: Mapping[str, np.ndarray]) -> Measured:
     names, (ratio, ratio_error) = [str(name) for name in data["names"]], data["causal_exponent"]
     connected = [i for i, name in enumerate(names) if _family(name) != "block"]
     outside = np.maximum(EXPONENTIAL[0] - ratio, ratio - EXPONENTIAL[1])
-    slow = np.abs(data["predicted"][connected]) <= FAST  # as slow as the error of a rate
+    averages = _averages(data)
+    random = [f"{averages.fast[i]} at {name.split()[1]}" for i, name in enumerate(names) if _family(name) == "random"]
     return Measured(
-        np.append(data["rate"][connected], outside),
-        standard_error=np.append(data["rate_error"][connected], ratio_error),
+        np.append(averages.rate[connected], outside),
+        standard_error=np.append(averages.error[connected], ratio_error),
         where=[*(names[i] for i in connected), "causal, last quarter of the layers over the one before"],
-        applies=np.append(~slow, True),
+        applies=np.append(averages.fast[connected] >= ENOUGH, True),
         reads=[data["rate"][connected], data["predicted"][connected], data["causal_exponent"]],
         left_out=data["nonfinite"],
-        numbers=_tokens(data),
+        numbers=_tokens(data) | {"draws": data["predicted"].shape[1], "random": ", ".join(random)},
     )
 
 
@@ -194,11 +221,13 @@ def _narrow_less_wide(data: Mapping[str, np.ndarray]) -> Measured:
     """Rates under each window less those under the next wider one."""
     names = [f"window {int(radius)}" for radius in data["radii"]]
     windows = [data["names"].tolist().index(name) for name in names]
-    rate, error = data["rate"][windows], data["rate_error"][windows]
+    averages = _averages(data)
+    rate, error = averages.rate[windows], averages.error[windows]
     return Measured(
         rate[:-1] - rate[1:],
         standard_error=np.hypot(error[:-1], error[1:]),
         where=[f"{narrow} against {wide}" for narrow, wide in itertools.pairwise(names)],
+        reads=[data["rate"][windows]],
         left_out=data["nonfinite"],
         numbers=_tokens(data),
     )
@@ -208,12 +237,14 @@ def _over_predicted(data: Mapping[str, np.ndarray]) -> Measured:
     """Rates over those that the second eigenvalue predicts."""
     names = [str(name) for name in data["names"]]
     settled = [i for i, name in enumerate(names) if _family(name) in ("window", "causal", "global token")]
-    predicted = data["predicted"][settled]
+    averages = _averages(data)
+    predicted = averages.predicted[settled]
     return Measured(
-        data["rate"][settled] / predicted,
-        standard_error=np.hypot(data["rate_error"], data["predicted_error"])[settled] / -predicted,
+        averages.rate[settled] / predicted,
+        standard_error=averages.error[settled] / -predicted,
         where=[names[i] for i in settled],
-        applies=~(np.abs(predicted) <= FAST),
+        applies=averages.fast[settled] >= ENOUGH,
+        reads=[data["rate"][settled], data["predicted"][settled]],
         left_out=data["nonfinite"],
         numbers=_tokens(data),
     )
@@ -239,7 +270,8 @@ ROWS = (
         _rates,
         at_most(0),
         formula=True,
-        hypotheses=rf"a connected mask; here $\lvert \log\lambda_2\rvert\gt{FAST:g}$, as in masks-rate; {SETTING}",
+        hypotheses=rf"a connected mask; here $\lvert \log\lambda_2\rvert\gt{FAST:g}$, as in masks-rate, which random "
+        rf"masks have in some of <draws> draws (<random>), and these count; {SETTING}",
         interval_from="the sign of the rate; our tolerance for the ratio of two quarters of the layers",
         note=r"$\log\thinspace\lVert \mathrm{res}\rVert$ per layer in the second half of the layers, in nats, the "
         f"weights' growth taken off; last point: how far the ratio of two falls lies outside {EXPONENTIAL[0]:g} … "

@@ -31,7 +31,7 @@ ABOUT = About(
     ),
     formula="H = log n + log M(α) − αM′/M,   (log n − H)/d → ½ log((1 + √(1 + 4λ²))/2)",
     topic="scale",
-    minutes={"smoke": 0.15, "quick": 0.43, "full": 20},
+    minutes={"smoke": 0.15, "quick": 0.5, "full": 20},
 )
 
 
@@ -41,7 +41,7 @@ class Spec(experiments.lib.figure.Spec):
     dim: int = 64
     first: int = 7
     last: int = 14
-    samples: int = 128
+    samples: int = 512
     points: int = 21
 
 

@@ -37,7 +37,7 @@ ABOUT = About(
     ),
     formula="J = α(diag g − ggᵀ/Σg), g = p, √p or 1 on the support;   E tr J = E Σ p s;   a = s⁶/Σs⁶: J(ts) = J(s)/t",
     topic="scale",
-    minutes={"smoke": 0.15, "quick": 0.52, "full": 30},
+    minutes={"smoke": 0.15, "quick": 0.55, "full": 30},
 )
 __all__ = ["ABOUT", "PRESETS", "ROWS", "Spec", "compute", "plot"]
 
@@ -174,7 +174,7 @@ def _reader(seed: int) -> dict[str, np.ndarray]:
         return x**6 / jnp.sum(x**6)
 
     # softmax at scales from near 0 on, for 2 to 64 scores; the sixth power of a quarter of 64 scores
-    rows = [jnp.asarray(rng.normal(size=(768, n)), jnp.float32) for n in (2, 8, 64)]
+    rows = [jnp.asarray(rng.normal(size=(3072, n)), jnp.float32) for n in (2, 8, 64)]
     scales = jnp.geomspace(0.01, 8, 25)
     entries = jax.jit(
         jax.vmap(jax.vmap(lambda s, a: jnp.abs(jax.jacobian(jax.nn.softmax)(a * s)).max(), (None, 0)), (0, None))

@@ -27,7 +27,7 @@ ABOUT = About(
     ),
     formula="E α(1 − Σp²) = E Σ p s = d/dα E log Z;  P(α* > a) → 1.543 E[max s]/a",
     topic="scale",
-    minutes={"smoke": 0.5, "quick": 0.79, "full": 20},
+    minutes={"smoke": 0.5, "quick": 0.85, "full": 20},
 )
 __all__ = ["ABOUT", "PRESETS", "ROWS", "Spec", "compute", "plot"]
 
@@ -39,7 +39,7 @@ class Spec(experiments.lib.figure.Spec):
     dims: tuple[int, ...] = (8, 128, 4096)
     typical_rows: int = 1024
     median_rows: int = 500
-    curve_rows: int = 8192
+    curve_rows: int = 32_768
     curve_points: int = 40
     tail_rows: int = 512
     plain_rows: int = 2000

@@ -41,6 +41,7 @@ class Spec(figure.Spec):
     """Sizes of the direct draws and of the random layers."""
 
     draws: int = 2**20
+    sharp_draws: int = 2**24  # of exp for γ > 1, whose rare large weights make S
     key_width: int = 4
     initialisations: int = 1024
     rows: int = 64
@@ -56,12 +57,21 @@ class Spec(figure.Spec):
     isotropy_draws: int = 2**18
 
 
-def _estimate(sums: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _estimate(sums: np.ndarray, count: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """S and its standard error (delta method) from sums of |a|, a², |a|³ and a⁴ on the last axis."""
-    first, second, third, fourth = np.moveaxis(sums / count, -1, 0)
+    first, second, third, fourth = np.moveaxis(sums, -1, 0) / np.asarray(count)
     value = first / np.sqrt(second)
     spread = second / first**2 - third / (first * second) + fourth / (4 * second**2) - 0.25
     return value, value * np.sqrt(np.maximum(spread, 0) / count)
+
+
+def _exp_error(gamma: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Standard error of S over S for a = e^{γε} by the delta method, from its exact moments E aᵖ = e^{p²γ²/2}.
+
+    Samples miss the largest weights that its fourth moment consists of, so that they say too little.
+    """
+    square = gamma**2
+    return np.sqrt((np.exp(square) - np.exp(2 * square) + np.exp(4 * square) / 4 - 0.25) / count)
 
 
 def _powers(a: Array) -> Array:
@@ -87,17 +97,19 @@ def _draw_keys(
 
 def direct(key: Array, spec: Spec) -> dict[str, np.ndarray]:
     """S from keys drawn directly, for every kernel, β/γ and γ, and the closed form there."""
+    counts = np.where((KERNEL == EXP) & (SPREAD > 1), spec.sharp_draws, spec.draws)
     size = min(spec.draws, 2**14)
-    blocks = spec.draws // size
-    draw = functools.partial(_draw_keys, blocks=blocks, size=size, width=spec.key_width, dtype=spec.dtype)
+    draw = functools.partial(_draw_keys, size=size, width=spec.key_width, dtype=spec.dtype)
     sums = []
     ratio, gamma = (jnp.asarray(each, spec.dtype) for each in (RATIO, SPREAD))
     for index, kernel in enumerate(KERNEL.astype(int)):
-        batch = draw(jax.random.fold_in(key, index), jnp.asarray(kernel), ratio[index], gamma[index])
+        own, blocks = jax.random.fold_in(key, index), int(counts[index]) // size
+        batch = draw(own, jnp.asarray(kernel), ratio[index], gamma[index], blocks=blocks)
         sums.append(np.asarray(batch, float).sum(0))
-    value, error = _estimate(np.array(sums), blocks * size)
+    value, error = _estimate(np.array(sums), counts)
     lines = (sparsity.relu_squared(ratio, 1.0), sparsity.identity(ratio, 1.0), sparsity.exponential(gamma))
     theory = np.choose(KERNEL.astype(int), [np.asarray(line, float) for line in lines])
+    error = np.where(KERNEL == EXP, theory * _exp_error(SPREAD, counts), error)
     return {"direct": value, "direct_se": error, "direct_theory": theory}
 
 

@@ -44,8 +44,8 @@ ABOUT = About(
 
 
 PRESETS = {
-    "smoke": Spec(draws=2**14, initialisations=16, tokens=64, feature_draws=2**12, row_tokens=(16, 64),
-                  decay_tokens=(4, 64, 256), isotropy_draws=2**14),
+    "smoke": Spec(draws=2**14, sharp_draws=2**14, initialisations=16, tokens=64, feature_draws=2**12,
+                  row_tokens=(16, 64), decay_tokens=(4, 64, 256), isotropy_draws=2**14),
     "quick": Spec(),
     "full": Spec(draws=2**24, initialisations=4096, rows=256, feature_draws=2**20,
                  decay_tokens=(4, 16, 64, 256, 1024, 4096)),

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 
+from experiments.figures._medians import median_error
 from experiments.ledger import Measured, at_least, at_most, law, near, printed, published
 from experiments.lib.figure import Data
 
@@ -191,10 +192,10 @@ ROWS = (
         "The largest entry of the Jacobian of $x^{6}/\\sum x^{6}$ at a quarter of the scores is rather near 1.",
         lambda data: Measured(
             np.median(data["near_one"], axis=1),
-            standard_error=1.25 * data["near_one"].std(axis=1, ddof=1) / data["near_one"].shape[1] ** 0.5,
+            standard_error=median_error(data["near_one"].T),
             where=["n = 8", "n = 64"],
             reads=[data["near_one"]],
-            numbers={"low": data["near_one"].min(), "high": data["near_one"].max()},
+            numbers={"rows": data["near_one"].shape[1], "low": data["near_one"].min(), "high": data["near_one"].max()},
         ),
         (0.5, 2),
         formula=True,
@@ -203,8 +204,8 @@ ROWS = (
         "derivative by them",
         after_result=True,
         interval_from="our reading of near: a factor of 2; an estimate was known",
-        note="median of rows; from <low:.2f> to <high:.2f>; a quarter, as any factor, changes nothing, as the reader "
-        "says later",
+        note="median of <rows> rows; from <low:.2f> to <high:.2f>; a quarter, as any factor, changes nothing, as the "
+        "reader says later",
     ),
     reader(
         "objectives-scale-free",
