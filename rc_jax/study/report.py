@@ -130,9 +130,7 @@ def _collapse(layer: Measure, logs: list[float]) -> str:
         return said
     said = "a layer maps a small difference to first order"
     if growth > 1.5:
-        return (
-            f"{said}, but tokens shrink too: layer {at} of a network falls {growth:.3g} times as far as the one before"
-        )
+        return f"{said}, but tokens shrink too: {falls}"
     return f"{said}, so the fall is exponential while tokens keep their size"
 
 

@@ -270,6 +270,7 @@ ROWS = (
         _rates,
         at_most(0),
         formula=True,
+        after_result=True,
         hypotheses=rf"a connected mask; here $\lvert \log\lambda_2\rvert\gt{FAST:g}$, as in masks-rate, which random "
         rf"masks have in some of <draws> draws (<random>), and these count; {SETTING}",
         interval_from="the sign of the rate; our tolerance for the ratio of two quarters of the layers",

@@ -105,6 +105,7 @@ ROWS = (
         _largest,
         at_most(1.005),
         formula=True,
+        after_result=True,
         source="su2023scale-comments",
         place="reply of 2024-04-26",
         hypotheses=f"{CURVE} independent standard normal scores, before annealing",
