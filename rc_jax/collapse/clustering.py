@@ -18,10 +18,9 @@ import math
 from typing import Literal, NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import ArrayLike
 from numpy.typing import NDArray
-from scipy.integrate import solve_ivp
-from scipy.special import ive
 
 from rc_jax._numerics import arguments
 
@@ -181,7 +180,7 @@ def equiangular_flow(
     first = (float(start), math.log(radius) if grows else 0.0)
     last = max(float(moments[-1]), np.finfo(float).tiny)
     different, place = np.unique(moments, return_inverse=True)
-    solution = solve_ivp(speeds, (0.0, last), first, "DOP853", different, rtol=1e-11, atol=1e-11)
+    solution = scipy.integrate.solve_ivp(speeds, (0.0, last), first, "DOP853", different, rtol=1e-11, atol=1e-11)
     assert solution.success, solution.message
     return Equiangular(solution.y[0][place], np.exp(solution.y[1])[place])
 
@@ -224,7 +223,7 @@ def _bessel_ratio(order: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray
     s = np.hypot(order, far)
     leading = order * (order / (s + far)) - order * np.arcsinh(order / far) - np.log1p(np.square(order / far)) / 4
     log_ratio = leading + (3 - 5 * np.square(order / s)) / (24 * s) - 1 / (8 * far)
-    return np.where(x > _SCIPY_BESSEL, np.exp(log_ratio), ive(order, near) / ive(0, near))
+    return np.where(x > _SCIPY_BESSEL, np.exp(log_ratio), scipy.special.ive(order, near) / scipy.special.ive(0, near))
 
 
 @arguments.guard(beta=arguments.bounded(0, 1e36, open_low=True))

@@ -9,12 +9,10 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax.scipy.special import digamma
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
-from scipy import linalg
-from scipy.sparse.csgraph import connected_components
-from scipy.special import logsumexp
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
@@ -50,7 +48,7 @@ def log_second_eigenvalue(mask: ArrayLike) -> float:
     seen = np.asarray(mask, float)
     # Tokens that reach each other make a block on the diagonal, in some order of the tokens; the blocks have all
     # eigenvalues.
-    _, block = connected_components(averaging > 0, connection="strong")
+    _, block = scipy.sparse.csgraph.connected_components(averaging > 0, connection="strong")
     parts = [np.flatnonzero(block == index) for index in range(block.max() + 1)]
     values, doubts = np.concatenate([_moduli(averaging, seen, tokens) for tokens in parts], axis=1)
     second = np.sort(values)[-2]
@@ -69,8 +67,8 @@ def _moduli(averaging: np.ndarray, seen: np.ndarray, tokens: np.ndarray) -> np.n
         values = np.abs(np.linalg.eigvalsh(root[:, None] * visible * root))
         return np.stack([values, np.full(len(values), len(values) * _EPS)])
     # An eigenvalue moves by a change of the matrix over the cosine between its left and its right vector.
-    balanced, _ = linalg.matrix_balance(block)
-    solution: Any = linalg.eig(balanced, left=True, right=True)
+    balanced, _ = scipy.linalg.matrix_balance(block)
+    solution: Any = scipy.linalg.eig(balanced, left=True, right=True)
     values, left, right = solution
     cosines = np.abs((left.conj() * right).sum(axis=0))
     doubts = len(block) * _EPS * np.linalg.norm(balanced, 2) / np.maximum(cosines, _EPS**2)
@@ -214,7 +212,7 @@ def _log_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     ways = np.isfinite(a).astype(float) @ np.isfinite(b).astype(float)
     lost = np.argwhere((product < _SURE) & (ways > 0))
     for part in np.array_split(lost, len(lost) * len(a) // _BLOCK + 1):
-        logs[part[:, 0], part[:, 1]] = logsumexp(a[part[:, 0]] + b[:, part[:, 1]].T, axis=1)
+        logs[part[:, 0], part[:, 1]] = scipy.special.logsumexp(a[part[:, 0]] + b[:, part[:, 1]].T, axis=1)
     return logs
 
 

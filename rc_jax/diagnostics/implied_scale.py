@@ -12,9 +12,8 @@ right for small α alone: it is negative beyond α = √(2 log n).
 import functools
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
-from scipy.interpolate import CubicSpline, PchipInterpolator
-from scipy.special import lambertw
 
 STEP = 0.25
 LEAST, MOST = 0.01, 24.0  # between which scales are tabulated
@@ -92,13 +91,14 @@ class EntropyScale:
         # Where there are many different n, E H is computed at a few, and a spline in log n gives each its weight.
         few = counts if len(counts) <= NODES else np.unique(np.geomspace(2, counts[-1], NODES))
         if len(few) < len(counts):
-            share = share @ CubicSpline(np.log(few), np.eye(len(few)))(np.log(counts))
+            share = share @ scipy.interpolate.CubicSpline(np.log(few), np.eye(len(few)))(np.log(counts))
         scales = np.geomspace(LEAST, MOST, SCALES)
         losses = np.array([share @ (np.log(few) - mean_entropy(alpha, few.astype(float))) for alpha in scales])
         # Beyond the last scale H falls as C/(α + b), through the last two: the first two orders in 1/α.
         before, self.least = self.most - losses[-2:]
         self._rise = (scales[-1] - scales[-2]) / (1 / self.least - 1 / before)
-        self._inverse = PchipInterpolator(np.log(losses / (self.most - losses)), np.log(scales), extrapolate=True)
+        odds = np.log(losses / (self.most - losses))
+        self._inverse = scipy.interpolate.PchipInterpolator(odds, np.log(scales), extrapolate=True)
 
     def __call__(self, entropy: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
         """α of mean entropies in nats: 0 where the rows are even, ∞ where each has one key."""
@@ -143,4 +143,4 @@ def optimal_scale(keys: Int[np.ndarray, " row"]) -> float:
     Computed on the host, so that nothing is compiled for each number of rows.
     """
     counts, times = np.unique(keys, return_counts=True)
-    return float(np.sqrt(lambertw(counts * np.sqrt(np.e) / 2).real - 0.5) @ times / times.sum())
+    return float(np.sqrt(scipy.special.lambertw(counts * np.sqrt(np.e) / 2).real - 0.5) @ times / times.sum())

@@ -6,7 +6,7 @@ The integrand is smooth on the scale of 1 in x and in αs, so trapezoidal sums c
 """
 
 import numpy as np
-from scipy import integrate, special, stats
+import scipy
 
 STEP = 0.2
 _BEYOND = 40.0  # integrals end where n scores have a tail of e^−40
@@ -74,7 +74,8 @@ def mean_largest(n: int | float) -> float:
     """
     n = float(n)
     x = _wide(n)
-    return float(integrate.simpson(x * n * np.exp(stats.norm.logpdf(x) + (n - 1) * stats.norm.logcdf(x)), x=x))
+    log_density = scipy.stats.norm.logpdf(x) + (n - 1) * scipy.stats.norm.logcdf(x)
+    return float(scipy.integrate.simpson(x * n * np.exp(log_density), x=x))
 
 
 def tie_density(n: int | float, dim: int | float | None = None) -> float:
@@ -93,14 +94,14 @@ def tie_density(n: int | float, dim: int | float | None = None) -> float:
     n = float(n)
     if dim is None:
         y = _wide(n)
-        log_squared, above = 2 * stats.norm.logpdf(y), stats.norm.logsf(y)
+        log_squared, above = 2 * scipy.stats.norm.logpdf(y), scipy.stats.norm.logsf(y)
     else:  # s = tanh y, and (1 − s)/2 = 1/(1 + e^{2y}) has a beta law
         half = (dim - 1) / 2
-        least = stats.beta.ppf(np.exp(-_BEYOND) / n, half, half)
+        least = scipy.stats.beta.ppf(np.exp(-_BEYOND) / n, half, half)
         y = np.linspace(-1, 1, 200_001) * (np.log1p(-least) - np.log(least)) / 2
-        rest, other = special.expit(-2 * y), special.expit(2 * y)
-        log_density = (half - 1) * (np.log(rest) + np.log(other)) - special.betaln(half, half)
+        rest, other = scipy.special.expit(-2 * y), scipy.special.expit(2 * y)
+        log_density = (half - 1) * (np.log(rest) + np.log(other)) - scipy.special.betaln(half, half)
         log_squared = 2 * (log_density - np.log(2) - np.log(np.cosh(y)))
-        above = np.log(stats.beta.cdf(rest, half, half))
+        above = np.log(scipy.stats.beta.cdf(rest, half, half))
     log_below = np.log1p(-np.minimum(np.exp(above), 1 - 1e-15))
-    return float(n * (n - 1) * integrate.simpson(np.exp(log_squared + (n - 2) * log_below), x=y))
+    return float(n * (n - 1) * scipy.integrate.simpson(np.exp(log_squared + (n - 2) * log_below), x=y))

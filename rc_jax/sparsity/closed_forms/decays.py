@@ -5,18 +5,16 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
-from scipy import special
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common, working_dtype
 from rc_jax._numerics.stable import expm1_ratio
 from rc_jax.sparsity import inputs
 
-# coth(x/2) − 2/x = −4 Σ (−1)^k ζ(2k) x^{2k−1}/(2π)^{2k}; 18 terms reach double precision for x < 2
-_COTANGENT_SERIES = tuple(-4 * (-1) ** k * special.zeta(2 * k) / (2 * math.pi) ** (2 * k) for k in range(1, 19))
 _DECAY = arguments.bounded(0, 1, open_low=True)
 
 
@@ -82,9 +80,11 @@ def _split(lam: Array, n: Array) -> tuple[Array, Array, Array]:
 
 def _cotangent(x: Array) -> Array:
     """coth(x/2) − 2/x for x ≥ 0, 0 at x = 0, with derivatives."""
-    small = x < 2
+    # Near 0 it is −4 Σ (−1)^k ζ(2k) x^{2k−1}/(2π)^{2k}; 18 terms reach double precision for x < 2.
+    small, k = x < 2, np.arange(18, 0, -1)
     inner, away = jnp.where(small, x, 0), jnp.where(small, 2, x)
-    series = inner * jnp.polyval(jnp.asarray(_COTANGENT_SERIES[::-1], x.dtype), jnp.square(inner))
+    terms = -4 * (-1.0) ** k * scipy.special.zeta(2 * k) / (2 * math.pi) ** (2 * k)
+    series = inner * jnp.polyval(jnp.asarray(terms, x.dtype), jnp.square(inner))
     fall = jnp.exp(-away)
     return jnp.where(small, series, (1 + fall) / (1 - fall) - 2 / away)
 

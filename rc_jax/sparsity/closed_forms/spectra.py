@@ -3,9 +3,9 @@
 import functools
 
 import numpy as np
+import scipy
 from jax.typing import ArrayLike
 from jaxtyping import Float
-from scipy import special
 
 from rc_jax._numerics import arguments
 
@@ -38,7 +38,7 @@ def decay_spectrum(power: float, n: ArrayLike) -> Float[np.ndarray, "..."]:
     elif p == 0.5:
         law = 2 / np.sqrt(np.log(n))
     elif p < 1:
-        law = special.gamma(p + 1) / (1 - p) * n ** (0.5 - p) / _square_sum(p) ** 0.5
+        law = scipy.special.gamma(p + 1) / (1 - p) * n ** (0.5 - p) / _square_sum(p) ** 0.5
     else:
         law = (np.log(n) + np.euler_gamma if p == 1 else p / (p - 1)) / np.sqrt(_square_sum(p) * n)
     return np.asarray(law)
@@ -48,6 +48,6 @@ def decay_spectrum(power: float, n: ArrayLike) -> Float[np.ndarray, "..."]:
 def _square_sum(p: float) -> float:
     """A: the terms up to s = 10⁶, and the tail Γ(p + 1)² ∫ s^{−2p} ds."""
     last = 10**6
-    terms = np.exp(2 * (np.log(p) + special.betaln(np.arange(last) + 1, p)))
-    log_tail = 2 * special.gammaln(p + 1) + (1 - 2 * p) * np.log(last + p / 2)
+    terms = np.exp(2 * (np.log(p) + scipy.special.betaln(np.arange(last) + 1, p)))
+    log_tail = 2 * scipy.special.gammaln(p + 1) + (1 - 2 * p) * np.log(last + p / 2)
     return float(np.sum(terms) + np.exp(log_tail) / (2 * p - 1))

@@ -16,10 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
-from scipy import optimize
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
@@ -107,7 +107,7 @@ def _zero(order: int) -> float:
     def gap(x: float) -> float:
         return order * math.log(-x) - math.log(order) - math.log(_WEIGHTS @ (x + _NODES) ** (order - 1))
 
-    zero: Any = optimize.brentq(gap, -order - 1, -0.1 * order, xtol=1e-15)
+    zero: Any = scipy.optimize.brentq(gap, -order - 1, -0.1 * order, xtol=1e-15)
     return float(zero)
 
 
