@@ -66,7 +66,8 @@ def from_transformers(
             note says so.
         part: "encoder" or "decoder" of a model that has both, or "cross", the attention of the decoder on the encoder,
             whose `attention_mask` is that of the encoder.
-        options: passed on to `attention`, such as `threshold`, or `mask`, which is joined with `attention_mask`.
+        options: passed on to `attention`, such as `threshold`, or `mask` and `segment_ids`, which are joined with
+            `attention_mask`: a token counts where all say so.
 
     Returns:
         A `Diagnosis`; the batch makes its samples.

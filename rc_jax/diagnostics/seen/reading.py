@@ -84,7 +84,10 @@ def _stated(
             masks, [np.broadcast_to(rows[:, None, :, None], (*rows.shape[:1], 1, *layers.shape[-2:]))] * len(masks)
         )
     if segment_ids is not None:
-        texts = segments("segment_ids", segment_ids, math.prod(layers.shape[:-3]), layers.shape[-1])
+        tokens, padding = (math.prod(layers.shape[:-3]), layers.shape[-1]), None if texts is None else texts < 0
+        texts = segments("segment_ids", segment_ids, *tokens)
+        if padding is not None:  # a token counts where both say so
+            texts = segments("segment_ids", np.where(padding | (texts < 0), PADDING, texts + 1), *tokens)
     cut = segment_ids is not None or mask is not None
     return Stated(masks, known, word or mask is not None, texts, cut, causal, own)
 

@@ -283,6 +283,22 @@ def test_packed_texts_of_a_model_are_measured_each(decoder):
             np.testing.assert_allclose(diagnosis[name], expected, rtol=3e-4, atol=1e-5, err_msg=name)
 
 
+def test_a_token_counts_where_numbers_of_texts_and_the_attention_mask_say_so():
+    """The numbers go on over the padding, or name a text that is nothing else."""
+    texts, real = np.repeat([1, 2], 8)[None], np.arange(16)[None] < 13
+    seen = (texts[0, :, None] == texts[0]) & np.tri(16, dtype=bool) & real[0]
+    weights = np.random.default_rng(0).random((1, 1, 16, 16), np.float32) * seen
+    weights /= weights.sum(-1, keepdims=True)
+    given = {"attention_mask": real.astype(int)}
+    expected = diagnostics.from_transformers({"attentions": [weights]}, segment_ids=np.where(real, texts, -1), **given)
+    assert expected.samples == 2
+    for ids in (texts, np.where(real, texts, 3)):
+        diagnosis = diagnostics.from_transformers({"attentions": [weights]}, segment_ids=ids, **given)
+        assert diagnosis.samples == 2
+        for name in expected.measures:
+            np.testing.assert_array_equal(diagnosis[name], expected[name], err_msg=name)
+
+
 def test_windows_under_other_names_are_found_beside_a_config(ids):
     """GPT-Neo has `window_size` and no `layer_types`: its config says nothing of windows here."""
     config = transformers.GPTNeoConfig(
