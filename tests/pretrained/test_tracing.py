@@ -274,7 +274,7 @@ def test_batches_are_equally_full(causal):
 def test_no_row_sees_two_tokens(causal):
     layer = dataclasses.replace(causal.spec.attention, window=0)
     alone = causal._replace(spec=dataclasses.replace(causal.spec, attention=layer))
-    with pytest.raises(ValueError, match="at least one query see two keys, got none"):
+    with pytest.raises(ValueError, match="queries of every layer see two keys, got layers with a window of 1"):
         pretrained.Tracer(alone, TOKENS, 1)
 
 
