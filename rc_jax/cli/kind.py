@@ -48,5 +48,7 @@ def _named(name: str) -> Kind | Callable[..., Any]:
         return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise Usage(f"`KIND` must name a function as module:function, got {name}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever somebody's own module does when it is loaded
+        raise Usage(f"`KIND` must name a module that can be imported, got {name}: {error!r}") from error
     finally:
         sys.path.pop(0)

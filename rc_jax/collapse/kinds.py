@@ -18,7 +18,7 @@ from rc_jax.attention import AttentionSpec, Kind, init
 from rc_jax.collapse.exact.decide import Causes
 from rc_jax.collapse.exact.trajectory import looked, reasons
 
-_DEPTH, _NETWORKS, _D_MODEL, _HEADS, _TOKENS = 8, 8, 32, 2, 16
+_DEPTH, _NETWORKS, D_MODEL, HEADS, _TOKENS = 8, 8, 32, 2, 16
 # Scores of rows of equal scores, a small step from them, and how many rows.
 _LEVELS, _STEP, _ROWS = (-1.5, -0.75, 0.75, 1.5), 2.0**-7, 8
 _SIDES = (_ROWS, 48)  # rows of two lengths: what leaves some keys out may keep all of few
@@ -125,8 +125,8 @@ def kind_fall(
     *,
     depth: int = _DEPTH,
     networks: int = _NETWORKS,
-    d_model: int = _D_MODEL,
-    heads: int = _HEADS,
+    d_model: int = D_MODEL,
+    heads: int = HEADS,
     tokens: int = _TOKENS,
     skip: bool = False,
     seed: int = 0,
@@ -189,7 +189,7 @@ def why_unknown(kind: Kind, *, skip: bool = False, seed: int = 0, near: bool = F
         >>> why_unknown(KINDS["softpick"])[:15]  # doctest: +SKIP
         'digits are lost'
     """
-    stack = _stack(kind, _DEPTH, _D_MODEL, _HEADS, skip)
+    stack = _stack(kind, _DEPTH, D_MODEL, HEADS, skip)
     params, mean, rest = _draws(stack, _NETWORKS, _TOKENS, seed)
     every = _every_log(params, mean, rest, stack)
     for size, index in itertools.product((1, 2) if near else (0,), range(_NETWORKS)):
@@ -206,7 +206,7 @@ def compile_falls(kinds: Iterable[Kind]) -> None:
 
     Only the compiler works in threads, which do not have this one's settings of JAX. A call then finds its program.
     """
-    stacks = [_stack(kind, _DEPTH, _D_MODEL, _HEADS, skip) for kind in kinds for skip in (False, True)]
+    stacks = [_stack(kind, _DEPTH, D_MODEL, HEADS, skip) for kind in kinds for skip in (False, True)]
     traced = [_every_log.lower(*_draws(stack, _NETWORKS, _TOKENS, 0), stack) for stack in stacks]
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda program: program.compile(), traced))

@@ -79,8 +79,8 @@ class Tracer:
         for kind in stack.kinds:
             if kind.attention.window == 0:
                 raise ValueError(
-                    "`checkpoint` must let queries of every layer see two keys, got layers with a window of 1, in which "
-                    "each sees itself alone"
+                    "`checkpoint` must let queries of every layer see two keys, got layers with a window of 1, in "
+                    "which each sees itself alone"
                 )
         # What rows see, for each kind of layers.
         self._seen = [

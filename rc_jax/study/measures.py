@@ -20,7 +20,7 @@ from rc_jax._numerics import arguments
 from rc_jax._numerics.text import perhaps
 from rc_jax.attention import KINDS, AttentionSpec, Kind
 from rc_jax.attention.kinds.check import ignores_levels, in_double, probed, sums_to_one
-from rc_jax.collapse.kinds import compile_falls, kind_fall, predicted_order, why_unknown
+from rc_jax.collapse.kinds import D_MODEL, HEADS, compile_falls, kind_fall, predicted_order, why_unknown
 from rc_jax.scale.kinds import kind_best_scale
 from rc_jax.sparsity.kinds import kind_largest_weight, kind_sparsity, rows_are_independent
 from rc_jax.study.report import Measure, Study
@@ -69,7 +69,8 @@ def kind(kind: Kind | str | Callable[..., Array], *, seed: int = 0, progress: bo
     heading = own.name if KINDS.get(own.name, own) == own else f"own {own.name}"  # softmax's column stands beside it
     key = jax.random.key(seed)
     measures: list[Measure] = []
-    parts = {each: _parts(each) for each in (own, base)}
+    parts = {each: _parts(each, key) for each in (own, base)}
+    _check_rectangle(own, parts[own])
     alone = rows_are_independent(own, parts[own])
     steps = len(SPREADS) + len(COUNTS) + len(KEYS) * alone + 7  # as often as `begin` is called
     with tqdm(total=steps, disable=not (progress and sys.stderr.isatty()), leave=False, dynamic_ncols=True) as bar:
@@ -130,8 +131,7 @@ def kind(kind: Kind | str | Callable[..., Array], *, seed: int = 0, progress: bo
     measures.append(
         Measure("cost", "time over softmax's", ratio, 1.0, spread, 0.0, f"{_ROUNDS} alternations on {_COST}")
     )
-    notes = () if alone else ("Rows depend on each other, so no gradient of a row is measured.",)
-    return Study(heading, tuple(measures), falls, notes)
+    return Study(heading, tuple(measures), falls, _notes(own, alone, seed))
 
 
 def _median(values: np.ndarray) -> tuple[float, float]:
@@ -158,6 +158,7 @@ def as_kind(kind: Kind | str | Callable[..., Array]) -> Kind:
     plain = Kind(getattr(kind, "__name__", "kind").replace("<lambda>", "kind"), kind)
     spec = AttentionSpec(d_model=8, weights=plain)  # one clear error for a function that gives no weights
     weights = probed(plain, spec, {}, (1, 8, 8))[1]
+    _check_rectangle(plain, {})
     # A weight that is 0 at ordinary scores has not underflowed: some rows have the deviation 1 and as many columns.
     normal = np.random.default_rng(0).normal(size=(1, 1, 64, 8))
     return dataclasses.replace(
@@ -197,10 +198,39 @@ def cost(kind: Kind, parts: dict[str, Array]) -> tuple[float, float]:
     return statistics.median(ratios), (upper - lower) / 2
 
 
-def _parts(kind: Kind) -> dict[str, Array]:
-    """The kind's parameters of one head as a layer starts with them."""
-    spec = AttentionSpec(d_model=2 * kind.maps, weights=kind)
-    return attention.init(jax.random.key(0), spec).parts
+def _parts(kind: Kind, key: Array) -> dict[str, Array]:
+    """The kind's parameters of one head as a layer of the networks that are measured starts with them."""
+    spec = AttentionSpec(d_model=D_MODEL, heads=HEADS, weights=kind)
+    return {name: part[:1] for name, part in attention.init(key, spec).parts.items()}
+
+
+def _drawn(kind: Kind) -> list[str]:
+    """The kind's parameters that another layer starts with otherwise."""
+    one, other = (_parts(kind, jax.random.key(seed)) for seed in range(2))
+    return [name for name in one if not np.array_equal(one[name], other[name])]
+
+
+def _notes(kind: Kind, alone: bool, seed: int) -> tuple[str, ...]:
+    """What is not measured, and which numbers are those of one draw."""
+    notes = [] if alone else ["Rows depend on each other, so no gradient of a row is measured."]
+    if drawn := _drawn(kind):
+        notes.append(
+            f"Rows are those of one head, whose {', '.join(drawn)} {'was' if len(drawn) == 1 else 'were'} drawn at "
+            f"random with seed {seed}: those of other heads differ by more than the errors here."
+        )
+    return tuple(notes)
+
+
+def _check_rectangle(kind: Kind, parts: dict[str, Array]) -> None:
+    """Rows of more keys than there are queries have weights."""
+    shape = (kind.maps, 4, 16)
+    try:
+        jax.eval_shape(lambda scores: kind(scores, None, parts), jnp.zeros(shape))
+    except Exception as error:  # whatever a function says of shapes that it was not written for
+        raise ValueError(
+            f"`kind` must give weights of any number of queries and keys, as in caches and in cross-attention, got for "
+            f"scores of the shape {shape}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _typical(kind: Kind, n: int) -> tuple[Literal["mean log", "median"], int]:

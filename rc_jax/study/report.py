@@ -91,7 +91,10 @@ def sentences(study: Study) -> tuple[str, ...]:
     if math.isfinite(own[-1]) and math.isfinite(base[-1]):
         alike = abs(own[-1] - base[-1]) <= 0.01 * abs(base[-1])
         more = "as much as" if alike else "less than" if own[-1] > base[-1] else "more than"
-        said.append(f"Eight layers without skip connections shrink the tokens' difference {more} softmax does.")
+        change = f"shrink the tokens' difference {more} softmax does"
+        if own[-1] > own[0]:
+            change = f"make the tokens' difference e^{own[-1] - own[0]:.3g} times as large"
+        said.append(f"Eight layers without skip connections {change}.")
     best = [measure for measure in study.measures if measure.question == "scale"]
     if best:
         said.append("Scale: " + _scales(best))
@@ -100,9 +103,10 @@ def sentences(study: Study) -> tuple[str, ...]:
     if math.isnan(few.value) or math.isnan(many.value):
         said.append("Sparsity: rows of normal scores of deviation 2 have no weight, so that none is the largest.")
     else:
+        own, other = shares
         said.append(
-            "Sparsity: the largest of 64 weights keeps {} of a row, that of 4096 {}: it ".format(*shares)
-            + ("fades with the number of keys." if many.value < few.value / 4 else "does not fade.")
+            f"Sparsity: at scores of deviation 2 the largest of 64 weights keeps {own} of a row, that of 4096 {other}: "
+            f"it {_fading(few, many)}"
         )
     left, sums = study["sum where all scores are −10"].value, study["sum of a row"].value
     if left == 0 or abs(left) < 0.1 * abs(sums):
@@ -114,6 +118,15 @@ def sentences(study: Study) -> tuple[str, ...]:
         some = any(measure.reason == reason and math.isfinite(measure.value) for measure in study.measures)
         said += [f"Not known{' of some networks' if some else ''} ({names}): {reason}."] if reason else []
     return (*said, *study.notes)
+
+
+def _fading(few: Measure, many: Measure) -> str:
+    """What two shares say of more keys. Softmax of sharp scores keeps its largest weight up to e^(γ²/2) keys."""
+    if many.value < few.value / 4:
+        return "fades with the number of keys."
+    if few.value - many.value > 3 * math.hypot(few.error, many.error):
+        return "falls, and whether it fades with many more keys two numbers do not tell."
+    return "does not fade up to 4096 keys."
 
 
 def _collapse(layer: Measure, logs: list[float]) -> str:
@@ -131,6 +144,8 @@ def _collapse(layer: Measure, logs: list[float]) -> str:
     said = "a layer maps a small difference to first order"
     if growth > 1.5:
         return f"{said}, but tokens shrink too: {falls}"
+    if math.isfinite(logs[-1]) and logs[-1] > logs[0]:
+        return f"{said}, and these layers make it larger"
     return f"{said}, so the fall is exponential while tokens keep their size"
 
 

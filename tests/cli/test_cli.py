@@ -162,6 +162,10 @@ def test_a_function_that_raises_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["kind", "crashing_kind:crash"]) == 2
     assert capsys.readouterr().err.startswith("rc-jax: error: crashing_kind:crash: ")
+    for name, code in (("dividing_kind", "1 / 0"), ("leaving_kind", "raise SystemExit(7)")):
+        (tmp_path / f"{name}.py").write_text(code)
+        assert main(["kind", f"{name}:any"]) == 2
+        assert f"`KIND` must name a module that can be imported, got {name}:any: " in capsys.readouterr().err
 
 
 def test_what_to_expect_is_said_in_a_line(capsys):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rc_jax import study
-from rc_jax.attention import KINDS, AttentionSpec, Kind
+from rc_jax.attention import KINDS, AttentionSpec, Kind, init
 from rc_jax.collapse.kinds import kind_fall
 from rc_jax.scale.kinds import kind_best_scale
 from rc_jax.sparsity.kinds import kind_sparsity
@@ -129,6 +129,58 @@ def test_a_fall_like_that_of_softmax_is_said_to_be_so():
         falls = {"without skips": [[0.0, own], [0.0, -100.0]]}
         said = report.sentences(report.Study("own", tuple(measures), falls, ()))
         assert f"shrink the tokens' difference {word} softmax does." in said[1]
+
+
+def _said(many, error, own):
+    measure = report.Measure("collapse", "", 1.0, 1.0, 0.0, 0.0, "rule")
+    names = ("order of a layer", "largest share of 64 keys", "sum of a row", "sum where all scores are −10")
+    measures = [measure._replace(name=name) for name in names]
+    measures.append(measure._replace(name="largest share of 4096 keys", value=many, error=error))
+    return report.sentences(report.Study("own", tuple(measures), {"without skips": [[0.0, *own], [0.0, -1.0]]}, ()))
+
+
+@pytest.mark.parametrize(
+    ("many", "said"),
+    [
+        (0.2, "fades with the number of keys."),
+        (0.5, "whether it fades with many more keys"),
+        (0.98, "does not fade up"),
+    ],
+)
+def test_two_shares_say_no_more_than_they_show(many, said):
+    """Softmax of 2 s keeps 0.66 of 64 keys, 0.36 of 4096 and 0.08 of 4 million."""
+    assert said in _said(many, 0.02, [-1.0])[2]
+
+
+def test_a_kind_whose_layers_make_differences_larger_does_not_collapse():
+    collapse, eight = _said(0.2, 0.0, [3.0, 26.0])[:2]
+    assert collapse == "Collapse: a layer maps a small difference to first order, and these layers make it larger."
+    assert eight == "Eight layers without skip connections make the tokens' difference e^26 times as large."
+
+
+def test_parameters_that_are_drawn_are_those_of_the_networks_and_said_to_be_drawn():
+    def tempered(scores, seen, parts):
+        return jax.nn.softmax(jnp.where(seen, scores * jnp.exp(parts["log_scale"])[:, None, None], -jnp.inf))
+
+    kind = Kind(
+        "tempered", tempered, row_sum="one", shift_invariant=True, shapes=lambda spec: {"log_scale": (spec.heads,)}
+    )
+    found = study.kind(kind, seed=3)
+    drawn = init(jax.random.key(3), AttentionSpec(d_model=32, heads=2, weights=kind)).parts
+    sharper = float(jnp.exp(drawn["log_scale"][0]))
+    value, _ = kind_sparsity(jax.random.key(3), KINDS["softmax"], sharper, 1024)
+    assert found["S at deviation 1"].value == pytest.approx(value, rel=1e-4)
+    assert "log_scale was drawn at random with seed 3" in report.sentences(found)[-1]
+
+
+def test_a_kind_for_square_scores_alone_is_one_error():
+    def mixed(scores, seen, parts):
+        return (jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)) + jnp.eye(scores.shape[-1])[None]) / 2
+
+    said = r"`kind` must give weights of any number of queries and keys, .* \(1, 4, 16\)"
+    for kind in (mixed, Kind("mixed", mixed)):
+        with pytest.raises(ValueError, match=said):
+            study.kind(kind)
 
 
 def test_what_is_not_known_has_a_reason_in_its_place():

@@ -78,6 +78,7 @@ def log_residuals(
 
     check_stack(params, x, spec)
     check_every_mask(scale, mask, x, spec)
+    _check_rows(mask, spec, len(x))
     if isinstance(params, RandomLayers):
         drawn = params
         params = jax.vmap(lambda key: draw_layer(drawn, key, spec))(drawn.keys)
@@ -115,6 +116,14 @@ def log_residuals(
                     return low, high
         bits *= 2
     raise NotCertified(f"{reason} at {bits // 2} bits; `most_bits` sets the largest precision")
+
+
+def _check_rows(mask: Array | None, spec: StackSpec, n: int) -> None:
+    """Every row sees something, in masks of any size too: they are on the host here."""
+    for layer in (kind.attention for kind in spec.kinds if mask is not None):
+        seen = masks.combine(n, causal_mask=layer.causal, radius=layer.window, extra=mask)
+        if seen is not None and not np.asarray(seen).any(axis=1).all():
+            raise ValueError("`mask` must let every token see at least one token, got an empty row")
 
 
 def _squares_of(traced: Any, leaves: Iterable[Any]) -> Iterator[Any]:

@@ -37,7 +37,7 @@ def annealed_objective(alpha: ArrayLike, n: ArrayLike, dim: ArrayLike | None = N
         1.8934
     """
     dtype, (alpha, n), dim = common_with_dim(dim, alpha=alpha, n=n)
-    return objective(jnp.log(alpha), jnp.log(n), dim).astype(dtype)
+    return _objective(alpha, jnp.log(n), dim).astype(dtype)
 
 
 @arguments.guard(alpha=arguments.positive, dim=arguments.bounded(3))
@@ -86,5 +86,9 @@ def concentration(alpha: jax.Array, dim: jax.Array | None) -> jax.Array:
 @jax.jit
 def objective(log_alpha: jax.Array, log_n: jax.Array, dim: jax.Array | None) -> jax.Array:
     """The annealed objective in logarithmic variables, for arrays of one shape and dtype."""
-    alpha = jnp.exp(log_alpha)
+    return _objective(jnp.exp(log_alpha), log_n, dim)
+
+
+@jax.jit
+def _objective(alpha: jax.Array, log_n: jax.Array, dim: jax.Array | None) -> jax.Array:
     return -alpha * expm1(concentration(alpha, dim) - log_n)

@@ -1,6 +1,7 @@
 """One scale for all rows of a decoder, whose row i sees i keys: the number of keys to choose it for."""
 
 import jax.numpy as jnp
+from jax import lax
 from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
@@ -34,4 +35,6 @@ def effective_keys(length: ArrayLike) -> Float[Array, "..."]:
     """
     dtype, (length,) = as_common(length=length)
     some = jnp.where(length < 1e30, length, 2)  # beyond, log L! may have no place, and L/e has every digit
-    return jnp.where(length < 1e30, jnp.exp(gammaln(some + 1) / (some - 1)), length / jnp.e).astype(dtype)
+    keys = jnp.exp(gammaln(some + 1) / (some - 1))
+    keys = keys + lax.stop_gradient(jnp.maximum(2 - keys, 0))  # rounding alone takes it below 2, its value at L = 2
+    return jnp.where(length < 1e30, keys, length / jnp.e).astype(dtype)

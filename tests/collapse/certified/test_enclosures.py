@@ -152,3 +152,12 @@ def test_a_wide_ball_may_be_among_the_largest():
     assert program._top_k(equation, narrow)[1].tolist() == [0, 1]
     tied = flint.arb(3, 1)  # the same number twice
     assert program._top_k(equation, values(flint.arb(5), tied, tied))[1].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("n", [4, 5])
+def test_a_token_that_sees_nothing_is_refused_in_a_mask_of_any_size(n):
+    spec = network.StackSpec(attention=attention.AttentionSpec(d_model=4, heads=1), depth=1)
+    params, x = network.init(jax.random.key(0), spec), jax.random.normal(jax.random.key(1), (n, 4))
+    mask = jnp.ones((n, n), bool).at[1].set(False)
+    with pytest.raises(ValueError, match="`mask` must let every token see at least one"):
+        certified.log_residuals(params, x, spec, mask=mask)

@@ -19,6 +19,15 @@ def test_geometric_mean(dtype, length):
     assert got == pytest.approx(exact, rel=8 * float(jnp.finfo(dtype).eps))
 
 
+def test_two_rows_are_two_keys_in_both_precisions(dtype):
+    """Not a rounding less, which closed forms refuse; the derivative is that of the formula."""
+    two = jnp.asarray(2, dtype)
+    keys = scale.effective_keys(two)
+    assert keys >= 2 and keys == pytest.approx(2, rel=8 * float(jnp.finfo(dtype).eps))
+    slope = jax.grad(scale.effective_keys)(two)
+    assert slope == pytest.approx(2 * (1.5 - np.euler_gamma - math.log(2)), rel=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dim", [None, 64])
 def test_one_scale_serves_typical_rows_of_all_lengths(x64, dim):

@@ -331,3 +331,11 @@ def test_a_misfit_does_not_depend_on_the_size(size):
     np.testing.assert_allclose(
         float(scale.relative_residual(n, np.full(2, size, np.float32), "log")), 0.316228, rtol=1e-4
     )
+
+
+@pytest.mark.parametrize(("alpha", "n"), [(1e-8, 2), (1e-5, 3), (0.1, 1e8), (0.5, 1e6), (2.0, 1000.0)])
+def test_the_second_derivative_of_the_annealed_objective(dtype, alpha, n):
+    """−(6α + 4α³) e^(α²)/n; by way of log α it is a difference of two numbers that are 1/α times as large."""
+    second = jax.grad(jax.grad(scale.annealed_objective))(jnp.asarray(alpha, dtype), jnp.asarray(n, dtype))
+    right = -(6 * alpha + 4 * alpha**3) * np.exp(alpha**2) / n
+    assert second == pytest.approx(right, rel=2e-6)

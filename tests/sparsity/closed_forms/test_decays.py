@@ -236,6 +236,19 @@ def test_a_spectrum_of_short_memories_alone(x64):
     """Large p: nearly all weight is on the first token, and S is little above 1/√n."""
     values = [float(sparsity.decay_spectrum(p, 1000)) for p in (98.0, 99.0, 200.0, 1e4)]
     assert (np.diff(values) < 0).all() and values[-1] == pytest.approx(1000**-0.5, rel=1e-3)
+    for p in (1e3, 1e5):
+        with mp.workdps(30):
+            squares = mp.fsum((mp.factorial(s) / mp.rf(p + 1, s)) ** 2 for s in range(30))
+            law = float(p / (p - 1) / mp.sqrt(10 * squares))
+        assert float(sparsity.decay_spectrum(p, 10)) == pytest.approx(law, rel=1e-14)
+
+
+def test_the_law_of_a_spectrum_is_not_known_close_to_where_it_changes():
+    """At p = 1 ± 1e-6 the leading terms give 780 for S = 0.011."""
+    n = np.array([1e6, 1e38])
+    for p in (0.5 - 1e-12, 0.5 + 1e-12, 1 - 1e-6, 1 + 1e-6, 1 + 1e-4):
+        assert np.isnan(sparsity.decay_spectrum(p, n)).all()
+    assert np.isfinite([sparsity.decay_spectrum(p, n) for p in (0.25, 0.5, 0.75, 1.0, 1.1, 2.0)]).all()
 
 
 def test_roundings_of_gates_give_no_sparsity_above_1():
