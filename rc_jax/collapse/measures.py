@@ -4,7 +4,6 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
@@ -162,6 +161,8 @@ def _offset_1inf(x: Float[Array, "token feature"]) -> Float[Array, " feature"]:
     Both are piecewise smooth, so the best iterate is returned, not the last one.
     """
     # The problem is brought to size 1.
+    import optax  # a tenth of a second, which only this needs
+
     size = jnp.max(jnp.abs(x))
     x = x / jnp.where(size > 0, size, 1)
 

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float
 
 from rc_jax import attention, network
@@ -30,6 +29,8 @@ _WEIGHTS = ("query", "key", "value", "output")
 
 def _climb(log_ratio: Callable[[Point], Array], starts: Point, steps: int) -> Float[Array, "start step"]:
     """The log ratio at every step of Adam, from every start (leading axis), with a step that shrinks tenfold."""
+    import optax  # a tenth of a second, which only this needs
+
     optimiser = optax.adam(optax.exponential_decay(0.03, steps, 0.1))
 
     def from_start(start: Point) -> Array:
