@@ -38,7 +38,10 @@ def tokens(residual: np.ndarray) -> list[str]:
     said = []
     for name, rounding in ROUNDINGS.items():
         below = np.flatnonzero(residual < math.log(rounding))
-        if below.size:
+        if below.size and (residual[below[0] :] >= math.log(rounding)).any():
+            least = number(float(residual[below].min()))
+            said.append(f"{name} after {layers(below - 1)} alone (‖res‖/‖X‖ down to {least})")
+        elif below.size:
             said.append(f"{name} from layer {below[0]} (‖res‖/‖X‖ = {number(float(residual[below[0]]))})")
     unknown = np.flatnonzero(np.isnan(residual))
     end = f"; from layer {unknown[0]} on float32 does not decide it" if unknown.size else ""
