@@ -368,6 +368,19 @@ def test_a_vision_transformer_is_studied_by_its_config():
             read(VIT | settings, gain=None, std=None)
 
 
+def test_gain_is_that_of_every_matrix_and_of_no_table():
+    """The matrices before the first layer, too: of ALBERT's narrow tables and of a vision transformer's patches."""
+    albert = {name: value for name, value in families.CONFIGS["albert"].items() if name != "initializer_range"}
+    _, design, notes = read(albert, gain=5.0, std=None)
+    assert (design.tokens.projection, design.tokens.own) == (5.0, pytest.approx(0.02 * 2**0.5))
+    assert "The config states no initializer_range: tables have deviation 0.02." in notes
+    assert read(albert, gain=None, std=0.1)[1].tokens.projection == pytest.approx(0.1 * design.tokens.narrow**0.5)
+    _, design, notes = read(VIT, gain=5.0, std=None)
+    assert notes == (images.NOTE,)
+    lengths = np.linalg.norm(passes.draw_tokens(jax.random.key(1), *passes.prepared(design, 4096, 2048, 10)), axis=1)
+    np.testing.assert_allclose(lengths / 64, [0.02 * 2**0.5, *[5] * 9], rtol=0.4)
+
+
 @pytest.mark.parametrize("name", ["use_rope", "pre_norm", "gated_mlp"])
 def test_a_setting_that_is_false_and_not_read_is_said(name):
     notes = read(families.CONFIGS["llama"] | {name: False}, gain=None, std=None)[2]

@@ -60,7 +60,8 @@ def architecture(
         key: a typed key.
         changes: `"usual"`: strength of branches, place of the norm, scale, kind, norms of queries and keys, one at a
             time. Or a mapping of names to a `StackSpec` or to a function that makes one of the network's.
-        gain: draw every matrix from N(0, gain²/fan_in), gain from 10⁻⁶ to 10⁶; for a stack 1 by default.
+        gain: draw every matrix from N(0, gain²/fan_in), gain from 10⁻⁶ to 10⁶; for a stack 1 by default. Tables of
+            words and positions keep the deviation of the config.
         std: draw every entry from N(0, std²), std from 10⁻⁶ to 10⁶; for a config its `initializer_range` by default.
         width: features of a token in the network that is computed; heads are narrowed alike.
 
