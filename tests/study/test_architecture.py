@@ -441,6 +441,15 @@ def test_a_change_of_the_width_is_computed_at_its_own(key):
     assert {each.computed.token for each in (asked, *asked.changes.values())} == {SMALL.attention.d_model // 2}
 
 
+@pytest.mark.parametrize("family", ["gemma2", "llama", "bert"])
+def test_a_change_of_the_width_embeds_as_the_config_of_that_width(family):
+    config = families.CONFIGS[family]
+    _, design, _ = read(config, gain=None, std=None)
+    wide = read(config | {"hidden_size": 4 * families.D}, gain=None, std=None)[1]
+    (name,) = designs = changed(design, {"wide": wide.spec}, 6)[0]
+    assert designs[name].tokens == wide.tokens and designs[name] == wide
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

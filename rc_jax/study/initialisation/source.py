@@ -141,6 +141,7 @@ def _tokens(tables: Embeddings, layout: Layout, std: float, start: Start, *, sin
         normed=tables.norm is not None,
         narrow=narrow,
         projection=start.factor(narrow or 1),
+        rooted=factor != 1,
     )
 
 
