@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rc_jax import study
-from rc_jax.attention import AttentionSpec
+from rc_jax import pretrained, study
+from rc_jax.attention import AttentionSpec, Kind
 from rc_jax.cli.command import main
 from rc_jax.network import MLPSpec, StackSpec, hidden_states
 from rc_jax.study.initialisation import exactly, images, passes, sentences
@@ -379,6 +379,30 @@ def test_gain_is_that_of_every_matrix_and_of_no_table():
     assert notes == (images.NOTE,)
     lengths = np.linalg.norm(passes.draw_tokens(jax.random.key(1), *passes.prepared(design, 4096, 2048, 10)), axis=1)
     np.testing.assert_allclose(lengths / 64, [0.02 * 2**0.5, *[5] * 9], rtol=0.4)
+
+
+def own_shapes(spec):
+    return dict.fromkeys(("debiasing", "bias_of", "shift", "scale", "own_bias", "sink"), (spec.heads, 64))
+
+
+def own_weights(scores, seen, parts):
+    """Softmax; of a kind that has parameters of many names."""
+    return jax.nn.softmax(jnp.where(seen, scores, -jnp.inf))
+
+
+def test_a_kinds_parameters_are_zero_by_the_end_of_their_name(key):
+    """A name that holds `bias` elsewhere, or is that of a norm's part, is no bias."""
+    kind = Kind("own", own_weights, row_sum="one", shift_invariant=True, shapes=own_shapes)
+    spec = StackSpec(
+        attention=AttentionSpec(d_model=4, heads=2, weights=kind, bias=True), depth=1, mlp=MLPSpec(width=4)
+    )
+    network, numbers = passes.prepared(Design(spec), 4, 2, 8)
+    for layer, mlp in (passes.draw_layer(key, network, numbers), pretrained.random_like(key, spec, std=0.5)[:2]):
+        for name, part in layer.parts.items():
+            expected = 0 if name in ("own_bias", "sink") else pytest.approx(0.5, rel=0.3)
+            assert float(part.std()) == expected and abs(float(part.mean())) < 0.2, name
+        for bias in (layer.query_bias, layer.output_bias, mlp.bias_in, mlp.bias_out):
+            assert not np.any(bias)
 
 
 @pytest.mark.parametrize("name", ["use_rope", "pre_norm", "gated_mlp"])
