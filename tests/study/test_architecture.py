@@ -13,7 +13,7 @@ from rc_jax import pretrained, study
 from rc_jax.attention import AttentionSpec, Kind
 from rc_jax.cli.command import main
 from rc_jax.network import MLPSpec, StackSpec, hidden_states
-from rc_jax.study.initialisation import exactly, images, passes, sentences
+from rc_jax.study.initialisation import exactly, images, nothing, passes, sentences
 from rc_jax.study.initialisation.architecture import _flat
 from rc_jax.study.initialisation.changes import changed
 from rc_jax.study.initialisation.design import Design, Start, Tokens, resized
@@ -522,6 +522,7 @@ def test_what_is_said():
     assert "above a thousand times the last layer's: 1e+04" in said
     assert sentences.row_kinds(np.array([1.0, 0.2, 0.2]), np.array([0.0, 0.9, 0.2])) == ["even", "saturated", "mixed"]
     assert sentences.number(-1e4).endswith("e-4343")
+    assert (sentences.number(-math.inf), sentences.number(math.inf)) == ("0", "inf")
 
 
 def test_what_leaves_float32_is_said(key):
@@ -532,6 +533,63 @@ def test_what_leaves_float32_is_said(key):
     assert "nan" not in "".join(found.sentences)
     (note,) = [note for note in found.notes if note.startswith("Numbers that float32 does not decide are NaN, in")]
     assert "evenness" in note and "gradient_query" in note
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"weights": "decay", "causal": True}, True),
+        ({"weights": "gated_decay", "causal": True}, True),
+        ({"weights": "channel_decay", "causal": True}, False),
+        ({"weights": "linear"}, False),
+        ({"window": 0}, True),
+        ({"window": 0, "weights": "sigmoid"}, False),
+        ({"window": 1}, False),
+        ({"top_k": 1}, True),
+        ({"top_k": 2}, False),
+        ({"rank": 1, "tokens": 6}, True),
+        ({"rank": 2, "tokens": 6}, False),
+    ],
+)
+def test_a_gradient_that_is_exactly_0_is_said_to_be_0(key, fields, expected):
+    spec = StackSpec(attention=AttentionSpec(d_model=8, heads=2, **fields), depth=2, skip=True, norm="pre")
+    assert nothing.blind(spec).tolist() == [expected] * 2
+    _, _, sample = sampled(Design(spec), 6, key)
+    for name in ("query", "key"):  # in float32, which rounds
+        assert np.all(np.asarray(sample.gradients[name]) < -16 + np.asarray(sample.gradients["value"])) == expected
+    found = study.architecture(spec, tokens=6, samples=2, key=key)
+    assert np.isneginf(found.bands["gradient_query"]).all() == expected
+    said = "The gradient at W_Q of layers 1 to 2 is 0: rows there are the same for all queries and keys."
+    assert (said in found.sentences) == expected
+    assert "not known" not in str(found) and "does not decide" not in str(found)
+    alone = fields.get("window") == 0
+    assert ("Rows of layers 1 to 2 see their own token alone." in found.sentences) == alone and "nan" not in str(found)
+    assert "Nothing is unusual" not in str(found) or not expected
+
+
+def test_a_gradient_that_underflows_is_not_said_to_be_0(key):
+    """W_Q at a scale of 10⁻³⁸ and of W_V of 10⁻⁶; where rows of some layers see one token, and where the last do."""
+    layer = AttentionSpec(d_model=8, heads=2, scale=2e-38)
+    found = study.architecture(StackSpec(attention=layer, depth=2, skip=True), tokens=6, samples=1, gain=1e-6)
+    assert np.isnan(found["gradient_query"]).all() and "W_Q of layers 1 to 2 is not known in float32" in str(found)
+    layer = AttentionSpec(d_model=8, heads=2)
+    spec = StackSpec(attention=layer, depth=3, skip=True, local=dataclasses.replace(layer, window=0), local_layers=(1,))
+    first = study.architecture(spec, tokens=6, samples=1, key=key)
+    assert np.isneginf(first["gradient_query"]).tolist() == [False, True, False] and first.alone == (1,)
+    assert np.isfinite(first["gradient_query"][[0, 2]]).all()
+    last = study.architecture(dataclasses.replace(spec, local_layers=(1, 2)), tokens=6, samples=1, key=key)
+    assert "The gradient at W_Q of layer 1 has no ratio to the last layer's, which is 0." in last.sentences
+    assert "no ratio" in last.table and "not known" not in str(last) and "does not decide" not in str(last)
+
+
+def test_a_network_that_takes_one_token_is_refused():
+    for network in (
+        families.CONFIGS["gpt2"] | {"n_positions": 1},
+        StackSpec(attention=AttentionSpec(d_model=8, heads=2, rank=1, tokens=1), depth=1),
+    ):
+        for tokens in (None, 2):
+            with pytest.raises(ValueError, match="`network` must take two tokens or more, got one whose longest"):
+                study.architecture(network, tokens=tokens)
 
 
 def test_rows_are_told_apart_by_the_gain(key):

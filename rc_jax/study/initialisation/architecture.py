@@ -12,7 +12,7 @@ from jaxtyping import Array, Key
 from rc_jax._numerics import arguments
 from rc_jax.network import StackSpec
 from rc_jax.pretrained.config import WIDEST
-from rc_jax.study.initialisation import exactly
+from rc_jax.study.initialisation import exactly, nothing
 from rc_jax.study.initialisation.changes import changed
 from rc_jax.study.initialisation.design import Design
 from rc_jax.study.initialisation.narrowing import Width, chosen, compared, seconds
@@ -100,7 +100,7 @@ def architecture(
         spec = design.spec
         return Architecture(
             name=name, full=_full(design), computed=width, depth=spec.depth, heads=spec.attention.heads, tokens=count,
-            samples=several, bands=bands, **more,
+            samples=several, bands=bands, alone=tuple(np.flatnonzero(nothing.alone(spec)).tolist()), **more,
         )  # fmt: skip
 
     others = {}
@@ -116,6 +116,8 @@ def architecture(
 
 def _count(tokens: int | None, design: Design) -> int:
     most = design.spec.attention.tokens or design.most_tokens
+    if most == 1:
+        raise ValueError("`network` must take two tokens or more, got one whose longest sequence is 1")
     fixed = design.spec.attention.tokens
     if fixed is not None and tokens not in (None, fixed):
         raise ValueError(f"`tokens` must be {fixed}, which the specification fixes, got {tokens}")
@@ -143,9 +145,13 @@ def _bands(
     """Least, median and largest over initialisations, and what must be said of how they were got."""
     logs, said = _measured(key, design, width, count, samples)
     stacked = {name: np.stack([each[name] for each in logs]) for name in logs[0]}
-    with np.errstate(invalid="ignore"):  # between −inf and −inf, the logarithms of what has underflowed
+    with np.errstate(invalid="ignore"):  # between −inf and −inf, the logarithms of what is exactly 0
         bands = {name: np.quantile(values, (0, 0.5, 1), axis=0) for name, values in stacked.items()}
-    if unknown := [name for name, band in bands.items() if np.isnan(band).any()]:
+    bands = {name: np.where(np.all(stacked[name] == -np.inf, axis=0), -np.inf, band) for name, band in bands.items()}
+    rows = ~nothing.alone(design.spec)
+    known = [name for name, band in bands.items() if np.any(band[:, -1] == -np.inf)]  # there is no ratio to 0
+    lost = {name: np.isnan(band[:, rows] if name in SHARES else band).any() for name, band in bands.items()}
+    if unknown := [name for name in bands if lost[name] and name not in known]:
         said += (f"Numbers that float32 does not decide are NaN, in {', '.join(unknown)}.",)
     return bands, said
 
@@ -155,17 +161,26 @@ def _measured(
 ) -> tuple[list[dict[str, np.ndarray]], tuple[str, ...]]:
     """The measures of each initialisation, and what must be said of residuals that float32 rounds."""
     network, numbers = prepared(design, *width, count)
-    logs = [_flat(measure(jax.random.fold_in(key, index), network, numbers)) for index in range(samples)]
+    blind = nothing.blind(network.spec)
+    logs = [_flat(measure(jax.random.fold_in(key, index), network, numbers), blind) for index in range(samples)]
     rounded = min(float(np.nanmin(each["residual"])) for each in logs) < math.log(exactly.ROUNDED)
     return logs, exactly.replace(logs, key, design, network, numbers) if rounded else ()
 
 
-def _flat(sample: Sample) -> dict[str, np.ndarray]:
-    """The measures by name; gradients relative to the last layer's."""
+def _flat(sample: Sample, blind: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """The measures by name; gradients relative to the last layer's.
+
+    Only gradients at W_Q and W_K of layers whose weights do not depend on them are known to be 0. Every other 0 may
+    have underflowed and is NaN, but for residuals, which `exactly` replaces.
+    """
     values = {name: np.asarray(getattr(sample, name), float) for name in ("residual", "size", *SHARES)}
+    values["size"] = np.where(values["size"] == -np.inf, np.nan, values["size"])
     for name in NAMES:
         own = np.asarray(sample.gradients[name], float)
-        values[f"gradient_{name}"] = own - (own[-1] if np.isfinite(own[-1]) else np.nan)
+        own = np.where(own == -np.inf, np.nan, own) - (own[-1] if np.isfinite(own[-1]) else np.nan)
+        if blind is not None and name in ("query", "key"):
+            own = np.where(blind, -np.inf, own * (np.nan if blind[-1] else 1))
+        values[f"gradient_{name}"] = own
     return {name: values[name] for name in (*LOGS, *SHARES)}
 
 
@@ -181,7 +196,8 @@ def _half(
     other = {name: np.median([each[name] for each in drawn], axis=0) for name in drawn[0]}
 
     def most(*names: str) -> float:
-        distances = [np.abs(other[name] - bands[name][1]) for name in names]
+        with np.errstate(invalid="ignore"):  # what is exactly 0 in both
+            distances = [np.abs(other[name] - bands[name][1]) for name in names]
         return max(float(np.max(each[np.isfinite(each)], initial=0)) for each in distances)
 
     return {

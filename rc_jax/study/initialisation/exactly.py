@@ -43,15 +43,18 @@ def replace(
             for name in ("gradient_input", "gradient_value", "gradient_output"):
                 sample[name] = np.full_like(sample[name], np.nan)
         for name in ("gradient_query", "gradient_key"):
-            sample[name] = np.where(rounded[:-1] | rounded[-2], np.nan, sample[name])
-    lost = "Where the last layer's gradient at W_Q or W_K is lost in rounding, no ratio to it is known."
+            lost = (rounded[:-1] | rounded[-2]) & (sample[name] != -np.inf)  # what is exactly 0 stays
+            sample[name] = np.where(lost, np.nan, sample[name])
     if refused:
-        return (f"Residuals from the first below {ROUNDED:g} on are lost in float32's digits: {refused}.", lost)
-    return (
-        f"Residuals from the first below {ROUNDED:g} on are those of cancellation-free arithmetic "
-        "(collapse.log_residuals).",
-        lost,
-    )
+        said = f"Residuals from the first below {ROUNDED:g} on are lost in float32's digits: {refused}."
+    else:
+        said = (
+            f"Residuals from the first below {ROUNDED:g} on are those of cancellation-free arithmetic "
+            "(collapse.log_residuals)."
+        )
+    if not any(np.isnan(sample[name]).any() for sample in samples for name in ("gradient_query", "gradient_key")):
+        return (said,)
+    return (said, "Where the last layer's gradient at W_Q or W_K is lost in rounding, no ratio to it is known.")
 
 
 def residuals(key: Array, design: Design, network: Network, numbers: Numbers) -> np.ndarray:
