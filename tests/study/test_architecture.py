@@ -214,6 +214,29 @@ def test_a_narrower_network_without_skips_is_compared_exactly(key):
     assert f"by a factor of {sentences.number(far)}" in str(found) and "too much to tell the error" in found.agreement
 
 
+@pytest.mark.parametrize(("d_model", "heads", "d_head"), [(9, 3, 3), (8, 8, 1), (10, 2, 5)])
+def test_the_full_width_is_computed_at_the_full_width_of_heads(key, d_model, heads, d_head):
+    layer = AttentionSpec(d_model=d_model, heads=heads, d_head=d_head)
+    spec = StackSpec(attention=layer, depth=2, norm="pre")
+    asked = study.architecture(spec, tokens=8, samples=2, key=key, width=d_model)
+    whole = study.architecture(spec, tokens=8, samples=2, key=key)
+    assert asked.full == asked.computed == (d_model, d_head) and asked.half is None
+    np.testing.assert_array_equal(asked["gradient_query"], whole["gradient_query"])
+    # A narrower network has no wider heads.
+    narrow = study.architecture(spec, tokens=8, samples=1, key=key, width=d_model - 1)
+    assert narrow.computed.head <= d_head and f"width {d_model - 1}, heads of {narrow.computed.head}," in str(narrow)
+
+
+def test_what_cannot_be_halved_tells_no_error(key):
+    """Half of heads of two is the same network in its heads, whose difference of 0 % was called the error."""
+    spec = StackSpec(attention=AttentionSpec(d_model=64, heads=4), depth=2, skip=True)
+    for width, known in ((2, False), (8, False), (16, True)):
+        found = study.architecture(spec, tokens=8, samples=1, key=key, width=width)
+        assert found.computed == (width, max(2, width // 4)) and (found.half is not None) == known
+        assert ("Half that width" in found.agreement) == known == ("not known" not in found.agreement)
+        assert "full width." in found.agreement and json.loads(found.to_json())["half"] == found.half
+
+
 def test_every_row_counts():
     spec, n = AttentionSpec(d_model=8, heads=2, causal=True), 150
     scores = np.random.default_rng(0).normal(size=(2, n, n))

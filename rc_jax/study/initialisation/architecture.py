@@ -134,9 +134,11 @@ def _width(width: int | None, design: Design, count: int) -> Width:
     full = design.spec.attention
     if width is None:
         return chosen(design, count)
+    if width == full.d_model:
+        return _full(design)
     if width > full.d_model:
         raise ValueError(f"`width` must be at most d_model={full.d_model}, got {width}")
-    return Width(width, max(2, 2 * round(full.head_width * width / full.d_model / 2)))
+    return Width(width, min(full.head_width, max(2, 2 * round(full.head_width * width / full.d_model / 2))))
 
 
 def _bands(
@@ -188,11 +190,11 @@ def _half(
     key: Array, design: Design, width: Width, count: int, bands: dict[str, np.ndarray]
 ) -> dict[str, float] | None:
     """By how much the median of two initialisations at half the width differs, of one where they take long."""
-    full = design.spec.attention.d_model
-    if width.token == full:
+    narrower = None if width == _full(design) else compared(design, width)
+    if narrower is None:
         return None
     several = 1 if seconds(design, width, count) > TIME / MOST else 2
-    drawn, _ = _measured(key, design, compared(design, width), count, several)
+    drawn, _ = _measured(key, design, narrower, count, several)
     other = {name: np.median([each[name] for each in drawn], axis=0) for name in drawn[0]}
 
     def most(*names: str) -> float:

@@ -47,7 +47,8 @@ class Architecture:
             exactly 0; what float32 does not decide, a ratio to 0, and evenness where `alone`, are NaN.
         alone: the layers, counted from 0, in which a row sees its own token alone.
         half: how much the same numbers differ at half the computed width, for `tokens` (log ‖res‖/‖X‖), `size`,
-            `gradients` (logarithms) and `rows` (evenness, largest weight); None at full width.
+            `gradients` (logarithms) and `rows` (evenness, largest weight); None at full width, and where the
+            computed one is too narrow to be halved.
         changes: the same of other networks, by the name of what was changed.
         notes: what a reader must know.
     """
@@ -103,14 +104,19 @@ class Architecture:
     @property
     def agreement(self) -> str:
         """How the computed network compares with the full one."""
-        if self.half is None:
+        if self.computed == self.full:
             return "Computed at full width."
+        narrow = (
+            f"Computed at width {self.computed.token}, heads of {self.computed.head}, with the variances of the full "
+            "width."
+        )
+        if self.half is None:
+            return f"{narrow} That is too narrow to be halved:\nthe error here is not known; `width` asks for more."
         parts = {"tokens": "‖res‖/‖X‖", "size": "size", "gradients": "gradients"}
         changes = [f"{what} {_change(self.half[name])}" for name, what in parts.items()]
         close = max(self.half[name] for name in parts) <= FAR
         return (
-            f"Computed at width {self.computed.token}, heads of {self.computed.head}, with the variances of the full "
-            f"width. Half that width\nchanges {', '.join(changes)}, H/log n by {self.half['rows']:.2g} at most: "
+            f"{narrow} Half that width\nchanges {', '.join(changes)}, H/log n by {self.half['rows']:.2g} at most: "
             + ("the error here, where it falls as 1/width." if close else "too much to tell the error here.")
         )
 
