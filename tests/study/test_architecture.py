@@ -448,6 +448,8 @@ def test_usual_changes_change_one_thing_each():
     kedia = designs["λ² = 1 − 2/L, β² = 2/L"]
     assert kedia.skip**2 + kedia.branch**2 == pytest.approx(1)
     assert designs["norms × 1/√l"].norms[3] == 0.5
+    (typical,) = [name for name in designs if "typical" in name]
+    assert typical.endswith(f"× {designs[typical].sharpness:.2f} (typical for scores of deviation 1)")
     assert designs["norm none"].spec.norm is None and designs["sigmoid"].spec.attention.weights == "sigmoid"
     parallel, refused = changed(Design(dataclasses.replace(SMALL, parallel=True)), "usual", 16)
     assert "norm post" not in parallel and any("norm post" in line for line in refused)
