@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,10 @@ SMALL = StackSpec(
     mlp=MLPSpec(width=12, activation="tanh"),
     norm="pre",
 )
+VIT = {"model_type": "vit", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "image_size": 12} | {
+    "intermediate_size": 32, "patch_size": 4, "num_channels": 3, "initializer_range": 0.02, "encoder_stride": 4,
+    "hidden_act": "gelu", "layer_norm_eps": 1e-12, "qkv_bias": True, "hidden_dropout_prob": 0.0,
+}  # fmt: skip
 
 
 def sampled(design, count, key, width=None):
@@ -304,12 +309,47 @@ def test_the_start_of_a_config():
         ("no/such/place", {}, FileNotFoundError, "`network` must be a folder or a file of settings that exists"),
         (SMALL, {"changes": "all"}, TypeError, "`changes` must be 'usual' or a mapping"),
         (SMALL, {"gain": 1.0, "std": 0.1}, ValueError, "`std` must be left out beside gain"),
+        (SMALL, {"changes": {"a": 3}}, TypeError, r"`changes\['a'\]` must be a StackSpec or a function .*, got 3"),
+        (families.CONFIGS["gpt2"] | {1: 2}, {}, TypeError, "`network` must have settings named by strings, got 1"),
+        (families.CONFIGS["gpt2"] | {"vocab_size": 10**30}, {}, ValueError, "`vocab_size` must be at most 2147483647"),
+        (families.CONFIGS["gpt2"] | {"n_inner": 10**12}, {}, ValueError, "`n_inner` must be at most 2147483647 in"),
+        (VIT | {"image_size": 10**30}, {}, ValueError, "`image_size` must be at most 2147483647 in"),
+        (SMALL, {"tokens": 10**30}, ValueError, "`tokens` must be an integer from 2 to 2147483647, got 10"),
         (SMALL, {"width": 16}, ValueError, "`width` must be at most d_model=8"),
     ],
 )  # fmt: skip
 def test_what_is_refused(network, settings, error, message):
     with pytest.raises(error, match=message):
         study.architecture(network, **settings)
+
+
+def test_a_config_of_the_widest_arrays_is_read():
+    """Shapes take no memory, and their sizes leave no number of an index."""
+    for config in (families.CONFIGS["gpt2"], families.CONFIGS["llama"], families.CONFIGS["bert"]):
+        largest = {name: 2**31 - 1 for name in ("vocab_size", "max_position_embeddings", "n_positions")}
+        read(config | {name: value for name, value in largest.items() if name in config}, gain=None, std=None)
+    read(VIT | {"image_size": 2**30}, gain=None, std=None)
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_what_does_not_fit_in_memory_is_said(monkeypatch, tmp_path, capsys):
+    def full(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 842 bytes.")
+
+    monkeypatch.setattr(sys.modules["rc_jax.study.initialisation.architecture"], "measure", full)
+    said = r"`network` must fit in memory, got .* with tokens=6 and width=8 \(Out of memory allocating 842 bytes.\); "
+    with pytest.raises(MemoryError, match=said):
+        study.architecture(SMALL, tokens=6)
+    (tmp_path / "config.json").write_text(json.dumps(families.CONFIGS["gpt2"]))
+    assert main(["architecture", str(tmp_path), "--tokens", "6"]) == 2
+    assert "`network` must fit in memory" in capsys.readouterr().err
+
+    def other(*_):
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+    monkeypatch.setattr(sys.modules["rc_jax.study.initialisation.architecture"], "measure", other)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        study.architecture(SMALL, tokens=6)
 
 
 def test_settings_that_change_a_layer_are_refused_by_name():
@@ -351,12 +391,6 @@ def test_a_setting_is_refused_where_it_says_what_the_family_does_not_do(family, 
         read(families.CONFIGS[family] | settings, gain=None, std=None)
     (name,) = same
     assert name not in "".join(read(families.CONFIGS[family] | same, gain=None, std=None)[2])
-
-
-VIT = {"model_type": "vit", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "image_size": 12} | {
-    "intermediate_size": 32, "patch_size": 4, "num_channels": 3, "initializer_range": 0.02, "encoder_stride": 4,
-    "hidden_act": "gelu", "layer_norm_eps": 1e-12, "qkv_bias": True, "hidden_dropout_prob": 0.0,
-}  # fmt: skip
 
 
 def test_a_vision_transformer_is_studied_by_its_config():

@@ -1,8 +1,9 @@
 """`study.architecture`: an untrained network, layer by layer, and what one change at a time would do."""
 
+import contextlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from jaxtyping import Array, Key
 
 from rc_jax._numerics import arguments
 from rc_jax.network import StackSpec
-from rc_jax.pretrained.config import WIDEST
+from rc_jax.pretrained.config import MOST_ALONG, WIDEST
 from rc_jax.study.initialisation import exactly, nothing
 from rc_jax.study.initialisation.changes import changed
 from rc_jax.study.initialisation.design import Design
@@ -27,7 +28,7 @@ _STRENGTH = arguments.scalar(arguments.bounded(1 / WIDEST, WIDEST))
 
 
 @arguments.guard(
-    tokens=arguments.integer(2), samples=arguments.integer(1), width=arguments.integer(2),
+    tokens=arguments.integer(2, MOST_ALONG), samples=arguments.integer(1), width=arguments.integer(2),
     gain=_STRENGTH, std=_STRENGTH,
 )  # fmt: skip
 def architecture(
@@ -70,6 +71,7 @@ def architecture(
 
     Raises:
         FileNotFoundError: no such file or folder, or a folder without config.json.
+        MemoryError: what is computed does not fit in the memory of the device.
         ValueError: a family or a setting that is not modelled, by its name; more tokens than the network takes.
 
     Source: Kedia et al. 2024, "Transformers get stable" (λ and β, there with the initialisation that makes a branch's
@@ -90,6 +92,31 @@ def architecture(
     key = jax.random.key(0) if key is None else key
     designs, refused = changed(design, changes, count)
     own = _width(width, design, count)
+    with _memory(count, own):
+        return _study(
+            name, design, designs, own, width=width, count=count, samples=samples, key=key, notes=(*notes, *refused)
+        )
+
+
+@contextlib.contextmanager
+def _memory(count: int, width: Width) -> Iterator[None]:
+    """An error of this package where the device's memory does not hold what is computed."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise MemoryError(
+            f"`network` must fit in memory, got one that does not with tokens={count} and width={width.token} "
+            f"({str(error).partition(': ')[2] or error}); fewer `tokens` or a smaller `width` need less"
+        ) from error
+
+
+def _study(
+    name: str, design: Design, designs: dict[str, Design], own: Width, *, width: int | None, count: int,
+    samples: int | None, key: Array, notes: tuple[str, ...],
+) -> Architecture:  # fmt: skip
+    """The network and its changes."""
     several = samples or int(np.clip(TIME / seconds(design, own, count), FEWEST, MOST))
     bands, said = _bands(key, design, own, count, several)
     half = _half(key, design, own, count, bands)
@@ -111,7 +138,7 @@ def architecture(
         theirs, words = _bands(key, other, narrow, count, several)
         halved = half if same else _half(key, other, narrow, count, theirs)
         others[change] = record(change, other, narrow, theirs, half=halved, notes=words)
-    return record(name, design, own, bands, half=half, changes=others, notes=(*said, *notes, *refused))
+    return record(name, design, own, bands, half=half, changes=others, notes=(*said, *notes))
 
 
 def _count(tokens: int | None, design: Design) -> int:

@@ -27,6 +27,9 @@ def changed(design: Design, changes: Any, count: int) -> tuple[dict[str, Design]
         )
     designs = {}
     for name, change in changes.items():
+        if not isinstance(change, StackSpec) and not callable(change):
+            got = arguments.describe(change)
+            raise TypeError(f"`changes[{name!r}]` must be a StackSpec or a function of the network's, got {got}")
         spec = change if isinstance(change, StackSpec) else change(design.spec)
         if not isinstance(spec, StackSpec):
             raise TypeError(f"`changes[{name!r}]` must give a StackSpec, got {arguments.describe(spec)}")

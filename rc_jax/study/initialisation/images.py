@@ -30,7 +30,7 @@ def layout(config: Config) -> Layout:
         norm_epsilon=config.positive("layer_norm_eps", 1e-12),
     )
     tokens = (config.integer("image_size") // config.divisor("patch_size", "image_size", 16)) ** 2 + 1
-    table = np.broadcast_to(np.float32(0), (tokens, d))
+    table = np.broadcast_to(np.float32(0), (1, d))
 
     def stored(*_: object) -> None:
         raise NotImplementedError("weights of this family are not read")

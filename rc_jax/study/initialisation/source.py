@@ -69,7 +69,7 @@ class Shapes:
 
     def take(self, name: str, *shape: int) -> np.ndarray:
         """Zeros of that shape."""
-        return np.broadcast_to(np.float32(0), shape)
+        return np.broadcast_to(np.int8(0), shape)
 
 
 def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, Design, tuple[str, ...]]:
@@ -118,6 +118,9 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
 
 def _config(network: Any) -> Config:
     if isinstance(network, Mapping):
+        for name in network:
+            if not isinstance(name, str):
+                raise TypeError(f"`network` must have settings named by strings, got {arguments.describe(name)}")
         return Config(Path("config"), dict(network))
     if not isinstance(network, str | os.PathLike):
         raise TypeError(
