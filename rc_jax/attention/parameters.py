@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Key
 from rc_jax._numerics import arguments
 from rc_jax._numerics.jax_names import canonical_dtype
 from rc_jax.attention.positions import rotate
-from rc_jax.attention.specification import AttentionParams, AttentionSpec, assemble, shapes
+from rc_jax.attention.specification import AttentionParams, AttentionSpec, assemble, is_bias, shapes
 from rc_jax.special import normals
 
 
@@ -57,7 +57,7 @@ def init(
         fixed |= dict.fromkeys(("query_norm", "key_norm"), jnp.ones((spec.heads, spec.head_width), kind))
     drawn = split_normals(key, {name: shape for name, shape in shapes(spec).items() if name not in fixed}, kind)
     for name, normal in drawn.items():
-        if name.endswith("bias") or name == "sink":
+        if is_bias(name):
             std = jnp.asarray(bias_std, kind)
         else:
             fan_ins = {"output": spec.heads * spec.head_width, "score_vector": spec.head_width, "pool": spec.tokens}

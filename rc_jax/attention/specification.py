@@ -194,6 +194,11 @@ def assemble(arrays: dict[str, Any]) -> AttentionParams:
     return AttentionParams(**own, parts={name: array for name, array in arrays.items() if name not in FIELDS})
 
 
+def is_bias(name: str) -> bool:
+    """Whether a parameter of a layer of attention is a bias or a sink, which is 0 where no deviation is given."""
+    return name.endswith("bias") or name == "sink"
+
+
 def own_parts(params: AttentionParams, spec: "AttentionSpec") -> dict[str, Array]:
     """The arrays that the kind of weights has by its own `shapes`, and no others."""
     parts = {name: params.parts[name] for name in spec.kind.shapes(spec)}

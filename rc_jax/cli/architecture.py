@@ -7,7 +7,7 @@ import jax
 from rc_jax import study
 from rc_jax.cli.arguments import Report, Usage, bounded, check_figure
 
-REFUSED = (OSError, ValueError, TypeError)
+REFUSED = (OSError, ValueError, TypeError, MemoryError)
 
 
 def run(arguments: Any) -> Report:

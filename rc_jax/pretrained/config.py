@@ -8,6 +8,7 @@ from typing import Any
 
 CONFIG = "config.json"
 DEEPEST = 10_000  # layers; a number beyond it is a mistake, found before memory is asked for
+MOST_ALONG = 2**31 - 1  # entries along one axis of an array, which whole numbers count
 # Of a JSON file: read within 10 s and 1 GB on one core whatever it holds. Published tokenizers have up to 33 MB.
 MOST_BYTES = 2**26
 MOST_SETTINGS = 2**22  # of a config.json; published ones have some kB
@@ -91,8 +92,8 @@ class Config:
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self.refuse(name, f"be an integer >= {least}", value)
-        if value > sys.float_info.max:  # its root is taken in floating point
-            raise self.refuse(name, f"be at most {sys.float_info.max:.2g}", value)
+        if value > MOST_ALONG:
+            raise self.refuse(name, f"be at most {MOST_ALONG}", value)
         return value
 
     def positive(self, name: str, default: float | None = None, *, largest: float = LARGEST) -> float:

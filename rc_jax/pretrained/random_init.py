@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Key
 
 from rc_jax import network
 from rc_jax._numerics import arguments
+from rc_jax.attention.specification import is_bias
 from rc_jax.network import LayerParams, StackSpec
 from rc_jax.network.parameters import scale_layer
 from rc_jax.pretrained.checkpoint import Checkpoint
@@ -102,7 +103,7 @@ def _draw(key: Array, shapes: Any, std: ArrayLike) -> Any:
     """One array for each shape of a pytree, by the name of its field; one stream of normals for all."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
     kind = leaves[0][1].dtype
-    constants = [_constant(_name(path)) for path, _ in leaves]
+    constants = [_constant(path) for path, _ in leaves]
     sizes = [math.prod(leaf.shape) if value is None else 0 for value, (_, leaf) in zip(constants, leaves, strict=True)]
     normal = jnp.asarray(std, kind) * normals(key, (sum(sizes),), kind)
     pieces = jnp.split(normal, np.cumsum(sizes)[:-1])
@@ -125,8 +126,13 @@ def _name(path: Any) -> str:
     return path[-1].key if isinstance(path[-1], jax.tree_util.DictKey) else path[-1].name
 
 
-def _constant(name: str) -> float | None:
-    """The value of a leaf that is not random."""
-    if name in ("scale", "query_norm", "key_norm"):
+def _constant(path: Any) -> float | None:
+    """The value of a leaf that is not random; a kind's own parameters are known by `attention.Kind.start` alone."""
+    name = _name(path)
+    if name in ("query_norm", "key_norm"):
         return 1.0
-    return 0.0 if name == "shift" or "bias" in name else None
+    if isinstance(path[-1], jax.tree_util.DictKey):
+        return 0.0 if is_bias(name) else None
+    if name == "scale":
+        return 1.0
+    return 0.0 if name == "shift" or is_bias(name) or name.startswith("bias") else None

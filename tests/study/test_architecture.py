@@ -3,17 +3,18 @@
 import dataclasses
 import json
 import math
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rc_jax import study
-from rc_jax.attention import AttentionSpec
+from rc_jax import pretrained, study
+from rc_jax.attention import AttentionSpec, Kind
 from rc_jax.cli.command import main
 from rc_jax.network import MLPSpec, StackSpec, hidden_states
-from rc_jax.study.initialisation import exactly, images, passes, sentences
+from rc_jax.study.initialisation import exactly, images, nothing, passes, sentences
 from rc_jax.study.initialisation.architecture import _flat
 from rc_jax.study.initialisation.changes import changed
 from rc_jax.study.initialisation.design import Design, Start, Tokens, resized
@@ -28,6 +29,10 @@ SMALL = StackSpec(
     mlp=MLPSpec(width=12, activation="tanh"),
     norm="pre",
 )
+VIT = {"model_type": "vit", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "image_size": 12} | {
+    "intermediate_size": 32, "patch_size": 4, "num_channels": 3, "initializer_range": 0.02, "encoder_stride": 4,
+    "hidden_act": "gelu", "layer_norm_eps": 1e-12, "qkv_bias": True, "hidden_dropout_prob": 0.0,
+}  # fmt: skip
 
 
 def sampled(design, count, key, width=None):
@@ -181,6 +186,28 @@ def test_tokens_that_skip_connections_lose_are_followed_exactly(key):
     assert right < -20 and abs(found["residual"][-1] - right) < 1e-3
 
 
+def test_differences_that_grow_from_noise_are_exact_ones():
+    """Layers after one whose residual is lost: float32's own grows to 10⁻⁵ from its roundings, where 10⁻⁹ is right."""
+    key, layer = jax.random.key(0), AttentionSpec(d_model=64, heads=4, scale=1e-4)
+    spec = StackSpec(
+        attention=layer, depth=6, mlp=MLPSpec(width=256, activation="tanh"),
+        local=dataclasses.replace(layer, window=0), local_layers=tuple(range(2, 6)),
+    )  # fmt: skip
+    found = study.architecture(spec, tokens=16, samples=1, key=key, gain=2.0)
+    design, own = Design(spec, Start(gain=2.0)), jax.random.fold_in(key, 0)
+    network, numbers, sample = sampled(design, 16, own)
+    exact = exactly.residuals(own, design, network, numbers)
+    noise = np.asarray(sample.residual, float)
+    assert noise[5] < math.log(exactly.ROUNDED) < noise[6] and exact[6] < noise[6] - 5
+    np.testing.assert_allclose(found["residual"], [*noise[:2], *exact[2:]], rtol=1e-6)
+    # Where such noise enters a layer its rows are not known, nor gradients that pass it.
+    sample = _flat(sample) | {"evenness": np.ones(6)}
+    sample["residual"][4] = math.log(1e-3)
+    exactly.replace([sample], key, design, network, numbers)
+    assert np.flatnonzero(np.isnan(sample["evenness"])).tolist() == [4]
+    assert np.isnan(sample["gradient_input"]).all()
+
+
 def test_a_narrower_network_without_skips_is_compared_exactly(key):
     """Residuals of both widths leave float32; the difference of their logarithms is said, and is no per cent."""
     spec = StackSpec(attention=AttentionSpec(d_model=64, heads=4), depth=7, norm="pre")
@@ -190,6 +217,29 @@ def test_a_narrower_network_without_skips_is_compared_exactly(key):
     far = np.abs(half["residual"] - found["residual"]).max()
     assert found.half["tokens"] == pytest.approx(far, rel=1e-5) and 1 < far < 400
     assert f"by a factor of {sentences.number(far)}" in str(found) and "too much to tell the error" in found.agreement
+
+
+@pytest.mark.parametrize(("d_model", "heads", "d_head"), [(9, 3, 3), (8, 8, 1), (10, 2, 5)])
+def test_the_full_width_is_computed_at_the_full_width_of_heads(key, d_model, heads, d_head):
+    layer = AttentionSpec(d_model=d_model, heads=heads, d_head=d_head)
+    spec = StackSpec(attention=layer, depth=2, norm="pre")
+    asked = study.architecture(spec, tokens=8, samples=2, key=key, width=d_model)
+    whole = study.architecture(spec, tokens=8, samples=2, key=key)
+    assert asked.full == asked.computed == (d_model, d_head) and asked.half is None
+    np.testing.assert_array_equal(asked["gradient_query"], whole["gradient_query"])
+    # A narrower network has no wider heads.
+    narrow = study.architecture(spec, tokens=8, samples=1, key=key, width=d_model - 1)
+    assert narrow.computed.head <= d_head and f"width {d_model - 1}, heads of {narrow.computed.head}," in str(narrow)
+
+
+def test_what_cannot_be_halved_tells_no_error(key):
+    """Half of heads of two is the same network in its heads, whose difference of 0 % was called the error."""
+    spec = StackSpec(attention=AttentionSpec(d_model=64, heads=4), depth=2, skip=True)
+    for width, known in ((2, False), (8, False), (16, True)):
+        found = study.architecture(spec, tokens=8, samples=1, key=key, width=width)
+        assert found.computed == (width, max(2, width // 4)) and (found.half is not None) == known
+        assert ("Half that width" in found.agreement) == known == ("not known" not in found.agreement)
+        assert "full width." in found.agreement and json.loads(found.to_json())["half"] == found.half
 
 
 def test_every_row_counts():
@@ -259,12 +309,47 @@ def test_the_start_of_a_config():
         ("no/such/place", {}, FileNotFoundError, "`network` must be a folder or a file of settings that exists"),
         (SMALL, {"changes": "all"}, TypeError, "`changes` must be 'usual' or a mapping"),
         (SMALL, {"gain": 1.0, "std": 0.1}, ValueError, "`std` must be left out beside gain"),
+        (SMALL, {"changes": {"a": 3}}, TypeError, r"`changes\['a'\]` must be a StackSpec or a function .*, got 3"),
+        (families.CONFIGS["gpt2"] | {1: 2}, {}, TypeError, "`network` must have settings named by strings, got 1"),
+        (families.CONFIGS["gpt2"] | {"vocab_size": 10**30}, {}, ValueError, "`vocab_size` must be at most 2147483647"),
+        (families.CONFIGS["gpt2"] | {"n_inner": 10**12}, {}, ValueError, "`n_inner` must be at most 2147483647 in"),
+        (VIT | {"image_size": 10**30}, {}, ValueError, "`image_size` must be at most 2147483647 in"),
+        (SMALL, {"tokens": 10**30}, ValueError, "`tokens` must be an integer from 2 to 2147483647, got 10"),
         (SMALL, {"width": 16}, ValueError, "`width` must be at most d_model=8"),
     ],
 )  # fmt: skip
 def test_what_is_refused(network, settings, error, message):
     with pytest.raises(error, match=message):
         study.architecture(network, **settings)
+
+
+def test_a_config_of_the_widest_arrays_is_read():
+    """Shapes take no memory, and their sizes leave no number of an index."""
+    for config in (families.CONFIGS["gpt2"], families.CONFIGS["llama"], families.CONFIGS["bert"]):
+        largest = {name: 2**31 - 1 for name in ("vocab_size", "max_position_embeddings", "n_positions")}
+        read(config | {name: value for name, value in largest.items() if name in config}, gain=None, std=None)
+    read(VIT | {"image_size": 2**30}, gain=None, std=None)
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_what_does_not_fit_in_memory_is_said(monkeypatch, tmp_path, capsys):
+    def full(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 842 bytes.")
+
+    monkeypatch.setattr(sys.modules["rc_jax.study.initialisation.architecture"], "measure", full)
+    said = r"`network` must fit in memory, got .* with tokens=6 and width=8 \(Out of memory allocating 842 bytes.\); "
+    with pytest.raises(MemoryError, match=said):
+        study.architecture(SMALL, tokens=6)
+    (tmp_path / "config.json").write_text(json.dumps(families.CONFIGS["gpt2"]))
+    assert main(["architecture", str(tmp_path), "--tokens", "6"]) == 2
+    assert "`network` must fit in memory" in capsys.readouterr().err
+
+    def other(*_):
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+    monkeypatch.setattr(sys.modules["rc_jax.study.initialisation.architecture"], "measure", other)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        study.architecture(SMALL, tokens=6)
 
 
 def test_settings_that_change_a_layer_are_refused_by_name():
@@ -308,12 +393,6 @@ def test_a_setting_is_refused_where_it_says_what_the_family_does_not_do(family, 
     assert name not in "".join(read(families.CONFIGS[family] | same, gain=None, std=None)[2])
 
 
-VIT = {"model_type": "vit", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "image_size": 12} | {
-    "intermediate_size": 32, "patch_size": 4, "num_channels": 3, "initializer_range": 0.02, "encoder_stride": 4,
-    "hidden_act": "gelu", "layer_norm_eps": 1e-12, "qkv_bias": True, "hidden_dropout_prob": 0.0,
-}  # fmt: skip
-
-
 def test_a_vision_transformer_is_studied_by_its_config():
     name, design, notes = read(VIT, gain=None, std=None)
     mlp = MLPSpec(width=32, activation="gelu")
@@ -346,6 +425,43 @@ def test_a_vision_transformer_is_studied_by_its_config():
             read(VIT | settings, gain=None, std=None)
 
 
+def test_gain_is_that_of_every_matrix_and_of_no_table():
+    """The matrices before the first layer, too: of ALBERT's narrow tables and of a vision transformer's patches."""
+    albert = {name: value for name, value in families.CONFIGS["albert"].items() if name != "initializer_range"}
+    _, design, notes = read(albert, gain=5.0, std=None)
+    assert (design.tokens.projection, design.tokens.own) == (5.0, pytest.approx(0.02 * 2**0.5))
+    assert "The config states no initializer_range: tables have deviation 0.02." in notes
+    assert read(albert, gain=None, std=0.1)[1].tokens.projection == pytest.approx(0.1 * design.tokens.narrow**0.5)
+    _, design, notes = read(VIT, gain=5.0, std=None)
+    assert notes == (images.NOTE,)
+    lengths = np.linalg.norm(passes.draw_tokens(jax.random.key(1), *passes.prepared(design, 4096, 2048, 10)), axis=1)
+    np.testing.assert_allclose(lengths / 64, [0.02 * 2**0.5, *[5] * 9], rtol=0.4)
+
+
+def own_shapes(spec):
+    return dict.fromkeys(("debiasing", "bias_of", "shift", "scale", "own_bias", "sink"), (spec.heads, 64))
+
+
+def own_weights(scores, seen, parts):
+    """Softmax; of a kind that has parameters of many names."""
+    return jax.nn.softmax(jnp.where(seen, scores, -jnp.inf))
+
+
+def test_a_kinds_parameters_are_zero_by_the_end_of_their_name(key):
+    """A name that holds `bias` elsewhere, or is that of a norm's part, is no bias."""
+    kind = Kind("own", own_weights, row_sum="one", shift_invariant=True, shapes=own_shapes)
+    spec = StackSpec(
+        attention=AttentionSpec(d_model=4, heads=2, weights=kind, bias=True), depth=1, mlp=MLPSpec(width=4)
+    )
+    network, numbers = passes.prepared(Design(spec), 4, 2, 8)
+    for layer, mlp in (passes.draw_layer(key, network, numbers), pretrained.random_like(key, spec, std=0.5)[:2]):
+        for name, part in layer.parts.items():
+            expected = 0 if name in ("own_bias", "sink") else pytest.approx(0.5, rel=0.3)
+            assert float(part.std()) == expected and abs(float(part.mean())) < 0.2, name
+        for bias in (layer.query_bias, layer.output_bias, mlp.bias_in, mlp.bias_out):
+            assert not np.any(bias)
+
+
 @pytest.mark.parametrize("name", ["use_rope", "pre_norm", "gated_mlp"])
 def test_a_setting_that_is_false_and_not_read_is_said(name):
     notes = read(families.CONFIGS["llama"] | {name: False}, gain=None, std=None)[2]
@@ -366,6 +482,8 @@ def test_usual_changes_change_one_thing_each():
     kedia = designs["λ² = 1 − 2/L, β² = 2/L"]
     assert kedia.skip**2 + kedia.branch**2 == pytest.approx(1)
     assert designs["norms × 1/√l"].norms[3] == 0.5
+    (typical,) = [name for name in designs if "typical" in name]
+    assert typical.endswith(f"× {designs[typical].sharpness:.2f} (typical for scores of deviation 1)")
     assert designs["norm none"].spec.norm is None and designs["sigmoid"].spec.attention.weights == "sigmoid"
     parallel, refused = changed(Design(dataclasses.replace(SMALL, parallel=True)), "usual", 16)
     assert "norm post" not in parallel and any("norm post" in line for line in refused)
@@ -404,6 +522,15 @@ def test_a_change_of_the_width_is_computed_at_its_own(key):
         assert found[name].agreement == alone.agreement
     asked = study.architecture(SMALL, tokens=6, samples=1, key=key, width=SMALL.attention.d_model // 2, changes=changes)
     assert {each.computed.token for each in (asked, *asked.changes.values())} == {SMALL.attention.d_model // 2}
+
+
+@pytest.mark.parametrize("family", ["gemma2", "llama", "bert"])
+def test_a_change_of_the_width_embeds_as_the_config_of_that_width(family):
+    config = families.CONFIGS[family]
+    _, design, _ = read(config, gain=None, std=None)
+    wide = read(config | {"hidden_size": 4 * families.D}, gain=None, std=None)[1]
+    (name,) = designs = changed(design, {"wide": wide.spec}, 6)[0]
+    assert designs[name].tokens == wide.tokens and designs[name] == wide
 
 
 @pytest.mark.parametrize(
@@ -445,12 +572,16 @@ def test_what_is_said():
         said[0].startswith("Tokens agree to the rounding of bfloat16 from layer 1")
         and "float32 from layer 2" in said[0]
     )
+    (said,) = sentences.tokens(np.log([1.0, 1e-3, 1e-4, 0.5]))
+    middle = "after layers 1 to 2 alone (‖res‖/‖X‖ down to 0.0001)"
+    assert said == f"Tokens agree to the rounding of bfloat16 {middle}; 0.5 after the last layer, 3."
     (said,) = sentences.gradients("query", np.log([1e-5, 1e-4, 0.5, 1.0]))
     assert said == "The gradient at W_Q of layers 1 to 2 is below a thousandth of the last layer's: 1e-05 at layer 1."
     (said,) = sentences.gradients("input", np.log([1e4, 1.0]))
     assert "above a thousand times the last layer's: 1e+04" in said
     assert sentences.row_kinds(np.array([1.0, 0.2, 0.2]), np.array([0.0, 0.9, 0.2])) == ["even", "saturated", "mixed"]
     assert sentences.number(-1e4).endswith("e-4343")
+    assert (sentences.number(-math.inf), sentences.number(math.inf)) == ("0", "inf")
 
 
 def test_what_leaves_float32_is_said(key):
@@ -461,6 +592,64 @@ def test_what_leaves_float32_is_said(key):
     assert "nan" not in "".join(found.sentences)
     (note,) = [note for note in found.notes if note.startswith("Numbers that float32 does not decide are NaN, in")]
     assert "evenness" in note and "gradient_query" in note
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"weights": "decay", "causal": True}, True),
+        ({"weights": "gated_decay", "causal": True}, True),
+        ({"weights": "channel_decay", "causal": True}, False),
+        ({"weights": "linear"}, False),
+        ({"window": 0}, True),
+        ({"window": 0, "weights": "sigmoid"}, False),
+        ({"window": 1}, False),
+        ({"top_k": 1}, True),
+        ({"top_k": 2}, False),
+        ({"rank": 1, "tokens": 6}, True),
+        ({"rank": 2, "tokens": 6}, False),
+    ],
+)
+def test_a_gradient_that_is_exactly_0_is_said_to_be_0(key, fields, expected):
+    spec = StackSpec(attention=AttentionSpec(d_model=8, heads=2, **fields), depth=2, skip=True, norm="pre")
+    with jax.debug_nans(True):
+        assert nothing.blind(spec).tolist() == [expected] * 2
+    _, _, sample = sampled(Design(spec), 6, key)
+    for name in ("query", "key"):  # in float32, which rounds
+        assert np.all(np.asarray(sample.gradients[name]) < -16 + np.asarray(sample.gradients["value"])) == expected
+    found = study.architecture(spec, tokens=6, samples=2, key=key)
+    assert np.isneginf(found.bands["gradient_query"]).all() == expected
+    said = "The gradient at W_Q of layers 1 to 2 is 0: rows there are the same for all queries and keys."
+    assert (said in found.sentences) == expected
+    assert "not known" not in str(found) and "does not decide" not in str(found)
+    alone = fields.get("window") == 0
+    assert ("Rows of layers 1 to 2 see their own token alone." in found.sentences) == alone and "nan" not in str(found)
+    assert "Nothing is unusual" not in str(found) or not expected
+
+
+def test_a_gradient_that_underflows_is_not_said_to_be_0(key):
+    """W_Q at a scale of 10⁻³⁸ and of W_V of 10⁻⁶; where rows of some layers see one token, and where the last do."""
+    layer = AttentionSpec(d_model=8, heads=2, scale=2e-38)
+    found = study.architecture(StackSpec(attention=layer, depth=2, skip=True), tokens=6, samples=1, gain=1e-6)
+    assert np.isnan(found["gradient_query"]).all() and "W_Q of layers 1 to 2 is not known in float32" in str(found)
+    layer = AttentionSpec(d_model=8, heads=2)
+    spec = StackSpec(attention=layer, depth=3, skip=True, local=dataclasses.replace(layer, window=0), local_layers=(1,))
+    first = study.architecture(spec, tokens=6, samples=1, key=key)
+    assert np.isneginf(first["gradient_query"]).tolist() == [False, True, False] and first.alone == (1,)
+    assert np.isfinite(first["gradient_query"][[0, 2]]).all()
+    last = study.architecture(dataclasses.replace(spec, local_layers=(1, 2)), tokens=6, samples=1, key=key)
+    assert "The gradient at W_Q of layer 1 has no ratio to the last layer's, which is 0." in last.sentences
+    assert "no ratio" in last.table and "not known" not in str(last) and "does not decide" not in str(last)
+
+
+def test_a_network_that_takes_one_token_is_refused():
+    for network in (
+        families.CONFIGS["gpt2"] | {"n_positions": 1},
+        StackSpec(attention=AttentionSpec(d_model=8, heads=2, rank=1, tokens=1), depth=1),
+    ):
+        for tokens in (None, 2):
+            with pytest.raises(ValueError, match="`network` must take two tokens or more, got one whose longest"):
+                study.architecture(network, tokens=tokens)
 
 
 def test_rows_are_told_apart_by_the_gain(key):

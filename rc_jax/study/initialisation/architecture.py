@@ -1,8 +1,9 @@
 """`study.architecture`: an untrained network, layer by layer, and what one change at a time would do."""
 
+import contextlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -11,8 +12,8 @@ from jaxtyping import Array, Key
 
 from rc_jax._numerics import arguments
 from rc_jax.network import StackSpec
-from rc_jax.pretrained.config import WIDEST
-from rc_jax.study.initialisation import exactly
+from rc_jax.pretrained.config import MOST_ALONG, WIDEST
+from rc_jax.study.initialisation import exactly, nothing
 from rc_jax.study.initialisation.changes import changed
 from rc_jax.study.initialisation.design import Design
 from rc_jax.study.initialisation.narrowing import Width, chosen, compared, seconds
@@ -27,7 +28,7 @@ _STRENGTH = arguments.scalar(arguments.bounded(1 / WIDEST, WIDEST))
 
 
 @arguments.guard(
-    tokens=arguments.integer(2), samples=arguments.integer(1), width=arguments.integer(2),
+    tokens=arguments.integer(2, MOST_ALONG), samples=arguments.integer(1), width=arguments.integer(2),
     gain=_STRENGTH, std=_STRENGTH,
 )  # fmt: skip
 def architecture(
@@ -60,7 +61,8 @@ def architecture(
         key: a typed key.
         changes: `"usual"`: strength of branches, place of the norm, scale, kind, norms of queries and keys, one at a
             time. Or a mapping of names to a `StackSpec` or to a function that makes one of the network's.
-        gain: draw every matrix from N(0, gain²/fan_in), gain from 10⁻⁶ to 10⁶; for a stack 1 by default.
+        gain: draw every matrix from N(0, gain²/fan_in), gain from 10⁻⁶ to 10⁶; for a stack 1 by default. Tables of
+            words and positions keep the deviation of the config.
         std: draw every entry from N(0, std²), std from 10⁻⁶ to 10⁶; for a config its `initializer_range` by default.
         width: features of a token in the network that is computed; heads are narrowed alike.
 
@@ -69,6 +71,7 @@ def architecture(
 
     Raises:
         FileNotFoundError: no such file or folder, or a folder without config.json.
+        MemoryError: what is computed does not fit in the memory of the device.
         ValueError: a family or a setting that is not modelled, by its name; more tokens than the network takes.
 
     Source: Kedia et al. 2024, "Transformers get stable" (λ and β, there with the initialisation that makes a branch's
@@ -89,6 +92,31 @@ def architecture(
     key = jax.random.key(0) if key is None else key
     designs, refused = changed(design, changes, count)
     own = _width(width, design, count)
+    with _memory(count, own):
+        return _study(
+            name, design, designs, own, width=width, count=count, samples=samples, key=key, notes=(*notes, *refused)
+        )
+
+
+@contextlib.contextmanager
+def _memory(count: int, width: Width) -> Iterator[None]:
+    """An error of this package where the device's memory does not hold what is computed."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise MemoryError(
+            f"`network` must fit in memory, got one that does not with tokens={count} and width={width.token} "
+            f"({str(error).partition(': ')[2] or error}); fewer `tokens` or a smaller `width` need less"
+        ) from error
+
+
+def _study(
+    name: str, design: Design, designs: dict[str, Design], own: Width, *, width: int | None, count: int,
+    samples: int | None, key: Array, notes: tuple[str, ...],
+) -> Architecture:  # fmt: skip
+    """The network and its changes."""
     several = samples or int(np.clip(TIME / seconds(design, own, count), FEWEST, MOST))
     bands, said = _bands(key, design, own, count, several)
     half = _half(key, design, own, count, bands)
@@ -99,7 +127,7 @@ def architecture(
         spec = design.spec
         return Architecture(
             name=name, full=_full(design), computed=width, depth=spec.depth, heads=spec.attention.heads, tokens=count,
-            samples=several, bands=bands, **more,
+            samples=several, bands=bands, alone=tuple(np.flatnonzero(nothing.alone(spec)).tolist()), **more,
         )  # fmt: skip
 
     others = {}
@@ -110,11 +138,13 @@ def architecture(
         theirs, words = _bands(key, other, narrow, count, several)
         halved = half if same else _half(key, other, narrow, count, theirs)
         others[change] = record(change, other, narrow, theirs, half=halved, notes=words)
-    return record(name, design, own, bands, half=half, changes=others, notes=(*said, *notes, *refused))
+    return record(name, design, own, bands, half=half, changes=others, notes=(*said, *notes))
 
 
 def _count(tokens: int | None, design: Design) -> int:
     most = design.spec.attention.tokens or design.most_tokens
+    if most == 1:
+        raise ValueError("`network` must take two tokens or more, got one whose longest sequence is 1")
     fixed = design.spec.attention.tokens
     if fixed is not None and tokens not in (None, fixed):
         raise ValueError(f"`tokens` must be {fixed}, which the specification fixes, got {tokens}")
@@ -131,9 +161,11 @@ def _width(width: int | None, design: Design, count: int) -> Width:
     full = design.spec.attention
     if width is None:
         return chosen(design, count)
+    if width == full.d_model:
+        return _full(design)
     if width > full.d_model:
         raise ValueError(f"`width` must be at most d_model={full.d_model}, got {width}")
-    return Width(width, max(2, 2 * round(full.head_width * width / full.d_model / 2)))
+    return Width(width, min(full.head_width, max(2, 2 * round(full.head_width * width / full.d_model / 2))))
 
 
 def _bands(
@@ -142,9 +174,13 @@ def _bands(
     """Least, median and largest over initialisations, and what must be said of how they were got."""
     logs, said = _measured(key, design, width, count, samples)
     stacked = {name: np.stack([each[name] for each in logs]) for name in logs[0]}
-    with np.errstate(invalid="ignore"):  # between −inf and −inf, the logarithms of what has underflowed
+    with np.errstate(invalid="ignore"):  # between −inf and −inf, the logarithms of what is exactly 0
         bands = {name: np.quantile(values, (0, 0.5, 1), axis=0) for name, values in stacked.items()}
-    if unknown := [name for name, band in bands.items() if np.isnan(band).any()]:
+    bands = {name: np.where(np.all(stacked[name] == -np.inf, axis=0), -np.inf, band) for name, band in bands.items()}
+    rows = ~nothing.alone(design.spec)
+    known = [name for name, band in bands.items() if np.any(band[:, -1] == -np.inf)]  # there is no ratio to 0
+    lost = {name: np.isnan(band[:, rows] if name in SHARES else band).any() for name, band in bands.items()}
+    if unknown := [name for name in bands if lost[name] and name not in known]:
         said += (f"Numbers that float32 does not decide are NaN, in {', '.join(unknown)}.",)
     return bands, said
 
@@ -154,17 +190,26 @@ def _measured(
 ) -> tuple[list[dict[str, np.ndarray]], tuple[str, ...]]:
     """The measures of each initialisation, and what must be said of residuals that float32 rounds."""
     network, numbers = prepared(design, *width, count)
-    logs = [_flat(measure(jax.random.fold_in(key, index), network, numbers)) for index in range(samples)]
+    blind = nothing.blind(network.spec)
+    logs = [_flat(measure(jax.random.fold_in(key, index), network, numbers), blind) for index in range(samples)]
     rounded = min(float(np.nanmin(each["residual"])) for each in logs) < math.log(exactly.ROUNDED)
     return logs, exactly.replace(logs, key, design, network, numbers) if rounded else ()
 
 
-def _flat(sample: Sample) -> dict[str, np.ndarray]:
-    """The measures by name; gradients relative to the last layer's."""
+def _flat(sample: Sample, blind: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """The measures by name; gradients relative to the last layer's.
+
+    Only gradients at W_Q and W_K of layers whose weights do not depend on them are known to be 0. Every other 0 may
+    have underflowed and is NaN, but for residuals, which `exactly` replaces.
+    """
     values = {name: np.asarray(getattr(sample, name), float) for name in ("residual", "size", *SHARES)}
+    values["size"] = np.where(values["size"] == -np.inf, np.nan, values["size"])
     for name in NAMES:
         own = np.asarray(sample.gradients[name], float)
-        values[f"gradient_{name}"] = own - (own[-1] if np.isfinite(own[-1]) else np.nan)
+        own = np.where(own == -np.inf, np.nan, own) - (own[-1] if np.isfinite(own[-1]) else np.nan)
+        if blind is not None and name in ("query", "key"):
+            own = np.where(blind, -np.inf, own * (np.nan if blind[-1] else 1))
+        values[f"gradient_{name}"] = own
     return {name: values[name] for name in (*LOGS, *SHARES)}
 
 
@@ -172,15 +217,16 @@ def _half(
     key: Array, design: Design, width: Width, count: int, bands: dict[str, np.ndarray]
 ) -> dict[str, float] | None:
     """By how much the median of two initialisations at half the width differs, of one where they take long."""
-    full = design.spec.attention.d_model
-    if width.token == full:
+    narrower = None if width == _full(design) else compared(design, width)
+    if narrower is None:
         return None
     several = 1 if seconds(design, width, count) > TIME / MOST else 2
-    drawn, _ = _measured(key, design, compared(design, width), count, several)
+    drawn, _ = _measured(key, design, narrower, count, several)
     other = {name: np.median([each[name] for each in drawn], axis=0) for name in drawn[0]}
 
     def most(*names: str) -> float:
-        distances = [np.abs(other[name] - bands[name][1]) for name in names]
+        with np.errstate(invalid="ignore"):  # what is exactly 0 in both
+            distances = [np.abs(other[name] - bands[name][1]) for name in names]
         return max(float(np.max(each[np.isfinite(each)], initial=0)) for each in distances)
 
     return {

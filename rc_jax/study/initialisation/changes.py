@@ -27,6 +27,9 @@ def changed(design: Design, changes: Any, count: int) -> tuple[dict[str, Design]
         )
     designs = {}
     for name, change in changes.items():
+        if not isinstance(change, StackSpec) and not callable(change):
+            got = arguments.describe(change)
+            raise TypeError(f"`changes[{name!r}]` must be a StackSpec or a function of the network's, got {got}")
         spec = change if isinstance(change, StackSpec) else change(design.spec)
         if not isinstance(spec, StackSpec):
             raise TypeError(f"`changes[{name!r}]` must give a StackSpec, got {arguments.describe(spec)}")
@@ -82,7 +85,9 @@ def usual(design: Design, count: int) -> tuple[dict[str, Design], tuple[str, ...
         keys = round(float(scale.effective_keys(count))) if layer.causal else count
         typical = float(scale.typical_scale(jax.random.key(0), keys))
         add("scale × 2.5", lambda: design._replace(sharpness=2.5 * design.sharpness))
-        add(f"scale × {typical:.2f} (typical)", lambda: design._replace(sharpness=typical * design.sharpness))
+        # The typical scale is the best one of scores that deviate by 1, which this network's need not do.
+        name = f"scale × {typical:.2f} (typical for scores of deviation 1)"
+        add(name, lambda: design._replace(sharpness=typical * design.sharpness))
         for kind in KINDS:
             if kind != layer.kind.name:
                 add(kind, lambda kind=kind: _each(design, weights=kind))

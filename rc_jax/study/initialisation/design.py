@@ -36,6 +36,7 @@ class Tokens(NamedTuple):
         narrow: width of the tables, where a matrix follows that makes tokens as wide as the layers.
         projection: deviation of that matrix' entries times the root of its fan-in.
         first: factor on what the first token has of its own.
+        rooted: whether `own` and `common` grow as the root of the layers' width, as in Gemma.
     """
 
     own: float = 1.0
@@ -45,6 +46,7 @@ class Tokens(NamedTuple):
     narrow: int | None = None
     projection: float = 1.0
     first: float = 1.0
+    rooted: bool = False
 
 
 class Design(NamedTuple):
@@ -76,7 +78,10 @@ class Design(NamedTuple):
 
     def with_spec(self, spec: StackSpec) -> "Design":
         """Another network, drawn in the same way."""
-        return self._replace(spec=spec)
+        tokens, ratio = self.tokens, spec.attention.d_model / self.spec.attention.d_model
+        if tokens.rooted and ratio != 1:
+            tokens = tokens._replace(own=tokens.own * ratio**0.5, common=tokens.common * ratio**0.5)
+        return self._replace(spec=spec, tokens=tokens)
 
 
 def fan_in(name: str, spec: StackSpec) -> int:

@@ -13,28 +13,48 @@ from rc_jax.study.initialisation.design import Design
 from rc_jax.study.initialisation.passes import Network, Numbers, complete, draw_layer, draw_tokens
 
 ROUNDED = 1e-5  # a relative residual of which float32 has two digits left
+AGREE = 0.1  # of a logarithm: how far float32's residual may be off where its rows and gradients count
 
 
 def replace(
     samples: list[dict[str, np.ndarray]], key: Array, design: Design, network: Network, numbers: Numbers
 ) -> tuple[str, ...]:
-    """Write exact residuals in the place of rounded ones; gradients of queries and keys there are not known."""
+    """Write exact residuals in the place of rounded ones; what depends on rounded differences is not known.
+
+    Later layers make their differences of those of earlier ones. So from the first rounded residual on all are exact
+    ones, also where float32's own have grown again: then they may have grown from noise. Where they have, that
+    network's rows and gradients are noise, too.
+    """
     refused = ""
     for index, sample in enumerate(samples):
-        rounded = sample["residual"] < math.log(ROUNDED)
+        below = sample["residual"] < math.log(ROUNDED)
+        rounded = np.logical_or.accumulate(below)
         exact = np.full(rounded.shape, np.nan)
         if not refused and rounded.any():
             try:
                 exact = residuals(jax.random.fold_in(key, index), design, network, numbers)
             except ValueError as error:
                 refused = str(error)
+        noise = rounded & ~below & ~(np.abs(exact - sample["residual"]) < AGREE)
         sample["residual"] = np.where(rounded, exact, sample["residual"])
+        for name in ("evenness", "largest", "even", "saturated"):
+            sample[name] = np.where(noise[:-1], np.nan, sample[name])
+        if noise[:-1].any():
+            for name in ("gradient_input", "gradient_value", "gradient_output"):
+                sample[name] = np.full_like(sample[name], np.nan)
         for name in ("gradient_query", "gradient_key"):
-            sample[name] = np.where(rounded[:-1] | rounded[-2], np.nan, sample[name])
-    lost = "Where the last layer's gradient at W_Q or W_K is lost in rounding, no ratio to it is known."
+            lost = (rounded[:-1] | rounded[-2]) & (sample[name] != -np.inf)  # what is exactly 0 stays
+            sample[name] = np.where(lost, np.nan, sample[name])
     if refused:
-        return (f"Residuals below {ROUNDED:g} are lost in float32's digits: {refused}.", lost)
-    return (f"Residuals below {ROUNDED:g} are those of cancellation-free arithmetic (collapse.log_residuals).", lost)
+        said = f"Residuals from the first below {ROUNDED:g} on are lost in float32's digits: {refused}."
+    else:
+        said = (
+            f"Residuals from the first below {ROUNDED:g} on are those of cancellation-free arithmetic "
+            "(collapse.log_residuals)."
+        )
+    if not any(np.isnan(sample[name]).any() for sample in samples for name in ("gradient_query", "gradient_key")):
+        return (said,)
+    return (said, "Where the last layer's gradient at W_Q or W_K is lost in rounding, no ratio to it is known.")
 
 
 def residuals(key: Array, design: Design, network: Network, numbers: Numbers) -> np.ndarray:

@@ -1,12 +1,14 @@
 """The vision transformer of Dosovitskiy et al. (2021), "An image is worth 16x16 words", by its settings alone."""
 
+import math
+
 import numpy as np
 
 from rc_jax.attention import AttentionSpec
 from rc_jax.network import MLPSpec, StackSpec
 from rc_jax.pretrained.config import Config
 from rc_jax.pretrained.families.shared import Embeddings, Layout, activation
-from rc_jax.study.initialisation.design import Tokens
+from rc_jax.study.initialisation.design import Start, Tokens
 
 KIND = "vit"
 NOTE = (
@@ -28,7 +30,7 @@ def layout(config: Config) -> Layout:
         norm_epsilon=config.positive("layer_norm_eps", 1e-12),
     )
     tokens = (config.integer("image_size") // config.divisor("patch_size", "image_size", 16)) ** 2 + 1
-    table = np.broadcast_to(np.float32(0), (tokens, d))
+    table = np.broadcast_to(np.float32(0), (1, d))
 
     def stored(*_: object) -> None:
         raise NotImplementedError("weights of this family are not read")
@@ -44,10 +46,11 @@ def layout(config: Config) -> Layout:
     )
 
 
-def patches(config: Config, std: float) -> Tokens:
-    """The pixels of each patch times one matrix; a position adds as much to a token's size as one more pixel.
+def patches(config: Config, std: float, start: Start) -> Tokens:
+    """The pixels of each patch times one matrix, and a position, whose variance the matrix has here beside its own.
 
     The first token, that of the class, is one drawn vector and its position.
     """
     pixels = config.integer("patch_size", 16) ** 2 * config.integer("num_channels", 3)
-    return Tokens(own=1.0, narrow=pixels, projection=std * (pixels + 1) ** 0.5, first=(2 / (pixels + 1)) ** 0.5)
+    projection = math.hypot(start.factor(pixels), std)
+    return Tokens(own=1.0, narrow=pixels, projection=projection, first=2**0.5 * std / projection)

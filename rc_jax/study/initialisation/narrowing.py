@@ -37,10 +37,15 @@ def halved(width: Width) -> Width:
     return Width(_even(width.token / 2), head)
 
 
-def compared(design: Design, width: Width) -> Width:
-    """The width with which a narrower network is compared: half of all that is narrower than in the design."""
+def compared(design: Design, width: Width) -> Width | None:
+    """The width with which a narrower network is compared: half of all that is narrower than in the design.
+
+    None where something is too narrow to be halved, so that nothing would tell what its width changes.
+    """
     head = width.head if width.head == design.spec.attention.head_width else _even(width.head / 2)
-    return Width(_even(width.token / 2), head)
+    token = _even(width.token / 2)
+    same = head == width.head != design.spec.attention.head_width
+    return None if same or token >= width.token else Width(token, head)
 
 
 def chosen(design: Design, count: int) -> Width:

@@ -18,7 +18,7 @@ from rc_jax import attention
 from rc_jax.attention import AttentionParams, AttentionSpec, masks
 from rc_jax.attention.layer import default_scale, from_heads, scale_of
 from rc_jax.attention.parameters import project, split_normals
-from rc_jax.attention.specification import assemble, shapes
+from rc_jax.attention.specification import assemble, is_bias, shapes
 from rc_jax.network import LayerParams, MLPParams, NormParams, StackSpec, block, layer_norm
 from rc_jax.network.parameters import scale_layer
 from rc_jax.network.specification import mlp_shapes, norm_names
@@ -141,7 +141,8 @@ def draw_layer(key: Array, network: Network, numbers: Numbers) -> tuple[Attentio
     for name in ("key", "value"):
         needed[name] = (network.key_heads, *needed[name][1:])
     of_mlp = mlp_shapes(spec.mlp, layer.d_model) if spec.mlp else {}
-    zero = {name: shape for name, shape in (needed | of_mlp).items() if "bias" in name or name == "sink"}
+    zero = {name: shape for name, shape in needed.items() if is_bias(name)}
+    zero |= {name: shape for name, shape in of_mlp.items() if name.startswith("bias")}
     random = {name: shape for name, shape in (needed | of_mlp).items() if name not in fixed and name not in zero}
     arrays = {
         name: normal * (numbers.factors[name] / fan_in(name, spec) ** 0.5)

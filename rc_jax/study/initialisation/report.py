@@ -43,9 +43,12 @@ class Architecture:
         bands: least, median and largest of the initialisations (3, layer), by name. Of `residual` ‖res‖/‖X‖, `size`
             ‖X‖/√(nd) and `gradient_input`, `gradient_query` … these are logarithms, and gradients are relative to the
             last layer's. `evenness` is H/log n_i of rows, `largest` their largest weight, `even` and `saturated` the
-            shares of rows with evenness from 0.9 on and a largest weight from 0.5 on.
+            shares of rows with evenness from 0.9 on and a largest weight from 0.5 on. −∞ is the logarithm of what is
+            exactly 0; what float32 does not decide, a ratio to 0, and evenness where `alone`, are NaN.
+        alone: the layers, counted from 0, in which a row sees its own token alone.
         half: how much the same numbers differ at half the computed width, for `tokens` (log ‖res‖/‖X‖), `size`,
-            `gradients` (logarithms) and `rows` (evenness, largest weight); None at full width.
+            `gradients` (logarithms) and `rows` (evenness, largest weight); None at full width, and where the
+            computed one is too narrow to be halved.
         changes: the same of other networks, by the name of what was changed.
         notes: what a reader must know.
     """
@@ -58,6 +61,7 @@ class Architecture:
     tokens: int
     samples: int
     bands: dict[str, np.ndarray]
+    alone: tuple[int, ...] = ()
     half: dict[str, float] | None = None
     changes: dict[str, "Architecture"] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -100,14 +104,19 @@ class Architecture:
     @property
     def agreement(self) -> str:
         """How the computed network compares with the full one."""
-        if self.half is None:
+        if self.computed == self.full:
             return "Computed at full width."
+        narrow = (
+            f"Computed at width {self.computed.token}, heads of {self.computed.head}, with the variances of the full "
+            "width."
+        )
+        if self.half is None:
+            return f"{narrow} That is too narrow to be halved:\nthe error here is not known; `width` asks for more."
         parts = {"tokens": "‖res‖/‖X‖", "size": "size", "gradients": "gradients"}
         changes = [f"{what} {_change(self.half[name])}" for name, what in parts.items()]
         close = max(self.half[name] for name in parts) <= FAR
         return (
-            f"Computed at width {self.computed.token}, heads of {self.computed.head}, with the variances of the full "
-            f"width. Half that width\nchanges {', '.join(changes)}, H/log n by {self.half['rows']:.2g} at most: "
+            f"{narrow} Half that width\nchanges {', '.join(changes)}, H/log n by {self.half['rows']:.2g} at most: "
             + ("the error here, where it falls as 1/width." if close else "too much to tell the error here.")
         )
 
@@ -173,15 +182,25 @@ def _layer_rows(study: Architecture) -> list[list[str]]:
         cells = [str(layer)]
         for name in HEADS:
             index = layer if name in STATES else layer - 1
-            cells.append("" if index < 0 else _cell(study.bands[name][:, index], log=name in LOGS))
+            cells.append("" if index < 0 else _cell(study, name, index))
         rows.append(cells)
     return rows
 
 
-def _cell(band: np.ndarray, *, log: bool) -> str:
+def _median(study: Architecture, name: str, index: int) -> str:
+    """A median, or what is there in its place."""
+    log, value = name in LOGS, float(study[name][index])
+    if name in SHARES and index in study.alone:
+        return ""
+    if log and math.isnan(value) and study[name][-1] == -math.inf:
+        return "no ratio"
+    return number(value) if log else f"{value:.3g}"
+
+
+def _cell(study: Architecture, name: str, index: int) -> str:
     """A median, and half the range of the initialisations in percent where it is 1 or more."""
-    low, median, high = map(float, band)
-    text = number(median) if log else f"{median:.3g}"
+    log, text = name in LOGS, _median(study, name, index)
+    low, median, high = map(float, study.bands[name][:, index])
     half = (high - low) / 2 if log else (high - low) / 2 / median if median else 0.0
     if not math.isfinite(half) or half < 0.01:
         return text
@@ -192,10 +211,9 @@ def _change_rows(study: Architecture) -> list[list[str]]:
     heads = ("‖res‖/‖X‖ last", "size last", "H/log n 1", "H/log n last", "∂X 1", "∂W_Q 1", "∂W_V 1")
     rows = [["network", *heads]]
     for name, own in {"as it is": study, **study.changes}.items():
-        evenness = own["evenness"]
-        first = [number(own[f"gradient_{of}"][0]) for of in ("input", "query", "value")]
-        rows.append([name, number(own["residual"][-1]), number(own["size"][-1]), f"{evenness[0]:.3g}",
-                     f"{evenness[-1]:.3g}", *first])  # fmt: skip
+        first = [_median(own, f"gradient_{of}", 0) for of in ("input", "query", "value")]
+        ends = [_median(own, "evenness", at) for at in (0, own.depth - 1)]
+        rows.append([name, number(own["residual"][-1]), number(own["size"][-1]), *ends, *first])
     return rows
 
 

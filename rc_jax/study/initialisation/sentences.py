@@ -16,10 +16,12 @@ def number(log: float) -> str:
     """e^log to three digits, however small or large."""
     if math.isnan(log):
         return "not known"
+    if math.isinf(log):
+        return "0" if log < 0 else "inf"
     if abs(log) < 600:
         return f"{math.exp(log):.3g}"
     exponent = math.floor(log / math.log(10))
-    return "0" if math.isinf(log) else f"{10 ** (log / math.log(10) - exponent):.2f}e{exponent:+d}"
+    return f"{10 ** (log / math.log(10) - exponent):.2f}e{exponent:+d}"
 
 
 def sentences(study: Any) -> tuple[str, ...]:
@@ -27,7 +29,7 @@ def sentences(study: Any) -> tuple[str, ...]:
     found = [*tokens(study["residual"]), *finite(study["size"])]
     for name in NAMES:
         found += gradients(name, study[f"gradient_{name}"])
-    kinds = row_kinds(study["even"], study["saturated"])
+    kinds = row_kinds(study["even"], study["saturated"], study.alone)
     if not found and set(kinds) == {"even"}:
         return (nothing(study),)
     return (*found, *of_rows(kinds, study["evenness"], study["largest"]))
@@ -38,7 +40,10 @@ def tokens(residual: np.ndarray) -> list[str]:
     said = []
     for name, rounding in ROUNDINGS.items():
         below = np.flatnonzero(residual < math.log(rounding))
-        if below.size:
+        if below.size and (residual[below[0] :] >= math.log(rounding)).any():
+            least = number(float(residual[below].min()))
+            said.append(f"{name} after {layers(below - 1)} alone (‖res‖/‖X‖ down to {least})")
+        elif below.size:
             said.append(f"{name} from layer {below[0]} (‖res‖/‖X‖ = {number(float(residual[below[0]]))})")
     unknown = np.flatnonzero(np.isnan(residual))
     end = f"; from layer {unknown[0]} on float32 does not decide it" if unknown.size else ""
@@ -58,7 +63,11 @@ def finite(size: np.ndarray) -> list[str]:
 def gradients(name: str, logs: np.ndarray) -> list[str]:
     """Where a gradient is a thousandth of the last layer's, or a thousand times it."""
     said, what = [], "the input of" if name == "input" else f"{NAMES[name]} of"
-    for far, words in ((logs < -math.log(FAR), "below a thousandth"), (logs > math.log(FAR), "above a thousand times")):
+    zero = np.isneginf(logs)
+    for far, words in (
+        (~zero & (logs < -math.log(FAR)), "below a thousandth"),
+        (logs > math.log(FAR), "above a thousand times"),
+    ):
         at = np.flatnonzero(far)
         if at.size:
             worst = at[np.argmax(np.abs(logs[at]))]
@@ -66,8 +75,13 @@ def gradients(name: str, logs: np.ndarray) -> list[str]:
                 f"The gradient at {what} {layers(at)} is {words} {'of ' if 'below' in words else ''}the last layer's: "
                 f"{number(float(logs[worst]))} at layer {worst + 1}."
             )
-    unknown = np.flatnonzero(~np.isfinite(logs))
-    if unknown.size:
+    if zero.any():
+        at = layers(np.flatnonzero(zero))
+        said.append(f"The gradient at {what} {at} is 0: rows there are the same for all queries and keys.")
+    unknown = np.flatnonzero(~np.isfinite(logs) & ~zero)
+    if unknown.size and zero[-1]:
+        said.append(f"The gradient at {what} {layers(unknown)} has no ratio to the last layer's, which is 0.")
+    elif unknown.size:
         said.append(f"The gradient at {what} {layers(unknown)} is not known in float32.")
     return said
 
@@ -80,12 +94,13 @@ def layers(at: Sequence[int] | np.ndarray) -> str:
     return f"layers {first} to {last}" if last - first + 1 == len(at) else f"{len(at)} layers from {first} to {last}"
 
 
-def row_kinds(even: np.ndarray, saturated: np.ndarray) -> list[str]:
-    """What the rows of each layer are: most of them even, half of them saturated, or neither; or none is known."""
-    return [
+def row_kinds(even: np.ndarray, saturated: np.ndarray, alone: Sequence[int] = ()) -> list[str]:
+    """What the rows of each layer are: most even, half saturated, neither, none known, or each of one token alone."""
+    kinds = [
         "unknown" if math.isnan(many) else "even" if many >= MOST else "saturated" if full >= 0.5 else "mixed"
         for many, full in zip(even, saturated, strict=True)
     ]
+    return ["alone" if index in alone else kind for index, kind in enumerate(kinds)]
 
 
 def of_rows(kinds: list[str], evenness: np.ndarray, largest: np.ndarray) -> list[str]:
@@ -100,8 +115,10 @@ def of_rows(kinds: list[str], evenness: np.ndarray, largest: np.ndarray) -> list
                 f"Rows are {kind} in {layers(at)}: H/log n {low:.3g} to {high:.3g}, a row's largest weight "
                 f"{largest[worst]:.2g} at most in the mean (layer {worst + 1})."
             )
-    unknown = [index for index, own in enumerate(kinds) if own == "unknown"]
-    return [*said, f"Rows of {layers(unknown)} are not known in float32."] if unknown else said
+    for kind, words in (("alone", "see their own token alone"), ("unknown", "are not known in float32")):
+        if at := [index for index, own in enumerate(kinds) if own == kind]:
+            said.append(f"Rows of {layers(at)} {words}.")
+    return said
 
 
 def nothing(study: Any) -> str:

@@ -69,7 +69,7 @@ class Shapes:
 
     def take(self, name: str, *shape: int) -> np.ndarray:
         """Zeros of that shape."""
-        return np.broadcast_to(np.float32(0), shape)
+        return np.broadcast_to(np.int8(0), shape)
 
 
 def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, Design, tuple[str, ...]]:
@@ -96,9 +96,9 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
     smaller = (2 * layout.spec.depth) ** -0.5 if kind == "gpt2" else 1.0
     started = Start(std=deviation, branches=smaller) if gain is None else Start(gain=gain)
     tables: Embeddings = layout.embeddings(Scope(Shapes()))  # pyright: ignore[reportArgumentType]
-    tokens = _tokens(tables, layout, deviation, sinusoids=settings.get("sinusoidal_pos_embds") is True)
+    tokens = _tokens(tables, layout, deviation, started, sinusoids=settings.get("sinusoidal_pos_embds") is True)
     if images_only:
-        tokens = images.patches(settings, deviation)
+        tokens = images.patches(settings, deviation, started)
     design = Design(
         layout.spec,
         started,
@@ -108,8 +108,9 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
         most_tokens=layout.most_tokens,
     )
     notes = list(_unread(config, looked, layout.spec.attention)) + [images.NOTE] * images_only
-    if stated is None and std is None and gain is None:
-        notes.append(f"The config states no initializer_range: matrices have deviation {STD}.")
+    if stated is None and std is None:
+        what = "matrices" if gain is None else "tables"
+        notes.append(f"The config states no initializer_range: {what} have deviation {STD}.")
     if len(set(layout.shared_layers)) < layout.spec.depth:
         notes.append("Layers share weights; the gradient at a matrix is what one layer adds to it.")
     return kind, design, tuple(notes)
@@ -117,6 +118,9 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
 
 def _config(network: Any) -> Config:
     if isinstance(network, Mapping):
+        for name in network:
+            if not isinstance(name, str):
+                raise TypeError(f"`network` must have settings named by strings, got {arguments.describe(name)}")
         return Config(Path("config"), dict(network))
     if not isinstance(network, str | os.PathLike):
         raise TypeError(
@@ -128,7 +132,7 @@ def _config(network: Any) -> Config:
     return Config.read(path) if path.is_dir() else Config(path, read_object(path, MOST_SETTINGS))
 
 
-def _tokens(tables: Embeddings, layout: Layout, std: float, *, sinusoids: bool) -> Tokens:
+def _tokens(tables: Embeddings, layout: Layout, std: float, start: Start, *, sinusoids: bool) -> Tokens:
     """What the family's tables give: words and positions of each token, a type that all share."""
     factor = layout.embedding_factor
     own = std * (2 if tables.position is not None and not sinusoids else 1) ** 0.5
@@ -139,7 +143,8 @@ def _tokens(tables: Embeddings, layout: Layout, std: float, *, sinusoids: bool) 
         sinusoids=sinusoids,
         normed=tables.norm is not None,
         narrow=narrow,
-        projection=std * (narrow or 1) ** 0.5,
+        projection=start.factor(narrow or 1),
+        rooted=factor != 1,
     )
 
 
