@@ -180,7 +180,8 @@ def qk_clip(
     parts of queries and keys that are a head's own, γ on its rotary queries, and nothing on the rotary key of all.
 
     Args:
-        largest_logit: S_max of each head, as `scores` and `score_metrics` measure it.
+        largest_logit: S_max of each head, the largest scale·q·k, as `scores` and `score_metrics` measure it without a
+            `soft_cap` and a `bias`: what these leave of it says nothing of how large it was.
         threshold: τ > 0; 100 in the source, and ∞ clips nothing.
         groups: how many heads of keys there are; then S_max is that of all heads which share one.
 

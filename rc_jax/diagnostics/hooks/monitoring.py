@@ -113,7 +113,8 @@ def score_metrics(
 ) -> Metrics:
     """The numbers of `metrics`, of softmax(scale·q kᵀ), in streaming passes: no array of queries × keys is held.
 
-    One more stands beside them: `largest_logit`, the largest logit of all heads, queries and keys that are seen.
+    One more stands beside them: `largest_logit`, the largest logit of all heads, queries and keys that are seen, behind
+    the cap and with the bias.
 
     Args:
         q: queries; (heads, n, d), or with samples before.
@@ -239,6 +240,7 @@ def _of_weights(weights: Array, mask: Array | None, ids: Array | None) -> Metric
         within = same if mask is None else same & mask
     outside = jnp.zeros((), p.dtype)
     if within is not None:
+        within = traced(within).mask  # a row that is padding itself may hold anything
         hidden = jnp.where(jnp.any(within, axis=-1, keepdims=True) & ~within, jnp.abs(p), 0)
         outside = jnp.where(jnp.any(jnp.isnan(hidden)), jnp.nan, jnp.max(hidden))  # maxima pass over NaN
         p = jnp.where(within, p, 0)

@@ -173,7 +173,8 @@ class Comparison:
         meaning, keys = MEASURES[change.measure], ["0", "0"]
         if change.measure in OF_A_KEY and change.measure != "sink_weight":
             row = self.a.numbers.index(change.layer)
-            keys = [f"{each['strongest_key'][row, change.head]:.0f}" for each in (self.a, self.b)]
+            strongest = (each["strongest_key"][row, change.head] for each in (self.a, self.b))
+            keys = [f"{key:.0f}" if np.isfinite(key) else "none" for key in strongest]
         meaning = meaning.replace("key KEY", f"key {keys[0]}" if keys[0] == keys[1] else f"keys {' → '.join(keys)}")
         return f"{meaning} {_pair(change.before, change.after)}"
 

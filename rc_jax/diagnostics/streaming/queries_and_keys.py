@@ -76,8 +76,9 @@ def scores(
 
     Returns:
         A `Diagnosis` with measures of shape (layer, head): sparsity, entropy, relative_entropy, participation,
-        largest_weight, entropy_scale, scale_ratio, sink_weight, sink_rate, and largest_logit, the largest scale·q·k
-        over keys that are seen, queries and samples, which `qk_clip` takes.
+        largest_weight, entropy_scale, scale_ratio, sink_weight, sink_rate, and largest_logit, the largest logit over
+        keys that are seen, queries and samples, behind the cap and with the bias: without these scale·q·k, which
+        `qk_clip` takes.
 
     Raises:
         TypeError: `q` or `k` are traced (`rc_jax.diagnostics.score_metrics` takes these).

@@ -204,6 +204,19 @@ def test_padding_on_the_left():
         np.testing.assert_allclose(logged[name], np.mean([each[name] for each in apart]), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("jitted", [False, True])
+def test_rows_of_padding_on_the_left_may_hold_anything(jitted):
+    """A decoder leaves them even over all keys, the later ones too; its tokens' mask alone is given."""
+    real = np.arange(N) >= np.array([0, 5])[:, None]
+    seen = real[:, None, None] & np.tri(N, dtype=bool)
+    logits = np.random.default_rng(1).standard_normal((2, 4, N, N))
+    weights = dense.softmax(np.where(seen, logits, -1e30)).astype(np.float32)
+    measured = functools.partial(diagnostics.metrics, weights)
+    compiled = jax.jit(lambda mask: measured(mask=mask))
+    logged = compiled(real[:, None, None]) if jitted else measured(mask=real[:, None, None])
+    assert_same(logged, diagnostics.attention([weights], mask=real[:, None, None]))
+
+
 @pytest.mark.parametrize("wrong", ["inverted", "of other texts"])
 def test_weight_where_nothing_may_be_seen(wrong):
     """An error; NaN in a trace. A mask whose axes fit by chance hides what has weight."""
