@@ -639,6 +639,9 @@ def test_a_gradient_that_underflows_is_not_said_to_be_0(key):
     assert np.isfinite(first["gradient_query"][[0, 2]]).all()
     last = study.architecture(dataclasses.replace(spec, local_layers=(1, 2)), tokens=6, samples=1, key=key)
     assert "The gradient at W_Q of layer 1 has no ratio to the last layer's, which is 0." in last.sentences
+    lost = dataclasses.replace(spec, skip=False, depth=6, local_layers=(4, 5))  # after four layers tokens agree
+    notes = study.architecture(lost, tokens=6, samples=1, key=key).notes
+    assert any("cancellation-free" in note for note in notes) and "lost in rounding" not in "".join(notes)
     assert "no ratio" in last.table and "not known" not in str(last) and "does not decide" not in str(last)
 
 

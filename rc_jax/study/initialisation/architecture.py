@@ -3,7 +3,7 @@
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import jax
@@ -99,7 +99,7 @@ def architecture(
 
 
 @contextlib.contextmanager
-def _memory(count: int, width: Width) -> Iterator[None]:
+def _memory(count: int, width: Width) -> Generator[None]:
     """An error of this package where the device's memory does not hold what is computed."""
     try:
         yield

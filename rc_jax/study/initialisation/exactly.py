@@ -52,7 +52,8 @@ def replace(
             f"Residuals from the first below {ROUNDED:g} on are those of cancellation-free arithmetic "
             "(collapse.log_residuals)."
         )
-    if not any(np.isnan(sample[name]).any() for sample in samples for name in ("gradient_query", "gradient_key")):
+    logs = [sample[name] for sample in samples for name in ("gradient_query", "gradient_key")]
+    if not any(np.isnan(each).any() and each[-1] != -np.inf for each in logs):
         return (said,)
     return (said, "Where the last layer's gradient at W_Q or W_K is lost in rounding, no ratio to it is known.")
 
