@@ -62,8 +62,8 @@ def from_transformers(
         decoder_attention_mask: with `part="cross"`, 0 where a token of the decoder, whose queries these are, is
             padding, (batch, queries): these queries are left out. Without it all queries count.
         config: `model.config`. It tells which layers have attention, in hybrid models, and which have a window, where
-            it has `layer_types` or `sliding_window`. Other windows, and those without it, are found from zeros, and a
-            note says so.
+            it has `layer_types` or `sliding_window`, with a `part` where that has a configuration of its own. Other
+            windows, and those without it, are found from zeros, and a note says so.
         part: "encoder" or "decoder" of a model that has both, or "cross", the attention of the decoder on the encoder,
             whose `attention_mask` is that of the encoder.
         options: passed on to `attention`, such as `threshold`, or `mask` and `segment_ids`, which are joined with
@@ -89,6 +89,7 @@ def from_transformers(
     known = [name for name in inspect.signature(attention).parameters if name not in ("weights", "axes")]
     for name in options:
         arguments.one_of(known)("options", name)
+    config = _of_part(config, part)
     # What the output holds, and why something that should be there is not.
     outputs = _named(outputs)
     if part is None and any(_field(outputs, f"encoder_{name}") is not None for name in FIELDS):
@@ -111,7 +112,7 @@ def from_transformers(
             'attn_implementation="eager", because other implementations do not form them'
         )
     if weights is not None:
-        weights = _of_attention(weights, None if part else config)
+        weights = _of_attention(weights, config)
     if decoder_attention_mask is not None and part != "cross":
         raise ValueError(
             '`decoder_attention_mask` must be None unless part="cross", got one: for the decoder\'s attention on '
@@ -119,9 +120,8 @@ def from_transformers(
         )
     first: tuple[str, ...] = ()
     if weights is not None:
-        known_config = None if part else config
         weights, attention_mask, options, first = _on_filled_keys(
-            weights, attention_mask, options, known_config, part == "cross"
+            weights, attention_mask, options, config, part == "cross"
         )
     if weights is not None and (part == "cross" or _rectangular(weights)):
         known = {"causal": False} if part == "cross" else {}
@@ -129,9 +129,7 @@ def from_transformers(
         if decoder_attention_mask is not None:
             rows = _of_decoder(weights, decoder_attention_mask, options.get("mask"))
         notes = () if states is None else ("Hidden states are left out: they are those of the queries alone.",)
-        return _of_rectangles(
-            weights, attention_mask, None if part else config, known | options, (*notes, *first), part == "cross", rows
-        )
+        return _of_rectangles(weights, attention_mask, config, known | options, (*notes, *first), part == "cross", rows)
     texts, cut = None, False
     if attention_mask is not None:
         kept: Any = states if weights is None else [layer for layer in weights if layer is not None]
@@ -141,7 +139,7 @@ def from_transformers(
     if weights is not None:
         depth = None if states is None else len(states) - 1
         known = {"segment_ids": np.where(texts < 0, PADDING, texts + 1)} if cut and texts is not None else {}
-        diagnosis, found = _of_weights(weights, depth, texts, None if part else config, known | options, first)
+        diagnosis, found = _of_weights(weights, depth, texts, config, known | options, first)
         texts = found.keys
         parts.append(diagnosis)
     if states is not None:
@@ -202,6 +200,18 @@ def _of_attention(weights: list[Any], config: Any) -> list[Any]:
     if kinds is None or len(kinds) != len(weights):
         return weights
     return [each if _attends(kind) else None for kind, each in zip(kinds, weights, strict=True)]
+
+
+def _of_part(config: Any, part: str | None) -> Any:
+    """The configuration of the attention that is asked for; `None` where none states it."""
+    if isinstance(config, str | Mapping) or hasattr(config, "config"):
+        raise TypeError(f"`config` must be the configuration of a model, model.config, got {type(config).__name__}")
+    if part is None:
+        return config
+    own = getattr(config, part, None)  # as of T5Gemma; others have settings of both in one, and state no windows
+    if hasattr(own, "model_type"):
+        return own
+    return config if part != "cross" and hasattr(config, "layer_types") else None
 
 
 def _text(config: Any) -> Any:

@@ -283,6 +283,36 @@ def test_packed_texts_of_a_model_are_measured_each(decoder):
             np.testing.assert_allclose(diagnosis[name], expected, rtol=3e-4, atol=1e-5, err_msg=name)
 
 
+def test_a_decoder_with_windows_is_read_by_its_own_configuration():
+    """Steps behind the window, whose caches keep as many keys as their layers see."""
+    sizes = dict(
+        vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, sliding_window=4, query_pre_attn_scalar=8, pad_token_id=0,
+    )  # fmt: skip
+    config = transformers.T5GemmaConfig(encoder=sizes, decoder=sizes, initializer_range=0.3)
+    config.vocab_size = 40
+    config.decoder._attn_implementation = "eager"
+    torch.manual_seed(0)
+    model = transformers.T5GemmaForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
+    ids = torch.randint(3, 40, (2, 6), generator=torch.Generator().manual_seed(1))
+    more = dict(max_new_tokens=9, min_new_tokens=9, do_sample=False, output_attentions=True)
+    more |= dict(return_dict_in_generate=True, eos_token_id=39, decoder_start_token_id=1)
+    weights = model.generate(ids, attention_mask=torch.ones_like(ids), **more).decoder_attentions[7]
+    assert {layer.shape[-1] for layer in weights} == {4, 8}
+    plain = diagnostics.from_transformers({"attentions": weights}, config=config.decoder)
+    for given in (config, config.decoder):
+        diagnosis = diagnostics.from_transformers({"decoder_attentions": weights}, part="decoder", config=given)
+        for name in plain.measures:
+            np.testing.assert_array_equal(diagnosis[name], plain[name], err_msg=name)
+
+
+def test_a_config_is_that_of_a_model(decoder):
+    outputs = {"attentions": [np.full((1, 2, 4, 4), 0.25)]}
+    for wrong in (decoder, decoder.config.to_dict(), "llama"):
+        with pytest.raises(TypeError, match=f"`config` must be .* model.config, got {type(wrong).__name__}"):
+            diagnostics.from_transformers(outputs, config=wrong)
+
+
 def test_a_token_counts_where_numbers_of_texts_and_the_attention_mask_say_so():
     """The numbers go on over the padding, or name a text that is nothing else."""
     texts, real = np.repeat([1, 2], 8)[None], np.arange(16)[None] < 13
