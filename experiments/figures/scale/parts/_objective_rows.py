@@ -68,9 +68,30 @@ def _over_softmax(data: Data) -> Measured:
         reads=[*ratios, *(data[f"{name}{end}"] for name in READ for end in ("", "_error"))],
         numbers={
             "least": ratios[0].min(), "first": ratios[1][0], "before": ratios[1][-2], "last": ratios[1][-1],
-            "longest": LONGEST,
+            "longest": LONGEST, "turn": _turn(n, ratios[1], 2), "typical": _turn(data["n"], _over_typical(data), 1),
         },
     )  # fmt: skip
+
+
+def _over_typical(data: Data) -> np.ndarray:
+    """The sixth power's mean gradient over that of softmax at its typical scale, by n."""
+    scales = data["typical"][NAMES.index("½‖J‖₁, trace")]
+    softmax = [
+        np.interp(np.log(best), np.log(data["alpha"]), means)
+        for best, means in zip(scales, data["norm"][0], strict=True)
+    ]
+    return data["power"] / np.array(softmax)
+
+
+def _turn(n: np.ndarray, ratio: np.ndarray, digits: int) -> str:
+    """Formula: where a falling ratio, a line in log n between those of the figure, passes 1, to so many digits."""
+    below = np.flatnonzero(ratio < 1)
+    if not below.size:
+        return rf"n\gt{n[-1]}"
+    if not (at := below[0]):
+        return rf"n\lt{n[0]}"
+    turn = np.exp(np.interp(0, 1 - ratio[at - 1 : at + 1], np.log(n[at - 1 : at + 1])))
+    return rf"n\approx{float(f'{turn:.{digits - 1}e}'):.0f}"
 
 
 def _misfits(data: Data) -> Measured:
@@ -175,7 +196,8 @@ ROWS = (
         interval_from="our reading of most: half of the article's own $n$; made when the ratio was known",
         note=r"measured: the share of the 500 $n$ at which it is larger; the ratio at $\alpha=1$ is at least "
         r"<least:.2f>, at $\alpha^{\ast}$ <first:.2f> at $n=16$, <before:.2f> at 4096 and <last:.2f> at <longest>: "
-        "softmax's best grows with $n$ and passes it",
+        "softmax's best grows with $n$ and passes it at $<turn>$; at the typical scale, which is larger than "
+        r"$\alpha^{\ast}$ and which the reader does not speak of, softmax's mean passes it at $<typical>$ already",
     ),
     reader(
         "objectives-quarter",
