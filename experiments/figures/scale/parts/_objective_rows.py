@@ -265,7 +265,8 @@ ROWS = (
         interval_from="what focus-cannot calls sparse; chosen when the floor was known",
         after_result=True,
         note=rf"its floor is <least:.3f>, far below the $\sqrt{{2/\pi}}={LINEAR_FLOOR:.3f}$ of linear attention, which "
-        "every kernel of the map reaches; softmax has none. How sparse is enough the reply does not say",
+        "every kernel of the map reaches; softmax has none",
+        elsewhere="the reply says very probably and names no number: how sparse is enough is left open",
     ),
     published(
         "objectives-ends",
