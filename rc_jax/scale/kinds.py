@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from rc_jax._numerics import arguments
-from rc_jax.attention import Kind
+from rc_jax.attention import Kind, own_parts
 from rc_jax.scale.gradient.rows import score_rows
 
 _GROUPS = 8  # of rows, whose optima give the standard error
@@ -37,6 +37,9 @@ def kind_gradient(
     Returns:
         ½‖∂p/∂s‖₁ (entrywise) of every row, in the unit of α.
 
+    Raises:
+        ValueError: `parts` lacks an array that the kind reads.
+
     Source: the objective is that of kexue.fm/archives/9812; its form for any kind is this package's own.
 
     Example:
@@ -46,7 +49,8 @@ def kind_gradient(
         >>> print(kind_gradient(KINDS["softmax"], jnp.zeros((1, 4)), 2.0))  # 2 (1 − ¼)
         [1.5]
     """
-    return _gradient(kind, jnp.asarray(scores), jnp.asarray(alpha, scores.dtype), parts or {})
+    with own_parts.named(kind, parts):
+        return _gradient(kind, jnp.asarray(scores), jnp.asarray(alpha, scores.dtype), parts or {})
 
 
 class KindOptimum(NamedTuple):
@@ -116,6 +120,9 @@ def kind_best_scale(
         another by 1 %, or the gradient is no number at one of them; ∞, where it still rises at 256; 0, where 1/4 or
         less is best; the scale from which on it is flat, where no larger one does better by 1 %; and the scale of a
         maximum that some of the groups do not have.
+
+    Raises:
+        ValueError: `parts` lacks an array that the kind reads.
 
     Source: this package's own.
 

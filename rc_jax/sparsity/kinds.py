@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Key
 
 from rc_jax._numerics import arguments
-from rc_jax.attention import Kind
+from rc_jax.attention import Kind, own_parts
 
 _guard = arguments.guard(n=arguments.integer(2), gamma=arguments.scalar(arguments.positive), rows=arguments.integer(2))
 
@@ -30,6 +30,9 @@ def kind_sparsity(
 
     Returns:
         The mean over rows that are not all 0, and its standard error; NaN without such rows.
+
+    Raises:
+        ValueError: `parts` lacks an array that the kind reads.
 
     Source: the measure is that of kexue.fm/archives/9889.
 
@@ -85,7 +88,8 @@ def rows_are_independent(kind: Kind, parts: dict[str, Array] | None = None) -> b
     """
     scores = jnp.asarray(np.random.default_rng(0).normal(size=(kind.maps, 4, 4)), jnp.float32)
     moved = scores.at[:, 1:].add(jnp.linspace(0.5, 1.5, 4, dtype=scores.dtype))
-    return bool(jnp.allclose(kind(scores, None, parts)[:, 0], kind(moved, None, parts)[:, 0], atol=1e-5))
+    with own_parts.named(kind, parts):
+        return bool(jnp.allclose(kind(scores, None, parts)[:, 0], kind(moved, None, parts)[:, 0], atol=1e-5))
 
 
 def _rows(kind: Kind, rows: int, n: int, key: Array, gamma: ArrayLike, parts: dict[str, Array]) -> np.ndarray:

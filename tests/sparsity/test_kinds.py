@@ -1,10 +1,12 @@
 """Sparsity of random rows of any kind, against closed forms of their limit and a count by hand."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 
-from rc_jax import sparsity
-from rc_jax.attention import KINDS
+from rc_jax import attention, sparsity
+from rc_jax.attention import KINDS, Kind
+from rc_jax.scale.kinds import kind_best_scale
 from rc_jax.sparsity.kinds import kind_largest_weight, kind_sparsity, rows_are_independent
 
 
@@ -33,3 +35,28 @@ def test_which_rows_depend_on_each_other():
         kind, {part: jnp.ones(1) for part in ("sink", "subtracted", "length_offset", "length_slope", "length_power")}
     )]  # fmt: skip
     assert coupled == ["sinkhorn"]
+
+
+@pytest.mark.parametrize(("given", "said"), [({}, "none"), ({"other": jnp.ones(1)}, "'other'")])
+def test_arrays_that_a_kind_lacks_are_named(key, given, said):
+    def tempered(scores, seen, parts):
+        return jax.nn.softmax(jnp.where(seen, scores / parts["tau"][:, None, None], -jnp.inf))
+
+    kind = Kind(
+        "tempered", tempered,
+        shapes=lambda spec: {"tau": (spec.heads,)}, start=lambda spec, dtype: {"tau": jnp.ones(spec.heads, dtype)},
+    )  # fmt: skip
+    message = rf"`parts` must hold 'tau' of kind 'tempered', got {said}"
+    with pytest.raises(ValueError, match=message):
+        kind_sparsity(key, kind, 1.0, 16, parts=given)
+    with pytest.raises(ValueError, match=message):
+        kind_best_scale(key, kind, 16, rows=16, parts=given)
+    parts = attention.init(key, attention.AttentionSpec(d_model=8, weights=kind)).parts
+    assert kind_sparsity(key, kind, 1.0, 16, parts=parts) == pytest.approx(
+        kind_sparsity(key, KINDS["softmax"], 1.0, 16)
+    )
+
+
+def test_a_mistake_of_a_kinds_own_stays_what_it_is(key):
+    with pytest.raises(KeyError, match="table"):
+        kind_sparsity(key, Kind("mistaken", lambda scores, seen, parts: {}["table"]), 1.0, 16)

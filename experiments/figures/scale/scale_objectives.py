@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 import experiments.lib.figure
 from experiments.figures._peaks import jackknife, peaks
 from experiments.figures._samples import draw
-from experiments.figures.scale.parts._objective_rows import HIGH, LARGEST, LONGEST, LOW, NAMES, ROWS
+from experiments.figures.scale.parts._objective_rows import HIGH, LARGEST, LONGEST, LOW, NAMES, NEAR, ROWS
 from experiments.lib import style
 from experiments.lib.figure import About, Data
 from rc_jax import scale
@@ -167,20 +167,24 @@ def _half_l1(seed: int) -> np.ndarray:
 
 
 def _reader(seed: int) -> dict[str, np.ndarray]:
-    """By automatic differentiation: largest entries of two Jacobians, and how slopes change with the input's scale."""
+    """Largest entries of two Jacobians, and how slopes change with the input's scale.
+
+    By automatic differentiation, but for the sixth power's entries of many scores.
+    """
     rng = np.random.default_rng([seed, 1])
 
     def power(x: jax.Array) -> jax.Array:
         return x**6 / jnp.sum(x**6)
 
-    # softmax at scales from near 0 on, for 2 to 64 scores; the sixth power of a quarter of 64 scores
+    # softmax at scales from near 0 on, for 2 to 64 scores; the sixth power of a quarter of the scores
     rows = [jnp.asarray(rng.normal(size=(3072, n)), jnp.float32) for n in (2, 8, 64)]
     scales = jnp.geomspace(0.01, 8, 25)
     entries = jax.jit(
         jax.vmap(jax.vmap(lambda s, a: jnp.abs(jax.jacobian(jax.nn.softmax)(a * s)).max(), (None, 0)), (0, None))
     )
     softmax = max(float(entries(each[:48], scales).max()) for each in rows)
-    quarter = jax.vmap(lambda s: jnp.abs(jax.jacobian(lambda x: power(x / 4))(s)).max())
+    jacobians = [jax.vmap(jax.jacobian(lambda x: power(x / 4)))(each) for each in rows[1:]]
+    more = [rng.normal(size=(rows[0].shape[0], n)).astype(np.float32) for n in NEAR[2:]]  # past those of `rows`
     # slopes by s of f(a s), which f(a x) = f(x) makes the same at every a
     free = {
         "x⁶/Σx⁶": power,
@@ -192,9 +196,22 @@ def _reader(seed: int) -> dict[str, np.ndarray]:
     slopes = [[jax.jacobian(lambda s, f=f, a=a: f(a * s))(s) for a in (1.0, 3.0)] for f in free.values()]
     return {
         "quarter": np.asarray(softmax),
-        "near_one": np.stack([np.asarray(quarter(each)) for each in rows[1:]]),
+        "near_one": np.stack(
+            [np.asarray(jnp.abs(each).max((1, 2))) for each in jacobians] + [_largest_of_sixth(each) for each in more]
+        ),
+        "near_one_signed": np.stack([np.asarray(each.max((1, 2))) for each in jacobians]),
         "scale_free": np.array([float(jnp.abs(b - a).max() / jnp.abs(a).max()) for a, b in slopes]),
     }
+
+
+def _largest_of_sixth(s: np.ndarray) -> np.ndarray:
+    """Largest magnitude of an entry 6 y_i(δ_ij − y_j)/s_j of every row's Jacobian, y = s⁶/Σs⁶.
+
+    It is on the diagonal: no other y_i is above 1 − y_j.
+    """
+    sixth = s**6
+    y = sixth / sixth.sum(1, keepdims=True)
+    return (6 * y * (1 - y) / np.abs(s)).max(1)
 
 
 def _longest(seed: int) -> dict[str, np.ndarray]:

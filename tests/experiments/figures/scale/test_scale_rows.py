@@ -32,6 +32,12 @@ def test_sparsity_of_the_sixth_power():
     assert sparsity[20] == pytest.approx(moments[0] / moments[1] ** 0.5)
 
 
+def test_largest_entries_of_the_sixth_power_are_those_of_whole_jacobians(x64):
+    rows = np.random.default_rng(0).normal(size=(20, 12))
+    whole = jax.vmap(jax.jacobian(lambda x: x**6 / jnp.sum(x**6)))(jnp.asarray(rows))
+    np.testing.assert_allclose(scale_objectives._largest_of_sixth(rows), np.abs(whole).max((1, 2)), rtol=1e-9)
+
+
 def test_the_typical_optimum_of_the_largest_entry_is_that_of_whole_jacobians():
     """Against the largest entry of Jacobians by automatic differentiation, on its own rows and another grid."""
     spec = dataclasses.replace(scale_objectives.PRESETS["smoke"], entries=2**17)
