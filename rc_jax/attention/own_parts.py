@@ -1,7 +1,7 @@
 """One clear error where a function of a kind is not given the kind's own arrays."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 
 from jaxtyping import Array
 
@@ -10,7 +10,7 @@ from rc_jax.attention.specification import AttentionSpec
 
 
 @contextlib.contextmanager
-def named(kind: Kind, parts: Mapping[str, Array] | None) -> Iterator[None]:
+def named(kind: Kind, parts: Mapping[str, Array] | None) -> Generator[None]:
     """Say which of the arrays that `kind.shapes` names are not in `parts`, where `weights` looks for one in vain.
 
     Example:

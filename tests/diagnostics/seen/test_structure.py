@@ -1,5 +1,7 @@
 """What queries may see, found in the weights, against NumPy with the mask that made them."""
 
+import types
+
 import numpy as np
 import pytest
 
@@ -180,3 +182,20 @@ def test_a_single_token_of_padding_is_told_where_it_cannot_be_sure():
     # One of zeros is no row of a softmax.
     weights[1, :, -1] = 0
     assert "1 of sample 1: these tokens are taken for padding" in diagnostics.attention([weights]).notes[0]
+
+
+@pytest.mark.parametrize("ahead", ["picture", "prefix"])
+def test_a_config_states_what_lies_behind_a_token_and_nothing_of_later_keys(ahead):
+    """Layers of all keys and of windows, in which the tokens of a picture see each other, or all see a prefix."""
+    later = (INDEX >= 3) & (INDEX < 9) if ahead == "picture" else INDEX < 6
+    open_ahead = np.outer(later, later) if ahead == "picture" else np.broadcast_to(later, (N, N))
+    masks = [
+        (DISTANCE >= 0) | open_ahead,
+        ((DISTANCE >= 0) & (DISTANCE < 7)) | (np.outer(later, later) & (DISTANCE < 7)),
+    ]
+    weights = [drawn(layer, seen, 2.0)[None] for layer, seen in enumerate(masks)]
+    config = types.SimpleNamespace(layer_types=["full_attention", "sliding_attention"], sliding_window=7)
+    found = diagnostics.from_transformers({"attentions": weights}, config=config)
+    for layer, seen in enumerate(masks):
+        check(found, weights[layer][0], seen, layer)
+    assert not found.causal and any("token" in note for note in found.notes)
