@@ -246,8 +246,9 @@ def _on_filled_keys(
     _check_stages(weights, config)
     if cross or notes or not _rectangular(weights):
         return weights, attention_mask, options, notes
-    attention_mask = _of_kept_keys(attention_mask, weights, config)
-    return _without_empty_places(weights, attention_mask, options)
+    attention_mask, gone = _of_kept_keys(attention_mask, weights, config)
+    weights, attention_mask, options, notes = _without_empty_places(weights, attention_mask, options)
+    return weights, attention_mask, options, (*gone, *notes)
 
 
 def _on_all_keys(
@@ -302,8 +303,8 @@ def _behind_zeros(layer: jax.Array, keys: int) -> jax.Array:
     return jnp.where(even[..., None], jnp.asarray(1 / keys, layer.dtype), whole)
 
 
-def _of_kept_keys(attention_mask: Any, weights: list[Any], config: Any) -> Any:
-    """What an attention mask says of the keys that the cache of a window keeps, where it is longer than they are.
+def _of_kept_keys(attention_mask: Any, weights: list[Any], config: Any) -> tuple[Any, tuple[str, ...]]:
+    """What an attention mask says of the keys that the cache of a window keeps, where it is longer; and a note.
 
     The last token that it names is the last key with weight: zeros behind are padding, or empty places of a cache.
     """
@@ -311,7 +312,7 @@ def _of_kept_keys(attention_mask: Any, weights: list[Any], config: Any) -> Any:
     layers = inputs.layers_of("outputs", some, ("heads", "queries", "keys"), stacked=5)
     queries, keys = layers.shape[-2:]
     if attention_mask is None or np.ndim(attention_mask) != 2 or np.shape(attention_mask)[-1] <= keys:
-        return attention_mask
+        return attention_mask, ()
     mask = inputs.on_host(attention_mask)
     size, near = _sliding(config, weights)
     named = int(np.flatnonzero((mask != 0).any(0)).max(initial=-1)) + 1
@@ -323,7 +324,11 @@ def _of_kept_keys(attention_mask: Any, weights: list[Any], config: Any) -> Any:
             f"{inputs.described(attention_mask)}: a longer one goes with a cache that keeps a window alone, which "
             "config=model.config states"
         )
-    return mask[:, start : start + keys]
+    gone = (
+        f"The caches of all layers keep {keys} keys, and {start} tokens before them are gone: keys are counted from "
+        "the first one that is kept, and measures of the first key are those of it, which is no first token.",
+    )
+    return mask[:, start : start + keys], gone if start > 0 else ()
 
 
 def _without_empty_places(

@@ -192,11 +192,14 @@ def _notes(
     hidden = int((np.any(allowed & read.visible, axis=0) & ~np.any(used, axis=0)).sum())
     real = read.keys[:, : place.filled] >= 0
     masks = stated.told and any(mask is not None for mask in stated.masks)
+    beyond = 0 if stated.told else int((~read.visible.any(1)[:, : place.filled]).sum(1).max())
     which = (
         "as the last of them"
         if causal
         else "those that a mask leaves"
         if masks
+        else "those of windows"
+        if beyond
         else "all of them"
         if real.all()
         else ""
@@ -208,6 +211,11 @@ def _notes(
     found = read.real[:, : place.filled]
     if not found.all():
         notes.append(of_padding(found))
+    if beyond:
+        notes.append(
+            f"Windows hide {beyond} keys from every query: measures of the first key are those of the first key that a "
+            "query may see."
+        )
     if read.doubtful and not hidden:  # or they are told of below
         notes.append(of_doubt(read.doubtful))
     if hidden and not known:

@@ -155,7 +155,9 @@ def test_windows_of_a_config_beside_cached_queries(counts):
     given = {} if not any(counts) else {"attention_mask": real}
     diagnosis = diagnostics.from_transformers(outputs, config=mistral.config, **given)
     close(diagnosis, outputs.attentions, seen)
-    assert diagnosis.notes == (f"The {N - FIRST} queries look at {keys} keys, as the last of them.",)
+    assert diagnosis.notes[-1] == f"The {N - FIRST} queries look at {keys} keys, as the last of them."
+    gone = f"The caches of all layers keep {keys} keys, and {N - keys} tokens before them are gone:"
+    assert [note[: len(gone)] for note in diagnosis.notes[:-1]] == [gone] * bool(given)  # the mask has them
     plain = diagnostics.from_transformers(outputs, attention_mask=real[:, N - keys :])
     assert "pass `mask` if padding or a window hides them" in plain.notes[-1]
 
