@@ -192,7 +192,7 @@ def _notes(
     hidden = int((np.any(allowed & read.visible, axis=0) & ~np.any(used, axis=0)).sum())
     real = read.keys[:, : place.filled] >= 0
     masks = stated.told and any(mask is not None for mask in stated.masks)
-    beyond = 0 if stated.told else int((~read.visible.any(1)[:, : place.filled]).sum(1).max())
+    beyond = 0 if stated.told else int((~np.any(read.visible, axis=1)[:, : place.filled]).sum(1).max())
     which = (
         "as the last of them"
         if causal
