@@ -500,12 +500,14 @@ def _sliding(config: Any, weights: list[Any]) -> tuple[int, list[bool]]:
 def _windows(config: Any, numbers: list[int], layers: list[Any]) -> list[np.ndarray | None]:
     """What queries may see beside causality, where `layer_types` and `sliding_window` say it; `None` where they do not.
 
-    A config that names neither states nothing: its layers may have windows under other names, or packed texts.
+    A config that names neither states nothing: its layers may have windows under other names, or packed texts. Of later
+    keys a config says nothing: all of them are open here, but for those beyond a window of both sides.
     """
     kinds, (queries, keys) = getattr(config, "layer_types", None), layers[0].shape[-2:]
     size = getattr(config, "sliding_window", None)
     used = isinstance(size, int) and getattr(config, "use_sliding_window", True)
-    distance = np.abs(np.arange(keys - queries, keys)[:, None] - np.arange(keys)[None])  # queries are the last tokens
+    behind = np.arange(keys - queries, keys)[:, None] - np.arange(keys)[None]  # queries are the last tokens
+    distance = np.abs(behind)
     made: dict[Any, np.ndarray] = {"full_attention": np.ones((queries, keys), bool)}
     windows: list[np.ndarray | None] = []
     for number, weights in zip(numbers, layers, strict=True):
@@ -514,5 +516,7 @@ def _windows(config: Any, numbers: list[int], layers: list[Any]) -> list[np.ndar
             # Causal layers see `size` keys, their own among them; others so many to each side.
             one = inputs.layers_of("outputs", [weights], ("tokens", "tokens"), stacked=4)
             made[kind] = distance <= size if farthest(one, distance == size) else distance < size
+            if farthest(one, behind < -size):  # a prefix, or pictures whose tokens see each other
+                made[kind] = behind < size
         windows.append(made.get(kind))
     return windows

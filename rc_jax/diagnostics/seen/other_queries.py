@@ -135,9 +135,11 @@ def of_other_queries(supports: Sequence[Support], stated: Stated) -> Found:
     blank = [each.even & later.any(1) for each in supports]
     looks = [~(each.void & ~each.even | out) for each, out in zip(supports, blank, strict=True)]
     used = np.any([each.seen & row[..., None] for each, row in zip(supports, looks, strict=True)], axis=0)
-    if not stated.told and not all(stated.known):
+    # Windows say what lies behind a token, and nothing of later keys.
+    known = stated.told or (causal and all(stated.known))
+    if not known:
         _check_offsets(np.any(used, axis=0))
-    notes = _notes(read, stated, place, allowed, used, causal)
+    notes = _notes(read, stated, place, allowed, used, causal, known)
     record = Texts(read.queries, read.keys, np.full(samples, place.back))
     made: dict[tuple[int, int | None], Seen] = {}
     seen: list[Seen] = []
@@ -182,7 +184,9 @@ def _read(supports: Sequence[Support], stated: Stated, place: Place, later: np.n
     return _Read(of_queries, texts, visible, real, doubtful)
 
 
-def _notes(read: _Read, stated: Stated, place: Place, allowed: np.ndarray, used: np.ndarray, causal: bool) -> list[str]:
+def _notes(
+    read: _Read, stated: Stated, place: Place, allowed: np.ndarray, used: np.ndarray, causal: bool, known: bool
+) -> list[str]:
     """What a reader must know, where queries are allowed to see pairs and have weight on those that are used."""
     queries, keys = allowed.shape[1:]
     hidden = int((np.any(allowed & read.visible, axis=0) & ~np.any(used, axis=0)).sum())
@@ -206,7 +210,7 @@ def _notes(read: _Read, stated: Stated, place: Place, allowed: np.ndarray, used:
         notes.append(of_padding(found))
     if read.doubtful and not hidden:  # or they are told of below
         notes.append(of_doubt(read.doubtful))
-    if hidden and not all(stated.known):
+    if hidden and not known:
         behind = place.causal and not used[:, :, place.filled - 1].any()
         empty = ", and an `attention_mask` that is 0 there if the last keys are empty places of a cache" * behind
         notes.append(
@@ -214,7 +218,7 @@ def _notes(read: _Read, stated: Stated, place: Place, allowed: np.ndarray, used:
             f"seen: pass `mask` if padding or a window hides them{empty}."
         )
     unused = int(((allowed & read.visible).any(1) & ~used.any(1)).sum())
-    if unused and all(stated.known):
+    if unused and known:
         notes.append(f"{unused} keys that may be seen have weight exactly 0 of every query. They count as seen.")
     return notes
 

@@ -20,6 +20,7 @@ def hidden_by_zeros(
     blank: np.ndarray,
     said: Said,
     number: int,
+    open_pairs: np.ndarray | None = None,
 ) -> np.ndarray | None:
     """What zeros hide in a layer, (sample, head, query, key): in all of its heads, then in single ones.
 
@@ -31,12 +32,15 @@ def hidden_by_zeros(
         blank: queries that see nothing, (sample, query).
         said: takes what is to be said.
         number: of the layer in the model.
+        open_pairs: what a statement of all heads lets be seen, so that zeros tell nothing, (sample, query, key);
+            `None` where nothing is stated.
     """
     samples, heads, n = support.counts.shape
     causal = said.word == "causal"
     whole = allowed & ~blank[:, :, None] if blank.any() else allowed
-    mask = _search(support, support.seen, whole, causal, said, number, ())
-    if heads == 1:
+    seen = support.seen if open_pairs is None else support.seen | open_pairs & ~support.void[:, :, None]
+    mask = _search(support, seen, whole, causal, said, number, ())
+    if heads == 1 or open_pairs is not None:
         return None if mask is None else mask[:, None]
     # A head is looked at by itself where it has weight on far fewer keys than its layer.
     open_rows = (whole if mask is None else whole & mask).sum(-1)
@@ -124,7 +128,9 @@ def _mask(
     prefix = int(last[0]) + 1
     is_prefix = prefix > 1 and (interval == (allowed & ((distance >= 0) | (np.arange(n) < prefix)))).all()
     shape = f"a prefix of {prefix} tokens that all see" if is_prefix else "blocks of tokens that see each other"
+    nothing_later = allowed & (distance >= 0)
     readings = [
+        (nothing_later, not causal and ahead == 0 and back == n - 1, f"read as causal, because {says}"),
         (window, _full(seen, allowed, distance, (back, -ahead)), f"read as a window, {reach}, because {says}"),
         (interval, regular and seen[interval].all(), f"read as {shape}, because {says}"),
     ]
