@@ -153,7 +153,7 @@ def _square(layers: inputs.Layers, supports: Sequence[Support], stated: Stated, 
             found = hidden_by_zeros(layers, layer, each, allowed, blank, said, numbers[layer])
         elif not causal and not stated.told and mask is not None:
             # A window says what lies behind a token: which later keys it sees, as in a prefix or a picture, zeros tell.
-            behind = mask[0, 0] & np.tri(n, dtype=bool)
+            behind = mask[:, 0] & np.tri(n, dtype=bool)
             found = hidden_by_zeros(layers, layer, each, allowed & mask[:, 0], blank, said, numbers[layer], behind)
         key = (id(mask), None if found is None and not blank.any() else layer)
         if key not in made:

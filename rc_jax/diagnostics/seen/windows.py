@@ -32,7 +32,7 @@ def hidden_by_zeros(
         blank: queries that see nothing, (sample, query).
         said: takes what is to be said.
         number: of the layer in the model.
-        open_pairs: pairs that a statement of all heads lets be seen, so that their zeros tell nothing, (query, key);
+        open_pairs: what a statement of all heads lets be seen, so that zeros tell nothing, (sample, query, key);
             `None` where nothing is stated.
     """
     samples, heads, n = support.counts.shape

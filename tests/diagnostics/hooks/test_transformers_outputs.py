@@ -436,3 +436,75 @@ def test_a_last_state_before_the_final_norm_is_named(decoder, encoder, ids):
         outputs.append(transformers.ViTModel(config).eval()(pictures, **BOTH))
     notes = [" ".join(diagnostics.from_transformers(each).notes) for each in outputs]
     assert ["the final norm, is not in it" in each for each in notes] == [False, False, True]
+
+
+def blocks(*stretches, n=24):
+    """True where a key is no later than a query, or both are tokens of one of these stretches."""
+    seen = np.tri(n, dtype=bool)
+    for start, end in stretches:
+        seen[start:end, start:end] = True
+    return seen
+
+
+AHEAD = {  # of two samples
+    "picture": (blocks((3, 7)), blocks((3, 7))),
+    "two pictures": (blocks((2, 6), (12, 16)), blocks((5, 9), (9, 13))),
+    "a picture in one sample": (blocks(), blocks((8, 12))),
+    "prefix": (blocks((0, 5)), blocks((0, 6))),
+}
+
+
+def drawn(seen, layers, seed=0, spread=1.0):
+    """Weights of a softmax over what may be seen, (sample, head, query, key), in each layer."""
+    logits = spread * np.random.default_rng(seed).standard_normal((layers, *seen[0].shape))
+    weights = np.exp(logits) * np.stack(seen)
+    return list((weights / weights.sum(-1, keepdims=True)).astype(np.float32))
+
+
+@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("name", AHEAD)
+def test_a_config_says_nothing_of_later_keys(name, told):
+    """Pictures whose tokens see each other, and prefixes, beside windows of a config, as under the mask itself."""
+    config = transformers.Gemma3TextConfig(**SIZES, layer_types=["sliding_attention", "full_attention"])
+    config.sliding_window = 6
+    distance = np.arange(24)[:, None] - np.arange(24)
+    ahead = np.broadcast_to(np.stack(AHEAD[name])[:, None], (2, 3, 24, 24))
+    masks = [ahead & (distance < 6), ahead]
+    weights = drawn(masks, 2)
+    given = {"attention_mask": np.ones((2, 24), int)} if told else {}
+    found = diagnostics.from_transformers({"attentions": weights}, config=config, **given)
+    expected = diagnostics.attention(weights, mask=masks)
+    assert not found.causal and any("all other weights are exactly 0" in note for note in found.notes)
+    for measure in ("sparsity", "relative_entropy", "participation", "sink_weight", "self_weight", "stable_rank"):
+        np.testing.assert_allclose(found[measure], expected[measure], rtol=1e-5, err_msg=measure)
+
+
+def test_pictures_longer_than_a_window_are_no_window_of_both_sides():
+    """A stretch of tokens that see each other further ahead than a window of both sides reaches."""
+    config = transformers.Gemma3TextConfig(**SIZES, layer_types=["sliding_attention", "full_attention"])
+    config.sliding_window = 4
+    distance = np.arange(24)[:, None] - np.arange(24)
+    ahead = np.broadcast_to(blocks((2, 9)), (1, 2, 24, 24))
+    masks = [ahead & (distance < 4), ahead]
+    weights = drawn(masks, 2)
+    found = diagnostics.from_transformers({"attentions": weights}, config=config)
+    expected = diagnostics.attention(weights, mask=masks)
+    for measure in ("sparsity", "relative_entropy", "self_weight"):
+        np.testing.assert_allclose(found[measure], expected[measure], rtol=1e-5, err_msg=measure)
+
+
+def test_a_config_of_an_encoder_beside_small_weights_of_later_keys():
+    """Single weights that underflow are no mask, whatever the config says."""
+    config = transformers.ModernBertConfig(**SIZES, local_attention=8, global_attn_every_n_layers=2)
+    distance = np.abs(np.arange(24)[:, None] - np.arange(24))
+    whole = np.ones((2, 2, 24, 24), bool)
+    masks = [whole, whole & (distance <= 4)]
+    weights = drawn(masks, 2, spread=2.0)
+    for layer in weights:
+        layer[np.random.default_rng(1).uniform(size=layer.shape) < 0.02] = 0
+        layer /= layer.sum(-1, keepdims=True)
+    found = diagnostics.from_transformers({"attentions": weights}, config=config)
+    expected = diagnostics.attention(weights, mask=masks)
+    assert not found.causal
+    for measure in ("sparsity", "relative_entropy", "self_weight"):
+        np.testing.assert_allclose(found[measure], expected[measure], rtol=1e-5, err_msg=measure)
