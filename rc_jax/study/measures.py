@@ -216,7 +216,7 @@ def _notes(kind: Kind, alone: bool, seed: int) -> tuple[str, ...]:
     if drawn := _drawn(kind):
         notes.append(
             f"Rows are those of one head, whose {', '.join(drawn)} {'was' if len(drawn) == 1 else 'were'} drawn at "
-            f"random with seed {seed}: those of other heads differ by more than the errors here."
+            f"random with seed {seed}: those of other heads may differ by more than the errors here."
         )
     return tuple(notes)
 
