@@ -182,7 +182,7 @@ def diagnose(
         full_spectrum: as there.
         threshold: as there.
         texts: 0 where a token is no padding, −1 where it is, (sample, token); `None` where nobody has said.
-        windows: for each layer what its queries may see, (query, key), `None` where it is not known.
+        windows: as of `seen.read`.
         numbers: which layers of the model these are, counted from 0.
         own: whether each query has a key of its own; `None` takes it so where there are as many queries as keys.
         rows: True where a query counts, (sample, query); `None` where all do.

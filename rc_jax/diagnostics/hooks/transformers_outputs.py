@@ -61,9 +61,9 @@ def from_transformers(
             a `config` with a window it may have one for each token, of which the cache keeps the last.
         decoder_attention_mask: with `part="cross"`, 0 where a token of the decoder, whose queries these are, is
             padding, (batch, queries): these queries are left out. Without it all queries count.
-        config: `model.config`. It tells which layers have attention, in hybrid models, and which have a window, where
-            it has `layer_types` or `sliding_window`, with a `part` where that has a configuration of its own. Other
-            windows, and those without it, are found from zeros, and a note says so.
+        config: `model.config`. It tells which layers have attention, in hybrid models, and which have a window or
+            chunks, where it has `layer_types`, `sliding_window` or `attention_chunk_size`, with a `part` where that has
+            a configuration of its own. Other windows, and those without it, are found from zeros, and a note says so.
         part: "encoder" or "decoder" of a model that has both, or "cross", the attention of the decoder on the encoder,
             whose `attention_mask` is that of the encoder.
         options: passed on to `attention`, such as `threshold`, or `mask` and `segment_ids`, which are joined with
@@ -226,7 +226,8 @@ def _check_stages(weights: list[Any], config: Any) -> None:
         hybrid = "; of a hybrid model pass config=model.config, which says which layers have attention, and a window"
         raise ValueError(
             f"`outputs` must have weights of one shape in all layers, got {stages}: of stages, as in Swin and Funnel, "
-            'diagnose each, {"attentions": [each for each in outputs.attentions if each.shape == …]}'
+            "or of caches that keep different numbers of keys, as of chunks, diagnose each, "
+            '{"attentions": [each for each in outputs.attentions if each.shape == …]}'
             f"{hybrid if config is None else ''}"
         )
 
@@ -489,7 +490,7 @@ def _of_weights(
             f"The model has {depth} layers, and {len(weights)} of them gave weights. These are counted from 0 in their "
             "own order, which is not that of the hidden states: pass config=model.config for their numbers."
         )
-    windows = None if config is None else _windows(text, numbers, layers)
+    windows = None if config is None else _windows(text, numbers, layers, texts)
     return diagnose(layers, texts=texts, windows=windows, numbers=numbers, notes=notes, own=own, rows=rows, **options)
 
 
@@ -512,26 +513,39 @@ def _sliding(config: Any, weights: list[Any]) -> tuple[int, list[bool]]:
     return size, [index < len(kinds) and kinds[index] == "sliding_attention" for index in given]
 
 
-def _windows(config: Any, numbers: list[int], layers: list[Any]) -> list[np.ndarray | None]:
-    """What queries may see beside causality, where `layer_types` and `sliding_window` say it; `None` where they do not.
+def _windows(config: Any, numbers: list[int], layers: list[Any], texts: np.ndarray | None) -> list[np.ndarray | None]:
+    """What queries may see beside causality, where `layer_types` and a size say it; `None` where they do not.
 
     A config that names neither states nothing: its layers may have windows under other names, or packed texts. Of later
     keys a config says nothing: all of them are open here, but for those beyond a window of both sides.
     """
     kinds, (queries, keys) = getattr(config, "layer_types", None), layers[0].shape[-2:]
-    size = getattr(config, "sliding_window", None)
+    size, chunk = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
     used = isinstance(size, int) and getattr(config, "use_sliding_window", True)
+    alone = "sliding_attention" if used else "chunked_attention" if isinstance(chunk, int) else None
     behind = np.arange(keys - queries, keys)[:, None] - np.arange(keys)[None]  # queries are the last tokens
     distance = np.abs(behind)
+    # A cache of so many keys or more may have lost tokens, and the ends of its chunks with them.
+    lost = isinstance(chunk, int) and queries < keys and keys >= chunk - 1 + queries
     made: dict[Any, np.ndarray] = {"full_attention": np.ones((queries, keys), bool)}
     windows: list[np.ndarray | None] = []
     for number, weights in zip(numbers, layers, strict=True):
-        kind = ("sliding_attention" if used else None) if kinds is None else kinds[number]
+        kind = alone if kinds is None else kinds[number]
         if kind == "sliding_attention" and kind not in made and isinstance(size, int):
             # Causal layers see `size` keys, their own among them; others so many to each side.
             one = inputs.layers_of("outputs", [weights], ("tokens", "tokens"), stacked=4)
             made[kind] = distance <= size if farthest(one, distance == size) else distance < size
             if farthest(one, behind < -size):  # a prefix, or pictures whose tokens see each other
                 made[kind] = behind < size
+        if kind == "chunked_attention" and kind not in made and isinstance(chunk, int) and not lost:
+            made[kind] = _same_chunk(behind, chunk, texts)
         windows.append(made.get(kind))
     return windows
+
+
+def _same_chunk(behind: np.ndarray, size: int, texts: np.ndarray | None) -> np.ndarray:
+    """Whether keys are of the chunk of their query, or later; chunks start at the first token that is no padding."""
+    queries, keys = behind.shape
+    start = np.zeros((1, 1), int) if texts is None else (texts >= 0).argmax(1)[:, None]
+    chunk = (np.arange(keys) - start) // size
+    return (chunk[:, keys - queries :, None] == chunk[:, None]) | (behind < 0)

@@ -49,7 +49,8 @@ def read(
         segment_ids: numbers of texts, as in `segments`.
         causal: whether no query sees a later key; `None` where nobody has said.
         texts: 0 where a token is no padding, −1 where it is, (sample, token); `None` where nobody has said.
-        windows: for each layer what its queries may see, (query, key), `None` where it is not known.
+        windows: for each layer what its queries may see, (query, key) or (sample, query, key), `None` where it is not
+            known.
         numbers: of the layers, for notes and errors.
         own: whether each query has a key of its own.
         rows: True where a query counts, (sample, query); `None` where all do.
@@ -78,7 +79,7 @@ def _stated(
     masks, known = masks_of(mask, layers), [word or mask is not None] * len(layers)
     if windows is not None:
         known = [given or each is not None for given, each in zip(known, windows, strict=True)]
-        masks = joined(masks, [None if each is None else each[None, None] for each in windows])
+        masks = joined(masks, [None if each is None else each.reshape(-1, 1, *each.shape[-2:]) for each in windows])
     if rows is not None:
         masks = joined(
             masks, [np.broadcast_to(rows[:, None, :, None], (*rows.shape[:1], 1, *layers.shape[-2:]))] * len(masks)

@@ -425,6 +425,55 @@ def test_a_config_gives_the_windows_of_cached_queries():
     np.testing.assert_allclose(found["relative_entropy"], entropy, rtol=1e-5)
 
 
+def llama4(chunk):
+    """A small decoder of chunks, whose fourth layer looks at all keys, and its configuration."""
+    sizes = SIZES | dict(num_hidden_layers=4)
+    config = transformers.Llama4TextConfig(
+        **sizes, intermediate_size=24, intermediate_size_mlp=24, num_key_value_heads=1, head_dim=8,
+        num_local_experts=1, num_experts_per_tok=1, attention_chunk_size=chunk, initializer_range=0.3,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return transformers.Llama4TextModel._from_config(config, attn_implementation="eager").eval(), config
+
+
+@pytest.mark.parametrize("chunk", [5, 64])
+@pytest.mark.parametrize("side", ["left", "right", "none"])
+def test_a_config_gives_the_chunks_of_its_layers(side, chunk):
+    """Chunks begin at the first token that is no padding, in each sample: too few zeros to be found by themselves."""
+    model, config = llama4(chunk)
+    attention_mask = torch.ones(3, 12, dtype=torch.long)
+    if side != "none":
+        attention_mask[1, slice(None, 3) if side == "left" else slice(9, None)] = 0
+        attention_mask[2, slice(None, 5) if side == "left" else slice(7, None)] = 0
+    tokens = torch.randint(3, 40, (3, 12), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        outputs = model(tokens, attention_mask=attention_mask, output_attentions=True)
+    real, causal = attention_mask.numpy() != 0, np.tri(12, dtype=bool)[None]
+    chunks = (np.arange(12) - real.argmax(1)[:, None]) // chunk
+    near = (chunks[:, :, None] == chunks[:, None]) & causal
+    seen = [each & real[:, None] & real[:, :, None] for each in (near, near, near, causal)]
+    found = diagnostics.from_transformers(outputs, attention_mask=attention_mask, config=config)
+    expected = diagnostics.attention(outputs.attentions, mask=[each[:, None] for each in seen])
+    assert found.causal
+    for measure in ("sparsity", "relative_entropy", "participation", "self_weight", "stable_rank"):
+        np.testing.assert_allclose(found[measure], expected[measure], rtol=1e-5, err_msg=measure)
+
+
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")
+def test_cached_queries_know_their_chunk():
+    """While the cache of a chunk is not full, so that no token is gone."""
+    model, config = llama4(16)
+    tokens = torch.randint(3, 40, (2, 12), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        cache = model(tokens[:, :4], use_cache=True).past_key_values
+        outputs = model(tokens[:, 4:12], past_key_values=cache, output_attentions=True)
+    found = diagnostics.from_transformers(outputs, config=config)
+    seen = np.broadcast_to(np.arange(4, 12)[:, None] >= np.arange(12), (2, 8, 12))
+    sparsity, entropy = by_hand(outputs.attentions, seen)
+    np.testing.assert_allclose(found["sparsity"], sparsity, rtol=1e-5)
+    np.testing.assert_allclose(found["relative_entropy"], entropy, rtol=1e-5)
+
+
 def test_a_last_state_before_the_final_norm_is_named(decoder, encoder, ids):
     sizes = {name: size for name, size in SIZES.items() if name != "vocab_size"}
     config = transformers.ViTConfig(
