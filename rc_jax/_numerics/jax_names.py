@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, get_opaque_trace_state
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, get_opaque_trace_state, jaxpr_as_fun
 from jax.typing import DTypeLike
 
 # jaxtyping hides its own type from static checkers, which then count every function that takes one as not fully typed.
@@ -15,12 +15,14 @@ else:
     from jaxtyping import PyTree
 
 __all__ = [
+    "ClosedJaxpr",
     "Jaxpr",
     "JaxprEqn",
     "Literal",
     "PyTree",
     "Tracer",
     "canonical_dtype",
+    "jaxpr_as_fun",
     "process_allgather",
     "trace_state",
     "with_64_bits",

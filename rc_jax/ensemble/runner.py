@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rc_jax._numerics import arguments
-from rc_jax._numerics.jax_names import PyTree, Tracer, process_allgather
+from rc_jax._numerics.jax_names import ClosedJaxpr, PyTree, Tracer, jaxpr_as_fun, process_allgather
 
 CHUNK_BYTES = 2**23  # of the samples of one chunk on one device
 CHUNK_ROUNDS = 64
@@ -26,9 +26,9 @@ Observable = Callable[[jax.Array], PyTree]
 
 
 class Plan(NamedTuple):
-    """Constants of the program: the shape of one sample, samples in a batch, the most rounds, and the devices."""
+    """Constants of the program: what computes one sample, samples in a batch, the most rounds, and the devices."""
 
-    tree: Any
+    sample: ClosedJaxpr
     leaves: tuple[jax.ShapeDtypeStruct, ...]
     batch: int
     capacity: int
@@ -124,32 +124,45 @@ def run(
     mesh = Mesh(np.array(jax.local_devices() if devices is None else list(devices)), ("sample",))
     share = -(-count // processes)
     first, stop = min(process * share, count), min((process + 1) * share, count)
-    plan = _plan(_one.eval_shape(fn, key), batch_size, -(-share // mesh.size), mesh)
+    traced = _one.trace(fn, key)
+    plan = _plan(traced.jaxpr, traced.out_info, batch_size, -(-share // mesh.size), mesh)
+    arrays = _arrays(plan, processes)
     if processes > 1:
         _agree(fn, key, plan, count)
 
     # The rows of this process's share are filled in order. What is sent to other processes has the devices' dtype.
     rows = [np.zeros((share, *leaf.shape), leaf.dtype if processes > 1 else np.float64) for leaf in plan.leaves]
     with _bar(stop - first, progress) as bar:
-        for at, size, chunk in _chunks(fn, key, plan, first, stop):
+        for at, size, chunk in _chunks(arrays, key, plan, first, stop):
             for row, leaf in zip(rows, chunk, strict=True):
                 row[at - first : at - first + size] = leaf.reshape(math.prod(leaf.shape[:3]), *leaf.shape[3:])[:size]
             bar.update(size)
     if processes > 1:
         gathered = (np.asarray(process_allgather(row)) for row in rows)
         rows = [row.reshape(-1, *row.shape[2:])[:count].astype(np.float64) for row in gathered]
-    return plan.tree.unflatten(rows)
+    return jax.tree.structure(traced.out_info).unflatten(rows)
 
 
-def _plan(sample: PyTree, batch_size: int | None, share: int, mesh: Mesh) -> Plan:
+def _plan(sample: ClosedJaxpr, shape: PyTree, batch_size: int | None, share: int, mesh: Mesh) -> Plan:
     """The program for samples of this shape, of which a device computes `share` in all."""
-    leaves, tree = jax.tree.flatten(sample)
+    leaves = jax.tree.leaves(shape)
     if batch_size is None:
         batch_size = 32 if mesh.devices.flat[0].platform == "cpu" else 256
     batch = min(batch_size, share)
     batch_bytes = batch * sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     capacity = int(np.clip(CHUNK_BYTES // batch_bytes, 1, CHUNK_ROUNDS))
-    return Plan(tree, tuple(leaves), batch, capacity, mesh)
+    return Plan(sample, tuple(leaves), batch, capacity, mesh)
+
+
+def _arrays(plan: Plan, processes: int) -> list[Any]:
+    """The arrays that `fn` holds, on the devices: constants of a program would be computed with as it is compiled."""
+    arrays = plan.sample.consts
+    # What a trace around `run` traces is an input beside the key.
+    if len(plan.sample.in_avals) > 1 or any(isinstance(each, Tracer) for each in arrays):
+        raise TypeError("`fn` must not use values that are traced by a jit, vmap or grad around `run`")
+    is_key = [jnp.issubdtype(each.dtype, jax.dtypes.prng_key) for each in arrays]
+    arrays = [each if key else np.asarray(each) for each, key in zip(arrays, is_key, strict=True)]
+    return arrays if processes > 1 else jax.device_put(arrays, NamedSharding(plan.mesh, PartitionSpec()))
 
 
 def _agree(fn: Observable, key: jax.Array, plan: Plan, count: int) -> None:
@@ -174,7 +187,7 @@ def _bar(count: int, shown: bool) -> Any:
 
 
 def _chunks(
-    fn: Observable, key: jax.Array, plan: Plan, start: int, stop: int
+    arrays: list[Any], key: jax.Array, plan: Plan, start: int, stop: int
 ) -> Iterator[tuple[int, int, list[np.ndarray]]]:
     """Samples `start` to `stop` in chunks: the number of the first, how many, and the leaves (round, device, batch, …).
 
@@ -188,11 +201,11 @@ def _chunks(
         if start < stop:
             rounds = min(rounds, -(-(stop - start) // per_round))
             size = min(rounds * per_round, stop - start)
-            ahead = start, size, evaluate(fn, key, start, rounds, plan)
+            ahead = start, size, evaluate(arrays, key, start, rounds, plan)
             start += size
         if running is not None:
             at, size, chunk = running
-            yield at, size, [np.asarray(leaf) for leaf in jax.tree.leaves(chunk)]
+            yield at, size, [np.asarray(leaf) for leaf in chunk]
             now = time.perf_counter()
             if now - clock < CHUNK_SECONDS / 2:
                 rounds = min(2 * rounds, plan.capacity)
@@ -200,50 +213,46 @@ def _chunks(
         running = ahead
 
 
-def evaluate(fn: Observable, key: jax.Array, start: int, rounds: int, plan: Plan) -> PyTree:
+def evaluate(arrays: list[Any], key: jax.Array, start: int, rounds: int, plan: Plan) -> list[jax.Array]:
     """Hand the samples from number `start` on to the devices: leaves (capacity, devices, batch, ...), not waited for.
 
     The first `rounds` entries of the first axis are filled. In row-major order the first three axes count samples, so
     device d of D takes batch r·D + d in round r. `start` and `rounds` are traced: a short last chunk runs the same
     program and stops early.
     """
-    refused = "`fn` must not use values that are traced by a jit, vmap or grad around `run`"
-    chunk = _rounds(fn, key, np.uint32(start), np.int32(rounds), plan)
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(chunk)):
-        raise TypeError(refused)
-    return chunk
+    return _rounds(arrays, key, np.uint32(start), np.int32(rounds), plan)
 
 
-@partial(jax.jit, static_argnames=("fn", "plan"))
-def _rounds(fn: Observable, key: jax.Array, start: Any, rounds: Any, plan: Plan) -> PyTree:
+@partial(jax.jit, static_argnames="plan")
+def _rounds(arrays: list[Any], key: jax.Array, start: Any, rounds: Any, plan: Plan) -> list[jax.Array]:
     """The program: a number of rounds, each one batch per device, drawn where the numbers are used."""
     axes, devices = plan.mesh.axis_names, jnp.uint32(plan.mesh.size)
 
-    def on_device(key: jax.Array, start: jax.Array, rounds: jax.Array) -> PyTree:
+    def on_device(arrays: list[jax.Array], key: jax.Array, start: jax.Array, rounds: jax.Array) -> list[jax.Array]:
         device = lax.axis_index(axes).astype(jnp.uint32)
+        fn = jaxpr_as_fun(ClosedJaxpr(plan.sample.jaxpr, arrays))
 
-        def one_batch(index: jax.Array) -> PyTree:
+        def one_batch(index: jax.Array) -> list[jax.Array]:
             first = start + (index.astype(jnp.uint32) * devices + device) * jnp.uint32(plan.batch)
             samples = first + jnp.arange(plan.batch, dtype=jnp.uint32)
-            return jax.vmap(lambda sample: jax.tree.map(jnp.asarray, fn(jax.random.fold_in(key, sample))))(samples)
+            return jax.vmap(lambda sample: fn(jax.random.fold_in(key, sample)))(samples)
 
-        def step(index: jax.Array, filled: PyTree) -> PyTree:
-            return jax.tree.map(lambda old, new: old.at[index, 0].set(new), filled, one_batch(index))
+        def step(index: jax.Array, filled: list[jax.Array]) -> list[jax.Array]:
+            return [old.at[index, 0].set(new) for old, new in zip(filled, one_batch(index), strict=True)]
 
-        shapes = ((plan.capacity, 1, plan.batch, *leaf.shape) for leaf in plan.leaves)
-        empty = plan.tree.unflatten(map(jnp.zeros, shapes, (leaf.dtype for leaf in plan.leaves)))
+        empty = [jnp.zeros((plan.capacity, 1, plan.batch, *leaf.shape), leaf.dtype) for leaf in plan.leaves]
         return lax.fori_loop(jnp.int32(0), rounds, step, empty)
 
     # Nothing is communicated, and `fn` may well carry constants through its scans: no replication to check.
     mapped = jax.shard_map(
         on_device, mesh=plan.mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(None, axes), check_vma=False
     )
-    return mapped(key, start, rounds)
+    return mapped(arrays, key, start, rounds)
 
 
 @partial(jax.jit, static_argnames="fn")
 def _one(fn: Observable, key: jax.Array) -> PyTree:
-    """One sample, traced for its shape."""
+    """One sample, traced once for each function: for its shape, and for the program."""
     sample = fn(key)
     leaves, _ = jax.tree.flatten_with_path(sample)
     for path, leaf in leaves:
