@@ -308,11 +308,13 @@ def law(
     neighbours: Sequence[str] = (),
     note: str = "",
     shown: str = "",
+    after_result: bool = False,
     predicted: bool = False,
 ) -> Row:
     r"""A result of this package: `proved`, `derived` (heuristically) or `measured`, with the works next to it.
 
-    `place` is the page of the docs that has the proof or the evidence. `predicted` marks a prediction that was written
+    `place` is the page of the docs that has the proof or the evidence. `after_result` marks a statement or a criterion
+    that was written when its numbers were known. `predicted` marks a prediction that was written
     down before its first run: such a row stays when it fails, and the headline counts both outcomes. Other options as
     in `published`.
 
@@ -333,7 +335,7 @@ def law(
     return Row(
         key, RowType.LAW, statement, measure, interval, interval_from, place=place, hypotheses=hypotheses,
         formula=proof == "proved", proof=proof, neighbours=tuple(neighbours), note=note, shown=shown,
-        predicted=predicted,
+        after_result=after_result, predicted=predicted,
     )  # fmt: skip
 
 

@@ -49,9 +49,10 @@ TOP = """<!-- Made by `{command}`; edits are lost. -->
 A row is a statement, an interval, and what is measured. The verdict is computed from the interval and the standard
 error ([how](experiments.md#verdicts)). The interval stands in the code before the run. Where a source prints no number,
 the tolerance is our choice. A row whose criterion was chosen when a result was known says **criterion after the
-result**, and the headline counts such rows apart. A law that was a **prediction before its first run** stays when it
-fails. Only published statements are said to agree
-or to differ. The package's own laws have a page of their own.
+result**, and the headline counts published ones apart; of laws that were reworded it is said since 29 November 2026. A
+law that was a **prediction before its first run** stays when it fails;
+[62 earlier predictions](earlier_predictions.md) are a list of their own. Only published statements are said to
+agree or to differ. The package's own laws have a page of their own.
 
 A **formula** follows from a definition by algebra, an integral or a count, or from a theorem. Its row changes only if
 code is wrong.

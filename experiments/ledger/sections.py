@@ -136,7 +136,7 @@ def headline(claims: Iterable[Claim]) -> str:
         parts.append(f"{len(late)} of all these had {owns} chosen after a result was known: {_outcomes(late)}.")
     if own := [claim for claim in claims if claim.predicted and claim.verdict is not Verdict.NOT_RUN]:
         were = "prediction of our own was" if len(own) == 1 else "predictions of our own were"
-        parts.append(f"{len(own)} {were} written before the run: {_outcomes(own)}.")
+        parts.append(f"Since 28 November 2026 {len(own)} {were} written before the run: {_outcomes(own)}.")
     return " ".join(parts)
 
 

@@ -135,6 +135,19 @@ def polytopes(key: jax.Array, size: int, depth: int, dtype: str) -> dict[str, np
     return {"ranks": ranks, "polytope_moved": np.asarray(moved), "polytope_pushed": np.asarray(pushed)}
 
 
+def common_push(strengths: tuple[float, ...], size: int) -> dict[str, np.ndarray]:
+    """Growth in one layer of a push that all tokens share, outside the span of a cross-polytope: (strength, rank)."""
+    basis, ranks, small = centred_basis(size), np.array([1, 2, size // 4, size - 2]), 1e-5
+    growth = np.empty((len(strengths), len(ranks)))
+    for i, strength in enumerate(strengths):
+        net = cross_polytope(1, size, 1, strength, "float64")  # its weights do not depend on the rank
+        for j, rank in enumerate(ranks):
+            corners = np.sqrt(size) * basis[:rank]
+            x = jnp.asarray(np.concatenate([corners, -corners]) + small * basis[rank])
+            growth[i, j] = np.asarray(network.apply(net.params, x, net.spec) @ basis[rank]).mean() / small
+    return {"push_ranks": ranks, "push_growth": growth}
+
+
 def on_texts(texts: int, tokens: int, dtype: str, seed: int, levels: tuple[float, ...]) -> dict[str, np.ndarray]:
     """Quantiles over texts of log ‖res‖/‖X‖ for the packaged checkpoint, with LayerNorm also with random weights."""
     trained = packaged(texts, tokens, dtype)

@@ -47,6 +47,8 @@ SHEAR = -2.0  # the second token ends at 150° from the first, or beside it
 # Fixed before anything was measured: the exponent of the fall rounds to 3. A LayerNorm that is a rescaling of W has
 # equal divisors, to 1 %. Of the starts on the circle, 150° of 360° lead to the equilibrium of rank 2.
 EQUAL, SHARE, HELD = 0.01, 5 / 12, 0.1
+PUSHED = (0.25, 1.0, 4.0, 8.0)  # strengths s of the logits of tokens that are pushed alike
+EXACT_PUSH = 1e-6  # square of what the push grows to, up to 200 times 10⁻⁵ of a token
 FIGURES = 1e-9  # of the fall without LayerNorm: k 2^−k of the tokens' own length, and rounding of float64
 ROUNDING = 16 * float(np.finfo(np.float32).eps)
 
@@ -92,7 +94,9 @@ def compute(spec: Spec) -> dict[str, np.ndarray]:
     data["unknown"] = np.array(sum(unknown))
     polytopes = nets.polytopes(jax.random.fold_in(key, 2), spec.d_model, spec.circle_depth, spec.dtype)
     texts = nets.on_texts(spec.texts if spec.trained else 0, spec.text_tokens, spec.dtype, spec.seed, LEVELS)
-    return data | _circle(spec) | polytopes | texts | _affine_ranks(spec)
+    with jax.enable_x64(True):
+        push = nets.common_push(PUSHED, spec.d_model)
+    return data | _circle(spec) | polytopes | push | texts | _affine_ranks(spec)
 
 
 def _affine_ranks(spec: Spec) -> dict[str, np.ndarray]:
@@ -291,6 +295,15 @@ def _sharp_residuals(data: Mapping[str, np.ndarray]) -> Measured:
     )
 
 
+def _push_over_factor(data: Mapping[str, np.ndarray]) -> Measured:
+    """Growth of a push in a layer over (cosh s + r − 1)/sinh s."""
+    s, rank = np.array(PUSHED)[:, None], data["push_ranks"]
+    return Measured(
+        (data["push_growth"] / ((np.cosh(s) + rank - 1) / np.sinh(s))).ravel(),
+        where=[f"s = {each:g}, rank {r}" for each in PUSHED for r in rank],
+    )
+
+
 def _ranks(data: Mapping[str, np.ndarray]) -> list[str]:
     return [f"rank {rank}" for rank in data["ranks"]]
 
@@ -407,22 +420,41 @@ ROWS = (
         r"$k\thinspace 2^{-k}$: from every start $\theta$ the residual is halved in the limit.",
         lambda data: Measured(data["fall_error"], numbers={"fall": data["fall"]}),
         at_most(FIGURES),
-        interval_from=rf"rounding of float64 and $k\thinspace 2^{{-k}}$, at $k={LAST}$",
+        after_result=True,
+        interval_from=rf"rounding of float64 and $k\thinspace 2^{{-k}}$, at $k={LAST}$; a first run judged halving by "
+        "a tolerance of its own",
         note=rf"measured: how far the change at $k={LAST}$ is off, the largest of {STARTS} starts; on their average "
         r"it is <fall:.4f>; the map of differences is a Jordan block with the eigenvalue $\frac{1}{2}$, and the change "
         r"is $-\log2+\log(k/(k-1))$ up to about $\lvert \tan(\theta/2)\rvert/(2k^{2})$ where $k$ is far above "
         r"$\lvert c\rvert$",
     ),
     law(
+        "norm-polytope-repels",
+        r"A push that the tokens $\pm\sqrt{d}\thinspace u_k$, $k\leq r$, share, along a direction outside their span, "
+        r"grows by $(\cosh s+r-1)/\sinh s\gt1$ in every layer.",
+        _push_over_factor,
+        near(1, EXACT_PUSH),
+        proof="proved",
+        place="docs/skip_norm_mlp.md, LayerNorm and the value matrices",
+        neighbours=["wu2024"],
+        hypotheses=r"identity values, full attention, LayerNorm after every layer; logits "
+        r"$\tfrac sd\thinspace x_i\cdot x_j$, one token to each corner, $r\leq d-2$; a small push",
+        interval_from="the factor is exact to first order in the push; the square of what it grows to",
+        note="measured over the factor",
+    ),
+    law(
         "norm-polytope-unstable",
-        r"The equilibria $\pm\sqrt{d}\thinspace u_k$ repel: pushed by a thousandth, their tokens collapse.",
+        r"Pushed by a thousandth, the tokens $\pm\sqrt{d}\thinspace u_k$ collapse within "
+        f"{Spec().circle_depth} layers at $s=1$.",
         lambda data: Measured(data["polytope_pushed"], where=_ranks(data)),
         at_most(HELD),
         proof="measured",
         place="docs/skip_norm_mlp.md, LayerNorm and the value matrices",
         neighbours=["wu2024"],
-        hypotheses="identity values, full attention, LayerNorm after every layer",
+        hypotheses=r"identity values, full attention, LayerNorm after every layer; logits $\tfrac1d\thinspace x_i\cdot "
+        r"x_j$",
         interval_from=r"$\lVert \mathrm{res}\rVert$ below a tenth of $\lVert X\rVert$",
-        note="at the last layer",
+        note="at the last layer; from $s=2$ on few corners need more layers, because the factor of "
+        "norm-polytope-repels is nearer to 1",
     ),
 )

@@ -227,6 +227,7 @@ ROWS = (
         lambda data: _at_largest(data, "rank_centred", data["rank_centred_law"][:, -1], SECOND_UP_TO),
         hypotheses=SETTING,
         neighbours=["naitsaada2025"],
+        after_result=True,
         note="measured over $T/4$ at $T=<tokens:g>$<others>",
     ),
     own(
@@ -236,6 +237,7 @@ ROWS = (
         lambda data: _at_largest(data, "first", data["first_law"][:, -1], RANK_UP_TO, zero=1.0),
         hypotheses=f"{SETTING}; first order in $v$",
         neighbours=["naitsaada2025", "benaych2012"],
+        after_result=True,
         note="what it has above 1, measured over predicted, at $T=<tokens:g>$<others>",
     ),
 )

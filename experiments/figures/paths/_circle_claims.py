@@ -56,7 +56,13 @@ def _met_untrained(data: Data) -> Measured:
     """The share of layers before training (record 0), of attention alone, that bring the points together."""
     met = _meet(data["path"][..., 0, :, :, :])  # width, seed, switch
     share, error = share_of(met, np.ones(met.shape, bool), axis=1)
-    return Measured(share[:, 0], standard_error=error[:, 0], where=kinds(data), reads=[data["path"]])
+    return Measured(
+        share[:, 0],
+        standard_error=error[:, 0],
+        where=kinds(data),
+        reads=[data["path"]],
+        numbers={"seeds": met.shape[1]},
+    )
 
 
 def _met_alone(data: Data) -> Measured:
@@ -147,9 +153,12 @@ ROWS = (
         _met_untrained,
         at_least(0.5),
         neighbours=["dong2021"],
-        hypotheses="no skip connections, no MLP; the same weights in every step",
-        interval_from=HALF,
-        note=f"measured is the share of layers {MEETING}",
+        hypotheses="no skip connections, no MLP; the same weights in every step; weights of usual size or a tenth of "
+        "it, <seeds> layers each",
+        after_result=True,
+        interval_from=f"{HALF}; the sizes of weights were named when the numbers were known",
+        note=f"measured is the share of layers {MEETING}; of layers with weights of four times the usual size many let "
+        "their points leave instead",
     ),
     published(
         "circle-neither",

@@ -251,7 +251,8 @@ def test_predictions_are_counted_whether_they_held_or_not():
                        interval_from="our tolerance")  # fmt: skip
     claims = judged([*rows, other, theirs], {"y": [1.0, -1.0, 2.0]})
     entry = record.Entry("circle", "Title", record.DONE, "command", "scale", claims=claims)
-    assert "3 predictions of our own were written before the run: 2 held and 1 failed." in sections.headline(claims)
+    told = "Since 28 November 2026 3 predictions of our own were written before the run: 2 held and 1 failed."
+    assert told in sections.headline(claims)
     assert "predictions" not in sections.headline(claims[3:])
     assert pages.markdown(ABOUT, [entry])["ledger/laws.md"].count("**prediction before its first run**") == 3
     assert record.counts([entry])["law, measured, predicted before the run"] == {"failed": 1, "held": 2}
