@@ -205,6 +205,8 @@ WORKS = {
         "https://doi.org/10.1214/aop/1023481004"),
     "lucibello2024": Work("Lucibello & Mézard 2024", "Exponential capacity of dense associative memories",
         _arxiv("2304.14964")),
+    "granger1980": Work("Granger 1980", "Long memory relationships and the aggregation of dynamic models",
+        "https://doi.org/10.1016/0304-4076(80)90092-5"),
     "david2003": Work("David & Nagaraja 2003", "Order statistics", "https://doi.org/10.1002/0471722162"),
     "scaling-limits2026": Work("Bruno et al. 2026", "Scaling limits of long-context transformers", _arxiv("2605.08505"),
         "abstract"),
