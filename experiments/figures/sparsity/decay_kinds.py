@@ -258,8 +258,8 @@ ROWS = (
         hypotheses=r"many tokens; logarithms at $p=\frac{1}{2}$ and $p=1$",
         interval_from="our tolerance",
         neighbours=["granger1980"],
-        note="local exponent less the law's; exponents <exponents>; sums of decays with such densities fall like a power, "
-        "in time series too",
+        note="local exponent less the law's; exponents <exponents>; sums of decays with such densities fall like a "
+        "power, in time series too",
     ),
     row(
         "decays-finite",
