@@ -31,12 +31,6 @@ def hypot(a: Float[Array, "*shape"], b: Float[Array, "*shape"]) -> Float[Array, 
     return largest * jnp.sqrt(jnp.square(a / largest) + jnp.square(b / largest))
 
 
-def log_expm1(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """log(e^t − 1) for t ≥ 0, without overflow; −∞ at t = 0, with a derivative of 0."""
-    positive = jnp.where(t == 0, 1, t)
-    return jnp.where(t == 0, -jnp.inf, positive + jnp.log(-jnp.expm1(-positive)))
-
-
 def expm1_ratio(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """(e^t − 1)/t, 1 at t = 0, with derivatives: by 9 terms of Σ t^(k−1)/k! where |t| < ½, or 16 in double precision.
 
@@ -49,6 +43,13 @@ def expm1_ratio(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     for k in range(count - 1, 0, -1):
         series = 1 / math.factorial(k) + near * series
     return jnp.where(small, series, jnp.expm1(away) / away)
+
+
+def log_expm1_ratio(t: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Log of (e^t − 1)/t for t ≥ 0, without overflow; 0 at t = 0, with derivatives."""
+    small = t < 1
+    near, away = jnp.where(small, t, 0), jnp.where(small, 1, t)
+    return jnp.where(small, jnp.log(expm1_ratio(near)), away + jnp.log(-jnp.expm1(-away) / away))
 
 
 def one(known: ArrayLike, *at: Array) -> Array:

@@ -8,6 +8,7 @@ included), with P = 11ᵀ/n and W of independent layers such that E WWᵀ = I,
 in the ratio of expectations at any width, and for every network as d → ∞. docs/skip_norm_mlp.md has the proof.
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
@@ -69,7 +70,22 @@ def uniform_correlation_limit(correlation: ArrayLike, strength: ArrayLike = 1.0)
     return _grown(rho, jnp.square(c)).astype(dtype)
 
 
+@jax.custom_jvp
 def _grown(rho: Array, log_k: Array) -> Array:
     """kρ/(kρ + 1 − ρ), with a derivative at 0 and 1 too."""
     whole = rho + (1 - rho) * jnp.exp(-log_k)
     return rho / jnp.where(whole == 0, 1, whole)
+
+
+@_grown.defjvp
+def _grown_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    """dρ_L = dρ/W² + ρ(1 − ρ)/W² d log k, W = ρ√k + (1 − ρ)/√k, a sum of positive terms that no difference enters.
+
+    As a quotient it has the derivative of ρ/ρ, which cancels where k is large.
+    """
+    rho, log_k = primals
+    largest = float(jnp.finfo(rho.dtype).max)
+    grown = jnp.minimum(jnp.sinh(log_k / 2), largest)  # so that its product with ρ = 0 is 0
+    over = jnp.minimum(1 / (jnp.exp(-log_k / 2) + 2 * (rho * grown)), 0.9 * largest**0.5)
+    change = over * over * tangents[0] + (rho * over) * ((1 - rho) * over) * tangents[1]
+    return _grown(rho, log_k), change

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from rc_jax._numerics import arguments
 from rc_jax._numerics.dtypes import as_common
-from rc_jax._numerics.stable import log_expm1
+from rc_jax._numerics.stable import expm1_ratio, log_expm1_ratio
 
 
 @arguments.guard(gamma=arguments.bounded(0))
@@ -63,10 +63,10 @@ def gaussian_first_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Array
         1.000840
     """
     dtype, (gamma, n) = as_common(gamma=gamma, n=n)
-    variance = jnp.exp(_log_variance(gamma, n))
-    inside = variance < 0.5
-    outlier = jax.lax.rsqrt(1 - jnp.where(inside, variance, 0))
-    return jnp.where(inside, outlier, jnp.exp(_log_edge(gamma, n))).astype(dtype)
+    root = _root_of_variance(gamma, n)
+    inside = root < 0.5**0.5
+    outlier = jax.lax.rsqrt(1 - jnp.square(jnp.where(inside, root, 0)))
+    return jnp.where(inside, outlier, 2 * root).astype(dtype)
 
 
 @arguments.guard(gamma=arguments.bounded(0), n=arguments.bounded(2))
@@ -85,7 +85,7 @@ def gaussian_second_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Arra
         0.08193
     """
     dtype, (gamma, n) = as_common(gamma=gamma, n=n)
-    return jnp.exp(_log_edge(gamma, n)).astype(dtype)
+    return (2 * _root_of_variance(gamma, n)).astype(dtype)
 
 
 @arguments.guard(gamma=arguments.bounded(0), n=arguments.bounded(2))
@@ -108,12 +108,13 @@ def gaussian_spiked_singular_value(gamma: ArrayLike, n: ArrayLike) -> Float[Arra
         0.0930
     """
     dtype, (gamma, n) = as_common(gamma=gamma, n=n)
-    log_root, log_excess = _log_variance(gamma, n) / 2, _log_excess(gamma, n)
+    root, log_excess = _root_of_variance(gamma, n), _log_excess(gamma, n)
+    log_root = jnp.log(jnp.where(gamma > 0, root, 1))
     some = log_excess > 0
     above = jnp.expm1(jnp.where(some, log_excess, 1))
     log_spike = jnp.log(above) + jnp.log1p(-1 / n) - jnp.log(n + above)
     gap = jnp.where(some & (log_spike > log_root) & (gamma > 0), log_spike - log_root, 0)
-    value = jnp.exp(jnp.where(gamma > 0, log_root, -jnp.inf) + jnp.logaddexp(gap, -gap))
+    value = 2 * root * jnp.cosh(gap)
     return jnp.where(jnp.square(gamma) <= jnp.log(n), value, jnp.nan).astype(dtype)
 
 
@@ -136,10 +137,10 @@ def gaussian_stable_rank(gamma: ArrayLike, n: ArrayLike, *, centred: bool = Fals
     dtype, (wide, tokens) = as_common(gamma=gamma, n=n)
     if centred:
         return (tokens / 4).astype(dtype)
-    square, variance = jnp.square(wide), jnp.exp(_log_variance(wide, tokens))
-    inside = variance < 0.5
+    square, root = jnp.square(wide), _root_of_variance(wide, tokens)
+    inside = root < 0.5**0.5
     merged = tokens / (-4 * jnp.expm1(-jnp.where(inside, 1, square)))
-    return jnp.where(inside, jnp.exp(square) * (1 - jnp.where(inside, variance, 0)), merged).astype(dtype)
+    return jnp.where(inside, jnp.exp(square) * (1 - jnp.square(jnp.where(inside, root, 0))), merged).astype(dtype)
 
 
 @arguments.guard(gamma=arguments.bounded(0), n=arguments.bounded(2), dim=arguments.bounded(1))
@@ -172,16 +173,30 @@ def layer_second_singular_value(gamma: ArrayLike, n: ArrayLike, dim: ArrayLike) 
     return (gamma * jax.lax.rsqrt(d * z) * (1 + z) * jnp.sqrt(1 + z) * (1 + c * z)).astype(dtype)
 
 
-def _log_variance(gamma: Array, n: Array) -> Array:
-    """Logarithm of v = (e^{γ²} − 1)/n, without overflow; −∞ at γ = 0."""
-    return log_expm1(jnp.square(gamma)) - jnp.log(n)
-
-
-def _log_edge(gamma: Array, n: Array) -> Array:
-    return math.log(2) + _log_variance(gamma, n) / 2
+@jax.jit
+def _root_of_variance(gamma: Array, n: Array) -> Array:
+    """√v, v = (e^{γ²} − 1)/n, without overflow of e^{γ²}; γ/√n to first order, with derivatives at γ = 0."""
+    square = jnp.square(jnp.minimum(gamma, 1e4))  # √v is above every number there
+    return gamma * jnp.exp((log_expm1_ratio(square) - jnp.log(n)) / 2)
 
 
 def _log_excess(gamma: Array, n: Array) -> Array:
     """Logarithm of E: the median of the largest e^a of n² logits, over its mean e^{γ²/2}."""
-    largest = -jax.scipy.special.ndtri(-jnp.expm1(-math.log(2) / jnp.square(n)))
-    return gamma * largest - jnp.square(gamma) / 2
+    return gamma * _median_of_largest(n) - jnp.square(gamma) / 2
+
+
+@jax.jit
+def _median_of_largest(n: Array) -> Array:
+    """The median m of the largest of n² normal numbers, Φ(−m) = 1 − 2^{−1/n²}, by Newton's steps in log Φ(−m).
+
+    Its logarithm has a place for every n. The last step has the derivative in n.
+    """
+    log_tail = math.log(math.log(2)) - 2 * jnp.log(n) + jnp.log(expm1_ratio(-math.log(2) / n / n))
+
+    def step(_: int | Array, m: Array) -> Array:
+        ratio = jax.scipy.special.erfcx(m * 0.5**0.5)
+        return m + (jnp.log(ratio / 2) - jnp.square(m) / 2 - log_tail) * (math.pi / 2) ** 0.5 * ratio
+
+    far = -2 * log_tail - math.log(2 * math.pi)
+    start = jnp.sqrt(far - jnp.log(far))
+    return step(0, jax.lax.stop_gradient(jax.lax.fori_loop(0, 4, step, start)))

@@ -77,6 +77,37 @@ def test_layers_are_not_blind_at_either_end(beta, step, depth):
     assert log_gap < -150 or -1e-24 < log_gap < 0
 
 
+def of_many(tokens, beta, step, depth):
+    """log(1 − cos) after Post-LN layers on orthogonal tokens, by the two eigenvalues of their Gram matrix."""
+    with mpmath.workdps(60):
+        tokens, beta, alone, common = map(mpmath.mpf, (tokens, beta, 1, 1))
+        for _ in range(depth):
+            cosine = (common - alone) / tokens
+            scores = mpmath.exp(beta), mpmath.exp(beta * cosine)
+            own, other = (score / (scores[0] + (tokens - 1) * scores[1]) for score in scores)
+            alone *= (1 + step * (own - other)) ** 2
+            common *= (1 + step * (own - other + tokens * other)) ** 2
+            length = alone + (common - alone) / tokens
+            alone, common = alone / length, common / length
+        return float(mpmath.log(alone))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "beta", "step", "depth"),
+    [
+        (10**9, 0.5, 0.5, 40),
+        (10**12, 0.5, 0.5, 40),
+        (10**15, 0.0, 0.5, 45),
+        (10**15, 0.5, 0.5, 60),
+        (16, 9.0, 0.5, 400),
+    ],
+)
+def test_layers_on_many_tokens(tokens, beta, step, depth):
+    """Cosines that grow from far below a rounding of 1."""
+    got = equiangular_layers(np.full(depth, step), tokens, beta).log_gap[-1]
+    assert abs(got / of_many(tokens, beta, step, depth) - 1) < 1e-13
+
+
 @pytest.mark.parametrize("norm", NORMS)
 def test_flow_against_particles(norm):
     """The equations of all tokens and lengths, dθ = (I − θθᵀ)A/s, by Runge and Kutta's method in plain NumPy."""
@@ -122,6 +153,32 @@ def test_the_flow_takes_the_time_of_its_integral():
         with mpmath.workdps(30):
             times.append(float(mpmath.quad(lambda at: slope(mpmath.exp(at), 64, 6.0), panels)))
     np.testing.assert_allclose(equiangular_flow(np.array(times), 64, 6.0).log_gap, gaps, rtol=1e-8)
+
+
+@pytest.mark.parametrize("tokens", [2, 100, 10**6, 10**9, 10**15])
+def test_the_flow_of_even_attention_in_closed_form(tokens):
+    times = np.array([0.0, 1e-9, 0.1, 2.0, 12.0, 20.0, 40.0, 300.0])
+    exact = [float(-mpmath.log1p(mpmath.expm1(mpmath.mpf(2 * time)) / tokens)) for time in times]
+    np.testing.assert_allclose(equiangular_flow(times, tokens, 0.0).log_gap, exact, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("tokens", "beta"), [(100, 20.0), (2, 20.0), (32, 30.0)])
+def test_flow_of_tokens_that_stay_apart(tokens, beta):
+    """The time to a cosine of 0.999, of up to 1e11, and errors that grow by the number of the docstring."""
+    with mpmath.workdps(30):
+        ends = [0, *(10.0**-k for k in range(18, 0, -1)), 0.999]
+        time = mpmath.quad(lambda cosine: slope(1 - cosine, tokens, beta) / (1 - cosine), ends)
+    error = equiangular_flow(np.array([float(time)]), tokens, beta).log_gap[0] - math.log(0.001)
+    assert abs(error) < 1e-13 * (math.exp(beta) + tokens - 1) / tokens
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("tokens", [16, 10**9])
+def test_layers_tend_to_the_flow_of_many_tokens(norm, tokens):
+    """By Richardson's limit of 1000, 2000 and 4000 layers, which leaves terms of third order."""
+    logs = [equiangular_layers(np.full(m, 2 / m), tokens, 0.5, norm=norm).log_gap[-1] for m in (1000, 2000, 4000)]
+    limit = (logs[0] - 6 * logs[1] + 8 * logs[2]) / 3
+    assert abs(equiangular_flow(np.array([2.0]), tokens, 0.5, norm=norm).log_gap[0] / limit - 1) < 1e-8
 
 
 def test_growth_against_moved_lattices():

@@ -121,3 +121,41 @@ def test_growth_of_correlation_has_a_derivative_at_both_ends_and_a_limit():
     assert float(collapse.uniform_correlation(0.5, 1e20, 2.0)) == 1
     assert float(collapse.uniform_correlation_limit(0.0, 1e20)) == 0
     np.testing.assert_allclose(float(jax.grad(collapse.uniform_correlation_limit)(0.0)), np.e, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("start", "strength", "depth"),
+    [
+        (0.0, 1.0, 24.0),
+        (0.25, 1.0, 24.0),
+        (1 / 16, 1.0, 48.0),
+        (0.25, 1.0, 64.0),
+        (0.999999, -2.0, 12.0),
+        (1.0, 1.0, 48.0),
+        (1e-20, 1.0, 100.0),
+        (1e-30, 1000.0, 12.0),
+        (0.3, 1e-4, 2.0),
+    ],
+)
+def test_derivatives_keep_their_digits(dtype, start, strength, depth):
+    """In all three arguments, and the second one in ρ₀: of order 1/k and smaller, where parts of order 1 cancelled."""
+    at = [jnp.asarray(x, dtype) for x in (start, strength, depth)]
+    with mp.workdps(60):
+        rho, a, layers = (mp.mpf(float(x)) for x in at)
+        k = (1 + a * a) ** layers
+        whole = k * rho + 1 - rho
+        by_log_k = rho * (1 - rho) * k / whole**2
+        exact = [k / whole**2, by_log_k * 2 * a * layers / (1 + a * a), by_log_k * mp.log1p(a * a)]
+        second = -2 * k * (k - 1) / whole**3
+        rtol = (16 + 8 * float(mp.log(k))) * float(jnp.finfo(dtype).eps)
+    slopes = jax.jit(jax.grad(collapse.uniform_correlation, (0, 1, 2)))(*at)
+    np.testing.assert_allclose(slopes, [float(x) for x in exact], rtol=rtol, atol=1e-37)
+    if abs(second) < 1e37:
+        bend = jax.jit(jax.grad(jax.grad(collapse.uniform_correlation)))(*at)
+        np.testing.assert_allclose(bend, float(second), rtol=2 * rtol)
+    limit = collapse.uniform_correlation_limit
+    c = jnp.asarray(min(float(mp.sqrt(mp.log(k))), 8), dtype)
+    with mp.workdps(60):
+        k = mp.exp(mp.mpf(float(c)) ** 2)
+        exact = float(k / (k * rho + 1 - rho) ** 2)
+    np.testing.assert_allclose(jax.grad(limit)(at[0], c), exact, rtol=1.2 * rtol)

@@ -139,6 +139,45 @@ def test_gradients_are_finite_with_and_without_noise(x64):
         assert bool(jnp.all(jnp.isfinite(slope(jnp.asarray([1e-3, 0.5, 1.0, 2.0]), 1024.0)))), name
 
 
+@pytest.mark.parametrize("n", [2.0, 100.0, 1e6])
+def test_derivatives_without_noise(dtype, n):
+    """√v = γ/√n + …: the second singular values have the slope 2/√n at γ = 0, the others second derivatives."""
+    n, rtol = jnp.asarray(n, dtype), 8 * float(jnp.finfo(dtype).eps)
+    for name, order, exact in (
+        ("second_singular_value", 1, 2 / np.sqrt(n)),
+        ("spiked_singular_value", 1, 2 / np.sqrt(n)),
+        ("first_singular_value", 1, 0),
+        ("first_singular_value", 2, 1 / n),
+        ("stable_rank", 1, 0),
+        ("stable_rank", 2, 2 - 2 / n),
+    ):
+        slope = getattr(softmax_spectrum, f"gaussian_{name}")
+        for _ in range(order):
+            slope = jax.grad(slope)
+        np.testing.assert_allclose(jax.jit(slope)(jnp.zeros((), dtype), n), exact, rtol=rtol, err_msg=name)
+
+
+@pytest.mark.parametrize("n", [2.0, 3.0, 1e3, 1e10, 1e30])
+def test_spike_of_any_number_of_tokens_against_many_digits(dtype, n):
+    """The square of n, and a weight's chance to be the largest, have no place in float32 from n = 1e19 on."""
+    eps = float(jnp.finfo(dtype).eps)
+    sigma, n = jnp.asarray(min(0.9 * np.log(n) ** 0.5, 4), dtype), jnp.asarray(n, dtype)
+    with mp.workdps(60):
+        s, count = mp.mpf(float(sigma)), mp.mpf(float(n))
+        log_tail = mp.log(-mp.expm1(-mp.log(2) / count**2))
+        guess = mp.sqrt(max(-2 * log_tail - 4, 1))
+        m = mp.findroot(lambda m: mp.log(mp.erfc(m / mp.sqrt(2)) / 2) - log_tail, guess)
+        excess, root = mp.exp(s * m - s**2 / 2), mp.sqrt(mp.expm1(s**2) / count)
+        theta = (excess - 1) * (1 - 1 / count) / (count - 1 + excess)
+        exact = float(theta + root**2 / theta if theta > root else 2 * root)
+    got = softmax_spectrum.gaussian_spiked_singular_value(sigma, n)
+    np.testing.assert_allclose(got, exact, rtol=(20 + 8 * float(sigma) * float(m)) * eps)
+    slope = float(jax.grad(lambda n: softmax_spectrum._median_of_largest(n))(n))
+    np.testing.assert_allclose(
+        slope, float(2 * (1 - mp.exp(log_tail)) * mp.log(2) / count**3 / mp.npdf(m)), rtol=20 * eps
+    )
+
+
 def test_beyond_its_range_a_form_is_not_a_number():
     assert np.isnan(softmax_spectrum.gaussian_spiked_singular_value(2.7, 1024))  # √(log 1024) = 2.63
     assert np.isfinite(softmax_spectrum.gaussian_spiked_singular_value(2.6, 1024))

@@ -9,17 +9,19 @@ import pytest
 from rc_jax._numerics import stable
 
 
-@pytest.mark.parametrize("t", [1e-30, 1e-3, 1.0, 50.0, 1e4])
-def test_log_expm1(dtype, t):
+@pytest.mark.parametrize("t", [1e-30, 1e-3, 0.4999, 0.5, 0.999, 1.0, 50.0, 1e4])
+def test_log_expm1_ratio(dtype, t):
     t = jnp.asarray(t, dtype)
-    with mp.workdps(60):
-        expected = float(mp.log(mp.expm1(mp.mpf(float(t)))))
-        slope = float(1 / -mp.expm1(-mp.mpf(float(t))))
+    with mp.workdps(80):
+        exact = mp.mpf(float(t))
+        expected = float(mp.log(mp.expm1(exact) / exact))
+        slope = float(1 / -mp.expm1(-exact) - 1 / exact)
     eps = float(jnp.finfo(dtype).eps)
-    assert float(stable.log_expm1(t)) == pytest.approx(expected, rel=4 * eps, abs=4 * eps)
-    assert float(jax.grad(stable.log_expm1)(t)) == pytest.approx(slope, rel=8 * eps)
+    assert float(stable.log_expm1_ratio(t)) == pytest.approx(expected, rel=4 * eps, abs=4 * eps)
+    assert float(jax.grad(stable.log_expm1_ratio)(t)) == pytest.approx(slope, rel=8 * eps)
     zero = jnp.zeros((), dtype)
-    assert stable.log_expm1(zero) == -jnp.inf and jax.grad(stable.log_expm1)(zero) == 0
+    assert stable.log_expm1_ratio(zero) == 0 and jax.grad(stable.log_expm1_ratio)(zero) == 0.5
+    assert jax.grad(jax.grad(stable.log_expm1_ratio))(zero) == pytest.approx(1 / 12, rel=8 * eps)
 
 
 def test_divide_by_largest(dtype):

@@ -396,7 +396,8 @@ def product_log_residuals(
 ) -> Float[Array, "depth+1"]:
     """The logarithms log ‖res(P^l···P¹ X)‖_F (nats) for given row-stochastic matrices, exact at any depth.
 
-    P(1x̄ᵀ + R) = 1x̄ᵀ + PR because rows sum to 1, so the difference is multiplied and its size carried as a logarithm.
+    P(1x̄ᵀ + R) = 1x̄ᵀ + PR because rows sum to 1, so the difference is multiplied and its size carried as a logarithm. A
+    row p that all rows of P share leaves no difference either, and (P − 1pᵀ)R is formed.
     With matrices that do not depend on X the logarithm falls by a constant per layer (their spectral gap): the
     exponential decay against which pure attention's doubly exponential one is measured.
 
@@ -428,7 +429,9 @@ def product_log_residuals(
 @jax.jit
 def _product_log_residuals(matrices: Array, x: Array) -> Array:
     def step(difference: Scaled, matrix: Array) -> tuple[Scaled, Array]:
-        product, _ = mean_residual.recenter(jnp.matmul(matrix, difference.rows, precision="highest"))
+        # What all rows share is the same for all tokens: it is taken away before sums round it.
+        apart = matrix - matrix[:1]
+        product, _ = mean_residual.recenter(jnp.matmul(apart, difference.rows, precision="highest"))
         out = mean_residual.normalise(product).times_exp(difference.log_size)
         return out, out.log_size
 

@@ -82,8 +82,8 @@ def path_shares(
 
     Returns:
         `PathShares`, depth + 1 numbers each: logarithms are −inf where there is nothing (a length without paths, tokens
-        that are equal or whose weights differ by less than the smallest number), and `residual_share` is NaN where the
-        output's tokens are all equal.
+        that are equal or whose weights differ by less than the smallest number). `residual_share` is NaN where the
+        output's tokens are all equal; any share is NaN where moved roundings move it by more than 0.01.
 
     Raises:
         ValueError: a network with an MLP, LayerNorm, or another weight than softmax of products or cosines, for which
@@ -218,9 +218,20 @@ def _path_shares(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | N
         return path_terms.scan(advance, by_length, params, x, spec, scale, mask, moves)[:2]
 
     tokens, amounts = of_tokens(x), jnp.asarray(AMOUNTS, x.dtype)
-    copies, states = jax.vmap(run, axis_name=COPY)(amounts)
-    terms, state = jax.tree.map(lambda leaf: leaf[0], (copies, states))
-    n = jnp.asarray(x.shape[0], x.dtype)
+    terms, states = jax.vmap(run, axis_name=COPY)(amounts)
+    log_norms = jax.vmap(jax.vmap(path_terms.log_norm))(terms)
+    share, residual_share = jax.vmap(_shares)(terms, states)
+    return PathShares(
+        decide.first(log_norms),
+        decide.first(terms.difference.log_size),
+        decide.first(share),
+        decide.first(residual_share),
+    )
+
+
+def _shares(terms: Term, state: Term) -> tuple[Float[Array, " length"], Float[Array, " length"]]:
+    """What each length adds to the output, and to the output's difference."""
+    n = jnp.asarray(state.difference.rows.shape[0], state.difference.rows.dtype)
     output = path_terms.total(terms)
     log_square = 2 * path_terms.log_norm(output)
     from_means = n * jnp.exp(terms.mean.log_size + output.mean.log_size - log_square)
@@ -229,9 +240,7 @@ def _path_shares(params: Layers, x: Array, spec: StackSpec, scale: ArrayLike | N
     lengths, whole = terms.difference, state.difference
     overlap = jnp.sum(lengths.rows * whole.rows[None], axis=(1, 2))
     share = share + jnp.exp(lengths.log_size + whole.log_size - log_square) * overlap
-    residual_share = jnp.exp(lengths.log_size - whole.log_size) * overlap
-    log_norm = decide.first(jax.vmap(jax.vmap(path_terms.log_norm))(copies))
-    return PathShares(log_norm, decide.first(copies.difference.log_size), share, residual_share)
+    return share, jnp.exp(lengths.log_size - whole.log_size) * overlap
 
 
 @functools.partial(jax.jit, static_argnames="spec")

@@ -61,27 +61,39 @@ def _optimize(n: jax.Array, dim: jax.Array, average: str) -> tuple[jax.Array, ja
     few = (log_n + half * jnp.log(bend) - jnp.log(2.0 if average == "row" else 4.0).astype(n.dtype)) / (half + 1)
     stationarity = _row if average == "row" else _all
     v, converged = implicit_root(stationarity, jnp.where(dim > 2 * log_n, start, few), log_n, dim)
-    t = jnp.exp(v)
-    scale = jnp.sqrt(t / (1 + (2 if average == "row" else 4) * t / dim))
-    return scale, converged
+    # α² = t/(1 + c t/d), in which neither t nor what n adds to a bound is lost
+    return jax.lax.rsqrt(jnp.exp(-v) + (2 if average == "row" else 4) / dim), converged
 
 
-def _exponent(share: jax.Array, dim: jax.Array, average: str) -> jax.Array:
-    """Log of n times the annealed Σp², at t = d · share."""
+def _exponent(t: jax.Array, dim: jax.Array, average: str) -> jax.Array:
+    """Log of n times the annealed Σp², d/2 · log(1 + z) with z = 2t/d, or 1 + z = (1 + 3t/d)²/(1 + 4t/d).
+
+    For t < d/4 it is t · log(1 + z)/(2t/d), of which no derivative in d cancels. There log(1 + z) = 2 artanh w with
+    w = z/(2 + z), by 6 terms for float32 and 12 for double precision.
+    """
+    share = t / dim
+    small = share < 0.25
+    near, far = jnp.where(small, share, 0), jnp.where(small, 1, share)
     if average == "row":
-        return dim / 2 * jnp.log1p(2 * share)
-    return dim / 2 * (2 * jnp.log1p(3 * share) - jnp.log1p(4 * share))
+        z, ratio, large = 2 * near, 1, jnp.log1p(2 * far)
+    else:
+        part = near / (1 + 4 * near)
+        z, ratio, large = part * (2 + 9 * near), 1 + part / 2, 2 * jnp.log1p(3 * far) - jnp.log1p(4 * far)
+    w = z / (2 + z)
+    series = jnp.zeros_like(w)
+    for k in reversed(range(6 if jnp.finfo(w.dtype).bits <= 32 else 12)):
+        series = 1 / (2 * k + 1) + jnp.square(w) * series
+    return jnp.where(small, t * ratio * (1 - w) * series, dim / 2 * large)
 
 
 def _row(v: jax.Array, log_n: jax.Array, dim: jax.Array) -> jax.Array:
     """Stationarity, C + log(1 + α dC/dα) = log n with C the exponent: logarithms of both sides, as v = log t."""
     t = jnp.exp(v)
-    return jnp.log(_exponent(t / dim, dim, "row") + jnp.log1p(2 * t)) - jnp.log(log_n)
+    return jnp.log(_exponent(t, dim, "row") + jnp.log1p(2 * t)) - jnp.log(log_n)
 
 
 def _all(v: jax.Array, log_n: jax.Array, dim: jax.Array) -> jax.Array:
     """The stationarity for both sums averaged, where α dC/dα = 2t(1 + 6t/d)/(1 + 3t/d)."""
     t = jnp.exp(v)
-    share = t / dim
-    slope = 2 * t * (2 - 1 / (1 + 3 * share))
-    return jnp.log(_exponent(share, dim, "all") + jnp.log1p(slope)) - jnp.log(log_n)
+    slope = 2 * t * (2 - 1 / (1 + 3 * t / dim))
+    return jnp.log(_exponent(t, dim, "all") + jnp.log1p(slope)) - jnp.log(log_n)

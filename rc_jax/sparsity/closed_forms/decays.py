@@ -189,16 +189,29 @@ def channel_decay_lowest(
     dtype, (weights, lam, even) = as_common(
         weights=weights, lam=lam, even=_for_channels(even), positive=("lam", "even")
     )
+    where, lowest = _lowest(weights, lam, even)
+    return where.astype(dtype), lowest.astype(dtype)
+
+
+@jax.jit
+def _lowest(weights: Array, lam: Array, even: Array) -> tuple[Array, Array]:
+    """With r = √p, p = wX/Y: n* = 2X²/Y + X/w and S = 2√(p(1 + p))/(1 + 2p), of weights over their largest."""
     inside = jnp.all((weights >= 0) & (lam > 0) & (lam < 1) & (even > 0), axis=-1)
-    even = even[..., 0]
-    gap = 1 - lam
+    largest = lax.stop_gradient(jnp.max(weights, axis=-1, keepdims=True))
+    weights, gap = weights / largest, 1 - lam
+    root = jnp.sqrt(even[..., 0]) / jnp.sqrt(largest[..., 0])  # a root has a place wherever both weights have one
     x = jnp.sum(weights / gap, axis=-1)
     both = gap[..., :, None] + lam[..., :, None] * gap[..., None, :]  # 1 − λλ'
     y = jnp.sum(weights[..., :, None] * weights[..., None, :] / both, axis=(-2, -1))
-    mixed = 2 * even * x + y
-    lowest = 2 * jnp.sqrt(x * (even * x + y) * even) / mixed
-    where = x * mixed / (even * y)
-    return jnp.where(inside, where, jnp.nan).astype(dtype), jnp.where(inside, lowest, jnp.nan).astype(dtype)
+    r = root * jnp.sqrt(x / y)
+    faint = r < 1
+    small, over = jnp.where(faint, r, 0), 1 / jnp.where(faint, 1, r)
+    square = jnp.square(small)
+    narrow = 2 * small * jnp.sqrt(1 + square) / (1 + 2 * square)
+    rest = jnp.square(over) / (2 + jnp.square(over))  # S² = 1 − 1/(1 + 2p)²
+    lowest = jnp.where(faint, narrow, jnp.sqrt(1 - jnp.square(rest)))
+    where = 2 * x * (x / y) + x / root / root
+    return jnp.where(inside, where, jnp.nan), jnp.where(inside, lowest, jnp.nan)
 
 
 @arguments.guard(log_gates=(inputs.rows("positions"), arguments.bounded(high=0)))

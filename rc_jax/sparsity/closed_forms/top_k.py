@@ -51,7 +51,9 @@ def _log_top_share(gamma: Array, share: Array) -> Array:
     mills = _log_mills(z - gamma) - (_log_mills(z) + _log_mills(z - 2 * gamma)) / 2
     far = -special.ndtri(jnp.where(few | (share == 1), 0.5, share))  # z ≤ 0: both arguments below are positive
     most = -jnp.square(gamma) / 2 + _log_below(gamma - far) - _log_below(2 * gamma - far) / 2
-    most = jnp.where(share == 1, -jnp.square(gamma) / 2, most)
+    # At κ = 1 the derivative in κ is 0, and ½ at γ = 0 alone, where log S is ½ log κ.
+    whole = jnp.log(jnp.where((share == 1) & (gamma == 0), share, 1)) / 2
+    most = jnp.where(share == 1, whole - jnp.square(gamma) / 2, most)
     return jnp.where(few, jnp.log(some) / 2 + mills, most)
 
 

@@ -294,11 +294,13 @@ def test_equal_tokens_stay_equal(dtype):
     assert bool(jnp.all(jnp.isneginf(logs)))
 
 
-def test_product_of_stochastic_matrices_against_many_digits(dtype):
-    logits = jax.random.normal(jax.random.key(0), (40, 6, 6), dtype)
+@pytest.mark.parametrize("spread", [1.0, 32.0])  # of the logits; 32 roundings of 1 leave rows nearly alike
+def test_product_of_stochastic_matrices_against_many_digits(dtype, spread):
+    spread = spread if spread == 1 else spread * float(jnp.finfo(dtype).eps)
+    logits = jnp.asarray(spread, dtype) * jax.random.normal(jax.random.key(0), (40, 6, 6), dtype)
     matrices = jax.nn.softmax(logits, axis=-1)
     x = jax.random.normal(jax.random.key(1), (6, 3), dtype)
-    with mp.workdps(200):
+    with mp.workdps(800):
         state, exact = oracle.matrix(np.asarray(x)), []
         exact.append(oracle.log_residual(state))
         for p in np.asarray(matrices, dtype=np.float64):
@@ -312,6 +314,13 @@ def test_product_of_stochastic_matrices_against_many_digits(dtype):
     got = collapse.product_log_residuals(matrices, x)
     assert float(got[-1]) < -40
     assert worst_error(got, exact) < 100 * float(jnp.finfo(dtype).eps)
+
+
+def test_product_with_rows_that_are_all_the_same_is_nothing(dtype, key):
+    x = jax.random.normal(key, (7, 3), dtype)
+    for rows in (jnp.full((7, 7), 1 / 7, dtype), jnp.tile(jax.nn.softmax(x[:, 0]), (7, 1))):
+        got = collapse.product_log_residuals(jnp.stack([rows, jnp.eye(7, dtype=dtype)]), x)
+        np.testing.assert_array_equal(got[1:], -np.inf)
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,20 @@ def test_without_skips_and_biases_all_is_in_the_longest_paths(x64):
 
 
 @pytest.mark.slow
+def test_shares_without_skips_are_one_or_not_a_number(x64):
+    """Where the size of a residual has lost its digits, so has the quotient of two of them (5.6e80 for seed 28)."""
+    spec = stack(depth=4, d_model=6, skip=False)
+    shares, unknown = jax.jit(lambda params, x: collapse.path_shares(params, x, spec)), 0
+    for seed in (24, 26, 28, 30):
+        params = network.init(jax.random.key(seed), spec, gain=3.0, dtype="float64")
+        got = shares(params, jax.random.normal(jax.random.key(100 + seed), (6, 6), "float64"))
+        np.testing.assert_allclose(got.share, [0] * 4 + [1], atol=1e-13)
+        assert math.isnan(got.residual_share[-1]) or abs(float(got.residual_share[-1]) - 1) < 1e-3
+        unknown += math.isnan(got.residual_share[-1])
+    assert 0 < unknown < 4
+
+
+@pytest.mark.slow
 def test_paths_are_drawn_uniformly(key):
     drawn = np.asarray(paths.draw_paths(key, 4, 2, jnp.asarray(2), 4800))
     distinct, counts = np.unique(drawn, axis=0, return_counts=True)

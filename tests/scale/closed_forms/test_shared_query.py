@@ -118,6 +118,45 @@ def test_derivatives_match_differences(x64, average):
     np.testing.assert_allclose(forward, reverse, rtol=1e-12)
 
 
+def exact_scale(n, dim, average):
+    """α* by the stationarity in w = −log(1 − c α²/d), of any n and d: α² = d(1 − e^{−w})/c."""
+    most = 2 if average == "row" else 4
+    square = lambda w: -dim / most * mp.expm1(-w)  # noqa: E731
+
+    def stationarity(w):
+        if average == "row":
+            return dim / 2 * w + mp.log1p(dim * mp.expm1(w)) - mp.log(n)
+        less = 1 - square(w) / dim
+        rise = square(w) * (4 * mp.exp(w) - 2 / less)
+        return dim / 2 * w + dim * mp.log(less) + mp.log1p(rise) - mp.log(n)
+
+    low, high = mp.mpf(0), 2 * mp.log(n)
+    for _ in range(int(3.3 * mp.mp.dps)):
+        middle = (low + high) / 2
+        low, high = (middle, high) if stationarity(middle) < 0 else (low, middle)
+    return mp.sqrt(square(low))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("average", AVERAGES)
+def test_derivatives_at_both_ends(dtype, average):
+    """Many keys of few dimensions, whose scale has nearly reached its bound, and dimensions that hardly count."""
+    slopes = jax.jit(jax.grad(lambda n, dim: scale.shared_query_scale(n, dim, average), (0, 1)))
+    ends = [(1e300, 1), (1e28, 1)] if dtype == "float64" else [(1e20, 1)]
+    for n, dim in [(1e9, 1), (1e18, 1), (1e18, 4), (50, 3), (1024, 64), (2, 1e4), (2, 1e8), (1024, 1e7), *ends]:
+        with mp.workdps(400 if n > 1e100 else 80):
+            n, dim = np.asarray(n, dtype), np.asarray(dim, dtype)
+            at, tiny = (mp.mpf(float(n)), mp.mpf(float(dim))), mp.mpf(10) ** -20
+            for slope, step in zip(slopes(n, dim), ((tiny, 0), (0, tiny)), strict=True):
+                high, low = (exact_scale(*(x * (1 + k * h) for x, h in zip(at, step, strict=True)), average)
+                             for k in (1, -1))  # fmt: skip
+                exact = float((high - low) / (2 * (step[0] * at[0] + step[1] * at[1])))
+                assert abs(float(slope) - exact) <= 200 * jnp.finfo(dtype).eps * abs(exact) + 1e-37 * (n > 1e20), (
+                    n,
+                    dim,
+                )
+
+
 def test_traced_n_below_two_gives_nan():
     assert np.isnan(jax.jit(scale.shared_query_scale)(1.0, 8.0))
 

@@ -162,6 +162,24 @@ def test_one_even_channel_brings_the_row_back(x64):
     assert faint.shape == (2,) and faint[1] < 0.05 * faint[0]
 
 
+@pytest.mark.parametrize(
+    ("even", "size"),
+    [(1.0, 1.0), (1e-11, 1e-11), (1e-30, 1e-30), (1e10, 1e10), (1e30, 1e30), (1e-3, 1e-22), (1e-20, 1e8), (1e-30, 1e5)],
+)
+def test_the_lowest_value_of_weights_of_any_size(dtype, even, size):
+    weights, lam = size * np.asarray([1.0, 0.5], dtype), np.asarray([0.9, 0.6], dtype)
+    even, weights = np.asarray(even, dtype), weights.astype(dtype)
+    with mp.workdps(60):
+        w, (v, lam_) = mp.mpf(float(even)), ([mp.mpf(float(each)) for each in row] for row in (weights, lam))
+        x = sum(a / (1 - b) for a, b in zip(v, lam_, strict=True))
+        y = sum(a * c / (1 - b * d) for a, b in zip(v, lam_, strict=True) for c, d in zip(v, lam_, strict=True))
+        exact = [float(x * (2 * w * x + y) / (w * y)), float(2 * mp.sqrt(w * x * (w * x + y)) / (2 * w * x + y))]
+    np.testing.assert_allclose(sparsity.channel_decay_lowest(even, weights, lam), exact, rtol=20 * jnp.finfo(dtype).eps)
+    slope = jax.jit(jax.grad(lambda w: sparsity.channel_decay_lowest(w, weights, lam)[1]))(even)
+    steep = exact[1] * float(y / (2 * w * (w * x + y) * (1 + 2 * w * x / y)))  # d log S/dw = 1/(2w(1 + p)(1 + 2p))
+    np.testing.assert_allclose(slope, steep, rtol=100 * jnp.finfo(dtype).eps, atol=1e-35)
+
+
 def test_gates_are_the_sparsity_of_their_products(dtype, key):
     logs = jax.nn.log_sigmoid(2 + jax.random.normal(key, (3, 50), dtype))
     measured = sparsity.gated_decay(logs)

@@ -66,6 +66,15 @@ def test_gradients(x64):
     assert np.isfinite(jax.grad(sparsity.top_share_exponential)(0.5, 1.0))
 
 
+@pytest.mark.parametrize("share", [1e-8, 0.3, 0.5, 0.9, 1.0])
+def test_gradients_of_equal_logits(dtype, share):
+    """S = √κ at γ = 0, up to κ = 1, where the slope in κ is 0 as soon as logits differ."""
+    share, eps = jnp.asarray(share, dtype), float(jnp.finfo(dtype).eps)
+    slopes = jax.jit(jax.grad(sparsity.top_share_exponential, (0, 1)))(jnp.zeros((), dtype), share)
+    np.testing.assert_allclose(slopes, [0, 0.5 / np.sqrt(share)], rtol=40 * eps, atol=4 * eps)
+    assert jax.grad(sparsity.top_share_exponential, 1)(0.5, 1.0) == 0
+
+
 @pytest.mark.slow
 def test_against_drawn_keys(x64):
     draws = np.sort(np.random.default_rng(1).normal(size=(200, 20_000)), axis=1)[:, -2000:]
