@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rc_jax import pretrained, study
-from rc_jax.attention import AttentionSpec, Kind
+from rc_jax.attention import AttentionSpec, Kind, Rotary
 from rc_jax.cli.command import main
 from rc_jax.network import MLPSpec, StackSpec, hidden_states
 from rc_jax.study.initialisation import exactly, images, nothing, passes, sentences
@@ -206,6 +206,66 @@ def test_differences_that_grow_from_noise_are_exact_ones():
     exactly.replace([sample], key, design, network, numbers)
     assert np.flatnonzero(np.isnan(sample["evenness"])).tolist() == [4]
     assert np.isnan(sample["gradient_input"]).all()
+
+
+def in_float64(key, network, numbers):
+    """Gradients at W_Q and W_K of the same numbers, in twice the digits."""
+    params, x = exactly.drawn(key, network, numbers)
+    loss = passes.normals(jax.random.fold_in(key, 2), x.shape, jnp.float32)
+    with jax.enable_x64(True):
+        params, x, loss = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), (params, x, loss))
+        slopes = jax.grad(lambda params: jnp.sum(loss * hidden_states(params, x, network.spec)[-1]))(params)
+        every = (np.asarray(getattr(slopes.attention, name)) for name in ("query", "key"))
+        return [np.log(np.sqrt(np.sum(np.square(each), axis=(1, 2, 3)))) for each in every]
+
+
+def test_gradients_of_second_order_are_those_of_float64():
+    """Tokens before the last layer differ by 4·10⁻⁵; keys with their mean gave 2·10⁸ for 5·10⁹ at the first W_Q."""
+    spec, own = (
+        StackSpec(attention=AttentionSpec(d_model=16, heads=4), depth=4),
+        jax.random.fold_in(jax.random.key(0), 0),
+    )
+    found = study.architecture(spec, tokens=12, samples=1)
+    assert math.log(exactly.ROUNDED) < found["residual"][-2] < math.log(exactly.CANCELLED)
+    network, numbers, _ = sampled(Design(spec), 12, own)
+    for name, right in zip(("query", "key"), in_float64(own, network, numbers), strict=True):
+        np.testing.assert_allclose(found[f"gradient_{name}"], right - right[-1], atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("fields", "known"),
+    [
+        ({"qk_norm": "rms"}, False),
+        ({"scores": "cosine"}, False),
+        ({"scores": "additive"}, False),
+        ({"soft_cap": 2.0}, False),
+        ({"weights": "relu_squared"}, False),
+        ({"weights": "signed"}, False),
+        ({"weights": "linear"}, False),
+        ({"weights": "channel_decay", "causal": True}, True),
+        ({"weights": "sigmoid"}, True),
+        ({"weights": "softmax_plus_one"}, True),
+        ({"rank": 3, "tokens": 8}, True),
+        ({"rotary": Rotary()}, True),
+        ({"bias": True}, True),
+        ({"causal": True, "window": 3}, True),
+        ({"weights": "differential"}, True),
+        ({"weights": "l2"}, True),
+    ],
+)
+def test_gradients_that_cancel_are_known_or_lost(fields, known):
+    """Tokens that differ by 7·10⁻⁵ through one layer, against float64."""
+    key, layer = jax.random.key(5), AttentionSpec(d_model=16, heads=2, **fields)
+    design = Design(StackSpec(attention=layer, depth=1, skip=True), tokens=Tokens(own=1e-4, common=1.0))
+    network, numbers, sample = sampled(design, 8, key)
+    off = [abs(float(sample.gradients[name][0]) - right[0]) for name, right in
+           zip(("query", "key"), in_float64(key, network, numbers), strict=True)]  # fmt: skip
+    assert max(off) < 0.03 if known else max(off) > 0.5
+    measures = _flat(sample)
+    said = exactly.forget_cancelled([measures], design.spec)
+    assert said == (() if known else (exactly.LOST,))
+    assert np.isnan(measures["gradient_query"]).all() == np.isnan(measures["gradient_key"]).all() == (not known)
+    assert np.isfinite(measures["gradient_value"]).all()
 
 
 def test_a_narrower_network_without_skips_is_compared_exactly(key):

@@ -193,7 +193,8 @@ def _measured(
     blind = nothing.blind(network.spec)
     logs = [_flat(measure(jax.random.fold_in(key, index), network, numbers), blind) for index in range(samples)]
     rounded = min(float(np.nanmin(each["residual"])) for each in logs) < math.log(exactly.ROUNDED)
-    return logs, exactly.replace(logs, key, design, network, numbers) if rounded else ()
+    said = exactly.replace(logs, key, design, network, numbers) if rounded else ()
+    return logs, tuple(dict.fromkeys((*said, *exactly.forget_cancelled(logs, network.spec))))
 
 
 def _flat(sample: Sample, blind: np.ndarray | None = None) -> dict[str, np.ndarray]:
