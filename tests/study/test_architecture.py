@@ -584,6 +584,23 @@ def test_a_change_of_the_width_is_computed_at_its_own(key):
     assert {each.computed.token for each in (asked, *asked.changes.values())} == {SMALL.attention.d_model // 2}
 
 
+def test_a_change_does_not_carry_the_error_of_what_it_changes(key):
+    """Half the width changes the base's residual by 14 % and that of the change by a factor of 5·10⁶."""
+    spec = dataclasses.replace(SMALL, attention=AttentionSpec(d_model=128, heads=4), depth=6)
+    bare = dataclasses.replace(spec, norm=None, skip=False)
+    changes = {"bare": bare, "wide": dataclasses.replace(spec, attention=AttentionSpec(d_model=256, heads=4))}
+    found = study.architecture(spec, tokens=32, samples=1, width=64, changes=changes, key=key)
+    change, record = found.changes["bare"], json.loads(found.to_json())
+    assert found.half is not None and "%" in found.agreement
+    assert change.half is None is record["changes"]["bare"]["half"]
+    assert "the error here is not known; study it by itself." in change.agreement and "%" not in change.agreement
+    assert "too narrow" not in change.agreement and len(change.agreement.splitlines()) == 2
+    # A change of the width has its own.
+    assert found.changes["wide"].half not in (None, found.half)
+    alone = study.architecture(bare, tokens=32, samples=1, width=64, key=key)
+    assert alone.half is not None and alone.half["tokens"] > 5 > 1 > found.half["tokens"]
+
+
 @pytest.mark.parametrize("family", ["gemma2", "llama", "bert"])
 def test_a_change_of_the_width_embeds_as_the_config_of_that_width(family):
     config = families.CONFIGS[family]

@@ -50,8 +50,8 @@ def architecture(
 
     A wide network is computed narrower, with the same layers, heads and tokens. Every matrix is drawn with the variance
     that gives its outputs the variance of the full width. What half that width changes is measured and stated: the
-    error, where it falls as 1/width. Where tokens come to agree to float32's digits, the residual is that of
-    `collapse.log_residuals`.
+    error, where it falls as 1/width; that of a change is measured where the width itself is changed. Where tokens come
+    to agree to float32's digits, the residual is that of `collapse.log_residuals`.
 
     Args:
         network: a stack; or the settings of a published family (`pretrained.load` lists them) as a dict, a config.json
@@ -136,8 +136,8 @@ def _study(
         most = None if width is None else min(width, _full(other).token)
         narrow = own if same else _width(most, other, count)  # a change of the width is computed at one of its own
         theirs, words = _bands(key, other, narrow, count, several)
-        halved = half if same else _half(key, other, narrow, count, theirs)
-        others[change] = record(change, other, narrow, theirs, half=halved, notes=words)
+        halved = None if same else _half(key, other, narrow, count, theirs)  # of every change it would double the time
+        others[change] = record(change, other, narrow, theirs, half=halved, unhalved=same, notes=words)
     return record(name, design, own, bands, half=half, changes=others, notes=(*said, *notes))
 
 

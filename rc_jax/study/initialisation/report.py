@@ -47,8 +47,9 @@ class Architecture:
             exactly 0; what float32 does not decide, a ratio to 0, and evenness where `alone`, are NaN.
         alone: the layers, counted from 0, in which a row sees its own token alone.
         half: how much the same numbers differ at half the computed width, for `tokens` (log ‖res‖/‖X‖), `size`,
-            `gradients` (logarithms) and `rows` (evenness, largest weight); None at full width, and where the
-            computed one is too narrow to be halved.
+            `gradients` (logarithms) and `rows` (evenness, largest weight); None at full width, where the computed one
+            is too narrow to be halved, and of changes that are `unhalved`.
+        unhalved: whether this is a change at the width of what it changes, so that no half was computed.
         changes: the same of other networks, by the name of what was changed.
         notes: what a reader must know.
     """
@@ -63,6 +64,7 @@ class Architecture:
     bands: dict[str, np.ndarray]
     alone: tuple[int, ...] = ()
     half: dict[str, float] | None = None
+    unhalved: bool = False
     changes: dict[str, "Architecture"] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -110,6 +112,8 @@ class Architecture:
             f"Computed at width {self.computed.token}, heads of {self.computed.head}, with the variances of the full "
             "width."
         )
+        if self.unhalved:
+            return f"{narrow} Half that is not computed\nof a change: the error here is not known; study it by itself."
         if self.half is None:
             return f"{narrow} That is too narrow to be halved:\nthe error here is not known; `width` asks for more."
         parts = {"tokens": "‖res‖/‖X‖", "size": "size", "gradients": "gradients"}
