@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rc_jax import pretrained, study
+from rc_jax import pretrained, scale, study
 from rc_jax.attention import AttentionSpec, Kind, Rotary
 from rc_jax.cli.command import main
 from rc_jax.network import MLPSpec, StackSpec, hidden_states
@@ -547,6 +547,29 @@ def test_usual_changes_change_one_thing_each():
     assert designs["norm none"].spec.norm is None and designs["sigmoid"].spec.attention.weights == "sigmoid"
     parallel, refused = changed(Design(dataclasses.replace(SMALL, parallel=True)), "usual", 16)
     assert "norm post" not in parallel and any("norm post" in line for line in refused)
+
+
+@pytest.mark.parametrize(
+    ("fields", "local", "keys"),
+    [
+        ({}, None, 64),
+        ({"top_k": 5}, None, 5),
+        ({"window": 0}, None, None),
+        ({"rank": 3, "tokens": 64}, None, 3),
+        ({"causal": True}, None, round(float(scale.effective_keys(64)))),
+        ({"causal": True, "window": 7, "top_k": 6}, None, round(math.exp(np.log([2, 3, 4, 5, *[6] * 59]).mean()))),
+        ({"window": 1}, None, round(math.exp(np.log([2, 2, *[3] * 62]).mean()))),
+        ({"window": 1}, {}, round(math.exp((np.log([2, 2, *[3] * 62]).mean() + np.log(64)) / 2))),
+    ],
+)
+def test_the_typical_scale_is_that_of_the_keys_that_rows_see(fields, local, keys):
+    """Mistral's rows of at most 8 keys had the scale of the 190 that they would see without a window."""
+    layer = AttentionSpec(d_model=8, heads=2, **fields)
+    spec = dataclasses.replace(SMALL, attention=layer)
+    if local is not None:
+        spec = dataclasses.replace(spec, local=AttentionSpec(d_model=8, heads=2, **local), local_layers=(1,))
+    found = [each.sharpness for name, each in changed(Design(spec), "usual", 64)[0].items() if "typical" in name]
+    assert found == ([] if keys is None else [pytest.approx(float(scale.typical_scale(jax.random.key(0), keys)))])
 
 
 def test_a_study_with_changes_of_ones_own(tmp_path, key):
