@@ -313,6 +313,16 @@ def test_every_row_counts():
     assert float(found["largest"]) == pytest.approx(largest.mean(), rel=1e-5)
     assert float(found["saturated"]) == pytest.approx((largest >= 0.5).mean(), rel=1e-5)
     assert float(found["evenness"]) == pytest.approx((entropy[:, 1:] / np.log(np.arange(2, n + 1))).mean(), rel=1e-5)
+    for name, value in passes.rows(jnp.asarray(3 * weights), spec).items():  # of shares, whatever a row's sum
+        assert float(value) == pytest.approx(float(found[name]), rel=1e-5)
+
+
+def test_rows_that_do_not_sum_to_1_have_shares(key):
+    """Sigmoid's largest weight is near 1 in each row here, and one of several."""
+    spec = dataclasses.replace(SMALL, depth=1, attention=AttentionSpec(d_model=64, heads=4, weights="sigmoid"))
+    found = study.architecture(spec, tokens=24, samples=1, gain=3.0, key=key)
+    assert 1 / 24 < found["largest"][0] < 0.2 and "a row's largest share 0.1" in str(found)
+    assert "weight 0.1" not in str(found)
 
 
 @pytest.mark.parametrize("family", [*families.CONFIGS])

@@ -45,8 +45,8 @@ def architecture(
     """What a transformer does at initialisation, layer by layer, and what one change at a time would do.
 
     Measured over random initialisations: ‖res(X^l)‖/‖X^l‖, the size of tokens ‖X^l‖/√(nd), the evenness H/log n_i of
-    attention rows and their largest weight, and the gradient of ⟨U, X^L⟩, U normal, at each layer's input and at W_Q,
-    W_K, W_V and W_O, relative to the last layer's. X^L is the state before a final norm. Dropout is off.
+    attention rows and the largest share of their sum, and the gradient of ⟨U, X^L⟩, U normal, at each layer's input and
+    at W_Q, W_K, W_V and W_O, relative to the last layer's. X^L is the state before a final norm. Dropout is off.
 
     A wide network is computed narrower, with the same layers, heads and tokens. Every matrix is drawn with the variance
     that gives its outputs the variance of the full width. What half that width changes is measured and stated: the

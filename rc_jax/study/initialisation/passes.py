@@ -29,7 +29,7 @@ from rc_jax.study.initialisation.design import Design, fan_in, resized
 
 MATRICES = ("query", "key", "value", "output")
 EVEN = 0.9  # of log n_i: the entropy of a row that is called even
-SATURATED = 0.5  # the largest weight of a row that is called saturated
+SATURATED = 0.5  # of its sum: the largest weight of a row that is called saturated
 
 
 class Network(NamedTuple):
@@ -65,9 +65,9 @@ class Sample(NamedTuple):
         residual: log ‖res(X)‖/‖X‖, layers + 1.
         size: log ‖X‖/√(nd), layers + 1.
         evenness: mean H/log n_i of rows.
-        largest: mean largest weight of a row.
+        largest: mean largest share of a row's sum.
         even: share of rows with evenness of 0.9 and more.
-        saturated: share of rows with a largest weight of 0.5 and more.
+        saturated: share of rows of which one weight has 0.5 of the sum and more.
         gradients: log of the gradient's norm at a layer's input and at its matrices, by name.
     """
 
@@ -211,9 +211,10 @@ def attend_centred(params: AttentionParams, x: Array, layer: AttentionSpec, scal
 
 
 def rows(weights: Float[Array, "head token token"], spec: AttentionSpec) -> dict[str, Array]:
-    """How even rows are: entropy over the logarithm of what they see, and largest weights, of their magnitudes.
+    """How even rows are: entropy over the logarithm of what they see, and largest shares.
 
-    A row that sees one token, or that sums to 0, is left out.
+    Both are of magnitudes over their sum, so that a factor on a row, as of kinds whose rows do not sum to 1, changes
+    nothing. A row that sees one token, or that sums to 0, is left out.
     """
     n = weights.shape[-1]
     seen = masks.combine(n, causal_mask=spec.causal, radius=spec.window, extra=None)

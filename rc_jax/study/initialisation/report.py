@@ -42,12 +42,13 @@ class Architecture:
         samples: number of initialisations.
         bands: least, median and largest of the initialisations (3, layer), by name. Of `residual` ‖res‖/‖X‖, `size`
             ‖X‖/√(nd) and `gradient_input`, `gradient_query` … these are logarithms, and gradients are relative to the
-            last layer's. `evenness` is H/log n_i of rows, `largest` their largest weight, `even` and `saturated` the
-            shares of rows with evenness from 0.9 on and a largest weight from 0.5 on. −∞ is the logarithm of what is
-            exactly 0; what float32 does not decide, a ratio to 0, and evenness where `alone`, are NaN.
+            last layer's. `evenness` is H/log n_i of rows, `largest` the largest share of a row's sum, `even` and
+            `saturated` the parts of rows with evenness from 0.9 on and a largest share from 0.5 on. All four are of
+            magnitudes over their sum, which is 1 in a row of softmax and another in one of sigmoid. −∞ is the logarithm
+            of what is exactly 0; what float32 does not decide, a ratio to 0, and evenness where `alone`, are NaN.
         alone: the layers, counted from 0, in which a row sees its own token alone.
         half: how much the same numbers differ at half the computed width, for `tokens` (log ‖res‖/‖X‖), `size`,
-            `gradients` (logarithms) and `rows` (evenness, largest weight); None at full width, where the computed one
+            `gradients` (logarithms) and `rows` (evenness, largest share); None at full width, where the computed one
             is too narrow to be halved, and of changes that are `unhalved`.
         unhalved: whether this is a change at the width of what it changes, so that no half was computed.
         changes: the same of other networks, by the name of what was changed.
@@ -265,7 +266,7 @@ def draw(study: Architecture) -> "Figure":
             axes.plot(at, own[name] / math.log(10), label=label, **look)
     if study.changes:
         residual.legend(fontsize=6)
-    for index, (name, label) in enumerate((("evenness", "H/log n"), ("largest", "largest weight"))):
+    for index, (name, label) in enumerate((("evenness", "H/log n"), ("largest", "largest share"))):
         band(weights, layers, name, index, label)
     for index, (name, label) in enumerate(NAMES.items()):
         band(gradient, layers, f"gradient_{name}", index, label)
