@@ -309,9 +309,9 @@ def test_every_row_counts():
     weights = powers / powers.sum(-1, keepdims=True)
     entropy = -np.sum(np.where(weights > 0, weights * np.log(np.where(weights > 0, weights, 1)), 0), axis=-1)
     found = passes.rows(jnp.asarray(weights), spec)
-    largest = weights.max(-1)[:, 1:]  # the first row sees one token
+    largest = weights.max(-1)[:, 1:]  # the first row sees one token, and the second and third too few to be saturated
     assert float(found["largest"]) == pytest.approx(largest.mean(), rel=1e-5)
-    assert float(found["saturated"]) == pytest.approx((largest >= 0.5).mean(), rel=1e-5)
+    assert float(found["saturated"]) == pytest.approx((largest[:, 2:] >= 0.5).mean(), rel=1e-5)
     assert float(found["evenness"]) == pytest.approx((entropy[:, 1:] / np.log(np.arange(2, n + 1))).mean(), rel=1e-5)
     for name, value in passes.rows(jnp.asarray(3 * weights), spec).items():  # of shares, whatever a row's sum
         assert float(value) == pytest.approx(float(found[name]), rel=1e-5)
@@ -769,6 +769,15 @@ def test_rows_are_told_apart_by_the_gain(key):
     even, sharp = (study.architecture(SMALL, tokens=16, samples=2, key=key, gain=gain) for gain in (0.3, 12.0))
     assert len(even.sentences) == 1 and even.sentences[0].startswith("Nothing is unusual")
     assert any("Rows are saturated" in sentence for sentence in sharp.sentences)
+
+
+@pytest.mark.parametrize(("window", "tokens"), [(1, 16), (None, 3)])
+def test_rows_of_few_tokens_are_not_saturated(key, window, tokens):
+    """Of two tokens one always has half of a row."""
+    spec = dataclasses.replace(SMALL, attention=AttentionSpec(d_model=8, heads=2, causal=True, window=window))
+    found = study.architecture(spec, tokens=tokens, samples=1, key=key, gain=3.0)
+    assert np.all(found["largest"] > 0.6) and not found["saturated"].any()
+    assert "Rows are mixed" in str(found) and "saturated" not in str(found) and "does not decide" not in str(found)
 
 
 def test_the_command(tmp_path, capsys):

@@ -30,6 +30,7 @@ from rc_jax.study.initialisation.design import Design, fan_in, resized
 MATRICES = ("query", "key", "value", "output")
 EVEN = 0.9  # of log n_i: the entropy of a row that is called even
 SATURATED = 0.5  # of its sum: the largest weight of a row that is called saturated
+FEW = 4  # tokens: of fewer, one easily has half
 
 
 class Network(NamedTuple):
@@ -67,7 +68,7 @@ class Sample(NamedTuple):
         evenness: mean H/log n_i of rows.
         largest: mean largest share of a row's sum.
         even: share of rows with evenness of 0.9 and more.
-        saturated: share of rows of which one weight has 0.5 of the sum and more.
+        saturated: share of rows of which one weight has 0.5 of the sum and more, among those that see four tokens.
         gradients: log of the gradient's norm at a layer's input and at its matrices, by name.
     """
 
@@ -214,7 +215,8 @@ def rows(weights: Float[Array, "head token token"], spec: AttentionSpec) -> dict
     """How even rows are: entropy over the logarithm of what they see, and largest shares.
 
     Both are of magnitudes over their sum, so that a factor on a row, as of kinds whose rows do not sum to 1, changes
-    nothing. A row that sees one token, or that sums to 0, is left out.
+    nothing. A row that sees one token, or that sums to 0, is left out, and from the saturated ones those of fewer than
+    four: of two tokens one always has half.
     """
     n = weights.shape[-1]
     seen = masks.combine(n, causal_mask=spec.causal, radius=spec.window, extra=None)
@@ -228,7 +230,9 @@ def rows(weights: Float[Array, "head token token"], spec: AttentionSpec) -> dict
     evenness = entropy / jnp.where(several, jnp.log(count)[None], 1)
     largest = jnp.max(share, axis=-1)
 
-    def mean(values: Array) -> Array:
+    many = counted & (count >= FEW)[None]
+
+    def mean(values: Array, counted: Array = counted) -> Array:
         of = counted.astype(weights.dtype)
         return jnp.sum(of * values.astype(of.dtype)) / jnp.sum(of)
 
@@ -236,7 +240,7 @@ def rows(weights: Float[Array, "head token token"], spec: AttentionSpec) -> dict
         "evenness": mean(evenness),
         "largest": mean(largest),
         "even": mean(evenness >= EVEN),
-        "saturated": mean(largest >= SATURATED),
+        "saturated": jnp.where(jnp.any(counted) & ~jnp.any(many), 0, mean(largest >= SATURATED, many)),
     }
 
 

@@ -42,10 +42,11 @@ class Architecture:
         samples: number of initialisations.
         bands: least, median and largest of the initialisations (3, layer), by name. Of `residual` ‖res‖/‖X‖, `size`
             ‖X‖/√(nd) and `gradient_input`, `gradient_query` … these are logarithms, and gradients are relative to the
-            last layer's. `evenness` is H/log n_i of rows, `largest` the largest share of a row's sum, `even` and
-            `saturated` the parts of rows with evenness from 0.9 on and a largest share from 0.5 on. All four are of
-            magnitudes over their sum, which is 1 in a row of softmax and another in one of sigmoid. −∞ is the logarithm
-            of what is exactly 0; what float32 does not decide, a ratio to 0, and evenness where `alone`, are NaN.
+            last layer's. `evenness` is H/log n_i of rows, `largest` the largest share of a row's sum, `even` the part
+            of rows with evenness from 0.9 on, and `saturated` that of rows with a largest share from 0.5 on among those
+            that see four tokens or more. All are of magnitudes over their sum, which is 1 in a row of softmax and
+            another in one of sigmoid. −∞ is the logarithm of what is exactly 0; what float32 does not decide, a ratio
+            to 0, and evenness where `alone`, are NaN.
         alone: the layers, counted from 0, in which a row sees its own token alone.
         half: how much the same numbers differ at half the computed width, for `tokens` (log ‖res‖/‖X‖), `size`,
             `gradients` (logarithms) and `rows` (evenness, largest share); None at full width, where the computed one
