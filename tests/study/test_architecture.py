@@ -343,6 +343,12 @@ def test_tokens_enter_as_the_family_embeds_them(family, size):
     assert np.exp(np.mean(found)) == pytest.approx(size, rel=0.15)
 
 
+def test_sinusoids_are_those_of_distilbert():
+    config = families.CONFIGS["distilbert"]
+    assert read(config | {"sinusoidal_pos_embds": True}, gain=None, std=None)[1].tokens.sinusoids
+    assert not read(config | {"sinusoidal_pos_embds": False}, gain=None, std=None)[1].tokens.sinusoids
+
+
 def test_the_start_of_a_config():
     gpt2 = families.CONFIGS["gpt2"] | {"initializer_range": 0.05, "resid_pdrop": 0.1, "embd_pdrop": 0.0, "mystery": 3}
     _, design, notes = read(gpt2, gain=None, std=None)
@@ -443,6 +449,7 @@ def test_settings_that_change_a_layer_are_refused_by_name():
         ("qwen3", {"qk_norm": False}, {"qk_norm": True}, "`qk_norm` must be absent or True"),
         ("gpt2", {"num_key_value_heads": 1}, {"num_key_value_heads": 2}, "be absent or 2, because"),
         ("gpt2", {"head_dim": 8}, {"head_dim": 4}, "be absent or 4, because"),
+        ("gpt2", {"sinusoidal_pos_embds": True}, {"sinusoidal_pos_embds": False}, "`sinusoidal_pos_embds` must be abs"),
         ("gpt2", {"is_causal": False}, {"is_causal": True}, "`is_causal` must be absent or True"),
         ("bert", {"is_causal": True}, {"is_causal": False}, "`is_causal` must be absent or False"),
         ("gpt2", {"position_embedding_type": "rope"}, {"position_embedding_type": "absolute"}, "absent or 'absolute'"),

@@ -28,7 +28,7 @@ CHANGE = (
     *("attn_logit_softcapping", "query_pre_attn_scalar", "clip_qkv", "qk_layernorm", "qk_norm", "use_qk_norm"),
     # positions
     *("alibi", "relative_attention", "relative_attention_num_buckets", "rotary_dim", "rotary_pct", "rope_scaling"),
-    *("rope_parameters", "rope_theta", "no_rope_layers", "no_rope_layer_interval"),
+    *("rope_parameters", "rope_theta", "no_rope_layers", "no_rope_layer_interval", "sinusoidal_pos_embds"),
     # what is seen
     *("sliding_window", "attention_window", "attention_chunk_size", "attention_types", "local_attention"),
     *("global_attn_every_n_layers", "use_bidirectional_attention", "cross_attention_hidden_size"),
@@ -96,7 +96,8 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
     smaller = (2 * layout.spec.depth) ** -0.5 if kind == "gpt2" else 1.0
     started = Start(std=deviation, branches=smaller) if gain is None else Start(gain=gain)
     tables: Embeddings = layout.embeddings(Scope(Shapes()))  # pyright: ignore[reportArgumentType]
-    tokens = _tokens(tables, layout, deviation, started, sinusoids=settings.get("sinusoidal_pos_embds") is True)
+    sinusoids = kind == "distilbert" and settings.get("sinusoidal_pos_embds") is True
+    tokens = _tokens(tables, layout, deviation, started, sinusoids=sinusoids)
     if images_only:
         tokens = images.patches(settings, deviation, started)
     design = Design(
