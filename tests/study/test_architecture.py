@@ -434,8 +434,33 @@ def test_settings_that_change_a_layer_are_refused_by_name():
         value = {"factor": 2} if name.startswith("rope_") else 2.5
         with pytest.raises(ValueError, match=rf"`{name}` must be absent, because this family's layers are modelled"):
             read(gpt2 | {name: value}, gain=None, std=None)
-    for value in (None, False, 1):
-        assert read(gpt2 | dict.fromkeys(CHANGE, value), gain=None, std=None) == read(gpt2, gain=None, std=None)
+    for settings in (dict.fromkeys(CHANGE), {name: values[-1] for name, values in CHANGE.items() if values}):
+        assert read(gpt2 | settings, gain=None, std=None) == read(gpt2, gain=None, std=None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "neutral", "others"),
+    [
+        (
+            ("sliding_window", "attn_logit_softcapping", "attention_multiplier", "scale_depth"),
+            (),
+            (0, 1, 1.0, True, False),
+        ),
+        (("residual_multiplier", "mup_attn_multiplier"), (1, 1.0), (0, False, True)),
+        (("layer_norm_scaling", "qk_norm", "multi_query"), (False, 0), (1, True)),
+        (("num_experts",), (0, 1), (True, 2)),
+        (("n_shared_experts",), (0,), (1, True)),
+    ],
+)
+def test_0_and_1_pass_where_they_change_nothing(settings, neutral, others):
+    """A window of 1, a cap of 1 and a factor of 0 change every layer; they passed where 2 was refused."""
+    llama = families.CONFIGS["llama"]
+    for name in settings:
+        for value in neutral:
+            assert read(llama | {name: value}, gain=None, std=None) == read(llama, gain=None, std=None)
+        for value in others:
+            with pytest.raises(ValueError, match=rf"`{name}` must be absent, because this family's layers"):
+                read(llama | {name: value}, gain=None, std=None)
 
 
 @pytest.mark.parametrize(
@@ -444,6 +469,12 @@ def test_settings_that_change_a_layer_are_refused_by_name():
         ("llama", {"sliding_window": 3}, {"sliding_window": None}, "`sliding_window` must be absent"),
         ("olmo2", {"sliding_window": 3}, {"sliding_window": None}, "`sliding_window` must be absent"),
         ("llama", {"layer_types": ["sliding_attention"] * 2}, {"layer_types": ["full_attention"] * 2}, "`layer_types`"),
+        (
+            "llama",
+            {"layer_types": "sliding_attention"},
+            {"layer_types": []},
+            "`layer_types` must be a list of full_att",
+        ),
         ("llama", {"num_experts": 4}, {"num_experts": 1}, "`num_experts` must be absent"),
         ("llama", {"qk_norm": True}, {"qk_norm": False}, "`qk_norm` must be absent"),
         ("qwen3", {"qk_norm": False}, {"qk_norm": True}, "`qk_norm` must be absent or True"),
