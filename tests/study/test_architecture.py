@@ -355,7 +355,10 @@ def test_the_start_of_a_config():
     network, numbers = passes.prepared(design, design.spec.attention.d_model, 4, 6)
     params, _ = exactly.drawn(jax.random.key(0), network, numbers)
     ratio = float(jnp.std(params.attention.output) / jnp.std(params.attention.query))
-    assert ratio == pytest.approx((2 * design.spec.depth) ** -0.5, rel=0.2)
+    smaller = (2 * design.spec.depth) ** -0.5
+    assert ratio == pytest.approx(smaller, rel=0.2)
+    assert read(gpt2, gain=None, std=0.1)[1].start == Start(std=0.1, branches=smaller)
+    assert read(gpt2, gain=2.0, std=None)[1].start == Start(gain=2.0)
     assert float(jnp.std(params.attention.query)) == pytest.approx(0.05, rel=0.15)
     assert notes == ("Dropout is off (resid_pdrop).", "Settings that this family does not read: mystery.")
     del gpt2["initializer_range"]

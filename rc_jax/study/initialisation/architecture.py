@@ -64,6 +64,8 @@ def architecture(
         gain: draw every matrix from N(0, gain²/fan_in), gain from 10⁻⁶ to 10⁶; for a stack 1 by default. Tables of
             words and positions keep the deviation of the config.
         std: draw every entry from N(0, std²), std from 10⁻⁶ to 10⁶; for a config its `initializer_range` by default.
+            GPT-2's W_O and last matrix of the MLP have 1/√(2L) of it, as its own code draws them; `gain` leaves that
+            out.
         width: features of a token in the network that is computed; heads are narrowed alike.
 
     Returns:
