@@ -154,6 +154,8 @@ def test_a_narrower_network_is_within_what_half_of_it_differs(key):
     assert np.abs(full["residual"] - narrow["residual"]).max() < 0.02 + 2 * narrow.half["tokens"]
     assert np.abs(full["size"] - narrow["size"]).max() < 0.02 + 2 * narrow.half["size"]
     assert np.abs(full["evenness"] - narrow["evenness"]).max() < 0.02 + 2 * narrow.half["rows"]
+    for name in ("even", "saturated"):
+        assert np.abs(full[name] - narrow[name]).max() < 0.02 + 2 * narrow.half["kinds"]
     # Without the variances of the full width, the size would differ by far more.
     other = study.architecture(resized(spec, 64, 16), **settings)
     assert np.abs(other["size"] - full["size"]).max() > 0.4
@@ -341,6 +343,23 @@ def test_tokens_enter_as_the_family_embeds_them(family, size):
     _, design, _ = read(families.CONFIGS[family], gain=None, std=None)
     found = [float(sampled(design, 6, jax.random.key(seed))[2].size[0]) for seed in range(8)]
     assert np.exp(np.mean(found)) == pytest.approx(size, rel=0.15)
+
+
+def test_more_tokens_than_words_are_said():
+    config = families.CONFIGS["gpt2"] | {"vocab_size": 4}
+    notes = [study.architecture(config, tokens=count, samples=1).notes for count in (4, 6)]
+    assert "Of 4 words 6 tokens repeat some; here all are distinct." in notes[1] and "repeat" not in "".join(notes[0])
+
+
+def test_the_parts_of_rows_that_decide_a_sentence_are_compared(key):
+    """At half the width the part of even rows moves by far more than their evenness."""
+    spec = dataclasses.replace(SMALL, attention=AttentionSpec(d_model=64, heads=4))
+    found, other = (
+        study.architecture(spec, tokens=32, samples=2, gain=0.9, key=key, width=width) for width in (32, 16)
+    )
+    assert found.half is not None
+    assert found.half["kinds"] == pytest.approx(np.abs(other["even"] - found["even"]).max(), rel=1e-5)
+    assert found.half["kinds"] > 3 * found.half["rows"] and f"by {found.half['kinds']:.2g} at most" in found.agreement
 
 
 def test_sinusoids_are_those_of_distilbert():

@@ -56,7 +56,8 @@ def architecture(
     Args:
         network: a stack; or the settings of a published family (`pretrained.load` lists them) as a dict, a config.json
             or its folder. Weights are not read.
-        tokens: number of distinct random tokens; 512, or as many as the network takes.
+        tokens: number of distinct random tokens; 512, or as many as the network takes. A note says where there are
+            fewer words.
         samples: number of initialisations; 2 to 4, by how long one takes.
         key: a typed key.
         changes: `"usual"`: strength of branches, place of the norm, scale, kind, norms of queries and keys, one at a
@@ -93,6 +94,8 @@ def architecture(
     count = _count(tokens, design)
     key = jax.random.key(0) if key is None else key
     designs, refused = changed(design, changes, count)
+    if design.words is not None and design.words < count:
+        notes += (f"Of {design.words} words {count} tokens repeat some; here all are distinct.",)
     own = _width(width, design, count)
     with _memory(count, own):
         return _study(
@@ -237,4 +240,5 @@ def _half(
         "size": most("size"),
         "gradients": most(*(f"gradient_{name}" for name in NAMES)),
         "rows": most("evenness", "largest"),
+        "kinds": most("even", "saturated"),
     }

@@ -49,8 +49,8 @@ class Architecture:
             to 0, and evenness where `alone`, are NaN.
         alone: the layers, counted from 0, in which a row sees its own token alone.
         half: how much the same numbers differ at half the computed width, for `tokens` (log ‖res‖/‖X‖), `size`,
-            `gradients` (logarithms) and `rows` (evenness, largest share); None at full width, where the computed one
-            is too narrow to be halved, and of changes that are `unhalved`.
+            `gradients` (logarithms), `rows` (evenness, largest share) and `kinds` (even, saturated); None at full
+            width, where the computed one is too narrow to be halved, and of changes that are `unhalved`.
         unhalved: whether this is a change at the width of what it changes, so that no half was computed.
         changes: the same of other networks, by the name of what was changed.
         notes: what a reader must know.
@@ -122,7 +122,8 @@ class Architecture:
         changes = [f"{what} {_change(self.half[name])}" for name, what in parts.items()]
         close = max(self.half[name] for name in parts) <= FAR
         return (
-            f"{narrow} Half that width\nchanges {', '.join(changes)}, H/log n by {self.half['rows']:.2g} at most: "
+            f"{narrow} Half that width\nchanges {', '.join(changes)}, H/log n by {self.half['rows']:.2g}, "
+            f"the part of even or saturated rows by {self.half['kinds']:.2g} at most: "
             + ("the error here, where it falls as 1/width." if close else "too much to tell the error here.")
         )
 

@@ -120,6 +120,7 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
         layout.key_value_heads,
         layout.shared_layers,
         most_tokens=layout.most_tokens,
+        words=None if images_only else tables.word.shape[0],
     )
     notes = list(_unread(config, looked, layout.spec.attention)) + [images.NOTE] * images_only
     if stated is None and std is None:
