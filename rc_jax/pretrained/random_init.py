@@ -74,7 +74,7 @@ def random_like(
         std = STD if own is None else own
     tables = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, kind), (like.embeddings, like.final_norm))
     embeddings, final_norm = _draw(jax.random.fold_in(key, 1), tables, std)
-    if like.config.get("sinusoidal_pos_embds") is True:
+    if like.config.get("model_type") == "distilbert" and like.config.get("sinusoidal_pos_embds") is True:
         embeddings = embeddings._replace(position=like.embeddings.position)
     # Every stored layer and head is drawn once, and repeated where it is used.
     layers = np.array(like.shared_layers)

@@ -93,6 +93,14 @@ def test_positions_that_are_not_learned_stay(tmp_path, key):
         assert np.array_equal(copy.embeddings.position, like.embeddings.position) == same
 
 
+def test_positions_of_a_family_without_sinusoids_are_drawn(tmp_path, key):
+    config = families.CONFIGS["gpt2"] | {"sinusoidal_pos_embds": True}
+    like = pretrained.load(made_up.write(tmp_path, config, families.tensors("gpt2")))
+    copy = pretrained.random_like(key, like)
+    assert like.embeddings.position is not None and copy.embeddings.position is not None
+    assert not np.any(np.asarray(copy.embeddings.position) == like.embeddings.position)
+
+
 def test_std_is_traced_once(key, trained):
     spec = dataclasses.replace(trained.spec, depth=1, mlp=None)
 

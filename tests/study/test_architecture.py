@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rc_jax import pretrained, study
-from rc_jax.attention import AttentionSpec, Kind
+from rc_jax import pretrained, scale, study
+from rc_jax.attention import AttentionSpec, Kind, Rotary
 from rc_jax.cli.command import main
 from rc_jax.network import MLPSpec, StackSpec, hidden_states
 from rc_jax.study.initialisation import exactly, images, nothing, passes, sentences
@@ -154,6 +154,8 @@ def test_a_narrower_network_is_within_what_half_of_it_differs(key):
     assert np.abs(full["residual"] - narrow["residual"]).max() < 0.02 + 2 * narrow.half["tokens"]
     assert np.abs(full["size"] - narrow["size"]).max() < 0.02 + 2 * narrow.half["size"]
     assert np.abs(full["evenness"] - narrow["evenness"]).max() < 0.02 + 2 * narrow.half["rows"]
+    for name in ("even", "saturated"):
+        assert np.abs(full[name] - narrow[name]).max() < 0.02 + 2 * narrow.half["kinds"]
     # Without the variances of the full width, the size would differ by far more.
     other = study.architecture(resized(spec, 64, 16), **settings)
     assert np.abs(other["size"] - full["size"]).max() > 0.4
@@ -208,6 +210,66 @@ def test_differences_that_grow_from_noise_are_exact_ones():
     assert np.isnan(sample["gradient_input"]).all()
 
 
+def in_float64(key, network, numbers):
+    """Gradients at W_Q and W_K of the same numbers, in twice the digits."""
+    params, x = exactly.drawn(key, network, numbers)
+    loss = passes.normals(jax.random.fold_in(key, 2), x.shape, jnp.float32)
+    with jax.enable_x64(True):
+        params, x, loss = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), (params, x, loss))
+        slopes = jax.grad(lambda params: jnp.sum(loss * hidden_states(params, x, network.spec)[-1]))(params)
+        every = (np.asarray(getattr(slopes.attention, name)) for name in ("query", "key"))
+        return [np.log(np.sqrt(np.sum(np.square(each), axis=(1, 2, 3)))) for each in every]
+
+
+def test_gradients_of_second_order_are_those_of_float64():
+    """Tokens before the last layer differ by 4·10⁻⁵; keys with their mean gave 2·10⁸ for 5·10⁹ at the first W_Q."""
+    spec, own = (
+        StackSpec(attention=AttentionSpec(d_model=16, heads=4), depth=4),
+        jax.random.fold_in(jax.random.key(0), 0),
+    )
+    found = study.architecture(spec, tokens=12, samples=1)
+    assert math.log(exactly.ROUNDED) < found["residual"][-2] < math.log(exactly.CANCELLED)
+    network, numbers, _ = sampled(Design(spec), 12, own)
+    for name, right in zip(("query", "key"), in_float64(own, network, numbers), strict=True):
+        np.testing.assert_allclose(found[f"gradient_{name}"], right - right[-1], atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("fields", "known"),
+    [
+        ({"qk_norm": "rms"}, False),
+        ({"scores": "cosine"}, False),
+        ({"scores": "additive"}, False),
+        ({"soft_cap": 2.0}, False),
+        ({"weights": "relu_squared"}, False),
+        ({"weights": "signed"}, False),
+        ({"weights": "linear"}, False),
+        ({"weights": "channel_decay", "causal": True}, True),
+        ({"weights": "sigmoid"}, True),
+        ({"weights": "softmax_plus_one"}, True),
+        ({"rank": 3, "tokens": 8}, True),
+        ({"rotary": Rotary()}, True),
+        ({"bias": True}, True),
+        ({"causal": True, "window": 3}, True),
+        ({"weights": "differential"}, True),
+        ({"weights": "l2"}, True),
+    ],
+)
+def test_gradients_that_cancel_are_known_or_lost(fields, known):
+    """Tokens that differ by 7·10⁻⁵ through one layer, against float64."""
+    key, layer = jax.random.key(5), AttentionSpec(d_model=16, heads=2, **fields)
+    design = Design(StackSpec(attention=layer, depth=1, skip=True), tokens=Tokens(own=1e-4, common=1.0))
+    network, numbers, sample = sampled(design, 8, key)
+    off = [abs(float(sample.gradients[name][0]) - right[0]) for name, right in
+           zip(("query", "key"), in_float64(key, network, numbers), strict=True)]  # fmt: skip
+    assert max(off) < 0.03 if known else max(off) > 0.5
+    measures = _flat(sample)
+    said = exactly.forget_cancelled([measures], design.spec)
+    assert said == (() if known else (exactly.LOST,))
+    assert np.isnan(measures["gradient_query"]).all() == np.isnan(measures["gradient_key"]).all() == (not known)
+    assert np.isfinite(measures["gradient_value"]).all()
+
+
 def test_a_narrower_network_without_skips_is_compared_exactly(key):
     """Residuals of both widths leave float32; the difference of their logarithms is said, and is no per cent."""
     spec = StackSpec(attention=AttentionSpec(d_model=64, heads=4), depth=7, norm="pre")
@@ -249,10 +311,20 @@ def test_every_row_counts():
     weights = powers / powers.sum(-1, keepdims=True)
     entropy = -np.sum(np.where(weights > 0, weights * np.log(np.where(weights > 0, weights, 1)), 0), axis=-1)
     found = passes.rows(jnp.asarray(weights), spec)
-    largest = weights.max(-1)[:, 1:]  # the first row sees one token
+    largest = weights.max(-1)[:, 1:]  # the first row sees one token, and the second and third too few to be saturated
     assert float(found["largest"]) == pytest.approx(largest.mean(), rel=1e-5)
-    assert float(found["saturated"]) == pytest.approx((largest >= 0.5).mean(), rel=1e-5)
+    assert float(found["saturated"]) == pytest.approx((largest[:, 2:] >= 0.5).mean(), rel=1e-5)
     assert float(found["evenness"]) == pytest.approx((entropy[:, 1:] / np.log(np.arange(2, n + 1))).mean(), rel=1e-5)
+    for name, value in passes.rows(jnp.asarray(3 * weights), spec).items():  # of shares, whatever a row's sum
+        assert float(value) == pytest.approx(float(found[name]), rel=1e-5)
+
+
+def test_rows_that_do_not_sum_to_1_have_shares(key):
+    """Sigmoid's largest weight is near 1 in each row here, and one of several."""
+    spec = dataclasses.replace(SMALL, depth=1, attention=AttentionSpec(d_model=64, heads=4, weights="sigmoid"))
+    found = study.architecture(spec, tokens=24, samples=1, gain=3.0, key=key)
+    assert 1 / 24 < found["largest"][0] < 0.2 and "a row's largest share 0.1" in str(found)
+    assert "weight 0.1" not in str(found)
 
 
 @pytest.mark.parametrize("family", [*families.CONFIGS])
@@ -273,13 +345,39 @@ def test_tokens_enter_as_the_family_embeds_them(family, size):
     assert np.exp(np.mean(found)) == pytest.approx(size, rel=0.15)
 
 
+def test_more_tokens_than_words_are_said():
+    config = families.CONFIGS["gpt2"] | {"vocab_size": 4}
+    notes = [study.architecture(config, tokens=count, samples=1).notes for count in (4, 6)]
+    assert "Of 4 words 6 tokens repeat some; here all are distinct." in notes[1] and "repeat" not in "".join(notes[0])
+
+
+def test_the_parts_of_rows_that_decide_a_sentence_are_compared(key):
+    """At half the width the part of even rows moves by far more than their evenness."""
+    spec = dataclasses.replace(SMALL, attention=AttentionSpec(d_model=64, heads=4))
+    found, other = (
+        study.architecture(spec, tokens=32, samples=2, gain=0.9, key=key, width=width) for width in (32, 16)
+    )
+    assert found.half is not None
+    assert found.half["kinds"] == pytest.approx(np.abs(other["even"] - found["even"]).max(), rel=1e-5)
+    assert found.half["kinds"] > 3 * found.half["rows"] and f"by {found.half['kinds']:.2g} at most" in found.agreement
+
+
+def test_sinusoids_are_those_of_distilbert():
+    config = families.CONFIGS["distilbert"]
+    assert read(config | {"sinusoidal_pos_embds": True}, gain=None, std=None)[1].tokens.sinusoids
+    assert not read(config | {"sinusoidal_pos_embds": False}, gain=None, std=None)[1].tokens.sinusoids
+
+
 def test_the_start_of_a_config():
     gpt2 = families.CONFIGS["gpt2"] | {"initializer_range": 0.05, "resid_pdrop": 0.1, "embd_pdrop": 0.0, "mystery": 3}
     _, design, notes = read(gpt2, gain=None, std=None)
     network, numbers = passes.prepared(design, design.spec.attention.d_model, 4, 6)
     params, _ = exactly.drawn(jax.random.key(0), network, numbers)
     ratio = float(jnp.std(params.attention.output) / jnp.std(params.attention.query))
-    assert ratio == pytest.approx((2 * design.spec.depth) ** -0.5, rel=0.2)
+    smaller = (2 * design.spec.depth) ** -0.5
+    assert ratio == pytest.approx(smaller, rel=0.2)
+    assert read(gpt2, gain=None, std=0.1)[1].start == Start(std=0.1, branches=smaller)
+    assert read(gpt2, gain=2.0, std=None)[1].start == Start(gain=2.0)
     assert float(jnp.std(params.attention.query)) == pytest.approx(0.05, rel=0.15)
     assert notes == ("Dropout is off (resid_pdrop).", "Settings that this family does not read: mystery.")
     del gpt2["initializer_range"]
@@ -358,8 +456,33 @@ def test_settings_that_change_a_layer_are_refused_by_name():
         value = {"factor": 2} if name.startswith("rope_") else 2.5
         with pytest.raises(ValueError, match=rf"`{name}` must be absent, because this family's layers are modelled"):
             read(gpt2 | {name: value}, gain=None, std=None)
-    for value in (None, False, 1):
-        assert read(gpt2 | dict.fromkeys(CHANGE, value), gain=None, std=None) == read(gpt2, gain=None, std=None)
+    for settings in (dict.fromkeys(CHANGE), {name: values[-1] for name, values in CHANGE.items() if values}):
+        assert read(gpt2 | settings, gain=None, std=None) == read(gpt2, gain=None, std=None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "neutral", "others"),
+    [
+        (
+            ("sliding_window", "attn_logit_softcapping", "attention_multiplier", "scale_depth"),
+            (),
+            (0, 1, 1.0, True, False),
+        ),
+        (("residual_multiplier", "mup_attn_multiplier"), (1, 1.0), (0, False, True)),
+        (("layer_norm_scaling", "qk_norm", "multi_query"), (False, 0), (1, True)),
+        (("num_experts",), (0, 1), (True, 2)),
+        (("n_shared_experts",), (0,), (1, True)),
+    ],
+)
+def test_0_and_1_pass_where_they_change_nothing(settings, neutral, others):
+    """A window of 1, a cap of 1 and a factor of 0 change every layer; they passed where 2 was refused."""
+    llama = families.CONFIGS["llama"]
+    for name in settings:
+        for value in neutral:
+            assert read(llama | {name: value}, gain=None, std=None) == read(llama, gain=None, std=None)
+        for value in others:
+            with pytest.raises(ValueError, match=rf"`{name}` must be absent, because this family's layers"):
+                read(llama | {name: value}, gain=None, std=None)
 
 
 @pytest.mark.parametrize(
@@ -368,11 +491,18 @@ def test_settings_that_change_a_layer_are_refused_by_name():
         ("llama", {"sliding_window": 3}, {"sliding_window": None}, "`sliding_window` must be absent"),
         ("olmo2", {"sliding_window": 3}, {"sliding_window": None}, "`sliding_window` must be absent"),
         ("llama", {"layer_types": ["sliding_attention"] * 2}, {"layer_types": ["full_attention"] * 2}, "`layer_types`"),
+        (
+            "llama",
+            {"layer_types": "sliding_attention"},
+            {"layer_types": []},
+            "`layer_types` must be a list of full_att",
+        ),
         ("llama", {"num_experts": 4}, {"num_experts": 1}, "`num_experts` must be absent"),
         ("llama", {"qk_norm": True}, {"qk_norm": False}, "`qk_norm` must be absent"),
         ("qwen3", {"qk_norm": False}, {"qk_norm": True}, "`qk_norm` must be absent or True"),
         ("gpt2", {"num_key_value_heads": 1}, {"num_key_value_heads": 2}, "be absent or 2, because"),
         ("gpt2", {"head_dim": 8}, {"head_dim": 4}, "be absent or 4, because"),
+        ("gpt2", {"sinusoidal_pos_embds": True}, {"sinusoidal_pos_embds": False}, "`sinusoidal_pos_embds` must be abs"),
         ("gpt2", {"is_causal": False}, {"is_causal": True}, "`is_causal` must be absent or True"),
         ("bert", {"is_causal": True}, {"is_causal": False}, "`is_causal` must be absent or False"),
         ("gpt2", {"position_embedding_type": "rope"}, {"position_embedding_type": "absolute"}, "absent or 'absolute'"),
@@ -489,6 +619,29 @@ def test_usual_changes_change_one_thing_each():
     assert "norm post" not in parallel and any("norm post" in line for line in refused)
 
 
+@pytest.mark.parametrize(
+    ("fields", "local", "keys"),
+    [
+        ({}, None, 64),
+        ({"top_k": 5}, None, 5),
+        ({"window": 0}, None, None),
+        ({"rank": 3, "tokens": 64}, None, 3),
+        ({"causal": True}, None, round(float(scale.effective_keys(64)))),
+        ({"causal": True, "window": 7, "top_k": 6}, None, round(math.exp(np.log([2, 3, 4, 5, *[6] * 59]).mean()))),
+        ({"window": 1}, None, round(math.exp(np.log([2, 2, *[3] * 62]).mean()))),
+        ({"window": 1}, {}, round(math.exp((np.log([2, 2, *[3] * 62]).mean() + np.log(64)) / 2))),
+    ],
+)
+def test_the_typical_scale_is_that_of_the_keys_that_rows_see(fields, local, keys):
+    """Mistral's rows of at most 8 keys had the scale of the 190 that they would see without a window."""
+    layer = AttentionSpec(d_model=8, heads=2, **fields)
+    spec = dataclasses.replace(SMALL, attention=layer)
+    if local is not None:
+        spec = dataclasses.replace(spec, local=AttentionSpec(d_model=8, heads=2, **local), local_layers=(1,))
+    found = [each.sharpness for name, each in changed(Design(spec), "usual", 64)[0].items() if "typical" in name]
+    assert found == ([] if keys is None else [pytest.approx(float(scale.typical_scale(jax.random.key(0), keys)))])
+
+
 def test_a_study_with_changes_of_ones_own(tmp_path, key):
     changes = {
         "no norm": lambda spec: dataclasses.replace(spec, norm=None),
@@ -522,6 +675,23 @@ def test_a_change_of_the_width_is_computed_at_its_own(key):
         assert found[name].agreement == alone.agreement
     asked = study.architecture(SMALL, tokens=6, samples=1, key=key, width=SMALL.attention.d_model // 2, changes=changes)
     assert {each.computed.token for each in (asked, *asked.changes.values())} == {SMALL.attention.d_model // 2}
+
+
+def test_a_change_does_not_carry_the_error_of_what_it_changes(key):
+    """Half the width changes the base's residual by 14 % and that of the change by a factor of 5·10⁶."""
+    spec = dataclasses.replace(SMALL, attention=AttentionSpec(d_model=128, heads=4), depth=6)
+    bare = dataclasses.replace(spec, norm=None, skip=False)
+    changes = {"bare": bare, "wide": dataclasses.replace(spec, attention=AttentionSpec(d_model=256, heads=4))}
+    found = study.architecture(spec, tokens=32, samples=1, width=64, changes=changes, key=key)
+    change, record = found.changes["bare"], json.loads(found.to_json())
+    assert found.half is not None and "%" in found.agreement
+    assert change.half is None is record["changes"]["bare"]["half"]
+    assert "the error here is not known; study it by itself." in change.agreement and "%" not in change.agreement
+    assert "too narrow" not in change.agreement and len(change.agreement.splitlines()) == 2
+    # A change of the width has its own.
+    assert found.changes["wide"].half not in (None, found.half)
+    alone = study.architecture(bare, tokens=32, samples=1, width=64, key=key)
+    assert alone.half is not None and alone.half["tokens"] > 5 > 1 > found.half["tokens"]
 
 
 @pytest.mark.parametrize("family", ["gemma2", "llama", "bert"])
@@ -659,6 +829,15 @@ def test_rows_are_told_apart_by_the_gain(key):
     even, sharp = (study.architecture(SMALL, tokens=16, samples=2, key=key, gain=gain) for gain in (0.3, 12.0))
     assert len(even.sentences) == 1 and even.sentences[0].startswith("Nothing is unusual")
     assert any("Rows are saturated" in sentence for sentence in sharp.sentences)
+
+
+@pytest.mark.parametrize(("window", "tokens"), [(1, 16), (None, 3)])
+def test_rows_of_few_tokens_are_not_saturated(key, window, tokens):
+    """Of two tokens one always has half of a row."""
+    spec = dataclasses.replace(SMALL, attention=AttentionSpec(d_model=8, heads=2, causal=True, window=window))
+    found = study.architecture(spec, tokens=tokens, samples=1, key=key, gain=3.0)
+    assert np.all(found["largest"] > 0.6) and not found["saturated"].any()
+    assert "Rows are mixed" in str(found) and "saturated" not in str(found) and "does not decide" not in str(found)
 
 
 def test_the_command(tmp_path, capsys):

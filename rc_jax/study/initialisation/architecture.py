@@ -45,18 +45,19 @@ def architecture(
     """What a transformer does at initialisation, layer by layer, and what one change at a time would do.
 
     Measured over random initialisations: ‖res(X^l)‖/‖X^l‖, the size of tokens ‖X^l‖/√(nd), the evenness H/log n_i of
-    attention rows and their largest weight, and the gradient of ⟨U, X^L⟩, U normal, at each layer's input and at W_Q,
-    W_K, W_V and W_O, relative to the last layer's. X^L is the state before a final norm. Dropout is off.
+    attention rows and the largest share of their sum, and the gradient of ⟨U, X^L⟩, U normal, at each layer's input and
+    at W_Q, W_K, W_V and W_O, relative to the last layer's. X^L is the state before a final norm. Dropout is off.
 
     A wide network is computed narrower, with the same layers, heads and tokens. Every matrix is drawn with the variance
     that gives its outputs the variance of the full width. What half that width changes is measured and stated: the
-    error, where it falls as 1/width. Where tokens come to agree to float32's digits, the residual is that of
-    `collapse.log_residuals`.
+    error, where it falls as 1/width; that of a change is measured where the width itself is changed. Where tokens come
+    to agree to float32's digits, the residual is that of `collapse.log_residuals`.
 
     Args:
         network: a stack; or the settings of a published family (`pretrained.load` lists them) as a dict, a config.json
             or its folder. Weights are not read.
-        tokens: number of distinct random tokens; 512, or as many as the network takes.
+        tokens: number of distinct random tokens; 512, or as many as the network takes. A note says where there are
+            fewer words.
         samples: number of initialisations; 2 to 4, by how long one takes.
         key: a typed key.
         changes: `"usual"`: strength of branches, place of the norm, scale, kind, norms of queries and keys, one at a
@@ -64,6 +65,8 @@ def architecture(
         gain: draw every matrix from N(0, gain²/fan_in), gain from 10⁻⁶ to 10⁶; for a stack 1 by default. Tables of
             words and positions keep the deviation of the config.
         std: draw every entry from N(0, std²), std from 10⁻⁶ to 10⁶; for a config its `initializer_range` by default.
+            GPT-2's W_O and last matrix of the MLP have 1/√(2L) of it, as its own code draws them; `gain` leaves that
+            out.
         width: features of a token in the network that is computed; heads are narrowed alike.
 
     Returns:
@@ -91,6 +94,8 @@ def architecture(
     count = _count(tokens, design)
     key = jax.random.key(0) if key is None else key
     designs, refused = changed(design, changes, count)
+    if design.words is not None and design.words < count:
+        notes += (f"Of {design.words} words {count} tokens repeat some; here all are distinct.",)
     own = _width(width, design, count)
     with _memory(count, own):
         return _study(
@@ -136,8 +141,8 @@ def _study(
         most = None if width is None else min(width, _full(other).token)
         narrow = own if same else _width(most, other, count)  # a change of the width is computed at one of its own
         theirs, words = _bands(key, other, narrow, count, several)
-        halved = half if same else _half(key, other, narrow, count, theirs)
-        others[change] = record(change, other, narrow, theirs, half=halved, notes=words)
+        halved = None if same else _half(key, other, narrow, count, theirs)  # of every change it would double the time
+        others[change] = record(change, other, narrow, theirs, half=halved, unhalved=same, notes=words)
     return record(name, design, own, bands, half=half, changes=others, notes=(*said, *notes))
 
 
@@ -193,7 +198,8 @@ def _measured(
     blind = nothing.blind(network.spec)
     logs = [_flat(measure(jax.random.fold_in(key, index), network, numbers), blind) for index in range(samples)]
     rounded = min(float(np.nanmin(each["residual"])) for each in logs) < math.log(exactly.ROUNDED)
-    return logs, exactly.replace(logs, key, design, network, numbers) if rounded else ()
+    said = exactly.replace(logs, key, design, network, numbers) if rounded else ()
+    return logs, tuple(dict.fromkeys((*said, *exactly.forget_cancelled(logs, network.spec))))
 
 
 def _flat(sample: Sample, blind: np.ndarray | None = None) -> dict[str, np.ndarray]:
@@ -234,4 +240,5 @@ def _half(
         "size": most("size"),
         "gradients": most(*(f"gradient_{name}" for name in NAMES)),
         "rows": most("evenness", "largest"),
+        "kinds": most("even", "saturated"),
     }

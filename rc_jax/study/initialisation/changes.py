@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from rc_jax import scale
 from rc_jax._numerics import arguments
@@ -82,18 +83,32 @@ def usual(design: Design, count: int) -> tuple[dict[str, Design], tuple[str, ...
     if layer.kind.own_scores is None:
         if layer.scale is not None or layer.qk_norm == "unit" or layer.scores != "dot":
             add("scale of unit scores", lambda: _each(design, scale=None))
-        keys = round(float(scale.effective_keys(count))) if layer.causal else count
-        typical = float(scale.typical_scale(jax.random.key(0), keys))
         add("scale × 2.5", lambda: design._replace(sharpness=2.5 * design.sharpness))
-        # The typical scale is the best one of scores that deviate by 1, which this network's need not do.
-        name = f"scale × {typical:.2f} (typical for scores of deviation 1)"
-        add(name, lambda: design._replace(sharpness=typical * design.sharpness))
+        if keys := seen_keys(spec, count):
+            # The typical scale is the best one of scores that deviate by 1, which this network's need not do.
+            typical = float(scale.typical_scale(jax.random.key(0), keys))
+            name = f"scale × {typical:.2f} (typical for scores of deviation 1)"
+            add(name, lambda: design._replace(sharpness=typical * design.sharpness))
         for kind in KINDS:
             if kind != layer.kind.name:
                 add(kind, lambda kind=kind: _each(design, weights=kind))
         norm = "rms" if layer.qk_norm is None else None
         add("queries and keys normed" if norm else "queries and keys not normed", lambda: _each(design, qk_norm=norm))
     return designs, tuple(refused)
+
+
+def seen_keys(spec: StackSpec, count: int) -> int:
+    """The geometric mean of the keys that rows of all layers see, as `scale.effective_keys`; 0 where all see one."""
+    at, logs = np.arange(count), []
+    for index in range(spec.depth):
+        layer = spec.kinds[spec.kind_of(index)].attention
+        reach = count if layer.window is None else layer.window
+        last = at if layer.causal else np.minimum(at + reach, count - 1)
+        keys = np.minimum(last - np.maximum(at - reach, 0) + 1, layer.top_k or count)
+        keys = keys if layer.rank is None else np.full(count, layer.rank)
+        logs.append(np.log(keys[keys > 1]))
+    found = np.concatenate(logs)
+    return round(float(np.exp(found.mean()))) if found.size else 0
 
 
 def _each(design: Design, **fields: Any) -> Design:

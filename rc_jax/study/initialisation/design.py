@@ -63,6 +63,7 @@ class Design(NamedTuple):
         norms: factor on the norms before the branches, of each layer.
         sharpness: factor on the scale of the scores.
         most_tokens: the longest sequence, where there is one.
+        words: the size of the vocabulary, where there is one.
     """
 
     spec: StackSpec
@@ -75,6 +76,7 @@ class Design(NamedTuple):
     norms: tuple[float, ...] | None = None
     sharpness: float = 1.0
     most_tokens: int | None = None
+    words: int | None = None
 
     def with_spec(self, spec: StackSpec) -> "Design":
         """Another network, drawn in the same way."""

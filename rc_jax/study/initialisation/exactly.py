@@ -8,11 +8,14 @@ from jaxtyping import Array
 
 from rc_jax import collapse
 from rc_jax.attention.layer import default_scale
-from rc_jax.network import LayerParams
+from rc_jax.network import LayerParams, StackSpec
+from rc_jax.study.initialisation import nothing, passes
 from rc_jax.study.initialisation.design import Design
 from rc_jax.study.initialisation.passes import Network, Numbers, complete, draw_layer, draw_tokens
 
 ROUNDED = 1e-5  # a relative residual of which float32 has two digits left
+CANCELLED = 1e-3  # below it gradients of the order of its square, at W_Q and W_K, are lost where nothing is centred
+LOST = "Where the last layer's gradient at W_Q or W_K is lost in rounding, no ratio to it is known."
 AGREE = 0.1  # of a logarithm: how far float32's residual may be off where its rows and gradients count
 
 
@@ -55,7 +58,22 @@ def replace(
     logs = [sample[name] for sample in samples for name in ("gradient_query", "gradient_key")]
     if not any(np.isnan(each).any() and each[-1] != -np.inf for each in logs):
         return (said,)
-    return (said, "Where the last layer's gradient at W_Q or W_K is lost in rounding, no ratio to it is known.")
+    return (said, LOST)
+
+
+def forget_cancelled(samples: list[dict[str, np.ndarray]], spec: StackSpec) -> tuple[str, ...]:
+    """Write NaN in the place of gradients at W_Q and W_K that keys less their mean would need, and have not got."""
+    small = [sample["residual"][:-1] < math.log(CANCELLED) for sample in samples]
+    plain, last = ~nothing.of_layers(spec, passes.centred), False
+    if not np.any(small & plain):
+        return ()
+    plain &= nothing.cancelling(spec)
+    for sample, below in zip(samples, small & plain, strict=True):
+        for name in ("gradient_query", "gradient_key"):
+            lost = (below | below[-1]) & (sample[name] != -np.inf)
+            sample[name] = np.where(lost, np.nan, sample[name])
+            last |= bool(lost[-1])
+    return (LOST,) if last else ()
 
 
 def residuals(key: Array, design: Design, network: Network, numbers: Numbers) -> np.ndarray:

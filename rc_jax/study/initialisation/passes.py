@@ -6,6 +6,7 @@ from layer l to the last. The gradient is scaled to norm 1 between layers and it
 underflow at any depth.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -28,7 +29,8 @@ from rc_jax.study.initialisation.design import Design, fan_in, resized
 
 MATRICES = ("query", "key", "value", "output")
 EVEN = 0.9  # of log n_i: the entropy of a row that is called even
-SATURATED = 0.5  # the largest weight of a row that is called saturated
+SATURATED = 0.5  # of its sum: the largest weight of a row that is called saturated
+FEW = 4  # tokens: of fewer, one easily has half
 
 
 class Network(NamedTuple):
@@ -64,9 +66,9 @@ class Sample(NamedTuple):
         residual: log ‖res(X)‖/‖X‖, layers + 1.
         size: log ‖X‖/√(nd), layers + 1.
         evenness: mean H/log n_i of rows.
-        largest: mean largest weight of a row.
+        largest: mean largest share of a row's sum.
         even: share of rows with evenness of 0.9 and more.
-        saturated: share of rows with a largest weight of 0.5 and more.
+        saturated: share of rows of which one weight has 0.5 of the sum and more, among those that see four tokens.
         gradients: log of the gradient's norm at a layer's input and at its matrices, by name.
     """
 
@@ -189,10 +191,32 @@ def observed(
     return attend
 
 
-def rows(weights: Float[Array, "head token token"], spec: AttentionSpec) -> dict[str, Array]:
-    """How even rows are: entropy over the logarithm of what they see, and largest weights, of their magnitudes.
+def centred(layer: AttentionSpec) -> bool:
+    """Whether keys less their mean have the same weights: where a constant in a row of scores changes none."""
+    plain = layer.qk_norm is None and layer.scores == "dot" and layer.soft_cap is None and layer.kind.reads == "scores"
+    return plain and layer.kind.shift_invariant and layer.rotary is None and layer.rank is None
 
-    A row that sees one token, or that sums to 0, is left out.
+
+def attend_centred(params: AttentionParams, x: Array, layer: AttentionSpec, scale: Any) -> Array:
+    """`attention.attend`, with keys less their mean where that changes no weights; other biases are 0 here.
+
+    Where tokens differ by r, gradients at W_Q and W_K are of the order r² (`nothing.cancelling`), of which 10⁻⁷/r² is
+    rounding; with keys less their mean 10⁻⁷/r.
+    """
+    if centred(layer):
+        layer = dataclasses.replace(layer, bias=True)
+        mean = jnp.einsum("d,hdk->hk", jnp.mean(x, axis=0), params.key, precision=layer.precision)
+        zero = {name: jnp.zeros(shapes(layer)[name], x.dtype) for name in ("query_bias", "value_bias", "output_bias")}
+        params = params._replace(key_bias=-mean, **zero)
+    return attention.attend(params, x, layer, scale=scale)
+
+
+def rows(weights: Float[Array, "head token token"], spec: AttentionSpec) -> dict[str, Array]:
+    """How even rows are: entropy over the logarithm of what they see, and largest shares.
+
+    Both are of magnitudes over their sum, so that a factor on a row, as of kinds whose rows do not sum to 1, changes
+    nothing. A row that sees one token, or that sums to 0, is left out, and from the saturated ones those of fewer than
+    four: of two tokens one always has half.
     """
     n = weights.shape[-1]
     seen = masks.combine(n, causal_mask=spec.causal, radius=spec.window, extra=None)
@@ -206,7 +230,9 @@ def rows(weights: Float[Array, "head token token"], spec: AttentionSpec) -> dict
     evenness = entropy / jnp.where(several, jnp.log(count)[None], 1)
     largest = jnp.max(share, axis=-1)
 
-    def mean(values: Array) -> Array:
+    many = counted & (count >= FEW)[None]
+
+    def mean(values: Array, counted: Array = counted) -> Array:
         of = counted.astype(weights.dtype)
         return jnp.sum(of * values.astype(of.dtype)) / jnp.sum(of)
 
@@ -214,7 +240,7 @@ def rows(weights: Float[Array, "head token token"], spec: AttentionSpec) -> dict
         "evenness": mean(evenness),
         "largest": mean(largest),
         "even": mean(evenness >= EVEN),
-        "saturated": mean(largest >= SATURATED),
+        "saturated": jnp.where(jnp.any(counted) & ~jnp.any(many), 0, mean(largest >= SATURATED, many)),
     }
 
 
@@ -279,7 +305,7 @@ def measure(key: Array, network: Network, numbers: Numbers) -> Sample:
         scale = scale_of(kind.attention, numbers.sharpness * default_scale(kind.attention))
 
         def attend(params: AttentionParams, x: Array) -> Array:
-            return attention.attend(params, x, kind.attention, scale=scale)
+            return attend_centred(params, x, kind.attention, scale)
 
         def backward(x: Array, gradient: Array, key: Array, norm: Array) -> Any:
             stored, mlp = draw_layer(key, network, numbers)

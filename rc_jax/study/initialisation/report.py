@@ -42,13 +42,16 @@ class Architecture:
         samples: number of initialisations.
         bands: least, median and largest of the initialisations (3, layer), by name. Of `residual` ‖res‖/‖X‖, `size`
             ‖X‖/√(nd) and `gradient_input`, `gradient_query` … these are logarithms, and gradients are relative to the
-            last layer's. `evenness` is H/log n_i of rows, `largest` their largest weight, `even` and `saturated` the
-            shares of rows with evenness from 0.9 on and a largest weight from 0.5 on. −∞ is the logarithm of what is
-            exactly 0; what float32 does not decide, a ratio to 0, and evenness where `alone`, are NaN.
+            last layer's. `evenness` is H/log n_i of rows, `largest` the largest share of a row's sum, `even` the part
+            of rows with evenness from 0.9 on, and `saturated` that of rows with a largest share from 0.5 on among those
+            that see four tokens or more. All are of magnitudes over their sum, which is 1 in a row of softmax and
+            another in one of sigmoid. −∞ is the logarithm of what is exactly 0; what float32 does not decide, a ratio
+            to 0, and evenness where `alone`, are NaN.
         alone: the layers, counted from 0, in which a row sees its own token alone.
         half: how much the same numbers differ at half the computed width, for `tokens` (log ‖res‖/‖X‖), `size`,
-            `gradients` (logarithms) and `rows` (evenness, largest weight); None at full width, and where the
-            computed one is too narrow to be halved.
+            `gradients` (logarithms), `rows` (evenness, largest share) and `kinds` (even, saturated); None at full
+            width, where the computed one is too narrow to be halved, and of changes that are `unhalved`.
+        unhalved: whether this is a change at the width of what it changes, so that no half was computed.
         changes: the same of other networks, by the name of what was changed.
         notes: what a reader must know.
     """
@@ -63,6 +66,7 @@ class Architecture:
     bands: dict[str, np.ndarray]
     alone: tuple[int, ...] = ()
     half: dict[str, float] | None = None
+    unhalved: bool = False
     changes: dict[str, "Architecture"] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -110,13 +114,16 @@ class Architecture:
             f"Computed at width {self.computed.token}, heads of {self.computed.head}, with the variances of the full "
             "width."
         )
+        if self.unhalved:
+            return f"{narrow} Half that is not computed\nof a change: the error here is not known; study it by itself."
         if self.half is None:
             return f"{narrow} That is too narrow to be halved:\nthe error here is not known; `width` asks for more."
         parts = {"tokens": "‖res‖/‖X‖", "size": "size", "gradients": "gradients"}
         changes = [f"{what} {_change(self.half[name])}" for name, what in parts.items()]
         close = max(self.half[name] for name in parts) <= FAR
         return (
-            f"{narrow} Half that width\nchanges {', '.join(changes)}, H/log n by {self.half['rows']:.2g} at most: "
+            f"{narrow} Half that width\nchanges {', '.join(changes)}, H/log n by {self.half['rows']:.2g}, "
+            f"the part of even or saturated rows by {self.half['kinds']:.2g} at most: "
             + ("the error here, where it falls as 1/width." if close else "too much to tell the error here.")
         )
 
@@ -261,7 +268,7 @@ def draw(study: Architecture) -> "Figure":
             axes.plot(at, own[name] / math.log(10), label=label, **look)
     if study.changes:
         residual.legend(fontsize=6)
-    for index, (name, label) in enumerate((("evenness", "H/log n"), ("largest", "largest weight"))):
+    for index, (name, label) in enumerate((("evenness", "H/log n"), ("largest", "largest share"))):
         band(weights, layers, name, index, label)
     for index, (name, label) in enumerate(NAMES.items()):
         band(gradient, layers, f"gradient_{name}", index, label)

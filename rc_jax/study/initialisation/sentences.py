@@ -112,7 +112,7 @@ def of_rows(kinds: list[str], evenness: np.ndarray, largest: np.ndarray) -> list
             low, high = evenness[at].min(), evenness[at].max()
             worst = at[np.argmax(largest[at])]
             said.append(
-                f"Rows are {kind} in {layers(at)}: H/log n {low:.3g} to {high:.3g}, a row's largest weight "
+                f"Rows are {kind} in {layers(at)}: H/log n {low:.3g} to {high:.3g}, a row's largest share "
                 f"{largest[worst]:.2g} at most in the mean (layer {worst + 1})."
             )
     for kind, words in (("alone", "see their own token alone"), ("unknown", "are not known in float32")):

@@ -18,25 +18,38 @@ from rc_jax.study.initialisation import images
 from rc_jax.study.initialisation.design import Design, Start, Tokens
 
 STD = 0.02  # where a config states no `initializer_range`, as in `pretrained.random_like`
-# Settings that change what a layer computes, refused where the family does not read them.
-CHANGE = (
-    # factors
-    *("residual_multiplier", "attention_multiplier", "embedding_multiplier", "scale_depth", "scale_emb"),
-    *("key_multiplier", "attention_in_multiplier", "attention_out_multiplier", "mlp_multipliers"),
-    *("mup_attn_multiplier", "mup_embedding_multiplier", "layer_norm_scaling"),
-    # logits
-    *("attn_logit_softcapping", "query_pre_attn_scalar", "clip_qkv", "qk_layernorm", "qk_norm", "use_qk_norm"),
-    # positions
-    *("alibi", "relative_attention", "relative_attention_num_buckets", "rotary_dim", "rotary_pct", "rope_scaling"),
-    *("rope_parameters", "rope_theta", "no_rope_layers", "no_rope_layer_interval"),
-    # what is seen
-    *("sliding_window", "attention_window", "attention_chunk_size", "attention_types", "local_attention"),
-    *("global_attn_every_n_layers", "use_bidirectional_attention", "cross_attention_hidden_size"),
-    # parts of a layer
-    *("parallel_attn", "use_parallel_residual", "new_decoder_architecture", "multi_query", "q_lora_rank"),
-    *("kv_lora_rank", "apply_residual_connection_post_layernorm"),
-    *("num_experts", "num_local_experts", "n_routed_experts", "n_shared_experts"),
-)
+# Settings that change what a layer computes, refused where the family does not read them, and their values that change
+# nothing: of factors 1, of switches False, of numbers of experts 0 and 1.
+CHANGE: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(
+        (
+            *("residual_multiplier", "embedding_multiplier", "scale_emb", "key_multiplier", "attention_in_multiplier"),
+            *("attention_out_multiplier", "mlp_multipliers", "mup_attn_multiplier", "mup_embedding_multiplier"),
+            *("rotary_pct", "global_attn_every_n_layers"),
+        ),
+        (1,),
+    ),
+    **dict.fromkeys(
+        (
+            *("layer_norm_scaling", "qk_layernorm", "qk_norm", "use_qk_norm", "alibi", "relative_attention"),
+            *("sinusoidal_pos_embds", "use_bidirectional_attention", "parallel_attn", "use_parallel_residual"),
+            *("new_decoder_architecture", "multi_query", "apply_residual_connection_post_layernorm"),
+        ),
+        (False,),
+    ),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), (0, 1)),
+    "n_shared_experts": (0,),
+    # what no value switches off: widths, ranks and factors in the place of others
+    **dict.fromkeys(
+        (
+            *("attention_multiplier", "scale_depth", "attn_logit_softcapping", "query_pre_attn_scalar", "clip_qkv"),
+            *("relative_attention_num_buckets", "rotary_dim", "rope_scaling", "rope_parameters", "rope_theta"),
+            *("no_rope_layers", "no_rope_layer_interval", "sliding_window", "attention_window", "attention_chunk_size"),
+            *("attention_types", "local_attention", "cross_attention_hidden_size", "q_lora_rank", "kv_lora_rank"),
+        ),
+        (),
+    ),
+}
 # Settings of training, of tokens, of heads for tasks and of files.
 ELSEWHERE = re.compile(
     r"_token_id$|drop|^summary_|^_|dtype|^architectures$|version|^use_cache$|^task_|^tie_|label|^n_ctx$|^output_|"
@@ -96,7 +109,8 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
     smaller = (2 * layout.spec.depth) ** -0.5 if kind == "gpt2" else 1.0
     started = Start(std=deviation, branches=smaller) if gain is None else Start(gain=gain)
     tables: Embeddings = layout.embeddings(Scope(Shapes()))  # pyright: ignore[reportArgumentType]
-    tokens = _tokens(tables, layout, deviation, started, sinusoids=settings.get("sinusoidal_pos_embds") is True)
+    sinusoids = kind == "distilbert" and settings.get("sinusoidal_pos_embds") is True
+    tokens = _tokens(tables, layout, deviation, started, sinusoids=sinusoids)
     if images_only:
         tokens = images.patches(settings, deviation, started)
     design = Design(
@@ -106,6 +120,7 @@ def read(network: Any, *, gain: float | None, std: float | None) -> tuple[str, D
         layout.key_value_heads,
         layout.shared_layers,
         most_tokens=layout.most_tokens,
+        words=None if images_only else tables.word.shape[0],
     )
     notes = list(_unread(config, looked, layout.spec.attention)) + [images.NOTE] * images_only
     if stated is None and std is None:
@@ -151,8 +166,7 @@ def _tokens(tables: Embeddings, layout: Layout, std: float, start: Start, *, sin
 def _unread(config: Config, looked: Looked, layer: AttentionSpec) -> list[str]:
     """What the settings say beyond the arithmetic, or an error for what would change it."""
     rest = {name: value for name, value in config.values.items() if name not in looked.read and value is not None}
-    plain: tuple[Any, ...] = (None, False, 1)
-    same = dict.fromkeys(CHANGE, plain) | {
+    same = CHANGE | {
         "num_key_value_heads": (layer.heads,),
         "head_dim": (layer.head_width,),
         "is_causal": (layer.causal,),
@@ -165,11 +179,13 @@ def _unread(config: Config, looked: Looked, layer: AttentionSpec) -> list[str]:
     for name, values in same.items():
         value = rest.get(name)
         if value is not None and not any(value == each and (value is True) == (each is True) for each in values):
-            needed = "be absent" if values is plain else f"be absent or {values[0]!r}"
+            needed = "be absent" if values is CHANGE.get(name) else f"be absent or {values[0]!r}"
             raise config.refuse(name, f"{needed}, because this family's layers are modelled without it,", value)
     kinds = rest.pop("layer_types", None)
-    if isinstance(kinds, list) and any(kind != "full_attention" for kind in kinds):
-        raise config.refuse("layer_types", "name full attention alone, because this family has no other,", kinds)
+    if kinds is not None and (not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds)):
+        raise config.refuse(
+            "layer_types", "be a list of full_attention alone, because this family has no other,", kinds
+        )
     for name in ("rope_scaling", "rope_parameters"):
         part = config.get(name)
         if isinstance(part, dict) and part.get("rope_type", part.get("type")) in (None, "default"):
