@@ -159,6 +159,14 @@ def in_host_memory(value: Any) -> bool:
     return value.is_fully_addressable and all(device.platform == "cpu" for device in value.devices())
 
 
+def outside_traces(name: str, *values: Any) -> None:
+    """Refuse a call of a function of that name where a value is traced, or all that is computed, as inside `jit`."""
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((values, jnp.zeros(())))):
+        raise TypeError(
+            f"`{name}` must be called outside jit, vmap and grad, as it reads samples on the host, got a trace"
+        )
+
+
 def among(value: ArrayLike, count: int) -> jax.Array:
     """Which integers, known or not, are 0 … count − 1; what an index outside would select becomes NaN."""
     numbers = jnp.asarray(value).astype(int)  # a narrow dtype may not hold `count`

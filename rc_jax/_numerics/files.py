@@ -58,16 +58,17 @@ def write_whole(path: Path, content: bytes | str) -> None:
         partial.unlink(missing_ok=True)
 
 
+def strict(value: Any) -> Any:
+    """Nested lists of numbers as strict JSON has them: NaN is null, infinities are the texts that `float` reads."""
+    if isinstance(value, list):
+        return [strict(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
 def json_line(line: Mapping[str, Any]) -> str:
-    """Named numbers and arrays as a line of strict JSON: NaN is null, infinities are the texts that `float` reads."""
-
-    def strict(value: Any) -> Any:
-        if isinstance(value, list):
-            return [strict(entry) for entry in value]
-        if isinstance(value, float) and not math.isfinite(value):
-            return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        return value
-
+    """Named numbers and arrays as a line of strict JSON, as `strict` gives them."""
     values = {name: strict(np.asarray(value).tolist()) for name, value in line.items()}
     return json.dumps(values, allow_nan=False) + "\n"
 

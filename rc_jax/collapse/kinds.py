@@ -149,6 +149,7 @@ def kind_fall(
 
     Raises:
         NotCovered: the kind does not read scores.
+        TypeError: it is called inside `jit`.
 
     Source: this package's own.
 
@@ -159,6 +160,7 @@ def kind_fall(
         >>> print(f"{fall.order:.2f}", bool(fall.median[3] < -10))
         3.00 True
     """
+    arguments.outside_traces("kind_fall")
     stack = _stack(kind, depth, d_model, heads, skip)
     random, near, far = np.asarray(_every_log(*_draws(stack, networks, tokens, seed), stack)[0], float)
     with np.errstate(invalid="ignore"):
@@ -189,6 +191,7 @@ def why_unknown(kind: Kind, *, skip: bool = False, seed: int = 0, near: bool = F
         >>> why_unknown(KINDS["softpick"])[:15]  # doctest: +SKIP
         'digits are lost'
     """
+    arguments.outside_traces("why_unknown")
     stack = _stack(kind, _DEPTH, D_MODEL, HEADS, skip)
     params, mean, rest = _draws(stack, _NETWORKS, _TOKENS, seed)
     every = _every_log(params, mean, rest, stack)

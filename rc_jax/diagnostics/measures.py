@@ -1,7 +1,8 @@
 """Measures of rows of attention weights and of their keys, as pure functions that may be traced.
 
 Arrays are (…, row, key). A row is a query; n_i is the number of keys that row i may see. A weight that a row may not
-see is 0 here. Means run over the rows with n_i ≥ 2, because a row with a single key has no choice.
+see is 0 here. Means run over the rows with n_i ≥ 2, because a row with a single key has no choice. A row without any
+weight is not spread over its keys in any way: it counts in sums and in weights on a key, and not in `OF_SPREAD`.
 """
 
 from typing import NamedTuple
@@ -16,6 +17,9 @@ from rc_jax._numerics import arguments
 
 SINK = 0.3
 """The threshold ε of Gu et al. (2025) on the importance of a key, above which they call it a sink of the head."""
+
+OF_SPREAD = ("sparsity", "entropy", "relative_entropy", "participation", "largest_weight")
+"""Measures that a row of zeros does not have."""
 
 
 class Rows(NamedTuple):
@@ -37,6 +41,11 @@ class Rows(NamedTuple):
         infinite = of.isinf(self.negative)  # a total of −∞, or of NaN beside +∞, tells nothing
         finite = self.total + 2 * of.where(infinite, 0, self.negative)
         return of.where(infinite, of.where(of.isnan(self.squares), of.nan, of.inf), finite).astype(finite.dtype)
+
+    @property
+    def empty(self) -> Bool[Array | np.ndarray, "... row"]:
+        """Whether a row has no weight at all."""
+        return self.magnitude == 0  # NaN is not
 
     def signed(self, dtype: DTypeLike) -> Bool[Array | np.ndarray, "... row"]:
         """Whether weights that came in this dtype are negative by more than rounding: Σ max(−a, 0) > eps·Σ|a|.
@@ -70,7 +79,7 @@ def rows_of(weights: Float[Array, "... row key"]) -> Rows:
 
 
 def row_values(rows: Rows, keys: Int[Array, "..."]) -> dict[str, Float[Array, "... row"]]:
-    """The measures of each row; a row that sees fewer than two keys has a harmless number.
+    """The measures of each row; one of zeros, or that sees fewer than two keys, has a harmless number.
 
         sparsity          S = E|a|/√E a² over the n_i keys that row i may see: Σ|a| / √(n_i Σa²)
         entropy           H = −Σ a log a, in nats
@@ -87,7 +96,7 @@ def row_values(rows: Rows, keys: Int[Array, "..."]) -> dict[str, Float[Array, ".
     """
     count = jnp.broadcast_to(keys, rows.total.shape).astype(rows.total.dtype)
     counted = count >= 2
-    # Rows that are not counted get harmless numbers, so that no NaN arises in them; a row of zeros counts as even.
+    # Rows that are not counted get harmless numbers, so that no NaN arises in them, and so do rows of zeros.
     several = jnp.where(counted, count, 2)
     some = counted & (rows.squares != 0)  # NaN stays
     spread = jnp.where(some, jnp.square(rows.magnitude) / jnp.where(some, rows.squares, 1), several)
@@ -107,7 +116,9 @@ def row_values(rows: Rows, keys: Int[Array, "..."]) -> dict[str, Float[Array, ".
 def row_means(
     rows: Rows, keys: Int[Array, "..."], inside: Bool[Array, "... text row"] | None = None
 ) -> dict[str, Float[Array, "..."]]:
-    """Means of `row_values` over the rows that see at least two keys; NaN where no row does.
+    """Means of `row_values` over the rows that see at least two keys, and have weight where `OF_SPREAD` asks for it.
+
+    They are NaN where there is no such row.
 
     Args:
         rows: what `rows_of` gives.
@@ -115,7 +126,11 @@ def row_means(
         inside: as in `mean_over`.
     """
     counted = jnp.broadcast_to(keys, rows.total.shape) >= 2
-    return {name: mean_over(value, counted, inside) for name, value in row_values(rows, keys).items()}
+    spread = counted & ~rows.empty
+    return {
+        name: mean_over(value, spread if name in OF_SPREAD else counted, inside)
+        for name, value in row_values(rows, keys).items()
+    }
 
 
 def mean_over(
@@ -209,12 +224,11 @@ def qk_clip(
     return jnp.where(unknown, jnp.nan, jnp.where(above, threshold / jnp.where(above, largest, 1), 1))
 
 
-def normalised(rows: Rows, keys: Int[Array | np.ndarray, "..."]) -> Rows:
-    """The rows with the entropy of p/Σp, for rows that need not add up to one; a row of zeros counts as even."""
+def normalised(rows: Rows) -> Rows:
+    """The rows with the entropy of p/Σp, for rows that need not add up to one; a row of zeros has a harmless number."""
     empty = rows.total == 0  # NaN stays
     total = jnp.where(empty, 1, rows.total)
-    even = jnp.log(jnp.maximum(jnp.asarray(keys), 1)).astype(total.dtype)
-    return rows._replace(entropy=jnp.where(empty, even, jnp.log(total) + rows.entropy / total))
+    return rows._replace(entropy=jnp.where(empty, 0, jnp.log(total) + rows.entropy / total))
 
 
 def strongest(

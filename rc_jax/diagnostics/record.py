@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from rc_jax._numerics import files
 from rc_jax.diagnostics.measures import SINK
 
 if TYPE_CHECKING:
@@ -185,10 +185,11 @@ class Diagnosis:
         return self.view.csv(self, path, of)
 
     def to_dict(self) -> dict[str, Any]:
-        """Lists and numbers alone, as JSON has them; `None` where a measure is not finite."""
+        """Lists and numbers alone, as JSON has them: NaN is `None`, infinities are "Infinity" and "-Infinity"."""
         kept = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         arrays = {
-            kind: {name: _listed(np.asarray(value).tolist()) for name, value in kept[kind].items()} for kind in ARRAYS
+            kind: {name: files.strict(np.asarray(value).tolist()) for name, value in kept[kind].items()}
+            for kind in ARRAYS
         }
         return {**kept, "numbers": list(self.numbers), "notes": list(self.notes), **arrays}
 
@@ -198,7 +199,7 @@ class Diagnosis:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Diagnosis":
-        """What `to_dict` gave, or JSON made of it, as a diagnosis again; `None` becomes NaN."""
+        """What `to_dict` gave, or JSON made of it, as a diagnosis again, NaN and infinities included."""
         if not isinstance(stored, Mapping):
             raise TypeError(
                 f"`stored` must be a dictionary, got {type(stored).__name__}: text of JSON needs json.loads"
@@ -213,10 +214,3 @@ class Diagnosis:
         kept: dict[str, Any] = {**stored, **arrays}
         kept |= {name: tuple(stored[name]) for name in ("numbers", "notes")}
         return cls(**kept)
-
-
-def _listed(value: Any) -> Any:
-    """Nested lists of floats, `None` for those that JSON does not know."""
-    if isinstance(value, list):
-        return [_listed(each) for each in value]
-    return value if math.isfinite(value) else None

@@ -96,7 +96,9 @@ def attention(
             single query does not tell: say True, and its weight on its own key is a measure.
         normalised: Whether rows must add up to one. False is for others: those of gpt-oss or softmax plus one, whose
             sink is no key, those of sigmoids, and signed ones. `row_sum` is added, and where no row exceeds one also
-            `no_key_weight`, the mean of 1 − Σp. Entropies are those of p/Σp. Of signed weights entropies and
+            `no_key_weight`, the mean of 1 − Σp. Entropies are those of p/Σp. Rows of zeros count in these two and in
+            weights on a key; what stands from sparsity to scale_ratio above is that of the others, and a note counts
+            them. Of signed weights entropies and
             measures of single keys are left out; negative weights below the rounding of a row, eps·Σ|p| of their dtype
             (float32's at least), are not signs.
         full_spectrum: Whether all singular values are computed, and the numerical rank.
@@ -211,11 +213,12 @@ def diagnose(
     # One pass over each layer; only numbers of rows and keys are kept.
     given = None if values is None else _values(values, layers)
     observed: list[Observed] = []
-    rounding = 0.0
+    rounding, empty = 0.0, 0
     for layer, (number, seen) in enumerate(zip(numbers, found.seen, strict=True)):
         passed = pass_over(layers[layer], seen, None if given is None else given[layer], full_spectrum)
         check(passed, seen, layers.dtype, number, normalised=normalised, padded=padded, windowed=windowed)
         rounding = max(rounding, float(np.abs(passed.rows.total[passed.rows.magnitude > 0] - 1).max(initial=0)))
+        empty += int(np.sum(passed.rows.empty & (seen.keys >= 2)))
         observed.append(observe(passed, seen, threshold, normalised, square or found.causal, layers.dtype))
     kept = of_layers(observed)
     diagnosis = Diagnosis(
@@ -229,7 +232,7 @@ def diagnose(
         causal=found.causal,
         threshold=float(threshold),
         by_text=_by_text(observed, found.seen[0].texts),
-        notes=(*notes, *found.notes, *_notes(kept, layers, rounding, normalised)),
+        notes=(*notes, *found.notes, *_notes(kept, layers, rounding, normalised, empty)),
     )
     return diagnosis, found.seen[0].texts
 
@@ -492,13 +495,13 @@ def observe(
     texts = seen.texts
     signed = not normalised and bool(rows.signed(dtype).any())
     if not normalised:
-        rows = measures.normalised(rows, seen.keys)
+        rows = measures.normalised(rows)
     samples = len(rows.total)
     numbers = [np.broadcast_to(each, (samples, *each.shape[1:])) for each in (texts.queries, texts.keys, texts.starts)]
     back = np.broadcast_to(texts.back, samples)
     summary = _summary(rows, passed.keys, passed.near, seen.keys, seen.queries, *numbers, back, threshold)
     observed: dict[str, np.ndarray] = {**jax.tree.map(np.asarray, summary), **passed.measures}
-    observed |= implied(observed["entropy"], seen)
+    observed |= implied(observed["entropy"], seen, rows.empty)
     strongest = [
         measures.strongest(passed.keys, np.broadcast_to(seen.queries, passed.keys.shape), (numbers[1] == text)[:, None])
         for text in range(texts.most)
@@ -515,14 +518,22 @@ def observe(
     return collected(observed, seen, None if signed else np.stack([each[0] for each in strongest], -1))
 
 
-def implied(entropy: np.ndarray, seen: Seen) -> dict[str, np.ndarray]:
-    """The scales that mean entropies (sample, head, text) imply, which belong to the lengths of the rows."""
+def implied(entropy: np.ndarray, seen: Seen, empty: np.ndarray) -> dict[str, np.ndarray]:
+    """The scales that mean entropies (sample, head, text) imply, which belong to the lengths of rows that have weight.
+
+    Args:
+        entropy: means over rows, in nats.
+        seen: what queries may see.
+        empty: which rows are zeros, (sample, head, query).
+    """
+    lost = empty & (seen.keys >= 2)
+    counts = np.where(lost, 0, seen.keys) if lost.any() else seen.keys  # heads that see alike are computed once
     alpha, best = np.full(entropy.shape, np.nan), np.full(entropy.shape, np.nan)
-    for place in np.ndindex(*seen.keys.shape[:2]):
-        same = tuple(slice(None) if seen.keys.shape[axis] == 1 else index for axis, index in enumerate(place))
+    for place in np.ndindex(*counts.shape[:2]):
+        same = tuple(slice(None) if counts.shape[axis] == 1 else index for axis, index in enumerate(place))
         for text in range(seen.texts.most):
             inside = seen.texts.queries[min(place[0], len(seen.texts.queries) - 1)] == text
-            keys = seen.keys[place][inside & (seen.keys[place] >= 2)]
+            keys = counts[place][inside & (counts[place] >= 2)]
             if len(keys):
                 at = (*same, slice(text, text + 1))
                 alpha[at], best[at] = entropy_scale(entropy[at], keys), optimal_scale(keys)
@@ -541,7 +552,7 @@ def collected(observed: dict[str, np.ndarray], seen: Seen, strongest: np.ndarray
     samples, heads, most = observed["sparsity"].shape
     sample, number = np.nonzero(np.broadcast_to(_there(texts), (samples, most)))
     counted = np.broadcast_to(_several(seen), (samples, most))[sample, number]
-    of_rows = observed.get("largest_weight", observed["sparsity"])  # a number wherever a query sees two keys
+    of_rows = observed.get("row_sum", observed["sparsity"])  # a number wherever a query sees two keys
     known_heads = counted[:, None] & np.isfinite(of_rows[sample, :, number])
     flat = {name: np.where(known_heads, each[sample, :, number], np.nan) for name, each in observed.items()}
     times = np.zeros((heads, texts.keys.shape[1]), int)
@@ -607,7 +618,9 @@ def _summary(
     }
 
 
-def _notes(kept: dict[str, np.ndarray], layers: inputs.Layers, rounding: float, normalised: bool) -> Iterator[str]:
+def _notes(
+    kept: dict[str, np.ndarray], layers: inputs.Layers, rounding: float, normalised: bool, empty: int
+) -> Iterator[str]:
     """How the numbers were read, what was done with them on their way, and what is left out."""
     if layers.stacked:
         yield inputs.STACKED.format(len(layers))
@@ -620,3 +633,5 @@ def _notes(kept: dict[str, np.ndarray], layers: inputs.Layers, rounding: float, 
         yield "Rows need not add up to one: their entropies are those of p/Σp."
     elif not normalised:
         yield f"Weights are signed: {', '.join(OF_DISTRIBUTIONS)} are left out."
+    if empty:
+        yield f"Rows of zeros that may see two keys or more: {empty}. S, H, keys, max p and α are those of the others."

@@ -116,8 +116,7 @@ def run(
         >>> bool(abs(total / 10_000) < 0.05)
         True
     """
-    if isinstance(jax.random.key_data(key), Tracer):
-        raise TypeError("`run` must be called outside jit, vmap and grad, as it reads samples on the host, got a trace")
+    arguments.outside_traces("run", key)
     # Processes have equal shares of the samples, the last ones less, and devices equal shares of a process's.
     processes = jax.process_count() if devices is None else 1
     process = jax.process_index() if processes > 1 else 0

@@ -122,6 +122,7 @@ def kind_best_scale(
         maximum that some of the groups do not have.
 
     Raises:
+        TypeError: it is called inside `jit`, `vmap` or `grad`.
         ValueError: `parts` lacks an array that the kind reads.
 
     Source: this package's own.
@@ -136,6 +137,7 @@ def kind_best_scale(
         >>> kind_best_scale(jax.random.key(0), KINDS["identity"], 8, rows=16).reason
         'rises beyond 256'
     """
+    arguments.outside_traces("kind_best_scale", key, parts)
     scores = jax.random.normal(key, (kind.maps, rows, n))
     gradients = np.stack([np.asarray(kind_gradient(kind, scores, alpha, parts), float) for alpha in _GRID])
 

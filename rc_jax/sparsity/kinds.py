@@ -32,6 +32,7 @@ def kind_sparsity(
         The mean over rows that are not all 0, and its standard error; NaN without such rows.
 
     Raises:
+        TypeError: it is called inside `jit`, `vmap` or `grad`.
         ValueError: `parts` lacks an array that the kind reads.
 
     Source: the measure is that of kexue.fm/archives/9889.
@@ -44,6 +45,7 @@ def kind_sparsity(
         >>> print(abs(mean - 0.6065) < 0.01)
         True
     """
+    arguments.outside_traces("kind_sparsity", key, gamma, parts)
     weights = _rows(kind, rows, n, key, gamma, parts or {})
     square = np.sqrt(np.mean(np.square(weights), axis=-1))
     kept = square > 0
@@ -72,6 +74,7 @@ def kind_largest_weight(
         >>> few > 10 * many
         True
     """
+    arguments.outside_traces("kind_largest_weight", key, gamma, parts)
     weights = np.abs(_rows(kind, rows, n, key, gamma, parts or {}))
     total = weights.sum(axis=-1)
     return _mean(weights.max(axis=-1)[total > 0] / total[total > 0])
@@ -86,6 +89,7 @@ def rows_are_independent(kind: Kind, parts: dict[str, Array] | None = None) -> b
         >>> rows_are_independent(KINDS["softmax"]), rows_are_independent(KINDS["sinkhorn"])
         (True, False)
     """
+    arguments.outside_traces("rows_are_independent", parts)
     scores = jnp.asarray(np.random.default_rng(0).normal(size=(kind.maps, 4, 4)), jnp.float32)
     moved = scores.at[:, 1:].add(jnp.linspace(0.5, 1.5, 4, dtype=scores.dtype))
     with own_parts.named(kind, parts):

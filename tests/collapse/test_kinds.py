@@ -85,3 +85,9 @@ def test_the_reason_is_of_the_networks_whose_numbers_are_unknown():
     assert trajectory._log_residuals._cache_size() == programs  # the program of the fall says why
     assert why_unknown(softpick, near=True).startswith("digits are lost")
     assert why_unknown(KINDS["softmax"]) == ""
+
+
+@pytest.mark.parametrize("function", [kind_fall, why_unknown])
+def test_a_call_inside_a_trace_is_refused(function):
+    with pytest.raises(TypeError, match=f"`{function.__name__}` must be called outside jit, vmap and grad"):
+        jax.jit(lambda: function(KINDS["softmax"]) and 0)()

@@ -111,3 +111,13 @@ def test_other_architectures_are_refused(pair):
         diagnostics.compare(two, three)
     with pytest.raises(TypeError, match="`b` must be a Diagnosis, such as `attention` gives, got int"):
         diagnostics.compare(two, 3)
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize("names", [("model", "model"), ("before", "change"), ("a", "b", "c"), ("a",), "ab", (1, 2)])
+def test_names_are_two_different_ones(pair, names):
+    """Columns are known by them, and one of two equal names would be lost."""
+    error = ValueError if isinstance(names, tuple) and isinstance(names[0], str) else TypeError
+    with pytest.raises(error, match='`names` must be two different strings, neither of them "change"'):
+        diagnostics.compare(*pair, names=names)
+    assert diagnostics.compare(*pair, names=["a", "b"]).to_csv() == diagnostics.compare(*pair).to_csv()

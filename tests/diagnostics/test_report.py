@@ -38,10 +38,23 @@ def test_json_keeps_everything(diagnosis):
         Diagnosis.from_dict({"tokens": 3})
 
 
-def test_what_is_not_finite_becomes_null():
-    single = np.zeros((1, 4, 4), np.float32)
-    single[..., 0] = 1
-    assert json.loads(diagnostics.attention(single).to_json())["measures"]["entropy_scale"] == [[None]]
+@pytest.mark.parametrize("value, stored", [(np.nan, None), (np.inf, "Infinity"), (-np.inf, "-Infinity")])
+def test_json_keeps_what_is_not_finite(value, stored):
+    made = Diagnosis({"scale_ratio": np.array([[value, 1.5]])}, tokens=3, layers=1, heads=2, numbers=(0,))
+    record = json.loads(made.to_json())
+    assert record["measures"]["scale_ratio"] == [[stored, 1.5]]
+    np.testing.assert_array_equal(Diagnosis.from_dict(record)["scale_ratio"], [[value, 1.5]])
+
+
+def test_a_stored_diagnosis_has_the_same_medians_where_a_scale_is_infinite():
+    """A head of one key each has α = ∞, and the median of four heads counts it."""
+    single = np.zeros((1, 4, 4, 4), np.float32)
+    single[0] = 0.25
+    single[0, 1:3] = np.eye(4)
+    diagnosis = diagnostics.attention(single)
+    assert np.isposinf(diagnosis["entropy_scale"][0, 1])
+    again = Diagnosis.from_dict(json.loads(diagnosis.to_json()))
+    assert str(diagnostics.compare(diagnosis, again)) == str(diagnostics.compare(diagnosis, diagnosis))
 
 
 def test_the_table_has_a_row_a_layer_and_what_to_compare_with(diagnosis):

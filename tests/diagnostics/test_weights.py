@@ -223,6 +223,30 @@ def test_weights_that_are_no_distribution():
     assert "sum" in str(diagnosis) and "Unusual" not in diagnosis.table(compare=False)
 
 
+def test_rows_of_zeros_are_not_even():
+    """What is measured of the other rows is as if these saw nothing, the scales of rows of other lengths included."""
+    weights = dense.gaussian(18, (1, 2, N, N), 1.0, True).astype(np.float32)
+    hidden = np.broadcast_to(CAUSAL, weights.shape[1:]).copy()
+    weights[0, 0, [4, 9]], hidden[0, [4, 9]] = 0, False
+    found = diagnostics.attention(weights, mask="causal", normalised=False)
+    others = diagnostics.attention(weights, mask=hidden)
+    names = (
+        "sparsity",
+        "entropy",
+        "relative_entropy",
+        "participation",
+        "largest_weight",
+        "entropy_scale",
+        "scale_ratio",
+    )
+    for name in names:
+        np.testing.assert_allclose(found[name], others[name], rtol=1e-6, err_msg=name)
+    assert found["row_sum"].round(6).tolist() == [[round(9 / 11, 6), 1]]  # of the rows that see two keys
+    assert any(note.startswith("Rows of zeros that may see two keys or more: 2.") for note in found.notes)
+    nothing = diagnostics.attention(0 * weights, mask="causal", normalised=False)
+    assert np.isnan([nothing[name] for name in names]).all() and (nothing["no_key_weight"] == 1).all()
+
+
 @pytest.mark.parametrize("size", [1e-15, 1e15])
 def test_sizes_of_signed_weights_do_not_matter(size):
     """Of more keys than there are Lanczos steps, with two singular values that stand apart."""

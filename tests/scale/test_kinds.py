@@ -144,3 +144,16 @@ def test_the_best_scale_has_no_bias_beside_its_error():
     right = scale.typical_optimum(jax.random.key(1), 8, samples=2**16)
     error = math.hypot(float(best.standard_error), float(right.standard_error))
     assert error < 0.01 and abs(float(best.scale - right.scale)) < 4 * error
+
+
+def test_a_call_inside_a_trace_is_refused(key):
+    def best(key):
+        return kind_best_scale(key, KINDS["softmax"], 4, rows=8).scale
+
+    for traced in (
+        lambda: jax.jit(best)(key),
+        lambda: jax.vmap(best)(jax.random.split(key)),
+        jax.jit(lambda: best(key)),
+    ):
+        with pytest.raises(TypeError, match="`kind_best_scale` must be called outside jit, vmap and grad"):
+            traced()

@@ -30,6 +30,19 @@ def test_the_largest_weight_of_even_rows(key):
     assert many > few / 2
 
 
+@pytest.mark.parametrize("function", [kind_sparsity, kind_largest_weight])
+def test_a_call_inside_a_trace_is_refused(key, function):
+    def mean(gamma, key=key):
+        return function(key, KINDS["softmax"], gamma, 4, rows=2)[0]
+
+    keys = jax.random.split(key)
+    for traced in (lambda: jax.jit(mean)(1.0), lambda: jax.grad(mean)(1.0), lambda: jax.vmap(mean)(jnp.ones(2), keys)):
+        with pytest.raises(TypeError, match=f"`{function.__name__}` must be called outside jit, vmap and grad"):
+            traced()
+    with pytest.raises(TypeError, match="`rows_are_independent` must be called outside jit"):
+        jax.jit(lambda: rows_are_independent(KINDS["softmax"]))()
+
+
 def test_which_rows_depend_on_each_other():
     coupled = [name for name, kind in KINDS.items() if kind.reads == "scores" and not rows_are_independent(
         kind, {part: jnp.ones(1) for part in ("sink", "subtracted", "length_offset", "length_slope", "length_power")}

@@ -65,25 +65,38 @@ class Causes(NamedTuple):
     unmoved: Float[Array, "*layer"]
 
 
+class Traits(NamedTuple):
+    """What the kinds of weights of a network can do.
+
+    `softmax`: all of them are softmax. `may_bend`: some go by the generic rule, which knows no way across a kink.
+    `may_cancel`: for some of these a row of scores that cancel is not a row of equal ones, but has other weights.
+    """
+
+    softmax: bool
+    may_bend: bool
+    may_cancel: bool
+
+
 def sentences(
     value: Float[Array, " number"],
     once: Callable[[], Float[Array, " number"]],
     causes: Causes,
     dtype: np.dtype,
-    may_bend: bool,
+    traits: Traits,
 ) -> tuple[str, ...]:
     """Why numbers that are computed layer by layer are NaN: what befell the first of them holds for all later ones.
 
     `once` gives what a single computation without moves does, which makes no choice that it cannot decide NaN. It is a
-    program of its own, and is asked only where the unmoved number does not tell: where that is NaN or ∞. With
-    `may_bend` the network has kinds of weights that go by the generic rule, which knows no way across a kink.
+    program of its own, and is asked only where the unmoved number does not tell: where that is NaN or ∞.
     """
     unknown = np.isnan(np.asarray(value, float))
     if not unknown.any():
         return ("",) * unknown.size
     at, smallest = int(unknown.argmax()), float(jnp.finfo(dtype).tiny)
     way_on = "`collapse.certified.log_residuals` encloses it"
-    wider = "" if dtype == np.float64 else ", or float64"
+    double = dtype == np.float64
+    wider = "" if double else ", or float64"
+    subtracts = "" if double else ", and float64 subtracts smaller differences"
     if at == 0:
         why = (
             f"the tokens are as small as the smallest normal number of {dtype}, {smallest:.2g}, or not finite; "
@@ -99,16 +112,19 @@ def sentences(
             f"no place in {dtype} for a number on the way, such as a logit or the square of the tokens' size; use "
             f"smaller tokens, a norm, a smaller gain{wider}"
         )
-        if may_bend and not math.isinf(float(causes.unmoved[at - 1])):
+        if traits.may_bend and not math.isinf(float(causes.unmoved[at - 1])):
             why = (
                 "two causes look alike here: a kink of the weights lies between the scores of two rows, which differ "
-                f"too little to be subtracted ({way_on}, and float64 subtracts smaller differences); or there is {why}"
+                f"too little to be subtracted ({way_on}{subtracts}); or there is {why}"
             )
     elif bool(causes.undefined[at - 1]):
         why = f"a choice cannot be made, as of the largest scores among some that are equal to rounding; {way_on}"
     else:
         why = (
-            "digits are lost: a few roundings move the result by more than 1 %, as where softmax is saturated and "
-            f"tokens fall into clusters; use float64, a smaller gain or fewer layers, or {way_on}"
+            "digits are lost: a few roundings move the result by more than 1 %, as where "
+            f"{'softmax is' if traits.softmax else 'weights are'} saturated and tokens fall into clusters"
         )
+        if traits.may_cancel:
+            why += ", or where scores of a row cancel, as those of a zero token, and the kind of weights has no scale"
+        why += f"; use {'' if double else 'float64, '}a smaller gain or fewer layers, or {way_on}"
     return tuple(why if lost else "" for lost in unknown)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt
 
 from rc_jax._numerics import arguments
-from rc_jax.attention import AttentionParams, masks
+from rc_jax.attention import KINDS, AttentionParams, masks
 from rc_jax.collapse.exact import attention, decide, mlp_and_norms, rules
 from rc_jax.collapse.exact import state as mean_residual
 from rc_jax.collapse.exact.moves import AMOUNTS, COPY, STILL, Moves, moved
@@ -69,7 +69,8 @@ def log_residuals(
     common part that is far larger than the rest, and where terms cancel for this one set of weights, as those of
     `differential` with λ = 1 under a mask do. It also happens where `top_k` has to choose among logits that are equal
     to rounding, unless their tokens are known to be equal: in `x`, where they see the same columns, or because their
-    rows kept equal tokens alone, without rotary positions.
+    rows kept equal tokens alone, without rotary positions, and where the scores of a row cancel, as those of a zero
+    token do, for a kind of weights without a scale, such as s²/Σs².
     `rc_jax.collapse.certified.log_residuals` encloses such a residual, on the host.
     It is also NaN where a number on the way has no place in the dtype: logits, or squares of the tokens' size, above
     its largest number (tokens of about 1e19 in float32, without a norm), and cosines of tokens below its smallest
@@ -160,7 +161,7 @@ def explain(
     check_every_mask(scale, mask, x, spec)
     value, causes = _log_residuals(params, x, spec, scale, mask, relative, True, look=True)
     once = functools.partial(_log_residuals, params, x, spec, scale, mask, relative, False)
-    return decide.Decided(value, decide.sentences(value, once, causes, jnp.dtype(x.dtype), _may_bend(spec)))
+    return decide.Decided(value, decide.sentences(value, once, causes, jnp.dtype(x.dtype), _traits(spec)))
 
 
 def looked(
@@ -187,12 +188,16 @@ def reasons(
 ) -> tuple[str, ...]:
     """The sentences of `explain` for what `looked` gave."""
     once = functools.partial(_log_residuals, params, x, spec, None, None, False, False)
-    return decide.sentences(value, once, causes, jnp.dtype(x.dtype), _may_bend(spec))
+    return decide.sentences(value, once, causes, jnp.dtype(x.dtype), _traits(spec))
 
 
-def _may_bend(spec: StackSpec) -> bool:
-    """Whether a kind of weights goes by the generic rule, which makes NaN of a kink that it cannot see across."""
-    return any(rules.rule(kind.attention) is rules.generic for kind in spec.kinds)
+def _traits(spec: StackSpec) -> decide.Traits:
+    generic = [kind.attention.kind for kind in spec.kinds if rules.rule(kind.attention) is rules.generic]
+    return decide.Traits(
+        softmax=all(kind.attention.kind == KINDS["softmax"] for kind in spec.kinds),
+        may_bend=bool(generic),
+        may_cancel=not all(kind.shift_invariant for kind in generic),
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "relative", "check", "look"))

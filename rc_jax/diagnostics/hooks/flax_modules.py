@@ -92,7 +92,7 @@ def _captured(
     from flax import nnx
 
     # In a second model of the same arrays, each attention layer becomes one of a class that sows.
-    copy = nnx.merge(*nnx.split(model))
+    copy = nnx.merge(*nnx.split(model), copy=True)  # or both would have the same counts and running averages
     modules = [(".".join(map(str, path)), module) for path, module in nnx.iter_modules(copy)]
     for place, module in modules:
         if isinstance(module, nnx.MultiHeadAttention):

@@ -16,7 +16,7 @@ from rc_jax._numerics import arguments, files
 from rc_jax._numerics.dtypes import working_dtype
 from rc_jax._numerics.jax_names import Tracer
 from rc_jax.diagnostics import inputs
-from rc_jax.diagnostics.measures import SINK, Rows, exceeds, normalised, row_values, rows_of
+from rc_jax.diagnostics.measures import OF_SPREAD, SINK, Rows, exceeds, normalised, row_values, rows_of
 from rc_jax.diagnostics.seen import over_texts, rows_of_text, same_text, traced, traced_causal
 from rc_jax.diagnostics.streaming.queries_and_keys import FORGOTTEN, Fitted, fitted, unit_rows, with_axes
 
@@ -38,8 +38,9 @@ def metrics(weights: Any, *, mask: Any = None, segment_ids: Any = None) -> Metri
         no_key_weight     1 − Σp, what goes to a sink that is no key, as in gpt-oss; 0 to rounding in other softmaxes
 
     They are those of `rc_jax.diagnostics.attention`, without most of its checks: what is not finite stays so. Rows need
-    not add up to one: entropies are those of p/Σp; of signed weights, those negative by more than eps·Σ|p| of their
-    dtype (float32's at least), they and measures of single keys are NaN. No gradient flows. They cost a few passes over
+    not add up to one: entropies are those of p/Σp, and a row of zeros counts in the last three numbers alone; the other
+    ones are NaN where all rows are zeros. Of signed weights, those negative by more than eps·Σ|p| of their dtype
+    (float32's at least), entropies and measures of single keys are NaN. No gradient flows. They cost a few passes over
     the weights.
 
     Args:
@@ -261,7 +262,7 @@ def _of_weights(weights: Array, mask: Array | None, ids: Array | None) -> Metric
 
 
 def means_of(rows: Rows, keys: Array, first: Array, first_seen: Array, texts: Array | None) -> Metrics:
-    """Means over heads of means over texts of means over rows; heads that see nothing are left out.
+    """Means over heads of means over texts of means over rows; heads without a row that counts are left out.
 
     Args:
         rows: of each head, (sample, head, query).
@@ -281,8 +282,11 @@ def means_of(rows: Rows, keys: Array, first: Array, first_seen: Array, texts: Ar
         of_head = jnp.sum(jnp.where(some, share * values, 0), axis=(0, 2)) / jnp.maximum(number, 0.5)
         return jnp.sum(jnp.where(number > 0, of_head, 0)) / jnp.sum(number > 0).astype(values.dtype)
 
-    named = row_values(normalised(rows, keys), keys) | {"no_key_weight": 1 - rows.total}
-    measures = {name: mean(over_texts(each, counted, texts), counted) for name, each in named.items()}
+    named = row_values(normalised(rows), keys) | {"no_key_weight": 1 - rows.total}
+    measures = {}
+    for name, each in named.items():
+        of_rows = counted & ~rows.empty if name in OF_SPREAD else counted
+        measures[name] = mean(over_texts(each, of_rows, texts), of_rows)
     sink, seeing = over_texts(first, first_seen, texts), jnp.broadcast_to(first_seen, first.shape)
     measures |= {"sink_weight": mean(sink, seeing), "sink_rate": mean(exceeds(sink, SINK), seeing)}
     return {name: measures[name] for name in NAMES}

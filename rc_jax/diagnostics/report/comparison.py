@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rc_jax._numerics.arguments import must
 from rc_jax._numerics.text import in_columns
 from rc_jax.diagnostics.record import Diagnosis
 from rc_jax.diagnostics.report import export
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEFT_OUT = ("strongest_share", "strongest_first")  # of the tables
+CHANGE = "change"  # what differences are called
 MARGIN = 0.1  # by how much a measure between 0 and 1 changes in a head that is named
 
 
@@ -83,7 +85,7 @@ class Comparison:
         columns = {
             f"{name} {label}": np.asarray(values)
             for name in self.common
-            for label, values in ((self.names[0], self.a[name]), (self.names[1], self.b[name]), ("change", self[name]))
+            for label, values in ((self.names[0], self.a[name]), (self.names[1], self.b[name]), (CHANGE, self[name]))
         }
         return export.rows_of(columns, self.a.numbers, of)
 
@@ -199,14 +201,16 @@ def compare(a: Diagnosis, b: Diagnosis, *, names: tuple[str, str] = ("a", "b")) 
     Args:
         a: the first, such as that of the earlier step.
         b: the second.
-        names: what they are called in the table and in the figure.
+        names: what they are called in the table and in the figure: two different ones, none of them "change", which
+            is that of the differences.
 
     Returns:
         A `Comparison`: `print` shows the medians of each layer and the heads that changed; `["entropy"]` is an array
         of differences b − a; `changes()` are heads by layer and number; `figure()` draws both.
 
     Raises:
-        ValueError: their layers, heads or hidden states are not the same ones, or they have no measure in common.
+        ValueError: their layers, heads or hidden states are not the same ones, they have no measure in common, or
+            `names` are not two different ones.
 
     Example:
         >>> import numpy as np
@@ -223,11 +227,12 @@ def compare(a: Diagnosis, b: Diagnosis, *, names: tuple[str, str] = ("a", "b")) 
     for name, value in (("a", a), ("b", b)):
         if not isinstance(value, Diagnosis):
             raise TypeError(f"`{name}` must be a Diagnosis, such as `attention` gives, got {type(value).__name__}")
+    _two_names("names", names)
     for name in ("numbers", "heads"):
         mine, other = getattr(a, name), getattr(b, name)
         if mine != other:
             raise ValueError(f"`a` and `b` must have the same {name.replace('numb', 'lay')}, got {mine} and {other}")
-    result = Comparison(a, b, names, tuple(_notes(a, b, names)))
+    result = Comparison(a, b, (names[0], names[1]), tuple(_notes(a, b, names)))
     if not result.common:
         raise ValueError(
             f"`a` and `b` must have a measure in common, got {', '.join(a.measures)} and {', '.join(b.measures)}"
@@ -236,6 +241,13 @@ def compare(a: Diagnosis, b: Diagnosis, *, names: tuple[str, str] = ("a", "b")) 
         if a[name].shape != b[name].shape:
             raise ValueError(f"`a` and `b` must have {name} of one shape, got {a[name].shape} and {b[name].shape}")
     return result
+
+
+_two_names = must(  # columns of a table are known by them
+    'two different strings, neither of them "change", such as ("before", "after")',
+    lambda names: len(names) == 2 and names[0] != names[1] and CHANGE not in names,
+    right=lambda names: isinstance(names, tuple | list) and all(isinstance(name, str) for name in names),
+)
 
 
 def _notes(a: Diagnosis, b: Diagnosis, names: tuple[str, str]) -> Iterator[str]:

@@ -386,7 +386,7 @@ def _of_layer(
     mask = None if shaped.mask is None else jnp.asarray(seen.mask)
     passed = shaped.streamed(mask, jnp.asarray(own), block)
     if shaped.sink is not None:
-        passed = passed._replace(rows=measures.normalised(passed.rows, seen.keys))
+        passed = passed._replace(rows=measures.normalised(passed.rows))
     first_seen = np.ones((1, 1, 1), bool)
     if seen.mask is not None:
         at = np.broadcast_to(own[:, None, :, None], (len(own), seen.mask.shape[1], own.shape[1], 1))
@@ -399,7 +399,7 @@ def _of_layer(
     several = np.broadcast_to((seen.keys >= 2), passed.logit.shape)
     if not np.isfinite(np.asarray(passed.rows.entropy)[several]).all():
         raise ValueError(f"`scale` q·k must fit {shaped.q.dtype}, got scores that are not finite in layer {layer}")
-    means |= implied(means["entropy"], seen)
+    means |= implied(means["entropy"], seen, np.asarray(passed.rows.empty))
     means["sink_rate"] = np.asarray(measures.exceeds(means["sink_weight"], threshold))
     if shaped.sink is None:
         del means["row_sum"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rc_jax import attention, collapse, network
+from rc_jax.collapse.exact import decide
 
 TOKENS = jax.random.normal(jax.random.key(1), (6, 8), "float32")
 
@@ -60,3 +61,30 @@ def test_nothing_is_said_of_what_is_known():
     value, reason = collapse.explain(params, TOKENS, spec)
     assert reason == ("",) * 6
     np.testing.assert_array_equal(value, collapse.log_residuals(params, TOKENS, spec))
+
+
+def squares(scores, seen, parts):
+    """max(s, 0)²/Σ: no scale, so that a token of zeros, whose scores cancel, has other weights at every rounding."""
+    powers = jnp.where(seen, jnp.square(jax.nn.relu(scores)), 0)
+    whole = powers.sum(-1, keepdims=True)
+    return jnp.where(whole > 0, powers / jnp.where(whole > 0, whole, 1), 0)
+
+
+def test_a_kind_without_a_scale_has_a_cause_of_its_own():
+    spec = stack(2, weights=attention.Kind("squares", squares, sparse=True), heads=2)
+    value, reason = explained(spec, TOKENS.at[1].set(0))
+    assert np.isnan(value[1]) and "scores of a row cancel, as those of a zero token" in reason[1]
+    assert "softmax" not in reason[1] and "use float64" in reason[1]
+    value, reason = explained(stack(weights="sinkhorn", heads=2), TOKENS, gain=6.0, seed=11)
+    assert np.isnan(value[-1]) and "weights are saturated" in reason[-1] and "cancel" not in reason[-1]
+
+
+def test_float64_is_no_advice_where_it_is_used(x64):
+    """A sentence for each cause that names a way on, from a record of what was seen."""
+    nan, nothing = jnp.array([1.0, jnp.nan]), jnp.zeros(1, bool)
+    for unmoved, words in ((np.nan, "a kink of the weights"), (1.0, "digits are lost")):
+        causes = decide.Causes(nothing, nothing, jnp.array([unmoved]))
+        for dtype, advised in ((np.float32, True), (np.float64, False)):
+            told = decide.sentences(nan, lambda: nan, causes, np.dtype(dtype), decide.Traits(True, True, True))[1]
+            assert words in told and ("use float64" in told or "float64 subtracts" in told) == advised
+            assert ("or float64" in told) == (advised and unmoved != 1.0)

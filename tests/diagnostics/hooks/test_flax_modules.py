@@ -77,6 +77,32 @@ def test_the_model_is_as_before(model):
     assert nnx.graphdef(model) == before
 
 
+class Random(nnx.Module):
+    """Layers that change at each call in training: random streams, of attention too, and running averages."""
+
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        self.attention = nnx.MultiHeadAttention(2, 8, decode=False, dropout_rate=0.5, deterministic=False, rngs=rngs)
+        self.norm, self.dropout = nnx.BatchNorm(8, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x):
+        return self.norm(self.dropout(self.attention(x)))
+
+    def twice(self, x):
+        return self(self(x))
+
+
+@pytest.mark.parametrize("method", [None, Random.twice])
+@pytest.mark.parametrize(
+    "form", [diagnostics.flax_weights, nnx.jit(diagnostics.flax_weights, static_argnames="method")]
+)
+def test_random_streams_and_running_averages_are_as_before(form, method):
+    model = Random()
+    form(model, X, method=method)
+    chex.assert_trees_all_equal(nnx.state(model), nnx.state(Random()))
+    chex.assert_trees_all_equal(model(X), Random()(X))
+
+
 def test_methods_and_repeated_calls(model):
     by_module = diagnostics.flax_weights(model, X, method=Model.twice)
     assert list(by_module) == ["blocks.0.attention", "blocks.0.attention, call 2"]

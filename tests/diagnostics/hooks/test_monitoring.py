@@ -54,6 +54,23 @@ def test_masks():
     assert_same(diagnostics.metrics(weights, mask=jnp.asarray(seen[:, None])), masked)
 
 
+def test_rows_of_zeros_count_as_weight_that_goes_to_no_key():
+    """They are neither even nor sharp: spread is that of the other rows, and NaN where there is none."""
+    weights = drawn(3, 4)
+    zeros = np.isin(np.arange(N), [3, 7])
+    weights[:, :, zeros] = 0
+    found, others = (jax.jit(diagnostics.metrics)(rows) for rows in (weights, weights[:, :, ~zeros]))
+    for name in NAMES[:4]:
+        np.testing.assert_allclose(found[name], others[name], rtol=1e-6, err_msg=name)
+    np.testing.assert_allclose(found["sink_weight"], others["sink_weight"] * 5 / 6, rtol=1e-6)
+    np.testing.assert_allclose(found["no_key_weight"], 1 / 6, rtol=1e-5)
+    diagnosis = diagnostics.attention([weights], normalised=False)
+    for name in NAMES:
+        np.testing.assert_allclose(found[name], diagnosis[name].mean(), rtol=2e-6, err_msg=name)
+    nothing = diagnostics.metrics(np.zeros_like(weights))
+    assert [name for name in NAMES if math.isnan(nothing[name])] == NAMES[:4] and nothing["no_key_weight"] == 1
+
+
 def test_compiled_and_mapped():
     weights = jnp.asarray(drawn(5, 4))
     each = [diagnostics.metrics(sample) for sample in weights]
