@@ -103,7 +103,9 @@ def log_weight_gradients(
         raise ValueError(f"`cotangent` must have the shape and dtype of `x`, {wanted}, got {got}")
     given = arguments.on_host(cotangent)
     if given is not None:
-        total, size = np.linalg.norm(given.astype(float).sum(axis=0)), np.linalg.norm(given.astype(float))
+        given = given.astype(float)
+        given = given / (abs(given).max() or 1.0)  # no square under- or overflows
+        total, size = np.linalg.norm(given.sum(axis=0)), np.linalg.norm(given)
         if total <= float(jnp.finfo(cotangent.dtype).eps) ** 0.5 * size:
             raise ValueError("`cotangent` must have rows that do not sum to zero, got a loss blind to the tokens' mean")
     return _log_weight_gradients(params, x, spec, cotangent, scale, mask)

@@ -75,7 +75,9 @@ def _split(lam: Array, n: Array) -> tuple[Array, Array, Array]:
     far, near = jnp.where(lam > 0.5, 0.5, lam), jnp.where(lam > 0.5, lam, 1)
     close = near > 0.75  # there λ − 1 is exact; XLA's log1p in double precision loses two digits towards −1/2
     log = jnp.where(close, jnp.log1p(jnp.where(close, near, 1) - 1), jnp.log(jnp.where(close, 1, near)))
-    return far, -log, far * far ** (n - 1)  # so that n = 1 gives λ to the bit
+    power = far**n
+    # So that n = 1 gives λ to the bit. λ · λ^(n − 1) has a second derivative of 0 · λ^(−2).
+    return far, -log, power + lax.stop_gradient(jnp.where(n == 1, far - power, 0))
 
 
 def _cotangent(x: Array) -> Array:

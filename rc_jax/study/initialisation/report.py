@@ -123,7 +123,7 @@ class Architecture:
         close = max(self.half[name] for name in parts) <= FAR
         return (
             f"{narrow} Half that width\nchanges {', '.join(changes)}, H/log n by {self.half['rows']:.2g}, "
-            f"the part of even or saturated rows by {self.half['kinds']:.2g} at most: "
+            f"even or saturated rows by {self.half['kinds']:.2g} at most: "
             + ("the error here, where it falls as 1/width." if close else "too much to tell the error here.")
         )
 

@@ -111,6 +111,22 @@ def test_recipe_heads_and_the_loss_scale(x64):
     np.testing.assert_allclose(gradients.log_residual[:3], np.log(np.linalg.norm(centred, axis=(1, 2))), atol=1e-9)
 
 
+@pytest.mark.slow
+def test_cotangents_whose_squares_leave_the_dtype(x64):
+    """The gradients are linear in the cotangent, and one with rows that sum to zero is refused at any size."""
+    spec = stack()
+    params, x, cotangent = draw(2, spec)
+    gradients = collapse.log_weight_gradients(params, x, spec, cotangent)
+    for size in (1e-300, 1e-165, 1e160, 1e300):
+        moved = collapse.log_weight_gradients(params, x, spec, size * cotangent)
+        for a, b in zip(gradients[:4], moved[:4], strict=True):
+            np.testing.assert_allclose(b - a, np.log(size), rtol=1e-12)
+        with pytest.raises(ValueError, match="`cotangent` must have rows that do not sum to zero"):
+            collapse.log_weight_gradients(params, x, spec, size * (cotangent - cotangent.mean(axis=0, keepdims=True)))
+    with pytest.raises(ValueError, match="`cotangent` must have rows that do not sum to zero"):
+        collapse.log_weight_gradients(params, x, spec, 0 * cotangent)
+
+
 @pytest.mark.usefixtures("as_installed")
 def test_bad_input():
     spec = stack()

@@ -55,6 +55,16 @@ def test_no_zero_over_zero_at_lambda_one(dtype):
     np.testing.assert_array_equal(by_n, 0)
 
 
+@pytest.mark.parametrize(("lam", "n"), [(1e-37, 1.0), (1e-20, 1.0), (0.3, 1.0), (1e-20, 2.0), (1e-30, 1.5), (0.3, 7.0)])
+def test_second_derivative_of_fast_decays(dtype, lam, n):
+    lam, n = jnp.asarray(lam, dtype), jnp.asarray(n, dtype)
+    bend = jax.jit(jax.grad(jax.grad(sparsity.decay)))(lam, n)
+    with mp.workdps(100):
+        step, at = mp.mpf(float(lam)) * mp.mpf(10) ** -20, mp.mpf(float(lam))
+        exact = sum(k * oracle.decay(at + j * step, float(n)) for j, k in ((-1, 1), (0, -2), (1, 1))) / step**2
+    np.testing.assert_allclose(bend, 0 if n == 1 else float(exact), rtol=200 * float(jnp.finfo(dtype).eps))
+
+
 def test_falls_to_zero_with_length(x64):
     n = jnp.asarray([1e3, 1e6, 1e9, 1e12])
     np.testing.assert_allclose(sparsity.decay(0.9, n), np.sqrt(1.9 / (0.1 * n)), rtol=1e-12)
