@@ -296,7 +296,7 @@ ROWS = (
         _over_law,
         near(1, LAW),
         interval_from=r"our tolerance; exponential features are off by a factor $1+2/D$ to next order: for "
-        r"$d\to\infty$ it is $2D\bigl((1-2/D)^{-D/2}(1-1/D)^{D}-1\bigr)$, 1.17 at $D=16$ and 1.37 at $D=8$",
+        r"$d\to\infty$ it is $2D\thinspace ((1-2/D)^{-D/2}(1-1/D)^{D}-1)$, 1.17 at $D=16$ and 1.37 at $D=8$",
         note=r"measured over formula; $v=\tilde{\sigma}^{2}/\tilde{\mu}^{2}$, "
         r"$b=(E\thinspace\varphi(\varepsilon)(\varepsilon^{2}-1))^{2}/2\tilde{\mu}^{2}$",
     ),
