@@ -212,7 +212,7 @@ ROWS = (
         r"$(1+1.169\thinspace n^{-2/3})/(2n)$ to its next order.",
         lambda data: Measured(data["uniform_term"], numbers={"tokens": MANY}),
         near(AIRY / 2, 0.01),
-        interval_from=r"our tolerance: twice $n^{-1/3}/2$, by which $n\to n+\frac12$ changes it",
+        interval_from=r"our tolerance: twice $n^{-1/3}/2$, by which $n\to n+\frac{1}{2}$ changes it",
         note=r"$(2n\sigma-1)\thinspace n^{2/3}$ at $n=<tokens>$, by the inverse, which has two diagonals; WKB, not a "
         "proof; 1.169 is half of the first zero of Airy's function, 2.338",
     ),

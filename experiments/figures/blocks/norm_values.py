@@ -438,7 +438,7 @@ ROWS = (
         place="docs/skip_norm_mlp.md, LayerNorm and the value matrices",
         neighbours=["wu2024"],
         hypotheses=r"identity values, full attention, LayerNorm after every layer; logits "
-        r"$\tfrac sd\thinspace x_i\cdot x_j$, one token to each corner, $r\leq d-2$; a small push",
+        r"$\frac{s}{d}\thinspace x_i\cdot x_j$, one token to each corner, $r\leq d-2$; a small push",
         interval_from="the factor is exact to first order in the push; the square of what it grows to",
         note="measured over the factor",
     ),
@@ -451,8 +451,8 @@ ROWS = (
         proof="measured",
         place="docs/skip_norm_mlp.md, LayerNorm and the value matrices",
         neighbours=["wu2024"],
-        hypotheses=r"identity values, full attention, LayerNorm after every layer; logits $\tfrac1d\thinspace x_i\cdot "
-        r"x_j$",
+        hypotheses=r"identity values, full attention, LayerNorm after every layer; logits "
+        r"$\frac{1}{d}\thinspace x_i\cdot x_j$",
         interval_from=r"$\lVert \mathrm{res}\rVert$ below a tenth of $\lVert X\rVert$",
         note="at the last layer; from $s=2$ on few corners need more layers, because the factor of "
         "norm-polytope-repels is nearer to 1",
