@@ -136,6 +136,8 @@ class AttentionSpec:
             yield kind.reads != "distance", "weights", "depend on the scores when rank is given, not on distances"
         yield self.top_k is None or kind.increasing, "weights", "grow with the score when top_k is given"
         yield self.qk_norm is None or self.scores == "dot", "scores", f"be 'dot' when qk_norm={self.qk_norm!r}"
+        alone = self.qk_norm is None or kind.maps == 1
+        yield alone, "qk_norm", f"be None {when}: its gains are those of whole heads, which make {kind.maps} products"
         if reason := kind.refuses(self):
             yield False, *reason
         yield self.head_width % kind.maps == 0, "d_head", f"be a multiple of {kind.maps} {when}"

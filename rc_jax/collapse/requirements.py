@@ -17,8 +17,6 @@ BILINEAR = {
     "soft_cap": "a cap bends the logits, and softmax sees more of them than their differences",
     "output_gate": "a gate multiplies a head by what differs from token to token",
 }
-# Weights that split tokens pass.
-SPLIT = ("softmax", "softmax_plus_one", "softmax_sink", "sigmoid", "differential", "sinkhorn")
 
 
 class NotCovered(ValueError):
@@ -71,9 +69,12 @@ def _check_split(spec: StackSpec, reasons: dict[str, str]) -> None:
     if layer.kind.reads != "scores":
         kind = layer.kind.name
         raise NotCovered(f"`spec` must have weights that read scores, which split as tokens do, got {kind!r}")
-    if layer.kind.maps > 1 and layer.weights not in SPLIT:
+    if layer.kind.maps > 1 and not layer.kind.shift_invariant:
         maps, kind = layer.kind.maps, layer.kind.name
-        raise NotCovered(f"`spec` must have weights of one score matrix, or a built-in kind, got {maps} of {kind!r}")
+        raise NotCovered(
+            f"`spec` must have weights that a constant in a row of each of their {maps} score matrices does not change "
+            f"(`shift_invariant`): without it digits of their levels are lost, got {kind!r}"
+        )
     if layer.scores == "additive":
         raise NotCovered("`spec` must have scores='dot' or 'cosine': an additive score is no product, got 'additive'")
     if layer.rank is not None and layer.scores == "cosine":

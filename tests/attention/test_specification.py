@@ -2,12 +2,14 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import pytest
 
-from rc_jax.attention import AttentionSpec, Rotary
+from rc_jax.attention import AttentionSpec, Kind, Rotary
 
 SPEC = AttentionSpec(d_model=12, heads=3, bias=True)
 POOLED = {"rank": 2, "tokens": 4}
+TWO_PRODUCTS = Kind("two", lambda scores, seen, parts: jnp.split(jnp.where(seen, jnp.tanh(scores), 0), 2)[0], maps=2)
 WRONG_VALUES = [
     ({"d_model": 64, "heads": 5}, "`heads` must divide d_model=64, got heads=5"),
     ({"heads": 0}, "`heads` must be an integer >= 1, got 0"),
@@ -64,6 +66,7 @@ WRONG_VALUES = [
     ({"weights": "differential", "d_head": 3}, "`d_head` must be even when weights='differential'"),
     ({"weights": "differential", "scores": "additive"}, "`scores` must be 'dot' or 'cosine' when"),
     ({"weights": "differential", "qk_norm": "rms"}, "`qk_norm` must be None when weights='differential'"),
+    ({"weights": TWO_PRODUCTS, "qk_norm": "unit"}, "`qk_norm` must be None when weights='two': its gains are those of"),
     ({"output_gate": "tokenwise"}, "`output_gate` must be one of .* got 'tokenwise'"),
 ]
 WRONG_TYPES = [

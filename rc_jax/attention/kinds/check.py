@@ -107,7 +107,9 @@ def probed(kind: Kind, spec: Any, parts: dict[str, Array], shape: tuple[int, ...
     """
     normal = np.random.default_rng(2).normal(size=(len(_DEVIATIONS), 1, *shape))
     exact = np.round(_GRID * np.reshape(_DEVIATIONS, (-1, 1, 1, 1, 1)) * normal) / _GRID
-    scores = exact + np.reshape(_LEVELS, (1, -1, 1, 1, 1))
+    # The score matrices of a head have levels of their own.
+    signs = np.repeat((-1.0) ** np.arange(kind.maps), shape[0] // kind.maps)
+    scores = exact + np.reshape(_LEVELS, (1, -1, 1, 1, 1)) * np.reshape(signs, (-1, 1, 1))
     return scores, in_double(kind, spec, parts, scores.reshape(-1, *shape)).reshape(*scores.shape[:2], -1, *shape[1:])
 
 

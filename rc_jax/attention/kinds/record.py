@@ -59,7 +59,8 @@ class Kind:
             specification that `options` names follow as keywords.
         row_sum: what a row of weights sums to. `"one"`; `"fixed"`: one number for every row that sees the same columns;
             `"any"`: it depends on the scores.
-        shift_invariant: a constant added to all scores of a row leaves its weights the same.
+        shift_invariant: a constant added to all scores of a row leaves its weights the same; with several score
+            matrices, one of its own for each.
         increasing: a weight that is not 0 grows with its score, so that a row may be cut to its `top_k` largest.
         sparse: the weight of a token that is seen may be exactly 0. In other kinds a weight of 0 has underflowed.
         reads: `"scores"`: products, cosines or additive scores of queries and keys, with every option of these.
@@ -67,7 +68,8 @@ class Kind:
         own_scores: `own_scores(inputs, parts)` gives scores (head, token, column), where the kind does not read
             `"scores"`.
         maps: how many score matrices a head has, each made of an equal share of its queries and keys. `scores` have
-            `maps` times as many heads then: all heads of the first share, then those of the second.
+            `maps` times as many heads then: all heads of the first share, then those of the second. No `qk_norm` goes
+            with several, and cancellation-free arithmetic asks for `shift_invariant` then.
         shapes: `shapes(spec)` names the kind's own parameters and gives their shapes.
         start: `start(spec, dtype)` gives those of them that are not drawn at random. The rest are normal, of
             deviation gain/√d_model, or `bias_std` where the name ends in `bias` or is `sink`.

@@ -79,8 +79,6 @@ def _start(spec: Any, dtype: DTypeLike) -> dict[str, Array]:
 def _needs_even_heads(spec: Any) -> tuple[str, str] | None:
     if spec.scores == "additive":
         return "scores", "be 'dot' or 'cosine' when weights='differential'"
-    if spec.qk_norm is not None:
-        return "qk_norm", "be None when weights='differential'"
     if spec.head_width % 2:
         return "d_head", f"be even when weights='differential', whose heads have two halves, not {spec.head_width}"
     return None

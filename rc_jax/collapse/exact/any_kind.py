@@ -115,11 +115,11 @@ def by_kind(
 
 def _change(
     weights: Callable[[Array], Array],
-    base: Float[Array, "head token column"],
+    base: Float[Array, "matrix token column"],
     before: Float[Array, "head token column"],
     moved: Scaled,
-    shown: Bool[Array, "head token column"],
-    parts: Float[Array, "head token column"],
+    shown: Bool[Array, "matrix token column"],
+    parts: Float[Array, "matrix token column"],
     kind: Kind,
     moves: Moves,
 ) -> Scaled:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, UInt
 
 from rc_jax._numerics import arguments
-from rc_jax.attention import KINDS, AttentionParams, masks
+from rc_jax.attention import AttentionParams, masks
 from rc_jax.collapse.exact import attention, decide, mlp_and_norms, rules
 from rc_jax.collapse.exact import state as mean_residual
 from rc_jax.collapse.exact.moves import AMOUNTS, COPY, STILL, Moves, moved
@@ -93,7 +93,8 @@ def log_residuals(
         depth + 1 numbers; −inf where all tokens are equal, NaN where the residual is not known in this dtype.
 
     Raises:
-        NotCovered: additive scores, weights that do not read scores, cosines with a rank, and mixtures of experts.
+        NotCovered: additive scores, weights that do not read scores, weights of several score matrices whose levels
+            count, cosines with a rank, and mixtures of experts.
 
     Example:
         >>> import jax
@@ -194,7 +195,7 @@ def reasons(
 def _traits(spec: StackSpec) -> decide.Traits:
     generic = [kind.attention.kind for kind in spec.kinds if rules.rule(kind.attention) is rules.generic]
     return decide.Traits(
-        softmax=all(kind.attention.kind == KINDS["softmax"] for kind in spec.kinds),
+        softmax=all(rules.rule(kind.attention) is rules.softmax for kind in spec.kinds),
         may_bend=bool(generic),
         may_cancel=not all(kind.shift_invariant for kind in generic),
     )

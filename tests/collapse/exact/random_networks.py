@@ -4,10 +4,10 @@ import jax
 import numpy as np
 
 from rc_jax import attention, network
-from rc_jax.collapse.requirements import SPLIT
+from rc_jax.collapse.exact.rules import RULES
 
 
-def draw_spec(random, kinds=SPLIT):
+def draw_spec(random, kinds=tuple(RULES)):
     """A network of small layers with options drawn one by one, again and again until they go together.
 
     Its weights are one of `kinds`: by default those that cancellation-free arithmetic has a form of its own for.

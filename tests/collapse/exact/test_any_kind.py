@@ -1,6 +1,5 @@
 """The rule for any differentiable kind, against many digits: each residual is right or NaN."""
 
-import dataclasses
 import itertools
 
 import jax
@@ -10,12 +9,12 @@ import pytest
 
 from rc_jax import attention, collapse, network
 from rc_jax.attention import KINDS, Kind
-from rc_jax.collapse.requirements import SPLIT
+from rc_jax.collapse.exact.rules import RULES
 from tests.collapse.exact.random_networks import draw, draw_spec, judge
 from tests.collapse.exact.test_trajectory import mostly_slow
 from tests.oracles import many_digits, own_kinds
 
-RULE = {name: kind for name, kind in KINDS.items() if kind.reads == "scores" and name not in SPLIT} | own_kinds.OWN
+RULE = {name: kind for name, kind in KINDS.items() if kind.reads == "scores" and name not in RULES} | own_kinds.OWN
 MASKS = ({}, {"causal": True}, {"window": 1}, {"mask": True}, {"top_k": 2})
 NORMS = (None, "pre", "post", "branch", "peri")
 QK_NORMS = (None, "rms", "rms_joint", "layer", "unit")
@@ -241,13 +240,86 @@ def test_a_jump_with_one_slope_on_both_sides_is_seen(x64, dtype):
     assert np.isnan(computed) or abs(computed - right) < 1e-4
 
 
-def test_an_own_kind_of_two_score_matrices_is_refused():
-    built_in = attention.KINDS["differential"]
-    own = dataclasses.replace(built_in, name="own")
-    spec = network.StackSpec(attention=attention.AttentionSpec(d_model=8, heads=2, weights=own), depth=2)
+def two_products(weights, *record, **more):
+    """A kind of two score matrices; `weights` takes the scores of both and what is seen."""
+
+    def of_both(scores, seen, parts):
+        one, other = jnp.split(scores, 2)
+        return weights(one, other, jnp.broadcast_to(seen, scores.shape)[: one.shape[0]])
+
+    return Kind("two", of_both, *record, maps=2, **more)
+
+
+softmax = own_kinds.softmax
+
+
+def _gated(a, b, seen):
+    return jnp.where(seen, jax.nn.sigmoid(a) * jnp.tanh(b), 0) / own_kinds.count(a, seen)
+
+
+TWO = {
+    "mean": two_products(lambda a, b, seen: (softmax(a, seen) + softmax(b, seen)) / 2, "one", shift_invariant=True),
+    "less": two_products(lambda a, b, seen: softmax(a, seen) - 0.4 * softmax(b, seen), "fixed", shift_invariant=True),
+    "sharper": two_products(
+        lambda a, b, seen: own_kinds.over_sum(softmax(a, seen) * (1 + softmax(b, seen))), "one", shift_invariant=True
+    ),
+    "sum": two_products(lambda a, b, seen: softmax(a + b, seen), "one", shift_invariant=True),
+}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": True, "bias": True}, {"soft_cap": 2.0, "scores": "cosine"}], ids=str
+)
+@pytest.mark.parametrize("name", TWO)
+def test_own_kinds_of_two_score_matrices_against_plain_float64(x64, name, options):
+    """Where float64 sees the residual it is right or not known; of most networks and both precisions it is known."""
+    layer = attention.AttentionSpec(d_model=8, heads=2, weights=TWO[name], **options)
+    spec = network.StackSpec(attention=layer, depth=3)
+
+    def one(key, dtype):
+        params = network.init(key, spec, gain=1.5, bias_std=0.5, dtype=dtype)
+        x = jax.random.normal(jax.random.fold_in(key, 1), (5, 8), dtype)
+        states = network.hidden_states(*jax.tree.map(lambda leaf: leaf.astype("float64"), (params, x)), spec)
+        apart = jnp.linalg.norm(states - states.mean(1, keepdims=True), axis=(1, 2))
+        return collapse.log_residuals(params, x, spec), jnp.log(apart), jnp.linalg.norm(states, axis=(1, 2))
+
+    for dtype, close in (("float32", 1e-3), ("float64", 1e-4)):
+        run = jax.jit(jax.vmap(lambda key, dtype=dtype: one(key, dtype)))
+        computed, right, size = map(np.asarray, run(jax.random.split(jax.random.key(3), 24)))
+        seen = right - np.log(size) > -20  # a ten-millionth of the residual is rounding
+        known = ~np.isnan(computed)
+        assert known[:, :2].mean() > 0.9 and (known & seen)[:, 1:].any()
+        np.testing.assert_allclose(computed[known & seen], right[known & seen], rtol=close, atol=close)
+
+
+OTHERS = {
+    "product": two_products(lambda a, b, seen: softmax(a * jnp.tanh(b), seen), "one"),
+    "larger": two_products(lambda a, b, seen: softmax(jnp.maximum(a, b), seen), "one"),
+    "gated": two_products(_gated, "any"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_own_kinds_of_two_score_matrices_whose_levels_count_are_refused(name):
+    """In float32 a product was 8 % off, unseen by moved roundings, in one of 72 networks."""
+    layer = attention.AttentionSpec(d_model=8, heads=2, weights=OTHERS[name])
+    spec = network.StackSpec(attention=layer, depth=2)
     params, x = network.init(jax.random.key(0), spec), jax.random.normal(jax.random.key(1), (4, 8))
-    with pytest.raises(collapse.NotCovered, match="one score matrix"):
+    with pytest.raises(collapse.NotCovered, match=r"`shift_invariant`.*digits of their levels are lost"):
         collapse.log_residuals(params, x, spec)
+
+
+@pytest.mark.parametrize("name", mostly_slow(TWO, fast=("mean",)))
+def test_own_kinds_of_two_score_matrices_against_balls(x64, name):
+    layer = attention.AttentionSpec(d_model=4, heads=2, d_head=4, weights=TWO[name])
+    spec = network.StackSpec(attention=layer, depth=3)
+    params, x = network.init(jax.random.key(0), spec), jax.random.normal(jax.random.key(1), (4, 4))
+    computed = np.asarray(collapse.log_residuals(params, x, spec))
+    low, high = collapse.certified.log_residuals(params, x, spec)
+    np.testing.assert_allclose(low, high, rtol=1e-12)
+    known = ~np.isnan(computed)
+    assert known[:2].all()
+    np.testing.assert_allclose(computed[known], ((np.asarray(low) + np.asarray(high)) / 2)[known], rtol=1e-9)
 
 
 def test_the_derivative_of_an_unknown_residual_is_not_a_number():

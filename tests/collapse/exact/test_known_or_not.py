@@ -8,9 +8,9 @@ import pytest
 from rc_jax import attention, collapse, network
 from rc_jax.collapse import log_residuals
 from rc_jax.collapse.exact import normalisers
+from rc_jax.collapse.exact.rules import RULES
 from rc_jax.collapse.exact.scaled import Scaled
 from rc_jax.collapse.exact.state import Logits
-from rc_jax.collapse.requirements import SPLIT
 from tests.collapse.exact.test_trajectory import mostly_slow
 from tests.compiling import OPTIMISED
 from tests.oracles import many_digits
@@ -153,7 +153,7 @@ def test_one_computation_without_the_check(dtype):
     assert errors(params, x, spec, scale=None, check=False).max() < 64 * float(jnp.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("kind", mostly_slow(SPLIT, fast=("softmax_plus_one",)))
+@pytest.mark.parametrize("kind", mostly_slow(RULES, fast=("softmax_plus_one",)))
 def test_parameters_of_other_kinds_are_left_aside(kind):
     spec = stack(2, d_model=4, heads=2, weights=kind)
     params, x = network.init(jax.random.key(0), spec), jax.random.normal(jax.random.key(1), (3, 4))
