@@ -68,7 +68,8 @@ def test_rows_of_zeros_count_as_weight_that_goes_to_no_key():
     for name in NAMES:
         np.testing.assert_allclose(found[name], diagnosis[name].mean(), rtol=2e-6, err_msg=name)
     nothing = diagnostics.metrics(np.zeros_like(weights))
-    assert [name for name in NAMES if math.isnan(nothing[name])] == NAMES[:4] and nothing["no_key_weight"] == 1
+    assert [name for name in NAMES if math.isnan(nothing[name])] == NAMES[:4]
+    np.testing.assert_allclose(nothing["no_key_weight"], 1, rtol=1e-6)  # a mean, which JAX 0.12 rounds
 
 
 def test_compiled_and_mapped():
